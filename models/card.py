@@ -1,0 +1,188 @@
+"""card.json: what an exported model promises. The only thing service/ reads about a model."""
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from models.errors import BadCard
+from models.positions.learned import PositionRule
+from models.recipe import Recipe, from_json, to_json
+
+FORMAT = 1
+FILE_NAME = "card.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """One ONNX file.
+
+    inputs     packed: some of ids, positions, types, mask [N] and lengths [B]; padded: input_ids, attention_mask,
+               token_type_ids, position_ids [B, T]. int64, but mask bool
+    outputs    the names it gives; packed [N, d], padded [B, T, d] (`sentence_embedding`: [B, d])
+    layout     packed: rows of all sequences one below the other; padded: a rectangle (adopted models)
+    """
+
+    file: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    layout: Literal["packed", "padded"] = "packed"
+
+
+@dataclass(frozen=True, slots=True)
+class Pooling:
+    """How token rows become one vector, from the sentence-transformers files.
+
+    mode            cls, mean, max, lasttoken, mean_sqrt_len_tokens or weightedmean
+    normalize       scale to unit length unless the caller says otherwise
+    include_prompt  False: the prompt's tokens do not count
+    """
+
+    mode: str
+    normalize: bool
+    include_prompt: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class RopeTable:
+    """Everything a cos/sin table is made of.
+
+    inverse_frequency  float64 (rotary_dim/2), radians per position; cos and sin are multiplied by attention_factor
+    layout             how the model pairs channels: half (i, i + r/2) or interleaved (2i, 2i+1); the table is the same
+    arithmetic         exact: angle in float64, rounded once
+    trained_positions  max_position_embeddings, the default length of a table
+    """
+
+    rope_type: str
+    theta: float
+    rotary_dim: int
+    head_dim: int
+    layout: str
+    arithmetic: str
+    attention_factor: float
+    trained_positions: int
+    inverse_frequency: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """Size and hash of one file of the folder."""
+
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """An exported model. Sizes in elements unless named bytes.
+
+    max_tokens      longest input, special tokens included; None: no limit of its own
+    type_rows       rows of the segment table; 0: the family has none
+    types           zeros: segment 0 where the caller sends none; optional: added only when sent (GPT-2); none
+    default_output  what an answer holds when the caller names no outputs
+    flops_per_token one multiply and one add count as two; attention scores are flops_per_token_and_key
+                    times the tokens of the sequence, on top
+    largest_difference  by output, ONNX Runtime against the reference, over the export's check inputs
+    """
+
+    name: str
+    family: str
+    hidden_size: int
+    vocab_size: int
+    max_tokens: int | None
+    pad_id: int | None
+    type_rows: int
+    types: Literal["zeros", "optional", "none"]
+    position: PositionRule
+    graphs: dict[str, Graph]
+    default_output: str
+    recipe: Recipe
+    encoder: Recipe
+    weights: str | None
+    tokenizer: str | None
+    pooling: Pooling | None
+    prompts: dict[str, str]
+    default_prompt: str | None
+    rope: RopeTable | None
+    dtype: str
+    parameters: int
+    bytes: int
+    flops_per_token: dict[str, int]
+    flops_per_token_and_key: int
+    largest_difference: dict[str, float]
+    tolerance: float
+    files: dict[str, File]
+    source: str
+    tool: str
+    format: int = field(default=FORMAT)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Every output the model can give, `sentence_embedding` included where it can be pooled."""
+        names = dict.fromkeys(name for graph in self.graphs.values() for name in graph.outputs)
+        if self.pooling and "last_hidden_state" in names:
+            names["sentence_embedding"] = None
+        return tuple(names)
+
+    def graph_for(self, output: str, typed: bool) -> str | None:
+        """The name of the graph that gives `output`; where two do, the one that reads types if `typed`."""
+        names = [name for name, graph in self.graphs.items() if output in graph.outputs]
+        matching = [name for name in names if ("types" in self.graphs[name].inputs) == typed]
+        return next(iter(matching or names), None)
+
+
+def write(card: Card, folder: Path) -> None:
+    """Write card.json, stable byte for byte for equal cards."""
+    data = asdict(card) | {"recipe": to_json(card.recipe), "encoder": to_json(card.encoder)}
+    (folder / FILE_NAME).write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def read(folder: Path) -> Card:
+    """The card of an exported folder, after a check that its files are there in their promised sizes.
+
+    raises   BadCard: no card, not JSON, of another format, or a file missing or of another size (hashes are `verify`'s work)
+    """
+    path = folder / FILE_NAME
+    if not path.is_file():
+        raise BadCard(
+            f"{folder} holds no {FILE_NAME}: export a checkpoint to it with `python -m models export CHECKPOINT {folder}`"
+        )
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        card = _from_json(data)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise BadCard(
+            f"{path} is not a card this version reads ({type(error).__name__}: {error}); export the model again"
+        ) from error
+    for name, promised in card.files.items():
+        _check_size(folder / name, promised)
+    return card
+
+
+def _check_size(path: Path, promised: File) -> None:
+    if not path.is_file():
+        raise BadCard(f"{path} is missing, though its card lists it; export the model again")
+    if (size := path.stat().st_size) != promised.bytes:
+        raise BadCard(f"{path} has {size} bytes where its card promises {promised.bytes}; export the model again")
+
+
+def _from_json(data: dict[str, Any]) -> Card:
+    if data["format"] != FORMAT:
+        raise ValueError(f"card format {data['format']}, this version reads {FORMAT}")
+    return Card(
+        **data
+        | {
+            "position": PositionRule(**data["position"]),
+            "graphs": {name: _graph(graph) for name, graph in data["graphs"].items()},
+            "recipe": from_json(data["recipe"]),
+            "encoder": from_json(data["encoder"]),
+            "pooling": data["pooling"] and Pooling(**data["pooling"]),
+            "rope": data["rope"]
+            and RopeTable(**data["rope"] | {"inverse_frequency": tuple(data["rope"]["inverse_frequency"])}),
+            "files": {name: File(**entry) for name, entry in data["files"].items()},
+        }
+    )
+
+
+def _graph(data: dict[str, Any]) -> Graph:
+    return Graph(data["file"], tuple(data["inputs"]), tuple(data["outputs"]), data["layout"])

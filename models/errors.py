@@ -1,0 +1,33 @@
+"""What can go wrong with a model on disk.
+
+ModelError                 a message of one line: what came, what is allowed, what to do
+├── BadCheckpoint          a checkpoint that cannot be read: missing, truncated, hostile, of a wrong shape
+├── UnknownFamily          a model_type no row of FAMILIES knows
+├── BadScaling             a RoPE scaling with a missing, unknown or impossible parameter
+├── BadCard                an exported folder whose card or files do not hold together
+└── NotFaithful            an export that differs from its reference by more than the tolerance
+"""
+
+
+class ModelError(Exception):
+    """Something about a model on disk; the message is one line for the person who named the folder."""
+
+
+class BadCheckpoint(ModelError):
+    """A checkpoint that cannot be read."""
+
+
+class UnknownFamily(ModelError):
+    """A model_type that no row of FAMILIES knows."""
+
+
+class BadScaling(ModelError):
+    """A RoPE scaling with a missing, unknown or impossible parameter."""
+
+
+class BadCard(ModelError):
+    """An exported folder whose card or files do not hold together."""
+
+
+class NotFaithful(ModelError):
+    """An export that differs from its reference by more than the tolerance."""

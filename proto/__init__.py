@@ -1,0 +1,1 @@
+"""The gRPC contracts and their generated stubs. Holds no behaviour."""

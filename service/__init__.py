@@ -1,0 +1,1 @@
+"""How models are served: one core behind REST and gRPC. Exports nothing; reads models through their card alone."""

@@ -1,0 +1,160 @@
+"""Batches formed by load alone. Knows items and their cost; no model, no ONNX, no protocol.
+
+Whatever waits when the runner is free runs next: at once when idle, with its neighbours while a run is under way.
+There is no timer to wait out. A small batch runs on the event loop itself, a large one in a thread.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from functools import partial
+from time import perf_counter
+from typing import Generic, Protocol, TypeVar
+
+from service.errors import EngineFailure, Overloaded
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+log = logging.getLogger(__name__)
+
+
+class Observer(Protocol):
+    """Told of every run."""
+
+    def __call__(self, items: int, cost: int, waited: list[float], seconds: float) -> None:
+        """`items` of `cost` together ran for `seconds`, after each had `waited` seconds."""
+        ...
+
+
+@dataclass(slots=True)
+class _Waiting(Generic[Item, Result]):
+    item: Item
+    cost: int
+    since: float
+    future: "asyncio.Future[Result]"
+
+
+class Batcher(Generic[Item, Result]):
+    """Runs items of concurrent callers together.
+
+    run              items → one result each, in order; called with one item again if a batch of several fails
+    max_batch_cost   items are added to a batch while their costs stay within it; a costlier item runs alone
+    max_inline_cost  batches up to this run on the event loop, others in `executor`
+    max_queue_cost   what may wait; beyond it `submit` refuses
+    """
+
+    def __init__(
+        self,
+        run: Callable[[list[Item]], list[Result]],
+        *,
+        max_batch_cost: int,
+        max_inline_cost: int,
+        max_queue_cost: int,
+        executor: Executor,
+        observe: Observer,
+        clock: Callable[[], float] = perf_counter,
+    ) -> None:
+        self._run = run
+        self._max_batch_cost = max_batch_cost
+        self._max_inline_cost = max_inline_cost
+        self._max_queue_cost = max_queue_cost
+        self._executor = executor
+        self._observe = observe
+        self._clock = clock
+        self._waiting: list[_Waiting[Item, Result]] = []
+        self._cost = 0
+        self._busy = False  # a run is under way or about to start
+
+    @property
+    def waiting_cost(self) -> int:
+        """What waits now, cancelled callers not yet dropped included."""
+        return self._cost
+
+    def submit(self, items: Sequence[Item], costs: Sequence[int]) -> "list[asyncio.Future[Result]]":
+        """Queue the items of one caller, all or none; cancelling a future before its run drops that item.
+
+        raises   Overloaded if others wait and the queue would hold more than max_queue_cost
+        """
+        if self._waiting and self._cost + sum(costs) > self._max_queue_cost:
+            raise Overloaded(
+                f"{self._cost} tokens are waiting and this request brings {sum(costs)}; the queue holds "
+                f"{self._max_queue_cost}: try again in a moment"
+            )
+        loop, now = asyncio.get_running_loop(), self._clock()
+        futures = []
+        for item, cost in zip(items, costs, strict=True):
+            future: asyncio.Future[Result] = loop.create_future()
+            self._waiting.append(_Waiting(item, cost, now, future))
+            self._cost += cost
+            futures.append(future)
+        if not self._busy:
+            self._busy = True
+            loop.call_soon(self._next)  # after every request that is already readable has been submitted
+        return futures
+
+    def _next(self) -> None:
+        batch = self._take()
+        if not batch:
+            self._busy = False
+            return
+        items = [waiting.item for waiting in batch]
+        started = self._clock()
+        if sum(waiting.cost for waiting in batch) <= self._max_inline_cost:
+            self._settle(batch, started, self._attempt(items))
+            return
+        loop = asyncio.get_running_loop()
+        running = loop.run_in_executor(self._executor, self._attempt, items)
+        running.add_done_callback(partial(self._settled, batch, started))
+
+    def _take(self) -> list[_Waiting[Item, Result]]:
+        """The oldest item and those nearest to its cost, so that a batch holds sequences of like length."""
+        alive = [waiting for waiting in self._waiting if not waiting.future.done()]
+        if sum(waiting.cost for waiting in alive) <= self._max_batch_cost:
+            self._waiting, self._cost = [], 0
+            return alive
+        head = alive[0]
+        chosen, room = {id(head)}, self._max_batch_cost - head.cost
+        for waiting in sorted(alive[1:], key=lambda other: abs(other.cost - head.cost)):
+            if waiting.cost <= room:
+                chosen.add(id(waiting))
+                room -= waiting.cost
+        self._waiting = [waiting for waiting in alive if id(waiting) not in chosen]
+        self._cost = sum(waiting.cost for waiting in self._waiting)
+        return [waiting for waiting in alive if id(waiting) in chosen]
+
+    def _attempt(self, items: list[Item]) -> list[Result | BaseException]:
+        try:
+            return list(self._run(items))
+        except Exception as error:
+            if len(items) == 1:
+                return [error]
+            return [result for item in items for result in self._attempt([item])]
+
+    def _settled(
+        self,
+        batch: list[_Waiting[Item, Result]],
+        started: float,
+        running: "asyncio.Future[list[Result | BaseException]]",
+    ) -> None:
+        error = running.exception()
+        self._settle(batch, started, [error] * len(batch) if error else running.result())
+
+    def _settle(
+        self, batch: list[_Waiting[Item, Result]], started: float, results: list[Result | BaseException]
+    ) -> None:
+        for waiting, result in zip(batch, results, strict=True):
+            if waiting.future.done():  # the caller left during the run
+                continue
+            if isinstance(result, BaseException):
+                log.error("a run failed: %s: %s", type(result).__name__, result)
+                waiting.future.set_exception(EngineFailure(f"the engine could not compute this request: {result}"))
+            else:
+                waiting.future.set_result(result)
+        cost = sum(waiting.cost for waiting in batch)
+        self._observe(len(batch), cost, [started - waiting.since for waiting in batch], self._clock() - started)
+        if self._waiting:
+            asyncio.get_running_loop().call_soon(self._next)
+        else:
+            self._busy = False

@@ -1,0 +1,53 @@
+"""numpy float64 in the place of ONNX Runtime: slow, exact, for checking what is served. Runs exported recipes alone."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models import checkpoint, reference
+from models.card import Card
+from models.positions import rope
+from service.errors import StartError
+
+
+class ReferenceEngine:
+    """The recipe of one exported model, interpreted."""
+
+    device = "cpu (numpy float64)"
+
+    def __init__(self, card: Card, weights: Mapping[str, NDArray[Any]]) -> None:
+        self._card = card
+        self._weights = weights
+
+    def run(self, graph: str, feeds: Mapping[str, NDArray[Any]], outputs: Sequence[str]) -> list[NDArray[Any]]:
+        """Compute in float64 what the graph would; float32 leaves."""
+        named = self._rope(feeds) if graph == "rope" else self._rows(graph, feeds)
+        return [named[name].astype(np.float32) for name in outputs]
+
+    def _rope(self, feeds: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        assert self._card.rope is not None  # the card names a rope graph
+        cos, sin = rope.table(self._card.rope, feeds["positions"])
+        return {"rope_cos": cos, "rope_sin": sin}
+
+    def _rows(self, graph: str, feeds: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        ids, positions, types = feeds["ids"], feeds.get("positions"), feeds.get("types")
+        named = dict(reference.run(self._card.recipe, self._weights, ids, positions, types))
+        if "lengths" in feeds:
+            rows = named["input_embeddings"]
+            named["last_hidden_state"] = reference.encode(
+                self._card.encoder, self._weights, rows, feeds["mask"], feeds["lengths"]
+            )
+        return named
+
+
+def load(folder: Path, card: Card, device: str, threads: int) -> ReferenceEngine:
+    """The same signature as the ONNX engine's; `device` and `threads` do not apply.
+
+    raises   StartError if the model was adopted as ONNX and has no recipe
+    """
+    if card.weights is None:
+        raise StartError(f"{card.name} was adopted as ONNX and has no recipe; serve it with --engine onnx")
+    return ReferenceEngine(card, checkpoint.tensors_of(folder / card.weights))

@@ -1,0 +1,112 @@
+"""What can go wrong while serving, in the caller's words.
+
+InlayError                    code, message, index of the bad input (None: the whole request)
+├── BadRequest                the request as a whole: a field, a combination, a name
+│   ├── EmptyRequest          no inputs at all
+│   ├── Malformed             a body that is not JSON at all
+│   └── TooLarge              more inputs or tokens than this server takes
+│       └── BodyTooLarge      more bytes than this server takes
+├── BadInput                  one input: too long, empty, an id outside the vocabulary
+├── NotFound                  no such model, no such table
+├── MethodNotAllowed          a verb this path does not answer
+├── NotAcceptable             no format the client accepts
+├── UnsupportedMedia          a body of a type this route does not read
+├── Overloaded                no room in the queue
+├── Unavailable               the service is stopping or not ready
+└── EngineFailure             the engine failed on this request alone
+
+Only wire/status.py knows which HTTP and gRPC status each one gets. `StartError` is for the operator, not a caller.
+"""
+
+
+class InlayError(Exception):
+    """A refusal a caller can act on: what came, what is allowed, what to do."""
+
+    code = "error"
+
+    def __init__(self, message: str, index: int | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.index = index
+
+
+class BadRequest(InlayError):
+    """A field, a name or a combination that cannot be served."""
+
+    code = "bad_request"
+
+
+class EmptyRequest(BadRequest):
+    """No inputs at all."""
+
+    code = "empty"
+
+
+class Malformed(BadRequest):
+    """A body that is not JSON at all."""
+
+    code = "malformed"
+
+
+class TooLarge(BadRequest):
+    """More inputs or tokens than this server takes in one request."""
+
+    code = "too_large"
+
+
+class BodyTooLarge(TooLarge):
+    """More bytes than this server takes in one request."""
+
+    code = "body_too_large"
+
+
+class BadInput(InlayError):
+    """One input cannot be read; `index` says which."""
+
+    code = "bad_input"
+
+
+class NotFound(InlayError):
+    """No such model or table."""
+
+    code = "not_found"
+
+
+class MethodNotAllowed(InlayError):
+    """A verb this path does not answer."""
+
+    code = "method_not_allowed"
+
+
+class NotAcceptable(InlayError):
+    """None of the formats the client accepts can carry this answer."""
+
+    code = "not_acceptable"
+
+
+class UnsupportedMedia(InlayError):
+    """The body is of a type this route does not read."""
+
+    code = "unsupported_media"
+
+
+class Overloaded(InlayError):
+    """No room in the queue."""
+
+    code = "overloaded"
+
+
+class Unavailable(InlayError):
+    """The service is stopping or not ready."""
+
+    code = "unavailable"
+
+
+class EngineFailure(InlayError):
+    """The engine failed on this request alone."""
+
+    code = "engine_failure"
+
+
+class StartError(Exception):
+    """The service cannot start; the message is one line for the operator."""

@@ -1,0 +1,94 @@
+"""Rows of many sequences as one long row, and back. Pads nothing, except for adopted graphs that want a rectangle."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from service.messages import Int64s
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """Sequences one below the other: int64 [N] each, N = sum(lengths).
+
+    types      None where the graph reads none
+    mask       None: every token is attended to
+    """
+
+    ids: Int64s
+    positions: Int64s
+    types: Int64s | None
+    mask: Int64s | None
+    lengths: tuple[int, ...]
+
+    @property
+    def tokens(self) -> int:
+        """N, the rows of the batch."""
+        return len(self.positions)
+
+
+def join(parts: Sequence[Packed]) -> Packed:
+    """The parts one below the other; a lone part is returned as it is."""
+    if len(parts) == 1:
+        return parts[0]
+    return Packed(
+        np.concatenate([part.ids for part in parts]),
+        np.concatenate([part.positions for part in parts]),
+        None if parts[0].types is None else np.concatenate([part.types for part in parts if part.types is not None]),
+        None if all(part.mask is None for part in parts) else np.concatenate([_mask(part) for part in parts]),
+        tuple(length for part in parts for length in part.lengths),
+    )
+
+
+def split(rows: NDArray[Any], counts: Iterable[int]) -> list[NDArray[Any]]:
+    """Views of consecutive rows, `counts` at a time; nothing is copied."""
+    views, start = [], 0
+    for count in counts:
+        views.append(rows[start : start + count])
+        start += count
+    return views
+
+
+def feeds(packed: Packed, inputs: Sequence[str]) -> dict[str, NDArray[Any]]:
+    """The arrays a packed graph reads, by name."""
+    arrays: dict[str, Any] = {"ids": packed.ids, "positions": packed.positions, "types": packed.types}
+    if "lengths" in inputs:
+        arrays["lengths"] = np.array(packed.lengths, np.int64)
+        arrays["mask"] = _mask(packed).astype(bool)
+    return {name: arrays[name] for name in inputs}
+
+
+def rectangle(packed: Packed, inputs: Sequence[str], pad_id: int) -> dict[str, NDArray[Any]]:
+    """The arrays a padded graph reads, int64 [B, T], padded on the right with masked tokens."""
+    real = _real(packed.lengths)
+    types = np.zeros(packed.tokens, np.int64) if packed.types is None else packed.types
+    columns: Mapping[str, tuple[Int64s, int]] = {
+        "input_ids": (packed.ids, pad_id),
+        "attention_mask": (_mask(packed), 0),
+        "token_type_ids": (types, 0),
+        "position_ids": (packed.positions, 0),
+    }
+    return {name: _pad(*columns[name], real) for name in inputs}
+
+
+def unpad(rows: NDArray[Any], lengths: tuple[int, ...]) -> NDArray[Any]:
+    """The real rows of [B, T, d] as packed [N, d]."""
+    packed: NDArray[Any] = rows[_real(lengths)]
+    return packed
+
+
+def _mask(packed: Packed) -> Int64s:
+    return np.ones(packed.tokens, np.int64) if packed.mask is None else packed.mask
+
+
+def _real(lengths: tuple[int, ...]) -> NDArray[np.bool_]:
+    return np.arange(max(lengths))[None, :] < np.array(lengths)[:, None]  # (B, T)
+
+
+def _pad(values: Int64s, fill: int, real: NDArray[np.bool_]) -> Int64s:
+    padded = np.full(real.shape, fill, np.int64)
+    padded[real] = values
+    return padded

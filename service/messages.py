@@ -1,0 +1,86 @@
+"""The one request and one result that every protocol decodes to and encodes from. Knows no protocol and no model."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Int64s = NDArray[np.int64]
+Direction = Literal["right", "left"]
+DTYPES = ("float32", "float16", "bfloat16")
+POOLINGS = ("cls", "mean", "max", "lasttoken", "mean_sqrt_len_tokens", "weightedmean")  # sentence-transformers' names
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A text, or a pair of texts, still to be tokenised."""
+
+    text: str
+    pair: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ids:
+    """One sequence of token ids, int64 [n]; None: filled by the family's own rule (mask: all ones)."""
+
+    ids: Int64s
+    mask: Int64s | None = None
+    types: Int64s | None = None
+    positions: Int64s | None = None
+
+
+Input = Text | Ids
+
+
+@dataclass(frozen=True, slots=True)
+class EmbedRequest:
+    """What a caller asks for. None leaves the choice to the model or the server's settings.
+
+    outputs        names of the model's outputs; empty: its default output
+    truncate       cut inputs that are too long instead of refusing them
+    normalize      scale the pooled vector to unit length
+    dimensions     keep this many leading values of the pooled vector, then normalise
+    pooling        one of POOLINGS, instead of the model's own
+    dtype          one of DTYPES
+    """
+
+    inputs: Sequence[Input]
+    model: str | None = None
+    outputs: tuple[str, ...] = ()
+    truncate: bool | None = None
+    truncation_direction: Direction = "right"
+    normalize: bool | None = None
+    dimensions: int | None = None
+    pooling: str | None = None
+    dtype: str = "float32"
+    prompt_name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """One named output: the rows of all inputs, one below the other.
+
+    rows       [sum(lengths), width], C-contiguous, in the dtype asked for (bfloat16 is ml_dtypes.bfloat16)
+    lengths    rows of each input; all 1 where pooled
+    pooled     one vector an input instead of one a token
+    """
+
+    name: str
+    rows: NDArray[Any]
+    lengths: tuple[int, ...]
+    pooled: bool
+
+
+@dataclass(frozen=True, slots=True)
+class EmbedResult:
+    """The outputs in the order asked for, the model that gave them, and the number of tokens read.
+
+    picked     the caller named the outputs; False: the single default output
+    """
+
+    model: str
+    outputs: tuple[Output, ...]
+    tokens: int
+    picked: bool

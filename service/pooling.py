@@ -1,0 +1,48 @@
+"""Token rows → one vector, as sentence-transformers pools them (6.2, Pooling._forward_padded). Knows no model."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Rows = NDArray[np.float32]
+Counted = NDArray[np.bool_]
+
+
+def _mean(rows: Rows, counted: Counted) -> NDArray[Any]:
+    mean: NDArray[Any] = rows[counted].mean(axis=0, dtype=np.float64)
+    return mean
+
+
+def _mean_sqrt_len(rows: Rows, counted: Counted) -> NDArray[Any]:
+    total: NDArray[Any] = rows[counted].sum(axis=0, dtype=np.float64)
+    return total / float(np.sqrt(counted.sum()))
+
+
+def _weighted_mean(rows: Rows, counted: Counted) -> NDArray[Any]:
+    weights = (np.arange(1, len(rows) + 1) - int(counted.argmax())) * counted  # later tokens weigh more
+    total: NDArray[Any] = weights.astype(np.float64) @ rows
+    return total / float(weights.sum())
+
+
+POOLINGS: dict[str, Callable[[Rows, Counted], NDArray[Any]]] = {
+    "cls": lambda rows, counted: rows[int(counted.argmax())],
+    "mean": _mean,
+    "max": lambda rows, counted: rows[counted].max(axis=0),
+    "lasttoken": lambda rows, counted: rows[len(rows) - 1 - int(counted[::-1].argmax())],
+    "mean_sqrt_len_tokens": _mean_sqrt_len,
+    "weightedmean": _weighted_mean,
+}
+
+
+def pool(mode: str, rows: Rows, counted: Counted) -> Rows:
+    """One vector [d] float32 of the rows [n, d] whose `counted` is true; at least one must be."""
+    return POOLINGS[mode](rows, counted).astype(np.float32)
+
+
+def normalise(vectors: Rows) -> Rows:
+    """Rows scaled to unit length; a row of zeros stays (torch.nn.functional.normalize, eps 1e-12)."""
+    length = np.sqrt(np.einsum("ij,ij->i", vectors, vectors, dtype=np.float64))
+    scaled: Rows = (vectors / np.maximum(length, 1e-12)[:, None]).astype(np.float32)
+    return scaled

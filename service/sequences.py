@@ -1,0 +1,114 @@
+"""Inputs → packed sequences: lengths, ids, segments and positions checked before a row has neighbours. Runs nothing."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from models.card import Card
+from models.positions import learned
+from service.errors import BadInput
+from service.flatten import Packed
+from service.messages import Direction, Ids, Int64s
+
+
+def check(card: Card, index: int, given: Ids, truncate: bool, direction: Direction) -> Ids:
+    """One caller's token ids, cut to the positions the model has if `truncate`.
+
+    raises   BadInput naming `inputs[index]` and the list that is wrong
+    """
+    if not len(given.ids):
+        raise BadInput(f"inputs[{index}] has no token ids: send one at least", index)
+    for name, values in (
+        ("attention_mask", given.mask),
+        ("token_type_ids", given.types),
+        ("position_ids", given.positions),
+    ):
+        if values is not None and len(values) != len(given.ids):
+            raise BadInput(
+                f"inputs[{index}].{name} has {len(values)} values where input_ids has {len(given.ids)}: "
+                "send as many, or leave it out",
+                index,
+            )
+    given = _cut(card, index, given, truncate, direction)
+    _within(index, "input_ids", given.ids, card.vocab_size, "the vocabulary")
+    if given.mask is not None:
+        _within(index, "attention_mask", given.mask, 2, "a mask")
+    if given.positions is not None:
+        _within(index, "position_ids", given.positions, card.position.rows or 1 << 53, "the position table")
+    return _typed(card, index, given)
+
+
+def pack(card: Card, sequences: Sequence[Ids]) -> Packed:
+    """Checked sequences one below the other; positions and segments left out follow the family's rule."""
+    one = len(sequences) == 1
+    ids = sequences[0].ids if one else np.concatenate([sequence.ids for sequence in sequences])
+    positions = [_positions(card, sequence) for sequence in sequences]
+    types = [_types(card, sequence) for sequence in sequences]
+    masks = [sequence.mask for sequence in sequences]
+    return Packed(
+        ids,
+        positions[0] if one else np.concatenate(positions),
+        None if types[0] is None else np.concatenate([each for each in types if each is not None]),
+        None if all(mask is None for mask in masks) else np.concatenate([_mask(sequence) for sequence in sequences]),
+        tuple(len(sequence.ids) for sequence in sequences),
+    )
+
+
+def counted(sequence: Ids, prompt_tokens: int = 0) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Which tokens of a sequence pooling reads: the attended ones behind the prompt's."""
+    attended = _mask(sequence).astype(bool)
+    attended[:prompt_tokens] = False
+    return attended
+
+
+def _cut(card: Card, index: int, given: Ids, truncate: bool, direction: Direction) -> Ids:
+    longest = card.position.longest()
+    if longest is None or len(given.ids) <= longest:
+        return given
+    if not truncate:
+        raise BadInput(
+            f"inputs[{index}] has {len(given.ids)} token ids; {card.name} has positions for {longest}: "
+            'shorten it or send "truncate": true',
+            index,
+        )
+    kept = slice(0, longest) if direction == "right" else slice(len(given.ids) - longest, None)
+    rest = (None if values is None else values[kept] for values in (given.mask, given.types, given.positions))
+    return Ids(given.ids[kept], *rest)
+
+
+def _within(index: int, name: str, values: Int64s, end: int, what: str) -> None:
+    if int(values.view(np.uint64).max()) < end:  # one pass: negative values wrap to huge ones
+        return
+    at = int(np.argmax((values < 0) | (values >= end)))
+    raise BadInput(f"inputs[{index}].{name}[{at}] is {values[at]}; {what} holds 0 to {end - 1}", index)
+
+
+def _typed(card: Card, index: int, given: Ids) -> Ids:
+    if given.types is None:
+        return given
+    if card.types == "none":
+        if given.types.any():
+            raise BadInput(
+                f"inputs[{index}].token_type_ids is not all 0, and {card.family} models have no segments: leave it out",
+                index,
+            )
+        return Ids(given.ids, given.mask, None, given.positions)
+    rows = card.type_rows if card.types == "zeros" else card.vocab_size
+    _within(index, "token_type_ids", given.types, rows, "the segment table")
+    return given
+
+
+def _positions(card: Card, sequence: Ids) -> Int64s:
+    if sequence.positions is not None:
+        return sequence.positions
+    return learned.positions(card.position, sequence.ids, sequence.mask)
+
+
+def _types(card: Card, sequence: Ids) -> Int64s | None:
+    if sequence.types is None and card.types == "zeros":
+        return np.zeros(len(sequence.ids), np.int64)
+    return sequence.types
+
+
+def _mask(sequence: Ids) -> Int64s:
+    return np.ones(len(sequence.ids), np.int64) if sequence.mask is None else sequence.mask

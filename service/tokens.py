@@ -1,0 +1,90 @@
+"""Text → token ids, with the model's own special tokens and limits. Never pads; cuts only when told to."""
+
+import asyncio
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from service.errors import BadInput
+from service.messages import Direction, Ids, Text
+
+INLINE_CHARACTERS = 2000  # about half a millisecond of tokenising; longer work goes to a thread
+
+
+class Tokenizer:
+    """A tokenizer.json, its own padding and truncation switched off.
+
+    max_tokens   longest result, special tokens included; None: no limit
+    """
+
+    def __init__(self, path: Path, max_tokens: int | None) -> None:
+        import tokenizers
+
+        self._tokenizer: Any = tokenizers.Tokenizer.from_file(str(path))
+        self._tokenizer.no_padding()
+        self._tokenizer.no_truncation()
+        self._max_tokens = max_tokens
+        self.prompt_length = lru_cache(maxsize=64)(self._prompt_length)
+
+    async def encode(self, texts: Mapping[int, Text], truncate: bool, direction: Direction) -> dict[int, Ids]:
+        """Ids and segment ids of each text or pair, under its number in the request.
+
+        raises   BadInput with that number if a text is too long and `truncate` is false, or gives no token
+        """
+        if sum(len(text.text) + len(text.pair or "") for text in texts.values()) <= INLINE_CHARACTERS:
+            return self.encode_now(texts, truncate, direction)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(None, self.encode_now, texts, truncate, direction)
+
+    def encode_now(self, texts: Mapping[int, Text], truncate: bool, direction: Direction) -> dict[int, Ids]:
+        """`encode` on the calling thread."""
+        raw = [text.text if text.pair is None else (text.text, text.pair) for text in texts.values()]
+        # encode_batch_fast releases the GIL, encode holds it (tokenizers 0.23)
+        encodings = self._tokenizer.encode_batch_fast(raw)
+        return {
+            index: self._ids(index, text, encoding, truncate, direction)
+            for (index, text), encoding in zip(texts.items(), encodings, strict=True)
+        }
+
+    def _ids(self, index: int, text: Text, encoding: Any, truncate: bool, direction: Direction) -> Ids:
+        ids = encoding.ids
+        if not ids:
+            raise BadInput(f"inputs[{index}] gives no token: this model adds none of its own, send some text", index)
+        if self._max_tokens is not None and len(ids) > self._max_tokens:
+            if not truncate:
+                raise BadInput(
+                    f"inputs[{index}] has {len(ids)} tokens; this model reads {self._max_tokens}: "
+                    'shorten it or send "truncate": true',
+                    index,
+                )
+            encoding = self._cut(text, self._max_tokens, direction)
+        return Ids(np.array(encoding.ids, np.int64), None, np.array(encoding.type_ids, np.int64))
+
+    def _cut(self, text: Text, max_tokens: int, direction: Direction) -> Any:
+        parts = [text.text] if text.pair is None else [text.text, text.pair]
+        room = max_tokens - self._tokenizer.num_special_tokens_to_add(len(parts) == 2)
+        encodings = self._tokenizer.encode_batch_fast(parts, add_special_tokens=False)
+        for encoding, keep in zip(encodings, _longest_first([len(part.ids) for part in encodings], room), strict=True):
+            encoding.truncate(keep, direction=direction)
+        return self._tokenizer.post_process(*encodings, *[None] * (2 - len(parts)), True)
+
+    def _prompt_length(self, prompt: str) -> int:
+        """Tokens a prompt takes at the front: its own, less a closing special one (sentence-transformers 6.2)."""
+        encoding = self._tokenizer.encode(prompt)
+        closing = bool(encoding.special_tokens_mask) and encoding.special_tokens_mask[-1] == 1
+        return len(encoding.ids) - int(closing)
+
+
+def _longest_first(lengths: list[int], room: int) -> list[int]:
+    """How much of each part to keep: the longer gives first, an odd token stays with it (tokenizers 0.23)."""
+    if len(lengths) == 1:
+        return [min(lengths[0], room)]
+    short, long = sorted(lengths)
+    long = short if short > room else max(short, room - short)
+    if short + long > room:
+        short = room // 2
+        long = short + room % 2
+    return [short, long] if lengths[0] <= lengths[1] else [long, short]
