@@ -21,12 +21,19 @@ class Graph:
                token_type_ids, position_ids [B, T]. int64, but mask bool
     outputs    the names it gives; packed [N, d], padded [B, T, d] (`sentence_embedding`: [B, d])
     layout     packed: rows of all sequences one below the other; padded: a rectangle (adopted models)
+    rename     our name -> the file's own, for the outputs where they differ (adopted models)
     """
 
     file: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     layout: Literal["packed", "padded"] = "packed"
+    rename: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def mixes_rows(self) -> bool:
+        """Whether a row depends on the other rows of its sequence; False: on its own id and position alone."""
+        return self.layout == "padded" or "lengths" in self.inputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,4 +192,4 @@ def _from_json(data: dict[str, Any]) -> Card:
 
 
 def _graph(data: dict[str, Any]) -> Graph:
-    return Graph(data["file"], tuple(data["inputs"]), tuple(data["outputs"]), data["layout"])
+    return Graph(data["file"], tuple(data["inputs"]), tuple(data["outputs"]), data["layout"], data.get("rename", {}))

@@ -23,8 +23,8 @@ log = logging.getLogger(__name__)
 class Observer(Protocol):
     """Told of every run."""
 
-    def __call__(self, items: int, cost: int, waited: list[float], seconds: float) -> None:
-        """`items` of `cost` together ran for `seconds`, after each had `waited` seconds."""
+    def __call__(self, items: int, cost: int, waited: float, seconds: float) -> None:
+        """`items` of `cost` together ran for `seconds`, after the oldest had `waited` seconds."""
         ...
 
 
@@ -101,7 +101,7 @@ class Batcher(Generic[Item, Result]):
             return
         items = [waiting.item for waiting in batch]
         started = self._clock()
-        if sum(waiting.cost for waiting in batch) <= self._max_inline_cost:
+        if sum([waiting.cost for waiting in batch]) <= self._max_inline_cost:
             self._settle(batch, started, self._attempt(items))
             return
         loop = asyncio.get_running_loop()
@@ -111,7 +111,7 @@ class Batcher(Generic[Item, Result]):
     def _take(self) -> list[_Waiting[Item, Result]]:
         """The oldest item and those nearest to its cost, so that a batch holds sequences of like length."""
         alive = [waiting for waiting in self._waiting if not waiting.future.done()]
-        if sum(waiting.cost for waiting in alive) <= self._max_batch_cost:
+        if sum([waiting.cost for waiting in alive]) <= self._max_batch_cost:
             self._waiting, self._cost = [], 0
             return alive
         head = alive[0]
@@ -152,8 +152,8 @@ class Batcher(Generic[Item, Result]):
                 waiting.future.set_exception(EngineFailure(f"the engine could not compute this request: {result}"))
             else:
                 waiting.future.set_result(result)
-        cost = sum(waiting.cost for waiting in batch)
-        self._observe(len(batch), cost, [started - waiting.since for waiting in batch], self._clock() - started)
+        cost = sum([waiting.cost for waiting in batch])
+        self._observe(len(batch), cost, started - batch[0].since, self._clock() - started)
         if self._waiting:
             asyncio.get_running_loop().call_soon(self._next)
         else:

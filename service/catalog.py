@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from service.engines import Engine
 from service.errors import BadRequest, NotFound, StartError
 from service.flatten import Packed, feeds, join, rectangle, split, unpad
 from service.metrics import Metrics
+from service.plan import Plan, make
 from service.settings import Settings
 from service.tokens import Tokenizer
 
@@ -40,12 +42,13 @@ Runner = Callable[[list[Work]], list[Rows]]
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A model that is ready to serve."""
+    """A model that is ready to serve; `plan` is plan.make for its card, remembering its answers."""
 
     card: Card
     engine: Engine
     tokenizer: Tokenizer | None
     batchers: dict[str, Batcher[Work, Rows]]
+    plan: Callable[[tuple[str, ...], str | None, bool | None, int | None, str], Plan]
 
 
 class Catalog:
@@ -112,7 +115,7 @@ def _load(folder: Path, settings: Settings, threads: int, metrics: Metrics) -> M
     batchers = {name: _batcher(engine, card, name, settings, metrics) for name in card.graphs}
     metrics.loaded(card.name, card.bytes)
     _read_ahead(folder, card)
-    return Model(card, engine, tokenizer, batchers)
+    return Model(card, engine, tokenizer, batchers, lru_cache(maxsize=256)(partial(make, card)))
 
 
 def _engine(folder: Path, card: Card, settings: Settings, threads: int) -> Engine:
@@ -127,8 +130,7 @@ def _engine(folder: Path, card: Card, settings: Settings, threads: int) -> Engin
 
 def _batcher(engine: Engine, card: Card, name: str, settings: Settings, metrics: Metrics) -> Batcher[Work, Rows]:
     graph = card.graphs[name]
-    mixes_rows = "lengths" in graph.inputs or graph.layout == "padded"
-    if mixes_rows:
+    if graph.mixes_rows:
         budget = settings.max_batch_tokens or ENCODER_TOKENS["cuda" if engine.device == "cuda" else "cpu"]
         inline = 0
     else:

@@ -1,5 +1,7 @@
 """What this process counts, on one screen. The only module that imports prometheus_client."""
 
+from functools import lru_cache
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
@@ -28,14 +30,25 @@ class Metrics:
         self._items = Histogram("inlay_batch_items", "Items run together.", graph, buckets=COUNTS, registry=registry)
         self._tokens = Histogram("inlay_batch_tokens", "Tokens run together.", graph, buckets=TOKENS, registry=registry)
         self._queue_seconds = Histogram(
-            "inlay_queue_seconds", "Time an item waited for its run.", graph, buckets=SECONDS, registry=registry
+            "inlay_queue_seconds",
+            "Time the oldest item of a run had waited.",
+            graph,
+            buckets=SECONDS,
+            registry=registry,
+        )
+        self._children = lru_cache(maxsize=1024)(  # looking a child up costs more than counting
+            lambda protocol, method, status: (
+                self._requests.labels(protocol, method, status),
+                self._request_seconds.labels(protocol, method),
+            )
         )
         self._loaded = Gauge("inlay_model_bytes", "Bytes of weights of a loaded model.", ["model"], registry=registry)
 
     def request(self, protocol: str, method: str, status: str, seconds: float) -> None:
         """One request was answered."""
-        self._requests.labels(protocol, method, status).inc()
-        self._request_seconds.labels(protocol, method).observe(seconds)
+        answered, duration = self._children(protocol, method, status)
+        answered.inc()
+        duration.observe(seconds)
 
     def loaded(self, model: str, weight_bytes: int) -> None:
         """A model is ready to serve."""
@@ -68,11 +81,10 @@ class RunMetrics:
         self._tokens = tokens
         self._queue_seconds = queue_seconds
 
-    def __call__(self, items: int, cost: int, waited: list[float], seconds: float) -> None:
-        """`items` of `cost` tokens ran together for `seconds`, after each had `waited` seconds."""
+    def __call__(self, items: int, cost: int, waited: float, seconds: float) -> None:
+        """`items` of `cost` tokens ran together for `seconds`, after the oldest had `waited` seconds."""
         self._runs.inc()
         self._run_seconds.observe(seconds)
         self._items.observe(items)
         self._tokens.observe(cost)
-        for each in waited:
-            self._queue_seconds.observe(each)
+        self._queue_seconds.observe(waited)

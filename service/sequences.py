@@ -7,7 +7,7 @@ import numpy as np
 from models.card import Card
 from models.positions import learned
 from service.errors import BadInput
-from service.flatten import Packed
+from service.flatten import Packed, join
 from service.messages import Direction, Ids, Int64s
 
 
@@ -18,6 +18,37 @@ def check(card: Card, index: int, given: Ids, truncate: bool, direction: Directi
     """
     if not len(given.ids):
         raise BadInput(f"inputs[{index}] has no token ids: send one at least", index)
+    bare = given.mask is None and given.types is None and given.positions is None
+    if not bare:
+        _same_lengths(index, given)
+    given = _cut(card, index, given, truncate, direction)
+    _within(index, "input_ids", given.ids, card.vocab_size, "the vocabulary")
+    if bare:
+        return given
+    if given.mask is not None:
+        _within(index, "attention_mask", given.mask, 2, "a mask")
+    if given.positions is not None:
+        _within(index, "position_ids", given.positions, card.position.rows or 1 << 53, "the position table")
+    return _typed(card, index, given)
+
+
+def pack(card: Card, sequences: Sequence[Ids]) -> Packed:
+    """Checked sequences one below the other; positions and segments left out follow the family's rule."""
+    return join([_packed(card, sequence) for sequence in sequences])
+
+
+def _packed(card: Card, given: Ids) -> Packed:
+    return Packed(given.ids, _positions(card, given), _types(card, given), given.mask, (len(given.ids),))
+
+
+def counted(sequence: Ids, prompt_tokens: int = 0) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Which tokens of a sequence pooling reads: the attended ones behind the prompt's."""
+    attended = _mask(sequence).astype(bool)
+    attended[:prompt_tokens] = False
+    return attended
+
+
+def _same_lengths(index: int, given: Ids) -> None:
     for name, values in (
         ("attention_mask", given.mask),
         ("token_type_ids", given.types),
@@ -29,36 +60,6 @@ def check(card: Card, index: int, given: Ids, truncate: bool, direction: Directi
                 "send as many, or leave it out",
                 index,
             )
-    given = _cut(card, index, given, truncate, direction)
-    _within(index, "input_ids", given.ids, card.vocab_size, "the vocabulary")
-    if given.mask is not None:
-        _within(index, "attention_mask", given.mask, 2, "a mask")
-    if given.positions is not None:
-        _within(index, "position_ids", given.positions, card.position.rows or 1 << 53, "the position table")
-    return _typed(card, index, given)
-
-
-def pack(card: Card, sequences: Sequence[Ids]) -> Packed:
-    """Checked sequences one below the other; positions and segments left out follow the family's rule."""
-    one = len(sequences) == 1
-    ids = sequences[0].ids if one else np.concatenate([sequence.ids for sequence in sequences])
-    positions = [_positions(card, sequence) for sequence in sequences]
-    types = [_types(card, sequence) for sequence in sequences]
-    masks = [sequence.mask for sequence in sequences]
-    return Packed(
-        ids,
-        positions[0] if one else np.concatenate(positions),
-        None if types[0] is None else np.concatenate([each for each in types if each is not None]),
-        None if all(mask is None for mask in masks) else np.concatenate([_mask(sequence) for sequence in sequences]),
-        tuple(len(sequence.ids) for sequence in sequences),
-    )
-
-
-def counted(sequence: Ids, prompt_tokens: int = 0) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Which tokens of a sequence pooling reads: the attended ones behind the prompt's."""
-    attended = _mask(sequence).astype(bool)
-    attended[:prompt_tokens] = False
-    return attended
 
 
 def _cut(card: Card, index: int, given: Ids, truncate: bool, direction: Direction) -> Ids:

@@ -52,7 +52,7 @@ def load(folder: Path, card: Card, device: str, threads: int) -> OnnxEngine:
             "device cuda was asked for, but ONNX Runtime got no CUDA device: install requirements/gpu.txt on a machine "
             "with an NVIDIA driver, or use --device auto"
         )
-    row_wise = frozenset(name for name, graph in card.graphs.items() if _is_row_wise(graph))
+    row_wise = frozenset(name for name, graph in card.graphs.items() if not graph.mixes_rows)
     return OnnxEngine("cuda" if got == {"cuda"} else "cpu", sessions, row_wise)
 
 
@@ -75,7 +75,7 @@ def _providers(device: str) -> list[Any]:
 def _session(path: Path, graph: Graph, providers: list[Any], threads: int) -> ort.InferenceSession:
     options = ort.SessionOptions()
     options.log_severity_level = SILENT
-    options.intra_op_num_threads = 1 if _is_row_wise(graph) else threads
+    options.intra_op_num_threads = threads if graph.mixes_rows else 1
     options.inter_op_num_threads = 1
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # the event loop needs the core
     try:
@@ -87,10 +87,6 @@ def _session(path: Path, graph: Graph, providers: list[Any], threads: int) -> or
 
 def _device_of(session: ort.InferenceSession) -> str:
     return "cuda" if session.get_providers()[0] == CUDA else "cpu"
-
-
-def _is_row_wise(graph: Graph) -> bool:
-    return graph.layout == "packed" and "lengths" not in graph.inputs
 
 
 def _run_in_chunks(

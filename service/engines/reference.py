@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models import checkpoint, reference
+from models import reference, safetensors
 from models.card import Card
 from models.positions import rope
 from service.errors import StartError
@@ -50,4 +50,4 @@ def load(folder: Path, card: Card, device: str, threads: int) -> ReferenceEngine
     """
     if card.weights is None:
         raise StartError(f"{card.name} was adopted as ONNX and has no recipe; serve it with --engine onnx")
-    return ReferenceEngine(card, checkpoint.tensors_of(folder / card.weights))
+    return ReferenceEngine(card, safetensors.tensors_of(folder / card.weights))

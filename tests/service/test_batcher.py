@@ -20,7 +20,7 @@ class Recorder:
         self.gate = threading.Event()
         self.gate.set()
         self.started = threading.Event()
-        self.observed: list[tuple[int, int, list[float], float]] = []
+        self.observed: list[tuple[int, int, float, float]] = []
 
     def run(self, items: list[int]) -> list[int]:
         self.batches.append(items)
@@ -31,7 +31,7 @@ class Recorder:
             raise ValueError("negative")
         return [2 * item for item in items]
 
-    def observe(self, items: int, cost: int, waited: list[float], seconds: float) -> None:
+    def observe(self, items: int, cost: int, waited: float, seconds: float) -> None:
         self.observed.append((items, cost, waited, seconds))
 
 
@@ -156,9 +156,9 @@ async def test_a_request_larger_than_the_queue_is_taken_when_nothing_waits(make)
     assert await make(queue=10).submit([7], [50])[0] == 14
 
 
-async def test_every_run_is_observed_with_its_items_cost_and_waits(make, recorder):
+async def test_every_run_is_observed_with_its_items_and_their_cost(make, recorder):
     await asyncio.gather(*make().submit([1, 2], [5, 6]))
     ((items, cost, waited, seconds),) = recorder.observed
-    assert (items, cost, len(waited)) == (2, 11, 2)
-    assert all(wait >= 0 for wait in waited)
+    assert (items, cost) == (2, 11)
+    assert waited >= 0
     assert seconds >= 0

@@ -42,7 +42,10 @@ ROBERTA = PositionRule("cumsum_non_pad", 1, 10, 1)
         (ids(1, mask=[2]), r"inputs\[3\].attention_mask\[0\] is 2; a mask holds 0 to 1"),
         (ids(1, types=[2]), r"inputs\[3\].token_type_ids\[0\] is 2; the segment table holds 0 to 1"),
         (ids(1, positions=[8]), r"inputs\[3\].position_ids\[0\] is 8; the position table holds 0 to 7"),
-        (ids(*[1] * 9), r"inputs\[3\] has 9 token ids; tiny has positions for 8: shorten it or send \"truncate\": true"),
+        (
+            ids(*[1] * 9),
+            r"inputs\[3\] has 9 token ids; tiny has positions for 8: shorten it or send \"truncate\": true",
+        ),
     ],
 )
 def test_a_bad_input_is_named_with_what_is_allowed(given, message):
