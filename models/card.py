@@ -83,7 +83,7 @@ class File:
 class Card:
     """An exported model. Sizes in elements unless named bytes.
 
-    max_tokens      longest input, special tokens included; None: no limit of its own
+    max_tokens      what a text is cut to, special tokens included; None: no limit. Token ids are bound by `position`
     type_rows       rows of the segment table; 0: the family has none
     types           zeros: segment 0 where the caller sends none; optional: added only when sent (GPT-2); none
     default_output  what an answer holds when the caller names no outputs

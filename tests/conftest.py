@@ -1,0 +1,16 @@
+"""What several test modules share because it is dear: the demo checkpoint, exported once a run."""
+
+from pathlib import Path
+
+import pytest
+
+from models.export import export
+from tests.minilm_golden import checkpoint
+
+
+@pytest.fixture(scope="session")
+def minilm_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store that holds the demo model under the name `minilm`."""
+    store = tmp_path_factory.mktemp("minilm")
+    export(checkpoint(), store / "minilm")
+    return store

@@ -1,0 +1,66 @@
+"""Writes the golden whole-encoder cases: tiny random transformers models, their tensors and their last_hidden_state.
+
+Run with an environment that has torch, transformers and safetensors: python tests/golden/make_encoders.py. Rows of every kind: plain,
+right-padded, and masked in the middle; eager attention in float32 on the CPU.
+"""
+
+import hashlib
+import json
+from pathlib import Path
+
+import numpy as np
+import torch
+import transformers
+
+HERE = Path(__file__).parent
+SIZES = {"vocab_size": 29, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 24}
+OLD_SIZES = {"vocab_size": 29, "dim": 16, "n_layers": 2, "n_heads": 2, "hidden_dim": 24}
+CASES = {
+    "encoder_bert": ("bert", SIZES | {"max_position_embeddings": 16, "hidden_act": "gelu"}),
+    "encoder_roberta": ("roberta", SIZES | {"max_position_embeddings": 16, "layer_norm_eps": 1e-5, "hidden_act": "gelu_new"}),
+    "encoder_xlm_roberta": ("xlm-roberta", SIZES | {"max_position_embeddings": 16, "hidden_act": "silu", "type_vocab_size": 1}),
+    "encoder_distilbert": ("distilbert", OLD_SIZES | {"max_position_embeddings": 12, "activation": "relu"}),
+}
+
+
+def case(name: str, model_type: str, sizes: dict[str, object]) -> dict[str, object]:
+    """Compute one case and write its arrays; returns its entry in the manifest."""
+    torch.manual_seed(len(name))
+    config = transformers.CONFIG_MAPPING[model_type](**sizes)
+    config._attn_implementation = "eager"
+    model = transformers.AutoModel.from_config(config, attn_implementation="eager").eval()
+    for parameter in model.parameters():  # larger than the initialiser's, so that every term shows
+        parameter.data = torch.randn_like(parameter) * 0.4
+    random = np.random.default_rng(len(name))
+    ids = torch.from_numpy(random.integers(3, 29, (3, 11)))
+    mask = torch.ones_like(ids)
+    mask[1, 6:], ids[1, 6:] = 0, config.pad_token_id
+    mask[2, 3:5] = 0
+    typed = {"token_type_ids": torch.from_numpy(random.integers(0, config.type_vocab_size, (3, 11)))} if "bert" == model_type else {}
+    with torch.no_grad():
+        hidden = model(ids, attention_mask=mask, **typed).last_hidden_state
+    arrays = {"input_ids": ids, "attention_mask": mask, **typed, "last_hidden_state": hidden}
+    arrays |= {f"w:{key}": tensor for key, tensor in model.state_dict().items() if tensor.is_floating_point()}
+    np.savez_compressed(HERE / f"{name}.npz", **{key: tensor.detach().numpy() for key, tensor in arrays.items()})
+    return {
+        "name": name,
+        "file": f"{name}.npz",
+        "kind": "encoder",
+        "params": {"config": sizes, "dtype": "float32", "model_type": model_type},
+        "source": f"transformers {transformers.__version__}: {type(model).__name__}, eager attention, torch {torch.__version__}",
+        "tolerance": {"last_hidden_state": {"atol": 1e-5, "rtol": 1e-5}},
+        "sha256": hashlib.sha256((HERE / f"{name}.npz").read_bytes()).hexdigest(),
+    }
+
+
+def main() -> None:
+    """Write the cases and their entries in manifest.json."""
+    path = HERE / "manifest.json"
+    manifest = json.loads(path.read_text(encoding="utf-8"))
+    manifest["cases"] = [entry for entry in manifest["cases"] if entry["kind"] != "encoder"]
+    manifest["cases"] += [case(name, *made) for name, made in CASES.items()]
+    path.write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

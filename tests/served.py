@@ -1,0 +1,103 @@
+"""The service on real sockets, for tests: REST and gRPC of one process, reached as any client reaches them."""
+
+import asyncio
+import queue
+import socket
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import httpx
+import ml_dtypes
+import numpy as np
+import uvicorn
+from numpy.typing import NDArray
+
+from proto import embed_pb2 as pb
+from proto.embed_pb2_grpc import EmbedderStub
+from service.app import create_app
+from service.settings import Settings
+from service.wire.parts import Parts
+
+DTYPES: dict[int, Any] = {pb.FLOAT32: np.float32, pb.FLOAT16: np.float16, pb.BFLOAT16: ml_dtypes.bfloat16}
+START_SECONDS = 60
+UNLIMITED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+
+
+@dataclass(frozen=True)
+class Served:
+    """A running service and a client of each protocol."""
+
+    address: tuple[str, int]
+    rpc_address: str
+    http: httpx.Client
+    stub: EmbedderStub
+
+    def post(self, body: dict[str, Any], accept: str = "application/json") -> httpx.Response:
+        return self.http.post("/embed", json=body, headers={"accept": accept})
+
+
+@dataclass(frozen=True)
+class Here:
+    """A service in the test's own event loop: its addresses, and its parts for tests that hold up an engine."""
+
+    address: tuple[str, int]
+    rpc_address: str
+    parts: Parts
+
+
+class _Start:
+    """A listening socket, an application and the gRPC port once it is known."""
+
+    def __init__(self, store: Path, **settings: Any) -> None:
+        self.rpc_port: queue.Queue[int] = queue.Queue()
+        chosen = Settings(store=store, grpc_port=0, device="cpu", **settings)
+        self.app = create_app(chosen, ready=lambda _parts, port: self.rpc_port.put(port))
+        self.server = uvicorn.Server(uvicorn.Config(self.app, log_config=None, access_log=False))
+        self.listener = socket.create_server(("127.0.0.1", 0), backlog=1024)  # listens now: no client comes too early
+
+    @property
+    def address(self) -> tuple[str, int]:
+        address: tuple[str, int] = self.listener.getsockname()
+        return address
+
+
+@contextmanager
+def serving(store: Path, **settings: Any) -> Iterator[Served]:
+    """The models of `store` served from a thread of this process."""
+    start = _Start(store, **settings)
+    thread = threading.Thread(target=start.server.run, kwargs={"sockets": [start.listener]}, name="served")
+    thread.start()
+    try:
+        rpc_address = f"127.0.0.1:{start.rpc_port.get(timeout=START_SECONDS)}"
+        url = "http://{}:{}".format(*start.address)
+        with (
+            httpx.Client(base_url=url, timeout=60, trust_env=False) as http,
+            grpc.insecure_channel(rpc_address, UNLIMITED) as channel,
+        ):
+            yield Served(start.address, rpc_address, http, EmbedderStub(channel))
+    finally:
+        start.server.should_exit = True
+        thread.join()
+
+
+@asynccontextmanager
+async def serving_here(store: Path, **settings: Any) -> AsyncIterator[Here]:
+    """The same in the running event loop, so that a test decides what arrives together."""
+    start = _Start(store, **settings)
+    running = asyncio.create_task(start.server.serve(sockets=[start.listener]))
+    try:
+        rpc_port = await asyncio.to_thread(start.rpc_port.get, timeout=START_SECONDS)
+        yield Here(start.address, f"127.0.0.1:{rpc_port}", start.app.state.parts)
+    finally:
+        start.server.should_exit = True
+        await running
+
+
+def array_of(tensor: pb.Tensor) -> NDArray[Any]:
+    """A gRPC tensor as an array of its dtype and shape."""
+    return np.frombuffer(tensor.data, DTYPES[tensor.dtype]).reshape(tuple(tensor.shape))

@@ -1,0 +1,141 @@
+"""Golden input layers through the whole road: checkpoint → export → service → HTTP and gRPC, pads included."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from models.export import export
+from proto import embed_pb2 as pb
+from tests.golden_cases import Case, cases, write_checkpoint
+from tests.served import Served, array_of, serving
+
+CASES = cases("input_layer")
+ROTATING = [case for case in CASES if "rope_cos" in case.arrays]
+FED = ("input_ids", "attention_mask", "token_type_ids")
+each_case = pytest.mark.parametrize("case", CASES, ids=repr)
+each_rotating_case = pytest.mark.parametrize("case", ROTATING, ids=repr)
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("golden")
+    for case in CASES:
+        export(write_checkpoint(case, folder / "checkpoints" / case.name), folder / "store" / case.name)
+    with serving(folder / "store") as running:
+        yield running
+
+
+def sequences(case: Case) -> list[dict[str, list[int]]]:
+    """The rows of the case's batch as the reference was fed them, one input each."""
+    fed = {name: case.arrays[name].tolist() for name in FED if name in case.arrays}
+    return [dict(zip(fed, values, strict=True)) for values in zip(*fed.values(), strict=True)]
+
+
+def check(case: Case, got: NDArray[Any]) -> None:
+    np.testing.assert_allclose(got, case.arrays["hidden_states"], **case.tolerance["hidden_states"])
+
+
+def http(case: Case, **fields: Any) -> dict[str, Any]:
+    return {"model": case.name, "inputs": sequences(case), **fields}
+
+
+def rpc(case: Case, **fields: Any) -> pb.EmbedRequest:
+    inputs = [pb.Input(ids=pb.TokenIds(**each)) for each in sequences(case)]
+    return pb.EmbedRequest(model=case.name, inputs=inputs, **fields)
+
+
+def test_the_five_families_are_among_the_cases() -> None:
+    families = {case.params["model_type"] for case in CASES}
+    assert {"bert", "roberta", "camembert", "distilbert", "gpt2", "llama"} <= families
+    assert {case.name for case in ROTATING} == {"input_llama", "input_llama_tied"}
+    for case in CASES:
+        assert (case.arrays["attention_mask"] == 0).any(), f"{case.name} pads nothing"
+
+
+@each_case
+def test_json_gives_the_golden_input_layer(served: Served, case: Case) -> None:
+    answer = served.post(http(case, outputs=["input_embeddings"])).raise_for_status().json()
+    assert answer["model"] == case.name
+    assert answer["usage"] == {"tokens": case.arrays["input_ids"].size}
+    check(case, np.array(answer["outputs"]["input_embeddings"], np.float32))
+
+
+@each_case
+def test_the_input_layer_is_the_bare_answer_of_a_model_without_blocks(served: Served, case: Case) -> None:
+    check(case, np.array(served.post(http(case)).raise_for_status().json(), np.float32))
+
+
+@each_case
+def test_octets_give_the_golden_input_layer(served: Served, case: Case) -> None:
+    answer = served.post(http(case), "application/octet-stream").raise_for_status()
+    rows, width = case.arrays["input_ids"].size, case.arrays["hidden_states"].shape[-1]
+    assert answer.headers["inlay-shape"] == f"{rows},{width}"
+    check(case, np.frombuffer(answer.content, np.float32).reshape(case.arrays["hidden_states"].shape))
+
+
+@each_case
+def test_grpc_gives_the_golden_input_layer(served: Served, case: Case) -> None:
+    [output] = served.stub.Embed(rpc(case)).outputs
+    assert (output.name, len(output.lengths)) == ("input_embeddings", len(case.arrays["input_ids"]))
+    check(case, array_of(output.tensor).reshape(case.arrays["hidden_states"].shape))
+
+
+@each_case
+def test_a_sequence_alone_gives_bitwise_what_it_gives_in_the_batch(served: Served, case: Case) -> None:
+    together = served.post(http(case), "application/octet-stream").raise_for_status().content
+    alone = [
+        served.post({"model": case.name, "inputs": [each]}, "application/octet-stream").raise_for_status().content
+        for each in sequences(case)
+    ]
+    assert b"".join(alone) == together
+
+
+def test_a_stream_mixes_models_and_keeps_the_order(served: Served) -> None:
+    results = list(served.stub.EmbedStream(iter([rpc(case) for case in CASES])))
+    assert [result.response.model for result in results] == [case.name for case in CASES]
+    for case, result in zip(CASES, results, strict=True):
+        rows = array_of(result.response.outputs[0].tensor)
+        check(case, rows.reshape(case.arrays["hidden_states"].shape))
+
+
+def rope_of(case: Case) -> tuple[list[NDArray[Any]], NDArray[Any]]:
+    """Golden cos and sin [11, r/2] (stored as two equal halves), and how far float32 angles may lie from them."""
+    tables = [case.arrays[name][0] for name in ("rope_cos", "rope_sin")]
+    half = case.params["rope_head_dim"] // 2
+    for table in tables:
+        np.testing.assert_array_equal(table[:, :half], table[:, -half:])
+    theta = case.params["rope_parameters"]["rope_theta"]
+    fastest = theta ** -(np.arange(half) / half)  # llama3 slows some of these, none goes faster
+    return [table[:, :half] for table in tables], 3e-7 + 5e-7 * np.arange(len(tables[0]))[:, None] * fastest
+
+
+def check_rope(case: Case, got: Any) -> None:
+    expected, tolerance = rope_of(case)
+    for mine, golden in zip(got, expected, strict=True):
+        assert mine.shape == golden.shape
+        assert (np.abs(mine - golden) <= tolerance).all()
+
+
+@each_rotating_case
+def test_embed_gives_the_golden_cos_and_sin_of_every_sequence(served: Served, case: Case) -> None:
+    answer = served.post(http(case, outputs=["rope_cos", "rope_sin"])).raise_for_status().json()["outputs"]
+    assert len(answer["rope_cos"]) == len(case.arrays["input_ids"])
+    for cos, sin in zip(answer["rope_cos"], answer["rope_sin"], strict=True):
+        check_rope(case, (np.array(cos, np.float32), np.array(sin, np.float32)))
+
+
+@each_rotating_case
+def test_the_table_over_http_is_the_golden_one(served: Served, case: Case) -> None:
+    length = len(case.arrays["rope_cos"][0])
+    table = served.http.get(f"/models/{case.name}/rope", params={"length": length}).raise_for_status().json()
+    check_rope(case, [np.array(table[name], np.float32) for name in ("cos", "sin")])
+
+
+@each_rotating_case
+def test_the_table_over_grpc_is_the_golden_one(served: Served, case: Case) -> None:
+    length = len(case.arrays["rope_cos"][0])
+    chunks = list(served.stub.Rope(pb.RopeRequest(model=case.name, length=length)))
+    check_rope(case, [np.concatenate([array_of(getattr(chunk, name)) for chunk in chunks]) for name in ("cos", "sin")])
