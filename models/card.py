@@ -147,12 +147,12 @@ def write(card: Card, folder: Path) -> None:
 def read(folder: Path) -> Card:
     """The card of an exported folder, after a check that its files are there in their promised sizes.
 
-    raises   BadCard: no card, not JSON, of another format, or a file missing or of another size (hashes are `verify`'s work)
+    raises   BadCard: no card, of another format, or a file missing or of another size (hashes are `verify`'s work)
     """
     path = folder / FILE_NAME
     if not path.is_file():
         raise BadCard(
-            f"{folder} holds no {FILE_NAME}: export a checkpoint to it with `python -m models export CHECKPOINT {folder}`"
+            f"{folder} holds no {FILE_NAME}: export a checkpoint to it, `python -m models export CHECKPOINT {folder}`"
         )
     try:
         data = json.loads(path.read_text(encoding="utf-8"))

@@ -1,6 +1,6 @@
 """A model family as data: the steps from token ids to vectors, naming the tensors they use.
 
-Two interpreters read a recipe: reference.py (numpy float64, the judge) and graphs.py (ONNX). Steps hold values, never behaviour.
+Two interpreters read a recipe: reference.py (numpy float64, the judge) and graphs.py (ONNX). Steps hold values alone.
 Every step maps the packed rows x [N, d] to new rows; only Attention mixes rows, and only within one sequence.
 """
 

@@ -98,7 +98,11 @@ def _folders(settings: Settings) -> dict[str, Path]:
             f"model store {store} does not exist: export a model with "
             f"`python -m models export CHECKPOINT {store / 'NAME'}` or set INLAY_STORE"
         )
-    found = {path.parent.name: path.parent for path in sorted(store.glob("*/" + cards.FILE_NAME))}
+    found = {
+        folder.name: folder
+        for folder in sorted(store.iterdir())
+        if not folder.name.startswith(".") and (folder / cards.FILE_NAME).is_file()  # a dot: an export cut short
+    }
     if not found:
         raise StartError(
             f"model store {store} holds no model: export one with `python -m models export CHECKPOINT {store / 'NAME'}`"

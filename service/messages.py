@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 Int64s = NDArray[np.int64]
 Direction = Literal["right", "left"]
 DTYPES = ("float32", "float16", "bfloat16")
-POOLINGS = ("cls", "mean", "max", "lasttoken", "mean_sqrt_len_tokens", "weightedmean")  # sentence-transformers' names
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +41,7 @@ class EmbedRequest:
     truncate       cut inputs that are too long instead of refusing them
     normalize      scale the pooled vector to unit length
     dimensions     keep this many leading values of the pooled vector, then normalise
-    pooling        one of POOLINGS, instead of the model's own
+    pooling        one of pooling.POOLINGS, instead of the model's own
     dtype          one of DTYPES
     """
 

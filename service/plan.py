@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 from models.card import Card
 from service.errors import BadRequest
-from service.messages import DTYPES, POOLINGS
+from service.messages import DTYPES
+from service.pooling import POOLINGS
 
 POOLED = "sentence_embedding"
 HIDDEN = "last_hidden_state"

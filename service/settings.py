@@ -3,11 +3,18 @@
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import BeforeValidator, Field
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 Count = Annotated[int, Field(ge=1)]
+
+
+def _split(value: object) -> object:
+    return [name.strip() for name in value.split(",") if name.strip()] if isinstance(value, str) else value
+
+
+Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)]
 
 
 class Settings(BaseSettings):
@@ -23,8 +30,8 @@ class Settings(BaseSettings):
     """gRPC port; 0 takes a free one."""
     store: Path = Path("models/store")
     """Folder of exported models, one subfolder each."""
-    models: tuple[str, ...] = ()
-    """Names of the models to load; empty: all in the store."""
+    models: Names = ()
+    """Names of the models to load, separated by commas; empty: all in the store."""
     default_model: str | None = None
     """Model that answers requests naming none; unset: the only one loaded."""
     device: Literal["auto", "cpu", "cuda"] = "auto"

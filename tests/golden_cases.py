@@ -1,7 +1,7 @@
 """Golden cases as test data, and checkpoints made of them; also tiny random encoders in Hugging Face's layout.
 
-The numbers in golden/ come from transformers 5.23.0 + torch 2.13.0 (float32, CPU) and mpmath 1.3.0 (60 digits): every case
-names its source and tolerance in golden/manifest.json.
+The numbers in golden/ come from transformers 5.23.0 + torch 2.13.0 (float32, CPU) and mpmath 1.3.0 (60 digits): every
+case names its source and tolerance in golden/manifest.json.
 """
 
 import hashlib
@@ -16,7 +16,17 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
 GOLDEN = Path(__file__).parent / "golden"
-WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghij", *(f"##{letter}" for letter in "abcdefghij"), "hello", "world")
+WORDS = (
+    "[PAD]",
+    "[UNK]",
+    "[CLS]",
+    "[SEP]",
+    "[MASK]",
+    *"abcdefghij",
+    *(f"##{letter}" for letter in "abcdefghij"),
+    "hello",
+    "world",
+)
 
 
 @dataclass(frozen=True)
@@ -63,7 +73,9 @@ def case(name: str) -> Case:
 
 def _case(entry: dict[str, Any]) -> Case:
     path = GOLDEN / entry["file"]
-    assert hashlib.sha256(path.read_bytes()).hexdigest() == entry["sha256"], f"{path} is not the file its manifest names"
+    assert hashlib.sha256(path.read_bytes()).hexdigest() == entry["sha256"], (
+        f"{path} is not the file its manifest names"
+    )
     with np.load(path) as arrays:
         return Case(entry["name"], entry["kind"], entry["params"], entry["tolerance"], dict(arrays))
 
@@ -87,7 +99,9 @@ def write_json(path: Path, data: Any) -> None:
     path.write_text(json.dumps(data), encoding="utf-8")
 
 
-def tiny_bert(layers: int = 2, hidden: int = 32, vocab: int = len(WORDS), positions: int = 40, seed: int = 7) -> dict[str, NDArray[Any]]:
+def tiny_bert(
+    layers: int = 2, hidden: int = 32, vocab: int = len(WORDS), positions: int = 40, seed: int = 7
+) -> dict[str, NDArray[Any]]:
     """Random tensors of a BertModel, under its own names."""
     random = np.random.default_rng(seed)
     shapes: dict[str, tuple[int, ...]] = {
@@ -101,7 +115,10 @@ def tiny_bert(layers: int = 2, hidden: int = 32, vocab: int = len(WORDS), positi
         square = [f"{stem}.attention.self.{name}" for name in ("query", "key", "value")]
         for name in [*square, f"{stem}.attention.output.dense"]:
             shapes |= {f"{name}.weight": (hidden, hidden), f"{name}.bias": (hidden,)}
-        shapes |= {f"{stem}.intermediate.dense.weight": (2 * hidden, hidden), f"{stem}.intermediate.dense.bias": (2 * hidden,)}
+        shapes |= {
+            f"{stem}.intermediate.dense.weight": (2 * hidden, hidden),
+            f"{stem}.intermediate.dense.bias": (2 * hidden,),
+        }
         shapes |= {f"{stem}.output.dense.weight": (hidden, 2 * hidden), f"{stem}.output.dense.bias": (hidden,)}
         norms += [f"{stem}.attention.output.LayerNorm", f"{stem}.output.LayerNorm"]
     tensors = {name: random.normal(0, 0.3, shape).astype(np.float32) for name, shape in shapes.items()}
@@ -127,7 +144,9 @@ def tiny_config(weights: dict[str, NDArray[Any]], **changes: Any) -> dict[str, A
     } | changes
 
 
-def write_tiny_bert(folder: Path, *, layers: int = 2, pooling: str | None = None, tokenizer: bool = True, **changes: Any) -> Path:
+def write_tiny_bert(
+    folder: Path, *, layers: int = 2, pooling: str | None = None, tokenizer: bool = True, **changes: Any
+) -> Path:
     """A whole tiny encoder: checkpoint, a WordPiece tokenizer of the letters a to j, and sentence-transformers files.
 
     pooling  a mode; with it come mean-length files: modules.json, 1_Pooling, 2_Normalize, max_seq_length 24
@@ -165,6 +184,8 @@ def write_sentence_files(folder: Path, mode: str, *, normalize: bool = True, max
         for number, kind in enumerate(kinds)
     ]
     write_json(folder / "modules.json", modules)
-    switch = {"cls": "cls_token", "lasttoken": "lasttoken"}.get(mode, f"{mode}_tokens" if "tokens" not in mode else mode)
+    switch = {"cls": "cls_token", "lasttoken": "lasttoken"}.get(
+        mode, f"{mode}_tokens" if "tokens" not in mode else mode
+    )
     write_json(folder / "1_Pooling/config.json", {"word_embedding_dimension": 32, f"pooling_mode_{switch}": True})
     write_json(folder / "sentence_bert_config.json", {"max_seq_length": max_tokens, "do_lower_case": False})

@@ -37,7 +37,7 @@ def positions(rule: PositionRule, ids: NDArray[np.int64], mask: NDArray[np.int64
     ids        int64 [n]
     mask       int64 [n] of 0 and 1, read by cumsum_mask alone; None: all ones
     returns    int64 [n], rows of the position table
-    source     transformers 5.23: BertEmbeddings, RobertaEmbeddings.create_position_ids_from_input_ids, OPTLearnedPositionalEmbedding
+    source     transformers 5.23: BertEmbeddings, RobertaEmbeddings, OPTLearnedPositionalEmbedding
     """
     if rule.kind == "arange":
         return np.arange(rule.offset, rule.offset + len(ids), dtype=np.int64)

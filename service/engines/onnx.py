@@ -22,17 +22,18 @@ log = logging.getLogger(__name__)
 class OnnxEngine:
     """The sessions of one exported model. Runs may come from several threads at once."""
 
-    def __init__(self, device: str, sessions: Mapping[str, ort.InferenceSession], row_wise: frozenset[str]) -> None:
+    def __init__(self, device: str, sessions: Mapping[str, ort.InferenceSession], graphs: Mapping[str, Graph]) -> None:
         self.device = device
         self._sessions = sessions
-        self._chunked = row_wise if device == "cpu" else frozenset[str]()
+        self._graphs = graphs
 
     def run(self, graph: str, feeds: Mapping[str, NDArray[Any]], outputs: Sequence[str]) -> list[NDArray[Any]]:
         """Run one graph; rows of row-wise graphs go through in chunks."""
-        session = self._sessions[graph]
-        if graph in self._chunked and len(next(iter(feeds.values()))) > CHUNK:
-            return _run_in_chunks(session, feeds, outputs)
-        arrays: list[NDArray[Any]] = session.run(list(outputs), dict(feeds))
+        session, promised = self._sessions[graph], self._graphs[graph]
+        own = [promised.rename.get(name, name) for name in outputs]
+        if not promised.mixes_rows and self.device == "cpu" and len(next(iter(feeds.values()))) > CHUNK:
+            return _run_in_chunks(session, feeds, own)
+        arrays: list[NDArray[Any]] = session.run(own, dict(feeds))
         return arrays
 
 
@@ -52,8 +53,7 @@ def load(folder: Path, card: Card, device: str, threads: int) -> OnnxEngine:
             "device cuda was asked for, but ONNX Runtime got no CUDA device: install requirements/gpu.txt on a machine "
             "with an NVIDIA driver, or use --device auto"
         )
-    row_wise = frozenset(name for name, graph in card.graphs.items() if not graph.mixes_rows)
-    return OnnxEngine("cuda" if got == {"cuda"} else "cpu", sessions, row_wise)
+    return OnnxEngine("cuda" if got == {"cuda"} else "cpu", sessions, card.graphs)
 
 
 def why(device: str) -> str:

@@ -1,7 +1,7 @@
 """Writes the golden whole-encoder cases: tiny random transformers models, their tensors and their last_hidden_state.
 
-Run with an environment that has torch, transformers and safetensors: python tests/golden/make_encoders.py. Rows of every kind: plain,
-right-padded, and masked in the middle; eager attention in float32 on the CPU.
+Run with an environment that has torch and transformers: python tests/golden/make_encoders.py. Rows of every kind:
+plain, right-padded, and masked in the middle; eager attention in float32 on the CPU.
 """
 
 import hashlib
@@ -17,8 +17,14 @@ SIZES = {"vocab_size": 29, "hidden_size": 16, "num_hidden_layers": 2, "num_atten
 OLD_SIZES = {"vocab_size": 29, "dim": 16, "n_layers": 2, "n_heads": 2, "hidden_dim": 24}
 CASES = {
     "encoder_bert": ("bert", SIZES | {"max_position_embeddings": 16, "hidden_act": "gelu"}),
-    "encoder_roberta": ("roberta", SIZES | {"max_position_embeddings": 16, "layer_norm_eps": 1e-5, "hidden_act": "gelu_new"}),
-    "encoder_xlm_roberta": ("xlm-roberta", SIZES | {"max_position_embeddings": 16, "hidden_act": "silu", "type_vocab_size": 1}),
+    "encoder_roberta": (
+        "roberta",
+        SIZES | {"max_position_embeddings": 16, "layer_norm_eps": 1e-5, "hidden_act": "gelu_new"},
+    ),
+    "encoder_xlm_roberta": (
+        "xlm-roberta",
+        SIZES | {"max_position_embeddings": 16, "hidden_act": "silu", "type_vocab_size": 1},
+    ),
     "encoder_distilbert": ("distilbert", OLD_SIZES | {"max_position_embeddings": 12, "activation": "relu"}),
 }
 
@@ -36,7 +42,11 @@ def case(name: str, model_type: str, sizes: dict[str, object]) -> dict[str, obje
     mask = torch.ones_like(ids)
     mask[1, 6:], ids[1, 6:] = 0, config.pad_token_id
     mask[2, 3:5] = 0
-    typed = {"token_type_ids": torch.from_numpy(random.integers(0, config.type_vocab_size, (3, 11)))} if "bert" == model_type else {}
+    typed = (
+        {"token_type_ids": torch.from_numpy(random.integers(0, config.type_vocab_size, (3, 11)))}
+        if model_type == "bert"
+        else {}
+    )
     with torch.no_grad():
         hidden = model(ids, attention_mask=mask, **typed).last_hidden_state
     arrays = {"input_ids": ids, "attention_mask": mask, **typed, "last_hidden_state": hidden}
@@ -47,7 +57,7 @@ def case(name: str, model_type: str, sizes: dict[str, object]) -> dict[str, obje
         "file": f"{name}.npz",
         "kind": "encoder",
         "params": {"config": sizes, "dtype": "float32", "model_type": model_type},
-        "source": f"transformers {transformers.__version__}: {type(model).__name__}, eager attention, torch {torch.__version__}",
+        "source": f"transformers {transformers.__version__}: {type(model).__name__}, eager; torch {torch.__version__}",
         "tolerance": {"last_hidden_state": {"atol": 1e-5, "rtol": 1e-5}},
         "sha256": hashlib.sha256((HERE / f"{name}.npz").read_bytes()).hexdigest(),
     }

@@ -96,7 +96,7 @@ async def test_a_batch_keeps_to_its_budget_and_takes_items_of_like_cost(make, re
     assert await asyncio.gather(*futures) == [2 * cost for cost in costs]
     assert recorder.batches[0] == [10, 9]  # the oldest and the nearest that fits
     assert all(sum(batch) <= 20 for batch in recorder.batches)
-    assert sorted(sum(recorder.batches, [])) == sorted(costs)
+    assert sorted(item for batch in recorder.batches for item in batch) == sorted(costs)
 
 
 async def test_an_item_above_the_budget_runs_alone(make, recorder):

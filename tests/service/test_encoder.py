@@ -7,14 +7,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from models.adopt import adopt
 from models.export import export
 from service.catalog import open_catalog
 from service.encoder import Encoder
 from service.errors import BadInput, BadRequest, EmptyRequest, NotFound, StartError, TooLarge
-from service.messages import POOLINGS, EmbedRequest, Ids, Text
+from service.messages import EmbedRequest, Ids, Text
 from service.metrics import Metrics
+from service.pooling import POOLINGS, pool
 from service.settings import Settings
 from tests.golden_cases import case, write_checkpoint, write_json, write_sentence_files, write_tiny_bert
+from tests.models.test_adopt import TABLE, folder_of, model
 
 Make = Callable[..., Encoder]
 
@@ -24,7 +27,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """tiny (a sentence encoder with prompts), plain (an encoder alone), gpt2, llama, roberta."""
     folder = tmp_path_factory.mktemp("encoder")
     tiny = write_tiny_bert(folder / "checkpoint", pooling="mean")
-    write_json(tiny / "config_sentence_transformers.json", {"prompts": {"query": "hello "}, "default_prompt_name": None})
+    write_json(tiny / "config_sentence_transformers.json", {"prompts": {"query": "hello "}})
     export(tiny, folder / "store/tiny")
     export(write_tiny_bert(folder / "plain"), folder / "store/plain")
     for name in ("gpt2", "llama", "roberta"):
@@ -55,7 +58,8 @@ async def test_onnx_runtime_agrees_with_the_reference_engine_on_every_output(mak
     onnx, reference = make(model), make(model, engine="reference", models=(model,))
     inputs = [ids(5, 6, 7), ids(8, types=[0]), ids(9, 9, mask=[0, 1], types=[0, 0])]
     inputs = inputs[:1] if model == "gpt2" else inputs
-    names = tuple(name for name in onnx.catalog.get(None).card.outputs if name != "token_type_embeddings" or model != "gpt2")
+    unasked = {"token_type_embeddings"} if model == "gpt2" else set()
+    names = tuple(name for name in onnx.catalog.get(None).card.outputs if name not in unasked)
     got, expected = [await encoder.embed(EmbedRequest(inputs, outputs=names)) for encoder in (onnx, reference)]
     for ours, theirs in zip(got.outputs, expected.outputs, strict=True):
         assert ours.lengths == theirs.lengths
@@ -97,13 +101,12 @@ async def test_dimensions_are_cut_before_normalising(make):
 async def test_a_narrow_dtype_is_the_rounded_float32(make, dtype):
     full, narrow = await rows(make(), Text("hello")), await rows(make(), Text("hello"), dtype=dtype)
     assert narrow.dtype.name == dtype
-    np.testing.assert_allclose(narrow.astype(np.float32), full, rtol=2**-8 if dtype == "bfloat16" else 2**-11, atol=1e-7)
+    rounding = {"bfloat16": 2**-8, "float16": 2**-11}[dtype]
+    np.testing.assert_allclose(narrow.astype(np.float32), full, rtol=rounding, atol=1e-7)
 
 
 @pytest.mark.parametrize("mode", POOLINGS)
 async def test_a_request_may_choose_its_pooling(make, mode):
-    from service.pooling import pool
-
     hidden = await rows(make("plain"), ids(5, 6, 7, mask=[0, 1, 1]), outputs=("last_hidden_state",))
     pooled = await rows(make("plain"), ids(5, 6, 7, mask=[0, 1, 1]), pooling=mode, normalize=False)
     np.testing.assert_allclose(pooled[0], pool(mode, hidden, np.array([False, True, True])), atol=1e-6)
@@ -211,3 +214,28 @@ async def test_with_several_models_and_no_default_a_request_must_name_one(store)
     encoder = Encoder(open_catalog(settings, Metrics()), settings)
     with pytest.raises(BadRequest, match="holds several models: send \"model\", one of 'tiny', 'gpt2'"):
         await rows(encoder, ids(1))
+
+
+async def test_an_adopted_model_pads_its_batches_and_answers_under_our_names(tmp_path):
+    source = folder_of(tmp_path / "source", model(hidden="token_embeddings"))
+    write_sentence_files(source, "mean")
+    adopt(source, tmp_path / "store/adopted")
+    settings = Settings(store=tmp_path / "store", device="cpu")
+    encoder = Encoder(open_catalog(settings, Metrics()), settings)
+    inputs = [ids(5, 6, 7), ids(8), ids(9, 3, mask=[1, 0])]
+    hidden = await rows(encoder, *inputs, outputs=("last_hidden_state",))
+    np.testing.assert_array_equal(hidden, TABLE[[5, 6, 7, 8, 9, 3]])
+    pooled = await rows(encoder, *inputs, normalize=False)
+    np.testing.assert_allclose(pooled, [TABLE[5:8].mean(axis=0), TABLE[8], TABLE[9]], atol=1e-6)
+    with pytest.raises(BadRequest, match="has no output 'input_embeddings'; it has last_hidden_state"):
+        await rows(encoder, *inputs, outputs=("input_embeddings",))
+
+
+async def test_an_adopted_model_that_pools_itself_gives_its_own_vectors(tmp_path):
+    adopt(folder_of(tmp_path / "source", model(hidden=None, pooled=True)), tmp_path / "store/adopted")
+    settings = Settings(store=tmp_path / "store", device="cpu")
+    encoder = Encoder(open_catalog(settings, Metrics()), settings)
+    pooled = await rows(encoder, ids(5, 6, 7), ids(8), normalize=False)
+    np.testing.assert_allclose(pooled, [TABLE[5:8].mean(axis=0), TABLE[8]], atol=1e-6)
+    with pytest.raises(BadRequest, match="gives sentence vectors as they are: leave out pooling"):
+        await rows(encoder, ids(5), pooling="cls")

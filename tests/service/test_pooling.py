@@ -3,8 +3,6 @@
 import numpy as np
 import pytest
 
-from service.messages import POOLINGS
-from service.pooling import POOLINGS as TABLE
 from service.pooling import normalise, pool
 
 ROWS = np.array([[9, 9], [1, 2], [3, -4], [5, 6], [9, 9]], np.float32)
@@ -24,10 +22,6 @@ COUNTED = np.array([False, True, True, True, False])  # masked on both sides
 )
 def test_a_mode_pools_the_counted_rows(mode, expected):
     np.testing.assert_allclose(pool(mode, ROWS, COUNTED), expected, rtol=1e-6)
-
-
-def test_every_mode_a_request_may_name_is_computed():
-    assert set(POOLINGS) == set(TABLE)
 
 
 def test_normalising_gives_unit_length_and_keeps_zeros():

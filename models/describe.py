@@ -1,0 +1,132 @@
+"""What there is to say about families, exported models and checkpoints, as text for a terminal. Changes nothing."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from models import card as cards
+from models.card import Card
+from models.checkpoint import open_checkpoint
+from models.errors import BadCard, ModelError
+from models.families import FAMILIES, Family, family_of
+from models.plan import plan
+from models.recipe import Recipe, Step, tensors
+
+
+def families() -> str:
+    """The table of known families."""
+    rows = [("model_type", "input layer", "encoder", "rope")]
+    for model_type, family in FAMILIES.items():
+        steps = " ".join(type(step).__name__ for step in family.input_layer)
+        rows.append((model_type, steps, "yes" if family.block else "no", family.rope or "no"))
+    return table(rows)
+
+
+def store(folder: Path) -> str:
+    """The table of exported models in a folder; a broken one says why."""
+    found = sorted(path.parent for path in folder.glob(f"[!.]*/{cards.FILE_NAME}"))
+    if not found:
+        return f"no exported models in {folder}"
+    rows = [("exported model", "family", "dims", "MB", "max tokens", "outputs")]
+    broken = []
+    for path in found:
+        try:
+            card = cards.read(path)
+        except BadCard as error:
+            broken.append(f"{path.name}: {error}")
+            continue
+        size, limit = f"{card.bytes / 1e6:.1f}", str(card.max_tokens or "any")
+        rows.append((card.name, card.family, str(card.hidden_size), size, limit, " ".join(card.outputs)))
+    return "\n".join([table(rows), *broken])
+
+
+def describe(what: str) -> str:
+    """A model_type, an exported folder or a checkpoint folder; raises ModelError where it is none of them."""
+    path = Path(what)
+    if what in FAMILIES:
+        return _family(what, family_of(what))
+    if (path / cards.FILE_NAME).is_file():
+        return _card(cards.read(path))
+    if (path / "config.json").is_file():
+        return _checkpoint(path)
+    raise ModelError(
+        f"{what} is no model_type ({', '.join(FAMILIES)}), no exported folder ({cards.FILE_NAME}) "
+        "and no checkpoint folder (config.json)"
+    )
+
+
+def faithfulness(card: Card) -> str:
+    """What the comparison at the end of the export found, in one sentence."""
+    worst = max(card.largest_difference.values(), default=0.0)
+    pair = "ONNX and the float64 reference" if card.recipe else "a sequence alone and the same in a batch"
+    return f"largest difference between {pair}: {worst:.1e} (allowed {card.tolerance:.0e})"
+
+
+def table(rows: Sequence[tuple[str, ...]]) -> str:
+    """Rows in aligned columns, the first underlined."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return "\n".join([lines[0], "  ".join("-" * width for width in widths), *lines[1:]])
+
+
+def _family(model_type: str, family: Family) -> str:
+    lines = [
+        f"{model_type}: tensors under {family.prefix!r} or none",
+        f"positions  {family.numbering}",
+        f"types      {family.types}",
+        f"rope       {family.rope or 'none'}",
+        "input layer",
+        *_steps(family.input_layer),
+    ]
+    return "\n".join(
+        [*lines, "each block", *_steps(family.block)] if family.block else [*lines, "whole encoder: not exported"]
+    )
+
+
+def _card(card: Card) -> str:
+    flops = ", ".join(f"{name} {count:,}" for name, count in card.flops_per_token.items())
+    facts = {
+        "family": card.family,
+        "vectors": f"{card.hidden_size} x {card.dtype} table, vocabulary {card.vocab_size:,}",
+        "weights": f"{card.parameters:,} parameters, {card.bytes:,} bytes",
+        "longest input": card.max_tokens or "no limit of its own",
+        "outputs": f"{', '.join(card.outputs)} (default {card.default_output})",
+        "pooling": f"{card.pooling.mode}{', normalised' if card.pooling.normalize else ''}" if card.pooling else "none",
+        "prompts": ", ".join(card.prompts) or "none",
+        "rope": f"{card.rope.rope_type}, theta {card.rope.theta:g}, {card.rope.rotary_dim} channels"
+        if card.rope
+        else "none",
+        "tokenizer": card.tokenizer or "none: takes ids",
+        "FLOPs a token": flops or "not counted",
+        "checked": faithfulness(card),
+        "made from": f"{card.source}, by {card.tool}",
+    }
+    lines = [f"{key:<14} {value}" for key, value in facts.items()]
+    graphs = [
+        f"  {graph.file:<24} {', '.join(graph.inputs)} -> {', '.join(graph.outputs)}" for graph in card.graphs.values()
+    ]
+    steps = ["input layer", *_steps(card.recipe)] if card.recipe else []
+    return "\n".join([card.name, *lines, "graphs", *graphs, *steps])
+
+
+def _checkpoint(folder: Path) -> str:
+    source = open_checkpoint(folder)
+    planned = plan(source)
+    named = tensors(planned.recipe + planned.encoder)
+    size = sum(source.tensors[name].bytes for name in named)
+    return "\n".join(
+        [
+            f"{folder.resolve().name}: a checkpoint of model_type {planned.model_type!r}",
+            f"an export reads {len(named)} of its {len(source.tensors)} tensors, {size:,} bytes",
+            f"whole encoder: {'yes' if planned.encoder else 'no'}; longest input {planned.position.longest() or 'any'}",
+            "input layer",
+            *_steps(planned.recipe),
+        ]
+    )
+
+
+def _steps(recipe: Recipe) -> list[str]:
+    return [f"  {type(step).__name__:<12} {_reads(step)}" for step in recipe]
+
+
+def _reads(step: Step) -> str:
+    return ", ".join(tensors((step,)))

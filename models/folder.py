@@ -1,0 +1,110 @@
+"""Exported folders on disk: built aside, hashed, renamed into place whole or not at all. Knows not what they hold."""
+
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from models import card as cards
+from models.card import Card, File
+from models.errors import BadCard, ModelError
+
+Progress = Callable[[str, int, int], None]
+
+_HASH_CHUNK = 1 << 22
+
+
+def no_progress(what: str, done: int, total: int) -> None:
+    """The listener that listens to nothing; others get what is being done, bytes done, bytes in all."""
+
+
+def check_target(out: Path, source: Path, force: bool) -> None:
+    """Refuse to write over what is not an export; raises ModelError."""
+    if source.resolve().is_relative_to(out.resolve()):
+        raise ModelError(f"{out} is or holds {source}, which it would replace; choose another folder to write to")
+    if out.is_dir():
+        if not force and any(out.iterdir()) and not (out / cards.FILE_NAME).is_file():
+            raise ModelError(
+                f"{out} is there and holds no {cards.FILE_NAME}: choose another folder, or say --force to replace it"
+            )
+    elif out.exists():
+        raise ModelError(f"{out} is a file; choose a folder to write to")
+
+
+@contextmanager
+def folder_in_place(out: Path) -> Iterator[Path]:
+    """A new folder beside `out` that takes its place when the block ends well, and vanishes when it does not."""
+    out = out.resolve()
+    out.parent.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix=f".{out.name}.partial-", dir=out.parent))
+    try:
+        folder.chmod(0o755)
+        yield folder
+        _sync(folder)
+        _replace(folder, out)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _replace(folder: Path, out: Path) -> None:
+    """Rename `folder` to `out`; what was there is moved aside first and deleted last."""
+    if not out.exists():
+        folder.rename(out)
+    else:
+        aside = Path(tempfile.mkdtemp(prefix=f".{out.name}.old-", dir=out.parent))
+        out.rename(aside)
+        try:
+            folder.rename(out)
+        except BaseException:
+            aside.rename(out)
+            raise
+        shutil.rmtree(aside)
+    _sync(out.parent)
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def finish(folder: Path, card: Card, progress: Progress = no_progress) -> Card:
+    """Write the card with the size and hash of every file, all flushed to disk; returns it."""
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    for path in paths:
+        _sync(path)
+    card = replace(card, files=hashes(folder, [path.relative_to(folder).as_posix() for path in paths], progress))
+    cards.write(card, folder)
+    (folder / cards.FILE_NAME).chmod(0o644)
+    _sync(folder / cards.FILE_NAME)
+    return card
+
+
+def hashes(folder: Path, names: list[str], progress: Progress = no_progress) -> dict[str, File]:
+    """Size and sha256 of each named file."""
+    total, done = sum((folder / name).stat().st_size for name in names), 0
+    found = {}
+    for name in names:
+        digest = hashlib.sha256()
+        with (folder / name).open("rb") as file:
+            while chunk := file.read(_HASH_CHUNK):
+                digest.update(chunk)
+                done += len(chunk)
+                progress("hashing", done, total)
+        found[name] = File((folder / name).stat().st_size, digest.hexdigest())
+    return found
+
+
+def check_hashes(folder: Path, card: Card, progress: Progress = no_progress) -> None:
+    """Refuse files that are not the ones the card was written for; raises BadCard naming the first."""
+    for name, found in hashes(folder, list(card.files), progress).items():
+        if found.sha256 != card.files[name].sha256:
+            raise BadCard(
+                f"{folder / name} is not the file its card was written for (sha256 differs); export the model again"
+            )

@@ -1,0 +1,135 @@
+"""A recipe in plain numpy float64: the judge of every exported graph. Slow on purpose, and knows no ONNX."""
+
+import math
+from collections.abc import Callable, Mapping
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.recipe import (
+    Activation,
+    AddPosition,
+    AddType,
+    Attention,
+    Embed,
+    FeedForward,
+    LayerNorm,
+    Linear,
+    Recipe,
+    RMSNorm,
+    Scale,
+    Step,
+)
+
+Rows = NDArray[np.float64]
+Ids = NDArray[np.int64]
+Weights = Mapping[str, NDArray[Any]]
+
+_erf = np.vectorize(math.erf, otypes=[np.float64])  # numpy has none, and scipy is no dependency
+
+ACTIVATIONS: dict[Activation, Callable[[Rows], Rows]] = {
+    "gelu": lambda x: 0.5 * x * (1.0 + _erf(x / math.sqrt(2.0))),
+    "gelu_tanh": lambda x: 0.5 * x * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3))),
+    "relu": lambda x: np.maximum(x, 0.0),
+    "silu": lambda x: x / (1.0 + np.exp(-x)),
+}
+
+
+def run(recipe: Recipe, weights: Weights, ids: Ids, positions: Ids, types: Ids | None) -> dict[str, Rows]:
+    """Every output of the input layer, for packed rows.
+
+    weights    tensors by the names in the recipe, of any float dtype
+    ids, positions, types  int64 [N]; types None leaves the type step out
+    returns    float64 [N, d]: input_embeddings, and token_embeddings, token_type_embeddings, position_embeddings where
+               the recipe has them (each the looked-up rows; the token rows scaled)
+    """
+    outputs: dict[str, Rows] = {}
+    x = np.zeros((len(ids), 0))
+    for step in recipe:
+        match step:
+            case Embed(table):
+                x = outputs["token_embeddings"] = _rows(weights, table, ids)
+            case AddType(table) if types is not None:
+                outputs["token_type_embeddings"] = _rows(weights, table, types)
+                x = x + outputs["token_type_embeddings"]
+            case AddType():
+                pass
+            case AddPosition(table):
+                outputs["position_embeddings"] = _rows(weights, table, positions)
+                x = x + outputs["position_embeddings"]
+            case Scale(factor):
+                x = x * factor
+                if list(outputs) == ["token_embeddings"]:
+                    outputs["token_embeddings"] = x
+            case _:
+                x = _rowwise(step, weights, x)
+    return outputs | {"input_embeddings": x}
+
+
+def encode(encoder: Recipe, weights: Weights, rows: Rows, mask: NDArray[np.bool_], lengths: Ids) -> Rows:
+    """The blocks' output for packed sequences.
+
+    rows       float64 [N, d], what `run` calls input_embeddings
+    mask       bool [N]; a False row is not attended to, but has an output; all False in a sequence counts as all True
+    lengths    int64 [B], summing to N
+    returns    float64 [N, d]
+    """
+    bounds = np.concatenate([[0], np.cumsum(lengths)])
+    for step in encoder:
+        if isinstance(step, Attention):
+            rows = rows + _attend(step, weights, rows, mask, bounds)
+        else:
+            rows = _rowwise(step, weights, rows)
+    return rows
+
+
+def _rows(weights: Weights, table: str, index: Ids) -> Rows:
+    return weights[table][index].astype(np.float64)
+
+
+def _vector(weights: Weights, name: str | None, missing: float) -> Rows | float:
+    return missing if name is None else weights[name].astype(np.float64)
+
+
+def _rowwise(step: Step, weights: Weights, x: Rows) -> Rows:
+    match step:
+        case Scale(factor):
+            return x * factor
+        case LayerNorm(weight, bias, eps):
+            centred = x - x.mean(axis=-1, keepdims=True)
+            normed: Rows = centred / np.sqrt((centred**2).mean(axis=-1, keepdims=True) + eps)
+            return normed * _vector(weights, weight, 1.0) + _vector(weights, bias, 0.0)
+        case RMSNorm(weight, eps):
+            root: Rows = np.sqrt((x**2).mean(axis=-1, keepdims=True) + eps)
+            return x / root * _vector(weights, weight, 1.0)
+        case FeedForward(up, down, activation):
+            return x + _project(down, weights, ACTIVATIONS[activation](_project(up, weights, x)))
+    raise TypeError(f"{type(step).__name__} does not map a row to a row")
+
+
+def _project(linear: Linear, weights: Weights, x: Rows) -> Rows:
+    product: Rows = x @ weights[linear.weight].astype(np.float64).T
+    return product + _vector(weights, linear.bias, 0.0)
+
+
+def _attend(step: Attention, weights: Weights, x: Rows, mask: NDArray[np.bool_], bounds: Ids) -> Rows:
+    query, key, value = (_project(linear, weights, x) for linear in (step.query, step.key, step.value))
+    mixed = np.empty_like(query)
+    for start, end in pairwise(bounds):
+        own = slice(start, end)
+        mixed[own] = _mix(query[own], key[own], value[own], mask[own], step.heads)
+    return _project(step.output, weights, mixed)
+
+
+def _mix(query: Rows, key: Rows, value: Rows, mask: NDArray[np.bool_], heads: int) -> Rows:
+    q, k, v = (
+        part.reshape(len(part), heads, -1).swapaxes(0, 1) for part in (query, key, value)
+    )  # (heads, n, head_dim)
+    scores = q @ k.swapaxes(1, 2) / math.sqrt(q.shape[-1])  # (heads, n, n)
+    scores = np.where(mask if mask.any() else True, scores, -np.inf)
+    scores = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    shares = scores / scores.sum(axis=-1, keepdims=True)
+    mixed: Rows = (shares @ v).swapaxes(0, 1).reshape(len(query), -1)
+    return mixed

@@ -1,0 +1,145 @@
+"""What the sentence-transformers files beside a checkpoint say: pooling, prompts, the longest input. Pools nothing.
+
+source   sentence-transformers 6.2: modules.json, 1_Pooling/config.json, sentence_bert_config.json,
+         config_sentence_transformers.json
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from models.card import Pooling
+from models.checkpoint import read_json, read_object
+from models.errors import BadCheckpoint
+
+MODES = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
+_SWITCHES = {  # how files before version 5 name the modes
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+_TRANSFORMER_CONFIGS = tuple(
+    f"sentence_{kind}_config.json"
+    for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+)
+_COMPUTED = (["Transformer"], ["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"])
+_WAY_OUT = "; export the token vectors alone with --pooling none, or choose one mode with --pooling MODE"
+
+
+@dataclass(frozen=True, slots=True)
+class SentenceFiles:
+    """What the files say; everything unset where they are absent."""
+
+    pooling: Pooling | None = None
+    prompts: dict[str, str] = field(default_factory=dict)
+    default_prompt: str | None = None
+    max_tokens: int | None = None
+    lowercase: bool = False
+
+
+def read(folder: Path, pooling: str | None = None) -> SentenceFiles:
+    """The files of a checkpoint folder.
+
+    pooling  what the operator asks for: a mode, "none", or None for what the files say
+    raises   BadCheckpoint: files that describe something that is not computed
+    """
+    transformer = _transformer_config(folder)
+    prompts, default_prompt = _prompts(folder)
+    return SentenceFiles(
+        pooling=_pooling(folder, pooling),
+        prompts=prompts,
+        default_prompt=default_prompt,
+        max_tokens=_max_tokens(transformer.get("max_seq_length")),
+        lowercase=bool(transformer.get("do_lower_case")),
+    )
+
+
+def _pooling(folder: Path, asked: str | None) -> Pooling | None:
+    if asked == "none":
+        return None
+    modules = _modules(folder)
+    normalize = any(kind == "Normalize" for kind, _ in modules)
+    if asked is not None:
+        if asked not in MODES:
+            raise BadCheckpoint(f"--pooling {asked!r} is not one of {', '.join(MODES)}, none")
+        return Pooling(asked, normalize)
+    if not modules:
+        return None
+    kinds = [kind for kind, _ in modules]
+    if kinds not in _COMPUTED:
+        raise BadCheckpoint(
+            f"{folder / 'modules.json'} chains {', '.join(kinds)}; what is computed: "
+            f"Transformer, Pooling, Normalize{_WAY_OUT}"
+        )
+    if len(kinds) == 1:
+        return None
+    return _pooling_config(_inside(folder, modules[1][1]) / "config.json", normalize)
+
+
+def _modules(folder: Path) -> list[tuple[str, str]]:
+    """(class name, folder) of each module, in order; empty where there is no modules.json."""
+    path = folder / "modules.json"
+    if not path.is_file():
+        return []
+    entries = read_json(path)
+    try:
+        return [(str(entry["type"]).rpartition(".")[2], str(entry["path"])) for entry in entries]
+    except (TypeError, KeyError) as error:
+        raise BadCheckpoint(f"{path} is not a list of modules with type and path") from error
+
+
+def _inside(folder: Path, name: str) -> Path:
+    """A module's folder, which must lie in the checkpoint's own."""
+    path = folder / name
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise BadCheckpoint(f"{folder / 'modules.json'} names the folder {name!r}, which lies outside the checkpoint")
+    return path
+
+
+def _pooling_config(path: Path, normalize: bool) -> Pooling:
+    config = read_object(path)
+    modes = config.get("pooling_mode", [mode for switch, mode in _SWITCHES.items() if config.get(switch)] or "mean")
+    modes = [modes] if isinstance(modes, str) else modes
+    if not isinstance(modes, list) or len(modes) != 1 or modes[0] not in MODES:
+        raise BadCheckpoint(
+            f"{path} pools by {modes}; one of {', '.join(MODES)} is computed, several at once are not{_WAY_OUT}"
+        )
+    return Pooling(modes[0], normalize, bool(config.get("include_prompt", True)))
+
+
+def _transformer_config(folder: Path) -> dict[str, Any]:
+    for name in _TRANSFORMER_CONFIGS:
+        if (folder / name).is_file():
+            return read_object(folder / name)
+    return {}
+
+
+def _max_tokens(value: Any) -> int | None:
+    """A length that is one; transformers writes 1e30 for "unknown"."""
+    return (
+        int(value) if isinstance(value, int | float) and not isinstance(value, bool) and 1 <= value < 1 << 31 else None
+    )
+
+
+def tokenizer_max_tokens(folder: Path) -> int | None:
+    """model_max_length of tokenizer_config.json, where it is a sane number."""
+    path = folder / "tokenizer_config.json"
+    return _max_tokens(read_object(path).get("model_max_length")) if path.is_file() else None
+
+
+def _prompts(folder: Path) -> tuple[dict[str, str], str | None]:
+    path = folder / "config_sentence_transformers.json"
+    if not path.is_file():
+        return {}, None
+    config = read_object(path)
+    prompts, default = config.get("prompts") or {}, config.get("default_prompt_name")
+    if not isinstance(prompts, dict) or not all(isinstance(text, str) for text in prompts.values()):
+        raise BadCheckpoint(f"{path}: prompts must be an object of texts")
+    if default is not None and default not in prompts:
+        raise BadCheckpoint(
+            f"{path}: default_prompt_name {default!r} is not one of its prompts: {', '.join(prompts) or 'none'}"
+        )
+    return prompts, default

@@ -1,0 +1,19 @@
+"""Holds an exported folder against its card, from the folder alone: hashes first, then the numbers. Repairs nothing."""
+
+from pathlib import Path
+
+from models import card as cards
+from models import compare
+from models.folder import Progress, check_hashes, no_progress
+
+
+def verify(folder: Path, progress: Progress = no_progress) -> dict[str, float]:
+    """Hash every file and compare every graph with the reference again.
+
+    returns  by output, the largest difference found
+    raises   BadCard or NotFaithful, whichever shows first
+    """
+    card = cards.read(folder)
+    check_hashes(folder, card, progress)
+    progress("comparing with the reference", 0, 0)
+    return compare.largest_differences(folder, card)

@@ -1,0 +1,151 @@
+"""Ports, processes and what is said at start-up. Binds before it loads: a taken port costs no wait."""
+
+import logging
+import math
+import signal
+import socket
+import sys
+from functools import partial
+from typing import Any, NoReturn
+
+import uvicorn
+from uvicorn.config import STARTUP_FAILURE
+from uvicorn.supervisors import Multiprocess
+
+from models.errors import ModelError
+from service.app import Service, create_app
+from service.catalog import Catalog, Model
+from service.errors import StartError
+from service.settings import Settings
+from service.wire.parts import Parts
+
+ANYWHERE = ("0.0.0.0", "::")
+log = logging.getLogger(__name__)
+
+
+def listen(settings: Settings) -> int:
+    """Serve on both ports until a stop signal; the exit code.
+
+    raises   StartError or ModelError before anything is served
+    """
+    listener = _bound(settings.host, settings.port, "REST", "port")
+    settings = settings.model_copy(update={"port": listener.getsockname()[1]})
+    probe = _bound(settings.host, settings.grpc_port, "gRPC", "grpc_port")
+    with probe:
+        free = probe.getsockname()[1]
+    # after a graceful stop the HTTP server raises its signals again, for whoever held them before: this
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _leave)
+    if settings.workers == 1:
+        config = _config(settings, create_app(settings, partial(announce, settings)))
+        uvicorn.Server(config).run([listener])
+        return 0
+    with _reserved(settings.host, free):
+        settings = settings.model_copy(update={"grpc_port": free})
+        supervisor = Multiprocess(_config(settings, partial(_worker, settings)), [listener])
+        print(f"inlay: starting {settings.workers} workers", flush=True)
+        supervisor.run()
+    return max((abs(process.exitcode or 0) == STARTUP_FAILURE for process in supervisor.processes), default=0)
+
+
+def _leave(number: int, frame: Any) -> NoReturn:
+    sys.exit(0)
+
+
+def _worker(settings: Settings) -> Service:
+    try:
+        return create_app(settings, partial(_worker_ready, settings))
+    except (StartError, ModelError) as error:
+        log.error("%s", error)
+        sys.exit(STARTUP_FAILURE)
+
+
+def _worker_ready(settings: Settings, parts: Parts, grpc_port: int) -> None:
+    import multiprocessing
+
+    name = multiprocessing.current_process().name
+    log.info("%s is ready", name)
+    if name.endswith("-1"):
+        announce(settings, parts, grpc_port)
+
+
+def _config(settings: Settings, app: Any) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        factory=not isinstance(app, Service),
+        loop="uvloop",
+        http="httptools",
+        ws="none",
+        interface="asgi3",
+        lifespan="on",
+        workers=settings.workers,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        log_config=_log_config(settings),
+        log_level="warning",
+        timeout_graceful_shutdown=math.ceil(settings.shutdown_seconds),
+    )
+
+
+def _log_config(settings: Settings) -> dict[str, Any]:
+    return {
+        "version": 1,
+        "disable_existing_loggers": False,
+        "formatters": {"line": {"format": "%(asctime)s %(levelname)s %(name)s %(message)s"}},
+        "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
+        "root": {"level": settings.log_level.upper(), "handlers": ["stderr"]},
+    }
+
+
+def _bound(host: str, port: int, what: str, setting: str) -> socket.socket:
+    """A socket bound to the address, which nobody else may share; StartError where that fails."""
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # else a port is taken for a minute after a stop
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        reason = "that port is in use" if error.errno == 98 else error.strerror or error
+        variable, flag = f"INLAY_{setting.upper()}", f"--{setting.replace('_', '-')}"
+        raise StartError(
+            f"{what} cannot listen on {host}:{port}: {reason}; choose another with {variable} or {flag}"
+        ) from error
+    return listener
+
+
+def _reserved(host: str, port: int) -> socket.socket:
+    """Hold the gRPC port for the workers, which share it: bound, never listening."""
+    holder = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    holder.bind((host, port))
+    return holder
+
+
+def introduce(catalog: Catalog) -> None:
+    """Print what is loaded, a line a model."""
+    for name, model in catalog.models.items():
+        card = model.card
+        marks = ", default" if model is catalog.default else ""
+        print(
+            f"inlay: {name} ({card.family}{marks}): {card.hidden_size} wide, {card.parameters / 1e6:.1f} M parameters, "
+            f"{card.bytes / 2**20:.0f} MiB {card.dtype}, on {model.engine.device}; outputs: {', '.join(card.outputs)}"
+        )
+
+
+def announce(settings: Settings, parts: Parts, grpc_port: int) -> None:
+    """Print what is loaded, where it answers, and a line to paste."""
+    introduce(parts.catalog)
+    host = "localhost" if settings.host in ANYWHERE else f"[{settings.host}]" if ":" in settings.host else settings.host
+    url = f"http://{host}:{settings.port}"
+    model = parts.catalog.default or next(iter(parts.catalog.models.values()))
+    print(f"inlay: REST {url} · docs {url}/docs · gRPC {host}:{grpc_port}")
+    print(
+        f"try: curl {url}/embed -H 'content-type: application/json' -d '{_example(model, parts.catalog)}'", flush=True
+    )
+
+
+def _example(model: Model, catalog: Catalog) -> str:
+    inputs = '"hello world"' if model.tokenizer else "[1, 2, 3]"
+    name = "" if model is catalog.default else f'"model": "{model.card.name}", '
+    return f'{{{name}"inputs": {inputs}}}'

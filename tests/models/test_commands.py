@@ -1,0 +1,176 @@
+"""The command line: what it prints, its exit codes, and what a stop leaves behind."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+from safetensors import safe_open
+from safetensors.numpy import load_file
+
+from models import create as creation
+from models.__main__ import main
+from models.families import FAMILIES
+from tests.golden_cases import case, write_checkpoint, write_tiny_bert
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    return write_tiny_bert(tmp_path / "checkpoint", pooling="mean")
+
+
+def test_export_describe_verify_and_list_follow_each_other(
+    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "store/tiny"
+    assert main(["export", str(checkpoint), str(out)]) == 0
+    told = capsys.readouterr().out
+    assert "tiny, bert" in told
+    assert "largest difference between ONNX and the float64 reference" in told
+    assert main(["verify", str(out)]) == 0
+    assert "last_hidden_state" in capsys.readouterr().out
+    assert main(["list", "--store", str(out.parent)]) == 0
+    told = capsys.readouterr().out
+    assert all(model_type in told for model_type in FAMILIES)
+    assert "sentence_embedding" in told
+    for what in (str(out), str(checkpoint), "gpt2"):
+        assert main(["describe", what]) == 0
+        assert "Embed" in capsys.readouterr().out
+
+
+def test_a_broken_export_is_listed_with_its_reason(
+    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("good", "bad"):
+        main(["export", str(checkpoint), str(tmp_path / "store" / name)])
+    (tmp_path / "store/bad/weights.safetensors").unlink()
+    capsys.readouterr()
+    assert main(["list", "--store", str(tmp_path / "store")]) == 0
+    told = capsys.readouterr().out
+    assert "good" in told
+    assert "weights.safetensors is missing" in told
+
+
+def test_an_empty_store_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "--store", str(tmp_path)]) == 0
+    assert "no exported models in" in capsys.readouterr().out
+
+
+FAULTS = {
+    "export nowhere": ["export", "{tmp}/nowhere", "{tmp}/out"],
+    "export under a file": ["export", "{tmp}/checkpoint", "{tmp}/checkpoint/config.json/out"],
+    "export with an unknown pooling": ["export", "{tmp}/checkpoint", "{tmp}/out", "--pooling", "median"],
+    "verify nothing": ["verify", "{tmp}/nowhere"],
+    "describe nothing": ["describe", "{tmp}/nowhere"],
+    "adopt no ONNX": ["adopt", "{tmp}/checkpoint", "{tmp}/out"],
+    "create an unknown family": ["create", "{tmp}/new", "--model-type", "t6"],
+    "create over something": ["create", "{tmp}/checkpoint", "--model-type", "bert"],
+    "create a size of nothing": ["create", "{tmp}/new", "--model-type", "bert", "--vocab-size", "0"],
+    "create with an impossible spread": ["create", "{tmp}/new", "--model-type", "bert", "--std", "nan"],
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_is_one_line_on_stderr_and_exit_code_1(
+    name: str, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([word.replace("{tmp}", str(tmp_path)) for word in FAULTS[name]]) == 1
+    told = capsys.readouterr()
+    assert told.err.startswith("error: ")
+    assert told.err.count("\n") == 1
+    assert told.out == ""
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
+
+
+@pytest.mark.parametrize(
+    "words", [[], ["bake"], ["export"], ["create", "x"], ["create", "x", "--model-type", "bert", "--dtype", "int8"]]
+)
+def test_bad_usage_is_exit_code_2(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 2
+    assert "usage:" in capsys.readouterr().err
+
+
+def run(code: str, *words: str) -> "subprocess.CompletedProcess[str]":
+    """The command line in a process of its own, after `code`."""
+    program = (
+        f"import sys; sys.path.insert(0, {str(ROOT)!r})\n{code}\nfrom models.__main__ import main\nsys.exit(main())"
+    )
+    return subprocess.run(
+        [sys.executable, "-c", program, *words], capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+@pytest.mark.parametrize("signal", ["SIGINT", "SIGTERM"])
+def test_a_signal_leaves_no_half_export(signal: str, checkpoint: Path, tmp_path: Path) -> None:
+    kill = f"import os, signal, models.folder as f; f.hashes = lambda *a: os.kill(os.getpid(), signal.{signal})"
+    done = run(kill, "export", str(checkpoint), str(tmp_path / "out"))
+    assert done.returncode == 130
+    assert "stopped; nothing was left behind" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
+
+
+def test_a_disk_that_takes_no_more_is_one_line_and_leaves_nothing(checkpoint: Path, tmp_path: Path) -> None:
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))"
+    done = run(limit, "export", str(checkpoint), str(tmp_path / "out"))
+    assert done.returncode == 1
+    assert "error: " in done.stderr
+    assert "File too large" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
+
+
+def test_importing_the_package_needs_numpy_alone() -> None:
+    """onnx, onnxruntime, tokenizers and rich wait until something is exported."""
+    names = sorted(path.stem for path in (ROOT / "models").glob("*.py") if path.stem != "__main__")
+    imports = "\n".join(f"import models.{name}" for name in [*names, "positions.rope", "positions.learned"])
+    dear = "{'onnx', 'onnxruntime', 'tokenizers', 'rich', 'torch'}"
+    check = f"{imports}\nfound = {dear} & set(sys.modules)\nassert not found, found\nsys.exit(0)"
+    done = run(check.replace("models.__init__", "models"))
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_created_checkpoint_exports(family: str, dtype: str, tmp_path: Path) -> None:
+    sizes = ["--vocab-size", "300", "--hidden-size", "48", "--dtype", dtype]
+    assert main(["create", str(tmp_path / "x"), "--model-type", family, *sizes]) == 0
+    assert main(["export", str(tmp_path / "x"), str(tmp_path / "out")]) == 0
+    card = json.loads((tmp_path / "out/card.json").read_text())
+    assert (card["family"], card["dtype"], card["vocab_size"], card["hidden_size"]) == (family, dtype, 300, 48)
+
+
+def test_created_weights_have_the_spread_and_the_seed_that_were_asked_for(tmp_path: Path) -> None:
+    def table(name: str, *words: str) -> np.ndarray:
+        sizes = ["--vocab-size", "2000", "--hidden-size", "64"]
+        assert main(["create", str(tmp_path / name), "--model-type", "llama", *sizes, *words]) == 0
+        return load_file(tmp_path / name / "model.safetensors")["model.embed_tokens.weight"]
+
+    first = table("a", "--std", "0.5")
+    assert first.std() == pytest.approx(0.5, rel=0.01)
+    assert abs(first.mean()) < 0.005
+    np.testing.assert_array_equal(table("b", "--std", "0.5"), first)
+    assert (table("c", "--std", "0.5", "--seed", "1") != first).any()
+
+
+def test_a_table_is_created_in_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(creation, "CHUNK_BYTES", 4000)
+    creation.create(tmp_path / "x", model_type="bert", vocab_size=501, hidden_size=6, dtype="bfloat16")
+    with safe_open(tmp_path / "x/model.safetensors", "np") as file:
+        assert file.get_slice("bert.embeddings.word_embeddings.weight").get_shape() == [501, 6]
+    tensors = load_file(tmp_path / "x/model.safetensors")
+    np.testing.assert_array_equal(tensors["bert.embeddings.LayerNorm.weight"], np.ones(6, ml_dtypes.bfloat16))
+    np.testing.assert_array_equal(tensors["bert.embeddings.LayerNorm.bias"], np.zeros(6, ml_dtypes.bfloat16))
+
+
+def test_a_family_is_described_with_its_rope(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["export", str(write_checkpoint(case("input_llama_tied"), tmp_path / "x")), str(tmp_path / "out")])
+    capsys.readouterr()
+    main(["describe", str(tmp_path / "out")])
+    assert "llama3, theta 500000, 8 channels" in capsys.readouterr().out

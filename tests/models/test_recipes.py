@@ -1,0 +1,266 @@
+"""Every family against the golden numbers, in both interpreters, and both against each other."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+from numpy.typing import NDArray
+
+from models import reference, safetensors
+from models.card import Card
+from models.errors import NotFaithful
+from models.export import export
+from models.families import FAMILIES
+from models.positions import rope
+from models.positions.learned import positions
+from models.recipe import LayerNorm, Recipe, RMSNorm, Scale, from_json, to_json
+from tests.golden_cases import Case, cases, write_checkpoint, write_tiny_bert
+
+Arrays = dict[str, NDArray[Any]]
+
+
+def run(folder: Path, card: Card, graph: str, feeds: Arrays) -> Arrays:
+    """The outputs of one graph of an export, each feed cut to what the graph reads."""
+    entry = card.graphs[graph]
+    session = onnxruntime.InferenceSession(folder / entry.file, providers=["CPUExecutionProvider"])
+    values = session.run(list(entry.outputs), {name: feeds[name] for name in entry.inputs})
+    return dict(zip(entry.outputs, values, strict=True))
+
+
+def packed(case: Case, card: Card) -> Arrays:
+    """A golden batch as packed rows, positions by the family's own rule."""
+    ids = case.arrays["input_ids"]
+    mask = case.arrays["attention_mask"]
+    types = case.arrays.get("token_type_ids", np.zeros_like(ids))
+    places = [positions(card.position, row, masked) for row, masked in zip(ids, mask, strict=True)]
+    return {
+        "ids": ids.reshape(-1),
+        "positions": np.concatenate(places),
+        "types": types.reshape(-1),
+        "mask": mask.reshape(-1).astype(bool),
+        "lengths": np.full(len(ids), ids.shape[1]),
+    }
+
+
+def graph_of(case: Case, card: Card, name: str) -> str:
+    return name + "_typed" if card.types == "optional" and "token_type_ids" in case.arrays else name
+
+
+@pytest.mark.parametrize("case", cases("input_layer"), ids=str)
+def test_the_input_layer_is_that_of_transformers(case: Case, tmp_path: Path) -> None:
+    card = export(write_checkpoint(case, tmp_path / "x"), tmp_path / "out")
+    feeds = packed(case, card)
+    expected = case.arrays["hidden_states"].reshape(len(feeds["ids"]), -1)
+    found = run(tmp_path / "out", card, graph_of(case, card, "embedding"), feeds)["input_embeddings"]
+    np.testing.assert_allclose(found, expected, **case.tolerance["hidden_states"])
+
+
+@pytest.mark.parametrize("case", cases("input_layer"), ids=str)
+def test_the_reference_is_that_of_transformers(case: Case, tmp_path: Path) -> None:
+    card = export(write_checkpoint(case, tmp_path / "x"), tmp_path / "out")
+    feeds = packed(case, card)
+    types = feeds["types"] if "token_type_ids" in case.arrays or card.types == "zeros" else None
+    found = reference.run(card.recipe, case.weights, feeds["ids"], feeds["positions"], types)["input_embeddings"]
+    expected = case.arrays["hidden_states"].reshape(found.shape)
+    np.testing.assert_allclose(found, expected, **case.tolerance["hidden_states"])
+
+
+@pytest.mark.parametrize("case", cases("encoder"), ids=str)
+def test_the_whole_encoder_is_that_of_transformers(case: Case, tmp_path: Path) -> None:
+    card = export(write_checkpoint(case, tmp_path / "x"), tmp_path / "out")
+    feeds = packed(case, card)
+    found = run(tmp_path / "out", card, "encoder", feeds)["last_hidden_state"]
+    expected = case.arrays["last_hidden_state"].reshape(found.shape)
+    np.testing.assert_allclose(found, expected, **case.tolerance["last_hidden_state"])
+    rows = reference.run(card.recipe, case.weights, feeds["ids"], feeds["positions"], feeds["types"])
+    hidden = reference.encode(card.encoder, case.weights, rows["input_embeddings"], feeds["mask"], feeds["lengths"])
+    np.testing.assert_allclose(hidden, expected, **case.tolerance["last_hidden_state"])
+
+
+@pytest.mark.parametrize("case", [case for case in cases("input_layer") if "rope_cos" in case.arrays], ids=str)
+def test_the_rope_graph_is_that_of_transformers(case: Case, tmp_path: Path) -> None:
+    card = export(write_checkpoint(case, tmp_path / "x"), tmp_path / "out")
+    expected = case.arrays["rope_cos"][0], case.arrays["rope_sin"][0]  # (tokens, rotary_dim), halves repeated
+    found = run(tmp_path / "out", card, "rope", {"positions": np.arange(len(expected[0]))})
+    for name, table in zip(("rope_cos", "rope_sin"), expected, strict=True):
+        np.testing.assert_allclose(found[name], table[:, : found[name].shape[1]], atol=3e-7 + 5e-7 * len(table))
+
+
+def every_family(folder: Path) -> Iterator[tuple[str, Path]]:
+    """Checkpoints of every row of FAMILIES, whole encoders among them."""
+    for case in (*cases("input_layer"), *cases("encoder")):
+        yield case.name, write_checkpoint(case, folder / case.name)
+
+
+def test_both_interpreters_agree_over_all_families(tmp_path: Path) -> None:
+    """One test for all: every output of every graph of every family, on inputs of this test's own."""
+    seen = set()
+    random = np.random.default_rng(1)
+    for name, checkpoint in every_family(tmp_path / "checkpoints"):
+        card = export(checkpoint, tmp_path / "out" / name)
+        seen |= {card.family, "whole " + card.family if card.encoder else card.family}
+        lengths = np.array([1, 7, 2, 9])
+        ids = random.integers(0, card.vocab_size, lengths.sum())
+        places = np.concatenate([random.integers(0, card.position.rows or 4000, n) for n in lengths])
+        types = random.integers(0, max(card.type_rows, 1), len(ids))
+        feeds = {
+            "ids": ids,
+            "positions": places,
+            "types": types,
+            "mask": random.random(len(ids)) < 0.6,
+            "lengths": lengths,
+        }
+        for graph, entry in card.graphs.items():
+            for output, value in run(tmp_path / "out" / name, card, graph, feeds).items():
+                expected = judge(tmp_path / "out" / name, card, "types" in entry.inputs, feeds)[output]
+                np.testing.assert_allclose(value, expected, rtol=2e-5, atol=2e-5, err_msg=f"{name} {graph} {output}")
+    whole = {
+        "whole " + model_type for model_type, family in FAMILIES.items() if family.block and model_type != "camembert"
+    }
+    assert seen >= ({*FAMILIES} - {"xlm-roberta"}) | whole
+
+
+def judge(folder: Path, card: Card, typed: bool, feeds: Arrays) -> Arrays:
+    weights = safetensors.tensors_of(folder / "weights.safetensors")
+    found: Arrays = dict(
+        reference.run(card.recipe, weights, feeds["ids"], feeds["positions"], feeds["types"] if typed else None)
+    )
+    if card.encoder:
+        found["last_hidden_state"] = reference.encode(
+            card.encoder, weights, found["input_embeddings"], feeds["mask"], feeds["lengths"]
+        )
+    if card.rope:
+        found["rope_cos"], found["rope_sin"] = rope.table(card.rope, feeds["positions"])
+    return found
+
+
+@pytest.mark.parametrize("case", cases("input_layer"), ids=str)
+def test_a_row_of_the_input_layer_is_bitwise_the_same_alone(case: Case, tmp_path: Path) -> None:
+    card = export(write_checkpoint(case, tmp_path / "x"), tmp_path / "out")
+    feeds = packed(case, card)
+    graph = graph_of(case, card, "embedding")
+    together = run(tmp_path / "out", card, graph, feeds)["input_embeddings"]
+    for row in range(0, len(together), 5):
+        alone = {name: value[row : row + 1] for name, value in feeds.items()}
+        assert run(tmp_path / "out", card, graph, alone)["input_embeddings"].tobytes() == together[row].tobytes()
+
+
+def test_a_sequence_through_the_encoder_does_not_depend_on_its_neighbours(tmp_path: Path) -> None:
+    card = export(write_tiny_bert(tmp_path / "x"), tmp_path / "out")
+    random = np.random.default_rng(5)
+    lengths = [1, 30, 4, 17, 2]
+    feeds = [
+        {
+            "ids": random.integers(0, card.vocab_size, n),
+            "positions": np.arange(n),
+            "types": random.integers(0, 2, n),
+            "mask": random.random(n) < 0.7,
+            "lengths": np.array([n]),
+        }
+        for n in lengths
+    ]
+    batch = {name: np.concatenate([feed[name] for feed in feeds]) for name in feeds[0]}
+    together = run(tmp_path / "out", card, "encoder", batch)["last_hidden_state"]
+    for feed, part in zip(feeds, np.split(together, np.cumsum(lengths)[:-1]), strict=True):
+        alone = run(tmp_path / "out", card, "encoder", feed)["last_hidden_state"]
+        np.testing.assert_allclose(part, alone, rtol=0, atol=1e-6)
+
+
+def test_a_sequence_whose_mask_is_all_false_attends_to_all_of_its_rows(tmp_path: Path) -> None:
+    card = export(write_tiny_bert(tmp_path / "x"), tmp_path / "out")
+    ids = np.array([2, 5, 9, 3, 2, 7, 3])
+    feeds = {"ids": ids, "positions": np.array([0, 1, 2, 3, 0, 1, 2]), "types": np.zeros(7, np.int64)}
+    feeds |= {"mask": np.array([False] * 4 + [True] * 3), "lengths": np.array([4, 3])}
+    found = run(tmp_path / "out", card, "encoder", feeds)["last_hidden_state"]
+    unmasked = run(tmp_path / "out", card, "encoder", feeds | {"mask": np.ones(7, bool)})["last_hidden_state"]
+    np.testing.assert_array_equal(found, unmasked)
+
+
+def test_token_types_of_gpt2_are_added_only_when_sent(tmp_path: Path) -> None:
+    (case,) = (case for case in cases("input_layer") if case.name == "input_gpt2")
+    card = export(write_checkpoint(case, tmp_path / "x"), tmp_path / "out")
+    feeds = packed(case, card)
+    plain = run(tmp_path / "out", card, "embedding", feeds)["input_embeddings"]
+    typed = run(tmp_path / "out", card, "embedding_typed", feeds)["input_embeddings"]
+    words = case.weights["transformer.wte.weight"]
+    np.testing.assert_allclose(typed - plain, words[feeds["types"]], atol=1e-6)
+    assert card.graph_for("token_type_embeddings", typed=True) == "components_typed"
+    assert "types" not in card.graphs["components"].inputs
+
+
+def test_all_tables_of_half_precision_stay_so_on_disk(tmp_path: Path) -> None:
+    """And rows are widened after the lookup, so they equal the checkpoint's exactly."""
+    for dtype, name in ((np.float16, "float16"), (np.float32, "float32")):
+        (case,) = (case for case in cases("input_layer") if case.name == "input_bert")
+        narrow = Case(
+            case.name,
+            case.kind,
+            case.params,
+            {},
+            {k: v.astype(dtype) if k[:2] == "w:" else v for k, v in case.arrays.items()},
+        )
+        card = export(write_checkpoint(narrow, tmp_path / name), tmp_path / f"out-{name}")
+        assert card.dtype == name
+        rows = run(tmp_path / f"out-{name}", card, "components", packed(narrow, card))["token_embeddings"]
+        table = narrow.weights["bert.embeddings.word_embeddings.weight"]
+        np.testing.assert_array_equal(rows, table[narrow.arrays["input_ids"].reshape(-1)].astype(np.float32))
+        held = safetensors.read_header(tmp_path / f"out-{name}" / "weights.safetensors")
+        assert held["bert.embeddings.LayerNorm.weight"].dtype == "F32"
+
+
+def test_an_export_that_differs_from_its_reference_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = reference.run
+
+    def wrong(*given: Any) -> Arrays:
+        return {name: value + 1e-3 for name, value in right(*given).items()}
+
+    monkeypatch.setattr(reference, "run", wrong)
+    (case,) = (case for case in cases("input_layer") if case.name == "input_bert")
+    with pytest.raises(
+        NotFaithful, match=r"embedding\.onnx: input_embeddings differs .* by 1\.00e-03, more than 1e-05"
+    ):
+        export(write_checkpoint(case, tmp_path / "x"), tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["x"]
+
+
+def rms(x: NDArray[np.float64]) -> NDArray[np.float64]:
+    root: NDArray[np.float64] = np.sqrt((x * x).mean(-1, keepdims=True) + 1e-6)
+    return x / root
+
+
+@pytest.mark.parametrize(
+    "steps", [(Scale(3.0),), (RMSNorm("g", 1e-6),), (Scale(0.5), RMSNorm("g", 1e-6), LayerNorm("g", None, 1e-5))]
+)
+def test_steps_no_family_uses_yet_are_the_same_in_both_interpreters(steps: Recipe, tmp_path: Path) -> None:
+    from models import graphs
+    from models.onnx_graph import GraphBuilder, save
+    from models.recipe import Embed
+
+    random = np.random.default_rng(0)
+    table, gain = random.normal(size=(9, 8)).astype(np.float32), random.normal(1, 0.1, 8).astype(np.float32)
+    sources = [safetensors.Source("t", "F32", (9, 8), [table]), safetensors.Source("g", "F32", (8,), [gain])]
+    placed = safetensors.write(tmp_path / "weights.safetensors", sources)
+    recipe = (Embed("t"), *steps)
+    save(graphs.embedding(GraphBuilder(placed), recipe, 8), tmp_path / "embedding.onnx")
+    save(graphs.components(GraphBuilder(placed), recipe, 8), tmp_path / "components.onnx")
+    ids = np.array([0, 8, 3])
+    expected = reference.run(recipe, {"t": table, "g": gain}, ids, ids, None)
+    for file, output in (("embedding", "input_embeddings"), ("components", "token_embeddings")):
+        found = onnxruntime.InferenceSession(tmp_path / f"{file}.onnx").run([output], {"ids": ids})[0]
+        np.testing.assert_allclose(found, expected[output], rtol=1e-5, atol=1e-6)
+    by_hand = table[ids].astype(np.float64)
+    for step in steps:
+        by_hand = by_hand * step.factor if isinstance(step, Scale) else by_hand
+        by_hand = rms(by_hand) * gain if isinstance(step, RMSNorm) else by_hand
+    if not any(isinstance(step, LayerNorm) for step in steps):
+        np.testing.assert_allclose(expected["input_embeddings"], by_hand)
+
+
+@pytest.mark.parametrize("case", [*cases("input_layer"), *cases("encoder")], ids=str)
+def test_a_recipe_survives_json(case: Case, tmp_path: Path) -> None:
+    card = export(write_checkpoint(case, tmp_path / "x"), tmp_path / "out")
+    assert from_json(to_json(card.recipe)) == card.recipe
+    assert from_json(to_json(card.encoder)) == card.encoder
