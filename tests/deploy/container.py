@@ -1,0 +1,203 @@
+"""The container image, built and run for real: `make container-test`. Needs an engine; pytest does not collect it.
+
+Prints each claim as it is shown and ends with exit code 1 at the first that is not.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import grpc
+
+from proto import embed_pb2, embed_pb2_grpc
+
+IMAGE = "inlay:cpu"
+DOCKER = os.environ.get("DOCKER", "docker")
+CONFINED = (
+    "--read-only",
+    "--tmpfs=/tmp",
+    "--cap-drop=ALL",
+    "--security-opt=no-new-privileges",
+    "--cpus=2",
+    "--memory=2g",
+)
+IN_FLIGHT_SECONDS = 3  # of work in each batch that is under way when SIGTERM comes
+STOP_SECONDS = 40  # longer than INLAY_SHUTDOWN_SECONDS
+
+
+class NotShown(Exception):
+    """A claim that does not hold; the message says what was seen."""
+
+
+def docker(*arguments: str) -> str:
+    """The standard output of one docker command; NotShown with its error output if it fails."""
+    done = subprocess.run([DOCKER, *arguments], capture_output=True, text=True)
+    if done.returncode:
+        raise NotShown(f"docker {' '.join(arguments[:3])} … failed: {done.stderr.strip()[-2000:]}")
+    return done.stdout.strip()
+
+
+def show(claim: str, holds: bool, seen: object) -> None:
+    """Print a claim that holds; NotShown if it does not."""
+    if not holds:
+        raise NotShown(f"NOT SHOWN  {claim}: {seen}")
+    print(f"  ok  {claim}: {seen}", flush=True)
+
+
+def wait_until(what: str, seconds: float, probe: Callable[[], bool]) -> float:
+    """Seconds until `probe` was true; NotShown after `seconds`."""
+    start = time.monotonic()
+    while not probe():
+        if time.monotonic() - start > seconds:
+            raise NotShown(f"NOT SHOWN  {what} within {seconds} s")
+        time.sleep(0.1)
+    return time.monotonic() - start
+
+
+@contextmanager
+def container() -> Iterator[str]:
+    """A confined container of the image on free loopback ports, removed afterwards with its volume."""
+    name = docker("run", "--detach", *CONFINED, "--publish=127.0.0.1::8080", "--publish=127.0.0.1::50051", IMAGE)[:12]
+    try:
+        yield name
+    except Exception:
+        print(subprocess.run([DOCKER, "logs", name], capture_output=True, text=True).stderr[-4000:], file=sys.stderr)
+        raise
+    finally:
+        docker("rm", "--force", "--volumes", name)
+
+
+def is_healthy(name: str) -> bool:
+    """Whether the health check has passed; NotShown where the container has ended."""
+    status, health = docker("inspect", "--format={{.State.Status}} {{.State.Health.Status}}", name).split()
+    if status != "running":
+        raise NotShown(f"NOT SHOWN  the container runs: it is {status}; its log is above")
+    return health == "healthy"
+
+
+def address(name: str, port: int) -> str:
+    """host:port where the container's port is published."""
+    return docker("port", name, f"{port}/tcp").splitlines()[0]
+
+
+def post(url: str, inputs: object) -> Any:
+    """The decoded answer of POST /embed."""
+    body = json.dumps({"inputs": inputs}).encode()
+    request = urllib.request.Request(f"{url}/embed", body, {"content-type": "application/json"})
+    with urllib.request.urlopen(request, timeout=120) as answer:
+        return json.load(answer)
+
+
+def call(target: str, texts: list[str]) -> embed_pb2.EmbedResponse:
+    """The answer of the gRPC Embed call."""
+    with grpc.insecure_channel(target) as channel:
+        inputs = [embed_pb2.Input(text=text) for text in texts]
+        stub = embed_pb2_grpc.EmbedderStub(channel)
+        answer: embed_pb2.EmbedResponse = stub.Embed(embed_pb2.EmbedRequest(inputs=inputs), timeout=120)
+        return answer
+
+
+def engine_runs(url: str) -> float:
+    """Engine runs since the start, by the service's own counter."""
+    with urllib.request.urlopen(f"{url}/metrics", timeout=30) as answer:
+        lines = answer.read().decode().splitlines()
+    return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith("inlay_engine_runs_total"))
+
+
+def inside(name: str, script: str) -> str:
+    """Output and exit code of a shell script in the container."""
+    done = subprocess.run([DOCKER, "exec", name, "sh", "-c", script], capture_output=True, text=True)
+    return f"{done.stdout.strip()} {done.returncode}".strip()
+
+
+def check_image(name: str) -> None:
+    """What the image holds and what its user may do."""
+    show("the process runs as a user of its own", inside(name, "id -u") == "10001 0", inside(name, "id -u"))
+    show("its code cannot be written", inside(name, "touch /app/x 2>/dev/null") == "1", "touch /app/x refused")
+    tools = inside(name, "for tool in gcc cc g++ uv /opt/venv/bin/pip; do command -v $tool; done; ls /app")
+    show(
+        "no compiler, installer or test is inside",
+        tools.split() == ["LICENSE", "models", "proto", "pyproject.toml", "service", "0"],
+        ", ".join(tools.split()),
+    )
+    megabytes = int(docker("image", "inspect", "--format={{.Size}}", IMAGE)) / 1e6
+    show("the image is below 600 MB", megabytes < 600, f"{megabytes:.0f} MB, the base and the demo model included")
+
+
+def check_answers(url: str, target: str) -> None:
+    """The same vector over both protocols."""
+    (vector,) = post(url, "hello world")
+    show("POST /embed answers", len(vector) == 384, f"{len(vector)} numbers, {vector[0]:.6f} …")
+    tensor = call(target, ["hello world"]).outputs[0].tensor
+    (first,) = memoryview(tensor.data)[:4].cast("f")
+    show(
+        "gRPC Embed answers the same",
+        list(tensor.shape) == [1, 384] and abs(first - vector[0]) < 1e-6,
+        f"{first:.6f} …",
+    )
+
+
+def long_texts(count: int) -> list[str]:
+    """Different texts of about 130 tokens each."""
+    return [f"{row} " + "what a transformer computes before its first block " * 14 for row in range(count)]
+
+
+def long_batch(url: str) -> list[str]:
+    """Texts that keep this machine busy for about IN_FLIGHT_SECONDS."""
+    start = time.monotonic()
+    post(url, long_texts(8))
+    return long_texts(max(16, min(512, int(8 * IN_FLIGHT_SECONDS / (time.monotonic() - start)))))
+
+
+def check_stop(name: str, url: str, target: str) -> None:
+    """SIGTERM in the middle of two long batches."""
+    batch = long_batch(url)
+    before = engine_runs(url)
+    with ThreadPoolExecutor() as pool:
+        http, rpc = pool.submit(post, url, batch), pool.submit(call, target, batch)
+        wait_until("the long batches are under way", 30, lambda: engine_runs(url) > before + 1)
+        show("two long batches are in flight", not http.done() and not rpc.done(), f"{len(batch)} texts each")
+        stopping: Future[str] = pool.submit(docker, "stop", f"--time={STOP_SECONDS}", name)
+        start = time.monotonic()
+        show(
+            "the HTTP answer arrives whole",
+            len(http.result()) == len(batch),
+            f"{time.monotonic() - start:.1f} s later",
+        )
+        shape = list(rpc.result().outputs[0].tensor.shape)
+        show("the gRPC answer arrives whole", shape == [len(batch), 384], f"{time.monotonic() - start:.1f} s later")
+        stopping.result()
+    code = docker("inspect", "--format={{.State.ExitCode}}", name)
+    show("the container ends with exit code 0", code == "0", f"{time.monotonic() - start:.1f} s after SIGTERM")
+
+
+def main() -> int:
+    """Build, run, ask, stop."""
+    print(f"==> building {IMAGE}", flush=True)
+    subprocess.run(
+        [DOCKER, "build", "--target=cpu", f"--tag={IMAGE}", "."], check=True, env={**os.environ, "DOCKER_BUILDKIT": "1"}
+    )
+    print("==> running it read-only, without capabilities", flush=True)
+    with container() as name:
+        taken = wait_until("the container is healthy", 60, lambda: is_healthy(name))
+        show("the container is healthy", True, f"after {taken:.1f} s")
+        url, target = f"http://{address(name, 8080)}", address(name, 50051)
+        check_image(name)
+        check_answers(url, target)
+        check_stop(name, url, target)
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except (NotShown, subprocess.CalledProcessError, urllib.error.URLError, grpc.RpcError) as error:
+        sys.exit(str(error))

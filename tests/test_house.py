@@ -1,0 +1,297 @@
+"""The house rules: who may import whom, where a library lives, sizes, stubs, locks, settings.
+
+Reads sources and imports none of the rooms but service.settings. A rule bends only by a row in a table here, with its
+reason.
+"""
+
+import ast
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+from grpc_tools import protoc
+from packaging.requirements import Requirement
+
+from service.settings import Settings
+
+ROOT = Path(__file__).parent.parent
+ROOMS = ("models", "service", "proto", "loadtest")
+LOCKS = sorted((ROOT / "requirements").glob("*.txt"))
+
+# Who may import whom. A prefix stands for all modules under it; the longest prefix that fits decides.
+ARROWS: dict[str, tuple[str, ...]] = {
+    "models": ("models",),
+    "proto": ("proto",),
+    "loadtest": ("loadtest", "proto"),
+    "service": ("service", "models"),
+    "service.engines": ("service.engines", "service.cores", "service.errors", "models"),
+    "service.batcher": ("service.errors",),
+    "service.messages": (),
+    "service.errors": (),
+    "service.settings": (),
+    "service.wire": ("service", "models", "proto"),
+    "service.app": ("service", "models", "proto"),
+}
+# The composition root: builds, binds, reads flags. Only it and the wire itself know that there is a wire.
+ROOT_MODULES = ("service.app", "service.listen", "service.command_line", "service.__main__")
+
+# A library's name appears in one room; `models (in functions)`: never when models/ is imported.
+IN_FUNCTIONS = " (in functions)"
+LIBRARIES: dict[str, tuple[str, ...]] = {
+    "onnxruntime": ("service.engines.onnx", "models" + IN_FUNCTIONS),
+    "onnx": ("models" + IN_FUNCTIONS,),
+    "rich": ("models" + IN_FUNCTIONS,),
+    "tokenizers": ("service.tokens", "models" + IN_FUNCTIONS),
+    "fastapi": ("service.wire", *ROOT_MODULES),
+    "fastapi_offline": ("service.app",),
+    "starlette": ("service.wire", "service.app"),
+    "uvicorn": ROOT_MODULES,
+    "uvloop": ROOT_MODULES,
+    "grpc": ("service.wire.rpc", "service.app"),
+    "grpc_health": ("service.wire.rpc", "service.app"),
+    "grpc_reflection": ("service.wire.rpc", "service.app"),
+    "google": ("service.wire.rpc",),
+    "prometheus_client": ("service.metrics",),
+    "pydantic": ("service.settings", "service.wire", *ROOT_MODULES),
+    "pydantic_settings": ("service.settings", *ROOT_MODULES),
+    "orjson": ("service.wire",),
+    "pybase64": ("service.wire",),
+    "ml_dtypes": ("service", "models"),
+    "numpy": ("service", "models"),
+}
+# (module, library): why it stands there all the same.
+EXCEPTIONS: dict[tuple[str, str], str] = {}
+
+# Modules that may pass 300 lines, with the reason.
+LONG: dict[str, str] = {}
+MOST_LINES = 300
+
+VAGUE = {"utils", "util", "helpers", "helper", "base", "manager", "common", "misc"}
+
+
+@dataclass(frozen=True)
+class Import:
+    """One import statement's target, as seen from `module`."""
+
+    module: str
+    target: str
+    line: int
+    in_function: bool
+
+    @property
+    def library(self) -> str:
+        return self.target.partition(".")[0]
+
+    def __str__(self) -> str:
+        return f"{self.module} imports {self.target} (line {self.line})"
+
+
+def modules() -> dict[str, Path]:
+    paths = [path for room in ROOMS for path in sorted((ROOT / room).rglob("*.py")) if "_pb2" not in path.name]
+    return {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in paths}
+
+
+MODULES = modules()
+
+
+def within(module: str, prefix: str) -> bool:
+    return module == prefix or module.startswith(prefix + ".")
+
+
+def resolve(module: str, node: ast.ImportFrom) -> list[str]:
+    """`from a import b` is an import of a.b where that is a module, else of a."""
+    package = module if MODULES[module].name == "__init__.py" else module.rpartition(".")[0]
+    parts = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+    source = ".".join([*parts, *([node.module] if node.module else [])])
+    names = [f"{source}.{alias.name}" for alias in node.names]
+    return [name if name in MODULES or name.endswith(("_pb2", "_pb2_grpc")) else source for name in names]
+
+
+def visit(module: str, node: ast.AST, in_function: bool) -> Iterator[Import]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Import | ast.ImportFrom):
+            targets = resolve(module, child) if isinstance(child, ast.ImportFrom) else [a.name for a in child.names]
+            yield from (Import(module, target, child.lineno, in_function) for target in dict.fromkeys(targets))
+        inside = in_function or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        yield from visit(module, child, inside or is_for_types_only(child))
+
+
+def is_for_types_only(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
+
+
+IMPORTS = [found for module, path in MODULES.items() for found in visit(module, ast.parse(path.read_bytes()), False)]
+OURS = [found for found in IMPORTS if found.library in ROOMS]
+
+
+def allowed_targets(module: str) -> tuple[str, ...]:
+    return ARROWS[max((prefix for prefix in ARROWS if within(module, prefix)), key=len)]
+
+
+def stands_in(found: Import, place: str) -> bool:
+    room = place.removesuffix(IN_FUNCTIONS)
+    return within(found.module, room) and (found.in_function or room == place)
+
+
+def test_the_rules_see_the_house() -> None:
+    assert {module.partition(".")[0] for module in MODULES} == set(ROOMS)
+    assert any(found.target == "numpy" for found in IMPORTS)
+    assert any(found.in_function and found.library == "onnx" for found in IMPORTS)
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_imports_follow_the_arrows(room: str) -> None:
+    wrong = [
+        str(found)
+        for found in OURS
+        if within(found.module, room)
+        and not any(within(found.target, place) for place in (found.module, *allowed_targets(found.module)))
+    ]
+    assert wrong == []
+
+
+def test_only_the_composition_root_knows_the_wire() -> None:
+    wrong = [
+        str(found)
+        for found in OURS
+        if within(found.target, "service.wire")
+        and not any(within(found.module, place) for place in ("service.wire", *ROOT_MODULES))
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_library_appears_in_its_room_only(library: str) -> None:
+    wrong = [
+        str(found)
+        for found in IMPORTS
+        if found.library == library
+        and found.module.startswith(("models", "service"))
+        and (found.module, library) not in EXCEPTIONS
+        and not any(stands_in(found, place) for place in LIBRARIES[library])
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("room", ["models", "service"])
+def test_a_room_imports_only_libraries_that_have_a_place(room: str) -> None:
+    known = {*LIBRARIES, *ROOMS, *sys.stdlib_module_names}
+    assert sorted({str(f) for f in IMPORTS if within(f.module, room) and f.library not in known}) == []
+
+
+def test_every_exception_is_still_needed() -> None:
+    seen = {(found.module, found.library) for found in IMPORTS}
+    assert set(EXCEPTIONS) <= seen
+    assert {name for name in LONG if line_count(ROOT / name) <= MOST_LINES} == set()
+
+
+def test_no_module_imports_itself_in_a_circle() -> None:
+    graph: dict[str, set[str]] = {module: set() for module in MODULES}
+    for found in OURS:
+        if found.target in MODULES and found.target != found.module:
+            graph[found.module].add(found.target)
+    TopologicalSorter(graph).prepare()  # raises CycleError, which names the circle
+
+
+def line_count(path: Path) -> int:
+    return len(path.read_text(encoding="utf-8").splitlines())
+
+
+def test_no_module_is_longer_than_300_lines() -> None:
+    lengths = {path.relative_to(ROOT).as_posix(): line_count(path) for path in MODULES.values()}
+    assert {name: lines for name, lines in lengths.items() if lines > MOST_LINES and name not in LONG} == {}
+
+
+def test_a_module_is_named_after_the_thing_not_its_kind() -> None:
+    assert [module for module in MODULES if VAGUE & set(module.split("."))] == []
+
+
+STEERS_LIBRARIES = ("models",)  # sets a variable that ONNX Runtime reads when it is imported
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if name.startswith(("models", "service"))])
+def test_only_main_reads_the_environment(module: str) -> None:
+    tree = ast.parse(MODULES[module].read_bytes())
+    read = [
+        node.lineno for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr in ("environ", "getenv")
+    ]
+    assert module.endswith("__main__") or module in STEERS_LIBRARIES or read == []
+
+
+@pytest.mark.parametrize("module", ["service.engines.onnx", "models.export"])
+def test_onnx_runtime_reports_to_nobody(module: str, tmp_path: Path) -> None:
+    # on import it writes a device id and its reports to the cache; where CI is set it never does
+    environment = {"HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path), "PATH": os.environ["PATH"]}
+    subprocess.run([sys.executable, "-c", f"import {module}, onnxruntime"], cwd=ROOT, env=environment, check=True)
+    assert list(tmp_path.rglob("*")) == []
+
+
+def test_the_stubs_are_what_protoc_makes_of_the_contract(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    contracts = [path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "proto").glob("*.proto"))]
+    outputs = [f"--{kind}_out={tmp_path}" for kind in ("python", "pyi", "grpc_python")]
+    assert protoc.main(["protoc", "-I.", *outputs, *contracts]) == 0
+    fresh = {path.name: path.read_text() for path in (tmp_path / "proto").iterdir()}
+    kept = {path.name: path.read_text() for path in (ROOT / "proto").glob("*_pb2*.py*")}
+    assert fresh == kept, "run `make proto`"
+
+
+@pytest.mark.parametrize("lock", LOCKS, ids=lambda lock: lock.name)
+def test_a_lock_holds_names_versions_and_hashes_but_no_address(lock: Path) -> None:
+    text = lock.read_text()
+    assert "://" not in text
+    for line in text.replace("\\\n", "").splitlines():
+        assert not line or line.lstrip().startswith("#") or re.search(r"==\S+.* --hash=sha256:[0-9a-f]{64}", line), line
+
+
+# Which extras of pyproject.toml each lock answers for; None: the service's own requirements.
+LOCKED: dict[str, tuple[str | None, ...]] = {
+    "cpu": (None, "cpu", "export"),
+    "gpu": (None, "gpu", "export"),
+    "demo": ("demo",),
+    "dev": ("dev",),
+    "load": ("load",),
+    "parity": ("parity",),
+}
+
+
+@pytest.mark.parametrize("lock", LOCKED)
+def test_a_lock_meets_what_pyproject_asks(lock: str) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    pins = dict(re.findall(r"^([\w.-]+)==([^\s;]+)", (ROOT / f"requirements/{lock}.txt").read_text(), re.MULTILINE))
+    extras = project["optional-dependencies"]
+    for line in [line for extra in LOCKED[lock] for line in (extras[extra] if extra else project["dependencies"])]:
+        asked = Requirement(line)
+        assert asked.specifier.contains(pins.get(asked.name, "0")), (
+            f"{line}: {lock}.txt has {pins.get(asked.name)}: make lock"
+        )
+
+
+def test_a_package_has_one_version_in_all_locks() -> None:
+    versions: dict[str, set[str]] = {}
+    for lock in LOCKS:
+        for name, version in re.findall(r"^([\w.-]+)==([^\s;]+)", lock.read_text(), re.MULTILINE):
+            versions.setdefault(name, set()).add(version)
+    assert {name: found for name, found in versions.items() if len(found) > 1} == {}
+
+
+def settings() -> set[str]:
+    return {f"INLAY_{name.upper()}" for name in Settings.model_fields}
+
+
+def test_every_setting_is_in_the_readme() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert sorted(name for name in settings() if not re.search(rf"\b{name}\b", text)) == []
+
+
+@pytest.mark.parametrize("name", ["README.md", "Dockerfile", "docker-compose.yml", "Makefile"])
+def test_no_file_names_a_setting_that_does_not_exist(name: str) -> None:
+    named = set(re.findall(r"\bINLAY_[A-Z_]*[A-Z]\b", (ROOT / name).read_text(encoding="utf-8")))
+    assert named - settings() == set()
