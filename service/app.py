@@ -57,8 +57,9 @@ def create_app(settings: Settings, ready: Ready | None = None) -> "Service":
 
 
 class Service:
-    """The ASGI application: the hot routes at once, everything else through FastAPI, whose layers cost more than they do.
+    """The ASGI application: hot routes at once, everything else through FastAPI, whose layers cost more than they do.
 
+    api           the FastAPI application
     state.parts   what create_app built
     """
 
@@ -69,6 +70,7 @@ class Service:
         self._hot = hot
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one ASGI scope."""
         hot = self._hot.get((scope["method"], scope["path"])) if scope["type"] == "http" else None
         await (hot or self.api)(scope, receive, send)
 

@@ -82,16 +82,20 @@ def open_catalog(settings: Settings, metrics: Metrics) -> Catalog:
 
     raises   StartError or models.errors.ModelError in one line if one cannot be served
     """
-    folders = _folders(settings)
+    chosen = folders(settings)
     threads = settings.threads or max(1, cores.available() // settings.workers)
-    models = {name: _load(folder, settings, threads, metrics) for name, folder in folders.items()}
+    models = {name: _load(folder, settings, threads, metrics) for name, folder in chosen.items()}
     if settings.default_model and settings.default_model not in models:
         raise StartError(f"default model {settings.default_model!r} is not loaded; loaded: {_listed(models)}")
     default = settings.default_model or (next(iter(models)) if len(models) == 1 else None)
     return Catalog(models, models[default] if default else None)
 
 
-def _folders(settings: Settings) -> dict[str, Path]:
+def folders(settings: Settings) -> dict[str, Path]:
+    """The folder of each model the settings name.
+
+    raises   StartError if the store is missing or empty, or holds no such model
+    """
     store = settings.store
     if not store.is_dir():
         raise StartError(

@@ -51,7 +51,7 @@ def check(flags: dict[str, Any]) -> int:
         from service.listen import introduce
         from service.metrics import Metrics
 
-        introduce(open_catalog(settings, Metrics()))
+        introduce(settings, open_catalog(settings, Metrics()))
     except (StartError, ModelError) as error:
         return _fail(error)
     return 0

@@ -1,21 +1,25 @@
 """Ports, processes and what is said at start-up. Binds before it loads: a taken port costs no wait."""
 
+import gc
 import logging
 import math
 import signal
 import socket
 import sys
 from functools import partial
+from multiprocessing import current_process
 from typing import Any, NoReturn
 
 import uvicorn
 from uvicorn.config import STARTUP_FAILURE
 from uvicorn.supervisors import Multiprocess
 
+from models import card as cards
 from models.errors import ModelError
 from service.app import Service, create_app
-from service.catalog import Catalog, Model
+from service.catalog import Catalog, Model, folders
 from service.errors import StartError
+from service.one_write import OneWrite
 from service.settings import Settings
 from service.wire.parts import Parts
 
@@ -37,9 +41,11 @@ def listen(settings: Settings) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _leave)
     if settings.workers == 1:
-        config = _config(settings, create_app(settings, partial(announce, settings)))
+        config = _config(settings, create_app(settings, partial(_ready, settings)))
         uvicorn.Server(config).run([listener])
         return 0
+    for folder in folders(settings).values():
+        cards.read(folder)  # what would fail in every worker fails here, once
     with _reserved(settings.host, free):
         settings = settings.model_copy(update={"grpc_port": free})
         supervisor = Multiprocess(_config(settings, partial(_worker, settings)), [listener])
@@ -54,18 +60,19 @@ def _leave(number: int, frame: Any) -> NoReturn:
 
 def _worker(settings: Settings) -> Service:
     try:
-        return create_app(settings, partial(_worker_ready, settings))
+        return create_app(settings, partial(_ready, settings))
     except (StartError, ModelError) as error:
         log.error("%s", error)
         sys.exit(STARTUP_FAILURE)
 
 
-def _worker_ready(settings: Settings, parts: Parts, grpc_port: int) -> None:
-    import multiprocessing
-
-    name = multiprocessing.current_process().name
+def _ready(settings: Settings, parts: Parts, grpc_port: int) -> None:
+    """The last step before serving: what is loaded stays, so the collector need not look at it again."""
+    gc.collect()
+    gc.freeze()
+    name = current_process().name
     log.info("%s is ready", name)
-    if name.endswith("-1"):
+    if settings.workers == 1 or name.endswith("-1"):
         announce(settings, parts, grpc_port)
 
 
@@ -74,7 +81,7 @@ def _config(settings: Settings, app: Any) -> uvicorn.Config:
         app,
         factory=not isinstance(app, Service),
         loop="uvloop",
-        http="httptools",
+        http=OneWrite,
         ws="none",
         interface="asgi3",
         lifespan="on",
@@ -122,20 +129,26 @@ def _reserved(host: str, port: int) -> socket.socket:
     return holder
 
 
-def introduce(catalog: Catalog) -> None:
-    """Print what is loaded, a line a model."""
+def introduce(settings: Settings, catalog: Catalog) -> None:
+    """Print what is loaded and where it runs, a line a model."""
     for name, model in catalog.models.items():
-        card = model.card
-        marks = ", default" if model is catalog.default else ""
-        print(
-            f"inlay: {name} ({card.family}{marks}): {card.hidden_size} wide, {card.parameters / 1e6:.1f} M parameters, "
-            f"{card.bytes / 2**20:.0f} MiB {card.dtype}, on {model.engine.device}; outputs: {', '.join(card.outputs)}"
-        )
+        card, marks = model.card, ", default" if model is catalog.default else ""
+        size = f"{card.hidden_size} wide, {card.parameters / 1e6:.1f} M parameters, {card.bytes / 2**20:.0f} MiB"
+        print(f"inlay: {name} ({card.family}{marks}): {size} {card.dtype}, outputs: {', '.join(card.outputs)}")
+        print(f"inlay: {name} runs on {model.engine.device} ({_why(settings, model)})")
+
+
+def _why(settings: Settings, model: Model) -> str:
+    if settings.device != "auto" or settings.engine == "reference":
+        return "as set"
+    from service.engines.onnx import why
+
+    return why(model.engine.device)
 
 
 def announce(settings: Settings, parts: Parts, grpc_port: int) -> None:
     """Print what is loaded, where it answers, and a line to paste."""
-    introduce(parts.catalog)
+    introduce(settings, parts.catalog)
     host = "localhost" if settings.host in ANYWHERE else f"[{settings.host}]" if ":" in settings.host else settings.host
     url = f"http://{host}:{settings.port}"
     model = parts.catalog.default or next(iter(parts.catalog.models.values()))

@@ -33,7 +33,8 @@ class ReferenceEngine:
         return {"rope_cos": cos, "rope_sin": sin}
 
     def _rows(self, graph: str, feeds: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        ids, positions, types = feeds["ids"], feeds.get("positions"), feeds.get("types")
+        ids, types = feeds["ids"], feeds.get("types")
+        positions = feeds.get("positions", ids)  # a graph that takes none belongs to a recipe that reads none
         named = dict(reference.run(self._card.recipe, self._weights, ids, positions, types))
         if "lengths" in feeds:
             rows = named["input_embeddings"]

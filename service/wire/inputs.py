@@ -1,0 +1,98 @@
+"""The `inputs` member of a JSON request → Text and Ids. Values, lengths and limits are the encoder's.
+
+The forms nest and overlap ("a list of texts" and "a pair of texts" differ by depth alone), so they are told apart here,
+one look at a value each, and a refusal names the place in the caller's own document.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from service.errors import BadInput, BadRequest
+from service.messages import Ids, Input, Int64s, Text
+
+FORMS = 'a text, a list of ids, a pair ["a", "b"] or an object {"input_ids": [...]}'
+LISTS = {"input_ids": "ids", "attention_mask": "mask", "token_type_ids": "types", "position_ids": "positions"}
+ITEMS = {
+    "input_ids": "an id is an integer from 0",
+    "attention_mask": "a mask holds 0 and 1",
+    "token_type_ids": "a segment is an integer from 0",
+    "position_ids": "a position is an integer from 0",
+}
+SHOWN = 40  # characters of a caller's value that a message repeats
+
+
+def decode(inputs: Any) -> list[Input]:
+    """Every input of a request, in order.
+
+    raises   BadInput with the index of the first that has no known form; BadRequest if `inputs` as a whole has none
+    """
+    if type(inputs) is list:
+        if inputs and type(inputs[0]) is int:
+            return [Ids(_integers(inputs, "input_ids", "inputs", 0))]
+        return [_one(value, f"inputs[{index}]", index) for index, value in enumerate(inputs)]
+    if type(inputs) is str or type(inputs) is dict:
+        return [_one(inputs, "inputs", 0)]
+    raise BadRequest(f"inputs is {show(inputs)}; send {FORMS}, or a list of these")
+
+
+def _one(value: Any, path: str, index: int) -> Input:
+    kind = type(value)
+    if kind is str:
+        return Text(value)
+    if kind is list:
+        if value and type(value[0]) is str:
+            return _pair(value, path, index)
+        return Ids(_integers(value, "input_ids", path, index))
+    if kind is dict:
+        return _object(value, path, index)
+    raise BadInput(f"{path} is {show(value)}; an input is {FORMS}", index)
+
+
+def _pair(value: list[Any], path: str, index: int) -> Text:
+    for place, item in enumerate(value):
+        if type(item) is not str:
+            raise BadInput(f"{path}[{place}] is {show(item)}; a pair holds two texts, a list of ids integers", index)
+    if len(value) != 2:
+        raise BadInput(f"{path} holds {len(value)} text{'s' * (len(value) > 1)}; a pair holds two", index)
+    return Text(value[0], value[1])
+
+
+def _object(value: dict[str, Any], path: str, index: int) -> Ids:
+    if unknown := [key for key in value if key not in LISTS]:
+        raise BadInput(f'{path} has a member "{show(unknown[0])[1:-1]}"; allowed: {", ".join(LISTS)}', index)
+    if "input_ids" not in value:
+        raise BadInput(f"{path} has no input_ids; an object needs them", index)
+    arrays = {
+        LISTS[key]: _integers(items, key, f"{path}.{key}", index) for key, items in value.items() if items is not None
+    }
+    if "ids" not in arrays:
+        raise BadInput(f"{path}.input_ids is null; an object needs them", index)
+    return Ids(**arrays)
+
+
+def _integers(values: Any, key: str, path: str, index: int) -> Int64s:
+    if type(values) is not list:
+        raise BadInput(f"{path} is {show(values)}; it is a list of integers", index)
+    # numpy would take true for 1 and cut 1.5 to 1
+    if not set(map(type, values)) <= {int}:
+        place, value = next((place, value) for place, value in enumerate(values) if type(value) is not int)
+        raise BadInput(f"{path}[{place}] is {show(value)}; {ITEMS[key]}", index)
+    try:
+        return np.array(values, np.int64)
+    except OverflowError:
+        place = next(place for place, value in enumerate(values) if not -(2**63) <= value < 2**63)
+        raise BadInput(f"{path}[{place}] is {values[place]}; {ITEMS[key]} and fits 64 bits", index) from None
+
+
+def show(value: Any) -> str:
+    """A caller's value in a message: short, and in JSON's own words."""
+    if isinstance(value, str):
+        return f'"{value}"' if len(value) <= SHOWN else f'"{value[:SHOWN]}…"'
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, dict):
+        return "an object"
+    if isinstance(value, list):
+        return f"a list of {len(value)}"
+    return str(value)

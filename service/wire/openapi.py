@@ -1,0 +1,131 @@
+"""The OpenAPI document: FastAPI's own for plain routes, POST /embed from the model that validates it."""
+
+from typing import Any
+
+from fastapi import FastAPI
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+
+from service.wire.body import EXAMPLES, EmbedBody
+from service.wire.embed import PATH
+from service.wire.formats import JSON, NPY, OCTETS, SAFETENSORS, TENSOR_HEADERS
+from service.wire.problems import MEDIA_TYPE, Problem
+
+TEMPLATE = "#/components/schemas/{model}"
+MODELS: tuple[type[BaseModel], ...] = (EmbedBody, Problem)
+REFUSALS = {
+    400: "no inputs, or a body that is not JSON",
+    404: "no such model",
+    406: "no format the client accepts can carry the answer",
+    413: "the body is too large",
+    415: "the body is not declared to be JSON",
+    422: "a field or an input cannot be served",
+    424: "the engine failed on this request",
+    429: "the queue is full; see Retry-After",
+    503: "the service is starting or stopping",
+}
+TAGS = [
+    {"name": "embed", "description": "Vectors of texts and token ids."},
+    {"name": "models", "description": "What is loaded."},
+    {"name": "positions", "description": "Positional tables."},
+    {"name": "operation", "description": "For probes and scrapers."},
+]
+
+VECTOR = {"type": "array", "items": {"type": "number"}}
+VECTORS = {"type": "array", "items": VECTOR}
+BASE64_TENSOR = {
+    "type": "object",
+    "required": ["dtype", "shape", "data"],
+    "properties": {
+        "dtype": {"enum": ["float32", "float16", "bfloat16"]},
+        "shape": {"type": "array", "items": {"type": "integer"}},
+        "data": {"type": "string", "contentEncoding": "base64", "description": "little-endian, row-major"},
+    },
+}
+NAMED = {
+    "type": "object",
+    "required": ["model", "outputs", "usage"],
+    "properties": {
+        "model": {"type": "string"},
+        "outputs": {
+            "type": "object",
+            "description": "by name, one entry an input: a vector where pooled, else a vector a token",
+            "additionalProperties": {"type": "array", "items": {"anyOf": [VECTOR, VECTORS, BASE64_TENSOR]}},
+        },
+        "usage": {"type": "object", "properties": {"tokens": {"type": "integer"}}, "required": ["tokens"]},
+    },
+}
+BARE = {
+    "type": "array",
+    "title": "With no `outputs`: one entry an input",
+    "items": {"anyOf": [VECTOR, VECTORS, {"type": "string", "contentEncoding": "base64"}, BASE64_TENSOR]},
+}
+ANSWERS: dict[str, dict[str, Any]] = {
+    "bare": {"value": [[0.01, -0.02, 0.03]]},
+    "outputs": {
+        "value": {
+            "model": "minilm",
+            "outputs": {"input_embeddings": [[[0.01, -0.02], [0.03, 0.04]]]},
+            "usage": {"tokens": 2},
+        }
+    },
+}
+BINARY = {
+    OCTETS: "The rows of all inputs, one below the other, little-endian.",
+    NPY: "The same rows as a NumPy file; not in bfloat16.",
+    SAFETENSORS: "A tensor `{index}/{output}` for each input and output.",
+}
+
+
+def problem_response(description: str) -> dict[str, Any]:
+    """A response that holds a problem document."""
+    return {"description": description, "content": {MEDIA_TYPE: {"schema": {"$ref": TEMPLATE.format(model="Problem")}}}}
+
+
+def binary_content(descriptions: dict[str, str]) -> dict[str, Any]:
+    """A response's `content` for formats of bytes, with what each holds."""
+    return {
+        media_type: {"schema": {"type": "string", "format": "binary", "description": description}}
+        for media_type, description in descriptions.items()
+    }
+
+
+def describe(app: FastAPI) -> None:
+    """Complete the document of `app` the first time it is asked for."""
+    plain = app.openapi
+
+    def complete() -> dict[str, Any]:
+        if not app.openapi_schema:
+            document = plain()
+            _, definitions = models_json_schema([(model, "validation") for model in MODELS], ref_template=TEMPLATE)
+            document.setdefault("components", {}).setdefault("schemas", {}).update(definitions["$defs"])
+            document["paths"] = {PATH: {"post": _embed()}} | document["paths"]
+            document["tags"] = TAGS
+        return app.openapi_schema or document
+
+    app.openapi = complete  # type: ignore[method-assign]
+
+
+def _embed() -> dict[str, Any]:
+    examples = {name: {"value": value} for name, value in EXAMPLES.items()}
+    return {
+        "tags": ["embed"],
+        "summary": "Embed texts or token ids",
+        "description": "A strict superset of text-embeddings-inference's route. `Accept` chooses the answer's format.",
+        "operationId": "embed",
+        "requestBody": {
+            "required": True,
+            "content": {JSON: {"schema": {"$ref": TEMPLATE.format(model="EmbedBody")}, "examples": examples}},
+        },
+        "responses": {
+            "200": {
+                "description": "The vectors, in the order of the inputs.",
+                "headers": {
+                    name: {"schema": {"type": "string"}, "description": f"with {OCTETS} and {NPY}"}
+                    for name in TENSOR_HEADERS
+                },
+                "content": {JSON: {"schema": {"anyOf": [BARE, NAMED]}, "examples": ANSWERS}} | binary_content(BINARY),
+            }
+        }
+        | {str(status): problem_response(description) for status, description in REFUSALS.items()},
+    }

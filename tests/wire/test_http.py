@@ -1,0 +1,164 @@
+"""REST as a client meets it: one service on real sockets, every refusal a problem document."""
+
+import asyncio
+import io
+import json
+import socket
+
+import numpy as np
+import pytest
+from safetensors.numpy import load
+
+from tests.served import Served
+
+JSON = {"content-type": "application/json"}
+BINARY = "application/octet-stream"
+# method, path, headers, body, status, code, what the detail says
+REFUSALS: list[tuple[str, str, dict[str, str], bytes, int, str, str]] = [
+    ("POST", "/embed", JSON, b'{"inputs": []}', 400, "empty", "send one text"),
+    ("POST", "/embed", JSON, b"{", 400, "malformed", "the body is not JSON"),
+    ("POST", "/embed", {}, b'{"inputs": "a"}', 415, "unsupported_media", "there is no content-type"),
+    ("POST", "/embed", {"content-type": "text/plain"}, b"a", 415, "unsupported_media", "content-type is text/plain"),
+    ("POST", "/embed", JSON | {"content-encoding": "gzip"}, b"a", 415, "unsupported_media", "compressed"),
+    ("POST", "/embed", JSON | {"accept": "text/html"}, b'{"inputs": "a"}', 406, "not_acceptable", "application/x-npy"),
+    ("POST", "/embed", JSON, b'{"inputs": "a", "model": "bort"}', 404, "not_found", "did you mean 'bert'"),
+    ("POST", "/embed", JSON, b'{"inputs": "a", "dimension": 3}', 422, "bad_request", 'did you mean "dimensions"'),
+    ("POST", "/embed", JSON, b'{"inputs": "a", "outputs": "x"}', 422, "bad_request", "bert has no output 'x'"),
+    ("POST", "/embed", JSON, b'{"inputs": [[1], [99]]}', 422, "bad_input", "inputs[1].input_ids[0] is 99"),
+    ("POST", "/embed", JSON, b'{"inputs": [[1], [-1]]}', 422, "bad_input", "inputs[1].input_ids[0] is -1"),
+    ("POST", "/embed", JSON, b'{"inputs": [' + b'"a",' * 64 + b'"a"]}', 422, "too_large", "65 inputs"),
+    ("POST", "/embed", JSON, b'"' + b"a" * 100_000 + b'"', 413, "body_too_large", "takes 100000"),
+    ("GET", "/embed", {}, b"", 405, "method_not_allowed", "/embed answers POST, not GET"),
+    ("POST", "/models", {}, b"", 405, "method_not_allowed", "/models answers GET, not POST"),
+    ("GET", "/embeddings", {}, b"", 404, "not_found", "there is no /embeddings here"),
+    ("GET", "/models/bort", {}, b"", 404, "not_found", "did you mean 'bert'"),
+    ("GET", "/models/bert/rope", {}, b"", 404, "not_found", "do not rotate"),
+    ("GET", "/models/llama/rope?start=-1", {}, b"", 422, "bad_request", 'start is "-1"; allowed: first position, 0 to'),
+    ("GET", "/models/llama/rope?length=0", {}, b"", 422, "bad_request", 'length is "0"; allowed: rows, 1 to 1048576'),
+    ("GET", "/models/llama/rope?lenght=1", {}, b"", 422, "bad_request", 'did you mean "length"?'),
+    ("GET", "/models/llama/rope?start=9007199254740991&length=2", {}, b"", 422, "bad_request", "start + length is"),
+    ("GET", "/models/llama/rope?start=99999999", {}, b"", 422, "bad_request", "was trained on 40 positions"),
+]
+
+
+@pytest.mark.parametrize(("method", "path", "headers", "body", "status", "code", "detail"), REFUSALS)
+def test_a_refusal_is_a_problem_document(
+    served: Served, method: str, path: str, headers: dict[str, str], body: bytes, status: int, code: str, detail: str
+) -> None:
+    answer = served.http.request(method, path, headers=headers, content=body)
+    problem = answer.json()
+    assert (answer.status_code, problem["status"], problem["code"]) == (status, status, code)
+    assert detail in problem["detail"]
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert problem["type"] == f"urn:inlay:problem:{code}"
+    assert problem["error"] == problem["detail"]
+
+
+def test_the_index_of_the_bad_input_is_told(served: Served) -> None:
+    assert served.post({"inputs": [[1], [2], [99]]}).json()["index"] == 2
+    assert "index" not in served.post({"inputs": []}).json()
+
+
+def test_a_wrong_verb_is_told_the_right_one(served: Served) -> None:
+    assert served.http.get("/embed").headers["allow"] == "POST"
+
+
+def test_a_body_without_a_declared_length_is_bounded_too(served: Served) -> None:
+    chunks = iter([b'{"inputs": "', *[b"a" * 10_000] * 20, b'"}'])
+    answer = served.http.post("/embed", content=chunks, headers=JSON)
+    assert answer.json()["code"] == "body_too_large"
+
+
+def test_a_body_may_come_in_pieces(served: Served) -> None:
+    answer = served.http.post("/embed", content=iter([b'{"inputs"', b": [5, 6]", b"}"]), headers=JSON)
+    assert answer.status_code == 200
+
+
+@pytest.mark.parametrize("content_type", ["application/json; charset=utf-8", "Application/JSON", "application/x+json"])
+def test_json_is_known_by_all_its_names(served: Served, content_type: str) -> None:
+    answer = served.http.post("/embed", content=b'{"inputs": [5]}', headers={"content-type": content_type})
+    assert answer.status_code == 200
+
+
+def test_every_format_carries_the_same_numbers(served: Served) -> None:
+    body = {"inputs": [[5, 6, 7], [8]], "outputs": ["input_embeddings"]}
+    nested = served.post(body).json()["outputs"]["input_embeddings"]
+    rows = np.concatenate([np.array(each, np.float32) for each in nested])
+    octets = served.post(body, BINARY)
+    assert octets.headers["inlay-shape"] == "4,32"
+    assert octets.headers["inlay-lengths"] == "3,1"
+    np.testing.assert_array_equal(np.frombuffer(octets.content, np.float32).reshape(4, 32), rows)
+    np.testing.assert_array_equal(np.load(io.BytesIO(served.post(body, "application/x-npy").content)), rows)
+    tensors = load(served.post(body, "application/vnd.safetensors").content)
+    np.testing.assert_array_equal(tensors["0/input_embeddings"], rows[:3])
+    np.testing.assert_array_equal(tensors["1/input_embeddings"], rows[3:])
+
+
+def test_without_outputs_the_answer_is_text_embeddings_inferences_list(served: Served) -> None:
+    vectors = served.post({"inputs": ["a b", "hello world"]}).json()
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
+    assert served.post({"inputs": "a b"}).json() == pytest.approx(np.array(vectors[:1]), abs=1e-6)
+
+
+def test_every_model_tells_what_it_is(served: Served) -> None:
+    models = {model["name"]: model for model in served.http.get("/models").json()["models"]}
+    assert models["bert"]["default"]
+    assert models["bert"]["pooling"] == {"mode": "mean", "normalize": True, "include_prompt": True}
+    assert models["llama"]["rope"]["trained_positions"] > 0
+    assert not models["llama"]["reads_text"]
+    for name, model in models.items():
+        assert served.http.get(f"/models/{name}").json() == model
+        assert model["device"] == "cpu"
+        assert set(model["largest_difference"]) <= set(model["outputs"])
+        assert set(model["flops_per_token"]) <= set(model["graphs"])
+
+
+@pytest.mark.parametrize("path", ["/", "/health/live", "/health/ready", "/metrics", "/docs", "/openapi.json"])
+def test_what_machines_ask_is_answered(served: Served, path: str) -> None:
+    assert served.http.get(path).status_code == 200
+
+
+def test_requests_are_counted_by_protocol_and_status(served: Served) -> None:
+    def count() -> float:
+        lines = served.http.get("/metrics").text.splitlines()
+        name = 'inlay_requests_total{method="embed",protocol="http",status="422"}'
+        return sum(float(line.rsplit(" ")[-1]) for line in lines if line.startswith(name))
+
+    before = count()
+    served.post({"inputs": [[99]]})
+    assert count() == before + 1
+
+
+def test_the_documentation_needs_no_other_host(served: Served) -> None:
+    page = served.http.get("/docs").text
+    assert "//cdn" not in page
+    for asset in ("swagger-ui-bundle.js", "swagger-ui.css"):
+        assert asset in page
+        assert len(served.http.get(f"/static-offline-docs/{asset}").content) > 50_000
+
+
+def test_two_requests_in_one_packet_are_answered_in_order(served: Served) -> None:
+    def request(ids: str) -> bytes:
+        body = f'{{"inputs": [{ids}], "outputs": "token_embeddings"}}'.encode()
+        return b"POST /embed HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%s" % (
+            len(body),
+            body,
+        )
+
+    with socket.create_connection(served.address, timeout=10) as connection:
+        connection.sendall(request("5") + request("6, 7"))
+        answers = b""
+        while answers.count(b'"usage"') < 2:
+            answers += connection.recv(65536)
+    first, second = (json.loads(part.split(b"\r\n\r\n", 1)[1]) for part in answers.split(b"HTTP/1.1 ")[1:])
+    assert (first["usage"]["tokens"], second["usage"]["tokens"]) == (1, 2)
+
+
+async def test_a_slow_client_does_not_hold_up_others(served: Served) -> None:
+    reader, writer = await asyncio.open_connection(*served.address)
+    writer.write(b"POST /embed HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 99\r\n\r\n{")
+    await writer.drain()
+    answer = await asyncio.to_thread(served.post, {"inputs": [5]})
+    writer.close()
+    assert answer.status_code == 200
+    assert reader is not None

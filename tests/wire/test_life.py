@@ -1,0 +1,41 @@
+"""What a service says while it stops."""
+
+from pathlib import Path
+
+import httpx
+import pytest
+
+from models import VERSION
+from tests.served import serving_here
+
+ROOT = Path(__file__).parents[2]
+
+
+async def test_a_stopping_service_fails_its_readiness_stays_alive_and_lets_connections_go(tiny_store: Path) -> None:
+    async with serving_here(tiny_store, default_model="bert") as here:
+        url = "http://{}:{}".format(*here.address)
+        async with httpx.AsyncClient(base_url=url, trust_env=False) as client:
+            assert (await client.get("/health/ready")).status_code == 200
+            here.parts.life.stopping = True
+            refused = await client.get("/health/ready")
+            assert (refused.status_code, refused.json()["code"]) == (503, "unavailable")
+            assert (await client.get("/health/live")).status_code == 200
+            answer = await client.post("/embed", json={"inputs": [5]})
+            assert (answer.status_code, answer.headers["connection"]) == (200, "close")
+
+
+async def test_a_fault_is_a_problem_without_its_insides(tiny_store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail(request: object) -> None:
+        raise RuntimeError("secret")
+
+    async with serving_here(tiny_store, default_model="bert") as here:
+        monkeypatch.setattr(here.parts.encoder, "embed", fail)
+        url = "http://{}:{}".format(*here.address)
+        async with httpx.AsyncClient(base_url=url, trust_env=False) as client:
+            answer = await client.post("/embed", json={"inputs": [5]})
+    assert (answer.status_code, answer.json()["code"]) == (500, "error")
+    assert "secret" not in answer.text
+
+
+def test_the_version_is_the_projects() -> None:
+    assert f'version = "{VERSION}"' in (ROOT / "pyproject.toml").read_text(encoding="utf-8")

@@ -1,0 +1,74 @@
+"""The OpenAPI document says what the code does."""
+
+from typing import Any
+
+import orjson
+import pytest
+from pydantic import TypeAdapter
+
+from service.wire import body
+from service.wire.body import EXAMPLES
+from service.wire.formats import FORMATS, TENSOR_HEADERS
+from service.wire.problems import Problem
+from service.wire.status import STATUSES
+from tests.served import Served
+
+
+@pytest.fixture(scope="module")
+def document(served: Served) -> dict[str, Any]:
+    found: dict[str, Any] = served.http.get("/openapi.json").json()
+    return found
+
+
+def references(node: Any) -> set[str]:
+    if isinstance(node, dict):
+        own = {node["$ref"]} if "$ref" in node else set()
+        return own.union(*(references(each) for each in node.values()))
+    return set().union(*(references(each) for each in node)) if isinstance(node, list) else set()
+
+
+def test_every_reference_leads_somewhere(document: dict[str, Any]) -> None:
+    known = {f"#/components/schemas/{name}" for name in document["components"]["schemas"]}
+    assert references(document) <= known
+
+
+def test_every_route_is_described(document: dict[str, Any]) -> None:
+    assert {(method, path) for path, item in document["paths"].items() for method in item} == {
+        ("post", "/embed"),
+        ("get", "/models"),
+        ("get", "/models/{name}"),
+        ("get", "/models/{name}/rope"),
+        ("get", "/"),
+        ("get", "/health/live"),
+        ("get", "/health/ready"),
+        ("get", "/metrics"),
+    }
+
+
+def test_every_example_is_one_the_service_reads(document: dict[str, Any]) -> None:
+    content = document["paths"]["/embed"]["post"]["requestBody"]["content"]["application/json"]
+    assert content["examples"].keys() == EXAMPLES.keys()
+    for example in content["examples"].values():
+        body.read(orjson.dumps(example["value"]))
+
+
+def test_every_format_is_described_with_its_headers(document: dict[str, Any]) -> None:
+    answer = document["paths"]["/embed"]["post"]["responses"]["200"]
+    assert answer["content"].keys() == FORMATS.keys()
+    assert set(answer["headers"]) == set(TENSOR_HEADERS)
+    rope = document["paths"]["/models/{name}/rope"]["get"]
+    assert rope["responses"]["200"]["content"].keys() == FORMATS.keys()
+    assert {each["name"] for each in rope["parameters"]} == {"name", "start", "length", "dtype", "if-none-match"}
+
+
+def test_every_refusal_of_embed_is_described(document: dict[str, Any]) -> None:
+    described = {int(status) for status in document["paths"]["/embed"]["post"]["responses"]} - {200}
+    assert described == {row.http for row in STATUSES.values()} - {405, 500}
+
+
+def test_a_real_problem_fits_the_schema(served: Served) -> None:
+    TypeAdapter(Problem).validate_json(served.post({"inputs": [[99]]}).content, strict=True)
+
+
+def test_no_refusal_is_described_in_fastapis_own_form(document: dict[str, Any]) -> None:
+    assert "HTTPValidationError" not in document["components"]["schemas"]
