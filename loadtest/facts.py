@@ -1,0 +1,40 @@
+"""What a figure was measured on: cores and versions. Never a host name, a user or a path."""
+
+import os
+import platform
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+
+PACKAGES = (
+    *("uvicorn", "uvloop", "httptools", "starlette", "fastapi", "pydantic", "grpcio", "protobuf"),
+    *("orjson", "numpy", "onnxruntime", "onnxruntime-gpu", "tokenizers"),
+)
+
+
+def facts() -> dict[str, str]:
+    """Date, cores, memory, kernel, Python and library versions of this machine, in reading order."""
+    return {
+        "date": datetime.now(UTC).date().isoformat(),
+        "cores": str(len(os.sched_getaffinity(0))),
+        "processor": _field("/proc/cpuinfo", "model name") or platform.machine(),
+        "memory": _field("/proc/meminfo", "MemTotal"),
+        "system": f"{platform.system()} {platform.release().partition('-')[0]}",
+        "python": platform.python_version(),
+        **{name: version for name in PACKAGES if (version := _version(name))},
+    }
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def _field(file: str, name: str) -> str:
+    for line in Path(file).read_text().splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() == name:
+            return value.strip()
+    return ""

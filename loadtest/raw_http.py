@@ -1,0 +1,101 @@
+"""A lean HTTP/1.1 generator: an asyncio protocol that sends one prebuilt request again and again. Checks the status.
+
+Reads its order as JSON from standard input (loadtest.generators.Ask, calls, seconds) and prints a Load as JSON.
+Fewer requests a second than wrk: it may be the ceiling of what it measures.
+"""
+
+import asyncio
+import base64
+import json
+import sys
+import time
+from typing import Any, cast
+
+import uvloop
+
+from loadtest.workload import percentile
+
+
+class Caller(asyncio.Protocol):
+    """One connection with one request under way at a time, until its deadline; `done` tells how it ended."""
+
+    def __init__(self, request: bytes, deadline: float, micros: list[float]) -> None:
+        self.request, self.deadline, self.micros = request, deadline, micros
+        self.missing = 0
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Send the first request."""
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's own class does not derive from it
+        self._send()
+
+    def _send(self) -> None:
+        self.sent = time.perf_counter()
+        self.transport.write(self.request)
+
+    def data_received(self, data: bytes) -> None:
+        """Count bytes down to the end of the answer, then send again."""
+        try:
+            self.missing = (self.missing or _length(data)) - len(data)
+        except ValueError as error:
+            self._end(error)
+            return
+        if self.missing:
+            return
+        now = time.perf_counter()
+        self.micros.append((now - self.sent) * 1e6)
+        if now < self.deadline:
+            self._send()
+        else:
+            self._end(None)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """A connection that the server closes is a failure."""
+        self._end(exc or ConnectionError("closed by the server"))
+
+    def _end(self, failure: Exception | None) -> None:
+        self.transport.close()
+        if self.done.done():
+            return
+        if failure:
+            self.done.set_exception(failure)
+        else:
+            self.done.set_result(None)
+
+
+def _length(data: bytes) -> int:
+    """Bytes of the whole answer that begins with `data`; its head is taken to arrive in one piece."""
+    head = data[: data.index(b"\r\n\r\n") + 4].lower()
+    if not head.startswith(b"http/1.1 200"):
+        raise ValueError(f"not answered with 200: {data[:200]!r}")
+    begin = head.index(b"content-length:") + 15
+    return len(head) + int(head[begin : head.index(b"\r", begin)])
+
+
+async def load(order: dict[str, Any]) -> dict[str, float]:
+    """Carry out one order."""
+    body = base64.b64decode(order["body"])
+    headers = {"host": "127.0.0.1", **order["headers"], "content-length": str(len(body))}
+    lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    request = f"POST {order['path']} HTTP/1.1\r\n{lines}\r\n".encode() + body
+    micros: list[float] = []
+    loop = asyncio.get_running_loop()
+    begun = time.perf_counter()
+    deadline = begun + order["seconds"]
+    callers = [
+        (await loop.create_connection(lambda: Caller(request, deadline, micros), "127.0.0.1", order["port"]))[1]
+        for _ in range(order["calls"])
+    ]
+    await asyncio.gather(*(caller.done for caller in callers))
+    seconds = time.perf_counter() - begun
+    micros.sort()
+    return {
+        "requests": len(micros),
+        "seconds": seconds,
+        "p50_us": percentile(micros, 0.5),
+        "p99_us": percentile(micros, 0.99),
+    }
+
+
+if __name__ == "__main__":
+    print(json.dumps(uvloop.run(load(json.load(sys.stdin)))))
