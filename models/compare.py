@@ -77,7 +77,7 @@ def check_inputs(card: Card) -> Ragged:
     if card.pad_id is not None and longest > 2:
         sequences[3][-2:] = card.pad_id
     places = [positions(card.position, sequence) for sequence in sequences]
-    places[-1][:] = (card.position.rows or 100_000) - 1
+    places[-1] = np.full(1, (card.position.rows or 100_000) - 1)
     ids = np.concatenate(sequences).astype(np.int64)
     mask = random.random(len(ids)) < 0.8
     mask[0] = False  # a sequence of its own, with nothing to attend to

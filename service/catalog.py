@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
@@ -28,8 +28,7 @@ BATCH_VALUES = 4_000_000  # output values of one row-wise batch: 16 MB
 ENCODER_TOKENS = {"cpu": 512, "cuda": 16384}
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(NamedTuple):
     """Packed sequences of one caller and the outputs it wants of one graph."""
 
     packed: Packed
@@ -176,9 +175,10 @@ def _wanted(works: list[Work]) -> tuple[str, ...]:
 
 
 def _shared(works: list[Work], outputs: tuple[str, ...], arrays: list[NDArray[Any]]) -> list[Rows]:
-    tokens = sum(work.packed.tokens for work in works)
+    counts = [work.packed.tokens for work in works]
+    tokens = sum(counts)
     parts = [
-        split(array, [work.packed.tokens if len(array) == tokens else len(work.packed.lengths) for work in works])
+        split(array, counts if len(array) == tokens else [len(work.packed.lengths) for work in works])
         for array in arrays
     ]
     return [dict(zip(outputs, own, strict=True)) for own in zip(*parts, strict=True)]

@@ -18,6 +18,7 @@ from service.plan import HIDDEN, POOLED, Graphs, Plan
 from service.pooling import normalise, pool
 from service.settings import Settings
 
+Queued = list[tuple[int, "asyncio.Future[Rows]"]]  # which part, and its rows of one graph
 NUMPY_DTYPES: dict[str, Any] = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 
 
@@ -40,7 +41,7 @@ class Encoder:
             ids, prompt_tokens = await self._tokenised(model, request, ids)
         tokens = self._bounded(ids)
         parts = _parts(model.card, plan, ids)
-        rows = await _run(model, plan, parts)
+        rows = await _rows(_queue(model, plan, parts), len(parts))
         outputs = tuple([_output(name, plan, rows, ids, prompt_tokens) for name in plan.outputs])
         return EmbedResult(model.card.name, outputs, tokens, bool(request.outputs))
 
@@ -56,8 +57,8 @@ class Encoder:
             raise NotFound(f"{served.card.name} does not rotate: {served.card.family} models have no RoPE table")
         positions = np.arange(start, start + count, dtype=np.int64)
         part = Packed(positions, positions, None, None, (count,))
-        rows = await _queued(served, {"rope": outputs}, [part])
-        return [rows[0][name] for name in outputs]
+        (rows,) = served.batchers["rope"].submit([Work(part, outputs)], [count])
+        return [(await rows)[name] for name in outputs]
 
     def _checked(self, card: Card, request: EmbedRequest) -> list[Any]:
         """The caller's token ids, checked; None in the place of a text."""
@@ -121,36 +122,45 @@ def _parts(card: Card, plan: Plan, ids: list[Ids]) -> list[Packed]:
     return [sequences.pack(card, [each]) for each in ids]
 
 
-async def _run(model: Model, plan: Plan, parts: list[Packed]) -> list[Rows]:
-    optional = model.card.types == "optional"
-    if not optional:
-        return await _queued(model, plan.plain if model.card.types == "none" else plan.typed, parts)
+def _queue(model: Model, plan: Plan, parts: list[Packed]) -> Queued:
+    """Every part's work, a future for each of its graphs; if one graph has no room, nothing stays queued."""
+    queued: Queued = []
+    try:
+        for graphs, indices in _by_graphs(model.card, plan, parts):
+            costs = [parts[index].tokens for index in indices]
+            for graph, outputs in graphs.items():
+                futures = model.batchers[graph].submit([Work(parts[index], outputs) for index in indices], costs)
+                queued += zip(indices, futures, strict=True)
+    except BaseException:
+        _drop(queued)
+        raise
+    return queued
+
+
+def _by_graphs(card: Card, plan: Plan, parts: list[Packed]) -> list[tuple[Graphs, Sequence[int]]]:
+    if card.types != "optional":
+        return [(plan.typed, range(len(parts)))]
     for index, part in enumerate(parts):
         if part.types is None and "token_type_embeddings" in plan.outputs:
-            raise BadInput(f"inputs[{index}] has no token_type_ids, so {model.card.name} adds no segment rows", index)
-    rows = [_queued(model, plan.plain if part.types is None else plan.typed, [part]) for part in parts]
-    return [each[0] for each in await asyncio.gather(*rows)]
+            raise BadInput(f"inputs[{index}] has no token_type_ids, so {card.name} adds no segment rows", index)
+    return [(plan.plain if part.types is None else plan.typed, (index,)) for index, part in enumerate(parts)]
 
 
-async def _queued(model: Model, graphs: Graphs, parts: list[Packed]) -> list[Rows]:
-    """Every part's rows of these graphs; if one fails or the caller leaves, what is still queued is dropped."""
-    costs = [part.tokens for part in parts]
-    futures = []
+async def _rows(queued: Queued, parts: int) -> list[Rows]:
+    """The rows of every part; if one fails or the caller leaves, what is still queued is dropped."""
+    rows: list[Rows] = [{} for _ in range(parts)]
     try:
-        for graph, outputs in graphs.items():
-            futures.append(model.batchers[graph].submit([Work(part, outputs) for part in parts], costs))
-        if len(futures) == 1:
-            return [await future for future in futures[0]]
-        rows: list[Rows] = [{} for _ in parts]
-        for submitted in futures:
-            for own, future in zip(rows, submitted, strict=True):
-                own |= await future
+        for index, future in queued:
+            rows[index] |= await future
     except BaseException:
-        for submitted in futures:
-            for future in submitted:
-                future.cancel()
+        _drop(queued)
         raise
     return rows
+
+
+def _drop(queued: Queued) -> None:
+    for _, future in queued:
+        future.cancel()
 
 
 def _output(name: str, plan: Plan, rows: list[Rows], ids: list[Ids], prompt_tokens: int) -> Output:

@@ -1,8 +1,8 @@
 """Rows of many sequences as one long row, and back. Pads nothing, except for adopted graphs that want a rectangle."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from itertools import chain
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 from service.messages import Int64s
 
 
-@dataclass(frozen=True, slots=True)
-class Packed:
+class Packed(NamedTuple):
     """Sequences one below the other: int64 [N] each, N = sum(lengths).
 
     types      None where the graph reads none
@@ -34,12 +33,13 @@ def join(parts: Sequence[Packed]) -> Packed:
     """The parts one below the other; a lone part is returned as it is."""
     if len(parts) == 1:
         return parts[0]
+    ids, positions, types, masks, lengths = zip(*parts, strict=True)
     return Packed(
-        np.concatenate([part.ids for part in parts]),
-        np.concatenate([part.positions for part in parts]),
-        None if parts[0].types is None else np.concatenate([part.types for part in parts if part.types is not None]),
-        None if all(part.mask is None for part in parts) else np.concatenate([_mask(part) for part in parts]),
-        tuple(length for part in parts for length in part.lengths),
+        np.concatenate(ids),
+        np.concatenate(positions),
+        None if types[0] is None else np.concatenate(types),
+        None if masks.count(None) == len(masks) else np.concatenate([_mask(part) for part in parts]),
+        tuple(chain.from_iterable(lengths)),
     )
 
 

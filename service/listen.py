@@ -67,9 +67,10 @@ def _worker(settings: Settings) -> Service:
 
 
 def _ready(settings: Settings, parts: Parts, grpc_port: int) -> None:
-    """The last step before serving: what is loaded stays, so the collector need not look at it again."""
+    """The last step before serving: what is loaded stays, so the collector need not look at it again, nor often."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(50_000, 20, 50)  # requests leave few cycles behind; the default looks for them every few requests
     name = current_process().name
     log.info("%s is ready", name)
     if settings.workers == 1 or name.endswith("-1"):

@@ -10,6 +10,9 @@ from service.errors import BadInput
 from service.flatten import Packed, join
 from service.messages import Direction, Ids, Int64s
 
+_ZEROS = np.zeros(8192, np.int64)  # lent to every sequence that sends no segments
+_ZEROS.flags.writeable = False
+
 
 def check(card: Card, index: int, given: Ids, truncate: bool, direction: Direction) -> Ids:
     """One caller's token ids, cut to the positions the model has if `truncate`.
@@ -34,11 +37,16 @@ def check(card: Card, index: int, given: Ids, truncate: bool, direction: Directi
 
 def pack(card: Card, sequences: Sequence[Ids]) -> Packed:
     """Checked sequences one below the other; positions and segments left out follow the family's rule."""
-    return join([_packed(card, sequence) for sequence in sequences])
+    return join([_packed(card, each) for each in sequences])
 
 
 def _packed(card: Card, given: Ids) -> Packed:
-    return Packed(given.ids, _positions(card, given), _types(card, given), given.mask, (len(given.ids),))
+    ids, mask, types, positions = given
+    if positions is None:
+        positions = learned.positions(card.position, ids, mask)
+    if types is None and card.types == "zeros":
+        types = _ZEROS[: len(ids)] if len(ids) <= len(_ZEROS) else np.zeros(len(ids), np.int64)
+    return Packed(ids, positions, types, mask, (len(ids),))
 
 
 def counted(sequence: Ids, prompt_tokens: int = 0) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
@@ -78,7 +86,8 @@ def _cut(card: Card, index: int, given: Ids, truncate: bool, direction: Directio
 
 
 def _within(index: int, name: str, values: Int64s, end: int, what: str) -> None:
-    if int(values.view(np.uint64).max()) < end:  # one pass: negative values wrap to huge ones
+    unsigned = values.view(np.uint64)  # one pass for both ends: negative values wrap to huge ones
+    if unsigned[unsigned.argmax()] < end:  # argmax, because max goes through Python (numpy 2.4)
         return
     at = int(np.argmax((values < 0) | (values >= end)))
     raise BadInput(f"inputs[{index}].{name}[{at}] is {values[at]}; {what} holds 0 to {end - 1}", index)
@@ -97,18 +106,6 @@ def _typed(card: Card, index: int, given: Ids) -> Ids:
     rows = card.type_rows if card.types == "zeros" else card.vocab_size
     _within(index, "token_type_ids", given.types, rows, "the segment table")
     return given
-
-
-def _positions(card: Card, sequence: Ids) -> Int64s:
-    if sequence.positions is not None:
-        return sequence.positions
-    return learned.positions(card.position, sequence.ids, sequence.mask)
-
-
-def _types(card: Card, sequence: Ids) -> Int64s | None:
-    if sequence.types is None and card.types == "zeros":
-        return np.zeros(len(sequence.ids), np.int64)
-    return sequence.types
 
 
 def _mask(sequence: Ids) -> Int64s:

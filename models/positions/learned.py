@@ -6,6 +6,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+_COUNT = np.arange(8192, dtype=np.int64)  # lent to every sequence that counts its tokens from the left
+_COUNT.flags.writeable = False
+
 Kind = Literal["arange", "cumsum_non_pad", "cumsum_mask"]
 
 
@@ -36,11 +39,12 @@ def positions(rule: PositionRule, ids: NDArray[np.int64], mask: NDArray[np.int64
 
     ids        int64 [n]
     mask       int64 [n] of 0 and 1, read by cumsum_mask alone; None: all ones
-    returns    int64 [n], rows of the position table
+    returns    int64 [n], rows of the position table; possibly a read-only view
     source     transformers 5.23: BertEmbeddings, RobertaEmbeddings, OPTLearnedPositionalEmbedding
     """
     if rule.kind == "arange":
-        return np.arange(rule.offset, rule.offset + len(ids), dtype=np.int64)
+        end = rule.offset + len(ids)
+        return _COUNT[rule.offset : end] if end <= len(_COUNT) else np.arange(rule.offset, end, dtype=np.int64)
     if rule.kind == "cumsum_non_pad":
         counted = (ids != rule.pad_id).astype(np.int64)
         return np.asarray(np.cumsum(counted) * counted + rule.offset)

@@ -26,14 +26,16 @@ class OnnxEngine:
         self.device = device
         self._sessions = sessions
         self._graphs = graphs
+        self._chunked = {name for name, graph in graphs.items() if device == "cpu" and not graph.mixes_rows}
 
     def run(self, graph: str, feeds: Mapping[str, NDArray[Any]], outputs: Sequence[str]) -> list[NDArray[Any]]:
         """Run one graph; rows of row-wise graphs go through in chunks."""
-        session, promised = self._sessions[graph], self._graphs[graph]
-        own = [promised.rename.get(name, name) for name in outputs]
-        if not promised.mixes_rows and self.device == "cpu" and len(next(iter(feeds.values()))) > CHUNK:
+        session, rename = self._sessions[graph], self._graphs[graph].rename
+        own = [rename.get(name, name) for name in outputs] if rename else list(outputs)
+        if graph in self._chunked and len(next(iter(feeds.values()))) > CHUNK:
             return _run_in_chunks(session, feeds, own)
-        arrays: list[NDArray[Any]] = session.run(own, dict(feeds))
+        # the public run first checks what a packed numpy feed never is, for 1.5 of 14 microseconds (1.31)
+        arrays: list[NDArray[Any]] = session._sess.run(own, feeds, None)
         return arrays
 
 

@@ -1,11 +1,10 @@
 """Plain ASGI for the hot routes: read a bounded JSON body, notice a client that leaves, send bytes. Knows no route."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, TypeVar
 
 from service.errors import BodyTooLarge, UnsupportedMedia
-from service.wire.problems import Headers
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -74,30 +73,29 @@ class Patrol:
 
     def __init__(self, interval_seconds: float = PATIENCE_SECONDS) -> None:
         self._interval_seconds = interval_seconds
-        self._new: set[_Waiting] = set()
-        self._seen: set[_Waiting] = set()
+        self._new: set[Watched] = set()
+        self._seen: set[Watched] = set()
         self._patrolling = False
+        self._loop: asyncio.AbstractEventLoop | None = None  # asking asyncio each time costs a system call (3.11)
 
-    async def unless_gone(self, work: Coroutine[Any, Any, Answer], receive: Receive) -> Answer:
-        """The outcome of `work`, which is cancelled if the client leaves meanwhile; the body must have been read.
+    def watch(self, receive: Receive) -> "Watched":
+        """A context in which the running task is cancelled if its client leaves; the body must have been read.
 
-        raises   ClientGone
+        raises   ClientGone, at its end
         """
-        waiting = _Waiting(asyncio.current_task(), receive)
-        self._new.add(waiting)
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+        watched = Watched(self, asyncio.current_task(self._loop), receive)
+        self._new.add(watched)
         if not self._patrolling:
             self._patrolling = True
-            asyncio.get_running_loop().call_later(self._interval_seconds, self._walk)
-        try:
-            return await work
-        except asyncio.CancelledError:
-            if waiting.gone:
-                raise ClientGone from None
-            raise
-        finally:
-            self._new.discard(waiting)
-            self._seen.discard(waiting)
-            waiting.stop()
+            self._loop.call_later(self._interval_seconds, self._walk)
+        return watched
+
+    def forget(self, watched: "Watched") -> None:
+        """Watch no longer."""
+        self._new.discard(watched)
+        self._seen.discard(watched)
 
     def _walk(self) -> None:
         for waiting in self._seen:
@@ -108,34 +106,33 @@ class Patrol:
             asyncio.get_running_loop().call_later(self._interval_seconds, self._walk)
 
 
-class _Waiting:
+class Watched:
     """One request's task, and the watch over its client."""
 
-    __slots__ = ("_receive", "_request", "_watch", "gone")
+    __slots__ = ("_gone", "_patrol", "_receive", "_request", "_watch")
 
-    def __init__(self, request: "asyncio.Task[Any] | None", receive: Receive) -> None:
+    def __init__(self, patrol: Patrol, request: "asyncio.Task[Any] | None", receive: Receive) -> None:
+        self._patrol = patrol
         self._request = request
         self._receive = receive
         self._watch: asyncio.Task[None] | None = None
-        self.gone = False
+        self._gone = False
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        self._patrol.forget(self)
+        if self._watch is not None:
+            self._watch.cancel()
+        if self._gone and kind is asyncio.CancelledError:
+            raise ClientGone from None
 
     def watch(self) -> None:
         """Cancel the request when its client disconnects."""
         self._watch = asyncio.get_running_loop().create_task(self._until_gone())
 
-    def stop(self) -> None:
-        """Watch no longer."""
-        if self._watch is not None:
-            self._watch.cancel()
-
     async def _until_gone(self) -> None:
         message = await self._receive()  # the body is read, so only a disconnect can follow
         if message["type"] == "http.disconnect" and self._request is not None:
-            self.gone = True
+            self._gone = True
             self._request.cancel()
-
-
-async def send_bytes(send: Send, status: int, headers: Headers, body: bytes | memoryview) -> None:
-    """A whole answer; `headers` must hold its content-length."""
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})

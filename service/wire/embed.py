@@ -8,7 +8,7 @@ from starlette.routing import Route
 
 from service.errors import InlayError, UnsupportedMedia
 from service.wire import problems
-from service.wire.asgi import CLOSE, ClientGone, Patrol, Receive, Scope, Send, check_json, read_body, send_bytes
+from service.wire.asgi import CLOSE, ClientGone, Patrol, Receive, Scope, Send, check_json, read_body
 from service.wire.body import read
 from service.wire.formats import FORMATS, Body, Headers, negotiate
 from service.wire.parts import Parts
@@ -67,17 +67,15 @@ class EmbedRoute:
         encode = FORMATS[negotiate(accept)]
         check_json(content_type)
         request, base64 = read(await read_body(receive, length, self._max_body_bytes))
-        result = await self._patrol.unless_gone(self._encoder.embed(request), receive)
+        with self._patrol.watch(receive):
+            result = await self._encoder.embed(request)
         headers, body = encode(result, base64)
         headers.append((b"content-length", str(sum(map(len, body))).encode()))
         return headers, body
 
 
 async def _send(send: Send, status: int, headers: Headers, body: Body) -> None:
-    if len(body) == 1:
-        await send_bytes(send, status, headers, body[0])
-        return
     await send({"type": "http.response.start", "status": status, "headers": headers})
-    for part in body:
-        await send({"type": "http.response.body", "body": part, "more_body": True})
-    await send({"type": "http.response.body", "body": b""})
+    last = len(body) - 1
+    for place, part in enumerate(body):
+        await send({"type": "http.response.body", "body": part, "more_body": place < last})

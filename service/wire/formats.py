@@ -110,10 +110,14 @@ def _preference(offer: str, ranges: list[tuple[str, float]]) -> tuple[float, int
 
 
 def buffer(rows: NDArray[Any]) -> memoryview:
-    """The little-endian bytes of C-contiguous rows, lent, not copied. Viewed as uint8: numpy lends no bfloat16."""
+    """The little-endian bytes of C-contiguous rows, lent, not copied."""
     if sys.byteorder == "big":
         rows = rows.byteswap()
-    return rows.reshape(-1).view(np.uint8).data
+    if not rows.size:
+        return memoryview(b"")
+    if rows.dtype.itemsize == 2:
+        rows = rows.view(np.uint16)  # numpy lends no bfloat16, memoryview casts no float16
+    return rows.data.cast("B")
 
 
 def npy_header(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bytes:
@@ -155,11 +159,15 @@ def _only(result: EmbedResult, media_type: str) -> Output:
 
 def _tensor_headers(output: Output, media_type: bytes) -> Headers:
     rows = output.rows
+    return [(b"content-type", media_type), *_described(rows.shape, NAMES[rows.dtype.type], output.lengths)]
+
+
+@lru_cache(maxsize=1024)
+def _described(shape: tuple[int, ...], dtype: str, lengths: tuple[int, ...]) -> Headers:
     return [
-        (b"content-type", media_type),
-        (b"inlay-shape", b"%d,%d" % rows.shape),
-        (b"inlay-dtype", NAMES[rows.dtype.type].encode()),
-        (b"inlay-lengths", ",".join(map(str, output.lengths)).encode()),
+        (b"inlay-shape", b"%d,%d" % shape),
+        (b"inlay-dtype", dtype.encode()),
+        (b"inlay-lengths", ",".join(map(str, lengths)).encode()),
     ]
 
 

@@ -12,6 +12,11 @@ from service.wire.asgi import ClientGone, Patrol, Receive, read_body
 GONE = {"type": "http.disconnect"}
 
 
+async def unless_gone(patrol, work, receive):
+    with patrol.watch(receive):
+        return await work
+
+
 def receiving(messages: Iterable[dict[str, Any]]) -> Receive:
     left = iter(messages)
 
@@ -56,7 +61,7 @@ async def test_a_client_that_leaves_while_waiting_has_its_work_cancelled() -> No
         return await work
 
     with pytest.raises(ClientGone):
-        await asyncio.wait_for(Patrol().unless_gone(wait(), receiving([GONE])), 10)
+        await asyncio.wait_for(unless_gone(Patrol(), wait(), receiving([GONE])), 10)
     assert work.cancelled()
 
 
@@ -72,7 +77,7 @@ async def test_a_client_that_stays_gets_its_answer_and_leaves_no_watcher() -> No
         await watched.wait()
         return 7
 
-    assert await asyncio.wait_for(Patrol().unless_gone(wait_to_be_watched(), receive), 10) == 7
+    assert await asyncio.wait_for(unless_gone(Patrol(), wait_to_be_watched(), receive), 10) == 7
     await asyncio.gather(*asyncio.all_tasks() - {asyncio.current_task()}, return_exceptions=True)
 
 
@@ -80,7 +85,7 @@ async def test_a_quick_answer_starts_no_watcher() -> None:
     async def answer() -> int:
         return 7
 
-    assert await Patrol().unless_gone(answer(), receiving([])) == 7
+    assert await unless_gone(Patrol(), answer(), receiving([])) == 7
 
 
 async def test_a_cancellation_from_elsewhere_is_passed_on() -> None:
@@ -91,7 +96,7 @@ async def test_a_cancellation_from_elsewhere_is_passed_on() -> None:
         await asyncio.Event().wait()
         raise AssertionError
 
-    task = asyncio.create_task(Patrol().unless_gone(wait(), silent))
+    task = asyncio.create_task(unless_gone(Patrol(), wait(), silent))
     await asyncio.sleep(0)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -103,7 +108,7 @@ async def test_the_patrol_rests_when_nobody_waits() -> None:
         return 7
 
     patrol, loop = Patrol(interval_seconds=0), asyncio.get_running_loop()
-    await patrol.unless_gone(answer(), receiving([]))
+    await unless_gone(patrol, answer(), receiving([]))
     rested = loop.create_future()
     loop.call_later(0, lambda: loop.call_later(0, rested.set_result, None))
     await rested
