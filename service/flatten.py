@@ -38,7 +38,7 @@ def join(parts: Sequence[Packed]) -> Packed:
         np.concatenate(ids),
         np.concatenate(positions),
         None if types[0] is None else np.concatenate(types),
-        None if masks.count(None) == len(masks) else np.concatenate([_mask(part) for part in parts]),
+        None if all(mask is None for mask in masks) else np.concatenate([_mask(part) for part in parts]),
         tuple(chain.from_iterable(lengths)),
     )
 

@@ -1,7 +1,7 @@
 """What this process counts, on one screen. The only module that imports prometheus_client.
 
 Observations come from the event loop's thread alone, several for every request, so they are plain Python numbers that a
-custom collector shows when Prometheus asks: prometheus_client's own instruments lock for each (0.26; 4 of 76 µs a request).
+custom collector shows when Prometheus asks: prometheus_client 0.26 locks for each, 4 of 76 µs a request.
 """
 
 from bisect import bisect_left
@@ -69,7 +69,7 @@ class Family(Collector):
 
 
 class Metrics:
-    """One registry and its families; the children of a graph are made when its model is loaded, so that rates start at 0."""
+    """One registry and its families; a graph's children are made when its model is loaded, so that rates start at 0."""
 
     def __init__(self) -> None:
         request, graph = ("protocol", "method", "status"), ("model", "graph")
