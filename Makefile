@@ -14,7 +14,6 @@ BIN = .venv/bin
 UV = $(BIN)/uv
 RUNTIME = .venv/.locked-$(EXTRA)
 DEMO = models/store/all-MiniLM-L6-v2
-CHECKED = models service loadtest tests
 INSTALL = VIRTUAL_ENV=.venv $(UV) pip install --no-deps --require-hashes
 
 # Inlay turns ONNX Runtime's reports to its maker off itself; this is for tests and load generators that import it alone.
@@ -23,7 +22,7 @@ export ORT_DISABLE_TELEMETRY = 1
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help serve demo test check format proto lock load bench parity images container-test clean
+.PHONY: help serve demo test check format proto lock load bench footprint parity images container-test clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -74,6 +73,9 @@ load: .venv/.locked-load ## 30 s of mixed load on the service running here; ARGS
 
 bench: $(RUNTIME) .venv/.locked-dev .venv/.locked-load $(DEMO)/card.json ## throughput as ratios to an empty uvicorn app and an empty grpc.aio server
 	@$(BIN)/python -m loadtest.bench $(ARGS)
+
+footprint: $(RUNTIME) .venv/.locked-dev ## start-up time and memory of two workers over a 1 GB table; needs 2.2 GB of disk
+	@$(BIN)/python -m loadtest.footprint $(ARGS)
 
 # ---- deploy
 
