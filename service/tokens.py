@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from service.errors import BadInput
+from service.errors import BadInput, StartError
 from service.messages import Direction, Ids, Text
 
 INLINE_CHARACTERS = 2000  # about half a millisecond of tokenising; longer work goes to a thread
@@ -18,12 +18,16 @@ class Tokenizer:
     """A tokenizer.json, its own padding and truncation switched off.
 
     max_tokens   longest result, special tokens included; None: no limit
+    raises       StartError if the file is no tokenizer
     """
 
     def __init__(self, path: Path, max_tokens: int | None) -> None:
         import tokenizers
 
-        self._tokenizer: Any = tokenizers.Tokenizer.from_file(str(path))
+        try:
+            self._tokenizer: Any = tokenizers.Tokenizer.from_file(str(path))
+        except Exception as error:  # the library raises nothing narrower (0.23)
+            raise StartError(f"{path} is not a tokenizer.json: {error}; export the model again") from error
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
         self._max_tokens = max_tokens

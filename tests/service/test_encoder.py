@@ -1,6 +1,7 @@
 """The road: what a request's fields do, on tiny exported models, judged by the float64 reference engine and by laws."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -206,6 +207,22 @@ async def test_a_value_too_large_for_float16_is_refused(make, monkeypatch):
 def test_a_store_that_cannot_be_served_stops_the_start_in_one_line(store, changes, message):
     with pytest.raises(StartError, match=message) as caught:
         open_catalog(Settings(**{"store": store, "device": "cpu"} | changes), Metrics())
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("tokenizer.json", b"\0", "tokenizer.json is not a tokenizer.json: expected value"),
+        ("embedding.onnx", b"\0", "embedding.onnx cannot be loaded: .*; export the model again"),
+    ],
+)
+def test_a_damaged_file_of_the_right_size_stops_the_start_in_one_line(store, tmp_path, file, content, message):
+    shutil.copytree(store / "tiny", tmp_path / "tiny")
+    damaged = tmp_path / "tiny" / file
+    damaged.write_bytes(content * damaged.stat().st_size)
+    with pytest.raises(StartError, match=message) as caught:
+        open_catalog(Settings(store=tmp_path, device="cpu"), Metrics())
     assert "\n" not in str(caught.value)
 
 
