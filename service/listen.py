@@ -19,9 +19,9 @@ from models.errors import ModelError
 from service.app import Service, create_app
 from service.catalog import Catalog, Model, folders
 from service.errors import StartError
-from service.one_write import OneWrite
 from service.settings import Settings
 from service.wire.parts import Parts
+from service.wire.protocol import OneWrite
 
 ANYWHERE = ("0.0.0.0", "::")
 log = logging.getLogger(__name__)

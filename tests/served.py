@@ -22,6 +22,7 @@ from proto.embed_pb2_grpc import EmbedderStub
 from service.app import create_app
 from service.settings import Settings
 from service.wire.parts import Parts
+from service.wire.protocol import OneWrite
 
 DTYPES: dict[int, Any] = {pb.FLOAT32: np.float32, pb.FLOAT16: np.float16, pb.BFLOAT16: ml_dtypes.bfloat16}
 START_SECONDS = 60
@@ -57,7 +58,7 @@ class _Start:
         self.rpc_port: queue.Queue[int] = queue.Queue()
         chosen = Settings(store=store, grpc_port=0, device="cpu", **settings)
         self.app = create_app(chosen, ready=lambda _parts, port: self.rpc_port.put(port))
-        self.server = uvicorn.Server(uvicorn.Config(self.app, log_config=None, access_log=False))
+        self.server = uvicorn.Server(uvicorn.Config(self.app, http=OneWrite, log_config=None, access_log=False))
         self.listener = socket.create_server(("127.0.0.1", 0), backlog=1024)  # listens now: no client comes too early
 
     @property

@@ -52,7 +52,7 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "fastapi": ("service.wire", *ROOT_MODULES),
     "fastapi_offline": ("service.app",),
     "starlette": ("service.wire", "service.app"),
-    "uvicorn": (*ROOT_MODULES, "service.one_write"),
+    "uvicorn": (*ROOT_MODULES, "service.wire.protocol"),
     "uvloop": ROOT_MODULES,
     "grpc": ("service.wire.rpc", "service.app"),
     "grpc_health": ("service.wire.rpc", "service.app"),

@@ -1,8 +1,7 @@
-"""Plain ASGI for the hot routes: read a bounded JSON body, notice a client that leaves, send bytes. Knows no route."""
+"""Plain ASGI for the hot routes: a bounded JSON body, and a client that leaves. Knows no route."""
 
-import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any, TypeVar
+from typing import Any
 
 from service.errors import BodyTooLarge, UnsupportedMedia
 
@@ -10,9 +9,8 @@ Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
-Answer = TypeVar("Answer")
 
-PATIENCE_SECONDS = 0.005  # most answers are out by then
+LEFT = "inlay.left"  # in a scope: False asks service.wire.protocol to cancel the task if the client leaves; then True
 CLOSE = (b"connection", b"close")
 
 
@@ -63,76 +61,3 @@ def _too_large(size: int, max_bytes: int) -> BodyTooLarge:
     return BodyTooLarge(
         f"the body has {size} bytes or more; this server takes {max_bytes}: send fewer inputs at a time"
     )
-
-
-class Patrol:
-    """Notices clients that leave while they wait, with one timer for all of them.
-
-    A request is watched once it has waited for one to two intervals; most are answered sooner, almost for free.
-    """
-
-    def __init__(self, interval_seconds: float = PATIENCE_SECONDS) -> None:
-        self._interval_seconds = interval_seconds
-        self._new: set[Watched] = set()
-        self._seen: set[Watched] = set()
-        self._patrolling = False
-        self._loop: asyncio.AbstractEventLoop | None = None  # asking asyncio each time costs a system call (3.11)
-
-    def watch(self, receive: Receive) -> "Watched":
-        """A context in which the running task is cancelled if its client leaves; the body must have been read.
-
-        raises   ClientGone, at its end
-        """
-        if self._loop is None:
-            self._loop = asyncio.get_running_loop()
-        watched = Watched(self, asyncio.current_task(self._loop), receive)
-        self._new.add(watched)
-        if not self._patrolling:
-            self._patrolling = True
-            self._loop.call_later(self._interval_seconds, self._walk)
-        return watched
-
-    def forget(self, watched: "Watched") -> None:
-        """Watch no longer."""
-        self._new.discard(watched)
-        self._seen.discard(watched)
-
-    def _walk(self) -> None:
-        for waiting in self._seen:
-            waiting.watch()
-        self._seen, self._new = self._new, set()
-        self._patrolling = bool(self._seen)
-        if self._patrolling:
-            asyncio.get_running_loop().call_later(self._interval_seconds, self._walk)
-
-
-class Watched:
-    """One request's task, and the watch over its client."""
-
-    __slots__ = ("_gone", "_patrol", "_receive", "_request", "_watch")
-
-    def __init__(self, patrol: Patrol, request: "asyncio.Task[Any] | None", receive: Receive) -> None:
-        self._patrol = patrol
-        self._request = request
-        self._receive = receive
-        self._watch: asyncio.Task[None] | None = None
-        self._gone = False
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        self._patrol.forget(self)
-        if self._watch is not None:
-            self._watch.cancel()
-        if self._gone and kind is asyncio.CancelledError:
-            raise ClientGone from None
-
-    def watch(self) -> None:
-        """Cancel the request when its client disconnects."""
-        self._watch = asyncio.get_running_loop().create_task(self._until_gone())
-
-    async def _until_gone(self) -> None:
-        message = await self._receive()  # the body is read, so only a disconnect can follow
-        if message["type"] == "http.disconnect" and self._request is not None:
-            self._gone = True
-            self._request.cancel()

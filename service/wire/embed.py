@@ -1,6 +1,8 @@
 """POST /embed: the JSON body, the road, the bytes of the accepted format. Plain ASGI; FastAPI only describes it."""
 
+import asyncio
 import logging
+from collections.abc import Sequence
 from time import perf_counter
 
 from fastapi import APIRouter
@@ -8,7 +10,7 @@ from starlette.routing import Route
 
 from service.errors import InlayError, UnsupportedMedia
 from service.wire import problems
-from service.wire.asgi import CLOSE, ClientGone, Patrol, Receive, Scope, Send, check_json, read_body
+from service.wire.asgi import CLOSE, LEFT, ClientGone, Receive, Scope, Send, check_json, read_body
 from service.wire.body import read
 from service.wire.formats import FORMATS, Body, Headers, negotiate
 from service.wire.parts import Parts
@@ -30,7 +32,6 @@ class EmbedRoute:
         self._max_body_bytes = parts.settings.max_body_bytes
         self._metrics = parts.metrics
         self._life = parts.life
-        self._patrol = Patrol()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request; every refusal is a problem document."""
@@ -39,43 +40,44 @@ class EmbedRoute:
         try:
             headers, body = await self._answer(scope, receive)
         except InlayError as error:
-            status, headers, problem = problems.answer(error)
-            body = [problem]
-        except ClientGone:
+            status, headers, body = _problem(error)
+        except (ClientGone, asyncio.CancelledError) as error:
+            if isinstance(error, asyncio.CancelledError) and not scope.get(LEFT):
+                raise
             self._metrics.request("http", "embed", "499", perf_counter() - started)
             return
         except Exception:
             log.exception("a request to %s met a fault", PATH)
-            status, headers, problem = problems.answer(InlayError("the service has a fault; its log says more"))
-            body = [problem]
+            status, headers, body = _problem(InlayError("the service has a fault; its log says more"))
         if self._life.stopping:
-            headers.append(CLOSE)
-        await _send(send, status, headers, body)
+            headers = (*headers, CLOSE)
+        *parts, last = body
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        for part in parts:
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+        await send({"type": "http.response.body", "body": last})
         self._metrics.request("http", "embed", str(status), perf_counter() - started)
 
     async def _answer(self, scope: Scope, receive: Receive) -> tuple[Headers, Body]:
-        content_type = accept = length = None
-        for name, value in scope["headers"]:
-            if name == b"content-type":
-                content_type = value
-            elif name == b"accept":
-                accept = value if accept is None else accept + b"," + value
-            elif name == b"content-length":
-                length = value
-            elif name == b"content-encoding" and value != b"identity":
-                raise UnsupportedMedia("the body is compressed; send it without content-encoding")
-        encode = FORMATS[negotiate(accept)]
-        check_json(content_type)
-        request, base64 = read(await read_body(receive, length, self._max_body_bytes))
-        with self._patrol.watch(receive):
-            result = await self._encoder.embed(request)
-        headers, body = encode(result, base64)
-        headers.append((b"content-length", str(sum(map(len, body))).encode()))
-        return headers, body
+        fields = _fields(scope["headers"])
+        encode = FORMATS[negotiate(fields.get(b"accept"))]
+        check_json(fields.get(b"content-type"))
+        if fields.get(b"content-encoding", b"identity") != b"identity":
+            raise UnsupportedMedia("the body is compressed; send it without content-encoding")
+        request, base64 = read(await read_body(receive, fields.get(b"content-length"), self._max_body_bytes))
+        scope[LEFT] = False
+        result = await self._encoder.embed(request)
+        return encode(result, base64)
 
 
-async def _send(send: Send, status: int, headers: Headers, body: Body) -> None:
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    last = len(body) - 1
-    for place, part in enumerate(body):
-        await send({"type": "http.response.body", "body": part, "more_body": place < last})
+def _fields(headers: Sequence[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
+    """Headers by name; those of one name are one list (RFC 9110, 5.3)."""
+    fields = dict(headers)
+    if len(fields) < len(headers):
+        fields = {name: b",".join([value for each, value in headers if each == name]) for name in fields}
+    return fields
+
+
+def _problem(error: InlayError) -> tuple[int, Headers, Body]:
+    status, headers, document = problems.answer(error)
+    return status, tuple(headers), [document]

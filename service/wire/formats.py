@@ -1,6 +1,6 @@
 """An EmbedResult as the bytes of an HTTP answer, in the format the client accepts. Copies no tensor it can lend.
 
-Every format is a row of FORMATS: media type → function from the result to headers and body.
+Every format is a row of FORMATS: media type → function from the result to headers, content-length among them, and body.
 """
 
 import io
@@ -24,7 +24,7 @@ OCTETS = "application/octet-stream"
 NPY = "application/x-npy"
 SAFETENSORS = "application/vnd.safetensors"
 
-Headers = list[tuple[bytes, bytes]]
+Headers = tuple[tuple[bytes, bytes], ...]
 Body = Sequence[bytes | memoryview]
 NAMES: dict[type, str] = {np.float32: "float32", np.float16: "float16", ml_dtypes.bfloat16: "bfloat16"}
 SAFETENSORS_DTYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
@@ -39,20 +39,19 @@ def _json(result: EmbedResult, base64: bool) -> tuple[Headers, Body]:
         encode = _tensors_base64 if base64 else _nested
         outputs = {output.name: encode(output) for output in result.outputs}
         document = {"model": result.model, "outputs": outputs, "usage": {"tokens": result.tokens}}
-    return [(b"content-type", b"application/json")], [orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)]
+    return _sized(JSON, [orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)])
 
 
 def _octets(result: EmbedResult, base64: bool) -> tuple[Headers, Body]:
-    output = _only(result, OCTETS)
-    return _tensor_headers(output, b"application/octet-stream"), [buffer(output.rows)]
+    rows, lengths = _tensor(result, OCTETS)
+    return _described(OCTETS, rows.shape, NAMES[rows.dtype.type], lengths, rows.nbytes), [buffer(rows)]
 
 
 def _npy(result: EmbedResult, base64: bool) -> tuple[Headers, Body]:
-    output = _only(result, NPY)
-    return _tensor_headers(output, b"application/x-npy"), [
-        npy_header(output.rows.shape, output.rows.dtype),
-        buffer(output.rows),
-    ]
+    rows, lengths = _tensor(result, NPY)
+    header = npy_header(rows.shape, rows.dtype)
+    size = len(header) + rows.nbytes
+    return _described(NPY, rows.shape, NAMES[rows.dtype.type], lengths, size), [header, buffer(rows)]
 
 
 def _safetensors(result: EmbedResult, base64: bool) -> tuple[Headers, Body]:
@@ -63,8 +62,7 @@ def _safetensors(result: EmbedResult, base64: bool) -> tuple[Headers, Body]:
         for index, length in enumerate(output.lengths)
     }
     header = safetensors_header(shapes, {"model": result.model})
-    body: Body = [header, *(buffer(output.rows) for output in result.outputs)]
-    return [(b"content-type", b"application/vnd.safetensors")], body
+    return _sized(SAFETENSORS, [header, *(buffer(output.rows) for output in result.outputs)])
 
 
 Encode = Callable[[EmbedResult, bool], tuple[Headers, Body]]
@@ -148,27 +146,31 @@ def safetensors_header(
     return len(header).to_bytes(8, "little") + header
 
 
-def _only(result: EmbedResult, media_type: str) -> Output:
+def _tensor(result: EmbedResult, media_type: str) -> tuple[NDArray[Any], tuple[int, ...]]:
+    """The rows and lengths of the one output."""
     if len(result.outputs) > 1:
         names = ", ".join(output.name for output in result.outputs)
         raise NotAcceptable(
             f"{media_type} carries one output and {names} were asked for: ask for one, or accept {SAFETENSORS}"
         )
-    return result.outputs[0]
-
-
-def _tensor_headers(output: Output, media_type: bytes) -> Headers:
-    rows = output.rows
-    return [(b"content-type", media_type), *_described(rows.shape, NAMES[rows.dtype.type], output.lengths)]
+    output = result.outputs[0]
+    return output.rows, output.lengths
 
 
 @lru_cache(maxsize=1024)
-def _described(shape: tuple[int, ...], dtype: str, lengths: tuple[int, ...]) -> Headers:
-    return [
+def _described(media_type: str, shape: tuple[int, ...], dtype: str, lengths: tuple[int, ...], size: int) -> Headers:
+    return (
+        (b"content-type", media_type.encode()),
+        (b"content-length", b"%d" % size),
         (b"inlay-shape", b"%d,%d" % shape),
         (b"inlay-dtype", dtype.encode()),
         (b"inlay-lengths", ",".join(map(str, lengths)).encode()),
-    ]
+    )
+
+
+def _sized(media_type: str, body: Body) -> tuple[Headers, Body]:
+    size = sum(map(len, body))
+    return ((b"content-type", media_type.encode()), (b"content-length", b"%d" % size)), body
 
 
 def _nested(output: Output) -> Any:

@@ -19,6 +19,7 @@ ITEMS = {
     "token_type_ids": "a segment is an integer from 0",
     "position_ids": "a position is an integer from 0",
 }
+JUST_INT = {int}
 SHOWN = 40  # characters of a caller's value that a message repeats
 
 
@@ -30,10 +31,20 @@ def decode(inputs: Any) -> list[Input]:
     if type(inputs) is list:
         if inputs and type(inputs[0]) is int:
             return [Ids(_integers(inputs, "input_ids", "inputs", 0))]
-        return [_one(value, f"inputs[{index}]", index) for index, value in enumerate(inputs)]
+        return [_plain(value) or _one(value, f"inputs[{index}]", index) for index, value in enumerate(inputs)]
     if type(inputs) is str or type(inputs) is dict:
         return [_one(inputs, "inputs", 0)]
     raise BadRequest(f"inputs is {show(inputs)}; send {FORMS}, or a list of these")
+
+
+def _plain(value: Any) -> Ids | None:
+    """What most inputs are, for less; None: to be looked at closely."""
+    if type(value) is list and set(map(type, value)) == JUST_INT:
+        try:
+            return Ids(np.array(value, np.int64))
+        except OverflowError:
+            return None
+    return None
 
 
 def _one(value: Any, path: str, index: int) -> Input:
@@ -75,7 +86,7 @@ def _integers(values: Any, key: str, path: str, index: int) -> Int64s:
     if type(values) is not list:
         raise BadInput(f"{path} is {show(values)}; it is a list of integers", index)
     # numpy would take true for 1 and cut 1.5 to 1
-    if not set(map(type, values)) <= {int}:
+    if not set(map(type, values)) <= JUST_INT:
         place, value = next((place, value) for place, value in enumerate(values) if type(value) is not int)
         raise BadInput(f"{path}[{place}] is {show(value)}; {ITEMS[key]}", index)
     try:

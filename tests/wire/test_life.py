@@ -1,11 +1,14 @@
-"""What a service says while it stops."""
+"""What a service says while it stops, fails or is cancelled."""
 
+import asyncio
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
 from models import VERSION
+from service.wire.embed import EmbedRoute
 from tests.served import serving_here
 
 ROOT = Path(__file__).parents[2]
@@ -35,6 +38,40 @@ async def test_a_fault_is_a_problem_without_its_insides(tiny_store: Path, monkey
             answer = await client.post("/embed", json={"inputs": [5]})
     assert (answer.status_code, answer.json()["code"]) == (500, "error")
     assert "secret" not in answer.text
+
+
+async def test_a_cancellation_that_no_client_caused_is_passed_on(
+    tiny_store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entered = asyncio.Event()
+
+    async def wait(request: object) -> None:
+        entered.set()
+        await asyncio.Event().wait()
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b'{"inputs": [5]}'}
+
+    async def send(message: object) -> None:
+        raise AssertionError(message)
+
+    async with serving_here(tiny_store, default_model="bert") as here:
+        monkeypatch.setattr(here.parts.encoder, "embed", wait)
+        scope = {"headers": [(b"content-type", b"application/json")]}
+        task = asyncio.ensure_future(EmbedRoute(here.parts)(scope, receive, send))
+        await entered.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+
+async def test_headers_of_one_name_are_one_list(tiny_store: Path) -> None:
+    async with serving_here(tiny_store, default_model="bert") as here:
+        url = "http://{}:{}".format(*here.address)
+        async with httpx.AsyncClient(base_url=url, trust_env=False) as client:
+            accept = [("accept", "text/html"), ("accept", "application/x-npy")]
+            answer = await client.post("/embed", json={"inputs": [5]}, headers=accept)
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "application/x-npy")
 
 
 def test_the_version_is_the_projects() -> None:

@@ -1,0 +1,172 @@
+"""uvicorn's HTTP/1.1 protocol with a short road for whole answers, and requests cancelled when their client leaves.
+
+uvicorn 0.54 searches every header twice and writes head and body apart, which uvloop 0.23 hands to the kernel at once:
+two system calls, and a client woken twice. An answer sent as a head and one body leaves here in one write; every other
+(streams, HEAD, 1xx, 204, 304, logged ones) is uvicorn's own. Knows no route and nothing of what is sent.
+"""
+
+import asyncio
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from uvicorn.protocols.http.httptools_impl import (
+    HEADER_RE,
+    HEADER_VALUE_RE,
+    STATUS_LINE,
+    HttpToolsProtocol,
+    RequestResponseCycle,
+)
+
+from service.wire.asgi import LEFT
+
+Fields = tuple[tuple[bytes, bytes], ...]
+BODILESS = (204, 304)
+
+
+class OneWrite(HttpToolsProtocol):
+    """The protocol uvicorn serves with `http=OneWrite`."""
+
+    _running: "Cycle | None" = None
+    _idle_since: float | None = None  # None: a request is under way
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        cycle.__class__ = Cycle  # uvicorn names its own class where it makes one
+        assert isinstance(cycle, Cycle)
+        self._running = cycle
+        cycle.task = task = self.loop.create_task(cycle.run_asgi(app))
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Cancel a request that waits and has asked for it."""
+        super().connection_lost(exc)
+        super()._unset_keepalive_if_required()
+        if self._running is not None:
+            self._running.leave()
+
+    # uvicorn sets a timer after every answer and cancels it at the next request; here one timer looks how long it was
+    def on_response_complete(self) -> None:
+        """Start the next request, or the wait for one."""
+        if self.pipeline or self.transport.is_closing():
+            super().on_response_complete()
+            return
+        self.server_state.total_requests += 1
+        self.flow.resume_reading()
+        self._idle_since = self.loop.time()
+        if self.timeout_keep_alive_task is None:
+            self._look_in(self.timeout_keep_alive)
+
+    def _unset_keepalive_if_required(self) -> None:
+        self._idle_since = None
+
+    def _look_in(self, seconds: float) -> None:
+        self.timeout_keep_alive_task = self.loop.call_later(seconds, self.timeout_keep_alive_handler)
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Close a connection that has been idle for long enough."""
+        self.timeout_keep_alive_task = None
+        if self._idle_since is None:
+            return
+        left = self._idle_since + self.timeout_keep_alive - self.loop.time()
+        if left > 0:
+            self._look_in(left)
+        else:
+            super().timeout_keep_alive_handler()
+
+
+class Cycle(RequestResponseCycle):
+    """One request and its answer. The head waits for the first part of the body."""
+
+    task: "asyncio.Task[None]"
+    _start: Any = None  # the message that brought the head
+    _answering = False
+
+    def leave(self) -> None:
+        """The client is gone: cancel the work for it if it asks for that, unless its answer is under way."""
+        scope: Any = self.scope
+        if LEFT in scope and not self._answering:
+            scope[LEFT] = self.disconnected = True
+            self.task.cancel()
+
+    async def receive(self) -> Any:
+        """The next ASGI message; a body that has arrived whole comes without waiting."""
+        if self.more_body or not self.body or self.waiting_for_100_continue or self.disconnected:
+            message = await super().receive()
+        else:
+            self.message_event.clear()
+            message = {"type": "http.request", "body": bytes(self.body), "more_body": False}
+            self.body = bytearray()
+        if not self.more_body and not self.disconnected:
+            self.flow.resume_reading()  # a connection that is not read cannot be seen to close
+        return message
+
+    async def send(self, message: Any) -> None:
+        """Send one ASGI message; a head is held until the next."""
+        start, self._start = self._start, None
+        if start is not None:
+            if self._at_once(start, message):
+                return
+            self.response_started = False
+            await super().send(start)
+        elif not self.response_started and message["type"] == "http.response.start":
+            self._start = message
+            self._answering = self.response_started = True
+            return
+        await super().send(message)
+
+    def _at_once(self, start: Any, message: Any) -> bool:
+        """Send head and body in one write, as uvicorn would in two; False: not an answer for that, nothing was done."""
+        if message.get("more_body") or message["type"] != "http.response.body" or self.scope["method"] == "HEAD":
+            return False
+        if self.flow.write_paused or self.disconnected or self.access_log:
+            return False
+        headers, body = start.get("headers", ()), message.get("body", b"")
+        if type(headers) is not tuple:
+            headers = tuple(map(tuple, headers))
+        head = _head(start["status"], headers, self.keep_alive)
+        if head is None or head.length != len(body):
+            return False
+        self.waiting_for_100_continue = False
+        self.keep_alive = head.keep_alive
+        self.transport.writelines((head.lines, _own_lines(tuple(self.default_headers)), body))
+        self.response_complete = True
+        self.message_event.set()
+        if not self.keep_alive:
+            self.transport.close()
+        self.on_response()
+        return True
+
+
+class Head(NamedTuple):
+    """A status and headers in bytes, without the server's own headers and the empty line."""
+
+    lines: bytes
+    length: int
+    keep_alive: bool
+
+
+@lru_cache(maxsize=1024)
+def _head(status: int, headers: Fields, keep_alive: bool) -> Head | None:
+    """None where uvicorn must see to it: a header it refuses or acts on, no length, an answer without a body."""
+    lengths = [value for name, value in headers if name == b"content-length"]
+    if status < 200 or status in BODILESS or len(lengths) != 1 or not lengths[0].isdigit():
+        return None
+    for name, value in headers:
+        if HEADER_RE.search(name) or HEADER_VALUE_RE.search(value) or not name.islower():
+            return None
+        if name == b"transfer-encoding" or (name == b"connection" and value != b"close"):
+            return None
+    closes = (b"connection", b"close") in headers
+    if not keep_alive and not closes:
+        headers = (*headers, (b"connection", b"close"))
+    return Head(STATUS_LINE[status] + _lines(headers), int(lengths[0]), keep_alive and not closes)
+
+
+@lru_cache(maxsize=8)
+def _own_lines(headers: Fields) -> bytes:
+    """The headers the server adds to every answer (the date), and the end of the head."""
+    return _lines(headers) + b"\r\n"
+
+
+def _lines(headers: Fields) -> bytes:
+    return b"".join([name + b": " + value + b"\r\n" for name, value in headers])
