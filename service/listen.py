@@ -8,7 +8,7 @@ import socket
 import sys
 from functools import partial
 from multiprocessing import current_process
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import uvicorn
 from uvicorn.config import STARTUP_FAILURE
@@ -16,12 +16,14 @@ from uvicorn.supervisors import Multiprocess
 
 from models import card as cards
 from models.errors import ModelError
-from service.app import Service, create_app
 from service.catalog import Catalog, Model, folders
 from service.errors import StartError
 from service.settings import Settings
-from service.wire.parts import Parts
 from service.wire.protocol import OneWrite
+
+if TYPE_CHECKING:  # a supervisor of workers never imports the application: its workers start sooner
+    from service.app import Service
+    from service.wire.parts import Parts
 
 ANYWHERE = ("0.0.0.0", "::")
 log = logging.getLogger(__name__)
@@ -41,14 +43,14 @@ def listen(settings: Settings) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _leave)
     if settings.workers == 1:
-        config = _config(settings, create_app(settings, partial(_ready, settings)))
+        config = _config(settings, _application(settings), factory=False)
         uvicorn.Server(config).run([listener])
         return 0
     for folder in folders(settings).values():
         cards.read(folder)  # what would fail in every worker fails here, once
     with _reserved(settings.host, free):
         settings = settings.model_copy(update={"grpc_port": free})
-        supervisor = Multiprocess(_config(settings, partial(_worker, settings)), [listener])
+        supervisor = Multiprocess(_config(settings, partial(_worker, settings), factory=True), [listener])
         print(f"inlay: starting {settings.workers} workers", flush=True)
         supervisor.run()
     return max((abs(process.exitcode or 0) == STARTUP_FAILURE for process in supervisor.processes), default=0)
@@ -58,15 +60,21 @@ def _leave(number: int, frame: Any) -> NoReturn:
     sys.exit(0)
 
 
-def _worker(settings: Settings) -> Service:
+def _application(settings: Settings) -> "Service":
+    from service.app import create_app
+
+    return create_app(settings, partial(_ready, settings))
+
+
+def _worker(settings: Settings) -> "Service":
     try:
-        return create_app(settings, partial(_ready, settings))
+        return _application(settings)
     except (StartError, ModelError) as error:
         log.error("%s", error)
         sys.exit(STARTUP_FAILURE)
 
 
-def _ready(settings: Settings, parts: Parts, grpc_port: int) -> None:
+def _ready(settings: Settings, parts: "Parts", grpc_port: int) -> None:
     """The last step before serving: what is loaded stays, so the collector need not look at it again, nor often."""
     gc.collect()
     gc.freeze()
@@ -77,10 +85,10 @@ def _ready(settings: Settings, parts: Parts, grpc_port: int) -> None:
         announce(settings, parts, grpc_port)
 
 
-def _config(settings: Settings, app: Any) -> uvicorn.Config:
+def _config(settings: Settings, app: Any, factory: bool) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        factory=not isinstance(app, Service),
+        factory=factory,
         loop="uvloop",
         http=OneWrite,
         ws="none",
@@ -147,7 +155,7 @@ def _why(settings: Settings, model: Model) -> str:
     return why(model.engine.device)
 
 
-def announce(settings: Settings, parts: Parts, grpc_port: int) -> None:
+def announce(settings: Settings, parts: "Parts", grpc_port: int) -> None:
     """Print what is loaded, where it answers, and a line to paste."""
     introduce(settings, parts.catalog)
     host = "localhost" if settings.host in ANYWHERE else f"[{settings.host}]" if ":" in settings.host else settings.host

@@ -44,11 +44,12 @@ class Served:
 
 @dataclass(frozen=True)
 class Here:
-    """A service in the test's own event loop: its addresses, and its parts for tests that hold up an engine."""
+    """A service in the test's own event loop: its addresses, its parts and HTTP server for tests that hold them up."""
 
     address: tuple[str, int]
     rpc_address: str
     parts: Parts
+    server: uvicorn.Server
 
 
 class _Start:
@@ -93,7 +94,7 @@ async def serving_here(store: Path, **settings: Any) -> AsyncIterator[Here]:
     running = asyncio.create_task(start.server.serve(sockets=[start.listener]))
     try:
         rpc_port = await asyncio.to_thread(start.rpc_port.get, timeout=START_SECONDS)
-        yield Here(start.address, f"127.0.0.1:{rpc_port}", start.app.state.parts)
+        yield Here(start.address, f"127.0.0.1:{rpc_port}", start.app.state.parts, start.server)
     finally:
         start.server.should_exit = True
         await running

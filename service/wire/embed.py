@@ -8,7 +8,7 @@ from time import perf_counter
 from fastapi import APIRouter
 from starlette.routing import Route
 
-from service.errors import InlayError, UnsupportedMedia
+from service.errors import InlayError, Unavailable, UnsupportedMedia
 from service.wire import problems
 from service.wire.asgi import CLOSE, LEFT, ClientGone, Receive, Scope, Send, check_json, read_body
 from service.wire.body import read
@@ -42,10 +42,12 @@ class EmbedRoute:
         except InlayError as error:
             status, headers, body = _problem(error)
         except (ClientGone, asyncio.CancelledError) as error:
-            if isinstance(error, asyncio.CancelledError) and not scope.get(LEFT):
+            if isinstance(error, ClientGone) or scope.get(LEFT):
+                self._metrics.request("http", "embed", "499", perf_counter() - started)
+                return
+            if not self._life.stopping:
                 raise
-            self._metrics.request("http", "embed", "499", perf_counter() - started)
-            return
+            status, headers, body = _problem(Unavailable("the service stopped before this was done; send it again"))
         except Exception:
             log.exception("a request to %s met a fault", PATH)
             status, headers, body = _problem(InlayError("the service has a fault; its log says more"))

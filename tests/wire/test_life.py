@@ -76,3 +76,25 @@ async def test_headers_of_one_name_are_one_list(tiny_store: Path) -> None:
 
 def test_the_version_is_the_projects() -> None:
     assert f'version = "{VERSION}"' in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+
+
+async def test_a_request_that_a_stop_cannot_wait_for_is_told_so(
+    tiny_store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entered = asyncio.Event()
+
+    async def wait(request: object) -> None:
+        entered.set()
+        await asyncio.Event().wait()
+
+    async with serving_here(tiny_store, default_model="bert") as here:
+        monkeypatch.setattr(here.parts.encoder, "embed", wait)
+        url = "http://{}:{}".format(*here.address)
+        async with httpx.AsyncClient(base_url=url, trust_env=False) as client:
+            asked = asyncio.create_task(client.post("/embed", json={"inputs": [5]}))
+            await entered.wait()
+            here.parts.life.stopping = True
+            for task in here.server.server_state.tasks:  # as uvicorn does when its patience ends
+                task.cancel()
+            answer = await asked
+    assert (answer.status_code, answer.json()["code"]) == (503, "unavailable")
