@@ -97,7 +97,7 @@ class Batcher(Generic[Item, Result]):
         return futures
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
-        if self._loop is None:
+        if self._loop is None or self._loop.is_closed():
             self._loop = asyncio.get_running_loop()
         return self._loop
 

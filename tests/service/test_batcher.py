@@ -162,3 +162,12 @@ async def test_every_run_is_observed_with_its_items_and_their_cost(make, recorde
     assert (items, cost) == (2, 11)
     assert waited >= 0
     assert seconds >= 0
+
+
+def test_a_batcher_outlives_the_loop_it_first_ran_on(make):
+    batcher = make()
+
+    async def one(number: int) -> int:
+        return await batcher.submit([number], [1])[0]
+
+    assert [asyncio.run(one(number)) for number in (1, 2)] == [2, 4]
