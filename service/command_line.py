@@ -4,6 +4,7 @@ The only place of service/ that reads the environment.
 """
 
 import argparse
+import signal
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -59,6 +60,7 @@ def check(flags: dict[str, Any]) -> int:
 
 def show_settings(flags: dict[str, Any]) -> int:
     """Every setting: variable, flag, default, meaning."""
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `settings | head` ends quietly
     for name, field in Settings.model_fields.items():
         print(f"{_variable(name)}  {_flag(name)}  default: {_default(field.default)}\n    {field.description}")
     return 0

@@ -80,7 +80,8 @@ def _ready(settings: Settings, parts: "Parts", grpc_port: int) -> None:
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)  # requests leave few cycles behind; the default looks for them every few requests
     name = current_process().name
-    log.info("%s is ready", name)
+    if settings.workers > 1:
+        log.info("%s is ready", name)
     if settings.workers == 1 or name.endswith("-1"):
         announce(settings, parts, grpc_port)
 
