@@ -1,7 +1,7 @@
 """THE ROAD: check → tokenise → batch → pool → select. Every protocol's request passes here; knows none of them."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import ml_dtypes
@@ -18,7 +18,9 @@ from service.plan import HIDDEN, POOLED, Graphs, Plan
 from service.pooling import normalise, pool
 from service.settings import Settings
 
+Uncounted = Mapping[int, int]  # input → leading tokens that pooling leaves out
 Queued = list[tuple[int, "asyncio.Future[Rows]"]]  # which part, and its rows of one graph
+_NONE: Uncounted = {}
 NUMPY_DTYPES: dict[str, Any] = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 
 
@@ -36,13 +38,13 @@ class Encoder:
         """
         model = self.catalog.get(request.model)
         plan = model.plan(request.outputs, request.pooling, request.normalize, request.dimensions, request.dtype)
-        ids, prompt_tokens = self._checked(model.card, request), 0
+        ids, uncounted = self._checked(model.card, request), _NONE
         if None in ids:
-            ids, prompt_tokens = await self._tokenised(model, request, ids)
+            ids, uncounted = await self._tokenised(model, request, ids)
         tokens = self._bounded(ids)
         parts = _parts(model.card, plan, ids)
         rows = await _rows(_queue(model, plan, parts), len(parts))
-        outputs = tuple([_output(name, plan, rows, ids, prompt_tokens) for name in plan.outputs])
+        outputs = tuple([_output(name, plan, rows, ids, uncounted) for name in plan.outputs])
         return EmbedResult(model.card.name, outputs, tokens, bool(request.outputs))
 
     async def rope(
@@ -57,8 +59,9 @@ class Encoder:
             raise NotFound(f"{served.card.name} does not rotate: {served.card.family} models have no RoPE table")
         positions = np.arange(start, start + count, dtype=np.int64)
         part = Packed(positions, positions, None, None, (count,))
-        (rows,) = served.batchers["rope"].submit([Work(part, outputs)], [count])
-        return [(await rows)[name] for name in outputs]
+        (future,) = served.batchers["rope"].submit([Work(part, outputs)], [count])
+        rows = await future
+        return [rows[name] for name in outputs]
 
     def _checked(self, card: Card, request: EmbedRequest) -> list[Any]:
         """The caller's token ids, checked; None in the place of a text."""
@@ -73,7 +76,8 @@ class Encoder:
             for index, each in enumerate(inputs)
         ]
 
-    async def _tokenised(self, model: Model, request: EmbedRequest, ids: list[Any]) -> tuple[list[Ids], int]:
+    async def _tokenised(self, model: Model, request: EmbedRequest, ids: list[Any]) -> tuple[list[Ids], Uncounted]:
+        """Ids in the place of each text, and the leading tokens of each that pooling must not count."""
         card, tokenizer = model.card, model.tokenizer
         if tokenizer is None:
             raise BadRequest(f"{card.name} was exported without a tokenizer: send token ids instead of text")
@@ -86,11 +90,11 @@ class Encoder:
         encoded = await tokenizer.encode(texts, self._truncates(request), request.truncation_direction)
         if card.types != "zeros":
             encoded = {index: Ids(each.ids) for index, each in encoded.items()}
-        excluded = prompt and card.pooling and not card.pooling.include_prompt
-        return (
-            [encoded.get(index, each) for index, each in enumerate(ids)],
-            tokenizer.prompt_length(prompt) if excluded else 0,
-        )
+        uncounted = _NONE
+        if prompt and card.pooling and not card.pooling.include_prompt:
+            uncounted = dict.fromkeys(encoded, tokenizer.prompt_length(prompt))
+            _beyond_the_prompt(encoded, uncounted)
+        return [encoded.get(index, each) for index, each in enumerate(ids)], uncounted
 
     def _truncates(self, request: EmbedRequest) -> bool:
         return self._settings.auto_truncate if request.truncate is None else request.truncate
@@ -110,6 +114,16 @@ def _prompt(card: Card, name: str | None) -> str:
         known = ", ".join(repr(prompt) for prompt in card.prompts) or "none"
         raise BadRequest(f"{card.name} has no prompt {name!r}; it has {known}")
     return card.prompts[name]
+
+
+def _beyond_the_prompt(encoded: Mapping[int, Ids], uncounted: Uncounted) -> None:
+    for index, each in encoded.items():
+        if len(each.ids) <= uncounted[index]:
+            raise BadInput(
+                f"inputs[{index}] is cut to {len(each.ids)} tokens, all of them its prompt's, which pooling does not "
+                "count: use a shorter prompt",
+                index,
+            )
 
 
 def _parts(card: Card, plan: Plan, ids: list[Ids]) -> list[Packed]:
@@ -163,22 +177,22 @@ def _drop(queued: Queued) -> None:
         future.cancel()
 
 
-def _output(name: str, plan: Plan, rows: list[Rows], ids: list[Ids], prompt_tokens: int) -> Output:
+def _output(name: str, plan: Plan, rows: list[Rows], ids: list[Ids], uncounted: Uncounted) -> Output:
     if name == POOLED:
-        return Output(name, _cast(_pooled(plan, rows, ids, prompt_tokens), plan.dtype), (1,) * len(ids), True)
+        return Output(name, _cast(_pooled(plan, rows, ids, uncounted), plan.dtype), (1,) * len(ids), True)
     arrays = [each[name] for each in rows]
     joined = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
     return Output(name, _cast(joined, plan.dtype), tuple([len(each.ids) for each in ids]), False)
 
 
-def _pooled(plan: Plan, rows: list[Rows], ids: list[Ids], prompt_tokens: int) -> NDArray[np.float32]:
+def _pooled(plan: Plan, rows: list[Rows], ids: list[Ids], uncounted: Uncounted) -> NDArray[np.float32]:
     if plan.mode is None:
         vectors = np.concatenate([each[POOLED] for each in rows])
     else:
         vectors = np.stack(
             [
-                pool(plan.mode, each[HIDDEN], sequences.counted(sequence, prompt_tokens))
-                for each, sequence in zip(rows, ids, strict=True)
+                pool(plan.mode, rows[index][HIDDEN], sequences.counted(each, uncounted.get(index, 0)))
+                for index, each in enumerate(ids)
             ]
         )
     if plan.dimensions is not None:

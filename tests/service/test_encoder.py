@@ -122,13 +122,19 @@ async def test_a_prompt_that_must_not_count_is_left_out_of_the_pooling(tmp_path)
     checkpoint = write_tiny_bert(tmp_path / "checkpoint", pooling="mean")
     config = json.loads((checkpoint / "1_Pooling/config.json").read_text())
     write_json(checkpoint / "1_Pooling/config.json", config | {"include_prompt": False})
-    write_json(checkpoint / "config_sentence_transformers.json", {"prompts": {"query": "hello "}})
+    prompts = {"query": "hello ", "long": "hello " * 40}
+    write_json(checkpoint / "config_sentence_transformers.json", {"prompts": prompts})
     export(checkpoint, tmp_path / "store/tiny")
     settings = Settings(store=tmp_path / "store", device="cpu")
     encoder = Encoder(open_catalog(settings, Metrics()), settings)
     hidden = await rows(encoder, Text("hello world"), outputs=("last_hidden_state",))
     prompted = await rows(encoder, Text("world"), prompt_name="query", normalize=False)
     np.testing.assert_allclose(prompted[0], hidden[2:].mean(axis=0), atol=1e-6)  # [CLS] and "hello" are the prompt's
+    sent = ids(2, 6, 7, 3)
+    beside = await rows(encoder, Text("world"), sent, prompt_name="query", normalize=False)
+    np.testing.assert_allclose(beside[1], (await rows(encoder, sent, normalize=False))[0], atol=1e-6)
+    with pytest.raises(BadInput, match=r"inputs\[0\] is cut to 24 tokens, all of them its prompt's"):
+        await rows(encoder, Text("world"), prompt_name="long")
 
 
 async def test_gpt2_adds_segments_only_where_they_are_sent(make):
