@@ -15,7 +15,7 @@ from typing import Generic, Protocol, TypeVar
 
 from service.errors import EngineFailure, Overloaded
 
-QUIET_TURNS = 4  # of the event loop; callers that are already readable come one a turn over gRPC (grpcio 1.85)
+QUIET_TURNS = 6  # of the event loop; callers that are already readable come one a turn over gRPC (grpcio 1.85)
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 log = logging.getLogger(__name__)
