@@ -38,11 +38,6 @@ def inputs_of(recipe: Recipe) -> tuple[str, ...]:
     return tuple(name for name in INPUTS if name in used)
 
 
-def components_of(recipe: Recipe) -> tuple[str, ...]:
-    """The names of the tables' rows that an input layer adds up."""
-    return ("token_embeddings", *(_COMPONENTS[type(step)] for step in recipe if type(step) in _COMPONENTS))
-
-
 def embedding(builder: GraphBuilder, recipe: Recipe, width: int) -> Any:
     """The whole input layer: rows after the last step, as a ModelProto."""
     rows = input_rows(builder, recipe)

@@ -51,7 +51,7 @@ class Settings(BaseSettings):
     max_batch_tokens: Annotated[int, Field(ge=0)] = 0
     """Tokens an encoder runs at a time, a longer single input alone; 0: 512 on CPU, 16384 on CUDA."""
     max_queue_tokens: Count = 1048576
-    """Tokens waiting for one model; beyond it requests are refused with 429 / RESOURCE_EXHAUSTED."""
+    """Tokens waiting for one graph of a model; beyond it requests are refused with 429 / RESOURCE_EXHAUSTED."""
     auto_truncate: bool = True
     """Cut inputs that are too long where the request does not say; false refuses them."""
     shutdown_seconds: Annotated[float, Field(gt=0)] = 30.0

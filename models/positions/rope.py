@@ -21,11 +21,10 @@ Float64s = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Rope:
-    """What every scaling starts from: theta > 1, rotary_dim even, max_positions the model's max_position_embeddings."""
+    """What every scaling starts from: theta > 1, rotary_dim even."""
 
     theta: float
     rotary_dim: int
-    max_positions: int
 
     def unscaled(self) -> Float64s:
         """theta^(-2i/rotary_dim), float64 (rotary_dim/2,), fastest first."""
@@ -192,7 +191,7 @@ def rope_of(config: Config, layout: str) -> RopeTable:
         )
     trained = config.count("max_position_embeddings")
     rope_type = parameters["rope_type"]
-    found = frequencies(Rope(theta, rotary_dim, trained), rope_type, parameters)
+    found = frequencies(Rope(theta, rotary_dim), rope_type, parameters)
     return RopeTable(
         rope_type=rope_type,
         theta=theta,

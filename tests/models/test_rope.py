@@ -178,7 +178,7 @@ def test_heads_that_do_not_divide_are_refused_unless_head_dim_is_given() -> None
 
 
 def test_linear_scaling_stretches_every_wavelength_by_the_factor() -> None:
-    rope = Rope(10000.0, 64, 4096)
+    rope = Rope(10000.0, 64)
     plain = frequencies(rope, "default", {})
     scaled = frequencies(rope, "linear", {"factor": 4.0})
     np.testing.assert_allclose(plain.inverse_frequency / scaled.inverse_frequency, 4.0, rtol=1e-15)
