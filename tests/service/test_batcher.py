@@ -171,3 +171,13 @@ def test_a_batcher_outlives_the_loop_it_first_ran_on(make):
         return await batcher.submit([number], [1])[0]
 
     assert [asyncio.run(one(number)) for number in (1, 2)] == [2, 4]
+
+
+async def test_callers_that_come_one_a_turn_of_the_loop_share_one_run(make, recorder):
+    batcher = make()
+    futures = []
+    for number in range(5):
+        futures += batcher.submit([number], [1])
+        await asyncio.sleep(0)  # as gRPC hands its calls over
+    assert await asyncio.gather(*futures) == [0, 2, 4, 6, 8]
+    assert recorder.batches == [[0, 1, 2, 3, 4]]
