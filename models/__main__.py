@@ -1,4 +1,4 @@
-"""python -m models: list · describe · export · verify · adopt · create. Parses, calls, prints; decides nothing.
+"""python -m models: list · describe · export · verify · adopt · create · rope. Parses, calls, prints; decides nothing.
 
 A ModelError or OSError is one line on stderr and exit code 1; bad usage is 2; a stop (Ctrl-C, SIGTERM) is 130 and
 leaves no half export.
@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
+from models import rope_command
 from models.card import Card
 from models.errors import ModelError
 from models.folder import Progress
@@ -29,6 +30,9 @@ def main(arguments: list[str] | None = None) -> int:
     except ModelError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    except BrokenPipeError:  # the reader of a pipe has seen enough
+        sys.stdout = None  # so that Python does not flush into it at exit
+        return 0
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
         print(f"error: {place}{error.strerror or error}", file=sys.stderr)
@@ -90,6 +94,10 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--std", type=float, default=0.02, help="standard deviation of the tables (default: 0.02)")
     command.add_argument("--seed", type=int, default=0)
     command.set_defaults(run=_create)
+
+    command = commands.add_parser("rope", help="write the RoPE cos and sin of a config.json, a preset or parameters")
+    rope_command.add_arguments(command)
+    command.set_defaults(run=_rope)
     return parser
 
 
@@ -181,6 +189,10 @@ def _create(given: argparse.Namespace) -> None:
             progress=progress,
         )
     print(f"{given.checkpoint}: random weights; next: python -m models export {given.checkpoint} OUT")
+
+
+def _rope(given: argparse.Namespace) -> None:
+    rope_command.run(given, progress_bar)
 
 
 def _report(card: Card, out: Path) -> None:

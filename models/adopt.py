@@ -16,6 +16,7 @@ from models.card import Card, Graph
 from models.checkpoint import read_config
 from models.compare import Session
 from models.config import Config
+from models.encodings import Encodings
 from models.errors import BadCheckpoint
 from models.export import longest_input, tool
 from models.families import FAMILIES
@@ -189,7 +190,7 @@ def _card(
         pooling=sentence.pooling,
         prompts=sentence.prompts,
         default_prompt=sentence.default_prompt,
-        rope=None,
+        encodings=Encodings(),
         dtype=contents.dtype,
         parameters=contents.parameters,
         bytes=size,

@@ -5,11 +5,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from models import encodings
+from models.encodings import Encodings
 from models.errors import BadCard
 from models.positions.learned import PositionRule
 from models.recipe import Recipe, from_json, to_json
 
-FORMAT = 1
+FORMAT = 2
 FILE_NAME = "card.json"
 
 
@@ -51,27 +53,6 @@ class Pooling:
 
 
 @dataclass(frozen=True, slots=True)
-class RopeTable:
-    """Everything a cos/sin table is made of.
-
-    inverse_frequency  float64 (rotary_dim/2), radians per position; cos and sin are multiplied by attention_factor
-    layout             how the model pairs channels: half (i, i + r/2) or interleaved (2i, 2i+1); the table is the same
-    arithmetic         exact: angle in float64, rounded once
-    trained_positions  max_position_embeddings, the default length of a table
-    """
-
-    rope_type: str
-    theta: float
-    rotary_dim: int
-    head_dim: int
-    layout: str
-    arithmetic: str
-    attention_factor: float
-    trained_positions: int
-    inverse_frequency: tuple[float, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class File:
     """Size and hash of one file of the folder."""
 
@@ -86,6 +67,7 @@ class Card:
     max_tokens      what a text is cut to, special tokens included; None: no limit. Token ids are bound by `position`
     type_rows       rows of the segment table; 0: the family has none
     types           zeros: segment 0 where the caller sends none; optional: added only when sent (GPT-2); none
+    encodings       what the attention does with positions
     default_output  what an answer holds when the caller names no outputs
     flops_per_token one multiply and one add count as two; attention scores are flops_per_token_and_key
                     times the tokens of the sequence, on top
@@ -110,7 +92,7 @@ class Card:
     pooling: Pooling | None
     prompts: dict[str, str]
     default_prompt: str | None
-    rope: RopeTable | None
+    encodings: Encodings
     dtype: str
     parameters: int
     bytes: int
@@ -184,8 +166,7 @@ def _from_json(data: dict[str, Any]) -> Card:
             "recipe": from_json(data["recipe"]),
             "encoder": from_json(data["encoder"]),
             "pooling": data["pooling"] and Pooling(**data["pooling"]),
-            "rope": data["rope"]
-            and RopeTable(**data["rope"] | {"inverse_frequency": tuple(data["rope"]["inverse_frequency"])}),
+            "encodings": encodings.from_json(data["encodings"]),
             "files": {name: File(**entry) for name, entry in data["files"].items()},
         }
     )

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from models import reference, safetensors
 from models.card import Card, Graph
 from models.errors import BadCard, NotFaithful
-from models.positions import rope
+from models.positions.angles import cos_sin
 from models.positions.learned import positions
+from models.positions.rope import frequencies
 
 TOLERANCE = {"input": 1e-5, "encoder": 1e-4}
 _LENGTHS = (1, 2, 17, 5, 33)
@@ -152,12 +153,14 @@ def _rectangle(values: NDArray[Any], spans: list[slice], fill: int) -> NDArray[A
 
 
 def _expected(folder: Path, card: Card, graph: str, ragged: Ragged) -> Arrays:
-    if graph == "rope" and card.rope:
-        cos, sin = rope.table(card.rope, ragged.positions)
-        return {"rope_cos": cos, "rope_sin": sin}
+    for table in card.encodings.ropes.values():
+        if graph == table.graph:
+            cos, sin = cos_sin(frequencies(table.rope, "parity"), ragged.positions)
+            return dict(zip(card.graphs[graph].outputs, (cos, sin), strict=True))
     weights = safetensors.tensors_of(folder / str(card.weights))
     types = ragged.types if "types" in card.graphs[graph].inputs else None
-    rows = reference.run(card.recipe, weights, ragged.ids, ragged.positions, types)
+    masked = ragged.mask if "mask" in card.graphs[graph].inputs else None
+    rows = reference.run(card.recipe, weights, ragged.ids, ragged.positions, types, masked)
     if graph != "encoder":
         return dict(rows)
     hidden = reference.encode(card.encoder, weights, rows["input_embeddings"], ragged.mask, ragged.lengths)

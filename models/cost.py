@@ -5,7 +5,20 @@ One multiply and one add count as two; norms and activations as a fixed number o
 
 from collections.abc import Mapping
 
-from models.recipe import AddPosition, AddType, Attention, Embed, FeedForward, LayerNorm, Linear, Recipe, RMSNorm, Scale
+from models.recipe import (
+    AddPosition,
+    AddSinusoid,
+    AddType,
+    Attention,
+    Embed,
+    FeedForward,
+    LayerNorm,
+    Linear,
+    MaskRows,
+    Recipe,
+    RMSNorm,
+    Scale,
+)
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -21,7 +34,7 @@ def flops_per_token(recipe: Recipe, shapes: Shapes, width: int) -> int:
         match step:
             case Embed():
                 pass
-            case AddType() | AddPosition() | Scale():
+            case AddType() | AddPosition() | AddSinusoid() | MaskRows() | Scale():
                 total += width
             case LayerNorm():
                 total += _LAYER_NORM * width

@@ -10,10 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models import safetensors
+from models.attention import encodings
 from models.errors import ModelError
 from models.families import Family, config_of, family_of
 from models.folder import Progress, folder_in_place, no_progress
-from models.plan import expected_shapes, fill
+from models.plan import encoding_shapes, expected_shapes, input_layer
 from models.recipe import LayerNorm, RMSNorm
 from models.safetensors import CHUNK_BYTES, DTYPES, Source
 
@@ -45,8 +46,9 @@ def create(
     if not (math.isfinite(std) and std >= 0):
         raise ModelError(f"--std {std} must be a number from 0")
     config = _config(family, model_type, vocab_size, hidden_size)
-    recipe = tuple(fill(step, family, config_of(model_type, config)) for step in family.input_layer)
-    shapes = expected_shapes(recipe, config_of(model_type, config))
+    seen = config_of(model_type, config)
+    recipe = input_layer(family, seen)
+    shapes = expected_shapes(recipe, seen) | encoding_shapes(encodings(family, seen, model_type), seen)
     ones = {step.weight for step in recipe if isinstance(step, LayerNorm | RMSNorm)}
     zeros = {step.bias for step in recipe if isinstance(step, LayerNorm)}
     constants = {name: 1.0 for name in ones if name} | {name: 0.0 for name in zeros if name}

@@ -6,6 +6,7 @@ from pathlib import Path
 from models import card as cards
 from models.card import Card
 from models.checkpoint import open_checkpoint
+from models.encodings import EVERY_LAYER, Encodings
 from models.errors import BadCard, ModelError
 from models.families import FAMILIES, Family, family_of
 from models.plan import plan
@@ -14,10 +15,10 @@ from models.recipe import Recipe, Step, tensors
 
 def families() -> str:
     """The table of known families."""
-    rows = [("model_type", "input layer", "encoder", "rope")]
+    rows = [("model_type", "input layer", "encoder", "attention")]
     for model_type, family in FAMILIES.items():
         steps = " ".join(type(step).__name__ for step in family.input_layer)
-        rows.append((model_type, steps, "yes" if family.block else "no", family.rope or "no"))
+        rows.append((model_type, steps, "yes" if family.block else "no", _attention(family)))
     return table(rows)
 
 
@@ -73,13 +74,36 @@ def _family(model_type: str, family: Family) -> str:
         f"{model_type}: tensors under {family.prefix!r} or none",
         f"positions  {family.numbering}",
         f"types      {family.types}",
-        f"rope       {family.rope or 'none'}",
+        f"attention  {_attention(family)}",
         "input layer",
         *_steps(family.input_layer),
     ]
     return "\n".join(
         [*lines, "each block", *_steps(family.block)] if family.block else [*lines, "whole encoder: not exported"]
     )
+
+
+def _attention(family: Family) -> str:
+    found = [
+        "rope" if family.rotates else "",
+        f"ALiBi ({family.alibi.form})" if family.alibi else "",
+        f"{family.buckets.kind} buckets" if family.buckets else "",
+    ]
+    return " or ".join(filter(None, found)) or "no positions"
+
+
+def _encodings(found: Encodings) -> str:
+    """What the attention does with positions, in a line."""
+    parts = [
+        f"rope{'' if name == EVERY_LAYER else f' of {name}'}: {table.rope.rope_type}, theta {table.rope.theta:g}, "
+        f"{table.rope.rotary_dim} channels, {table.layout}"
+        for name, table in found.ropes.items()
+    ]
+    if found.alibi:
+        parts.append(f"ALiBi ({found.alibi.form}), {found.alibi.heads} heads")
+    if found.buckets:
+        parts.append(f"{found.buckets.kind} buckets, {found.buckets.table or 'their table not in the checkpoint'}")
+    return "; ".join(parts) or "no positions"
 
 
 def _card(card: Card) -> str:
@@ -92,9 +116,7 @@ def _card(card: Card) -> str:
         "outputs": f"{', '.join(card.outputs)} (default {card.default_output})",
         "pooling": f"{card.pooling.mode}{', normalised' if card.pooling.normalize else ''}" if card.pooling else "none",
         "prompts": ", ".join(card.prompts) or "none",
-        "rope": f"{card.rope.rope_type}, theta {card.rope.theta:g}, {card.rope.rotary_dim} channels"
-        if card.rope
-        else "none",
+        "attention": _encodings(card.encodings),
         "tokenizer": card.tokenizer or "none: takes ids",
         "FLOPs a token": flops or "not counted",
         "checked": faithfulness(card),
@@ -111,13 +133,14 @@ def _card(card: Card) -> str:
 def _checkpoint(folder: Path) -> str:
     source = open_checkpoint(folder)
     planned = plan(source)
-    named = tensors(planned.recipe + planned.encoder)
+    named = planned.tensors
     size = sum(source.tensors[name].bytes for name in named)
     return "\n".join(
         [
             f"{folder.resolve().name}: a checkpoint of model_type {planned.model_type!r}",
             f"an export reads {len(named)} of its {len(source.tensors)} tensors, {size:,} bytes",
             f"whole encoder: {'yes' if planned.encoder else 'no'}; longest input {planned.position.longest() or 'any'}",
+            f"attention: {_encodings(planned.encodings)}",
             "input layer",
             *_steps(planned.recipe),
         ]

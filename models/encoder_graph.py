@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from models.graphs import INPUTS, input_rows, inputs_of, row_step
+from models.graphs import INPUTS, input_rows, inputs_of, packed, row_step
 from models.onnx_graph import CONTRIB, GraphBuilder
 from models.recipe import Activation, Attention, FeedForward, Linear, Recipe
 
@@ -48,7 +48,7 @@ def encoder(builder: GraphBuilder, recipe: Recipe, blocks: Recipe, width: int) -
             case _:
                 x = row_step(builder, step, x)
     names = (*inputs_of(recipe), "mask", "lengths")
-    return builder.model("encoder", {name: INPUTS[name] for name in names}, {"last_hidden_state": (x, width)})
+    return builder.model("encoder", {name: INPUTS[name] for name in names}, {"last_hidden_state": packed(x, width)})
 
 
 def _rectangle(builder: GraphBuilder) -> Rectangle:

@@ -3,7 +3,8 @@
 ModelError                 a message of one line: what came, what is allowed, what to do
 ├── BadCheckpoint          a checkpoint that cannot be read: missing, truncated, hostile, of a wrong shape
 ├── UnknownFamily          a model_type no row of FAMILIES knows
-├── BadScaling             a RoPE scaling with a missing, unknown or impossible parameter
+├── BadEncoding            a positional encoding with a missing, unknown or impossible parameter
+│   └── BadScaling         a RoPE scaling with one
 ├── BadCard                an exported folder whose card or files do not hold together
 └── NotFaithful            an export that differs from its reference by more than the tolerance
 """
@@ -21,7 +22,11 @@ class UnknownFamily(ModelError):
     """A model_type that no row of FAMILIES knows."""
 
 
-class BadScaling(ModelError):
+class BadEncoding(ModelError):
+    """A positional encoding with a missing, unknown or impossible parameter."""
+
+
+class BadScaling(BadEncoding):
     """A RoPE scaling with a missing, unknown or impossible parameter."""
 
 

@@ -13,14 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models import VERSION, compare, cost, graphs, safetensors, sentence_transformers, tokenizer
-from models.card import Card, Graph, RopeTable
+from models.card import Card, Graph
 from models.checkpoint import Checkpoint, check_finite, open_checkpoint, read_tensors
 from models.encoder_graph import encoder
 from models.errors import BadCheckpoint
 from models.folder import Progress, check_target, finish, folder_in_place, no_progress
 from models.onnx_graph import GraphBuilder, save
 from models.plan import Plan, plan
-from models.positions.rope import rope_of
+from models.position_graphs.rope import rope
+from models.positions.rope import frequencies
 from models.recipe import AddPosition, AddType, Embed, Recipe, tensors
 from models.safetensors import Source, Tensor
 from models.sentence_transformers import SentenceFiles
@@ -59,10 +60,9 @@ def export(
         )
     with folder_in_place(out) as folder:
         placed = write_weights(source, planned, folder / WEIGHTS, progress)
-        rope = rope_of(planned.config, planned.family.rope) if planned.family.rope else None
-        written = write_graphs(folder, planned, placed, rope)
+        written = write_graphs(folder, planned, placed)
         has_tokenizer = tokenizer.copy(checkpoint, folder, sentence.lowercase)
-        card = _card(name or out.name, source, planned, sentence, written, rope, placed, has_tokenizer)
+        card = _card(name or out.name, source, planned, sentence, written, placed, has_tokenizer)
         progress("comparing with the reference", 0, 0)
         card = replace(card, largest_difference=compare.largest_differences(folder, card))
         return finish(folder, card, progress)
@@ -74,9 +74,8 @@ def write_weights(source: Checkpoint, planned: Plan, path: Path, progress: Progr
     Tables keep the checkpoint's dtype: rows are cast after the lookup. All else is widened to float32, exactly, because
     ONNX Runtime would otherwise keep a second, widened copy of it in every process.
     """
-    named = planned.recipe + planned.encoder
-    tables = {step.table for step in named if isinstance(step, Embed | AddType | AddPosition)}
-    arrays = read_tensors(source, tensors(named))
+    tables = {step.table for step in planned.recipe if isinstance(step, Embed | AddType | AddPosition)}
+    arrays = read_tensors(source, planned.tensors)
     total, done = sum(array.nbytes for array in arrays.values()), 0
 
     def chunks(name: str, dtype: str) -> Iterator[NDArray[Any]]:
@@ -94,7 +93,7 @@ def write_weights(source: Checkpoint, planned: Plan, path: Path, progress: Progr
     return safetensors.write(path, sources)
 
 
-def write_graphs(folder: Path, planned: Plan, placed: dict[str, Tensor], rope: RopeTable | None) -> dict[str, Graph]:
+def write_graphs(folder: Path, planned: Plan, placed: dict[str, Tensor]) -> dict[str, Graph]:
     """Emit every graph the model has; the card's entries for them."""
     width = planned.config.count("hidden_size")
     written: dict[str, Graph] = {}
@@ -107,13 +106,14 @@ def write_graphs(folder: Path, planned: Plan, placed: dict[str, Tensor], rope: R
         add("embedding" + suffix, graphs.embedding(GraphBuilder(placed), recipe, width), graphs.inputs_of(recipe))
         add("components" + suffix, graphs.components(GraphBuilder(placed), recipe, width), graphs.inputs_of(recipe))
 
-    if planned.family.types == "optional":
+    if planned.types == "optional":
         add_input_layer(graphs.untyped(planned.recipe), "")
         add_input_layer(planned.recipe, "_typed")
     else:
         add_input_layer(planned.recipe, "")
-    if rope:
-        add("rope", graphs.rope(rope), ("positions",))
+    for table in planned.encodings.ropes.values():
+        suffix = table.graph.removeprefix("rope")
+        add(table.graph, rope(frequencies(table.rope, "parity"), suffix), ("positions",))
     if planned.encoder:
         model = encoder(GraphBuilder(placed), planned.recipe, planned.encoder, width)
         add("encoder", model, (*graphs.inputs_of(planned.recipe), "mask", "lengths"))
@@ -126,7 +126,6 @@ def _card(
     planned: Plan,
     sentence: SentenceFiles,
     written: dict[str, Graph],
-    rope: RopeTable | None,
     placed: dict[str, Tensor],
     has_tokenizer: bool,
 ) -> Card:
@@ -142,7 +141,7 @@ def _card(
         max_tokens=longest_input(planned.position.longest(), sentence, source.folder),
         pad_id=planned.pad_id,
         type_rows=planned.type_rows,
-        types=planned.family.types,
+        types=planned.types,
         position=planned.position,
         graphs=written,
         default_output=_default_output(sentence, planned),
@@ -153,7 +152,7 @@ def _card(
         pooling=sentence.pooling,
         prompts=sentence.prompts,
         default_prompt=sentence.default_prompt,
-        rope=rope,
+        encodings=planned.encodings,
         dtype=_DTYPE_NAMES[placed[tensors(planned.recipe)[0]].dtype],
         parameters=sum(int(np.prod(tensor.shape)) for tensor in placed.values()),
         bytes=sum(tensor.bytes for tensor in placed.values()),

@@ -13,9 +13,51 @@ from typing import Any, Literal
 from models.config import Config
 from models.errors import UnknownFamily
 from models.positions.learned import Kind
-from models.recipe import Activation, AddPosition, AddType, Attention, Embed, FeedForward, LayerNorm, Linear, Recipe
+from models.recipe import (
+    Activation,
+    AddPosition,
+    AddSinusoid,
+    AddType,
+    Attention,
+    Embed,
+    FeedForward,
+    LayerNorm,
+    Linear,
+    MaskRows,
+    Recipe,
+    Scale,
+)
 
 Types = Literal["zeros", "optional", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class AlibiRow:
+    """The ALiBi of a family: a row of alibi.FORMS, and the config key that switches it on (in `section`, if named)."""
+
+    form: str
+    switch: str | None = None
+    section: str | None = None
+    default: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class BucketRow:
+    """The relative buckets of a family: encodings.Buckets' kind and table, and the config keys of its numbers.
+
+    switch   config key that must be true; None: always on
+    norm     stem of a norm over the table, there where the config's `norm_switch` holds `norm_word`
+    """
+
+    kind: Literal["t5", "deberta"]
+    table: str
+    count: str
+    reach: str
+    bidirectional: bool
+    switch: str | None = None
+    norm: str | None = None
+    norm_switch: str = ""
+    norm_word: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +71,11 @@ class Family:
     block        the steps of one block, `{block}` its number; empty: whole encoders of this family are not exported
     numbering    how positions are counted; `offset` is added to the first
     eps          a config key or a number
-    rope         the attention rotates queries and keys; None: it does not
+    only_if      kinds of step -> the config key without which a checkpoint has no such step
+    scaled_if    the config key that says token rows are multiplied by sqrt(hidden_size)
+    rotates      the attention rotates queries and keys, as positions/conventions.py says
+    causal       a token attends to those before it alone
+    window       the config key of the sliding window, where it is not sliding_window
     """
 
     prefix: str
@@ -40,7 +86,13 @@ class Family:
     numbering: Kind = "arange"
     types: Types = "none"
     eps: str | float = "layer_norm_eps"
-    rope: Literal["half", "interleaved"] | None = None
+    only_if: Mapping[type[Any], str] = field(default_factory=dict)
+    scaled_if: str | None = None
+    rotates: bool = False
+    causal: bool = False
+    window: str | None = None
+    alibi: AlibiRow | None = None
+    buckets: BucketRow | None = None
 
 
 def _norm(stem: str) -> LayerNorm:
@@ -163,6 +215,7 @@ FAMILIES: dict[str, Family] = {
         },
         input_layer=(Embed("wte.weight"), AddPosition("wpe.weight"), AddType("wte.weight")),
         types="optional",
+        causal=True,
     ),
     "llama": Family(
         prefix="model.",
@@ -176,7 +229,173 @@ FAMILIES: dict[str, Family] = {
             "pad_token_id": None,
         },
         input_layer=(Embed("embed_tokens.weight"),),
-        rope="half",
+        rotates=True,
+        causal=True,
+    ),
+    "gpt_neox": Family(
+        prefix="gpt_neox.",
+        defaults={
+            "vocab_size": 50432,
+            "hidden_size": 6144,
+            "num_hidden_layers": 44,
+            "num_attention_heads": 64,
+            "max_position_embeddings": 2048,
+            "pad_token_id": None,
+        },
+        input_layer=(Embed("embed_in.weight"),),
+        rotates=True,
+        causal=True,
+    ),
+    "modernbert": Family(
+        prefix="model.",
+        defaults={
+            "vocab_size": 50368,
+            "hidden_size": 768,
+            "num_hidden_layers": 22,
+            "num_attention_heads": 12,
+            "max_position_embeddings": 8192,
+            "norm_eps": 1e-5,
+            "local_attention": 128,
+            "pad_token_id": 50283,
+        },
+        input_layer=(Embed("embeddings.tok_embeddings.weight"), LayerNorm("embeddings.norm.weight", None, eps=0.0)),
+        eps="norm_eps",
+        rotates=True,
+        window="local_attention",
+    ),
+    "bloom": Family(
+        prefix="transformer.",
+        defaults={
+            "vocab_size": 250880,
+            "hidden_size": 64,
+            "n_layer": 2,
+            "n_head": 8,
+            "layer_norm_epsilon": 1e-5,
+            "max_position_embeddings": 2048,
+            "pad_token_id": None,
+        },
+        names={
+            "num_hidden_layers": "n_layer",
+            "num_attention_heads": "n_head",
+            "max_position_embeddings": "seq_length",
+        },
+        input_layer=(Embed("word_embeddings.weight"), _norm("word_embeddings_layernorm")),
+        eps="layer_norm_epsilon",
+        causal=True,
+        alibi=AlibiRow("bloom"),
+    ),
+    "mpt": Family(
+        prefix="transformer.",
+        defaults={
+            "vocab_size": 50368,
+            "d_model": 2048,
+            "n_layers": 24,
+            "n_heads": 16,
+            "max_seq_len": 2048,
+            "pad_token_id": None,
+        },
+        names={
+            "hidden_size": "d_model",
+            "num_hidden_layers": "n_layers",
+            "num_attention_heads": "n_heads",
+            "max_position_embeddings": "max_seq_len",
+        },
+        input_layer=(Embed("wte.weight"),),
+        causal=True,
+        alibi=AlibiRow("mpt", switch="alibi", section="attn_config", default=True),
+    ),
+    "falcon": Family(
+        prefix="transformer.",
+        defaults={
+            "vocab_size": 65024,
+            "hidden_size": 4544,
+            "num_hidden_layers": 32,
+            "num_attention_heads": 71,
+            "max_position_embeddings": 2048,
+            "pad_token_id": None,
+        },
+        input_layer=(Embed("word_embeddings.weight"),),
+        rotates=True,
+        causal=True,
+        alibi=AlibiRow("falcon", switch="alibi"),
+    ),
+    "t5": Family(
+        prefix="",
+        defaults={
+            "vocab_size": 32128,
+            "d_model": 512,
+            "num_layers": 6,
+            "num_heads": 8,
+            "relative_attention_num_buckets": 32,
+            "relative_attention_max_distance": 128,
+            "pad_token_id": 0,
+        },
+        names={"hidden_size": "d_model", "num_hidden_layers": "num_layers", "num_attention_heads": "num_heads"},
+        input_layer=(Embed("shared.weight"),),
+        buckets=BucketRow(
+            "t5",
+            "encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight",
+            count="relative_attention_num_buckets",
+            reach="relative_attention_max_distance",
+            bidirectional=True,
+        ),
+    ),
+    "deberta-v2": Family(
+        prefix="deberta.",
+        defaults={
+            "vocab_size": 128100,
+            "hidden_size": 1536,
+            "num_hidden_layers": 24,
+            "num_attention_heads": 24,
+            "max_position_embeddings": 512,
+            "type_vocab_size": 0,
+            "layer_norm_eps": 1e-7,
+            "relative_attention": False,
+            "max_relative_positions": -1,
+            "position_buckets": -1,
+            "norm_rel_ebd": "none",
+            "position_biased_input": True,
+            "pad_token_id": 0,
+        },
+        input_layer=(
+            Embed("embeddings.word_embeddings.weight"),
+            AddPosition("embeddings.position_embeddings.weight"),
+            AddType("embeddings.token_type_embeddings.weight"),
+            _norm("embeddings.LayerNorm"),
+            MaskRows(),
+        ),
+        types="zeros",
+        only_if={AddPosition: "position_biased_input", AddType: "type_vocab_size"},
+        buckets=BucketRow(
+            "deberta",
+            "encoder.rel_embeddings.weight",
+            count="position_buckets",
+            reach="max_relative_positions",
+            bidirectional=True,
+            switch="relative_attention",
+            norm="encoder.LayerNorm",
+            norm_switch="norm_rel_ebd",
+            norm_word="layer_norm",
+        ),
+    ),
+    "marian": Family(
+        prefix="model.",
+        defaults={
+            "vocab_size": 58101,
+            "d_model": 1024,
+            "encoder_layers": 12,
+            "encoder_attention_heads": 16,
+            "max_position_embeddings": 1024,
+            "scale_embedding": False,
+            "pad_token_id": 58100,
+        },
+        names={
+            "hidden_size": "d_model",
+            "num_hidden_layers": "encoder_layers",
+            "num_attention_heads": "encoder_attention_heads",
+        },
+        input_layer=(Embed("shared.weight"), Scale(0.0), AddSinusoid("marian", 0)),
+        scaled_if="scale_embedding",
     ),
 }
 

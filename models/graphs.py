@@ -3,7 +3,6 @@
     embedding       ids[N], positions[N], types[N]  ->  input_embeddings [N, d]
     components      the same                        ->  the looked-up rows of each table [N, d]
     ..._typed       the same with types, where they are added only when sent
-    rope            positions[N]                    ->  rope_cos, rope_sin [N, rotary_dim/2]
 
 A graph has only the inputs it uses.
 """
@@ -12,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from models.card import RopeTable
 from models.onnx_graph import GraphBuilder
-from models.recipe import AddPosition, AddType, Embed, LayerNorm, Recipe, RMSNorm, Scale, Step
+from models.position_graphs import sinusoidal
+from models.recipe import AddPosition, AddSinusoid, AddType, Embed, LayerNorm, MaskRows, Recipe, RMSNorm, Scale, Step
 
 INPUTS = {
     "ids": ("INT64", ("tokens",)),
@@ -23,8 +22,12 @@ INPUTS = {
     "mask": ("BOOL", ("tokens",)),
     "lengths": ("INT64", ("sequences",)),
 }
-_READS = {Embed: "ids", AddPosition: "positions", AddType: "types"}
-_COMPONENTS = {AddType: "token_type_embeddings", AddPosition: "position_embeddings"}
+_READS = {Embed: "ids", AddPosition: "positions", AddSinusoid: "positions", AddType: "types", MaskRows: "mask"}
+_COMPONENTS = {
+    AddType: "token_type_embeddings",
+    AddPosition: "position_embeddings",
+    AddSinusoid: "position_embeddings",
+}
 
 
 def untyped(recipe: Recipe) -> Recipe:
@@ -38,11 +41,16 @@ def inputs_of(recipe: Recipe) -> tuple[str, ...]:
     return tuple(name for name in INPUTS if name in used)
 
 
+def packed(value: str, width: int) -> tuple[str, str, tuple[str, int]]:
+    """A graph output of float32 rows, one a token."""
+    return value, "FLOAT", ("tokens", width)
+
+
 def embedding(builder: GraphBuilder, recipe: Recipe, width: int) -> Any:
     """The whole input layer: rows after the last step, as a ModelProto."""
     rows = input_rows(builder, recipe)
     return builder.model(
-        "embedding", {name: INPUTS[name] for name in inputs_of(recipe)}, {"input_embeddings": (rows, width)}
+        "embedding", {name: INPUTS[name] for name in inputs_of(recipe)}, {"input_embeddings": packed(rows, width)}
     )
 
 
@@ -57,7 +65,9 @@ def components(builder: GraphBuilder, recipe: Recipe, width: int) -> Any:
                 values["token_embeddings"] = row_step(builder, step, values["token_embeddings"])
             case AddType(table) | AddPosition(table):
                 values[_COMPONENTS[type(step)]] = builder.rows(table, _READS[type(step)])
-    outputs = {name: (value, width) for name, value in values.items()}
+            case AddSinusoid(kind, dim):
+                values[_COMPONENTS[type(step)]] = sinusoidal.rows(builder, kind, dim, "positions")
+    outputs = {name: packed(value, width) for name, value in values.items()}
     return builder.model("components", {name: INPUTS[name] for name in inputs_of(recipe)}, outputs)
 
 
@@ -70,6 +80,11 @@ def input_rows(builder: GraphBuilder, recipe: Recipe) -> str:
                 x = builder.rows(table, "ids")
             case AddType(table) | AddPosition(table):
                 x = builder.op("Add", x, builder.rows(table, _READS[type(step)]))
+            case AddSinusoid(kind, dim):
+                x = builder.op("Add", x, sinusoidal.rows(builder, kind, dim, "positions"))
+            case MaskRows():
+                kept = builder.op("Unsqueeze", builder.cast("mask", "FLOAT"), builder.constant(np.array([1])))
+                x = builder.op("Mul", x, kept)
             case _:
                 x = row_step(builder, step, x)
     return x
@@ -86,18 +101,3 @@ def row_step(builder: GraphBuilder, step: Step, x: str) -> str:
         case RMSNorm(str(weight), eps):
             return builder.op("RMSNormalization", x, builder.weight(weight), axis=-1, epsilon=eps)
     raise TypeError(f"no ONNX form for the step {step}")
-
-
-def rope(table: RopeTable) -> Any:
-    """cos and sin of each position: the angle in float64, rounded to float32 last."""
-    builder = GraphBuilder({})
-    frequencies = builder.constant(np.asarray(table.inverse_frequency, np.float64))
-    column = builder.op("Unsqueeze", builder.cast("positions", "DOUBLE"), builder.constant(np.array([1])))
-    angle = builder.op("Mul", column, frequencies)  # (N, rotary_dim/2)
-    outputs = {}
-    for name, function in (("rope_cos", "Cos"), ("rope_sin", "Sin")):
-        value = builder.op(function, angle)
-        if table.attention_factor != 1.0:
-            value = builder.op("Mul", value, builder.scalar(table.attention_factor, np.float64))
-        outputs[name] = (builder.cast(value, "FLOAT"), table.rotary_dim // 2)
-    return builder.model("rope", {"positions": INPUTS["positions"]}, outputs)

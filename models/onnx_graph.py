@@ -82,16 +82,19 @@ class GraphBuilder:
             node.output[:] = [new if name == old else name for name in node.output]
 
     def model(
-        self, name: str, inputs: Mapping[str, tuple[str, Sequence[str]]], outputs: Mapping[str, tuple[str, int]]
+        self,
+        name: str,
+        inputs: Mapping[str, tuple[str, Sequence[str | int]]],
+        outputs: Mapping[str, tuple[str, str, Sequence[str | int]]],
     ) -> Any:
         """The finished ModelProto.
 
-        inputs   name -> (element type, symbolic dimensions)
-        outputs  name -> (value, width); float32 [tokens, width]
+        inputs   name -> (element type, dimensions)
+        outputs  name -> (value, element type, dimensions); a dimension is a number or a name
         """
         from onnx import TensorProto, helper
 
-        for given, (value, _) in outputs.items():
+        for given, (value, _, _) in outputs.items():
             self.rename(value, given)
         graph = helper.make_graph(
             self._nodes,
@@ -100,7 +103,10 @@ class GraphBuilder:
                 helper.make_tensor_value_info(key, getattr(TensorProto, kind), dims)
                 for key, (kind, dims) in inputs.items()
             ],
-            [helper.make_tensor_value_info(key, TensorProto.FLOAT, ["tokens", n]) for key, (_, n) in outputs.items()],
+            [
+                helper.make_tensor_value_info(key, getattr(TensorProto, kind), dims)
+                for key, (_, kind, dims) in outputs.items()
+            ],
             list(self._initializers.values()),
         )
         domains = {node.domain for node in self._nodes} - {""}

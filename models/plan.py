@@ -1,16 +1,20 @@
 """A family's row fitted to one checkpoint: on-disk names, values from the config, shapes checked. Reads no tensor."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, TypeVar
 
+from models.attention import encodings
 from models.checkpoint import Checkpoint
 from models.config import Config
+from models.encodings import Encodings
 from models.errors import BadCheckpoint
-from models.families import ACTIVATIONS, Family, config_of, family_of
+from models.families import ACTIVATIONS, Family, Types, config_of, family_of
 from models.positions.learned import PositionRule
 from models.recipe import (
     AddPosition,
+    AddSinusoid,
     AddType,
     Attention,
     Embed,
@@ -19,6 +23,7 @@ from models.recipe import (
     Linear,
     Recipe,
     RMSNorm,
+    Scale,
     Step,
     tensors,
 )
@@ -32,6 +37,7 @@ class Plan:
     """A family fitted to one checkpoint: steps with on-disk tensor names, and the sizes its config promises.
 
     encoder  empty where the family's blocks are not exported or the checkpoint does not hold them
+    encodings  what the attention does with positions, with on-disk tensor names
     shapes   the shape every named tensor must have
     """
 
@@ -43,7 +49,18 @@ class Plan:
     position: PositionRule
     pad_id: int | None
     type_rows: int
+    encodings: Encodings
     shapes: dict[str, tuple[int, ...]]
+
+    @property
+    def types(self) -> Types:
+        """What the model does with segments: the family's way, unless this checkpoint has none."""
+        return self.family.types if self.type_rows else "none"
+
+    @property
+    def tensors(self) -> tuple[str, ...]:
+        """Every tensor the model needs, each once."""
+        return tuple(dict.fromkeys(tensors(self.recipe + self.encoder) + self.encodings.tables))
 
 
 def plan(checkpoint: Checkpoint) -> Plan:
@@ -55,26 +72,62 @@ def plan(checkpoint: Checkpoint) -> Plan:
     config = config_of(checkpoint.model_type, checkpoint.config)
     _refuse_variants(config)
     prefix = find_prefix(family, checkpoint)
-    recipe = tuple(_on_disk(fill(step, family, config), prefix, checkpoint) for step in family.input_layer)
+    recipe = tuple(_on_disk(step, prefix, checkpoint) for step in input_layer(family, config))
     encoder = _encoder(family, config, prefix, checkpoint)
-    shapes = expected_shapes(recipe + encoder, config)
+    found = _encodings(encodings(family, config, checkpoint.model_type), prefix, checkpoint)
+    shapes = expected_shapes(recipe + encoder, config) | encoding_shapes(found, config)
     for name, shape in shapes.items():
-        if (found := checkpoint.tensors[name].shape) != shape:
-            raise BadCheckpoint(f"{name!r} has shape {list(found)}, but config.json makes it {list(shape)}")
+        if (held := checkpoint.tensors[name].shape) != shape:
+            raise BadCheckpoint(f"{name!r} has shape {list(held)}, but config.json makes it {list(shape)}")
     type_rows = next((shapes[step.table][0] for step in recipe if isinstance(step, AddType)), 0)
     position = position_rule(family, config)
-    return Plan(checkpoint.model_type, family, config, recipe, encoder, position, config.pad_id(), type_rows, shapes)
+    pad_id = config.pad_id()
+    return Plan(checkpoint.model_type, family, config, recipe, encoder, position, pad_id, type_rows, found, shapes)
 
 
 def position_rule(family: Family, config: Config) -> PositionRule:
     """How the family numbers tokens, with the rows of this config's table; BadCheckpoint for a missing pad id."""
-    learned = any(isinstance(step, AddPosition) for step in family.input_layer)
+    bounded = (AddPosition, AddSinusoid)
+    learned = any(isinstance(step, bounded) and _is_there(step, family, config) for step in family.input_layer)
     rows = config.count("max_position_embeddings") if learned else None
     if family.numbering != "cumsum_non_pad":
         return PositionRule(family.numbering, 0, rows)
     if (pad := config.pad_id()) is None:
         raise BadCheckpoint("config.json says pad_token_id null, but this family counts positions from the pad id")
     return PositionRule(family.numbering, pad, rows, pad)
+
+
+def input_layer(family: Family, config: Config) -> Recipe:
+    """The steps before the first block that a checkpoint with this config has, filled; names of the base class."""
+    return tuple(fill(step, family, config) for step in family.input_layer if _is_there(step, family, config))
+
+
+def _is_there(step: Step, family: Family, config: Config) -> bool:
+    """Whether a checkpoint with this config has the step at all."""
+    key = family.scaled_if if isinstance(step, Scale) else family.only_if.get(type(step))
+    return key is None or bool(config.get(key))
+
+
+def _encodings(found: Encodings, prefix: str, checkpoint: Checkpoint) -> Encodings:
+    """The same with tensor names as the file holds them; a file of the input layer alone holds no bucket table."""
+    if (row := found.buckets) is None or row.table is None:
+        return found
+    if prefix + row.table not in checkpoint.tensors:
+        return replace(found, buckets=replace(row, table=None, norm=None))
+    names = {name: _held(name, prefix, checkpoint) for name in found.tables}
+    norm = row.norm and (names[row.norm[0]], names[row.norm[1]], row.norm[2])
+    return replace(found, buckets=replace(row, table=names[row.table], norm=norm))
+
+
+def encoding_shapes(found: Encodings, config: Config) -> dict[str, Shape]:
+    """The shape of every tensor that only the attention's encodings read."""
+    if (row := found.buckets) is None or row.table is None:
+        return {}
+    if row.kind == "t5":
+        return {row.table: (row.buckets, config.heads())}
+    span = row.buckets if row.buckets > 0 else row.reach
+    hidden = config.count("hidden_size")
+    return {row.table: (2 * span, hidden)} | {name: (hidden,) for name in (row.norm or ())[:2]}
 
 
 def _refuse_variants(config: Config) -> None:
@@ -125,21 +178,26 @@ def fill(step: Step, family: Family, config: Config, block: int = 0) -> Step:
         step = replace(step, heads=config.heads())
     elif isinstance(step, FeedForward):
         step = replace(step, activation=config.choice("hidden_act", ACTIVATIONS))
+    elif isinstance(step, Scale):
+        step = replace(step, factor=math.sqrt(config.count("hidden_size")))
+    elif isinstance(step, AddSinusoid):
+        step = replace(step, dim=config.count("hidden_size"))
     return renamed(step, lambda name: name.replace("{block}", str(block)))
 
 
 def _on_disk(step: Step, prefix: str, checkpoint: Checkpoint) -> Step:
-    def held(name: str) -> str:
-        usual = prefix + name
-        old = usual.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
-        for candidate in (usual, old):  # the second: files converted from TensorFlow long ago
-            if candidate in checkpoint.tensors:
-                return candidate
-        raise BadCheckpoint(
-            f"{checkpoint.folder} holds no tensor {usual!r}, which its model_type {checkpoint.model_type!r} needs"
-        )
+    return renamed(step, lambda name: _held(name, prefix, checkpoint))
 
-    return renamed(step, held)
+
+def _held(name: str, prefix: str, checkpoint: Checkpoint) -> str:
+    usual = prefix + name
+    old = usual.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
+    for candidate in (usual, old):  # the second: files converted from TensorFlow long ago
+        if candidate in checkpoint.tensors:
+            return candidate
+    raise BadCheckpoint(
+        f"{checkpoint.folder} holds no tensor {usual!r}, which its model_type {checkpoint.model_type!r} needs"
+    )
 
 
 def renamed(node: Node, name_of: Callable[[str], str]) -> Node:

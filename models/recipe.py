@@ -32,6 +32,19 @@ class AddPosition:
 
 
 @dataclass(frozen=True, slots=True)
+class AddSinusoid:
+    """x += sinusoid(positions), computed, of a kind of positions/sinusoids.py; named output `position_embeddings`."""
+
+    kind: str
+    dim: int
+
+
+@dataclass(frozen=True, slots=True)
+class MaskRows:
+    """x = 0 where the token is masked."""
+
+
+@dataclass(frozen=True, slots=True)
 class Scale:
     """x *= factor."""
 
@@ -83,11 +96,12 @@ class FeedForward:
     activation: Activation
 
 
-Step = Embed | AddType | AddPosition | Scale | LayerNorm | RMSNorm | Attention | FeedForward
+Step = Embed | AddType | AddPosition | AddSinusoid | MaskRows | Scale | LayerNorm | RMSNorm | Attention | FeedForward
 Recipe = tuple[Step, ...]
 
 STEPS: dict[str, type[Any]] = {
-    step.__name__: step for step in (Embed, AddType, AddPosition, Scale, LayerNorm, RMSNorm, Attention, FeedForward)
+    step.__name__: step
+    for step in (Embed, AddType, AddPosition, AddSinusoid, MaskRows, Scale, LayerNorm, RMSNorm, Attention, FeedForward)
 }
 
 

@@ -8,15 +8,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from models.positions import sinusoidal
 from models.recipe import (
     Activation,
     AddPosition,
+    AddSinusoid,
     AddType,
     Attention,
     Embed,
     FeedForward,
     LayerNorm,
     Linear,
+    MaskRows,
     Recipe,
     RMSNorm,
     Scale,
@@ -37,11 +40,19 @@ ACTIVATIONS: dict[Activation, Callable[[Rows], Rows]] = {
 }
 
 
-def run(recipe: Recipe, weights: Weights, ids: Ids, positions: Ids, types: Ids | None) -> dict[str, Rows]:
+def run(
+    recipe: Recipe,
+    weights: Weights,
+    ids: Ids,
+    positions: Ids,
+    types: Ids | None,
+    mask: NDArray[np.bool_] | None = None,
+) -> dict[str, Rows]:
     """Every output of the input layer, for packed rows.
 
     weights    tensors by the names in the recipe, of any float dtype
     ids, positions, types  int64 [N]; types None leaves the type step out
+    mask       bool [N], False for a masked token; None: none is
     returns    float64 [N, d]: input_embeddings, and token_embeddings, token_type_embeddings, position_embeddings where
                the recipe has them (each the looked-up rows; the token rows scaled)
     """
@@ -59,6 +70,11 @@ def run(recipe: Recipe, weights: Weights, ids: Ids, positions: Ids, types: Ids |
             case AddPosition(table):
                 outputs["position_embeddings"] = _rows(weights, table, positions)
                 x = x + outputs["position_embeddings"]
+            case AddSinusoid(kind, dim):
+                outputs["position_embeddings"] = sinusoidal.tabulate(kind, dim, positions).outputs["table"].whole()
+                x = x + outputs["position_embeddings"]
+            case MaskRows():
+                x = x if mask is None else x * mask[:, None]
             case Scale(factor):
                 x = x * factor
                 if list(outputs) == ["token_embeddings"]:

@@ -180,12 +180,13 @@ def row_chunks(array: NDArray[Any]) -> Iterator[tuple[int, NDArray[Any]]]:
         yield start, array[start : start + rows]
 
 
-def write(path: Path, sources: Sequence[Source]) -> dict[str, Tensor]:
+def write(path: Path, sources: Sequence[Source], metadata: Mapping[str, str] | None = None) -> dict[str, Tensor]:
     """Write one file, flushed to disk, its data beginning on a 64-byte boundary; returns where each tensor lies.
 
     raises   ValueError where a source gives other bytes than its dtype and shape promise
     """
-    entries, at = {}, 0
+    entries: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
+    at = 0
     for source in sources:
         entries[source.name] = {
             "dtype": source.dtype,

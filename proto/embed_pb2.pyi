@@ -1,3 +1,4 @@
+from google.protobuf import struct_pb2 as _struct_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -13,6 +14,9 @@ class DType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     FLOAT32: _ClassVar[DType]
     FLOAT16: _ClassVar[DType]
     BFLOAT16: _ClassVar[DType]
+    FLOAT64: _ClassVar[DType]
+    INT64: _ClassVar[DType]
+    BOOL: _ClassVar[DType]
 
 class TruncationDirection(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -32,6 +36,9 @@ DTYPE_UNSPECIFIED: DType
 FLOAT32: DType
 FLOAT16: DType
 BFLOAT16: DType
+FLOAT64: DType
+INT64: DType
+BOOL: DType
 RIGHT: TruncationDirection
 LEFT: TruncationDirection
 POOLING_UNSPECIFIED: Pooling
@@ -145,16 +152,18 @@ class EmbedStreamResponse(_message.Message):
     def __init__(self, response: _Optional[_Union[EmbedResponse, _Mapping]] = ..., error: _Optional[_Union[Error, _Mapping]] = ...) -> None: ...
 
 class RopeRequest(_message.Message):
-    __slots__ = ("model", "start", "length", "dtype")
+    __slots__ = ("model", "start", "length", "dtype", "layer_type")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
     LENGTH_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
+    LAYER_TYPE_FIELD_NUMBER: _ClassVar[int]
     model: str
     start: int
     length: int
     dtype: DType
-    def __init__(self, model: _Optional[str] = ..., start: _Optional[int] = ..., length: _Optional[int] = ..., dtype: _Optional[_Union[DType, str]] = ...) -> None: ...
+    layer_type: str
+    def __init__(self, model: _Optional[str] = ..., start: _Optional[int] = ..., length: _Optional[int] = ..., dtype: _Optional[_Union[DType, str]] = ..., layer_type: _Optional[str] = ...) -> None: ...
 
 class RopeChunk(_message.Message):
     __slots__ = ("start", "cos", "sin")
@@ -165,6 +174,107 @@ class RopeChunk(_message.Message):
     cos: Tensor
     sin: Tensor
     def __init__(self, start: _Optional[int] = ..., cos: _Optional[_Union[Tensor, _Mapping]] = ..., sin: _Optional[_Union[Tensor, _Mapping]] = ...) -> None: ...
+
+class PositionsRequest(_message.Message):
+    __slots__ = ("scheme", "model", "parameters", "tensors", "dtype")
+    class TensorsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: Tensor
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Tensor, _Mapping]] = ...) -> None: ...
+    SCHEME_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    PARAMETERS_FIELD_NUMBER: _ClassVar[int]
+    TENSORS_FIELD_NUMBER: _ClassVar[int]
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
+    scheme: str
+    model: str
+    parameters: _struct_pb2.Struct
+    tensors: _containers.MessageMap[str, Tensor]
+    dtype: DType
+    def __init__(self, scheme: _Optional[str] = ..., model: _Optional[str] = ..., parameters: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., tensors: _Optional[_Mapping[str, Tensor]] = ..., dtype: _Optional[_Union[DType, str]] = ...) -> None: ...
+
+class OutputShape(_message.Message):
+    __slots__ = ("name", "dtype", "shape")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
+    SHAPE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    dtype: DType
+    shape: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, name: _Optional[str] = ..., dtype: _Optional[_Union[DType, str]] = ..., shape: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class PositionsChunk(_message.Message):
+    __slots__ = ("facts_json", "outputs", "output", "offset", "data")
+    FACTS_JSON_FIELD_NUMBER: _ClassVar[int]
+    OUTPUTS_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    facts_json: str
+    outputs: _containers.RepeatedCompositeFieldContainer[OutputShape]
+    output: str
+    offset: int
+    data: bytes
+    def __init__(self, facts_json: _Optional[str] = ..., outputs: _Optional[_Iterable[_Union[OutputShape, _Mapping]]] = ..., output: _Optional[str] = ..., offset: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
+
+class RotateRequest(_message.Message):
+    __slots__ = ("model", "parameters", "tensors", "dtype")
+    class TensorsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: Tensor
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Tensor, _Mapping]] = ...) -> None: ...
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    PARAMETERS_FIELD_NUMBER: _ClassVar[int]
+    TENSORS_FIELD_NUMBER: _ClassVar[int]
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    parameters: _struct_pb2.Struct
+    tensors: _containers.MessageMap[str, Tensor]
+    dtype: DType
+    def __init__(self, model: _Optional[str] = ..., parameters: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., tensors: _Optional[_Mapping[str, Tensor]] = ..., dtype: _Optional[_Union[DType, str]] = ...) -> None: ...
+
+class RotateResponse(_message.Message):
+    __slots__ = ("facts_json", "tensors")
+    class TensorsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: Tensor
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Tensor, _Mapping]] = ...) -> None: ...
+    FACTS_JSON_FIELD_NUMBER: _ClassVar[int]
+    TENSORS_FIELD_NUMBER: _ClassVar[int]
+    facts_json: str
+    tensors: _containers.MessageMap[str, Tensor]
+    def __init__(self, facts_json: _Optional[str] = ..., tensors: _Optional[_Mapping[str, Tensor]] = ...) -> None: ...
+
+class ListPresetsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListPresetsResponse(_message.Message):
+    __slots__ = ("presets",)
+    PRESETS_FIELD_NUMBER: _ClassVar[int]
+    presets: _containers.RepeatedCompositeFieldContainer[Preset]
+    def __init__(self, presets: _Optional[_Iterable[_Union[Preset, _Mapping]]] = ...) -> None: ...
+
+class Preset(_message.Message):
+    __slots__ = ("name", "title", "source", "config_json")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    TITLE_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    CONFIG_JSON_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    title: str
+    source: str
+    config_json: str
+    def __init__(self, name: _Optional[str] = ..., title: _Optional[str] = ..., source: _Optional[str] = ..., config_json: _Optional[str] = ...) -> None: ...
 
 class ListModelsRequest(_message.Message):
     __slots__ = ()

@@ -49,6 +49,21 @@ class EmbedderStub:
                 request_serializer=proto_dot_embed__pb2.RopeRequest.SerializeToString,
                 response_deserializer=proto_dot_embed__pb2.RopeChunk.FromString,
                 _registered_method=True)
+        self.Positions = channel.unary_stream(
+                '/inlay.v1.Embedder/Positions',
+                request_serializer=proto_dot_embed__pb2.PositionsRequest.SerializeToString,
+                response_deserializer=proto_dot_embed__pb2.PositionsChunk.FromString,
+                _registered_method=True)
+        self.Rotate = channel.unary_unary(
+                '/inlay.v1.Embedder/Rotate',
+                request_serializer=proto_dot_embed__pb2.RotateRequest.SerializeToString,
+                response_deserializer=proto_dot_embed__pb2.RotateResponse.FromString,
+                _registered_method=True)
+        self.ListPresets = channel.unary_unary(
+                '/inlay.v1.Embedder/ListPresets',
+                request_serializer=proto_dot_embed__pb2.ListPresetsRequest.SerializeToString,
+                response_deserializer=proto_dot_embed__pb2.ListPresetsResponse.FromString,
+                _registered_method=True)
         self.ListModels = channel.unary_unary(
                 '/inlay.v1.Embedder/ListModels',
                 request_serializer=proto_dot_embed__pb2.ListModelsRequest.SerializeToString,
@@ -86,6 +101,27 @@ class EmbedderServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Positions(self, request, context):
+        """Any positional table, of parameters alone or of a model: GET /positions over gRPC. Chunks under 1 MiB.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Rotate(self, request, context):
+        """q and k turned by their positions: POST /positions/rope/rotate over gRPC.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListPresets(self, request, context):
+        """RoPE configurations by name, for the parameter `preset`.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListModels(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -115,6 +151,21 @@ def add_EmbedderServicer_to_server(servicer, server):
                     servicer.Rope,
                     request_deserializer=proto_dot_embed__pb2.RopeRequest.FromString,
                     response_serializer=proto_dot_embed__pb2.RopeChunk.SerializeToString,
+            ),
+            'Positions': grpc.unary_stream_rpc_method_handler(
+                    servicer.Positions,
+                    request_deserializer=proto_dot_embed__pb2.PositionsRequest.FromString,
+                    response_serializer=proto_dot_embed__pb2.PositionsChunk.SerializeToString,
+            ),
+            'Rotate': grpc.unary_unary_rpc_method_handler(
+                    servicer.Rotate,
+                    request_deserializer=proto_dot_embed__pb2.RotateRequest.FromString,
+                    response_serializer=proto_dot_embed__pb2.RotateResponse.SerializeToString,
+            ),
+            'ListPresets': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListPresets,
+                    request_deserializer=proto_dot_embed__pb2.ListPresetsRequest.FromString,
+                    response_serializer=proto_dot_embed__pb2.ListPresetsResponse.SerializeToString,
             ),
             'ListModels': grpc.unary_unary_rpc_method_handler(
                     servicer.ListModels,
@@ -208,6 +259,87 @@ class Embedder:
             '/inlay.v1.Embedder/Rope',
             proto_dot_embed__pb2.RopeRequest.SerializeToString,
             proto_dot_embed__pb2.RopeChunk.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Positions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/inlay.v1.Embedder/Positions',
+            proto_dot_embed__pb2.PositionsRequest.SerializeToString,
+            proto_dot_embed__pb2.PositionsChunk.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Rotate(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/inlay.v1.Embedder/Rotate',
+            proto_dot_embed__pb2.RotateRequest.SerializeToString,
+            proto_dot_embed__pb2.RotateResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListPresets(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/inlay.v1.Embedder/ListPresets',
+            proto_dot_embed__pb2.ListPresetsRequest.SerializeToString,
+            proto_dot_embed__pb2.ListPresetsResponse.FromString,
             options,
             channel_credentials,
             insecure,

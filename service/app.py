@@ -21,6 +21,7 @@ from service.encoder import Encoder
 from service.errors import InlayError, MethodNotAllowed, NotFound
 from service.metrics import Metrics
 from service.settings import Settings
+from service.tables import Tables
 from service.wire import embed, health, models, openapi, positions, problems
 from service.wire.parts import Parts
 from service.wire.rpc import RpcServer
@@ -39,7 +40,8 @@ def create_app(settings: Settings, ready: Ready | None = None) -> "Service":
     raises   StartError or models.errors.ModelError, in one line, if it cannot serve
     """
     metrics = Metrics()
-    parts = Parts(settings, Encoder(open_catalog(settings, metrics), settings), metrics, VERSION)
+    encoder = Encoder(open_catalog(settings, metrics), settings)
+    parts = Parts(settings, encoder, metrics, VERSION, Tables(settings.table_cache_bytes))
     app: FastAPI = FastAPIOffline(
         title="Inlay",
         version=VERSION,

@@ -55,7 +55,7 @@ class Encoder:
         raises   NotFound if the model has none
         """
         served = self.catalog.get(model)
-        if served.card.rope is None:
+        if "rope" not in served.batchers:
             raise NotFound(f"{served.card.name} does not rotate: {served.card.family} models have no RoPE table")
         positions = np.arange(start, start + count, dtype=np.int64)
         part = Packed(positions, positions, None, None, (count,))

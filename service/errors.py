@@ -2,10 +2,12 @@
 
 InlayError                    code, message, index of the bad input (None: the whole request)
 ├── BadRequest                the request as a whole: a field, a combination, a name
+│   ├── BadParameters         a positional encoding with a missing, unknown or impossible parameter
 │   ├── EmptyRequest          no inputs at all
 │   ├── Malformed             a body that is not JSON at all
 │   └── TooLarge              more inputs or tokens than this server takes
 │       └── BodyTooLarge      more bytes than this server takes
+├── RangeNotSatisfiable       a byte range behind the end
 ├── BadInput                  one input: too long, empty, an id outside the vocabulary
 ├── NotFound                  no such model, no such table
 ├── MethodNotAllowed          a verb this path does not answer
@@ -36,6 +38,12 @@ class BadRequest(InlayError):
     code = "bad_request"
 
 
+class BadParameters(BadRequest):
+    """A positional encoding with a missing, unknown or impossible parameter."""
+
+    code = "bad_parameters"
+
+
 class EmptyRequest(BadRequest):
     """No inputs at all."""
 
@@ -58,6 +66,16 @@ class BodyTooLarge(TooLarge):
     """More bytes than this server takes in one request."""
 
     code = "body_too_large"
+
+
+class RangeNotSatisfiable(InlayError):
+    """A byte range that begins behind the end of `size` bytes."""
+
+    code = "range_not_satisfiable"
+
+    def __init__(self, message: str, size: int) -> None:
+        super().__init__(message)
+        self.size = size
 
 
 class BadInput(InlayError):

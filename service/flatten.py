@@ -57,6 +57,7 @@ def feeds(packed: Packed, inputs: Sequence[str]) -> dict[str, NDArray[Any]]:
     arrays: dict[str, Any] = {"ids": packed.ids, "positions": packed.positions, "types": packed.types}
     if "lengths" in inputs:
         arrays["lengths"] = np.array(packed.lengths, np.int64)
+    if "mask" in inputs:
         arrays["mask"] = _mask(packed).astype(bool)
     return {name: arrays[name] for name in inputs}
 

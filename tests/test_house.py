@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from graphlib import TopologicalSorter
 from pathlib import Path
 
+import grpc_tools
 import pytest
 from grpc_tools import protoc
 from packaging.requirements import Requirement
@@ -63,6 +64,7 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "pydantic_settings": ("service.settings", *ROOT_MODULES),
     "orjson": ("service.wire",),
     "pybase64": ("service.wire",),
+    "matplotlib": ("models.figures" + IN_FUNCTIONS,),
     "ml_dtypes": ("service", "models"),
     "numpy": ("service", "models"),
 }
@@ -70,7 +72,11 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
 EXCEPTIONS: dict[tuple[str, str], str] = {}
 
 # Modules that may pass 300 lines, with the reason.
-LONG: dict[str, str] = {}
+LONG: dict[str, str] = {
+    "models/families.py": "a table: one row a family",
+    "models/positions/conventions.py": "a table: one row a model_type",
+    "models/positions/presets.py": "a table: one row a public model",
+}
 MOST_LINES = 300
 
 VAGUE = {"utils", "util", "helpers", "helper", "base", "manager", "common", "misc"}
@@ -237,7 +243,8 @@ def test_the_stubs_are_what_protoc_makes_of_the_contract(tmp_path: Path, monkeyp
     monkeypatch.chdir(ROOT)
     contracts = [path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "proto").glob("*.proto"))]
     outputs = [f"--{kind}_out={tmp_path}" for kind in ("python", "pyi", "grpc_python")]
-    assert protoc.main(["protoc", "-I.", *outputs, *contracts]) == 0
+    well_known = Path(grpc_tools.__file__).parent / "_proto"
+    assert protoc.main(["protoc", "-I.", f"-I{well_known}", *outputs, *contracts]) == 0
     fresh = {path.name: path.read_text() for path in (tmp_path / "proto").iterdir()}
     kept = {path.name: path.read_text() for path in (ROOT / "proto").glob("*_pb2*.py*")}
     assert fresh == kept, "run `make proto`"

@@ -1,233 +1,212 @@
-"""RoPE frequencies: a scaling is a function and a row of SCALINGS; a table is numbers, never nodes. Rotates nothing.
+"""What decides a RoPE table, and the frequencies that come of it. Reads no config, makes no table, rotates nothing.
 
-A scaling gives `Frequencies`: the angle of position m in channel pair i is m * inverse_frequency[i], and cos and sin
-are both multiplied by attention_factor. All in float64.
+The angle of position m in channel pair i is m * inverse_frequency[i]. scalings.py has the formulas.
 """
 
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from decimal import Decimal, localcontext
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from models.card import RopeTable
-from models.config import Config
 from models.errors import BadScaling
+from models.positions.arithmetic import DIGITS, NUMBERS, Call
+from models.positions.scalings import SCALINGS, Scaling
+from models.positions.table import MAX_POSITION, Arithmetic
 
 Float64s = NDArray[np.float64]
+MAX_ROTARY_DIM = 8192
 
 
 @dataclass(frozen=True, slots=True)
 class Rope:
-    """What every scaling starts from: theta > 1, rotary_dim even."""
+    """All that decides the frequencies of one table.
+
+    theta       above 1
+    rotary_dim  channels of a head that are rotated; even, 2 or more
+    rope_type   a row of SCALINGS
+    parameters  (name, value) by the names of config.json; lists as tuples
+    head_dim    channels of a head; None: rotary_dim. `proportional` spreads its exponents over it
+    max_position_embeddings  dynamic needs it, yarn and longrope where no factor is given
+    """
 
     theta: float
     rotary_dim: int
+    rope_type: str = "default"
+    parameters: tuple[tuple[str, Any], ...] = ()
+    head_dim: int | None = None
+    max_position_embeddings: int | None = None
 
-    def unscaled(self) -> Float64s:
-        """theta^(-2i/rotary_dim), float64 (rotary_dim/2,), fastest first."""
-        return self.theta ** (-np.arange(0, self.rotary_dim, 2, dtype=np.float64) / self.rotary_dim)
+    @classmethod
+    def of(
+        cls,
+        theta: float,
+        rotary_dim: int,
+        rope_type: str = "default",
+        parameters: Mapping[str, Any] | None = None,
+        **rest: Any,
+    ) -> "Rope":
+        """A Rope of parameters as JSON has them: null counts as absent, lists become tuples."""
+        given = ((name, _hashable(name, value)) for name, value in (parameters or {}).items() if value is not None)
+        return cls(theta, rotary_dim, rope_type, tuple(sorted(given)), **rest)
+
+
+def _hashable(name: str, value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return tuple(_hashable(name, each) for each in value)
+    if isinstance(value, str | int | float):
+        return value
+    raise BadScaling(f"{name} is {_shown(value)}; it must be a number, true or false, or a list of numbers")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Frequencies:
-    """inverse_frequency float64 (rotary_dim/2,), radians per position, fastest first; a factor for cos and sin."""
+    """The numbers every cos and sin of a table come from.
+
+    inverse_frequency  float64 (r/2,), radians per position, fastest first; parity: float32 values, widened
+    residue            float64 (r/2,): what float64 leaves out of it (exact); zeros (parity)
+    attention_factor   both cos and sin are multiplied by it, so attention scores by its square
+    """
 
     inverse_frequency: Float64s
-    attention_factor: float = 1.0
+    residue: Float64s
+    attention_factor: float
+    arithmetic: Arithmetic
 
 
-def default(rope: Rope) -> Frequencies:
-    """No scaling.
+@lru_cache(maxsize=512)
+def frequencies(rope: Rope, arithmetic: Arithmetic = "exact", seq_len: int | None = None) -> Frequencies:
+    """The frequencies of a rope, in one arithmetic.
 
-    source   Su et al. 2021, arXiv:2104.09864
+    seq_len  tokens of the sequence at hand, which dynamic and longrope ask for
+    raises   BadScaling: rope_type unknown, sizes impossible, a parameter missing, unknown or impossible
+    source   transformers 5.23 modeling_rope_utils (parity); the same formulas in 50 digits (exact)
     """
-    return Frequencies(rope.unscaled())
+    row, given = _checked_row(rope), _checked_parameters(rope)
+    _check_sizes(rope)
+    if seq_len is not None and not 1 <= seq_len <= MAX_POSITION:
+        raise BadScaling(f"seq_len is {seq_len}; it must be 1 to {MAX_POSITION}")
+    numbers = NUMBERS[arithmetic]
+    head_dim = rope.head_dim or rope.rotary_dim
+    with localcontext(DIGITS):
+        values = {name: numbers.number(value) if type(value) is float else value for name, value in given.items()}
+        theta = numbers.number(rope.theta)
+        call = Call(numbers, theta, rope.rotary_dim, head_dim, rope.max_position_embeddings, seq_len)
+        try:
+            found, factor = row.frequencies(call, **values)
+        except BadScaling as error:
+            raise BadScaling(f"{rope.rope_type} RoPE {error}") from None
+        return _split(found, float(factor), arithmetic)
 
 
-def linear(rope: Rope, factor: float) -> Frequencies:
-    """Positions squeezed by `factor`, 1 or more.
-
-    source   Chen et al. 2023, arXiv:2306.15595; transformers 5.23 `linear`
-    """
-    return Frequencies(rope.unscaled() / factor)
+def remarks(rope: Rope) -> tuple[str, ...]:
+    """What a reader of the table should know: parameters some library ignores, forms in which libraries differ."""
+    return tuple(_checked_row(rope).remarks(_checked_parameters(rope)))
 
 
-def llama3(
-    rope: Rope, factor: float, low_freq_factor: float, high_freq_factor: float, original_max_position_embeddings: float
-) -> Frequencies:
-    """Slow channels divided by `factor`, fast ones left, a linear blend between.
+def _split(found: NDArray[Any], attention_factor: float, arithmetic: Arithmetic) -> Frequencies:
+    nearest = found.astype(np.float64)
+    residue = np.zeros(len(found))
+    if arithmetic == "exact":
+        residue = np.array([float(value - Decimal(float(near))) for value, near in zip(found, nearest, strict=True)])
+    nearest.flags.writeable = residue.flags.writeable = False  # lent to every caller
+    return Frequencies(nearest, residue, attention_factor, arithmetic)
 
-    raises   BadScaling unless high_freq_factor > low_freq_factor
-    source   transformers 5.23 `llama3` (Llama 3.1)
-    """
-    if high_freq_factor <= low_freq_factor:
+
+def _checked_row(rope: Rope) -> Scaling:
+    if rope.rope_type not in SCALINGS:
+        raise BadScaling(f"rope_type {rope.rope_type!r} is not one of {', '.join(SCALINGS)}")
+    return SCALINGS[rope.rope_type]
+
+
+def _check_sizes(rope: Rope) -> None:
+    theta = positive("rope_theta", rope.theta)
+    head_dim = rope.head_dim or rope.rotary_dim
+    if theta <= 1.0 or rope.rotary_dim < 2 or rope.rotary_dim % 2 or rope.rotary_dim > head_dim:
         raise BadScaling(
-            f"llama3 RoPE needs high_freq_factor above low_freq_factor; got {high_freq_factor} and {low_freq_factor}"
+            f"RoPE needs rope_theta above 1 and an even number of rotated channels, from 2 to the head's {head_dim}; "
+            f"got rope_theta {theta:g} and rotary_dim {rope.rotary_dim}"
         )
-    plain = rope.unscaled()
-    turns = original_max_position_embeddings * plain / (2.0 * math.pi)  # within the trained context
-    blend = np.clip((turns - low_freq_factor) / (high_freq_factor - low_freq_factor), 0.0, 1.0)
-    return Frequencies((1.0 - blend) * plain / factor + blend * plain)
+    if rope.rotary_dim > MAX_ROTARY_DIM:
+        raise BadScaling(f"rotary_dim is {rope.rotary_dim}; up to {MAX_ROTARY_DIM} are computed")
 
 
-def yarn(
-    rope: Rope,
-    factor: float,
-    original_max_position_embeddings: float,
-    beta_fast: float = 32.0,
-    beta_slow: float = 1.0,
-    attention_factor: float | None = None,
-    mscale: float | None = None,
-    mscale_all_dim: float | None = None,
-    truncate: bool = True,
-) -> Frequencies:
-    """Channels that turn under beta_slow times in the trained context are divided by `factor`, above beta_fast left.
-
-    attention_factor  None: m(mscale) / m(mscale_all_dim) where both are given, else m(1); m(k) = 0.1 k ln(factor) + 1
-    truncate          round the blend's ends outwards to whole channels
-    source            Peng et al. 2023, arXiv:2309.00071; transformers 5.23 `yarn`
-    """
-
-    def channel(turns: float) -> float:
-        trained = original_max_position_embeddings / (turns * 2.0 * math.pi)
-        return rope.rotary_dim * math.log(trained) / (2.0 * math.log(rope.theta))
-
-    low, high = channel(beta_fast), channel(beta_slow)
-    if truncate:
-        low, high = math.floor(low), math.ceil(high)
-    low, high = max(low, 0), min(high, rope.rotary_dim - 1)
-    if low == high:
-        high += 0.001
-    plain = rope.unscaled()
-    squeezed = np.clip((np.arange(len(plain)) - low) / (high - low), 0.0, 1.0)
-    if attention_factor is None:
-        both = (mscale, mscale_all_dim) if mscale and mscale_all_dim else (1.0, 0.0)
-        attention_factor = _yarn_magnitude(factor, both[0]) / _yarn_magnitude(factor, both[1])
-    return Frequencies(squeezed * plain / factor + (1.0 - squeezed) * plain, attention_factor)
-
-
-def _yarn_magnitude(factor: float, scale: float) -> float:
-    return 0.1 * scale * math.log(factor) + 1.0 if factor > 1.0 else 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Scaling:
-    """A row: the function, and the parameters a config must and may give it."""
-
-    frequencies: Callable[..., Frequencies]
-    required: tuple[str, ...] = ()
-    optional: tuple[str, ...] = ()
-
-
-_TRAINED = "original_max_position_embeddings"
-SCALINGS: dict[str, Scaling] = {
-    "default": Scaling(default),
-    "linear": Scaling(linear, ("factor",)),
-    "llama3": Scaling(llama3, ("factor", "low_freq_factor", "high_freq_factor", _TRAINED)),
-    "yarn": Scaling(
-        yarn,
-        ("factor", _TRAINED),
-        ("beta_fast", "beta_slow", "attention_factor", "mscale", "mscale_all_dim", "truncate"),
-    ),
-}
-_AT_LEAST_ONE = ("factor",)
-_NOT_SCALING = ("rope_type", "type", "rope_theta", "partial_rotary_factor", _TRAINED, "finetuned")
-
-
-def frequencies(rope: Rope, rope_type: str, parameters: Mapping[str, Any]) -> Frequencies:
-    """Frequencies of one scaling.
-
-    parameters  by the names config.json uses; null counts as absent
-    raises      BadScaling: rope_type unknown, a parameter missing, unknown or impossible
-    """
-    if rope_type not in SCALINGS:
-        raise BadScaling(f"rope_type {rope_type!r} is not one of {', '.join(SCALINGS)}")
-    row = SCALINGS[rope_type]
-    given = {name: value for name, value in parameters.items() if value is not None}
-    if missing := [name for name in row.required if name not in given]:
-        raise BadScaling(f"{rope_type} RoPE needs {', '.join(row.required)}; the config gives no {missing[0]}")
+def _checked_parameters(rope: Rope) -> dict[str, Any]:
+    row, name = _checked_row(rope), rope.rope_type
+    given = dict(rope.parameters)
+    if missing := [parameter for parameter in row.required if parameter not in given]:
+        raise BadScaling(f"{name} RoPE needs {', '.join(row.required)}; {missing[0]} is missing")
     allowed = row.required + row.optional
-    if unknown := [name for name in given if name not in allowed + _NOT_SCALING]:
-        raise BadScaling(f"{rope_type} RoPE has no parameter {unknown[0]!r}; it reads {', '.join(allowed) or 'none'}")
-    return row.frequencies(rope, **{name: _checked(rope_type, name, given[name]) for name in allowed if name in given})
+    if unknown := [parameter for parameter in given if parameter not in allowed]:
+        raise BadScaling(f"{name} RoPE has no parameter {unknown[0]!r}; it reads {', '.join(allowed) or 'none'}")
+    return {parameter: _check(parameter)(parameter, value) for parameter, value in given.items()}
 
 
-def _checked(rope_type: str, name: str, value: Any) -> float | bool:
-    if name == "truncate":
-        if not isinstance(value, bool):
-            raise BadScaling(f"{rope_type} RoPE: truncate is {value!r}; it must be true or false")
-        return value
-    number = positive(f"{rope_type} RoPE: {name}", value)
-    if name in _AT_LEAST_ONE and number < 1.0:
-        raise BadScaling(f"{rope_type} RoPE: {name} is {value!r}; it must be 1 or more")
-    return number
+def _check(parameter: str) -> Callable[[str, Any], Any]:
+    return _CHECKS.get(parameter, positive)
 
 
 def positive(what: str, value: Any) -> float:
     """A finite number above 0; raises BadScaling."""
-    if not isinstance(value, int | float) or isinstance(value, bool) or not (math.isfinite(value) and value > 0):
-        raise BadScaling(f"{what} is {value!r}; it must be a number above 0")
+    number = finite(what, value)
+    if number <= 0:
+        raise BadScaling(f"{what} is {value!r}; it must be above 0")
+    return number
+
+
+def finite(what: str, value: Any) -> float:
+    """A finite number; raises BadScaling."""
+    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+        raise BadScaling(f"{what} is {_shown(value)}; it must be a number")
     return float(value)
 
 
-def rope_of(config: Config, layout: str) -> RopeTable:
-    """The table's numbers from a config, in any spelling transformers has written.
-
-    v5        rope_parameters {rope_theta, rope_type, partial_rotary_factor, ...}
-    v4        top-level rope_theta and partial_rotary_factor, rope_scaling {type or rope_type, ...}
-    raises    BadScaling, or BadCheckpoint for sizes that are no sizes
-    """
-    parameters = _parameters(config)
-    head_dim = config.head_dim()
-    theta = positive("rope_theta", parameters["rope_theta"])
-    rotary_dim = int(head_dim * positive("partial_rotary_factor", parameters["partial_rotary_factor"]))
-    if theta <= 1.0 or rotary_dim < 2 or rotary_dim % 2 or rotary_dim > head_dim:
-        raise BadScaling(
-            f"RoPE needs rope_theta above 1 and an even number of rotated channels from 2 to the head's {head_dim}; "
-            f"got rope_theta {theta} and {rotary_dim} channels"
-        )
-    trained = config.count("max_position_embeddings")
-    rope_type = parameters["rope_type"]
-    found = frequencies(Rope(theta, rotary_dim), rope_type, parameters)
-    return RopeTable(
-        rope_type=rope_type,
-        theta=theta,
-        rotary_dim=rotary_dim,
-        head_dim=head_dim,
-        layout=layout,
-        arithmetic="exact",
-        attention_factor=found.attention_factor,
-        trained_positions=trained,
-        inverse_frequency=tuple(found.inverse_frequency.tolist()),
-    )
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _parameters(config: Config) -> dict[str, Any]:
-    """One flat dict of parameters, whatever the spelling; nested values win over top-level ones."""
-    nested = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    if not isinstance(nested, dict) or any(isinstance(value, dict) for value in nested.values()):
-        raise BadScaling(f"config.json describes RoPE as {str(nested)[:120]}; one flat object of parameters is read")
-    parameters = {
-        "rope_theta": config.get("rope_theta") or 10000.0,
-        "partial_rotary_factor": config.get("partial_rotary_factor") or 1.0,
-        **{name: value for name, value in nested.items() if value is not None},
-    }
-    parameters["rope_type"] = parameters.get("rope_type", parameters.get("type", "default"))
-    if (trained := config.get(_TRAINED)) is not None:  # where both are written, transformers takes this one (Phi-3)
-        parameters[_TRAINED] = trained
-    return {
-        _TRAINED: config.get("max_position_embeddings")
-    } | parameters  # transformers' own stand-in where it is missing
+def _at_least_one(what: str, value: Any) -> float:
+    if (number := positive(what, value)) < 1.0:
+        raise BadScaling(f"{what} is {value!r}; it must be 1 or more")
+    return number
 
 
-def table(rope: RopeTable, positions: NDArray[np.int64]) -> tuple[Float64s, Float64s]:
-    """cos and sin of each position.
+def _not_negative(what: str, value: Any) -> float:
+    if (number := finite(what, value)) < 0:
+        raise BadScaling(f"{what} is {value!r}; it must be 0 or more")
+    return number
 
-    positions  int64 [N], 0 or more
-    returns    float64 [N, rotary_dim/2] each, multiplied by attention_factor
-    """
-    angles = positions[:, None].astype(np.float64) * np.asarray(rope.inverse_frequency, np.float64)
-    return np.cos(angles) * rope.attention_factor, np.sin(angles) * rope.attention_factor
+
+def _share(what: str, value: Any) -> float:
+    if (number := positive(what, value)) > 1.0:
+        raise BadScaling(f"{what} is {value!r}; it must be above 0, up to 1")
+    return number
+
+
+def _flag(what: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise BadScaling(f"{what} is {_shown(value)}; it must be true or false")
+    return value
+
+
+def _positives(what: str, value: Any) -> tuple[float, ...]:
+    if not isinstance(value, tuple):
+        raise BadScaling(f"{what} is {_shown(value)}; it must be a list of numbers above 0")
+    return tuple(positive(f"{what}[{index}]", each) for index, each in enumerate(value))
+
+
+_CHECKS: dict[str, Callable[[str, Any], Any]] = {
+    "factor": _at_least_one,
+    "alpha": _at_least_one,
+    "mscale": _not_negative,
+    "mscale_all_dim": _not_negative,
+    "partial_rotary_factor": _share,
+    "truncate": _flag,
+    "short_factor": _positives,
+    "long_factor": _positives,
+}

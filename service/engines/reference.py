@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from models import reference, safetensors
 from models.card import Card
-from models.positions import rope
+from models.positions.angles import cos_sin
+from models.positions.rope import Rope, frequencies
 from service.errors import StartError
 
 
@@ -24,18 +25,19 @@ class ReferenceEngine:
 
     def run(self, graph: str, feeds: Mapping[str, NDArray[Any]], outputs: Sequence[str]) -> list[NDArray[Any]]:
         """Compute in float64 what the graph would; float32 leaves."""
-        named = self._rope(feeds) if graph == "rope" else self._rows(graph, feeds)
+        ropes = {table.graph: table.rope for table in self._card.encodings.ropes.values()}
+        named = self._rope(graph, ropes[graph], feeds) if graph in ropes else self._rows(graph, feeds)
         return [named[name].astype(np.float32) for name in outputs]
 
-    def _rope(self, feeds: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        assert self._card.rope is not None  # the card names a rope graph
-        cos, sin = rope.table(self._card.rope, feeds["positions"])
-        return {"rope_cos": cos, "rope_sin": sin}
+    def _rope(self, graph: str, rope: Rope, feeds: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        tables = cos_sin(frequencies(rope, "parity"), feeds["positions"])
+        return dict(zip(self._card.graphs[graph].outputs, tables, strict=True))
 
     def _rows(self, graph: str, feeds: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         ids, types = feeds["ids"], feeds.get("types")
         positions = feeds.get("positions", ids)  # a graph that takes none belongs to a recipe that reads none
-        named = dict(reference.run(self._card.recipe, self._weights, ids, positions, types))
+        mask = feeds.get("mask")
+        named = dict(reference.run(self._card.recipe, self._weights, ids, positions, types, mask))
         if "lengths" in feeds:
             rows = named["input_embeddings"]
             named["last_hidden_state"] = reference.encode(

@@ -26,8 +26,22 @@ SAFETENSORS = "application/vnd.safetensors"
 
 Headers = tuple[tuple[bytes, bytes], ...]
 Body = Sequence[bytes | memoryview]
-NAMES: dict[type, str] = {np.float32: "float32", np.float16: "float16", ml_dtypes.bfloat16: "bfloat16"}
-SAFETENSORS_DTYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
+NAMES: dict[type, str] = {
+    np.float32: "float32",
+    np.float16: "float16",
+    ml_dtypes.bfloat16: "bfloat16",
+    np.float64: "float64",
+    np.int64: "int64",
+    np.bool_: "bool",
+}
+SAFETENSORS_DTYPES = {
+    "float32": "F32",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "float64": "F64",
+    "int64": "I64",
+    "bool": "BOOL",
+}
 TENSOR_HEADERS = ("inlay-shape", "inlay-dtype", "inlay-lengths")
 
 

@@ -1,11 +1,13 @@
 """What is said of a model, over REST and gRPC alike. Reads the card; computes nothing."""
 
-from typing import Annotated
+from dataclasses import asdict
+from typing import Annotated, Any
 
 from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 
 from models.card import Card
+from models.encodings import Encodings, RopeTable
 from service.catalog import Catalog, Model
 from service.wire.parts import Parts
 
@@ -28,11 +30,53 @@ class RopeSummary(BaseModel):
     rope_type: str
     theta: float
     rotary_dim: int
-    head_dim: int
+    head_dim: int | None
+    parameters: Annotated[dict[str, Any], Field(description="of the scaling, by the names of config.json")]
+    max_position_embeddings: int | None
     layout: Annotated[str, Field(description="half pairs channels (i, i + r/2), interleaved (2i, 2i + 1)")]
-    arithmetic: Annotated[str, Field(description="exact: the angle in float64, rounded once")]
-    attention_factor: float
-    trained_positions: int
+    sections: Annotated[list[int] | None, Field(description="pairs of each axis (M-RoPE)")]
+    axes: Annotated[str | None, Field(description="how the axes share the pairs (M-RoPE)")]
+    attention_factor: Annotated[float, Field(description="cos and sin are multiplied by it")]
+    softmax_scale: Annotated[float, Field(description="scores are multiplied by it besides; not in cos and sin")]
+    notes: list[str]
+
+
+class AlibiSummary(BaseModel):
+    """The bias behind `GET /models/{name}/alibi`."""
+
+    model_config = MODEL
+    form: str
+    heads: int
+    max_bias: float
+
+
+class BucketSummary(BaseModel):
+    """The relative buckets behind `GET /models/{name}/t5` or `/deberta`."""
+
+    model_config = MODEL
+    kind: str
+    buckets: int
+    reach: int
+    bidirectional: bool
+
+
+class MaskSummary(BaseModel):
+    """The mask behind `GET /models/{name}/mask`."""
+
+    model_config = MODEL
+    causal: bool
+    window: int | None
+    chunk: int | None
+
+
+class EncodingsSummary(BaseModel):
+    """What the attention does with positions."""
+
+    ropes: Annotated[dict[str, RopeSummary], Field(description="by layer type; all: one table for every layer")]
+    layers: Annotated[list[str | None], Field(description="the table of each layer; null: it does not rotate")]
+    alibi: AlibiSummary | None
+    buckets: BucketSummary | None
+    masks: dict[str, MaskSummary]
 
 
 class GraphSummary(BaseModel):
@@ -72,7 +116,7 @@ class ModelSummary(BaseModel):
     pooling: PoolingSummary | None
     prompts: list[str]
     default_prompt: str | None
-    rope: RopeSummary | None
+    encodings: EncodingsSummary
     dtype: Annotated[str, Field(description="of the weights")]
     parameters: int
     bytes: Annotated[int, Field(description="of the weights")]
@@ -102,7 +146,7 @@ def summary(model: Model, catalog: Catalog) -> ModelSummary:
     own = {name: getattr(card, name) for name in ModelSummary.model_fields if hasattr(card, name)}
     nested = {
         "pooling": card.pooling and PoolingSummary.model_validate(card.pooling),
-        "rope": card.rope and RopeSummary.model_validate(card.rope),
+        "encodings": _encodings(card.encodings),
         "graphs": {name: GraphSummary.model_validate(graph) for name, graph in card.graphs.items()},
         "files": {name: FileSummary.model_validate(file) for name, file in card.files.items()},
         "prompts": list(card.prompts),
@@ -113,6 +157,22 @@ def summary(model: Model, catalog: Catalog) -> ModelSummary:
         device=model.engine.device,
         reads_text=model.tokenizer is not None,
     )
+
+
+def _encodings(found: Encodings) -> EncodingsSummary:
+    return EncodingsSummary(
+        ropes={name: _rope(table) for name, table in found.ropes.items()},
+        layers=list(found.layers),
+        alibi=found.alibi and AlibiSummary.model_validate(found.alibi),
+        buckets=found.buckets and BucketSummary.model_validate(found.buckets),
+        masks={name: MaskSummary.model_validate(mask) for name, mask in found.masks.items()},
+    )
+
+
+def _rope(table: RopeTable) -> RopeSummary:
+    own = asdict(table.rope) | {"parameters": dict(table.rope.parameters)}
+    besides = {name: getattr(table, name) for name in RopeSummary.model_fields if hasattr(table, name)}
+    return RopeSummary.model_validate(own | besides)
 
 
 def default_flops_per_token(card: Card) -> int:

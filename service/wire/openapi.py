@@ -1,4 +1,4 @@
-"""The OpenAPI document: FastAPI's own for plain routes, POST /embed from the model that validates it."""
+"""The OpenAPI document: FastAPI's own for plain routes, /embed and positions from the models that validate them."""
 
 from typing import Any
 
@@ -9,10 +9,11 @@ from pydantic.json_schema import models_json_schema
 from service.wire.body import EXAMPLES, EmbedBody
 from service.wire.embed import PATH
 from service.wire.formats import JSON, NPY, OCTETS, SAFETENSORS, TENSOR_HEADERS
+from service.wire.positions import described
 from service.wire.problems import MEDIA_TYPE, Problem
 
 TEMPLATE = "#/components/schemas/{model}"
-MODELS: tuple[type[BaseModel], ...] = (EmbedBody, Problem)
+MODELS: tuple[type[BaseModel], ...] = (EmbedBody, Problem, *described.MODELS)
 REFUSALS = {
     400: "no inputs, or a body that is not JSON",
     404: "no such model",
@@ -27,7 +28,7 @@ REFUSALS = {
 TAGS = [
     {"name": "embed", "description": "Vectors of texts and token ids."},
     {"name": "models", "description": "What is loaded."},
-    {"name": "positions", "description": "Positional tables."},
+    described.TAG,
     {"name": "operation", "description": "For probes and scrapers."},
 ]
 
@@ -99,7 +100,8 @@ def describe(app: FastAPI) -> None:
             document = plain()
             _, definitions = models_json_schema([(model, "validation") for model in MODELS], ref_template=TEMPLATE)
             document.setdefault("components", {}).setdefault("schemas", {}).update(definitions["$defs"])
-            document["paths"] = {PATH: {"post": _embed()}} | document["paths"]
+            refusal = problem_response("What went wrong and what to do.")
+            document["paths"] = {PATH: {"post": _embed()}} | document["paths"] | described.paths(refusal)
             document["tags"] = TAGS
         return app.openapi_schema or document
 

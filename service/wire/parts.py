@@ -6,6 +6,7 @@ from service.catalog import Catalog
 from service.encoder import Encoder
 from service.metrics import Metrics
 from service.settings import Settings
+from service.tables import Tables
 
 
 class Life:
@@ -29,6 +30,7 @@ class Parts:
     encoder: Encoder
     metrics: Metrics
     version: str
+    tables: Tables
     life: Life = field(default_factory=Life)
 
     @property

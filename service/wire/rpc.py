@@ -3,123 +3,56 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine
-from functools import lru_cache
 from time import perf_counter
 from typing import Any, NoReturn
 
 import grpc
-import numpy as np
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from proto import embed_pb2 as pb
-from service.encoder import Encoder
-from service.errors import BadInput, BadRequest, InlayError, StartError
-from service.messages import EmbedRequest, EmbedResult, Ids, Input, Int64s, Text
-from service.metrics import Metrics
+from service.errors import InlayError, StartError
+from service.messages import EmbedResult
 from service.wire import protobuf
 from service.wire.models import default_flops_per_token, summary
 from service.wire.parts import Parts
+from service.wire.rpc_positions import Positions
+from service.wire.rpc_requests import decode
 from service.wire.status import STATUSES
-from service.wire.tables import blocks, span
 
 SERVICE = "inlay.v1.Embedder"
 IN_FLIGHT = 64  # requests of one stream worked on at a time
-FEW = 64  # integers: one by one is quicker; above, the buffer a repeated field lends (protobuf 7, upb)
-CHUNK_BYTES = 896 * 1024  # cos and sin of one chunk; clients take 4 MiB by default, proxies often 1
-POOLINGS = {
-    pb.POOLING_UNSPECIFIED: None,
-    pb.CLS: "cls",
-    pb.MEAN: "mean",
-    pb.MAX: "max",
-    pb.LAST_TOKEN: "lasttoken",
-    pb.MEAN_SQRT_LEN: "mean_sqrt_len_tokens",
-    pb.WEIGHTED_MEAN: "weightedmean",
-}
 Context = Any  # grpc.aio.ServicerContext is generic in ways its stubs and its runtime disagree on
 log = logging.getLogger(__name__)
-
-
-def decode(message: pb.EmbedRequest) -> EmbedRequest:
-    """The request a message stands for; the message is used up.
-
-    raises   BadInput, BadRequest
-    """
-    inputs = [_input(index, each) for index, each in enumerate(message.inputs)]
-    message.ClearField("inputs")
-    return EmbedRequest(inputs, *_options(message.SerializeToString()))
-
-
-@lru_cache(maxsize=256)
-def _options(rest: bytes) -> tuple[Any, ...]:
-    """Everything but the inputs, in EmbedRequest's order. Callers repeat themselves, so it is read once."""
-    message = pb.EmbedRequest.FromString(rest)
-    if message.pooling not in POOLINGS:
-        raise BadRequest(f"pooling is {message.pooling}; allowed: {', '.join(pb.Pooling.keys())}")
-    return (
-        message.model or None,
-        tuple(message.outputs),
-        message.truncate if message.HasField("truncate") else None,
-        "left" if message.truncation_direction == pb.LEFT else "right",
-        message.normalize if message.HasField("normalize") else None,
-        message.dimensions if message.HasField("dimensions") else None,
-        POOLINGS[message.pooling],
-        _dtype(message.dtype),
-        message.prompt_name if message.HasField("prompt_name") else None,
-    )
-
-
-def _input(index: int, message: pb.Input) -> Input:
-    kind = message.WhichOneof("kind")
-    if kind == "ids":
-        ids = message.ids
-        return Ids(
-            _integers(ids.input_ids),
-            _integers(ids.attention_mask) if ids.attention_mask else None,
-            _integers(ids.token_type_ids) if ids.token_type_ids else None,
-            _integers(ids.position_ids) if ids.position_ids else None,
-        )
-    if kind == "text":
-        return Text(message.text)
-    if kind == "pair":
-        return Text(message.pair.first, message.pair.second)
-    raise BadInput(f"inputs[{index}] is empty: set text, pair or ids", index)
-
-
-def _integers(values: Any) -> Int64s:
-    if len(values) < FEW:
-        return np.fromiter(values, np.int64, len(values))
-    return np.array(values, np.int64)
-
-
-def _dtype(number: int) -> str:
-    if number not in protobuf.DTYPE_OF:
-        raise BadRequest(f"dtype is {number}; allowed: {', '.join(pb.DType.keys())}")
-    return protobuf.DTYPE_OF[number]
 
 
 class Embedder:
     """The methods of inlay.v1.Embedder."""
 
-    def __init__(self, encoder: Encoder, metrics: Metrics) -> None:
-        self._encoder = encoder
-        self._metrics = metrics
+    def __init__(self, parts: Parts) -> None:
+        self._encoder = parts.encoder
+        self._metrics = parts.metrics
+        self._positions = Positions(parts)
 
     def handlers(self) -> "dict[str, grpc.RpcMethodHandler[Any, Any]]":
         """Method name → handler; Embed and EmbedStream write their own bytes (wire/protobuf.py)."""
-        serialise: Callable[[Any], bytes] = lambda message: message.SerializeToString()  # noqa: E731
+        tables: dict[str, tuple[Any, Any]] = {
+            "Rope": (self._positions.rope, pb.RopeRequest),
+            "Positions": (self._positions.positions, pb.PositionsRequest),
+        }
         return {
-            "Embed": grpc.unary_unary_rpc_method_handler(
-                self.embed, pb.EmbedRequest.FromString, protobuf.embed_response
-            ),
+            "Embed": _unary(self.embed, pb.EmbedRequest, protobuf.embed_response),
             "EmbedStream": grpc.stream_stream_rpc_method_handler(
                 self.embed_stream, pb.EmbedRequest.FromString, _stream_answer
             ),
-            "Rope": grpc.unary_stream_rpc_method_handler(self.rope, pb.RopeRequest.FromString, serialise),
-            "ListModels": grpc.unary_unary_rpc_method_handler(
-                self.list_models, pb.ListModelsRequest.FromString, serialise
-            ),
-            "GetModel": grpc.unary_unary_rpc_method_handler(self.get_model, pb.GetModelRequest.FromString, serialise),
+            **{
+                name: grpc.unary_stream_rpc_method_handler(self._table(name, answer), kind.FromString, _serialise)
+                for name, (answer, kind) in tables.items()
+            },
+            "Rotate": _unary(self.rotate, pb.RotateRequest),
+            "ListPresets": _unary(self.list_presets, pb.ListPresetsRequest),
+            "ListModels": _unary(self.list_models, pb.ListModelsRequest),
+            "GetModel": _unary(self.get_model, pb.GetModelRequest),
         }
 
     async def embed(self, request: pb.EmbedRequest, context: Context) -> EmbedResult:
@@ -160,19 +93,32 @@ class Embedder:
             for task in tasks:
                 task.cancel()
 
-    async def rope(self, request: pb.RopeRequest, context: Context) -> AsyncIterator[pb.RopeChunk]:
-        """A table in chunks under 1 MiB."""
+    def _table(self, method: str, answer: Callable[[Any], AsyncIterator[Any]]) -> Callable[..., AsyncIterator[Any]]:
+        """A method that answers with a table in chunks under 1 MiB."""
+
+        async def call(request: Any, context: Context) -> AsyncIterator[Any]:
+            started, status = perf_counter(), "OK"
+            try:
+                async for chunk in answer(request):
+                    yield chunk
+            except InlayError as error:
+                status = STATUSES[error.code].grpc
+                await _abort(context, error)
+            finally:
+                self._metrics.request("grpc", method, status, perf_counter() - started)
+
+        return call
+
+    async def rotate(self, request: pb.RotateRequest, context: Context) -> pb.RotateResponse:
+        """q and k turned by their positions."""
         try:
-            model = self._encoder.catalog.get(request.model or None)
-            wanted = span(model, request.start, request.length or None, _dtype(request.dtype))
-            rows = max(1, CHUNK_BYTES // (2 * wanted.width * (4 if wanted.dtype == "float32" else 2)))
-            async for start, arrays in blocks(self._encoder, wanted, ("rope_cos", "rope_sin"), rows):
-                cos, sin = (
-                    pb.Tensor(dtype=wanted.dtype.upper(), shape=array.shape, data=array.tobytes()) for array in arrays
-                )
-                yield pb.RopeChunk(start=start, cos=cos, sin=sin)
+            return await self._positions.rotate(request)
         except InlayError as error:
             await _abort(context, error)
+
+    async def list_presets(self, request: pb.ListPresetsRequest, context: Context) -> pb.ListPresetsResponse:
+        """Every preset."""
+        return self._positions.presets()
 
     async def list_models(self, request: pb.ListModelsRequest, context: Context) -> pb.ListModelsResponse:
         """Every loaded model."""
@@ -224,6 +170,14 @@ class Embedder:
         return answer
 
 
+def _serialise(message: Any) -> bytes:
+    return bytes(message.SerializeToString())
+
+
+def _unary(answer: Any, kind: Any, serialise: Callable[[Any], bytes] = _serialise) -> Any:
+    return grpc.unary_unary_rpc_method_handler(answer, kind.FromString, serialise)
+
+
 def _stream_answer(answer: EmbedResult | InlayError) -> bytes:
     if isinstance(answer, EmbedResult):
         return protobuf.stream_response(answer)
@@ -244,7 +198,7 @@ class RpcServer:
     """The gRPC listener of one process."""
 
     def __init__(self, parts: Parts) -> None:
-        self._embedder = Embedder(parts.encoder, parts.metrics)
+        self._embedder = Embedder(parts)
         self._settings = parts.settings
         self._health = health.aio.HealthServicer()
         self._server: Any = None

@@ -22,6 +22,7 @@ class Status:
 STATUSES = {
     "error": Status(500, "INTERNAL", "Backend", "The service has a fault"),
     "bad_request": Status(422, "INVALID_ARGUMENT", "Validation", "The request cannot be served"),
+    "bad_parameters": Status(422, "INVALID_ARGUMENT", "Validation", "There is no such positional encoding"),
     "empty": Status(400, "INVALID_ARGUMENT", "Empty", "The request holds no inputs"),
     "malformed": Status(400, "INVALID_ARGUMENT", "Validation", "The body is not JSON"),
     "too_large": Status(422, "INVALID_ARGUMENT", "Validation", "The request is too large"),
@@ -32,6 +33,7 @@ STATUSES = {
     "not_acceptable": Status(
         406, "INVALID_ARGUMENT", "Validation", "No format the client accepts can carry the answer"
     ),
+    "range_not_satisfiable": Status(416, "OUT_OF_RANGE", "Validation", "The byte range is not part of the answer"),
     "unsupported_media": Status(415, "INVALID_ARGUMENT", "Validation", "The body is of a type this path does not read"),
     "overloaded": Status(429, "RESOURCE_EXHAUSTED", "Overloaded", "The queue is full"),
     "unavailable": Status(503, "UNAVAILABLE", "Unhealthy", "The service is not ready"),

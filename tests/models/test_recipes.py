@@ -14,8 +14,9 @@ from models.card import Card
 from models.errors import NotFaithful
 from models.export import export
 from models.families import FAMILIES
-from models.positions import rope
+from models.positions.angles import cos_sin
 from models.positions.learned import positions
+from models.positions.rope import frequencies
 from models.recipe import LayerNorm, Recipe, RMSNorm, Scale, from_json, to_json
 from tests.golden_cases import Case, cases, write_checkpoint, write_tiny_bert
 
@@ -63,9 +64,10 @@ def test_the_reference_is_that_of_transformers(case: Case, tmp_path: Path) -> No
     card = export(write_checkpoint(case, tmp_path / "x"), tmp_path / "out")
     feeds = packed(case, card)
     types = feeds["types"] if "token_type_ids" in case.arrays or card.types == "zeros" else None
-    found = reference.run(card.recipe, case.weights, feeds["ids"], feeds["positions"], types)["input_embeddings"]
-    expected = case.arrays["hidden_states"].reshape(found.shape)
-    np.testing.assert_allclose(found, expected, **case.tolerance["hidden_states"])
+    found = reference.run(card.recipe, case.weights, feeds["ids"], feeds["positions"], types, feeds["mask"])
+    rows = found["input_embeddings"]
+    expected = case.arrays["hidden_states"].reshape(rows.shape)
+    np.testing.assert_allclose(rows, expected, **case.tolerance["hidden_states"])
 
 
 @pytest.mark.parametrize("case", cases("encoder"), ids=str)
@@ -84,9 +86,10 @@ def test_the_whole_encoder_is_that_of_transformers(case: Case, tmp_path: Path) -
 def test_the_rope_graph_is_that_of_transformers(case: Case, tmp_path: Path) -> None:
     card = export(write_checkpoint(case, tmp_path / "x"), tmp_path / "out")
     expected = case.arrays["rope_cos"][0], case.arrays["rope_sin"][0]  # (tokens, rotary_dim), halves repeated
-    found = run(tmp_path / "out", card, "rope", {"positions": np.arange(len(expected[0]))})
-    for name, table in zip(("rope_cos", "rope_sin"), expected, strict=True):
-        np.testing.assert_allclose(found[name], table[:, : found[name].shape[1]], atol=3e-7 + 5e-7 * len(table))
+    graph = card.encodings.ropes.get("full_attention") or card.encodings.ropes["all"]
+    found = run(tmp_path / "out", card, graph.graph, {"positions": np.arange(len(expected[0]))})
+    for found_table, table in zip(found.values(), expected, strict=True):
+        np.testing.assert_allclose(found_table, table[:, : found_table.shape[1]], atol=3e-7 + 5e-7 * len(table))
 
 
 def every_family(folder: Path) -> Iterator[tuple[str, Path]]:
@@ -115,7 +118,7 @@ def test_both_interpreters_agree_over_all_families(tmp_path: Path) -> None:
         }
         for graph, entry in card.graphs.items():
             for output, value in run(tmp_path / "out" / name, card, graph, feeds).items():
-                expected = judge(tmp_path / "out" / name, card, "types" in entry.inputs, feeds)[output]
+                expected = judge(tmp_path / "out" / name, card, entry.inputs, feeds)[output]
                 np.testing.assert_allclose(value, expected, rtol=2e-5, atol=2e-5, err_msg=f"{name} {graph} {output}")
     whole = {
         "whole " + model_type for model_type, family in FAMILIES.items() if family.block and model_type != "camembert"
@@ -123,17 +126,17 @@ def test_both_interpreters_agree_over_all_families(tmp_path: Path) -> None:
     assert seen >= ({*FAMILIES} - {"xlm-roberta"}) | whole
 
 
-def judge(folder: Path, card: Card, typed: bool, feeds: Arrays) -> Arrays:
+def judge(folder: Path, card: Card, reads: tuple[str, ...], feeds: Arrays) -> Arrays:
     weights = safetensors.tensors_of(folder / "weights.safetensors")
-    found: Arrays = dict(
-        reference.run(card.recipe, weights, feeds["ids"], feeds["positions"], feeds["types"] if typed else None)
-    )
+    types, mask = (feeds[name] if name in reads else None for name in ("types", "mask"))
+    found: Arrays = dict(reference.run(card.recipe, weights, feeds["ids"], feeds["positions"], types, mask))
     if card.encoder:
         found["last_hidden_state"] = reference.encode(
             card.encoder, weights, found["input_embeddings"], feeds["mask"], feeds["lengths"]
         )
-    if card.rope:
-        found["rope_cos"], found["rope_sin"] = rope.table(card.rope, feeds["positions"])
+    for table in card.encodings.ropes.values():
+        tables = cos_sin(frequencies(table.rope, "parity"), feeds["positions"])
+        found |= zip(card.graphs[table.graph].outputs, tables, strict=True)
     return found
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from models.card import Card
+from models.encodings import Encodings
 from models.positions.learned import PositionRule
 from service import sequences
 from service.errors import BadInput
@@ -18,8 +19,8 @@ def card(**changes) -> Card:
             name="tiny", family="bert", hidden_size=4, vocab_size=50, max_tokens=8, pad_id=0, type_rows=2,
             types="zeros",
             position=PositionRule("arange", 0, 8), graphs={}, default_output="input_embeddings", recipe=(), encoder=(),
-            weights=None, tokenizer=None, pooling=None, prompts={}, default_prompt=None, rope=None, dtype="float32",
-            parameters=0, bytes=0, flops_per_token={}, flops_per_token_and_key=0, largest_difference={}, tolerance=0,
+            weights=None, tokenizer=None, pooling=None, prompts={}, default_prompt=None,
+            encodings=Encodings(), dtype="float32", parameters=0, bytes=0, flops_per_token={}, flops_per_token_and_key=0, largest_difference={}, tolerance=0,
             files={}, source="", tool="",
         ),
         **changes,

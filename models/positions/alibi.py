@@ -1,0 +1,221 @@
+"""ALiBi: a bias on attention scores that grows with distance, one slope a head. Masks nothing: causality is masks.py's.
+
+The slopes are all that is stored; a form says how they become a bias. A key-only form has one row for all queries:
+under a causal softmax it differs from the symmetric form by a constant a query, which cancels; without one they differ.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from models.errors import BadEncoding
+from models.positions.table import MAX_POSITION, MAX_WIDTH, Arithmetic, Output, Table
+
+MAX_BIAS = 8.0
+Floats = NDArray[Any]
+Steps = Literal["paper", "bloom", "mpt", "falcon"]
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How slopes become a bias for query i and key j.
+
+    formula    for people; K is the key length
+    per_query  one row a query; else one row for all of them
+    reads_mask a padding mask [B, K] renumbers the keys
+    steps      the float32 steps of parity (`_rounded_slopes`)
+    fixed      the only max_bias the library has
+    """
+
+    formula: str
+    steps: Steps
+    per_query: bool = False
+    reads_mask: bool = False
+    fixed: float | None = None
+    notes: tuple[str, ...] = ()
+
+
+_KEY_ONLY = (
+    "a key-only form: it equals the symmetric one only under a causal softmax, and far from its zero float16 and "
+    "bfloat16 cannot tell neighbouring keys apart: keep it in float32"
+)
+FORMS: dict[str, Form] = {
+    "symmetric": Form(
+        "-slope * |i - j|",
+        "paper",
+        per_query=True,
+        notes=("add it to the scores after their 1/sqrt(head_dim)",),
+    ),
+    "bloom": Form(
+        "slope * (cumsum(mask) - 1) * mask, without a mask slope * j",
+        "bloom",
+        reads_mask=True,
+        fixed=MAX_BIAS,
+        notes=(_KEY_ONLY, "add it to the scores after their 1/sqrt(head_dim)"),
+    ),
+    "mpt": Form(
+        "slope * (j - (K - 1))",
+        "mpt",
+        notes=(_KEY_ONLY, "padding does not renumber its keys", "add it to the scores after their softmax_scale"),
+    ),
+    "falcon": Form(
+        "slope * (cumsum(mask) - 1) * mask, without a mask slope * j",
+        "falcon",
+        reads_mask=True,
+        fixed=MAX_BIAS,
+        notes=(
+            _KEY_ONLY,
+            "Falcon divides this bias by sqrt(head_dim): it adds it to the scores before they are scaled",
+            "transformers 5.23 adds Falcon's bias twice in its eager attention and once in sdpa; once is meant",
+            "the published model rounds slopes, key numbers and their products to bfloat16 even in float32; "
+            "only parity does so",
+        ),
+    ),
+}
+
+
+def slopes(
+    heads: int, max_bias: float = MAX_BIAS, arithmetic: Arithmetic = "exact", form: str = "symmetric"
+) -> NDArray[Any]:
+    """The slope of each head.
+
+    heads     1 or more. Heads beyond the largest power of two p take every other slope of 2p heads: not sorted
+    max_bias  the last of p heads has slope 2^-max_bias
+    form      decides the float32 steps of parity; exact slopes are the same in all forms
+    returns   [heads] float64 (exact) or float32 (parity; falcon: bfloat16 values)
+    raises    BadEncoding
+    source    Press et al. 2022, arXiv:2108.12409: 2^(-max_bias (h+1)/p) for h < p, then 2^(-max_bias/2 (2(h-p)+1)/p);
+              parity: the paper's own code (symmetric), transformers 5.23 bloom, mpt, falcon
+    """
+    row = checked_form(form)
+    _count("heads", heads)
+    if not (isinstance(max_bias, int | float) and math.isfinite(max_bias) and max_bias > 0):
+        raise BadEncoding(f"max_bias is {max_bias!r}; it must be a number above 0, usually 8")
+    if arithmetic == "exact":
+        return np.asarray(np.exp2(-_exponents(heads, float(max_bias))))
+    if row.fixed not in (None, max_bias):
+        raise BadEncoding(
+            f"max_bias is {max_bias}; {form} knows {row.fixed} alone: leave it out, or ask for exact arithmetic"
+        )
+    return _rounded_slopes(row.steps, heads, float(max_bias))
+
+
+def _exponents(heads: int, max_bias: float) -> NDArray[np.float64]:
+    power = _power_of_two(heads)
+    first = np.arange(1, power + 1, dtype=np.float64) * (max_bias / power)
+    rest = np.arange(1, 2 * (heads - power), 2, dtype=np.float64) * (max_bias / (2 * power))
+    return np.concatenate([first, rest])
+
+
+def _power_of_two(heads: int) -> int:
+    """The largest that is not above `heads`."""
+    return 1 << (heads.bit_length() - 1)
+
+
+def _rounded_slopes(steps: Steps, heads: int, max_bias: float) -> NDArray[np.float32]:
+    # Powers are taken in float64 and rounded once: within 1 ulp of torch's, and the same on every machine.
+    if steps == "paper":
+        return np.exp2(-_exponents(heads, max_bias)).astype(np.float32)
+    if steps == "mpt":
+        exponents = _exponents(heads, max_bias).astype(np.float32)
+        return np.asarray(np.float32(1) / np.exp2(exponents.astype(np.float64)).astype(np.float32))
+    power = _power_of_two(heads)
+    first, rest = (np.float64(np.float32(2.0 ** -(max_bias / over))) for over in (power, 2 * power))
+    whole = np.concatenate([first ** np.arange(1, power + 1), rest ** np.arange(1, 2 * (heads - power), 2)])
+    return _bfloat16(whole.astype(np.float32)) if steps == "falcon" else whole.astype(np.float32)
+
+
+def _bfloat16(values: Floats) -> NDArray[np.float32]:
+    """float32 values rounded to bfloat16."""
+    return values.astype(np.float32).astype(ml_dtypes.bfloat16).astype(np.float32)
+
+
+def tabulate(
+    heads: int,
+    *,
+    form: str = "symmetric",
+    query_length: int,
+    key_length: int | None = None,
+    past: int = 0,
+    attention_mask: NDArray[np.int64] | None = None,
+    max_bias: float = MAX_BIAS,
+    arithmetic: Arithmetic = "exact",
+) -> Table:
+    """The slopes and the bias of one form.
+
+    query_length    query i stands at position past + i
+    key_length      key j stands at position j; None: past + query_length
+    attention_mask  int64 [B, key_length] of 0 and 1, for the forms that read one
+    returns         outputs `slopes` [heads] and `bias` [B, heads, S, K]; B is 1 without a mask, S is 1 in the
+                    key-only forms
+    raises          BadEncoding
+    """
+    row = checked_form(form, attention_mask is not None)
+    _count("query_length", query_length)
+    if not isinstance(past, int) or not 0 <= past < MAX_POSITION - query_length:
+        raise BadEncoding(f"past is {past!r}; it must be a whole number, 0 or more")
+    keys = past + query_length if key_length is None else key_length
+    _count("key_length", keys)
+    numbered = _key_numbers(form, keys, attention_mask)
+    steep = slopes(heads, max_bias, arithmetic, form)
+    queries = query_length if row.per_query else 1
+    shape = (len(numbered), heads, queries, keys)
+
+    def bias(start: int, stop: int) -> Floats:
+        batch, head, query = np.unravel_index(np.arange(start, stop), shape[:-1])
+        number = -np.abs((query + past)[:, None] - numbered[0]) if row.per_query else numbered[batch]  # [rows, K]
+        return _product(row.steps, steep[head, None], number)
+
+    return Table(
+        "alibi",
+        arithmetic,
+        {"slopes": Output((heads,), lambda start, stop: steep[None][start:stop]), "bias": Output(shape, bias)},
+        {
+            "form": form,
+            "formula": row.formula,
+            "slopes": steep.tolist(),
+            "max_bias": float(max_bias),
+            "past": past,
+        },
+        row.notes,
+    )
+
+
+def _product(steps: Steps, slope: Floats, number: NDArray[np.int64]) -> Floats:
+    """Slopes times key numbers in the arithmetic of the slopes."""
+    if slope.dtype == np.float32 and steps == "falcon":  # torch takes the int64 numbers to bfloat16 too
+        return _bfloat16(slope * _bfloat16(number))
+    return np.asarray(slope * number.astype(slope.dtype))
+
+
+def _key_numbers(form: str, keys: int, mask: NDArray[np.int64] | None) -> NDArray[np.int64]:
+    """What the slope is multiplied with (key-only), or the keys' positions (symmetric): int64 [B, K]."""
+    if mask is None:
+        return np.arange(keys, dtype=np.int64)[None] - (keys - 1 if form == "mpt" else 0)
+    if mask.ndim != 2 or mask.shape[1] != keys or len(mask) == 0:
+        raise BadEncoding(f"attention_mask has shape {list(mask.shape)}; it must be [B, {keys}], B of 1 or more")
+    if not np.isin(mask, (0, 1)).all():
+        raise BadEncoding("attention_mask holds other numbers than 0 and 1")
+    return np.asarray((np.cumsum(mask, axis=1) - 1) * mask)
+
+
+def checked_form(form: str, masked: bool = False) -> Form:
+    """The row of FORMS; raises BadEncoding where there is none, or where it reads no mask and one came."""
+    if form not in FORMS:
+        raise BadEncoding(f"ALiBi form {form!r} is not one of {', '.join(FORMS)}")
+    if masked and not FORMS[form].reads_mask:
+        reading = ", ".join(name for name, row in FORMS.items() if row.reads_mask)
+        raise BadEncoding(
+            f"attention_mask came, but {form} ALiBi reads none: leave padding to the mask of the scores, "
+            f"or take a form that does: {reading}"
+        )
+    return FORMS[form]
+
+
+def _count(name: str, value: Any) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MAX_WIDTH:
+        raise BadEncoding(f"{name} is {value!r}; it must be a whole number from 1 to {MAX_WIDTH}")

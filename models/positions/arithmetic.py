@@ -1,0 +1,121 @@
+"""The two number systems a frequency formula is evaluated in, and what it is given. A formula knows neither system.
+
+exact    decimals of 50 digits: the formula itself, its parameters taken as the float64 values they are
+parity   the steps transformers takes: scalars are Python floats, arrays float32, each step rounded
+"""
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from decimal import Context, Decimal
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.errors import BadScaling
+from models.positions.table import Arithmetic
+
+DIGITS = Context(prec=50)
+PI = Decimal("3.14159265358979323846264338327950288419716939937510582097494")
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """How numbers are made and the functions that Python's operators do not cover.
+
+    number   a parameter as a scalar
+    array    scalars as a 1-D array
+    power    scalar ** array
+    over     scalar / array
+    log      of a scalar
+    pi       as a scalar
+    """
+
+    arithmetic: Arithmetic
+    number: Callable[[float], Any]
+    array: Callable[[Iterable[float]], Array]
+    power: Callable[[Any, Array], Array]
+    over: Callable[[Any, Array], Array]
+    log: Callable[[Any], Any]
+    pi: Any
+
+
+def _decimals(values: Iterable[float]) -> Array:
+    return np.array([Decimal(value) for value in values], dtype=object)
+
+
+def _singles(values: Iterable[float]) -> Array:
+    return np.array(list(values), np.float32)
+
+
+def _single_power(base: float, exponents: Array) -> Array:
+    """float32 pow, correctly rounded: libraries' own differ from each other by up to 2 ulp (torch 2.13, numpy 2.4)."""
+    result: Array = (np.float64(np.float32(base)) ** exponents.astype(np.float64)).astype(np.float32)
+    return result
+
+
+def _single_over(value: float, array: Array) -> Array:
+    result: Array = (np.float32(1.0) / array) * np.float32(value)  # as torch: scalar / tensor multiplies a reciprocal
+    return result
+
+
+EXACT = Numbers(
+    "exact",
+    number=Decimal,
+    array=_decimals,
+    power=lambda base, exponents: np.array([base**exponent for exponent in exponents], dtype=object),
+    over=lambda value, array: value / array,
+    log=lambda value: value.ln(),
+    pi=PI,
+)
+PARITY = Numbers(
+    "parity",
+    number=float,
+    array=_singles,
+    power=_single_power,
+    over=_single_over,
+    log=lambda value: math.log(value),
+    pi=float(PI),
+)
+NUMBERS: dict[str, Numbers] = {"exact": EXACT, "parity": PARITY}
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What every scaling is given beside its own parameters; numbers are the arithmetic's."""
+
+    numbers: Numbers
+    theta: Any
+    rotary_dim: int
+    head_dim: int
+    max_position_embeddings: int | None
+    seq_len: int | None
+
+    def powers(self, theta: Any = None, over: int | None = None, count: int | None = None) -> Array:
+        """theta^(2i/over) for i < count; by default the rope's own theta, rotary_dim and every pair."""
+        pairs = self.rotary_dim // 2 if count is None else count
+        exponents = self.numbers.array(range(0, 2 * pairs, 2)) / self.numbers.number(over or self.rotary_dim)
+        return self.numbers.power(self.theta if theta is None else theta, exponents)
+
+    def plain(self) -> Array:
+        """theta^(-2i/rotary_dim)."""
+        return self.numbers.over(1, self.powers())
+
+    def stretched(self, stretch: Any) -> Array:
+        """Frequencies of theta * stretch^(r/(r-2)): the slowest channel slows by `stretch`, the fastest not at all.
+
+        raises   BadScaling for rotary_dim 2
+        """
+        if self.rotary_dim == 2:
+            raise BadScaling("an NTK stretch needs rotary_dim above 2: its exponent is r/(r-2)")
+        r = self.numbers.number(self.rotary_dim)
+        return self.numbers.over(1, self.powers(self.theta * stretch ** (r / (r - 2))))
+
+    def ratio(self, trained: Any) -> Any:
+        """max_position_embeddings / the trained length, which stands for a missing factor; raises BadScaling."""
+        if self.max_position_embeddings is None:
+            raise BadScaling("needs factor, or max_position_embeddings to derive it from")
+        return self.numbers.number(self.max_position_embeddings) / trained

@@ -1,0 +1,297 @@
+"""Relative positions as bucket numbers: T5 (also MPNet, UMT5, LongT5) and DeBERTa-v2. Attends to nothing.
+
+Near positions have a bucket each, far ones share buckets that widen with the logarithm of the distance. Where the
+logarithm falls on the edge of two buckets, or within float32's reach of it, the two arithmetics may part (ladder.py).
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
+
+from models.errors import BadEncoding
+from models.positions.ladder import Ladder
+from models.positions.table import MAX_WIDTH, Arithmetic, Output, Table, checked_count
+
+Int64s = NDArray[np.int64]
+Bucket = Callable[[Int64s], Int64s]
+
+MAX_BUCKETS = 2**16
+LAYER_NORM_EPS = 1e-7
+_SHOWN = 8
+
+
+def t5_bucket(
+    relative_position: Int64s,
+    *,
+    bidirectional: bool,
+    num_buckets: int = 32,
+    max_distance: int = 128,
+    arithmetic: Arithmetic = "exact",
+) -> Int64s:
+    """The bucket of each relative position.
+
+    relative_position  int64 [...], key - query
+    bidirectional      encoders: the upper half of the buckets is for keys after the query. Decoders: such keys share
+                       bucket 0 with the query's own
+    num_buckets        2 or more; bidirectional: even, 4 or more
+    max_distance       from here on all share the last bucket; more than the buckets of one distance each
+    returns            int64 [...], 0 .. num_buckets - 1
+    raises             BadEncoding
+    source             Raffel et al. 2020, arXiv:1910.10683; transformers 5.23 T5Attention._relative_position_bucket
+    """
+    side = _checked_side(bidirectional, num_buckets, max_distance)
+    single = side // 2  # buckets of one distance each
+    distance = np.abs(relative_position) if bidirectional else np.maximum(-relative_position, 0)
+    distance = np.minimum(distance, max_distance)
+    ladder = Ladder(single, max_distance, side - single)
+    far = single + ladder.climbed(np.maximum(distance, single), np.floor, arithmetic)
+    bucket = np.where(distance < single, distance, np.minimum(far, side - 1))
+    return np.asarray(bucket + side * (relative_position > 0)) if bidirectional else np.asarray(bucket)
+
+
+def _checked_side(bidirectional: bool, num_buckets: int, max_distance: int) -> int:
+    """Buckets of one direction."""
+    checked_count("num_buckets", num_buckets, 4 if bidirectional else 2, MAX_BUCKETS)
+    checked_count("max_distance", max_distance)
+    if bidirectional and num_buckets % 2:
+        raise BadEncoding(
+            f"num_buckets is {num_buckets}; bidirectional buckets come in two halves: send an even number"
+        )
+    side = num_buckets // 2 if bidirectional else num_buckets
+    if max_distance <= side // 2:
+        raise BadEncoding(
+            f"max_distance is {max_distance}; the first {side // 2} distances have a bucket each: send more than that"
+        )
+    return side
+
+
+def deberta_bucket(
+    relative_position: Int64s,
+    *,
+    position_buckets: int,
+    max_relative_positions: int,
+    arithmetic: Arithmetic = "exact",
+) -> Int64s:
+    """The log bucket of each relative position, signed and not yet clamped (see c2p_index).
+
+    relative_position       int64 [...], query - key
+    position_buckets        4 or more; 0 or less: no buckets, relative positions are their own
+    max_relative_positions  more than position_buckets/2 + 1
+    returns                 int64 [...], of the sign of relative_position; grows beyond position_buckets with it
+    raises                  BadEncoding
+    source                  He et al. 2021, arXiv:2111.09543; transformers 5.23 make_log_bucket_position
+    """
+    span_of(position_buckets, max_relative_positions)
+    if position_buckets <= 0:
+        return relative_position
+    middle = position_buckets // 2
+    distance = np.abs(relative_position)
+    ladder = Ladder(middle, max_relative_positions - 1, middle - 1)
+    far = middle + ladder.climbed(np.maximum(distance, middle), np.ceil, arithmetic)
+    return np.asarray(np.where(distance <= middle, relative_position, np.sign(relative_position) * far))
+
+
+def span_of(position_buckets: int, max_relative_positions: int) -> int:
+    """Half the rows of DeBERTa's rel_embeddings; raises BadEncoding if the two do not go together."""
+    checked_count("max_relative_positions", max_relative_positions)
+    if position_buckets <= 0:
+        return max_relative_positions
+    checked_count("position_buckets", position_buckets, 4, MAX_BUCKETS)
+    if max_relative_positions - 1 <= position_buckets // 2:
+        raise BadEncoding(
+            f"max_relative_positions is {max_relative_positions}; with {position_buckets} position_buckets the first "
+            f"{position_buckets // 2} distances have a bucket each: send more than {position_buckets // 2 + 1}"
+        )
+    return position_buckets
+
+
+def c2p_index(bucket: Int64s, span: int) -> Int64s:
+    """The row of rel_embeddings [2 span, d] that a bucket reads: bucket + span, clamped to 0 .. 2 span - 1."""
+    return np.asarray(np.clip(bucket + span, 0, 2 * span - 1))
+
+
+def tabulate_t5(
+    query_length: int,
+    key_length: int | None = None,
+    *,
+    past: int = 0,
+    bidirectional: bool,
+    num_buckets: int = 32,
+    max_distance: int = 128,
+    weights: NDArray[Any] | None = None,
+    arithmetic: Arithmetic = "exact",
+) -> Table:
+    """The bucket of each query and key, and with a model's learned table the whole bias.
+
+    query_length  query i stands at past + i
+    key_length    key j stands at j; None: past + query_length, and not less
+    weights       [num_buckets, heads]: relative_attention_bias.weight
+    returns       outputs `bucket` int64 [S, K]; with weights `bias` [1, heads, S, K]
+    raises        BadEncoding
+    """
+    checked_count("query_length", query_length)
+    checked_count("past", past, 0, MAX_WIDTH - query_length)
+    keys = checked_count("key_length", past + query_length if key_length is None else key_length)
+    if keys < past + query_length:
+        raise BadEncoding(f"key_length is {keys}; past and query_length make {past + query_length}: send at least that")
+
+    def bucket(relative_position: Int64s, how: Arithmetic = arithmetic) -> Int64s:
+        return t5_bucket(
+            relative_position,
+            bidirectional=bidirectional,
+            num_buckets=num_buckets,
+            max_distance=max_distance,
+            arithmetic=how,
+        )
+
+    # [t] holds the bucket of key - query = t - last: every row of the table is a piece of it
+    strip = bucket(np.arange(keys + query_length - 1, dtype=np.int64) - (past + query_length - 1))
+    outputs = {"bucket": _banded(strip, query_length, keys)}
+    notes = _disagreement(bucket, max_distance)
+    if weights is not None:
+        outputs["bias"] = _bias(strip, query_length, keys, _checked_weights(weights, num_buckets, "heads", arithmetic))
+        notes += ("the bias is added to the scores; T5 itself does not divide them by sqrt(head_dim)",)
+    facts = {
+        "formula": "n < m: n, else m + floor(ln(n/m) / ln(max_distance/m) * (b - m)) up to b - 1; b buckets a "
+        "direction, m = b // 2, n = " + ("|j - i|, plus b if j > i" if bidirectional else "max(i - j, 0)"),
+        "relative_position": "key - query",
+        "bidirectional": bidirectional,
+        "num_buckets": num_buckets,
+        "max_distance": max_distance,
+        "past": past,
+    }
+    return Table("t5", arithmetic, outputs, facts, notes)
+
+
+def tabulate_deberta(
+    query_length: int,
+    key_length: int | None = None,
+    *,
+    position_buckets: int = 256,
+    max_relative_positions: int = -1,
+    max_position_embeddings: int | None = None,
+    weights: NDArray[Any] | None = None,
+    norm: tuple[NDArray[Any], NDArray[Any]] | None = None,
+    norm_eps: float = LAYER_NORM_EPS,
+    arithmetic: Arithmetic = "exact",
+) -> Table:
+    """The bucket of each query and key, the rows of rel_embeddings they read, and that table where a model gives it.
+
+    key_length               None: query_length
+    max_relative_positions   below 1: max_position_embeddings, which is then required
+    weights                  [2 span, d]: rel_embeddings.weight; span is position_buckets, without buckets
+                             max_relative_positions
+    norm                     weight [d] and bias [d] of encoder.LayerNorm, where norm_rel_ebd says layer_norm
+    returns                  outputs int64 `bucket` [S, K]; `c2p` [S, K] and `p2c` [K, S], the row of rel_embeddings a
+                             score against all rows is gathered at; with weights `rel_embeddings` [2 span, d]
+    raises                   BadEncoding
+    source                   transformers 5.23 DisentangledSelfAttention.disentangled_attention_bias
+    """
+    checked_count("query_length", query_length)
+    keys = query_length if key_length is None else checked_count("key_length", key_length)
+    reach = _reach(max_relative_positions, max_position_embeddings)
+    span = span_of(position_buckets, reach)
+
+    def bucket(relative_position: Int64s, how: Arithmetic = arithmetic) -> Int64s:
+        return deberta_bucket(
+            relative_position, position_buckets=position_buckets, max_relative_positions=reach, arithmetic=how
+        )
+
+    strip = bucket(query_length - 1 - np.arange(keys + query_length - 1, dtype=np.int64))  # of query - key
+    rows = c2p_index(strip, span)
+    outputs = {
+        "bucket": _banded(strip, query_length, keys),
+        "c2p": _banded(rows, query_length, keys),
+        "p2c": _banded(rows[::-1], keys, query_length),
+    }
+    if weights is not None:
+        outputs["rel_embeddings"] = _rel_embeddings(
+            _checked_weights(weights, 2 * span, "hidden_size", arithmetic), norm, norm_eps
+        )
+    facts = {
+        "formula": "|r| <= m: r, else sign(r) * (m + ceil(ln(|r|/m) / ln((max_relative_positions - 1)/m) * (m - 1))); "
+        "m = position_buckets // 2, r = i - j"
+        if position_buckets > 0
+        else "r = i - j",
+        "relative_position": "query - key",
+        "position_buckets": position_buckets,
+        "max_relative_positions": reach,
+        "span": span,
+        "rel_embeddings_norm": "layer_norm" if norm else None,
+    }
+    return Table("deberta", arithmetic, outputs, facts, _disagreement(bucket, reach))
+
+
+def _reach(max_relative_positions: int, max_position_embeddings: int | None) -> int:
+    if max_relative_positions >= 1:
+        return checked_count("max_relative_positions", max_relative_positions)
+    if max_position_embeddings is None:
+        raise BadEncoding(
+            f"max_relative_positions is {max_relative_positions}, that is max_position_embeddings: send that as well"
+        )
+    return checked_count("max_position_embeddings", max_position_embeddings)
+
+
+def _band(strip: NDArray[Any], rows: int, columns: int, start: int, stop: int) -> NDArray[Any]:
+    """Rows [start, stop) of a table that depends on column - row alone: row i is strip[rows - 1 - i :][:columns].
+
+    returns  [stop - start, columns], a read-only view
+    """
+    return sliding_window_view(strip[rows - stop : rows - 1 - start + columns], columns)[::-1]
+
+
+def _banded(strip: Int64s, rows: int, columns: int) -> Output:
+    return Output((rows, columns), lambda start, stop: _band(strip, rows, columns, start, stop), "int64")
+
+
+def _bias(strip: Int64s, queries: int, keys: int, weights: NDArray[Any]) -> Output:
+    """The learned value of each head, query and key; a row is one (head, query)."""
+
+    def block(start: int, stop: int) -> NDArray[Any]:
+        found = np.empty((stop - start, keys), weights.dtype)
+        for head in range(start // queries, (stop - 1) // queries + 1):
+            first, last = max(start - head * queries, 0), min(stop - head * queries, queries)  # this head's queries
+            part = strip[queries - last : queries - 1 - first + keys]
+            below = head * queries - start
+            found[below + first : below + last] = _band(weights[:, head][part], last - first, keys, 0, last - first)
+        return found
+
+    return Output((1, weights.shape[1], queries, keys), block)
+
+
+def _checked_weights(weights: NDArray[Any], rows: int, what: str, arithmetic: Arithmetic) -> NDArray[Any]:
+    if weights.ndim != 2 or len(weights) != rows or weights.shape[1] == 0:
+        raise BadEncoding(f"weights have shape {list(weights.shape)}; they must be [{rows}, {what}]")
+    return weights.astype(np.float64 if arithmetic == "exact" else np.float32)
+
+
+def _rel_embeddings(
+    weights: NDArray[Any],
+    norm: tuple[NDArray[Any], NDArray[Any]] | None,
+    norm_eps: float,
+) -> Output:
+    """The table as attention reads it, layer-normed in float64 where there is a norm."""
+
+    def block(start: int, stop: int) -> NDArray[Any]:
+        rows = weights[start:stop]
+        if norm is None:
+            return rows
+        wide = rows.astype(np.float64)
+        centred = wide - wide.mean(axis=1, keepdims=True)
+        scale = np.sqrt((centred * centred).mean(axis=1, keepdims=True) + norm_eps)
+        return np.asarray((centred / scale * norm[0] + norm[1]).astype(rows.dtype))
+
+    return Output(weights.shape, block)
+
+
+def _disagreement(bucket: Callable[..., Int64s], farthest: int) -> tuple[str, ...]:
+    """A note of the distances that exact and parity put into different buckets."""
+    behind = -np.arange(farthest + 1, dtype=np.int64)
+    apart = np.flatnonzero(bucket(behind, "exact") != bucket(behind, "parity")).tolist()
+    if not apart:
+        return ()
+    shown = ", ".join(map(str, apart[:_SHOWN])) + (f" and {len(apart) - _SHOWN} more" if len(apart) > _SHOWN else "")
+    return (f"distance {shown}: so near the edge of two buckets that exact and parity (float32) choose different ones",)

@@ -1,0 +1,285 @@
+"""Which keys a query may see: causal, padding, sliding, chunked and packed, combined by AND and emitted once.
+
+Every rule but padding lets a query see one run of neighbouring keys, and runs cut with runs are runs: so a mask is the
+first and last key of each query, and the padding. Masks two at once are not added here, nor should they be: the sum of
+two lowest values overflows to -inf.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from models.errors import BadEncoding
+from models.positions.table import DTYPES, MAX_WIDTH, Arithmetic, Output, Table, checked_count
+
+Int64s = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+Form = Literal["additive", "boolean"]
+Fill = Literal["min", "inf"]
+
+FORMS = ("additive", "boolean")
+FILLS = ("min", "inf")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rules:
+    """All that decides one mask. Key j stands at j, query i at past + i, both in the row they belong to.
+
+    padding  bool [B, K], or None: no pads
+    left     int64 [B], pads before the first real key: chunks are counted from it
+    group    (first, last) int64 [B, K]: the run of keys of one packed sequence, and of one chunk of it, around each key
+    """
+
+    queries: int
+    keys: int
+    past: int
+    causal: bool
+    window: int | None
+    chunk: int | None
+    padding: Bools | None
+    left: Int64s
+    group: tuple[Int64s, Int64s] | None
+
+    @property
+    def batch(self) -> int:
+        """Rows of the batch; 1 where neither padding nor packing tells them apart."""
+        return len(self.left)
+
+    @property
+    def near(self) -> bool:
+        """Whether a query must be one of the keys; else keys may be another sequence's (cross-attention)."""
+        return self.causal or self.window is not None or self.chunk is not None or self.group is not None
+
+    def runs(self, row: Int64s) -> tuple[Int64s, Int64s]:
+        """First and last key, pads not counted out, that the queries of rows (b, i) of the mask may see."""
+        batch, query = row // self.queries, row % self.queries + self.past
+        first, last = np.zeros_like(row), np.full_like(row, self.keys - 1)
+        if self.causal:
+            last = np.minimum(last, query)
+        if self.window is not None:
+            first = np.maximum(first, query - self.window + self.causal)
+            last = np.minimum(last, query if self.causal else query + self.window)
+        if self.group is not None:
+            first, last = np.maximum(first, self.group[0][batch, query]), np.minimum(last, self.group[1][batch, query])
+        elif self.chunk is not None:
+            chunk = query - (query - self.left[batch]) % self.chunk  # its first key
+            first, last = np.maximum(first, chunk), np.minimum(last, chunk + self.chunk - 1)
+        return first, last
+
+    def seen(self, start: int, stop: int) -> Bools:
+        """Rows [start, stop) of the boolean mask, [stop - start, K]."""
+        row = np.arange(start, stop, dtype=np.int64)
+        first, last = self.runs(row)
+        key = np.arange(self.keys, dtype=np.int64)
+        found = key >= first[:, None]
+        found &= key <= last[:, None]
+        if self.padding is not None:
+            found &= self.padding[row // self.queries]
+        return found
+
+    def blind(self) -> int:
+        """How many queries see no key at all."""
+        if self.padding is None:
+            return 0
+        if not self.near:
+            return self.queries * int(np.count_nonzero(~self.padding.any(axis=1)))
+        real = np.zeros((self.batch, self.keys + 1), np.int64)
+        np.cumsum(self.padding, axis=1, out=real[:, 1:])
+        row = np.arange(self.batch * self.queries, dtype=np.int64)
+        first, last = self.runs(row)
+        batch = row // self.queries
+        return int(np.count_nonzero(real[batch, last + 1] == real[batch, first]))
+
+
+def rules(
+    query_length: int,
+    key_length: int | None = None,
+    *,
+    past: int = 0,
+    causal: bool = True,
+    window: int | None = None,
+    chunk: int | None = None,
+    attention_mask: NDArray[Any] | None = None,
+    position_ids: NDArray[Any] | None = None,
+) -> Rules:
+    """The rules of one mask, checked; parameters as in `tabulate`."""
+    checked_count("query_length", query_length)
+    checked_count("past", past, 0, MAX_WIDTH - query_length)
+    given = {"attention_mask": attention_mask, "position_ids": position_ids}
+    rows = {name: _checked_rows(name, array) for name, array in given.items() if array is not None}
+    keys = _key_length(query_length, key_length, past, rows)
+    for name, size in (("window", window), ("chunk", chunk)):
+        if size is not None:
+            checked_count(name, size)
+    padding = _padding(rows.get("attention_mask"))
+    left = np.zeros(max([len(each) for each in rows.values()], default=1), np.int64)
+    if padding is not None:
+        left = np.where(padding.any(axis=1), padding.argmax(axis=1), keys).astype(np.int64)
+    group = _groups(rows["position_ids"], chunk) if "position_ids" in rows else None
+    found = Rules(query_length, keys, past, causal, window, chunk, padding, left, group)
+    if found.near and keys < past + query_length:
+        raise BadEncoding(
+            f"key_length is {keys}; past and query_length make {past + query_length}: send at least that, or, for "
+            "cross-attention, causal = false and no window, chunk or position_ids"
+        )
+    return found
+
+
+def _checked_rows(name: str, array: NDArray[Any]) -> NDArray[Any]:
+    if array.ndim != 2 or 0 in array.shape or array.dtype.kind not in "bui":
+        raise BadEncoding(f"{name} is {array.dtype} {list(array.shape)}; it must be whole numbers [batch, key_length]")
+    return array
+
+
+def _key_length(query_length: int, key_length: int | None, past: int, rows: dict[str, NDArray[Any]]) -> int:
+    shapes = {name: array.shape for name, array in rows.items()}
+    keys = key_length
+    if keys is None:
+        keys = next((shape[1] for shape in shapes.values()), past + query_length)
+    checked_count("key_length", keys)
+    for name, shape in shapes.items():
+        if shape[1] != keys:
+            raise BadEncoding(f"{name} has {shape[1]} keys; key_length is {keys}: send one number for each key")
+    if len({shape[0] for shape in shapes.values()}) > 1:
+        sizes = " and ".join(f"{name} {shape[0]}" for name, shape in shapes.items())
+        raise BadEncoding(f"rows of the batch: {sizes}; send as many of one as of the other")
+    return keys
+
+
+def _padding(attention_mask: NDArray[Any] | None) -> Bools | None:
+    if attention_mask is None:
+        return None
+    if not ((attention_mask == 0) | (attention_mask == 1)).all():
+        raise BadEncoding("attention_mask holds other numbers than 0 (pad) and 1 (token)")
+    return attention_mask.astype(np.bool_)
+
+
+def _groups(position_ids: Int64s, chunk: int | None) -> tuple[Int64s, Int64s]:
+    """The first and last key of the run around each key: a new one wherever positions do not go up by one."""
+    starts = np.ones(position_ids.shape, np.bool_)
+    starts[:, 1:] = np.diff(position_ids.astype(np.int64)) != 1
+    if chunk is not None:
+        starts[:, 1:] |= np.diff(position_ids.astype(np.int64) // chunk) != 0
+    key = np.arange(position_ids.shape[1], dtype=np.int64)
+    ends = np.ones_like(starts)
+    ends[:, :-1] = starts[:, 1:]
+    first = np.maximum.accumulate(np.where(starts, key, 0), axis=1)
+    last = np.minimum.accumulate(np.where(ends, key, len(key))[:, ::-1], axis=1)[:, ::-1]
+    return first, last
+
+
+def allowed(query_length: int, key_length: int | None = None, **parameters: Any) -> Bools:
+    """The whole boolean mask [B, 1, S, K], true where a query may see a key. For masks known to be small.
+
+    parameters  past, causal, window, chunk, attention_mask and position_ids, as in `tabulate`
+    """
+    found = rules(query_length, key_length, **parameters)
+    return found.seen(0, found.batch * found.queries).reshape(found.batch, 1, found.queries, found.keys)
+
+
+def lowest(dtype: str) -> float:
+    """The finite minimum of one of table.DTYPES: what transformers' eager attention adds for a key not to be seen."""
+    if dtype not in DTYPES:
+        raise BadEncoding(f"dtype {dtype!r} is not one of {', '.join(DTYPES)}")
+    return float(ml_dtypes.finfo(DTYPES[dtype]).min)  # type: ignore[no-untyped-call]
+
+
+def tabulate(
+    query_length: int,
+    key_length: int | None = None,
+    *,
+    past: int = 0,
+    causal: bool = True,
+    window: int | None = None,
+    chunk: int | None = None,
+    attention_mask: NDArray[Any] | None = None,
+    position_ids: NDArray[Any] | None = None,
+    form: Form = "additive",
+    fill: Fill = "min",
+    dtype: str = "float32",
+    arithmetic: Arithmetic = "exact",
+) -> Table:
+    """One mask of all the rules that are given.
+
+    query_length    query i stands at past + i
+    key_length      key j stands at j; None: that of attention_mask or position_ids, else past + query_length
+    causal          j <= i
+    window          causal: `window` keys with the query's own; not causal: |i - j| <= window, so 2 window + 1
+    chunk           keys of the query's own chunk, counted from the first real key or, where given, by position_ids
+    attention_mask  [B, K] of 0 (pad) and 1: pads are seen by nobody
+    position_ids    [B, K]: rows of packed sequences; where they do not go up by one a new sequence begins
+    form            additive: 0 where seen, elsewhere `fill`. boolean: true where seen
+    fill            min: the lowest finite value of `dtype`. inf: -inf
+    dtype           what the additive mask is to be sent in; in a narrower one its lowest value would overflow to -inf
+    returns         output `mask` [B, 1, S, K]; B is 1 without attention_mask and position_ids
+    raises          BadEncoding
+    source          transformers 5.23 masking_utils: create_causal_mask, create_sliding_window_causal_mask,
+                    create_chunked_causal_mask, create_bidirectional_mask, create_bidirectional_sliding_window_mask
+    """
+    for name, value, known in (("form", form, FORMS), ("fill", fill, FILLS)):
+        if value not in known:
+            raise BadEncoding(f"{name} {value!r} is not one of {', '.join(known)}")
+    least = lowest(dtype) if fill == "min" else -np.inf
+    found = rules(
+        query_length,
+        key_length,
+        past=past,
+        causal=causal,
+        window=window,
+        chunk=chunk,
+        attention_mask=attention_mask,
+        position_ids=position_ids,
+    )
+    blind = found.blind()
+    facts = {
+        "formula": _formula(found),
+        "past": past,
+        "form": form,
+        "masked": False if form == "boolean" else "-inf" if fill == "inf" else least,
+        "dtype": "bool" if form == "boolean" else dtype,
+        "queries_that_see_nothing": blind,
+    }
+    shape = (found.batch, 1, found.queries, found.keys)
+    mask = Output(shape, found.seen, "bool") if form == "boolean" else Output(shape, _additive(found, least, dtype))
+    return Table("mask", arithmetic, {"mask": mask}, facts, _notes(found, position_ids, blind, form, fill))
+
+
+def _additive(found: Rules, least: float, dtype: str) -> Callable[[int, int], NDArray[Any]]:
+    number = np.float64 if dtype == "float64" else np.float32  # holds the lowest value of every other dtype exactly
+    return lambda start, stop: np.where(found.seen(start, stop), number(0), number(least))
+
+
+def _formula(found: Rules) -> str:
+    terms = {
+        "j <= i": found.causal,
+        f"j > i - {found.window}": found.causal and found.window,
+        f"|i - j| <= {found.window}": not found.causal and found.window,
+        "sequence[b, j] == sequence[b, i]": found.group,
+        f"position_ids[b, j] // {found.chunk} == position_ids[b, i] // {found.chunk}": found.group and found.chunk,
+        f"(j - left[b]) // {found.chunk} == (i - left[b]) // {found.chunk}": not found.group and found.chunk,
+        "attention_mask[b, j]": found.padding is not None,
+    }
+    return " and ".join(term for term, holds in terms.items() if holds) or "all"
+
+
+def _notes(found: Rules, position_ids: NDArray[Any] | None, blind: int, form: str, fill: str) -> tuple[str, ...]:
+    notes = []
+    if blind:
+        nan = form == "boolean" or fill == "inf"
+        outcome = "gives NaN there" if nan else "spreads evenly over all keys there, pads too"
+        notes.append(f"queries that see no key: {blind}; softmax {outcome}: leave their outputs out")
+    if found.window is not None and not found.causal:
+        notes.append("a window without causal counts both sides: 2 * window + 1 keys; with causal it is `window` keys")
+    if position_ids is not None and (found.padding is not None or found.past):
+        notes.append(
+            "transformers 5.23 looks for packed sequences only without attention_mask and cache; here all hold"
+        )
+    if position_ids is not None and found.chunk and (position_ids[:, 0] != 0).any():
+        notes.append(
+            "chunks follow position_ids; transformers 5.23 counts them from the row's start if no row is packed"
+        )
+    return tuple(notes)

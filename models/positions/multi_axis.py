@@ -1,0 +1,200 @@
+"""RoPE over more than one axis, and M-RoPE: how text models turn with time, height and width. Rotates nothing.
+
+Each column of such a table is one frequency turning with one axis. Which, is data: a row of AXES (or of axial.AXIAL).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.errors import BadEncoding
+from models.positions.angles import cos_sin
+from models.positions.rope import Frequencies, Rope, frequencies, remarks
+from models.positions.rope_table import WIDTHS, Width, facts_of
+from models.positions.rotation import duplicate
+from models.positions.table import Arithmetic, Output, Table, checked_positions
+
+Array = NDArray[Any]
+Int64s = NDArray[np.int64]
+Columns = Callable[[int, int], tuple[Array, Array]]
+TIME, HEIGHT, WIDTH = range(3)
+NAMES = ("time", "height", "width")
+
+
+@dataclass(frozen=True, slots=True)
+class Axes:
+    """A way to share the frequencies of M-RoPE among the axes (0 time, 1 height, 2 width).
+
+    owners    sections -> the axis of each frequency, (r/2,); a frequency keeps its own index
+    order     which axis each of the three sections belongs to
+    sections  what the models were trained with
+    layout    how the rotation pairs channels
+    """
+
+    owners: Callable[[Sequence[int]], Int64s]
+    order: tuple[int, int, int]
+    sections: tuple[int, int, int]
+    layout: str
+    users: str
+
+
+def _chunked(sections: Sequence[int]) -> Int64s:
+    return np.repeat(np.arange(3), sections)
+
+
+def _interleaved(sections: Sequence[int]) -> Int64s:
+    owners = np.full(sum(sections), TIME, np.int64)
+    for axis in (HEIGHT, WIDTH):
+        owners[axis : 3 * sections[axis] : 3] = axis
+    return owners
+
+
+def _ernie(sections: Sequence[int]) -> Int64s:
+    height, width, time = sections
+    if height != width:
+        raise BadEncoding(
+            f"ernie sections are height, width, time and the first two alternate: {height} is not {width}"
+        )
+    return np.concatenate([np.tile([HEIGHT, WIDTH], height), np.full(time, TIME)])
+
+
+AXES: dict[str, Axes] = {
+    "chunked": Axes(_chunked, (TIME, HEIGHT, WIDTH), (16, 24, 24), "half", "qwen2_vl, qwen2_5_vl"),
+    "interleaved": Axes(_interleaved, (TIME, HEIGHT, WIDTH), (24, 20, 20), "half", "qwen3_vl, qwen3_5"),
+    "ernie": Axes(_ernie, (HEIGHT, WIDTH, TIME), (22, 22, 20), "interleaved", "ernie4_5_vl_moe"),
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """The columns of a table that turn with one axis: where they are, and their frequencies."""
+
+    axis: int
+    columns: Int64s
+    found: Frequencies
+
+
+def mrope_parts(found: Frequencies, sections: Sequence[int] | None, axes: str) -> tuple[Part, ...]:
+    """The columns of an M-RoPE table by axis; raises BadEncoding for sections that do not fit."""
+    row = axes_named(axes)
+    pairs = len(found.inverse_frequency)
+    sections = row.sections if sections is None else tuple(sections)
+    if len(sections) != 3 or min(sections) < 0 or sum(sections) != pairs:
+        order = ", ".join(NAMES[axis] for axis in row.order)
+        raise BadEncoding(
+            f"sections are {list(sections)}; {axes} M-RoPE needs three ({order}) that sum to rotary_dim/2 = {pairs}"
+        )
+    owners = row.owners(sections)
+    return tuple(
+        Part(axis, mine, subset(found, mine)) for axis in range(3) if len(mine := np.flatnonzero(owners == axis))
+    )
+
+
+def axes_named(name: str) -> Axes:
+    """A row of AXES; raises BadEncoding that names the known."""
+    if name not in AXES:
+        raise BadEncoding(f"M-RoPE axes {name!r} are not one of {', '.join(AXES)}")
+    return AXES[name]
+
+
+def subset(found: Frequencies, columns: Int64s) -> Frequencies:
+    """Some of the frequencies, in the order of `columns`."""
+    return Frequencies(
+        found.inverse_frequency[columns], found.residue[columns], found.attention_factor, found.arithmetic
+    )
+
+
+def multi_axis_cos_sin(parts: Sequence[Part], positions: Int64s) -> tuple[Array, Array]:
+    """cos and sin of several axes.
+
+    positions  int64 [axes, ...], 0 or more
+    returns    [..., r/2] each: float64 (exact) or float32 (parity)
+    """
+    width = sum(len(part.columns) for part in parts)
+    dtype = np.float64 if parts[0].found.arithmetic == "exact" else np.float32
+    cos, sin = (np.empty((*positions.shape[1:], width), dtype) for _ in range(2))
+    for part in parts:
+        cos[..., part.columns], sin[..., part.columns] = cos_sin(part.found, positions[part.axis])
+    return cos, sin
+
+
+def tabulate_mrope(
+    rope: Rope,
+    positions: Int64s,
+    *,
+    sections: Sequence[int] | None = None,
+    axes: str = "chunked",
+    arithmetic: Arithmetic = "exact",
+    seq_len: int | None = None,
+    table: Width = "single",
+) -> Table:
+    """M-RoPE's cos and sin, both times the attention factor.
+
+    positions  int64 [3, N] or [3, B, S]: time, height, width
+    sections   how many frequencies each axis gets, in the order of the axes' row; None: the row's own
+    axes       a row of AXES
+    table      single: [..., r/2], a value a pair. duplicated: [..., r], as the row's layout pairs channels
+    raises     BadEncoding, BadScaling
+    source     transformers 5.23 Qwen2VL-, Qwen3VLText- and Ernie4_5_VLMoeTextRotaryEmbedding
+    """
+    found = frequencies(rope, arithmetic, seq_len)
+    parts = mrope_parts(found, sections, axes)
+    row = axes_named(axes)
+    if positions.ndim < 2 or positions.shape[0] != 3:
+        raise BadEncoding(f"positions are {list(positions.shape)}; M-RoPE needs [3, tokens]: time, height, width")
+    flat = positions.reshape(3, -1)
+    checked_positions(flat.ravel())
+    facts = facts_of(rope, found) | column_facts(parts, NAMES) | {"axes": axes, "layout": row.layout, "table": table}
+    facts |= {"sections": list(row.sections if sections is None else sections), "seq_len": seq_len}
+    outputs = cos_sin_outputs(
+        lambda start, stop: multi_axis_cos_sin(parts, flat[:, start:stop]),
+        positions.shape[1:],
+        parts,
+        row.layout,
+        table,
+    )
+    return Table("mrope", arithmetic, outputs, facts, (*_shortfalls(parts, facts["sections"], row), *remarks(rope)))
+
+
+def _shortfalls(parts: Sequence[Part], sections: Sequence[int], row: Axes) -> tuple[str, ...]:
+    given = {part.axis: len(part.columns) for part in parts}
+    return tuple(
+        f"sections name {count} frequencies for {NAMES[axis]}; the pattern gives it {given.get(axis, 0)}, as in "
+        "transformers 5.23, which does not check"
+        for axis, count in zip(row.order, sections, strict=True)
+        if given.get(axis, 0) != count
+    )
+
+
+def column_facts(parts: Sequence[Part], names: Sequence[str]) -> dict[str, Any]:
+    """Per column of a single-width table: its frequency and its axis."""
+    width = sum(len(part.columns) for part in parts)
+    inverse_frequency, axis = np.empty(width), np.empty(width, np.int64)
+    for part in parts:
+        inverse_frequency[part.columns], axis[part.columns] = part.found.inverse_frequency, part.axis
+    return {
+        "inverse_frequency": inverse_frequency.tolist(),
+        "axis": [names[index] for index in axis.tolist()],
+        "attention_factor": parts[0].found.attention_factor,
+    }
+
+
+def cos_sin_outputs(
+    both: Columns, shape: Sequence[int], parts: Sequence[Part], layout: str, table: Width
+) -> dict[str, Output]:
+    """The outputs cos and sin of rows that `both` gives in single width; raises BadEncoding for an unknown width."""
+    if table not in WIDTHS:
+        raise BadEncoding(f"table {table!r} is not one of {', '.join(WIDTHS)}")
+    pairs = sum(len(part.columns) for part in parts)
+
+    def output(which: int) -> Output:
+        def block(start: int, stop: int) -> Array:
+            values = both(start, stop)[which]
+            return values if table == "single" else duplicate(values, layout)
+
+        return Output((*shape, pairs if table == "single" else 2 * pairs), block)
+
+    return {"cos": output(0), "sin": output(1)}

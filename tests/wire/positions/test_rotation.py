@@ -1,0 +1,161 @@
+"""q and k turned, and weights converted, over HTTP: against transformers' golden tensors and the laws of rotations."""
+
+import base64
+from typing import Any
+
+import httpx
+import ml_dtypes
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from safetensors.numpy import load, save
+
+from tests.golden_cases import Case, case, cases
+from tests.served import Served
+
+Array = NDArray[Any]
+SKIPPED = {"half_skip_prefix": ("half", 2)}  # DINOv3: CLS and a register go first, unrotated
+SAFETENSORS = "application/vnd.safetensors"
+
+
+def parameters(golden: Case) -> dict[str, Any]:
+    layout, skip = SKIPPED.get(golden.params["variant"], (golden.params["variant"], 0))
+    return {
+        "theta": golden.params["rope_theta"],
+        "rotary_dim": golden.params["rotary_dim"],
+        "head_dim": golden.params["head_dim"],
+        "layout": layout,
+        "skip": skip,
+        "arithmetic": "parity",
+        "positions": golden.arrays["positions"][skip:].tolist(),
+    }
+
+
+def tensors(golden: Case) -> dict[str, Any]:
+    return {name: golden.arrays[name].tolist() for name in "qk"}
+
+
+def rotate(served: Served, body: dict[str, Any], path: str = "/positions/rope/rotate") -> httpx.Response:
+    return served.http.post(path, json=body)
+
+
+def as_bytes(array: Array, dtype: str) -> dict[str, Any]:
+    return {"dtype": dtype, "shape": array.shape, "data": base64.b64encode(array.tobytes()).decode()}
+
+
+@pytest.mark.parametrize("golden", cases("rope_apply"), ids=repr)
+def test_q_and_k_turn_as_in_transformers(served: Served, golden: Case) -> None:
+    document = rotate(served, parameters(golden) | tensors(golden)).raise_for_status().json()
+    assert (document["arithmetic"], document["layout"]) == ("parity", parameters(golden)["layout"])
+    for name in "qk":
+        turned = np.array(document[name], np.float32)
+        np.testing.assert_allclose(turned, golden.arrays[f"{name}_out"], rtol=0, **golden.tolerance[f"{name}_out"])
+
+
+@pytest.mark.parametrize("golden", cases("rope_apply"), ids=repr)
+def test_what_is_turned_and_turned_back_is_what_it_was(served: Served, golden: Case) -> None:
+    forth = rotate(served, parameters(golden) | tensors(golden) | {"arithmetic": "exact"}).raise_for_status().json()
+    turned = {name: forth[name] for name in "qk"}
+    back = rotate(served, parameters(golden) | turned | {"arithmetic": "exact", "inverse": True}).json()
+    for name in "qk":
+        np.testing.assert_allclose(back[name], golden.arrays[name], rtol=0, atol=1e-6)
+
+
+def test_bfloat16_bytes_turn_as_in_transformers_and_keep_their_dtype(served: Served) -> None:
+    golden = case("apply_half_llama_bf16")
+    body = {name: as_bytes(golden.arrays[name].astype(ml_dtypes.bfloat16), "bfloat16") for name in "qk"}
+    answer = rotate(served, parameters(golden) | body | {"encoding_format": "base64"}).raise_for_status().json()
+    for name in "qk":
+        turned = np.frombuffer(base64.b64decode(answer[name]["data"]), ml_dtypes.bfloat16)
+        assert answer[name]["dtype"] == "bfloat16"
+        assert answer[name]["shape"] == list(golden.arrays[name].shape)
+        np.testing.assert_array_equal(turned.astype(np.float32), golden.arrays[f"{name}_out"].ravel())
+
+
+@pytest.mark.parametrize("golden", cases("rope_apply"), ids=repr)
+def test_safetensors_go_in_and_come_out(served: Served, golden: Case) -> None:
+    asked = parameters(golden)
+    metadata = {name: str(value) for name, value in asked.items() if name != "positions"}
+    metadata["positions"] = ",".join(map(str, asked["positions"]))
+    body = save({name: golden.arrays[name] for name in "qk"}, metadata)
+    headers = {"content-type": SAFETENSORS, "accept": SAFETENSORS}
+    answer = served.http.post("/positions/rope/rotate", content=body, headers=headers).raise_for_status()
+    found = load(answer.content)
+    for name in "qk":
+        np.testing.assert_allclose(found[name], golden.arrays[f"{name}_out"], rtol=0, **golden.tolerance[f"{name}_out"])
+
+
+def test_a_models_own_rotation_is_that_of_its_config(served: Served) -> None:
+    q = np.random.default_rng(1).normal(size=(2, 5, 8)).tolist()
+    config = case("input_llama").config
+    own = rotate(served, {"q": q, "start": 3}, "/models/llama/rope/rotate").raise_for_status().json()
+    same = rotate(served, {"q": q, "start": 3, "config": config, "arithmetic": "parity"}).raise_for_status().json()
+    assert own["q"] == same["q"]
+    assert (own["model"], own["arithmetic"]) == ("llama", "parity")
+
+
+def test_scores_depend_on_the_distance_alone(served: Served) -> None:
+    one = np.random.default_rng(2).normal(size=(1, 16))
+    body = {"q": np.repeat(one, 9, axis=0).tolist(), "head_dim": 16, "dtype": "float64", "start": 1_000_000}
+    turned = np.array(rotate(served, body).raise_for_status().json()["q"])
+    scores = turned @ turned.T
+    for distance in range(1, 9):
+        np.testing.assert_allclose(np.diagonal(scores, distance), scores[0, distance], rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize(("source", "target"), [("half", "interleaved"), ("interleaved", "half")])
+def test_converted_weights_give_the_same_scores_in_the_other_layout(served: Served, source: str, target: str) -> None:
+    random = np.random.default_rng(3)
+    weights, hidden = random.normal(size=(2, 32, 12)), random.normal(size=(6, 12))
+
+    def scores(layout: str, projections: Array) -> Array:
+        q, k = ((hidden @ each.T).reshape(6, 2, 16).swapaxes(0, 1) for each in projections)
+        asked = {"q": q.tolist(), "k": k.tolist(), "head_dim": 16, "layout": layout, "dtype": "float64"}
+        found = rotate(served, asked).raise_for_status().json()
+        return np.array(found["q"]) @ np.array(found["k"]).swapaxes(1, 2)
+
+    converted = []
+    for weight in weights:
+        asked = {"weight": weight.tolist(), "head_dim": 16, "source": source, "target": target, "dtype": "float64"}
+        converted.append(rotate(served, asked, "/positions/rope/convert").raise_for_status().json()["weight"])
+    np.testing.assert_allclose(scores(target, np.array(converted)), scores(source, weights), rtol=0, atol=1e-12)
+
+
+ROTATE: dict[str, Any] = {"head_dim": 4}
+ONE = [[1.0, 2.0, 3.0, 4.0]]
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({}, "nothing to rotate: send q, k or both"),
+    ({"q": [[1, 2], [3]]}, "q: the lists are of different lengths"),
+    ({"q": [[1, True, 3, 4]]}, "q: only numbers can stand in the lists"),
+    ({"q": [["a"]]}, "q: only numbers"),
+    ({"q": 5}, "q: send nested lists of numbers or an object"),
+    ({"q": []}, "q"),
+    ({"q": {"dtype": "float32", "shape": [1, 4]}}, "q: send nested lists of numbers or an object of dtype, shape and data"),
+    ({"q": {"dtype": "int8", "shape": [1, 4], "data": ""}}, "q: dtype is int8; it is one of float64"),
+    ({"q": {"dtype": "float32", "shape": [1, 4], "data": "AAAA"}}, "q: data has 3 bytes; float32 of shape [1, 4] takes 16"),
+    ({"q": {"dtype": "float32", "shape": [-1], "data": "AAAA"}}, "q: shape is a list of integers, 0 or more"),
+    ({"q": {"dtype": "float32", "shape": [1, 1], "data": "!"}}, "q: data is not base64"),
+    ({"q": {"dtype": "float32", "shape": [1, 1], "data": "AADAfw=="}}, "q: every number must be finite"),
+    ({"q": ONE, "length": 2}, "q has 1 tokens to rotate and there are 2 positions"),
+    ({"q": ONE, "positions": [1, 2]}, "q has 1 tokens to rotate and there are 2 positions"),
+    ({"q": ONE, "positions": [1], "start": 1}, "positions and start or length contradict each other"),
+    ({"q": ONE, "layout": "quarter"}, "layout is \"quarter\"; allowed: how channels pair"),
+    ({"q": ONE, "rotary_dim": 8}, "channels"),
+    ({"q": ONE, "skip": 2}, "q has 0 tokens to rotate"),
+    ({"q": ONE, "keys": ONE}, '"keys" is not known here'),
+]
+
+
+@pytest.mark.parametrize(("more", "said"), REFUSED)
+def test_what_cannot_turn_is_refused_with_the_reason(served: Served, more: dict[str, Any], said: str) -> None:
+    answer = rotate(served, ROTATE | more)
+    assert answer.status_code == 422, answer.text
+    assert said in answer.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"short", b"\xff" * 64, (2**40).to_bytes(8, "little") + b"{}", (2).to_bytes(8, "little") + b"[]"]
+)
+def test_a_body_that_is_not_safetensors_is_refused(served: Served, body: bytes) -> None:
+    answer = served.http.post("/positions/rope/rotate", content=body, headers={"content-type": SAFETENSORS})
+    assert (answer.status_code, answer.json()["code"]) == (400, "malformed")
