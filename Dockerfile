@@ -41,7 +41,7 @@ LABEL org.opencontainers.image.title="Inlay" \
       org.opencontainers.image.description="Input layers, positional encodings and sentence vectors over REST and gRPC" \
       org.opencontainers.image.licenses="Apache-2.0"
 RUN useradd --uid 10001 --user-group --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin inlay
-ENV PATH=/opt/venv/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+ENV PATH=/opt/venv/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 MPLCONFIGDIR=/tmp/matplotlib
 WORKDIR /app
 
 FROM runtime AS load

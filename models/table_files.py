@@ -18,10 +18,9 @@ from numpy.typing import NDArray
 from models import VERSION, safetensors
 from models.errors import BadEncoding
 from models.folder import Progress, no_progress
-from models.positions.table import DTYPES, Output, Table, rounded
+from models.positions.table import BLOCK_VALUES, DTYPES, Output, Table, rounded
 from models.safetensors import Source
 
-BLOCK_VALUES = 1 << 18  # rows of about this many values at a time: they stay in a core's own cache
 _JSON_VALUES = 1 << 22
 
 Write = Callable[[Table, Path, str, Progress], None]
@@ -106,10 +105,7 @@ def _safetensors(table: Table, path: Path, dtype: str, progress: Progress) -> No
 def _json(table: Table, path: Path, dtype: str, progress: Progress) -> None:
     if (values := sum(output.count * output.width for output in table.outputs.values())) > _JSON_VALUES:
         raise BadEncoding(f"{values:,} values are too many for .json (at most {_JSON_VALUES:,}): write .npy")
-    outputs = {
-        name: np.concatenate(list(part)).astype(float).reshape(table.outputs[name].shape).tolist()
-        for name, part in _counted(table, dtype, progress)
-    }
+    outputs = {name: output.made(dtype).astype(float).tolist() for name, output in table.outputs.items()}
     path.write_text(json.dumps(description(table) | {"dtype": dtype} | outputs) + "\n", encoding="utf-8")
 
 

@@ -31,6 +31,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "models": ("models",),
     "proto": ("proto",),
     "loadtest": ("loadtest", "proto"),
+    "loadtest.making": ("loadtest", "models"),  # times functions, not the service
     "service": ("service", "models"),
     "service.engines": ("service.engines", "service.cores", "service.errors", "models"),
     "service.batcher": ("service.errors",),

@@ -23,6 +23,7 @@ from models.positions.table import Positions, Rows, taken
 Float64s = NDArray[np.float64]
 Function = Literal["cos", "sin"]
 _MOST_STEPS, _NEAR_VALUES = 512, 65536  # rows, and values, of the table of near positions
+_STRETCH = 64
 _EXACT_BITS = 26  # a product with a position below 2^27 has no rounding
 
 
@@ -131,13 +132,19 @@ def _far(found: Frequencies, steps: NDArray[np.int64]) -> tuple[Float64s, Float6
     return np.cos(angles) * found.attention_factor, np.sin(angles) * found.attention_factor
 
 
+@lru_cache(maxsize=32)
+def _far_stretch(found: Frequencies, stretch: int) -> tuple[Float64s, Float64s]:
+    """`_far` of _STRETCH steps on end: a block asks for a few, and its neighbours for the next ones."""
+    return _far(found, np.arange(stretch * _STRETCH, (stretch + 1) * _STRETCH))
+
+
 def _consecutive(found: Frequencies, first: int, count: int, function: Function) -> Float64s:
     near_cos, near_sin = _near(found)
     near = len(near_cos)
-    steps = range(first // near, (first + count - 1) // near + 1)
     values = np.empty((count, near_cos.shape[1]))
     spare = np.empty_like(near_cos)
-    for step, far_cos, far_sin in zip(steps, *_far(found, taken(steps, 0, len(steps))), strict=True):
+    for step in range(first // near, (first + count - 1) // near + 1):
+        far_cos, far_sin = (stretch[step % _STRETCH] for stretch in _far_stretch(found, step // _STRETCH))
         start, stop = max(first, step * near), min(first + count, (step + 1) * near)
         part = slice(start - step * near, stop - step * near)
         out, other = values[start - first : stop - first], spare[: stop - start]

@@ -100,9 +100,9 @@ class Call:
         exponents = self.numbers.array(range(0, 2 * pairs, 2)) / self.numbers.number(over or self.rotary_dim)
         return self.numbers.power(self.theta if theta is None else theta, exponents)
 
-    def plain(self) -> Array:
-        """theta^(-2i/rotary_dim)."""
-        return self.numbers.over(1, self.powers())
+    def plain(self, theta: Any = None) -> Array:
+        """theta^(-2i/rotary_dim), by default of the rope's own theta."""
+        return self.numbers.over(1, self.powers(theta))
 
     def stretched(self, stretch: Any) -> Array:
         """Frequencies of theta * stretch^(r/(r-2)): the slowest channel slows by `stretch`, the fastest not at all.

@@ -77,6 +77,13 @@ class Source:
         default = self.convention.sizes[SIZES.index(key)]
         return None if default is None else int(self.assume(key, default))
 
+    def texts(self, key: str) -> tuple[str, ...]:
+        """A list of texts; () where it is absent or null; raises BadEncoding for anything else."""
+        value = self.get(key)
+        if value is not None and not (isinstance(value, list) and all(isinstance(each, str) for each in value)):
+            raise BadEncoding(f"{key} is {str(value)[:60]}; it must be a list of texts")
+        return tuple(value or ())
+
     def assume(self, key: str, value: Any) -> Any:
         """The value, noted as the default of the model_type."""
         self.note(f"config.json gives no {key}: {value}, the default of {self.model_type}, is taken")
@@ -167,10 +174,12 @@ def _own_head_dim(source: Source, layer_type: str) -> int | None:
     layers = source.data.get("per_layer_config")
     if layers is None:
         return source.count(key) or int(source.assume(key, default))
-    widths = {layer.get("head_dim") for layer in layers.values() if isinstance(layer, Mapping)} - {None}
-    if len(widths) > 1 or not all(isinstance(width, int) and width > 0 for width in widths):
-        raise BadEncoding(f"per_layer_config gives head_dim {sorted(map(str, widths))}; one number is read")
-    return next(iter(widths), None)
+    if not isinstance(layers, Mapping) or not all(isinstance(layer, Mapping) for layer in layers.values()):
+        raise BadEncoding(f"per_layer_config is {str(layers)[:60]}; it must be an object of one object a layer")
+    widths = [layer["head_dim"] for layer in layers.values() if layer.get("head_dim") is not None]
+    if any(width != widths[0] or type(width) is not int or width < 1 for width in widths):
+        raise BadEncoding(f"per_layer_config gives head_dim {str(widths)[:60]}; one whole number from 1 is read")
+    return widths[0] if widths else None
 
 
 def _derived(source: Source) -> int:

@@ -125,6 +125,17 @@ _ROWS = (
         rope_scaling=_llama3(8.0),
     ),
     _preset(
+        "llama-4-scout",
+        "Llama 4 Scout 17B-16E",
+        "meta-llama/Llama-4-Scout-17B-16E-Instruct (text_config)",
+        "llama4_text",
+        "5120x40x48@10485760",
+        head_dim=128,
+        rope_theta=500000.0,
+        rope_scaling=_llama3(16.0, 1.0, 1.0),
+        no_rope_layers=[],
+    ),
+    _preset(
         "llama-4-maverick",
         "Llama 4 Maverick 17B-128E",
         "meta-llama/Llama-4-Maverick-17B-128E (text_config)",

@@ -3,7 +3,7 @@
 The angle of position m in channel pair i is m * inverse_frequency[i]. scalings.py has the formulas.
 """
 
-import math
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal, localcontext
@@ -92,14 +92,17 @@ def frequencies(rope: Rope, arithmetic: Arithmetic = "exact", seq_len: int | Non
         raise BadScaling(f"seq_len is {seq_len}; it must be 1 to {MAX_POSITION}")
     numbers = NUMBERS[arithmetic]
     head_dim = rope.head_dim or rope.rotary_dim
-    with localcontext(DIGITS):
-        values = {name: numbers.number(value) if type(value) is float else value for name, value in given.items()}
+    with localcontext(DIGITS), np.errstate(over="raise", invalid="raise", divide="raise"):
+        numbered = {name: numbers.number(each) if type(each) is float else each for name, each in given.items()}
         theta = numbers.number(rope.theta)
         call = Call(numbers, theta, rope.rotary_dim, head_dim, rope.max_position_embeddings, seq_len)
         try:
-            found, factor = row.frequencies(call, **values)
+            found, factor = row.frequencies(call, **numbered)
         except BadScaling as error:
             raise BadScaling(f"{rope.rope_type} RoPE {error}") from None
+        except (ArithmeticError, ValueError):
+            given = {"theta": rope.theta, **dict(rope.parameters)}
+            raise BadScaling(f"{rope.rope_type} RoPE has no {arithmetic} frequencies for {_shown(given)}") from None
         return _split(found, float(factor), arithmetic)
 
 
@@ -160,7 +163,7 @@ def positive(what: str, value: Any) -> float:
 
 def finite(what: str, value: Any) -> float:
     """A finite number; raises BadScaling."""
-    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+    if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) <= sys.float_info.max:
         raise BadScaling(f"{what} is {_shown(value)}; it must be a number")
     return float(value)
 

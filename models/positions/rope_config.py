@@ -119,7 +119,7 @@ def _rotary_dim(source: Source, given: Parameters, rope_type: str, width: int, n
             )
         return width
     share = finite("partial_rotary_factor", (row.partial or 1.0) if said is None else said)
-    return int(width * share)
+    return int(min(width * share, 2.0 * width))  # more than the head is refused with the sizes
 
 
 def _scaling_parameters(source: Source, given: Parameters, rope_type: str, notes: list[str]) -> Parameters:

@@ -34,13 +34,11 @@ def _typed(source: Source) -> tuple[int | None, tuple[str, ...]]:
     count = source.count("num_hidden_layers")
     if count is None and source.nested:
         count = source.size("num_hidden_layers")
-    listed, pattern = source.get("layer_types"), source.convention.pattern
-    if listed is not None:
-        if not isinstance(listed, list | tuple) or not all(isinstance(kind, str) for kind in listed):
-            raise BadEncoding(f"layer_types is {str(listed)[:60]}; it must be a list of texts")
-        return len(listed) if count is None else count, tuple(listed)
-    if count is not None and (cycle := source.data.get("block_types")):  # RecurrentGemma
-        return count, tuple(str(cycle[layer % len(cycle)]) for layer in range(count))
+    listed, pattern = source.texts("layer_types"), source.convention.pattern
+    if listed:
+        return len(listed) if count is None else count, listed
+    if count is not None and (cycle := source.texts("block_types")):  # RecurrentGemma
+        return count, tuple(cycle[layer % len(cycle)] for layer in range(count))
     if count is not None and pattern is not None:
         return count, _by_pattern(source, pattern, count)
     return count, ()

@@ -83,7 +83,7 @@ def _per_type(source: Source, current: Parameters, legacy: Parameters) -> dict[s
         raise BadScaling(
             f"rope_parameters is one object; {source.model_type} reads one for each of {', '.join(row.tables)}"
         )
-    nothing = (*row.tables, *(source.get("layer_types") or ()))  # null under another name is a parameter left out
+    nothing = (*row.tables, *source.texts("layer_types"))  # null under another name is a parameter left out
     written = (
         name for name, value in current.items() if isinstance(value, Mapping) or (value is None and name in nothing)
     )

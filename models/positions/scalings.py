@@ -43,8 +43,18 @@ def dynamic(call: Call, factor: Any) -> Scaled:
     if (trained := call.max_position_embeddings) is None:
         raise BadScaling("needs max_position_embeddings: up to there nothing is scaled")
     length = max(call.seq_len or trained, trained)
+    if call.numbers.arithmetic == "parity" and length > trained and call.rotary_dim > 2:
+        return call.plain(_theta_in_single_steps(call, factor, length, trained)), 1
     n = call.numbers.number
     return call.stretched(factor * n(length) / n(trained) - (factor - 1)), 1
+
+
+def _theta_in_single_steps(call: Call, factor: float, length: int, trained: int) -> float:
+    """theta grown as transformers 5.23 grows it once seq_len is a tensor: every step rounded to float32."""
+    single = np.float32
+    grown = single(factor) * single(length) / single(trained) - single(factor - 1)
+    power = single(float(grown) ** (call.rotary_dim / (call.rotary_dim - 2)))
+    return float(single(call.theta) * power)
 
 
 def ntk(call: Call, factor: Any) -> Scaled:
@@ -71,12 +81,12 @@ def llama3(
     raises   BadScaling unless high_freq_factor > low_freq_factor
     source   transformers 5.23 `llama3` (Llama 3.1)
     """
-    if high_freq_factor <= low_freq_factor:
-        raise BadScaling(f"needs high_freq_factor above low_freq_factor; got {high_freq_factor} and {low_freq_factor}")
+    if high_freq_factor < low_freq_factor:
+        raise BadScaling(f"needs high_freq_factor from low_freq_factor; got {high_freq_factor} and {low_freq_factor}")
     plain = call.plain()
     wavelength = call.numbers.over(2 * call.numbers.pi, plain)
     turns = call.numbers.over(original_max_position_embeddings, wavelength)  # within the trained context
-    blend = (turns - low_freq_factor) / (high_freq_factor - low_freq_factor)
+    blend = (turns - low_freq_factor) / ((high_freq_factor - low_freq_factor) or 1)  # no band between: not read
     blended = (1 - blend) * plain / factor + blend * plain
     slow = wavelength > original_max_position_embeddings / low_freq_factor
     fast = wavelength < original_max_position_embeddings / high_freq_factor

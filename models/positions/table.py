@@ -27,6 +27,7 @@ DTYPES: dict[str, Any] = {
 }
 MAX_POSITION = 2**53  # above it float64 no longer tells positions apart
 MAX_WIDTH = 2**20
+BLOCK_VALUES = 2**18  # made at a time: what they are made of stays in a core's own cache
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,6 +57,15 @@ class Output:
     def whole(self) -> NDArray[Any]:
         """The array in its full shape, as `rows` gives it. For arrays known to be small."""
         return self.rows(0, self.count).reshape(self.shape)
+
+    def made(self, dtype: str) -> NDArray[Any]:
+        """The array in its full shape, floats rounded once to `dtype`, made a block at a time."""
+        whole = np.empty((self.count, self.width), DTYPES[dtype] if self.kind == "float" else self.kind)
+        step = max(1, BLOCK_VALUES // self.width)
+        for start in range(0, self.count, step):
+            values = self.rows(start, min(start + step, self.count))
+            whole[start : start + step] = rounded(values, dtype) if dtype == "bfloat16" else values
+        return whole.reshape(self.shape)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

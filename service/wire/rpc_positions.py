@@ -31,13 +31,14 @@ class Positions:
     async def positions(self, request: pb.PositionsRequest) -> AsyncIterator[pb.PositionsChunk]:
         """What comes, then its bytes; raises an InlayError."""
         scheme = lookup.scheme(request.scheme, bool(request.model))
+        make = lookup.maker(self._parts, scheme, request.model)
         values = _parameters(request)
         wanted = (
             asked.validated(scheme.parameters, values)
             if request.tensors
             else asked.of_values(scheme.parameters, values)
         )
-        call = lookup.call(self._parts, scheme, request.model, wanted)
+        call = make(wanted)
         table = await self._parts.tables.run(call.table)
         form = answers.Wanted("", wanted.dtype, wanted.output, False)
         chosen = answers.chosen(table, form)
@@ -76,8 +77,9 @@ class Positions:
         values = {"start": request.start, "dtype": _dtype(request.dtype)}
         values |= {name: getattr(request, name) for name in ("length", "layer_type") if getattr(request, name)}
         scheme = lookup.scheme("rope", True)
+        make = lookup.maker(self._parts, scheme, request.model)
         wanted = asked.of_values(scheme.parameters, values)
-        call = lookup.call(self._parts, scheme, request.model, wanted)
+        call = make(wanted)
         table = await self._parts.tables.run(call.table)
         cos, sin = pieces(table, wanted.dtype)
         step = CHUNK_BYTES // (2 * cos.row_bytes)

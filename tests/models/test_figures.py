@@ -305,7 +305,7 @@ def test_wavelength_is_two_pi_over_the_frequency_beside_it() -> None:
     root = ET.fromstring(draw("spectrum", [sinusoid()], format="svg"))
     down = {text: float(each.get("y", "nan")) for each in root.iter(f"{SVG}text") if (text := each.text)}
     decade = down["10⁻²"] - down["10⁻¹"]
-    for wavelength in ("10", "100", "1,000", "10,000"):
+    for wavelength in ("100", "1,000", "10,000"):
         frequency = 2 * np.pi / int(wavelength.replace(",", ""))
         assert down[wavelength] == pytest.approx(down["10⁻¹"] - (np.log10(frequency) + 1) * decade, abs=0.1)
 

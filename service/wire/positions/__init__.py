@@ -53,7 +53,7 @@ def _json(document: bytes) -> Answer:
 
 
 async def _table(parts: Parts, row: Scheme | Bound, request: Request) -> Response:
-    make = _maker(parts, row, request)
+    make = lookup.maker(parts, row, request.path_params.get("name", ""))
     if request.method == "POST":
         wanted, cache = await asked.of_body(row.parameters, request, parts.settings.max_body_bytes), None
     else:
@@ -64,7 +64,7 @@ async def _table(parts: Parts, row: Scheme | Bound, request: Request) -> Respons
 async def _picture(
     parts: Parts, drawn: pictures.Pictures, row: Scheme | Bound, form: str, request: Request
 ) -> Response:
-    make, model = _maker(parts, row, request), pictures.model_of(row)
+    make, model = lookup.maker(parts, row, request.path_params.get("name", "")), pictures.model_of(row)
     looks = asked.of_query(model, request.query_params, repeated=("compare",))
     others = pictures.compared(request, row.name, lambda values: make(asked.validated(model, values)))
     shown = [pictures.Shown(make(looks), getattr(looks, "preset", None) or ""), *others]
@@ -90,13 +90,6 @@ async def _convert(parts: Parts, request: Request) -> Response:
 async def _tensors(parts: Parts, request: Request, call: Call, wanted: Any) -> Response:
     form = answers.wanted(wanted, request, dtype=rotation.dtype_of(call, wanted))
     return await answers.answer(request, parts.tables, call, form, None)
-
-
-def _maker(parts: Parts, row: Scheme | Bound, request: Request) -> Callable[[Any], Call]:
-    """What turns parameters into a call; refuses a model that is not loaded before anything else is read."""
-    if isinstance(row, Scheme):
-        return row.call
-    return partial(row.call, lookup.owner(parts, request.path_params["name"]))
 
 
 def _cache(row: Scheme | Bound) -> str:

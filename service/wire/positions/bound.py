@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from models import safetensors
 from models.card import Card
-from models.encodings import Buckets, RopeTable
+from models.encodings import RopeTable
 from models.positions import alibi, buckets, learned, masks, rope_choice, rope_table, sinusoidal
 from models.recipe import AddPosition, AddSinusoid
 from service.errors import NotFound
@@ -79,35 +79,28 @@ def _rope(owner: Owner, asked: Any) -> Call:
 def rope_of(owner: Owner, asked: Any) -> tuple[str, RopeTable]:
     """The layer type that is asked for, and how it rotates; raises NotFound where the model does not."""
     encodings = owner.card.encodings
-    if not encodings.ropes:
-        raise _without(owner, "rope")
+    check(owner, "rope")
     with in_the_callers_words():
         return rope_choice.chosen(encodings.ropes, encodings.layers, asked.layer_type, asked.layer)
 
 
 def _alibi(owner: Owner, asked: Any) -> Call:
     found = owner.card.encodings.alibi
-    if found is None:
-        raise _without(owner, "alibi")
+    assert found is not None  # checked
     own = {"heads": found.heads, "form": found.form, "max_bias": found.max_bias}
     return _call(owner, alibi.tabulate, own, asked, *LENGTHS, *PAST, *PADDING)
 
 
-def _buckets(owner: Owner, kind: str) -> Buckets:
-    found = owner.card.encodings.buckets
-    if found is None or found.kind != kind:
-        raise _without(owner, kind)
-    return found
-
-
 def _t5(owner: Owner, asked: Any) -> Call:
-    row = _buckets(owner, "t5")
+    row = owner.card.encodings.buckets
+    assert row is not None  # checked
     own = {"num_buckets": row.buckets, "max_distance": row.reach, "bidirectional": row.bidirectional}
     return _call(owner, KINDS["t5"], own | {"weights": owner.tensor(row.table)}, asked, *LENGTHS, *PAST)
 
 
 def _deberta(owner: Owner, asked: Any) -> Call:
-    row = _buckets(owner, "deberta")
+    row = owner.card.encodings.buckets
+    assert row is not None  # checked
     own: dict[str, Any] = {"position_buckets": row.buckets, "max_relative_positions": row.reach}
     own |= {"weights": owner.tensor(row.table)}
     if row.norm:
@@ -117,27 +110,20 @@ def _deberta(owner: Owner, asked: Any) -> Call:
 
 
 def _mask(owner: Owner, asked: Any) -> Call:
-    found = owner.card.encodings.masks
-    if not found:
-        raise _without(owner, "mask")
     with in_the_callers_words():
-        _, mask = rope_choice.chosen(found, (), asked.layer_type, None)
+        _, mask = rope_choice.chosen(owner.card.encodings.masks, (), asked.layer_type, None)
     return _call(owner, masks.tabulate, asdict(mask), asked, *LENGTHS, *PAST, *PADDING, *PACKED, "dtype")
 
 
 def _learned(owner: Owner, asked: Any) -> Call:
-    step = next((step for step in owner.card.recipe if isinstance(step, AddPosition)), None)
-    if step is None:
-        raise _without(owner, "learned")
+    step = next(step for step in owner.card.recipe if isinstance(step, AddPosition))
     table = owner.tensor(step.table)
     own = {"table": table, "positions": places(asked, owner.card.position.rows), "length": asked.stretch_to}
     return _call(owner, learned.tabulate, own, asked, "beyond")
 
 
 def _sinusoidal(owner: Owner, asked: Any) -> Call:
-    step = next((step for step in owner.card.recipe if isinstance(step, AddSinusoid)), None)
-    if step is None:
-        raise _without(owner, "sinusoidal")
+    step = next(step for step in owner.card.recipe if isinstance(step, AddSinusoid))
     own = {"kind": step.kind, "dim": step.dim, "positions": places(asked, owner.card.position.rows)}
     return _call(owner, sinusoidal.tabulate, own, asked)
 
@@ -146,9 +132,12 @@ def _call(owner: Owner, function: Any, own: dict[str, Any], asked: Any, *names: 
     return Call(function, named(asked, *names) | own, {"model": owner.card.name})
 
 
-def _without(owner: Owner, name: str) -> NotFound:
-    has = ", ".join(available(owner.card)) or "none"
-    return NotFound(f"{owner.card.name} has no {name}: it is a {owner.card.family}; positional encodings it has: {has}")
+def check(owner: Owner, name: str) -> None:
+    """Raise NotFound unless the model has the encoding of that row of BOUND."""
+    if name not in available(owner.card):
+        has = ", ".join(available(owner.card)) or "none"
+        told = f"it is a {owner.card.family}; positional encodings it has: {has}"
+        raise NotFound(f"{owner.card.name} has no {name}: {told}")
 
 
 def available(card: Card) -> tuple[str, ...]:

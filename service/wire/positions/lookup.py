@@ -1,6 +1,8 @@
 """Which scheme of which model is meant: what the routes and the methods of gRPC share. Reads no request."""
 
+from collections.abc import Callable
 from difflib import get_close_matches
+from functools import partial
 from typing import Any
 
 import orjson
@@ -8,7 +10,7 @@ import orjson
 from models.positions.presets import PRESETS
 from service.errors import NotFound
 from service.wire.parts import Parts
-from service.wire.positions.bound import BOUND, Bound, Owner
+from service.wire.positions.bound import BOUND, Bound, Owner, check
 from service.wire.positions.call import Call
 from service.wire.positions.schemes import SCHEMES, Scheme
 
@@ -24,17 +26,21 @@ def scheme(name: str, bound: bool) -> Scheme | Bound:
     return found
 
 
-def owner(parts: Parts, name: str | None) -> Owner:
-    """The loaded model of that name, or the default; raises NotFound."""
+def owner(parts: Parts, name: str | None, scheme: str = "rope") -> Owner:
+    """The loaded model of that name, or the default; raises NotFound, also where it has no such encoding."""
     card = parts.catalog.get(name).card
-    return Owner(card, parts.settings.store / card.name)
+    found = Owner(card, parts.settings.store / card.name)
+    check(found, scheme)
+    return found
 
 
-def call(parts: Parts, row: Scheme | Bound, model: str, asked: Any) -> Call:
-    """What an instance of the row's model asks for."""
-    if isinstance(row, Bound):
-        return row.call(owner(parts, model), asked)
-    return row.call(asked)
+def maker(parts: Parts, row: Scheme | Bound, model: str) -> Callable[[Any], Call]:
+    """What turns an instance of the row's model into a call.
+
+    model    whose encoding it is, where the row is one of BOUND
+    raises   NotFound for what is not loaded or what the model has not, before anything else is read
+    """
+    return row.call if isinstance(row, Scheme) else partial(row.call, owner(parts, model, row.name))
 
 
 def preset(name: str, *, as_text: bool = False) -> dict[str, Any]:

@@ -69,7 +69,9 @@ def model_of(row: Scheme | Bound) -> type[BaseModel]:
     usual = {
         name: LENGTHS[name] for name in LENGTHS if name in own and not (name == "length" and isinstance(row, Bound))
     }
-    kept = {name: value for name, value in own.items() if name not in parameters.ANSWER or name == "arithmetic"}
+    kept = {
+        name: value for name, value in own.items() if name not in parameters.ANSWER or name in ("arithmetic", "dtype")
+    }
     return parameters.exactly(f"{row.parameters.__name__}Picture", "What to draw.", {**kept, **usual, **LOOKS})
 
 

@@ -124,7 +124,9 @@ def _rotated(
     found = frequencies(rope, arithmetic, seq_len)
     outputs = {}
     for name, tensor in tensors.items():
-        tokens = (tensor.shape[-2] if tensor.ndim > 1 else 0) - turn["skip"]
+        if tensor.ndim < 2:
+            raise BadEncoding(f"{name} is {list(tensor.shape)}; it must be [..., tokens, head_dim]")
+        tokens = tensor.shape[-2] - turn["skip"]
         where = range(start, start + max(tokens, 0)) if positions is None else positions
         if len(where) != tokens or (length is not None and length != tokens):
             count = len(where) if length is None else length

@@ -437,6 +437,18 @@ REFUSED_SIZES: dict[str, tuple[dict[str, Any], str]] = {
         {"rope_theta": 1e4, "num_hidden_layers": 3, "layer_types": ["full_attention"]},
         "layer_types has 1 entries; num_hidden_layers is 3",
     ),
+    "block types that are none": (
+        {"model_type": "recurrent_gemma", "num_hidden_layers": 3, "block_types": 7},
+        "block_types is 7; it must be a list of texts",
+    ),
+    "a per_layer_config that is none": (
+        {"model_type": "gemma4_text", "per_layer_config": [512]},
+        "per_layer_config is [512]; it must be an object",
+    ),
+    "two widths for one table": (
+        {"model_type": "gemma4_text", "per_layer_config": {"1": {"head_dim": 8}, "2": {"head_dim": 16}}},
+        "per_layer_config gives head_dim [8, 16]",
+    ),
     "layer types that are none": ({"rope_theta": 1e4, "layer_types": "full"}, "must be a list of texts"),
     "a layer type without a table": (
         {"model_type": "olmo3", "layer_types": ["chunked_attention"]},

@@ -182,12 +182,13 @@ REFUSED: dict[str, tuple[Rope, str]] = {
     "true": (example("linear", factor=True), "factor is True; it must be a number"),
     "infinity": (example("linear", factor=math.inf), "factor is inf"),
     "not a number": (example("linear", factor=math.nan), "factor is nan"),
+    "a number beyond float64": (example("linear", factor=10**400), "factor is 1000.*; it must be a number"),
     "a list": (example("linear", factor=[1.0, 2.0]), r"factor is \(1.0, 2.0\); it must be a number"),
     "a parameter of another": (
         example("linear", beta_fast=32),
         "linear RoPE has no parameter 'beta_fast'; it reads factor",
     ),
-    "low and high the same": (example("llama3", high_freq_factor=1.0), "high_freq_factor above low_freq_factor"),
+    "high below low": (example("llama3", high_freq_factor=0.5), "needs high_freq_factor from low_freq_factor"),
     "truncate a number": (example("yarn", truncate=1), "truncate is 1; it must be true or false"),
     "a short list": (example("longrope", long_factor=[1.0, 2.0]), "long_factor has 2 numbers; rotary_dim/2 = 32"),
     "a list with zero": (example("longrope", long_factor=[0.0] * 32), r"long_factor\[0\] is 0.0; it must be above 0"),
@@ -214,6 +215,13 @@ def test_an_impossible_scaling_is_refused_with_the_reason(name: str) -> None:
     rope, message = REFUSED[name]
     with pytest.raises(BadScaling, match=message):
         frequencies(rope)
+
+
+@pytest.mark.parametrize("rope", [example("yarn", beta_fast=1e308), Rope(1e200, 64)])
+def test_numbers_beyond_the_arithmetic_are_refused(rope: Rope) -> None:
+    with pytest.raises(BadScaling, match="RoPE has no parity frequencies for"):
+        frequencies(rope, "parity")
+    assert np.isfinite(frequencies(rope, "exact").inverse_frequency).all()
 
 
 def test_a_parameter_that_is_an_object_is_refused() -> None:

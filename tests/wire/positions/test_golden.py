@@ -171,7 +171,10 @@ def buckets() -> Iterator[Question]:
             golden.name + "_keys", "deberta", sizes | {"query_length": 1, "key_length": 601}, {"bucket": (before, atol)}
         )
         yield Question(
-            golden.name + "_queries", "deberta", sizes | {"query_length": 601, "key_length": 1}, {"bucket": (after, atol)}
+            golden.name + "_queries",
+            "deberta",
+            sizes | {"query_length": 601, "key_length": 1},
+            {"bucket": (after, atol)},
         )
 
 
@@ -263,6 +266,8 @@ def test_float32_tables_are_rounded_once_from_sixty_digits(served: Served, golde
 
 
 def test_every_golden_kind_of_positions_is_asked_for() -> None:
-    asked = {question.name.removesuffix("_short").removesuffix("_keys").removesuffix("_queries") for question in QUESTIONS}
+    asked = {
+        question.name.removesuffix("_short").removesuffix("_keys").removesuffix("_queries") for question in QUESTIONS
+    }
     kinds = ("rope", "rope_table", "mrope", "axial_rope", "sinusoid", "sinusoid2d", "alibi", "t5_bias", "t5_bucket")
     assert {golden.name for kind in (*kinds, "deberta_bucket", "mask") for golden in cases(kind)} == asked

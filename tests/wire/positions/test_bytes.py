@@ -1,0 +1,309 @@
+"""Bytes of tables: formats, dtypes, tags, ranges, and a cache nobody can see but by the clock."""
+
+import base64
+import io
+import itertools
+from typing import Any
+
+import httpx
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from safetensors import safe_open
+from safetensors.numpy import load
+
+from tests.served import Served
+
+Array = NDArray[Any]
+ROPE = "/positions/rope"
+SMALL = {"head_dim": 16, "length": 40}
+LARGE = {"head_dim": 128, "length": 3000, "start": 7}  # 384000 values: blocks of the grid begin and end within
+NUMPY: dict[str, Any] = {
+    "float64": np.float64,
+    "float32": np.float32,
+    "float16": np.float16,
+    "bfloat16": ml_dtypes.bfloat16,
+}
+FORMATS = {
+    "json": "application/json",
+    "raw": "application/octet-stream",
+    "npy": "application/x-npy",
+    "safetensors": "application/vnd.safetensors",
+}
+BINARY = ("raw", "npy", "safetensors")
+
+
+def ask(served: Served, path: str = ROPE, headers: dict[str, str] | None = None, **query: Any) -> httpx.Response:
+    return served.http.get(path, params=query, headers=headers).raise_for_status()
+
+
+def array(answer: httpx.Response) -> Array:
+    shape = tuple(map(int, answer.headers["inlay-shape"].split(",")))
+    return np.frombuffer(answer.content, NUMPY[answer.headers["inlay-dtype"]]).reshape(shape)
+
+
+def angles(head_dim: int, length: int, start: int = 0) -> Array:
+    frequencies = 10000.0 ** (-np.arange(0, head_dim, 2) / head_dim)
+    return np.arange(start, start + length)[:, None] * frequencies
+
+
+@pytest.mark.parametrize("query", [SMALL, LARGE], ids=["small", "large"])
+def test_every_format_carries_the_same_table(served: Served, query: dict[str, Any]) -> None:
+    raw = array(ask(served, format="raw", **query))
+    turned = angles(**query)
+    np.testing.assert_allclose(raw, np.stack([np.cos(turned), np.sin(turned)]), rtol=0, atol=6.1e-8)
+    np.testing.assert_array_equal(np.load(io.BytesIO(ask(served, format="npy", **query).content)), raw)
+    tensors = load(ask(served, format="safetensors", **query).content)
+    np.testing.assert_array_equal(np.stack([tensors["cos"], tensors["sin"]]), raw)
+    document = ask(served, **query).json()
+    np.testing.assert_array_equal(np.array([document["cos"], document["sin"]], np.float32), raw)
+    coded = ask(served, encoding_format="base64", **query).json()
+    assert b"".join(base64.b64decode(coded[name]["data"]) for name in ("cos", "sin")) == raw.tobytes()
+    assert coded["cos"]["shape"] == list(raw.shape[1:])
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_accept_and_the_format_parameter_mean_the_same(served: Served, form: str) -> None:
+    named = ask(served, format=form, **SMALL)
+    accepted = ask(served, headers={"accept": FORMATS[form]}, **SMALL)
+    assert named.headers["content-type"] == accepted.headers["content-type"] == FORMATS[form]
+    assert (named.content, named.headers["etag"]) == (accepted.content, accepted.headers["etag"])
+    assert named.headers["vary"] == "Accept"
+
+
+@pytest.mark.parametrize("dtype", NUMPY)
+def test_a_narrow_table_is_the_widest_rounded_once(served: Served, dtype: str) -> None:
+    wide = array(ask(served, format="raw", dtype="float64", **LARGE))
+    narrow = array(ask(served, format="raw", dtype=dtype, **LARGE))
+    bits = ml_dtypes.finfo(NUMPY[dtype]).nmant
+    step = 2.0 ** (np.frexp(np.maximum(np.abs(wide), 2.0**-14))[1] - 1 - bits)  # float16 has no finer below 2^-14
+    assert (np.abs(narrow.astype(np.float64) - wide) <= step / 2).all()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_json_numbers_read_back_to_the_same_bits(served: Served, dtype: str) -> None:
+    document = ask(served, dtype=dtype, **SMALL).json()
+    found = np.array([document["cos"], document["sin"]], np.float32).astype(NUMPY[dtype])
+    assert found.tobytes() == ask(served, format="raw", dtype=dtype, **SMALL).content
+
+
+def test_facts_come_first_and_go_with_every_format(served: Served, tmp_path: Any) -> None:
+    query = {"head_dim": 8, "length": 2, "rope_type": "linear", "factor": 4}
+    answer = ask(served, **query)
+    told = list(answer.json())
+    assert told[:3] == ["scheme", "arithmetic", "dtype"]
+    assert told[-2:] == ["cos", "sin"]
+    document = answer.json()
+    assert document["inverse_frequency"] == [0.25, 0.025, 0.0025, 0.00025]
+    assert (document["arithmetic"], document["attention_factor"], document["parameters"]) == (
+        "exact",
+        1.0,
+        {"factor": 4},
+    )
+    (tmp_path / "rope").write_bytes(ask(served, format="safetensors", **query).content)
+    with safe_open(tmp_path / "rope", "numpy") as file:
+        metadata = file.metadata()
+    assert (metadata["scheme"], metadata["arithmetic"], metadata["formula"]) == ("rope", "exact", "f / s")
+    assert metadata["inverse_frequency"] == "[0.25,0.025,0.0025,0.00025]"
+    raw = ask(served, format="raw", **query)
+    assert raw.headers["inlay-arithmetic"] == "exact"
+    assert httpx.Response(200, text=raw.headers["inlay-facts"]).json()["formula"] == "f / s"
+
+
+def test_outputs_that_do_not_stack_must_be_chosen(served: Served) -> None:
+    query = {"heads": 4, "query_length": 3}
+    for form in ("raw", "npy"):
+        refused = served.http.get("/positions/alibi", params=query | {"format": form})
+        assert (refused.status_code, refused.json()["code"]) == (406, "not_acceptable")
+        assert "send output=slopes or output=bias" in refused.json()["detail"]
+    slopes = array(ask(served, "/positions/alibi", format="raw", output="slopes", **query))
+    np.testing.assert_array_equal(slopes, [2**-2, 2**-4, 2**-6, 2**-8])
+    assert set(load(ask(served, "/positions/alibi", format="safetensors", **query).content)) == {"slopes", "bias"}
+    unknown = served.http.get("/positions/alibi", params=query | {"output": "slope"})
+    assert "this table has slopes, bias" in unknown.json()["detail"]
+
+
+def test_integers_and_booleans_keep_their_kind(served: Served) -> None:
+    bucket = ask(served, "/positions/t5", query_length=2, format="raw", dtype="float16")
+    assert (bucket.headers["inlay-dtype"], bucket.headers["inlay-shape"]) == ("int64", "2,2")
+    assert np.frombuffer(bucket.content, np.int64).tolist() == [0, 17, 1, 0]
+    mask = np.load(io.BytesIO(ask(served, "/positions/mask", query_length=2, form="boolean", format="npy").content))
+    assert mask.tolist() == [[[[True, False], [True, True]]]]
+
+
+def test_an_additive_mask_holds_the_lowest_number_of_its_dtype(served: Served) -> None:
+    for dtype in NUMPY:
+        found = array(ask(served, "/positions/mask", query_length=2, dtype=dtype, format="raw"))
+        assert found[0, 0, 0, 1] == ml_dtypes.finfo(NUMPY[dtype]).min
+
+
+def test_npy_refuses_bfloat16_before_a_byte_is_sent(served: Served) -> None:
+    refused = served.http.get(ROPE, params=SMALL | {"format": "npy", "dtype": "bfloat16"})
+    assert (refused.status_code, refused.json()["code"]) == (406, "not_acceptable")
+
+
+# ---- tags
+
+
+def test_equal_questions_have_one_tag_however_they_are_put(served: Served) -> None:
+    ways = [
+        {"head_dim": 16, "length": 40},
+        {"head_dim": 16, "positions": "0-39"},
+        {"head_dim": 16, "positions": ",".join(map(str, range(40)))},
+        {"head_dim": 16, "length": 40, "start": 0, "dtype": "float32", "arithmetic": "exact"},
+        {"head_dim": 16, "length": 40, "theta": 10000, "rope_type": "default"},
+    ]
+    answers = [ask(served, format="raw", **way) for way in ways]
+    assert len({answer.headers["etag"] for answer in answers}) == 1
+    assert len({answer.content for answer in answers}) == 1
+
+
+def test_different_bytes_have_different_tags(served: Served) -> None:
+    changes: list[dict[str, Any]] = [
+        {},
+        {"length": 41},
+        {"start": 1},
+        {"dtype": "float16"},
+        {"format": "npy"},
+        {"format": "json"},
+        {"format": "json", "encoding_format": "base64"},
+        {"output": "sin"},
+        {"arithmetic": "parity"},
+        {"theta": 20000},
+        {"table": "duplicated"},
+        {"positions": "0-38,40"},
+    ]
+    tags = []
+    for change in changes:
+        query = {"format": "raw"} | SMALL | change
+        if "positions" in change:
+            del query["length"]
+        tags.append(ask(served, **query).headers["etag"])
+    assert len(set(tags)) == len(changes)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_client_that_holds_the_table_is_told_so(served: Served, form: str) -> None:
+    tag = ask(served, format=form, **SMALL).headers["etag"]
+    for held in (tag, f'W/{tag}, "other"', "*"):
+        again = served.http.get(ROPE, params=SMALL | {"format": form}, headers={"if-none-match": held})
+        assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", tag)
+    assert ask(served, format=form, headers={"if-none-match": '"other"'}, **SMALL).status_code == 200
+
+
+def test_what_never_changes_may_be_kept_for_ever_and_a_models_own_must_be_asked_for(served: Served) -> None:
+    assert ask(served, **SMALL).headers["cache-control"] == "public, max-age=31536000, immutable"
+    assert ask(served, "/models/llama/rope", length=3).headers["cache-control"] == "no-cache"
+    posted = served.http.post(ROPE, json=SMALL).raise_for_status()
+    assert "cache-control" not in posted.headers
+
+
+@pytest.mark.parametrize("form", BINARY)
+def test_head_tells_the_size_without_the_table(served: Served, form: str) -> None:
+    head = served.http.head(ROPE, params=LARGE | {"format": form})
+    whole = ask(served, format=form, **LARGE)
+    assert (head.status_code, head.content) == (200, b"")
+    assert int(head.headers["content-length"]) == len(whole.content)
+    assert head.headers["etag"] == whole.headers["etag"]
+    assert head.headers["accept-ranges"] == whole.headers["accept-ranges"] == "bytes"
+
+
+# ---- ranges
+
+
+@pytest.fixture(scope="module")
+def whole(served: Served) -> dict[str, bytes]:
+    return {form: ask(served, format=form, **LARGE).content for form in BINARY}
+
+
+def part(served: Served, form: str, wanted: str, **headers: str) -> httpx.Response:
+    return served.http.get(ROPE, params=LARGE | {"format": form}, headers={"range": f"bytes={wanted}"} | headers)
+
+
+@settings(deadline=None, max_examples=25)
+@given(form=st.sampled_from(BINARY), cuts=st.lists(st.integers(1, 1_536_000), max_size=4, unique=True))
+def test_any_split_joins_to_the_whole(served: Served, whole: dict[str, bytes], form: str, cuts: list[int]) -> None:
+    size = len(whole[form])
+    edges = [0, *sorted(cut for cut in cuts if cut < size), size]
+    joined = b""
+    for start, stop in itertools.pairwise(edges):
+        answer = part(served, form, f"{start}-{stop - 1}")
+        assert answer.status_code == 206
+        assert answer.headers["content-range"] == f"bytes {start}-{stop - 1}/{size}"
+        assert int(answer.headers["content-length"]) == stop - start
+        joined += answer.content
+    assert joined == whole[form]
+
+
+@settings(deadline=None, max_examples=25)
+@given(first=st.integers(0, 380_000), count=st.integers(1, 3000))
+def test_the_rows_a_range_touches_are_right_without_the_whole(served: Served, first: int, count: int) -> None:
+    fresh = {"head_dim": 128, "length": 3000, "start": 11}  # never asked for whole, so never kept
+    turned = angles(**fresh)
+    right = np.stack([np.cos(turned), np.sin(turned)]).ravel()[first : first + count]
+    wanted = {"range": f"bytes={4 * first}-{4 * (first + count) - 1}"}
+    answer = served.http.get(ROPE, params=fresh | {"format": "raw"}, headers=wanted)
+    np.testing.assert_allclose(np.frombuffer(answer.content, np.float32), right, rtol=0, atol=6.1e-8)
+
+
+@pytest.mark.parametrize("form", BINARY)
+def test_open_and_suffix_ranges(served: Served, whole: dict[str, bytes], form: str) -> None:
+    body = whole[form]
+    assert part(served, form, "1000000-").content == body[1_000_000:]
+    assert part(served, form, "-10").content == body[-10:]
+    assert part(served, form, "0-0").content == body[:1]
+    assert part(served, form, f"5-{len(body) + 100}").content == body[5:]
+    assert part(served, form, f"-{len(body) + 100}").content == body
+
+
+@pytest.mark.parametrize("wanted", ["0-1,5-6", "9-3", "abc", "-", "1-2-3", "0x1-"])
+def test_what_is_no_single_range_gets_the_whole(served: Served, whole: dict[str, bytes], wanted: str) -> None:
+    answer = part(served, "raw", wanted)
+    assert (answer.status_code, answer.content) == (200, whole["raw"])
+
+
+@pytest.mark.parametrize("behind", ["{size}-", "{size}-{size}", "99999999999-", "-0"])
+def test_a_range_behind_the_end_is_refused_with_the_size(served: Served, whole: dict[str, bytes], behind: str) -> None:
+    size = len(whole["raw"])
+    answer = part(served, "raw", behind.format(size=size))
+    assert (answer.status_code, answer.headers["content-range"]) == (416, f"bytes */{size}")
+    assert answer.json()["code"] == "range_not_satisfiable"
+
+
+def test_a_range_of_other_bytes_than_the_client_holds_is_the_whole(served: Served, whole: dict[str, bytes]) -> None:
+    tag = part(served, "raw", "0-3").headers["etag"]
+    assert part(served, "raw", "0-3", **{"if-range": tag}).status_code == 206
+    for other in ('"other"', f"W/{tag}", "Fri, 20 Nov 2026 00:00:00 GMT"):
+        answer = part(served, "raw", "0-3", **{"if-range": other})
+        assert (answer.status_code, answer.content) == (200, whole["raw"])
+
+
+def test_if_none_match_goes_before_range(served: Served) -> None:
+    tag = part(served, "raw", "0-3").headers["etag"]
+    assert part(served, "raw", "0-3", **{"if-none-match": tag}).status_code == 304
+
+
+def test_json_has_no_ranges(served: Served) -> None:
+    answer = served.http.get(ROPE, params=SMALL, headers={"range": "bytes=0-3"})
+    assert answer.status_code == 200
+    assert "accept-ranges" not in answer.headers
+
+
+def test_a_row_in_the_middle_of_sixty_gigabytes_is_computed_alone(served: Served) -> None:
+    query = {"head_dim": 1024, "length": 2**24, "dtype": "float32", "format": "raw"}
+    row = 2**24 - 5
+    start = row * 512 * 4
+    answer = served.http.get(ROPE, params=query, headers={"range": f"bytes={start}-{start + 512 * 4 - 1}"})
+    assert answer.headers["content-range"].endswith(f"/{2 * 2**24 * 512 * 4}")
+    np.testing.assert_allclose(
+        np.frombuffer(answer.content, np.float32), np.cos(angles(1024, 1, row))[0], rtol=0, atol=1e-6
+    )
+
+
+def test_more_than_sixty_four_gibibytes_are_refused(served: Served) -> None:
+    answer = served.http.get(ROPE, params={"head_dim": 1026, "length": 2**24, "format": "raw"})
+    assert (answer.status_code, answer.json()["code"]) == (422, "too_large")
+    assert f"an answer holds {64 * 2**30}" in answer.json()["detail"]

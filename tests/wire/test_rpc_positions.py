@@ -1,0 +1,182 @@
+"""The positional methods over gRPC: bit for bit what HTTP gives, refused with the same codes."""
+
+import json
+from typing import Any
+
+import grpc
+import ml_dtypes
+import numpy as np
+import pytest
+from google.protobuf.struct_pb2 import Struct
+
+from proto import embed_pb2 as pb
+from tests.golden_cases import case
+from tests.served import Served
+
+GOLDEN = case("apply_half_llama_bf16")
+BIAS = case("t5_bias_encoder_bi")
+WEIGHTS = BIAS.weights["relative_attention_bias.weight"]
+MASK = [[1, 1, 1, 0], [1, 0, 0, 0]]
+QUESTIONS: list[tuple[str, dict[str, Any]]] = [
+    ("rope", {"head_dim": 64, "length": 100, "start": 3}),
+    ("rope", {"head_dim": 64, "positions": [0, 5, 1_000_000], "dtype": "float64"}),
+    ("rope", {"preset": "llama-3.1-8b", "length": 9000, "arithmetic": "parity"}),
+    ("rope", {"config": case("input_llama").config, "length": 3, "output": "sin"}),
+    ("mrope", {"head_dim": 8, "positions": [[0, 1], [0, 1], [1, 1]], "sections": [2, 1, 1]}),
+    ("axial", {"kind": "dinov3", "head_dim": 16, "grid": [3, 4]}),
+    ("sinusoidal", {"dim": 9, "length": 30, "dtype": "float16"}),
+    ("sinusoidal-2d", {"dim": 8, "grid": "3x4", "cls_rows": 1}),
+    ("learned", {"weights": [[1, 2], [3, 4.5]], "length": 2}),
+    ("alibi", {"heads": 12, "form": "bloom", "query_length": 4, "attention_mask": MASK}),
+    ("t5", {"query_length": 6, "bidirectional": False}),
+    ("deberta", {"query_length": 6, "max_relative_positions": 64, "position_buckets": 16}),
+    ("mask", {"query_length": 4, "attention_mask": MASK, "form": "boolean"}),
+    ("mask", {"query_length": 1500, "dtype": "bfloat16"}),
+]
+REFUSED: list[tuple[dict[str, Any], str, str, str]] = [
+    ({"scheme": "rotary"}, "NOT_FOUND", "not_found", "there is no scheme 'rotary'"),
+    ({"scheme": "alibi", "model": "llama"}, "NOT_FOUND", "not_found", "llama has no alibi"),
+    ({"scheme": "axial", "model": "llama"}, "NOT_FOUND", "not_found", "there is no scheme 'axial'"),
+    ({"scheme": "rope", "model": "lama"}, "NOT_FOUND", "not_found", "did you mean 'llama'"),
+    ({"scheme": "rope", "parameters": {"head_dim": 8}}, "INVALID_ARGUMENT", "bad_parameters", "send length"),
+    ({"scheme": "rope", "parameters": {"head_dim": 8.5}}, "INVALID_ARGUMENT", "bad_request", "head_dim is 8.5"),
+    ({"scheme": "rope", "parameters": {"head_dim": "8"}}, "INVALID_ARGUMENT", "bad_request", 'head_dim is "8"'),
+    ({"scheme": "rope", "parameters": {"lenght": 8}}, "INVALID_ARGUMENT", "bad_request", 'did you mean "length"'),
+    ({"scheme": "rope", "dtype": 9}, "INVALID_ARGUMENT", "bad_request", "dtype is 9; allowed: FLOAT32"),
+    (
+        {"scheme": "rope", "dtype": pb.FLOAT16, "parameters": {"dtype": "float16"}},
+        "INVALID_ARGUMENT",
+        "bad_request",
+        "dtype came in parameters and beside them",
+    ),
+    (
+        {"scheme": "t5", "tensors": {"weights": pb.Tensor(shape=[2, 2], data=b"123")}},
+        "INVALID_ARGUMENT",
+        "bad_request",
+        "weights: data has 3 bytes",
+    ),
+]
+
+
+def struct(values: dict[str, Any]) -> Struct:
+    found = Struct()
+    found.update(values)
+    return found
+
+
+def request(scheme: str, parameters: dict[str, Any], **more: Any) -> pb.PositionsRequest:
+    return pb.PositionsRequest(scheme=scheme, parameters=struct(parameters), **more)
+
+
+def bodies(chunks: list[pb.PositionsChunk]) -> dict[str, bytes]:
+    """The outputs by name; each chunk must begin where the last one of its output ended."""
+    found = {output.name: b"" for output in chunks[0].outputs}
+    for chunk in chunks[1:]:
+        assert chunk.offset == len(found[chunk.output])
+        found[chunk.output] += chunk.data
+    return found
+
+
+@pytest.mark.parametrize(("scheme", "parameters"), QUESTIONS)
+def test_grpc_gives_the_bytes_that_http_gives(served: Served, scheme: str, parameters: dict[str, Any]) -> None:
+    chunks = list(served.stub.Positions(request(scheme, parameters)))
+    assert max(chunk.ByteSize() for chunk in chunks) < 2**20
+    facts = json.loads(chunks[0].facts_json)
+    for output in chunks[0].outputs:
+        asked = parameters | {"format": "raw", "output": output.name}
+        rest = served.http.post(f"/positions/{scheme}", json=asked).raise_for_status()
+        assert bodies(chunks)[output.name] == rest.content
+        assert rest.headers["inlay-shape"] == ",".join(map(str, output.shape))
+        assert rest.headers["inlay-dtype"] == pb.DType.Name(output.dtype).lower()
+        assert rest.headers["inlay-arithmetic"] == facts["arithmetic"]
+    assert facts["shapes"] == {output.name: list(output.shape) for output in chunks[0].outputs}
+
+
+def test_a_models_own_encoding_is_what_http_gives(served: Served) -> None:
+    chunks = list(served.stub.Positions(request("rope", {"length": 7}, model="llama")))
+    rest = served.http.get("/models/llama/rope", params={"length": 7, "format": "raw"}).content
+    assert bodies(chunks)["cos"] + bodies(chunks)["sin"] == rest
+    assert json.loads(chunks[0].facts_json)["model"] == "llama"
+
+
+def test_a_row_wider_than_a_message_comes_in_pieces(served: Served) -> None:
+    asked = {"heads": 1, "form": "mpt", "query_length": 1, "key_length": 300_000}
+    chunks = list(served.stub.Positions(request("alibi", asked)))
+    assert max(chunk.ByteSize() for chunk in chunks) < 2**20
+    np.testing.assert_array_equal(
+        np.frombuffer(bodies(chunks)["bias"], np.float32), (np.arange(300_000) - 299_999) * np.float32(2**-8)
+    )
+
+
+@pytest.mark.parametrize("dtype", [pb.DTYPE_UNSPECIFIED, pb.FLOAT64])
+def test_tensors_go_beside_the_parameters(served: Served, dtype: Any) -> None:
+    tensor = pb.Tensor(dtype=pb.FLOAT32, shape=WEIGHTS.shape, data=WEIGHTS.tobytes())
+    asked = request("t5", {"query_length": 20, "arithmetic": "parity"}, tensors={"weights": tensor}, dtype=dtype)
+    found = bodies(list(served.stub.Positions(asked)))["bias"]
+    bias = np.frombuffer(found, np.float64 if dtype == pb.FLOAT64 else np.float32)
+    np.testing.assert_array_equal(bias, BIAS.arrays["bias"].ravel())
+
+
+@pytest.mark.parametrize(("fields", "status", "code", "said"), REFUSED)
+def test_a_refusal_has_a_status_and_a_code(
+    served: Served, fields: dict[str, Any], status: str, code: str, said: str
+) -> None:
+    given = fields | ({"parameters": struct(fields["parameters"])} if "parameters" in fields else {})
+    with pytest.raises(grpc.RpcError) as refusal:
+        list(served.stub.Positions(pb.PositionsRequest(**given)))
+    metadata = {each.key: each.value for each in refusal.value.trailing_metadata()}
+    assert (refusal.value.code().name, metadata["inlay-code"]) == (status, code)
+    assert said in refusal.value.details()
+
+
+def tensor(name: str) -> pb.Tensor:
+
+    values = GOLDEN.arrays[name].astype(ml_dtypes.bfloat16)
+    return pb.Tensor(dtype=pb.BFLOAT16, shape=values.shape, data=values.tobytes())
+
+
+def test_q_and_k_turn_as_in_transformers(served: Served) -> None:
+
+    parameters = struct(
+        {"head_dim": 16, "theta": 10000, "positions": GOLDEN.arrays["positions"].tolist(), "arithmetic": "parity"}
+    )
+    answer = served.stub.Rotate(pb.RotateRequest(parameters=parameters, tensors={name: tensor(name) for name in "qk"}))
+    assert json.loads(answer.facts_json)["layout"] == "half"
+    for name in "qk":
+        found = answer.tensors[name]
+        assert (found.dtype, tuple(found.shape)) == (pb.BFLOAT16, GOLDEN.arrays[name].shape)
+        turned = np.frombuffer(found.data, ml_dtypes.bfloat16).astype(np.float32)
+        np.testing.assert_array_equal(turned, GOLDEN.arrays[f"{name}_out"].ravel())
+
+
+def test_a_model_turns_tensors_as_over_http(served: Served) -> None:
+    q = np.random.default_rng(1).normal(size=(2, 5, 8)).astype(np.float32)
+    sent = pb.Tensor(dtype=pb.FLOAT32, shape=q.shape, data=q.tobytes())
+    answer = served.stub.Rotate(pb.RotateRequest(model="llama", parameters=struct({"start": 3}), tensors={"q": sent}))
+    rest = served.http.post("/models/llama/rope/rotate", json={"q": q.tolist(), "start": 3}).raise_for_status().json()
+    np.testing.assert_array_equal(
+        np.frombuffer(answer.tensors["q"].data, np.float32).reshape(q.shape), np.array(rest["q"], np.float32)
+    )
+
+
+def test_a_rotation_of_nothing_is_refused(served: Served) -> None:
+    with pytest.raises(grpc.RpcError, match="nothing to rotate"):
+        served.stub.Rotate(pb.RotateRequest(parameters=struct({"head_dim": 8})))
+
+
+def test_presets_are_those_of_http(served: Served) -> None:
+    rest = served.http.get("/positions/presets").json()["presets"]
+    found = served.stub.ListPresets(pb.ListPresetsRequest()).presets
+    assert [(each.name, each.title, each.source, json.loads(each.config_json)) for each in found] == [
+        (each["name"], each["title"], each["source"], each["config"]) for each in rest
+    ]
+
+
+def test_a_stream_that_is_left_stops(served: Served) -> None:
+    chunks = served.stub.Positions(request("rope", {"head_dim": 1024, "length": 2**24}))
+    assert next(chunks).outputs[0].shape[0] == 2**24
+    assert next(chunks).data
+    chunks.cancel()
+    with pytest.raises(grpc.RpcError, match="CANCELLED"):
+        list(chunks)
+    assert served.stub.ListPresets(pb.ListPresetsRequest()).presets
