@@ -33,12 +33,15 @@ Types = Literal["zeros", "optional", "none"]
 
 @dataclass(frozen=True, slots=True)
 class AlibiRow:
-    """The ALiBi of a family: a row of alibi.FORMS, and the config key that switches it on (in `section`, if named)."""
+    """The ALiBi of a family: a row of alibi.FORMS, and the config's keys for it, dotted where they are nested.
+
+    switch    must be true; None: always on
+    max_bias  None: it is 8
+    """
 
     form: str
     switch: str | None = None
-    section: str | None = None
-    default: bool = False
+    max_bias: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,13 @@ class BucketRow:
 
 
 @dataclass(frozen=True, slots=True)
+class Key:
+    """Stands for the value of another key of the config."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class Family:
     """One row of FAMILIES.
 
@@ -71,11 +81,14 @@ class Family:
     block        the steps of one block, `{block}` its number; empty: whole encoders of this family are not exported
     numbering    how positions are counted; `offset` is added to the first
     eps          a config key or a number
+    biased_if    the config key without which norms have no bias; None: they have what the row says
     only_if      kinds of step -> the config key without which a checkpoint has no such step
+    only         config keys, dotted where nested -> the one value this row computes; others are refused
+    held_as      tensors -> the name under which some files hold them, which counts where both are there
     scaled_if    the config key that says token rows are multiplied by sqrt(hidden_size)
     rotates      the attention rotates queries and keys, as positions/conventions.py says
-    causal       a token attends to those before it alone
-    window       the config key of the sliding window, where it is not sliding_window
+    causal       a token attends to those before it alone: True, False, or the config key that says so
+    window       the config key of the width of sliding layers, both sides together where they are not causal
     """
 
     prefix: str
@@ -86,10 +99,13 @@ class Family:
     numbering: Kind = "arange"
     types: Types = "none"
     eps: str | float = "layer_norm_eps"
+    biased_if: str | None = None
     only_if: Mapping[type[Any], str] = field(default_factory=dict)
+    only: Mapping[str, Any] = field(default_factory=dict)
+    held_as: Mapping[str, str] = field(default_factory=dict)
     scaled_if: str | None = None
     rotates: bool = False
-    causal: bool = False
+    causal: bool | str = False
     window: str | None = None
     alibi: AlibiRow | None = None
     buckets: BucketRow | None = None
@@ -157,7 +173,7 @@ _BERT_DEFAULTS = {
     "pad_token_id": 0,
 }
 
-_BERT = Family("bert.", _BERT_DEFAULTS, _BERT_INPUT, _BERT_BLOCK, types="zeros")
+_BERT = Family("bert.", _BERT_DEFAULTS, _BERT_INPUT, _BERT_BLOCK, types="zeros", causal="is_decoder")
 _ROBERTA = replace(
     _BERT,
     prefix="roberta.",
@@ -255,11 +271,13 @@ FAMILIES: dict[str, Family] = {
             "num_attention_heads": 12,
             "max_position_embeddings": 8192,
             "norm_eps": 1e-5,
+            "norm_bias": False,
             "local_attention": 128,
             "pad_token_id": 50283,
         },
-        input_layer=(Embed("embeddings.tok_embeddings.weight"), LayerNorm("embeddings.norm.weight", None, eps=0.0)),
+        input_layer=(Embed("embeddings.tok_embeddings.weight"), _norm("embeddings.norm")),
         eps="norm_eps",
+        biased_if="norm_bias",
         rotates=True,
         window="local_attention",
     ),
@@ -271,14 +289,9 @@ FAMILIES: dict[str, Family] = {
             "n_layer": 2,
             "n_head": 8,
             "layer_norm_epsilon": 1e-5,
-            "max_position_embeddings": 2048,
             "pad_token_id": None,
         },
-        names={
-            "num_hidden_layers": "n_layer",
-            "num_attention_heads": "n_head",
-            "max_position_embeddings": "seq_length",
-        },
+        names={"hidden_size": "n_embed", "num_hidden_layers": "n_layer", "num_attention_heads": "n_head"},
         input_layer=(Embed("word_embeddings.weight"), _norm("word_embeddings_layernorm")),
         eps="layer_norm_epsilon",
         causal=True,
@@ -301,8 +314,9 @@ FAMILIES: dict[str, Family] = {
             "max_position_embeddings": "max_seq_len",
         },
         input_layer=(Embed("wte.weight"),),
+        only={"attn_config.alibi": True, "attn_config.prefix_lm": False},
         causal=True,
-        alibi=AlibiRow("mpt", switch="alibi", section="attn_config", default=True),
+        alibi=AlibiRow("mpt", max_bias="attn_config.alibi_bias_max"),
     ),
     "falcon": Family(
         prefix="transformer.",
@@ -312,8 +326,10 @@ FAMILIES: dict[str, Family] = {
             "num_hidden_layers": 32,
             "num_attention_heads": 71,
             "max_position_embeddings": 2048,
+            "alibi": False,
             "pad_token_id": None,
         },
+        names={"hidden_size": "n_embed"},
         input_layer=(Embed("word_embeddings.weight"),),
         rotates=True,
         causal=True,
@@ -332,6 +348,7 @@ FAMILIES: dict[str, Family] = {
         },
         names={"hidden_size": "d_model", "num_hidden_layers": "num_layers", "num_attention_heads": "num_heads"},
         input_layer=(Embed("shared.weight"),),
+        held_as={"shared.weight": "encoder.embed_tokens.weight"},
         buckets=BucketRow(
             "t5",
             "encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight",
@@ -366,6 +383,7 @@ FAMILIES: dict[str, Family] = {
         ),
         types="zeros",
         only_if={AddPosition: "position_biased_input", AddType: "type_vocab_size"},
+        only={"embedding_size": Key("hidden_size")},
         buckets=BucketRow(
             "deberta",
             "encoder.rel_embeddings.weight",
@@ -395,6 +413,7 @@ FAMILIES: dict[str, Family] = {
             "num_attention_heads": "encoder_attention_heads",
         },
         input_layer=(Embed("shared.weight"), Scale(0.0), AddSinusoid("marian", 0)),
+        held_as={"shared.weight": "encoder.embed_tokens.weight"},
         scaled_if="scale_embedding",
     ),
 }

@@ -53,7 +53,7 @@ class Settings(BaseSettings):
     max_queue_tokens: Count = 1048576
     """Tokens waiting for one graph of a model; beyond it requests are refused with 429 / RESOURCE_EXHAUSTED."""
     table_cache_bytes: Annotated[int, Field(ge=0)] = 256 * 1024 * 1024
-    """Bytes of finished positional tables kept for those who ask again, a quarter of it for one at most; 0: none."""
+    """Bytes of finished positional tables kept for those who ask again, half of it for one at most; 0: none."""
     auto_truncate: bool = True
     """Cut inputs that are too long where the request does not say; false refuses them."""
     shutdown_seconds: Annotated[float, Field(gt=0)] = 30.0

@@ -21,8 +21,9 @@ from models.positions.table import DTYPES, Output, Table, rounded
 from service import cores
 
 BLOCK_VALUES = 65536  # computed at a time: about 3 ms, 512 KiB in float64
+HEAD_BYTES = 65536  # what a format may add to a table that fits
 INLINE_VALUES = 4096  # computed on the event loop; a hop to a thread costs as much
-CACHEABLE_SHARE = 4  # a table may take this part of the cache, one over it
+CACHEABLE_SHARE = 2  # a table may take one over this of the cache: 128 MiB of the usual 256
 ITEM_SIZES: dict[str, int] = {name: np.dtype(dtype).itemsize for name, dtype in DTYPES.items()} | {
     "int64": 8,
     "bool": 1,
@@ -196,7 +197,7 @@ class Tables:
     def _makes_room(self, size: int) -> bool:
         """Drop what was not asked for lately until `size` more bytes fit; False: they cannot."""
         taken = sum(filling.packed.size for filling in self._filling.values())
-        if size > self._room // CACHEABLE_SHARE or taken + size > self._room:
+        if size > self._room // CACHEABLE_SHARE + HEAD_BYTES or taken + size > self._room:
             return False
         taken += sum(map(len, self._kept.values()))
         while taken + size > self._room:

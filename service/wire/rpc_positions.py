@@ -32,12 +32,7 @@ class Positions:
         """What comes, then its bytes; raises an InlayError."""
         scheme = lookup.scheme(request.scheme, bool(request.model))
         make = lookup.maker(self._parts, scheme, request.model)
-        values = _parameters(request)
-        wanted = (
-            asked.validated(scheme.parameters, values)
-            if request.tensors
-            else asked.of_values(scheme.parameters, values)
-        )
+        wanted = asked.validated(scheme.parameters, _parameters(request), strict=True)
         call = make(wanted)
         table = await self._parts.tables.run(call.table)
         form = answers.Wanted("", wanted.dtype, wanted.output, False)
@@ -59,7 +54,7 @@ class Positions:
     async def rotate(self, request: pb.RotateRequest) -> pb.RotateResponse:
         """The tensors, turned; raises an InlayError."""
         model = rotation.ROTATE_OF_A_MODEL if request.model else rotation.ROTATE
-        wanted = asked.validated(model, _parameters(request))
+        wanted = asked.validated(model, _parameters(request), strict=True)
         if request.model:
             call = rotation.rotate_of_a_model(lookup.owner(self._parts, request.model), wanted)
         else:
@@ -78,7 +73,7 @@ class Positions:
         values |= {name: getattr(request, name) for name in ("length", "layer_type") if getattr(request, name)}
         scheme = lookup.scheme("rope", True)
         make = lookup.maker(self._parts, scheme, request.model)
-        wanted = asked.of_values(scheme.parameters, values)
+        wanted = asked.validated(scheme.parameters, values, strict=True)
         call = make(wanted)
         table = await self._parts.tables.run(call.table)
         cos, sin = pieces(table, wanted.dtype)

@@ -10,9 +10,11 @@ import pytest
 import torch
 from transformers import CONFIG_MAPPING, LlamaModel
 
-from models.card import RopeTable
+from models.encodings import EVERY_LAYER, RopeTable
+from models.errors import BadCheckpoint
 from models.export import export
 from models.families import FAMILIES
+from models.positions.rope_table import tabulate
 from service.catalog import open_catalog
 from service.encoder import Encoder
 from service.messages import EmbedRequest, Ids
@@ -22,8 +24,9 @@ from tests.parity.conftest import Ledger
 from tests.parity.tiny_models import TINY, Sample, reference, sample, sequences
 
 pytestmark = pytest.mark.parity
-SEEDS = range(8)
+SEEDS = range(12)
 NAMES = {"input_ids": "ids", "attention_mask": "mask", "token_type_ids": "types", "position_ids": "positions"}
+ROTATING = [family for family, row in FAMILIES.items() if row.rotates]
 
 
 def opened(checkpoint: Path, store: Path) -> Encoder:
@@ -61,36 +64,65 @@ def test_a_tiny_model_is_served_as_transformers_computes_it(
         ledger.check(family, output.name, relative(output.rows, np.concatenate(column)), tolerance)
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_rope_tables_are_those_of_transformers(seed: int, tmp_path: Path, ledger: Ledger) -> None:
-    made = sample("llama", seed, tmp_path / "checkpoint")
-    encoder = opened(made.folder, tmp_path / "store")
-    card = encoder.catalog.get(None).card
-    assert card.rope is not None
-    for start in (0, 1000, 100_000):
-        cos, sin = asyncio.run(encoder.rope(None, start, 40))
-        check_rope(made, card.rope, start, cos, sin, ledger)
+def test_every_family_has_a_tiny_model() -> None:
+    assert set(TINY) == set(FAMILIES)
 
 
-def check_rope(made: Sample, rope: RopeTable, start: int, cos: Any, sin: Any, ledger: Ledger) -> None:
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("family", ROTATING)
+def test_rope_tables_are_those_of_transformers(family: str, seed: int, tmp_path: Path, ledger: Ledger) -> None:
+    made = sample(family, seed, tmp_path / "checkpoint")
+    check_ropes(made, opened(made.folder, tmp_path / "store"), (0, 1000, 100_000), ledger)
+
+
+def check_ropes(made: Sample, encoder: Encoder, starts: tuple[int, ...], ledger: Ledger) -> None:
+    """Every table of the card, tabulated and through the served graph."""
+    ropes = encoder.catalog.get(None).card.encodings.ropes
+    assert bool(ropes) == (not getattr(made.model.config, "alibi", False))
+    for name, rope in ropes.items():
+        for start in starts:
+            places = np.arange(start, start + 40)
+            table = tabulate(rope.rope, places, arithmetic="parity")
+            check_rope(made, name, rope, places, [table.outputs[each].whole() for each in ("cos", "sin")], ledger)
+            check_rope(made, name, rope, places, served(encoder, rope, places), ledger)
+
+
+def served(encoder: Encoder, rope: RopeTable, places: Any) -> list[Any]:
+    suffix = rope.graph.removeprefix("rope")
+    outputs = (f"rope_cos{suffix}", f"rope_sin{suffix}")
+    asked = EmbedRequest([Ids(np.zeros_like(places), positions=places)], outputs=outputs)
+    return [output.rows for output in asyncio.run(encoder.embed(asked)).outputs]
+
+
+def check_rope(made: Sample, name: str, rope: RopeTable, places: Any, got: list[Any], ledger: Ledger) -> None:
     """Within what float32 angles can differ by: 3e-7 and half an ulp of the angle, times the attention factor."""
-    positions = torch.arange(start, start + len(cos))
-    expected = made.model.rotary_emb(torch.zeros(1), positions[None])
-    angle = positions.numpy()[:, None] * np.array(rope.inverse_frequency)[None]  # (T, r/2)
+    kind = () if name == EVERY_LAYER else (name,)
+    expected = made.model.rotary_emb(torch.zeros(1), torch.from_numpy(places)[None], *kind)
+    angle = places[:, None] * np.array(rope.inverse_frequency)[None]  # (T, r/2)
     tolerance = rope.attention_factor * (3e-7 + 5e-7 * angle)
-    for name, got, table in zip(("cos", "sin"), (cos, sin), expected, strict=True):
+    for function, found, table in zip(("cos", "sin"), got, expected, strict=True):
         half = table[0].numpy()[:, : table.shape[-1] // 2]
-        kind = f"{name} {rope.rope_type}, of tolerance"
-        ledger.check("llama", kind, float((np.abs(got - half) / tolerance).max()), 1.0)
+        what = f"{function} {rope.rope.rope_type}, of tolerance"
+        assert found.shape == half.shape
+        ledger.check(made.family, what, float((np.abs(found - half) / tolerance).max()), 1.0)
+
+
+# A name of ours -> what the config class calls it, where its attribute_map does not say.
+ATTRIBUTES = {"mpt": {"max_position_embeddings": "max_seq_len"}}
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_value_config_json_leaves_out_is_the_default_of_transformers(family: str) -> None:
     usual = CONFIG_MAPPING[family]()
-    defaults = FAMILIES[family].defaults
-    assert {key: getattr(usual, key) for key in defaults if key != "head_dim"} == {
-        key: value for key, value in defaults.items() if key != "head_dim"
-    }
+    row = FAMILIES[family]
+    unset = ("head_dim", "position_buckets", "norm_rel_ebd")  # asked for with getattr, and a default, where they count
+    assert {key: getattr(usual, key, value if key in unset else KeyError) for key, value in row.defaults.items()} | {
+        key: None for key in unset if key == "head_dim" and key in row.defaults
+    } == dict(row.defaults)
+    for ours, own in row.names.items():
+        mapped = usual.attribute_map.get(ours, ATTRIBUTES.get(family, {}).get(ours))
+        assert own in (mapped, "n_embed"), f"{ours} is {own} here and {mapped} there"
+        assert own in row.defaults or ours in row.defaults
 
 
 OLD_ROPES: tuple[dict[str, Any], ...] = (
@@ -122,8 +154,50 @@ def test_an_older_config_json_rotates_as_transformers_reads_it(
     del config["rope_parameters"]
     path.write_text(json.dumps(config | old))
     reread = Sample("llama", made.folder, LlamaModel.from_pretrained(made.folder, dtype=torch.float32))
+    check_ropes(reread, opened(made.folder, tmp_path / "store"), (0,), ledger)
+
+
+# What a published config.json says in other words -> the config as it was written. Read by both.
+SPELLINGS: dict[str, tuple[str, dict[str, str]]] = {
+    "bloom-176b says n_embed and num_attention_heads": (
+        "bloom",
+        {"hidden_size": "n_embed", "n_head": "num_attention_heads", "n_layer": "num_hidden_layers"},
+    ),
+    "falcon says n_embed": ("falcon", {"hidden_size": "n_embed"}),
+    "marian says hidden_size": ("marian", {"encoder_attention_heads": "num_attention_heads"}),
+    "t5 says hidden_size": ("t5", {"d_model": "hidden_size", "num_heads": "num_attention_heads"}),
+}
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("name", SPELLINGS)
+def test_a_config_json_in_other_words_is_read_as_transformers_reads_it(
+    name: str, seed: int, tmp_path: Path, ledger: Ledger
+) -> None:
+    family, words = SPELLINGS[name]
+    made = sample(family, seed, tmp_path / "checkpoint")
+    path = made.folder / "config.json"
+    path.write_text(json.dumps({words.get(key, key): value for key, value in json.loads(path.read_text()).items()}))
+    reread = type(made.model).from_pretrained(made.folder, dtype=torch.float32, attn_implementation="eager").eval()
     encoder = opened(made.folder, tmp_path / "store")
-    rope = encoder.catalog.get(None).card.rope
-    assert rope is not None
-    cos, sin = asyncio.run(encoder.rope(None, 0, 60))
-    check_rope(reread, rope, 0, cos, sin, ledger)
+    if family in ROTATING:
+        check_ropes(Sample(family, made.folder, reread), encoder, (0,), ledger)
+    given = sequences(made, seed)
+    result = asyncio.run(encoder.embed(EmbedRequest([as_ids(each) for each in given], outputs=("input_embeddings",))))
+    expected = np.concatenate([reference(Sample(family, made.folder, reread), each)[0] for each in given])
+    ledger.check(family, "in other words", relative(result.outputs[0].rows, expected), 1e-6)
+
+
+@pytest.mark.parametrize("biased", [False, True])
+def test_a_deberta_of_narrower_tables_is_refused_with_the_reason(biased: bool, tmp_path: Path) -> None:
+    made = sample("deberta-v2", 1, tmp_path / "checkpoint", embedding_size=7, position_biased_input=biased)
+    with pytest.raises(BadCheckpoint, match="embedding_size 7; of 'deberta-v2' only"):
+        export(made.folder, tmp_path / "out")
+
+
+def test_a_deberta_whose_embedding_size_is_its_hidden_size_is_served(tmp_path: Path, ledger: Ledger) -> None:
+    made = sample("deberta-v2", 1, tmp_path / "checkpoint", embedding_size=24, hidden_size=24, num_attention_heads=2)
+    encoder = opened(made.folder, tmp_path / "store")
+    given = {"input_ids": [1, 2, 3], "attention_mask": [1, 0, 1]}
+    result = asyncio.run(encoder.embed(EmbedRequest([as_ids(given)], outputs=("input_embeddings",))))
+    ledger.check("deberta-v2", "input_embeddings", relative(result.outputs[0].rows, reference(made, given)[0]), 1e-6)

@@ -11,9 +11,10 @@ import torch
 import transformers
 from numpy.typing import NDArray
 
-ACTIVATIONS = ("gelu", "gelu_new", "gelu_python", "gelu_fast", "gelu_pytorch_tanh", "relu", "silu", "swish")
+from tests.parity import tiny_configs
+from tests.parity.tiny_configs import LONGEST
+
 DTYPES = (torch.float32, torch.float32, torch.float16, torch.bfloat16)
-LONGEST = 24
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,8 @@ class Tiny:
     blocks                  where its blocks are, from the base model
     config                  random sizes
     types                   rows of the segment table; None: the family reads none
+    placed                  its forward takes position_ids
+    runs                    the part of the base model that is run; empty: all of it
     """
 
     model: str
@@ -31,93 +34,8 @@ class Tiny:
     blocks: str
     config: Callable[[random.Random], dict[str, Any]]
     types: Callable[[Any], int] | None = None
-
-
-def _encoder(draw: random.Random, pads: tuple[int, ...]) -> dict[str, Any]:
-    heads = draw.choice((1, 2, 3, 4))
-    pad = draw.choice(pads)
-    return {
-        "vocab_size": draw.randint(40, 90),
-        "hidden_size": heads * draw.choice((4, 6, 8, 16)),
-        "num_attention_heads": heads,
-        "num_hidden_layers": draw.randint(1, 3),
-        "intermediate_size": draw.randint(5, 60),
-        "hidden_act": draw.choice(ACTIVATIONS),
-        "max_position_embeddings": draw.randint(LONGEST + pad + 1, 70),
-        "type_vocab_size": draw.choice((1, 2, 4)),
-        "layer_norm_eps": draw.choice((1e-12, 1e-7, 1e-5, 1e-3)),
-        "pad_token_id": pad,
-    }
-
-
-def _distilbert(draw: random.Random) -> dict[str, Any]:
-    sizes = _encoder(draw, (0, 3))
-    return {
-        "vocab_size": sizes["vocab_size"],
-        "dim": sizes["hidden_size"],
-        "n_heads": sizes["num_attention_heads"],
-        "n_layers": sizes["num_hidden_layers"],
-        "hidden_dim": sizes["intermediate_size"],
-        "activation": sizes["hidden_act"],
-        "max_position_embeddings": sizes["max_position_embeddings"],
-        "sinusoidal_pos_embds": draw.random() < 0.3,
-        "pad_token_id": sizes["pad_token_id"],
-    }
-
-
-def _gpt2(draw: random.Random) -> dict[str, Any]:
-    heads = draw.choice((1, 2, 4))
-    return {
-        "vocab_size": draw.randint(40, 90),
-        "n_embd": heads * draw.choice((4, 8)),
-        "n_head": heads,
-        "n_layer": 1,
-        "n_positions": draw.randint(LONGEST, 70),
-        "pad_token_id": draw.choice((None, 0, 5)),
-        "bos_token_id": 0,
-        "eos_token_id": 0,
-    }
-
-
-def _llama(draw: random.Random) -> dict[str, Any]:
-    heads = draw.choice((1, 2, 4))
-    head_dim = draw.choice((4, 6, 8, 16))
-    return {
-        "vocab_size": draw.randint(40, 90),
-        "hidden_size": heads * head_dim,
-        "num_attention_heads": heads,
-        "num_key_value_heads": 1,
-        "num_hidden_layers": 1,
-        "intermediate_size": 12,
-        "max_position_embeddings": draw.choice((64, 256, 4096)),
-        "head_dim": draw.choice((None, head_dim, 10)),
-        "tie_word_embeddings": draw.random() < 0.5,
-        "pad_token_id": draw.choice((None, 0)),
-        "rope_parameters": draw.choice(ROPES)(draw),
-    }
-
-
-def _theta(draw: random.Random) -> float:
-    return draw.choice((10000.0, 500000.0, 1e6, 123.5))
-
-
-def _llama3(draw: random.Random) -> dict[str, Any]:
-    low = draw.choice((1.0, 2.0))
-    return {
-        "rope_type": "llama3",
-        "rope_theta": _theta(draw),
-        "factor": draw.choice((8.0, 32.0)),
-        "low_freq_factor": low,
-        "high_freq_factor": low * draw.choice((2.0, 4.0)),
-        "original_max_position_embeddings": draw.choice((16, 64)),
-    }
-
-
-ROPES: tuple[Callable[[random.Random], dict[str, Any]], ...] = (
-    lambda draw: {"rope_type": "default", "rope_theta": _theta(draw)},
-    lambda draw: {"rope_type": "linear", "rope_theta": _theta(draw), "factor": draw.choice((2.0, 8.0, 2.5))},
-    _llama3,
-)
+    placed: bool = True
+    runs: str = ""
 
 
 def _typed(config: Any) -> int:
@@ -125,19 +43,41 @@ def _typed(config: Any) -> int:
 
 
 TINY: dict[str, Tiny] = {
-    "bert": Tiny("BertModel", "BertForMaskedLM", "encoder.layer", lambda draw: _encoder(draw, (0, 3)), _typed),
+    "bert": Tiny(
+        "BertModel", "BertForMaskedLM", "encoder.layer", lambda draw: tiny_configs.encoder(draw, (0, 3)), _typed
+    ),
     "roberta": Tiny(
-        "RobertaModel", "RobertaForMaskedLM", "encoder.layer", lambda draw: _encoder(draw, (1, 0, 5)), _typed
+        "RobertaModel",
+        "RobertaForMaskedLM",
+        "encoder.layer",
+        lambda draw: tiny_configs.encoder(draw, (1, 0, 5)),
+        _typed,
     ),
     "xlm-roberta": Tiny(
-        "XLMRobertaModel", "XLMRobertaForMaskedLM", "encoder.layer", lambda draw: _encoder(draw, (1, 0, 5)), _typed
+        "XLMRobertaModel",
+        "XLMRobertaForMaskedLM",
+        "encoder.layer",
+        lambda draw: tiny_configs.encoder(draw, (1, 0, 5)),
+        _typed,
     ),
     "camembert": Tiny(
-        "CamembertModel", "CamembertForMaskedLM", "encoder.layer", lambda draw: _encoder(draw, (1, 0, 5)), _typed
+        "CamembertModel",
+        "CamembertForMaskedLM",
+        "encoder.layer",
+        lambda draw: tiny_configs.encoder(draw, (1, 0, 5)),
+        _typed,
     ),
-    "distilbert": Tiny("DistilBertModel", "DistilBertForMaskedLM", "transformer.layer", _distilbert),
-    "gpt2": Tiny("GPT2Model", "GPT2LMHeadModel", "h", _gpt2, lambda config: int(config.vocab_size)),
-    "llama": Tiny("LlamaModel", "LlamaForCausalLM", "layers", _llama),
+    "distilbert": Tiny("DistilBertModel", "DistilBertForMaskedLM", "transformer.layer", tiny_configs.distilbert),
+    "gpt2": Tiny("GPT2Model", "GPT2LMHeadModel", "h", tiny_configs.gpt2, lambda config: int(config.vocab_size)),
+    "llama": Tiny("LlamaModel", "LlamaForCausalLM", "layers", tiny_configs.llama),
+    "gpt_neox": Tiny("GPTNeoXModel", "GPTNeoXForCausalLM", "layers", tiny_configs.gpt_neox),
+    "modernbert": Tiny("ModernBertModel", "ModernBertForMaskedLM", "layers", tiny_configs.modernbert),
+    "bloom": Tiny("BloomModel", "BloomForCausalLM", "h", tiny_configs.bloom, placed=False),
+    "mpt": Tiny("MptModel", "MptForCausalLM", "blocks", tiny_configs.mpt, placed=False),
+    "falcon": Tiny("FalconModel", "FalconForCausalLM", "h", tiny_configs.falcon),
+    "t5": Tiny("T5EncoderModel", "T5ForConditionalGeneration", "encoder.block", tiny_configs.t5, placed=False),
+    "deberta-v2": Tiny("DebertaV2Model", "DebertaV2ForMaskedLM", "encoder.layer", tiny_configs.deberta_v2, _typed),
+    "marian": Tiny("MarianModel", "MarianMTModel", "encoder.layers", tiny_configs.marian, placed=False, runs="encoder"),
 }
 
 
@@ -150,13 +90,16 @@ class Sample:
     model: Any
 
 
-def sample(family: str, seed: int, folder: Path) -> Sample:
-    """Write a random model: base or language model, one file or shards, in one of the dtypes."""
+def sample(family: str, seed: int, folder: Path, **changes: Any) -> Sample:
+    """Write a random model: base or language model, one file or shards, in one of the dtypes.
+
+    changes  of its config
+    """
     draw = random.Random(f"{family} {seed}")
     torch.manual_seed(draw.randrange(1 << 30))
     tiny = TINY[family]
     kind = getattr(transformers, draw.choice((tiny.model, tiny.language_model)))
-    model = kind(kind.config_class(**tiny.config(draw)))
+    model = kind(kind.config_class(**tiny.config(draw) | changes))
     _randomise(model)
     model.to(draw.choice(DTYPES)).save_pretrained(folder, max_shard_size=draw.choice(("1GB", "8KB")))
     base = getattr(transformers, tiny.model)
@@ -167,6 +110,8 @@ def _randomise(model: Any) -> None:
     """Weights far from their start values, so that a swapped or missing one shows."""
     with torch.no_grad():
         for name, parameter in model.named_parameters():
+            if "embed_positions" in name:  # Marian's sinusoids are computed, not learned
+                continue
             noise = torch.randn_like(parameter)
             if parameter.ndim == 1:
                 parameter.copy_(0.3 * noise + (1.0 if "norm" in name.lower() and name.endswith("weight") else 0.0))
@@ -188,9 +133,9 @@ def _sequence(sample: Sample, draw: random.Random, length: int) -> dict[str, lis
     if draw.random() < 0.7:
         given["attention_mask"] = [int(draw.random() < 0.7) for _ in ids]
         given["attention_mask"][draw.randrange(length)] = 1
-    if tiny.types and draw.random() < 0.6:
+    if tiny.types and tiny.types(config) and draw.random() < 0.6:
         given["token_type_ids"] = [draw.randrange(tiny.types(config)) for _ in ids]
-    if draw.random() < 0.3:
+    if tiny.placed and draw.random() < 0.3:
         given["position_ids"] = [draw.randrange(LONGEST) for _ in ids]
     return given
 
@@ -202,9 +147,12 @@ def reference(sample: Sample, given: dict[str, list[int]]) -> tuple[NDArray[np.f
     def keep(_module: Any, args: Any, kwargs: Any) -> None:
         seen.append(args[0] if args else kwargs["hidden_states"])
 
-    block = sample.model.get_submodule(TINY[sample.family].blocks)[0]
+    tiny = TINY[sample.family]
+    block = sample.model.get_submodule(tiny.blocks)[0]
     hook = block.register_forward_pre_hook(keep, with_kwargs=True)
     with torch.no_grad():
-        last = sample.model(**{key: torch.tensor([value]) for key, value in given.items()}).last_hidden_state
+        last = sample.model.get_submodule(tiny.runs)(
+            **{key: torch.tensor([value]) for key, value in given.items()}
+        ).last_hidden_state
     hook.remove()
     return seen[0][0].numpy(), last[0].numpy()

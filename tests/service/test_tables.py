@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from models.positions.table import Output, Table
-from service.tables import BLOCK_VALUES, Packed, Tables, pieces
+from service.tables import BLOCK_VALUES, HEAD_BYTES, Packed, Tables, pieces
 
 ROWS, WIDTH = 3000, 128
 
@@ -121,10 +121,10 @@ async def test_one_caller_who_leaves_does_not_stop_the_others() -> None:
     assert await staying == counted.whole
 
 
-async def test_only_tables_of_a_quarter_of_the_cache_are_kept() -> None:
+async def test_only_tables_of_half_of_the_cache_are_kept_whatever_their_head() -> None:
     counted = Counted()
     size = counted.packed().size
-    for room, kept in ((4 * size, True), (4 * size - 4, False), (0, False)):
+    for room, kept in ((2 * size - 8, True), (2 * (size - HEAD_BYTES) - 8, False), (0, False)):
         tables = Tables(room)
         assert await joined(tables, "key", counted.packed()) == counted.whole
         assert (tables.whole("key") is not None) == kept

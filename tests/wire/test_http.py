@@ -32,12 +32,12 @@ REFUSALS: list[tuple[str, str, dict[str, str], bytes, int, str, str]] = [
     ("POST", "/models", {}, b"", 405, "method_not_allowed", "/models answers GET, not POST"),
     ("GET", "/embeddings", {}, b"", 404, "not_found", "there is no /embeddings here"),
     ("GET", "/models/bort", {}, b"", 404, "not_found", "did you mean 'bert'"),
-    ("GET", "/models/bert/rope", {}, b"", 404, "not_found", "do not rotate"),
-    ("GET", "/models/llama/rope?start=-1", {}, b"", 422, "bad_request", 'start is "-1"; allowed: first position, 0 to'),
-    ("GET", "/models/llama/rope?length=0", {}, b"", 422, "bad_request", 'length is "0"; allowed: rows, 1 to 1048576'),
+    ("GET", "/models/bert/rope", {}, b"", 404, "not_found", "bert has no rope"),
+    ("GET", "/models/llama/rope?start=-1", {}, b"", 422, "bad_request", 'start is "-1"; allowed: the first position'),
+    ("GET", "/models/llama/rope?length=0", {}, b"", 422, "bad_request", 'length is "0"; allowed: how many positions'),
     ("GET", "/models/llama/rope?lenght=1", {}, b"", 422, "bad_request", 'did you mean "length"?'),
-    ("GET", "/models/llama/rope?start=9007199254740991&length=2", {}, b"", 422, "bad_request", "start + length is"),
-    ("GET", "/models/llama/rope?start=99999999", {}, b"", 422, "bad_request", "was trained on 40 positions"),
+    ("GET", "/models/llama/rope?start=9007199254740991&length=2", {}, b"", 422, "bad_parameters", "start + length is"),
+    ("GET", "/models/llama/rope?start=99999999", {}, b"", 422, "bad_parameters", "was trained on 40 positions"),
 ]
 
 
@@ -104,7 +104,7 @@ def test_every_model_tells_what_it_is(served: Served) -> None:
     models = {model["name"]: model for model in served.http.get("/models").json()["models"]}
     assert models["bert"]["default"]
     assert models["bert"]["pooling"] == {"mode": "mean", "normalize": True, "include_prompt": True}
-    assert models["llama"]["rope"]["trained_positions"] > 0
+    assert models["llama"]["encodings"]["ropes"]["all"]["max_position_embeddings"] > 0
     assert not models["llama"]["reads_text"]
     for name, model in models.items():
         assert served.http.get(f"/models/{name}").json() == model

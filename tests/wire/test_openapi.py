@@ -32,17 +32,44 @@ def test_every_reference_leads_somewhere(document: dict[str, Any]) -> None:
     assert references(document) <= known
 
 
-def test_every_route_is_described(document: dict[str, Any]) -> None:
-    assert {(method, path) for path, item in document["paths"].items() for method in item} == {
+def test_every_route_is_described(document: dict[str, Any], served: Served) -> None:
+    described = {(method, path) for path, item in document["paths"].items() for method in item}
+    assert described >= {
         ("post", "/embed"),
         ("get", "/models"),
         ("get", "/models/{name}"),
         ("get", "/models/{name}/rope"),
+        ("get", "/positions"),
+        ("get", "/positions/presets"),
+        ("post", "/positions/rope/rotate"),
+        ("get", "/positions/rope.png"),
         ("get", "/"),
         ("get", "/health/live"),
         ("get", "/health/ready"),
         ("get", "/metrics"),
     }
+    for method, path in described:  # a route that is not there, or not with this verb, says so
+        answer = served.http.request(method, path.format(name="bert"))
+        assert answer.status_code != 405, (method, path)
+        assert "there is no /" not in answer.text, (method, path)
+
+
+def test_every_scheme_is_described_with_its_own_parameters(document: dict[str, Any], served: Served) -> None:
+    for scheme in served.http.get("/positions").json()["schemes"]:
+        for path in scheme["paths"][:1]:
+            item = document["paths"][path]
+            assert {method.upper() for method in item} == set(scheme["methods"])
+            body = item["post"]["requestBody"]["content"]["application/json"]["schema"]["$ref"]
+            properties = document["components"]["schemas"][body.rpartition("/")[2]]["properties"]
+            assert {name: entry["description"] for name, entry in properties.items()} == scheme["parameters"]
+            for parameter in item.get("get", {}).get("parameters", []):
+                assert parameter["description"] == scheme["parameters"][parameter["name"]]
+                assert parameter["schema"].keys() & {"type", "anyOf", "enum", "const"}, parameter
+
+
+def test_every_operation_has_a_name_of_its_own(document: dict[str, Any]) -> None:
+    names = [operation["operationId"] for item in document["paths"].values() for operation in item.values()]
+    assert len(names) == len(set(names))
 
 
 def test_every_example_is_one_the_service_reads(document: dict[str, Any]) -> None:
@@ -58,12 +85,12 @@ def test_every_format_is_described_with_its_headers(document: dict[str, Any]) ->
     assert set(answer["headers"]) == set(TENSOR_HEADERS)
     rope = document["paths"]["/models/{name}/rope"]["get"]
     assert rope["responses"]["200"]["content"].keys() == FORMATS.keys()
-    assert {each["name"] for each in rope["parameters"]} == {"name", "start", "length", "dtype", "if-none-match"}
+    assert {each["name"] for each in rope["parameters"]} >= {"name", "start", "length", "positions", "dtype", "format"}
 
 
 def test_every_refusal_of_embed_is_described(document: dict[str, Any]) -> None:
     described = {int(status) for status in document["paths"]["/embed"]["post"]["responses"]} - {200}
-    assert described == {row.http for row in STATUSES.values()} - {405, 500}
+    assert described == {row.http for row in STATUSES.values()} - {405, 416, 500}
 
 
 def test_a_real_problem_fits_the_schema(served: Served) -> None:

@@ -1,4 +1,4 @@
-"""A model's RoPE table over REST and gRPC against transformers' own numbers, in every format and any number of blocks."""
+"""A model's RoPE table over REST and gRPC against transformers' own numbers, in every format, however many blocks."""
 
 import io
 from typing import Any

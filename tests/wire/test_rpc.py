@@ -154,6 +154,9 @@ def test_health_and_reflection_are_the_standard_ones(served: Served) -> None:
             "Embed",
             "EmbedStream",
             "Rope",
+            "Positions",
+            "Rotate",
+            "ListPresets",
             "ListModels",
             "GetModel",
         ]

@@ -1,6 +1,5 @@
 """Positional encodings over HTTP: /positions/... of any parameters, and the same of a model under /models/{name}/..."""
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 

@@ -1,9 +1,9 @@
 """What a caller asks for: a query string, a JSON body or a safetensors body → an instance of a scheme's model."""
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-import orjson
 from pydantic import BaseModel, ValidationError
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
@@ -14,6 +14,8 @@ from service.wire.body import explain
 from service.wire.formats import SAFETENSORS
 from service.wire.inputs import show
 from service.wire.positions.tensors import from_safetensors
+
+INLINE_BYTES = 65536  # of a body that is read on the event loop
 
 
 def of_query(model: type[BaseModel], query: QueryParams, repeated: tuple[str, ...] = ()) -> Any:
@@ -44,9 +46,16 @@ async def of_body(model: type[BaseModel], request: Request, max_bytes: int) -> A
         check_json(declared.encode("latin-1"))
     length = request.headers.get("content-length")
     body = await read_body(request.receive, length.encode("latin-1") if length else None, max_bytes)
-    if declared == SAFETENSORS:
-        return validated(model, from_safetensors(body))
-    return of_json(model, body)
+    read = of_safetensors if declared == SAFETENSORS else of_json
+    return read(model, body) if len(body) <= INLINE_BYTES else await asyncio.to_thread(read, model, body)
+
+
+def of_safetensors(model: type[BaseModel], body: bytes) -> Any:
+    """The instance whose tensors are those of a safetensors body, other parameters its metadata.
+
+    raises   Malformed, BadRequest
+    """
+    return validated(model, from_safetensors(body))
 
 
 def of_json(model: type[BaseModel], body: bytes) -> Any:
@@ -63,15 +72,10 @@ def of_json(model: type[BaseModel], body: bytes) -> Any:
         raise refusal(error, model) from None
 
 
-def of_values(model: type[BaseModel], values: Mapping[str, Any]) -> Any:
-    """The instance that JSON values stand for."""
-    return of_json(model, orjson.dumps(dict(values)))
-
-
-def validated(model: type[BaseModel], values: Mapping[str, Any]) -> Any:
-    """The instance of texts and arrays; raises BadRequest."""
+def validated(model: type[BaseModel], values: Mapping[str, Any], *, strict: bool = False) -> Any:
+    """The instance of texts and arrays, strict: of values as JSON has them and arrays; raises BadRequest."""
     try:
-        return model.model_validate(dict(values))
+        return model.model_validate(dict(values), strict=strict)
     except ValidationError as error:
         raise refusal(error, model) from None
 

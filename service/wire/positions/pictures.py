@@ -8,6 +8,7 @@ compare   what else to show, as often as there is something: a preset's name, na
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Annotated, Any
 from urllib.parse import parse_qsl
 
@@ -62,6 +63,7 @@ def drawable(name: str) -> bool:
     return bool(figures_of(figured(name)))
 
 
+@cache
 def model_of(row: Scheme | Bound) -> type[BaseModel]:
     """The parameters of a scheme's picture: the table's, without the form of an answer, and how it looks."""
     fields = row.parameters.model_fields
@@ -98,13 +100,23 @@ class Pictures:
             raise Overloaded(f"{self._waiting} pictures are waiting to be drawn: try again soon")
         self._waiting += 1
         try:
-            async with self._turn:
-                if (body := self._tables.whole(tag)) is None:
-                    body = memoryview(await self._tables.run(_draw, shown, looks, form))
-                    self._tables.keep(tag, body)
-                return body
+            await self._turn.acquire()
         finally:
             self._waiting -= 1
+        drawing = asyncio.create_task(self._kept(tag, shown, looks, form))
+        drawing.add_done_callback(self._done)
+        return await asyncio.shield(drawing)  # once begun it is finished, whoever leaves
+
+    async def _kept(self, tag: str, shown: list[Shown], looks: dict[str, Any], form: str) -> memoryview:
+        if (body := self._tables.whole(tag)) is None:
+            body = memoryview(await asyncio.to_thread(_draw, shown, looks, form))
+            self._tables.keep(tag, body)
+        return body
+
+    def _done(self, drawing: "asyncio.Task[memoryview]") -> None:
+        self._turn.release()
+        if not drawing.cancelled():
+            drawing.exception()  # seen, even if nobody waits for it any more
 
 
 def _draw(shown: list[Shown], looks: dict[str, Any], form: str) -> bytes:

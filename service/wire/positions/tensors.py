@@ -85,9 +85,10 @@ def _nested(value: list[Any]) -> NDArray[Any]:
     return _checked(found.astype(np.float64))
 
 
-def _holds_bool(value: Any) -> bool:
+def _holds_bool(values: list[Any]) -> bool:
     """Whether a true or false stands where numpy would read 1 or 0."""
-    return any(map(_holds_bool, value)) if isinstance(value, list) else isinstance(value, bool)
+    kinds = set(map(type, values))
+    return bool in kinds or (list in kinds and any(_holds_bool(each) for each in values if type(each) is list))
 
 
 def _checked(found: NDArray[Any]) -> NDArray[Any]:

@@ -1,8 +1,10 @@
 """Bytes of tables: formats, dtypes, tags, ranges, and a cache nobody can see but by the clock."""
 
+import asyncio
 import base64
 import io
 import itertools
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -15,7 +17,7 @@ from numpy.typing import NDArray
 from safetensors import safe_open
 from safetensors.numpy import load
 
-from tests.served import Served
+from tests.served import Served, serving_here
 
 Array = NDArray[Any]
 ROPE = "/positions/rope"
@@ -63,6 +65,13 @@ def test_every_format_carries_the_same_table(served: Served, query: dict[str, An
     coded = ask(served, encoding_format="base64", **query).json()
     assert b"".join(base64.b64decode(coded[name]["data"]) for name in ("cos", "sin")) == raw.tobytes()
     assert coded["cos"]["shape"] == list(raw.shape[1:])
+
+
+def test_a_long_list_of_positions_goes_in_a_body(served: Served) -> None:
+    places = list(range(0, 30_000, 2))[::-1]
+    answer = served.http.post(ROPE, json={"head_dim": 4, "positions": places, "format": "raw", "output": "cos"})
+    right = np.cos(np.outer(places, [1, 0.01]))
+    np.testing.assert_allclose(array(answer.raise_for_status()), right, rtol=0, atol=6.1e-8)
 
 
 @pytest.mark.parametrize("form", FORMATS)
@@ -307,3 +316,33 @@ def test_more_than_sixty_four_gibibytes_are_refused(served: Served) -> None:
     answer = served.http.get(ROPE, params={"head_dim": 1026, "length": 2**24, "format": "raw"})
     assert (answer.status_code, answer.json()["code"]) == (422, "too_large")
     assert f"an answer holds {64 * 2**30}" in answer.json()["detail"]
+
+
+# ---- callers who leave
+
+
+async def test_a_table_nobody_reads_any_more_is_computed_no_further(tiny_store: Path) -> None:
+    async with (
+        serving_here(tiny_store, default_model="bert") as here,
+        httpx.AsyncClient(base_url="http://{}:{}".format(*here.address), trust_env=False, timeout=60) as client,
+    ):
+        query = {"head_dim": 1024, "length": 2**24, "format": "raw"}  # 64 GiB: a minute at the least
+        async with client.stream("GET", ROPE, params=query) as answer:
+            assert int(answer.headers["content-length"]) == 64 * 2**30
+            async for part in answer.aiter_raw():
+                assert part
+                break
+        ended = 'inlay_requests_total{method="/positions/rope",protocol="http",status="200"} 1.0'
+        async with asyncio.timeout(30):
+            while ended not in (await client.get("/metrics")).text:
+                pass
+
+
+async def test_a_reader_who_pauses_holds_nothing_up(tiny_store: Path) -> None:
+    async with (
+        serving_here(tiny_store, default_model="bert") as here,
+        httpx.AsyncClient(base_url="http://{}:{}".format(*here.address), trust_env=False, timeout=60) as client,
+        client.stream("GET", ROPE, params={"head_dim": 128, "length": 2**22, "format": "raw"}) as paused,
+    ):
+        assert paused.status_code == 200
+        assert (await client.get(ROPE, params=SMALL)).status_code == 200
