@@ -131,7 +131,12 @@ SCHEMES: dict[str, str] = {
 
 
 def described(table: Table) -> str:
-    """Scheme and parameters in one line, from the table's facts."""
+    """Whose it is, scheme and parameters in one line, from the table's facts."""
+    owner = [table.facts[fact] for fact in ("model", "preset", "layer_type") if table.facts.get(fact)]
+    return f"{' '.join(owner)}: {_parameters(table)}" if owner else _parameters(table)
+
+
+def _parameters(table: Table) -> str:
     facts = table.facts
     scheme = SCHEMES.get(table.scheme, table.scheme)
     if table.scheme == "mask":  # its formula is what tells it apart

@@ -163,8 +163,8 @@ def _encodings(found: Encodings) -> EncodingsSummary:
     return EncodingsSummary(
         ropes={name: _rope(table) for name, table in found.ropes.items()},
         layers=list(found.layers),
-        alibi=found.alibi and AlibiSummary.model_validate(found.alibi),
-        buckets=found.buckets and BucketSummary.model_validate(found.buckets),
+        alibi=None if found.alibi is None else AlibiSummary.model_validate(found.alibi),
+        buckets=None if found.buckets is None else BucketSummary.model_validate(found.buckets),
         masks={name: MaskSummary.model_validate(mask) for name, mask in found.masks.items()},
     )
 

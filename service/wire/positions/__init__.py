@@ -9,7 +9,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from service.wire.parts import Parts
-from service.wire.positions import answers, asked, listing, lookup, pictures, rotation
+from service.wire.positions import answers, asked, graphs, listing, lookup, pictures, rotation
 from service.wire.positions.bound import BOUND, Bound
 from service.wire.positions.call import Call
 from service.wire.positions.endpoint import Answer, Endpoint
@@ -37,6 +37,8 @@ def routes(parts: Parts) -> APIRouter:
                 for form in pictures.MEDIA_TYPES
                 if "GET" in row.methods and pictures.drawable(name)
             ]
+            if "GET" in row.methods and graphs.emitted(name):
+                found.append(_route(parts, f"{prefix}/{name}.onnx", partial(_graph, parts, row), ("GET",)))
     return APIRouter(routes=found)
 
 
@@ -68,6 +70,12 @@ async def _picture(
     others = pictures.compared(request, row.name, lambda values: make(asked.validated(model, values)))
     shown = [pictures.Shown(make(looks), getattr(looks, "preset", None) or ""), *others]
     return await drawn.answer(request, shown, looks, form, _cache(row))
+
+
+async def _graph(parts: Parts, row: Scheme | Bound, request: Request) -> Response:
+    make = lookup.maker(parts, row, request.path_params.get("name", ""))
+    call = make(asked.of_query(graphs.model_of(row), request.query_params))
+    return await graphs.answer(request, parts.tables, row.name, call, _cache(row))
 
 
 async def _rotate(parts: Parts, request: Request) -> Response:

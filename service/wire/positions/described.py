@@ -5,7 +5,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from service.wire.formats import JSON, NPY, OCTETS, SAFETENSORS
-from service.wire.positions import pictures, rotation
+from service.wire.positions import graphs, pictures, rotation
 from service.wire.positions.bound import BOUND, Bound
 from service.wire.positions.schemes import SCHEMES, Scheme
 
@@ -62,6 +62,8 @@ def paths(problem: dict[str, Any]) -> dict[str, Any]:
             if "GET" in row.methods and pictures.drawable(name):
                 for form, media_type in pictures.MEDIA_TYPES.items():
                     found[f"{prefix}/{name}.{form}"] = {"get": _picture(row, prefix, form, media_type, problem)}
+            if "GET" in row.methods and graphs.emitted(name):
+                found[f"{prefix}/{name}.onnx"] = {"get": _graph(row, prefix, problem)}
     rotations = ((PURE, "rotate", rotation.ROTATE), (OF_A_MODEL, "rotate", rotation.ROTATE_OF_A_MODEL))
     for prefix, name, model in (*rotations, (PURE, "convert", rotation.CONVERT)):
         summary = {"rotate": "q and k turned by their positions", "convert": "Weights of q or k for another layout"}[
@@ -95,11 +97,24 @@ def _table(row: Scheme | Bound, prefix: str, problem: dict[str, Any]) -> dict[st
 
 
 def _picture(row: Scheme | Bound, prefix: str, form: str, media_type: str, problem: dict[str, Any]) -> dict[str, Any]:
-    model = pictures.model_of(row)
-    content = {media_type: {"schema": {"type": "string", "format": "binary"}}}
-    return _operation(f"{row.summary}, drawn", f"draw_{row.name}_{form}", prefix, _query(model)) | {
+    parameters = _query(pictures.model_of(row))
+    operation = _operation(f"{row.summary}, drawn", f"draw_{row.name}_{form}", prefix, parameters)
+    return operation | _file("The picture.", media_type, problem)
+
+
+def _graph(row: Scheme | Bound, prefix: str, problem: dict[str, Any]) -> dict[str, Any]:
+    parameters = _query(graphs.model_of(row))
+    operation = _operation(f"{row.summary}, as an ONNX graph", f"graph_{row.name}", prefix, parameters)
+    return operation | _file("The graph, of any positions and lengths.", OCTETS, problem)
+
+
+def _file(about: str, media_type: str, problem: dict[str, Any]) -> dict[str, Any]:
+    return {
         "responses": {
-            "200": {"description": "The picture.", "content": content},
+            "200": {
+                "description": about,
+                "content": {media_type: {"schema": {"type": "string", "format": "binary"}}},
+            },
             "304": {"description": "The client's copy is current."},
             "default": problem,
         }

@@ -66,6 +66,11 @@ def drawable(name: str) -> bool:
 @cache
 def model_of(row: Scheme | Bound) -> type[BaseModel]:
     """The parameters of a scheme's picture: the table's, without the form of an answer, and how it looks."""
+    return parameters.exactly(f"{row.parameters.__name__}Picture", "What to draw.", {**formless(row), **LOOKS})
+
+
+def formless(row: Scheme | Bound) -> Parameters:
+    """A scheme's parameters without those of the form of an answer, lengths with a usual value."""
     fields = row.parameters.model_fields
     own = {name: (Annotated[field.annotation, field], field.default) for name, field in fields.items()}
     usual = {
@@ -74,7 +79,7 @@ def model_of(row: Scheme | Bound) -> type[BaseModel]:
     kept = {
         name: value for name, value in own.items() if name not in parameters.ANSWER or name in ("arithmetic", "dtype")
     }
-    return parameters.exactly(f"{row.parameters.__name__}Picture", "What to draw.", {**kept, **usual, **LOOKS})
+    return {**kept, **usual}
 
 
 class Pictures:
