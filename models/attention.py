@@ -1,13 +1,14 @@
 """A family's row and a config → what the attention does with positions. Reads no tensor and computes no table."""
 
-from collections.abc import Mapping
-from typing import Any
+import numpy as np
 
 from models.config import Config
 from models.encodings import EVERY_LAYER, Alibi, Buckets, Encodings, Mask, RopeTable
 from models.errors import BadCheckpoint
-from models.families import Family
+from models.families import BucketRow, Family
 from models.positions import rope_config
+from models.positions.alibi import MAX_BIAS
+from models.positions.buckets import deberta_bucket, t5_bucket
 from models.positions.rope import frequencies
 from models.positions.rope_config import LayerRope
 
@@ -23,9 +24,9 @@ def encodings(family: Family, config: Config, model_type: str) -> Encodings:
 
 
 def _ropes(config: Config, model_type: str) -> tuple[dict[str, RopeTable], tuple[str | None, ...]]:
-    found = rope_config.read(config.data, model_type)
-    tables = {name: _rope_table(name, layer, found.notes) for name, layer in found.tables.items()}
-    return tables, found.layers
+    found = rope_config.read({"num_hidden_layers": config.get("num_hidden_layers"), **config.data}, model_type)
+    used = {name: layer for name, layer in found.tables.items() if name in found.layers}
+    return {name: _rope_table(name, layer, found.notes) for name, layer in used.items()}, found.layers
 
 
 def _rope_table(name: str, layer: LayerRope, notes: tuple[str, ...]) -> RopeTable:
@@ -44,41 +45,46 @@ def _rope_table(name: str, layer: LayerRope, notes: tuple[str, ...]) -> RopeTabl
 
 
 def _alibi(family: Family, config: Config) -> Alibi | None:
-    if family.alibi is None:
-        return None
     row = family.alibi
-    own: Mapping[str, Any] = config.get(row.section) or {} if row.section else config.data
-    if row.switch is not None and not own.get(row.switch, row.default):
+    if row is None or (row.switch is not None and not config.inside(row.switch)):
         return None
-    max_bias = own.get("alibi_bias_max", 8)
+    said = config.inside(row.max_bias) if row.max_bias else None
+    max_bias = MAX_BIAS if said is None else said
     if not isinstance(max_bias, int | float) or isinstance(max_bias, bool) or not max_bias > 0:
-        raise BadCheckpoint(f"config.json says alibi_bias_max {max_bias!r}; it must be a number above 0")
-    return Alibi(row.form, config.heads(), float(max_bias), config.count("max_position_embeddings"))
+        raise BadCheckpoint(f"config.json says {row.max_bias} {max_bias!r}; it must be a number above 0")
+    return Alibi(row.form, config.heads(), float(max_bias))
 
 
 def _buckets(family: Family, config: Config) -> Buckets | None:
     row = family.buckets
     if row is None or (row.switch is not None and not config.get(row.switch)):
         return None
-    reach = config.get(row.reach)
+    count, reach = _sizes(row, config)
     norm = None
-    if row.norm and row.norm_word in str(config.get(row.norm_switch)):
+    if row.norm and row.norm_word in [word.strip() for word in str(config.get(row.norm_switch)).lower().split("|")]:
         norm = (f"{row.norm}.weight", f"{row.norm}.bias", config.number("layer_norm_eps"))
-    return Buckets(
-        row.kind,
-        config.get(row.count) if isinstance(config.get(row.count), int) else -1,
-        reach if isinstance(reach, int) and reach > 0 else config.count("max_position_embeddings"),
-        row.bidirectional,
-        row.table,
-        norm,
-    )
+    return Buckets(row.kind, count, reach, row.bidirectional, row.table, norm)
+
+
+def _sizes(row: BucketRow, config: Config) -> tuple[int, int]:
+    """How many buckets and how far they reach; raises BadEncoding where no buckets come of it."""
+    nowhere = np.zeros(0, np.int64)
+    if row.kind == "t5":
+        count, reach = config.count(row.count), config.count(row.reach)
+        t5_bucket(nowhere, bidirectional=row.bidirectional, num_buckets=count, max_distance=reach)
+        return count, reach
+    count, reach = config.count(row.count, -1), config.count(row.reach, -1)
+    reach = reach if reach > 0 else config.count("max_position_embeddings")
+    deberta_bucket(nowhere, position_buckets=count, max_relative_positions=reach)
+    return count, reach
 
 
 def _masks(family: Family, config: Config, layers: tuple[str | None, ...]) -> dict[str, Mask]:
-    """The windows a config names; a family without windows attends to all it may."""
+    """By layer type; a family without windows attends to all it may."""
+    said = config.get(family.causal) if isinstance(family.causal, str) else family.causal
+    causal = bool(said) and bool(config.data.get("is_causal", True))  # transformers 5.23: create_causal_mask reads it
+    window = None
+    if family.window is not None and config.get(family.window) is not None:
+        window = config.count(family.window) if causal else config.count(family.window, 2) // 2
     types = dict.fromkeys(name for name in layers if name) or {EVERY_LAYER: None}
-    window = config.get("sliding_window") if config.get("use_sliding_window") is not False else None
-    if family.window is not None and (local := config.get(family.window)) is not None:
-        window = local // 2 if not family.causal else local
-    sliding = [name for name in types if "sliding" in name] or (list(types) if len(types) == 1 else [])
-    return {name: Mask(family.causal, window if name in sliding else None) for name in types}
+    return {name: Mask(causal, window if name == EVERY_LAYER or "sliding" in name else None) for name in types}

@@ -27,6 +27,16 @@ class Config:
                     return source[name]
         return None
 
+    def inside(self, path: str) -> Any:
+        """The value at a dotted path, `attn_config.alibi`; None where it is not there; raises BadCheckpoint."""
+        outer, _, inner = path.rpartition(".")
+        if not outer:
+            return self.get(inner)
+        held = self.get(outer)
+        if not isinstance(held, Mapping | None):
+            raise self._refusal(outer, held, "an object, or null")
+        return (held or {}).get(inner)
+
     def count(self, key: str, least: int = 1) -> int:
         """A whole number of at least `least`; raises BadCheckpoint."""
         value = self.get(key)

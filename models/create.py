@@ -62,13 +62,18 @@ def _config(family: Family, model_type: str, vocab_size: int | None, hidden_size
     """The family's defaults with the sizes asked for, heads chosen to fit."""
     asked = {"vocab_size": vocab_size, "hidden_size": hidden_size}
     config = {"model_type": model_type, **family.defaults}
-    config |= {family.names.get(key, key): value for key, value in asked.items() if value is not None}
+    config |= {_own_name(family, key): value for key, value in asked.items() if value is not None}
     config["pad_token_id"] = None if (pad := config.get("pad_token_id")) and pad >= config["vocab_size"] else pad
     hidden = config_of(model_type, config).count("hidden_size")
     if hidden_size is not None:
         head_dim = next((size for size in _HEAD_DIMS if hidden % size == 0), hidden)
-        config[family.names.get("num_attention_heads", "num_attention_heads")] = hidden // head_dim
+        config[_own_name(family, "num_attention_heads")] = hidden // head_dim
     return config
+
+
+def _own_name(family: Family, key: str) -> str:
+    """What the family's config class calls a key; `names` may hold what older files call it."""
+    return key if key in family.defaults else family.names.get(key, key)
 
 
 def _sources(

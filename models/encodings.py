@@ -40,7 +40,6 @@ class Alibi:
     form: str
     heads: int
     max_bias: float
-    max_length: int
 
 
 @dataclass(frozen=True, slots=True)

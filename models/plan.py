@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import partial
 from typing import Any, TypeVar
 
 from models.attention import encodings
@@ -10,7 +11,7 @@ from models.checkpoint import Checkpoint
 from models.config import Config
 from models.encodings import Encodings
 from models.errors import BadCheckpoint
-from models.families import ACTIVATIONS, Family, Types, config_of, family_of
+from models.families import ACTIVATIONS, Family, Key, Types, config_of, family_of
 from models.positions.learned import PositionRule
 from models.recipe import (
     AddPosition,
@@ -30,6 +31,7 @@ from models.recipe import (
 
 Node = TypeVar("Node")
 Shape = tuple[int, ...]
+Naming = Callable[[str], str]  # a name of the base class -> that of the file
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +72,12 @@ def plan(checkpoint: Checkpoint) -> Plan:
     """
     family = family_of(checkpoint.model_type)
     config = config_of(checkpoint.model_type, checkpoint.config)
-    _refuse_variants(config)
+    _refuse_variants(family, config)
     prefix = find_prefix(family, checkpoint)
-    recipe = tuple(_on_disk(step, prefix, checkpoint) for step in input_layer(family, config))
+    on_disk = partial(_held, family, prefix, checkpoint)
+    recipe = tuple(renamed(step, on_disk) for step in input_layer(family, config))
     encoder = _encoder(family, config, prefix, checkpoint)
-    found = _encodings(encodings(family, config, checkpoint.model_type), prefix, checkpoint)
+    found = _encodings(encodings(family, config, checkpoint.model_type), prefix, checkpoint, on_disk)
     shapes = expected_shapes(recipe + encoder, config) | encoding_shapes(found, config)
     for name, shape in shapes.items():
         if (held := checkpoint.tensors[name].shape) != shape:
@@ -108,13 +111,13 @@ def _is_there(step: Step, family: Family, config: Config) -> bool:
     return key is None or bool(config.get(key))
 
 
-def _encodings(found: Encodings, prefix: str, checkpoint: Checkpoint) -> Encodings:
+def _encodings(found: Encodings, prefix: str, checkpoint: Checkpoint, on_disk: Naming) -> Encodings:
     """The same with tensor names as the file holds them; a file of the input layer alone holds no bucket table."""
     if (row := found.buckets) is None or row.table is None:
         return found
     if prefix + row.table not in checkpoint.tensors:
         return replace(found, buckets=replace(row, table=None, norm=None))
-    names = {name: _held(name, prefix, checkpoint) for name in found.tables}
+    names = {name: on_disk(name) for name in found.tables}
     norm = row.norm and (names[row.norm[0]], names[row.norm[1]], row.norm[2])
     return replace(found, buckets=replace(row, table=names[row.table], norm=norm))
 
@@ -124,16 +127,17 @@ def encoding_shapes(found: Encodings, config: Config) -> dict[str, Shape]:
     if (row := found.buckets) is None or row.table is None:
         return {}
     if row.kind == "t5":
-        return {row.table: (row.buckets, config.heads())}
+        return {row.table: (row.buckets, config.count("num_attention_heads"))}
     span = row.buckets if row.buckets > 0 else row.reach
     hidden = config.count("hidden_size")
     return {row.table: (2 * span, hidden)} | {name: (hidden,) for name in (row.norm or ())[:2]}
 
 
-def _refuse_variants(config: Config) -> None:
+def _refuse_variants(family: Family, config: Config) -> None:
     """Config switches that change the arithmetic of a family and that no row computes."""
-    for key, usual in (("position_embedding_type", "absolute"),):
-        if (value := config.get(key)) not in (None, usual):
+    for key, only in {"position_embedding_type": "absolute", **family.only}.items():
+        usual = config.get(only.name) if isinstance(only, Key) else only
+        if (value := config.inside(key)) not in (None, usual):
             raise BadCheckpoint(
                 f"config.json says {key} {value!r}; of {config.get('model_type')!r} only {usual!r} is computed"
             )
@@ -145,7 +149,15 @@ def find_prefix(family: Family, checkpoint: Checkpoint) -> str:
     raises   BadCheckpoint: no word table, or several and none under the family's usual name
     """
     stem = tensors(family.input_layer)[0]
-    found = [name.removesuffix(stem) for name in checkpoint.tensors if name == stem or name.endswith("." + stem)]
+    stems = [stem, family.held_as.get(stem, stem)]
+    found = list(
+        dict.fromkeys(
+            name.removesuffix(each)
+            for each in stems
+            for name in checkpoint.tensors
+            if name == each or name.endswith("." + each)
+        )
+    )
     for prefix in (family.prefix, ""):
         if prefix in found:
             return prefix
@@ -167,13 +179,15 @@ def _encoder(family: Family, config: Config, prefix: str, checkpoint: Checkpoint
     if not any(name.startswith(prefix + first) for name in checkpoint.tensors):
         return ()
     steps = (fill(step, family, config, block) for block in range(count) for step in family.block)
-    return tuple(_on_disk(step, prefix, checkpoint) for step in steps)
+    return tuple(renamed(step, partial(_held, family, prefix, checkpoint)) for step in steps)
 
 
 def fill(step: Step, family: Family, config: Config, block: int = 0) -> Step:
     """A step of a row with the values its config decides; tensor names still those of the base class."""
     if isinstance(step, LayerNorm | RMSNorm):
         step = replace(step, eps=config.number(family.eps) if isinstance(family.eps, str) else family.eps)
+        if isinstance(step, LayerNorm) and family.biased_if and not config.get(family.biased_if):
+            step = replace(step, bias=None)
     elif isinstance(step, Attention):
         step = replace(step, heads=config.heads())
     elif isinstance(step, FeedForward):
@@ -185,14 +199,12 @@ def fill(step: Step, family: Family, config: Config, block: int = 0) -> Step:
     return renamed(step, lambda name: name.replace("{block}", str(block)))
 
 
-def _on_disk(step: Step, prefix: str, checkpoint: Checkpoint) -> Step:
-    return renamed(step, lambda name: _held(name, prefix, checkpoint))
-
-
-def _held(name: str, prefix: str, checkpoint: Checkpoint) -> str:
+def _held(family: Family, prefix: str, checkpoint: Checkpoint, name: str) -> str:
+    """What the file calls a tensor of the base class."""
     usual = prefix + name
+    own = prefix + family.held_as.get(name, name)
     old = usual.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
-    for candidate in (usual, old):  # the second: files converted from TensorFlow long ago
+    for candidate in (own, usual, old):  # the last: files converted from TensorFlow long ago
         if candidate in checkpoint.tensors:
             return candidate
     raise BadCheckpoint(
@@ -200,7 +212,7 @@ def _held(name: str, prefix: str, checkpoint: Checkpoint) -> str:
     )
 
 
-def renamed(node: Node, name_of: Callable[[str], str]) -> Node:
+def renamed(node: Node, name_of: Naming) -> Node:
     """The step, or the Linear of a step, with every tensor name replaced."""
     changes: dict[str, Any] = {}
     for field in fields(node):  # type: ignore[arg-type]

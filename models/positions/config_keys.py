@@ -10,7 +10,7 @@ from models.positions.conventions import CONVENTIONS, NO_ROPE, TEXT_TYPES, Conve
 NESTS = ("text_config", "language_config", "llm_config", "thinker_config")
 SIZES = ("hidden_size", "num_attention_heads", "num_hidden_layers", "max_position_embeddings")
 ALIASES: dict[str, tuple[str, ...]] = {
-    "hidden_size": ("n_embd", "d_model"),
+    "hidden_size": ("n_embd", "d_model", "n_embed"),
     "num_attention_heads": ("n_head", "n_heads", "num_heads"),
     "num_hidden_layers": ("n_layer", "n_layers", "num_layers"),
     "max_position_embeddings": ("n_positions", "max_seq_len", "max_sequence_length", "model_max_length", "seq_length"),
@@ -131,7 +131,8 @@ def _check_rotates(source: Source) -> None:
         raise BadEncoding(f"{kind} rotates nothing: it has {NO_ROPE[kind]}, no RoPE")
     if source.convention.condition:
         key, value, default = source.convention.condition
-        if (found := source.data.get(key, default)) != value:
+        found = default if source.data.get(key) is None else source.data[key]
+        if found != value:
             raise BadEncoding(
                 f"{kind} rotates only where {key} is {value!r}; here it is {found!r}, so there is no RoPE"
             )

@@ -21,7 +21,7 @@ from service.messages import EmbedRequest, Ids
 from service.metrics import Metrics
 from service.settings import Settings
 from tests.parity.conftest import Ledger
-from tests.parity.tiny_models import TINY, Sample, reference, sample, sequences
+from tests.parity.tiny_models import TINY, Sample, read_back, reference, sample, sequences
 
 pytestmark = pytest.mark.parity
 SEEDS = range(12)
@@ -107,22 +107,19 @@ def check_rope(made: Sample, name: str, rope: RopeTable, places: Any, got: list[
         ledger.check(made.family, what, float((np.abs(found - half) / tolerance).max()), 1.0)
 
 
-# A name of ours -> what the config class calls it, where its attribute_map does not say.
-ATTRIBUTES = {"mpt": {"max_position_embeddings": "max_seq_len"}}
+# Derived by the class (head_dim), or asked for with getattr and these defaults where they count.
+NO_FIELDS = ("head_dim", "position_buckets", "norm_rel_ebd")
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_value_config_json_leaves_out_is_the_default_of_transformers(family: str) -> None:
     usual = CONFIG_MAPPING[family]()
     row = FAMILIES[family]
-    unset = ("head_dim", "position_buckets", "norm_rel_ebd")  # asked for with getattr, and a default, where they count
-    assert {key: getattr(usual, key, value if key in unset else KeyError) for key, value in row.defaults.items()} | {
-        key: None for key in unset if key == "head_dim" and key in row.defaults
-    } == dict(row.defaults)
+    asked = {key: value for key, value in row.defaults.items() if key not in NO_FIELDS}
+    assert {key: getattr(usual, key) for key in asked} == asked
     for ours, own in row.names.items():
-        mapped = usual.attribute_map.get(ours, ATTRIBUTES.get(family, {}).get(ours))
-        assert own in (mapped, "n_embed"), f"{ours} is {own} here and {mapped} there"
-        assert own in row.defaults or ours in row.defaults
+        assert own == usual.attribute_map.get(ours, own), f"{ours} is {own} here"
+        assert hasattr(usual, own) or own == "n_embed"  # which older files say for hidden_size
 
 
 OLD_ROPES: tuple[dict[str, Any], ...] = (
@@ -153,7 +150,7 @@ def test_an_older_config_json_rotates_as_transformers_reads_it(
     config = json.loads(path.read_text())
     del config["rope_parameters"]
     path.write_text(json.dumps(config | old))
-    reread = Sample("llama", made.folder, LlamaModel.from_pretrained(made.folder, dtype=torch.float32))
+    reread = read_back("llama", made.folder, LlamaModel)
     check_ropes(reread, opened(made.folder, tmp_path / "store"), (0,), ledger)
 
 
@@ -164,7 +161,7 @@ SPELLINGS: dict[str, tuple[str, dict[str, str]]] = {
         {"hidden_size": "n_embed", "n_head": "num_attention_heads", "n_layer": "num_hidden_layers"},
     ),
     "falcon says n_embed": ("falcon", {"hidden_size": "n_embed"}),
-    "marian says hidden_size": ("marian", {"encoder_attention_heads": "num_attention_heads"}),
+    "marian says num_attention_heads": ("marian", {"encoder_attention_heads": "num_attention_heads"}),
     "t5 says hidden_size": ("t5", {"d_model": "hidden_size", "num_heads": "num_attention_heads"}),
 }
 
@@ -178,13 +175,13 @@ def test_a_config_json_in_other_words_is_read_as_transformers_reads_it(
     made = sample(family, seed, tmp_path / "checkpoint")
     path = made.folder / "config.json"
     path.write_text(json.dumps({words.get(key, key): value for key, value in json.loads(path.read_text()).items()}))
-    reread = type(made.model).from_pretrained(made.folder, dtype=torch.float32, attn_implementation="eager").eval()
+    reread = read_back(family, made.folder, type(made.model))
     encoder = opened(made.folder, tmp_path / "store")
     if family in ROTATING:
-        check_ropes(Sample(family, made.folder, reread), encoder, (0,), ledger)
+        check_ropes(reread, encoder, (0,), ledger)
     given = sequences(made, seed)
     result = asyncio.run(encoder.embed(EmbedRequest([as_ids(each) for each in given], outputs=("input_embeddings",))))
-    expected = np.concatenate([reference(Sample(family, made.folder, reread), each)[0] for each in given])
+    expected = np.concatenate([reference(reread, each)[0] for each in given])
     ledger.check(family, "in other words", relative(result.outputs[0].rows, expected), 1e-6)
 
 

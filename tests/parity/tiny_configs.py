@@ -129,7 +129,7 @@ def gpt_neox(draw: random.Random) -> dict[str, Any]:
 
 def falcon(draw: random.Random) -> dict[str, Any]:
     return decoder(draw) | {
-        "alibi": draw.random() < 0.5,
+        "alibi": draw.random() < 0.3,
         "new_decoder_architecture": draw.random() < 0.5,
         "rope_parameters": draw.choice(ROPES)(draw),
     }
