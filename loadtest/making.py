@@ -19,8 +19,8 @@ import numpy as np
 
 from loadtest import facts
 from loadtest.processes import ROOT
-from models.positions.rope import Rope
-from models.positions.rope_table import tabulate
+from models.positions.rope.frequencies import Rope
+from models.positions.rope.table import tabulate
 
 POSITIONS, HEAD_DIM, THETA = 131_072, 128, 10_000.0
 ROUNDS = 21

@@ -6,11 +6,11 @@ from models.config import Config
 from models.encodings import EVERY_LAYER, Alibi, Buckets, Encodings, Mask, RopeTable
 from models.errors import BadCheckpoint
 from models.families import BucketRow, Family
-from models.positions import rope_config
 from models.positions.alibi import MAX_BIAS
 from models.positions.buckets import deberta_bucket, t5_bucket
-from models.positions.rope import frequencies
-from models.positions.rope_config import LayerRope
+from models.positions.rope import config as rope_config
+from models.positions.rope.config import LayerRope
+from models.positions.rope.frequencies import frequencies
 
 
 def encodings(family: Family, config: Config, model_type: str) -> Encodings:

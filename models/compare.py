@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from models import reference, safetensors
 from models.card import Card, Graph
 from models.errors import BadCard, NotFaithful
-from models.positions.angles import cos_sin
 from models.positions.learned import positions
-from models.positions.rope import frequencies
+from models.positions.rope.angles import cos_sin
+from models.positions.rope.frequencies import frequencies
 
 TOLERANCE = {"input": 1e-5, "encoder": 1e-4}
 _LENGTHS = (1, 2, 17, 5, 33)

@@ -6,7 +6,7 @@ Everything is numbers and names; models/positions/ makes tables of them.
 from dataclasses import dataclass, field
 from typing import Any
 
-from models.positions.rope import Rope
+from models.positions.rope.frequencies import Rope
 
 EVERY_LAYER = "all"  # the table of a model whose layers all rotate alike
 
@@ -15,7 +15,7 @@ EVERY_LAYER = "all"  # the table of a model whose layers all rotate alike
 class RopeTable:
     """How the layers of one type rotate.
 
-    layout, sections, axes   as rope_config.LayerRope
+    layout, sections, axes   as LayerRope of positions/rope/config.py
     softmax_scale       scores are multiplied by it besides (DeepSeek); not in cos and sin
     attention_factor    cos and sin are already multiplied by it
     inverse_frequency   (rotary_dim/2), radians per position: the float32 values the graph holds (parity)

@@ -21,7 +21,7 @@ from models.folder import Progress, check_target, finish, folder_in_place, no_pr
 from models.onnx_graph import GraphBuilder, save
 from models.plan import Plan, plan
 from models.position_graphs.rope import rope
-from models.positions.rope import frequencies
+from models.positions.rope.frequencies import frequencies
 from models.recipe import AddPosition, AddType, Embed, Recipe, tensors
 from models.safetensors import Source, Tensor
 from models.sentence_transformers import SentenceFiles

@@ -9,12 +9,13 @@ from typing import Any
 
 from models.errors import BadEncoding
 from models.folder import Progress
-from models.positions import rope_choice, rope_table
-from models.positions.presets import PRESETS
-from models.positions.rope import frequencies
-from models.positions.rope_config import LayerRope
-from models.positions.rotation import LAYOUTS
-from models.positions.scalings import SCALINGS
+from models.positions.rope import choice as rope_choice
+from models.positions.rope import table as rope_table
+from models.positions.rope.config import LayerRope
+from models.positions.rope.frequencies import frequencies
+from models.positions.rope.presets import PRESETS
+from models.positions.rope.rotation import LAYOUTS
+from models.positions.rope.scalings import SCALINGS
 from models.positions.table import DTYPES, Arithmetic, Table
 
 PICTURES = (".png", ".svg")

@@ -5,7 +5,7 @@ from typing import Any
 
 from models.errors import BadEncoding
 from models.position_graphs import alibi, buckets, masks, multi_axis, rope, sinusoidal
-from models.positions.rope import frequencies
+from models.positions.rope.frequencies import frequencies
 
 Arguments = Mapping[str, Any]
 

@@ -12,9 +12,9 @@ import numpy as np
 
 from models.onnx_graph import GraphBuilder
 from models.position_graphs.rope import cos_sin
-from models.positions.axial import Axial, axial_named, axial_parts
-from models.positions.multi_axis import Int64s, Part, mrope_parts
-from models.positions.rope import Frequencies
+from models.positions.rope.axial import Axial, axial_named, axial_parts
+from models.positions.rope.frequencies import Frequencies
+from models.positions.rope.multi_axis import Int64s, Part, mrope_parts
 from models.positions.table import Arithmetic
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from models.onnx_graph import GraphBuilder
-from models.positions.angles import turns
-from models.positions.rope import Frequencies
+from models.positions.rope.angles import turns
+from models.positions.rope.frequencies import Frequencies
 
 POSITIONS = ("INT64", ("tokens",))
 

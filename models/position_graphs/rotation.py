@@ -10,7 +10,7 @@ import numpy as np
 
 from models.errors import BadEncoding
 from models.onnx_graph import GraphBuilder
-from models.positions.rotation import Layout, Pair, check_channels, inverse_scale, layout_named, pairs
+from models.positions.rope.rotation import Layout, Pair, check_channels, inverse_scale, layout_named, pairs
 from models.positions.table import Arithmetic
 
 Dimensions = tuple[str | int, ...]

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.errors import BadEncoding
-from models.positions import angles
+from models.positions.rope import angles
 from models.positions.sinusoids import (
     GRID_AXIS,
     MAX_DIM,

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from models.errors import BadEncoding
 from models.positions.arithmetic import DIGITS
-from models.positions.rope import Frequencies
+from models.positions.rope.frequencies import Frequencies
 from models.positions.table import Arithmetic
 
 THETA = 10000.0

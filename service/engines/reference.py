@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from models import reference, safetensors
 from models.card import Card
-from models.positions.angles import cos_sin
-from models.positions.rope import Rope, frequencies
+from models.positions.rope.angles import cos_sin
+from models.positions.rope.frequencies import Rope, frequencies
 from service.errors import StartError
 
 

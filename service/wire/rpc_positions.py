@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from models.positions.presets import PRESETS
+from models.positions.rope.presets import PRESETS
 from proto import embed_pb2 as pb
 from service.errors import BadRequest
 from service.tables import Packed, Piece, pieces

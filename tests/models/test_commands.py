@@ -127,12 +127,12 @@ def test_a_disk_that_takes_no_more_is_one_line_and_leaves_nothing(checkpoint: Pa
 
 
 def test_importing_the_package_needs_numpy_alone() -> None:
-    """onnx, onnxruntime, tokenizers and rich wait until something is exported."""
-    names = sorted(path.stem for path in (ROOT / "models").glob("*.py") if path.stem != "__main__")
-    imports = "\n".join(f"import models.{name}" for name in [*names, "positions.rope", "positions.learned"])
-    dear = "{'onnx', 'onnxruntime', 'tokenizers', 'rich', 'torch'}"
-    check = f"{imports}\nfound = {dear} & set(sys.modules)\nassert not found, found\nsys.exit(0)"
-    done = run(check.replace("models.__init__", "models"))
+    """onnx, onnxruntime, tokenizers, rich and matplotlib wait until something is exported or drawn."""
+    paths = [path.relative_to(ROOT).with_suffix("") for path in sorted((ROOT / "models").rglob("*.py"))]
+    names = [".".join(path.parts).removesuffix(".__init__") for path in paths if path.name != "__main__"]
+    imports = "\n".join(f"import {name}" for name in names)
+    dear = "{'onnx', 'onnxruntime', 'tokenizers', 'rich', 'torch', 'matplotlib'}"
+    done = run(f"{imports}\nfound = {dear} & set(sys.modules)\nassert not found, found\nsys.exit(0)")
     assert done.returncode == 0, done.stderr
 
 

@@ -23,11 +23,11 @@ from models.errors import BadCard, ModelError
 from models.export import export
 from models.families import FAMILIES
 from models.positions import alibi
-from models.positions.conventions import NO_ROPE
-from models.positions.presets import PRESETS
-from models.positions.rope import Rope
-from models.positions.rope_config import LayerRope, read
-from models.positions.rotation import LAYOUTS
+from models.positions.rope.config import LayerRope, read
+from models.positions.rope.conventions import NO_ROPE
+from models.positions.rope.frequencies import Rope
+from models.positions.rope.presets import PRESETS
+from models.positions.rope.rotation import LAYOUTS
 from tests.golden_cases import case, write_checkpoint, write_folder
 
 BIAS = "encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight"

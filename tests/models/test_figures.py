@@ -18,8 +18,10 @@ from models.figures.canvas import LETTER
 from models.figures.catalogue import WIDTHS
 from models.figures.colours import DARK, DASHES, LIGHT
 from models.figures.picture import HeatPanel, LinePanel, Picture
-from models.positions import alibi, axial, buckets, learned, masks, multi_axis, rope_table, sinusoidal
-from models.positions.rope import Rope
+from models.positions import alibi, buckets, learned, masks, sinusoidal
+from models.positions.rope import axial, multi_axis
+from models.positions.rope import table as rope_table
+from models.positions.rope.frequencies import Rope
 from models.positions.table import Output, Positions, Table
 
 ROOT = Path(__file__).parents[2]

@@ -14,9 +14,9 @@ from models.card import Card
 from models.errors import NotFaithful
 from models.export import export
 from models.families import FAMILIES
-from models.positions.angles import cos_sin
 from models.positions.learned import positions
-from models.positions.rope import frequencies
+from models.positions.rope.angles import cos_sin
+from models.positions.rope.frequencies import frequencies
 from models.recipe import LayerNorm, Recipe, RMSNorm, Scale, from_json, to_json
 from tests.golden_cases import Case, cases, write_checkpoint, write_tiny_bert
 

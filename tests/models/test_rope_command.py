@@ -12,8 +12,8 @@ from safetensors import safe_open
 
 from models.__main__ import main
 from models.errors import BadEncoding
-from models.positions.rope import Rope
-from models.positions.rope_table import tabulate
+from models.positions.rope.frequencies import Rope
+from models.positions.rope.table import tabulate
 from models.table_files import write
 from tests.golden_cases import case
 

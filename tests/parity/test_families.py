@@ -14,7 +14,7 @@ from models.encodings import EVERY_LAYER, RopeTable
 from models.errors import BadCheckpoint
 from models.export import export
 from models.families import FAMILIES
-from models.positions.rope_table import tabulate
+from models.positions.rope.table import tabulate
 from service.catalog import open_catalog
 from service.encoder import Encoder
 from service.messages import EmbedRequest, Ids

@@ -16,13 +16,13 @@ import transformers.models
 from numpy.typing import NDArray
 from transformers import CONFIG_MAPPING
 
-from models.positions.angles import cos_sin
-from models.positions.conventions import CONVENTIONS
-from models.positions.presets import PRESETS
-from models.positions.rope import Frequencies, frequencies
-from models.positions.rope_config import LayerRope, read
-from models.positions.scalings import SCALINGS
-from tests.models.positions.test_rope_config import WITHOUT_DEFAULTS
+from models.positions.rope.angles import cos_sin
+from models.positions.rope.config import LayerRope, read
+from models.positions.rope.conventions import CONVENTIONS
+from models.positions.rope.frequencies import Frequencies, frequencies
+from models.positions.rope.presets import PRESETS
+from models.positions.rope.scalings import SCALINGS
+from tests.models.positions.rope.test_config import WITHOUT_DEFAULTS
 from tests.parity.conftest import Ledger
 
 pytestmark = pytest.mark.parity

@@ -12,10 +12,10 @@ import torch
 from numpy.typing import NDArray
 from transformers.vision_utils import get_vision_position_ids
 
-from models.positions.axial import AXIAL, tabulate_axial
-from models.positions.multi_axis import AXES, tabulate_mrope
-from models.positions.rope import Rope
-from models.positions.rotation import LAYOUTS, duplicate, rotate
+from models.positions.rope.axial import AXIAL, tabulate_axial
+from models.positions.rope.frequencies import Rope
+from models.positions.rope.multi_axis import AXES, tabulate_mrope
+from models.positions.rope.rotation import LAYOUTS, duplicate, rotate
 from tests.parity.conftest import Ledger
 
 pytestmark = pytest.mark.parity

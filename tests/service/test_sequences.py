@@ -20,8 +20,8 @@ def card(**changes) -> Card:
             types="zeros",
             position=PositionRule("arange", 0, 8), graphs={}, default_output="input_embeddings", recipe=(), encoder=(),
             weights=None, tokenizer=None, pooling=None, prompts={}, default_prompt=None,
-            encodings=Encodings(), dtype="float32", parameters=0, bytes=0, flops_per_token={}, flops_per_token_and_key=0, largest_difference={}, tolerance=0,
-            files={}, source="", tool="",
+            encodings=Encodings(), dtype="float32", parameters=0, bytes=0, flops_per_token={},
+            flops_per_token_and_key=0, largest_difference={}, tolerance=0, files={}, source="", tool="",
         ),
         **changes,
     )  # fmt: skip

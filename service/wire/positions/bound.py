@@ -12,7 +12,9 @@ from pydantic import BaseModel
 from models import safetensors
 from models.card import Card
 from models.encodings import RopeTable
-from models.positions import alibi, buckets, learned, masks, rope_choice, rope_table, sinusoidal
+from models.positions import alibi, buckets, learned, masks, sinusoidal
+from models.positions.rope import choice as rope_choice
+from models.positions.rope import table as rope_table
 from models.recipe import AddPosition, AddSinusoid
 from service.errors import NotFound
 from service.wire.positions import rope

@@ -5,7 +5,7 @@ from typing import Any
 import orjson
 
 from models.figures import figures_of
-from models.positions.presets import PRESETS
+from models.positions.rope.presets import PRESETS
 from service.wire.positions import lookup, pictures
 from service.wire.positions.bound import BOUND
 from service.wire.positions.schemes import SCHEMES, Scheme

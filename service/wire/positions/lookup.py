@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from models.positions.presets import PRESETS
+from models.positions.rope.presets import PRESETS
 from service.errors import NotFound
 from service.wire.parts import Parts
 from service.wire.positions.bound import BOUND, Bound, Owner, check

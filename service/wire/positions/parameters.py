@@ -8,8 +8,9 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, create_model
 
-from models.positions import alibi, learned, masks, multi_axis, sinusoidal
-from models.positions.axial import AXIAL
+from models.positions import alibi, learned, masks, sinusoidal
+from models.positions.rope import multi_axis
+from models.positions.rope.axial import AXIAL
 from models.positions.sinusoids import MAX_DIM
 from models.positions.table import DTYPES, MAX_POSITION, MAX_WIDTH
 from service.wire.positions import fields

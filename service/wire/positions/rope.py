@@ -7,12 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from models.positions import multi_axis, rope_choice, rope_table
-from models.positions.rope import MAX_ROTARY_DIM, Rope
-from models.positions.rope_config import LayerRope
-from models.positions.rope_layers import ALL
-from models.positions.rotation import LAYOUTS
-from models.positions.scalings import SCALINGS
+from models.positions.rope import choice as rope_choice
+from models.positions.rope import multi_axis
+from models.positions.rope import table as rope_table
+from models.positions.rope.config import LayerRope
+from models.positions.rope.frequencies import MAX_ROTARY_DIM, Rope
+from models.positions.rope.layers import ALL
+from models.positions.rope.rotation import LAYOUTS
+from models.positions.rope.scalings import SCALINGS
 from models.positions.table import MAX_POSITION
 from service.errors import BadParameters
 from service.wire.positions import fields

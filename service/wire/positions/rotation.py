@@ -7,10 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.errors import BadEncoding
-from models.positions import rotation
-from models.positions.angles import cos_sin
-from models.positions.rope import MAX_ROTARY_DIM, Rope, frequencies
-from models.positions.rope_table import facts_of
+from models.positions.rope import rotation
+from models.positions.rope.angles import cos_sin
+from models.positions.rope.frequencies import MAX_ROTARY_DIM, Rope, frequencies
+from models.positions.rope.table import facts_of
 from models.positions.table import DTYPES, MAX_POSITION, Output, Positions, Table, checked_positions, rounded, taken
 from service.errors import BadParameters
 from service.wire.positions import fields, rope

@@ -6,7 +6,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from models.positions import alibi, axial, buckets, learned, masks, sinusoidal
+from models.positions import alibi, buckets, learned, masks, sinusoidal
+from models.positions.rope import axial
 from models.positions.table import MAX_POSITION, Positions
 from service.errors import BadParameters
 from service.wire.positions import parameters, rope

@@ -6,9 +6,9 @@ import re
 import numpy as np
 import pytest
 
-from models.positions.presets import PRESETS
-from models.positions.rope import frequencies
-from models.positions.rope_config import read
+from models.positions.rope.config import read
+from models.positions.rope.frequencies import frequencies
+from models.positions.rope.presets import PRESETS
 
 # rope_type, theta and rotated channels of the layers that see the whole context
 KNOWN = {

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.positions.arithmetic import DIGITS, PI
-from models.positions.rope import Frequencies
+from models.positions.rope.frequencies import Frequencies
 from models.positions.table import Positions, Rows, taken
 
 Float64s = NDArray[np.float64]

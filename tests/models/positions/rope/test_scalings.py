@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.errors import BadScaling
-from models.positions.rope import Rope, frequencies, remarks
-from models.positions.scalings import SCALINGS
+from models.positions.rope.frequencies import Rope, frequencies, remarks
+from models.positions.rope.scalings import SCALINGS
 from tests.golden_cases import Case, cases
 
 LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
@@ -34,7 +34,7 @@ def example(rope_type: str, **changed: Any) -> Rope:
 
 
 def rope_of(case: Case) -> Rope:
-    """A golden case's parameters as a Rope; what config.json may leave out or misplace is rope_config's business."""
+    """A golden case's parameters as a Rope; what config.json may leave out or misplace is the business of config.py."""
     parameters = dict(case.params["rope_parameters"])
     theta, rope_type, head_dim = parameters.pop("rope_theta"), parameters.pop("rope_type"), case.params["head_dim"]
     share = 1.0 if rope_type == "proportional" else parameters.pop("partial_rotary_factor", 1.0)

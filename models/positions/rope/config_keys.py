@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from models.errors import BadEncoding
-from models.positions.conventions import CONVENTIONS, NO_ROPE, TEXT_TYPES, Convention
+from models.positions.rope.conventions import CONVENTIONS, NO_ROPE, TEXT_TYPES, Convention
 
 NESTS = ("text_config", "language_config", "llm_config", "thinker_config")
 SIZES = ("hidden_size", "num_attention_heads", "num_hidden_layers", "max_position_embeddings")

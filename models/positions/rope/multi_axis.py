@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.errors import BadEncoding
-from models.positions.angles import cos_sin
-from models.positions.rope import Frequencies, Rope, frequencies, remarks
-from models.positions.rope_table import WIDTHS, Width, facts_of
-from models.positions.rotation import duplicate
+from models.positions.rope.angles import cos_sin
+from models.positions.rope.frequencies import Frequencies, Rope, frequencies, remarks
+from models.positions.rope.rotation import duplicate
+from models.positions.rope.table import WIDTHS, Width, facts_of
 from models.positions.table import Arithmetic, Output, Table, checked_positions
 
 Array = NDArray[Any]

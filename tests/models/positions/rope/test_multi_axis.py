@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 from models.errors import BadEncoding
 from models.position_graphs import multi_axis as graphs
-from models.positions.axial import AXIAL, tabulate_axial
-from models.positions.multi_axis import AXES, tabulate_mrope
-from models.positions.rope import Rope, frequencies
-from models.positions.rope_table import tabulate
-from models.positions.rotation import duplicate
+from models.positions.rope.axial import AXIAL, tabulate_axial
+from models.positions.rope.frequencies import Rope, frequencies
+from models.positions.rope.multi_axis import AXES, tabulate_mrope
+from models.positions.rope.rotation import duplicate
+from models.positions.rope.table import tabulate
 from models.positions.table import Arithmetic, Table
 from tests.golden_cases import Case, case, cases
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from models.errors import BadScaling
 from models.positions.arithmetic import DIGITS, NUMBERS, Call
-from models.positions.scalings import SCALINGS, Scaling
+from models.positions.rope.scalings import SCALINGS, Scaling
 from models.positions.table import MAX_POSITION, Arithmetic
 
 Float64s = NDArray[np.float64]

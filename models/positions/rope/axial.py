@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.errors import BadEncoding
-from models.positions.multi_axis import Part, column_facts, cos_sin_outputs, multi_axis_cos_sin, subset
-from models.positions.rope import Frequencies, Rope, frequencies
-from models.positions.rope_table import Width
+from models.positions.rope.frequencies import Frequencies, Rope, frequencies
+from models.positions.rope.multi_axis import Part, column_facts, cos_sin_outputs, multi_axis_cos_sin, subset
+from models.positions.rope.table import Width
 from models.positions.table import Arithmetic, Table, checked_positions
 
 Array = NDArray[Any]

@@ -16,7 +16,7 @@ class Preset:
     """One public configuration.
 
     name    lower case, words joined by hyphens
-    config  a fragment of config.json that rope_config.read understands
+    config  a fragment of config.json that config.read understands
     title   what a person calls the model
     source  where the values come from
     """

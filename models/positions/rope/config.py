@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from models.errors import BadEncoding, BadScaling
-from models.positions.config_keys import Source, head_dim, source_of
-from models.positions.rope import Rope, finite, frequencies, positive
-from models.positions.rope_layers import ALL, layers_of
-from models.positions.rope_spelling import READING_TRAINED, Parameters, rope_type_of, tables_of
-from models.positions.scalings import TRAINED
+from models.positions.rope.config_keys import Source, head_dim, source_of
+from models.positions.rope.frequencies import Rope, finite, frequencies, positive
+from models.positions.rope.layers import ALL, layers_of
+from models.positions.rope.scalings import TRAINED
+from models.positions.rope.spelling import READING_TRAINED, Parameters, rope_type_of, tables_of
 
 _NOT_SCALING = (
     "rope_type",

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from models.errors import BadEncoding, BadScaling
-from models.positions.angles import cos_sin
-from models.positions.conventions import CONVENTIONS, NO_ROPE, TEXT_TYPES
-from models.positions.multi_axis import AXES
-from models.positions.rope import Rope, frequencies
-from models.positions.rope_config import LayerRope, RopeConfig, read
-from models.positions.rotation import LAYOUTS
+from models.positions.rope.angles import cos_sin
+from models.positions.rope.config import LayerRope, RopeConfig, read
+from models.positions.rope.conventions import CONVENTIONS, NO_ROPE, TEXT_TYPES
+from models.positions.rope.frequencies import Rope, frequencies
+from models.positions.rope.multi_axis import AXES
+from models.positions.rope.rotation import LAYOUTS
 from models.positions.table import Arithmetic
 from tests.golden_cases import Case, case, cases
 

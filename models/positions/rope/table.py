@@ -1,15 +1,15 @@
-"""The cos and sin table of one rope, as a Table. Decides no frequency (rope.py) and no angle (angles.py)."""
+"""The cos and sin table of one rope, as a Table. Decides no frequency (frequencies.py) and no angle (angles.py)."""
 
 from typing import Any, Literal
 
 from numpy.typing import NDArray
 
 from models.errors import BadEncoding
-from models.positions import angles
-from models.positions.angles import Function
-from models.positions.rope import Frequencies, Rope, frequencies, remarks
-from models.positions.rotation import duplicate, layout_named
-from models.positions.scalings import SCALINGS
+from models.positions.rope import angles
+from models.positions.rope.angles import Function
+from models.positions.rope.frequencies import Frequencies, Rope, frequencies, remarks
+from models.positions.rope.rotation import duplicate, layout_named
+from models.positions.rope.scalings import SCALINGS
 from models.positions.table import Arithmetic, Output, Positions, Rows, Table, checked_positions
 
 Width = Literal["single", "duplicated"]

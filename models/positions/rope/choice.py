@@ -6,11 +6,11 @@ from difflib import get_close_matches
 from typing import Any, TypeVar
 
 from models.errors import BadEncoding
-from models.positions import rope_config
-from models.positions.presets import PRESETS
-from models.positions.rope import Rope
-from models.positions.rope_config import LayerRope
-from models.positions.scalings import SCALINGS
+from models.positions.rope import config as rope_config
+from models.positions.rope.config import LayerRope
+from models.positions.rope.frequencies import Rope
+from models.positions.rope.presets import PRESETS
+from models.positions.rope.scalings import SCALINGS
 
 Choice = TypeVar("Choice")
 THETA = 10000.0

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from models.errors import BadScaling
-from models.positions.config_keys import Source
-from models.positions.rope import finite
-from models.positions.rope_layers import ALL
-from models.positions.scalings import SCALINGS, TRAINED
+from models.positions.rope.config_keys import Source
+from models.positions.rope.frequencies import finite
+from models.positions.rope.layers import ALL
+from models.positions.rope.scalings import SCALINGS, TRAINED
 
 Parameters = dict[str, Any]
 READING_TRAINED = tuple(name for name, row in SCALINGS.items() if TRAINED in row.required)

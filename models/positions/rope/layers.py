@@ -4,8 +4,8 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from models.errors import BadEncoding
-from models.positions.config_keys import Source
-from models.positions.conventions import NOT_ATTENTION, Pattern
+from models.positions.rope.config_keys import Source
+from models.positions.rope.conventions import NOT_ATTENTION, Pattern
 
 ALL = "all"
 

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from models.errors import BadEncoding
 from models.position_graphs.rope import rope
 from models.position_graphs.rotation import rotation
-from models.positions.angles import cos_sin
-from models.positions.rope import Rope, frequencies
-from models.positions.rotation import LAYOUTS, convert_rows, duplicate, permutation, rotate, sin_cos
+from models.positions.rope.angles import cos_sin
+from models.positions.rope.frequencies import Rope, frequencies
+from models.positions.rope.rotation import LAYOUTS, convert_rows, duplicate, permutation, rotate, sin_cos
 from models.positions.table import Arithmetic
 from tests.golden_cases import Case, case, cases
 

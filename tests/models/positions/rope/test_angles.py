@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from models.onnx_graph import save
 from models.position_graphs.rope import rope as rope_graph
-from models.positions.angles import cos_sin, rows
-from models.positions.rope import Frequencies, Rope, frequencies
-from models.positions.rope_table import tabulate
+from models.positions.rope.angles import cos_sin, rows
+from models.positions.rope.frequencies import Frequencies, Rope, frequencies
+from models.positions.rope.table import tabulate
 from tests.golden_cases import Case, cases
-from tests.models.positions.test_scalings import rope_of
+from tests.models.positions.rope.test_scalings import rope_of
 
 PLAIN = Rope(10000.0, 128)
 LAST = 10_485_759
