@@ -1,4 +1,4 @@
-"""The two number systems a frequency formula is evaluated in, and what it is given. A formula knows neither system.
+"""The two number systems a frequency formula is evaluated in. A formula is written once and knows neither.
 
 exact    decimals of 50 digits: the formula itself, its parameters taken as the float64 values they are
 parity   the steps transformers takes: scalars are Python floats, arrays float32, each step rounded
@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.errors import BadScaling
 from models.positions.table import Arithmetic
 
 DIGITS = Context(prec=50)
@@ -81,41 +80,3 @@ PARITY = Numbers(
     pi=float(PI),
 )
 NUMBERS: dict[str, Numbers] = {"exact": EXACT, "parity": PARITY}
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """What every scaling is given beside its own parameters; numbers are the arithmetic's."""
-
-    numbers: Numbers
-    theta: Any
-    rotary_dim: int
-    head_dim: int
-    max_position_embeddings: int | None
-    seq_len: int | None
-
-    def powers(self, theta: Any = None, over: int | None = None, count: int | None = None) -> Array:
-        """theta^(2i/over) for i < count; by default the rope's own theta, rotary_dim and every pair."""
-        pairs = self.rotary_dim // 2 if count is None else count
-        exponents = self.numbers.array(range(0, 2 * pairs, 2)) / self.numbers.number(over or self.rotary_dim)
-        return self.numbers.power(self.theta if theta is None else theta, exponents)
-
-    def plain(self, theta: Any = None) -> Array:
-        """theta^(-2i/rotary_dim), by default of the rope's own theta."""
-        return self.numbers.over(1, self.powers(theta))
-
-    def stretched(self, stretch: Any) -> Array:
-        """Frequencies of theta * stretch^(r/(r-2)): the slowest channel slows by `stretch`, the fastest not at all.
-
-        raises   BadScaling for rotary_dim 2
-        """
-        if self.rotary_dim == 2:
-            raise BadScaling("an NTK stretch needs rotary_dim above 2: its exponent is r/(r-2)")
-        r = self.numbers.number(self.rotary_dim)
-        return self.numbers.over(1, self.powers(self.theta * stretch ** (r / (r - 2))))
-
-    def ratio(self, trained: Any) -> Any:
-        """max_position_embeddings / the trained length, which stands for a missing factor; raises BadScaling."""
-        if self.max_position_embeddings is None:
-            raise BadScaling("needs factor, or max_position_embeddings to derive it from")
-        return self.numbers.number(self.max_position_embeddings) / trained

@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.errors import BadScaling
-from models.positions.arithmetic import DIGITS, NUMBERS, Call
-from models.positions.rope.scalings import SCALINGS, Scaling
+from models.positions.arithmetic import DIGITS, NUMBERS
+from models.positions.rope.scaling import Call, Scaling
+from models.positions.rope.scalings import SCALINGS
 from models.positions.table import MAX_POSITION, Arithmetic
 
 Float64s = NDArray[np.float64]

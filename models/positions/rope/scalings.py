@@ -5,17 +5,16 @@ and evaluated in either arithmetic (arithmetic.py).
 """
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from models.errors import BadScaling
-from models.positions.arithmetic import Array, Call, Numbers
+from models.positions.arithmetic import Numbers
+from models.positions.rope.scaling import Call, Scaled, Scaling
 
 TRAINED = "original_max_position_embeddings"
-Scaled = tuple[Array, Any]  # inverse frequencies and attention factor, both in the arithmetic's numbers
 
 
 def default(call: Call) -> Scaled:
@@ -194,22 +193,6 @@ def proportional(call: Call, partial_rotary_factor: Any = None, factor: Any = No
         [numbers.over(1, call.powers(over=head_dim, count=turning)), numbers.array([0.0] * (head_dim // 2 - turning))]
     )
     return frequencies if factor is None else frequencies / factor, 1
-
-
-@dataclass(frozen=True, slots=True)
-class Scaling:
-    """A row of SCALINGS.
-
-    formula   f: theta^(-2i/r) for i = 0 .. r/2 - 1; s: factor; o: original_max_position_embeddings; A: attention_factor
-    required, optional   parameters by the names of config.json
-    remarks   given the parameters, what a reader of the table should know: forms in which libraries differ
-    """
-
-    frequencies: Callable[..., Scaled]
-    formula: str
-    required: tuple[str, ...] = ()
-    optional: tuple[str, ...] = ()
-    remarks: Callable[[Mapping[str, Any]], list[str]] = lambda given: []
 
 
 def _dynamic_remarks(given: Mapping[str, Any]) -> list[str]:
