@@ -50,7 +50,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("rope", ROPE | {"theta": "inf"}, 'theta is "inf"; allowed'),
     ("rope", ROPE | {"theta": 0.5}, "theta"),
     ("rope", ROPE | {"theta": -1}, "theta"),
-    ("rope", ROPE | {"rope_type": "yarm"}, "one of default, linear, dynamic, ntk, ntk_alpha, yarn, llama3"),
+    ("rope", ROPE | {"rope_type": "yarm"}, "one of default, linear, dynamic, ntk"),
     ("rope", ROPE | {"rope_type": "linear"}, "factor"),
     ("rope", ROPE | {"rope_type": "linear", "factor": 0.5}, "factor"),
     ("rope", ROPE | {"rope_type": "linear", "factor": "x"}, "factor: 'x' is no number"),
