@@ -141,6 +141,25 @@ def _magnitude(numbers: Numbers, factor: Any, scale: Any) -> Any:
     return numbers.number(0.1) * scale * numbers.log(factor) + 1 if factor > 1 else numbers.number(1)
 
 
+def deepseek_yarn(
+    call: Call,
+    original_max_position_embeddings: Any,
+    factor: Any,
+    beta_fast: Any = None,
+    beta_slow: Any = None,
+    mscale: Any = None,
+    mscale_all_dim: Any = None,
+) -> Scaled:
+    """yarn, but mscale (None: 1) and mscale_all_dim (None: 0) count each alone; always truncated.
+
+    source   vLLM 0.33 DeepseekScalingRotaryEmbedding
+    """
+    one, zero = call.numbers.number(1), call.numbers.number(0)
+    over = _magnitude(call.numbers, factor, one if mscale is None else mscale)
+    under = _magnitude(call.numbers, factor, zero if mscale_all_dim is None else mscale_all_dim)
+    return yarn(call, original_max_position_embeddings, factor, beta_fast, beta_slow)[0], over / under
+
+
 def longrope(
     call: Call,
     short_factor: Any,
@@ -234,6 +253,7 @@ def _proportional_remarks(given: Mapping[str, Any]) -> list[str]:
 
 
 _YARN_OPTIONS = ("factor", "beta_fast", "beta_slow", "attention_factor", "mscale", "mscale_all_dim", "truncate")
+_DEEPSEEK_OPTIONS = ("beta_fast", "beta_slow", "mscale", "mscale_all_dim")
 _LONGROPE_OPTIONS = ("factor", "attention_factor", "short_mscale", "long_mscale")
 SCALINGS: dict[str, Scaling] = {
     "default": Scaling(default, "f"),
@@ -253,6 +273,9 @@ SCALINGS: dict[str, Scaling] = {
         (TRAINED,),
         _YARN_OPTIONS,
         _yarn_remarks,
+    ),
+    "deepseek_yarn": Scaling(
+        deepseek_yarn, "f as yarn; A = m(s, mscale)/m(s, mscale_all_dim)", ("factor", TRAINED), _DEEPSEEK_OPTIONS
     ),
     "llama3": Scaling(
         llama3,

@@ -23,6 +23,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "ntk": {"factor": 4.0},
     "ntk_alpha": {"alpha": 50.0},
     "yarn": {"factor": 4.0, "original_max_position_embeddings": 4096},
+    "deepseek_yarn": {"factor": 4.0, "original_max_position_embeddings": 4096},
     "llama3": LLAMA3,
     "longrope": {**LISTS, "original_max_position_embeddings": 2048},
     "proportional": {"partial_rotary_factor": 0.5, "factor": 2.0},
@@ -100,6 +101,7 @@ def in_fifty_digits(rope_type: str) -> list[Any]:
         "ntk": stretched,
         "ntk_alpha": stretched,
         "yarn": [g * f / 4 + (1 - g) * f for g, f in zip(ramp, plain, strict=True)],
+        "deepseek_yarn": [g * f / 4 + (1 - g) * f for g, f in zip(ramp, plain, strict=True)],
         "llama3": [llama3_in_fifty_digits(f) for f in plain],
         "longrope": [f / mpmath.mpf(each) for f, each in zip(plain, LISTS["long_factor"], strict=True)],
         "proportional": [f / 2 if i < 16 else mpmath.mpf(0) for i, f in enumerate(plain)],
@@ -139,6 +141,18 @@ def test_attention_factors_are_their_formulas() -> None:
     assert factor("longrope", short_mscale=1.25, long_mscale=1.5) == 1.25
     long = frequencies(example("longrope", short_mscale=1.25, long_mscale=1.5), seq_len=2049)
     assert long.attention_factor == 1.5
+
+
+def test_mscale_counts_alone_in_deepseek_yarn() -> None:
+    """vLLM 0.33: factor 40 and mscale 0.707 give 1.260804, where yarn leaves mscale out and gives 1.368888."""
+
+    def factor(rope_type: str, **changed: Any) -> float:
+        return frequencies(example(rope_type, factor=40.0, **changed)).attention_factor
+
+    assert factor("deepseek_yarn", mscale=0.707) == pytest.approx(1.260804, abs=5e-7)
+    assert factor("yarn", mscale=0.707) == pytest.approx(1.368888, abs=5e-7)
+    assert factor("deepseek_yarn", mscale=1.0, mscale_all_dim=1.0) == 1.0
+    assert factor("deepseek_yarn") == factor("yarn")
 
 
 @given(st.integers(2, 128), st.floats(1.0, 64.0), st.floats(100.0, 1e7))
