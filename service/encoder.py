@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from models.card import Card
 from service import sequences
 from service.catalog import Catalog, Model, Rows, Work
-from service.errors import BadInput, BadRequest, EmptyRequest, NotFound, TooLarge
+from service.errors import BadInput, BadRequest, EmptyRequest, TooLarge
 from service.flatten import Packed
 from service.messages import EmbedRequest, EmbedResult, Ids, Output, Text
 from service.plan import HIDDEN, POOLED, Graphs, Plan
@@ -46,22 +46,6 @@ class Encoder:
         rows = await _rows(_queue(model, plan, parts), len(parts))
         outputs = tuple([_output(name, plan, rows, ids, uncounted) for name in plan.outputs])
         return EmbedResult(model.card.name, outputs, tokens, bool(request.outputs))
-
-    async def rope(
-        self, model: str | None, start: int, count: int, outputs: tuple[str, ...] = ("rope_cos", "rope_sin")
-    ) -> list[NDArray[np.float32]]:
-        """Rows [start, start + count) of a model's RoPE tables, float32 [count, rotary_dim / 2] each.
-
-        raises   NotFound if the model has none
-        """
-        served = self.catalog.get(model)
-        if "rope" not in served.batchers:
-            raise NotFound(f"{served.card.name} does not rotate: {served.card.family} models have no RoPE table")
-        positions = np.arange(start, start + count, dtype=np.int64)
-        part = Packed(positions, positions, None, None, (count,))
-        (future,) = served.batchers["rope"].submit([Work(part, outputs)], [count])
-        rows = await future
-        return [rows[name] for name in outputs]
 
     def _checked(self, card: Card, request: EmbedRequest) -> list[Any]:
         """The caller's token ids, checked; None in the place of a text."""

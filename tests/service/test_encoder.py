@@ -10,6 +10,7 @@ import pytest
 
 from models.adopt import adopt
 from models.export import export
+from models.positions.rope.table import tabulate
 from service.catalog import open_catalog
 from service.encoder import Encoder
 from service.errors import BadInput, BadRequest, EmptyRequest, NotFound, StartError, TooLarge
@@ -149,12 +150,13 @@ async def test_gpt2_adds_segments_only_where_they_are_sent(make):
 
 async def test_rope_rows_of_a_request_are_those_of_the_table(make):
     encoder = make("llama")
-    cos, sin = await encoder.rope(None, 3, 4)
+    table = tabulate(encoder.catalog.get(None).card.encodings.ropes["all"].rope, range(3, 7), arithmetic="parity")
     sent = ids(1, 2, positions=[5, 4])
-    np.testing.assert_array_equal(await rows(encoder, sent, outputs=("rope_cos",)), cos[[2, 1]])
-    np.testing.assert_array_equal(await rows(encoder, sent, outputs=("rope_sin",)), sin[[2, 1]])
-    with pytest.raises(NotFound, match="tiny does not rotate"):
-        await encoder.rope("tiny", 0, 1)
+    for name in ("cos", "sin"):
+        found = await rows(encoder, sent, outputs=(f"rope_{name}",))
+        np.testing.assert_allclose(found, table.outputs[name].whole()[[2, 1]], atol=1.2e-7)
+    with pytest.raises(BadRequest, match="tiny has no output 'rope_cos'"):
+        await rows(make("tiny"), sent, outputs=("rope_cos",))
 
 
 async def test_long_inputs_are_cut_or_refused_as_asked(make):
