@@ -145,6 +145,16 @@ def check_answers(url: str, target: str) -> None:
     )
 
 
+def check_positions(name: str, url: str) -> None:
+    """A picture and a graph, whose libraries want to write where they may not."""
+    for form, begins in (("png", b"\x89PNG"), ("onnx", b"\x08")):
+        with urllib.request.urlopen(f"{url}/positions/rope.{form}?preset=llama-3.1-8b", timeout=60) as answer:
+            body = answer.read()
+        show(f"GET /positions/rope.{form} answers", body.startswith(begins), f"{len(body)} bytes")
+    told = docker("logs", name)
+    show("and nothing complains of a folder it cannot write", "atplotlib" not in told, f"{len(told)} characters of log")
+
+
 def long_texts(count: int) -> list[str]:
     """Different texts of about 130 tokens each."""
     return [f"{row} " + "what a transformer computes before its first block " * 14 for row in range(count)]
@@ -192,6 +202,7 @@ def main() -> int:
         url, target = f"http://{address(name, 8080)}", address(name, 50051)
         check_image(name)
         check_answers(url, target)
+        check_positions(name, url)
         check_stop(name, url, target)
     return 0
 
