@@ -15,6 +15,7 @@ import torch
 import transformers.models
 from numpy.typing import NDArray
 from transformers import CONFIG_MAPPING
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from models.positions.rope.angles import cos_sin
 from models.positions.rope.config import LayerRope, read
@@ -242,8 +243,9 @@ def check_tables(
 # ---- the comparisons ----
 
 
-def test_every_rope_type_but_ntk_is_drawn_and_at_least_500_configs_in_all() -> None:
-    assert set(OF_TYPE) == set(SCALINGS) - {"ntk"}
+def test_every_rope_type_of_transformers_is_drawn_and_at_least_500_configs_in_all() -> None:
+    theirs = {*ROPE_INIT_FUNCTIONS, "default", "ntk_alpha"}  # the last two live in the models' own modules
+    assert set(OF_TYPE) == theirs & set(SCALINGS) == theirs
     assert len(OF_TYPE) * DRAWS >= 500
 
 
