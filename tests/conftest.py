@@ -8,6 +8,10 @@ from models.export import export
 from tests.minilm_golden import checkpoint
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--save-table", type=Path, help="write the differences that parity found to this Markdown file")
+
+
 @pytest.fixture(scope="session")
 def minilm_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store that holds the demo model under the name `minilm`."""

@@ -1,5 +1,6 @@
 """Live comparisons with transformers, collected when parity is asked for and summed up in one table."""
 
+import importlib.metadata
 import importlib.util
 from pathlib import Path
 
@@ -44,3 +45,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.section("largest difference from the reference")
         for (family, what), difference in sorted(largest.items()):
             terminalreporter.write_line(f"{family:<14} {what:<32} {difference:.2e}")
+        if path := config.getoption("--save-table"):
+            path.write_text(table(largest), encoding="utf-8")
+
+
+def table(largest: dict[tuple[str, str], float]) -> str:
+    """The differences as Markdown, with the libraries they were measured against."""
+    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("torch", "transformers", "numpy"))
+    rows = [f"| {family} | {what} | {difference:.1e} |" for (family, what), difference in sorted(largest.items())]
+    head = ["# Largest differences from the libraries", "", f"By `make parity ARGS=--save-table=tests/parity/results.md`, {versions}.", ""]
+    return "\n".join([*head, "| family | what | largest |", "|---|---|--:|", *rows, ""])
