@@ -68,7 +68,7 @@ async def _picture(
     make, model = lookup.maker(parts, row, request.path_params.get("name", "")), pictures.model_of(row)
     looks = asked.of_query(model, request.query_params, repeated=("compare",))
     others = pictures.compared(request, row.name, lambda values: make(asked.validated(model, values)))
-    shown = [pictures.Shown(make(looks), getattr(looks, "preset", None) or ""), *others]
+    shown = [pictures.Shown(make(looks), pictures.name_of(looks)), *others]
     return await drawn.answer(request, shown, looks, form, _cache(row))
 
 

@@ -124,6 +124,14 @@ class Pictures:
             drawing.exception()  # seen, even if nobody waits for it any more
 
 
+def name_of(looks: Any) -> str:
+    """What a preset's picture is called: the preset and, where layers differ, which; "" without a preset."""
+    if not (preset := getattr(looks, "preset", None)):
+        return ""
+    layer = f"layer {looks.layer}" if looks.layer is not None else looks.layer_type
+    return f"{preset} {layer}" if layer else str(preset)
+
+
 def _draw(shown: list[Shown], looks: dict[str, Any], form: str) -> bytes:
     with in_the_callers_words():
         subjects = [_subject(each, looks["plot"]) for each in shown]
