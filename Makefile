@@ -22,7 +22,7 @@ export ORT_DISABLE_TELEMETRY = 1
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help serve demo test check format proto lock load bench tables footprint parity images container-test clean
+.PHONY: help serve demo test check format proto lock load bench tables exporting footprint parity images container-test clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -77,6 +77,9 @@ bench: $(RUNTIME) .venv/.locked-dev .venv/.locked-load $(DEMO)/card.json ## thro
 tables: $(RUNTIME) .venv/.locked-dev .venv/.locked-load ## positional tables: making, serving and streaming them, as ratios and memory
 	@$(BIN)/python -m loadtest.making $(ARGS)
 	@$(BIN)/python -m loadtest.tables $(ARGS)
+
+exporting: $(RUNTIME) .venv/.locked-dev ## time and memory of exports of a 1 GB table in every form; needs 6 GB of disk
+	@$(BIN)/python -m loadtest.exporting $(ARGS)
 
 footprint: $(RUNTIME) .venv/.locked-dev ## start-up time and memory of two workers over a 1 GB table; needs 2.2 GB of disk
 	@$(BIN)/python -m loadtest.footprint $(ARGS)

@@ -65,11 +65,30 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("what", metavar="X", help="model_type or folder")
     command.set_defaults(run=_describe)
 
-    command = commands.add_parser("export", help="make an exported folder of a Hugging Face checkpoint folder")
-    command.add_argument("checkpoint", type=Path, metavar="CHECKPOINT")
+    command = commands.add_parser("export", help="make an exported folder of a Hugging Face checkpoint or a GGUF file")
+    command.add_argument("checkpoint", metavar="CHECKPOINT", help="folder, .gguf file, or hub id: org/name[@revision]")
     _add_out(command)
     command.add_argument(
         "--pooling", metavar="MODE", help="a sentence-transformers mode or none, instead of what the files say"
+    )
+    command.add_argument(
+        "--dtype",
+        default="keep",
+        choices=("keep", "float32", "float16", "bfloat16", "int8", "int4"),
+        help="of the tables (default: keep, the checkpoint's own)",
+    )
+    command.add_argument(
+        "--side",
+        choices=("text", "vision", "encoder", "decoder"),
+        help="which half of a checkpoint that holds two input layers (CLIP: text or vision; Whisper: encoder or decoder)",
+    )
+    command.add_argument(
+        "--assume",
+        action="store_true",
+        help="take a model_type that is not known for a plain decoder, where its tensors and config fit one",
+    )
+    command.add_argument(
+        "--link", action="store_true", help="serve the tables in place, from the checkpoint's file, by a hard link"
     )
     command.set_defaults(run=_export)
 
@@ -91,7 +110,10 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--vocab-size", type=int)
     command.add_argument("--hidden-size", type=int)
     command.add_argument("--dtype", default="float32", choices=("float32", "float16", "bfloat16"))
-    command.add_argument("--std", type=float, default=0.02, help="standard deviation of the tables (default: 0.02)")
+    command.add_argument(
+        "--init", default="normal", help="normal (default), scaled (1/sqrt(d)) or xavier_uniform; a padding row is zero"
+    )
+    command.add_argument("--std", type=float, help="standard deviation of --init normal (default: 0.02)")
     command.add_argument("--seed", type=int, default=0)
     command.set_defaults(run=_create)
 
@@ -149,7 +171,16 @@ def _export(given: argparse.Namespace) -> None:
 
     with progress_bar() as progress:
         card = export(
-            given.checkpoint, given.out, name=given.name, pooling=given.pooling, force=given.force, progress=progress
+            given.checkpoint,
+            given.out,
+            name=given.name,
+            pooling=given.pooling,
+            dtype=given.dtype,
+            link=given.link,
+            side=given.side,
+            assume=given.assume,
+            force=given.force,
+            progress=progress,
         )
     _report(card, given.out)
 
@@ -184,6 +215,7 @@ def _create(given: argparse.Namespace) -> None:
             vocab_size=given.vocab_size,
             hidden_size=given.hidden_size,
             dtype=given.dtype,
+            init=given.init,
             std=given.std,
             seed=given.seed,
             progress=progress,
@@ -200,7 +232,9 @@ def _report(card: Card, out: Path) -> None:
 
     print(f"{out}: {card.name}, {card.family}, {card.bytes / 1e6:.1f} MB; outputs {', '.join(card.outputs)}")
     print(faithfulness(card))
-    if card.tokenizer is None:
+    for sentence in card.assumed:
+        print(f"assumed: {sentence}")
+    if card.tokenizer is None and card.image is None:
         print("no tokenizer.json: this model takes token ids only")
 
 

@@ -10,6 +10,7 @@ from models.positions.alibi import MAX_BIAS
 from models.positions.buckets import deberta_bucket, t5_bucket
 from models.positions.rope import config as rope_config
 from models.positions.rope.config import LayerRope
+from models.positions.rope.config_keys import SIZES
 from models.positions.rope.frequencies import frequencies
 
 
@@ -19,12 +20,15 @@ def encodings(family: Family, config: Config, model_type: str) -> Encodings:
     raises   BadScaling, BadEncoding or BadCheckpoint where the config says what is not computed
     """
     alibi = _alibi(family, config)
-    ropes, layers = ({}, ()) if alibi or not family.rotates else _ropes(config, model_type)
+    rotates = config.holds(family.rotates) if isinstance(family.rotates, str) else family.rotates
+    ropes, layers = ({}, ()) if alibi or not rotates else _ropes(config, model_type)
     return Encodings(ropes, layers, alibi, _buckets(family, config), _masks(family, config, layers))
 
 
 def _ropes(config: Config, model_type: str) -> tuple[dict[str, RopeTable], tuple[str | None, ...]]:
-    found = rope_config.read({"num_hidden_layers": config.get("num_hidden_layers"), **config.data}, model_type)
+    sizes = {key: config.get(key) for key in SIZES}
+    usual = {key: value for key, value in sizes.items() if value is not None}
+    found = rope_config.read(usual | dict(config.data), model_type)
     used = {name: layer for name, layer in found.tables.items() if name in found.layers}
     return {name: _rope_table(name, layer, found.notes) for name, layer in used.items()}, found.layers
 
@@ -70,17 +74,23 @@ def _sizes(row: BucketRow, config: Config) -> tuple[int, int]:
     """How many buckets and how far they reach; raises BadEncoding where no buckets come of it."""
     nowhere = np.zeros(0, np.int64)
     if row.kind == "t5":
-        count, reach = config.count(row.count), config.count(row.reach)
+        count, reach = _number(row.count, config, 1), _number(row.reach, config, 1)
         t5_bucket(nowhere, bidirectional=row.bidirectional, num_buckets=count, max_distance=reach)
         return count, reach
-    count, reach = config.count(row.count, -1), config.count(row.reach, -1)
+    count, reach = _number(row.count, config, -1), _number(row.reach, config, -1)
     reach = reach if reach > 0 else config.count("max_position_embeddings")
     deberta_bucket(nowhere, position_buckets=count, max_relative_positions=reach)
     return count, reach
 
 
+def _number(said: str | int, config: Config, least: int) -> int:
+    return config.count(said, least) if isinstance(said, str) else said
+
+
 def _masks(family: Family, config: Config, layers: tuple[str | None, ...]) -> dict[str, Mask]:
-    """By layer type; a family without windows attends to all it may."""
+    """By layer type; a family without windows attends to all it may. None where layers of one table attend apart."""
+    if family.mixed_masks:
+        return {}
     said = config.get(family.causal) if isinstance(family.causal, str) else family.causal
     causal = bool(said) and bool(config.data.get("is_causal", True))  # transformers 5.23: create_causal_mask reads it
     window = None

@@ -5,37 +5,53 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from models import encodings
+from models import encodings, head_plan, links, quantise
 from models.encodings import Encodings
 from models.errors import BadCard
+from models.extras import Extra
+from models.head_plan import Head
+from models.links import Linked
 from models.positions.learned import PositionRule
+from models.quantise import Stored
 from models.recipe import Recipe, from_json, to_json
+from models.static import StaticTable
+from models.vision import image as images
+from models.vision import steps as image_steps
+from models.vision.image import Image
+from models.vision.similarity import Similarity
 
 FORMAT = 2
 FILE_NAME = "card.json"
+HEAD = "head"
 
 
 @dataclass(frozen=True, slots=True)
 class Graph:
     """One ONNX file.
 
-    inputs     packed: some of ids, positions, types, mask [N] and lengths [B]; padded: input_ids, attention_mask,
-               token_type_ids, position_ids [B, T]. int64, but mask bool
+    inputs     packed: some of ids, positions, types, mask, segments [N] and lengths [B]; padded: input_ids,
+               attention_mask, token_type_ids, position_ids [B, T]. int64, but mask bool
     outputs    the names it gives; packed [N, d], padded [B, T, d] (`sentence_embedding`: [B, d])
-    layout     packed: rows of all sequences one below the other; padded: a rectangle (adopted models)
+    layout     packed: rows of all sequences one below the other; padded: a rectangle (adopted models);
+               image: pixels, patches or features of one size, see models/vision/graph.py
     rename     our name -> the file's own, for the outputs where they differ (adopted models)
     """
 
     file: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    layout: Literal["packed", "padded"] = "packed"
+    layout: Literal["packed", "padded", "image"] = "packed"
     rename: dict[str, str] = field(default_factory=dict)
 
     @property
     def mixes_rows(self) -> bool:
         """Whether a row depends on the other rows of its sequence; False: on its own id and position alone."""
-        return self.layout == "padded" or "lengths" in self.inputs
+        return self.layout != "packed" or "lengths" in self.inputs
+
+    @property
+    def averages(self) -> bool:
+        """Whether it is one pass over the rows that gives a vector a sequence: as cheap as a row-wise graph."""
+        return self.layout == "packed" and self.outputs == ("sentence_embedding",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +87,17 @@ class Card:
     default_output  what an answer holds when the caller names no outputs
     flops_per_token one multiply and one add count as two; attention scores are flops_per_token_and_key
                     times the tokens of the sequence, on top
+    tables              how each table lies on disk; None: exported before cards said so
+    linked              files of the checkpoint that are served in place, by name here; None: none
+    static              of a static embedding model: its table and rules; None: a transformer
+    image               of a model that reads images or spectrograms: its steps and what may go in; None: it reads text
+    similarity          of one side of a dual encoder: how its vectors are compared with the other's; None: no such model
+    extras              what graphs read of each token besides id, position and segment
+    mask_from           where a caller sends no mask: sent, all tokens count; pad_count, as many as are no pad (XLM)
+    per_layer           steps to the embeddings each layer has of its own (Gemma 3n); empty: it has none
+    side                encoder or decoder, of a model that has both
+    assumed             what was assumed of a model_type no row knows, in sentences
+    head                how hidden states become logits, by head.onnx; None: not here, for what `headless` says
     largest_difference  by output, ONNX Runtime against the reference, over the export's check inputs
     """
 
@@ -104,6 +131,18 @@ class Card:
     source: str
     tool: str
     format: int = field(default=FORMAT)
+    tables: dict[str, Stored] | None = None
+    linked: dict[str, Linked] | None = None
+    static: StaticTable | None = None
+    image: Image | None = None
+    similarity: Similarity | None = None
+    extras: tuple[Extra, ...] = ()
+    mask_from: Literal["sent", "pad_count"] = "sent"
+    per_layer: Recipe = ()
+    side: str | None = None
+    assumed: tuple[str, ...] = ()
+    head: Head | None = None
+    headless: str | None = None
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -112,6 +151,12 @@ class Card:
         if self.pooling and "last_hidden_state" in names:
             names["sentence_embedding"] = None
         return tuple(names)
+
+    @property
+    def every_graph(self) -> dict[str, Graph]:
+        """The graphs, and `head`, whose rows are hidden states [N, width] and not tokens."""
+        head = {HEAD: Graph(f"{HEAD}.onnx", ("hidden",), ("logits",))}
+        return self.graphs | (head if self.head else {})
 
     def graph_for(self, output: str, typed: bool) -> str | None:
         """The name of the graph that gives `output`; where two do, the one that reads types if `typed`."""
@@ -123,6 +168,9 @@ class Card:
 def write(card: Card, folder: Path) -> None:
     """Write card.json, stable byte for byte for equal cards."""
     data = asdict(card) | {"recipe": to_json(card.recipe), "encoder": to_json(card.encoder)}
+    data["per_layer"] = to_json(card.per_layer)
+    if card.image:
+        data["image"]["steps"] = image_steps.to_json(card.image.steps)
     (folder / FILE_NAME).write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
@@ -145,6 +193,7 @@ def read(folder: Path) -> Card:
         ) from error
     for name, promised in card.files.items():
         _check_size(folder / name, promised)
+    links.check(folder, card.linked or {})
     return card
 
 
@@ -168,6 +217,15 @@ def _from_json(data: dict[str, Any]) -> Card:
             "pooling": data["pooling"] and Pooling(**data["pooling"]),
             "encodings": encodings.from_json(data["encodings"]),
             "files": {name: File(**entry) for name, entry in data["files"].items()},
+            "tables": quantise.from_json(data.get("tables")),
+            "linked": links.from_json(data.get("linked")),
+            "static": (static := data.get("static")) and StaticTable(**static),
+            "extras": tuple(Extra(**entry) for entry in data.get("extras", ())),
+            "per_layer": from_json(data.get("per_layer", [])),
+            "assumed": tuple(data.get("assumed", ())),
+            "head": head_plan.from_json(data.get("head")),
+            "image": (image := data.get("image")) and images.from_json(image),
+            "similarity": (alike := data.get("similarity")) and Similarity(**alike),
         }
     )
 

@@ -4,19 +4,21 @@ The only module of models/ that runs ONNX Runtime; it is imported inside the fun
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from models import reference, safetensors
+from models import reference, static
 from models.card import Card, Graph
 from models.errors import BadCard, NotFaithful
+from models.extras import Extra, filled
 from models.positions.learned import positions
 from models.positions.rope.angles import cos_sin
 from models.positions.rope.frequencies import frequencies
+from models.weights import tensors as weights_of
 
 TOLERANCE = {"input": 1e-5, "encoder": 1e-4}
 _LENGTHS = (1, 2, 17, 5, 33)
@@ -34,11 +36,15 @@ class Ragged:
     types: NDArray[np.int64]
     mask: NDArray[np.bool_]
     lengths: NDArray[np.int64]
+    extras: Arrays = field(default_factory=dict)
 
     def feeds(self) -> Arrays:
         """By graph input name."""
         names = ("ids", "positions", "types", "mask", "lengths")
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in names} | {
+            "segments": np.repeat(np.arange(len(self.lengths)), self.lengths),
+            **self.extras,
+        }
 
 
 class Session:
@@ -77,13 +83,29 @@ def check_inputs(card: Card) -> Ragged:
     sequences[2][0], sequences[2][-1] = 0, card.vocab_size - 1
     if card.pad_id is not None and longest > 2:
         sequences[3][-2:] = card.pad_id
+    if card.static and card.static.dropped is not None:
+        sequences[4][::3] = card.static.dropped
     places = [positions(card.position, sequence) for sequence in sequences]
     places[-1] = np.full(1, (card.position.rows or 100_000) - 1)
     ids = np.concatenate(sequences).astype(np.int64)
     mask = random.random(len(ids)) < 0.8
     mask[0] = False  # a sequence of its own, with nothing to attend to
     rows = card.vocab_size if card.types == "optional" else max(card.type_rows, 1)
-    return Ragged(ids, np.concatenate(places), random.integers(0, rows, len(ids)), mask, np.array(lengths, np.int64))
+    types = random.integers(0, rows, len(ids))
+    extras = {each.name: _extra(each, sequences, random) for each in card.extras}
+    return Ragged(ids, np.concatenate(places), types, mask, np.array(lengths, np.int64), extras)
+
+
+def _extra(extra: Extra, sequences: list[NDArray[np.int64]], random: np.random.Generator) -> NDArray[np.int64]:
+    """Values of every token, some of them what is taken where none is sent; a box has its corners in order."""
+    if not extra.sent:
+        return np.concatenate([filled(extra, ids, None, None) for ids in sequences])
+    shape = (sum(map(len, sequences)), extra.columns)
+    values = random.integers(extra.missing, extra.rows, shape)
+    values[::5] = extra.missing
+    if extra.columns == 4:
+        values[:, 2:] = np.maximum(values[:, :2], values[:, 2:])
+    return values if extra.columns > 1 else values[:, 0]
 
 
 def largest_differences(folder: Path, card: Card) -> dict[str, float]:
@@ -157,10 +179,15 @@ def _expected(folder: Path, card: Card, graph: str, ragged: Ragged) -> Arrays:
         if graph == table.graph:
             cos, sin = cos_sin(frequencies(table.rope, "parity"), ragged.positions)
             return dict(zip(card.graphs[graph].outputs, (cos, sin), strict=True))
-    weights = safetensors.tensors_of(folder / str(card.weights))
+    weights = weights_of(folder, card)
+    if card.static:
+        feeds = {name: value for name, value in ragged.feeds().items() if name in card.graphs[graph].inputs}
+        return dict(static.outputs(card.static, weights, feeds))
     types = ragged.types if "types" in card.graphs[graph].inputs else None
     masked = ragged.mask if "mask" in card.graphs[graph].inputs else None
-    rows = reference.run(card.recipe, weights, ragged.ids, ragged.positions, types, masked)
+    if graph == "per_layer":
+        return {"per_layer_embeddings": reference.per_layer(card.per_layer, weights, ragged.ids)}
+    rows = reference.run(card.recipe, weights, ragged.ids, ragged.positions, types, masked, ragged.extras)
     if graph != "encoder":
         return dict(rows)
     hidden = reference.encode(card.encoder, weights, rows["input_embeddings"], ragged.mask, ragged.lengths)

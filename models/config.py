@@ -37,6 +37,18 @@ class Config:
             raise self._refusal(outer, held, "an object, or null")
         return (held or {}).get(inner)
 
+    def holds(self, condition: str) -> bool:
+        """Whether "key" is true, "key>1" above 1, or "key=word" that word; raises BadCheckpoint."""
+        key, above, least = condition.partition(">")
+        if above:
+            return self.count(key, 0) > int(least)
+        key, equal, word = condition.partition("=")
+        return self.get(key) == word if equal else bool(self.get(key))
+
+    def table_width(self) -> int:
+        """Channels of the tables before the input layer's Linear: hidden_size where the family or config has none."""
+        return self.count("table_width") if self.get("table_width") is not None else self.count("hidden_size")
+
     def count(self, key: str, least: int = 1) -> int:
         """A whole number of at least `least`; raises BadCheckpoint."""
         value = self.get(key)

@@ -6,6 +6,7 @@ One multiply and one add count as two; norms and activations as a fixed number o
 from collections.abc import Mapping
 
 from models.recipe import (
+    AddIndexed,
     AddPosition,
     AddSinusoid,
     AddType,
@@ -17,7 +18,9 @@ from models.recipe import (
     MaskRows,
     Recipe,
     RMSNorm,
+    Round,
     Scale,
+    TokenDropout,
 )
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -29,13 +32,18 @@ _ACTIVATION = 8
 
 def flops_per_token(recipe: Recipe, shapes: Shapes, width: int) -> int:
     """Operations on one row, attention scores aside."""
-    total = 0
+    total, model_width = 0, width
     for step in recipe:
         match step:
-            case Embed():
-                pass
-            case AddType() | AddPosition() | AddSinusoid() | MaskRows() | Scale():
+            case Embed(table):
+                width = shapes[table][1]
+            case AddType() | AddPosition() | AddSinusoid() | AddIndexed() | MaskRows() | Scale() | Round():
                 total += width
+            case TokenDropout():
+                total += width
+            case Linear():
+                total += _linear(step, shapes)
+                width = model_width
             case LayerNorm():
                 total += _LAYER_NORM * width
             case RMSNorm():

@@ -5,12 +5,17 @@ from pathlib import Path
 
 from models import card as cards
 from models.card import Card
-from models.checkpoint import open_checkpoint
+from models.checkpoint import Checkpoint
 from models.encodings import EVERY_LAYER, Encodings
 from models.errors import BadCard, ModelError
 from models.families import FAMILIES, Family, family_of
 from models.plan import plan
 from models.recipe import Recipe, Step, tensors
+from models.sources import is_elsewhere, located
+from models.static_checkpoint import open_static, place_of
+from models.vision import describe as vision
+from models.vision.families import FAMILIES as VISION
+from models.vision.plan import tower
 
 
 def families() -> str:
@@ -19,7 +24,9 @@ def families() -> str:
     for model_type, family in FAMILIES.items():
         steps = " ".join(type(step).__name__ for step in family.input_layer)
         rows.append((model_type, steps, "yes" if family.block else "no", _attention(family)))
-    return table(rows)
+    rows += [(kind, "Embed", "the mean of the rows", "none") for kind in ("model2vec", "static_embedding")]
+    seen = [("model_type", "input layer of images", "reads"), *vision.rows()]
+    return f"{table(rows)}\n\n{table(seen)}"
 
 
 def store(folder: Path) -> str:
@@ -41,24 +48,29 @@ def store(folder: Path) -> str:
 
 
 def describe(what: str) -> str:
-    """A model_type, an exported folder or a checkpoint folder; raises ModelError where it is none of them."""
+    """A model_type, an exported folder or a checkpoint wherever it is; ModelError where it is none of them."""
     path = Path(what)
     if what in FAMILIES:
         return _family(what, family_of(what))
+    if what in VISION:
+        return "\n".join(vision.family(what))
     if (path / cards.FILE_NAME).is_file():
         return _card(cards.read(path))
-    if (path / "config.json").is_file():
-        return _checkpoint(path)
+    if (path / "config.json").is_file() or (path / "modules.json").is_file() or is_elsewhere(what):
+        with located(what) as found:
+            if place := place_of(found.folder):
+                return open_static(found.folder, place).described()
+            return _checkpoint(found.name, found.checkpoint())
     raise ModelError(
-        f"{what} is no model_type ({', '.join(FAMILIES)}), no exported folder ({cards.FILE_NAME}) "
-        "and no checkpoint folder (config.json)"
+        f"{what} is no model_type ({', '.join(FAMILIES)}), no exported folder ({cards.FILE_NAME}), "
+        "no checkpoint folder (config.json), no .gguf file and no hub id (org/name)"
     )
 
 
 def faithfulness(card: Card) -> str:
     """What the comparison at the end of the export found, in one sentence."""
     worst = max(card.largest_difference.values(), default=0.0)
-    pair = "ONNX and the float64 reference" if card.recipe else "a sequence alone and the same in a batch"
+    pair = "ONNX and the float64 reference" if card.weights else "a sequence alone and the same in a batch"
     return f"largest difference between {pair}: {worst:.1e} (allowed {card.tolerance:.0e})"
 
 
@@ -119,6 +131,7 @@ def _card(card: Card) -> str:
         "attention": _encodings(card.encodings),
         "tokenizer": card.tokenizer or "none: takes ids",
         "FLOPs a token": flops or "not counted",
+        **(vision.image(card.image) if card.image else {}),
         "checked": faithfulness(card),
         "made from": f"{card.source}, by {card.tool}",
     }
@@ -127,17 +140,30 @@ def _card(card: Card) -> str:
         f"  {graph.file:<24} {', '.join(graph.inputs)} -> {', '.join(graph.outputs)}" for graph in card.graphs.values()
     ]
     steps = ["input layer", *_steps(card.recipe)] if card.recipe else []
-    return "\n".join([card.name, *lines, "graphs", *graphs, *steps])
+    steps += ["input layer", *vision.steps(card.image.steps)] if card.image else []
+    return "\n".join([card.name, *lines, "graphs", *graphs, *_tables(card), *steps])
 
 
-def _checkpoint(folder: Path) -> str:
-    source = open_checkpoint(folder)
+def _tables(card: Card) -> list[str]:
+    """How each table is stored and, where that is not as the checkpoint has it, how far from it."""
+    homes = {name: f" in {file}, served in place" for file, own in (card.linked or {}).items() for name in own.tensors}
+    lines = []
+    for name, table in (card.tables or {}).items():
+        blocks = f" in blocks of {table.block}" if table.block else ""
+        error = f"; error: largest {table.largest_error:.1e}, rms {table.rms_error:.1e}" if table.largest_error else ""
+        lines.append(f"  {name}: {table.dtype}{blocks}, {table.bytes:,} bytes{homes.get(name, '')}{error}")
+    return ["tables", *lines] if lines else []
+
+
+def _checkpoint(name: str, source: Checkpoint) -> str:
+    if source.model_type in VISION and (seen := tower(source.config, None)):
+        return "\n".join(vision.checkpoint(source, seen))
     planned = plan(source)
     named = planned.tensors
     size = sum(source.tensors[name].bytes for name in named)
     return "\n".join(
         [
-            f"{folder.resolve().name}: a checkpoint of model_type {planned.model_type!r}",
+            f"{name}: a checkpoint of model_type {planned.model_type!r}",
             f"an export reads {len(named)} of its {len(source.tensors)} tensors, {size:,} bytes",
             f"whole encoder: {'yes' if planned.encoder else 'no'}; longest input {planned.position.longest() or 'any'}",
             f"attention: {_encodings(planned.encodings)}",

@@ -43,7 +43,7 @@ def encoder(builder: GraphBuilder, recipe: Recipe, blocks: Recipe, width: int) -
             case Attention():
                 x = builder.op("Add", _attention(builder, step, x, rectangle, width), x)
             case FeedForward(up, down, activation):
-                inner = _activate(builder, _project(builder, up, x), activation)
+                inner = activate(builder, _project(builder, up, x), activation)
                 x = builder.op("Add", _project(builder, down, inner), x)
             case _:
                 x = row_step(builder, step, x)
@@ -85,7 +85,8 @@ def _project(builder: GraphBuilder, linear: Linear, x: str) -> str:
     return builder.op("Gemm", x, *parameters, transB=1)
 
 
-def _activate(builder: GraphBuilder, x: str, activation: Activation) -> str:
+def activate(builder: GraphBuilder, x: str, activation: Activation) -> str:
+    """An activation of recipe.py."""
     forms: Mapping[Activation, tuple[str, dict[str, Any]]] = {
         "gelu": ("Gelu", {"approximate": "none"}),
         "gelu_tanh": ("Gelu", {"approximate": "tanh"}),

@@ -5,6 +5,7 @@ ModelError                 a message of one line: what came, what is allowed, wh
 ├── UnknownFamily          a model_type no row of FAMILIES knows
 ├── BadEncoding            a positional encoding with a missing, unknown or impossible parameter
 │   └── BadScaling         a RoPE scaling with one
+├── BadQuestion            a question to a model's tables that has no answer: an id or a width they do not have
 ├── BadCard                an exported folder whose card or files do not hold together
 └── NotFaithful            an export that differs from its reference by more than the tolerance
 """
@@ -28,6 +29,10 @@ class BadEncoding(ModelError):
 
 class BadScaling(BadEncoding):
     """A RoPE scaling with a missing, unknown or impossible parameter."""
+
+
+class BadQuestion(ModelError):
+    """A question to a model's tables that has no answer."""
 
 
 class BadCard(ModelError):

@@ -4,93 +4,104 @@ The graphs are compared with the reference, then the folder is renamed into plac
 behind. Needs no torch.
 """
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from models import VERSION, compare, cost, graphs, safetensors, sentence_transformers, tokenizer
-from models.card import Card, Graph
-from models.checkpoint import Checkpoint, check_finite, open_checkpoint, read_tensors
+from models import VERSION, compare, cost, graphs, head_compare, head_graph, sentence_transformers, static_export, tokenizer, weights
+from models.card import HEAD, Card, Graph
+from models.checkpoint import Checkpoint, read_tensors
 from models.encoder_graph import encoder
-from models.errors import BadCheckpoint
+from models.errors import BadCheckpoint, ModelError
 from models.folder import Progress, check_target, finish, folder_in_place, no_progress
 from models.onnx_graph import GraphBuilder, save
 from models.plan import Plan, plan
 from models.position_graphs.rope import rope
 from models.positions.rope.frequencies import frequencies
-from models.recipe import AddPosition, AddType, Embed, Recipe, tensors
-from models.safetensors import Source, Tensor
+from models.recipe import Recipe, tables
+from models.safetensors import Tensor
 from models.sentence_transformers import SentenceFiles
+from models.sources import located
+from models.static_checkpoint import open_static, place_of
+from models.vision import export as vision_export
+from models.vision import similarity
+from models.vision.plan import tower
+from models.weights import Written
 
-WEIGHTS = "weights.safetensors"
 TOKENIZER = "tokenizer.json"
-_DTYPE_NAMES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
 def export(
-    checkpoint: Path,
+    checkpoint: Path | str,
     out: Path,
     *,
     name: str | None = None,
     pooling: str | None = None,
+    dtype: str = weights.KEEP,
+    link: bool = False,
     force: bool = False,
+    side: str | None = None,
+    assume: bool = False,
     progress: Progress = no_progress,
 ) -> Card:
-    """Write a checkpoint folder's model to `out` and return its card.
+    """Write a checkpoint's model to `out` and return its card.
 
+    checkpoint  a folder, a .gguf file, or a hub id: org/name, org/name@revision
     name      what the model is called; None: the folder's name
     pooling   a sentence-transformers mode, "none", or None for what the checkpoint's files say
+    dtype     what the tables are stored as: one of weights.TABLE_DTYPES
+    link      serve the tables in place, from the checkpoint's own file
     force     replace a folder that is no export
+    side      which half of a checkpoint that holds two: text, vision, encoder or decoder
+    assume    take a model_type no row knows for a plain decoder, where it fits one
     progress  called with what is being done, bytes done and bytes in all
     raises    ModelError; OSError where the disk refuses
     """
     out = out.absolute()
-    check_target(out, checkpoint, force)
-    source = open_checkpoint(checkpoint)
-    planned = plan(source)
-    sentence = sentence_transformers.read(checkpoint, pooling)
-    if sentence.pooling and not planned.encoder:
+    check_target(out, Path(checkpoint), force)
+    with located(checkpoint, progress) as found:
+        if place := place_of(found.folder):
+            static = open_static(found.folder, place, pooling)
+            return static_export.export(
+                static, out, name or out.name, found.name, tool(), dtype=dtype, link=link, progress=progress
+            )
+        source = found.checkpoint()
+        if seen := tower(source.config, side):
+            if dtype != weights.KEEP or link:
+                raise ModelError(f"{checkpoint}: no table of it is looked up, so leave out --dtype and --link")
+            return vision_export.export(source, seen, out, name or out.name, tool(), progress)
+        planned = plan(source, side, assume)
+        sentence = sentence_transformers.read(found.folder, pooling)
+        if sentence.pooling and not planned.encoder:
+            raise BadCheckpoint(
+                f"{checkpoint} pools token vectors, but of model_type {planned.model_type!r} with these tensors only "
+                "the input layer can be exported; export that with --pooling none"
+            )
+        with folder_in_place(out) as folder:
+            held = write_weights(source, planned, folder, dtype, link, progress)
+            written = write_graphs(folder, planned, held.placed)
+            has_tokenizer = tokenizer.copy(source.folder, folder, sentence.lowercase)
+            card = _card(name or out.name, source, planned, sentence, written, held, has_tokenizer)
+            progress("comparing with the reference", 0, 0)
+            differences = compare.largest_differences(folder, card) | head_compare.largest_differences(folder, card)
+            card = replace(card, largest_difference=differences, source=found.name)
+            return finish(folder, card, progress)
+
+
+def write_weights(
+    source: Checkpoint, planned: Plan, folder: Path, dtype: str, link: bool, progress: Progress = no_progress
+) -> Written:
+    """Write the plan's tensors, and no others; raises what weights.write does."""
+    found = tables(planned.recipe + planned.per_layer)
+    if planned.head and planned.head.matrix not in found:
+        found = (*found, planned.head.matrix)
+    if link and source.fetch:
         raise BadCheckpoint(
-            f"{checkpoint} pools token vectors, but of model_type {planned.model_type!r} with these tensors only the "
-            "input layer can be exported; export that with --pooling none"
+            f"{source.name} was fetched in parts: there is no file to serve it from, leave out --link"
         )
-    with folder_in_place(out) as folder:
-        placed = write_weights(source, planned, folder / WEIGHTS, progress)
-        written = write_graphs(folder, planned, placed)
-        has_tokenizer = tokenizer.copy(checkpoint, folder, sentence.lowercase)
-        card = _card(name or out.name, source, planned, sentence, written, placed, has_tokenizer)
-        progress("comparing with the reference", 0, 0)
-        card = replace(card, largest_difference=compare.largest_differences(folder, card))
-        return finish(folder, card, progress)
-
-
-def write_weights(source: Checkpoint, planned: Plan, path: Path, progress: Progress = no_progress) -> dict[str, Tensor]:
-    """Copy the recipe's tensors, and no others, into one file, the big ones first.
-
-    Tables keep the checkpoint's dtype: rows are cast after the lookup. All else is widened to float32, exactly, because
-    ONNX Runtime would otherwise keep a second, widened copy of it in every process.
-    """
-    tables = {step.table for step in planned.recipe if isinstance(step, Embed | AddType | AddPosition)}
+    originals = {name: source.tensors[name] for name in found} if link else None
     arrays = read_tensors(source, planned.tensors)
-    total, done = sum(array.nbytes for array in arrays.values()), 0
-
-    def chunks(name: str, dtype: str) -> Iterator[NDArray[Any]]:
-        nonlocal done
-        for start, rows in safetensors.row_chunks(arrays[name]):
-            check_finite(name, source.tensors[name].dtype, start, rows)
-            yield rows.astype(safetensors.DTYPES[dtype], copy=False)
-            done += rows.nbytes
-            progress("writing weights", done, total)
-
-    sources = []
-    for name in sorted(arrays, key=lambda name: -arrays[name].nbytes):
-        dtype = source.tensors[name].dtype if name in tables else "F32"
-        sources.append(Source(name, dtype, source.tensors[name].shape, chunks(name, dtype)))
-    return safetensors.write(path, sources)
+    return weights.write(folder, arrays, found, dtype=dtype, originals=originals, progress=progress)
 
 
 def write_graphs(folder: Path, planned: Plan, placed: dict[str, Tensor]) -> dict[str, Graph]:
@@ -104,19 +115,24 @@ def write_graphs(folder: Path, planned: Plan, placed: dict[str, Tensor]) -> dict
 
     def add_input_layer(recipe: Recipe, suffix: str) -> None:
         add("embedding" + suffix, graphs.embedding(GraphBuilder(placed), recipe, width), graphs.inputs_of(recipe))
-        add("components" + suffix, graphs.components(GraphBuilder(placed), recipe, width), graphs.inputs_of(recipe))
+        read = graphs.inputs_of(graphs.components_of(recipe))
+        add("components" + suffix, graphs.components(GraphBuilder(placed), recipe), read)
 
     if planned.types == "optional":
         add_input_layer(graphs.untyped(planned.recipe), "")
         add_input_layer(planned.recipe, "_typed")
     else:
         add_input_layer(planned.recipe, "")
+    if planned.per_layer:
+        add("per_layer", graphs.per_layer(GraphBuilder(placed), planned.per_layer), ("ids",))
     for table in planned.encodings.ropes.values():
         suffix = table.graph.removeprefix("rope")
         add(table.graph, rope(frequencies(table.rope, "parity"), suffix), ("positions",))
     if planned.encoder:
         model = encoder(GraphBuilder(placed), planned.recipe, planned.encoder, width)
         add("encoder", model, (*graphs.inputs_of(planned.recipe), "mask", "lengths"))
+    if planned.head:
+        save(head_graph.head(GraphBuilder(placed), planned.head), folder / f"{HEAD}.onnx")
     return written
 
 
@@ -126,13 +142,15 @@ def _card(
     planned: Plan,
     sentence: SentenceFiles,
     written: dict[str, Graph],
-    placed: dict[str, Tensor],
+    held: Written,
     has_tokenizer: bool,
 ) -> Card:
     width = planned.config.count("hidden_size")
     flops = {"embedding": cost.flops_per_token(planned.recipe, planned.shapes, width)}
     if planned.encoder:
         flops["encoder"] = flops["embedding"] + cost.flops_per_token(planned.encoder, planned.shapes, width)
+    if planned.head:
+        flops["head"] = planned.head.flops_per_row
     return Card(
         name=name,
         family=planned.model_type,
@@ -147,15 +165,15 @@ def _card(
         default_output=_default_output(sentence, planned),
         recipe=planned.recipe,
         encoder=planned.encoder,
-        weights=WEIGHTS,
+        weights=weights.FILE_NAME,
         tokenizer=TOKENIZER if has_tokenizer else None,
         pooling=sentence.pooling,
         prompts=sentence.prompts,
         default_prompt=sentence.default_prompt,
         encodings=planned.encodings,
-        dtype=_DTYPE_NAMES[placed[tensors(planned.recipe)[0]].dtype],
-        parameters=sum(int(np.prod(tensor.shape)) for tensor in placed.values()),
-        bytes=sum(tensor.bytes for tensor in placed.values()),
+        dtype=held.tables[tables(planned.recipe)[0]].dtype,
+        parameters=held.parameters(),
+        bytes=sum(tensor.bytes for tensor in held.placed.values()),
         flops_per_token=flops,
         flops_per_token_and_key=cost.flops_per_token_and_key(planned.encoder, width),
         largest_difference={},
@@ -163,6 +181,16 @@ def _card(
         files={},
         source=source.folder.resolve().name,
         tool=tool(),
+        tables=held.tables,
+        linked=held.linked,
+        extras=planned.extras,
+        mask_from=planned.family.mask_from,
+        per_layer=planned.per_layer,
+        side=planned.family.side,
+        assumed=planned.assumed,
+        head=planned.head,
+        headless=planned.headless,
+        similarity=similarity.of(source),
     )
 
 

@@ -1,5 +1,6 @@
 """Exported folders on disk: built aside, hashed, renamed into place whole or not at all. Knows not what they hold."""
 
+import ctypes
 import hashlib
 import os
 import shutil
@@ -10,12 +11,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from models import card as cards
+from models import links
 from models.card import Card, File
 from models.errors import BadCard, ModelError
 
 Progress = Callable[[str, int, int], None]
 
 _HASH_CHUNK = 1 << 22
+_HERE, _RENAME_EXCHANGE = -100, 2  # of Linux: AT_FDCWD and a flag of renameat2
 
 
 def no_progress(what: str, done: int, total: int) -> None:
@@ -51,10 +54,13 @@ def folder_in_place(out: Path) -> Iterator[Path]:
 
 
 def _replace(folder: Path, out: Path) -> None:
-    """Rename `folder` to `out`; what was there is moved aside first and deleted last."""
+    """Rename `folder` to `out`; what was there is exchanged with it, or moved aside first, and deleted last.
+
+    Whoever looks sees the old export or the new one; where a filesystem cannot exchange, there is none for a moment.
+    """
     if not out.exists():
         folder.rename(out)
-    else:
+    elif not _exchange(folder, out):
         aside = Path(tempfile.mkdtemp(prefix=f".{out.name}.old-", dir=out.parent))
         out.rename(aside)
         try:
@@ -64,6 +70,15 @@ def _replace(folder: Path, out: Path) -> None:
             raise
         shutil.rmtree(aside)
     _sync(out.parent)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Swap two folders in one step (Linux 3.15); False where system or filesystem cannot."""
+    try:
+        swap = ctypes.CDLL(None, use_errno=True).renameat2
+    except (OSError, AttributeError):  # no libc by that name, or one without it
+        return False
+    return bool(swap(_HERE, os.fsencode(one), _HERE, os.fsencode(other), _RENAME_EXCHANGE) == 0)
 
 
 def _sync(folder: Path) -> None:
@@ -76,7 +91,7 @@ def _sync(folder: Path) -> None:
 
 def finish(folder: Path, card: Card, progress: Progress = no_progress) -> Card:
     """Write the card with the size and hash of every file, all flushed to disk; returns it."""
-    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.name not in (card.linked or {}))
     for path in paths:
         _sync(path)
     card = replace(card, files=hashes(folder, [path.relative_to(folder).as_posix() for path in paths], progress))
@@ -108,3 +123,8 @@ def check_hashes(folder: Path, card: Card, progress: Progress = no_progress) -> 
             raise BadCard(
                 f"{folder / name} is not the file its card was written for (sha256 differs); export the model again"
             )
+    linked, done = card.linked or {}, 0
+    total = sum(place.bytes for file in linked.values() for place in file.tensors.values())
+    for count in links.check_hashes(folder, linked):
+        done += count
+        progress("hashing linked tables", done, total)

@@ -1,19 +1,26 @@
 """A family's row fitted to one checkpoint: on-disk names, values from the config, shapes checked. Reads no tensor."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass, replace
-from functools import partial
 from typing import Any, TypeVar
 
+import ml_dtypes
+import numpy as np
+
+from models.assumed import assumed_row
 from models.attention import encodings
 from models.checkpoint import Checkpoint
 from models.config import Config
 from models.encodings import Encodings
 from models.errors import BadCheckpoint
-from models.families import ACTIVATIONS, Family, Key, Types, config_of, family_of
+from models.extras import ATTENDED, MASKED, Extra
+from models.families import ACTIVATIONS, FAMILIES, Family, Key, Types, sided, text_tower
+from models.head_plan import Head, head_of
+from models.names import Naming, find_prefix, on_disk
 from models.positions.learned import PositionRule
 from models.recipe import (
+    TENSORS,
+    AddIndexed,
     AddPosition,
     AddSinusoid,
     AddType,
@@ -24,23 +31,33 @@ from models.recipe import (
     Linear,
     Recipe,
     RMSNorm,
+    Round,
     Scale,
     Step,
+    TokenDropout,
     tensors,
 )
+from models.shapes import encoding_shapes, expected_shapes, per_layer_shapes
+
+__all__ = ["Plan", "encoding_shapes", "expected_shapes", "fill", "input_layer", "plan", "position_rule", "renamed"]
 
 Node = TypeVar("Node")
-Shape = tuple[int, ...]
-Naming = Callable[[str], str]  # a name of the base class -> that of the file
+_ROUNDED: dict[str, Any] = {"BF16": ("bfloat16", ml_dtypes.bfloat16), "F16": ("float16", np.float16)}
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """A family fitted to one checkpoint: steps with on-disk tensor names, and the sizes its config promises.
 
+    model_type  the row's; of a checkpoint of several towers that of its text
     encoder  empty where the family's blocks are not exported or the checkpoint does not hold them
     encodings  what the attention does with positions, with on-disk tensor names
     shapes   the shape every named tensor must have
+    prefix   what the file puts before the base class's tensor names
+    extras   what graphs read of each token besides id, position and segment
+    per_layer  steps to the embeddings each layer has of its own; empty: it has none
+    assumed  what was assumed of a model_type no row knows, in sentences
+    head     how hidden states become logits; None: the checkpoint cannot say, for what `headless` says
     """
 
     model_type: str
@@ -53,6 +70,12 @@ class Plan:
     type_rows: int
     encodings: Encodings
     shapes: dict[str, tuple[int, ...]]
+    prefix: str = ""
+    extras: tuple[Extra, ...] = ()
+    per_layer: Recipe = ()
+    assumed: tuple[str, ...] = ()
+    head: Head | None = None
+    headless: str | None = None
 
     @property
     def types(self) -> Types:
@@ -62,112 +85,172 @@ class Plan:
     @property
     def tensors(self) -> tuple[str, ...]:
         """Every tensor the model needs, each once."""
-        return tuple(dict.fromkeys(tensors(self.recipe + self.encoder) + self.encodings.tables))
+        own = tensors(self.recipe + self.per_layer + self.encoder) + self.encodings.tables
+        return tuple(dict.fromkeys(own + (self.head.tensors if self.head else ())))
 
 
-def plan(checkpoint: Checkpoint) -> Plan:
+def plan(checkpoint: Checkpoint, side: str | None = None, assume: bool = False) -> Plan:
     """Fit the family's row to a checkpoint: names as the file holds them, every shape checked.
 
+    side     encoder or decoder, of a family that has both; None: its encoder
+    assume   take a model_type no row knows for a plain decoder, where its tensors and config fit one
     raises   UnknownFamily, or BadCheckpoint where config and tensors do not make a model of this family
     """
-    family = family_of(checkpoint.model_type)
-    config = config_of(checkpoint.model_type, checkpoint.config)
+    model_type, data = text_tower(checkpoint.model_type, checkpoint.config)
+    assumed: tuple[str, ...] = ()
+    if model_type in FAMILIES:
+        family = sided(model_type, FAMILIES[model_type], side)
+    else:
+        family, assumed = assumed_row(model_type, data, checkpoint, assume)
+    config = Config(data, family.defaults, family.names)
     _refuse_variants(family, config)
-    prefix = find_prefix(family, checkpoint)
-    on_disk = partial(_held, family, prefix, checkpoint)
-    recipe = tuple(renamed(step, on_disk) for step in input_layer(family, config))
+    return _fitted(model_type, family, config, checkpoint, assumed)
+
+
+def _fitted(model_type: str, family: Family, config: Config, checkpoint: Checkpoint, assumed: tuple[str, ...]) -> Plan:
+    prefix = find_prefix(family, checkpoint, config)
+    naming = on_disk(family, prefix, checkpoint)
+    dtype = checkpoint.tensors[naming(tensors(family.input_layer)[0])].dtype
+    base = _with_stored(input_layer(family, config, dtype), family, prefix, checkpoint)
+    recipe = tuple(renamed(step, naming) for step in base)
+    per_layer = tuple(renamed(step, naming) for step in _per_layer(family, config, dtype))
     encoder = _encoder(family, config, prefix, checkpoint)
-    found = _encodings(encodings(family, config, checkpoint.model_type), prefix, checkpoint, on_disk)
-    shapes = expected_shapes(recipe + encoder, config) | encoding_shapes(found, config)
+    found = _encodings(encodings(family, config, model_type), prefix, checkpoint, naming)
+    shapes = expected_shapes(recipe + encoder, config, family) | encoding_shapes(found, config)
+    shapes |= per_layer_shapes(per_layer, config)
+    if family.stored and (held := checkpoint.tensors.get(prefix + family.stored)):
+        shapes[prefix + family.stored] = (held.shape[0], config.count("hidden_size"))  # as many as were computed
     for name, shape in shapes.items():
-        if (held := checkpoint.tensors[name].shape) != shape:
-            raise BadCheckpoint(f"{name!r} has shape {list(held)}, but config.json makes it {list(shape)}")
+        if (is_ := checkpoint.tensors[name].shape) != shape:
+            raise BadCheckpoint(f"{name!r} has shape {list(is_)}, but config.json makes it {list(shape)}")
     type_rows = next((shapes[step.table][0] for step in recipe if isinstance(step, AddType)), 0)
-    position = position_rule(family, config)
-    pad_id = config.pad_id()
-    return Plan(checkpoint.model_type, family, config, recipe, encoder, position, pad_id, type_rows, found, shapes)
+    rule = position_rule(family, config)
+    if place := next((step for step in recipe if isinstance(step, AddPosition)), None):
+        rule = replace(rule, rows=shapes[place.table][0])
+    extras = _extras(family, config, recipe)
+    words = next((step.table for step in recipe if isinstance(step, Embed)), None)
+    head, headless = head_of(checkpoint, model_type, words, assumed=bool(assumed))
+    return Plan(
+        model_type,
+        family,
+        config,
+        recipe,
+        encoder,
+        rule,
+        config.pad_id(),
+        type_rows,
+        found,
+        shapes,
+        prefix,
+        extras,
+        per_layer,
+        assumed,
+        head,
+        headless,
+    )
 
 
 def position_rule(family: Family, config: Config) -> PositionRule:
     """How the family numbers tokens, with the rows of this config's table; BadCheckpoint for a missing pad id."""
-    bounded = (AddPosition, AddSinusoid)
-    learned = any(isinstance(step, bounded) and _is_there(step, family, config) for step in family.input_layer)
-    rows = config.count("max_position_embeddings") if learned else None
+    there = [step for step in family.input_layer if _is_there(step, family, config)]
+    places = next((step for step in there if isinstance(step, AddPosition | AddSinusoid)), None)
+    if places is None:
+        return PositionRule("arange", 0, None)
+    rows = None
+    if isinstance(places, AddPosition) or places.kind != "tensor2tensor":  # of which transformers makes more on demand
+        rows = config.count("max_position_embeddings") + family.offset
     if family.numbering != "cumsum_non_pad":
-        return PositionRule(family.numbering, 0, rows)
+        return PositionRule(family.numbering, family.offset, rows)
     if (pad := config.pad_id()) is None:
         raise BadCheckpoint("config.json says pad_token_id null, but this family counts positions from the pad id")
     return PositionRule(family.numbering, pad, rows, pad)
 
 
-def input_layer(family: Family, config: Config) -> Recipe:
-    """The steps before the first block that a checkpoint with this config has, filled; names of the base class."""
-    return tuple(fill(step, family, config) for step in family.input_layer if _is_there(step, family, config))
+def input_layer(family: Family, config: Config, dtype: str = "F32") -> Recipe:
+    """The steps before the first block that a checkpoint with this config has, filled; names of the base class.
+
+    dtype   of the word table, which decides where rows are rounded
+    """
+    there = (step for step in family.input_layer if _is_there(step, family, config))
+    return tuple(done for step in there for done in _filled(fill(step, family, config), family, config, dtype))
+
+
+def _filled(step: Step, family: Family, config: Config, dtype: str) -> Recipe:
+    """A Scale with its factor, and a Round behind it where the family rounds the product."""
+    if not isinstance(step, Scale) or family.scale is None:
+        return (step,)
+    row = family.scale
+    factor = config.number(row.key) if row.key else math.sqrt(config.count("hidden_size"))
+    return _scaled(factor, row.rounded, dtype)
+
+
+def _scaled(factor: float, rounded: str | None, dtype: str) -> Recipe:
+    _, kind = _ROUNDED.get("BF16" if rounded == "bfloat16" else dtype, (None, np.float32))
+    if rounded is not None:
+        factor = float(kind(factor))
+    if rounded is None or dtype not in _ROUNDED:
+        return (Scale(factor),)
+    return (Scale(factor), Round(_ROUNDED[dtype][0]))
+
+
+def _per_layer(family: Family, config: Config, dtype: str) -> Recipe:
+    """The steps of the per-layer embeddings; empty where the model has none."""
+    if not family.per_layer or not config.get("hidden_size_per_layer_input"):
+        return ()
+    factor = math.sqrt(config.count("hidden_size_per_layer_input"))
+    steps = (_scaled(factor, "weights", dtype) if isinstance(step, Scale) else (step,) for step in family.per_layer)
+    return tuple(step for part in steps for step in part)
 
 
 def _is_there(step: Step, family: Family, config: Config) -> bool:
     """Whether a checkpoint with this config has the step at all."""
-    key = family.scaled_if if isinstance(step, Scale) else family.only_if.get(type(step))
-    return key is None or bool(config.get(key))
+    if isinstance(step, Scale) and family.scale and family.scale.switch and not config.get(family.scale.switch):
+        return False
+    if isinstance(step, Linear) and family.projected == "if_narrower":
+        return config.table_width() != config.count("hidden_size")
+    return all(config.holds(condition) for condition in family.only_if.get(type(step), ()))
 
 
-def _encodings(found: Encodings, prefix: str, checkpoint: Checkpoint, on_disk: Naming) -> Encodings:
+def _with_stored(recipe: Recipe, family: Family, prefix: str, checkpoint: Checkpoint) -> Recipe:
+    """Sinusoids the file holds are looked up: they are what the model was trained with."""
+    if family.stored is None or prefix + family.stored not in checkpoint.tensors:
+        return recipe
+    return tuple(AddPosition(family.stored) if isinstance(step, AddSinusoid) else step for step in recipe)
+
+
+def _extras(family: Family, config: Config, recipe: Recipe) -> tuple[Extra, ...]:
+    found: dict[str, Extra] = {}
+    for step in recipe:
+        if isinstance(step, AddIndexed):
+            key = family.extras[step.index]
+            rows = config.count(key.removeprefix("-"))
+            found[step.index] = Extra(step.index, rows, missing=-1 if key.startswith("-") else 0)
+        elif isinstance(step, TokenDropout):
+            found[MASKED] = Extra(MASKED, 1 << 31, token=step.mask_id)
+            found[ATTENDED] = Extra(ATTENDED, 1 << 31)
+    return tuple(found.values())
+
+
+def _encodings(found: Encodings, prefix: str, checkpoint: Checkpoint, naming: Naming) -> Encodings:
     """The same with tensor names as the file holds them; a file of the input layer alone holds no bucket table."""
     if (row := found.buckets) is None or row.table is None:
         return found
     if prefix + row.table not in checkpoint.tensors:
         return replace(found, buckets=replace(row, table=None, norm=None))
-    names = {name: on_disk(name) for name in found.tables}
+    names = {name: naming(name) for name in found.tables}
     norm = row.norm and (names[row.norm[0]], names[row.norm[1]], row.norm[2])
     return replace(found, buckets=replace(row, table=names[row.table], norm=norm))
 
 
-def encoding_shapes(found: Encodings, config: Config) -> dict[str, Shape]:
-    """The shape of every tensor that only the attention's encodings read."""
-    if (row := found.buckets) is None or row.table is None:
-        return {}
-    if row.kind == "t5":
-        return {row.table: (row.buckets, config.count("num_attention_heads"))}
-    span = row.buckets if row.buckets > 0 else row.reach
-    hidden = config.count("hidden_size")
-    return {row.table: (2 * span, hidden)} | {name: (hidden,) for name in (row.norm or ())[:2]}
-
-
 def _refuse_variants(family: Family, config: Config) -> None:
     """Config switches that change the arithmetic of a family and that no row computes."""
-    for key, only in {"position_embedding_type": "absolute", **family.only}.items():
+    usual_type = {} if "position_embedding_type" in family.defaults else {"position_embedding_type": "absolute"}
+    for key, only in {**usual_type, **family.only}.items():
         usual = config.get(only.name) if isinstance(only, Key) else only
         if (value := config.inside(key)) not in (None, usual):
             raise BadCheckpoint(
                 f"config.json says {key} {value!r}; of {config.get('model_type')!r} only {usual!r} is computed"
             )
-
-
-def find_prefix(family: Family, checkpoint: Checkpoint) -> str:
-    """What this file puts before the base class's tensor names, found by its word table.
-
-    raises   BadCheckpoint: no word table, or several and none under the family's usual name
-    """
-    stem = tensors(family.input_layer)[0]
-    stems = [stem, family.held_as.get(stem, stem)]
-    found = list(
-        dict.fromkeys(
-            name.removesuffix(each)
-            for each in stems
-            for name in checkpoint.tensors
-            if name == each or name.endswith("." + each)
-        )
-    )
-    for prefix in (family.prefix, ""):
-        if prefix in found:
-            return prefix
-    if len(found) == 1:
-        return found[0]
-    held = f"several: {', '.join(prefix + stem for prefix in sorted(found))}" if found else "none"
-    raise BadCheckpoint(
-        f"{checkpoint.folder} should hold the word table {family.prefix + stem!r} (any one prefix will do), "
-        f"but holds {held}"
-    )
 
 
 def _encoder(family: Family, config: Config, prefix: str, checkpoint: Checkpoint) -> Recipe:
@@ -179,7 +262,7 @@ def _encoder(family: Family, config: Config, prefix: str, checkpoint: Checkpoint
     if not any(name.startswith(prefix + first) for name in checkpoint.tensors):
         return ()
     steps = (fill(step, family, config, block) for block in range(count) for step in family.block)
-    return tuple(renamed(step, partial(_held, family, prefix, checkpoint)) for step in steps)
+    return tuple(renamed(step, on_disk(family, prefix, checkpoint)) for step in steps)
 
 
 def fill(step: Step, family: Family, config: Config, block: int = 0) -> Step:
@@ -192,24 +275,12 @@ def fill(step: Step, family: Family, config: Config, block: int = 0) -> Step:
         step = replace(step, heads=config.heads())
     elif isinstance(step, FeedForward):
         step = replace(step, activation=config.choice("hidden_act", ACTIVATIONS))
-    elif isinstance(step, Scale):
-        step = replace(step, factor=math.sqrt(config.count("hidden_size")))
     elif isinstance(step, AddSinusoid):
-        step = replace(step, dim=config.count("hidden_size"))
+        zero_row = config.pad_id() if family.numbering == "cumsum_non_pad" else None
+        step = replace(step, dim=config.count("hidden_size"), zero_row=zero_row)
+    elif isinstance(step, TokenDropout):
+        step = replace(step, mask_id=config.count("mask_token_id", least=0))
     return renamed(step, lambda name: name.replace("{block}", str(block)))
-
-
-def _held(family: Family, prefix: str, checkpoint: Checkpoint, name: str) -> str:
-    """What the file calls a tensor of the base class."""
-    usual = prefix + name
-    own = prefix + family.held_as.get(name, name)
-    old = usual.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
-    for candidate in (own, usual, old):  # the last: files converted from TensorFlow long ago
-        if candidate in checkpoint.tensors:
-            return candidate
-    raise BadCheckpoint(
-        f"{checkpoint.folder} holds no tensor {usual!r}, which its model_type {checkpoint.model_type!r} needs"
-    )
 
 
 def renamed(node: Node, name_of: Naming) -> Node:
@@ -219,39 +290,6 @@ def renamed(node: Node, name_of: Naming) -> Node:
         value = getattr(node, field.name)
         if is_dataclass(value):
             changes[field.name] = renamed(value, name_of)
-        elif field.name in ("table", "weight", "bias") and value is not None:
+        elif field.name in TENSORS and value is not None:
             changes[field.name] = name_of(value)
     return replace(node, **changes)  # type: ignore[type-var]
-
-
-def expected_shapes(recipe: Recipe, config: Config) -> dict[str, Shape]:
-    """The shape of every tensor a filled recipe names, from the config's sizes alone."""
-    shapes: dict[str, Shape] = {}
-    for step in recipe:
-        shapes |= _shapes(step, config, shapes)
-    return shapes
-
-
-def _shapes(step: Step, config: Config, known: dict[str, Shape]) -> dict[str, Shape]:
-    hidden = config.count("hidden_size")
-    match step:
-        case Embed(table):
-            return {table: (config.count("vocab_size"), hidden)}
-        case AddType(table):
-            return {table: known.get(table) or (config.count("type_vocab_size"), hidden)}
-        case AddPosition(table):
-            return {table: (config.count("max_position_embeddings"), hidden)}
-        case LayerNorm(weight, bias):
-            return {name: (hidden,) for name in (weight, bias) if name}
-        case RMSNorm(weight):
-            return {weight: (hidden,)} if weight else {}
-        case Attention(_, query, key, value, output):
-            return {k: v for linear in (query, key, value, output) for k, v in _linear(linear, hidden, hidden).items()}
-        case FeedForward(up, down):
-            inner = config.count("intermediate_size")
-            return _linear(up, inner, hidden) | _linear(down, hidden, inner)
-    return {}
-
-
-def _linear(linear: Linear, outputs: int, inputs: int) -> dict[str, Shape]:
-    return {linear.weight: (outputs, inputs)} | ({linear.bias: (outputs,)} if linear.bias else {})

@@ -5,7 +5,7 @@ Every step maps the packed rows x [N, d] to new rows; only Attention mixes rows,
 """
 
 from dataclasses import asdict, dataclass, fields, is_dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 Activation = Literal["gelu", "gelu_tanh", "relu", "silu"]
 
@@ -33,10 +33,38 @@ class AddPosition:
 
 @dataclass(frozen=True, slots=True)
 class AddSinusoid:
-    """x += sinusoid(positions), computed, of a kind of positions/sinusoids.py; named output `position_embeddings`."""
+    """x += sinusoid(positions), computed, of a kind of positions/sinusoids.py; named output `position_embeddings`.
+
+    zero_row  the position whose row is all zero: padding_idx of M2M100, FSMT and Speech2Text; None: there is none
+    """
 
     kind: str
     dim: int
+    zero_row: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AddIndexed:
+    """x += table[extra], a further index of each token (extras.py): ERNIE's tasks, XLM's languages, LayoutLM's boxes.
+
+    index      the name of the extra, as in transformers; a value of -1 adds nothing
+    columns    of an extra with several values a token: the one that is read, or two whose difference is (LayoutLM's
+               width and height); (): the extra has one value
+    """
+
+    table: str
+    index: str
+    columns: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TokenDropout:
+    """x = 0 where the token is `mask_id`, else x * 0.88 / (1 - masked/attended): ESM's, over the token's sequence.
+
+    Reads the extras masked_tokens and attended_tokens, which hold both counts for every token.
+    """
+
+    mask_id: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +80,13 @@ class Scale:
 
 
 @dataclass(frozen=True, slots=True)
+class Round:
+    """x = x rounded to a narrower type and widened again: arithmetic a checkpoint's own dtype is part of (Gemma)."""
+
+    dtype: Literal["bfloat16", "float16"]
+
+
+@dataclass(frozen=True, slots=True)
 class LayerNorm:
     """x = (x - mean) / sqrt(variance + eps) * weight + bias."""
 
@@ -62,7 +97,7 @@ class LayerNorm:
 
 @dataclass(frozen=True, slots=True)
 class RMSNorm:
-    """x = x / sqrt(mean(x^2) + eps) * weight."""
+    """x = x / sqrt(mean(x^2) + eps) * weight; no weight: 1."""
 
     weight: str | None
     eps: float
@@ -96,13 +131,26 @@ class FeedForward:
     activation: Activation
 
 
-Step = Embed | AddType | AddPosition | AddSinusoid | MaskRows | Scale | LayerNorm | RMSNorm | Attention | FeedForward
+Step = (
+    Embed
+    | AddType
+    | AddPosition
+    | AddSinusoid
+    | AddIndexed
+    | TokenDropout
+    | MaskRows
+    | Scale
+    | Round
+    | LayerNorm
+    | RMSNorm
+    | Linear
+    | Attention
+    | FeedForward
+)
 Recipe = tuple[Step, ...]
 
-STEPS: dict[str, type[Any]] = {
-    step.__name__: step
-    for step in (Embed, AddType, AddPosition, AddSinusoid, MaskRows, Scale, LayerNorm, RMSNorm, Attention, FeedForward)
-}
+STEPS: dict[str, type[Any]] = {step.__name__: step for step in get_args(Step)}
+TENSORS = ("table", "weight", "bias")  # fields that name a tensor
 
 
 def tensors(recipe: Recipe) -> tuple[str, ...]:
@@ -116,9 +164,14 @@ def _names(node: Any) -> list[str]:
         value = getattr(node, field.name)
         if is_dataclass(value):
             names += _names(value)
-        elif field.name in ("table", "weight", "bias") and value is not None:
+        elif field.name in TENSORS and value is not None:
             names.append(value)
     return names
+
+
+def tables(recipe: Recipe) -> tuple[str, ...]:
+    """The tensors among them whose rows are looked up, in order of first use, each once."""
+    return tuple(dict.fromkeys(step.table for step in recipe if hasattr(step, "table")))
 
 
 def to_json(recipe: Recipe) -> list[dict[str, Any]]:
@@ -133,5 +186,9 @@ def from_json(data: list[dict[str, Any]]) -> Recipe:
 
 def _step(entry: dict[str, Any]) -> Step:
     kind = STEPS[entry.pop("step")]
-    step: Step = kind(**{key: Linear(**value) if isinstance(value, dict) else value for key, value in entry.items()})
+    step: Step = kind(**{key: _value(value) for key, value in entry.items()})
     return step
+
+
+def _value(value: Any) -> Any:
+    return Linear(**value) if isinstance(value, dict) else tuple(value) if isinstance(value, list) else value

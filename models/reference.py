@@ -5,12 +5,15 @@ from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
+from models.extras import ATTENDED, MASKED
 from models.positions import sinusoidal
 from models.recipe import (
     Activation,
+    AddIndexed,
     AddPosition,
     AddSinusoid,
     AddType,
@@ -22,14 +25,17 @@ from models.recipe import (
     MaskRows,
     Recipe,
     RMSNorm,
+    Round,
     Scale,
     Step,
+    TokenDropout,
 )
 
 Rows = NDArray[np.float64]
 Ids = NDArray[np.int64]
 Weights = Mapping[str, NDArray[Any]]
 
+KEPT_IN_TRAINING = 1 - 0.15 * 0.8  # of ESM's masked language modelling
 _erf = np.vectorize(math.erf, otypes=[np.float64])  # numpy has none, and scipy is no dependency
 
 ACTIVATIONS: dict[Activation, Callable[[Rows], Rows]] = {
@@ -47,15 +53,18 @@ def run(
     positions: Ids,
     types: Ids | None,
     mask: NDArray[np.bool_] | None = None,
+    extras: Mapping[str, Ids] | None = None,
 ) -> dict[str, Rows]:
     """Every output of the input layer, for packed rows.
 
     weights    tensors by the names in the recipe, of any float dtype
     ids, positions, types  int64 [N]; types None leaves the type step out
     mask       bool [N], False for a masked token; None: none is
+    extras     what steps read besides, int64 [N] or [N, columns] by name (extras.py)
     returns    float64 [N, d]: input_embeddings, and token_embeddings, token_type_embeddings, position_embeddings where
-               the recipe has them (each the looked-up rows; the token rows scaled)
+               the recipe has them (each the looked-up rows; scaled where a Scale follows them)
     """
+    extras = extras or {}
     outputs: dict[str, Rows] = {}
     x = np.zeros((len(ids), 0))
     for step in recipe:
@@ -70,18 +79,31 @@ def run(
             case AddPosition(table):
                 outputs["position_embeddings"] = _rows(weights, table, positions)
                 x = x + outputs["position_embeddings"]
-            case AddSinusoid(kind, dim):
-                outputs["position_embeddings"] = sinusoidal.tabulate(kind, dim, positions).outputs["table"].whole()
+            case AddSinusoid(kind, dim, zero_row):
+                waves = sinusoidal.tabulate(kind, dim, positions, zero_row=zero_row)
+                outputs["position_embeddings"] = waves.outputs["table"].whole()
                 x = x + outputs["position_embeddings"]
+            case AddIndexed(table, index, columns):
+                x = x + _indexed(weights, table, extras[index], columns)
+            case TokenDropout(mask_id):
+                x = _kept(x, ids != mask_id, extras[MASKED], extras[ATTENDED])
             case MaskRows():
                 x = x if mask is None else x * mask[:, None]
-            case Scale(factor):
-                x = x * factor
-                if list(outputs) == ["token_embeddings"]:
-                    outputs["token_embeddings"] = x
+            case Scale() | Round():
+                x = _rowwise(step, weights, x)
+                outputs = {name: _rowwise(step, weights, rows) for name, rows in outputs.items()}
             case _:
                 x = _rowwise(step, weights, x)
     return outputs | {"input_embeddings": x}
+
+
+def per_layer(recipe: Recipe, weights: Weights, ids: Ids) -> Rows:
+    """The embeddings each layer has of its own, float64 [N, layers * d_pl]; an id beyond their table reads row 0.
+
+    source     transformers 5.23: Gemma3nTextModel.get_per_layer_inputs
+    """
+    rows = len(next(weights[step.table] for step in recipe if isinstance(step, Embed)))
+    return run(recipe, weights, np.where(ids < rows, ids, 0), ids, None)["input_embeddings"]
 
 
 def encode(encoder: Recipe, weights: Weights, rows: Rows, mask: NDArray[np.bool_], lengths: Ids) -> Rows:
@@ -105,6 +127,18 @@ def _rows(weights: Weights, table: str, index: Ids) -> Rows:
     return weights[table][index].astype(np.float64)
 
 
+def _indexed(weights: Weights, table: str, extra: Ids, columns: tuple[int, ...]) -> Rows:
+    index = extra[:, columns[0]] if columns else extra
+    index = index - extra[:, columns[1]] if columns[1:] else index
+    return np.where(index[:, None] >= 0, _rows(weights, table, np.maximum(index, 0)), 0.0)
+
+
+def _kept(x: Rows, kept: NDArray[np.bool_], masked: Ids, attended: Ids) -> Rows:
+    """ESM's x * 0.88 / (1 - masked/attended); nothing but <mask> is all zero (there transformers divides by 0)."""
+    left = np.where(attended == masked, 1, attended - masked)
+    return x * (KEPT_IN_TRAINING * attended / left * kept)[:, None]
+
+
 def _vector(weights: Weights, name: str | None, missing: float) -> Rows | float:
     return missing if name is None else weights[name].astype(np.float64)
 
@@ -113,6 +147,11 @@ def _rowwise(step: Step, weights: Weights, x: Rows) -> Rows:
     match step:
         case Scale(factor):
             return x * factor
+        case Round(dtype):
+            narrow: Any = ml_dtypes.bfloat16 if dtype == "bfloat16" else np.float16
+            return x.astype(np.float32).astype(narrow).astype(np.float64)
+        case Linear():
+            return _project(step, weights, x)
         case LayerNorm(weight, bias, eps):
             centred = x - x.mean(axis=-1, keepdims=True)
             normed: Rows = centred / np.sqrt((centred**2).mean(axis=-1, keepdims=True) + eps)

@@ -50,7 +50,10 @@ NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """Where one tensor lies: `offset` counts from the beginning of the file."""
+    """Where one tensor lies: `offset` counts from the beginning of the file.
+
+    stored   a row of gguf_blocks.QUANTISED where the file holds blocks of that format; dtype is what reading gives
+    """
 
     name: str
     dtype: str
@@ -58,6 +61,7 @@ class Tensor:
     path: Path
     offset: int
     bytes: int
+    stored: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ _SWITCHES = {  # how files before version 5 name the modes
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
-_TRANSFORMER_CONFIGS = tuple(
+TRANSFORMER_CONFIGS = tuple(
     f"sentence_{kind}_config.json"
     for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
@@ -46,11 +46,11 @@ def read(folder: Path, pooling: str | None = None) -> SentenceFiles:
     pooling  what the operator asks for: a mode, "none", or None for what the files say
     raises   BadCheckpoint: files that describe something that is not computed
     """
-    transformer = _transformer_config(folder)
-    prompts, default_prompt = _prompts(folder)
+    transformer = _transformer_config(weights_folder(folder))
+    found, default_prompt = prompts(folder)
     return SentenceFiles(
         pooling=_pooling(folder, pooling),
-        prompts=prompts,
+        prompts=found,
         default_prompt=default_prompt,
         max_tokens=_max_tokens(transformer.get("max_seq_length")),
         lowercase=bool(transformer.get("do_lower_case")),
@@ -60,15 +60,15 @@ def read(folder: Path, pooling: str | None = None) -> SentenceFiles:
 def _pooling(folder: Path, asked: str | None) -> Pooling | None:
     if asked == "none":
         return None
-    modules = _modules(folder)
-    normalize = any(kind == "Normalize" for kind, _ in modules)
+    chain = modules(folder)
+    normalize = normalizes(folder)
     if asked is not None:
         if asked not in MODES:
             raise BadCheckpoint(f"--pooling {asked!r} is not one of {', '.join(MODES)}, none")
         return Pooling(asked, normalize)
-    if not modules:
+    if not chain:
         return None
-    kinds = [kind for kind, _ in modules]
+    kinds = [kind for kind, _ in chain]
     if kinds not in _COMPUTED:
         raise BadCheckpoint(
             f"{folder / 'modules.json'} chains {', '.join(kinds)}; what is computed: "
@@ -76,10 +76,30 @@ def _pooling(folder: Path, asked: str | None) -> Pooling | None:
         )
     if len(kinds) == 1:
         return None
-    return _pooling_config(_inside(folder, modules[1][1]) / "config.json", normalize)
+    return _pooling_config(inside(folder, chain[1][1]) / "config.json", normalize)
 
 
-def _modules(folder: Path) -> list[tuple[str, str]]:
+def weights_folder(folder: Path) -> Path:
+    """Where config.json, weights and tokenizer lie: the first module's folder if that is a Transformer, else `folder`.
+
+    sentence-transformers 1 wrote them to 0_Transformer; later versions write them beside modules.json.
+    """
+    chain = modules(folder)
+    return inside(folder, chain[0][1]) if chain and chain[0][0] == "Transformer" else folder
+
+
+def normalizes(folder: Path) -> bool:
+    """Whether the sentence vector is scaled to unit length; BadCheckpoint for a Normalize of anything else."""
+    found = [inside(folder, place) / "config.json" for kind, place in modules(folder) if kind == "Normalize"]
+    for path in found:
+        config = read_object(path) if path.is_file() else {}
+        for key in ("module_input_name", "module_output_name"):
+            if (value := config.get(key, "sentence_embedding")) not in (None, "sentence_embedding"):
+                raise BadCheckpoint(f"{path} says {key} {value!r}; only 'sentence_embedding' is normalised{_WAY_OUT}")
+    return bool(found)
+
+
+def modules(folder: Path) -> list[tuple[str, str]]:
     """(class name, folder) of each module, in order; empty where there is no modules.json."""
     path = folder / "modules.json"
     if not path.is_file():
@@ -91,7 +111,7 @@ def _modules(folder: Path) -> list[tuple[str, str]]:
         raise BadCheckpoint(f"{path} is not a list of modules with type and path") from error
 
 
-def _inside(folder: Path, name: str) -> Path:
+def inside(folder: Path, name: str) -> Path:
     """A module's folder, which must lie in the checkpoint's own."""
     path = folder / name
     if not path.resolve().is_relative_to(folder.resolve()):
@@ -111,7 +131,7 @@ def _pooling_config(path: Path, normalize: bool) -> Pooling:
 
 
 def _transformer_config(folder: Path) -> dict[str, Any]:
-    for name in _TRANSFORMER_CONFIGS:
+    for name in TRANSFORMER_CONFIGS:
         if (folder / name).is_file():
             return read_object(folder / name)
     return {}
@@ -130,16 +150,17 @@ def tokenizer_max_tokens(folder: Path) -> int | None:
     return _max_tokens(read_object(path).get("model_max_length")) if path.is_file() else None
 
 
-def _prompts(folder: Path) -> tuple[dict[str, str], str | None]:
+def prompts(folder: Path) -> tuple[dict[str, str], str | None]:
+    """The prompts by name, and the name of the one that every text gets; BadCheckpoint where they are none."""
     path = folder / "config_sentence_transformers.json"
     if not path.is_file():
         return {}, None
     config = read_object(path)
-    prompts, default = config.get("prompts") or {}, config.get("default_prompt_name")
-    if not isinstance(prompts, dict) or not all(isinstance(text, str) for text in prompts.values()):
+    found, default = config.get("prompts") or {}, config.get("default_prompt_name")
+    if not isinstance(found, dict) or not all(isinstance(text, str) for text in found.values()):
         raise BadCheckpoint(f"{path}: prompts must be an object of texts")
-    if default is not None and default not in prompts:
+    if default is not None and default not in found:
         raise BadCheckpoint(
-            f"{path}: default_prompt_name {default!r} is not one of its prompts: {', '.join(prompts) or 'none'}"
+            f"{path}: default_prompt_name {default!r} is not one of its prompts: {', '.join(found) or 'none'}"
         )
-    return prompts, default
+    return found, default

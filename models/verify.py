@@ -3,8 +3,9 @@
 from pathlib import Path
 
 from models import card as cards
-from models import compare
+from models import compare, head_compare
 from models.folder import Progress, check_hashes, no_progress
+from models.vision import compare as vision_compare
 
 
 def verify(folder: Path, progress: Progress = no_progress) -> dict[str, float]:
@@ -16,4 +17,5 @@ def verify(folder: Path, progress: Progress = no_progress) -> dict[str, float]:
     card = cards.read(folder)
     check_hashes(folder, card, progress)
     progress("comparing with the reference", 0, 0)
-    return compare.largest_differences(folder, card)
+    found = vision_compare if card.image else compare
+    return found.largest_differences(folder, card) | head_compare.largest_differences(folder, card)

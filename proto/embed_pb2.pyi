@@ -68,16 +68,22 @@ class TextPair(_message.Message):
     def __init__(self, first: _Optional[str] = ..., second: _Optional[str] = ...) -> None: ...
 
 class TokenIds(_message.Message):
-    __slots__ = ("input_ids", "attention_mask", "token_type_ids", "position_ids")
+    __slots__ = ("input_ids", "attention_mask", "token_type_ids", "position_ids", "task_type_ids", "langs", "bbox")
     INPUT_IDS_FIELD_NUMBER: _ClassVar[int]
     ATTENTION_MASK_FIELD_NUMBER: _ClassVar[int]
     TOKEN_TYPE_IDS_FIELD_NUMBER: _ClassVar[int]
     POSITION_IDS_FIELD_NUMBER: _ClassVar[int]
+    TASK_TYPE_IDS_FIELD_NUMBER: _ClassVar[int]
+    LANGS_FIELD_NUMBER: _ClassVar[int]
+    BBOX_FIELD_NUMBER: _ClassVar[int]
     input_ids: _containers.RepeatedScalarFieldContainer[int]
     attention_mask: _containers.RepeatedScalarFieldContainer[int]
     token_type_ids: _containers.RepeatedScalarFieldContainer[int]
     position_ids: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, input_ids: _Optional[_Iterable[int]] = ..., attention_mask: _Optional[_Iterable[int]] = ..., token_type_ids: _Optional[_Iterable[int]] = ..., position_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+    task_type_ids: _containers.RepeatedScalarFieldContainer[int]
+    langs: _containers.RepeatedScalarFieldContainer[int]
+    bbox: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, input_ids: _Optional[_Iterable[int]] = ..., attention_mask: _Optional[_Iterable[int]] = ..., token_type_ids: _Optional[_Iterable[int]] = ..., position_ids: _Optional[_Iterable[int]] = ..., task_type_ids: _Optional[_Iterable[int]] = ..., langs: _Optional[_Iterable[int]] = ..., bbox: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Input(_message.Message):
     __slots__ = ("text", "pair", "ids")

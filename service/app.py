@@ -22,11 +22,35 @@ from service.errors import InlayError, MethodNotAllowed, NotFound
 from service.metrics import Metrics
 from service.settings import Settings
 from service.tables import Tables
-from service.wire import embed, health, models, openapi, positions, problems
+from service.wire import (
+    analysis,
+    embed,
+    gradient,
+    health,
+    images,
+    logits,
+    models,
+    openapi,
+    positions,
+    problems,
+    similar,
+    similarity,
+)
 from service.wire.parts import Parts
 from service.wire.rpc import RpcServer
 
-PROTOCOLS = (embed.routes, models.routes, positions.routes, health.routes)
+PROTOCOLS = (
+    embed.routes,
+    models.routes,
+    positions.routes,
+    images.routes,
+    similarity.routes,
+    similar.routes,
+    gradient.routes,
+    analysis.routes,
+    logits.routes,
+    health.routes,
+)
 LAME_DUCK_SECONDS = (
     0.2  # from the stop signal to the closing of idle connections: clients see `connection: close` first
 )

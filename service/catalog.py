@@ -2,9 +2,9 @@
 
 import difflib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,14 +12,15 @@ from typing import Any, NamedTuple
 from numpy.typing import NDArray
 
 from models import card as cards
+from models import weights
 from models.card import Card, Graph
-from service import cores
+from service import cores, images
 from service.batcher import Batcher
 from service.engines import Engine
 from service.errors import BadRequest, NotFound, StartError
 from service.flatten import Packed, feeds, join, rectangle, split, unpad
 from service.metrics import Metrics
-from service.plan import Plan, make
+from service.plan import POOLED, Plan, make
 from service.settings import Settings
 from service.tokens import Tokenizer
 
@@ -41,13 +42,17 @@ Runner = Callable[[list[Work]], list[Rows]]
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A model that is ready to serve; `plan` is plan.make for its card, remembering its answers."""
+    """A model that is ready to serve; `plan` is plan.make for its card, remembering its answers.
+
+    weights   its tensors, mapped; quantised tables dequantise the rows they are asked for
+    """
 
     card: Card
     engine: Engine
     tokenizer: Tokenizer | None
     batchers: dict[str, Batcher[Work, Rows]]
     plan: Callable[[tuple[str, ...], str | None, bool | None, int | None, str], Plan]
+    weights: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Catalog:
@@ -118,11 +123,17 @@ def folders(settings: Settings) -> dict[str, Path]:
 def _load(folder: Path, settings: Settings, threads: int, metrics: Metrics) -> Model:
     card = replace(cards.read(folder), name=folder.name)  # a renamed folder is a renamed model
     engine = _engine(folder, card, settings, threads)
-    tokenizer = Tokenizer(folder / card.tokenizer, card.max_tokens) if card.tokenizer else None
+    tokenizer = _tokenizer(folder / card.tokenizer, card) if card.tokenizer else None
     batchers = {name: _batcher(engine, card, name, settings, metrics) for name in card.graphs}
     metrics.loaded(card.name, card.bytes)
     _read_ahead(folder, card)
-    return Model(card, engine, tokenizer, batchers, lru_cache(maxsize=256)(partial(make, card)))
+    planned = lru_cache(maxsize=256)(partial(make, card))
+    return Model(card, engine, tokenizer, batchers, planned, weights.tensors(folder, card))
+
+
+def _tokenizer(path: Path, card: Card) -> Tokenizer:
+    characters = card.static.max_characters if card.static else None
+    return Tokenizer(path, card.max_tokens, characters, card.static is not None, segments=card.types == "zeros")
 
 
 def _engine(folder: Path, card: Card, settings: Settings, threads: int) -> Engine:
@@ -137,7 +148,7 @@ def _engine(folder: Path, card: Card, settings: Settings, threads: int) -> Engin
 
 def _batcher(engine: Engine, card: Card, name: str, settings: Settings, metrics: Metrics) -> Batcher[Work, Rows]:
     graph = card.graphs[name]
-    if graph.mixes_rows:
+    if graph.mixes_rows and not graph.averages:
         budget = settings.max_batch_tokens or ENCODER_TOKENS["cuda" if engine.device == "cuda" else "cpu"]
         inline = 0
     else:
@@ -153,7 +164,10 @@ def _batcher(engine: Engine, card: Card, name: str, settings: Settings, metrics:
     )
 
 
-def _runner(engine: Engine, card: Card, name: str, graph: Graph) -> Runner:
+def _runner(engine: Engine, card: Card, name: str, graph: Graph) -> Any:
+    if graph.layout == "image":
+        return images.runner(engine, name)
+
     def run_packed(works: list[Work]) -> list[Rows]:
         packed, outputs = join([work.packed for work in works]), _wanted(works)
         arrays = engine.run(name, feeds(packed, graph.inputs), outputs)
@@ -175,19 +189,16 @@ def _wanted(works: list[Work]) -> tuple[str, ...]:
 
 
 def _shared(works: list[Work], outputs: tuple[str, ...], arrays: list[NDArray[Any]]) -> list[Rows]:
-    counts = [work.packed.tokens for work in works]
-    tokens = sum(counts)
-    parts = [
-        split(array, counts if len(array) == tokens else [len(work.packed.lengths) for work in works])
-        for array in arrays
-    ]
+    tokens = [work.packed.tokens for work in works]
+    texts = [len(work.packed.lengths) for work in works]
+    parts = [split(array, texts if name == POOLED else tokens) for name, array in zip(outputs, arrays, strict=True)]
     return [dict(zip(outputs, own, strict=True)) for own in zip(*parts, strict=True)]
 
 
 def _read_ahead(folder: Path, card: Card) -> None:
     """Ask the kernel to page the tables in, so that the first requests find them warm; returns at once."""
-    if card.weights:
-        with (folder / card.weights).open("rb") as file:
+    for name in (*([card.weights] if card.weights else []), *(card.linked or {})):
+        with (folder / name).open("rb") as file:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_WILLNEED)
 
 

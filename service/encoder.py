@@ -37,6 +37,8 @@ class Encoder:
         raises   an InlayError; the caller's mistakes before anything is queued
         """
         model = self.catalog.get(request.model)
+        if model.card.image:
+            raise BadRequest(f"{model.card.name} reads no text: POST to /models/{model.card.name}/images")
         plan = model.plan(request.outputs, request.pooling, request.normalize, request.dimensions, request.dtype)
         ids, uncounted = self._checked(model.card, request), _NONE
         if None in ids:
@@ -72,8 +74,6 @@ class Encoder:
             if isinstance(each, Text)
         }
         encoded = await tokenizer.encode(texts, self._truncates(request), request.truncation_direction)
-        if card.types != "zeros":
-            encoded = {index: Ids(each.ids) for index, each in encoded.items()}
         uncounted = _NONE
         if prompt and card.pooling and not card.pooling.include_prompt:
             uncounted = dict.fromkeys(encoded, tokenizer.prompt_length(prompt))

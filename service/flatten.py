@@ -15,6 +15,7 @@ class Packed(NamedTuple):
 
     types      None where the graph reads none
     mask       None: every token is attended to
+    extras     further inputs of the graph by name, [N] or [N, columns]; None: it has none
     """
 
     ids: Int64s
@@ -22,6 +23,7 @@ class Packed(NamedTuple):
     types: Int64s | None
     mask: Int64s | None
     lengths: tuple[int, ...]
+    extras: dict[str, Int64s] | None = None
 
     @property
     def tokens(self) -> int:
@@ -33,13 +35,14 @@ def join(parts: Sequence[Packed]) -> Packed:
     """The parts one below the other; a lone part is returned as it is."""
     if len(parts) == 1:
         return parts[0]
-    ids, positions, types, masks, lengths = zip(*parts, strict=True)
+    ids, positions, types, masks, lengths, extras = zip(*parts, strict=True)
     return Packed(
         np.concatenate(ids),
         np.concatenate(positions),
         None if types[0] is None else np.concatenate(types),
         None if all(mask is None for mask in masks) else np.concatenate([_mask(part) for part in parts]),
         tuple(chain.from_iterable(lengths)),
+        extras[0] and {name: np.concatenate([each[name] for each in extras]) for name in extras[0]},
     )
 
 
@@ -55,8 +58,12 @@ def split(rows: NDArray[Any], counts: Iterable[int]) -> list[NDArray[Any]]:
 def feeds(packed: Packed, inputs: Sequence[str]) -> dict[str, NDArray[Any]]:
     """The arrays a packed graph reads, by name."""
     arrays: dict[str, Any] = {"ids": packed.ids, "positions": packed.positions, "types": packed.types}
+    if packed.extras:
+        arrays |= packed.extras
     if "lengths" in inputs:
         arrays["lengths"] = np.array(packed.lengths, np.int64)
+    if "segments" in inputs:
+        arrays["segments"] = np.repeat(np.arange(len(packed.lengths)), packed.lengths)
     if "mask" in inputs:
         arrays["mask"] = _mask(packed).astype(bool)
     return {name: arrays[name] for name in inputs}

@@ -3,7 +3,7 @@
 Named tuples, because some are made for every request: a frozen dataclass takes four times as long to make.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -22,12 +22,16 @@ class Text(NamedTuple):
 
 
 class Ids(NamedTuple):
-    """One sequence of token ids, int64 [n]; None: filled by the family's own rule (mask: all ones)."""
+    """One sequence of token ids, int64 [n]; None: filled by the family's own rule (mask: all ones).
+
+    extras   what a few families read besides, by its name in transformers (models/extras.py): [n], bbox [n, 4]
+    """
 
     ids: Int64s
     mask: Int64s | None = None
     types: Int64s | None = None
     positions: Int64s | None = None
+    extras: Mapping[str, Int64s] | None = None
 
 
 Input = Text | Ids

@@ -1,10 +1,11 @@
 """Inputs → packed sequences: lengths, ids, segments and positions checked before a row has neighbours. Runs nothing."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from models.card import Card
+from models.extras import filled
 from models.positions import learned
 from service.errors import BadInput
 from service.flatten import Packed, join
@@ -21,7 +22,7 @@ def check(card: Card, index: int, given: Ids, truncate: bool, direction: Directi
     """
     if not len(given.ids):
         raise BadInput(f"inputs[{index}] has no token ids: send one at least", index)
-    bare = given.mask is None and given.types is None and given.positions is None
+    bare = given.mask is None and given.types is None and given.positions is None and not given.extras
     if not bare:
         _same_lengths(index, given)
     given = _cut(card, index, given, truncate, direction)
@@ -31,7 +32,9 @@ def check(card: Card, index: int, given: Ids, truncate: bool, direction: Directi
     if given.mask is not None:
         _within(index, "attention_mask", given.mask, 2, "a mask")
     if given.positions is not None:
-        _within(index, "position_ids", given.positions, card.position.rows or 1 << 53, "the position table")
+        _within(index, "position_ids", given.positions, card.position.sendable() or 1 << 53, "the position table")
+    if given.extras:
+        given = _with_extras(card, index, given, given.extras)
     return _typed(card, index, given)
 
 
@@ -41,12 +44,17 @@ def pack(card: Card, sequences: Sequence[Ids]) -> Packed:
 
 
 def _packed(card: Card, given: Ids) -> Packed:
-    ids, mask, types, positions = given
+    ids, mask, types, positions, sent = given
     if positions is None:
         positions = learned.positions(card.position, ids, mask)
+    elif card.position.shift:
+        positions = positions + card.position.shift
+    if mask is None and card.mask_from == "pad_count":
+        mask = (np.arange(len(ids)) < np.count_nonzero(ids != card.pad_id)).astype(np.int64)
     if types is None and card.types == "zeros":
         types = _ZEROS[: len(ids)] if len(ids) <= len(_ZEROS) else np.zeros(len(ids), np.int64)
-    return Packed(ids, positions, types, mask, (len(ids),))
+    extras = {each.name: filled(each, ids, mask, sent) for each in card.extras} if card.extras else None
+    return Packed(ids, positions, types, mask, (len(ids),), extras)
 
 
 def counted(sequence: Ids, prompt_tokens: int = 0) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
@@ -61,6 +69,7 @@ def _same_lengths(index: int, given: Ids) -> None:
         ("attention_mask", given.mask),
         ("token_type_ids", given.types),
         ("position_ids", given.positions),
+        *(given.extras or {}).items(),
     ):
         if values is not None and len(values) != len(given.ids):
             raise BadInput(
@@ -81,8 +90,11 @@ def _cut(card: Card, index: int, given: Ids, truncate: bool, direction: Directio
             index,
         )
     kept = slice(0, longest) if direction == "right" else slice(len(given.ids) - longest, None)
-    rest = (None if values is None else values[kept] for values in (given.mask, given.types, given.positions))
-    return Ids(given.ids[kept], *rest)
+    mask, types, positions = (
+        None if each is None else each[kept] for each in (given.mask, given.types, given.positions)
+    )
+    extras = given.extras and {name: values[kept] for name, values in given.extras.items()}
+    return Ids(given.ids[kept], mask, types, positions, extras)
 
 
 def _within(index: int, name: str, values: Int64s, end: int, what: str) -> None:
@@ -102,10 +114,40 @@ def _typed(card: Card, index: int, given: Ids) -> Ids:
                 f"inputs[{index}].token_type_ids is not all 0, and {card.family} models have no segments: leave it out",
                 index,
             )
-        return Ids(given.ids, given.mask, None, given.positions)
+        return Ids(given.ids, given.mask, None, given.positions, given.extras)
     rows = card.type_rows if card.types == "zeros" else card.vocab_size
     _within(index, "token_type_ids", given.types, rows, "the segment table")
     return given
+
+
+def _with_extras(card: Card, index: int, given: Ids, sent: Mapping[str, Int64s]) -> Ids:
+    """The extras this model reads; others may be there as long as they say nothing."""
+    known = {each.name: each for each in card.extras if each.sent}
+    for name, values in sent.items():
+        if name not in known:
+            if values.any():
+                raise BadInput(
+                    f"inputs[{index}].{name} is not all 0, and {card.name} reads no {name}: leave it out", index
+                )
+            continue
+        _within_rows(index, name, values, known[name].rows)
+    return given._replace(extras={name: values for name, values in sent.items() if name in known} or None)
+
+
+def _within_rows(index: int, name: str, values: Int64s, rows: int) -> None:
+    """Raises BadInput for a value without a row, and for a box with turned corners: its size is looked up too."""
+    outside = (values < 0) | (values >= rows)
+    if outside.any():
+        at = tuple(np.argwhere(outside)[0])
+        place = "".join(f"[{step}]" for step in at)
+        raise BadInput(f"inputs[{index}].{name}{place} is {values[at]}; its table holds 0 to {rows - 1}", index)
+    if values.ndim == 2 and (turned := (values[:, :2] > values[:, 2:]).any(axis=1)).any():
+        at_row = int(np.argmax(turned))
+        raise BadInput(
+            f"inputs[{index}].{name}[{at_row}] is {values[at_row].tolist()}; a box is [x0, y0, x1, y1] with "
+            "x1 >= x0 and y1 >= y0",
+            index,
+        )
 
 
 def _mask(sequence: Ids) -> Int64s:

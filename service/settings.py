@@ -48,6 +48,8 @@ class Settings(BaseSettings):
     """Bytes in one request's body or gRPC message."""
     max_request_tokens: Count = 131072
     """Tokens in one request, all inputs together."""
+    max_image_pixels: Count = 40_000_000
+    """Pixels of one picture, as it comes and as it is resized; checked before it is decoded."""
     max_batch_tokens: Annotated[int, Field(ge=0)] = 0
     """Tokens an encoder runs at a time, a longer single input alone; 0: 512 on CPU, 16384 on CUDA."""
     max_queue_tokens: Count = 1048576

@@ -17,11 +17,21 @@ INLINE_CHARACTERS = 2000  # about half a millisecond of tokenising; longer work 
 class Tokenizer:
     """A tokenizer.json, its own padding and truncation switched off.
 
-    max_tokens   longest result, special tokens included; None: no limit
-    raises       StartError if the file is no tokenizer
+    max_tokens      longest result, special tokens included; None: no limit
+    max_characters  longest text, or part of a pair; None: no limit
+    may_be_empty    a text may give no token
+    segments        give segment ids besides
+    raises          StartError if the file is no tokenizer
     """
 
-    def __init__(self, path: Path, max_tokens: int | None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        max_tokens: int | None,
+        max_characters: int | None = None,
+        may_be_empty: bool = False,
+        segments: bool = True,
+    ) -> None:
         import tokenizers
 
         try:
@@ -31,6 +41,9 @@ class Tokenizer:
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
         self._max_tokens = max_tokens
+        self._max_characters = max_characters
+        self._may_be_empty = may_be_empty
+        self._segments = segments
         self.prompt_length = lru_cache(maxsize=64)(self._prompt_length)
 
     async def encode(self, texts: Mapping[int, Text], truncate: bool, direction: Direction) -> dict[int, Ids]:
@@ -45,6 +58,8 @@ class Tokenizer:
 
     def encode_now(self, texts: Mapping[int, Text], truncate: bool, direction: Direction) -> dict[int, Ids]:
         """`encode` on the calling thread."""
+        if self._max_characters is not None:
+            texts = {index: self._short(index, text, truncate, direction) for index, text in texts.items()}
         raw = [text.text if text.pair is None else (text.text, text.pair) for text in texts.values()]
         # encode_batch_fast releases the GIL, encode holds it (tokenizers 0.23)
         encodings = self._tokenizer.encode_batch_fast(raw)
@@ -53,9 +68,28 @@ class Tokenizer:
             for (index, text), encoding in zip(texts.items(), encodings, strict=True)
         }
 
+    def pieces(self, text: str) -> list[int]:
+        """The ids of a text without special tokens, however many they are."""
+        return list(self._tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids)
+
+    def id_of(self, token: str) -> int | None:
+        """The id of an entry of the vocabulary; None where it has no such entry."""
+        found: int | None = self._tokenizer.token_to_id(token)
+        return found
+
+    def token(self, id_: int) -> str | None:
+        """The entry of the vocabulary with that id; None where it has none."""
+        found: str | None = self._tokenizer.id_to_token(id_)
+        return found
+
+    def text(self, id_: int) -> str:
+        """What an id decodes to by itself; special tokens are shown."""
+        found: str = self._tokenizer.decode([id_], skip_special_tokens=False)
+        return found
+
     def _ids(self, index: int, text: Text, encoding: Any, truncate: bool, direction: Direction) -> Ids:
         ids = encoding.ids
-        if not ids:
+        if not ids and not self._may_be_empty:
             raise BadInput(f"inputs[{index}] gives no token: this model adds none of its own, send some text", index)
         if self._max_tokens is not None and len(ids) > self._max_tokens:
             if not truncate:
@@ -65,7 +99,23 @@ class Tokenizer:
                     index,
                 )
             encoding = self._cut(text, self._max_tokens, direction)
-        return Ids(np.array(encoding.ids, np.int64), None, np.array(encoding.type_ids, np.int64))
+        types = np.array(encoding.type_ids, np.int64) if self._segments else None
+        return Ids(np.array(encoding.ids, np.int64), None, types)
+
+    def _short(self, index: int, text: Text, truncate: bool, direction: Direction) -> Text:
+        """The text within the limit of characters, each part of a pair for itself."""
+        most = self._max_characters
+        longest = max(len(text.text), len(text.pair or ""))
+        if most is None or longest <= most:
+            return text
+        if not truncate:
+            raise BadInput(
+                f"inputs[{index}] has {longest} characters; this model reads {most}: "
+                'shorten it or send "truncate": true',
+                index,
+            )
+        kept = slice(most) if direction == "right" else slice(-most, None)
+        return Text(text.text[kept], text.pair and text.pair[kept])
 
     def _cut(self, text: Text, max_tokens: int, direction: Direction) -> Any:
         parts = [text.text] if text.pair is None else [text.text, text.pair]

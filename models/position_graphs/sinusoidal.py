@@ -36,8 +36,7 @@ def sinusoid(
         column = builder.op("Add", column, builder.scalar(offset, np.int64))
     table = _rows(builder, row, dim, float(theta), arithmetic, column)
     if zero_row is not None:
-        empty = builder.op("Equal", column, builder.scalar(zero_row, np.int64))
-        table = builder.op("Where", empty, builder.scalar(0.0), table)
+        table = _emptied(builder, table, column, zero_row)
     return _model(builder, "sinusoid", {"positions": ("INT64", ("tokens",))}, table, dim)
 
 
@@ -59,10 +58,16 @@ def sinusoid_grid(dim: int, *, order: str = "hw", arithmetic: Arithmetic = "exac
     return _model(builder, "sinusoid_grid", {"cells": ("INT64", ("tokens", 2))}, table, dim)
 
 
-def rows(builder: GraphBuilder, kind: str, dim: int, positions: str) -> str:
-    """Nodes for other graphs: float32 [tokens, dim] of int64 positions [tokens], exact."""
+def rows(builder: GraphBuilder, kind: str, dim: int, positions: str, zero_row: int | None = None) -> str:
+    """Nodes for other graphs: float32 [tokens, dim] of int64 positions [tokens], exact; zero_row as of `sinusoid`."""
     column = builder.op("Unsqueeze", positions, builder.constant(np.array([-1])))
-    return _rows(builder, checked(kind, dim, THETA), dim, THETA, "exact", column)
+    table = _rows(builder, checked(kind, dim, THETA), dim, THETA, "exact", column)
+    return table if zero_row is None else _emptied(builder, table, column, zero_row)
+
+
+def _emptied(builder: GraphBuilder, table: str, column: str, zero_row: int) -> str:
+    empty = builder.op("Equal", column, builder.scalar(zero_row, np.int64))
+    return builder.op("Where", empty, builder.scalar(0.0), table)
 
 
 def _model(builder: GraphBuilder, name: str, inputs: Any, table: str, dim: int) -> Any:

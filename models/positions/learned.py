@@ -28,7 +28,7 @@ BEYOND: dict[str, str] = {
 class PositionRule:
     """How a family numbers the tokens of one sequence (spec: transformers 5.23).
 
-    kind       arange: i + offset (BERT, GPT-2, and every RoPE model); the mask is ignored
+    kind       arange: i + offset (BERT, GPT-2, and every RoPE model: 0; BART: 2); the mask is ignored
                cumsum_non_pad: cumsum(id != pad) * (id != pad) + offset, offset = pad (RoBERTa); pads sit on row `pad`
                cumsum_mask: cumsum(mask) * mask - 1 + offset (OPT)
     rows       rows of the position table: positions 0 .. rows-1 exist; None: any position (RoPE)
@@ -38,6 +38,15 @@ class PositionRule:
     offset: int
     rows: int | None
     pad_id: int | None = None
+
+    @property
+    def shift(self) -> int:
+        """What transformers adds to position_ids that a caller sends: the offset, but not RoBERTa's pad id."""
+        return 0 if self.kind == "cumsum_non_pad" else self.offset
+
+    def sendable(self) -> int | None:
+        """position_ids that a caller may send are below this; None: any."""
+        return None if self.rows is None else self.rows - self.shift
 
     def longest(self) -> int | None:
         """Tokens of the longest sequence whose positions all exist; None: no limit."""

@@ -48,14 +48,14 @@ def load(folder: Path, card: Card, device: str, threads: int) -> OnnxEngine:
     """
     ort.set_default_logger_severity(SILENT)  # what matters is raised, and told in one line
     providers = _providers(device)
-    sessions = {name: _session(folder / graph.file, graph, providers, threads) for name, graph in card.graphs.items()}
+    sessions = {name: _session(folder / graph.file, graph, providers, threads) for name, graph in card.every_graph.items()}
     got = {_device_of(session) for session in sessions.values()}
     if device == "cuda" and got != {"cuda"}:
         raise StartError(
             "device cuda was asked for, but ONNX Runtime got no CUDA device: install requirements/gpu.txt on a machine "
             "with an NVIDIA driver, or use --device auto"
         )
-    return OnnxEngine("cuda" if got == {"cuda"} else "cpu", sessions, card.graphs)
+    return OnnxEngine("cuda" if got == {"cuda"} else "cpu", sessions, card.every_graph)
 
 
 def why(device: str) -> str:
@@ -77,7 +77,8 @@ def _providers(device: str) -> list[Any]:
 def _session(path: Path, graph: Graph, providers: list[Any], threads: int) -> ort.InferenceSession:
     options = ort.SessionOptions()
     options.log_severity_level = SILENT
-    options.intra_op_num_threads = threads if graph.mixes_rows else 1
+    heavy = graph.mixes_rows or graph.outputs == ("logits",)
+    options.intra_op_num_threads = threads if heavy and not graph.averages else 1
     options.inter_op_num_threads = 1
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # the event loop needs the core
     try:

@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models import reference, safetensors
-from models.card import Card
+from models import graphs, head_reference, reference, static, weights
+from models.card import HEAD, Card
 from models.positions.rope.angles import cos_sin
 from models.positions.rope.frequencies import Rope, frequencies
+from models.vision import reference as vision
 from service.errors import StartError
 
 
@@ -25,7 +26,15 @@ class ReferenceEngine:
 
     def run(self, graph: str, feeds: Mapping[str, NDArray[Any]], outputs: Sequence[str]) -> list[NDArray[Any]]:
         """Compute in float64 what the graph would; float32 leaves."""
+        if graph == HEAD and self._card.head:
+            return [head_reference.logits(self._card.head, self._weights, feeds["hidden"]).astype(np.float32)]
         ropes = {table.graph: table.rope for table in self._card.encodings.ropes.values()}
+        if self._card.static:
+            found = static.outputs(self._card.static, self._weights, feeds)
+            return [found[name].astype(np.float32) for name in outputs]
+        if self._card.image:
+            seen = vision.outputs(self._card.image.steps, self._weights, feeds)
+            return [seen[name].astype(np.float32) for name in outputs]
         named = self._rope(graph, ropes[graph], feeds) if graph in ropes else self._rows(graph, feeds)
         return [named[name].astype(np.float32) for name in outputs]
 
@@ -34,10 +43,13 @@ class ReferenceEngine:
         return dict(zip(self._card.graphs[graph].outputs, tables, strict=True))
 
     def _rows(self, graph: str, feeds: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        if graph == "per_layer":
+            return {"per_layer_embeddings": reference.per_layer(self._card.per_layer, self._weights, feeds["ids"])}
         ids, types = feeds["ids"], feeds.get("types")
         positions = feeds.get("positions", ids)  # a graph that takes none belongs to a recipe that reads none
         mask = feeds.get("mask")
-        named = dict(reference.run(self._card.recipe, self._weights, ids, positions, types, mask))
+        recipe = graphs.components_of(self._card.recipe) if graph.startswith("components") else self._card.recipe
+        named = dict(reference.run(recipe, self._weights, ids, positions, types, mask, feeds))
         if "lengths" in feeds:
             rows = named["input_embeddings"]
             named["last_hidden_state"] = reference.encode(
@@ -53,4 +65,4 @@ def load(folder: Path, card: Card, device: str, threads: int) -> ReferenceEngine
     """
     if card.weights is None:
         raise StartError(f"{card.name} was adopted as ONNX and has no recipe; serve it with --engine onnx")
-    return ReferenceEngine(card, safetensors.tensors_of(folder / card.weights))
+    return ReferenceEngine(card, weights.tensors(folder, card))

@@ -16,6 +16,7 @@ from service.wire.inputs import decode, show
 
 IDS = {"type": "array", "items": {"type": "integer", "minimum": 0}, "title": "Token ids"}
 FLAGS = {"type": "array", "items": {"enum": [0, 1]}}
+BOX = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 4, "maxItems": 4}
 TEXT = {"type": "string", "title": "Text"}
 PAIR = {"type": "array", "items": {"type": "string"}, "minItems": 2, "maxItems": 2, "title": "Pair of texts"}
 OBJECT = {
@@ -23,7 +24,15 @@ OBJECT = {
     "title": "Token ids and what goes with them",
     "required": ["input_ids"],
     "additionalProperties": False,
-    "properties": {"input_ids": IDS, "attention_mask": FLAGS, "token_type_ids": IDS, "position_ids": IDS},
+    "properties": {
+        "input_ids": IDS,
+        "attention_mask": FLAGS,
+        "token_type_ids": IDS,
+        "position_ids": IDS,
+        "task_type_ids": IDS | {"title": "Tasks (ERNIE)"},
+        "langs": IDS | {"title": "Languages (XLM)"},
+        "bbox": {"type": "array", "items": BOX, "title": "Boxes (LayoutLM)"},
+    },
 }
 BATCH = {"type": "array", "items": {"anyOf": [TEXT, IDS, PAIR, OBJECT]}, "title": "List of these"}
 INPUTS = {"anyOf": [TEXT, IDS, OBJECT, BATCH], "description": "A text, one sequence of token ids, or a list of inputs."}

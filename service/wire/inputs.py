@@ -12,12 +12,16 @@ from service.errors import BadInput, BadRequest
 from service.messages import Ids, Input, Int64s, Text
 
 FORMS = 'a text, a list of ids, a pair ["a", "b"] or an object {"input_ids": [...]}'
+EXTRAS = ("task_type_ids", "langs", "bbox")
 LISTS = {"input_ids": "ids", "attention_mask": "mask", "token_type_ids": "types", "position_ids": "positions"}
 ITEMS = {
     "input_ids": "an id is an integer from 0",
     "attention_mask": "a mask holds 0 and 1",
     "token_type_ids": "a segment is an integer from 0",
     "position_ids": "a position is an integer from 0",
+    "task_type_ids": "a task is an integer from 0",
+    "langs": "a language is an integer from 0",
+    "bbox": "a box is four integers from 0",
 }
 JUST_INT = {int}
 SHOWN = 40  # characters of a caller's value that a message repeats
@@ -70,16 +74,35 @@ def _pair(value: list[Any], path: str, index: int) -> Text:
 
 
 def _object(value: dict[str, Any], path: str, index: int) -> Ids:
-    if unknown := [key for key in value if key not in LISTS]:
-        raise BadInput(f'{path} has a member "{show(unknown[0])[1:-1]}"; allowed: {", ".join(LISTS)}', index)
+    if unknown := [key for key in value if key not in LISTS and key not in EXTRAS]:
+        allowed = ", ".join((*LISTS, *EXTRAS))
+        raise BadInput(f'{path} has a member "{show(unknown[0])[1:-1]}"; allowed: {allowed}', index)
     if "input_ids" not in value:
         raise BadInput(f"{path} has no input_ids; an object needs them", index)
     arrays = {
-        LISTS[key]: _integers(items, key, f"{path}.{key}", index) for key, items in value.items() if items is not None
+        LISTS[key]: _integers(items, key, f"{path}.{key}", index)
+        for key, items in value.items()
+        if items is not None and key in LISTS
     }
     if "ids" not in arrays:
         raise BadInput(f"{path}.input_ids is null; an object needs them", index)
-    return Ids(**arrays)
+    return Ids(**arrays, extras=_extras(value, path, index))
+
+
+def _extras(value: dict[str, Any], path: str, index: int) -> dict[str, Int64s] | None:
+    sent = {key: value[key] for key in EXTRAS if value.get(key) is not None}
+    read = {"bbox": _boxes}
+    return {key: read.get(key, _integers)(items, key, f"{path}.{key}", index) for key, items in sent.items()} or None
+
+
+def _boxes(values: Any, key: str, path: str, index: int) -> Int64s:
+    if type(values) is not list:
+        raise BadInput(f"{path} is {show(values)}; it is a list of boxes [x0, y0, x1, y1]", index)
+    boxes = [_integers(box, key, f"{path}[{place}]", index) for place, box in enumerate(values)]
+    for place, box in enumerate(boxes):
+        if len(box) != 4:
+            raise BadInput(f"{path}[{place}] has {len(box)} values; {ITEMS[key]}, x0, y0, x1, y1", index)
+    return np.array(boxes, np.int64).reshape(-1, 4)
 
 
 def _integers(values: Any, key: str, path: str, index: int) -> Int64s:

@@ -79,6 +79,16 @@ class EncodingsSummary(BaseModel):
     masks: dict[str, MaskSummary]
 
 
+class HeadSummary(BaseModel):
+    """The output head behind `POST /models/{name}/logits`."""
+
+    model_config = MODEL
+    width: Annotated[int, Field(description="of the hidden states it reads")]
+    vocab_size: int
+    matrix: str
+    tied: Annotated[bool, Field(description="the matrix is the input layer's table")]
+
+
 class GraphSummary(BaseModel):
     """One ONNX file."""
 
@@ -87,6 +97,19 @@ class GraphSummary(BaseModel):
     inputs: list[str]
     outputs: list[str]
     layout: str
+
+
+class ImageSummary(BaseModel):
+    """What `POST /models/{name}/images` takes."""
+
+    model_config = MODEL
+    feed: Annotated[str, Field(description="pixels [width, rows, columns], patches [rows, width] or features [width, frames]")]
+    width: Annotated[int, Field(description="channels of a pixel, values of a flattened patch, bins of a frame")]
+    patch: Annotated[int, Field(description="side of a patch, in pixels")]
+    frames: Annotated[int | None, Field(description="of a spectrogram; null: it reads none")]
+    fixed: Annotated[list[int] | None, Field(description="the one height and width it takes; null: any")]
+    takes_grid: Annotated[bool, Field(description="flattened patches come with their rows and columns")]
+    reads_pictures: Annotated[bool, Field(description="JPEG, PNG and WebP; false: tensors alone")]
 
 
 class FileSummary(BaseModel):
@@ -130,6 +153,9 @@ class ModelSummary(BaseModel):
     tolerance: float
     graphs: dict[str, GraphSummary]
     files: dict[str, FileSummary]
+    head: HeadSummary | None
+    headless: Annotated[str | None, Field(description="why there is no head; null: there is, or nobody asked")]
+    image: Annotated[ImageSummary | None, Field(description="of a model that reads images or spectrograms")]
     source: str
     tool: str
 
@@ -150,6 +176,8 @@ def summary(model: Model, catalog: Catalog) -> ModelSummary:
         "graphs": {name: GraphSummary.model_validate(graph) for name, graph in card.graphs.items()},
         "files": {name: FileSummary.model_validate(file) for name, file in card.files.items()},
         "prompts": list(card.prompts),
+        "head": card.head and HeadSummary.model_validate(card.head),
+        "image": card.image and ImageSummary.model_validate(card.image),
     }
     return ModelSummary(
         **own | nested,

@@ -6,6 +6,7 @@ from fastapi import FastAPI
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
+from service.wire import image_docs, logits, table_docs
 from service.wire.body import EXAMPLES, EmbedBody
 from service.wire.embed import PATH
 from service.wire.formats import JSON, NPY, OCTETS, SAFETENSORS, TENSOR_HEADERS
@@ -13,7 +14,14 @@ from service.wire.positions import described
 from service.wire.problems import MEDIA_TYPE, Problem
 
 TEMPLATE = "#/components/schemas/{model}"
-MODELS: tuple[type[BaseModel], ...] = (EmbedBody, Problem, *described.MODELS)
+MODELS: tuple[type[BaseModel], ...] = (
+    EmbedBody,
+    *image_docs.MODELS,
+    Problem,
+    *described.MODELS,
+    *table_docs.MODELS,
+    logits.BODY,
+)
 REFUSALS = {
     400: "no inputs, or a body that is not JSON",
     404: "no such model",
@@ -101,7 +109,9 @@ def describe(app: FastAPI) -> None:
             _, definitions = models_json_schema([(model, "validation") for model in MODELS], ref_template=TEMPLATE)
             document.setdefault("components", {}).setdefault("schemas", {}).update(definitions["$defs"])
             refusal = problem_response("What went wrong and what to do.")
-            document["paths"] = {PATH: {"post": _embed()}} | document["paths"] | described.paths(refusal)
+            own = {PATH: {"post": _embed()}} | image_docs.paths(_embed(), refusal)
+            document["paths"] = own | document["paths"] | described.paths(refusal) | table_docs.paths(refusal)
+            document["paths"] |= logits.paths(refusal)
             document["tags"] = TAGS
         return app.openapi_schema or document
 

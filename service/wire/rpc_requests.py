@@ -60,12 +60,24 @@ def _input(index: int, message: pb.Input) -> Input:
             _integers(ids.attention_mask) if ids.attention_mask else None,
             _integers(ids.token_type_ids) if ids.token_type_ids else None,
             _integers(ids.position_ids) if ids.position_ids else None,
+            _extras(index, ids),
         )
     if kind == "text":
         return Text(message.text)
     if kind == "pair":
         return Text(message.pair.first, message.pair.second)
     raise BadInput(f"inputs[{index}] is empty: set text, pair or ids", index)
+
+
+def _extras(index: int, ids: pb.TokenIds) -> dict[str, Int64s] | None:
+    if not (ids.task_type_ids or ids.langs or ids.bbox):
+        return None
+    found = {name: _integers(sent) for name in ("task_type_ids", "langs", "bbox") if (sent := getattr(ids, name))}
+    if "bbox" in found:
+        if len(found["bbox"]) % 4:
+            raise BadInput(f"inputs[{index}].bbox has {len(found['bbox'])} values; a box has four", index)
+        found["bbox"] = found["bbox"].reshape(-1, 4)
+    return found
 
 
 def _integers(values: Any) -> Int64s:

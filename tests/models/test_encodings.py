@@ -24,7 +24,7 @@ from models.export import export
 from models.families import FAMILIES
 from models.positions import alibi
 from models.positions.rope.config import LayerRope, read
-from models.positions.rope.conventions import NO_ROPE
+from models.positions.rope.conventions import CONVENTIONS, NO_ROPE
 from models.positions.rope.frequencies import Rope
 from models.positions.rope.presets import PRESETS
 from models.positions.rope.rotation import LAYOUTS
@@ -219,7 +219,9 @@ def test_an_encoders_own_word_table_counts_where_there_is_one(name: str, tmp_pat
 
 
 def test_a_family_rotates_only_where_its_model_type_does() -> None:
-    assert {name for name, row in FAMILIES.items() if row.rotates} == set(FAMILIES) - set(NO_ROPE)
+    rotating = {name for name, row in FAMILIES.items() if row.rotates}
+    assert rotating == set(FAMILIES) & set(CONVENTIONS)
+    assert not rotating & set(NO_ROPE)
 
 
 @pytest.mark.parametrize("family", [name for name, row in FAMILIES.items() if not row.rotates])
@@ -295,14 +297,14 @@ def test_a_created_checkpoint_holds_what_its_encodings_read(family: str, tmp_pat
     create(tmp_path / "x", model_type=family, vocab_size=50, hidden_size=16)
     config = json.loads((tmp_path / "x/config.json").read_text())
     assert 16 in config.values()
-    assert len(set(config) & {"hidden_size", "d_model", "n_embd", "dim", "n_embed"}) == 1
+    assert len(set(config) & {"hidden_size", "d_model", "n_embd", "dim", "n_embed", "emb_dim"}) == 1
     card = export(tmp_path / "x", tmp_path / "out")
     row, found = FAMILIES[family], card.encodings
-    assert bool(found.ropes) == row.rotates
+    assert bool(found.ropes) == (row.rotates is True)  # ESM rotates where its config says so
     assert (found.alibi is not None) == (row.alibi is not None and family != "falcon")
-    assert (found.buckets is not None) == (row.buckets is not None and family != "deberta-v2")  # off unless told
-    assert found.buckets is None or found.buckets.table is not None
-    assert found.masks
+    assert (found.buckets is not None) == (row.buckets is not None and "deberta" not in family)  # off unless told
+    assert found.buckets is None or (found.buckets.table is not None) == (family != "umt5")  # a table in every layer
+    assert bool(found.masks) != row.mixed_masks
     assert set(found.tables) <= set(load_file(tmp_path / "out/weights.safetensors"))
 
 
@@ -330,11 +332,6 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "a count of buckets in words": ("input_t5_encoder", {"relative_attention_num_buckets": "32"}, "_buckets '32'"),
     "buckets that reach nowhere": ("input_t5_encoder", {"relative_attention_max_distance": 8}, "max_distance is 8"),
     "a distance of 0": ("input_t5_encoder", {"relative_attention_max_distance": 0}, "_max_distance 0; it must be"),
-    "a deberta of narrower tables": (
-        "input_deberta_v2_rel_only",
-        {"embedding_size": 16},
-        "embedding_size 16; of 'deberta-v2' only 32 is computed",
-    ),
     "position_buckets in words": ("input_deberta_v2_rel_only", {"position_buckets": "8"}, "position_buckets '8'"),
     "a reach within the near buckets": (
         "input_deberta_v2_rel_only",

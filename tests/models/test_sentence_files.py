@@ -10,6 +10,7 @@ from models.errors import BadCheckpoint
 from models.export import export
 from models.sentence_transformers import read
 from tests.golden_cases import case, write_checkpoint, write_json, write_sentence_files, write_tiny_bert
+from tests.static_golden import static_case
 
 MODES = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
 
@@ -108,7 +109,10 @@ def test_a_pooling_that_is_not_computed_is_refused_with_the_way_out(config: dict
 @pytest.mark.parametrize("kinds", [["Transformer", "Pooling", "Dense"], ["WordEmbeddings", "Pooling"], ["Pooling"], []])
 def test_a_chain_that_is_not_computed_is_refused_with_the_way_out(kinds: list[str], tmp_path: Path) -> None:
     place = write_tiny_bert(tmp_path / "x", pooling="mean")
-    entries = [{"type": f"sentence_transformers.models.{kind}", "path": "1_Pooling"} for kind in kinds]
+    entries = [
+        {"type": f"sentence_transformers.models.{kind}", "path": "" if kind == "Transformer" else "1_Pooling"}
+        for kind in kinds
+    ]
     write_json(place / "modules.json", entries)
     if kinds:
         with pytest.raises(BadCheckpoint, match=r"modules\.json chains .*--pooling none"):
@@ -123,6 +127,33 @@ def test_a_module_outside_the_checkpoint_is_refused(path: str, folder: Path) -> 
     write_json(folder / "modules.json", [{"type": "a.Transformer", "path": ""}, {"type": "a.Pooling", "path": path}])
     with pytest.raises(BadCheckpoint, match="lies outside the checkpoint"):
         read(folder)
+
+
+def test_a_transformer_in_a_folder_of_its_own_is_found_there(tmp_path: Path) -> None:
+    """As sentence-transformers 1 saved it; the folder is one that sentence-transformers 6.2 wrote."""
+    case = static_case("transformer_in_a_folder")
+    card = export(case.folder, tmp_path / "out")
+    assert (card.source, card.family, card.max_tokens) == (case.name, "bert", 64)
+    assert card.pooling == Pooling("mean", normalize=True)
+    assert (tmp_path / "out/tokenizer.json").is_file()
+
+
+def test_the_limits_beside_a_transformer_in_a_folder_of_its_own_are_read(tmp_path: Path) -> None:
+    place = tmp_path / "x"
+    write_sentence_files(place, "cls")
+    modules = [{"type": "a.Transformer", "path": "0_Transformer"}, {"type": "a.Pooling", "path": "1_Pooling"}]
+    write_json(place / "modules.json", modules)
+    write_json(place / "0_Transformer/sentence_bert_config.json", {"max_seq_length": 11, "do_lower_case": True})
+    found = read(place)
+    assert (found.max_tokens, found.lowercase) == (11, True)
+
+
+@pytest.mark.parametrize("key", ["module_input_name", "module_output_name"])
+def test_a_norm_of_anything_but_the_sentence_vector_is_refused(key: str, folder: Path) -> None:
+    write_json(folder / "2_Normalize/config.json", {key: "token_embeddings"})
+    with pytest.raises(BadCheckpoint, match=f"{key} 'token_embeddings'; only 'sentence_embedding' is normalised"):
+        read(folder)
+    assert read(folder, "none").pooling is None
 
 
 @pytest.mark.parametrize("modules", [{"a": 1}, [3], [{"type": "a.Transformer"}]])

@@ -11,7 +11,6 @@ import torch
 from transformers import CONFIG_MAPPING, LlamaModel
 
 from models.encodings import EVERY_LAYER, RopeTable
-from models.errors import BadCheckpoint
 from models.export import export
 from models.families import FAMILIES
 from models.positions.rope.table import tabulate
@@ -26,17 +25,20 @@ from tests.parity.tiny_models import TINY, Sample, read_back, reference, sample,
 pytestmark = pytest.mark.parity
 SEEDS = range(12)
 NAMES = {"input_ids": "ids", "attention_mask": "mask", "token_type_ids": "types", "position_ids": "positions"}
-ROTATING = [family for family, row in FAMILIES.items() if row.rotates]
+ROTATING = ["llama", "gpt_neox", "falcon", "modernbert"]  # test_rope_live.py has all of them
+EXTRAS = ("task_type_ids", "langs", "bbox")
 
 
-def opened(checkpoint: Path, store: Path) -> Encoder:
-    export(checkpoint, store / "tiny")
+def opened(checkpoint: Path, store: Path, side: str | None = None) -> Encoder:
+    export(checkpoint, store / "tiny", side=side)
     settings = Settings(store=store, device="cpu", threads=1)
     return Encoder(open_catalog(settings, Metrics()), settings)
 
 
 def as_ids(given: dict[str, list[int]]) -> Ids:
-    return Ids(**{NAMES[key]: np.array(values, np.int64) for key, values in given.items()})
+    arrays = {key: np.array(values, np.int64) for key, values in given.items()}
+    extras = {key: arrays.pop(key) for key in EXTRAS if key in arrays}
+    return Ids(**{NAMES[key]: values for key, values in arrays.items()}, extras=extras or None)
 
 
 def relative(got: Any, expected: Any) -> float:
@@ -51,12 +53,12 @@ def test_a_tiny_model_is_served_as_transformers_computes_it(
     family: str, seed: int, tmp_path: Path, ledger: Ledger
 ) -> None:
     made = sample(family, seed, tmp_path / "checkpoint")
-    encoder = opened(made.folder, tmp_path / "store")
+    encoder = opened(made.folder, tmp_path / "store", TINY[family].side)
     given = sequences(made, seed)
     outputs = tuple(
         name for name in ("input_embeddings", "last_hidden_state") if name in encoder.catalog.get(None).card.outputs
     )
-    assert len(outputs) == 1 + bool(FAMILIES[family].block)
+    assert len(outputs) == 1 + bool(FAMILIES[family.split()[0]].block)
     result = asyncio.run(encoder.embed(EmbedRequest([as_ids(each) for each in given], outputs=outputs)))
     expected = [reference(made, each) for each in given]
     for output, column, tolerance in zip(result.outputs, zip(*expected, strict=True), (1e-6, 2e-5), strict=False):
@@ -64,8 +66,24 @@ def test_a_tiny_model_is_served_as_transformers_computes_it(
         ledger.check(family, output.name, relative(output.rows, np.concatenate(column)), tolerance)
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("family", [name for name, row in FAMILIES.items() if row.per_layer])
+def test_the_embeddings_of_each_layer_are_those_of_transformers(
+    family: str, seed: int, tmp_path: Path, ledger: Ledger
+) -> None:
+    made = sample(family, seed, tmp_path / "checkpoint")
+    encoder = opened(made.folder, tmp_path / "store")
+    ids = torch.arange(made.model.config.vocab_size)
+    with torch.no_grad():
+        expected = made.model.get_per_layer_inputs(ids[None])[0].flatten(1).float().numpy()
+    asked = EmbedRequest([Ids(ids.numpy())], outputs=("per_layer_embeddings",))
+    found = asyncio.run(encoder.embed(asked)).outputs[0].rows
+    ledger.check(family, "per_layer_embeddings", relative(found, expected), 1e-6)
+
+
 def test_every_family_has_a_tiny_model() -> None:
-    assert set(TINY) == set(FAMILIES)
+    sides = {f"{name} decoder" for name, row in FAMILIES.items() if row.decoder}
+    assert set(TINY) == set(FAMILIES) | sides
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -118,8 +136,8 @@ def test_a_value_config_json_leaves_out_is_the_default_of_transformers(family: s
     asked = {key: value for key, value in row.defaults.items() if key not in NO_FIELDS}
     assert {key: getattr(usual, key) for key in asked} == asked
     for ours, own in row.names.items():
-        assert own == usual.attribute_map.get(ours, own), f"{ours} is {own} here"
-        assert hasattr(usual, own) or own == "n_embed"  # which older files say for hidden_size
+        assert row.side or own == usual.attribute_map.get(ours, own), f"{ours} is {own} here"
+        assert hasattr(usual, own) or own == "n_embed" or "deberta" in family  # older files say it for hidden_size
 
 
 OLD_ROPES: tuple[dict[str, Any], ...] = (
@@ -183,13 +201,6 @@ def test_a_config_json_in_other_words_is_read_as_transformers_reads_it(
     result = asyncio.run(encoder.embed(EmbedRequest([as_ids(each) for each in given], outputs=("input_embeddings",))))
     expected = np.concatenate([reference(reread, each)[0] for each in given])
     ledger.check(family, "in other words", relative(result.outputs[0].rows, expected), 1e-6)
-
-
-@pytest.mark.parametrize("biased", [False, True])
-def test_a_deberta_of_narrower_tables_is_refused_with_the_reason(biased: bool, tmp_path: Path) -> None:
-    made = sample("deberta-v2", 1, tmp_path / "checkpoint", embedding_size=7, position_biased_input=biased)
-    with pytest.raises(BadCheckpoint, match="embedding_size 7; of 'deberta-v2' only"):
-        export(made.folder, tmp_path / "out")
 
 
 def test_a_deberta_whose_embedding_size_is_its_hidden_size_is_served(tmp_path: Path, ledger: Ledger) -> None:

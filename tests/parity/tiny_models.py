@@ -1,8 +1,9 @@
 """Small transformers models of random shape, written to disk, and what transformers computes with them."""
 
 import random
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,17 @@ import numpy as np
 import torch
 import transformers
 from numpy.typing import NDArray
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+    MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_MAPPING_NAMES,
+)
 
-from tests.parity import tiny_configs
+from models.families import FAMILIES
+from tests.parity import tiny_configs, tiny_rows
 from tests.parity.tiny_configs import LONGEST
+from tests.parity.tiny_rows import TinyRow
 
 DTYPES = (torch.float32, torch.float32, torch.float16, torch.bfloat16)
 
@@ -27,6 +36,9 @@ class Tiny:
     types                   rows of the segment table; None: the family reads none
     placed                  its forward takes position_ids
     runs                    the part of the base model that is run; empty: all of it
+    side                    which side `runs` is, of a family with two
+    rounds                  its arithmetic depends on the checkpoint's dtype, so the reference reads that
+    extras                  what it reads besides -> the config key of the values
     """
 
     model: str
@@ -36,6 +48,15 @@ class Tiny:
     types: Callable[[Any], int] | None = None
     placed: bool = True
     runs: str = ""
+    side: str | None = None
+    rounds: bool = False
+    extras: Mapping[str, str] = field(default_factory=dict)
+
+    def values_of(self, extra: str, config: Any) -> int:
+        """How many values an extra has; 0: the model reads none."""
+        switched = getattr(config, "use_task_id", True) and getattr(config, "use_lang_emb", True)
+        most = int(getattr(config, self.extras[extra]))
+        return most if switched and most > 1 else 0
 
 
 def _typed(config: Any) -> int:
@@ -78,6 +99,49 @@ TINY: dict[str, Tiny] = {
     "t5": Tiny("T5EncoderModel", "T5ForConditionalGeneration", "encoder.block", tiny_configs.t5, placed=False),
     "deberta-v2": Tiny("DebertaV2Model", "DebertaV2ForMaskedLM", "encoder.layer", tiny_configs.deberta_v2, _typed),
     "marian": Tiny("MarianModel", "MarianMTModel", "encoder.layers", tiny_configs.marian, placed=False, runs="encoder"),
+    "marian decoder": Tiny(
+        "MarianModel",
+        "MarianMTModel",
+        "decoder.layers",
+        tiny_configs.marian,
+        placed=False,
+        runs="decoder",
+        side="decoder",
+    ),
+    "t5 decoder": Tiny(
+        "T5Model",
+        "T5ForConditionalGeneration",
+        "decoder.block",
+        tiny_configs.t5,
+        placed=False,
+        runs="decoder",
+        side="decoder",
+    ),
+}
+
+
+def _classes(model_type: str, row: TinyRow) -> tuple[str, str]:
+    """The base class and one with a head, by transformers' own tables."""
+    listed = MODEL_MAPPING_NAMES.get(model_type)
+    base = row.model or (listed[0] if isinstance(listed, tuple) else str(listed))
+    heads = (MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
+    heads = (*heads, MODEL_FOR_MASKED_LM_MAPPING_NAMES)
+    head = next((table[model_type] for table in heads if model_type in table), base)
+    return base, base if row.model else head
+
+
+def _tiny(model_type: str, row: TinyRow, side: str | None = None) -> Tiny:
+    base, head = _classes(model_type, row)
+    types = None if row.types is None else (lambda config: int(getattr(config, row.types)))
+    extras = row.extras or {}
+    return Tiny(base, head, row.blocks, row.config, types, row.placed, row.runs, side, row.rounds, extras)
+
+
+TINY |= {name: _tiny(name, row) for name, row in (tiny_rows.ENCODERS | tiny_rows.DECODERS).items()}
+TINY |= {
+    name if side == "encoder" or len(rows) == 1 else f"{name} decoder": _tiny(name, row, side)
+    for name, rows in tiny_rows.SIDES.items()
+    for side, row in rows.items()
 }
 
 
@@ -108,10 +172,12 @@ def sample(family: str, seed: int, folder: Path, **changes: Any) -> Sample:
 
 def read_back(family: str, folder: Path, base: Any) -> Sample:
     """The checkpoint as transformers reads it, in float32."""
-    model = base.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
-    if family == "marian":  # a half-precision MarianModel keeps its sinusoids rounded; the formula is what is meant
-        table = model.encoder.embed_positions
+    dtype = "auto" if TINY[family].rounds else torch.float32
+    model = base.from_pretrained(folder, dtype=dtype, attn_implementation="eager").eval()
+    if family.startswith("marian"):  # in half precision it keeps its sinusoids rounded; the formula is what is meant
+        table = model.get_submodule(TINY[family].runs).embed_positions
         table.weight.data = table.create_weight()
+    model.config.use_cache = False
     return Sample(family, folder, model)
 
 
@@ -136,8 +202,9 @@ def sequences(sample: Sample, seed: int, count: int = 8) -> list[dict[str, list[
 
 def _sequence(sample: Sample, draw: random.Random, length: int) -> dict[str, list[int]]:
     config, tiny = sample.model.config, TINY[sample.family]
-    pad = config.pad_token_id or 0
-    ids = [pad if draw.random() < 0.2 else draw.randrange(config.vocab_size) for _ in range(length)]
+    pad, part = config.pad_token_id or 0, sample.model.get_submodule(tiny.runs)
+    words = (part.embed_tokens if hasattr(part, "embed_tokens") else part.get_input_embeddings()).num_embeddings
+    ids = [pad if draw.random() < 0.2 else draw.randrange(words) for _ in range(length)]
     given = {"input_ids": ids}
     if draw.random() < 0.7:
         given["attention_mask"] = [int(draw.random() < 0.7) for _ in ids]
@@ -146,22 +213,54 @@ def _sequence(sample: Sample, draw: random.Random, length: int) -> dict[str, lis
         given["token_type_ids"] = [draw.randrange(tiny.types(config)) for _ in ids]
     if tiny.placed and draw.random() < 0.3:
         given["position_ids"] = [draw.randrange(LONGEST) for _ in ids]
-    return given
+    return given | _extras(tiny, config, draw, length)
+
+
+def _extras(tiny: Tiny, config: Any, draw: random.Random, length: int) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name in tiny.extras:
+        values = tiny.values_of(name, config)
+        if not values or (name != "bbox" and draw.random() < 0.3):
+            continue
+        if name == "bbox":  # LayoutLMEmbeddings looks up both corners, the width and the height
+            corners = [sorted(draw.randrange(values) for _ in range(2)) for _ in range(2 * length)]
+            found[name] = [[x[0], y[0], x[1], y[1]] for x, y in zip(corners[::2], corners[1::2], strict=True)]
+        else:
+            found[name] = [draw.randrange(values) for _ in range(length)]
+    return found
+
+
+FSMT_NEEDS = ("encoder_padding_mask", "decoder_padding_mask", "decoder_causal_mask")
+
+
+class _Enough(Exception):
+    """The rows before block 0 are seen, and no more is asked."""
 
 
 def reference(sample: Sample, given: dict[str, list[int]]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """The rows before block 0 and after the last block, [T, d], of one sequence alone."""
+    """The rows before block 0 and, of families whose blocks are exported, after the last: [T, d] of one sequence."""
     seen: list[torch.Tensor] = []
+    whole = bool(FAMILIES[sample.family.split()[0]].block)
 
     def keep(_module: Any, args: Any, kwargs: Any) -> None:
-        seen.append(args[0] if args else kwargs["hidden_states"])
+        seen.append(args[0] if args else next(kwargs[key] for key in ("hidden_states", "query") if key in kwargs))
+        if not whole:
+            raise _Enough
 
     tiny = TINY[sample.family]
     block = sample.model.get_submodule(tiny.blocks)[0]
     hook = block.register_forward_pre_hook(keep, with_kwargs=True)
-    with torch.no_grad():
-        last = sample.model.get_submodule(tiny.runs)(
-            **{key: torch.tensor([value]) for key, value in given.items()}
-        ).last_hidden_state
+    fed: dict[str, Any] = {key: torch.tensor([value]) for key, value in given.items()}
+    if sample.family == "fsmt decoder":
+        heard = torch.zeros(1, 1, sample.model.config.d_model)
+        fed = {"input_ids": fed["input_ids"], "encoder_hidden_states": heard} | dict.fromkeys(FSMT_NEEDS)
+    with torch.no_grad(), suppress(_Enough):
+        last = sample.model.get_submodule(tiny.runs)(**fed).last_hidden_state
     hook.remove()
-    return seen[0][0].numpy(), last[0].numpy()
+    rows = seen[0].float()
+    if sample.family.split()[0] in ("xlnet", "fsmt"):  # tokens come before the batch there
+        rows = rows.transpose(0, 1)
+    while rows.ndim > 2:  # Gemma 3n puts copies of the rows before the batch
+        rows = rows[0]
+    rows = rows[: len(given["input_ids"])]  # Longformer and LED pad to whole windows
+    return rows.numpy(), last[0].numpy() if whole else rows.numpy()

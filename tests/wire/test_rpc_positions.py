@@ -36,7 +36,7 @@ QUESTIONS: list[tuple[str, dict[str, Any]]] = [
 REFUSED: list[tuple[dict[str, Any], str, str, str]] = [
     ({"scheme": "rotary"}, "NOT_FOUND", "not_found", "there is no scheme 'rotary'"),
     ({"scheme": "alibi", "model": "llama"}, "NOT_FOUND", "not_found", "llama has no alibi"),
-    ({"scheme": "axial", "model": "llama"}, "NOT_FOUND", "not_found", "there is no scheme 'axial'"),
+    ({"scheme": "mrope", "model": "llama"}, "NOT_FOUND", "not_found", "there is no scheme 'mrope'"),
     ({"scheme": "rope", "model": "lama"}, "NOT_FOUND", "not_found", "did you mean 'llama'"),
     ({"scheme": "rope", "parameters": {"head_dim": 8}}, "INVALID_ARGUMENT", "bad_parameters", "send length"),
     ({"scheme": "rope", "parameters": {"head_dim": 8.5}}, "INVALID_ARGUMENT", "bad_request", "head_dim is 8.5"),

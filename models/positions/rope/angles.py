@@ -63,7 +63,7 @@ def _leading_bits(values: Float64s) -> Float64s:
 def reduced(found: Frequencies, positions: NDArray[np.int64]) -> Float64s:
     """The angle of each position, whole turns taken off: float64 [..., r/2] in radians, about -pi to pi."""
     parts = turns(found)
-    near = positions & ((1 << _EXACT_BITS) - 1)
+    near = positions & ((1 << 53 - _EXACT_BITS) - 1)
     part = _fraction(near, parts)
     if (far := positions - near).any():
         part = part + _fraction(far, parts)

@@ -2,24 +2,22 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
 from pydantic import BaseModel
 
-from models import safetensors
 from models.card import Card
 from models.encodings import RopeTable
 from models.positions import alibi, buckets, learned, masks, sinusoidal
+from models.positions.rope import axial
 from models.positions.rope import choice as rope_choice
 from models.positions.rope import table as rope_table
 from models.recipe import AddPosition, AddSinusoid
 from service.errors import NotFound
 from service.wire.positions import rope
 from service.wire.positions.call import Call, in_the_callers_words
-from service.wire.positions.parameters import BEYOND, LENGTHS, PACKED, PADDING, PAST, PLACES, Parameters, model
+from service.wire.positions.parameters import BEYOND, LENGTHS, PACKED, PADDING, PAST, PATCHES, PLACES, Parameters, model
 from service.wire.positions.schemes import named, places
 
 KINDS = {"t5": buckets.tabulate_t5, "deberta": buckets.tabulate_deberta}
@@ -31,11 +29,11 @@ LAYER_TYPE = {"layer_type": rope.FIELDS["layer_type"]}
 class Owner:
     """A loaded model.
 
-    folder   where its files lie
+    weights  its tensors, mapped when it was loaded: the folder may hold another export by now
     """
 
     card: Card
-    folder: Path
+    weights: Mapping[str, Any]
 
     def tensor(self, name: str | None) -> NDArray[Any] | None:
         """A tensor of the weights file, as a view of it; None where the model has none."""
@@ -43,13 +41,8 @@ class Owner:
             return None
         if self.card.weights is None:
             raise NotFound(f"{self.card.name} was adopted: its ONNX files hold its tables")
-        return tensors(self.folder / self.card.weights)[name]
-
-
-@lru_cache(maxsize=64)
-def tensors(path: Path) -> Mapping[str, NDArray[Any]]:
-    """The tensors of a weights file."""
-    return safetensors.tensors_of(path)
+        found: NDArray[Any] = self.weights[name]
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +123,12 @@ def _sinusoidal(owner: Owner, asked: Any) -> Call:
     return _call(owner, sinusoidal.tabulate, own, asked)
 
 
+def _axial(owner: Owner, asked: Any) -> Call:
+    assert owner.card.image is not None  # checked
+    assert owner.card.image.axial is not None
+    return _call(owner, axial.tabulate_axial, asdict(owner.card.image.axial), asked, "grid", "positions", "table")
+
+
 def _call(owner: Owner, function: Any, own: dict[str, Any], asked: Any, *names: str) -> Call:
     return Call(function, named(asked, *names) | own, {"model": owner.card.name})
 
@@ -153,6 +152,7 @@ def available(card: Card) -> tuple[str, ...]:
         "mask": bool(found.masks),
         "learned": AddPosition in steps and card.weights is not None,
         "sinusoidal": AddSinusoid in steps,
+        "axial": card.image is not None and card.image.axial is not None,
     }
     return tuple(name for name, there in has.items() if there)
 
@@ -170,6 +170,7 @@ BOUND: dict[str, Bound] = {
         Bound("alibi", "Its ALiBi slopes and bias", _parameters("Alibi", LENGTHS, PAST, PADDING), _alibi),
         Bound("t5", "Its relative buckets and their bias", _parameters("T5", LENGTHS, PAST), _t5),
         Bound("deberta", "Its relative buckets and their vectors", _parameters("Deberta", LENGTHS), _deberta),
+        Bound("axial", "Rotary cos and sin of its patches", _parameters("Axial", PATCHES, rope.WIDTH), _axial),
         Bound("mask", "Its attention mask", _parameters("Mask", LENGTHS, PAST, PADDING, PACKED, LAYER_TYPE), _mask),
     )
 }

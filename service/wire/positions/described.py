@@ -69,7 +69,7 @@ def paths(problem: dict[str, Any]) -> dict[str, Any]:
         summary = {"rotate": "q and k turned by their positions", "convert": "Weights of q or k for another layout"}[
             name
         ]
-        found[f"{prefix}/rope/{name}"] = {"post": _post(model, prefix, summary, f"{name}_tensors", problem)}
+        found[f"{prefix}/rope/{name}"] = {"post": post(model, prefix, summary, f"{name}_tensors", problem)}
     return found
 
 
@@ -92,7 +92,7 @@ def _table(row: Scheme | Bound, prefix: str, problem: dict[str, Any]) -> dict[st
             },
         }
     if "POST" in row.methods:
-        found["post"] = _post(row.parameters, prefix, row.summary, f"post_{row.name}", problem)
+        found["post"] = post(row.parameters, prefix, row.summary, f"post_{row.name}", problem)
     return found
 
 
@@ -121,7 +121,8 @@ def _file(about: str, media_type: str, problem: dict[str, Any]) -> dict[str, Any
     }
 
 
-def _post(model: type[BaseModel], prefix: str, summary: str, verb: str, problem: dict[str, Any]) -> dict[str, Any]:
+def post(model: type[BaseModel], prefix: str, summary: str, verb: str, problem: dict[str, Any]) -> dict[str, Any]:
+    """A POST of tensors."""
     content: dict[str, Any] = {JSON: {"schema": {"$ref": f"#/components/schemas/{model.__name__}"}}}
     content |= {SAFETENSORS: {"schema": {"type": "string", "format": "binary"}}}
     return _operation(summary, verb, prefix, []) | {

@@ -28,8 +28,8 @@ def scheme(name: str, bound: bool) -> Scheme | Bound:
 
 def owner(parts: Parts, name: str | None, scheme: str = "rope") -> Owner:
     """The loaded model of that name, or the default; raises NotFound, also where it has no such encoding."""
-    card = parts.catalog.get(name).card
-    found = Owner(card, parts.settings.store / card.name)
+    held = parts.catalog.get(name)
+    found = Owner(held.card, held.weights)
     check(found, scheme)
     return found
 

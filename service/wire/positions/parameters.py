@@ -111,14 +111,17 @@ MROPE = model(
     },
     WIDTH,
 )
+PATCHES: Parameters = {
+    "grid": read(fields.pair, fields.GRID, GRID_ABOUT, None),
+    "positions": rows("instead of a grid: row and column of each patch, such as 0,0;0,1"),
+}
 AXIAL_ROPE = model(
     "Axial",
     "Which vision tower, and its patches.",
     {
         "kind": choice(AXIAL, "whose vision tower"),
         "head_dim": whole(4, MAX_DIM, "channels of a head, a multiple of 4"),
-        "grid": read(fields.pair, fields.GRID, GRID_ABOUT, None),
-        "positions": rows("instead of a grid: row and column of each patch, such as 0,0;0,1"),
+        **PATCHES,
         "theta": number("the base of the frequencies; left out: the tower's own", None),
         "merge": whole(1, 64, "patches come in blocks of merge x merge; left out: as the tower reads them", None),
     },

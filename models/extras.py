@@ -1,0 +1,58 @@
+"""Extras: what some families read of each token beside id, position and segment. Looks up nothing.
+
+Most are sent by the caller, under their names in transformers; ESM's two are counted over the token's sequence.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+MASKED, ATTENDED = "masked_tokens", "attended_tokens"
+SENT = ("task_type_ids", "langs", "bbox")
+WIDTHS = {"bbox": 4}  # x0, y0, x1, y1
+
+Int64s = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Extra:
+    """One extra of one model: an int64 input of its graphs.
+
+    name      one of SENT, masked_tokens or attended_tokens
+    rows      values are 0 to rows - 1
+    missing   the value of every token where the caller sends none; -1: nothing is added
+    token     of masked_tokens: the id that is counted
+    """
+
+    name: str
+    rows: int
+    missing: int = 0
+    token: int | None = None
+
+    @property
+    def columns(self) -> int:
+        """Values a token; 1: the input is [N], else [N, columns]."""
+        return WIDTHS.get(self.name, 1)
+
+    @property
+    def sent(self) -> bool:
+        """Whether callers may send it; otherwise it is counted."""
+        return self.name in SENT
+
+
+def filled(extra: Extra, ids: Int64s, mask: Int64s | None, sent: Mapping[str, Int64s] | None) -> Int64s:
+    """The values of one sequence: int64 [n], or [n, columns].
+
+    ids, mask  int64 [n]; mask None: all ones
+    sent       the caller's, by name
+    source     transformers 5.23 EsmEmbeddings: the counts of <mask> and of attended tokens
+    """
+    if extra.name == MASKED:
+        return np.full(len(ids), np.count_nonzero(ids == extra.token))
+    if extra.name == ATTENDED:
+        return np.full(len(ids), len(ids) if mask is None else int(mask.sum()))
+    if sent is not None and extra.name in sent:
+        return sent[extra.name]
+    return np.full((len(ids), extra.columns) if extra.columns > 1 else len(ids), extra.missing)

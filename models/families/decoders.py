@@ -1,0 +1,294 @@
+"""Rows of the families that read a text from left to right: GPT, Llama and what came of them. Data alone.
+
+source   transformers 5.23: the modeling and configuration modules of each family (orders of sums, defaults)
+"""
+
+from dataclasses import replace
+from typing import Any
+
+from models.families.row import AlibiRow, Family, ScaleRow, norm
+from models.recipe import AddPosition, AddSinusoid, AddType, Embed, Linear, RMSNorm, Scale
+
+_WORDS = Embed("embed_tokens.weight")
+_GPT2_NAMES = {
+    "hidden_size": "n_embd",
+    "max_position_embeddings": "n_positions",
+    "num_hidden_layers": "n_layer",
+    "num_attention_heads": "n_head",
+}
+
+
+def _sizes(vocab_size: int, hidden: int, layers: int, heads: int, longest: int | None, pad: int | None) -> Any:
+    """What the usual config class assumes; `longest` None: it has no such key."""
+    found = {
+        "vocab_size": vocab_size,
+        "hidden_size": hidden,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "max_position_embeddings": longest,
+        "pad_token_id": pad,
+    }
+    return {key: value for key, value in found.items() if key == "pad_token_id" or value is not None}
+
+
+def _plain(
+    vocab_size: int, hidden: int, layers: int, heads: int, longest: int | None, pad: int | None = None, **rest: Any
+) -> Family:
+    """A word table under `model.` and RoPE in the attention; nothing else before the first block."""
+    defaults = _sizes(vocab_size, hidden, layers, heads, longest, pad) | rest.pop("defaults", {})
+    usual: dict[str, Any] = {"input_layer": (_WORDS,), "rotates": True, "causal": True}
+    return Family("model.", defaults, **usual | rest)
+
+
+def _scaled(row: Family, scale: ScaleRow, **defaults: Any) -> Family:
+    """The same with the word table's rows multiplied."""
+    return replace(row, defaults={**row.defaults, **defaults}, input_layer=(_WORDS, Scale(0.0)), scale=scale)
+
+
+def _like_gpt2(prefix: str, words: str, places: str | None, sizes: dict[str, Any], **rest: Any) -> Family:
+    """Segments are rows of the word table, added only where they are sent."""
+    placed = (AddPosition(places),) if places else ()
+    usual: dict[str, Any] = {"types": "optional", "causal": True, "names": _GPT2_NAMES}
+    return Family(prefix, sizes, (Embed(words), *placed, AddType(words)), **usual | rest)
+
+
+def _gpt2_sizes(vocab_size: int, hidden: int, layers: int, heads: int, longest: int) -> dict[str, Any]:
+    return {
+        "vocab_size": vocab_size,
+        "n_embd": hidden,
+        "n_positions": longest,
+        "n_layer": layers,
+        "n_head": heads,
+        "pad_token_id": None,
+    }
+
+
+_SQRT_ROUNDED = ScaleRow(rounded="weights")
+_MULTIPLIED = ScaleRow(key="embedding_multiplier")
+_PER_LAYER = (Embed("embed_tokens_per_layer.weight"), Scale(0.0))
+_MIXED: dict[str, Any] = {"mixed_masks": True}
+
+_GRANITE = _scaled(_plain(32000, 4096, 32, 32, 2048), _MULTIPLIED, embedding_multiplier=1.0)
+_MISTRAL = _plain(32000, 4096, 32, 32, 131072, defaults={"sliding_window": 4096}, window="sliding_window")
+_QWEN2_VL = _plain(152064, 8192, 80, 64, 32768, **_MIXED)
+
+DECODERS: dict[str, Family] = {
+    "gpt2": _like_gpt2("transformer.", "wte.weight", "wpe.weight", _gpt2_sizes(50257, 768, 12, 12, 1024)),
+    "gpt_bigcode": _like_gpt2("transformer.", "wte.weight", "wpe.weight", _gpt2_sizes(50257, 768, 12, 12, 1024)),
+    "openai-gpt": _like_gpt2(
+        "transformer.", "tokens_embed.weight", "positions_embed.weight", _gpt2_sizes(40478, 768, 12, 12, 512)
+    ),
+    "gpt_neo": _like_gpt2(
+        "transformer.",
+        "wte.weight",
+        "wpe.weight",
+        {
+            "vocab_size": 50257,
+            "hidden_size": 2048,
+            "num_layers": 24,
+            "num_heads": 16,
+            "max_position_embeddings": 2048,
+            "pad_token_id": None,
+        },
+        names={"num_hidden_layers": "num_layers", "num_attention_heads": "num_heads"},
+        **_MIXED,
+    ),
+    "gptj": _like_gpt2("transformer.", "wte.weight", None, _gpt2_sizes(50400, 4096, 28, 16, 2048), rotates=True),
+    "codegen": _like_gpt2(
+        "transformer.",
+        "wte.weight",
+        None,
+        {key: value for key, value in _gpt2_sizes(50400, 4096, 28, 16, 2048).items() if key != "pad_token_id"},
+        rotates=True,
+    ),
+    "ctrl": Family(
+        prefix="transformer.",
+        defaults=_gpt2_sizes(246534, 1280, 48, 16, 256),
+        names=_GPT2_NAMES,
+        input_layer=(Embed("w.weight"), AddType("w.weight"), Scale(0.0), AddSinusoid("ctrl", 0)),
+        types="optional",
+        scale=ScaleRow(),
+        causal=True,
+    ),
+    "gpt_neox": Family(
+        prefix="gpt_neox.",
+        defaults=_sizes(50432, 6144, 44, 64, 2048, None),
+        input_layer=(Embed("embed_in.weight"),),
+        rotates=True,
+        causal=True,
+    ),
+    "bloom": Family(
+        prefix="transformer.",
+        defaults={
+            "vocab_size": 250880,
+            "hidden_size": 64,
+            "n_layer": 2,
+            "n_head": 8,
+            "layer_norm_epsilon": 1e-5,
+            "pad_token_id": None,
+        },
+        names={"hidden_size": "n_embed", "num_hidden_layers": "n_layer", "num_attention_heads": "n_head"},
+        input_layer=(Embed("word_embeddings.weight"), norm("word_embeddings_layernorm")),
+        eps="layer_norm_epsilon",
+        causal=True,
+        alibi=AlibiRow("bloom"),
+    ),
+    "mpt": Family(
+        prefix="transformer.",
+        defaults={
+            "vocab_size": 50368,
+            "d_model": 2048,
+            "n_layers": 24,
+            "n_heads": 16,
+            "max_seq_len": 2048,
+            "pad_token_id": None,
+        },
+        names={
+            "hidden_size": "d_model",
+            "num_hidden_layers": "n_layers",
+            "num_attention_heads": "n_heads",
+            "max_position_embeddings": "max_seq_len",
+        },
+        input_layer=(Embed("wte.weight"),),
+        only={"attn_config.alibi": True, "attn_config.prefix_lm": False},
+        causal=True,
+        alibi=AlibiRow("mpt", max_bias="attn_config.alibi_bias_max"),
+    ),
+    "falcon": Family(
+        prefix="transformer.",
+        defaults=_sizes(65024, 4544, 32, 71, 2048, None) | {"alibi": False},
+        names={"hidden_size": "n_embed"},
+        input_layer=(Embed("word_embeddings.weight"),),
+        rotates=True,
+        causal=True,
+        alibi=AlibiRow("falcon", switch="alibi"),
+    ),
+    "opt": Family(
+        prefix="model.",
+        defaults=_sizes(50272, 768, 12, 12, 2048, 1),
+        names={"table_width": "word_embed_proj_dim"},
+        input_layer=(
+            Embed("decoder.embed_tokens.weight"),
+            Linear("decoder.project_in.weight", None),
+            AddPosition("decoder.embed_positions.weight"),
+        ),
+        numbering="cumsum_mask",
+        offset=2,
+        causal=True,
+    ),
+    "biogpt": Family(
+        prefix="biogpt.",
+        defaults=_sizes(42384, 1024, 24, 16, 1024, 1) | {"scale_embedding": True},
+        input_layer=(_WORDS, Scale(0.0), AddPosition("embed_positions.weight")),
+        offset=2,
+        scale=ScaleRow(switch="scale_embedding"),
+        causal=True,
+    ),
+    "xglm": Family(
+        prefix="model.",
+        defaults={
+            "vocab_size": 256008,
+            "d_model": 1024,
+            "num_layers": 24,
+            "attention_heads": 16,
+            "max_position_embeddings": 2048,
+            "scale_embedding": True,
+            "pad_token_id": 1,
+        },
+        names={"hidden_size": "d_model", "num_hidden_layers": "num_layers", "num_attention_heads": "attention_heads"},
+        input_layer=(_WORDS, Scale(0.0), AddSinusoid("tensor2tensor", 0)),
+        offset=2,
+        scale=ScaleRow(switch="scale_embedding"),
+        causal=True,
+    ),
+    "llama": _plain(32000, 4096, 32, 32, 2048, defaults={"head_dim": None}),
+    "mistral": _MISTRAL,
+    "mixtral": replace(_MISTRAL, defaults={**_MISTRAL.defaults, "sliding_window": None}),
+    "qwen2": _plain(151936, 4096, 32, 32, 32768, **_MIXED),
+    "qwen2_moe": _plain(151936, 2048, 24, 16, 32768, **_MIXED),
+    "qwen3": _plain(151936, 4096, 32, 32, 32768, **_MIXED),
+    "qwen3_moe": _plain(151936, 2048, 24, 32, 32768, **_MIXED),
+    "qwen2_vl_text": _QWEN2_VL,
+    "qwen2_5_vl_text": _QWEN2_VL,
+    "qwen3_vl_text": _plain(151936, 4096, 32, 32, 128000),
+    "qwen3_vl_moe_text": _plain(151936, 2048, 24, 16, 128000, **_MIXED),
+    "olmo": _plain(50304, 4096, 32, 32, 2048, 1),
+    "olmo2": _plain(50304, 4096, 32, 32, 2048, 1),
+    "olmo3": _plain(50304, 4096, 32, 32, 2048, 1, defaults={"sliding_window": 4096}, window="sliding_window"),
+    "olmoe": _plain(50304, 2048, 16, 16, 4096, 1),
+    "granite": _GRANITE,
+    "granitemoe": _GRANITE,
+    "hyperclovax": _GRANITE,
+    "smollm3": _plain(128256, 2048, 36, 16, 32768, 128004, **_MIXED),
+    "starcoder2": _plain(49152, 3072, 30, 24, 4096, defaults={"sliding_window": None}, window="sliding_window"),
+    "exaone4": _plain(102400, 4096, 32, 32, 2048, **_MIXED),
+    "apertus": _plain(131072, 4096, 32, 32, 65536, 3),
+    "minimax": _plain(32000, 4096, 32, 32, 131072, **_MIXED),
+    "jamba": _plain(65536, 4096, 32, 32, 262144, 0, rotates=False),
+    "gemma": _scaled(_plain(256000, 3072, 28, 16, 8192, 0), _SQRT_ROUNDED),
+    "gemma2": _scaled(_plain(256000, 2304, 26, 8, 8192, 0, **_MIXED), _SQRT_ROUNDED),
+    "vaultgemma": _scaled(_plain(256000, 2304, 26, 8, 8192, 0, **_MIXED), _SQRT_ROUNDED),
+    "gemma3_text": _scaled(
+        _plain(262208, 2304, 26, 8, 131072, 0, window="sliding_window"), _SQRT_ROUNDED, sliding_window=4096
+    ),
+    "gemma3n_text": _scaled(
+        _plain(262400, 2048, 35, 8, 32768, 0, window="sliding_window", per_layer=_PER_LAYER),
+        _SQRT_ROUNDED,
+        sliding_window=512,
+        vocab_size_per_layer_input=262144,
+        hidden_size_per_layer_input=256,
+    ),
+    "gemma4_text": _scaled(
+        _plain(262144, 2304, 30, 8, 131072, 0, window="sliding_window", per_layer=_PER_LAYER),
+        _SQRT_ROUNDED,
+        sliding_window=512,
+        vocab_size_per_layer_input=262144,
+        hidden_size_per_layer_input=256,
+    ),
+    "recurrent_gemma": _scaled(_plain(256000, 2560, 26, 10, None, 0, **_MIXED), ScaleRow(rounded="bfloat16")),
+    "cohere": _plain(256000, 8192, 40, 64, 8192, 0),
+    "cohere2": _plain(256000, 8192, 40, 64, 8192, 0, **_MIXED),
+    "minicpm3": _scaled(_plain(73448, 2560, 62, 40, 32768), ScaleRow(key="scale_emb", rounded="weights"), scale_emb=12),
+    "phi": _plain(51200, 2048, 24, 32, 2048),
+    "phi3": _plain(32064, 3072, 32, 32, 4096, 32000, defaults={"sliding_window": None}, window="sliding_window"),
+    "phimoe": _plain(32064, 4096, 32, 32, 131072, defaults={"sliding_window": None}, window="sliding_window"),
+    "stablelm": _plain(50304, 2560, 32, 32, 4096),
+    "persimmon": _plain(262144, 4096, 36, 64, 16384),
+    "nemotron": _plain(256000, 6144, 32, 48, 4096),
+    "deepseek_v2": _plain(102400, 4096, 32, 32, 2048),
+    "deepseek_v3": _plain(129280, 7168, 61, 128, 4096),
+    "glm": _plain(151552, 4096, 40, 32, 131072, 151329),
+    "glm4": _plain(151552, 4096, 40, 32, 131072, 151329),
+    "glm4_moe": _plain(151552, 4096, 46, 96, 131072),
+    "gpt_oss": _plain(201088, 2880, 36, 64, 131072, **_MIXED),
+    "llama4_text": _plain(202048, 5120, 48, 40, 131072, **_MIXED),
+    "ernie4_5": _plain(103424, 1024, 18, 16, 131072, 0),
+    "helium": _plain(48000, 2560, 24, 20, 4096, 3),
+    "nanochat": _plain(
+        50304,
+        768,
+        12,
+        6,
+        2048,
+        1,
+        defaults={"rms_norm_eps": 1e-6},
+        input_layer=(_WORDS, RMSNorm(None, 0.0)),
+        eps="rms_norm_eps",
+    ),
+    "afmoe": _scaled(_plain(200192, 2048, 32, 16, 16384, **_MIXED), ScaleRow(switch="mup_enabled"), mup_enabled=False),
+    "falcon_h1": _scaled(_plain(128000, 4096, 32, 32, 8192, 0), _MULTIPLIED, embedding_multiplier=1.0),
+    "hunyuan_v1_dense": _plain(290943, 4096, 32, 32, 2048, 0),
+    "hunyuan_v1_moe": _plain(290943, 4096, 32, 32, 2048, 0),
+    "mamba": Family(
+        prefix="backbone.",
+        defaults={"vocab_size": 50280, "hidden_size": 768, "num_hidden_layers": 32, "pad_token_id": 0},
+        input_layer=(Embed("embeddings.weight"),),
+        mixed_masks=True,  # it has no attention
+    ),
+    "mamba2": Family(
+        prefix="backbone.",
+        defaults={"vocab_size": 32768, "hidden_size": 4096, "num_hidden_layers": 64, "pad_token_id": 1},
+        input_layer=(Embed("embeddings.weight"),),
+        mixed_masks=True,
+    ),
+}

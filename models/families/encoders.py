@@ -1,0 +1,423 @@
+"""Rows of the families that read a text both ways: BERT and what came of it. Data alone.
+
+source   transformers 5.23: the modeling and configuration modules of each family (orders of sums, defaults)
+"""
+
+from dataclasses import replace
+from typing import Any
+
+from models.families.row import BucketRow, Family, ScaleRow, linear, norm
+from models.recipe import (
+    AddIndexed,
+    AddPosition,
+    AddType,
+    Attention,
+    Embed,
+    FeedForward,
+    LayerNorm,
+    Linear,
+    MaskRows,
+    Recipe,
+    Scale,
+    TokenDropout,
+)
+
+_BERT_BLOCK: Recipe = (
+    Attention(
+        heads=0,
+        query=linear("encoder.layer.{block}.attention.self.query"),
+        key=linear("encoder.layer.{block}.attention.self.key"),
+        value=linear("encoder.layer.{block}.attention.self.value"),
+        output=linear("encoder.layer.{block}.attention.output.dense"),
+    ),
+    norm("encoder.layer.{block}.attention.output.LayerNorm"),
+    FeedForward(
+        up=linear("encoder.layer.{block}.intermediate.dense"),
+        down=linear("encoder.layer.{block}.output.dense"),
+        activation="gelu",
+    ),
+    norm("encoder.layer.{block}.output.LayerNorm"),
+)
+
+_DISTILBERT_BLOCK: Recipe = (
+    Attention(
+        heads=0,
+        query=linear("transformer.layer.{block}.attention.q_lin"),
+        key=linear("transformer.layer.{block}.attention.k_lin"),
+        value=linear("transformer.layer.{block}.attention.v_lin"),
+        output=linear("transformer.layer.{block}.attention.out_lin"),
+    ),
+    norm("transformer.layer.{block}.sa_layer_norm"),
+    FeedForward(
+        up=linear("transformer.layer.{block}.ffn.lin1"),
+        down=linear("transformer.layer.{block}.ffn.lin2"),
+        activation="gelu",
+    ),
+    norm("transformer.layer.{block}.output_layer_norm"),
+)
+
+_WORDS = Embed("embeddings.word_embeddings.weight")
+_TYPES = AddType("embeddings.token_type_embeddings.weight")
+_PLACES = AddPosition("embeddings.position_embeddings.weight")
+_NORM = norm("embeddings.LayerNorm")
+_BERT_INPUT: Recipe = (_WORDS, _TYPES, _PLACES, _NORM)
+
+_BERT_DEFAULTS: dict[str, Any] = {
+    "vocab_size": 30522,
+    "hidden_size": 768,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "intermediate_size": 3072,
+    "hidden_act": "gelu",
+    "max_position_embeddings": 512,
+    "type_vocab_size": 2,
+    "layer_norm_eps": 1e-12,
+    "pad_token_id": 0,
+}
+
+_BERT = Family("bert.", _BERT_DEFAULTS, _BERT_INPUT, _BERT_BLOCK, types="zeros", causal="is_decoder")
+_ROBERTA = replace(
+    _BERT,
+    prefix="roberta.",
+    defaults=_BERT_DEFAULTS | {"vocab_size": 50265, "pad_token_id": 1},
+    numbering="cumsum_non_pad",
+)
+
+
+def _like_bert(prefix: str, **rest: Any) -> Family:
+    """A row whose input layer alone is exported; `defaults` are added to BERT's, None: the class has no such key."""
+    defaults = _BERT_DEFAULTS | rest.pop("defaults", {})
+    defaults = {key: value for key, value in defaults.items() if value is not None}
+    return replace(_BERT, prefix=prefix, defaults=defaults, block=(), **rest)
+
+
+def _like_roberta(prefix: str, **rest: Any) -> Family:
+    defaults = {"pad_token_id": 1} | rest.pop("defaults", {})
+    return _like_bert(prefix, defaults=defaults, numbering="cumsum_non_pad", **rest)
+
+
+_XLM = Family(
+    prefix="transformer.",
+    defaults={
+        "vocab_size": 30145,
+        "emb_dim": 2048,
+        "n_layers": 12,
+        "n_heads": 16,
+        "max_position_embeddings": 512,
+        "layer_norm_eps": 1e-12,
+        "n_langs": 1,
+        "use_lang_emb": True,
+        "pad_token_id": 2,
+    },
+    names={"hidden_size": "emb_dim", "num_hidden_layers": "n_layers", "num_attention_heads": "n_heads"},
+    input_layer=(
+        Embed("embeddings.weight"),
+        AddPosition("position_embeddings.weight"),
+        AddIndexed("lang_embeddings.weight", "langs"),
+        AddType("embeddings.weight"),
+        norm("layer_norm_emb"),
+        MaskRows(),
+    ),
+    types="optional",
+    only_if={AddIndexed: ("use_lang_emb", "n_langs>1")},
+    extras={"langs": "-n_langs"},
+    mask_from="pad_count",
+    causal="causal",
+)
+
+_DEBERTA_DEFAULTS: dict[str, Any] = {
+    "max_position_embeddings": 512,
+    "type_vocab_size": 0,
+    "layer_norm_eps": 1e-7,
+    "relative_attention": False,
+    "max_relative_positions": -1,
+    "position_biased_input": True,
+    "pad_token_id": 0,
+}
+_DEBERTA_BUCKETS = BucketRow(
+    "deberta",
+    "encoder.rel_embeddings.weight",
+    count="position_buckets",
+    reach="max_relative_positions",
+    bidirectional=True,
+    switch="relative_attention",
+    norm="encoder.LayerNorm",
+    norm_switch="norm_rel_ebd",
+    norm_word="layer_norm",
+)
+_DEBERTA = Family(
+    prefix="deberta.",
+    defaults={
+        "vocab_size": 128100,
+        "hidden_size": 1536,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 24,
+        "position_buckets": -1,
+        "norm_rel_ebd": "none",
+        **_DEBERTA_DEFAULTS,
+    },
+    names={"table_width": "embedding_size"},
+    input_layer=(_WORDS, _PLACES, _TYPES, Linear("embeddings.embed_proj.weight", None), _NORM, MaskRows()),
+    types="zeros",
+    only_if={AddPosition: ("position_biased_input",), AddType: ("type_vocab_size",)},
+    buckets=_DEBERTA_BUCKETS,
+)
+
+_MODERNBERT = Family(
+    prefix="model.",
+    defaults={
+        "vocab_size": 50368,
+        "hidden_size": 768,
+        "num_hidden_layers": 22,
+        "num_attention_heads": 12,
+        "max_position_embeddings": 8192,
+        "norm_eps": 1e-5,
+        "norm_bias": False,
+        "local_attention": 128,
+        "pad_token_id": 50283,
+    },
+    input_layer=(Embed("embeddings.tok_embeddings.weight"), norm("embeddings.norm")),
+    eps="norm_eps",
+    biased_if="norm_bias",
+    rotates=True,
+    window="local_attention",
+)
+
+
+def _text_tower(vocab_size: int, longest: int, eps: float, hidden: int, heads: int) -> Family:
+    """CLIP's and SigLIP's texts."""
+    return Family(
+        prefix="text_model.",
+        defaults={
+            "vocab_size": vocab_size,
+            "hidden_size": hidden,
+            "num_hidden_layers": 12,
+            "num_attention_heads": heads,
+            "max_position_embeddings": longest,
+            "layer_norm_eps": eps,
+            "pad_token_id": 1,
+        },
+        input_layer=(Embed("embeddings.token_embedding.weight"), AddPosition("embeddings.position_embedding.weight")),
+    )
+
+
+ENCODERS: dict[str, Family] = {
+    "bert": _BERT,
+    "roberta": _ROBERTA,
+    "camembert": replace(_ROBERTA, defaults={**_ROBERTA.defaults, "vocab_size": 30522}),
+    "xlm-roberta": replace(_ROBERTA, defaults={**_ROBERTA.defaults, "vocab_size": 30522}),
+    "distilbert": Family(
+        prefix="distilbert.",
+        defaults={
+            "vocab_size": 30522,
+            "dim": 768,
+            "n_layers": 6,
+            "n_heads": 12,
+            "hidden_dim": 3072,
+            "activation": "gelu",
+            "max_position_embeddings": 512,
+            "pad_token_id": 0,
+        },
+        names={
+            "hidden_size": "dim",
+            "num_hidden_layers": "n_layers",
+            "num_attention_heads": "n_heads",
+            "intermediate_size": "hidden_dim",
+            "hidden_act": "activation",
+        },
+        input_layer=(_WORDS, _PLACES, _NORM),
+        block=_DISTILBERT_BLOCK,
+        eps=1e-12,  # written into the class, not the config
+    ),
+    "ernie": _like_bert(
+        "ernie.",
+        defaults={"use_task_id": False, "task_type_vocab_size": 3},
+        input_layer=(
+            _WORDS,
+            _TYPES,
+            _PLACES,
+            AddIndexed("embeddings.task_type_embeddings.weight", "task_type_ids"),
+            _NORM,
+        ),
+        only_if={AddIndexed: ("use_task_id",)},
+        extras={"task_type_ids": "task_type_vocab_size"},
+    ),
+    "longformer": _like_roberta("longformer.", causal=False),
+    "xmod": _like_roberta("roberta."),
+    "data2vec-text": _like_roberta("data2vec_text."),
+    "roberta-prelayernorm": _like_roberta("roberta_prelayernorm.", defaults={"vocab_size": 50265}),
+    "xlm-roberta-xl": _like_roberta(
+        "roberta.",
+        defaults={
+            "vocab_size": 250880,
+            "hidden_size": 2560,
+            "num_hidden_layers": 36,
+            "num_attention_heads": 32,
+            "intermediate_size": 10240,
+            "max_position_embeddings": 514,
+            "type_vocab_size": 1,
+            "layer_norm_eps": 1e-5,
+        },
+        input_layer=(_WORDS, _PLACES, _TYPES),
+    ),
+    "albert": _like_bert(
+        "albert.",
+        defaults={
+            "vocab_size": 30000,
+            "hidden_size": 4096,
+            "num_attention_heads": 64,
+            "intermediate_size": 16384,
+            "hidden_act": "gelu_new",
+            "embedding_size": 128,
+        },
+        names={"table_width": "embedding_size"},
+        input_layer=(*_BERT_INPUT, linear("encoder.embedding_hidden_mapping_in")),
+        projected="always",
+        causal=False,
+    ),
+    "electra": _like_bert(
+        "electra.",
+        defaults={"hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 1024, "embedding_size": 128},
+        names={"table_width": "embedding_size"},
+        input_layer=(*_BERT_INPUT, linear("embeddings_project")),
+    ),
+    "rembert": _like_bert(
+        "rembert.",
+        defaults={
+            "vocab_size": 250300,
+            "hidden_size": 1152,
+            "num_hidden_layers": 32,
+            "num_attention_heads": 18,
+            "intermediate_size": 4608,
+            "input_embedding_size": 256,
+        },
+        names={"table_width": "input_embedding_size"},
+        input_layer=(*_BERT_INPUT, linear("encoder.embedding_hidden_mapping_in")),
+        projected="always",
+    ),
+    "roformer": _like_bert(
+        "roformer.",
+        defaults={"vocab_size": 50000, "max_position_embeddings": 1536},
+        names={"table_width": "embedding_size"},
+        input_layer=(_WORDS, _TYPES, _NORM, linear("embeddings_project")),
+        rotates=True,
+    ),
+    "nomic_bert": _like_bert(
+        "",
+        defaults={"vocab_size": 30528, "max_position_embeddings": 2048, "hidden_act": "silu"},
+        input_layer=(_WORDS, _TYPES, norm("emb_ln")),
+        held_as={f"emb_ln.{part}": (f"embeddings.LayerNorm.{part}",) for part in ("weight", "bias")},
+        rotates=True,
+        causal=False,
+    ),
+    "big_bird": _like_bert(
+        "bert.",
+        defaults={
+            "vocab_size": 50358,
+            "max_position_embeddings": 4096,
+            "hidden_act": "gelu_new",
+            "rescale_embeddings": False,
+        },
+        input_layer=(_WORDS, Scale(0.0), _TYPES, _PLACES, _NORM),
+        scale=ScaleRow(switch="rescale_embeddings"),
+    ),
+    "megatron-bert": _like_bert(
+        "bert.",
+        defaults={
+            "vocab_size": 29056,
+            "hidden_size": 1024,
+            "num_hidden_layers": 24,
+            "num_attention_heads": 16,
+            "intermediate_size": 4096,
+        },
+        input_layer=(_WORDS, _TYPES, _PLACES),  # the norm opens its blocks
+    ),
+    "layoutlm": _like_bert(
+        "layoutlm.",
+        defaults={"max_2d_position_embeddings": 1024},
+        input_layer=(
+            _WORDS,
+            _PLACES,
+            AddIndexed("embeddings.x_position_embeddings.weight", "bbox", (0,)),
+            AddIndexed("embeddings.y_position_embeddings.weight", "bbox", (1,)),
+            AddIndexed("embeddings.x_position_embeddings.weight", "bbox", (2,)),
+            AddIndexed("embeddings.y_position_embeddings.weight", "bbox", (3,)),
+            AddIndexed("embeddings.h_position_embeddings.weight", "bbox", (3, 1)),
+            AddIndexed("embeddings.w_position_embeddings.weight", "bbox", (2, 0)),
+            _TYPES,
+            _NORM,
+        ),
+        extras={"bbox": "max_2d_position_embeddings"},
+        causal=False,
+    ),
+    "mpnet": _like_roberta(
+        "mpnet.",
+        defaults={"vocab_size": 30527, "type_vocab_size": None, "relative_attention_num_buckets": 32},
+        input_layer=(_WORDS, _PLACES, _NORM),
+        types="none",
+        causal=False,
+        buckets=BucketRow(
+            "t5",
+            "encoder.relative_attention_bias.weight",
+            count="relative_attention_num_buckets",
+            reach=128,  # written into the class
+            bidirectional=True,
+        ),
+    ),
+    "funnel": Family(
+        prefix="funnel.",
+        defaults={"vocab_size": 30522, "d_model": 768, "n_head": 12, "layer_norm_eps": 1e-9, "pad_token_id": None},
+        names={"hidden_size": "d_model", "num_attention_heads": "n_head"},
+        input_layer=(_WORDS, norm("embeddings.layer_norm")),
+    ),
+    "esm": Family(
+        prefix="esm.",
+        defaults={
+            "vocab_size": None,
+            "hidden_size": 768,
+            "num_hidden_layers": 12,
+            "num_attention_heads": 12,
+            "max_position_embeddings": 1026,
+            "layer_norm_eps": 1e-12,
+            "position_embedding_type": "absolute",
+            "emb_layer_norm_before": None,
+            "token_dropout": False,
+            "mask_token_id": None,
+            "pad_token_id": None,
+        },
+        input_layer=(_WORDS, TokenDropout(0), _PLACES, norm("embeddings.layer_norm"), MaskRows()),
+        numbering="cumsum_non_pad",
+        only_if={
+            TokenDropout: ("token_dropout",),
+            AddPosition: ("position_embedding_type=absolute",),
+            LayerNorm: ("emb_layer_norm_before",),
+        },
+        rotates="position_embedding_type=rotary",
+        causal="is_decoder",
+    ),
+    "xlm": _XLM,
+    "flaubert": _XLM,
+    "xlnet": Family(
+        prefix="transformer.",
+        defaults={"vocab_size": 32000, "d_model": 1024, "n_layer": 24, "n_head": 16, "pad_token_id": 5},
+        names={"hidden_size": "d_model", "num_hidden_layers": "n_layer", "num_attention_heads": "n_head"},
+        input_layer=(Embed("word_embedding.weight"),),
+    ),
+    "deberta": replace(
+        _DEBERTA,
+        defaults={
+            "vocab_size": 50265,
+            "hidden_size": 768,
+            "num_hidden_layers": 12,
+            "num_attention_heads": 12,
+            **_DEBERTA_DEFAULTS,
+        },
+        buckets=replace(_DEBERTA_BUCKETS, count=-1, norm=None),
+    ),
+    "deberta-v2": _DEBERTA,
+    "modernbert": _MODERNBERT,
+    "modernbert-decoder": replace(_MODERNBERT, window=None, mixed_masks=True, causal=True),
+    "clip_text_model": replace(_text_tower(49408, 77, 1e-5, 512, 8), causal=True),
+    "siglip_text_model": _text_tower(32000, 64, 1e-6, 768, 12),
+    "siglip2_text_model": _text_tower(32000, 64, 1e-6, 768, 12),
+}

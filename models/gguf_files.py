@@ -1,0 +1,88 @@
+"""The files beside a model, made of a GGUF header: tokenizer.json, sentence-transformers' pooling. Tokenises nothing.
+
+A tokenizer is made where the header holds one whole (tokenizer.huggingface.json) or a WordPiece vocabulary. Other
+vocabularies (BPE, SentencePiece) name their way of cutting texts but do not hold it: such models take token ids only.
+What is pooled is scaled to unit length, as llama.cpp's server does it: the header does not say.
+
+source   llama.cpp's convert_hf_to_gguf.py (BertModel.set_vocab), llama.h (pooling types), common.h (embd_normalize)
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from models.families import FAMILIES
+
+_POOLING = {1: "mean", 2: "cls", 3: "lasttoken"}
+_WORD_BEGINS, _GOES_ON = "\u2581", "##"
+_CONTROL = 3  # a token type
+_SPECIAL = ("cls", "seperator", "unknown", "padding", "mask")  # spelled as the format spells it
+
+
+def write(folder: Path, metadata: Mapping[str, Any], model_type: str) -> None:
+    """Whatever the header gives of tokenizer.json, modules.json and 1_Pooling/config.json, into `folder`."""
+    whole = metadata.get("tokenizer.huggingface.json")
+    text = whole if isinstance(whole, str) else _word_piece(metadata)
+    if text:
+        (folder / "tokenizer.json").write_text(text, encoding="utf-8")
+    pooling = metadata.get(f"{metadata.get('general.architecture')}.pooling_type")
+    if isinstance(pooling, int) and pooling in _POOLING and model_type in FAMILIES and FAMILIES[model_type].block:
+        _write_modules(folder, _POOLING[pooling])
+
+
+def _write_modules(folder: Path, mode: str) -> None:
+    kinds = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}
+    modules = [{"type": f"sentence_transformers.models.{kind}", "path": path} for kind, path in kinds.items()]
+    (folder / "modules.json").write_text(json.dumps(modules), encoding="utf-8")
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling/config.json").write_text(json.dumps({"pooling_mode": mode}), encoding="utf-8")
+
+
+def _word_piece(metadata: Mapping[str, Any]) -> str | None:
+    """tokenizer.json of a WordPiece vocabulary; None where there is none, or it is not whole."""
+    tokens, kinds = (metadata.get(f"tokenizer.ggml.{key}") for key in ("tokens", "token_type"))
+    if metadata.get("tokenizer.ggml.model") != "bert" or not isinstance(tokens, list) or not _are_texts(tokens):
+        return None
+    if not isinstance(kinds, list) or len(kinds) != len(tokens):
+        kinds = [0] * len(tokens)
+    words = [_word(token, kind == _CONTROL) for token, kind in zip(tokens, kinds, strict=True)]
+    special = {key: _token(metadata, key, words) for key in _SPECIAL}
+    if len(set(words)) != len(words) or not all(special[key] for key in ("cls", "seperator", "unknown")):
+        return None
+    return _built(words, {key: word for key, word in special.items() if word})
+
+
+def _are_texts(tokens: list[Any]) -> bool:
+    return all(isinstance(token, str) for token in tokens)
+
+
+def _word(token: str, control: bool) -> str:
+    """A token as vocab.txt had it: the converter marks where words begin, vocab.txt where they go on."""
+    if control or (token.startswith("[") and token.endswith("]")):
+        return token
+    if token.startswith(_WORD_BEGINS) and token != _WORD_BEGINS:
+        return token.removeprefix(_WORD_BEGINS)
+    return _GOES_ON + token
+
+
+def _token(metadata: Mapping[str, Any], key: str, words: list[str]) -> str | None:
+    number = metadata.get(f"tokenizer.ggml.{key}_token_id")
+    if number is None and key == "cls":
+        number = metadata.get("tokenizer.ggml.bos_token_id")
+    return words[number] if isinstance(number, int) and 0 <= number < len(words) else None
+
+
+def _built(words: list[str], special: Mapping[str, str]) -> str:
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+
+    numbers = {word: number for number, word in enumerate(words)}
+    cased = any(word != word.lower() for word in words if word not in special.values() and not word.startswith("["))
+    tokenizer = Tokenizer(models.WordPiece(numbers, unk_token=special["unknown"]))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=not cased)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    first, last = special["cls"], special["seperator"]
+    tokenizer.post_processor = processors.BertProcessing((last, numbers[last]), (first, numbers[first]))
+    tokenizer.add_special_tokens(list(dict.fromkeys(special.values())))
+    text: str = tokenizer.to_str()
+    return text

@@ -1,0 +1,44 @@
+"""Which row of which table is a padding row: zero when a model begins, and without gradient. Reads no tensor."""
+
+from models.positions.learned import PositionRule
+from models.recipe import AddPosition, Embed, Recipe
+
+# Families whose word table has no padding row, whatever their pad_token_id (transformers 5.23: their nn.Embedding is
+# built without padding_idx). Every other text family has one.
+WITHOUT = frozenset(
+    (
+        *(
+            "bloom",
+            "codegen",
+            "ctrl",
+            "falcon",
+            "gpt2",
+            "gpt_bigcode",
+            "gpt_neo",
+            "gpt_neox",
+            "gptj",
+            "mamba",
+            "mamba2",
+        ),
+        *("mpt", "openai-gpt", "rwkv", "xlnet"),
+        *("t5", "mt5", "umt5", "longt5", "switch_transformers"),
+        *("clip", "clip_text_model", "siglip", "siglip_text_model", "siglip2_text_model"),
+    )
+)
+FIXED = {"mpnet": 1}  # written into MPNetEmbeddings, whatever pad_token_id says
+
+
+def padding_rows(model_type: str, recipe: Recipe, position: PositionRule, pad_id: int | None) -> dict[str, int]:
+    """The padding row of each table that has one, by the table's name.
+
+    A learned position table has one where positions are counted from the pad id: RoBERTa and its kin build both tables
+    with padding_idx.
+    """
+    rows: dict[str, int] = {}
+    word = FIXED.get(model_type, pad_id)
+    for step in recipe:
+        if isinstance(step, Embed) and word is not None and model_type not in WITHOUT:
+            rows[step.table] = word
+        elif isinstance(step, AddPosition) and position.kind == "cumsum_non_pad" and position.pad_id is not None:
+            rows[step.table] = position.pad_id
+    return rows

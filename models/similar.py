@@ -1,0 +1,148 @@
+"""The rows of a table nearest to a vector, and the vector of an analogy. Holds one float a row, never the table.
+
+Every row is weighed in float32, with a bound on what rounding may have done to it; those that may be among the nearest
+are weighed again in float64. So the answer is the one of float64 throughout.
+"""
+
+from collections.abc import Collection, Sequence
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.errors import BadQuestion
+from models.quantise import Rows
+from models.row_blocks import Check, blocks, floats, go_on
+
+Measure = Literal["cosine", "dot", "euclidean"]
+MEASURES: tuple[str, ...] = get_args(Measure)
+Vector = NDArray[np.float64]
+_UNIT = 2.0**-24  # float32 rounds by at most this share
+_TINY = 2.0**-126  # and loses at most this below its normal numbers
+_GATHERED = 2**20  # values of candidates held in float64 at a time
+
+
+def row_norms(table: Rows, check: Check = go_on) -> NDArray[np.float32]:
+    """The Euclidean length of every row, [V], summed in float64."""
+    norms = np.empty(table.shape[0], np.float32)
+    for start, rows in blocks(table, np.float64, check):
+        norms[start : start + len(rows)] = np.sqrt(np.einsum("ij,ij->i", rows, rows))
+    return norms
+
+
+def combined(
+    table: Rows, positive: Sequence[Vector], negative: Sequence[Vector] = (), *, normalise: bool = False
+) -> Vector:
+    """sum(positive) - sum(negative): a - b + c is combined(positive=[a, c], negative=[b]).
+
+    normalise   each vector to unit length first, as 3CosAdd has it (Levy and Goldberg 2014, CoNLL)
+    raises      BadQuestion for a vector of another width, an infinite one, or one of length 0 that is to be normalised
+    """
+    total = np.zeros(table.shape[1])
+    for sign, vectors in ((1.0, positive), (-1.0, negative)):
+        for vector in vectors:
+            _check_vector(vector, table.shape[1])
+            length = _length(vector) if normalise else 1.0
+            if length == 0:
+                raise BadQuestion('a vector of length 0 has no direction: leave it out or send "normalize": false')
+            total += sign * vector / length
+    return total
+
+
+def nearest(
+    table: Rows,
+    norms: NDArray[np.float32],
+    query: Vector,
+    *,
+    measure: str = "cosine",
+    top_k: int = 10,
+    exclude: Collection[int] = (),
+    check: Check = go_on,
+) -> list[tuple[int, float]]:
+    """The best `top_k` rows as (row, score), best first, the lower row first where scores are equal.
+
+    table    [V, d] of float32, float16 or bfloat16, finite
+    norms    row_norms(table)
+    measure  cosine: in -1..1, 0 for a row of zeros. dot. euclidean: minus the distance
+    exclude  rows that are no answer
+    raises   BadQuestion: another width, not finite, beyond float32, or a cosine with a vector of length 0
+    """
+    _check_vector(query, table.shape[1])
+    if measure not in MEASURES:
+        raise BadQuestion(f"measure is {measure!r}; it is one of {', '.join(MEASURES)}")
+    length = _length(query)
+    if measure == "cosine" and length == 0:
+        raise BadQuestion("the vector has length 0, so it has no cosine: send another, or another measure")
+    low, high = _bounds(measure, _dots(table, query, length, check), norms, length, table.shape[1])
+    out = np.fromiter(set(exclude), np.int64)
+    low[out] = high[out] = -np.inf
+    count = min(top_k, table.shape[0] - len(out))
+    if count <= 0:
+        return []
+    least = np.partition(low, len(low) - count)[len(low) - count]
+    candidates = np.flatnonzero(high >= least)
+    scores = _exact(table, candidates, query, measure, check)
+    order = np.lexsort((candidates, -scores))[:count]
+    return [(int(candidates[place]), float(scores[place])) for place in order]
+
+
+def _check_vector(vector: Vector, width: int) -> None:
+    if vector.shape != (width,):
+        raise BadQuestion(f"the vector has shape {list(vector.shape)}; the table's rows have {width} values")
+    if not (np.abs(vector) <= np.finfo(np.float32).max).all():
+        raise BadQuestion("the vector holds a value that is not a number or beyond float32")
+
+
+def _length(vector: Vector) -> float:
+    peak = float(np.abs(vector).max(initial=0.0))
+    return peak * float(np.linalg.norm(vector / peak)) if peak else 0.0
+
+
+def _dots(table: Rows, query: Vector, length: float, check: Check) -> Vector:
+    """Every row times the query's direction, in float32."""
+    direction = (query / (length or 1.0)).astype(np.float32)
+    found = np.empty(table.shape[0])
+    for start, rows in blocks(table, np.float32, check):
+        found[start : start + len(rows)] = rows @ direction
+    return found
+
+
+def _bounds(measure: str, dots: Vector, norms: NDArray[np.float32], length: float, width: int) -> tuple[Vector, Vector]:
+    """Between what each row's score lies, given its float32 product with the direction.
+
+    source   |fl(x.y) - x.y| <= n u |x| |y| for any order of summation (Higham 2002, Accuracy and Stability, 3.1);
+             eight more roundings for the direction's own, the norm's and the ones below
+    """
+    sizes = norms.astype(np.float64)
+    error = (width + 8) * (_UNIT * sizes + _TINY)
+    if measure == "dot":
+        return (dots - error) * length, (dots + error) * length
+    if measure == "cosine":
+        with np.errstate(divide="ignore", invalid="ignore"):
+            low, high = (dots - error) / sizes, (dots + error) / sizes
+        return np.where(sizes == 0, 0.0, low), np.where(sizes == 0, 0.0, high)
+    squares = -(sizes**2) + 2 * length * dots - length**2
+    slack = 2 * length * error + 8 * _UNIT * (sizes**2 + length**2)
+    return squares - slack, squares + slack
+
+
+def _exact(table: Rows, candidates: NDArray[np.int64], query: Vector, measure: str, check: Check) -> Vector:
+    """The scores of some rows in float64. einsum, not a BLAS product: equal rows get equal scores wherever they lie."""
+    scores = np.empty(len(candidates))
+    step = max(1, _GATHERED // table.shape[1])
+    for start in range(0, len(candidates), step):
+        check()
+        rows = floats(table[candidates[start : start + step]], np.float64)
+        scores[start : start + step] = _scores(rows, query, measure)
+    return scores
+
+
+def _scores(rows: NDArray[np.float64], query: Vector, measure: str) -> Vector:
+    if measure == "euclidean":
+        apart = rows - query
+        return np.asarray(0.0 - np.sqrt(np.einsum("ij,ij->i", apart, apart)))  # never -0.0
+    dots: Vector = np.einsum("ij,j->i", rows, query)
+    if measure == "dot":
+        return dots
+    sizes = np.sqrt(np.einsum("ij,ij->i", rows, rows)) * _length(query)
+    return np.asarray(np.clip(np.divide(dots, sizes, out=np.zeros_like(dots), where=sizes > 0), -1.0, 1.0))

@@ -1,0 +1,1 @@
+"""Input layers that begin with an image or a spectrogram: what models/ does for tokens, for patches and frames."""

@@ -1,0 +1,199 @@
+"""FAMILIES: from pixels to the first block, one row a model_type. The same data as models/families.py, for images.
+
+A row names tensors as its base class does; which prefix a file puts before them is found by the patch weight.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from models.recipe import LayerNorm, RMSNorm
+from models.vision.steps import AddGrid, AddRows, Convolve, Insert, Patchify, Project, Step
+
+Feed = Literal["pixels", "patches", "features"]
+FILLED = 0  # a size that the config decides
+EPS = -1.0  # config's layer_norm_eps
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One row.
+
+    feed      what goes in: pixels [channels, height, width], patches that come flattened, or features [bins, frames]
+    prefix    what most files put before the tensor names
+    names     the family's own keys for the usual ones of config.json
+    only_if   a step is there only if this key of the config is true
+    axial     the row of positions/rope/axial.AXIAL by which its attention turns; None: it does not
+    processor the row of preprocessor.PROCESSORS where preprocessor_config.json names none
+    """
+
+    steps: tuple[Step, ...]
+    processor: str
+    prefix: str = ""
+    feed: Feed = "pixels"
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    names: Mapping[str, str] = field(default_factory=dict)
+    only_if: Mapping[type[Any], str] = field(default_factory=dict)
+    axial: str | None = None
+
+
+PATCHES = "embeddings.patch_embeddings.projection"
+CLS = Insert("embeddings.cls_token")
+POSITIONS = "embeddings.position_embeddings"
+SQUARE: dict[str, Any] = {"image_size": 224, "patch_size": 16, "num_channels": 3, "hidden_size": 768}
+
+
+def _patchify(stem: str, biased: bool = True, padded: bool = False) -> Patchify:
+    return Patchify(f"{stem}.weight", f"{stem}.bias" if biased else None, FILLED, padded)
+
+
+def _grid(table: str, extra: int, resize: str = "bicubic") -> AddGrid:
+    return AddGrid(table, extra, FILLED, FILLED, resize)
+
+
+def _vit(prefix: str, processor: str = "ViT", **changes: Any) -> Family:
+    steps = (_patchify(PATCHES), CLS, _grid(POSITIONS, 1))
+    return Family(steps, processor, prefix, **{"defaults": SQUARE} | changes)
+
+
+def _qwen(biased: bool, positions: tuple[Step, ...], **changes: Any) -> Family:
+    stem = "patch_embed.proj"
+    steps = (Project(f"{stem}.weight", f"{stem}.bias" if biased else None), *positions)
+    defaults = {"patch_size": 14, "temporal_patch_size": 2, "in_channels": 3, "spatial_merge_size": 2, "num_heads": 16}
+    names = {"num_attention_heads": "num_heads"} | changes.pop("names", {})
+    return Family(steps, "Qwen2VL", "visual.", "patches", defaults | changes.pop("defaults", {}), names, **changes)
+
+
+_EMBEDDING = "embeddings.patch_embedding"
+_TABLE = "embeddings.position_embedding.weight"
+_TWO_SIDED = "vision_model."
+
+FAMILIES: dict[str, Family] = {
+    "vit": _vit("vit."),
+    "vit_msn": _vit("vit."),
+    "deit": Family(
+        (_patchify(PATCHES), Insert("embeddings.distillation_token"), CLS, _grid(POSITIONS, 2)),
+        "DeiT",
+        "deit.",
+        defaults=SQUARE,
+    ),
+    "beit": _vit(
+        "beit.",
+        "Beit",
+        only_if={AddGrid: "use_absolute_position_embeddings"},
+    ),
+    "dinov2": _vit("dinov2.", "Bit", defaults=SQUARE | {"patch_size": 14}),
+    "dinov2_with_registers": Family(
+        (
+            _patchify(PATCHES),
+            CLS,
+            _grid(POSITIONS, 1, "bicubic_antialias"),
+            Insert("embeddings.register_tokens", 1),
+        ),
+        "Bit",
+        "dinov2_with_registers.",
+        defaults=SQUARE | {"num_register_tokens": 4},
+    ),
+    "dinov3_vit": Family(
+        (_patchify("embeddings.patch_embeddings"), Insert("embeddings.register_tokens"), CLS),
+        "DINOv3ViT",
+        defaults=SQUARE | {"hidden_size": 384, "num_register_tokens": 0, "num_attention_heads": 6, "rope_theta": 100.0},
+        axial="dinov3",
+    ),
+    "swin": Family(
+        (
+            _patchify(PATCHES, padded=True),
+            LayerNorm("embeddings.norm.weight", "embeddings.norm.bias", 1e-5),
+            _grid(POSITIONS, 0),
+        ),
+        "ViT",
+        "swin.",
+        defaults=SQUARE | {"patch_size": 4, "embed_dim": 96},
+        names={"hidden_size": "embed_dim"},
+        only_if={AddGrid: "use_absolute_embeddings"},
+    ),
+    "clip_vision_model": Family(
+        (
+            _patchify(_EMBEDDING, biased=False),
+            Insert("embeddings.class_embedding"),
+            _grid(_TABLE, 1),
+            LayerNorm("pre_layrnorm.weight", "pre_layrnorm.bias", EPS),
+        ),
+        "CLIP",
+        _TWO_SIDED,
+        defaults=SQUARE | {"patch_size": 32, "layer_norm_eps": 1e-5},
+    ),
+    "siglip_vision_model": Family((_patchify(_EMBEDDING), _grid(_TABLE, 0)), "Siglip", _TWO_SIDED, defaults=SQUARE),
+    "siglip2_vision_model": Family(
+        (Project(f"{_EMBEDDING}.weight", f"{_EMBEDDING}.bias"), _grid(_TABLE, 0, "bilinear_antialias")),
+        "Siglip2",
+        _TWO_SIDED,
+        "patches",
+        {"patch_size": 16, "num_channels": 3, "hidden_size": 768, "num_patches": 256},
+    ),
+    "blip_vision_model": Family(
+        (_patchify(_EMBEDDING), Insert("embeddings.class_embedding"), _grid("embeddings.position_embedding", 1)),
+        "Blip",
+        _TWO_SIDED,
+        defaults=SQUARE | {"image_size": 384},
+    ),
+    "pixtral": Family(
+        (_patchify("patch_conv", biased=False), RMSNorm("ln_pre.weight", 1e-5)),
+        "Pixtral",
+        "vision_tower.",
+        defaults=SQUARE | {"hidden_size": 1024, "image_size": 1024, "num_attention_heads": 16},
+        axial="pixtral",
+    ),
+    # rows in the image processor's order; Qwen2.5-VL's attention puts them in the order of its windows itself
+    "qwen2_vl": _qwen(False, (), names={"hidden_size": "embed_dim"}, defaults={"embed_dim": 1280}, axial="qwen2_vl"),
+    "qwen2_5_vl": _qwen(False, (), defaults={"hidden_size": 3584}, axial="qwen2_5_vl"),
+    "qwen3_vl": _qwen(
+        True,
+        (_grid("pos_embed.weight", 0, "bilinear_corners"),),
+        defaults={"patch_size": 16, "hidden_size": 1152, "num_position_embeddings": 2304},
+        names={"num_patches": "num_position_embeddings"},
+        axial="qwen3_vl",
+    ),
+    "whisper": Family(
+        (
+            Convolve("conv1.weight", "conv1.bias", 1),
+            Convolve("conv2.weight", "conv2.bias", 2),
+            AddRows("embed_positions.weight"),
+        ),
+        "",
+        "model.encoder.",
+        "features",
+        {"d_model": 384, "num_mel_bins": 80, "max_source_positions": 1500},
+        {"hidden_size": "d_model"},
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Tower:
+    """The half of a checkpoint that sees, where it holds another that reads.
+
+    inside   the key of config.json that holds its own config; None: config.json is its config too
+    family   its row, where its own config names none
+    side     what --side calls it
+    needed   without --side it is refused; False: without --side the other half is meant
+    """
+
+    inside: str | None
+    family: str
+    side: str = "vision"
+    needed: bool = False
+
+
+TOWERS: dict[str, Tower] = {
+    "clip": Tower("vision_config", "clip_vision_model", needed=True),
+    "siglip": Tower("vision_config", "siglip_vision_model", needed=True),
+    "siglip2": Tower("vision_config", "siglip2_vision_model", needed=True),
+    "blip": Tower("vision_config", "blip_vision_model", needed=True),
+    "llava": Tower("vision_config", "clip_vision_model"),
+    "mistral3": Tower("vision_config", "pixtral"),
+    "qwen2_vl": Tower("vision_config", "qwen2_vl"),
+    "qwen2_5_vl": Tower("vision_config", "qwen2_5_vl"),
+    "qwen3_vl": Tower("vision_config", "qwen3_vl"),
+    "whisper": Tower(None, "whisper", side="encoder"),
+}

@@ -1,0 +1,261 @@
+"""preprocessor_config.json through its processor's defaults: sizes, filter, crop, scale, mean, std. Opens no image.
+
+PROCESSORS holds what each class of transformers 5.23 does where the file says nothing.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from models.errors import BadCheckpoint
+
+Sizing = Literal["exact", "shortest", "between", "within", "pixels", "patches", "longest"]
+FILE_NAME = "preprocessor_config.json"
+FILTERS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}  # Pillow's codes
+LARGEST = 1 << 15  # a side
+HALVES, IMAGENET = ((0.5,) * 3, (0.5,) * 3), ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+OPENAI = ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
+
+
+@dataclass(frozen=True, slots=True)
+class Preprocessor:
+    """How a picture becomes pixels.
+
+    sizing     None: its size stays. exact: to (height, width). shortest: the shorter side to the first number.
+               between: the same, the longer side at most the second. within: inside (height, width), in proportion.
+               pixels: sides in multiples of `multiple`, pixels between the two numbers. patches: at most the first
+               number of patches. longest: no side above these, then up to multiples of `multiple`
+    sizes      the two numbers that sizing speaks of; the second 0 where it needs one
+    resample   the filter, a key of FILTERS
+    crop       height and width cut from the middle, black where the picture is smaller; None: none
+    scale      of the values, 1/255 usually; None: as they are
+    mean, std  of each channel, after scaling; None: not normalised
+    scale_first  scaled before it is resized, in floats (DINOv3), not after, in bytes
+    patch, frames, merge   flattened patches: their side, how often a still picture is repeated, their blocks
+    channels_last  a flattened patch holds its pixels one after the other (SigLIP 2), not its channels
+    """
+
+    sizing: Sizing | None
+    sizes: tuple[int, int]
+    resample: int
+    crop: tuple[int, int] | None
+    scale: float | None
+    mean: tuple[float, ...] | None
+    std: tuple[float, ...] | None
+    multiple: int = 1
+    scale_first: bool = False
+    patch: int = 1
+    frames: int = 1
+    merge: int = 1
+    channels_last: bool = False
+
+
+def from_json(data: Mapping[str, Any]) -> Preprocessor:
+    """The inverse of dataclasses.asdict; KeyError or TypeError where the data is none."""
+    lists = {name: data[name] and tuple(data[name]) for name in ("sizes", "crop", "mean", "std")}
+    return Preprocessor(**dict(data) | lists)
+
+
+@dataclass(frozen=True, slots=True)
+class Processor:
+    """What a class of transformers does where the file says nothing.
+
+    square   one number for a size means both sides; False: the shorter side
+    defaults by the keys of the file
+    """
+
+    size: Mapping[str, int]
+    colours: tuple[tuple[float, ...], tuple[float, ...]]
+    resample: int = 3
+    crop: int | None = None
+    square: bool = True
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+
+
+def _both(side: int) -> dict[str, int]:
+    return {"height": side, "width": side}
+
+
+PROCESSORS: dict[str, Processor] = {
+    "ViT": Processor(_both(224), HALVES, 2),
+    "DeiT": Processor(_both(256), HALVES, 3, 224),
+    "Beit": Processor(_both(224), HALVES, 3),
+    "CLIP": Processor({"shortest_edge": 224}, OPENAI, 3, 224, square=False),
+    "Bit": Processor({"shortest_edge": 224}, OPENAI, 3, 224, square=False),
+    "Siglip": Processor(_both(224), HALVES, 3, square=False),
+    "Siglip2": Processor({}, HALVES, 2, defaults={"patch_size": 16, "max_num_patches": 256}),
+    "Blip": Processor(_both(384), OPENAI, 3),
+    "DINOv3ViT": Processor(_both(224), IMAGENET, 2),
+    "Pixtral": Processor({"longest_edge": 1024}, OPENAI, 3, defaults={"patch_size": 16}),
+    "Qwen2VL": Processor(
+        {"shortest_edge": 56 * 56, "longest_edge": 28 * 28 * 1280},
+        OPENAI,
+        3,
+        defaults={"patch_size": 14, "temporal_patch_size": 2, "merge_size": 2},
+    ),
+}
+ENDINGS = ("ImageProcessorFast", "ImageProcessorPil", "ImageProcessor", "FeatureExtractor")
+
+
+def read(data: Mapping[str, Any], usual: str, channels: int = 3) -> Preprocessor:
+    """The values of a preprocessor_config.json.
+
+    usual     the row of PROCESSORS where the file names no class
+    raises    BadCheckpoint for an unknown class, and for a value that is none of the allowed
+    """
+    name = _named(data, usual)
+    row = PROCESSORS[name]
+    sizing, sizes = _sizing(name, row, data) if _flag(data, "do_resize", True) else (None, (0, 0))
+    crop = _pair(data, "crop_size", row.crop or 224) if _flag(data, "do_center_crop", row.crop is not None) else None
+    scale = _number(data, "rescale_factor", 1 / 255) if _flag(data, "do_rescale", True) else None
+    mean, std = _colours(data, row, channels) if _flag(data, "do_normalize", True) else (None, None)
+    found = Preprocessor(sizing, sizes, _filter(data, row), crop, scale, mean, std, scale_first=name == "DINOv3ViT")
+    return _patched(found, name, row, data)
+
+
+def _named(data: Mapping[str, Any], usual: str) -> str:
+    given = data.get("image_processor_type") or data.get("feature_extractor_type")
+    if given is None:
+        return usual
+    name = str(given)
+    for ending in ENDINGS:
+        name = name.removesuffix(ending)
+    if name not in PROCESSORS:
+        known = ", ".join(f"{each}ImageProcessor" for each in PROCESSORS)
+        raise BadCheckpoint(f"{FILE_NAME} says image_processor_type {str(given)[:60]!r}; known: {known}")
+    return name
+
+
+def _patched(found: Preprocessor, name: str, row: Processor, data: Mapping[str, Any]) -> Preprocessor:
+    """With what flattened patches need."""
+    if not row.defaults:
+        return found
+    sizes = {key: _count(data, key, usual) for key, usual in row.defaults.items()}
+    own = {
+        "patch": sizes["patch_size"],
+        "frames": sizes.get("temporal_patch_size", 1),
+        "merge": sizes.get("merge_size", 1),
+    }
+    multiple = own["patch"] * own["merge"]
+    if name == "Pixtral":
+        own = {}
+    changed = asdict(found) | own | {"multiple": multiple, "channels_last": name == "Siglip2"}
+    return Preprocessor(**changed)
+
+
+def _sizing(name: str, row: Processor, data: Mapping[str, Any]) -> tuple[Sizing, tuple[int, int]]:
+    if name == "Siglip2":
+        return "patches", (_count(data, "max_num_patches", row.defaults["max_num_patches"]), 0)
+    given = data.get("size")
+    size = dict(row.size) if given is None else _size(given, row)
+    if name == "Qwen2VL":
+        return "pixels", _pixels(size, data)
+    keys = {key for key, value in size.items() if value is not None}
+    if name == "Pixtral" and keys == {"longest_edge"}:
+        return "longest", (_whole("size.longest_edge", size["longest_edge"]),) * 2
+    kinds: dict[frozenset[str], tuple[Sizing, tuple[str, ...]]] = {
+        frozenset({"height", "width"}): ("longest" if name == "Pixtral" else "exact", ("height", "width")),
+        frozenset({"shortest_edge"}): ("shortest", ("shortest_edge",)),
+        frozenset({"shortest_edge", "longest_edge"}): ("between", ("shortest_edge", "longest_edge")),
+        frozenset({"max_height", "max_width"}): ("within", ("max_height", "max_width")),
+    }
+    if frozenset(keys) not in kinds:
+        raise _refusal(
+            "size", given, "a whole number or an object of " + " or ".join("+".join(sorted(k)) for k in kinds)
+        )
+    sizing, names = kinds[frozenset(keys)]
+    numbers = [_whole(f"size.{key}", size[key]) for key in names]
+    return sizing, (numbers[0], numbers[-1] if len(numbers) > 1 else 0)
+
+
+def _size(given: Any, row: Processor) -> dict[str, Any]:
+    """Older files give one number, or [height, width]."""
+    if isinstance(given, Mapping):
+        return dict(given)
+    if isinstance(given, list) and len(given) == 2:
+        return {"height": given[0], "width": given[1]}
+    if type(given) is int:
+        return _both(given) if row.square else {"shortest_edge": given}
+    raise _refusal("size", given, "a whole number, [height, width] or an object")
+
+
+def _pixels(size: Mapping[str, Any], data: Mapping[str, Any]) -> tuple[int, int]:
+    """Qwen's least and most pixels, under their old names or as edges."""
+    named = (("min_pixels", "shortest_edge"), ("max_pixels", "longest_edge"))
+    values = [data.get(old) if data.get(old) is not None else size.get(old, size.get(new)) for old, new in named]
+    least, most = (_whole(old, value, 1 << 40) for (old, _), value in zip(named, values, strict=True))
+    if least > most:
+        raise _refusal("min_pixels", least, f"at most max_pixels, {most}")
+    return least, most
+
+
+def _filter(data: Mapping[str, Any], row: Processor) -> int:
+    value = row.resample if data.get("resample") is None else data["resample"]
+    if type(value) is not int or value not in FILTERS:
+        raise _refusal("resample", value, ", ".join(f"{code} ({name})" for code, name in FILTERS.items()))
+    return value
+
+
+def _colours(data: Mapping[str, Any], row: Processor, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    mean, std = (
+        _list(data, key, usual, channels) for key, usual in zip(("image_mean", "image_std"), row.colours, strict=True)
+    )
+    if not all(std):
+        raise _refusal("image_std", list(std), "numbers other than 0")
+    return mean, std
+
+
+def _list(data: Mapping[str, Any], key: str, usual: tuple[float, ...], channels: int) -> tuple[float, ...]:
+    value = usual if data.get(key) is None else data[key]
+    listed = value if isinstance(value, list | tuple) else [value] * channels
+    if len(listed) != channels or not all(_finite(each) for each in listed):
+        raise _refusal(key, value, f"a number or {channels} of them")
+    return tuple(float(each) for each in listed)
+
+
+def _pair(data: Mapping[str, Any], key: str, usual: int) -> tuple[int, int]:
+    value = usual if data.get(key) is None else data[key]
+    sides = (
+        [value.get("height"), value.get("width")]
+        if isinstance(value, Mapping)
+        else value
+        if isinstance(value, list) and len(value) == 2
+        else [value, value]
+    )
+    return _whole(key, sides[0]), _whole(key, sides[1])
+
+
+def _flag(data: Mapping[str, Any], key: str, usual: bool) -> bool:
+    value = usual if data.get(key) is None else data[key]
+    if type(value) is not bool:
+        raise _refusal(key, value, "true or false")
+    return value
+
+
+def _number(data: Mapping[str, Any], key: str, usual: float) -> float:
+    value = usual if data.get(key) is None else data[key]
+    if not _finite(value):
+        raise _refusal(key, value, "a number")
+    return float(value)
+
+
+def _count(data: Mapping[str, Any], key: str, usual: int) -> int:
+    value = usual if data.get(key) is None else data[key]
+    if isinstance(value, Mapping) and set(value) == {"height", "width"} and value["height"] == value["width"]:
+        value = value["height"]
+    return _whole(key, value)
+
+
+def _whole(key: str, value: Any, most: int = LARGEST) -> int:
+    if type(value) is not int or not 1 <= value <= most:
+        raise _refusal(key, value, f"a whole number from 1 to {most}")
+    return value
+
+
+def _finite(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _refusal(key: str, value: Any, allowed: str) -> BadCheckpoint:
+    return BadCheckpoint(f"{FILE_NAME} says {key} {str(value)[:80]}; it must be {allowed}")

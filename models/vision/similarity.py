@@ -1,0 +1,74 @@
+"""How alike texts and images are, as a dual encoder says it: scaled products of unit vectors. Makes no vectors."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.checkpoint import Checkpoint, read_tensors
+from models.errors import BadCheckpoint
+
+KINDS = {"clip": "softmax", "siglip": "sigmoid", "siglip2": "sigmoid"}
+Matrix = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Similarity:
+    """The last step of a dual encoder.
+
+    kind   softmax: an image's probabilities over the texts sum to 1 (CLIP); sigmoid: each pair has its own (SigLIP)
+    scale  exp of the checkpoint's logit_scale
+    bias   its logit_bias; 0 where it has none
+    """
+
+    kind: str
+    scale: float
+    bias: float
+
+
+def of(checkpoint: Checkpoint) -> Similarity | None:
+    """What a checkpoint of both sides holds; None: it holds one side.
+
+    raises   BadCheckpoint for a scale or bias that is no finite number
+    """
+    kind = KINDS.get(checkpoint.model_type)
+    names = [name for name in ("logit_scale", "logit_bias") if name in checkpoint.tensors]
+    if kind is None or "logit_scale" not in names:
+        return None
+    numbers = {name: _number(name, array) for name, array in read_tensors(checkpoint, names).items()}
+    if not -40 < numbers["logit_scale"] < 40:
+        raise BadCheckpoint(f"logit_scale is {numbers['logit_scale']:g}; its exponential must be a usable factor")
+    return Similarity(kind, math.exp(numbers["logit_scale"]), numbers.get("logit_bias", 0.0))
+
+
+def _number(name: str, array: NDArray[Any]) -> float:
+    value = float(array.reshape(-1)[0]) if array.size == 1 else math.nan
+    if not math.isfinite(value):
+        raise BadCheckpoint(f"{name!r} is no finite number; the checkpoint is damaged")
+    return value
+
+
+def compared(how: Similarity, texts: NDArray[Any], images: NDArray[Any]) -> dict[str, Matrix]:
+    """Logits and probabilities of every pair.
+
+    texts, images   [texts, d] and [images, d], scaled to unit length here; a zero vector stays zero
+    returns  float64 logits_per_text [texts, images], logits_per_image [images, texts] and probabilities [images, texts]
+    source   transformers 5.23: CLIPModel, SiglipModel
+    """
+    logits = how.scale * (_unit(texts) @ _unit(images).T) + how.bias
+    per_image = logits.T
+    if how.kind == "softmax":
+        raised = np.exp(per_image - per_image.max(axis=1, keepdims=True))
+        probabilities = raised / raised.sum(axis=1, keepdims=True)
+    else:
+        probabilities = np.exp(-np.logaddexp(0.0, -per_image))
+    return {"logits_per_text": logits, "logits_per_image": per_image, "probabilities": probabilities}
+
+
+def _unit(vectors: NDArray[Any]) -> Matrix:
+    wide = vectors.astype(np.float64)
+    length = np.sqrt((wide**2).sum(axis=1, keepdims=True))
+    unit: Matrix = wide / np.where(length == 0.0, 1.0, length)
+    return unit
