@@ -130,6 +130,8 @@ def _fitted(model_type: str, family: Family, config: Config, checkpoint: Checkpo
     extras = _extras(family, config, recipe)
     words = next((step.table for step in recipe if isinstance(step, Embed)), None)
     head, headless = head_of(checkpoint, model_type, words, assumed=bool(assumed))
+    if assumed and head:
+        assumed += (f"logits are hidden states times {head.matrix!r}, with nothing before or behind it",)
     return Plan(
         model_type,
         family,
