@@ -80,7 +80,7 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument(
         "--side",
         choices=("text", "vision", "encoder", "decoder"),
-        help="which half of a checkpoint that holds two input layers (CLIP: text or vision; Whisper: encoder or decoder)",
+        help="which half of a checkpoint that holds two input layers (CLIP: text, vision; Whisper: encoder, decoder)",
     )
     command.add_argument(
         "--assume",

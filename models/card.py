@@ -91,7 +91,7 @@ class Card:
     linked              files of the checkpoint that are served in place, by name here; None: none
     static              of a static embedding model: its table and rules; None: a transformer
     image               of a model that reads images or spectrograms: its steps and what may go in; None: it reads text
-    similarity          of one side of a dual encoder: how its vectors are compared with the other's; None: no such model
+    similarity          of one side of a dual encoder: how its vectors are compared with the other's; None: it is none
     extras              what graphs read of each token besides id, position and segment
     mask_from           where a caller sends no mask: sent, all tokens count; pad_count, as many as are no pad (XLM)
     per_layer           steps to the embeddings each layer has of its own (Gemma 3n); empty: it has none

@@ -8,7 +8,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from models import VERSION, compare, cost, graphs, head_compare, head_graph, sentence_transformers, static_export, tokenizer, weights
+from models import (
+    VERSION,
+    compare,
+    cost,
+    graphs,
+    head_compare,
+    head_graph,
+    sentence_transformers,
+    static_export,
+    tokenizer,
+    weights,
+)
 from models.card import HEAD, Card, Graph
 from models.checkpoint import Checkpoint, read_tensors
 from models.encoder_graph import encoder
@@ -96,9 +107,7 @@ def write_weights(
     if planned.head and planned.head.matrix not in found:
         found = (*found, planned.head.matrix)
     if link and source.fetch:
-        raise BadCheckpoint(
-            f"{source.name} was fetched in parts: there is no file to serve it from, leave out --link"
-        )
+        raise BadCheckpoint(f"{source.name} was fetched in parts: there is no file to serve it from, leave out --link")
     originals = {name: source.tensors[name] for name in found} if link else None
     arrays = read_tensors(source, planned.tensors)
     return weights.write(folder, arrays, found, dtype=dtype, originals=originals, progress=progress)

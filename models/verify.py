@@ -17,5 +17,5 @@ def verify(folder: Path, progress: Progress = no_progress) -> dict[str, float]:
     card = cards.read(folder)
     check_hashes(folder, card, progress)
     progress("comparing with the reference", 0, 0)
-    found = vision_compare if card.image else compare
-    return found.largest_differences(folder, card) | head_compare.largest_differences(folder, card)
+    found: dict[str, float] = (vision_compare if card.image else compare).largest_differences(folder, card)
+    return found | head_compare.largest_differences(folder, card)

@@ -48,7 +48,8 @@ def load(folder: Path, card: Card, device: str, threads: int) -> OnnxEngine:
     """
     ort.set_default_logger_severity(SILENT)  # what matters is raised, and told in one line
     providers = _providers(device)
-    sessions = {name: _session(folder / graph.file, graph, providers, threads) for name, graph in card.every_graph.items()}
+    graphs = card.every_graph.items()
+    sessions = {name: _session(folder / graph.file, graph, providers, threads) for name, graph in graphs}
     got = {_device_of(session) for session in sessions.values()}
     if device == "cuda" and got != {"cuda"}:
         raise StartError(

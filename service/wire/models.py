@@ -103,7 +103,7 @@ class ImageSummary(BaseModel):
     """What `POST /models/{name}/images` takes."""
 
     model_config = MODEL
-    feed: Annotated[str, Field(description="pixels [width, rows, columns], patches [rows, width] or features [width, frames]")]
+    feed: Annotated[str, Field(description="pixels [width, y, x], patches [rows, width] or features [width, frames]")]
     width: Annotated[int, Field(description="channels of a pixel, values of a flattened patch, bins of a frame")]
     patch: Annotated[int, Field(description="side of a patch, in pixels")]
     frames: Annotated[int | None, Field(description="of a spectrogram; null: it reads none")]

@@ -53,5 +53,6 @@ def table(largest: dict[tuple[str, str], float]) -> str:
     """The differences as Markdown, with the libraries they were measured against."""
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("torch", "transformers", "numpy"))
     rows = [f"| {family} | {what} | {difference:.1e} |" for (family, what), difference in sorted(largest.items())]
-    head = ["# Largest differences from the libraries", "", f"By `make parity ARGS=--save-table=tests/parity/results.md`, {versions}.", ""]
+    command = "make parity ARGS=--save-table=tests/parity/results.md"
+    head = ["# Largest differences from the libraries", "", f"By `{command}`, {versions}.", ""]
     return "\n".join([*head, "| family | what | largest |", "|---|---|--:|", *rows, ""])
