@@ -13,7 +13,6 @@ from typing import Any
 
 from models import compare, sentence_transformers, tokenizer
 from models.card import Card, Graph
-from models.checkpoint import read_config
 from models.compare import Session
 from models.config import Config
 from models.encodings import Encodings
@@ -24,6 +23,7 @@ from models.folder import Progress, check_target, finish, folder_in_place, no_pr
 from models.plan import position_rule
 from models.positions.learned import PositionRule
 from models.sentence_transformers import SentenceFiles
+from models.sources.checkpoint import read_config
 
 FILE = "model.onnx"
 PLACES = ("onnx/model.onnx", "model.onnx")

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any
 
-from models.checkpoint import Checkpoint
 from models.errors import BadCheckpoint, BadEncoding, UnknownFamily
 from models.families import FAMILIES, Family
 from models.positions.rope import config as rope_config
 from models.recipe import Embed, tensors
+from models.sources.checkpoint import Checkpoint
 
 
 def assumed_row(

@@ -5,16 +5,18 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from models import encodings, head_plan, links, quantise
+from models import encodings
 from models.encodings import Encodings
 from models.errors import BadCard
 from models.extras import Extra
-from models.head_plan import Head
-from models.links import Linked
+from models.head import plan as head_plan
+from models.head.plan import Head
 from models.positions.learned import PositionRule
-from models.quantise import Stored
 from models.recipe import Recipe, from_json, to_json
-from models.static import StaticTable
+from models.static.table import StaticTable
+from models.storage import links, quantise
+from models.storage.links import Linked
+from models.storage.quantise import Stored
 from models.vision import image as images
 from models.vision import steps as image_steps
 from models.vision.image import Image

@@ -11,14 +11,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models import reference, static
+from models import reference
 from models.card import Card, Graph
 from models.errors import BadCard, NotFaithful
 from models.extras import Extra, filled
 from models.positions.learned import positions
 from models.positions.rope.angles import cos_sin
 from models.positions.rope.frequencies import frequencies
-from models.weights import tensors as weights_of
+from models.static import table as static
+from models.storage.weights import tensors as weights_of
 
 TOLERANCE = {"input": 1e-5, "encoder": 1e-4}
 _LENGTHS = (1, 2, 17, 5, 33)

@@ -13,17 +13,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models import safetensors
 from models.attention import encodings
 from models.errors import ModelError
 from models.families import Family, config_of, family_of
 from models.folder import Progress, folder_in_place, no_progress
-from models.padding import padding_rows
 from models.plan import encoding_shapes, expected_shapes, input_layer, position_rule
 from models.positions.rope.conventions import CONVENTIONS
 from models.recipe import LayerNorm, Recipe, RMSNorm
-from models.safetensors import CHUNK_BYTES, DTYPES, Source
 from models.shapes import per_layer_shapes
+from models.sources import safetensors
+from models.sources.safetensors import CHUNK_BYTES, DTYPES, Source
+from models.tables.padding import padding_rows
 
 _ELEMENTS = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 _HEAD_DIMS = (128, 64, 32, 16, 8, 4, 2)

@@ -5,14 +5,14 @@ from pathlib import Path
 
 from models import card as cards
 from models.card import Card
-from models.checkpoint import Checkpoint
 from models.encodings import EVERY_LAYER, Encodings
 from models.errors import BadCard, ModelError
 from models.families import FAMILIES, Family, family_of
 from models.plan import plan
 from models.recipe import Recipe, Step, tensors
-from models.sources import is_elsewhere, located
-from models.static_checkpoint import open_static, place_of
+from models.sources.checkpoint import Checkpoint
+from models.sources.door import is_elsewhere, located
+from models.static.checkpoint import open_static, place_of
 from models.vision import describe as vision
 from models.vision.families import FAMILIES as VISION
 from models.vision.plan import tower

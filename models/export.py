@@ -8,36 +8,29 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from models import (
-    VERSION,
-    compare,
-    cost,
-    graphs,
-    head_compare,
-    head_graph,
-    sentence_transformers,
-    static_export,
-    tokenizer,
-    weights,
-)
+from models import VERSION, compare, cost, graphs, sentence_transformers, tokenizer
 from models.card import HEAD, Card, Graph
-from models.checkpoint import Checkpoint, read_tensors
 from models.encoder_graph import encoder
 from models.errors import BadCheckpoint, ModelError
 from models.folder import Progress, check_target, finish, folder_in_place, no_progress
+from models.head import compare as head_compare
+from models.head import graph as head_graph
 from models.onnx_graph import GraphBuilder, save
 from models.plan import Plan, plan
 from models.position_graphs.rope import rope
 from models.positions.rope.frequencies import frequencies
 from models.recipe import Recipe, tables
-from models.safetensors import Tensor
 from models.sentence_transformers import SentenceFiles
-from models.sources import located
-from models.static_checkpoint import open_static, place_of
+from models.sources.checkpoint import Checkpoint, read_tensors
+from models.sources.door import located
+from models.sources.safetensors import Tensor
+from models.static import export as static_export
+from models.static.checkpoint import open_static, place_of
+from models.storage import weights
+from models.storage.weights import Written
 from models.vision import export as vision_export
 from models.vision import similarity
 from models.vision.plan import tower
-from models.weights import Written
 
 TOKENIZER = "tokenizer.json"
 

@@ -11,9 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from models import card as cards
-from models import links
 from models.card import Card, File
 from models.errors import BadCard, ModelError
+from models.storage import links
 
 Progress = Callable[[str, int, int], None]
 

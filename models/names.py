@@ -2,11 +2,11 @@
 
 from collections.abc import Callable
 
-from models.checkpoint import Checkpoint
 from models.config import Config
 from models.errors import BadCheckpoint
 from models.families import Family
 from models.recipe import tensors
+from models.sources.checkpoint import Checkpoint
 
 Naming = Callable[[str], str]  # a name of the base class -> that of the file
 

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models import quantise
-from models.links import is_link
-from models.safetensors import Tensor
+from models.sources.safetensors import Tensor
+from models.storage import quantise
+from models.storage.links import is_link
 
 OPSET = 21  # the newest whose Cos, Sin and Gather kernels ONNX Runtime also has on CUDA
 OPSET_RMS_NORM = 23

@@ -9,13 +9,12 @@ import numpy as np
 
 from models.assumed import assumed_row
 from models.attention import encodings
-from models.checkpoint import Checkpoint
 from models.config import Config
 from models.encodings import Encodings
 from models.errors import BadCheckpoint
 from models.extras import ATTENDED, MASKED, Extra
 from models.families import ACTIVATIONS, FAMILIES, Family, Key, Types, sided, text_tower
-from models.head_plan import Head, head_of
+from models.head.plan import Head, head_of
 from models.names import Naming, find_prefix, on_disk
 from models.positions.learned import PositionRule
 from models.recipe import (
@@ -38,6 +37,7 @@ from models.recipe import (
     tensors,
 )
 from models.shapes import encoding_shapes, expected_shapes, per_layer_shapes
+from models.sources.checkpoint import Checkpoint
 
 __all__ = ["Plan", "encoding_shapes", "expected_shapes", "fill", "input_layer", "plan", "position_rule", "renamed"]
 

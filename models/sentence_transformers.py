@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from models.card import Pooling
-from models.checkpoint import read_json, read_object
 from models.errors import BadCheckpoint
+from models.sources.checkpoint import read_json, read_object
 
 MODES = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
 _SWITCHES = {  # how files before version 5 name the modes

@@ -15,11 +15,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models import VERSION, safetensors
+from models import VERSION
 from models.errors import BadEncoding
 from models.folder import Progress, no_progress
 from models.positions.table import BLOCK_VALUES, DTYPES, Output, Table, rounded
-from models.safetensors import Source
+from models.sources import safetensors
+from models.sources.safetensors import Source
 
 _JSON_VALUES = 1 << 22
 

@@ -3,8 +3,8 @@
 import json
 from pathlib import Path
 
-from models.checkpoint import read_object
 from models.errors import BadCheckpoint
+from models.sources.checkpoint import read_object
 
 FILE_NAME = "tokenizer.json"
 

@@ -3,8 +3,9 @@
 from pathlib import Path
 
 from models import card as cards
-from models import compare, head_compare
+from models import compare
 from models.folder import Progress, check_hashes, no_progress
+from models.head import compare as head_compare
 from models.vision import compare as vision_compare
 
 

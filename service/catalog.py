@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 from numpy.typing import NDArray
 
 from models import card as cards
-from models import weights
 from models.card import Card, Graph
+from models.storage import weights
 from service import cores, images
 from service.batcher import Batcher
 from service.engines import Engine

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.cross_entropy import IGNORED, OutputSide, Reduction, Rule, output_side
 from models.errors import BadQuestion
-from models.gradient import Packed, SparseRows, backward
-from models.padding import padding_rows
 from models.positions.table import Output, Table
 from models.recipe import AddPosition, AddType
-from models.row_blocks import Check
+from models.tables.cross_entropy import IGNORED, OutputSide, Reduction, Rule, output_side
+from models.tables.gradient import Packed, SparseRows, backward
+from models.tables.padding import padding_rows
+from models.tables.row_blocks import Check
 from service import sequences
 from service.catalog import Model
 from service.errors import BadRequest

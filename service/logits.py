@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.card import HEAD
-from models.head_plan import Head
+from models.head.plan import Head
 from models.positions.table import Arithmetic, Output, Table
-from models.row_blocks import Check, go_on
+from models.tables.row_blocks import Check, go_on
 from service.catalog import Model
 from service.errors import BadRequest, NotFound
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from models.row_blocks import Check
+from models.tables.row_blocks import Check
 from service.errors import Overloaded
 
 Result = TypeVar("Result")

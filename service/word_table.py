@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.quantise import Rows
 from models.recipe import Embed
+from models.storage.quantise import Rows
 from service.catalog import Model
 from service.errors import BadRequest, NotFound
 from service.tokens import Tokenizer

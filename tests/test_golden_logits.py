@@ -9,9 +9,10 @@ import pytest
 from numpy.typing import NDArray
 
 from models import card as cards
-from models import head_reference, weights
 from models.compare import Session
 from models.export import export
+from models.head import reference as head_reference
+from models.storage import weights
 from tests.golden_cases import Case, cases, write_checkpoint
 from tests.served import Served, serving
 

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from models.analysis import RowFacts, Spectrum
 from models.figures import canvas
 from models.figures.canvas import Format
 from models.figures.picture import Axis, Curve, LinePanel, Mark, Picture
+from models.tables.analysis import RowFacts, Spectrum
 
 HEIGHT = 640
 

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models import safetensors
 from models.card import Card
 from models.compare import TOLERANCE, Session, difference_of
 from models.errors import NotFaithful
+from models.sources import safetensors
 from models.vision import reference
 from models.vision.image import Image
 from models.vision.steps import AddGrid

@@ -3,8 +3,8 @@
 from dataclasses import asdict
 from typing import Any
 
-from models.checkpoint import Checkpoint
 from models.config import Config
+from models.sources.checkpoint import Checkpoint
 from models.vision.families import FAMILIES, TOWERS
 from models.vision.image import Image
 from models.vision.plan import plan

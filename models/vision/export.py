@@ -9,9 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from models import weights
 from models.card import Card, Graph
-from models.checkpoint import Checkpoint, read_object, read_tensors
 from models.compare import TOLERANCE
 from models.config import Config
 from models.encodings import Encodings
@@ -19,7 +17,9 @@ from models.errors import BadCheckpoint
 from models.folder import Progress, finish, folder_in_place, no_progress
 from models.onnx_graph import GraphBuilder, save
 from models.positions.learned import PositionRule
-from models.safetensors import Tensor
+from models.sources.checkpoint import Checkpoint, read_object, read_tensors
+from models.sources.safetensors import Tensor
+from models.storage import weights
 from models.vision import graph, preprocessor, similarity
 from models.vision.compare import largest_differences
 from models.vision.image import Image

@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from models.checkpoint import Checkpoint
 from models.config import Config
 from models.errors import BadCheckpoint
 from models.positions.rope.axial import AXIAL
 from models.recipe import LayerNorm, RMSNorm
+from models.sources.checkpoint import Checkpoint
 from models.vision.families import EPS, FAMILIES, TOWERS, Family
 from models.vision.image import AxialRope
 from models.vision.steps import AddGrid, AddRows, Convolve, Insert, Patchify, Project, Step, Steps, tensors

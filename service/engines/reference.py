@@ -7,10 +7,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models import graphs, head_reference, reference, static, weights
+from models import graphs, reference
 from models.card import HEAD, Card
+from models.head import reference as head_reference
 from models.positions.rope.angles import cos_sin
 from models.positions.rope.frequencies import Rope, frequencies
+from models.static import table as static
+from models.storage import weights
 from models.vision import reference as vision
 from service.errors import StartError
 

@@ -16,12 +16,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from models import analysis
-from models.analysis import RowFacts, Spectrum
 from models.figures.canvas import Format
 from models.figures.tables import draw_table
-from models.head_plan import Head
-from models.row_blocks import Check
+from models.head.plan import Head
+from models.tables import analysis
+from models.tables.analysis import RowFacts, Spectrum
+from models.tables.row_blocks import Check
 from service.catalog import Model
 from service.turns import Turns
 from service.wire.formats import JSON

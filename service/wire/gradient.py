@@ -17,8 +17,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from models.cross_entropy import IGNORED
 from models.extras import SENT
+from models.tables.cross_entropy import IGNORED
 from service import sequences
 from service.errors import BadRequest
 from service.gradients import ROWS, Asked, Layer, Loss, gradients

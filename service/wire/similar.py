@@ -15,8 +15,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from models.errors import BadQuestion
-from models.row_blocks import Check, floats
-from models.similar import MEASURES, Vector, combined, nearest, row_norms
+from models.tables.row_blocks import Check, floats
+from models.tables.similar import MEASURES, Vector, combined, nearest, row_norms
 from service.errors import BadRequest
 from service.turns import Turns
 from service.wire.formats import JSON

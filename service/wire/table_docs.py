@@ -4,7 +4,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from models.similar import MEASURES
+from models.tables.similar import MEASURES
 from service.wire import analysis, gradient, similar
 from service.wire.formats import JSON, NPY, OCTETS, SAFETENSORS
 from service.wire.positions.pictures import MEDIA_TYPES

@@ -9,8 +9,6 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from models import analysis, row_blocks
-from models.analysis import components, effective_rank, row_facts, spectrum
 from models.card import read
 from models.create import INITS, create
 from models.errors import ModelError
@@ -18,7 +16,9 @@ from models.export import export
 from models.figures.picture import LinePanel
 from models.figures.tables import draw_table, picture
 from models.recipe import AddPosition, Embed, LayerNorm
-from models.safetensors import tensors_of
+from models.sources.safetensors import tensors_of
+from models.tables import analysis, row_blocks
+from models.tables.analysis import components, effective_rank, row_facts, spectrum
 from tests.golden_cases import write_tiny_bert
 
 DTYPES = (np.float32, np.float16, ml_dtypes.bfloat16)

@@ -10,11 +10,11 @@ import pytest
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
-from models.checkpoint import open_checkpoint, read_tensors
 from models.errors import BadCheckpoint, ModelError, UnknownFamily
 from models.export import export
 from models.plan import plan
 from models.recipe import tensors
+from models.sources.checkpoint import open_checkpoint, read_tensors
 from tests.golden_cases import case, tiny_bert, tiny_config, write_checkpoint, write_folder, write_json
 
 Weights = dict[str, NDArray[Any]]

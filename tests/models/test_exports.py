@@ -303,7 +303,7 @@ def test_weights_are_mapped_by_the_graphs_not_held_in_them(checkpoint: Path, tmp
 
 
 def test_large_tensors_begin_on_a_cache_line(checkpoint: Path, tmp_path: Path) -> None:
-    from models.safetensors import read_header
+    from models.sources.safetensors import read_header
 
     export(checkpoint, tmp_path / "out")
     tensors = read_header(tmp_path / "out/weights.safetensors").values()

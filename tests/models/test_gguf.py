@@ -14,13 +14,14 @@ import pytest
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from models import gguf_blocks, gguf_config, safetensors, sources
-from models.checkpoint import read_tensors
 from models.errors import BadCheckpoint
 from models.export import export
 from models.families import FAMILIES
-from models.gguf import read_gguf
-from models.gguf_config import ARCHITECTURES
+from models.sources import door as sources
+from models.sources import gguf_blocks, gguf_config, safetensors
+from models.sources.checkpoint import read_tensors
+from models.sources.gguf import read_gguf
+from models.sources.gguf_config import ARCHITECTURES
 from tests.gguf_files import HALVES, random_blocks, write_gguf
 from tests.golden_cases import Case, case, tiny_bert, write_tokenizer
 from tests.minilm_golden import checkpoint
@@ -319,7 +320,7 @@ def test_gemma3_has_a_table_for_each_kind_of_layer(tmp_path: Path) -> None:
 
 
 def test_every_share_of_a_head_is_rotated_to_the_channel() -> None:
-    from models.gguf_rope import _share
+    from models.sources.gguf_rope import _share
 
     assert all(int(head * _share(part, head)) == part for head in range(2, 257) for part in range(2, head + 1))
 

@@ -6,12 +6,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from models import cross_entropy, reference
-from models.cross_entropy import IGNORED, Rule, output_side
+from models import reference
 from models.errors import BadQuestion
 from models.extras import ATTENDED, MASKED
-from models.gradient import Packed, added, backward
-from models.padding import padding_rows
 from models.positions.learned import PositionRule
 from models.recipe import (
     AddIndexed,
@@ -29,6 +26,10 @@ from models.recipe import (
     Scale,
     TokenDropout,
 )
+from models.tables import cross_entropy
+from models.tables.cross_entropy import IGNORED, Rule, output_side
+from models.tables.gradient import Packed, added, backward
+from models.tables.padding import padding_rows
 from tests.golden_cases import case
 
 Arrays = dict[str, NDArray[Any]]

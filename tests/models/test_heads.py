@@ -9,16 +9,17 @@ import pytest
 from numpy.typing import NDArray
 
 from models import card as cards
-from models import head_reference, weights
-from models.checkpoint import open_checkpoint
 from models.compare import Session
 from models.errors import BadCheckpoint
 from models.export import export
 from models.families import FAMILIES
-from models.head_plan import Head, Transform, from_json, head_of
-from models.heads import HEADS
+from models.head import reference as head_reference
+from models.head.plan import Head, Transform, from_json, head_of
+from models.head.rows import HEADS
 from models.recipe import LayerNorm, Linear
-from models.safetensors import read_header
+from models.sources.checkpoint import open_checkpoint
+from models.sources.safetensors import read_header
+from models.storage import weights
 from tests.golden_cases import case, write_folder
 
 Tensors = dict[str, NDArray[Any]]

@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
-from models import sources
-from models.checkpoint import read_tensors
 from models.errors import BadCheckpoint, ModelError
 from models.export import export
-from models.gguf import read_gguf
+from models.sources import door as sources
+from models.sources.checkpoint import read_tensors
+from models.sources.gguf import read_gguf
 from tests.gguf_files import ARRAY, STRING, UINT32, entry, info, random_blocks, raw, text, write_gguf
 from tests.golden_cases import case, write_checkpoint, write_json
 

@@ -16,9 +16,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from models import safetensors, sources
-from models.checkpoint import read_tensors
 from models.errors import BadCheckpoint
+from models.sources import door as sources
+from models.sources import safetensors
+from models.sources.checkpoint import read_tensors
 from tests.golden_cases import case, tiny_bert, tiny_config, write_checkpoint, write_json, write_tiny_bert
 from tests.hub_server import COMMIT, Hub, serving
 

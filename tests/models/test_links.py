@@ -12,14 +12,14 @@ import pytest
 from numpy.typing import NDArray
 
 from models import card as cards
-from models import links, weights
 from models.card import Card
-from models.checkpoint import open_checkpoint
 from models.describe import describe
 from models.errors import BadCard, BadCheckpoint, ModelError
 from models.export import export, write_weights
 from models.plan import plan
-from models.safetensors import DTYPES, Tensor
+from models.sources.checkpoint import open_checkpoint
+from models.sources.safetensors import DTYPES, Tensor
+from models.storage import links, weights
 from models.verify import verify
 from tests.golden_cases import case, tiny_bert, tiny_config, write_checkpoint, write_folder
 from tests.served import serving

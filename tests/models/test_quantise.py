@@ -17,15 +17,15 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
 from models import card as cards
-from models import quantise, weights
 from models.__main__ import main
 from models.describe import describe
 from models.errors import BadCheckpoint, ModelError
 from models.export import export
 from models.folder import Progress
 from models.onnx_graph import GraphBuilder, save
-from models.quantise import Kind
-from models.safetensors import CHUNK_BYTES
+from models.sources.safetensors import CHUNK_BYTES
+from models.storage import quantise, weights
+from models.storage.quantise import Kind
 from models.verify import verify
 from tests.golden_cases import Case, case, cases, tiny_bert, tiny_config, write_checkpoint, write_folder
 from tests.served import serving

@@ -8,7 +8,7 @@ import onnxruntime
 import pytest
 from numpy.typing import NDArray
 
-from models import reference, safetensors
+from models import reference
 from models.card import Card
 from models.config import Config
 from models.errors import NotFaithful
@@ -21,6 +21,7 @@ from models.positions.rope.angles import cos_sin
 from models.positions.rope.frequencies import frequencies
 from models.recipe import LayerNorm, Recipe, RMSNorm, Scale, from_json, to_json
 from models.shapes import expected_shapes, per_layer_shapes
+from models.sources import safetensors
 from tests.golden_cases import Case, cases, write_checkpoint, write_folder, write_tiny_bert
 
 Arrays = dict[str, NDArray[Any]]

@@ -11,9 +11,9 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
-from models import safetensors
 from models.errors import BadCheckpoint
-from models.safetensors import Source
+from models.sources import safetensors
+from models.sources.safetensors import Source
 
 
 def raw(path: Path, header: Any, data: bytes = b"") -> Path:

@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from models import quantise, row_blocks, similar
 from models.errors import BadQuestion
-from models.quantise import Quantised
-from models.row_blocks import blocks, floats
-from models.similar import MEASURES, combined, nearest, row_norms
+from models.storage import quantise
+from models.storage.quantise import Quantised
+from models.tables import row_blocks, similar
+from models.tables.row_blocks import blocks, floats
+from models.tables.similar import MEASURES, combined, nearest, row_norms
 
 DTYPES = (np.float32, np.float16, ml_dtypes.bfloat16)
 

@@ -11,14 +11,14 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from models import card as cards
-from models import weights
 from models.card import Pooling
 from models.describe import describe
 from models.errors import BadCheckpoint, ModelError
 from models.export import export
 from models.positions.learned import PositionRule
-from models.safetensors import tensors_of
-from models.static import StaticTable
+from models.sources.safetensors import tensors_of
+from models.static.table import StaticTable
+from models.storage import weights
 from models.verify import verify
 from tests.golden_cases import write_json
 from tests.static_golden import static_case

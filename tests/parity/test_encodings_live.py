@@ -11,13 +11,13 @@ import torch
 from transformers import masking_utils
 from transformers.models.deberta_v2.modeling_deberta_v2 import build_relative_position
 
-from models import safetensors
 from models.card import Card
 from models.encodings import EVERY_LAYER, Buckets, Mask
 from models.errors import BadCheckpoint
 from models.export import export
 from models.families import FAMILIES
 from models.positions import alibi, buckets, masks
+from models.sources import safetensors
 from tests.parity.conftest import Ledger
 from tests.parity.tiny_models import TINY, Sample, sample
 

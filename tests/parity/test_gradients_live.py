@@ -10,15 +10,15 @@ import pytest
 import torch
 import transformers
 
-from models import weights as stored
 from models.card import Card
-from models.cross_entropy import Rule, output_side
 from models.export import export
 from models.families import FAMILIES as KNOWN
-from models.gradient import Packed, SparseRows, backward
-from models.padding import padding_rows
 from models.positions.learned import PositionRule, positions
 from models.recipe import Embed
+from models.storage import weights as stored
+from models.tables.cross_entropy import Rule, output_side
+from models.tables.gradient import Packed, SparseRows, backward
+from models.tables.padding import padding_rows
 from tests.parity.conftest import Ledger
 
 pytestmark = pytest.mark.parity

@@ -16,11 +16,12 @@ import transformers
 from transformers.models.auto import modeling_auto as auto
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from models import head_reference, weights
 from models.compare import Session
 from models.export import export
 from models.families import FAMILIES
-from models.heads import HEADS
+from models.head import reference as head_reference
+from models.head.rows import HEADS
+from models.storage import weights
 from tests.parity.conftest import Ledger
 
 pytestmark = pytest.mark.parity

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from models.row_blocks import Check
+from models.tables.row_blocks import Check
 from service.errors import Overloaded
 from service.turns import MAX_WAITING, Turns
 from tests.served import Served

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load, load_file, save
 
 from models.export import export
-from models.safetensors import tensors_of
+from models.sources.safetensors import tensors_of
 from tests.golden_cases import case, write_checkpoint
 from tests.served import Served, serving
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from models import card as cards
-from models import weights
 from models.adopt import adopt
 from models.export import export
-from models.similar import MEASURES
+from models.storage import weights
+from models.tables.similar import MEASURES
 from tests.golden_cases import case, write_checkpoint, write_tiny_bert
 from tests.models.test_adopt import folder_of, model
 from tests.served import Served, serving

@@ -52,7 +52,7 @@ def test_an_export_holds_its_files_and_survives_its_card(golden: Any, tmp_path: 
 
 @pytest.mark.parametrize("golden", seen(), ids=repr)
 def test_the_reference_gives_the_golden_rows(golden: Any, tmp_path: Path) -> None:
-    from models import safetensors
+    from models.sources import safetensors
 
     card = export_seen(golden, tmp_path / "x", tmp_path / "out")
     weights = safetensors.tensors_of(tmp_path / "out/weights.safetensors")

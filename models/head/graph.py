@@ -9,7 +9,7 @@ import numpy as np
 
 from models.card import HEAD
 from models.encoder_graph import activate
-from models.head_plan import Head, Transform
+from models.head.plan import Head, Transform
 from models.onnx_graph import GraphBuilder
 
 INPUT, OUTPUT = "hidden", "logits"

@@ -7,11 +7,12 @@ on disk is a sparse file of the right size, so that one reader serves both. Noth
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from models import checkpoint, safetensors, sentence_transformers
-from models.checkpoint import INDEX, WEIGHTS, read_index, read_object
+from models import sentence_transformers
 from models.errors import BadCheckpoint
-from models.hub import Repository
-from models.safetensors import Tensor
+from models.sources import checkpoint, safetensors
+from models.sources.checkpoint import INDEX, WEIGHTS, read_index, read_object
+from models.sources.hub import Repository
+from models.sources.safetensors import Tensor
 
 PARTIAL = "partial"  # apart from the whole files: a reader that knows nothing of ranges must not find holes to read
 _BESIDE = ("tokenizer.json", "tokenizer_config.json", "preprocessor_config.json")

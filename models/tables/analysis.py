@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models import cost
-from models.quantise import Rows
 from models.recipe import Recipe, tensors
-from models.row_blocks import BLOCK_VALUES, Check, blocks, floats, go_on
+from models.storage.quantise import Rows
+from models.tables.row_blocks import BLOCK_VALUES, Check, blocks, floats, go_on
 
 Floats = NDArray[np.float64]
 BINS = 50

@@ -11,19 +11,22 @@ from typing import Any
 
 import numpy as np
 
-from models import compare, safetensors, static_graph, weights
+from models import compare
 from models.card import Card, Graph
-from models.checkpoint import read_object
 from models.encodings import Encodings
 from models.errors import ModelError
 from models.folder import Progress, finish, folder_in_place, no_progress
 from models.onnx_graph import GraphBuilder, save
 from models.positions.learned import PositionRule
 from models.recipe import Embed
-from models.safetensors import Tensor
-from models.static import StaticTable
-from models.static_checkpoint import TOKENIZER, StaticCheckpoint
-from models.weights import Written
+from models.sources import safetensors
+from models.sources.checkpoint import read_object
+from models.sources.safetensors import Tensor
+from models.static import graph as static_graph
+from models.static.checkpoint import TOKENIZER, StaticCheckpoint
+from models.static.table import StaticTable
+from models.storage import weights
+from models.storage.weights import Written
 
 
 def export(

@@ -13,13 +13,14 @@ from typing import Any, Literal
 
 import numpy as np
 
-from models import safetensors, sentence_transformers
+from models import sentence_transformers
 from models.card import Pooling
-from models.checkpoint import READABLE, read_json, read_object
 from models.errors import BadCheckpoint
-from models.safetensors import Tensor
 from models.sentence_transformers import SentenceFiles
-from models.static import StaticTable
+from models.sources import safetensors
+from models.sources.checkpoint import READABLE, read_json, read_object
+from models.sources.safetensors import Tensor
+from models.static.table import StaticTable
 
 WEIGHTS = "model.safetensors"
 TOKENIZER = "tokenizer.json"

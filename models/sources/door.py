@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from models import gguf_config, gguf_files, hub, hub_files, sentence_transformers
-from models.checkpoint import Checkpoint, open_checkpoint, read_config
+from models import sentence_transformers
 from models.errors import ModelError
 from models.folder import Progress, no_progress
-from models.gguf import read_gguf
-from models.hub import Repository
+from models.sources import gguf_config, gguf_files, hub, hub_files
+from models.sources.checkpoint import Checkpoint, open_checkpoint, read_config
+from models.sources.gguf import read_gguf
+from models.sources.hub import Repository
 
 GGUF = ".gguf"
 

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models import gguf_blocks, safetensors
 from models.errors import BadCheckpoint
-from models.safetensors import Tensor
+from models.sources import gguf_blocks, safetensors
+from models.sources.safetensors import Tensor
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"

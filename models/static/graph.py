@@ -14,7 +14,7 @@ import numpy as np
 
 from models.graphs import INPUTS, packed
 from models.onnx_graph import GraphBuilder
-from models.static import StaticTable
+from models.static.table import StaticTable
 
 TOKENS = ("ids",)
 SENTENCES = ("ids", "mask", "segments", "lengths")

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.errors import BadQuestion
-from models.quantise import Rows
-from models.row_blocks import Check, blocks, floats, go_on
+from models.storage.quantise import Rows
+from models.tables.row_blocks import Check, blocks, floats, go_on
 
 Measure = Literal["cosine", "dot", "euclidean"]
 MEASURES: tuple[str, ...] = get_args(Measure)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from models.errors import BadCard, BadCheckpoint
-from models.safetensors import DTYPES, Tensor
+from models.sources.safetensors import DTYPES, Tensor
 
 PREFIX = "linked-"
 DTYPES_MAPPED = ("F32", "F16", "BF16")

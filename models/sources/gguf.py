@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from models.errors import BadCheckpoint
-from models.gguf_blocks import FORMATS, Format
-from models.safetensors import Tensor
+from models.sources.gguf_blocks import FORMATS, Format
+from models.sources.safetensors import Tensor
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.head_plan import Head
+from models.head.plan import Head
 from models.reference import ACTIVATIONS
 
 BLOCK_VALUES = 1 << 22  # of the matrix held in float64 at a time: 32 MB

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
-from models.checkpoint import Checkpoint
 from models.errors import BadCheckpoint
 from models.families import ACTIVATIONS
-from models.heads import HEADS, PLAIN, Row, Values
+from models.head.rows import HEADS, PLAIN, Row, Values
 from models.recipe import Activation, LayerNorm, Linear
+from models.sources.checkpoint import Checkpoint
 
 TIE = "tie_word_embeddings"
 _NORM_COST, _ACTIVATION_COST = 8, 8  # operations a value, as in cost.py

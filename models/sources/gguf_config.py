@@ -18,10 +18,10 @@ import numpy as np
 
 from models.errors import BadCheckpoint
 from models.families import FAMILIES
-from models.gguf import Gguf
-from models.gguf_rope import is_size, rope_config
 from models.recipe import AddPosition, AddType, Attention, Embed, FeedForward, LayerNorm, Linear, RMSNorm, Step
-from models.safetensors import Tensor
+from models.sources.gguf import Gguf
+from models.sources.gguf_rope import is_size, rope_config
+from models.sources.safetensors import Tensor
 
 Config = dict[str, Any]
 _SIZES = {  # after the architecture's name -> the usual key of config.json

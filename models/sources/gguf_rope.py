@@ -13,10 +13,10 @@ from typing import Any, TypeGuard
 import numpy as np
 from numpy.typing import NDArray
 
-from models import safetensors
 from models.errors import BadCheckpoint
 from models.positions.rope.frequencies import Rope, frequencies
-from models.safetensors import Tensor
+from models.sources import safetensors
+from models.sources.safetensors import Tensor
 
 Config = dict[str, Any]
 _FACTORS = {"rope_factors_short.weight": "short_factor", "rope_factors_long.weight": "long_factor"}

@@ -5,11 +5,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from models import head_reference
 from models.card import HEAD, Card
 from models.compare import Session
 from models.errors import BadCard, NotFaithful
-from models.weights import tensors
+from models.head import reference as head_reference
+from models.storage.weights import tensors
 
 TOLERANCE = 1e-4
 _SCALES = (1.0, 0.1, 4.0)  # of the rows' values, around what a final norm gives

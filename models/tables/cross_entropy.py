@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.errors import BadQuestion
-from models.quantise import Rows
-from models.row_blocks import Check, blocks, floats, go_on
+from models.storage.quantise import Rows
+from models.tables.row_blocks import Check, blocks, floats, go_on
 
 Floats = NDArray[np.float64]
 Ids = NDArray[np.int64]

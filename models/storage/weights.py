@@ -15,15 +15,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models import links, quantise, safetensors
 from models.card import Card
-from models.checkpoint import check_finite
 from models.errors import BadCheckpoint, ModelError
 from models.folder import Progress, no_progress
-from models.links import Linked
-from models.quantise import Kind, Rows, Stored
-from models.row_blocks import floats
-from models.safetensors import DTYPES, Source, Tensor
+from models.sources import safetensors
+from models.sources.checkpoint import check_finite
+from models.sources.safetensors import DTYPES, Source, Tensor
+from models.storage import links, quantise
+from models.storage.links import Linked
+from models.storage.quantise import Kind, Rows, Stored
+from models.tables.row_blocks import floats
 
 FILE_NAME = "weights.safetensors"
 KEEP = "keep"

@@ -1,0 +1,1 @@
+"""How tables lie on disk: whole, rounded, quantised or linked. Knows no family."""

@@ -1,0 +1,1 @@
+"""What may be asked of an exported table: neighbours, gradients, norms and spectrum. Pure numpy, blocked."""
