@@ -23,15 +23,16 @@ def assumed_row(
     raises   UnknownFamily: not asked for, or something does not fit; it says which
     """
     near = get_close_matches(model_type, FAMILIES, 1, cutoff=0.0)[0]
-    unknown = f"model_type {model_type!r} is not one of {', '.join(FAMILIES)}; the nearest is {near!r}"
+    unknown, known = f"model_type {model_type!r} is not known; the nearest is {near!r}", f"Known: {', '.join(FAMILIES)}"
     try:
         table = _only_table(data, checkpoint)
         ropes = rope_config.read(data, model_type)
     except (BadCheckpoint, BadEncoding) as error:
-        raise UnknownFamily(f"{unknown}. It cannot be assumed to be a plain decoder: {error}") from error
+        raise UnknownFamily(f"{unknown}. It cannot be assumed to be a plain decoder: {error}. {known}") from error
     if not assume:
         raise UnknownFamily(
-            f"{unknown}. Its tensors fit a plain decoder: with --assume {table!r} is taken for the whole input layer"
+            f"{unknown}. Its tensors fit a plain decoder: with --assume {table!r} is taken for the whole input layer. "
+            f"{known}"
         )
     said = (
         f"model_type {model_type!r} is not known: {table!r} is assumed to be its whole input layer, unscaled",

@@ -1,6 +1,7 @@
 """FAMILIES: one row a model_type, its recipe as data. Fits no checkpoint (plan.py does) and computes nothing."""
 
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import Any
 
 from models.config import Config
@@ -55,7 +56,10 @@ def family_of(model_type: str) -> Family:
     raises   UnknownFamily naming the known ones
     """
     if model_type not in FAMILIES:
-        raise UnknownFamily(f"model_type {model_type!r} is not one of {', '.join(FAMILIES)}")
+        near = get_close_matches(model_type, FAMILIES, 1, cutoff=0.0)[0]
+        raise UnknownFamily(
+            f"model_type {model_type!r} is not known; the nearest is {near!r}. Known: {', '.join(FAMILIES)}"
+        )
     return FAMILIES[model_type]
 
 
