@@ -8,7 +8,7 @@ from models.card import Card
 from models.encodings import EVERY_LAYER, Encodings
 from models.errors import BadCard, ModelError
 from models.families import FAMILIES, Family, family_of
-from models.plan import plan
+from models.plan import Plan, plan
 from models.recipe import Recipe, Step, tensors
 from models.sources.checkpoint import Checkpoint
 from models.sources.door import is_elsewhere, located
@@ -115,7 +115,29 @@ def _encodings(found: Encodings) -> str:
         parts.append(f"ALiBi ({found.alibi.form}), {found.alibi.heads} heads")
     if found.buckets:
         parts.append(f"{found.buckets.kind} buckets, {found.buckets.table or 'their table not in the checkpoint'}")
-    return "; ".join(parts) or "no positions"
+    return "; ".join([*(parts or ["no positions"]), *_masks(found)])
+
+
+def _masks(found: Encodings) -> list[str]:
+    """Which keys the layers of each type attend to."""
+    said = []
+    for name, mask in found.masks.items():
+        layers = "" if name == EVERY_LAYER else f" in {name}"
+        window = f", window {mask.window}{'' if mask.causal else ' to either side'}" if mask.window else ""
+        chunk = f", chunks of {mask.chunk}" if mask.chunk else ""
+        said.append(f"{'causal' if mask.causal else 'both ways'}{layers}{window}{chunk}")
+    return said
+
+
+def _besides(found: Card | Plan, side: str | None) -> dict[str, str]:
+    """What not every model has: a side, extras, embeddings for each layer, an output head."""
+    facts = {"side": side, "extras": ", ".join(extra.name for extra in found.extras)}
+    facts["per layer"] = ", ".join(tensors(found.per_layer))
+    if head := found.head:
+        facts["output head"] = f"{'tied to' if head.tied else 'its own,'} {head.matrix}, {head.vocab_size:,} logits"
+    elif found.headless:
+        facts["output head"] = f"none: {found.headless}"
+    return {key: value for key, value in facts.items() if value}
 
 
 def _card(card: Card) -> str:
@@ -129,6 +151,7 @@ def _card(card: Card) -> str:
         "pooling": f"{card.pooling.mode}{', normalised' if card.pooling.normalize else ''}" if card.pooling else "none",
         "prompts": ", ".join(card.prompts) or "none",
         "attention": _encodings(card.encodings),
+        **_besides(card, card.side),
         "tokenizer": card.tokenizer or "none: takes ids",
         "FLOPs a token": flops or "not counted",
         **(vision.image(card.image) if card.image else {}),
@@ -167,6 +190,7 @@ def _checkpoint(name: str, source: Checkpoint) -> str:
             f"an export reads {len(named)} of its {len(source.tensors)} tensors, {size:,} bytes",
             f"whole encoder: {'yes' if planned.encoder else 'no'}; longest input {planned.position.longest() or 'any'}",
             f"attention: {_encodings(planned.encodings)}",
+            *(f"{key}: {value}" for key, value in _besides(planned, planned.family.side).items()),
             "input layer",
             *_steps(planned.recipe),
         ]

@@ -67,6 +67,7 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "pydantic_settings": ("service.settings", *ROOT_MODULES),
     "orjson": ("service.wire",),
     "pybase64": ("service.wire",),
+    "python_multipart": ("service.wire.multipart",),
     "matplotlib": ("models.figures" + IN_FUNCTIONS,),
     "PIL": ("service.pictures" + IN_FUNCTIONS, "models.vision" + IN_FUNCTIONS),
     "ml_dtypes": ("service", "models"),

@@ -1,14 +1,19 @@
 """The parts of a multipart/form-data body that is already in memory (RFC 7578). Writes no file; nests nothing."""
 
-from email.message import Message
+import logging
 from typing import NamedTuple
+
+from python_multipart.exceptions import MultipartParseError
+from python_multipart.multipart import MultipartParser, MultipartState, parse_options_header
 
 from service.errors import Malformed
 
 MULTIPART = "multipart/form-data"
 MOST_PARTS = 4096
-MOST_HEADERS = 8192  # bytes of one part
 LONGEST_BOUNDARY = 70  # RFC 2046
+
+# it logs a line for every broken body, whose sender is told anyway
+logging.getLogger("python_multipart").setLevel(logging.ERROR)
 
 
 class Part(NamedTuple):
@@ -24,34 +29,37 @@ def parts_of(content_type: str, body: bytes) -> list[Part]:
 
     raises   Malformed for a body that is not cut by the boundary its content-type names
     """
-    boundary = _parameter("content-type", content_type, "boundary")
-    if not boundary or len(boundary) > LONGEST_BOUNDARY:
+    boundary = parse_options_header(content_type)[1].get(b"boundary", b"")
+    if not 0 < len(boundary) <= LONGEST_BOUNDARY:
         raise Malformed(f"the content-type names no boundary of 1 to {LONGEST_BOUNDARY} characters")
-    delimiter = b"\r\n--" + boundary.encode("latin-1", "replace")
-    pieces = (b"\r\n" + body).split(delimiter, MOST_PARTS + 1)
-    if len(pieces) > MOST_PARTS + 1:
+    delimiter = b"\r\n--" + boundary
+    if body.count(delimiter) > MOST_PARTS:
         raise Malformed(f"the body holds more than {MOST_PARTS} parts")
-    if len(pieces) < 2 or not pieces[-1].startswith(b"--"):
+    names: list[bytes] = []
+    parts: list[tuple[dict[bytes, bytes], list[bytes]]] = []
+    parser = MultipartParser(
+        boundary,
+        {
+            "on_part_begin": lambda: parts.append(({}, [])),
+            "on_header_field": lambda data, start, end: names.append(data[start:end].lower()),
+            "on_header_value": lambda data, start, end: parts[-1][0].update({names[-1]: data[start:end]}),
+            "on_part_data": lambda data, start, end: parts[-1][1].append(data[start:end]),
+        },
+    )
+    try:
+        parser.write(delimiter[2:] + b"\r\n\r\n\r\n")  # it knows no preamble: that becomes the data of a first part
+        parser.write(body)
+    except MultipartParseError as error:
+        raise Malformed(f"the form is not well formed: {error}") from None
+    if parser.state != MultipartState.END:
         raise Malformed("the body is not closed by its boundary: it was cut short, or the boundary is another one")
-    return [_part(piece) for piece in pieces[1:-1]]
+    return [_part(headers, b"".join(data)) for headers, data in parts[1:]]
 
 
-def _part(piece: bytes) -> Part:
-    # spaces may follow the boundary on its line
-    padding, _, rest = piece.partition(b"\r\n")
-    head, empty_line, data = (b"\r\n" + rest).partition(b"\r\n\r\n")
-    if padding.strip(b" \t") or not empty_line or len(head) > MOST_HEADERS:
-        raise Malformed("a part has no headers, or too many")
-    lines = [line.partition(b":") for line in head.split(b"\r\n") if line]
-    headers = {name.strip().lower(): value.strip().decode("utf-8", "replace") for name, _, value in lines}
-    disposition = headers.get(b"content-disposition", "")
-    if (name := _parameter("content-disposition", disposition, "name")) is None:
+def _part(headers: dict[bytes, bytes], data: bytes) -> Part:
+    disposition = headers.get(b"content-disposition", b"")
+    if b"name" not in (given := parse_options_header(disposition)[1]):
         raise Malformed("a part has no name in its content-disposition")
-    return Part(name, _parameter("content-disposition", disposition, "filename") is not None, data)
-
-
-def _parameter(header: str, value: str, name: str) -> str | None:
-    message = Message()
-    message[header] = " ".join(value.split())
-    found = message.get_param(name, header=header)
-    return found if isinstance(found, str) else found[2] if isinstance(found, tuple) else None
+    # `filename*=`, which RFC 7578 forbids and the library passes over, is how older clients send names beyond ASCII
+    file = b"filename" in given or b"filename*=" in disposition
+    return Part(given[b"name"].decode("utf-8", "replace"), file, data)

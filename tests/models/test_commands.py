@@ -174,3 +174,32 @@ def test_a_family_is_described_with_its_rope(tmp_path: Path, capsys: pytest.Capt
     capsys.readouterr()
     main(["describe", str(tmp_path / "out")])
     assert "llama3, theta 500000, 8 channels" in capsys.readouterr().out
+
+
+BESIDES: dict[str, tuple[str, ...]] = {
+    "bart": ("side encoder", "output head tied to model.shared.weight, 50 logits"),
+    "ernie": ("output head none: the checkpoint holds no cls.predictions.transform.dense.weight",),
+    "gemma3n_text": ("per layer model.embed_tokens_per_layer.weight", "causal in sliding_attention, window 512;"),
+}
+
+
+@pytest.mark.parametrize("family", BESIDES)
+def test_what_not_every_model_has_is_described(family: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    creation.create(tmp_path / "x", model_type=family, vocab_size=50, hidden_size=16)
+    main(["export", str(tmp_path / "x"), str(tmp_path / "out")])
+    for what in ("x", "out"):
+        capsys.readouterr()
+        main(["describe", str(tmp_path / what)])
+        told = " ".join(capsys.readouterr().out.replace(": ", " ").split())
+        assert [sentence for sentence in BESIDES[family] if sentence.replace(": ", " ") not in told] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [("input_llama", "output head: its own, lm_head.weight, 61 logits"), ("input_ernie", "extras: task_type_ids")],
+)
+def test_what_a_checkpoint_holds_besides_is_described(
+    name: str, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["describe", str(write_checkpoint(case(name), tmp_path / "x"))])
+    assert sentence in capsys.readouterr().out

@@ -315,7 +315,13 @@ SAID: dict[str, tuple[str, dict[str, Any], str]] = {
     "t5": ("input_t5_encoder", {}, "t5 buckets, their table not in the checkpoint"),
     "a partial rope": ("input_gpt_neox", {"rotary_pct": 0.5, "rope_parameters": None}, "4 channels"),
     "two ropes": ("input_modernbert", {}, "rope of sliding_attention: default, theta 10000, 8 channels"),
-    "nothing": ("input_bert", {}, "attention      no positions"),
+    "nothing": ("input_bert", {}, "attention      no positions; both ways"),
+    "a causal mask": ("input_llama", {}, "half; causal"),
+    "windows": (
+        "input_modernbert",
+        {"layer_types": TYPES},
+        "both ways in full_attention; both ways in sliding_attention, window 4 to either side",
+    ),
 }
 
 
