@@ -88,13 +88,28 @@ def _number(said: str | int, config: Config, least: int) -> int:
 
 
 def _masks(family: Family, config: Config, layers: tuple[str | None, ...]) -> dict[str, Mask]:
-    """By layer type; a family without windows attends to all it may. None where layers of one table attend apart."""
+    """By layer type; a family without windows attends to all it may. None where the family tells none."""
     if family.mixed_masks:
         return {}
-    said = config.get(family.causal) if isinstance(family.causal, str) else family.causal
-    causal = bool(said) and bool(config.data.get("is_causal", True))  # transformers 5.23: create_causal_mask reads it
-    window = None
-    if family.window is not None and config.get(family.window) is not None:
-        window = config.count(family.window) if causal else config.count(family.window, 2) // 2
+    causal, window = _reach(family, config)
     types = dict.fromkeys(name for name in layers if name) or {EVERY_LAYER: None}
     return {name: Mask(causal, window if name == EVERY_LAYER or "sliding" in name else None) for name in types}
+
+
+def _reach(family: Family, config: Config) -> tuple[bool, int | None]:
+    """Whether the attention is causal, and the window of layers that slide.
+
+    source   transformers 5.23: masking_utils (a causal family whose is_causal is false keeps the width of its window,
+             to either side) and the configs of Gemma 3 and 4, which halve it
+    """
+    causal = config.holds(family.causal) if isinstance(family.causal, str) else family.causal
+    told = family.own_mask or bool(config.data.get("is_causal", True))
+    halved = family.both_ways is not None and config.holds(family.both_ways[0])
+    window = None
+    if family.window is not None and config.get(family.window) is not None:
+        window = config.count(family.window, 1 if causal and not halved else 2)
+        if halved and family.both_ways:
+            window = window // 2 + max(family.both_ways[1], not told)
+        elif not causal:
+            window //= 2
+    return causal and told and not halved, window

@@ -76,7 +76,11 @@ DECODERS: dict[str, Family] = {
     "gpt2": _like_gpt2("transformer.", "wte.weight", "wpe.weight", _gpt2_sizes(50257, 768, 12, 12, 1024)),
     "gpt_bigcode": _like_gpt2("transformer.", "wte.weight", "wpe.weight", _gpt2_sizes(50257, 768, 12, 12, 1024)),
     "openai-gpt": _like_gpt2(
-        "transformer.", "tokens_embed.weight", "positions_embed.weight", _gpt2_sizes(40478, 768, 12, 12, 512)
+        "transformer.",
+        "tokens_embed.weight",
+        "positions_embed.weight",
+        _gpt2_sizes(40478, 768, 12, 12, 512),
+        own_mask=True,
     ),
     "gpt_neo": _like_gpt2(
         "transformer.",
@@ -211,7 +215,7 @@ DECODERS: dict[str, Family] = {
     "qwen2_vl_text": _QWEN2_VL,
     "qwen2_5_vl_text": _QWEN2_VL,
     "qwen3_vl_text": _plain(151936, 4096, 32, 32, 128000),
-    "qwen3_vl_moe_text": _plain(151936, 2048, 24, 16, 128000, **_MIXED),
+    "qwen3_vl_moe_text": _plain(151936, 2048, 24, 16, 128000),
     "olmo": _plain(50304, 4096, 32, 32, 2048, 1),
     "olmo2": _plain(50304, 4096, 32, 32, 2048, 1),
     "olmo3": _plain(50304, 4096, 32, 32, 2048, 1, defaults={"sliding_window": 4096}, window="sliding_window"),
@@ -224,12 +228,14 @@ DECODERS: dict[str, Family] = {
     "exaone4": _plain(102400, 4096, 32, 32, 2048, **_MIXED),
     "apertus": _plain(131072, 4096, 32, 32, 65536, 3),
     "minimax": _plain(32000, 4096, 32, 32, 131072, **_MIXED),
-    "jamba": _plain(65536, 4096, 32, 32, 262144, 0, rotates=False),
+    "jamba": _plain(65536, 4096, 32, 32, 262144, 0, rotates=False, **_MIXED),
     "gemma": _scaled(_plain(256000, 3072, 28, 16, 8192, 0), _SQRT_ROUNDED),
     "gemma2": _scaled(_plain(256000, 2304, 26, 8, 8192, 0, **_MIXED), _SQRT_ROUNDED),
     "vaultgemma": _scaled(_plain(256000, 2304, 26, 8, 8192, 0, **_MIXED), _SQRT_ROUNDED),
     "gemma3_text": _scaled(
-        _plain(262208, 2304, 26, 8, 131072, 0, window="sliding_window"), _SQRT_ROUNDED, sliding_window=4096
+        _plain(262208, 2304, 26, 8, 131072, 0, window="sliding_window", both_ways=("use_bidirectional_attention", 0)),
+        _SQRT_ROUNDED,
+        sliding_window=4096,
     ),
     "gemma3n_text": _scaled(
         _plain(262400, 2048, 35, 8, 32768, 0, window="sliding_window", per_layer=_PER_LAYER),
@@ -239,7 +245,17 @@ DECODERS: dict[str, Family] = {
         hidden_size_per_layer_input=256,
     ),
     "gemma4_text": _scaled(
-        _plain(262144, 2304, 30, 8, 131072, 0, window="sliding_window", per_layer=_PER_LAYER),
+        _plain(
+            262144,
+            2304,
+            30,
+            8,
+            131072,
+            0,
+            window="sliding_window",
+            both_ways=("use_bidirectional_attention=all", 1),
+            per_layer=_PER_LAYER,
+        ),
         _SQRT_ROUNDED,
         sliding_window=512,
         vocab_size_per_layer_input=262144,

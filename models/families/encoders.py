@@ -123,6 +123,7 @@ _XLM = Family(
     extras={"langs": "-n_langs"},
     mask_from="pad_count",
     causal="causal",
+    own_mask=True,
 )
 
 _DEBERTA_DEFAULTS: dict[str, Any] = {
@@ -242,7 +243,7 @@ ENCODERS: dict[str, Family] = {
         only_if={AddIndexed: ("use_task_id",)},
         extras={"task_type_ids": "task_type_vocab_size"},
     ),
-    "longformer": _like_roberta("longformer.", causal=False),
+    "longformer": _like_roberta("longformer.", causal=False, mixed_masks=True),
     "xmod": _like_roberta("roberta."),
     "data2vec-text": _like_roberta("data2vec_text."),
     "roberta-prelayernorm": _like_roberta("roberta_prelayernorm.", defaults={"vocab_size": 50265}),
@@ -320,6 +321,7 @@ ENCODERS: dict[str, Family] = {
         },
         input_layer=(_WORDS, Scale(0.0), _TYPES, _PLACES, _NORM),
         scale=ScaleRow(switch="rescale_embeddings"),
+        mixed_masks=True,
     ),
     "megatron-bert": _like_bert(
         "bert.",
@@ -402,6 +404,8 @@ ENCODERS: dict[str, Family] = {
         defaults={"vocab_size": 32000, "d_model": 1024, "n_layer": 24, "n_head": 16, "pad_token_id": 5},
         names={"hidden_size": "d_model", "num_hidden_layers": "n_layer", "num_attention_heads": "n_head"},
         input_layer=(Embed("word_embedding.weight"),),
+        causal="attn_type=uni",
+        own_mask=True,
     ),
     "deberta": replace(
         _DEBERTA,

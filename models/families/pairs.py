@@ -153,13 +153,16 @@ PAIRS: dict[str, Family] = {
     "mvp": _pair(
         _sizes(50267, 1024, 12, 16, 1024, 1), (Embed(_SHARED), Scale(0.0), _PLACES, _NORM), offset=2, eps=1e-5
     ),
-    "led": _pair(
-        {key: value for key, value in _sizes(50265, 1024, 12, 16, None, 1).items() if key != "scale_embedding"}
-        | {"max_encoder_position_embeddings": 16384, "max_decoder_position_embeddings": 1024},
-        (Embed(_SHARED), _PLACES, _NORM),
-        {side: {"max_position_embeddings": f"max_{side}_position_embeddings"} for side in _OTHER},
-        prefix="led.",
-        eps=1e-5,
+    "led": replace(
+        _pair(
+            {key: value for key, value in _sizes(50265, 1024, 12, 16, None, 1).items() if key != "scale_embedding"}
+            | {"max_encoder_position_embeddings": 16384, "max_decoder_position_embeddings": 1024},
+            (Embed(_SHARED), _PLACES, _NORM),
+            {side: {"max_position_embeddings": f"max_{side}_position_embeddings"} for side in _OTHER},
+            prefix="led.",
+            eps=1e-5,
+        ),
+        mixed_masks=True,
     ),
     "blenderbot": _pair(
         _sizes(8008, 2560, 2, 32, 128, 0) | {"decoder_layers": 24}, (Embed(_SHARED), Scale(0.0), _PLACES)
@@ -186,11 +189,12 @@ PAIRS: dict[str, Family] = {
         held_as={},
         else_as={"decoder.embed_tokens.weight": ("decoder.output_projection.weight", "encoder.embed_tokens.weight")},
         stored=_STORED,
+        own_mask=True,
     ),
     "t5": _t5(32128, 512, 6, 8),
     "mt5": _t5(250112, 512, 8, 6),
     "umt5": _t5(250112, 512, 8, 6, attention=None),
-    "longt5": _t5(32128, 512, 6, 8, attention="LocalSelfAttention"),
+    "longt5": replace(_t5(32128, 512, 6, 8, attention="LocalSelfAttention"), mixed_masks=True),
     "switch_transformers": _t5(32128, 768, 12, 12),
     # the encoder of these two reads sound: models/vision/ has Whisper's
     "whisper": _side(

@@ -101,7 +101,11 @@ class Family:
     rotates      the attention rotates queries and keys, as positions/conventions.py says; or the condition for it
     causal       a token attends to those before it alone: True, False, or the config key that says so
     window       the config key of the width of sliding layers, both sides together where they are not causal
-    mixed_masks  sliding and full layers share one RoPE table, so that no mask is told
+    own_mask     its class makes its mask itself, so that the config's is_causal says nothing
+    both_ways    of a causal family: the condition on which it attends both ways, and what is then added to half the
+                 window (EmbeddingGemma)
+    mixed_masks  no mask is told: sliding and full layers share one RoPE table, layers are recurrent, or attention is
+                 by blocks (BigBird, Longformer)
     """
 
     prefix: str
@@ -129,6 +133,8 @@ class Family:
     rotates: bool | str = False
     causal: bool | str = False
     window: str | None = None
+    own_mask: bool = False
+    both_ways: tuple[str, int] | None = None
     mixed_masks: bool = False
     alibi: AlibiRow | None = None
     buckets: BucketRow | None = None
