@@ -173,6 +173,7 @@ REFUSED: dict[str, tuple[dict[str, Any], int, str]] = {
     "no lists of one length": ({"hidden": [[0.0], [0.0, 1.0]]}, 422, "of different lengths"),
     "a value beyond float32": ({"hidden": [1e39] * 32}, 422, "beyond float32"),
     "nothing": ({}, 422, "hidden is missing"),
+    "null": ({"hidden": None}, 422, "null stands for nothing"),
     "a temperature of zero": ({"hidden": [0.0] * 32, "temperature": 0}, 422, "above 0"),
     "a temperature below zero": ({"hidden": [0.0] * 32, "temperature": -1.0}, 422, "above 0"),
     "more tokens than there are": ({"hidden": [0.0] * 32, "top_k": V + 1}, 422, f"bert has {V} tokens"),

@@ -52,10 +52,23 @@ def choice(names: Iterable[str], about: str, default: Any = REQUIRED) -> Paramet
 
 def read(reader: Callable[[Any], Any], schema: dict[str, Any], about: str, default: Any = REQUIRED) -> Parameter:
     """What `reader` makes of a text or a JSON value; it raises ValueError where it cannot."""
+    if default is REQUIRED:
+        reader = _given(reader)
     options = schema.get("anyOf", [schema])
     shown = {"anyOf": [*options, {"type": "null"}]} if default is None else schema
     kind = Annotated[Any, BeforeValidator(reader), WithJsonSchema(shown)]
     return Annotated[kind, Field(description=about)], default
+
+
+def _given(reader: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """The reader of what must be there: null is not."""
+
+    def read_given(value: Any) -> Any:
+        if value is None:
+            raise ValueError("null stands for nothing: send a value")
+        return reader(value)
+
+    return read_given
 
 
 def _parameter(kind: Any, about: str, default: Any, **bounds: Any) -> Parameter:
