@@ -12,7 +12,7 @@ from safetensors.numpy import load, load_file, save
 
 from models.export import export
 from models.sources.safetensors import tensors_of
-from tests.golden_cases import case, write_checkpoint
+from tests.golden_cases import case, write_checkpoint, write_folder
 from tests.served import Served, serving
 
 Floats = NDArray[np.float64]
@@ -141,6 +141,42 @@ def judged(table: Floats, hidden: Floats, targets: list[int]) -> tuple[float, Fl
     loss = -np.log(shares[np.arange(len(targets)), targets]).mean()
     shares[np.arange(len(targets)), targets] -= 1
     return float(loss), shares.T @ hidden / len(targets)
+
+
+@pytest.fixture(scope="module")
+def golden(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A service over the golden gradient cases: each table the words of a model that adds nothing to them."""
+    folder = tmp_path_factory.mktemp("golden")
+    for name in ("grad_tied", "grad_seed004_example2"):
+        table = case(name).arrays["E"].astype(np.float32)
+        rows, width = table.shape
+        config = {"model_type": "mpt", "vocab_size": rows, "d_model": width, "n_heads": 1, "n_layers": 1}
+        checkpoint = write_folder(folder / name, config, {"transformer.wte.weight": table})
+        export(checkpoint, folder / "store" / name)
+    with serving(folder / "store") as service:
+        yield service
+
+
+def test_the_golden_tied_gradient_is_served(golden: Served) -> None:
+    """Within what float32 leaves of the golden table's float64."""
+    arrays = case("grad_tied").arrays
+    hidden = np.tanh(arrays["E"][arrays["ids"]] @ arrays["W"])
+    output = {"hidden": hidden.tolist(), "targets": arrays["targets"].tolist(), "rows": "all"}
+    found = ask(golden, "/models/grad_tied/gradient", **output)
+    assert found["loss"] == pytest.approx(float(arrays["loss"]), abs=1e-6)
+    np.testing.assert_allclose(found["token_rows"], arrays["dE_out"], atol=1e-6)
+    upstream = np.array(found["hidden_gradient"]) * (1 - hidden**2) @ arrays["W"].T
+    both = output | {"input_ids": arrays["ids"].tolist(), "gradient": upstream.tolist()}
+    np.testing.assert_allclose(
+        ask(golden, "/models/grad_tied/gradient", **both)["token_rows"], arrays["dE_tied"], atol=1e-6
+    )
+
+
+def test_the_worked_example_of_weight_tying_is_served(golden: Served) -> None:
+    arrays = case("grad_seed004_example2").arrays
+    asked = {"hidden": [arrays["h"].tolist()], "targets": [1], "rows": "all"}
+    found = ask(golden, "/models/grad_seed004_example2/gradient", **asked)
+    np.testing.assert_allclose(found["token_rows"], arrays["dE_out"], atol=1e-6)
 
 
 def test_a_tied_table_has_both_sides_gradients(tied: tuple[Served, Floats]) -> None:
