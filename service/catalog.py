@@ -37,7 +37,6 @@ class Work(NamedTuple):
 
 
 Rows = dict[str, NDArray[Any]]
-Runner = Callable[[list[Work]], list[Rows]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,6 @@ from models.positions.ladder import Ladder
 from models.positions.table import MAX_WIDTH, Arithmetic, Output, Table, checked_count
 
 Int64s = NDArray[np.int64]
-Bucket = Callable[[Int64s], Int64s]
 
 MAX_BUCKETS = 2**16
 LAYER_NORM_EPS = 1e-7

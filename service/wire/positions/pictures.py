@@ -66,7 +66,9 @@ def drawable(name: str) -> bool:
 @cache
 def model_of(row: Scheme | Bound) -> type[BaseModel]:
     """The parameters of a scheme's picture: the table's, without the form of an answer, and how it looks."""
-    return parameters.exactly(f"{row.parameters.__name__}Picture", "What to draw.", {**formless(row), **LOOKS})
+    plots = choice(figures_of(figured(row.name)), "what to draw; left out: the first of these", None)
+    own = {**formless(row), **LOOKS, "plot": plots}
+    return parameters.exactly(f"{row.parameters.__name__}Picture", "What to draw.", own)
 
 
 def formless(row: Scheme | Bound) -> Parameters:

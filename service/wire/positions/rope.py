@@ -3,7 +3,7 @@
 The parameters of scalings are those of SCALINGS, by their names: a new scaling needs nothing here.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from models.positions.rope.frequencies import MAX_ROTARY_DIM, Rope
 from models.positions.rope.layers import ALL
 from models.positions.rope.rotation import LAYOUTS
 from models.positions.rope.scalings import SCALINGS
-from models.positions.table import MAX_POSITION
+from models.positions.table import MAX_POSITION, Positions
 from service.errors import BadParameters
 from service.wire.positions import fields
 from service.wire.positions.call import Call, in_the_callers_words
@@ -23,7 +23,6 @@ from service.wire.positions.fields import Parameter, choice, number, read, whole
 
 Parameters = Mapping[str, Parameter]
 MAX_LAYER = 100_000
-SOURCES = ("config", "preset")
 _SCALING_VALUE = {"anyOf": [{"type": "number"}, {"type": "boolean"}, {"type": "array", "items": {"type": "number"}}]}
 
 
@@ -114,14 +113,14 @@ def _explicit(asked: Any) -> Rope:
     )
 
 
-def table(asked: Any, positions: Any) -> Call:
-    """cos and sin of consecutive or listed positions."""
+def table(asked: Any, places: Callable[[Any], Positions]) -> Call:
+    """cos and sin of consecutive or listed positions, which `places` reads; a wrong rope is told before them."""
     what = found(asked)
     return Call(
         rope_table.tabulate,
         {
             "rope": what.layer.rope,
-            "positions": positions,
+            "positions": places(asked),
             "arithmetic": asked.arithmetic,
             "seq_len": asked.seq_len,
             "table": asked.table,

@@ -107,7 +107,7 @@ def _mask(asked: Any) -> Call:
 SCHEMES: dict[str, Scheme] = {
     row.name: row
     for row in (
-        Scheme("rope", "Rotary cos and sin", parameters.ROPE, lambda asked: rope.table(asked, places(asked))),
+        Scheme("rope", "Rotary cos and sin", parameters.ROPE, lambda asked: rope.table(asked, places)),
         Scheme("mrope", "M-RoPE cos and sin: time, height and width", parameters.MROPE, rope.mrope),
         Scheme("axial", "Rotary cos and sin of an image's patches", parameters.AXIAL_ROPE, _axial),
         Scheme("sinusoidal", "Sinusoidal positions", parameters.SINUSOIDAL, _sinusoidal),

@@ -50,6 +50,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("rope", ROPE | {"theta": "inf"}, 'theta is "inf"; allowed'),
     ("rope", ROPE | {"theta": 0.5}, "theta"),
     ("rope", ROPE | {"theta": -1}, "theta"),
+    ("rope", {"preset": "lama-3-8b"}, "did you mean 'llama-3-8b'?"),  # told before the length that is missing
     ("rope", ROPE | {"rope_type": "yarm"}, "one of default, linear, dynamic, ntk"),
     ("rope", ROPE | {"rope_type": "linear"}, "factor"),
     ("rope", ROPE | {"rope_type": "linear", "factor": 0.5}, "factor"),
