@@ -1,0 +1,55 @@
+"""Tables: floats rounded once, ranges never written out, and what cannot be a position refused."""
+
+from fractions import Fraction
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from models.errors import BadEncoding
+from models.positions.table import DTYPES, Output, checked_positions, rounded, taken
+
+
+def neighbours(value: Any) -> list[Fraction]:
+    """The numbers of its dtype on either side of one, exactly."""
+    step = np.array([value]).view(np.uint16)[0]
+    bits = np.array([step - 1, step + 1] if step & 0x7FFF else [0x8001, 0x0001], np.uint16)
+    return [Fraction(float(each)) for each in bits.view(type(value))]
+
+
+@given(st.floats(-4.0, 4.0, width=64), st.sampled_from([ml_dtypes.bfloat16, np.float16]))
+def test_a_float64_goes_to_the_nearest_half_precision_number(value: float, kind: Any) -> None:
+    name = "bfloat16" if kind is ml_dtypes.bfloat16 else "float16"
+    found = rounded(np.array([value]), name)[0]
+    distance = abs(Fraction(float(found)) - Fraction(value))
+    assert all(distance <= abs(each - Fraction(value)) for each in neighbours(found))
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+@pytest.mark.parametrize(("rest", "nearest"), [(2.0**-40, 1.0 + 2.0**-7), (-(2.0**-40), 1.0), (0.0, 1.0)])
+def test_bfloat16_is_rounded_once(rest: float, nearest: float, sign: float) -> None:
+    """Beside a tie between two bfloat16 that float32 cannot tell from the tie itself."""
+    assert float(rounded(np.array([sign * (1.0 + 2.0**-8 + rest)]), "bfloat16")[0]) == sign * nearest
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_whole_array_is_its_blocks_rounded_once(dtype: str) -> None:
+    values = 1.0 + 2.0**-8 + 2.0**-40 * np.arange(1, 7).reshape(3, 2)
+    whole = Output((3, 1, 2), lambda start, stop: values[start:stop]).made(dtype)
+    assert whole.shape == (3, 1, 2)
+    np.testing.assert_array_equal(whole.reshape(3, 2), rounded(values, dtype))
+
+
+def test_a_range_is_taken_as_the_integers_it_stands_for() -> None:
+    assert taken(range(5, 2**53), 2, 4).tolist() == [7, 8]
+
+
+@pytest.mark.parametrize(
+    "positions", [range(-1, 3), range(2**53, 2**53 + 1), np.array([3, -1]), np.array([], np.int64)]
+)
+def test_what_is_no_position_is_refused(positions: Any) -> None:
+    with pytest.raises(BadEncoding, match="position"):
+        checked_positions(positions)
