@@ -37,7 +37,8 @@ from service.wire import (
     similarity,
 )
 from service.wire.parts import Parts
-from service.wire.rpc import RpcServer
+from service.wire.rpc import embedder
+from service.wire.rpc.server import RpcServer
 
 PROTOCOLS = (
     embed.routes,
@@ -51,6 +52,7 @@ PROTOCOLS = (
     logits.routes,
     health.routes,
 )
+RPC_SERVICES = (embedder.service,)
 LAME_DUCK_SECONDS = (
     0.2  # from the stop signal to the closing of idle connections: clients see `connection: close` first
 )
@@ -79,7 +81,7 @@ def create_app(settings: Settings, ready: Ready | None = None) -> "Service":
         app.include_router(routes(parts))
     _answer_problems(app)
     openapi.describe(app)
-    return Service(app, parts, {("POST", embed.PATH): embed.EmbedRoute(parts)})
+    return Service(app, parts, {("POST", embed.PATH): embed.endpoint(parts)})
 
 
 class Service:
@@ -104,7 +106,7 @@ class Service:
 def _lifespan(parts: Parts, ready: Ready | None) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        server = RpcServer(parts)
+        server = RpcServer(parts.settings, [service(parts) for service in RPC_SERVICES])
         port = await server.start()
         stop = asyncio.Event()
         stopping = asyncio.create_task(_stop_after(stop, parts, server))

@@ -29,12 +29,28 @@ class Observer(Protocol):
         ...
 
 
+class Spent:
+    """Seconds the items of one caller waited and ran; each item of a batch counts its whole run."""
+
+    __slots__ = ("items", "queued", "ran")
+
+    def __init__(self) -> None:
+        self.items, self.queued, self.ran = 0, 0.0, 0.0
+
+    def add(self, queued: float, ran: float) -> None:
+        """One item is done."""
+        self.items += 1
+        self.queued += queued
+        self.ran += ran
+
+
 @dataclass(slots=True)
 class _Waiting(Generic[Item, Result]):
     item: Item
     cost: int
     since: float
     future: "asyncio.Future[Result]"
+    spent: Spent | None
 
 
 class Batcher(Generic[Item, Result]):
@@ -74,9 +90,12 @@ class Batcher(Generic[Item, Result]):
         """What waits now, cancelled callers not yet dropped included."""
         return self._cost
 
-    def submit(self, items: Sequence[Item], costs: Sequence[int]) -> "list[asyncio.Future[Result]]":
+    def submit(
+        self, items: Sequence[Item], costs: Sequence[int], spent: Spent | None = None
+    ) -> "list[asyncio.Future[Result]]":
         """Queue the items of one caller, all or none; cancelling a future before its run drops that item.
 
+        spent    is told how long each item took
         raises   Overloaded if others wait and the queue would hold more than max_queue_cost
         """
         if self._waiting and self._cost + sum(costs) > self._max_queue_cost:
@@ -88,7 +107,7 @@ class Batcher(Generic[Item, Result]):
         futures = []
         for item, cost in zip(items, costs, strict=True):
             future: asyncio.Future[Result] = loop.create_future()
-            self._waiting.append(_Waiting(item, cost, now, future))
+            self._waiting.append(_Waiting(item, cost, now, future, spent))
             self._cost += cost
             futures.append(future)
         if not self._busy:
@@ -160,7 +179,10 @@ class Batcher(Generic[Item, Result]):
     def _settle(
         self, batch: list[_Waiting[Item, Result]], started: float, results: list[Result | BaseException]
     ) -> None:
+        seconds = self._clock() - started
         for waiting, result in zip(batch, results, strict=True):
+            if waiting.spent is not None:
+                waiting.spent.add(started - waiting.since, seconds)
             if waiting.future.done():  # the caller left during the run
                 continue
             if isinstance(result, BaseException):
@@ -169,7 +191,7 @@ class Batcher(Generic[Item, Result]):
             else:
                 waiting.future.set_result(result)
         cost = sum([waiting.cost for waiting in batch])
-        self._observe(len(batch), cost, started - batch[0].since, self._clock() - started)
+        self._observe(len(batch), cost, started - batch[0].since, seconds)
         if self._waiting:
             self._running_loop().call_soon(self._gather, len(self._waiting), QUIET_TURNS)
         else:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from time import perf_counter
 from typing import Any
 
 import ml_dtypes
@@ -10,13 +11,15 @@ from numpy.typing import NDArray
 
 from models.card import Card
 from service import sequences
+from service.batcher import Spent
 from service.catalog import Catalog, Model, Rows, Work
-from service.errors import BadInput, BadRequest, EmptyRequest, TooLarge
+from service.errors import BadInput, BadRequest, EmptyRequest, TooLarge, WrongModelKind
 from service.flatten import Packed
-from service.messages import EmbedRequest, EmbedResult, Ids, Output, Text
+from service.messages import EmbedRequest, EmbedResult, Ids, Output, Text, Times
 from service.plan import HIDDEN, POOLED, Graphs, Plan
 from service.pooling import normalise, pool
 from service.settings import Settings
+from service.tokens import Cut
 
 Uncounted = Mapping[int, int]  # input → leading tokens that pooling leaves out
 Queued = list[tuple[int, "asyncio.Future[Rows]"]]  # which part, and its rows of one graph
@@ -38,16 +41,21 @@ class Encoder:
         """
         model = self.catalog.get(request.model)
         if model.card.image:
-            raise BadRequest(f"{model.card.name} reads no text: POST to /models/{model.card.name}/images")
+            raise WrongModelKind(f"{model.card.name} reads no text: POST to /models/{model.card.name}/images")
         plan = model.plan(request.outputs, request.pooling, request.normalize, request.dimensions, request.dtype)
         ids, uncounted = self._checked(model.card, request), _NONE
+        characters, started, tokenising, spent = 0, perf_counter(), 0.0, Spent()
         if None in ids:
+            characters = _characters(request.inputs)
             ids, uncounted = await self._tokenised(model, request, ids)
-        tokens = self._bounded(ids)
+            tokenising = perf_counter() - started
+        lengths = tuple([len(each.ids) for each in ids])
+        tokens = self._bounded(sum(lengths))
         parts = _parts(model.card, plan, ids)
-        rows = await _rows(_queue(model, plan, parts), len(parts))
+        rows = await _rows(_queue(model, plan, parts, spent), len(parts))
         outputs = tuple([_output(name, plan, rows, ids, uncounted) for name in plan.outputs])
-        return EmbedResult(model.card.name, outputs, tokens, bool(request.outputs))
+        times = Times(tokenising, spent.queued / spent.items, spent.ran / spent.items)
+        return EmbedResult(model.card.name, outputs, tokens, bool(request.outputs), lengths, characters, times)
 
     def _checked(self, card: Card, request: EmbedRequest) -> list[Any]:
         """The caller's token ids, checked; None in the place of a text."""
@@ -58,7 +66,9 @@ class Encoder:
             raise TooLarge(f"{len(inputs)} inputs; this server takes {self._settings.max_inputs} a request: send fewer")
         truncate, direction = self._truncates(request), request.truncation_direction
         return [
-            sequences.check(card, index, each, truncate, direction) if isinstance(each, Ids) else None
+            sequences.check(card, index, each, truncate, direction, request.max_tokens)
+            if isinstance(each, Ids)
+            else None
             for index, each in enumerate(inputs)
         ]
 
@@ -73,7 +83,8 @@ class Encoder:
             for index, each in enumerate(request.inputs)
             if isinstance(each, Text)
         }
-        encoded = await tokenizer.encode(texts, self._truncates(request), request.truncation_direction)
+        cut = Cut(self._truncates(request), request.truncation_direction, request.max_tokens, request.special_tokens)
+        encoded = await tokenizer.encode(texts, cut)
         uncounted = _NONE
         if prompt and card.pooling and not card.pooling.include_prompt:
             uncounted = dict.fromkeys(encoded, tokenizer.prompt_length(prompt))
@@ -83,8 +94,7 @@ class Encoder:
     def _truncates(self, request: EmbedRequest) -> bool:
         return self._settings.auto_truncate if request.truncate is None else request.truncate
 
-    def _bounded(self, ids: Sequence[Ids]) -> int:
-        tokens = sum([len(each.ids) for each in ids])
+    def _bounded(self, tokens: int) -> int:
         most = self._settings.max_request_tokens
         if tokens > most:
             raise TooLarge(f"{tokens} tokens; this server takes {most} a request: send fewer inputs")
@@ -120,14 +130,19 @@ def _parts(card: Card, plan: Plan, ids: list[Ids]) -> list[Packed]:
     return [sequences.pack(card, [each]) for each in ids]
 
 
-def _queue(model: Model, plan: Plan, parts: list[Packed]) -> Queued:
+def _characters(inputs: Sequence[Any]) -> int:
+    texts = [each for each in inputs if isinstance(each, Text)]
+    return sum([len(each.text) + len(each.pair or "") for each in texts])
+
+
+def _queue(model: Model, plan: Plan, parts: list[Packed], spent: Spent) -> Queued:
     """Every part's work, a future for each of its graphs; if one graph has no room, nothing stays queued."""
     queued: Queued = []
     try:
         for graphs, indices in _by_graphs(model.card, plan, parts):
             costs = [parts[index].tokens for index in indices]
             for graph, outputs in graphs.items():
-                futures = model.batchers[graph].submit([Work(parts[index], outputs) for index in indices], costs)
+                futures = model.batchers[graph].submit([Work(parts[index], outputs) for index in indices], costs, spent)
                 queued += zip(indices, futures, strict=True)
     except BaseException:
         _drop(queued)

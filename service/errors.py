@@ -9,6 +9,8 @@ InlayError                    code, message, index of the bad input (None: the w
 │       └── BodyTooLarge      more bytes than this server takes
 ├── RangeNotSatisfiable       a byte range behind the end
 ├── BadInput                  one input: too long, empty, an id outside the vocabulary
+├── WrongModelKind            a model that does not do what the route is for
+├── Unsupported               a part of a protocol that this server does not have
 ├── NotFound                  no such model, no such table
 ├── MethodNotAllowed          a verb this path does not answer
 ├── NotAcceptable             no format the client accepts
@@ -82,6 +84,18 @@ class BadInput(InlayError):
     """One input cannot be read; `index` says which."""
 
     code = "bad_input"
+
+
+class WrongModelKind(InlayError):
+    """The model does not do what this route is for: ranking, classifying, sparse vectors, reading text."""
+
+    code = "wrong_model_kind"
+
+
+class Unsupported(InlayError):
+    """A part of a protocol that this server does not have, or that its operator has not switched on."""
+
+    code = "unsupported"
 
 
 class NotFound(InlayError):

@@ -46,6 +46,8 @@ class EmbedRequest(NamedTuple):
     dimensions     keep this many leading values of the pooled vector, then normalise
     pooling        one of pooling.POOLINGS, instead of the model's own
     dtype          one of DTYPES
+    max_tokens     cut every input to so many tokens, special ones included, whatever `truncate` says
+    special_tokens a text gets the model's own; False: its bare pieces
     """
 
     inputs: Sequence[Input]
@@ -58,6 +60,8 @@ class EmbedRequest(NamedTuple):
     pooling: str | None = None
     dtype: str = "float32"
     prompt_name: str | None = None
+    max_tokens: int | None = None
+    special_tokens: bool = True
 
 
 class Output(NamedTuple):
@@ -74,13 +78,26 @@ class Output(NamedTuple):
     pooled: bool
 
 
+class Times(NamedTuple):
+    """Seconds a request took, by stage; waiting and running are means over its items."""
+
+    tokenization: float
+    queue: float
+    inference: float
+
+
 class EmbedResult(NamedTuple):
     """The outputs in the order asked for, the model that gave them, and the number of tokens read.
 
-    picked     the caller named the outputs; False: the single default output
+    picked      the caller named the outputs; False: the single default output
+    lengths     tokens read of each input
+    characters  of the texts, prompts not counted
     """
 
     model: str
     outputs: tuple[Output, ...]
     tokens: int
     picked: bool
+    lengths: tuple[int, ...] = ()
+    characters: int = 0
+    times: Times = Times(0.0, 0.0, 0.0)

@@ -15,8 +15,10 @@ _ZEROS = np.zeros(8192, np.int64)  # lent to every sequence that sends no segmen
 _ZEROS.flags.writeable = False
 
 
-def check(card: Card, index: int, given: Ids, truncate: bool, direction: Direction) -> Ids:
-    """One caller's token ids, cut to the positions the model has if `truncate`.
+def check(
+    card: Card, index: int, given: Ids, truncate: bool, direction: Direction, max_tokens: int | None = None
+) -> Ids:
+    """One caller's token ids, cut to `max_tokens`, and to the positions the model has if `truncate`.
 
     raises   BadInput naming `inputs[index]` and the list that is wrong
     """
@@ -25,6 +27,8 @@ def check(card: Card, index: int, given: Ids, truncate: bool, direction: Directi
     bare = given.mask is None and given.types is None and given.positions is None and not given.extras
     if not bare:
         _same_lengths(index, given)
+    if max_tokens is not None and len(given.ids) > max_tokens:
+        given = _kept(given, max_tokens, direction)
     given = _cut(card, index, given, truncate, direction)
     _within(index, "input_ids", given.ids, card.vocab_size, "the vocabulary")
     if bare:
@@ -89,7 +93,11 @@ def _cut(card: Card, index: int, given: Ids, truncate: bool, direction: Directio
             'shorten it or send "truncate": true',
             index,
         )
-    kept = slice(0, longest) if direction == "right" else slice(len(given.ids) - longest, None)
+    return _kept(given, longest, direction)
+
+
+def _kept(given: Ids, most: int, direction: Direction) -> Ids:
+    kept = slice(0, most) if direction == "right" else slice(len(given.ids) - most, None)
     mask, types, positions = (
         None if each is None else each[kept] for each in (given.mask, given.types, given.positions)
     )

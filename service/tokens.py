@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -12,6 +12,21 @@ from service.errors import BadInput, StartError
 from service.messages import Direction, Ids, Text
 
 INLINE_CHARACTERS = 2000  # about half a millisecond of tokenising; longer work goes to a thread
+
+
+class Cut(NamedTuple):
+    """How a request wants its texts cut; the fields are EmbedRequest's."""
+
+    truncate: bool = True
+    direction: Direction = "right"
+    max_tokens: int | None = None
+    special_tokens: bool = True
+
+    def most(self, model: int | None) -> int | None:
+        """The longest result, where the model itself reads `model` tokens."""
+        if model is None or self.max_tokens is None:
+            return self.max_tokens if model is None else model
+        return min(model, self.max_tokens)
 
 
 class Tokenizer:
@@ -46,25 +61,25 @@ class Tokenizer:
         self._segments = segments
         self.prompt_length = lru_cache(maxsize=64)(self._prompt_length)
 
-    async def encode(self, texts: Mapping[int, Text], truncate: bool, direction: Direction) -> dict[int, Ids]:
+    async def encode(self, texts: Mapping[int, Text], cut: Cut) -> dict[int, Ids]:
         """Ids and segment ids of each text or pair, under its number in the request.
 
-        raises   BadInput with that number if a text is too long and `truncate` is false, or gives no token
+        raises   BadInput with that number if a text is too long and is not to be cut, or gives no token
         """
         if sum(len(text.text) + len(text.pair or "") for text in texts.values()) <= INLINE_CHARACTERS:
-            return self.encode_now(texts, truncate, direction)
+            return self.encode_now(texts, cut)
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(None, self.encode_now, texts, truncate, direction)
+        return await loop.run_in_executor(None, self.encode_now, texts, cut)
 
-    def encode_now(self, texts: Mapping[int, Text], truncate: bool, direction: Direction) -> dict[int, Ids]:
+    def encode_now(self, texts: Mapping[int, Text], cut: Cut) -> dict[int, Ids]:
         """`encode` on the calling thread."""
         if self._max_characters is not None:
-            texts = {index: self._short(index, text, truncate, direction) for index, text in texts.items()}
+            texts = {index: self._short(index, text, cut) for index, text in texts.items()}
         raw = [text.text if text.pair is None else (text.text, text.pair) for text in texts.values()]
         # encode_batch_fast releases the GIL, encode holds it (tokenizers 0.23)
-        encodings = self._tokenizer.encode_batch_fast(raw)
+        encodings = self._tokenizer.encode_batch_fast(raw, add_special_tokens=cut.special_tokens)
         return {
-            index: self._ids(index, text, encoding, truncate, direction)
+            index: self._ids(index, text, encoding, cut)
             for (index, text), encoding in zip(texts.items(), encodings, strict=True)
         }
 
@@ -87,43 +102,45 @@ class Tokenizer:
         found: str = self._tokenizer.decode([id_], skip_special_tokens=False)
         return found
 
-    def _ids(self, index: int, text: Text, encoding: Any, truncate: bool, direction: Direction) -> Ids:
+    def _ids(self, index: int, text: Text, encoding: Any, cut: Cut) -> Ids:
         ids = encoding.ids
         if not ids and not self._may_be_empty:
             raise BadInput(f"inputs[{index}] gives no token: this model adds none of its own, send some text", index)
-        if self._max_tokens is not None and len(ids) > self._max_tokens:
-            if not truncate:
+        most = cut.most(self._max_tokens)
+        if most is not None and len(ids) > most:
+            if not cut.truncate and cut.max_tokens is None:
                 raise BadInput(
-                    f"inputs[{index}] has {len(ids)} tokens; this model reads {self._max_tokens}: "
+                    f"inputs[{index}] has {len(ids)} tokens; this model reads {most}: "
                     'shorten it or send "truncate": true',
                     index,
                 )
-            encoding = self._cut(text, self._max_tokens, direction)
+            encoding = self._cut(text, most, cut)
         types = np.array(encoding.type_ids, np.int64) if self._segments else None
         return Ids(np.array(encoding.ids, np.int64), None, types)
 
-    def _short(self, index: int, text: Text, truncate: bool, direction: Direction) -> Text:
+    def _short(self, index: int, text: Text, cut: Cut) -> Text:
         """The text within the limit of characters, each part of a pair for itself."""
         most = self._max_characters
         longest = max(len(text.text), len(text.pair or ""))
         if most is None or longest <= most:
             return text
-        if not truncate:
+        if not cut.truncate:
             raise BadInput(
                 f"inputs[{index}] has {longest} characters; this model reads {most}: "
                 'shorten it or send "truncate": true',
                 index,
             )
-        kept = slice(most) if direction == "right" else slice(-most, None)
+        kept = slice(most) if cut.direction == "right" else slice(-most, None)
         return Text(text.text[kept], text.pair and text.pair[kept])
 
-    def _cut(self, text: Text, max_tokens: int, direction: Direction) -> Any:
+    def _cut(self, text: Text, max_tokens: int, cut: Cut) -> Any:
         parts = [text.text] if text.pair is None else [text.text, text.pair]
-        room = max_tokens - self._tokenizer.num_special_tokens_to_add(len(parts) == 2)
+        added = self._tokenizer.num_special_tokens_to_add(len(parts) == 2) if cut.special_tokens else 0
+        room = max(0, max_tokens - added)
         encodings = self._tokenizer.encode_batch_fast(parts, add_special_tokens=False)
         for encoding, keep in zip(encodings, _longest_first([len(part.ids) for part in encodings], room), strict=True):
-            encoding.truncate(keep, direction=direction)
-        return self._tokenizer.post_process(*encodings, *[None] * (2 - len(parts)), True)
+            encoding.truncate(keep, direction=cut.direction)
+        return self._tokenizer.post_process(*encodings, *[None] * (2 - len(parts)), cut.special_tokens)
 
     def _prompt_length(self, prompt: str) -> int:
         """Tokens a prompt takes at the front: its own, less a closing special one (sentence-transformers 6.2)."""

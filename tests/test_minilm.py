@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from models import card as cards
 from proto import embed_pb2 as pb
 from service.messages import Text
-from service.tokens import Tokenizer
+from service.tokens import Cut, Tokenizer
 from tests.minilm_golden import Case, cases, checkpoint, origin
 from tests.served import Served, array_of, serving
 
@@ -97,7 +97,7 @@ def test_the_golden_numbers_are_of_the_checkpoint_that_is_installed() -> None:
 @each_text
 def test_ids_and_segment_ids_equal_transformers(tokenizer: Tokenizer, case: Case) -> None:
     text = Text(case.input) if isinstance(case.input, str) else Text(*case.input)
-    got = tokenizer.encode_now({0: text}, True, "left" if case.direction == "left" else "right")[0]
+    got = tokenizer.encode_now({0: text}, Cut(direction="left" if case.direction == "left" else "right"))[0]
     assert got.types is not None
     assert (got.ids.tolist(), got.types.tolist()) == (case.input_ids, case.token_type_ids)
 

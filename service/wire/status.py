@@ -10,6 +10,8 @@ class Status:
     http     HTTP status
     grpc     name of the gRPC status code
     tei      `error_type` of text-embeddings-inference 1.9, which knows six; the nearest where it has none
+    openai   HTTP status and `type` of OpenAI's error object
+    oip      HTTP status of the Open Inference Protocol, as Triton gives it
     title    the same for every problem of this code (RFC 9457)
     """
 
@@ -17,27 +19,53 @@ class Status:
     grpc: str
     tei: str
     title: str
+    openai: tuple[int, str] = (400, "invalid_request_error")
+    oip: int = 400
 
 
+_SERVER, _BUSY = "server_error", "rate_limit_exceeded"
 STATUSES = {
-    "error": Status(500, "INTERNAL", "Backend", "The service has a fault"),
+    "error": Status(500, "INTERNAL", "Backend", "The service has a fault", (500, _SERVER), 500),
     "bad_request": Status(422, "INVALID_ARGUMENT", "Validation", "The request cannot be served"),
     "bad_parameters": Status(422, "INVALID_ARGUMENT", "Validation", "There is no such positional encoding"),
     "empty": Status(400, "INVALID_ARGUMENT", "Empty", "The request holds no inputs"),
     "malformed": Status(400, "INVALID_ARGUMENT", "Validation", "The body is not JSON"),
     "too_large": Status(422, "INVALID_ARGUMENT", "Validation", "The request is too large"),
-    "body_too_large": Status(413, "RESOURCE_EXHAUSTED", "Validation", "The body is too large"),
+    "body_too_large": Status(
+        413, "RESOURCE_EXHAUSTED", "Validation", "The body is too large", (413, "invalid_request_error")
+    ),
     "bad_input": Status(422, "INVALID_ARGUMENT", "Validation", "An input cannot be read"),
-    "not_found": Status(404, "NOT_FOUND", "Validation", "There is no such thing"),
-    "method_not_allowed": Status(405, "UNIMPLEMENTED", "Validation", "The path does not answer this verb"),
+    "wrong_model_kind": Status(424, "FAILED_PRECONDITION", "Backend", "The model is of another kind"),
+    "unsupported": Status(
+        501, "UNIMPLEMENTED", "Backend", "This server does not do that", (501, "invalid_request_error"), 501
+    ),
+    "not_found": Status(404, "NOT_FOUND", "Validation", "There is no such thing", (404, "invalid_request_error"), 404),
+    "method_not_allowed": Status(
+        405, "UNIMPLEMENTED", "Validation", "The path does not answer this verb", (405, "invalid_request_error"), 405
+    ),
     "not_acceptable": Status(
         406, "INVALID_ARGUMENT", "Validation", "No format the client accepts can carry the answer"
     ),
     "range_not_satisfiable": Status(416, "OUT_OF_RANGE", "Validation", "The byte range is not part of the answer"),
-    "unsupported_media": Status(415, "INVALID_ARGUMENT", "Validation", "The body is of a type this path does not read"),
-    "overloaded": Status(429, "RESOURCE_EXHAUSTED", "Overloaded", "The queue is full"),
-    "unavailable": Status(503, "UNAVAILABLE", "Unhealthy", "The service is not ready"),
-    "engine_failure": Status(424, "INTERNAL", "Backend", "The engine failed on this request"),
+    "unsupported_media": Status(
+        415,
+        "INVALID_ARGUMENT",
+        "Validation",
+        "The body is of a type this path does not read",
+        (415, "invalid_request_error"),
+        415,
+    ),
+    "overloaded": Status(429, "RESOURCE_EXHAUSTED", "Overloaded", "The queue is full", (429, _BUSY), 503),
+    "unavailable": Status(503, "UNAVAILABLE", "Unhealthy", "The service is not ready", (503, _SERVER), 503),
+    "engine_failure": Status(424, "INTERNAL", "Backend", "The engine failed on this request", (424, _SERVER), 500),
 }
+TEI_GRPC = {
+    "Unhealthy": "UNAVAILABLE",
+    "Backend": "FAILED_PRECONDITION",
+    "Overloaded": "RESOURCE_EXHAUSTED",
+    "Validation": "INVALID_ARGUMENT",
+    "Empty": "INVALID_ARGUMENT",
+}
+"""gRPC status by TEI's `error_type`."""
 RETRY_AFTER_SECONDS = {"overloaded": 1, "unavailable": 1}
 """What a refused caller is told to wait."""

@@ -18,7 +18,7 @@ from service.encoder import Encoder
 from service.messages import Direction, EmbedRequest, Text
 from service.metrics import Metrics
 from service.settings import Settings
-from service.tokens import Tokenizer
+from service.tokens import Cut, Tokenizer
 from tests.minilm_golden import checkpoint
 from tests.parity.conftest import Ledger
 
@@ -115,7 +115,7 @@ def test_any_text_or_pair_gives_the_ids_of_transformers_however_short_the_limit(
     judge.truncation_side = side
     texts = [[first]] if second is None else [[first], [second]]
     expected = judge(*texts, truncation="longest_first", max_length=most)
-    got = tokenizer(most).encode_now({0: Text(first, second)}, True, side)[0]
+    got = tokenizer(most).encode_now({0: Text(first, second)}, Cut(True, side))[0]
     assert got.types is not None
     assert got.ids.tolist() == expected["input_ids"][0]
     assert got.types.tolist() == expected["token_type_ids"][0]

@@ -18,6 +18,7 @@ from service.messages import EmbedRequest, Ids, Text
 from service.metrics import Metrics
 from service.pooling import POOLINGS, pool
 from service.settings import Settings
+from service.tokens import Cut
 from tests.golden_cases import case, write_checkpoint, write_json, write_sentence_files, write_tiny_bert
 from tests.models.test_adopt import TABLE, folder_of, model
 
@@ -77,7 +78,7 @@ async def test_without_outputs_the_answer_is_the_pooled_vector_or_else_token_row
 async def test_a_text_equals_its_ids(make):
     encoder = make()
     tokenizer = encoder.catalog.get(None).tokenizer
-    found = tokenizer.encode_now({0: Text("hello world"), 1: Text("hello", "world")}, True, "right")
+    found = tokenizer.encode_now({0: Text("hello world"), 1: Text("hello", "world")}, Cut())
     np.testing.assert_array_equal(await rows(encoder, Text("hello world")), await rows(encoder, ids(*found[0].ids)))
     np.testing.assert_array_equal(await rows(encoder, Text("hello", "world")), await rows(encoder, found[1]))
     assert found[1].types.any()

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from models import VERSION
-from service.wire.embed import EmbedRoute
+from service.wire import embed
 from tests.served import serving_here
 
 ROOT = Path(__file__).parents[2]
@@ -58,7 +58,7 @@ async def test_a_cancellation_that_no_client_caused_is_passed_on(
     async with serving_here(tiny_store, default_model="bert") as here:
         monkeypatch.setattr(here.parts.encoder, "embed", wait)
         scope = {"headers": [(b"content-type", b"application/json")]}
-        task = asyncio.ensure_future(EmbedRoute(here.parts)(scope, receive, send))
+        task = asyncio.ensure_future(embed.endpoint(here.parts)(scope, receive, send))
         await entered.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -1,0 +1,111 @@
+"""A hot path as a plain ASGI application: bounded body, counted, dropped when its client leaves. Knows no protocol.
+
+A protocol gives two functions: what answers a call, and how it words a refusal.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from time import perf_counter
+from typing import NamedTuple
+
+from service.errors import InlayError, Unavailable
+from service.wire.asgi import CLOSE, LEFT, ClientGone, Receive, Scope, Send, read_body
+from service.wire.formats import Body, Headers
+from service.wire.parts import Parts
+
+log = logging.getLogger(__name__)
+
+
+class Answer(NamedTuple):
+    """What goes out; the headers hold content-type and content-length."""
+
+    headers: Headers
+    body: Body
+    status: int = 200
+
+
+class Call:
+    """One HTTP request.
+
+    fields   headers by lower-case name; those of one name are one list (RFC 9110, 5.3)
+    path     the parameters of the route, e.g. {"name": "minilm"}
+    """
+
+    __slots__ = ("_max_bytes", "_receive", "fields", "scope")
+
+    def __init__(self, scope: Scope, receive: Receive, max_bytes: int) -> None:
+        self.scope = scope
+        self.fields = _fields(scope["headers"])
+        self._receive = receive
+        self._max_bytes = max_bytes
+
+    @property
+    def path(self) -> dict[str, str]:
+        """The route's parameters."""
+        found: dict[str, str] = self.scope.get("path_params", {})
+        return found
+
+    async def body(self) -> bytes:
+        """The whole body; from here on the call is dropped if its client leaves.
+
+        raises   BodyTooLarge, ClientGone
+        """
+        body = await read_body(self._receive, self.fields.get(b"content-length"), self._max_bytes)
+        self.scope[LEFT] = False
+        return body
+
+
+Answers = Callable[[Call], Awaitable[Answer]]
+Refuses = Callable[[InlayError], Answer]
+
+
+class Endpoint:
+    """The ASGI application of one path.
+
+    method    its name in the metrics
+    answers   the call's answer, or an InlayError
+    refuses   an InlayError as the protocol words it
+    """
+
+    def __init__(self, method: str, answers: Answers, refuses: Refuses, parts: Parts) -> None:
+        self._method = method
+        self._answers = answers
+        self._refuses = refuses
+        self._metrics = parts.metrics
+        self._life = parts.life
+        self._max_body_bytes = parts.settings.max_body_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request; every refusal is in the protocol's own words."""
+        started = perf_counter()
+        try:
+            answer = await self._answers(Call(scope, receive, self._max_body_bytes))
+        except InlayError as error:
+            answer = self._refuses(error)
+        except (ClientGone, asyncio.CancelledError) as error:
+            if isinstance(error, ClientGone) or scope.get(LEFT):
+                self._metrics.request("http", self._method, "499", perf_counter() - started)
+                return
+            if not self._life.stopping:
+                raise
+            answer = self._refuses(Unavailable("the service stopped before this was done; send it again"))
+        except Exception:
+            log.exception("a request to %s met a fault", self._method)
+            answer = self._refuses(InlayError("the service has a fault; its log says more"))
+        headers, body, status = answer
+        if self._life.stopping:
+            headers = (*headers, CLOSE)
+        *parts, last = body
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        for part in parts:
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+        await send({"type": "http.response.body", "body": last})
+        self._metrics.request("http", self._method, str(status), perf_counter() - started)
+
+
+def _fields(headers: Sequence[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
+    fields = dict(headers)
+    if len(fields) < len(headers):
+        fields = {name: b",".join([value for each, value in headers if each == name]) for name in fields}
+    return fields
