@@ -29,7 +29,7 @@ REFUSALS = {
     413: "the body is too large",
     415: "the body is not declared to be JSON",
     422: "a field or an input cannot be served",
-    424: "the engine failed on this request",
+    424: "the engine failed on this request, or the model is of another kind",
     429: "the queue is full; see Retry-After",
     503: "the service is starting or stopping",
 }

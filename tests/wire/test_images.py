@@ -335,7 +335,7 @@ def test_models_that_cannot_are_named_as_such(served: Served) -> None:
     assert "send input_features" in refusal(post(served, url(PNG), "whisper"), 422, "bad_request")
     refusal(post(served, url(PNG), "vut"), 404, "not_found")
     text = served.post({"model": "vit", "inputs": "hello"})
-    assert "POST to /models/vit/images" in refusal(text, 422, "bad_request")
+    assert "POST to /models/vit/images" in refusal(text, 424, "wrong_model_kind")
 
 
 BAD_BODIES: dict[str, tuple[dict[str, Any], int, str, str]] = {

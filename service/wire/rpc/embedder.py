@@ -1,6 +1,7 @@
 """inlay.v1.Embedder: decodes, delegates, encodes."""
 
 from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
 from functools import partial
 from time import perf_counter
 from typing import Any
@@ -62,11 +63,13 @@ class Embedder:
             await abort(context, answer)
         return answer
 
-    def embed_stream(
+    async def embed_stream(
         self, requests: AsyncIterator[pb.EmbedRequest], context: Context
     ) -> AsyncIterator[EmbedResult | InlayError]:
         """Answers in the order of the requests, IN_FLIGHT of which are worked on together."""
-        return in_order(requests, partial(self._answer, "EmbedStream"), IN_FLIGHT)
+        async with aclosing(in_order(requests, partial(self._answer, "EmbedStream"), IN_FLIGHT)) as answers:
+            async for answer in answers:
+                yield answer
 
     def _table(self, method: str, answer: Callable[[Any], AsyncIterator[Any]]) -> Callable[..., AsyncIterator[Any]]:
         """A method that answers with a table in chunks under 1 MiB."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from time import perf_counter
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
@@ -45,7 +45,7 @@ def unary(answer: Any, kind: Any, serialise: Callable[[Any], bytes] = serialise)
 
 
 def streams(answer: Any, kind: Any, serialise: Callable[[Any], bytes] = serialise) -> Any:
-    """A handler of many requests and many answers."""
+    """A handler of many requests and many answers; `answer` is an async generator function, which grpc looks for."""
     return grpc.stream_stream_rpc_method_handler(answer, kind.FromString, serialise)
 
 
@@ -82,7 +82,7 @@ async def guarded(
 
 async def in_order(
     requests: AsyncIterator[Any], work: Callable[[Any], Awaitable[Any]], in_flight: int
-) -> AsyncIterator[Any]:
+) -> AsyncGenerator[Any, None]:
     """What `work` gives for each request, in their order; at most `in_flight` are worked on at a time."""
     room = asyncio.Semaphore(in_flight)
     answers: asyncio.Queue[asyncio.Task[Any] | None] = asyncio.Queue()
