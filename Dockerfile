@@ -56,7 +56,7 @@ ENV INLAY_HOST=0.0.0.0 INLAY_STORE=/models
 EXPOSE 8080 50051
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=5s --timeout=4s --start-period=30s --retries=3 \
-  CMD ["sh", "-c", "exec python -m service health --url http://127.0.0.1:${INLAY_PORT:-8080}"]
+  CMD ["python", "-m", "service", "health"]
 ENTRYPOINT ["python", "-m", "service"]
 CMD ["serve"]
 

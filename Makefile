@@ -14,6 +14,7 @@ BIN = .venv/bin
 UV = $(BIN)/uv
 RUNTIME = .venv/.locked-$(EXTRA)
 DEMO = models/store/all-MiniLM-L6-v2
+CLIENTS = .venv/clients
 INSTALL = VIRTUAL_ENV=.venv $(UV) pip install --no-deps --require-hashes
 
 # Inlay turns ONNX Runtime's reports to its maker off itself; this is for tests and load generators that import it alone.
@@ -22,7 +23,7 @@ export ORT_DISABLE_TELEMETRY = 1
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help serve demo test check format proto lock load bench tables exporting footprint parity images container-test clean
+.PHONY: help serve demo test check format proto lock load bench tables exporting footprint overload soak swap parity clients observe images container-test clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -65,6 +66,13 @@ proto: .venv/.locked-dev ## write the stubs of proto/ anew
 parity: $(RUNTIME) .venv/.locked-dev .venv/.locked-parity .venv/.torch $(DEMO)/card.json ## compare with transformers and sentence-transformers (installs torch)
 	@$(BIN)/python -m pytest -m parity $(ARGS)
 
+# A socket that a client leaves open is its own affair.
+clients: $(RUNTIME) $(CLIENTS)/.locked $(DEMO)/card.json ## run other people's clients against the service, in .venv/clients (installs torch)
+	@$(CLIENTS)/bin/python -m pytest -m '' -W ignore::ResourceWarning $(ARGS) tests/clients
+
+observe: $(RUNTIME) .venv/.locked-dev ## ask a real Prometheus for every query of observe/ (on Debian: apt-get install prometheus)
+	@$(BIN)/python -m pytest -m observe $(ARGS) tests/observe
+
 # ---- measure
 
 load: .venv/.locked-load ## 30 s of mixed load on the service running here; ARGS="--users 50 --run-time 2m"
@@ -83,6 +91,15 @@ exporting: $(RUNTIME) .venv/.locked-dev ## time and memory of exports of a 1 GB 
 
 footprint: $(RUNTIME) .venv/.locked-dev ## start-up time and memory of two workers over a 1 GB table; needs 2.2 GB of disk
 	@$(BIN)/python -m loadtest.footprint $(ARGS)
+
+overload: $(RUNTIME) .venv/.locked-dev .venv/.locked-load $(DEMO)/card.json ## goodput and latency at 1, 2, 4 and 8 times capacity, beside plain FastAPI; 8 minutes
+	@$(BIN)/python -m loadtest.overload $(ARGS)
+
+soak: $(RUNTIME) .venv/.locked-dev .venv/.locked-load $(DEMO)/card.json ## an hour of mixed load, then bursts: is memory flat, does it come back; ARGS="--minutes 10"
+	@$(BIN)/python -m loadtest.soak $(ARGS)
+
+swap: $(RUNTIME) .venv/.locked-dev .venv/.locked-load .venv/.locked-demo ## exchange a model again and again under load: requests sent, failed, versions seen
+	@$(BIN)/python -m loadtest.swap $(ARGS)
 
 # ---- deploy
 
@@ -132,6 +149,16 @@ $(RUNTIME): requirements/$(EXTRA).txt | $(UV)
 	@$(BIN)/python -m pip install --disable-pip-version-check $(TORCH)
 	@touch $@
 
+# Within .venv, so that `make clean` takes it too; apart from it, because its libraries are older than the service's.
+# torch before vllm, of which one module is run and whose requirements pip would miss.
+$(CLIENTS)/.locked: requirements/clients.txt | $(UV)
+	@echo '==> making $(CLIENTS) of $(TORCH) and $<'
+	@rm -rf $(CLIENTS)
+	@$(BIN)/python -m venv --without-pip $(CLIENTS)
+	@$(BIN)/python -m pip --python $(CLIENTS)/bin/python install --disable-pip-version-check --quiet $(TORCH)
+	@VIRTUAL_ENV=$(CLIENTS) $(UV) pip install --no-deps --require-hashes -r $<
+	@touch $@
+
 # ---- locks: names, versions and hashes, no addresses. UPGRADE=--upgrade takes newer versions, else what is locked stays.
 
 COMPILE = VIRTUAL_ENV=.venv $(UV) pip compile $(UPGRADE) --quiet --python-version 3.11 --generate-hashes --no-header
@@ -141,12 +168,13 @@ EXTRA_ALONE = $(BIN)/python -c 'import sys, tomllib; \
 
 lock: $(UV) ## write requirements/*.txt anew from pyproject.toml; UPGRADE=--upgrade for newer versions
 	echo uv | $(COMPILE) $(EVERYWHERE) - -o requirements/uv.txt
-	$(COMPILE) $(EVERYWHERE) pyproject.toml --extra cpu --extra export -o requirements/cpu.txt
-	$(COMPILE) --python-platform x86_64-manylinux_2_28 pyproject.toml --extra gpu --extra export -c requirements/cpu.txt -o requirements/gpu.txt
+	$(COMPILE) $(EVERYWHERE) pyproject.toml --extra cpu --extra export --extra otel -o requirements/cpu.txt
+	$(COMPILE) --python-platform x86_64-manylinux_2_28 pyproject.toml --extra gpu --extra export --extra otel -c requirements/cpu.txt -o requirements/gpu.txt
 	$(EXTRA_ALONE) demo | $(COMPILE) $(EVERYWHERE) - -o requirements/demo.txt
 	$(EXTRA_ALONE) dev | $(COMPILE) $(EVERYWHERE) - -c requirements/cpu.txt -o requirements/dev.txt
 	$(EXTRA_ALONE) load | $(COMPILE) $(EVERYWHERE) - -c requirements/cpu.txt -o requirements/load.txt
 	$(EXTRA_ALONE) parity | $(COMPILE) $(EVERYWHERE) - -c requirements/cpu.txt -c requirements/dev.txt --no-emit-package torch -o requirements/parity.txt
+	$(EXTRA_ALONE) clients | $(COMPILE) $(EVERYWHERE) - -o requirements/clients.txt
 
 clean: ## remove .venv, caches and the demo model; other models in models/store stay
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis $(DEMO)

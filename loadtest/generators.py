@@ -104,7 +104,7 @@ def _wrk(ask: Ask, calls: int, seconds: float) -> Load:
         script.flush()
         # wrk takes whole seconds only; a longer run is steadier, so round up.
         command = ["wrk", "-t1", f"-c{calls}", f"-d{max(1, -int(-seconds // 1))}s", "-s", script.name]
-        output = _output([*command, f"http://127.0.0.1:{ask.port}{ask.path}"], seconds)
+        output = printed([*command, f"http://127.0.0.1:{ask.port}{ask.path}"], seconds)
     found = re.search(r"RESULT" + 6 * r" (\d+)", output)
     if not found:
         raise BadLoad(f"wrk printed no result:\n{output[-1000:]}")
@@ -122,7 +122,7 @@ def _h2load(ask: Ask, calls: int, seconds: float) -> Load:
         data.write_bytes(frame)
         command = ["h2load", "-t1", "-c1", f"-m{calls}", "-D", f"{seconds:g}", f"--data={data}", f"--log-file={log}"]
         command += ["-H", "content-type: application/grpc", "-H", "te: trailers"]
-        output = _output([*command, f"http://127.0.0.1:{ask.port}{ask.path}"], seconds)
+        output = printed([*command, f"http://127.0.0.1:{ask.port}{ask.path}"], seconds)
         rows = [line.split("\t") for line in log.read_text().splitlines()]
     # Calls cut off by the end of the run are no failures; a status other than 200 or an answer without data is.
     wrong = [row[1] for row in rows if row[1] != "200"]
@@ -137,10 +137,11 @@ def _h2load(ask: Ask, calls: int, seconds: float) -> Load:
 
 def _python(module: str, ask: Ask, calls: int, seconds: float) -> Load:
     order = {**asdict(ask), "body": base64.b64encode(ask.body).decode(), "calls": calls, "seconds": seconds}
-    return Load(**json.loads(_output(python("-m", module), seconds, json.dumps(order))))
+    return Load(**json.loads(printed(python("-m", module), seconds, json.dumps(order))))
 
 
-def _output(command: list[str], seconds: float, given: str = "") -> str:
+def printed(command: list[str], seconds: float, given: str = "") -> str:
+    """What a generator prints that is given `seconds` and a little more; raises BadLoad where it fails."""
     limit = seconds + 20
     try:
         done = subprocess.run(

@@ -99,6 +99,8 @@ class Card:
     per_layer           steps to the embeddings each layer has of its own (Gemma 3n); empty: it has none
     side                encoder or decoder, of a model that has both
     assumed             what was assumed of a model_type no row knows, in sentences
+    handed_over         the output whose rows are what the same model elsewhere takes as inputs_embeds (prompt_embeds);
+                        None: it gives none, or was exported before cards said so
     head                how hidden states become logits, by head.onnx; None: not here, for what `headless` says
     largest_difference  by output, ONNX Runtime against the reference, over the export's check inputs
     """
@@ -145,6 +147,7 @@ class Card:
     assumed: tuple[str, ...] = ()
     head: Head | None = None
     headless: str | None = None
+    handed_over: str | None = None
 
     @property
     def outputs(self) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from models.onnx_graph import GraphBuilder, save
 from models.plan import Plan, plan
 from models.position_graphs.rope import rope
 from models.positions.rope.frequencies import frequencies
-from models.recipe import Recipe, tables
+from models.recipe import Recipe, Scale, tables
 from models.sentence_transformers import SentenceFiles
 from models.sources.checkpoint import Checkpoint, read_tensors
 from models.sources.door import located
@@ -192,6 +192,7 @@ def _card(
         assumed=planned.assumed,
         head=planned.head,
         headless=planned.headless,
+        handed_over=_handed_over(planned),
         similarity=similarity.of(source),
     )
 
@@ -200,6 +201,13 @@ def _default_output(sentence: SentenceFiles, planned: Plan) -> str:
     if sentence.pooling:
         return "sentence_embedding"
     return "last_hidden_state" if planned.encoder else "input_embeddings"
+
+
+def _handed_over(planned: Plan) -> str:
+    """The family's handed_over, as the checkpoint has it: where nothing scales, every row is unscaled."""
+    said = planned.family.handed_over
+    scales = any(isinstance(step, Scale) for step in planned.recipe)
+    return "token_embeddings" if said == "unscaled_embeddings" and not scales else said
 
 
 def longest_input(positions: int | None, sentence: SentenceFiles, folder: Path) -> int | None:

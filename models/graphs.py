@@ -80,9 +80,11 @@ def embedding(builder: GraphBuilder, recipe: Recipe, width: int) -> Any:
 
 
 def components(builder: GraphBuilder, recipe: Recipe) -> Any:
-    """The rows each table gives, before they are added; scaled where a Scale follows them."""
+    """The rows each table gives, before they are added; scaled where a Scale follows them, and as they were before it
+    where it is `outside`."""
     values: dict[str, str] = {}
     widths: dict[str, int] = {}
+    unscaled: dict[str, str] = {}
     for step in components_of(recipe):
         match step:
             case Embed(table) | AddType(table) | AddPosition(table):
@@ -93,8 +95,11 @@ def components(builder: GraphBuilder, recipe: Recipe) -> Any:
                 values[name] = sinusoidal.rows(builder, kind, dim, "positions", zero_row)
                 widths[name] = dim
             case Scale() | Round():
+                if isinstance(step, Scale) and step.outside:
+                    unscaled["unscaled_embeddings"] = values["token_embeddings"]
+                    widths["unscaled_embeddings"] = widths["token_embeddings"]
                 values = {name: row_step(builder, step, value) for name, value in values.items()}
-    outputs = {name: packed(value, widths[name]) for name, value in values.items()}
+    outputs = {name: packed(value, widths[name]) for name, value in (values | unscaled).items()}
     inputs = inputs_of(components_of(recipe))
     return builder.model("components", {name: INPUTS[name] for name in inputs}, outputs)
 

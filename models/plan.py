@@ -183,16 +183,16 @@ def _filled(step: Step, family: Family, config: Config, dtype: str) -> Recipe:
         return (step,)
     row = family.scale
     factor = config.number(row.key) if row.key else math.sqrt(config.count("hidden_size"))
-    return _scaled(factor, row.rounded, dtype)
+    return _scaled(factor, row.rounded, dtype, family.handed_over == "unscaled_embeddings")
 
 
-def _scaled(factor: float, rounded: str | None, dtype: str) -> Recipe:
+def _scaled(factor: float, rounded: str | None, dtype: str, outside: bool = False) -> Recipe:
     _, kind = _ROUNDED.get("BF16" if rounded == "bfloat16" else dtype, (None, np.float32))
     if rounded is not None:
         factor = float(kind(factor))
     if rounded is None or dtype not in _ROUNDED:
-        return (Scale(factor),)
-    return (Scale(factor), Round(_ROUNDED[dtype][0]))
+        return (Scale(factor, outside),)
+    return (Scale(factor, outside), Round(_ROUNDED[dtype][0]))
 
 
 def _per_layer(family: Family, config: Config, dtype: str) -> Recipe:

@@ -74,9 +74,10 @@ class MaskRows:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """x *= factor."""
+    """x *= factor; `outside`: the rows before it are a named output too, `unscaled_embeddings`."""
 
     factor: float
+    outside: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,10 +62,12 @@ def run(
     mask       bool [N], False for a masked token; None: none is
     extras     what steps read besides, int64 [N] or [N, columns] by name (extras.py)
     returns    float64 [N, d]: input_embeddings, and token_embeddings, token_type_embeddings, position_embeddings where
-               the recipe has them (each the looked-up rows; scaled where a Scale follows them)
+               the recipe has them (each the looked-up rows; scaled where a Scale follows them), and unscaled_embeddings
+               where that Scale is `outside`
     """
     extras = extras or {}
     outputs: dict[str, Rows] = {}
+    unscaled: dict[str, Rows] = {}
     x = np.zeros((len(ids), 0))
     for step in recipe:
         match step:
@@ -90,11 +92,13 @@ def run(
             case MaskRows():
                 x = x if mask is None else x * mask[:, None]
             case Scale() | Round():
+                if isinstance(step, Scale) and step.outside:
+                    unscaled["unscaled_embeddings"] = outputs["token_embeddings"]
                 x = _rowwise(step, weights, x)
                 outputs = {name: _rowwise(step, weights, rows) for name, rows in outputs.items()}
             case _:
                 x = _rowwise(step, weights, x)
-    return outputs | {"input_embeddings": x}
+    return outputs | unscaled | {"input_embeddings": x}
 
 
 def per_layer(recipe: Recipe, weights: Weights, ids: Ids) -> Rows:

@@ -32,6 +32,12 @@ class Pooling(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     LAST_TOKEN: _ClassVar[Pooling]
     MEAN_SQRT_LEN: _ClassVar[Pooling]
     WEIGHTED_MEAN: _ClassVar[Pooling]
+
+class Encoding(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ENCODING_UNSPECIFIED: _ClassVar[Encoding]
+    PROMPT_EMBEDS: _ClassVar[Encoding]
+    INPUT_EMBEDS: _ClassVar[Encoding]
 DTYPE_UNSPECIFIED: DType
 FLOAT32: DType
 FLOAT16: DType
@@ -48,6 +54,9 @@ MAX: Pooling
 LAST_TOKEN: Pooling
 MEAN_SQRT_LEN: Pooling
 WEIGHTED_MEAN: Pooling
+ENCODING_UNSPECIFIED: Encoding
+PROMPT_EMBEDS: Encoding
+INPUT_EMBEDS: Encoding
 
 class Tensor(_message.Message):
     __slots__ = ("dtype", "shape", "data")
@@ -96,7 +105,7 @@ class Input(_message.Message):
     def __init__(self, text: _Optional[str] = ..., pair: _Optional[_Union[TextPair, _Mapping]] = ..., ids: _Optional[_Union[TokenIds, _Mapping]] = ...) -> None: ...
 
 class EmbedRequest(_message.Message):
-    __slots__ = ("inputs", "model", "outputs", "truncate", "truncation_direction", "normalize", "dimensions", "pooling", "dtype", "prompt_name")
+    __slots__ = ("inputs", "model", "outputs", "truncate", "truncation_direction", "normalize", "dimensions", "pooling", "dtype", "prompt_name", "encoding")
     INPUTS_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     OUTPUTS_FIELD_NUMBER: _ClassVar[int]
@@ -107,6 +116,7 @@ class EmbedRequest(_message.Message):
     POOLING_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
     PROMPT_NAME_FIELD_NUMBER: _ClassVar[int]
+    ENCODING_FIELD_NUMBER: _ClassVar[int]
     inputs: _containers.RepeatedCompositeFieldContainer[Input]
     model: str
     outputs: _containers.RepeatedScalarFieldContainer[str]
@@ -117,7 +127,8 @@ class EmbedRequest(_message.Message):
     pooling: Pooling
     dtype: DType
     prompt_name: str
-    def __init__(self, inputs: _Optional[_Iterable[_Union[Input, _Mapping]]] = ..., model: _Optional[str] = ..., outputs: _Optional[_Iterable[str]] = ..., truncate: _Optional[bool] = ..., truncation_direction: _Optional[_Union[TruncationDirection, str]] = ..., normalize: _Optional[bool] = ..., dimensions: _Optional[int] = ..., pooling: _Optional[_Union[Pooling, str]] = ..., dtype: _Optional[_Union[DType, str]] = ..., prompt_name: _Optional[str] = ...) -> None: ...
+    encoding: Encoding
+    def __init__(self, inputs: _Optional[_Iterable[_Union[Input, _Mapping]]] = ..., model: _Optional[str] = ..., outputs: _Optional[_Iterable[str]] = ..., truncate: _Optional[bool] = ..., truncation_direction: _Optional[_Union[TruncationDirection, str]] = ..., normalize: _Optional[bool] = ..., dimensions: _Optional[int] = ..., pooling: _Optional[_Union[Pooling, str]] = ..., dtype: _Optional[_Union[DType, str]] = ..., prompt_name: _Optional[str] = ..., encoding: _Optional[_Union[Encoding, str]] = ...) -> None: ...
 
 class Output(_message.Message):
     __slots__ = ("name", "tensor", "lengths")
@@ -130,14 +141,16 @@ class Output(_message.Message):
     def __init__(self, name: _Optional[str] = ..., tensor: _Optional[_Union[Tensor, _Mapping]] = ..., lengths: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class EmbedResponse(_message.Message):
-    __slots__ = ("model", "outputs", "tokens")
+    __slots__ = ("model", "outputs", "tokens", "prompt_embeds")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     OUTPUTS_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_EMBEDS_FIELD_NUMBER: _ClassVar[int]
     model: str
     outputs: _containers.RepeatedCompositeFieldContainer[Output]
     tokens: int
-    def __init__(self, model: _Optional[str] = ..., outputs: _Optional[_Iterable[_Union[Output, _Mapping]]] = ..., tokens: _Optional[int] = ...) -> None: ...
+    prompt_embeds: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, model: _Optional[str] = ..., outputs: _Optional[_Iterable[_Union[Output, _Mapping]]] = ..., tokens: _Optional[int] = ..., prompt_embeds: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class Error(_message.Message):
     __slots__ = ("code", "message", "index")

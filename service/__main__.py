@@ -4,11 +4,16 @@
 """
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
-DEFAULT_URL = "http://127.0.0.1:8080"
+if TYPE_CHECKING:
+    import ssl
+
+HERE = ("127.0.0.1", "::1", "localhost")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -21,7 +26,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     check = commands.add_parser("check", help="say what would be served, and on what, without serving")
     commands.add_parser("settings", help="list every setting with its variable, default and meaning")
     health = commands.add_parser("health", help="ask a running service whether it is ready; exit 0 or 1")
-    health.add_argument("--url", default=DEFAULT_URL, help="default: %(default)s")
+    health.add_argument("--url", help="default: this machine, by INLAY_PORT, https where INLAY_TLS_CERT is set")
+    health.add_argument("--cert", help="PEM file to show where callers must; default there: the service's own")
+    health.add_argument("--key", help="its private key")
     if command in ("serve", "check"):
         from service import command_line
 
@@ -32,25 +39,45 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     if options.command == "health":
-        return _health(options.url)
+        return _health(options.url or _own_url(), options.cert, options.key)
     from service import command_line
 
     flags: dict[str, Any] = {key: value for key, value in vars(options).items() if key != "command"}
     return command_line.COMMANDS[options.command](flags)
 
 
-def _health(url: str) -> int:
+def _own_url() -> str:
+    scheme = "https" if os.environ.get("INLAY_TLS_CERT") else "http"
+    return f"{scheme}://127.0.0.1:{os.environ.get('INLAY_PORT', '8080')}"
+
+
+def _health(url: str, cert: str | None, key: str | None) -> int:
     from urllib.error import URLError
-    from urllib.request import ProxyHandler, build_opener
+    from urllib.request import HTTPSHandler, ProxyHandler, build_opener
 
     try:
         # a proxy from the environment is no way to one's own port
-        with build_opener(ProxyHandler({})).open(f"{url.rstrip('/')}/health/ready", timeout=3) as answer:
+        handlers = [ProxyHandler({}), *([HTTPSHandler(context=_tls(url, cert, key))] if url[:6] == "https:" else [])]
+        with build_opener(*handlers).open(f"{url.rstrip('/')}/health/ready", timeout=3) as answer:
             print(answer.read().decode())
             return 0
     except (URLError, OSError, ValueError) as error:
         print(f"{url} is not ready: {error}", file=sys.stderr)
         return 1
+
+
+def _tls(url: str, cert: str | None, key: str | None) -> "ssl.SSLContext":
+    """The service on this machine is taken at its word: its certificate names another host, and it is told nothing."""
+    import ssl
+
+    context = ssl.create_default_context()
+    if urlsplit(url).hostname in HERE:
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    if not cert and os.environ.get("INLAY_TLS_CLIENT_CA"):
+        cert, key = os.environ.get("INLAY_TLS_CERT"), os.environ.get("INLAY_TLS_KEY")
+    if cert:
+        context.load_cert_chain(cert, key)
+    return context
 
 
 if __name__ == "__main__":

@@ -6,22 +6,30 @@ import signal
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from typing import Any
 
 from fastapi import FastAPI
+from fastapi.routing import APIRoute
 from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.routing import BaseRoute, Route
+from starlette.types import Receive, Scope, Send
 
 from models import VERSION
 from service.catalog import open_catalog
 from service.encoder import Encoder
-from service.errors import InlayError, MethodNotAllowed, NotFound
+from service.errors import InlayError, MethodNotAllowed, NoSuchPath
+from service.keys import Keys, open_keys
 from service.metrics import Metrics
+from service.pulse import Pulse
+from service.readiness import Readiness
 from service.settings import Settings
+from service.stages import Stages
 from service.tables import Tables
+from service.tracing import open_tracing
 from service.wire import (
     analysis,
     embed,
@@ -30,15 +38,31 @@ from service.wire import (
     images,
     logits,
     models,
+    openai,
     openapi,
     positions,
-    problems,
     similar,
     similarity,
 )
+from service.wire.asgi import App
+from service.wire.endpoint import Endpoint
+from service.wire.oip import repository
+from service.wire.oip import rest as oip
+from service.wire.oip import rpc as oip_rpc
 from service.wire.parts import Parts
+from service.wire.refusals import Refusals
 from service.wire.rpc import embedder
+from service.wire.rpc import keys as rpc_keys
 from service.wire.rpc.server import RpcServer
+from service.wire.sight import Sighted
+from service.wire.tei import rest as tei
+from service.wire.tei import rpc as tei_rpc
+from service.wire.transport import cors
+from service.wire.transport.answers import Coded
+from service.wire.transport.keys import Gate
+from service.wire.transport.paths import Paths
+from service.wire.transport.request_ids import ID, Numbered
+from service.wire.words import RPC_WORDS, WORDS
 
 PROTOCOLS = (
     embed.routes,
@@ -50,9 +74,15 @@ PROTOCOLS = (
     gradient.routes,
     analysis.routes,
     logits.routes,
+    openai.routes,
+    tei.routes,
+    oip.routes,
+    repository.routes,
     health.routes,
 )
-RPC_SERVICES = (embedder.service,)
+RPC_FAMILIES = (tei_rpc.services,)  # protocols of several services
+RPC_SERVICES = (embedder.service, oip_rpc.service)
+OFFLINE_DOCS = "/static-offline-docs"
 LAME_DUCK_SECONDS = (
     0.2  # from the stop signal to the closing of idle connections: clients see `connection: close` first
 )
@@ -60,57 +90,137 @@ Ready = Callable[[Parts, int], None]
 log = logging.getLogger(__name__)
 
 
-def create_app(settings: Settings, ready: Ready | None = None) -> "Service":
+def create_app(settings: Settings, ready: Ready | None = None, metrics: Metrics | None = None) -> "Service":
     """The whole service; `ready` is called with its parts and the gRPC port once both protocols answer.
+
+    metrics   the numbers that it shares with other workers; None: it serves alone
 
     raises   StartError or models.errors.ModelError, in one line, if it cannot serve
     """
-    metrics = Metrics()
-    encoder = Encoder(open_catalog(settings, metrics), settings)
-    parts = Parts(settings, encoder, metrics, VERSION, Tables(settings.table_cache_bytes))
+    metrics, tracing, keys = metrics or Metrics(), open_tracing(settings), open_keys(settings)
+    encoder = Encoder(open_catalog(settings, metrics), settings, Stages(metrics).embedded)
+    parts = Parts(
+        settings,
+        encoder,
+        metrics,
+        VERSION,
+        Tables(settings.table_cache_bytes),
+        Readiness(encoder.catalog.models),
+        tracing=tracing,
+    )
+    metrics.watch("inlay_requests_in_flight", {}, lambda: encoder.door.inside)
+    metrics.watch("inlay_workers_ready", {}, lambda: parts.life.ready)
     app: FastAPI = FastAPIOffline(
         title="Inlay",
         version=VERSION,
         summary="Input layers, positional encodings and sentence vectors.",
         redoc_url=None,
-        lifespan=_lifespan(parts, ready),
+        redirect_slashes=False,
+        lifespan=_lifespan(parts, ready, keys),
+        static_url=OFFLINE_DOCS,
         telemetry={"auto_configure": False},
         responses={"default": openapi.problem_response("What went wrong and what to do.")},
     )
+    found: list[BaseRoute] = list(app.router.routes)
     for routes in PROTOCOLS:
-        app.include_router(routes(parts))
-    _answer_problems(app)
+        router = routes(parts)
+        app.include_router(router)
+        found += router.routes
+    refusals, paths = Refusals(WORDS, embed.refusal), Paths()
+    _answer_refusals(app, refusals, paths)
     openapi.describe(app)
-    return Service(app, parts, {("POST", embed.PATH): embed.endpoint(parts)})
+    coded = Coded(app, settings.compression, lambda scope, error: refusals.response(scope["path"], error))
+    gate = partial(_gate, keys, refusals, metrics) if keys else None
+    service = Service(app, parts, paths, Numbered(coded), gate)
+    _enter(paths, found, service.router)
+    return service
 
 
 class Service:
     """The ASGI application: hot routes at once, everything else through FastAPI, whose layers cost more than they do.
 
     api           the FastAPI application
+    router        it, with numbered answers under the coding asked for
     state.parts   what create_app built
     """
 
-    def __init__(self, api: FastAPI, parts: Parts, hot: dict[tuple[str, str], ASGIApp]) -> None:
+    def __init__(
+        self, api: FastAPI, parts: Parts, paths: Paths, router: App, gate: Callable[[App], App] | None = None
+    ) -> None:
         self.api = api
+        self.router = router
         self.state = api.state
         self.state.parts = parts
-        self._hot = hot
+        self._paths = paths
+        origins = parts.settings.cors_origins
+        inside: App = gate(self._serve) if gate else self._serve
+        self._entrance: App = Numbered(cors.allow(inside, origins)) if origins else inside
+        if parts.tracing or parts.settings.access_log:
+            self._entrance = Sighted(self._entrance, parts.tracing, parts.settings.access_log)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one ASGI scope."""
-        hot = self._hot.get((scope["method"], scope["path"])) if scope["type"] == "http" else None
-        await (hot or self.api)(scope, receive, send)
+        if scope["type"] == "http":
+            await self._entrance(scope, receive, send)
+        else:
+            await self.api(scope, receive, send)
+
+    async def _serve(self, scope: Any, receive: Receive, send: Send) -> None:
+        found = self._paths.find(scope["method"], scope["path"])
+        if found is None:
+            await self.router(scope, receive, send)
+            return
+        if found.parameters:
+            scope["path_params"] = found.parameters
+        await found.app(scope, receive, send)
 
 
-def _lifespan(parts: Parts, ready: Ready | None) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
+def _enter(paths: Paths, routes: list[BaseRoute], router: App) -> None:
+    """Every path with its verbs: endpoints are reached at once, and what answers GET answers HEAD."""
+
+    async def as_get(scope: Any, receive: Receive, send: Send) -> None:
+        async def bodiless(message: Any) -> None:
+            await send({**message, "body": b""} if message["type"] == "http.response.body" else message)
+
+        await router({**scope, "method": "GET"}, receive, bodiless)
+
+    for route in routes:
+        if not isinstance(route, Route | APIRoute):
+            continue
+        methods = route.methods or set()
+        app = route.app if isinstance(route.app, Endpoint) else None
+        paths.add(route.path, methods, app)
+        if "GET" in methods and "HEAD" not in methods:
+            paths.add(route.path, ("HEAD",), as_get)
+
+
+def _gate(keys: Keys, refusals: Refusals, metrics: Metrics, app: App) -> App:
+    """The application for those who show a key; strangers hear it in the words of the path's protocol."""
+
+    async def refuse(scope: Scope, receive: Receive, send: Send, error: InlayError) -> None:
+        metrics.refused(error.code)
+        await Numbered(refusals.response(scope["path"], error))(scope, receive, send)
+
+    return Gate(app, keys, refuse, OFFLINE_DOCS + "/")
+
+
+def _lifespan(
+    parts: Parts, ready: Ready | None, keys: Keys | None
+) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        server = RpcServer(parts.settings, [service(parts) for service in RPC_SERVICES])
+        families = [each for services in RPC_FAMILIES for each in services(parts)]
+        services = [*(service(parts) for service in RPC_SERVICES), *families]
+        for each in services:
+            parts.metrics.expect("grpc", [each.counted + name for name in each.handlers])
+        gate = rpc_keys.Gate(keys, parts.metrics, RPC_WORDS) if keys else None
+        server = RpcServer(parts.settings, services, parts.tracing, gate)
         port = await server.start()
         stop = asyncio.Event()
         stopping = asyncio.create_task(_stop_after(stop, parts, server))
         restore = _on_signals(stop.set)
+        pulse = Pulse(parts.settings.stuck_seconds)
+        pulse.start()
         parts.life.started = True
         if ready:
             ready(parts, port)
@@ -120,6 +230,9 @@ def _lifespan(parts: Parts, ready: Ready | None) -> Callable[[FastAPI], Abstract
             stop.set()
             await stopping
             restore()
+            pulse.stop()
+            if parts.tracing:
+                await asyncio.to_thread(parts.tracing.close)
             log.info("stopped")
 
     return lifespan
@@ -157,33 +270,29 @@ def _on_signals(stop: Callable[[], None]) -> Callable[[], None]:
     return restore
 
 
-def _answer_problems(app: FastAPI) -> None:
-    """Every error leaves as a problem document."""
+def _answer_refusals(app: FastAPI, refusals: Refusals, paths: Paths) -> None:
+    """Every error leaves as the protocol of its path words it."""
 
     async def refuse(request: Request, error: Exception) -> Response:
         assert isinstance(error, InlayError)
-        return _response(error)
+        request.app.state.parts.metrics.refused(error.code)
+        return refusals.response(request.url.path, error)
 
     async def unknown(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        if error.status_code == 405:
-            allowed = (error.headers or {}).get("allow") or (error.headers or {}).get("Allow") or ""
-            response = _response(MethodNotAllowed(f"{request.url.path} answers {allowed}, not {request.method}"))
-            response.headers["allow"] = allowed
-            return response
-        return _response(NotFound(f"there is no {request.url.path} here; /docs lists what there is"))
+        path = request.url.path
+        if error.status_code != 405:
+            return refusals.response(path, NoSuchPath(f"there is no {path} here; /docs lists what there is"))
+        allowed = ", ".join(paths.methods(path)) or (error.headers or {}).get("Allow", "")
+        response = refusals.response(path, MethodNotAllowed(f"{path} answers {allowed}, not {request.method}"))
+        response.headers["allow"] = allowed
+        return response
 
     async def fault(request: Request, error: Exception) -> Response:
-        log.exception("a request to %s met a fault", request.url.path)
-        return _response(InlayError("the service has a fault; its log says more"))
+        path, number = request.url.path, request.scope.get(ID, b"-").decode()
+        log.exception("a request to %s met a fault (x-request-id: %s)", path, number)
+        return refusals.response(path, InlayError("the service has a fault; its log says more"))
 
     app.add_exception_handler(InlayError, refuse)
     app.add_exception_handler(HTTPException, unknown)
     app.add_exception_handler(Exception, fault)
-
-
-def _response(error: InlayError) -> Response:
-    status, headers, body = problems.answer(error)
-    response = Response(body, status)
-    response.raw_headers = headers
-    return response

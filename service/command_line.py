@@ -14,7 +14,7 @@ from pydantic_settings import SettingsError
 
 from models.errors import ModelError
 from service.errors import StartError
-from service.settings import Settings
+from service.settings import SECRET, Settings
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -76,7 +76,8 @@ def _settings(flags: dict[str, Any]) -> Settings | None:
         fault = error.errors(include_url=False)[0]
         name = str(fault["loc"][0])
         source = _flag(name) if name in flags else _variable(name)
-        _fail(f"{source} is {fault['input']!r}: {fault['msg'][0].lower()}{fault['msg'][1:]}")
+        came = "" if name in SECRET else f" is {fault['input']!r}"
+        _fail(f"{source}{came}: {fault['msg'][0].lower()}{fault['msg'][1:]}")
     except SettingsError as error:
         _fail(str(error))
     return None

@@ -1,37 +1,54 @@
 """THE ROAD: check → tokenise → batch → pool → select. Every protocol's request passes here; knows none of them."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
 from models.card import Card
-from service import sequences
-from service.batcher import Spent
+from service import deadlines, sequences
+from service.admission import Door, texts_of
 from service.catalog import Catalog, Model, Rows, Work
-from service.errors import BadInput, BadRequest, EmptyRequest, TooLarge, WrongModelKind
+from service.errors import BadInput, BadRequest, EmptyRequest, EngineFailure, TooLarge, WrongModelKind
 from service.flatten import Packed
 from service.messages import EmbedRequest, EmbedResult, Ids, Output, Text, Times
 from service.plan import HIDDEN, POOLED, Graphs, Plan
 from service.pooling import normalise, pool
 from service.settings import Settings
 from service.tokens import Cut
+from service.waiting import Spent
 
 Uncounted = Mapping[int, int]  # input → leading tokens that pooling leaves out
 Queued = list[tuple[int, "asyncio.Future[Rows]"]]  # which part, and its rows of one graph
+Told = Callable[[str, int, Times], None]
 _NONE: Uncounted = {}
+
+
+class Joining(NamedTuple):
+    """How a request joins the queues (service.batcher.Batcher.submit)."""
+
+    spent: Spent
+    deadline: float | None
+    admitted: bool
+
+
 NUMPY_DTYPES: dict[str, Any] = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 
 
 class Encoder:
-    """Answers requests from the models of a catalog."""
+    """Answers requests from the models of a catalog.
 
-    def __init__(self, catalog: Catalog, settings: Settings) -> None:
+    told   of every request answered: its model, its tokens and what its stages took
+    """
+
+    def __init__(self, catalog: Catalog, settings: Settings, told: Told = lambda model, tokens, times: None) -> None:
         self.catalog = catalog
+        self._told = told
+        self.door = Door(settings.max_concurrent_requests)
         self._settings = settings
 
     async def embed(self, request: EmbedRequest) -> EmbedResult:
@@ -39,22 +56,40 @@ class Encoder:
 
         raises   an InlayError; the caller's mistakes before anything is queued
         """
+        self.door.enter()
+        try:
+            return await self._embedded(request, deadlines.current())
+        finally:
+            self.door.leave()
+
+    async def _embedded(self, request: EmbedRequest, deadline: float | None) -> EmbedResult:
         model = self.catalog.get(request.model)
         if model.card.image:
             raise WrongModelKind(f"{model.card.name} reads no text: POST to /models/{model.card.name}/images")
         plan = model.plan(request.outputs, request.pooling, request.normalize, request.dimensions, request.dtype)
         ids, uncounted = self._checked(model.card, request), _NONE
-        characters, started, tokenising, spent = 0, perf_counter(), 0.0, Spent()
+        characters, started, tokenising, spent, admitted = 0, perf_counter(), 0.0, Spent(), False
         if None in ids:
-            characters = _characters(request.inputs)
-            ids, uncounted = await self._tokenised(model, request, ids)
+            texts, admitted = texts_of(request.inputs), True
+            characters = sum([len(each.text) + len(each.pair or "") for each in texts])
+            longest = min(filter(None, (model.card.max_tokens, request.max_tokens)), default=None)
+            cost = self.door.guess(model.card.name, texts, longest) + sum([len(each.ids) for each in ids if each])
+            with self.door.promised([model.batchers[graph] for graph in plan.typed], cost, deadline):
+                ids, uncounted = await self._tokenised(model, request, ids)
             tokenising = perf_counter() - started
+            tokenised = sum(
+                [len(ids[index].ids) for index, each in enumerate(request.inputs) if isinstance(each, Text)]
+            )
+            self.door.learn(model.card.name, characters, tokenised)
         lengths = tuple([len(each.ids) for each in ids])
-        tokens = self._bounded(sum(lengths))
+        tokens = self._bounded(model.card, plan, sum(lengths))
         parts = _parts(model.card, plan, ids)
-        rows = await _rows(_queue(model, plan, parts, spent), len(parts))
+        queued = _queue(model, plan, parts, Joining(spent, deadline, admitted))
+        rows = await _rows(queued, len(parts))
+        _finite(model.card, plan, rows)
         outputs = tuple([_output(name, plan, rows, ids, uncounted) for name in plan.outputs])
         times = Times(tokenising, spent.queued / spent.items, spent.ran / spent.items)
+        self._told(model.card.name, tokens, times)
         return EmbedResult(model.card.name, outputs, tokens, bool(request.outputs), lengths, characters, times)
 
     def _checked(self, card: Card, request: EmbedRequest) -> list[Any]:
@@ -77,7 +112,7 @@ class Encoder:
         card, tokenizer = model.card, model.tokenizer
         if tokenizer is None:
             raise BadRequest(f"{card.name} was exported without a tokenizer: send token ids instead of text")
-        prompt = _prompt(card, request.prompt_name)
+        prompt = prompt_of(card, request.prompt_name)
         texts = {
             index: Text(prompt + each.text, each.pair) if prompt else each
             for index, each in enumerate(request.inputs)
@@ -94,14 +129,24 @@ class Encoder:
     def _truncates(self, request: EmbedRequest) -> bool:
         return self._settings.auto_truncate if request.truncate is None else request.truncate
 
-    def _bounded(self, tokens: int) -> int:
+    def _bounded(self, card: Card, plan: Plan, tokens: int) -> int:
         most = self._settings.max_request_tokens
         if tokens > most:
             raise TooLarge(f"{tokens} tokens; this server takes {most} a request: send fewer inputs")
+        size = tokens * card.hidden_size * 4 * (len(plan.outputs) - (POOLED in plan.outputs))
+        if size > self._settings.max_answer_bytes:
+            raise TooLarge(
+                f"{tokens} tokens of {', '.join(plan.outputs)} are {size} bytes; this server answers with "
+                f"{self._settings.max_answer_bytes} at most: send fewer inputs"
+            )
         return tokens
 
 
-def _prompt(card: Card, name: str | None) -> str:
+def prompt_of(card: Card, name: str | None) -> str:
+    """What goes before a text: the prompt of that name, or the model's default one.
+
+    raises   BadRequest naming the prompts there are
+    """
     if name is None:
         return card.prompts[card.default_prompt] if card.default_prompt else ""
     if name not in card.prompts:
@@ -130,19 +175,16 @@ def _parts(card: Card, plan: Plan, ids: list[Ids]) -> list[Packed]:
     return [sequences.pack(card, [each]) for each in ids]
 
 
-def _characters(inputs: Sequence[Any]) -> int:
-    texts = [each for each in inputs if isinstance(each, Text)]
-    return sum([len(each.text) + len(each.pair or "") for each in texts])
-
-
-def _queue(model: Model, plan: Plan, parts: list[Packed], spent: Spent) -> Queued:
+def _queue(model: Model, plan: Plan, parts: list[Packed], joining: Joining) -> Queued:
     """Every part's work, a future for each of its graphs; if one graph has no room, nothing stays queued."""
     queued: Queued = []
     try:
         for graphs, indices in _by_graphs(model.card, plan, parts):
             costs = [parts[index].tokens for index in indices]
             for graph, outputs in graphs.items():
-                futures = model.batchers[graph].submit([Work(parts[index], outputs) for index in indices], costs, spent)
+                futures = model.batchers[graph].submit(
+                    [Work(parts[index], outputs) for index in indices], costs, *joining
+                )
                 queued += zip(indices, futures, strict=True)
     except BaseException:
         _drop(queued)
@@ -169,6 +211,16 @@ async def _rows(queued: Queued, parts: int) -> list[Rows]:
         _drop(queued)
         raise
     return rows
+
+
+def _finite(card: Card, plan: Plan, rows: list[Rows]) -> None:
+    """An encoder's rows are numbers; a table's were checked when it was exported."""
+    if plan.whole:
+        return
+    for index, named in enumerate(rows):
+        for name, array in named.items():
+            if not np.isfinite(array).all():
+                raise EngineFailure(f"{card.name} gave {name} of inputs[{index}] that is not finite", index)
 
 
 def _drop(queued: Queued) -> None:

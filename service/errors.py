@@ -11,11 +11,15 @@ InlayError                    code, message, index of the bad input (None: the w
 ├── BadInput                  one input: too long, empty, an id outside the vocabulary
 ├── WrongModelKind            a model that does not do what the route is for
 ├── Unsupported               a part of a protocol that this server does not have
+├── Unauthorized              no key, or not one of this server's
 ├── NotFound                  no such model, no such table
+│   └── NoSuchPath            no such path
 ├── MethodNotAllowed          a verb this path does not answer
 ├── NotAcceptable             no format the client accepts
 ├── UnsupportedMedia          a body of a type this route does not read
+│   └── UnsupportedCoding     a body under a content coding this server does not undo
 ├── Overloaded                no room in the queue
+├── DeadlineExceeded          the time the caller allowed is over, or would be
 ├── Unavailable               the service is stopping or not ready
 └── EngineFailure             the engine failed on this request alone
 
@@ -98,10 +102,20 @@ class Unsupported(InlayError):
     code = "unsupported"
 
 
+class Unauthorized(InlayError):
+    """No key, or not one of this server's."""
+
+    code = "unauthorized"
+
+
 class NotFound(InlayError):
     """No such model or table."""
 
     code = "not_found"
+
+
+class NoSuchPath(NotFound):
+    """No protocol has this path."""
 
 
 class MethodNotAllowed(InlayError):
@@ -122,10 +136,24 @@ class UnsupportedMedia(InlayError):
     code = "unsupported_media"
 
 
+class UnsupportedCoding(UnsupportedMedia):
+    """The body is under a content coding this server does not undo."""
+
+
 class Overloaded(InlayError):
-    """No room in the queue."""
+    """No room in the queue; `retry_after` is when there should be, in seconds (None: not known)."""
 
     code = "overloaded"
+
+    def __init__(self, message: str, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class DeadlineExceeded(InlayError):
+    """The time the caller allowed is over, or would be before the work is done."""
+
+    code = "deadline_exceeded"
 
 
 class Unavailable(InlayError):

@@ -1,13 +1,18 @@
 """Ports, processes and what is said at start-up. Binds before it loads: a taken port costs no wait."""
 
+import asyncio
 import gc
 import logging
 import math
+import os
 import signal
 import socket
+import ssl
 import sys
 from functools import partial
 from multiprocessing import current_process
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import uvicorn
@@ -16,16 +21,21 @@ from uvicorn.supervisors import Multiprocess
 
 from models import card as cards
 from models.errors import ModelError
+from service import logs, tls
 from service.catalog import Catalog, Model, folders
 from service.errors import StartError
+from service.keys import open_keys
 from service.settings import Settings
 from service.wire.protocol import OneWrite
 
 if TYPE_CHECKING:  # a supervisor of workers never imports the application: its workers start sooner
     from service.app import Service
+    from service.metrics import Metrics
     from service.wire.parts import Parts
 
 ANYWHERE = ("0.0.0.0", "::")
+REQUEST_ID = "service.wire.transport.request_ids.CURRENT"
+TELL_SECONDS = 1.0
 log = logging.getLogger(__name__)
 
 
@@ -34,6 +44,8 @@ def listen(settings: Settings) -> int:
 
     raises   StartError or ModelError before anything is served
     """
+    if files := tls.files(settings):
+        tls.context(files)
     listener = _bound(settings.host, settings.port, "REST", "port")
     settings = settings.model_copy(update={"port": listener.getsockname()[1]})
     probe = _bound(settings.host, settings.grpc_port, "gRPC", "grpc_port")
@@ -44,13 +56,16 @@ def listen(settings: Settings) -> int:
         signal.signal(number, _leave)
     if settings.workers == 1:
         config = _config(settings, _application(settings), factory=False)
+        listener.listen(config.backlog)  # before it is announced
         uvicorn.Server(config).run([listener])
         return 0
     for folder in folders(settings).values():
         cards.read(folder)  # what would fail in every worker fails here, once
-    with _reserved(settings.host, free):
+    open_keys(settings)
+    with _reserved(settings.host, free), _directory() as directory:
         settings = settings.model_copy(update={"grpc_port": free})
-        supervisor = Multiprocess(_config(settings, partial(_worker, settings), factory=True), [listener])
+        worker = partial(_worker, settings, Path(directory))
+        supervisor = Multiprocess(_config(settings, worker, factory=True), [listener])
         print(f"inlay: starting {settings.workers} workers", flush=True)
         supervisor.run()
     return max((abs(process.exitcode or 0) == STARTUP_FAILURE for process in supervisor.processes), default=0)
@@ -60,35 +75,61 @@ def _leave(number: int, frame: Any) -> NoReturn:
     sys.exit(0)
 
 
-def _application(settings: Settings) -> "Service":
+def _directory() -> "TemporaryDirectory[str]":
+    """Where the workers keep what they count: in memory where there is such a place; gone with this process."""
+    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    return TemporaryDirectory(prefix="inlay-", dir=memory)
+
+
+def _application(settings: Settings, directory: Path | None = None) -> "Service":
     from service.app import create_app
+    from service.counts import Shared
+    from service.metrics import Metrics
 
-    return create_app(settings, partial(_ready, settings))
+    store = Shared(directory) if directory else None
+    return create_app(settings, partial(_ready, settings, directory), Metrics(store))
 
 
-def _worker(settings: Settings) -> "Service":
+def _worker(settings: Settings, directory: Path) -> "Service":
     try:
-        return _application(settings)
+        return _application(settings, directory)
     except (StartError, ModelError) as error:
         log.error("%s", error)
         sys.exit(STARTUP_FAILURE)
 
 
-def _ready(settings: Settings, parts: "Parts", grpc_port: int) -> None:
+def _ready(settings: Settings, directory: Path | None, parts: "Parts", grpc_port: int) -> None:
     """The last step before serving: what is loaded stays, so the collector need not look at it again, nor often."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)  # requests leave few cycles behind; the default looks for them every few requests
-    name = current_process().name
-    if settings.workers > 1:
-        log.info("%s is ready", name)
-    if settings.workers == 1 or name.endswith("-1"):
+    if directory is not None:
+        log.info("%s is ready", current_process().name)
+        _tell(parts.metrics, asyncio.get_running_loop())
+    if directory is None or _first(directory):
         announce(settings, parts, grpc_port)
 
 
+def _first(directory: Path) -> bool:
+    """Whether no worker was ready before this one."""
+    try:
+        (directory / "announced").touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
+
+
+def _tell(metrics: "Metrics", loop: asyncio.AbstractEventLoop) -> None:
+    """Write down now and then what is only known here, for scrapes that reach another worker."""
+    metrics.ask()
+    loop.call_later(TELL_SECONDS, _tell, metrics, loop)
+
+
 def _config(settings: Settings, app: Any, factory: bool) -> uvicorn.Config:
+    files = tls.files(settings)
     return uvicorn.Config(
         app,
+        ssl_context_factory=partial(_context, files) if files else None,
         factory=factory,
         loop="uvloop",
         http=OneWrite,
@@ -99,20 +140,14 @@ def _config(settings: Settings, app: Any, factory: bool) -> uvicorn.Config:
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        log_config=_log_config(settings),
+        log_config=logs.config(settings.log_format, settings.log_level, settings.log_inputs, REQUEST_ID),
         log_level="warning",
         timeout_graceful_shutdown=math.ceil(settings.shutdown_seconds),
     )
 
 
-def _log_config(settings: Settings) -> dict[str, Any]:
-    return {
-        "version": 1,
-        "disable_existing_loggers": False,
-        "formatters": {"line": {"format": "%(asctime)s %(levelname)s %(name)s %(message)s"}},
-        "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
-        "root": {"level": settings.log_level.upper(), "handlers": ["stderr"]},
-    }
+def _context(files: tls.Files, config: uvicorn.Config, default: object) -> ssl.SSLContext:
+    return tls.renewing(files)
 
 
 def _bound(host: str, port: int, what: str, setting: str) -> socket.socket:
@@ -160,9 +195,12 @@ def announce(settings: Settings, parts: "Parts", grpc_port: int) -> None:
     """Print what is loaded, where it answers, and a line to paste."""
     introduce(settings, parts.catalog)
     host = "localhost" if settings.host in ANYWHERE else f"[{settings.host}]" if ":" in settings.host else settings.host
-    url = f"http://{host}:{settings.port}"
+    url = f"http{'s' if settings.tls_cert else ''}://{host}:{settings.port}"
     model = parts.catalog.default or next(iter(parts.catalog.models.values()))
     print(f"inlay: REST {url} · docs {url}/docs · gRPC {host}:{grpc_port}")
+    closed = settings.api_keys or settings.api_keys_file
+    if settings.host in ANYWHERE and not (closed or settings.tls_client_ca):
+        log.warning("all who reach this machine may call: INLAY_API_KEYS or INLAY_TLS_CLIENT_CA says who may")
     print(
         f"try: curl {url}/embed -H 'content-type: application/json' -d '{_example(model, parts.catalog)}'", flush=True
     )

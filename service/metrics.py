@@ -1,117 +1,137 @@
-"""What this process counts, on one screen. The only module that imports prometheus_client.
+"""What the service counts, read as one by whoever scrapes any of its workers. Knows no protocol.
 
-Observations come from the event loop's thread alone, several for every request, so they are plain Python numbers that a
-custom collector shows when Prometheus asks: prometheus_client 0.26 locks for each, 4 of 76 µs a request.
+Observations come from the event loop's thread alone, several for every request, so they are additions to plain numbers
+(service.counts): prometheus_client 0.26 locks for each, 4 of 76 µs a request. What can be asked for (queues, memory) is
+not counted but watched: asked when it is shown.
 """
 
-from bisect import bisect_left
-from collections.abc import Iterator, Sequence
-from itertools import accumulate
+import math
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from weakref import ref
 
-from prometheus_client import CollectorRegistry, Gauge, generate_latest
-from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
-from prometheus_client.exposition import CONTENT_TYPE_LATEST
-from prometheus_client.registry import Collector
+from models import VERSION
+from service import process
+from service.counts import Key, Private, Store
+from service.errors import InlayError
+from service.exposition import CONTENT_TYPE, Exposition
+from service.instruments import BY_NAME, STAGES, USUAL, Histogram, Queue, RunMetrics, Watched
 
-SECONDS = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
-COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
-TOKENS = (16, 64, 256, 1024, 4096, 16384, 65536)
-CONTENT_TYPE = CONTENT_TYPE_LATEST
+__all__ = ["CONTENT_TYPE", "Metrics"]
 
-
-class Histogram:
-    """How often values fell at or below each bound, and their sum."""
-
-    __slots__ = ("bounds", "counts", "sum")
-
-    def __init__(self, bounds: Sequence[float]) -> None:
-        self.bounds = bounds
-        self.counts = [0] * (len(bounds) + 1)
-        self.sum = 0.0
-
-    def observe(self, value: float) -> None:
-        """Count one value."""
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.sum += value
-
-
-class Family(Collector):
-    """The histograms of one name, one for each combination of label values.
-
-    counter   a counter of the same events under a name of its own; None: the histogram's count is enough
-    """
-
-    def __init__(
-        self, name: str, about: str, labels: Sequence[str], bounds: Sequence[float], counter: str | None = None
-    ) -> None:
-        self._name, self._about, self._labels, self._bounds, self._counter = name, about, labels, bounds, counter
-        self._children: dict[tuple[str, ...], Histogram] = {}
-
-    def labels(self, *values: str) -> Histogram:
-        """The histogram of these label values, made at the first call."""
-        child = self._children.get(values)
-        if child is None:
-            child = self._children[values] = Histogram(self._bounds)
-        return child
-
-    def collect(self) -> Iterator[HistogramMetricFamily | CounterMetricFamily]:
-        """What prometheus_client's registry asks for."""
-        shown = HistogramMetricFamily(self._name, self._about, labels=self._labels)
-        total = CounterMetricFamily(self._counter or self._name, f"Count of: {self._about}", labels=self._labels)
-        for values, child in list(self._children.items()):
-            sums = list(accumulate(child.counts))
-            bounds = [*(str(float(bound)) for bound in child.bounds), "+Inf"]
-            shown.add_metric(values, list(zip(bounds, sums, strict=True)), child.sum)
-            total.add_metric(values, sums[-1])
-        yield shown
-        if self._counter:
-            yield total
+RUN_FAMILIES = ("inlay_engine_run_seconds", "inlay_batch_items", "inlay_batch_tokens", "inlay_queue_seconds")
+QUEUE_FAMILIES: dict[str, Callable[[Queue], float]] = {
+    "inlay_queue_tokens": lambda queue: queue.waiting_cost,
+    "inlay_queue_items": lambda queue: queue.waiting_items,
+    "inlay_stuck_runs": lambda queue: queue.stuck,
+    "inlay_run_failures": lambda queue: queue.failed,
+}
 
 
 class Metrics:
-    """One registry and its families; a graph's children are made when its model is loaded, so that rates start at 0."""
+    """The numbers and their families; children with known label values are made early, so that rates start at 0."""
 
-    def __init__(self) -> None:
-        request, graph = ("protocol", "method", "status"), ("model", "graph")
-        self._requests = Family("inlay_request_seconds", "Time to answer.", request, SECONDS, "inlay_requests")
-        self._runs = Family("inlay_engine_run_seconds", "Time of one run.", graph, SECONDS, "inlay_engine_runs")
-        self._items = Family("inlay_batch_items", "Items run together.", graph, COUNTS)
-        self._tokens = Family("inlay_batch_tokens", "Tokens run together.", graph, TOKENS)
-        self._waits = Family("inlay_queue_seconds", "Time the oldest item of a run had waited.", graph, SECONDS)
-        self.registry = CollectorRegistry()
-        for family in (self._requests, self._runs, self._items, self._tokens, self._waits):
-            self.registry.register(family)
-        self._loaded = Gauge(
-            "inlay_model_bytes", "Bytes of weights of a loaded model.", ["model"], registry=self.registry
-        )
+    def __init__(self, store: Store | None = None) -> None:
+        self._store = store or Private()
+        self._children: dict[Key, Histogram] = {}
+        self._watched: dict[Key, Watched] = {}
+        self._exposition = Exposition()
+        for reason in _codes(InlayError):
+            self._store.cells(("inlay_refusals", reason), 1)
+        python = ".".join(map(str, sys.version_info[:3]))
+        self.watch("inlay_build_info", {"version": VERSION, "python": python}, lambda: 1)
+        self.watch("inlay_worker_private_bytes", {}, process.private_bytes)
+        self.watch("inlay_worker_cpu_seconds", {}, process.cpu_seconds)
+        self.watch("inlay_worker_open_files", {}, process.open_files)
+
+    def expect(self, protocol: str, methods: Iterable[str]) -> None:
+        """These methods will be counted: show them from now on."""
+        for method in methods:
+            for status in USUAL[protocol]:
+                self._store.cells(("inlay_requests", protocol, method, status), 1)
+            self._histogram("inlay_request_seconds", protocol, method, USUAL[protocol][0])
 
     def request(self, protocol: str, method: str, status: str, seconds: float) -> None:
         """One request was answered."""
-        self._requests.labels(protocol, method, status).observe(seconds)
+        key = ("inlay_request_seconds", protocol, method, status)
+        (self._children.get(key) or self._histogram(*key)).observe(seconds)
 
-    def loaded(self, model: str, weight_bytes: int) -> None:
-        """A model is ready to serve."""
-        self._loaded.labels(model).set(weight_bytes)
+    def refused(self, reason: str) -> None:
+        """One request was refused; `reason` is the code of an InlayError."""
+        self._store.cells(("inlay_refusals", reason), 1)[0] += 1
 
-    def runs(self, model: str, graph: str) -> "RunMetrics":
+    def stage(self, model: str, stage: str, seconds: float) -> None:
+        """One request spent so long in one of STAGES."""
+        key = ("inlay_stage_seconds", model, stage)
+        (self._children.get(key) or self._histogram(*key)).observe(seconds)
+
+    def stages(self, model: str) -> tuple[Histogram, Histogram, Histogram, Histogram]:
+        """The times of the model's STAGES, in their order, for whoever counts them often."""
+        tokenise, queue, run, encode = [self._histogram("inlay_stage_seconds", model, stage) for stage in STAGES]
+        return tokenise, queue, run, encode
+
+    def runs(self, model: str, graph: str) -> RunMetrics:
         """The instruments of one graph."""
-        families = (self._runs, self._items, self._tokens, self._waits)
-        return RunMetrics(*[family.labels(model, graph) for family in families])
+        for name in ("inlay_run_failures", "inlay_stuck_runs"):
+            self._store.cells((name, model, graph), 1)
+        return RunMetrics(*[self._histogram(name, model, graph) for name in RUN_FAMILIES])
+
+    def loaded(self, model: str, weight_bytes: int, queues: Mapping[str, Queue] | None = None) -> None:
+        """A model is ready to serve; each graph's queue is watched, and not kept alive."""
+        self.stages(model)
+        self._set(("inlay_model_bytes", model), weight_bytes)
+        self._set(("inlay_model_workers", model), 1)
+        for graph, queue in (queues or {}).items():
+            for name, number in QUEUE_FAMILIES.items():
+                self.watch(name, {"model": model, "graph": graph}, _weakly(queue, number))
+
+    def unloaded(self, model: str) -> None:
+        """A model is no longer served: its numbers are shown no more, and go on if it is loaded again."""
+        for key in [key for key in self._watched if BY_NAME[key[0]].labels[:1] == ("model",) and key[1] == model]:
+            del self._watched[key]
+            if BY_NAME[key[0]].kind == "gauge":
+                self._set(key, math.nan)
+        self._set(("inlay_model_bytes", model), math.nan)
+        self._set(("inlay_model_workers", model), math.nan)
+
+    def watch(self, name: str, labels: Mapping[str, str], read: Callable[[], float]) -> None:
+        """Show what `read` gives whenever this is asked for, in the place of what was watched there before.
+
+        name     of a gauge of FAMILIES, or of a counter that `read` gives the total of
+        labels   exactly the family's
+        """
+        family = BY_NAME[name]
+        key = (name, *[labels[label] for label in family.labels])
+        cells = self._store.cells(key, 1, gauge=family.kind == "gauge" or family.merged == "each")
+        self._watched[key] = Watched(cells, read, counts=family.kind == "counter" and family.merged != "each")
+
+    def ask(self) -> None:
+        """Write down everything watched, for whoever reads next."""
+        for watched in list(self._watched.values()):
+            watched.ask()
 
     def text(self) -> bytes:
         """The exposition format Prometheus scrapes."""
-        return generate_latest(self.registry)
+        self.ask()
+        return self._exposition.text(self._store.seen())
+
+    def _set(self, key: Key, value: float) -> None:
+        self._store.cells(key, 1, gauge=True)[0] = value
+
+    def _histogram(self, *key: str) -> Histogram:
+        bounds = BY_NAME[key[0]].bounds
+        return self._children.setdefault(key, Histogram(bounds, self._store.cells(key, len(bounds) + 2)))
 
 
-class RunMetrics:
-    """An Observer for the batcher of one graph."""
+def _weakly(queue: Queue, number: Callable[[Queue], float]) -> Callable[[], float]:
+    held = ref(queue)
 
-    def __init__(self, run_seconds: Histogram, items: Histogram, tokens: Histogram, waits: Histogram) -> None:
-        self._run_seconds, self._items, self._tokens, self._waits = run_seconds, items, tokens, waits
+    def read() -> float:
+        alive = held()
+        return 0 if alive is None else number(alive)
 
-    def __call__(self, items: int, cost: int, waited: float, seconds: float) -> None:
-        """`items` of `cost` tokens ran together for `seconds`, after the oldest had `waited` seconds."""
-        self._run_seconds.observe(seconds)
-        self._items.observe(items)
-        self._tokens.observe(cost)
-        self._waits.observe(waited)
+    return read
+
+
+def _codes(error: type[InlayError]) -> list[str]:
+    return sorted({error.code}.union(*[_codes(each) for each in error.__subclasses__()]))

@@ -3,11 +3,12 @@
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import AliasChoices, BeforeValidator, Field, SecretStr
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 Count = Annotated[int, Field(ge=1)]
+OTEL_ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
 
 
 def _split(value: object) -> object:
@@ -15,12 +16,17 @@ def _split(value: object) -> object:
 
 
 Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)]
+Secrets = Annotated[tuple[SecretStr, ...], NoDecode, BeforeValidator(_split)]
+SECRET = ("api_keys",)
+"""Settings that nothing shows."""
 
 
 class Settings(BaseSettings):
     """How this process serves. Flags win over INLAY_ variables, which win over the defaults."""
 
-    model_config = SettingsConfigDict(env_prefix="INLAY_", frozen=True, extra="ignore", use_attribute_docstrings=True)
+    model_config = SettingsConfigDict(
+        env_prefix="INLAY_", frozen=True, extra="ignore", use_attribute_docstrings=True, validate_by_name=True
+    )
 
     host: str = "127.0.0.1"
     """Address that REST and gRPC listen on; 0.0.0.0 for all."""
@@ -34,6 +40,10 @@ class Settings(BaseSettings):
     """Names of the models to load, separated by commas; empty: all in the store."""
     default_model: str | None = None
     """Model that answers requests naming none; unset: the only one loaded."""
+    model_control: Literal["none", "explicit"] = "none"
+    """explicit: clients of the Open Inference Protocol may load and unload models of the store; none: nobody may."""
+    shared_memory: bool = False
+    """Clients of the Open Inference Protocol may lend shared memory of this machine, whose every region they reach."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """auto takes CUDA where it really works and says which it got; cuda fails where it does not."""
     engine: Literal["onnx", "reference"] = "onnx"
@@ -54,11 +64,47 @@ class Settings(BaseSettings):
     """Tokens an encoder runs at a time, a longer single input alone; 0: 512 on CPU, 16384 on CUDA."""
     max_queue_tokens: Count = 1048576
     """Tokens waiting for one graph of a model; beyond it requests are refused with 429 / RESOURCE_EXHAUSTED."""
+    max_queue_seconds: Annotated[float, Field(gt=0)] = 1.0
+    """How long others may delay a request, by the measured drain rate; beyond it it is refused, with Retry-After."""
+    max_concurrent_requests: Count = 1024
+    """Requests being served at a time by one process; beyond it they are refused, with Retry-After."""
+    max_answer_bytes: Count = 512 * 1024 * 1024
+    """Bytes of token rows in one answer."""
+    stuck_seconds: Annotated[float, Field(gt=0)] = 60.0
+    """A run that takes longer is given up: its callers are told, later ones go on."""
     table_cache_bytes: Annotated[int, Field(ge=0)] = 256 * 1024 * 1024
     """Bytes of finished positional tables kept for those who ask again, half of it for one at most; 0: none."""
     auto_truncate: bool = True
     """Cut inputs that are too long where the request does not say; false refuses them."""
+    api_keys: Secrets = ()
+    """Keys that open this service, separated by commas, each KEY or NAME:KEY; none, and no file: it is open to all."""
+    api_keys_file: Path | None = None
+    """More keys, one a line, each [NAME:]KEY [concurrent=N] [rate=PER_SECOND]; read again when it changes."""
+    key_max_concurrent_requests: Count | None = None
+    """Requests of one key being served at a time by one process, a gRPC stream being one; unset: any number."""
+    key_max_requests_per_second: Annotated[float, Field(gt=0)] | None = None
+    """Requests of one key in a second to one process; unset: any number."""
+    tls_cert: Path | None = None
+    """Certificate with its chain, PEM: REST and gRPC speak TLS; read again when it changes."""
+    tls_key: Path | None = None
+    """Its private key, PEM, without a password."""
+    tls_client_ca: Path | None = None
+    """Authorities, PEM, one of which must have signed what callers show (mutual TLS); unset: callers show nothing."""
+    cors_origins: Names = ()
+    """Origins whose pages may call from a browser, separated by commas, or *; empty: none."""
+    compression: Literal["asked", "always", "never"] = "asked"
+    """asked: vectors only where Accept-Encoding shows a will, not a client's habit; always: where it allows; never."""
     shutdown_seconds: Annotated[float, Field(gt=0)] = 30.0
     """How long a stop waits for requests in flight."""
     log_level: Literal["critical", "error", "warning", "info", "debug"] = "info"
     """Least severe log line that is written."""
+    log_format: Literal["text", "json"] = "text"
+    """json: one object a line."""
+    log_inputs: bool = False
+    """Write messages of exceptions to the log, which may quote what callers sent."""
+    access_log: bool = False
+    """One log line for each request."""
+    otlp_endpoint: str | None = Field(None, validation_alias=AliasChoices("INLAY_OTLP_ENDPOINT", OTEL_ENDPOINT))
+    """OTLP/HTTP collector that traces go to, e.g. http://collector:4318; OTEL_EXPORTER_OTLP_ENDPOINT does too."""
+    trace_ratio: Annotated[float, Field(ge=0, le=1)] = 1.0
+    """Share of requests that are traced, of those whose callers did not decide it."""

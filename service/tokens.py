@@ -1,17 +1,34 @@
-"""Text → token ids, with the model's own special tokens and limits. Never pads; cuts only when told to."""
+"""Text → token ids and back, with the model's own special tokens and limits. Never pads; cuts only when told to."""
 
 import asyncio
-from collections.abc import Mapping
-from functools import lru_cache
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from service.errors import BadInput, StartError
+from service.errors import BadInput, StartError, TooLarge
 from service.messages import Direction, Ids, Text
 
 INLINE_CHARACTERS = 2000  # about half a millisecond of tokenising; longer work goes to a thread
+MOST_ID = 2**32 - 1  # what the library's ids hold
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One token of a text and the UTF-8 bytes it stands for; a special one was added and stands for none.
+
+    text   what lies between the offsets; of a special token its name
+    """
+
+    id: int
+    text: str
+    special: bool
+    start: int | None = None
+    stop: int | None = None
 
 
 class Cut(NamedTuple):
@@ -59,17 +76,15 @@ class Tokenizer:
         self._max_characters = max_characters
         self._may_be_empty = may_be_empty
         self._segments = segments
-        self.prompt_length = lru_cache(maxsize=64)(self._prompt_length)
+        self.prompt_length = lru_cache(maxsize=64)(partial(_prompt_length, self._tokenizer))  # no self: no cycle
 
     async def encode(self, texts: Mapping[int, Text], cut: Cut) -> dict[int, Ids]:
         """Ids and segment ids of each text or pair, under its number in the request.
 
         raises   BadInput with that number if a text is too long and is not to be cut, or gives no token
         """
-        if sum(len(text.text) + len(text.pair or "") for text in texts.values()) <= INLINE_CHARACTERS:
-            return self.encode_now(texts, cut)
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(None, self.encode_now, texts, cut)
+        characters = sum(len(text.text) + len(text.pair or "") for text in texts.values())
+        return await _run(characters, self.encode_now, texts, cut)
 
     def encode_now(self, texts: Mapping[int, Text], cut: Cut) -> dict[int, Ids]:
         """`encode` on the calling thread."""
@@ -82,6 +97,39 @@ class Tokenizer:
             index: self._ids(index, text, encoding, cut)
             for (index, text), encoding in zip(texts.items(), encodings, strict=True)
         }
+
+    async def tokens(self, texts: Sequence[str], special_tokens: bool, most: int) -> list[list[Token]]:
+        """Every token of each text, however many: nothing is cut.
+
+        raises   TooLarge if all texts together have more than `most`
+        """
+        return await _run(sum(map(len, texts)), self.tokens_now, texts, special_tokens, most)
+
+    def tokens_now(self, texts: Sequence[str], special_tokens: bool, most: int) -> list[list[Token]]:
+        """`tokens` on the calling thread."""
+        encodings = self._tokenizer.encode_batch(list(texts), add_special_tokens=special_tokens)
+        if (count := sum(map(len, encodings))) > most:
+            raise TooLarge(f"{count} tokens; this server takes {most} a request: send fewer inputs")
+        return [_tokens(text, encoding) for text, encoding in zip(texts, encodings, strict=True)]
+
+    async def decode(self, sequences: Sequence[Sequence[int]], skip_special_tokens: bool) -> list[str]:
+        """The text of each sequence of ids.
+
+        raises   BadInput, naming `ids[number]`, for an id that the vocabulary does not hold
+        """
+        return await _run(sum(map(len, sequences)), self.decode_now, sequences, skip_special_tokens)
+
+    def decode_now(self, sequences: Sequence[Sequence[int]], skip_special_tokens: bool) -> list[str]:
+        """`decode` on the calling thread."""
+        # the library leaves out what it does not know and says nothing (0.23)
+        unknown = {each for each in set().union(*sequences) if not 0 <= each <= MOST_ID or self.token(each) is None}
+        if unknown:
+            index, id_ = next((at, each) for at, ids in enumerate(sequences) for each in ids if each in unknown)
+            raise BadInput(
+                f"ids[{index}] holds {id_}, which this model's vocabulary does not have: leave it out", index
+            )
+        texts: list[str] = self._tokenizer.decode_batch([list(ids) for ids in sequences], skip_special_tokens)
+        return texts
 
     def pieces(self, text: str) -> list[int]:
         """The ids of a text without special tokens, however many they are."""
@@ -142,11 +190,39 @@ class Tokenizer:
             encoding.truncate(keep, direction=cut.direction)
         return self._tokenizer.post_process(*encodings, *[None] * (2 - len(parts)), cut.special_tokens)
 
-    def _prompt_length(self, prompt: str) -> int:
-        """Tokens a prompt takes at the front: its own, less a closing special one (sentence-transformers 6.2)."""
-        encoding = self._tokenizer.encode(prompt)
-        closing = bool(encoding.special_tokens_mask) and encoding.special_tokens_mask[-1] == 1
-        return len(encoding.ids) - int(closing)
+
+async def _run(size: int, work: Callable[..., Result], *arguments: Any) -> Result:
+    """What `work` gives, at once if it is small, else from a thread."""
+    if size <= INLINE_CHARACTERS:
+        return work(*arguments)
+    return await asyncio.get_running_loop().run_in_executor(None, work, *arguments)
+
+
+def _tokens(text: str, encoding: Any) -> list[Token]:
+    at = _byte_offsets(text)
+    return [
+        Token(id_, name, True) if special else Token(id_, text[start:stop], False, at[start], at[stop])
+        for id_, name, special, (start, stop) in zip(
+            encoding.ids, encoding.tokens, encoding.special_tokens_mask, encoding.offsets, strict=True
+        )
+    ]
+
+
+def _byte_offsets(text: str) -> Sequence[int]:
+    """Where each character begins in UTF-8, and the end; the library counts characters (0.23)."""
+    if text.isascii():
+        return range(len(text) + 1)
+    codes = np.frombuffer(text.encode("utf-32-le"), np.uint32)
+    widths = 1 + (codes > 0x7F) + (codes > 0x7FF) + (codes > 0xFFFF)
+    offsets: list[int] = np.concatenate(([0], np.cumsum(widths))).tolist()
+    return offsets
+
+
+def _prompt_length(tokenizer: Any, prompt: str) -> int:
+    """Tokens a prompt takes at the front: its own, less a closing special one (sentence-transformers 6.2)."""
+    encoding = tokenizer.encode(prompt)
+    closing = bool(encoding.special_tokens_mask) and encoding.special_tokens_mask[-1] == 1
+    return len(encoding.ids) - int(closing)
 
 
 def _longest_first(lengths: list[int], room: int) -> list[int]:

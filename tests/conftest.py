@@ -9,7 +9,7 @@ from tests.minilm_golden import checkpoint
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--save-table", type=Path, help="write the differences that parity found to this Markdown file")
+    parser.addoption("--save-table", type=Path, help="write what parity or the clients showed to this Markdown file")
 
 
 @pytest.fixture(scope="session")

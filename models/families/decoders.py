@@ -68,7 +68,9 @@ _MULTIPLIED = ScaleRow(key="embedding_multiplier")
 _PER_LAYER = (Embed("embed_tokens_per_layer.weight"), Scale(0.0))
 _MIXED: dict[str, Any] = {"mixed_masks": True}
 
-_GRANITE = _scaled(_plain(32000, 4096, 32, 32, 2048), _MULTIPLIED, embedding_multiplier=1.0)
+_OUTSIDE: dict[str, Any] = {"handed_over": "unscaled_embeddings"}  # vLLM 0.33: forward scales its inputs_embeds
+
+_GRANITE = _scaled(_plain(32000, 4096, 32, 32, 2048, **_OUTSIDE), _MULTIPLIED, embedding_multiplier=1.0)
 _MISTRAL = _plain(32000, 4096, 32, 32, 131072, defaults={"sliding_window": 4096}, window="sliding_window")
 _QWEN2_VL = _plain(152064, 8192, 80, 64, 32768, **_MIXED)
 
@@ -112,6 +114,7 @@ DECODERS: dict[str, Family] = {
         input_layer=(Embed("w.weight"), AddType("w.weight"), Scale(0.0), AddSinusoid("ctrl", 0)),
         types="optional",
         scale=ScaleRow(),
+        handed_over="unscaled_embeddings",
         causal=True,
     ),
     "gpt_neox": Family(
@@ -261,7 +264,9 @@ DECODERS: dict[str, Family] = {
         vocab_size_per_layer_input=262144,
         hidden_size_per_layer_input=256,
     ),
-    "recurrent_gemma": _scaled(_plain(256000, 2560, 26, 10, None, 0, **_MIXED), ScaleRow(rounded="bfloat16")),
+    "recurrent_gemma": _scaled(
+        _plain(256000, 2560, 26, 10, None, 0, **_MIXED, **_OUTSIDE), ScaleRow(rounded="bfloat16")
+    ),
     "cohere": _plain(256000, 8192, 40, 64, 8192, 0),
     "cohere2": _plain(256000, 8192, 40, 64, 8192, 0, **_MIXED),
     "minicpm3": _scaled(_plain(73448, 2560, 62, 40, 32768), ScaleRow(key="scale_emb", rounded="weights"), scale_emb=12),
@@ -291,8 +296,11 @@ DECODERS: dict[str, Family] = {
         input_layer=(_WORDS, RMSNorm(None, 0.0)),
         eps="rms_norm_eps",
     ),
-    "afmoe": _scaled(_plain(200192, 2048, 32, 16, 16384, **_MIXED), ScaleRow(switch="mup_enabled"), mup_enabled=False),
-    "falcon_h1": _scaled(_plain(128000, 4096, 32, 32, 8192, 0), _MULTIPLIED, embedding_multiplier=1.0),
+    "afmoe": _scaled(
+        _plain(200192, 2048, 32, 16, 16384, **_MIXED, **_OUTSIDE), ScaleRow(switch="mup_enabled"), mup_enabled=False
+    ),
+    # transformers 5.23 scales ids alone, so its inputs_embeds are token_embeddings
+    "falcon_h1": _scaled(_plain(128000, 4096, 32, 32, 8192, 0, **_OUTSIDE), _MULTIPLIED, embedding_multiplier=1.0),
     "hunyuan_v1_dense": _plain(290943, 4096, 32, 32, 2048, 0),
     "hunyuan_v1_moe": _plain(290943, 4096, 32, 32, 2048, 0),
     "mamba": Family(

@@ -321,6 +321,7 @@ ENCODERS: dict[str, Family] = {
         },
         input_layer=(_WORDS, Scale(0.0), _TYPES, _PLACES, _NORM),
         scale=ScaleRow(switch="rescale_embeddings"),
+        handed_over="unscaled_embeddings",
         mixed_masks=True,
     ),
     "megatron-bert": _like_bert(
@@ -395,6 +396,7 @@ ENCODERS: dict[str, Family] = {
             LayerNorm: ("emb_layer_norm_before",),
         },
         rotates="position_embedding_type=rotary",
+        handed_over="input_embeddings",
         causal="is_decoder",
     ),
     "xlm": _XLM,

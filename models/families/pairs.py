@@ -99,6 +99,12 @@ def _decoder_first(row: Family, layer: Recipe) -> Family:
     return replace(row, decoder=replace(row.decoder, input_layer=tuple(_sided(step, "decoder") for step in layer)))
 
 
+def _decoder_scales_what_it_is_given(row: Family) -> Family:
+    """The same, with a decoder whose forward scales inputs_embeds; the encoder does not."""
+    assert row.decoder is not None
+    return replace(row, decoder=replace(row.decoder, handed_over="unscaled_embeddings"))
+
+
 def _t5(vocab_size: int, hidden: int, layers: int, heads: int, **rest: Any) -> Family:
     """T5's table of buckets is that of the first layer; umT5 has one in every layer."""
     side_rows = {side: _t5_side(side, vocab_size, hidden, layers, heads, **rest) for side in _OTHER}
@@ -168,15 +174,19 @@ PAIRS: dict[str, Family] = {
         _sizes(8008, 2560, 2, 32, 128, 0) | {"decoder_layers": 24}, (Embed(_SHARED), Scale(0.0), _PLACES)
     ),
     "blenderbot-small": _decoder_first(_BLENDERBOT_SMALL, (Embed(_SHARED), _NORM, _PLACES)),  # nor does it scale there
-    "pegasus": _pair(
-        _sizes(50265, 1024, 12, 16, 1024, 0),
-        (Embed(_SHARED), Scale(0.0), AddSinusoid("marian", 0)),
-        stored=_STORED,
+    "pegasus": _decoder_scales_what_it_is_given(
+        _pair(
+            _sizes(50265, 1024, 12, 16, 1024, 0),
+            (Embed(_SHARED), Scale(0.0), AddSinusoid("marian", 0)),
+            stored=_STORED,
+        )
     ),
-    "marian": _pair(
-        _sizes(58101, 1024, 12, 16, 1024, 58100),
-        (Embed(_SHARED), Scale(0.0), AddSinusoid("marian", 0)),
-        {"encoder": {}, "decoder": {"vocab_size": "decoder_vocab_size"}},
+    "marian": _decoder_scales_what_it_is_given(
+        _pair(
+            _sizes(58101, 1024, 12, 16, 1024, 58100),
+            (Embed(_SHARED), Scale(0.0), AddSinusoid("marian", 0)),
+            {"encoder": {}, "decoder": {"vocab_size": "decoder_vocab_size"}},
+        )
     ),
     "m2m_100": _M2M,
     "nllb-moe": _M2M,
@@ -186,6 +196,7 @@ PAIRS: dict[str, Family] = {
         (Embed("{side}.embed_tokens.weight"), Scale(0.0), AddSinusoid("tensor2tensor", 0)),
         {"encoder": {"vocab_size": "src_vocab_size"}, "decoder": {"vocab_size": "tgt_vocab_size"}},
         numbering="cumsum_non_pad",
+        handed_over="unscaled_embeddings",
         held_as={},
         else_as={"decoder.embed_tokens.weight": ("decoder.output_projection.weight", "encoder.embed_tokens.weight")},
         stored=_STORED,

@@ -13,6 +13,7 @@ from models.recipe import LayerNorm, Linear, Recipe
 
 Types = Literal["zeros", "optional", "none"]
 Side = Literal["encoder", "decoder"]
+HandedOver = Literal["token_embeddings", "unscaled_embeddings", "input_embeddings"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +105,10 @@ class Family:
     own_mask     its class makes its mask itself, so that the config's is_causal says nothing
     both_ways    of a causal family: the condition on which it attends both ways, and what is then added to half the
                  window (EmbeddingGemma)
+    handed_over  the output with which the same model elsewhere, given it as inputs_embeds, computes what it makes of
+                 the ids. token_embeddings: the word table's rows, scaled where their module scales (Gemma, BART);
+                 unscaled_embeddings: what comes behind inputs_embeds scales them (Granite); input_embeddings: nothing
+                 of the input layer comes behind them (ESM). vLLM decides where it has the family, else transformers
     mixed_masks  no mask is told: sliding and full layers share one RoPE table, layers are recurrent, or attention is
                  by blocks (BigBird, Longformer)
     """
@@ -135,6 +140,7 @@ class Family:
     window: str | None = None
     own_mask: bool = False
     both_ways: tuple[str, int] | None = None
+    handed_over: HandedOver = "token_embeddings"
     mixed_masks: bool = False
     alibi: AlibiRow | None = None
     buckets: BucketRow | None = None

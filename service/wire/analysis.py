@@ -9,6 +9,7 @@ from dataclasses import asdict
 from functools import partial
 from math import prod
 from typing import Any, get_args
+from weakref import WeakKeyDictionary
 
 import orjson
 from fastapi import APIRouter
@@ -45,8 +46,8 @@ class Analysis:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._rows, self._spectra = Turns("rows", "analyses"), Turns("spectrum", "analyses")
-        self._row_facts: dict[tuple[str, ...], RowFacts] = {}
-        self._spectrum: dict[tuple[str, ...], Spectrum] = {}
+        self._row_facts: WeakKeyDictionary[Model, RowFacts] = WeakKeyDictionary()  # a model has one table
+        self._spectrum: WeakKeyDictionary[Model, Spectrum] = WeakKeyDictionary()
 
     async def answer(self, request: Request) -> Response:
         """All that is known of a table and its model."""
@@ -70,13 +71,13 @@ class Analysis:
         return Response(body, media_type=pictures.MEDIA_TYPES[form])
 
     def _facts_of(self, table: WordTable, check: Check) -> RowFacts:
-        if (found := self._row_facts.get(table.identity)) is None:
-            found = self._row_facts[table.identity] = analysis.row_facts(table.rows, check=check)
+        if (found := self._row_facts.get(table.model)) is None:
+            found = self._row_facts[table.model] = analysis.row_facts(table.rows, check=check)
         return found
 
     def _spectrum_of(self, table: WordTable, check: Check) -> Spectrum:
-        if (found := self._spectrum.get(table.identity)) is None:
-            found = self._spectrum[table.identity] = analysis.spectrum(table.rows, check)
+        if (found := self._spectrum.get(table.model)) is None:
+            found = self._spectrum[table.model] = analysis.spectrum(table.rows, check)
         return found
 
 

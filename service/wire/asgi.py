@@ -1,14 +1,16 @@
-"""Plain ASGI for the hot routes: a bounded JSON body, and a client that leaves. Knows no route."""
+"""Plain ASGI: a bounded body, whatever its coding, and a client that leaves. Knows no route."""
 
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from service.errors import BodyTooLarge, UnsupportedMedia
+from service.wire.transport.bodies import codings, decoded
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 LEFT = "inlay.left"  # in a scope: False asks service.wire.protocol to cancel the task if the client leaves; then True
 CLOSE = (b"connection", b"close")
@@ -29,11 +31,20 @@ def check_json(content_type: bytes | None) -> None:
     raise UnsupportedMedia(f"{came}; send the body as JSON with content-type: application/json")
 
 
-async def read_body(receive: Receive, declared: bytes | None, max_bytes: int) -> bytes:
-    """The whole body; refused as soon as it is known to be larger than `max_bytes`.
+async def read_body(receive: Receive, declared: bytes | None, max_bytes: int, encoding: bytes | None = None) -> bytes:
+    """The whole body without its content coding; refused as soon as it is known to be larger than `max_bytes`.
 
     declared   the content-length header, if any
+    encoding   the content-encoding header, if any
+    raises     BodyTooLarge, UnsupportedCoding, Malformed, ClientGone
     """
+    if encoding is None:
+        return await _received(receive, declared, max_bytes)
+    applied = codings(encoding)
+    return await decoded(await _received(receive, declared, max_bytes), applied, max_bytes)
+
+
+async def _received(receive: Receive, declared: bytes | None, max_bytes: int) -> bytes:
     if declared is not None and declared.isdigit() and int(declared) > max_bytes:
         raise _too_large(int(declared), max_bytes)
     message = await receive()

@@ -5,7 +5,7 @@ A strict superset of text-embeddings-inference's body. A member nobody knows is 
 
 from difflib import get_close_matches
 from functools import lru_cache
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, WithJsonSchema
@@ -48,6 +48,8 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "object": {"inputs": {"input_ids": [101, 7592, 102], "token_type_ids": [0, 0, 0], "position_ids": [0, 1, 2]}},
     "mixed": {"inputs": ["hello", [101, 102], ["a", "b"], {"input_ids": [101, 0], "attention_mask": [1, 0]}]},
     "several_outputs": {"inputs": "hello world", "outputs": ["token_embeddings", "position_embeddings"]},
+    "for_vllm": {"inputs": ["hello world"], "encoding_format": "prompt_embeds"},
+    "for_sglang": {"inputs": "hello world", "encoding_format": "input_embeds"},
     "short_vector": {"inputs": "hello world", "dimensions": 128, "pooling": "cls", "encoding_format": "base64"},
 }
 
@@ -79,7 +81,12 @@ class EmbedBody(BaseModel):
     )
     prompt_name: Annotated[str | None, Field(description="the name of one of the model's prompts")] = None
     encoding_format: Annotated[
-        Literal["float", "base64"], Field(description="in JSON answers: float or base64 (little-endian, in `dtype`)")
+        Literal["float", "base64", "prompt_embeds", "input_embeds", "bytes", "bytes_only"],
+        Field(
+            description="in JSON answers: float or base64 (little-endian, in `dtype`); whatever Accept says: "
+            "prompt_embeds (base64 of torch-save files, for vLLM) or input_embeds (for sglang), rows before positions "
+            "in the model's dtype unless `dtype` is sent; bytes (vLLM's pooled bytes, header `metadata`) or bytes_only"
+        ),
     ] = "float"
 
 
@@ -89,8 +96,16 @@ ADAPTER = TypeAdapter(EmbedBody)
 CACHED_BYTES = 1000  # longer options are nobody's habit
 
 
-def read(body: bytes) -> tuple[EmbedRequest, bool]:
-    """The request, and whether its vectors are wanted in base64.
+class Wanted(NamedTuple):
+    """How the answer is wanted: the encoding_format, whether a dtype was sent, whether `inputs` is one and no list."""
+
+    encoding: str = "float"
+    dtype_sent: bool = False
+    bare: bool = False
+
+
+def read(body: bytes) -> tuple[EmbedRequest, Wanted]:
+    """The request, and how its answer is wanted.
 
     raises   Malformed, BadRequest or BadInput, in terms of the caller's own document
     """
@@ -102,13 +117,14 @@ def read(body: bytes) -> tuple[EmbedRequest, bool]:
         _validated(data)
     inputs = data.pop("inputs")
     rest = orjson.dumps(data)
-    options, base64 = _options(rest) if len(rest) <= CACHED_BYTES else _options.__wrapped__(rest)
-    return EmbedRequest(decode(inputs), *options), base64
+    options, encoding, dtype_sent = _options(rest) if len(rest) <= CACHED_BYTES else _options.__wrapped__(rest)
+    bare = type(inputs) is not list or (len(inputs) > 0 and type(inputs[0]) is int)
+    return EmbedRequest(decode(inputs), *options), Wanted(encoding, dtype_sent, bare)
 
 
 @lru_cache(maxsize=256)
-def _options(rest: bytes) -> tuple[tuple[Any, ...], bool]:
-    """Everything but the inputs, in EmbedRequest's order. Callers repeat themselves, so it is validated once."""
+def _options(rest: bytes) -> tuple[tuple[Any, ...], str, bool]:
+    """What follows the inputs in EmbedRequest, and the first two of Wanted; validated once, for callers repeat it."""
     fields = _validated({"inputs": None} | orjson.loads(rest))
     outputs, pooling = fields.outputs, fields.pooling
     options = (
@@ -122,7 +138,7 @@ def _options(rest: bytes) -> tuple[tuple[Any, ...], bool]:
         fields.dtype,
         fields.prompt_name,
     )
-    return options, fields.encoding_format == "base64"
+    return options, fields.encoding_format, "dtype" in fields.model_fields_set
 
 
 def _validated(data: Any) -> EmbedBody:

@@ -1,15 +1,21 @@
 """POST /embed: the JSON body, the road, the bytes of the accepted format. Plain ASGI; FastAPI only describes it."""
 
+from time import perf_counter
+
 from fastapi import APIRouter
 from starlette.routing import Route
 
-from service.errors import InlayError, UnsupportedMedia
-from service.wire import problems
+from service.errors import InlayError
+from service.messages import EmbedResult
+from service.wire import pooled_bytes, precomputed, problems
 from service.wire.asgi import check_json
-from service.wire.body import read
+from service.wire.body import Wanted, read
 from service.wire.endpoint import Answer, Call, Endpoint
-from service.wire.formats import FORMATS, negotiate
+from service.wire.formats import FORMATS, Body, Encode, Headers, negotiate
 from service.wire.parts import Parts
+from service.wire.pooled_bytes import BYTES, BYTES_ONLY
+from service.wire.precomputed import INPUT_EMBEDS, PROMPT_EMBEDS
+from service.wire.tei import spent
 
 PATH = "/embed"
 
@@ -21,18 +27,36 @@ def routes(parts: Parts) -> APIRouter:
 
 def endpoint(parts: Parts) -> Endpoint:
     """The ASGI application behind PATH."""
-    encoder = parts.encoder
 
     async def answer(call: Call) -> Answer:
-        fields = call.fields
-        encode = FORMATS[negotiate(fields.get(b"accept"))]
-        check_json(fields.get(b"content-type"))
-        if fields.get(b"content-encoding", b"identity") != b"identity":
-            raise UnsupportedMedia("the body is compressed; send it without content-encoding")
-        request, base64 = read(await call.body())
-        return Answer(*encode(await encoder.embed(request), base64))
+        started = perf_counter()
+        accept = call.fields.get(b"accept")
+        negotiate(accept)
+        check_json(call.fields.get(b"content-type"))
+        return await answered(parts, await call.body(), accept, started)
 
     return Endpoint("embed", answer, refusal, parts)
+
+
+async def answered(parts: Parts, body: bytes, accept: bytes | None, started: float) -> Answer:
+    """The answer to a body of PATH in a format that `accept` prefers; `started` is when it arrived."""
+    encode = FORMATS[negotiate(accept)]
+    request, wanted = read(body)
+    if wanted.encoding in (PROMPT_EMBEDS, INPUT_EMBEDS):
+        card = parts.catalog.get(request.model).card
+        request = precomputed.asked(card, request, wanted.encoding, wanted.dtype_sent)
+    result = await parts.encoder.embed(request)
+    headers, encoded = _encoded(result, wanted, encode, request.dtype)
+    return Answer(headers + spent.headers(result, parts.catalog, started), encoded)
+
+
+def _encoded(result: EmbedResult, wanted: Wanted, encode: Encode, dtype: str) -> tuple[Headers, Body]:
+    """In the encoding_format that was sent, else as `encode` has it."""
+    if wanted.encoding in (PROMPT_EMBEDS, INPUT_EMBEDS):
+        return precomputed.answer(result, wanted.encoding, wanted.bare)
+    if wanted.encoding in (BYTES, BYTES_ONLY):
+        return pooled_bytes.answer(result, wanted.encoding, dtype)
+    return encode(result, wanted.encoding == "base64")
 
 
 def refusal(error: InlayError) -> Answer:

@@ -9,10 +9,15 @@ from collections.abc import Awaitable, Callable, Sequence
 from time import perf_counter
 from typing import NamedTuple
 
-from service.errors import InlayError, Unavailable
+from service.errors import InlayError, Unavailable, UnsupportedCoding
+from service.stages import written
 from service.wire.asgi import CLOSE, LEFT, ClientGone, Receive, Scope, Send, read_body
 from service.wire.formats import Body, Headers
 from service.wire.parts import Parts
+from service.wire.transport.answers import vectors
+from service.wire.transport.bodies import ACCEPTED
+from service.wire.transport.negotiation import choose
+from service.wire.transport.request_ids import HEADER, ID, request_id
 
 log = logging.getLogger(__name__)
 
@@ -49,9 +54,12 @@ class Call:
     async def body(self) -> bytes:
         """The whole body; from here on the call is dropped if its client leaves.
 
-        raises   BodyTooLarge, ClientGone
+        raises   BodyTooLarge, UnsupportedCoding, Malformed, ClientGone
         """
-        body = await read_body(self._receive, self.fields.get(b"content-length"), self._max_bytes)
+        fields = self.fields
+        body = await read_body(
+            self._receive, fields.get(b"content-length"), self._max_bytes, fields.get(b"content-encoding")
+        )
         self.scope[LEFT] = False
         return body
 
@@ -73,16 +81,20 @@ class Endpoint:
         self._answers = answers
         self._refuses = refuses
         self._metrics = parts.metrics
+        self._metrics.expect("http", [method])
         self._life = parts.life
         self._max_body_bytes = parts.settings.max_body_bytes
+        self._compression = parts.settings.compression
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request; every refusal is in the protocol's own words."""
         started = perf_counter()
+        call = Call(scope, receive, self._max_body_bytes)
+        number = scope.get(ID) or request_id(call.fields.get(HEADER))
         try:
-            answer = await self._answers(Call(scope, receive, self._max_body_bytes))
+            answer = await self._answer(call)
         except InlayError as error:
-            answer = self._refuses(error)
+            answer = self._refused(error)
         except (ClientGone, asyncio.CancelledError) as error:
             if isinstance(error, ClientGone) or scope.get(LEFT):
                 self._metrics.request("http", self._method, "499", perf_counter() - started)
@@ -91,17 +103,34 @@ class Endpoint:
                 raise
             answer = self._refuses(Unavailable("the service stopped before this was done; send it again"))
         except Exception:
-            log.exception("a request to %s met a fault", self._method)
+            log.exception("a request to %s met a fault (x-request-id: %s)", self._method, number.decode())
             answer = self._refuses(InlayError("the service has a fault; its log says more"))
         headers, body, status = answer
         if self._life.stopping:
             headers = (*headers, CLOSE)
-        *parts, last = body
-        await send({"type": "http.response.start", "status": status, "headers": headers})
+        *parts, last = body if scope["method"] != "HEAD" else (b"",)
+        await send({"type": "http.response.start", "status": status, "headers": (*headers, (HEADER, number))})
         for part in parts:
             await send({"type": "http.response.body", "body": part, "more_body": True})
         await send({"type": "http.response.body", "body": last})
+        written()
         self._metrics.request("http", self._method, str(status), perf_counter() - started)
+
+    async def _answer(self, call: Call) -> Answer:
+        """The answer, coded as its client asks."""
+        accept = call.fields.get(b"accept-encoding")
+        if not accept or choose(accept, self._compression, "vectors").coding is None:
+            return await self._answers(call)
+        answer = await self._answers(call)
+        headers, body = await vectors(answer.headers, answer.body, accept, self._compression)
+        return Answer(tuple(headers), body, answer.status)
+
+    def _refused(self, error: InlayError) -> Answer:
+        self._metrics.refused(error.code)
+        answer = self._refuses(error)
+        if not isinstance(error, UnsupportedCoding):
+            return answer
+        return answer._replace(headers=(*answer.headers, ACCEPTED))
 
 
 def _fields(headers: Sequence[tuple[bytes, bytes]]) -> dict[bytes, bytes]:

@@ -53,19 +53,19 @@ def _json(result: EmbedResult, base64: bool) -> tuple[Headers, Body]:
         encode = _tensors_base64 if base64 else _nested
         outputs = {output.name: encode(output) for output in result.outputs}
         document = {"model": result.model, "outputs": outputs, "usage": {"tokens": result.tokens}}
-    return _sized(JSON, [orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)])
+    return sized(JSON, [orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)])
 
 
 def _octets(result: EmbedResult, base64: bool) -> tuple[Headers, Body]:
     rows, lengths = _tensor(result, OCTETS)
-    return _described(OCTETS, rows.shape, NAMES[rows.dtype.type], lengths, rows.nbytes), [buffer(rows)]
+    return described(OCTETS, rows.shape, NAMES[rows.dtype.type], lengths, rows.nbytes), [buffer(rows)]
 
 
 def _npy(result: EmbedResult, base64: bool) -> tuple[Headers, Body]:
     rows, lengths = _tensor(result, NPY)
     header = npy_header(rows.shape, rows.dtype)
     size = len(header) + rows.nbytes
-    return _described(NPY, rows.shape, NAMES[rows.dtype.type], lengths, size), [header, buffer(rows)]
+    return described(NPY, rows.shape, NAMES[rows.dtype.type], lengths, size), [header, buffer(rows)]
 
 
 def _safetensors(result: EmbedResult, base64: bool) -> tuple[Headers, Body]:
@@ -76,7 +76,7 @@ def _safetensors(result: EmbedResult, base64: bool) -> tuple[Headers, Body]:
         for index, length in enumerate(output.lengths)
     }
     header = safetensors_header(shapes, {"model": result.model})
-    return _sized(SAFETENSORS, [header, *(buffer(output.rows) for output in result.outputs)])
+    return sized(SAFETENSORS, [header, *(buffer(output.rows) for output in result.outputs)])
 
 
 Encode = Callable[[EmbedResult, bool], tuple[Headers, Body]]
@@ -172,7 +172,8 @@ def _tensor(result: EmbedResult, media_type: str) -> tuple[NDArray[Any], tuple[i
 
 
 @lru_cache(maxsize=1024)
-def _described(media_type: str, shape: tuple[int, ...], dtype: str, lengths: tuple[int, ...], size: int) -> Headers:
+def described(media_type: str, shape: tuple[int, ...], dtype: str, lengths: tuple[int, ...], size: int) -> Headers:
+    """The headers of one tensor's bytes."""
     return (
         (b"content-type", media_type.encode()),
         (b"content-length", b"%d" % size),
@@ -182,7 +183,8 @@ def _described(media_type: str, shape: tuple[int, ...], dtype: str, lengths: tup
     )
 
 
-def _sized(media_type: str, body: Body) -> tuple[Headers, Body]:
+def sized(media_type: str, body: Body) -> tuple[Headers, Body]:
+    """The headers of a body, and the body."""
     size = sum(map(len, body))
     return ((b"content-type", media_type.encode()), (b"content-length", b"%d" % size)), body
 

@@ -23,22 +23,33 @@ class Greeting(BaseModel):
 
 
 def routes(parts: Parts) -> APIRouter:
-    """GET /, /health/live, /health/ready and /metrics."""
-    router, life = APIRouter(tags=["operation"]), parts.life
+    """GET /, /health, /ping, /health/live, /health/ready and /metrics."""
+    router, refuse_unready = APIRouter(tags=["operation"]), parts.refuse_unready
 
     @router.get("/", summary="What this server is")
     async def greet() -> Greeting:
+        await refuse_unready()
         return Greeting(service="inlay", version=parts.version, docs="/docs")
 
     @router.get("/health/live", summary="The process answers")
     async def live() -> Health:
+        if (
+            stuck := sum(each.stuck for model in parts.catalog.models.values() for each in model.batchers.values())
+        ) > 2:
+            raise Unavailable(f"{stuck} runs were given up, and each may hold a thread: start this process anew")
         return Health(status="live")
 
     @router.get("/health/ready", summary="Models are loaded and new requests are welcome")
     async def ready() -> Health:
-        if not life.ready:
-            raise Unavailable("the service is stopping" if life.stopping else "the service is starting")
+        await refuse_unready()
         return Health(status="ready")
+
+    # text-embeddings-inference's: an empty body, for probes that ask for nothing but the status
+    @router.get("/health", summary="New requests are welcome; no body", response_class=Response)
+    @router.get("/ping", summary="The same, as SageMaker asks", response_class=Response)
+    async def probe() -> Response:
+        await refuse_unready()
+        return Response()
 
     @router.get("/metrics", summary="Prometheus metrics", response_class=Response)
     async def expose() -> Response:

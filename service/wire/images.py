@@ -20,7 +20,6 @@ from starlette.routing import Route
 from service import cores
 from service.errors import BadInput, BadRequest, EmptyRequest, UnsupportedMedia
 from service.images import Images, ImagesRequest, Picture, Values
-from service.wire.asgi import read_body
 from service.wire.formats import FORMATS, SAFETENSORS, negotiate
 from service.wire.inputs import show
 from service.wire.multipart import MULTIPART, parts_of
@@ -96,13 +95,10 @@ def routes(parts: Parts) -> APIRouter:
 async def _wanted(request: Request, most_bytes: int) -> tuple[ImagesRequest, bool]:
     """The request, and whether its rows are wanted in base64."""
     kind = request.headers.get("content-type", "").split(";")[0].strip().lower()
-    if request.headers.get("content-encoding", "identity") != "identity":
-        raise UnsupportedMedia("the body is compressed; send it without content-encoding")
     if not (JSON_TYPES.fullmatch(kind) or kind in (*PICTURES, MULTIPART, SAFETENSORS)):
         known = ", ".join(("application/json", MULTIPART, SAFETENSORS, *PICTURES))
         raise UnsupportedMedia(f"content-type is {show(kind)}; this path reads {known}")
-    length = request.headers.get("content-length")
-    body = await read_body(request.receive, length.encode("latin-1") if length else None, most_bytes)
+    body = await asked.body_of(request, most_bytes)
     inputs, fields = await asyncio.to_thread(_read, kind, request, body)
     name, outputs = request.path_params["name"], fields.outputs
     named = () if outputs is None else (outputs,) if isinstance(outputs, str) else tuple(outputs)

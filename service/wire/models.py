@@ -1,14 +1,15 @@
 """What is said of a model, over REST and gRPC alike. Reads the card; computes nothing."""
 
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 
-from models.card import Card
+from models.card import FILE_NAME, Card
 from models.encodings import Encodings, RopeTable
 from service.catalog import Catalog, Model
+from service.settings import Settings
 from service.wire.parts import Parts
 
 MODEL = ConfigDict(from_attributes=True)
@@ -154,15 +155,32 @@ class ModelSummary(BaseModel):
     graphs: dict[str, GraphSummary]
     files: dict[str, FileSummary]
     head: HeadSummary | None
+    handed_over: Annotated[
+        str | None, Field(description="the output behind prompt_embeds and input_embeds; null: it has none")
+    ]
     headless: Annotated[str | None, Field(description="why there is no head; null: there is, or nobody asked")]
     image: Annotated[ImageSummary | None, Field(description="of a model that reads images or spectrograms")]
     source: str
     tool: str
 
 
-class ModelList(BaseModel):
-    """Every loaded model."""
+class ListedModel(BaseModel):
+    """A loaded model as infinity lists it; its client takes no other `owned_by`."""
 
+    id: str
+    object: Literal["model"] = "model"
+    created: Annotated[int, Field(description="when it was exported, in seconds since 1970")]
+    owned_by: Literal["infinity"] = "infinity"
+    backend: Annotated[str, Field(description="the engine")]
+    capabilities: Annotated[list[str], Field(description="embed of texts, image_embed of pictures")]
+    stats: Annotated[dict[str, float], Field(description="what waits, in items, and as a share of what may")]
+
+
+class ModelList(BaseModel):
+    """Every loaded model; `object` and `data` are what clients of infinity and OpenAI read."""
+
+    object: Literal["list"] = "list"
+    data: list[ListedModel]
     models: list[ModelSummary]
 
 
@@ -184,6 +202,28 @@ def summary(model: Model, catalog: Catalog) -> ModelSummary:
         default=model is catalog.default,
         device=model.engine.device,
         reads_text=model.tokenizer is not None,
+    )
+
+
+def created(settings: Settings, model: Model) -> int:
+    """When a model was exported, in seconds since 1970; 0: its folder is gone."""
+    try:
+        return int((settings.store / model.card.name / FILE_NAME).stat().st_mtime)
+    except OSError:
+        return 0
+
+
+def listed(model: Model, settings: Settings) -> ListedModel:
+    """A loaded model, and what waits for it."""
+    queued = sum(batcher.waiting_cost for batcher in model.batchers.values())
+    items = sum(batcher.waiting_items for batcher in model.batchers.values())
+    share = queued / (settings.max_queue_tokens * len(model.batchers))
+    return ListedModel(
+        id=model.card.name,
+        created=created(settings, model),
+        backend=settings.engine,
+        capabilities=["image_embed" if model.card.image else "embed"],
+        stats={"queue_fraction": share, "queue_absolute": items, "results_pending": items},
     )
 
 
@@ -211,11 +251,13 @@ def default_flops_per_token(card: Card) -> int:
 
 def routes(parts: Parts) -> APIRouter:
     """GET /models and GET /models/{name}."""
-    router, catalog = APIRouter(tags=["models"]), parts.catalog
+    router, catalog, settings = APIRouter(tags=["models"]), parts.catalog, parts.settings
 
     @router.get("/models", summary="Every loaded model")
     async def list_models() -> ModelList:
-        return ModelList(models=[summary(model, catalog) for model in catalog.models.values()])
+        loaded = catalog.models.values()
+        data = [listed(model, settings) for model in loaded]
+        return ModelList(data=data, models=[summary(model, catalog) for model in loaded])
 
     @router.get("/models/{name}", summary="One model")
     async def get_model(name: str) -> ModelSummary:

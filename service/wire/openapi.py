@@ -10,8 +10,11 @@ from service.wire import image_docs, logits, table_docs
 from service.wire.body import EXAMPLES, EmbedBody
 from service.wire.embed import PATH
 from service.wire.formats import JSON, NPY, OCTETS, SAFETENSORS, TENSOR_HEADERS
+from service.wire.oip import documents as oip
+from service.wire.openai import documents as openai
 from service.wire.positions import described
 from service.wire.problems import MEDIA_TYPE, Problem
+from service.wire.tei import documents as tei
 
 TEMPLATE = "#/components/schemas/{model}"
 MODELS: tuple[type[BaseModel], ...] = (
@@ -21,6 +24,8 @@ MODELS: tuple[type[BaseModel], ...] = (
     *described.MODELS,
     *table_docs.MODELS,
     logits.BODY,
+    *tei.MODELS,
+    *openai.MODELS,
 )
 REFUSALS = {
     400: "no inputs, or a body that is not JSON",
@@ -32,11 +37,14 @@ REFUSALS = {
     424: "the engine failed on this request, or the model is of another kind",
     429: "the queue is full; see Retry-After",
     503: "the service is starting or stopping",
+    504: "the time the caller allowed is over, or would be",
 }
 TAGS = [
     {"name": "embed", "description": "Vectors of texts and token ids."},
     {"name": "models", "description": "What is loaded."},
     described.TAG,
+    tei.TAG,
+    oip.TAG,
     {"name": "operation", "description": "For probes and scrapers."},
 ]
 
@@ -112,6 +120,10 @@ def describe(app: FastAPI) -> None:
             own = {PATH: {"post": _embed()}} | image_docs.paths(_embed(), refusal)
             document["paths"] = own | document["paths"] | described.paths(refusal) | table_docs.paths(refusal)
             document["paths"] |= logits.paths(refusal)
+            for path, item in tei.paths(refusal).items():
+                document["paths"].setdefault(path, {}).update(item)
+            document["paths"] |= oip.paths(refusal)
+            document["paths"] |= openai.paths(refusal)
             document["tags"] = TAGS
         return app.openapi_schema or document
 
@@ -135,7 +147,8 @@ def _embed() -> dict[str, Any]:
                 "headers": {
                     name: {"schema": {"type": "string"}, "description": f"with {OCTETS} and {NPY}"}
                     for name in TENSOR_HEADERS
-                },
+                }
+                | tei.headers(),
                 "content": {JSON: {"schema": {"anyOf": [BARE, NAMED]}, "examples": ANSWERS}} | binary_content(BINARY),
             }
         }

@@ -4,9 +4,14 @@ from dataclasses import dataclass, field
 
 from service.catalog import Catalog
 from service.encoder import Encoder
+from service.errors import Unavailable
 from service.metrics import Metrics
+from service.readiness import Readiness
 from service.settings import Settings
 from service.tables import Tables
+from service.tracing import Tracing
+from service.wire.oip.shared_memory import Regions
+from service.wire.oip.statistics import Statistics
 
 
 class Life:
@@ -24,14 +29,27 @@ class Life:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The service behind the protocols."""
+    """The service behind the protocols.
+
+    regions, statistics   of the Open Inference Protocol, over HTTP and gRPC alike
+    """
 
     settings: Settings
     encoder: Encoder
     metrics: Metrics
     version: str
     tables: Tables
+    readiness: Readiness
     life: Life = field(default_factory=Life)
+    regions: Regions = field(default_factory=Regions)
+    statistics: Statistics = field(default_factory=Statistics)
+    tracing: Tracing | None = None
+
+    async def refuse_unready(self) -> None:
+        """Raise Unavailable while the service starts or stops, or a model does not answer."""
+        if not self.life.ready:
+            raise Unavailable("the service is stopping" if self.life.stopping else "the service is starting")
+        await self.readiness.check()
 
     @property
     def catalog(self) -> Catalog:

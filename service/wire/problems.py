@@ -6,7 +6,7 @@ import orjson
 from pydantic import BaseModel, Field
 
 from service.errors import InlayError
-from service.wire.status import RETRY_AFTER_SECONDS, STATUSES
+from service.wire.status import STATUSES, retry_headers
 
 MEDIA_TYPE = "application/problem+json"
 Headers = list[tuple[bytes, bytes]]
@@ -44,6 +44,5 @@ def answer(error: InlayError) -> tuple[int, Headers, bytes]:
     """Status, headers and body of the HTTP answer."""
     body = orjson.dumps(document(error))
     headers = [(b"content-type", MEDIA_TYPE.encode()), (b"content-length", str(len(body)).encode())]
-    if error.code in RETRY_AFTER_SECONDS:
-        headers.append((b"retry-after", str(RETRY_AFTER_SECONDS[error.code]).encode()))
+    headers += retry_headers(error)
     return STATUSES[error.code].http, headers, body

@@ -9,6 +9,7 @@ from functools import lru_cache
 
 from service.messages import EmbedResult
 from service.wire.formats import NAMES, buffer
+from service.wire.precomputed import PromptEmbeds
 
 DTYPES = {"float32": 1, "float16": 2, "bfloat16": 3}  # enum DType
 DTYPE_OF = {number: name for name, number in DTYPES.items()} | {0: "float32"}
@@ -16,24 +17,33 @@ DTYPE_OF = {number: name for name, number in DTYPES.items()} | {0: "float32"}
 Shape = tuple[str, str, tuple[int, ...], tuple[int, ...]]  # name, dtype, shape and lengths of an output
 
 
-def embed_response(result: EmbedResult) -> bytes:
+def embed_response(result: EmbedResult | PromptEmbeds) -> bytes:
     """A serialised EmbedResponse."""
     return b"".join(_parts(result))
 
 
-def stream_response(result: EmbedResult) -> bytes:
+def stream_response(result: EmbedResult | PromptEmbeds) -> bytes:
     """A serialised EmbedStreamResponse that holds `response`."""
     parts = _parts(result)
     return b"".join([b"\x0a", varint(sum(map(len, parts))), *parts])
 
 
-def _parts(result: EmbedResult) -> list[bytes | memoryview]:
+def _parts(result: EmbedResult | PromptEmbeds) -> list[bytes | memoryview]:
+    if isinstance(result, PromptEmbeds):
+        return _files(result)
     shapes = tuple([(each.name, NAMES[each.rows.dtype.type], each.rows.shape, each.lengths) for each in result.outputs])
     frames = _frames(result.model, result.tokens, shapes)
     parts: list[bytes | memoryview] = []
     for frame, output in zip(frames, result.outputs, strict=False):  # one frame more: what follows the last tensor
         parts += (frame, buffer(output.rows))
     parts.append(frames[-1])
+    return parts
+
+
+def _files(prompts: PromptEmbeds) -> list[bytes | memoryview]:
+    parts: list[bytes | memoryview] = list(_frames(prompts.result.model, prompts.result.tokens, ()))
+    for file in prompts.files:
+        parts += (b"\x22" + varint(len(file)), file)  # 4: prompt_embeds
     return parts
 
 

@@ -123,12 +123,13 @@ class Cycle(RequestResponseCycle):
         headers, body = start.get("headers", ()), message.get("body", b"")
         if type(headers) is not tuple:
             headers = tuple(map(tuple, headers))
+        own, headers = _varying(headers)
         head = _head(start["status"], headers, self.keep_alive)
         if head is None or head.length != len(body):
             return False
         self.waiting_for_100_continue = False
         self.keep_alive = head.keep_alive
-        self.transport.writelines((head.lines, _own_lines(tuple(self.default_headers)), body))
+        self.transport.writelines((head.lines, own, _own_lines(tuple(self.default_headers)), body))
         self.response_complete = True
         self.message_event.set()
         if not self.keep_alive:
@@ -143,6 +144,29 @@ class Head(NamedTuple):
     lines: bytes
     length: int
     keep_alive: bool
+
+
+def _varying(headers: Fields) -> tuple[bytes, Fields]:
+    """The lines of the trailing x- headers, which differ in every answer, and the headers before them."""
+    at = len(headers)
+    while at and headers[at - 1][0].startswith(b"x-"):
+        at -= 1
+    if at == len(headers):
+        return b"", headers
+    names, values = zip(*headers[at:], strict=True)
+    template = _template(names)
+    if template is None or HEADER_VALUE_RE.search(b"".join(values)):
+        return b"", headers
+    return template % values, headers[:at]
+
+
+@lru_cache(maxsize=64)
+def _template(names: tuple[bytes, ...]) -> bytes | None:
+    """The lines of headers whose values are to be filled in; None: uvicorn must see to a name."""
+    joined = b"".join(names)
+    if HEADER_RE.search(joined) or not joined.islower() or b"%" in joined:
+        return None
+    return b"".join([name + b": %b\r\n" for name in names])
 
 
 @lru_cache(maxsize=1024)

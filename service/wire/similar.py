@@ -5,6 +5,7 @@ Over the word table as it is stored: before any scaling, projection or norm of t
 
 from functools import partial
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import orjson
@@ -17,6 +18,7 @@ from starlette.routing import Route
 from models.errors import BadQuestion
 from models.tables.row_blocks import Check, floats
 from models.tables.similar import MEASURES, Vector, combined, nearest, row_norms
+from service.catalog import Model
 from service.errors import BadRequest
 from service.turns import Turns
 from service.wire.formats import JSON
@@ -91,7 +93,7 @@ class Similar:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._turns = Turns("similar", "searches")
-        self._norms: dict[tuple[str, ...], NDArray[np.float32]] = {}
+        self._norms: WeakKeyDictionary[Model, NDArray[np.float32]] = WeakKeyDictionary()  # a model has one table
 
     async def answer(self, request: Request) -> Response:
         """The tokens, best first."""
@@ -124,8 +126,8 @@ class Similar:
         }
 
     def _lengths(self, table: WordTable, check: Check) -> NDArray[np.float32]:
-        if (found := self._norms.get(table.identity)) is None:
-            found = self._norms[table.identity] = row_norms(table.rows, check)
+        if (found := self._norms.get(table.model)) is None:
+            found = self._norms[table.model] = row_norms(table.rows, check)
         return found
 
 

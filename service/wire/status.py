@@ -1,6 +1,9 @@
 """The only table from an error's code to what each protocol calls it. Knows numbers and names; imports no protocol."""
 
+import math
 from dataclasses import dataclass
+
+from service.errors import InlayError
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +42,9 @@ STATUSES = {
     "unsupported": Status(
         501, "UNIMPLEMENTED", "Backend", "This server does not do that", (501, "invalid_request_error"), 501
     ),
+    "unauthorized": Status(
+        401, "UNAUTHENTICATED", "Validation", "This needs a key", (401, "invalid_request_error"), 403
+    ),
     "not_found": Status(404, "NOT_FOUND", "Validation", "There is no such thing", (404, "invalid_request_error"), 404),
     "method_not_allowed": Status(
         405, "UNIMPLEMENTED", "Validation", "The path does not answer this verb", (405, "invalid_request_error"), 405
@@ -56,6 +62,9 @@ STATUSES = {
         415,
     ),
     "overloaded": Status(429, "RESOURCE_EXHAUSTED", "Overloaded", "The queue is full", (429, _BUSY), 503),
+    "deadline_exceeded": Status(
+        504, "DEADLINE_EXCEEDED", "Overloaded", "The time allowed is over", (504, _SERVER), 503
+    ),
     "unavailable": Status(503, "UNAVAILABLE", "Unhealthy", "The service is not ready", (503, _SERVER), 503),
     "engine_failure": Status(424, "INTERNAL", "Backend", "The engine failed on this request", (424, _SERVER), 500),
 }
@@ -67,5 +76,33 @@ TEI_GRPC = {
     "Empty": "INVALID_ARGUMENT",
 }
 """gRPC status by TEI's `error_type`."""
-RETRY_AFTER_SECONDS = {"overloaded": 1, "unavailable": 1}
-"""What a refused caller is told to wait."""
+OIP_GRPC = {
+    400: "INVALID_ARGUMENT",
+    403: "UNAUTHENTICATED",
+    404: "NOT_FOUND",
+    405: "UNIMPLEMENTED",
+    415: "INVALID_ARGUMENT",
+    500: "INTERNAL",
+    501: "UNIMPLEMENTED",
+    503: "UNAVAILABLE",
+}
+"""gRPC status of the Open Inference Protocol by its HTTP status, as Triton pairs them."""
+RETRY_AFTER_SECONDS = {"overloaded": 1.0, "unavailable": 1.0}
+"""What a refused caller is told to wait where nothing was measured."""
+LEAST_RETRY_SECONDS = 0.05
+
+
+def retry_seconds(error: InlayError) -> float | None:
+    """When a refused caller may try again: as measured, else the table's; None: the same would happen again."""
+    if error.code not in RETRY_AFTER_SECONDS:
+        return None
+    measured: float | None = getattr(error, "retry_after", None)
+    return RETRY_AFTER_SECONDS[error.code] if measured is None else max(LEAST_RETRY_SECONDS, measured)
+
+
+def retry_headers(error: InlayError) -> list[tuple[bytes, bytes]]:
+    """Retry-After in whole seconds (RFC 9110), and in milliseconds as OpenAI's clients read it."""
+    seconds = retry_seconds(error)
+    if seconds is None:
+        return []
+    return [(b"retry-after", b"%d" % math.ceil(seconds)), (b"retry-after-ms", b"%d" % math.ceil(seconds * 1000))]

@@ -4,11 +4,12 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from time import perf_counter
 
 import pytest
 
 from service.batcher import Batcher
-from service.errors import EngineFailure, Overloaded
+from service.errors import DeadlineExceeded, EngineFailure, Overloaded
 
 
 class Recorder:
@@ -44,7 +45,7 @@ def recorder() -> Recorder:
 def make(recorder: Recorder) -> Iterator[Callable[..., Batcher[int, int]]]:
     executor = ThreadPoolExecutor(1, thread_name_prefix="run")
 
-    def made(inline: int = 1000, batch: int = 1000, queue: int = 1000) -> Batcher[int, int]:
+    def made(inline: int = 1000, batch: int = 1000, queue: int = 1000, stuck: float = 60.0) -> Batcher[int, int]:
         return Batcher(
             recorder.run,
             max_batch_cost=batch,
@@ -52,6 +53,7 @@ def make(recorder: Recorder) -> Iterator[Callable[..., Batcher[int, int]]]:
             max_queue_cost=queue,
             executor=executor,
             observe=recorder.observe,
+            stuck_seconds=stuck,
         )
 
     yield made
@@ -181,3 +183,44 @@ async def test_callers_that_come_one_a_turn_of_the_loop_share_one_run(make, reco
         await asyncio.sleep(0)  # as gRPC hands its calls over
     assert await asyncio.gather(*futures) == [0, 2, 4, 6, 8]
     assert recorder.batches == [[0, 1, 2, 3, 4]]
+
+
+async def test_a_stuck_run_is_given_up_and_later_callers_go_on(make, recorder):
+    batcher = make(inline=0, stuck=0.05)
+    recorder.gate.clear()
+    stuck = batcher.submit([1], [1])[0]
+    await _started(recorder)
+    waiting = batcher.submit([2], [1])[0]
+    with pytest.raises(EngineFailure, match=r"it ran for 0\.05 s and was given up"):
+        await stuck
+    assert batcher.stuck == 1
+    await _started(recorder)  # the next run began on a thread of its own, though the first still hangs
+    recorder.gate.set()
+    assert await waiting == 4
+    assert await batcher.submit([3], [1])[0] == 6
+    assert recorder.batches == [[1], [2], [3]]
+
+
+async def test_a_deadline_that_passed_in_the_line_costs_no_run(make, recorder):
+    batcher = make(inline=0)
+    recorder.gate.clear()
+    first = batcher.submit([1], [1])[0]
+    await _started(recorder)
+    late = batcher.submit([2], [1], deadline=perf_counter() + 0.001)[0]
+    stays = batcher.submit([3], [1])[0]
+    await asyncio.to_thread(threading.Event().wait, 0.01)
+    recorder.gate.set()
+    with pytest.raises(DeadlineExceeded, match="the time allowed was over"):
+        await late
+    assert await asyncio.gather(first, stays) == [2, 6]
+    assert recorder.batches == [[1], [3]]
+
+
+async def test_after_faults_of_every_kind_the_line_is_empty_and_serves(make, recorder):
+    batcher = make(inline=0)
+    futures = batcher.submit([1, -1, 2], [1, 1, 1])
+    futures[0].cancel()
+    await asyncio.gather(*futures, return_exceptions=True)
+    assert (batcher.waiting_cost, batcher.waiting_items) == (0, 0)
+    assert await batcher.submit([5], [1])[0] == 10
+    assert batcher.succeeded_at is not None

@@ -8,7 +8,7 @@ import pytest
 from service.errors import BadRequest, EmptyRequest, Malformed
 from service.messages import EmbedRequest
 from service.pooling import POOLINGS
-from service.wire.body import EXAMPLES, POOLING_NAMES, EmbedBody, read
+from service.wire.body import EXAMPLES, POOLING_NAMES, EmbedBody, Wanted, read
 
 REFUSALS: list[tuple[bytes, str]] = [
     (b"[]", "the body is a list of 0; send a JSON object with inputs, model"),
@@ -83,8 +83,8 @@ def test_the_spelling_of_text_embeddings_inference_is_read() -> None:
 
 
 def test_base64_is_asked_for_beside_the_request() -> None:
-    assert read(b'{"inputs": "a", "encoding_format": "base64"}')[1]
-    assert not read(b'{"inputs": "a"}')[1]
+    assert read(b'{"inputs": "a", "encoding_format": "base64"}')[1] == Wanted("base64", dtype_sent=False, bare=True)
+    assert read(b'{"inputs": [[1]], "dtype": "float32"}')[1] == Wanted("float", dtype_sent=True, bare=False)
 
 
 def test_an_empty_batch_is_left_to_the_encoder_to_refuse() -> None:

@@ -11,6 +11,7 @@ from service.wire.body import EXAMPLES
 from service.wire.formats import FORMATS, TENSOR_HEADERS
 from service.wire.problems import Problem
 from service.wire.status import STATUSES
+from service.wire.tei import spent
 from tests.served import Served
 
 
@@ -49,7 +50,7 @@ def test_every_route_is_described(document: dict[str, Any], served: Served) -> N
         ("get", "/metrics"),
     }
     for method, path in described:  # a route that is not there, or not with this verb, says so
-        answer = served.http.request(method, path.format(name="bert"))
+        answer = served.http.request(method, path.format(name="bert", version="1", region="none"))
         assert answer.status_code != 405, (method, path)
         assert "there is no /" not in answer.text, (method, path)
 
@@ -82,7 +83,7 @@ def test_every_example_is_one_the_service_reads(document: dict[str, Any]) -> Non
 def test_every_format_is_described_with_its_headers(document: dict[str, Any]) -> None:
     answer = document["paths"]["/embed"]["post"]["responses"]["200"]
     assert answer["content"].keys() == FORMATS.keys()
-    assert set(answer["headers"]) == set(TENSOR_HEADERS)
+    assert set(answer["headers"]) == {*TENSOR_HEADERS, *spent.NAMES}
     rope = document["paths"]["/models/{name}/rope"]["get"]
     assert rope["responses"]["200"]["content"].keys() == FORMATS.keys()
     assert {each["name"] for each in rope["parameters"]} >= {"name", "start", "length", "positions", "dtype", "format"}

@@ -31,9 +31,10 @@ ANSWERS: dict[str, tuple[int, list[tuple[bytes, bytes]], list[bytes]]] = {
     "/lists": (200, [list(LENGTH)], [b"hello"]),  # type: ignore[list-item]
     "/split": (200, [LENGTH, (b"x", b"a\r\nset-cookie: b")], [b"hello"]),
     "/feed": (200, [LENGTH, (b"x", b"a\nb")], [b"hello"]),
+    "/split-id": (200, [LENGTH, (b"x-request-id", b"a\r\nset-cookie: b")], [b"hello"]),
     "/split-name": (200, [LENGTH, (b"x\r\ny", b"a")], [b"hello"]),
 }
-BROKEN = ("/longer", "/shorter", "/split", "/feed", "/split-name")
+BROKEN = ("/longer", "/shorter", "/split", "/feed", "/split-id", "/split-name")
 PATIENCE_SECONDS = 20
 
 
@@ -285,7 +286,9 @@ STATE = ("response_started", "response_complete", "keep_alive", "waiting_for_100
 
 
 @pytest.mark.parametrize("keep_alive", [True, False])
-@pytest.mark.parametrize("extra", [(), (CLOSE,), ((b"inlay-shape", b"1,2"), (b"retry-after", b"1"))])
+@pytest.mark.parametrize(
+    "extra", [(), (CLOSE,), ((b"inlay-shape", b"1,2"), (b"retry-after", b"1")), ((b"x-request-id", b"1"),)]
+)
 @pytest.mark.parametrize("status", [200, 404, 503])
 async def test_an_answer_is_uvicorns_own_in_one_write(status: int, extra: Any, keep_alive: bool) -> None:
     seen = []

@@ -89,7 +89,7 @@ def test_a_client_that_holds_the_table_is_told_so_and_must_ask_again_next_time(s
         again = served.http.get(
             "/models/llama/rope", params={"length": 9}, headers={"accept": BINARY, "if-none-match": held}
         )
-        assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", tag)
+        assert (again.status_code, again.content, again.headers["etag"].removeprefix("W/")) == (304, b"", tag)
 
 
 @pytest.mark.parametrize("dtype", [pb.FLOAT32, pb.BFLOAT16, pb.FLOAT64])

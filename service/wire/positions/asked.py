@@ -8,7 +8,7 @@ from pydantic import BaseModel, ValidationError
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
 
-from service.errors import BadRequest, Malformed, UnsupportedMedia
+from service.errors import BadRequest, Malformed
 from service.wire.asgi import check_json, read_body
 from service.wire.body import explain
 from service.wire.formats import SAFETENSORS
@@ -39,15 +39,23 @@ async def of_body(model: type[BaseModel], request: Request, max_bytes: int) -> A
     raises   Malformed, BadRequest, UnsupportedMedia, BodyTooLarge
     """
     declared = request.headers.get("content-type", "").split(";")[0].strip().lower()
-    encoding = request.headers.get("content-encoding", "identity")
-    if encoding != "identity":
-        raise UnsupportedMedia("the body is compressed; send it without content-encoding")
     if declared != SAFETENSORS:
         check_json(declared.encode("latin-1"))
-    length = request.headers.get("content-length")
-    body = await read_body(request.receive, length.encode("latin-1") if length else None, max_bytes)
+    body = await body_of(request, max_bytes)
     read = of_safetensors if declared == SAFETENSORS else of_json
     return read(model, body) if len(body) <= INLINE_BYTES else await asyncio.to_thread(read, model, body)
+
+
+async def body_of(request: Request, max_bytes: int) -> bytes:
+    """The body of a request without its content coding.
+
+    raises   BodyTooLarge, UnsupportedCoding, Malformed, ClientGone
+    """
+    length, *encoding = (
+        ",".join(request.headers.getlist(name)).encode("latin-1") or None
+        for name in ("content-length", "content-encoding")
+    )
+    return await read_body(request.receive, length, max_bytes, *encoding)
 
 
 def of_safetensors(model: type[BaseModel], body: bytes) -> Any:

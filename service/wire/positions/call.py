@@ -11,6 +11,7 @@ import numpy as np
 from models import VERSION
 from models.errors import BadEncoding
 from models.positions.table import Table
+from models.storage.quantise import Quantised
 from service.errors import BadParameters
 
 
@@ -45,6 +46,8 @@ class Call:
 
 
 def _identity(value: Any) -> str:
+    if isinstance(value, Quantised):
+        value = value[:]
     if isinstance(value, np.ndarray):
         return f"{value.dtype}{value.shape}{hashlib.sha256(value.tobytes()).hexdigest()}"
     return repr(value)

@@ -22,6 +22,7 @@ class Endpoint:
         self._path = path
         self._answer = answer
         self._metrics = parts.metrics
+        self._metrics.expect("http", [path])
         self._life = parts.life
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

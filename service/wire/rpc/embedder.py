@@ -1,6 +1,6 @@
 """inlay.v1.Embedder: decodes, delegates, encodes."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from functools import partial
 from time import perf_counter
@@ -9,9 +9,10 @@ from typing import Any
 from proto import embed_pb2 as pb
 from service.errors import InlayError
 from service.messages import EmbedResult
-from service.wire import protobuf
+from service.wire import precomputed, protobuf
 from service.wire.models import default_flops_per_token, summary
 from service.wire.parts import Parts
+from service.wire.precomputed import PROMPT_EMBEDS, PromptEmbeds
 from service.wire.rpc.methods import (
     Context,
     Service,
@@ -24,9 +25,10 @@ from service.wire.rpc.methods import (
     unary,
 )
 from service.wire.rpc.positions import Positions
-from service.wire.rpc.requests import decode
+from service.wire.rpc.requests import decode, encoding
 from service.wire.status import STATUSES
 
+Embedded = EmbedResult | PromptEmbeds
 IN_FLIGHT = 64  # requests of one stream worked on at a time
 
 
@@ -56,7 +58,7 @@ class Embedder:
             "GetModel": unary(self.get_model, pb.GetModelRequest),
         }
 
-    async def embed(self, request: pb.EmbedRequest, context: Context) -> EmbedResult:
+    async def embed(self, request: pb.EmbedRequest, context: Context) -> Embedded:
         """One request, one answer."""
         answer = await self._answer("Embed", request)
         if isinstance(answer, InlayError):
@@ -65,7 +67,7 @@ class Embedder:
 
     async def embed_stream(
         self, requests: AsyncIterator[pb.EmbedRequest], context: Context
-    ) -> AsyncIterator[EmbedResult | InlayError]:
+    ) -> AsyncIterator[Embedded | InlayError]:
         """Answers in the order of the requests, IN_FLIGHT of which are worked on together."""
         async with aclosing(in_order(requests, partial(self._answer, "EmbedStream"), IN_FLIGHT)) as answers:
             async for answer in answers:
@@ -81,6 +83,7 @@ class Embedder:
                     yield chunk
             except InlayError as error:
                 status = STATUSES[error.code].grpc
+                self._metrics.refused(error.code)
                 await abort(context, error)
             finally:
                 self._metrics.request("grpc", method, status, perf_counter() - started)
@@ -89,26 +92,41 @@ class Embedder:
 
     async def rotate(self, request: pb.RotateRequest, context: Context) -> pb.RotateResponse:
         """q and k turned by their positions."""
-        try:
-            return await self._positions.rotate(request)
-        except InlayError as error:
-            await abort(context, error)
+        answer: pb.RotateResponse = await self._counted("Rotate", self._positions.rotate(request), context)
+        return answer
 
     async def list_presets(self, request: pb.ListPresetsRequest, context: Context) -> pb.ListPresetsResponse:
         """Every preset."""
-        return self._positions.presets()
+
+        async def answer() -> pb.ListPresetsResponse:
+            return self._positions.presets()
+
+        listed: pb.ListPresetsResponse = await self._counted("ListPresets", answer(), context)
+        return listed
 
     async def list_models(self, request: pb.ListModelsRequest, context: Context) -> pb.ListModelsResponse:
         """Every loaded model."""
-        catalog = self._encoder.catalog
-        return pb.ListModelsResponse(models=[self._model(name) for name in catalog.models])
+
+        async def answer() -> pb.ListModelsResponse:
+            return pb.ListModelsResponse(models=[self._model(name) for name in self._encoder.catalog.models])
+
+        listed: pb.ListModelsResponse = await self._counted("ListModels", answer(), context)
+        return listed
 
     async def get_model(self, request: pb.GetModelRequest, context: Context) -> pb.Model:
         """One model; the default where none is named."""
-        try:
+
+        async def answer() -> pb.Model:
             return self._model(request.name or None)
-        except InlayError as error:
-            await abort(context, error)
+
+        model: pb.Model = await self._counted("GetModel", answer(), context)
+        return model
+
+    async def _counted(self, method: str, work: Awaitable[Any], context: Context) -> Any:
+        answer = await guarded(self._metrics, method, work)
+        if isinstance(answer, InlayError):
+            await abort(context, answer)
+        return answer
 
     def _model(self, name: str | None) -> pb.Model:
         catalog = self._encoder.catalog
@@ -130,15 +148,21 @@ class Embedder:
             card_json=told.model_dump_json(),
         )
 
-    async def _answer(self, method: str, request: pb.EmbedRequest) -> EmbedResult | InlayError:
+    async def _answer(self, method: str, request: pb.EmbedRequest) -> Embedded | InlayError:
         return await guarded(self._metrics, method, self._embedded(request))
 
-    async def _embedded(self, request: pb.EmbedRequest) -> EmbedResult:
-        return await self._encoder.embed(decode(request))
+    async def _embedded(self, request: pb.EmbedRequest) -> Embedded:
+        handed, dtype_sent = encoding(request), request.dtype != pb.DTYPE_UNSPECIFIED
+        wanted = decode(request)
+        if handed is None:
+            return await self._encoder.embed(wanted)
+        card = self._encoder.catalog.get(wanted.model).card
+        result = await self._encoder.embed(precomputed.asked(card, wanted, handed, dtype_sent))
+        return precomputed.prompt_embeds(result) if handed == PROMPT_EMBEDS else result
 
 
-def _stream_answer(answer: EmbedResult | InlayError) -> bytes:
-    if isinstance(answer, EmbedResult):
+def _stream_answer(answer: Embedded | InlayError) -> bytes:
+    if not isinstance(answer, InlayError):
         return protobuf.stream_response(answer)
     error = pb.Error(code=answer.code, message=answer.message, index=answer.index)
     return serialise(pb.EmbedStreamResponse(error=error))

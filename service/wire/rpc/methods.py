@@ -2,15 +2,18 @@
 
 import asyncio
 import logging
+import math
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from time import perf_counter
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import grpc
 
+from service import deadlines, stages
 from service.errors import InlayError
 from service.metrics import Metrics
-from service.wire.status import STATUSES
+from service.wire.status import STATUSES, retry_seconds
+from service.wire.transport.request_ids import CURRENT
 
 Context = Any  # grpc.aio.ServicerContext is generic in ways its stubs and its runtime disagree on
 StatusOf = Callable[[InlayError], str]  # the name of a gRPC status code
@@ -22,11 +25,15 @@ class Service(NamedTuple):
     """A gRPC service: its full name and its methods' handlers.
 
     watched   names besides its own that grpc.health.v1 answers for
+    counted   before the name of each method in the metrics
+    serving   what it answers; False: the methods are there and no model here is for them
     """
 
     name: str
     handlers: Mapping[str, Any]
     watched: Sequence[str] = ()
+    serving: bool = True
+    counted: str = ""
 
 
 def inlay_status(error: InlayError) -> str:
@@ -41,7 +48,17 @@ def serialise(message: Any) -> bytes:
 
 def unary(answer: Any, kind: Any, serialise: Callable[[Any], bytes] = serialise) -> Any:
     """A handler of one request and one answer; `kind` is the request's message class."""
-    return grpc.unary_unary_rpc_method_handler(answer, kind.FromString, serialise)
+
+    async def call(request: Any, context: Context) -> Any:
+        deadlines.allow(context.time_remaining())
+        return await answer(request, context)
+
+    def write(answer: Any) -> bytes:
+        written = serialise(answer)
+        stages.written()
+        return written
+
+    return grpc.unary_unary_rpc_method_handler(call, kind.FromString, write)
 
 
 def streams(answer: Any, kind: Any, serialise: Callable[[Any], bytes] = serialise) -> Any:
@@ -68,12 +85,13 @@ async def guarded(
         return await work
     except InlayError as error:
         status = status_of(error)
+        metrics.refused(error.code)
         return error
     except asyncio.CancelledError:
         status = "CANCELLED"
         raise
     except Exception:
-        log.exception("a call of %s met a fault", method)
+        log.exception("a call of %s met a fault (x-request-id: %s)", method, CURRENT.get().decode())
         status = "INTERNAL"
         return InlayError("the service has a fault; its log says more")
     finally:
@@ -114,7 +132,9 @@ async def in_order(
 
 async def abort(context: Context, error: InlayError, status_of: StatusOf = inlay_status) -> NoReturn:
     """End the call with the error's status, its code and index in trailing metadata."""
-    metadata = [("inlay-code", error.code)]
+    metadata = [*(context.trailing_metadata() or ()), ("inlay-code", error.code)]
+    if (wait := retry_seconds(error)) is not None:
+        metadata.append(("grpc-retry-pushback-ms", str(math.ceil(wait * 1000))))  # gRFC A6
     if error.index is not None:
         metadata.append(("inlay-index", str(error.index)))
     await context.abort(grpc.StatusCode[status_of(error)], error.message, tuple(metadata))

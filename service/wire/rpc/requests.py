@@ -9,7 +9,9 @@ from proto import embed_pb2 as pb
 from service.errors import BadInput, BadRequest
 from service.messages import EmbedRequest, Ids, Input, Int64s, Text
 from service.wire import protobuf
+from service.wire.precomputed import INPUT_EMBEDS, PROMPT_EMBEDS
 
+ENCODINGS = {pb.ENCODING_UNSPECIFIED: None, pb.PROMPT_EMBEDS: PROMPT_EMBEDS, pb.INPUT_EMBEDS: INPUT_EMBEDS}
 FEW = 64  # integers: one by one is quicker; above, the buffer a repeated field lends (protobuf 7, upb)
 POOLINGS = {
     pb.POOLING_UNSPECIFIED: None,
@@ -20,6 +22,16 @@ POOLINGS = {
     pb.MEAN_SQRT_LEN: "mean_sqrt_len_tokens",
     pb.WEIGHTED_MEAN: "weightedmean",
 }
+
+
+def encoding(message: pb.EmbedRequest) -> str | None:
+    """How the answer hands rows over; None: it does not.
+
+    raises   BadRequest
+    """
+    if message.encoding not in ENCODINGS:
+        raise BadRequest(f"encoding is {message.encoding}; allowed: {', '.join(pb.Encoding.keys())}")
+    return ENCODINGS[message.encoding]
 
 
 def decode(message: pb.EmbedRequest) -> EmbedRequest:

@@ -9,14 +9,30 @@ from grpc_reflection.v1alpha import reflection
 
 from service.errors import StartError
 from service.settings import Settings
+from service.tls import Pem, Renewed, files
+from service.tracing import Tracing
+from service.wire.rpc.keys import Gate
 from service.wire.rpc.methods import Service
+from service.wire.rpc.request_ids import numbered
+from service.wire.rpc.sight import sighted
 
 
 class RpcServer:
-    """Every gRPC service on one port."""
+    """Every gRPC service on one port.
 
-    def __init__(self, settings: Settings, services: Sequence[Service]) -> None:
+    gate   who may call; None: all
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        services: Sequence[Service],
+        tracing: Tracing | None = None,
+        gate: Gate | None = None,
+    ) -> None:
         self._settings = settings
+        self._gate = gate
+        self._tracing = tracing
         self._services = services
         self._health = health.aio.HealthServicer()
         self._server: Any = None
@@ -24,7 +40,7 @@ class RpcServer:
     async def start(self) -> int:
         """Listen and serve; the port.
 
-        raises   StartError if the address is taken
+        raises   StartError if the address is taken, or the certificate does not do
         """
         settings = self._settings
         options = [
@@ -32,23 +48,43 @@ class RpcServer:
             ("grpc.max_send_message_length", -1),
             ("grpc.so_reuseport", int(settings.workers > 1)),
         ]
-        self._server = grpc.aio.server(options=options)
-        handlers = [grpc.method_handlers_generic_handler(each.name, dict(each.handlers)) for each in self._services]
+        self._server = grpc.aio.server(options=options, interceptors=[self._gate] if self._gate else None)
+        handlers = [
+            grpc.method_handlers_generic_handler(
+                each.name, {name: self._followed(f"{each.name}/{name}", own) for name, own in each.handlers.items()}
+            )
+            for each in self._services
+        ]
         self._server.add_generic_rpc_handlers(tuple(handlers))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         names = [each.name for each in self._services]
         reflection.enable_server_reflection((*names, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server)
-        host = f"[{settings.host}]" if ":" in settings.host else settings.host
-        try:
-            port: int = self._server.add_insecure_port(f"{host}:{settings.grpc_port}")
-        except RuntimeError as error:
-            raise StartError(
-                f"gRPC cannot listen on {host}:{settings.grpc_port}: set INLAY_GRPC_PORT or --grpc-port"
-            ) from error
-        for name in (*names, *(other for each in self._services for other in each.watched)):
-            await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+        port = self._bind()
+        states = health_pb2.HealthCheckResponse
+        for each in self._services:
+            for name in (each.name, *each.watched):
+                await self._health.set(name, states.SERVING if each.serving else states.NOT_SERVING)
         await self._server.start()
         return port
+
+    def _bind(self) -> int:
+        settings, chosen = self._settings, files(self._settings)
+        address = f"[{settings.host}]" if ":" in settings.host else settings.host
+        address = f"{address}:{settings.grpc_port}"
+        try:
+            port: int = (
+                self._server.add_secure_port(address, _credentials(Renewed(chosen)))
+                if chosen
+                else self._server.add_insecure_port(address)
+            )
+        except RuntimeError as error:
+            raise StartError(f"gRPC cannot listen on {address}: set INLAY_GRPC_PORT or --grpc-port") from error
+        return port
+
+    def _followed(self, method: str, handler: Any) -> Any:
+        lines = self._settings.access_log
+        own = sighted(handler, method, self._tracing, lines) if self._tracing or lines else handler
+        return numbered(own)
 
     async def refuse(self) -> None:
         """Say NOT_SERVING to health checks."""
@@ -57,3 +93,19 @@ class RpcServer:
     async def stop(self) -> None:
         """Take no new calls and finish those in flight, for at most `shutdown_seconds`."""
         await self._server.stop(self._settings.shutdown_seconds)
+
+
+def _credentials(pair: Renewed) -> Any:
+    """The pair as it is now, and from the next handshake on as it becomes."""
+
+    def renewed() -> Any:
+        found = pair.next()
+        return _configuration(found) if found else None
+
+    return grpc.dynamic_ssl_server_credentials(
+        _configuration(pair.first), renewed, require_client_authentication=pair.first.client_ca is not None
+    )
+
+
+def _configuration(pem: Pem) -> Any:
+    return grpc.ssl_server_certificate_configuration([(pem.key, pem.cert)], root_certificates=pem.client_ca)

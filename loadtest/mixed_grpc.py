@@ -1,0 +1,128 @@
+"""The gRPC rows of loadtest.mixed, in inlay.v1, tei.v1 and the Open Inference Protocol. Looks at no number."""
+
+import random
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+import grpc
+
+from loadtest import workload
+from proto import embed_pb2, open_inference_pb2, tei_pb2
+
+TIMEOUT_S = 60
+LAYER = "input_embeddings"
+
+
+class Stubs:
+    """The methods that are called, on one channel of their own."""
+
+    def __init__(self, port: int) -> None:
+        options = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", -1)]
+        self.channel = channel = grpc.insecure_channel(f"127.0.0.1:{port}", options)
+        infer, tei = open_inference_pb2.ModelInferResponse, tei_pb2.EmbedResponse
+        own, streamed = embed_pb2.EmbedResponse.FromString, embed_pb2.EmbedStreamResponse.FromString
+        service = "/inlay.v1.Embedder/"
+        self.embed: Any = channel.unary_unary(f"{service}Embed", _bytes, own)
+        self.stream: Any = channel.stream_stream(f"{service}EmbedStream", _bytes, streamed)
+        self.infer: Any = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer", _bytes, infer.FromString)
+        self.tei: Any = channel.unary_unary("/tei.v1.Embed/Embed", _bytes, tei.FromString)
+
+    def close(self) -> None:
+        """Close the channel."""
+        self.channel.close()
+
+
+def _bytes(message: Any) -> bytes:
+    data: bytes = message.SerializeToString()
+    return data
+
+
+class Caller(Protocol):
+    """What a row needs of a caller."""
+
+    rng: random.Random
+    stubs: Stubs
+
+    def texts(self) -> list[str]:
+        """Some texts."""
+        ...
+
+    def ids(self) -> list[list[int]]:
+        """Some lists of ids."""
+        ...
+
+
+def texts_request(texts: list[str], **fields: Any) -> embed_pb2.EmbedRequest:
+    """Vectors of some texts."""
+    return embed_pb2.EmbedRequest(inputs=[embed_pb2.Input(text=text) for text in texts], **fields)
+
+
+def ids_request(batch: list[list[int]]) -> embed_pb2.EmbedRequest:
+    """Input embeddings of some lists of ids."""
+    inputs = [embed_pb2.Input(ids=embed_pb2.TokenIds(input_ids=ids)) for ids in batch]
+    return embed_pb2.EmbedRequest(inputs=inputs, outputs=[LAYER])
+
+
+def _text(caller: Caller) -> str:
+    caller.stubs.embed(texts_request([workload.mixed_text(caller.rng)]), timeout=TIMEOUT_S)
+    return "OK"
+
+
+def _ids(caller: Caller) -> str:
+    caller.stubs.embed(ids_request(caller.ids()), timeout=TIMEOUT_S)
+    return "OK"
+
+
+def _stream(caller: Caller) -> str:
+    requests: Iterator[embed_pb2.EmbedRequest] = iter([ids_request([ids]) for ids in caller.ids()])
+    failed = [one for one in caller.stubs.stream(requests, timeout=TIMEOUT_S) if one.WhichOneof("result") == "error"]
+    return failed[0].error.code if failed else "OK"
+
+
+def _infer(caller: Caller) -> str:
+    texts = [text.encode() for text in caller.texts()]
+    contents = open_inference_pb2.InferTensorContents(bytes_contents=texts)
+    tensor = open_inference_pb2.ModelInferRequest.InferInputTensor
+    inputs = [tensor(name="text", datatype="BYTES", shape=[len(texts)], contents=contents)]
+    caller.stubs.infer(open_inference_pb2.ModelInferRequest(inputs=inputs), timeout=TIMEOUT_S)
+    return "OK"
+
+
+def _tei(caller: Caller) -> str:
+    caller.stubs.tei(tei_pb2.EmbedRequest(inputs=workload.mixed_text(caller.rng)), timeout=TIMEOUT_S)
+    return "OK"
+
+
+def _refused(caller: Caller) -> str:
+    caller.stubs.embed(ids_request([[101, 10**6]]), timeout=TIMEOUT_S)
+    return "OK"
+
+
+def _hurried(caller: Caller) -> str:
+    texts = [workload.text(caller.rng, 100) for _ in range(16)]
+    caller.stubs.embed(texts_request(texts), timeout=caller.rng.uniform(0.001, 0.05))
+    return "OK"
+
+
+def _cancelled(caller: Caller) -> str:
+    texts = [workload.text(caller.rng, 100) for _ in range(16)]
+    call = caller.stubs.embed.future(texts_request(texts), timeout=TIMEOUT_S)
+    try:
+        call.result(timeout=caller.rng.uniform(0, 0.05))
+    except grpc.FutureTimeoutError:
+        call.cancel()
+        return "CANCELLED"
+    return "OK"
+
+
+GRPC: tuple[tuple[str, int, Callable[[Any], str], tuple[str, ...]], ...] = (
+    ("grpc text", 6, _text, ("OK",)),
+    ("grpc ids", 6, _ids, ("OK",)),
+    ("grpc stream", 1, _stream, ("OK",)),
+    ("grpc oip infer", 2, _infer, ("OK",)),
+    ("grpc tei embed", 2, _tei, ("OK",)),
+    ("grpc refused: id", 1, _refused, ("INVALID_ARGUMENT",)),
+    ("grpc hurried", 1, _hurried, ("OK", "DEADLINE_EXCEEDED")),
+    ("grpc cancelled", 1, _cancelled, ("OK", "CANCELLED")),
+)
+"""Name, weight, call, right outcomes."""

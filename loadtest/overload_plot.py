@@ -1,0 +1,94 @@
+"""The picture of loadtest/results/overload.json: goodput, latency and what became of requests, by load.
+
+    python -m loadtest.overload_plot [OVERLOAD.JSON] [OVERLOAD.PNG]
+
+Measures nothing.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+RESULTS = Path(__file__).parent / "results"
+COLOURS = {"inlay": "#0b6e99", "plain fastapi": "#c4572e"}
+FATES = (("accepted", "#4c9f70"), ("refused (429, 503)", "#e0b84c"), ("failed or timed out", "#b23a48"))
+
+
+def draw(told: dict[str, Any], target: Path) -> None:
+    """Write the picture as PNG."""
+    figure = Figure(figsize=(15, 5), layout="constrained")
+    canvas = FigureCanvasAgg(figure)
+    goodput, latency, fates = figure.subplots(1, 3)
+    _goodput(goodput, told["contests"])
+    _latency(latency, told["contests"], told["settings"]["timeout"])
+    _fates(fates, told["contests"])
+    settings = told["settings"]
+    figure.suptitle(
+        f"Open-loop Poisson arrivals at multiples of each server's own capacity: {settings['model']}, "
+        f"one text of {settings['words']} words a request, {settings['seconds']:g} s a level, {settings['placement']}",
+        fontsize=10,
+    )
+    canvas.print_figure(target, dpi=110)
+
+
+def _goodput(axes: Axes, contests: list[dict[str, Any]]) -> None:
+    for one in contests:
+        loads = [each["multiple"] for each in one["levels"]]
+        shares = [each["tally"]["goodput"] / one["capacity"] for each in one["levels"]]
+        label = f"{one['name']} (capacity {one['capacity']:.0f} requests/s)"
+        axes.plot(loads, shares, "o-", color=COLOURS[one["name"]], label=label)
+    axes.axhline(0.9, color="grey", linestyle=":", label="0.9 of capacity")
+    axes.set_title("Goodput: right answers within the timeout")
+    axes.set_ylabel("goodput / capacity")
+    axes.set_ylim(0, max(1.15, axes.get_ylim()[1]))
+    _loads(axes, contests)
+
+
+def _latency(axes: Axes, contests: list[dict[str, Any]], timeout_s: float) -> None:
+    for one in contests:
+        for key, style in (("p50_ms", "o-"), ("p99_ms", "s--")):
+            seen = [(each["multiple"], each["tally"][key]) for each in one["levels"] if each["tally"][key] is not None]
+            label = f"{one['name']}, {key.removesuffix('_ms')}"
+            axes.plot(*zip(*seen, strict=True) if seen else ([], []), style, color=COLOURS[one["name"]], label=label)
+    axes.axhline(timeout_s * 1000, color="grey", linestyle=":", label=f"clients give up: {timeout_s:g} s")
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.set_title("Latency of accepted requests, from when they were due")
+    axes.set_ylabel("milliseconds (log)")
+    _loads(axes, contests)
+
+
+def _loads(axes: Axes, contests: list[dict[str, Any]]) -> None:
+    ticks = sorted({each["multiple"] for one in contests for each in one["levels"]})
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(ticks, [f"{tick:g}x" for tick in ticks])
+    axes.set_xlabel("arrivals / capacity (log)")
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=8)
+
+
+def _fates(axes: Axes, contests: list[dict[str, Any]]) -> None:
+    labels = [f"{one['name']}\n{each['multiple']:g}x" for one in contests for each in one["levels"]]
+    tallies = [each["tally"] for one in contests for each in one["levels"]]
+    counts = [[each["accepted"], each["refused"], sum(each["failed"].values())] for each in tallies]
+    below = [0.0] * len(labels)
+    for column, (name, colour) in enumerate(FATES):
+        shares = [100 * row[column] / max(1, sum(row)) for row in counts]
+        axes.bar(range(len(labels)), shares, bottom=below, color=colour, label=name)
+        below = [one + share for one, share in zip(below, shares, strict=True)]
+    axes.set_xticks(range(len(labels)), labels, fontsize=7)
+    axes.set_ylabel("% of requests due")
+    axes.set_ylim(0, 118)
+    axes.set_title("What became of the requests")
+    axes.legend(fontsize=8, ncols=3, loc="upper center")
+
+
+if __name__ == "__main__":
+    given = [Path(each) for each in sys.argv[1:]]
+    source, target = [*given, *(RESULTS / "overload.json", RESULTS / "overload.png")[len(given) :]]
+    draw(json.loads(source.read_text(encoding="utf-8")), target)

@@ -1,0 +1,16 @@
+"""Until when the caller of the running task waits. Set where a request comes in, read where work is queued."""
+
+from contextvars import ContextVar
+from time import perf_counter
+
+_DEADLINE: ContextVar[float | None] = ContextVar("deadline", default=None)
+
+
+def current() -> float | None:
+    """When the caller stops waiting, on perf_counter; None: it did not say."""
+    return _DEADLINE.get()
+
+
+def allow(seconds: float | None) -> None:
+    """The caller waits so long from now, or did not say."""
+    _DEADLINE.set(None if seconds is None else perf_counter() + seconds)

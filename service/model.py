@@ -1,0 +1,161 @@
+"""One model ready to serve: card, engine, tokenizer and one batcher a graph; opened from its folder. Knows no other.
+
+Nothing closes a model: whoever answers a request holds it, and with the last of them its sessions, threads and mapped
+files go.
+"""
+
+import os
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from numpy.typing import NDArray
+
+from models import card as cards
+from models.card import Card, Graph
+from models.errors import ModelError
+from models.storage import weights
+from service import images
+from service.batcher import Batcher
+from service.engines import Engine
+from service.errors import StartError
+from service.flatten import Packed, feeds, join, rectangle, split, unpad
+from service.metrics import Metrics
+from service.plan import POOLED, Plan, make
+from service.settings import Settings
+from service.tokens import Tokenizer
+
+INLINE_VALUES = 200_000  # output values a run may make on the event loop: about 0.4 ms
+BATCH_VALUES = 4_000_000  # output values of one row-wise batch: 16 MB
+ENCODER_TOKENS = {"cpu": 512, "cuda": 16384}
+READS = 5  # of a folder that is exchanged for a new export meanwhile
+
+
+class Work(NamedTuple):
+    """Packed sequences of one caller and the outputs it wants of one graph."""
+
+    packed: Packed
+    outputs: tuple[str, ...]
+
+
+Rows = dict[str, NDArray[Any]]
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class Model:
+    """A model that is ready to serve; `plan` is plan.make for its card, remembering its answers.
+
+    weights   its tensors, mapped; quantised tables dequantise the rows they are asked for
+    """
+
+    card: Card
+    engine: Engine
+    tokenizer: Tokenizer | None
+    batchers: dict[str, Batcher[Work, Rows]]
+    plan: Callable[[tuple[str, ...], str | None, bool | None, int | None, str], Plan]
+    weights: Mapping[str, Any] = field(default_factory=dict)
+
+
+def opened(folder: Path, settings: Settings, threads: int, metrics: Metrics) -> Model:
+    """The model of an exported folder, all of it of one export, even where the folder is exchanged meanwhile.
+
+    threads  of ONNX Runtime, for graphs that mix rows
+    raises   StartError or models.errors.ModelError in one line if it cannot be served
+    """
+    for _ in range(READS):
+        before = folder.stat().st_ino
+        try:
+            found = _read(folder, settings, threads, metrics)
+        except (StartError, ModelError, OSError):
+            if folder.stat().st_ino == before:
+                raise
+            continue
+        if folder.stat().st_ino == before:
+            return found
+    raise StartError(f"{folder} was exchanged {READS} times while it was read: load it again when it is still")
+
+
+def _read(folder: Path, settings: Settings, threads: int, metrics: Metrics) -> Model:
+    card = replace(cards.read(folder), name=folder.name)  # a renamed folder is a renamed model
+    engine = _engine(folder, card, settings, threads)
+    tokenizer = _tokenizer(folder / card.tokenizer, card) if card.tokenizer else None
+    batchers = {name: _batcher(engine, card, name, settings, metrics) for name in card.graphs}
+    _read_ahead(folder, card)
+    planned = lru_cache(maxsize=256)(partial(make, card))
+    return Model(card, engine, tokenizer, batchers, planned, weights.tensors(folder, card))
+
+
+def _tokenizer(path: Path, card: Card) -> Tokenizer:
+    characters = card.static.max_characters if card.static else None
+    return Tokenizer(path, card.max_tokens, characters, card.static is not None, segments=card.types == "zeros")
+
+
+def _engine(folder: Path, card: Card, settings: Settings, threads: int) -> Engine:
+    if settings.engine == "reference":
+        from service.engines import reference
+
+        return reference.load(folder, card, settings.device, threads)
+    from service.engines import onnx
+
+    return onnx.load(folder, card, settings.device, threads)
+
+
+def _batcher(engine: Engine, card: Card, name: str, settings: Settings, metrics: Metrics) -> Batcher[Work, Rows]:
+    graph = card.graphs[name]
+    if graph.mixes_rows and not graph.averages:
+        budget = settings.max_batch_tokens or ENCODER_TOKENS["cuda" if engine.device == "cuda" else "cpu"]
+        inline = 0
+    else:
+        budget = max(1, BATCH_VALUES // card.hidden_size)
+        inline = INLINE_VALUES // card.hidden_size if engine.device == "cpu" else 0
+    return Batcher(
+        _runner(engine, card, name, graph),
+        max_batch_cost=budget,
+        max_inline_cost=inline,
+        max_queue_cost=settings.max_queue_tokens,
+        executor=ThreadPoolExecutor(1, thread_name_prefix=f"{card.name}-{name}"),
+        observe=metrics.runs(card.name, name),
+        max_queue_seconds=settings.max_queue_seconds,
+        stuck_seconds=settings.stuck_seconds,
+    )
+
+
+def _runner(engine: Engine, card: Card, name: str, graph: Graph) -> Any:
+    if graph.layout == "image":
+        return images.runner(engine, name)
+
+    def run_packed(works: list[Work]) -> list[Rows]:
+        packed, outputs = join([work.packed for work in works]), _wanted(works)
+        arrays = engine.run(name, feeds(packed, graph.inputs), outputs)
+        return _shared(works, outputs, arrays)
+
+    def run_padded(works: list[Work]) -> list[Rows]:
+        packed, outputs = join([work.packed for work in works]), _wanted(works)
+        arrays = engine.run(name, rectangle(packed, graph.inputs, card.pad_id or 0), outputs)
+        rows = [array if array.ndim == 2 else unpad(array, packed.lengths) for array in arrays]
+        return _shared(works, outputs, rows)
+
+    return run_padded if graph.layout == "padded" else run_packed
+
+
+def _wanted(works: list[Work]) -> tuple[str, ...]:
+    if len(works) == 1:
+        return works[0].outputs
+    return tuple(dict.fromkeys(name for work in works for name in work.outputs))
+
+
+def _shared(works: list[Work], outputs: tuple[str, ...], arrays: list[NDArray[Any]]) -> list[Rows]:
+    tokens = [work.packed.tokens for work in works]
+    texts = [len(work.packed.lengths) for work in works]
+    parts = [split(array, texts if name == POOLED else tokens) for name, array in zip(outputs, arrays, strict=True)]
+    return [dict(zip(outputs, own, strict=True)) for own in zip(*parts, strict=True)]
+
+
+def _read_ahead(folder: Path, card: Card) -> None:
+    """Ask the kernel to page the tables in, so that the first requests find them warm; returns at once."""
+    for name in (*([card.weights] if card.weights else []), *(card.linked or {})):
+        with (folder / name).open("rb") as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_WILLNEED)

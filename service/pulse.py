@@ -1,0 +1,60 @@
+"""A process whose event loop stands still ends itself, so that its supervisor starts another. Restarts nothing itself.
+
+Callers of such a process hang without an error: no watchdog on the loop can tell, since it stands still with it.
+"""
+
+import asyncio
+import faulthandler
+import logging
+import os
+import threading
+from collections.abc import Callable
+from time import monotonic
+
+BEATS = 4  # in the time that is allowed
+EXIT_CODE = 70  # EX_SOFTWARE of sysexits.h
+log = logging.getLogger(__name__)
+
+
+def _end() -> None:
+    faulthandler.dump_traceback()  # where every thread stands, for whoever reads the log
+    os._exit(EXIT_CODE)  # nothing orderly can be waited for
+
+
+class Pulse:
+    """Watches the running loop from a thread of its own.
+
+    seconds   how long it may stand still
+    end       what is done then
+    """
+
+    def __init__(self, seconds: float, end: Callable[[], None] = _end) -> None:
+        self._seconds = seconds
+        self._end = end
+        self._beat = monotonic()
+        self._stopped = threading.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = threading.Thread(target=self._watch, name="pulse", daemon=True)
+
+    def start(self) -> None:
+        """Watch the loop this is called on."""
+        self._loop = asyncio.get_running_loop()
+        self._beats()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Watch no longer."""
+        self._stopped.set()
+
+    def _beats(self) -> None:
+        self._beat = monotonic()
+        if self._loop is not None and not self._stopped.is_set():
+            self._loop.call_later(self._seconds / BEATS, self._beats)
+
+    def _watch(self) -> None:
+        while not self._stopped.wait(self._seconds / BEATS):
+            still = monotonic() - self._beat
+            if still > self._seconds:
+                log.critical("the event loop stood still for %.1f s: ending this process", still)
+                self._end()
+                return

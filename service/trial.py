@@ -1,0 +1,71 @@
+"""One token through every graph of a model that is about to serve. Judges no number but by being one."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from models.card import HEAD, Card
+from models.vision.image import Image
+from service import images, sequences
+from service.errors import EngineFailure, InlayError, Overloaded, StartError
+from service.messages import Ids, Text
+from service.model import Model, Work
+from service.tokens import Cut
+
+
+async def passes(model: Model) -> None:
+    """Run every graph once, as requests will.
+
+    raises   StartError in one line: the tokenizer or a graph fails, or gives a value that is not finite
+             Overloaded where others wait for a graph, which only a model that serves already meets
+    """
+    try:
+        ids = await _ids(model)
+        for graph, batcher in model.batchers.items():
+            works = [_work(model.card, graph, ids)]
+            (waiting,) = batcher.submit(works, [len(ids)])
+            _check(model.card, graph, await waiting)
+        if model.card.head:
+            hidden = np.zeros((1, model.card.head.width), np.float32)
+            (logits,) = await asyncio.to_thread(model.engine.run, HEAD, {"hidden": hidden}, ("logits",))
+            _check(model.card, HEAD, {"logits": logits})
+    except Overloaded:
+        raise
+    except InlayError as error:
+        raise StartError(f"{model.card.name} fails on its first token: {error.message}; export it again") from error
+
+
+async def _ids(model: Model) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """What a letter is to the model, else id 0."""
+    if model.tokenizer:
+        found = (await model.tokenizer.encode({0: Text("a")}, Cut()))[0].ids
+        if len(found):
+            return found
+    return np.zeros(1, np.int64)
+
+
+def _work(card: Card, graph: str, ids: Any) -> Any:
+    inputs, outputs = card.graphs[graph].inputs, card.graphs[graph].outputs
+    if card.image:
+        return images.Work(_blank(card.image), outputs)
+    types = np.zeros(len(ids), np.int64) if "types" in inputs else None
+    return Work(sequences.pack(card, [sequences.check(card, 0, Ids(ids, types=types), True, "right")]), outputs)
+
+
+def _blank(image: Image) -> Mapping[str, Any]:
+    """The smallest image the model takes, all zeros."""
+    if image.feed == "features":
+        return {"input_features": np.zeros((image.width, image.frames or 1), np.float32)}
+    if image.feed == "patches":
+        rows = np.zeros((image.merge**2, image.width), np.float32)
+        return {"pixel_values": rows} | ({"grid": np.full(2, image.merge, np.int64)} if image.takes_grid else {})
+    height, width = image.fixed or (image.patch, image.patch)
+    return {"pixel_values": np.zeros((image.width, height, width), np.float32)}
+
+
+def _check(card: Card, graph: str, rows: Mapping[str, Any]) -> None:
+    for name, values in rows.items():
+        if not np.isfinite(values).all():
+            raise EngineFailure(f"{card.every_graph[graph].file} gives {name} that is not finite")

@@ -1,0 +1,78 @@
+"""The gate of gRPC: calls that must show a key, before any message is read. Knows no service but those open to all.
+
+An interceptor, unlike request ids and spans: around a handler it would come after the first message was read. Only
+there where keys are set.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from time import perf_counter
+from typing import Any, NamedTuple, NoReturn
+
+import grpc
+from grpc_health.v1 import health
+from grpc_reflection.v1alpha import reflection
+
+from service.errors import InlayError, Unauthorized
+from service.keys import Keys
+from service.metrics import Metrics
+from service.wire.rpc.methods import StatusOf, abort, inlay_status
+from service.wire.rpc.request_ids import numbered
+from service.wire.transport.keys import BEARER
+
+OPEN = (health.SERVICE_NAME, reflection.SERVICE_NAME)
+
+
+class Words(NamedTuple):
+    """How the services of a package refuse.
+
+    stranger   what those are told who show no known key; empty: what was wrong
+    """
+
+    status_of: StatusOf = inlay_status
+    stranger: str = ""
+
+
+class Gate(grpc.aio.ServerInterceptor):
+    """Lets calls pass that show a key.
+
+    words   by package of the service; inlay.v1's for every other
+    """
+
+    def __init__(self, keys: Keys, metrics: Metrics, words: Mapping[str, Words]) -> None:
+        self._keys, self._metrics, self._words = keys, metrics, words
+
+    async def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
+        """The handler of a call: its own, or one that refuses it."""
+        service = handler_call_details.method[1:].rpartition("/")[0]
+        if service in OPEN:
+            return await continuation(handler_call_details)
+        try:
+            key = self._keys.enter(_shown(handler_call_details.invocation_metadata or ()))
+        except InlayError as error:
+            self._metrics.refused(error.code)
+            return _refusing(error, self._words.get(service.rpartition(".")[0], Words()))
+        if key.limited:
+            began, task = perf_counter(), asyncio.current_task()
+            assert task is not None  # the call's own: its end is the call's
+            task.add_done_callback(lambda _: key.leave(perf_counter() - began))
+        return await continuation(handler_call_details)
+
+
+def _shown(metadata: Sequence[tuple[str, str | bytes]]) -> bytes | None:
+    for name, value in metadata:
+        if name == "authorization" and isinstance(value, str):
+            raw = value.encode("ascii", "replace")
+            return raw[len(BEARER) :].strip() if raw[: len(BEARER)].lower() == BEARER else None
+    return None
+
+
+def _refusing(error: InlayError, words: Words) -> Any:
+    """A handler that reads nothing; to the caller it is of any kind."""
+    if isinstance(error, Unauthorized) and words.stranger:
+        error.message = words.stranger
+
+    async def refuse(requests: Any, context: Any) -> NoReturn:
+        await abort(context, error, words.status_of)
+
+    return numbered(grpc.stream_stream_rpc_method_handler(refuse))

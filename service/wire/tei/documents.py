@@ -1,0 +1,113 @@
+"""text-embeddings-inference's routes in the OpenAPI document, from the models that validate them. Serves nothing."""
+
+from typing import Any
+
+from pydantic import BaseModel, TypeAdapter
+
+from service.wire.body import EmbedBody
+from service.wire.formats import JSON
+from service.wire.tei import bodies, spent
+from service.wire.tei.info import Info
+
+TAG = {"name": "tei", "description": "The rest of text-embeddings-inference's contract; /embed is its superset."}
+MODELS: tuple[type[BaseModel], ...] = (
+    bodies.TokenVectorsBody,
+    bodies.SimilarityBody,
+    bodies.TokenizeBody,
+    bodies.DecodeBody,
+    bodies.PredictBody,
+    bodies.RerankBody,
+    bodies.VertexBody,
+)
+NUMBERS = {"type": "array", "items": {"type": "number"}}
+VECTORS = {"type": "array", "items": NUMBERS}
+TOKEN = {
+    "type": "object",
+    "required": ["id", "text", "special", "start", "stop"],
+    "properties": {
+        "id": {"type": "integer"},
+        "text": {"type": "string"},
+        "special": {"type": "boolean"},
+        "start": {"type": ["integer", "null"], "description": "in UTF-8 bytes; null: a special token"},
+        "stop": {"type": ["integer", "null"]},
+    },
+}
+COMPARED = {"inputs": {"source_sentence": "a text", "sentences": ["another", "a third"]}}
+EITHER = {"anyOf": [{"$ref": f"#/components/schemas/{each.__name__}"} for each in (EmbedBody, bodies.SimilarityBody)]}
+ROOT = {"anyOf": [VECTORS, NUMBERS]}
+Model = type[BaseModel]
+
+# path → what it does, its body, an example, its answer (None: only refusals)
+POSTS: dict[str, tuple[str, Model | None, Any, Any]] = {
+    "/": ("/embed or /similarity, by the form of its inputs", None, COMPARED, ROOT),
+    "/invocations": ("/embed or /similarity, as SageMaker calls them", None, COMPARED, ROOT),
+    "/embed_all": (
+        "A vector a token, special ones included, never normalised",
+        bodies.TokenVectorsBody,
+        {"inputs": ["hello world"]},
+        {"type": "array", "items": VECTORS},
+    ),
+    "/similarity": ("The cosine of a text with others", bodies.SimilarityBody, COMPARED, NUMBERS),
+    "/tokenize": (
+        "The tokens of texts",
+        bodies.TokenizeBody,
+        {"inputs": ["hello world"]},
+        {"type": "array", "items": {"type": "array", "items": TOKEN}},
+    ),
+    "/decode": (
+        "The texts of token ids",
+        bodies.DecodeBody,
+        {"ids": [[101, 7592, 102]]},
+        {"type": "array", "items": {"type": "string"}},
+    ),
+    "/vertex": (
+        "Several bodies of /embed, as Vertex AI sends them",
+        bodies.VertexBody,
+        {"instances": [{"inputs": "hello world"}]},
+        {
+            "type": "object",
+            "required": ["predictions"],
+            "properties": {"predictions": {"type": "array", "items": VECTORS}},
+        },
+    ),
+    "/embed_sparse": ("Refused: no model here is sparse", bodies.TokenVectorsBody, {"inputs": "a"}, None),
+    "/predict": ("Refused: no model here classifies", bodies.PredictBody, {"inputs": "a"}, None),
+    "/rerank": ("Refused: no model here ranks", bodies.RerankBody, {"query": "a", "texts": ["b"]}, None),
+}
+COUNTED = ("/", "/invocations", "/embed_all", "/similarity")
+
+
+def headers() -> dict[str, Any]:
+    """What an answer took, for every route that embeds."""
+    return {name: {"schema": {"type": "string"}, "description": "times in whole ms"} for name in spent.NAMES}
+
+
+def paths(refusal: dict[str, Any]) -> dict[str, Any]:
+    """Every path; `refusal` describes a problem."""
+    model = {"name": "model", "in": "query", "schema": {"type": "string"}, "description": "left out: the default"}
+    told = TypeAdapter(Info).json_schema()
+    got = _operation("/info", "What is served, and its limits") | {"parameters": [model]}
+    posts = {path: {"post": _post(path, *row, refusal)} for path, row in POSTS.items()}
+    return posts | {"/info": {"get": got | {"responses": _responses(told, {}, refusal)}}}
+
+
+def _post(
+    path: str, summary: str, model: Model | None, example: Any, schema: Any, refusal: dict[str, Any]
+) -> dict[str, Any]:
+    body = {"$ref": f"#/components/schemas/{model.__name__}"} if model else EITHER
+    content = {JSON: {"schema": body, "examples": {"example": {"value": example}}}}
+    told = headers() if path in COUNTED else {}
+    answers = _responses(schema, told, refusal) if schema else {"424": refusal, "default": refusal}
+    return _operation(path, summary) | {
+        "requestBody": {"required": True, "content": content},
+        "responses": answers,
+    }
+
+
+def _operation(path: str, summary: str) -> dict[str, Any]:
+    return {"tags": [TAG["name"]], "summary": summary, "operationId": f"tei_{path[1:] or 'root'}"}
+
+
+def _responses(schema: Any, told: dict[str, Any], refusal: dict[str, Any]) -> dict[str, Any]:
+    answer = {"description": "The answer.", "headers": told, "content": {JSON: {"schema": schema}}}
+    return {"200": answer, "default": refusal}

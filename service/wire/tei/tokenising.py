@@ -1,0 +1,49 @@
+"""Texts to tokens and ids to texts, for both of text-embeddings-inference's protocols. Embeds nothing."""
+
+from collections.abc import Sequence
+
+from service.catalog import Model
+from service.encoder import prompt_of
+from service.errors import EmptyRequest, TooLarge, WrongModelKind
+from service.settings import Settings
+from service.tokens import Token, Tokenizer
+
+
+async def tokenised(
+    settings: Settings, model: Model, texts: Sequence[str], special_tokens: bool, prompt_name: str | None
+) -> list[list[Token]]:
+    """Every token of each text behind its prompt, the offsets counted from the prompt's beginning.
+
+    raises   EmptyRequest, TooLarge, BadRequest for the prompt, WrongModelKind
+    """
+    tokenizer = _tokenizer(model)
+    _counted(settings, texts, "inputs")
+    prompt = prompt_of(model.card, prompt_name)
+    return await tokenizer.tokens([prompt + text for text in texts], special_tokens, settings.max_request_tokens)
+
+
+async def decoded(
+    settings: Settings, model: Model, sequences: Sequence[Sequence[int]], skip_special_tokens: bool
+) -> list[str]:
+    """The text of each sequence of ids.
+
+    raises   EmptyRequest, TooLarge, BadInput for an unknown id, WrongModelKind
+    """
+    tokenizer = _tokenizer(model)
+    _counted(settings, sequences, "ids")
+    return await tokenizer.decode(sequences, skip_special_tokens)
+
+
+def _tokenizer(model: Model) -> Tokenizer:
+    if model.tokenizer is None:
+        raise WrongModelKind(f"{model.card.name} was exported without a tokenizer: it reads ids alone")
+    return model.tokenizer
+
+
+def _counted(settings: Settings, inputs: Sequence[object], name: str) -> None:
+    if not inputs:
+        raise EmptyRequest(f"`{name}` cannot be empty: send one at least")
+    if len(inputs) > settings.max_inputs:
+        raise TooLarge(
+            f"batch size {len(inputs)} > maximum allowed batch size {settings.max_inputs}: send fewer {name}"
+        )

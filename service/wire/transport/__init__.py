@@ -1,0 +1,1 @@
+"""What HTTP does around a call, whatever the protocol: content codings, request ids, CORS, paths. Knows no route."""

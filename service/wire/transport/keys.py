@@ -1,0 +1,66 @@
+"""The gate: HTTP requests that must show a key, before any of their body is read. Knows no protocol."""
+
+from collections.abc import Awaitable, Callable, Iterable
+from time import perf_counter
+
+from service.errors import InlayError
+from service.keys import Keys
+from service.wire.asgi import App, Receive, Scope, Send
+
+OPEN = frozenset(
+    (
+        "/",
+        "/health",
+        "/health/live",
+        "/health/ready",
+        "/ping",
+        "/v2/health/live",
+        "/v2/health/ready",
+        "/metrics",
+        "/docs",
+        "/docs/oauth2-redirect",
+        "/openapi.json",
+    )
+)
+"""What GET and HEAD reach without a key, as text-embeddings-inference has it: probes, numbers, documentation."""
+OPEN_VERBS = ("GET", "HEAD")
+BEARER = b"bearer "
+Refuse = Callable[[Scope, Receive, Send, InlayError], Awaitable[None]]
+
+
+class Gate:
+    """An ASGI application for those who show a key.
+
+    refuse   answers everybody else
+    assets   beginning of the paths of what OPEN's pages are made of
+    """
+
+    def __init__(self, app: App, keys: Keys, refuse: Refuse, assets: str) -> None:
+        self._app, self._keys, self._refuse, self._assets = app, keys, refuse, assets
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one HTTP request."""
+        if scope["method"] in OPEN_VERBS and (scope["path"] in OPEN or scope["path"].startswith(self._assets)):
+            await self._app(scope, receive, send)
+            return
+        try:
+            key = self._keys.enter(shown(scope["headers"]))
+        except InlayError as error:
+            await self._refuse(scope, receive, send, error)
+            return
+        if not key.limited:
+            await self._app(scope, receive, send)
+            return
+        began = perf_counter()
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            key.leave(perf_counter() - began)
+
+
+def shown(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
+    """The key that a request shows (RFC 6750)."""
+    for name, value in headers:
+        if name == b"authorization":
+            return value[len(BEARER) :].strip() if value[: len(BEARER)].lower() == BEARER else None
+    return None

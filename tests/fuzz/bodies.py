@@ -1,0 +1,148 @@
+"""Decoders of JSON bodies: /embed, text-embeddings-inference's, OpenAI's, images', positions' and their safetensors."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import orjson
+from pydantic import BaseModel
+from safetensors.numpy import save
+from starlette.datastructures import QueryParams
+
+from service.wire import body, gradient, images, logits, similar
+from service.wire.openai.bodies import EXAMPLES as OPENAI
+from service.wire.openai.bodies import EmbeddingsBody, PoolingBody, Reader
+from service.wire.positions import asked, rotation
+from service.wire.positions.schemes import SCHEMES
+from service.wire.tei import bodies as tei
+from tests.fuzz.judging import Target
+
+VALUES = (b"null", b"true", b"-1", b"0", b"1e400", b"9223372036854775808", b"[[]]", b"{}", b'""', b'"\\ud800"', b"[1,true]")
+READERS = (Reader(EmbeddingsBody), Reader(PoolingBody))
+TEI: tuple[type[BaseModel], ...] = (
+    tei.TokenVectorsBody,
+    tei.SimilarityBody,
+    tei.TokenizeBody,
+    tei.DecodeBody,
+    tei.PredictBody,
+    tei.RerankBody,
+    tei.VertexBody,
+)
+TEI_SEEDS: tuple[dict[str, Any], ...] = (
+    {"inputs": ["a", [1, 2]], "truncate": True, "truncation_direction": "Left", "prompt_name": "q"},
+    {"inputs": {"source_sentence": "a", "sentences": ["b"]}, "parameters": {"truncate": False}, "model": "m"},
+    {"inputs": ["a", "b"], "add_special_tokens": False},
+    {"ids": [[1, 2], [3]], "skip_special_tokens": False},
+    {"inputs": [["a", "b"], ["c"]], "raw_scores": True},
+    {"query": "a", "texts": ["b"], "return_text": True},
+    {"instances": [{"inputs": "a"}, {"inputs": [1]}]},
+)
+TENSOR = {"dtype": "float32", "shape": [1, 2], "data": "AACAPwAAgD8="}
+PARAMETERS: tuple[type[BaseModel], ...] = (
+    *[row.parameters for row in SCHEMES.values()],
+    rotation.ROTATE,
+    rotation.CONVERT,
+    gradient.BODY,
+    similar.BODY,
+    logits.BODY,
+)
+PARAMETER_SEEDS: tuple[dict[str, Any], ...] = (
+    {"rotary_dim": 8, "theta": 1e4, "positions": "0,5,100-110", "dtype": "bfloat16"},
+    {"q": [[[1.0, 2.0]]], "k": TENSOR, "rotary_dim": 2, "length": 1, "skip": 0},
+    {"weight": [[1.0], [2.0]], "head_dim": 2, "source": "half", "target": "interleaved"},
+    {"input_ids": [[1, 2], [3, 4]], "gradient": TENSOR, "bbox": [[0, 0, 1, 1]], "rows": "all"},
+    {"positive": ["king", 3, TENSOR], "negative": [[0.5]], "normalize": True, "top_k": 5},
+    {"positions": [[0, 1], [0, 1], [0, 2]], "sections": [1, 1, 2], "grid": "14x14", "heads": 8},
+    {"config": {"rope_theta": 1e4, "rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "length": 4},
+)
+
+
+def _members(*examples: Sequence[dict[str, Any]]) -> tuple[bytes, ...]:
+    names = {name for group in examples for each in group for name in each}
+    return (*sorted(f'"{name}":'.encode() for name in names), *VALUES)
+
+
+def _written(examples: Sequence[Any]) -> list[bytes]:
+    return [orjson.dumps(each) for each in examples]
+
+
+def _indexed(examples: Sequence[Any], kinds: int) -> list[bytes]:
+    """Every example behind the byte that picks its reader."""
+    return [bytes([index % kinds]) + orjson.dumps(each) for index, each in enumerate(examples)]
+
+
+def _openai(data: bytes) -> None:
+    READERS[(data[:1] or b"\0")[0] % 2](data[1:])
+
+
+def _tei(data: bytes) -> None:
+    kind, found = TEI[(data[:1] or b"\0")[0] % len(TEI)], tei.parsed(data[1:])
+    valid = tei.valid(kind, found)
+    if isinstance(valid, tei.SimilarityBody):
+        tei.inner(tei.ComparedTexts, valid.inputs, "inputs")
+        tei.inner(tei.ComparedHow, valid.parameters, "parameters")
+    elif isinstance(valid, tei.DecodeBody):
+        tei.id_lists(valid.ids)
+    elif isinstance(valid, tei.PredictBody):
+        tei.check_predicted(valid.inputs)
+
+
+def _parameters(data: bytes, read: Any) -> None:
+    kind = PARAMETERS[(data[:1] or b"\0")[0] % len(PARAMETERS)]
+    read(kind, data[1:])
+
+
+def _query(kind: type[BaseModel], text: bytes) -> None:
+    asked.of_query(kind, QueryParams(text.decode("latin-1")))
+
+
+def _safetensors_seeds() -> list[bytes]:
+    half, three = np.ones((2, 2), np.float16), np.zeros((3, 4, 4), np.float32)
+    files = (
+        save({"q": half, "k": half}, {"rotary_dim": "2"}),
+        save({"pixel_values": three}, {"outputs": "a,b", "grid": "[2, 2]", "dtype": "float16"}),
+        save({"0": three, "1": three}),
+    )
+    return [bytes([len(PARAMETERS) - 5]) + each for each in files]
+
+
+def _images(data: bytes) -> None:
+    read, rest = (images._safetensors, data[1:]) if data[:1] == b"\1" else (_images_json, data[1:])
+    read(rest)
+
+
+def _images_json(text: bytes) -> None:
+    fields = asked.of_json(images.ImagesBody, text)
+    given = fields.inputs if isinstance(fields.inputs, list) else [fields.inputs]
+    for index, value in enumerate(given):
+        images._one(value, index)
+
+
+def _image_seeds() -> list[bytes]:
+    values = ({"inputs": ["iVBORw0KGgo="]}, {"inputs": [{"image": "data:image/png;base64,iVBORw0KGgo="}]})
+    tensors = ({"inputs": [{"pixel_values": [[[0.5]]], "grid": [1, 1]}]}, {"inputs": {"input_features": TENSOR}})
+    return [*[b"\0" + each for each in _written((*values, *tensors))], *[b"\1" + each[1:] for each in _safetensors_seeds()]]
+
+
+TARGETS = {
+    "/embed body": Target(
+        body.read, partial(_written, list(body.EXAMPLES.values())), words=_members(list(body.EXAMPLES.values()))
+    ),
+    "OpenAI bodies": Target(
+        _openai, partial(_indexed, list(OPENAI.values()), 2), words=_members(list(OPENAI.values()))
+    ),
+    "TEI bodies": Target(_tei, partial(_indexed, TEI_SEEDS, len(TEI)), words=_members(TEI_SEEDS)),
+    "image bodies": Target(_images, _image_seeds),
+    "parameters in JSON": Target(
+        partial(_parameters, read=asked.of_json),
+        partial(_indexed, PARAMETER_SEEDS * 3, len(PARAMETERS)),
+        words=_members(PARAMETER_SEEDS),
+    ),
+    "parameters in a query": Target(
+        partial(_parameters, read=_query),
+        lambda: [bytes([kind]) + b"rotary_dim=8&positions=0,5-9&grid=14x14&q=[[1]]" for kind in range(len(PARAMETERS))],
+        words=(b"&length=", b"&theta=", b"&config=", b"inf", b"nan", b"%00", b"%ff", b"1e9", b"9" * 30, b"&factor="),
+    ),
+    "parameters in safetensors": Target(partial(_parameters, read=asked.of_safetensors), _safetensors_seeds),
+}

@@ -1,0 +1,75 @@
+"""What every decoder owes whoever sends it bytes: a value or one of its own refusals, soon, in memory like the input's.
+
+A refusal is an InlayError or a ModelError (or what a target names), in words that can be sent. Anything else is a fault.
+"""
+
+import time
+import tracemalloc
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from models.errors import ModelError
+from service.errors import InlayError
+
+REFUSALS: tuple[type[Exception], ...] = (InlayError, ModelError)
+SECONDS = 2.0  # of the processor, for an input of some kilobytes
+SPARE_BYTES, BYTES_A_BYTE = 4 << 20, 512
+"""Memory a decoder may take: the smallest element of any format is a byte or two, and a Python object up to 200."""
+SPARE_CHARACTERS, CHARACTERS_A_BYTE = 4000, 10
+
+
+class Target(NamedTuple):
+    """A decoder to be fuzzed.
+
+    run      reads one input
+    seeds    inputs it takes, for mutations to start from; made when called
+    refuses  further exceptions that are refusals of this layer
+    words    what a mutation may put in: names and numbers the format gives meaning to
+    """
+
+    run: Callable[[bytes], Any]
+    seeds: Callable[[], Sequence[bytes]]
+    refuses: tuple[type[Exception], ...] = ()
+    words: tuple[bytes, ...] = ()
+
+
+class Fault(AssertionError):
+    """A decoder broke its promise; the message says which."""
+
+
+def judge(target: Target, data: bytes, *, measured: bool = False) -> bool:
+    """Whether the target took the input (False: it refused it as it should).
+
+    measured  the memory it took is looked at as well, which makes it slow
+    raises    Fault, or whatever the target let through
+    """
+    if measured:
+        tracemalloc.start()
+    begun = time.process_time()
+    try:
+        return _taken(target, data)
+    finally:
+        seconds, peak = time.process_time() - begun, 0
+        if measured:
+            peak = tracemalloc.get_traced_memory()[1]
+            tracemalloc.stop()
+        if seconds > SECONDS:
+            raise Fault(f"{len(data)} bytes took {seconds:.1f} s")
+        if peak > SPARE_BYTES + BYTES_A_BYTE * len(data):
+            raise Fault(f"{len(data)} bytes took {peak} bytes of memory")
+
+
+def _taken(target: Target, data: bytes) -> bool:
+    try:
+        target.run(data)
+    except target.refuses:
+        return False
+    except REFUSALS as error:
+        message = str(error)
+        message.encode()  # half a surrogate pair could be sent by no protocol
+        if getattr(error, "code", "") == InlayError.code:
+            raise Fault(f"it is called a fault of the service: {message}") from error
+        if not message or len(message) > SPARE_CHARACTERS + CHARACTERS_A_BYTE * len(data):
+            raise Fault(f"the refusal has {len(message)} characters for {len(data)} bytes") from error
+        return False
+    return True

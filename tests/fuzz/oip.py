@@ -1,0 +1,109 @@
+"""Decoders of the Open Inference Protocol: the binary tensor extension, raw tensors, ModelInfer messages."""
+
+import json
+from typing import Any
+
+import numpy as np
+from google.protobuf.message import DecodeError
+
+from proto import open_inference_pb2 as pb
+from service.settings import Settings
+from service.wire.oip import binary, rpc_tensors
+from service.wire.oip.datatypes import BYTES, DATATYPES, decode, encode, width
+from service.wire.oip.parameters import options_of
+from service.wire.oip.shared_memory import Regions
+from service.wire.oip.tensors import from_raw
+from tests.fuzz.judging import Target
+from tests.oip_bodies import LENGTH, entry, listed, raw_bytes
+from tests.oip_bodies import binary as made
+
+OFF, LENT = Settings(), Settings(shared_memory=True)
+NO_HEADER = 0xFFFF
+WORDS = (
+    *[f'"{name}"'.encode() for name in ("inputs", "outputs", "parameters", "data", "shape", "datatype", "name", "id")],
+    *[f'"{name}":'.encode() for name in ("binary_data_size", "binary_data", "binary_data_output", "classification")],
+    *[f'"{name}":'.encode() for name in ("shared_memory_region", "shared_memory_offset", "shared_memory_byte_size")],
+    *[f'"{name}"'.encode() for name in DATATYPES],
+    *(b"9223372036854775807", b"18446744073709551616", b"-1", b"1e400", b"null", b"[]", b"{}", b"\xff\xff\xff\xff"),
+)
+
+
+def _binary(data: bytes) -> None:
+    """2 bytes: what the header claims (0xFFFF: it is not sent); then the body."""
+    length = int.from_bytes(data[:2], "little")
+    fields = {} if length == NO_HEADER else {binary.HEADER: b"%d" % length}
+    fields |= {b"content-type": b"text/plain"} if len(data) % 2 else {}
+    asked = binary.read(data[2:], fields, LENT if len(data) % 3 else OFF, Regions())
+    options_of(asked.parameters)
+    outputs = [tensor for tensor in asked.inputs if tensor.datatype not in ("FP16", "BF16", BYTES)]
+    binary.answer("m", asked._replace(outputs=[]), outputs, Regions())
+
+
+def _binary_seeds() -> list[bytes]:
+    tensors: list[tuple[str, str, Any]] = [
+        ("input_ids", "INT64", [[5, 6, 7], [8, 9, 10]]),
+        ("attention_mask", "BOOL", [[1, 1, 0], [1, 1, 1]]),
+    ]
+    bodies = [
+        made(tensors, id="1", parameters={"binary_data_output": True}),
+        made([("text", "BYTES", [b"hello", b"", "grün".encode()])], outputs=[{"name": "lengths"}]),
+        made([("x", "FP32", [0.5, -1.0])], outputs=[{"name": "y", "parameters": {"binary_data": False}}]),
+    ]
+    place = {"shared_memory_region": "r", "shared_memory_offset": 8, "shared_memory_byte_size": 16}
+    lent = [entry("input_ids", "INT64", [2], parameters=place)]
+    plain = [{"inputs": lent}, {"inputs": [listed("input_ids", [[1, 2], [3, 4]])]}]
+    found = [int(headers[LENGTH]).to_bytes(2, "little") + body for body, headers in bodies]
+    found += [NO_HEADER.to_bytes(2, "little") + json.dumps(each).encode() for each in plain]
+    return [*found, bytes(2) + np.arange(3).tobytes(), bytes(2) + b"a text."]
+
+
+def _tensor(data: bytes) -> None:
+    """1 byte of datatype, 1 of dimensions, as many each, then raw bytes. What is taken is written as it came."""
+    kind, count, rest = data[:1] or b"\0", (data[1:2] or b"\0")[0] % 10, data[2:]
+    datatype, shape, raw = DATATYPES[kind[0] % len(DATATYPES)], list(rest[:count]), rest[count:]
+    tensor = from_raw("t", datatype, shape, raw)
+    assert bytes(encode(datatype, tensor.data)) == raw
+    values = decode(datatype, raw)
+    size = width(datatype)
+    assert len(values) == (len(raw) // size if size else len(values))
+
+
+def _tensor_seeds() -> list[bytes]:
+    texts = raw_bytes([b"ab", b"", b"\xff"], BYTES)
+    rows = [(BYTES, [3], texts), ("INT64", [1, 2], bytes(16)), ("BOOL", [2], b"\0\1"), ("BF16", [2, 1], b"\0\x7f\0\0")]
+    return [bytes([DATATYPES.index(kind), len(shape), *shape]) + raw for kind, shape, raw in rows]
+
+
+def _message(data: bytes) -> None:
+    message = pb.ModelInferRequest.FromString(data)
+    for settings in (OFF, LENT):
+        rpc_tensors.tensors_of(message, settings, Regions())
+        rpc_tensors.wanted_of(message, settings)
+    options_of(rpc_tensors.values_of(message.parameters))
+
+
+def _message_seeds() -> list[bytes]:
+    tensor, contents = pb.ModelInferRequest.InferInputTensor, pb.InferTensorContents
+    ids = tensor(name="input_ids", datatype="INT64", shape=[2, 2])
+    typed = tensor(name="input_ids", datatype="INT32", shape=[2], contents=contents(int_contents=[1, 2]))
+    texts = tensor(name="text", datatype="BYTES", shape=[2], contents=contents(bytes_contents=[b"a", b""]))
+    small = tensor(name="mask", datatype="UINT8", shape=[1], contents=contents(uint_contents=[1]))
+    lent = tensor(name="x", datatype="FP32", shape=[1])
+    lent.parameters["shared_memory_region"].string_param = "r"
+    lent.parameters["shared_memory_byte_size"].int64_param = 4
+    output = pb.ModelInferRequest.InferRequestedOutputTensor(name="y")
+    output.parameters["classification"].int64_param = 0
+    parameters = {"normalize": pb.InferParameter(bool_param=True), "dimensions": pb.InferParameter(int64_param=4)}
+    messages = (
+        pb.ModelInferRequest(model_name="m", id="1", inputs=[ids], raw_input_contents=[bytes(32)]),
+        pb.ModelInferRequest(inputs=[typed, texts, small], outputs=[output], parameters=parameters),
+        pb.ModelInferRequest(inputs=[lent]),
+    )
+    return [bytes(each.SerializeToString()) for each in messages]
+
+
+TARGETS = {
+    "oip binary request": Target(_binary, _binary_seeds, words=WORDS),
+    "oip raw tensor": Target(_tensor, _tensor_seeds),
+    "oip ModelInferRequest": Target(_message, _message_seeds, (DecodeError,)),
+}

@@ -1,0 +1,34 @@
+"""What the tests of observation share: a store, and Prometheus' own programs."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from models.export import export
+from tests.golden_cases import case, write_checkpoint, write_tiny_bert
+
+
+@pytest.fixture(scope="session")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`bert`, which reads text, and `llama`, which reads ids."""
+    folder = tmp_path_factory.mktemp("tiny")
+    export(write_tiny_bert(folder / "checkpoints/bert", pooling="mean"), folder / "store/bert")
+    export(write_checkpoint(case("input_llama"), folder / "checkpoints/llama"), folder / "store/llama")
+    return folder / "store"
+
+
+@pytest.fixture(scope="session")
+def promtool() -> str:
+    """Prometheus' own checker."""
+    found = shutil.which("promtool")
+    assert found, "promtool is not installed: on Debian, apt-get install prometheus (and stop the service it starts)"
+    return found
+
+
+@pytest.fixture(scope="session")
+def prometheus() -> str:
+    """The server."""
+    found = shutil.which("prometheus")
+    assert found, "prometheus is not installed: on Debian, apt-get install prometheus (and stop the service it starts)"
+    return found

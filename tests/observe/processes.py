@@ -1,0 +1,52 @@
+"""The service as processes of its own, for tests that look at it from outside."""
+
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+SECONDS = 60
+
+
+@dataclass(frozen=True)
+class Running:
+    """A service of its own processes: where it answers, and where its log is."""
+
+    process: "subprocess.Popen[str]"
+    url: str
+    rpc_address: str
+    log: Path
+
+    def workers(self) -> dict[int, str]:
+        """The workers by their process ids, and what each has mapped into its memory."""
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        spawned = [child for child in children if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
+        return {int(child): Path(f"/proc/{child}/maps").read_text() for child in spawned}
+
+
+@contextmanager
+def running(store: Path, log: Path, *flags: str) -> Iterator[Running]:
+    """A served store, once it says that it serves."""
+    arguments = ["--store", str(store), "--port", "0", "--grpc-port", "0", "--default-model", "bert", *flags]
+    with log.open("w") as file:
+        process = subprocess.Popen(
+            [sys.executable, "-u", "-m", "service", "serve", *arguments],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=file,
+            text=True,
+        )
+    assert process.stdout is not None
+    try:
+        lines = iter(process.stdout.readline, "")
+        address = next(match for line in lines if (match := re.search(r"REST (\S+) .* gRPC (\S+)", line)))
+        yield Running(process, address[1], address[2], log)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(SECONDS)
+        process.stdout.close()

@@ -1,0 +1,116 @@
+"""What observe/ asks for exists. Needs no Prometheus; test_prometheus.py asks a real one (make observe)."""
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+
+from service.instruments import FAMILIES, USUAL
+from service.metrics import Metrics
+from tests.observe.queries import METRIC, OBSERVE, RECORDED, dashboard, drawn, read, rules
+
+ROOT = OBSERVE.parent
+SUFFIXES = ("_bucket", "_count", "_sum")
+
+
+class Queue:
+    waiting_cost, waiting_items, stuck, failed = 5, 2, 0, 0
+
+
+@pytest.fixture(scope="module")
+def samples() -> dict[str, set[str]]:
+    """Names of what is shown from the start, before any request, with the names of their labels."""
+    metrics, queue = Metrics(), Queue()
+    metrics.runs("m", "encoder")
+    metrics.loaded("m", 10, {"encoder": queue})
+    for protocol in USUAL:
+        metrics.expect(protocol, ["embed"])
+    metrics.watch("inlay_requests_in_flight", {}, lambda: 0)
+    metrics.watch("inlay_workers_ready", {}, lambda: True)
+    found: dict[str, set[str]] = {}
+    for family in text_string_to_metric_families(metrics.text().decode()):
+        for sample in family.samples:
+            found.setdefault(sample.name, set()).update(sample.labels)
+    return found
+
+
+def asked() -> list[str]:
+    return [*(expression for _, expression in drawn()), *(rule["expr"] for rule in rules())]
+
+
+@pytest.mark.parametrize("expression", asked())
+def test_every_metric_asked_for_is_shown_from_the_start_with_the_labels_asked_for(
+    expression: str, samples: dict[str, set[str]]
+) -> None:
+    recorded = {rule["record"] for rule in rules() if "record" in rule}
+    assert set(RECORDED.findall(expression)) <= recorded
+    names = set(METRIC.findall(expression))
+    assert names <= set(samples)
+    labels = set().union(*[samples[name] for name in names], {"job", "instance", "alertname", "alertstate", "version"})
+    grouped = {label.strip() for group in re.findall(r"by \(([^)]*)\)", expression) for label in group.split(",")}
+    matched = set(re.findall(r"[{,]\s*(\w+)(?:=~|!~|!=|=)", expression))
+    assert grouped | matched <= labels
+
+
+def test_every_family_is_shown_from_the_start_and_looked_at_somewhere(samples: dict[str, set[str]]) -> None:
+    names = {family.name: re.compile(rf"\b{family.name}(_bucket|_count|_sum|_total)?\b") for family in FAMILIES}
+    assert {name for name, pattern in names.items() if not any(map(pattern.fullmatch, samples))} == set()
+    assert {name for name, pattern in names.items() if not any(map(pattern.search, asked()))} == set()
+
+
+def test_every_alert_has_a_test_in_which_it_fires_and_one_in_which_it_is_quiet() -> None:
+    tests = [check for each in read("alerts_test.yml")["tests"] for check in each["promql_expr_test"]]
+    for rule in rules():
+        if "alert" in rule:
+            own = [check for check in tests if f'alertname="{rule["alert"]}"' in check["expr"]]
+            assert {bool(check["exp_samples"]) for check in own} == {True, False}, rule["alert"]
+
+
+def test_every_alert_says_how_grave_it_is_and_what_to_do() -> None:
+    for rule in rules():
+        if "alert" in rule:
+            assert rule["labels"]["severity"] in ("critical", "warning")
+            assert set(rule["annotations"]) == {"summary", "action"}
+
+
+def test_the_dashboard_draws_from_the_source_that_is_provisioned() -> None:
+    (source,) = read("grafana/provisioning/datasources/prometheus.yml")["datasources"]
+    uids = set(re.findall(r"'uid': '(\w+)'", str(dashboard()["panels"])))
+    assert uids == {source["uid"]}
+    ids = [panel["id"] for panel in dashboard()["panels"]]
+    assert len(set(ids)) == len(ids)
+
+
+def test_panels_do_not_overlap_and_every_query_has_its_letter() -> None:
+    taken: set[tuple[int, int]] = set()
+    for panel in dashboard()["panels"]:
+        place = panel["gridPos"]
+        own = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
+        assert place["x"] + place["w"] <= 24
+        assert not own & taken
+        taken |= own
+        letters = [target["refId"] for target in panel.get("targets", ())]
+        assert len(set(letters)) == len(letters)
+
+
+def test_compose_mounts_what_is_there_and_where_it_is_looked_for() -> None:
+    services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
+    observing = {name: each for name, each in services.items() if "observe" in each.get("profiles", ())}
+    assert set(observing) == {"prometheus", "grafana"}
+    mounts = [volume.split(":") for each in observing.values() for volume in each["volumes"]]
+    bound = {source: target for source, target, *_ in mounts if source.startswith("./")}
+    assert all((ROOT / source).exists() for source in bound)
+    assert all(mount[2:] == ["ro"] for mount in mounts if mount[0] in bound)
+    (provider,) = read("grafana/provisioning/dashboards/inlay.yml")["providers"]
+    assert bound["./observe/grafana/dashboards"] == provider["options"]["path"]
+    (source,) = read("grafana/provisioning/datasources/prometheus.yml")["datasources"]
+    assert source["url"] == "http://prometheus:9090"
+    ((target,),) = [each["targets"] for each in read("prometheus.yml")["scrape_configs"][0]["static_configs"]]
+    assert target.split(":")[0] in services
+    assert Path(bound["./observe/alerts.yml"]).name in read("prometheus.yml")["rule_files"]

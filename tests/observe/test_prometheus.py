@@ -1,0 +1,173 @@
+"""A real Prometheus scrapes a real service: its checks pass, every query of the dashboard and the rules has data."""
+
+import json
+import re
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event, Thread
+from time import monotonic
+from typing import Any
+
+import grpc
+import httpx
+import pytest
+import yaml
+
+from proto import embed_pb2 as pb
+from proto.embed_pb2_grpc import EmbedderStub
+from tests.observe.processes import Running, running
+from tests.observe.queries import OBSERVE, drawn, read, rules
+
+pytestmark = pytest.mark.observe
+SECONDS = 60
+COMPARES = re.compile(r" (==|<|>) ")
+
+
+@pytest.fixture(scope="module")
+def service(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """Two workers under light load: good requests, bad ones, REST and gRPC."""
+    log = tmp_path_factory.mktemp("service") / "log"
+    with running(store, log, "--workers", "2") as found:
+        stop = Event()
+        thread = Thread(target=ask, args=(found, stop))
+        thread.start()
+        yield found
+        stop.set()
+        thread.join()
+
+
+def ask(service: Running, stop: Event) -> None:
+    with (
+        httpx.Client(base_url=service.url) as client,
+        grpc.insecure_channel(service.rpc_address) as channel,
+    ):
+        stub = EmbedderStub(channel)
+        while not stop.wait(0.05):
+            client.post("/embed", json={"inputs": ["a sentence", "another one"]})
+            client.post("/embed", json={"inputs": []})
+            stub.Embed(pb.EmbedRequest(inputs=[pb.Input(text="a third")]))
+
+
+class Prometheus:
+    """Its HTTP API."""
+
+    def __init__(self, url: str) -> None:
+        self._client = httpx.Client(base_url=url)
+
+    def get(self, path: str, **parameters: str) -> Any:
+        answer = self._client.get(f"/api/v1/{path}", params=parameters)
+        assert answer.status_code == 200, answer.text
+        return answer.json()["data"]
+
+    def has(self, expression: str) -> bool:
+        result = self.get("query", query=expression)["result"]
+        return any(each["value"][1] != "NaN" for each in result)
+
+    def close(self) -> None:
+        self._client.close()
+
+
+@contextmanager
+def scraping(program: str, folder: Path, target: str) -> Iterator[Prometheus]:
+    """observe/prometheus.yml, every second and of this target."""
+    config = read("prometheus.yml")
+    config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
+    config["scrape_configs"][0]["static_configs"] = [{"targets": [target]}]
+    (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
+    shutil.copy(OBSERVE / "alerts.yml", folder)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    arguments = [f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data"]
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen([program, *arguments, f"--web.listen-address=127.0.0.1:{port}"], stderr=log)
+    found = Prometheus(f"http://127.0.0.1:{port}")
+    try:
+        until(lambda: ready(port), folder / "log")
+        yield found
+    finally:
+        found.close()
+        process.terminate()
+        process.wait(SECONDS)
+
+
+def ready(port: int) -> bool:
+    try:
+        return httpx.get(f"http://127.0.0.1:{port}/-/ready").status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def until(holds: Any, log: Path) -> None:
+    ends = monotonic() + SECONDS
+    while not holds():
+        assert monotonic() < ends, log.read_text()[-2000:]
+
+
+@pytest.fixture(scope="module")
+def scraped(prometheus: str, service: Running, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
+    """A Prometheus that has scraped the service twice and evaluated every rule since."""
+    folder = tmp_path_factory.mktemp("prometheus")
+    with scraping(prometheus, folder, service.url.removeprefix("http://")) as found:
+        until(lambda: found.has("count_over_time(inlay_workers[1m]) > 4"), folder / "log")
+        yield found
+
+
+def test_promtool_finds_nothing_to_say_about_the_metrics(promtool: str, service: Running) -> None:
+    shown = httpx.get(f"{service.url}/metrics").text
+    checked = subprocess.run([promtool, "check", "metrics"], input=shown, capture_output=True, text=True, check=False)
+    assert (checked.returncode, checked.stdout + checked.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("check", "config", "prometheus.yml"), ("check", "rules", "alerts.yml"), ("test", "rules", "alerts_test.yml")],
+    ids=" ".join,
+)
+def test_promtool_accepts_the_files(arguments: tuple[str, ...], promtool: str) -> None:
+    checked = subprocess.run([promtool, *arguments], cwd=OBSERVE, capture_output=True, text=True, check=False)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+@pytest.mark.parametrize(("title", "expression"), list(drawn()))
+def test_every_query_of_the_dashboard_has_data(title: str, expression: str, scraped: Prometheus) -> None:
+    filled = expression.replace("$__rate_interval", "30s").replace("$model", ".*")
+    assert "$" not in filled
+    until(lambda: scraped.has(filled), OBSERVE / "alerts.yml")
+
+
+def test_the_dashboard_s_choice_of_models_is_the_models_served(scraped: Prometheus) -> None:
+    series = scraped.get("series", **{"match[]": "inlay_model_bytes"})
+    assert {each["model"] for each in series} == {"bert", "llama"}
+
+
+@pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule.get("alert") or rule["record"])
+def test_every_rule_computes_something(rule: dict[str, Any], scraped: Prometheus) -> None:
+    """An alert's comparison is asked for its truth instead of filtering by it; six hours ago is now."""
+    expression = re.sub(r" offset \w+", "", COMPARES.sub(r" \1 bool ", rule["expr"]))
+    until(lambda: scraped.has(expression), OBSERVE / "alerts.yml")
+
+
+def test_prometheus_itself_evaluates_every_rule_and_nothing_fires(scraped: Prometheus) -> None:
+    def evaluated() -> list[dict[str, Any]]:
+        return [rule for group in scraped.get("rules")["groups"] for rule in group["rules"]]
+
+    until(lambda: {rule["health"] for rule in evaluated()} == {"ok"}, OBSERVE / "alerts.yml")
+    assert len(evaluated()) == len(rules())
+    assert [rule["name"] for rule in evaluated() if rule.get("state") == "firing"] == []
+
+
+def test_the_service_is_what_its_traffic_says(scraped: Prometheus) -> None:
+    """The same number from the service and from Prometheus, once the latter has scraped again."""
+
+    def ratio(query: str) -> float:
+        return float(scraped.get("query", query=query)["result"][0]["value"][1])
+
+    good = 'sum(inlay_requests_total{method="embed",status="200"})'
+    bad = 'sum(inlay_requests_total{method="embed",status="400"})'
+    assert abs(ratio(f"{good} - {bad}")) <= 1
+    assert ratio("sum(inlay_workers_ready)") == 2
+    assert json.dumps(scraped.get("targets")["activeTargets"][0]["lastError"]) == '""'

@@ -1,0 +1,252 @@
+"""tei.v1 as a client meets it: its defaults, its order, its statuses, its health."""
+
+from collections.abc import Iterator
+from itertools import count
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
+
+from proto import tei_pb2 as pb
+from proto import tei_pb2_grpc as stubs
+from tests.served import Served, serving
+
+LONG = "a " * 40 + "b"
+SPARSE = "Model is not an embedding model with SPLADE pooling"
+CLASSIFIER = "Model is not a classifier model"
+RANKER = "Model is not a re-ranker model"
+SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
+
+# message numbers of the contract, in the order of their fields
+NUMBERS = {
+    "EmbedRequest": "inputs truncate normalize truncation_direction prompt_name dimensions",
+    "EmbedResponse": "embeddings metadata",
+    "Metadata": "compute_chars compute_tokens total_time_ns tokenization_time_ns queue_time_ns inference_time_ns",
+    "EmbedSparseRequest": "inputs truncate truncation_direction prompt_name",
+    "EmbedAllRequest": "inputs truncate truncation_direction prompt_name",
+    "EmbedSparseResponse": "sparse_embeddings metadata",
+    "SparseValue": "index value",
+    "EmbedAllResponse": "token_embeddings metadata",
+    "TokenEmbedding": "embeddings",
+    "PredictRequest": "inputs truncate raw_scores truncation_direction",
+    "PredictPairRequest": "inputs truncate raw_scores truncation_direction",
+    "PredictResponse": "predictions metadata",
+    "Prediction": "score label",
+    "RerankRequest": "query texts truncate raw_scores return_text truncation_direction",
+    "RerankStreamRequest": "query text truncate raw_scores return_text truncation_direction",
+    "RerankResponse": "ranks metadata",
+    "Rank": "index text score",
+    "EncodeRequest": "inputs add_special_tokens prompt_name",
+    "EncodeResponse": "tokens",
+    "SimpleToken": "id text special start stop",
+    "DecodeRequest": "ids skip_special_tokens",
+    "DecodeResponse": "text",
+    "InfoResponse": "version sha docker_label model_id model_sha model_dtype model_type max_concurrent_requests "
+    "max_input_length max_batch_tokens max_batch_requests max_client_batch_size tokenization_workers",
+}
+# method, request (None: a stream's), status, code, what the message says
+REFUSALS: list[tuple[str, Any, str, str, str]] = [
+    ("Embed/Embed", pb.EmbedRequest(), "INVALID_ARGUMENT", "empty", "`inputs` cannot be empty"),
+    ("Embed/Embed", pb.EmbedRequest(inputs=LONG), "INVALID_ARGUMENT", "bad_input", "inputs[0] has 43 tokens"),
+    ("Embed/Embed", pb.EmbedRequest(inputs="a", dimensions=0), "INVALID_ARGUMENT", "bad_request", "dimensions is 0"),
+    ("Embed/Embed", pb.EmbedRequest(inputs="a", dimensions=33), "INVALID_ARGUMENT", "bad_request", "send 1 to 32"),
+    ("Embed/Embed", pb.EmbedRequest(inputs="a", prompt_name="x"), "INVALID_ARGUMENT", "bad_request", "no prompt 'x'"),
+    ("Embed/EmbedAll", pb.EmbedAllRequest(inputs=LONG), "INVALID_ARGUMENT", "bad_input", "inputs[0] has 43 tokens"),
+    ("Embed/EmbedSparse", pb.EmbedSparseRequest(inputs="a"), "FAILED_PRECONDITION", "wrong_model_kind", SPARSE),
+    ("Embed/EmbedSparseStream", pb.EmbedSparseRequest(inputs="a"), "FAILED_PRECONDITION", "wrong_model_kind", SPARSE),
+    ("Predict/Predict", pb.PredictRequest(inputs="a"), "FAILED_PRECONDITION", "wrong_model_kind", CLASSIFIER),
+    ("Predict/PredictPair", pb.PredictPairRequest(), "FAILED_PRECONDITION", "wrong_model_kind", CLASSIFIER),
+    ("Predict/PredictStream", pb.PredictRequest(), "FAILED_PRECONDITION", "wrong_model_kind", CLASSIFIER),
+    ("Predict/PredictPairStream", pb.PredictPairRequest(), "FAILED_PRECONDITION", "wrong_model_kind", CLASSIFIER),
+    ("Rerank/Rerank", pb.RerankRequest(), "FAILED_PRECONDITION", "wrong_model_kind", RANKER),
+    ("Rerank/RerankStream", pb.RerankStreamRequest(), "FAILED_PRECONDITION", "wrong_model_kind", RANKER),
+    ("Tokenize/Tokenize", pb.EncodeRequest(), "INVALID_ARGUMENT", "empty", "`inputs` cannot be empty"),
+    ("Tokenize/Tokenize", pb.EncodeRequest(inputs="a", prompt_name="x"), "INVALID_ARGUMENT", "bad_request", "prompt"),
+    ("Tokenize/Decode", pb.DecodeRequest(), "INVALID_ARGUMENT", "empty", "`ids` cannot be empty"),
+    ("Tokenize/Decode", pb.DecodeRequest(ids=[27]), "INVALID_ARGUMENT", "bad_input", "ids[0] holds 27"),
+    ("Tokenize/DecodeStream", pb.DecodeRequest(ids=[27]), "INVALID_ARGUMENT", "bad_input", "ids[0] holds 27"),
+]
+
+
+@pytest.fixture(scope="module")
+def channel(served: Served) -> Iterator[grpc.Channel]:
+    with grpc.insecure_channel(served.rpc_address) as channel:
+        yield channel
+
+
+@pytest.fixture(scope="module")
+def embed(channel: grpc.Channel) -> stubs.EmbedStub:
+    return stubs.EmbedStub(channel)
+
+
+@pytest.fixture(scope="module")
+def tokenize(channel: grpc.Channel) -> stubs.TokenizeStub:
+    return stubs.TokenizeStub(channel)
+
+
+def rest(served: Served, path: str, **body: Any) -> Any:
+    answer = served.http.post(path, json=body)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def near(found: Any, expected: Any) -> None:
+    np.testing.assert_allclose(np.array(found), np.array(expected), atol=1e-6)
+
+
+def call(channel: grpc.Channel, method: str, request: Any) -> list[Any]:
+    service, name = method.split("/")
+    stub = getattr(stubs, f"{service}Stub")(channel)
+    asked = iter([request]) if name.endswith("Stream") else request
+    answer = getattr(stub, name)(asked)
+    return list(answer) if name.endswith("Stream") and name != "RerankStream" else [answer]
+
+
+@pytest.mark.parametrize("message", NUMBERS)
+def test_every_field_has_its_number(message: str) -> None:
+    fields = pb.DESCRIPTOR.message_types_by_name[message].fields
+    assert [field.name for field in sorted(fields, key=lambda each: each.number)] == NUMBERS[message].split()
+    assert sorted(field.number for field in fields) == list(range(1, len(fields) + 1))
+
+
+@pytest.mark.parametrize(("method", "request_", "status", "code", "message"), REFUSALS)
+def test_a_refusal_has_their_status(
+    channel: grpc.Channel, method: str, request_: Any, status: str, code: str, message: str
+) -> None:
+    with pytest.raises(grpc.RpcError) as refusal:
+        call(channel, method, request_)
+    assert refusal.value.code().name == status
+    assert message in refusal.value.details()
+    assert ("inlay-code", code) in [(each.key, each.value) for each in refusal.value.trailing_metadata()]
+
+
+def test_a_vector_is_rests_and_of_unit_length_unless_told_not_to(served: Served, embed: stubs.EmbedStub) -> None:
+    unit = embed.Embed(pb.EmbedRequest(inputs="a b"))
+    near(unit.embeddings, rest(served, "/embed", inputs="a b", normalize=True)[0])
+    assert np.linalg.norm(unit.embeddings) == pytest.approx(1, abs=1e-6)
+    raw = embed.Embed(pb.EmbedRequest(inputs="a b", normalize=False))
+    near(raw.embeddings, rest(served, "/embed", inputs="a b", normalize=False)[0])
+    assert np.linalg.norm(raw.embeddings) != pytest.approx(1, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"dimensions": 8},
+        {"prompt_name": "query"},
+        {"inputs": LONG, "truncate": True},
+        {"inputs": LONG, "truncate": True, "truncation_direction": "Left"},
+    ],
+)
+def test_every_field_means_what_it_means_over_rest(
+    served: Served, embed: stubs.EmbedStub, fields: dict[str, Any]
+) -> None:
+    body = {"inputs": "a b"} | fields
+    sides = {"Left": pb.TRUNCATION_DIRECTION_LEFT}
+    message = body | {key: sides[value] for key, value in fields.items() if key == "truncation_direction"}
+    near(embed.Embed(pb.EmbedRequest(**message)).embeddings, rest(served, "/embed", **body)[0])
+    if "dimensions" not in fields:
+        found = embed.EmbedAll(pb.EmbedAllRequest(**message)).token_embeddings
+        near([each.embeddings for each in found], rest(served, "/embed_all", **body)[0])
+
+
+def test_what_an_answer_took_is_in_it_and_in_the_initial_metadata(embed: stubs.EmbedStub) -> None:
+    for method, request in ((embed.Embed, pb.EmbedRequest), (embed.EmbedAll, pb.EmbedAllRequest)):
+        answer, done = method.with_call(request(inputs="a b"))
+        took, told = answer.metadata, {each.key: each.value for each in done.initial_metadata()}
+        assert (took.compute_chars, took.compute_tokens) == (3, 4)
+        assert took.total_time_ns >= took.inference_time_ns > 0
+        assert told["x-compute-type"] == "cpu+optimized"
+        assert (told["x-compute-characters"], told["x-compute-tokens"]) == ("3", "4")
+        assert 0 <= int(told["x-total-time"]) - took.total_time_ns // 10**6 <= 1
+
+
+def test_a_stream_answers_in_the_order_of_its_requests(served: Served, embed: stubs.EmbedStub) -> None:
+    texts = ["a " * (1 + number * 7 % 20) for number in range(150)]
+    answers = list(embed.EmbedAllStream(pb.EmbedAllRequest(inputs=text) for text in texts))
+    assert [len(each.token_embeddings) for each in answers] == [text.count("a") + 2 for text in texts]
+    vectors = list(embed.EmbedStream(pb.EmbedRequest(inputs=text) for text in texts[:8]))
+    near([each.embeddings for each in vectors], rest(served, "/embed", inputs=texts[:8]))
+
+
+def test_the_first_failure_ends_a_stream_behind_the_answers_before_it(embed: stubs.EmbedStub) -> None:
+    def requests() -> Iterator[pb.EmbedRequest]:
+        for number in count():
+            yield pb.EmbedRequest(inputs=LONG if number == 5 else "a b")
+
+    answers = embed.EmbedStream(requests())
+    assert [len(next(answers).embeddings) for _ in range(5)] == [32] * 5
+    with pytest.raises(grpc.RpcError, match="INVALID_ARGUMENT") as refusal:
+        next(answers)
+    assert "has 43 tokens" in refusal.value.details()
+
+
+def test_an_empty_stream_ends(embed: stubs.EmbedStub, tokenize: stubs.TokenizeStub) -> None:
+    assert list(embed.EmbedStream(iter(()))) == []
+    assert list(tokenize.DecodeStream(iter(()))) == []
+
+
+def test_special_tokens_come_only_where_asked_for(served: Served, tokenize: stubs.TokenizeStub) -> None:
+    for special in (False, True):
+        request = pb.EncodeRequest(inputs="a é b", add_special_tokens=special, prompt_name="query")
+        body = {"inputs": "a é b", "add_special_tokens": special, "prompt_name": "query"}
+        (expected,) = rest(served, "/tokenize", **body)
+        for found in (tokenize.Tokenize(request), *tokenize.TokenizeStream(iter([request]))):
+            assert [
+                {
+                    "id": each.id,
+                    "text": each.text,
+                    "special": each.special,
+                    "start": each.start if each.HasField("start") else None,
+                    "stop": each.stop if each.HasField("stop") else None,
+                }
+                for each in found.tokens
+            ] == expected
+    assert [each.text for each in tokenize.Tokenize(pb.EncodeRequest(inputs="a")).tokens] == ["a"]
+
+
+def test_decode_shows_special_tokens_unless_told_not_to(tokenize: stubs.TokenizeStub) -> None:
+    assert tokenize.Decode(pb.DecodeRequest(ids=[2, 25, 3])).text == "[CLS] hello [SEP]"
+    requests = [pb.DecodeRequest(ids=[2, number, 3], skip_special_tokens=True) for number in (25, 26, 5)]
+    assert [each.text for each in tokenize.DecodeStream(iter(requests))] == ["hello", "world", "a"]
+
+
+def test_info_is_rests(served: Served, channel: grpc.Channel) -> None:
+    found = stubs.InfoStub(channel).Info(pb.InfoRequest())
+    told = served.http.get("/info").json()
+    for field in pb.InfoResponse.DESCRIPTOR.fields:
+        if field.name != "model_type":
+            value = getattr(found, field.name) if not field.has_presence or found.HasField(field.name) else None
+            assert value == told[field.name], field.name
+    assert found.model_type == pb.MODEL_TYPE_EMBEDDING
+
+
+def test_health_tells_what_the_models_here_are_for(channel: grpc.Channel) -> None:
+    health = health_pb2_grpc.HealthStub(channel)
+    states = {"Info": SERVING, "Embed": SERVING, "Tokenize": SERVING, "Predict": NOT_SERVING, "Rerank": NOT_SERVING}
+    for name, status in states.items():
+        assert health.Check(health_pb2.HealthCheckRequest(service=f"tei.v1.{name}")).status == status
+    reflected = ProtoReflectionDescriptorDatabase(channel)
+    assert {f"tei.v1.{name}" for name in states} <= set(reflected.get_services())
+
+
+def test_without_a_default_model_every_call_says_what_to_do(store: Any) -> None:
+    with serving(store, models=["bert", "llama"]) as running, grpc.insecure_channel(running.rpc_address) as channel:
+        with pytest.raises(grpc.RpcError, match="INVALID_ARGUMENT") as refusal:
+            stubs.InfoStub(channel).Info(pb.InfoRequest())
+        assert "set INLAY_DEFAULT_MODEL" in refusal.value.details()
+        request = health_pb2.HealthCheckRequest(service="tei.v1.Embed")
+        assert health_pb2_grpc.HealthStub(channel).Check(request).status == NOT_SERVING
+
+
+def test_a_model_without_sentence_vectors_or_tokenizer_is_of_another_kind(store: Any) -> None:
+    with serving(store, default_model="llama") as running, grpc.insecure_channel(running.rpc_address) as channel:
+        for method, request in (
+            ("Embed/Embed", pb.EmbedRequest(inputs="a")),
+            ("Tokenize/Tokenize", pb.EncodeRequest(inputs="a")),
+        ):
+            with pytest.raises(grpc.RpcError, match="FAILED_PRECONDITION"):
+                call(channel, method, request)

@@ -1,0 +1,82 @@
+"""Calls from browsers: the preflight as a browser sends it, keys and SDK headers let through, answers readable."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.served import Served, serving
+
+PAGE = "https://app.example"
+CALL = {"origin": PAGE, "sec-fetch-mode": "cors"}
+JSON = {"content-type": "application/json"}
+
+
+@pytest.fixture(scope="module")
+def open_to_one(tiny_store: Path) -> Iterator[Served]:
+    with serving(tiny_store, default_model="bert", cors_origins=f"{PAGE}, http://localhost:3000") as service:
+        yield service
+
+
+@pytest.fixture(scope="module")
+def open_to_all(tiny_store: Path) -> Iterator[Served]:
+    with serving(tiny_store, default_model="bert", cors_origins="*") as service:
+        yield service
+
+
+def preflight(served: Served, path: str, headers: str, origin: str = PAGE) -> dict[str, str]:
+    """What a browser may do after its question."""
+    asked = {"origin": origin, "access-control-request-method": "POST", "access-control-request-headers": headers}
+    answer = served.http.options(path, headers=asked)
+    assert answer.headers["x-request-id"]
+    allowed = dict(answer.headers) if answer.is_success else {}
+    return {name: value.lower() for name, value in allowed.items() if name.startswith("access-control-")}
+
+
+# what the OpenAI and huggingface SDKs send from a page
+@pytest.mark.parametrize("path", ["/embed", "/v1/embeddings", "/v2/models/bert/infer", "/positions/rope"])
+@pytest.mark.parametrize(
+    "headers", ["authorization,content-type", "authorization,content-type,x-stainless-lang,x-stainless-os", "x-api-key"]
+)
+def test_a_page_may_send_keys(open_to_one: Served, path: str, headers: str) -> None:
+    allowed = preflight(open_to_one, path, headers)
+    assert allowed["access-control-allow-origin"] == PAGE
+    assert "post" in allowed["access-control-allow-methods"]
+    assert set(headers.split(",")) <= {each.strip() for each in allowed["access-control-allow-headers"].split(",")}
+
+
+def test_another_page_may_not(open_to_one: Served) -> None:
+    assert preflight(open_to_one, "/embed", "content-type", "https://evil.example") == {}
+    answer = open_to_one.http.get("/models", headers={"origin": "https://evil.example"})
+    assert "access-control-allow-origin" not in answer.headers
+    assert "Origin" in answer.headers["vary"]
+
+
+@pytest.mark.parametrize("content", [b'{"inputs": "a"}', b"{", b'{"inputs": []}'])
+def test_a_page_reads_answers_and_refusals_with_all_their_headers(open_to_one: Served, content: bytes) -> None:
+    octets = {"accept": "application/octet-stream, application/json"}
+    answer = open_to_one.http.post("/embed", content=content, headers=CALL | JSON | octets)
+    assert answer.headers["access-control-allow-origin"] == PAGE
+    exposed = {each.strip() for each in answer.headers["access-control-expose-headers"].split(",")}
+    safelisted = {"content-type", "content-length", "date", "vary", "server"}
+    own = {name for name in answer.headers if not name.startswith("access-control-")}
+    assert own - safelisted <= exposed
+
+
+@pytest.mark.parametrize("path", ["/nothing", "/v1/nothing", "/embed"])
+def test_a_page_reads_what_is_not_there_too(open_to_one: Served, path: str) -> None:
+    answer = open_to_one.http.get(path, headers=CALL)
+    assert answer.status_code in (404, 405)
+    assert answer.headers["access-control-allow-origin"] == PAGE
+    assert answer.headers.get_list("x-request-id")[1:] == []
+
+
+def test_every_page_may_where_that_is_set(open_to_all: Served) -> None:
+    assert preflight(open_to_all, "/embed", "authorization")["access-control-allow-origin"] == "*"
+    assert open_to_all.http.get("/models", headers=CALL).headers["access-control-allow-origin"] == "*"
+
+
+def test_no_page_may_unless_that_is_set(served: Served) -> None:
+    asked = {"origin": PAGE, "access-control-request-method": "POST"}
+    assert served.http.options("/embed", headers=asked).status_code == 405
+    assert "access-control-allow-origin" not in served.http.get("/models", headers=CALL).headers
