@@ -290,7 +290,8 @@ def _answer_refusals(app: FastAPI, refusals: Refusals, paths: Paths) -> None:
 
     async def fault(request: Request, error: Exception) -> Response:
         path, number = request.url.path, request.scope.get(ID, b"-").decode()
-        log.exception("a request to %s met a fault (x-request-id: %s)", path, number)
+        route = getattr(request.scope.get("route"), "path", "a path")  # the path itself may be a caller's word
+        log.exception("a request to %s met a fault (x-request-id: %s)", route, number)
         return refusals.response(path, InlayError("the service has a fault; its log says more"))
 
     app.add_exception_handler(InlayError, refuse)

@@ -75,7 +75,8 @@ def _settings(flags: dict[str, Any]) -> Settings | None:
     except ValidationError as error:
         fault = error.errors(include_url=False)[0]
         name = str(fault["loc"][0])
-        source = _flag(name) if name in flags else _variable(name)
+        variable = name if name.isupper() else _variable(name)  # a field read from other variables is named by one
+        source = _flag(name) if name in flags else variable
         came = "" if name in SECRET else f" is {fault['input']!r}"
         _fail(f"{source}{came}: {fault['msg'][0].lower()}{fault['msg'][1:]}")
     except SettingsError as error:

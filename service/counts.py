@@ -12,6 +12,7 @@ import fcntl
 import json
 import math
 import mmap
+import os
 from array import array
 from collections.abc import Iterator, Mapping, MutableSequence, Sequence
 from contextlib import contextmanager
@@ -142,8 +143,7 @@ class Shared:
         chunk, first = divmod(place.at, CHUNK_BYTES // NUMBER_BYTES)
         while len(self._chunks) <= chunk:
             start = len(self._chunks) * CHUNK_BYTES
-            if self._file.seek(0, 2) < start + CHUNK_BYTES:
-                self._file.truncate(start + CHUNK_BYTES)
+            os.posix_fallocate(self._file.fileno(), start, CHUNK_BYTES)  # a full disk is told here, not by a SIGBUS
             self._chunks.append(memoryview(mmap.mmap(self._file.fileno(), CHUNK_BYTES, offset=start)).cast("d"))
         return self._chunks[chunk][first : first + place.size]
 

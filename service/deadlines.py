@@ -14,3 +14,9 @@ def current() -> float | None:
 def allow(seconds: float | None) -> None:
     """The caller waits so long from now, or did not say."""
     _DEADLINE.set(None if seconds is None else perf_counter() + seconds)
+
+
+def at_most(seconds: float) -> None:
+    """The caller waits no longer than that from now, whatever was allowed before."""
+    deadline, before = perf_counter() + seconds, _DEADLINE.get()
+    _DEADLINE.set(deadline if before is None else min(before, deadline))

@@ -116,10 +116,10 @@ def _batcher(engine: Engine, card: Card, name: str, settings: Settings, metrics:
         max_batch_cost=budget,
         max_inline_cost=inline,
         max_queue_cost=settings.max_queue_tokens,
-        executor=ThreadPoolExecutor(1, thread_name_prefix=f"{card.name}-{name}"),
-        observe=metrics.runs(card.name, name),
         max_queue_seconds=settings.max_queue_seconds,
         stuck_seconds=settings.stuck_seconds,
+        executor=ThreadPoolExecutor(1, thread_name_prefix=f"{card.name}-{name}"),
+        observe=metrics.runs(card.name, name),
     )
 
 

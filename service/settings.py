@@ -104,7 +104,9 @@ class Settings(BaseSettings):
     """Write messages of exceptions to the log, which may quote what callers sent."""
     access_log: bool = False
     """One log line for each request."""
-    otlp_endpoint: str | None = Field(None, validation_alias=AliasChoices("INLAY_OTLP_ENDPOINT", OTEL_ENDPOINT))
+    otlp_endpoint: str | None = Field(
+        None, pattern="^(https?://.+)?$", validation_alias=AliasChoices("INLAY_OTLP_ENDPOINT", OTEL_ENDPOINT)
+    )
     """OTLP/HTTP collector that traces go to, e.g. http://collector:4318; OTEL_EXPORTER_OTLP_ENDPOINT does too."""
     trace_ratio: Annotated[float, Field(ge=0, le=1)] = 1.0
     """Share of requests that are traced, of those whose callers did not decide it."""

@@ -18,16 +18,32 @@ from uvicorn.protocols.http.httptools_impl import (
 )
 
 from service.wire.asgi import LEFT
+from service.wire.patience import Patience, unframed
 
 Fields = tuple[tuple[bytes, bytes], ...]
 BODILESS = (204, 304)
+CLIENT_SECONDS = 30.0  # where the configuration has no `client_seconds`
 
 
 class OneWrite(HttpToolsProtocol):
-    """The protocol uvicorn serves with `http=OneWrite`."""
+    """The protocol uvicorn serves with `http=OneWrite`.
+
+    One timer a connection looks in now and then: uvicorn sets and cancels one for every request, and none for a client
+    that is slow to send one or to take its answer, which keeps the connection and all that was received for ever.
+    """
 
     _running: "Cycle | None" = None
     _idle_since: float | None = None  # None: a request is under way
+    _raw = _body = 0  # bytes of the request that is being received: about all, and of its body
+    _resumed = 0  # how often the client took what was held back
+
+    def connection_made(self, transport: Any) -> None:
+        """Expect a first request within the time between two."""
+        super().connection_made(transport)
+        self._client_seconds: float = getattr(self.config, "client_seconds", CLIENT_SECONDS)
+        self._patience = Patience(self._client_seconds)
+        self._idle_since = self.loop.time()
+        self._look_in(self.timeout_keep_alive)
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         cycle.__class__ = Cycle  # uvicorn names its own class where it makes one
@@ -44,7 +60,28 @@ class OneWrite(HttpToolsProtocol):
         if self._running is not None:
             self._running.leave()
 
-    # uvicorn sets a timer after every answer and cancels it at the next request; here one timer looks how long it was
+    def data_received(self, data: bytes) -> None:
+        """Take what came, unless it is a head without an end: uvicorn and httptools 0.9 keep all of it."""
+        self._raw += len(data)
+        super().data_received(data)
+        if unframed(self._raw, self._body) and not self.transport.is_closing():
+            self._turn_away(b"431 Request Header Fields Too Large")
+
+    def on_message_begin(self) -> None:
+        """Count anew."""
+        self._raw = self._body = 0
+        super().on_message_begin()
+
+    def on_body(self, body: bytes) -> None:
+        """Count what is worth more than a frame."""
+        self._body += len(body)
+        super().on_body(body)
+
+    def resume_writing(self) -> None:
+        """Note that the client takes its answer."""
+        self._resumed += 1
+        super().resume_writing()
+
     def on_response_complete(self) -> None:
         """Start the next request, or the wait for one."""
         if self.pipeline or self.transport.is_closing():
@@ -53,25 +90,47 @@ class OneWrite(HttpToolsProtocol):
         self.server_state.total_requests += 1
         self.flow.resume_reading()
         self._idle_since = self.loop.time()
-        if self.timeout_keep_alive_task is None:
-            self._look_in(self.timeout_keep_alive)
 
     def _unset_keepalive_if_required(self) -> None:
         self._idle_since = None
 
     def _look_in(self, seconds: float) -> None:
-        self.timeout_keep_alive_task = self.loop.call_later(seconds, self.timeout_keep_alive_handler)
+        seconds = min(seconds, self.timeout_keep_alive, self._client_seconds / 2)
+        self.timeout_keep_alive_task = self.loop.call_later(max(seconds, 0.01), self.timeout_keep_alive_handler)
 
     def timeout_keep_alive_handler(self) -> None:
-        """Close a connection that has been idle for long enough."""
-        self.timeout_keep_alive_task = None
-        if self._idle_since is None:
-            return
-        left = self._idle_since + self.timeout_keep_alive - self.loop.time()
-        if left > 0:
-            self._look_in(left)
-        else:
-            super().timeout_keep_alive_handler()
+        """Close a connection that has been idle, or held up by its client, for long enough."""
+        now = self.loop.time()
+        unsent = self.transport.get_write_buffer_size()
+        if self._patience.over(*self._held_up(unsent), now):
+            if unsent:
+                self.transport.abort()
+                return
+            self._turn_away(b"408 Request Timeout")
+        left = self.timeout_keep_alive
+        if self._idle_since is not None and not unsent:
+            left = self._idle_since + self.timeout_keep_alive - now
+            if left <= 0:
+                super().timeout_keep_alive_handler()
+        self._look_in(max(left, 0))
+
+    def _held_up(self, unsent: int) -> tuple[Any, int]:
+        """What cannot go on without the client, and how many of its bytes have passed."""
+        if unsent:  # seen to shrink; a stream's is filled again, each time it has shrunk enough
+            return (self._running, self._resumed), -unsent
+        if self.transport.is_closing() or self.flow.read_paused or self._idle_since is not None:
+            return None, 0
+        if self.cycle is None or self.cycle.scope is not self.scope:  # a head, or what should become one
+            return self.scope, 0
+        if self.cycle.response_complete:  # a body that nobody reads any more, or no request at all
+            return self.cycle, 0
+        return (self.cycle, self._body) if self.cycle.more_body else (None, 0)
+
+    def _turn_away(self, status: bytes) -> None:
+        """Close, with a word where no answer is under way."""
+        if self.cycle is None or self.cycle.scope is not self.scope or not self.cycle.response_started:
+            self.transport.write(b"HTTP/1.1 %b\r\ncontent-length: 0\r\nconnection: close\r\n\r\n" % status)
+        self.transport.close()
 
 
 class Cycle(RequestResponseCycle):

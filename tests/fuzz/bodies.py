@@ -18,7 +18,19 @@ from service.wire.positions.schemes import SCHEMES
 from service.wire.tei import bodies as tei
 from tests.fuzz.judging import Target
 
-VALUES = (b"null", b"true", b"-1", b"0", b"1e400", b"9223372036854775808", b"[[]]", b"{}", b'""', b'"\\ud800"', b"[1,true]")
+VALUES = (
+    b"null",
+    b"true",
+    b"-1",
+    b"0",
+    b"1e400",
+    b"9223372036854775808",
+    b"[[]]",
+    b"{}",
+    b'""',
+    b'"\\ud800"',
+    b"[1,true]",
+)
 READERS = (Reader(EmbeddingsBody), Reader(PoolingBody))
 TEI: tuple[type[BaseModel], ...] = (
     tei.TokenVectorsBody,
@@ -55,6 +67,14 @@ PARAMETER_SEEDS: tuple[dict[str, Any], ...] = (
     {"positive": ["king", 3, TENSOR], "negative": [[0.5]], "normalize": True, "top_k": 5},
     {"positions": [[0, 1], [0, 1], [0, 2]], "sections": [1, 1, 2], "grid": "14x14", "heads": 8},
     {"config": {"rope_theta": 1e4, "rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "length": 4},
+)
+QUERIES = (
+    b"rotary_dim=8&positions=0,5-9",
+    b"heads=8&length=4&dtype=float16",
+    b"dim=8&grid=14x14&theta=1e4",
+    b"dim=8&length=4",
+    b"length=4&format=npy",
+    b"q=[[1]]&rotary_dim=2",
 )
 
 
@@ -122,7 +142,10 @@ def _images_json(text: bytes) -> None:
 def _image_seeds() -> list[bytes]:
     values = ({"inputs": ["iVBORw0KGgo="]}, {"inputs": [{"image": "data:image/png;base64,iVBORw0KGgo="}]})
     tensors = ({"inputs": [{"pixel_values": [[[0.5]]], "grid": [1, 1]}]}, {"inputs": {"input_features": TENSOR}})
-    return [*[b"\0" + each for each in _written((*values, *tensors))], *[b"\1" + each[1:] for each in _safetensors_seeds()]]
+    return [
+        *[b"\0" + each for each in _written((*values, *tensors))],
+        *[b"\1" + each[1:] for each in _safetensors_seeds()],
+    ]
 
 
 TARGETS = {
@@ -141,7 +164,7 @@ TARGETS = {
     ),
     "parameters in a query": Target(
         partial(_parameters, read=_query),
-        lambda: [bytes([kind]) + b"rotary_dim=8&positions=0,5-9&grid=14x14&q=[[1]]" for kind in range(len(PARAMETERS))],
+        lambda: [bytes([kind]) + query for kind in range(len(PARAMETERS)) for query in QUERIES],
         words=(b"&length=", b"&theta=", b"&config=", b"inf", b"nan", b"%00", b"%ff", b"1e9", b"9" * 30, b"&factor="),
     ),
     "parameters in safetensors": Target(partial(_parameters, read=asked.of_safetensors), _safetensors_seeds),

@@ -3,6 +3,7 @@
 import io
 import math
 import pickletools
+import shutil
 import tempfile
 import zipfile
 from functools import cache
@@ -35,6 +36,13 @@ def _folder() -> Path:
     """Of this process, in memory where the machine has such a place."""
     shared = Path("/dev/shm")
     return Path(tempfile.mkdtemp(prefix="inlay-fuzz-", dir=shared if shared.is_dir() else None))
+
+
+def close() -> None:
+    """Take the folder away."""
+    if _folder.cache_info().currsize:
+        shutil.rmtree(_folder())
+        _folder.cache_clear()
 
 
 def _written(name: str, data: bytes) -> Path:
@@ -117,6 +125,8 @@ def _torch_file(data: bytes) -> None:
 TARGETS = {
     "safetensors file": Target(_safetensors, _safetensors_seeds, words=(b'"dtype"', b'"F32"', b'"shape":', b"[0,4]")),
     "GGUF file": Target(_gguf, _gguf_seeds, words=GGUF_WORDS),
-    "picture": Target(_picture, _picture_seeds, words=(b"IHDR", b"IDAT", b"acTL", b"tRNS", b"eXIf", b"VP8X", b"Exif\0\0")),
+    "picture": Target(
+        _picture, _picture_seeds, words=(b"IHDR", b"IDAT", b"acTL", b"tRNS", b"eXIf", b"VP8X", b"Exif\0\0")
+    ),
     "torch file": Target(_torch_file, lambda: [b"\0\0\2\3abc", b"\1\1\0\5", b"\2\0\0\0"]),
 }

@@ -91,12 +91,22 @@ def _form(data: bytes) -> None:
 
 
 TARGETS = {
-    "headers": Target(_header, lambda: list(ACCEPTS), words=(b";q=", b"*/*", b"*", b",", b"bytes=", b"identity", b"nan")),
+    "headers": Target(
+        _header, lambda: list(ACCEPTS), words=(b";q=", b"*/*", b"*", b",", b"bytes=", b"identity", b"nan")
+    ),
     "paths": Target(_path, lambda: [b"embed", b"models/a/versions/1/infer", b"models//x", b"%00/../x"]),
     "content codings": Target(_coding, _coding_seeds, (codings.Broken, codings.TooLong)),
     "multipart form": Target(
         _form,
         lambda: [BOUNDARY + b"\n" + FORM, BOUNDARY + b"\npreamble\r\n" + FORM],
-        words=(b"\r\n--x", b"--x--", b"Content-Disposition: form-data; ", b'name="', b"filename*=", b'\\"', b"\r\n\r\n"),
+        words=(
+            b"\r\n--x",
+            b"--x--",
+            b"Content-Disposition: form-data; ",
+            b'name="',
+            b"filename*=",
+            b'\\"',
+            b"\r\n\r\n",
+        ),
     ),
 }

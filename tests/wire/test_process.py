@@ -123,6 +123,7 @@ def test_a_broken_graph_is_one_line_and_exit_code_1(tiny_store: Path, tmp_path: 
         ([], {"INLAY_PORT": "99999"}, "INLAY_PORT is '99999': "),
         ([], {"INLAY_DEVICE": "tpu"}, "INLAY_DEVICE is 'tpu': "),
         (["--workers", "0"], {}, "--workers is '0': "),
+        ([], {"INLAY_OTLP_ENDPOINT": "collector:4317"}, "INLAY_OTLP_ENDPOINT is 'collector:4317': "),
     ],
 )
 def test_a_bad_setting_is_named_where_it_was_set(flags: list[str], variables: dict[str, str], said: str) -> None:

@@ -2,7 +2,7 @@
 
 from fastapi import APIRouter
 
-from service.errors import StartError, Unavailable
+from service.errors import StartError
 from service.wire.endpoint import Answer, Call
 from service.wire.oip import binary, described, lending
 from service.wire.oip.answers import PREFIX, Row, answer_json, refusal, route
@@ -38,7 +38,7 @@ async def _live(parts: Parts, call: Call) -> Answer:
 
 
 async def _ready(parts: Parts, call: Call) -> Answer:
-    _check_ready(parts)
+    await parts.refuse_unready()
     return answer_json({"ready": True})
 
 
@@ -48,7 +48,7 @@ async def _model(parts: Parts, call: Call) -> Answer:
 
 async def _model_ready(parts: Parts, call: Call) -> Answer:
     name = model_of(parts, *_asked(call)).card.name
-    _check_ready(parts)
+    await parts.refuse_unready()
     return answer_json({"name": name, "ready": True})
 
 
@@ -72,11 +72,6 @@ async def _infer(parts: Parts, call: Call) -> Answer:
 
 def _asked(call: Call) -> tuple[str, str]:
     return call.path["name"], call.path.get("version", "")
-
-
-def _check_ready(parts: Parts) -> None:
-    if not parts.life.ready:
-        raise Unavailable("the service is stopping" if parts.life.stopping else "the service is starting")
 
 
 ROUTES: tuple[Row, ...] = (

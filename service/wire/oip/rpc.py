@@ -90,7 +90,7 @@ async def _live(parts: Parts, request: Any) -> pb.ServerLiveResponse:
 
 
 async def _ready(parts: Parts, request: Any) -> pb.ServerReadyResponse:
-    return pb.ServerReadyResponse(ready=parts.life.ready)
+    return pb.ServerReadyResponse(ready=await _serves(parts))
 
 
 async def _model_ready(parts: Parts, request: Any) -> pb.ModelReadyResponse:
@@ -99,7 +99,15 @@ async def _model_ready(parts: Parts, request: Any) -> pb.ModelReadyResponse:
         model_of(parts, request.name, request.version)
     except InlayError:
         return pb.ModelReadyResponse(ready=False)
-    return pb.ModelReadyResponse(ready=parts.life.ready)
+    return pb.ModelReadyResponse(ready=await _serves(parts))
+
+
+async def _serves(parts: Parts) -> bool:
+    try:
+        await parts.refuse_unready()
+    except InlayError:
+        return False
+    return True
 
 
 async def _server(parts: Parts, request: Any) -> pb.ServerMetadataResponse:

@@ -17,7 +17,7 @@ SPELLINGS = {"lasttoken": "last_token"}  # our pooling → theirs; they know cls
 class Info:
     """Every member of /info.
 
-    model_id                 the checkpoint it was made from
+    model_id                 the Hub id it was made from; else, since a folder says little, its name here
     model_sha                theirs is a revision of the Hub, which a card does not hold; null
     max_concurrent_requests  of this process
     max_input_length         in tokens, special ones included; what is longer is cut or refused
@@ -48,7 +48,7 @@ def info(parts: Parts, model: Model) -> Info:
     card, settings = model.card, parts.settings
     pooling = card.pooling.mode if card.pooling else "none"
     return Info(
-        model_id=card.source,
+        model_id=card.source if "/" in card.source else card.name,
         model_sha=None,
         model_dtype=card.dtype,
         served_model_name=card.name,

@@ -1,0 +1,52 @@
+"""Decoders of protobuf messages before any model is asked: inlay.v1's requests and its positional ones."""
+
+import numpy as np
+from google.protobuf.message import DecodeError
+
+from proto import embed_pb2 as pb
+from service.wire.rpc import positions, requests
+from tests.fuzz.judging import Target
+
+
+def _embed(data: bytes) -> None:
+    message = pb.EmbedRequest.FromString(data)
+    requests.encoding(message)
+    sent, count = message.ByteSize(), len(message.inputs)
+    found = requests.decode(message)
+    assert len(found.inputs) == count
+    assert sum(each.ids.size for each in found.inputs if hasattr(each, "ids")) <= sent
+
+
+def _embed_seeds() -> list[bytes]:
+    ids = pb.TokenIds(
+        input_ids=range(100), attention_mask=[1] * 100, position_ids=range(100), langs=[0], bbox=[0, 0, 1, 1]
+    )
+    inputs = [pb.Input(text="hello"), pb.Input(pair=pb.TextPair(first="a", second="b")), pb.Input(ids=ids)]
+    full = pb.EmbedRequest(
+        model="m", inputs=inputs, outputs=["a", "b"], truncate=True, truncation_direction=pb.LEFT, pooling=pb.MEAN
+    )
+    options = pb.EmbedRequest(
+        normalize=False, dimensions=3, dtype=pb.BFLOAT16, prompt_name="q", encoding=pb.INPUT_EMBEDS
+    )
+    return [bytes(each.SerializeToString()) for each in (full, options, pb.EmbedRequest(inputs=inputs[:1]))]
+
+
+def _parameters(data: bytes) -> None:
+    """1 byte of kind, then the message."""
+    kind = (pb.PositionsRequest, pb.RotateRequest)[(data[:1] or b"\0")[0] % 2]
+    positions._parameters(kind.FromString(data[1:]))
+
+
+def _parameter_seeds() -> list[bytes]:
+    data = np.ones((2, 2), np.float16).tobytes()
+    rotate = pb.RotateRequest(tensors={"q": pb.Tensor(dtype=pb.FLOAT16, shape=[2, 2], data=data)})
+    rotate.parameters.update({"rotary_dim": 2, "theta": 1e4, "config": {"a": [1, None, "b", True]}})
+    asked = pb.PositionsRequest(scheme="rope", dtype=pb.FLOAT32)
+    asked.parameters.update({"positions": [1, 2, 3]})
+    return [b"\1" + rotate.SerializeToString(), b"\0" + asked.SerializeToString()]
+
+
+TARGETS = {
+    "inlay.v1 EmbedRequest": Target(_embed, _embed_seeds, (DecodeError,)),
+    "inlay.v1 parameters": Target(_parameters, _parameter_seeds, (DecodeError,)),
+}
