@@ -15,6 +15,7 @@ UV = $(BIN)/uv
 RUNTIME = .venv/.locked-$(EXTRA)
 DEMO = models/store/all-MiniLM-L6-v2
 CLIENTS = .venv/clients
+TOOLS = .venv/tools
 INSTALL = VIRTUAL_ENV=.venv $(UV) pip install --no-deps --require-hashes
 
 # Inlay turns ONNX Runtime's reports to its maker off itself; this is for tests and load generators that import it alone.
@@ -23,7 +24,7 @@ export ORT_DISABLE_TELEMETRY = 1
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help serve demo test check format proto lock load bench tables exporting footprint overload soak swap parity clients observe images container-test clean
+.PHONY: help serve demo test check format proto lock load bench tables exporting footprint overload soak swap parity clients observe fuzz audit sbom images container-test clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -72,6 +73,25 @@ clients: $(RUNTIME) $(CLIENTS)/.locked $(DEMO)/card.json ## run other people's c
 
 observe: $(RUNTIME) .venv/.locked-dev ## ask a real Prometheus for every query of observe/ (on Debian: apt-get install prometheus)
 	@$(BIN)/python -m pytest -m observe $(ARGS) tests/observe
+
+# Faults are kept in tests/fuzz/corpus, where `make test` tries them from then on.
+fuzz: $(RUNTIME) .venv/.locked-dev .venv/.locked-fuzz ## 10 s of strange bytes for each decoder, strange requests for each operation; ARGS="--seconds 60 --examples 100"
+	@$(BIN)/python -m tests.fuzz $(ARGS)
+
+# PyPI's advisories, or those that ARGS="-s osv" asks; a lock that nobody could judge is no clean one.
+audit: $(TOOLS)/.locked ## look for known vulnerabilities in everything that is locked
+	@for lock in requirements/*.txt; do \
+	  echo "==> $$lock"; \
+	  if found=$$($(TOOLS)/bin/pip-audit --strict --progress-spinner off --disable-pip --require-hashes $(ARGS) -r $$lock 2>&1); \
+	  then echo "$$found"; else failed=1; case "$$found" in \
+	    *'could not be audited'* | *ConnectionError* | *ServiceError* | *'Connection refused'*) \
+	      echo 'nothing was audited: no advisories can be had from here, the service for them does not answer'; exit 1 ;; \
+	    *) echo "$$found" ;; esac; fi; \
+	done; exit $${failed:-0}
+
+sbom: $(TOOLS)/.locked ## write sbom.json (CycloneDX) of what an installation holds; EXTRA=gpu for CUDA's
+	@PYTHONWARNINGS=ignore $(TOOLS)/bin/cyclonedx-py requirements requirements/$(EXTRA).txt --pyproject pyproject.toml --output-reproducible --of JSON -o sbom.json
+	@$(BIN)/python -c 'import json; print("sbom.json:", len(json.load(open("sbom.json"))["components"]), "components of requirements/$(EXTRA).txt")'
 
 # ---- measure
 
@@ -159,6 +179,14 @@ $(CLIENTS)/.locked: requirements/clients.txt | $(UV)
 	@VIRTUAL_ENV=$(CLIENTS) $(UV) pip install --no-deps --require-hashes -r $<
 	@touch $@
 
+# Apart as well: what they stand on is not to meet what is served.
+$(TOOLS)/.locked: requirements/tools.txt | $(UV)
+	@echo '==> making $(TOOLS) of $<'
+	@rm -rf $(TOOLS)
+	@$(BIN)/python -m venv --without-pip $(TOOLS)
+	@VIRTUAL_ENV=$(TOOLS) $(UV) pip install --no-deps --require-hashes -r $<
+	@touch $@
+
 # ---- locks: names, versions and hashes, no addresses. UPGRADE=--upgrade takes newer versions, else what is locked stays.
 
 COMPILE = VIRTUAL_ENV=.venv $(UV) pip compile $(UPGRADE) --quiet --python-version 3.11 --generate-hashes --no-header
@@ -174,7 +202,9 @@ lock: $(UV) ## write requirements/*.txt anew from pyproject.toml; UPGRADE=--upgr
 	$(EXTRA_ALONE) dev | $(COMPILE) $(EVERYWHERE) - -c requirements/cpu.txt -o requirements/dev.txt
 	$(EXTRA_ALONE) load | $(COMPILE) $(EVERYWHERE) - -c requirements/cpu.txt -o requirements/load.txt
 	$(EXTRA_ALONE) parity | $(COMPILE) $(EVERYWHERE) - -c requirements/cpu.txt -c requirements/dev.txt --no-emit-package torch -o requirements/parity.txt
+	$(EXTRA_ALONE) fuzz | $(COMPILE) $(EVERYWHERE) - -c requirements/cpu.txt -c requirements/dev.txt -o requirements/fuzz.txt
 	$(EXTRA_ALONE) clients | $(COMPILE) $(EVERYWHERE) - -o requirements/clients.txt
+	$(EXTRA_ALONE) tools | $(COMPILE) $(EVERYWHERE) - -o requirements/tools.txt
 
 clean: ## remove .venv, caches and the demo model; other models in models/store stay
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis $(DEMO)

@@ -20,6 +20,8 @@ from starlette.types import Receive, Scope, Send
 
 from models import VERSION
 from service.catalog import open_catalog
+from service.chores import chores
+from service.crew import Crew
 from service.encoder import Encoder
 from service.errors import InlayError, MethodNotAllowed, NoSuchPath
 from service.keys import Keys, open_keys
@@ -90,15 +92,18 @@ Ready = Callable[[Parts, int], None]
 log = logging.getLogger(__name__)
 
 
-def create_app(settings: Settings, ready: Ready | None = None, metrics: Metrics | None = None) -> "Service":
+def create_app(
+    settings: Settings, ready: Ready | None = None, metrics: Metrics | None = None, crew: Crew | None = None
+) -> "Service":
     """The whole service; `ready` is called with its parts and the gRPC port once both protocols answer.
 
     metrics   the numbers that it shares with other workers; None: it serves alone
+    crew      those workers, which load and unload models together
 
     raises   StartError or models.errors.ModelError, in one line, if it cannot serve
     """
     metrics, tracing, keys = metrics or Metrics(), open_tracing(settings), open_keys(settings)
-    encoder = Encoder(open_catalog(settings, metrics), settings, Stages(metrics).embedded)
+    encoder = Encoder(open_catalog(settings, metrics, crew), settings, Stages(metrics).embedded)
     parts = Parts(
         settings,
         encoder,
@@ -107,6 +112,7 @@ def create_app(settings: Settings, ready: Ready | None = None, metrics: Metrics 
         Tables(settings.table_cache_bytes),
         Readiness(encoder.catalog.models),
         tracing=tracing,
+        crew=crew,
     )
     metrics.watch("inlay_requests_in_flight", {}, lambda: encoder.door.inside)
     metrics.watch("inlay_workers_ready", {}, lambda: parts.life.ready)
@@ -128,9 +134,9 @@ def create_app(settings: Settings, ready: Ready | None = None, metrics: Metrics 
         found += router.routes
     refusals, paths = Refusals(WORDS, embed.refusal), Paths()
     _answer_refusals(app, refusals, paths)
-    openapi.describe(app)
+    openapi.describe(app, guarded=keys is not None)
     coded = Coded(app, settings.compression, lambda scope, error: refusals.response(scope["path"], error))
-    gate = partial(_gate, keys, refusals, metrics) if keys else None
+    gate = partial(Gate, keys, refusals.response, metrics.refused, OFFLINE_DOCS + "/") if keys else None
     service = Service(app, parts, paths, Numbered(coded), gate)
     _enter(paths, found, service.router)
     return service
@@ -194,16 +200,6 @@ def _enter(paths: Paths, routes: list[BaseRoute], router: App) -> None:
             paths.add(route.path, ("HEAD",), as_get)
 
 
-def _gate(keys: Keys, refusals: Refusals, metrics: Metrics, app: App) -> App:
-    """The application for those who show a key; strangers hear it in the words of the path's protocol."""
-
-    async def refuse(scope: Scope, receive: Receive, send: Send, error: InlayError) -> None:
-        metrics.refused(error.code)
-        await Numbered(refusals.response(scope["path"], error))(scope, receive, send)
-
-    return Gate(app, keys, refuse, OFFLINE_DOCS + "/")
-
-
 def _lifespan(
     parts: Parts, ready: Ready | None, keys: Keys | None
 ) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
@@ -225,7 +221,8 @@ def _lifespan(
         if ready:
             ready(parts, port)
         try:
-            yield
+            async with chores(parts.settings, parts.encoder, parts.metrics, parts.crew):
+                yield
         finally:
             stop.set()
             await stopping
@@ -242,6 +239,8 @@ async def _stop_after(stop: asyncio.Event, parts: Parts, server: RpcServer) -> N
     """Once told to stop: probes fail, no new calls, those in flight are finished."""
     await stop.wait()
     parts.life.stopping = True
+    for each in parts.life.at_stop:
+        each()
     log.info("stopping: finishing what is in flight, for %g s at most", parts.settings.shutdown_seconds)
     await server.refuse()
     await server.stop()

@@ -14,19 +14,21 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from models import card as cards
 from models.errors import ModelError
+from models.folder import check_hashes
 from service import cores, memory, model, trial
+from service.crew import Crew, Verb
 from service.errors import BadRequest, NotFound, StartError
 from service.metrics import Metrics
 from service.model import Model, Rows, Work
 from service.settings import Settings
+from service.store import checked, exported, folders, listed, version
 
 __all__ = ["Catalog", "Model", "Rows", "State", "Work", "folders", "open_catalog"]
 
-LONGEST_SHOWN = 80  # characters of a name that is refused
 Opens = Callable[[Path], Model]
 log = logging.getLogger(__name__)
 
@@ -47,10 +49,17 @@ class Catalog:
 
     models        those being served: a view that follows every motion, so it may be kept; a model of it may not
     default_name  answers requests that name no model, while it is loaded; None: every request must name one
+    let_go        by name, the version that was unloaded on request though the store holds it
     """
 
     def __init__(
-        self, models: Mapping[str, Model], default_name: str | None, store: Path, opens: Opens, metrics: Metrics
+        self,
+        models: Mapping[str, Model],
+        default_name: str | None,
+        store: Path,
+        opens: Opens,
+        metrics: Metrics,
+        let_go: Mapping[str, str] | None = None,
     ) -> None:
         self._served = dict(models)
         self.models: Mapping[str, Model] = MappingProxyType(self._served)
@@ -58,7 +67,8 @@ class Catalog:
         self._store = store
         self._opens = opens
         self._metrics = metrics
-        self._reasons: dict[str, str] = {}
+        self._let_go = dict(let_go or {})
+        self._reasons = dict.fromkeys(self._let_go, "unloaded")
         self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # one a name: motions wait their turn
         self._motions: set[asyncio.Task[None]] = set()
 
@@ -79,7 +89,7 @@ class Catalog:
         if name not in self.models:
             near = difflib.get_close_matches(name, self.models, 1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise NotFound(f"no model {name!r} here; loaded: {_listed(self.models)}{hint}")
+            raise NotFound(f"no model {name!r} here; loaded: {listed(self.models)}{hint}")
         return self.models[name]
 
     def _no_default(self) -> str:
@@ -88,7 +98,7 @@ class Catalog:
         why = f"the default model {self.default_name!r} is not loaded"
         if self.default_name is None:
             why = "this server holds several models" if len(self.models) > 1 else "this server has no default model"
-        return f'{why}: send "model", one of {_listed(self.models)}'
+        return f'{why}: send "model", one of {listed(self.models)}'
 
     async def load(self, name: str) -> None:
         """Serve the store's present version of a model: open it aside, try it, and put it in the place of what serves.
@@ -96,21 +106,34 @@ class Catalog:
         name     of one folder of the store
         raises   NotFound; BadRequest in one line where it cannot be served: what was served before goes on
         """
-        await self._exported(_checked(name))
+        await self.known(name)
         await self._in_turn(name, self._loaded)
+
+    async def known(self, name: str) -> None:
+        """Raise NotFound unless the store holds a model of that name."""
+        await self._exported(checked(name))
 
     async def unload(self, name: str) -> None:
         """Stop serving a model; requests already taken are finished.
 
         raises   NotFound naming what is loaded
         """
-        self.get(_checked(name))
+        self.get(checked(name))
         await self._in_turn(name, self._unloaded)
+
+    async def follow(self, name: str) -> None:
+        """Serve what the store now holds under a name, every file of it with the hash that its card promises.
+
+        Nothing where that version is served, or was unloaded on request. What the store holds no more is let go.
+
+        raises   BadRequest as `load` does
+        """
+        await self._in_turn(name, self._followed)
 
     def states(self) -> list[State]:
         """Every model of the store and every one served, by name; reads the store's folder."""
         served, reasons = set(self.models), dict(self._reasons)
-        names = sorted({*_exported(self._store), *served})
+        names = sorted({*exported(self._store), *served})
         return [
             State(name, name in served, reasons.get(name, "" if name in served else "not loaded")) for name in names
         ]
@@ -133,19 +156,38 @@ class Catalog:
         await asyncio.shield(task)
 
     async def _exported(self, name: str) -> Path:
-        found = await asyncio.to_thread(_exported, self._store)
+        found = await asyncio.to_thread(exported, self._store)
         if name not in found:
-            raise NotFound(f"the store holds no model {name!r}; it holds {_listed(found)}")
+            raise NotFound(f"the store holds no model {name!r}; it holds {listed(found)}")
         return found[name]
 
-    async def _loaded(self, name: str) -> None:
+    async def _followed(self, name: str) -> None:
+        folder = (await asyncio.to_thread(exported, self._store)).get(name)
+        if folder is None:
+            if name in self.models:
+                await self._unloaded(name)
+            self._let_go.pop(name, None)
+            self._reasons.pop(name, None)
+            return
+        served, held = self.models.get(name), await asyncio.to_thread(version, folder)
+        if served and served.version == held:
+            self._reasons.pop(name, None)  # of another version that was here for a while
+        elif self._let_go.get(name) != held:
+            await self._loaded(name, whole=True)
+
+    async def _loaded(self, name: str, whole: bool = False) -> None:
+        """Exchange a model; `whole` compares every file with its hash before."""
         folder = await self._exported(name)
         try:
+            checked_version = await asyncio.to_thread(_whole, folder) if whole else None
             ready = await asyncio.to_thread(self._opens, folder)
+            if checked_version not in (None, ready.version):
+                raise StartError(f"{folder} was exchanged while it was checked")
             await trial.passes(ready)
         except Exception as error:
             raise self._not_loaded(name, error) from error
         self._reasons.pop(name, None)
+        self._let_go.pop(name, None)
         self._watch(self.models.get(name))
         self._served[name] = ready
         self._metrics.loaded(name, ready.card.bytes, ready.batchers)
@@ -169,11 +211,20 @@ class Catalog:
             gone.atexit = False
 
     async def _unloaded(self, name: str) -> None:
-        self._watch(self.get(name))
+        leaving = self.get(name)
+        self._watch(leaving)
+        self._let_go[name] = leaving.version
         del self._served[name]
         self._reasons[name] = "unloaded"
         self._metrics.unloaded(name)
         log.info("%s is unloaded", name)
+
+
+def _whole(folder: Path) -> str:
+    """The version whose files are all there; raises BadCard."""
+    found = version(folder)
+    check_hashes(folder, cards.read(folder))
+    return found
 
 
 def _after(loop: asyncio.AbstractEventLoop) -> None:
@@ -182,62 +233,35 @@ def _after(loop: asyncio.AbstractEventLoop) -> None:
         loop.call_soon_threadsafe(loop.run_in_executor, None, memory.give_back)
 
 
-def open_catalog(settings: Settings, metrics: Metrics) -> Catalog:
-    """Load the models of the store that the settings name.
+def open_catalog(settings: Settings, metrics: Metrics, crew: Crew | None = None) -> Catalog:
+    """Load the models of the store that the settings name, and those that the crew agreed on since.
 
     raises   StartError or models.errors.ModelError in one line if one cannot be served
     """
-    chosen = folders(settings)
+    joins = crew is not None and crew.moved_on
+    agreed = crew.agreed() if crew else {}
+    chosen = _present(settings, agreed) if joins else folders(settings)
     threads = settings.threads or max(1, cores.available() // settings.workers)
     opens = partial(model.opened, settings=settings, threads=threads, metrics=metrics)
     models = {name: opens(folder) for name, folder in chosen.items()}
     for name, found in models.items():
         metrics.loaded(name, found.card.bytes, found.batchers)
-    if settings.default_model and settings.default_model not in models:
-        raise StartError(f"default model {settings.default_model!r} is not loaded; loaded: {_listed(models)}")
+    if settings.default_model and settings.default_model not in models and not joins:
+        raise StartError(f"default model {settings.default_model!r} is not loaded; loaded: {listed(models)}")
     default = settings.default_model or (next(iter(models)) if len(models) == 1 else None)
-    return Catalog(models, default, settings.store, opens, metrics)
+    if crew:
+        default = crew.default(default)
+    return Catalog(models, default, settings.store, opens, metrics, _let_go(settings.store, agreed))
 
 
-def folders(settings: Settings) -> dict[str, Path]:
-    """The folder of each model the settings name.
-
-    raises   StartError if the store is missing or empty, or holds no such model
-    """
-    store = settings.store
-    if not store.is_dir():
-        raise StartError(
-            f"model store {store} does not exist: export a model with "
-            f"`python -m models export CHECKPOINT {store / 'NAME'}` or set INLAY_STORE"
-        )
-    found = _exported(store)
-    if not found:
-        raise StartError(
-            f"model store {store} holds no model: export one with `python -m models export CHECKPOINT {store / 'NAME'}`"
-        )
-    if missing := [name for name in settings.models if name not in found]:
-        raise StartError(f"model store {store} holds no {_listed(missing)}; it holds {_listed(found)}")
-    return {name: found[name] for name in settings.models or found}
+def _present(settings: Settings, agreed: Mapping[str, Verb]) -> dict[str, Path]:
+    """What the store holds of that which the other workers serve."""
+    found = exported(settings.store)
+    wanted = {*(settings.models or found), *agreed}
+    return {name: found[name] for name in sorted(wanted) if name in found and agreed.get(name) != "unload"}
 
 
-def _exported(store: Path) -> dict[str, Path]:
-    """The exported models of a store by the names of their folders; a dot begins the name of an export cut short."""
-    return {
-        folder.name: folder
-        for folder in sorted(store.iterdir())
-        if not folder.name.startswith(".") and (folder / cards.FILE_NAME).is_file()
-    }
-
-
-def _checked(name: str) -> str:
-    """The name, which touches no file: it is looked up among those that the store lists.
-
-    raises   NotFound for what is no name of a folder
-    """
-    if not name or name.startswith(".") or any(character in name for character in "/\\\0"):
-        raise NotFound(f"{name[:LONGEST_SHOWN]!r} names no model: send the name of one folder of the store")
-    return name
-
-
-def _listed(names: Any) -> str:
-    return ", ".join(repr(name) for name in names) or "none"
+def _let_go(store: Path, agreed: Mapping[str, Verb]) -> dict[str, str]:
+    """The versions of what the other workers unloaded."""
+    found = exported(store) if agreed else {}
+    return {name: version(found[name]) for name, verb in agreed.items() if verb == "unload" and name in found}

@@ -13,7 +13,15 @@ from models.card import Card
 from service import deadlines, sequences
 from service.admission import Door, texts_of
 from service.catalog import Catalog, Model, Rows, Work
-from service.errors import BadInput, BadRequest, EmptyRequest, EngineFailure, TooLarge, WrongModelKind
+from service.errors import (
+    BadInput,
+    BadRequest,
+    DeadlineExceeded,
+    EmptyRequest,
+    EngineFailure,
+    TooLarge,
+    WrongModelKind,
+)
 from service.flatten import Packed
 from service.messages import EmbedRequest, EmbedResult, Ids, Output, Text, Times
 from service.plan import HIDDEN, POOLED, Graphs, Plan
@@ -56,9 +64,17 @@ class Encoder:
 
         raises   an InlayError; the caller's mistakes before anything is queued
         """
+        deadline = deadlines.current()
         self.door.enter()
         try:
-            return await self._embedded(request, deadlines.current())
+            if deadline is None:
+                return await self._embedded(request, None)
+            async with asyncio.timeout(deadline - perf_counter()):
+                return await self._embedded(request, deadline)
+        except TimeoutError:
+            raise DeadlineExceeded(
+                "the time allowed is over and this is not done: allow more time or try again later"
+            ) from None
         finally:
             self.door.leave()
 
@@ -71,7 +87,7 @@ class Encoder:
         characters, started, tokenising, spent, admitted = 0, perf_counter(), 0.0, Spent(), False
         if None in ids:
             texts, admitted = texts_of(request.inputs), True
-            characters = sum([len(each.text) + len(each.pair or "") for each in texts])
+            characters = check_characters(texts, self._settings)
             longest = min(filter(None, (model.card.max_tokens, request.max_tokens)), default=None)
             cost = self.door.guess(model.card.name, texts, longest) + sum([len(each.ids) for each in ids if each])
             with self.door.promised([model.batchers[graph] for graph in plan.typed], cost, deadline):
@@ -140,6 +156,20 @@ class Encoder:
                 f"{self._settings.max_answer_bytes} at most: send fewer inputs"
             )
         return tokens
+
+
+def check_characters(texts: Sequence[Text], settings: Settings) -> int:
+    """How many there are; a tokenizer needs a hundred bytes for each, however few of its tokens are kept.
+
+    raises   TooLarge
+    """
+    characters = sum([len(each.text) + len(each.pair or "") for each in texts])
+    if characters > settings.max_request_characters:
+        raise TooLarge(
+            f"{characters} characters; this server takes {settings.max_request_characters} a request: send fewer or "
+            "shorter texts"
+        )
+    return characters
 
 
 def prompt_of(card: Card, name: str | None) -> str:

@@ -31,6 +31,24 @@ class Packed(NamedTuple):
         return len(self.positions)
 
 
+def rectangles(lengths: Sequence[int], most: int) -> list[list[int]]:
+    """Sequences of like length together: the indices of each group, whose count times its longest is within `most`.
+
+    Attention pads a batch to a rectangle, whose scores are the rectangle once more times the longest: one text of 256
+    tokens among 256 of one token takes 1.6 GB and 25 times as long as the same tokens apart (MiniLM, measured). A
+    sequence longer than `most` is alone.
+    """
+    if not lengths or len(lengths) * max(lengths) <= most:
+        return [list(range(len(lengths)))]
+    groups: list[list[int]] = []
+    for index in sorted(range(len(lengths)), key=lambda index: -lengths[index]):
+        if groups and (len(groups[-1]) + 1) * lengths[groups[-1][0]] <= most:
+            groups[-1].append(index)
+        else:
+            groups.append([index])
+    return groups
+
+
 def join(parts: Sequence[Packed]) -> Packed:
     """The parts one below the other; a lone part is returned as it is."""
     if len(parts) == 1:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from models.card import Card
 from models.vision.image import Image
 from models.vision.preprocess import Prepared, prepare, target_size
+from service import deadlines
 from service.engines import Engine
 from service.errors import BadInput, BadRequest, EmptyRequest, Overloaded, TooLarge
 from service.messages import EmbedResult, Output
@@ -116,10 +117,12 @@ class Images:
         self._check_count(request.inputs)
         feeds = await self._prepared(image, request.inputs)
         costs = [_rows_of(image, each) for each in feeds]
-        queued = []
+        queued, deadline = [], deadlines.current()
         try:
             for graph, outputs in plan.plain.items():
-                queued.append(model.batchers[graph].submit([Work(each, outputs) for each in feeds], costs))
+                queued.append(
+                    model.batchers[graph].submit([Work(each, outputs) for each in feeds], costs, deadline=deadline)
+                )
             found = [[await future for future in futures] for futures in queued]
         except BaseException:
             for future in (future for futures in queued for future in futures):

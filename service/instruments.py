@@ -60,6 +60,7 @@ FAMILIES = (
     Family("inlay_queue_tokens", "gauge", "Tokens waiting now.", _GRAPH),
     Family("inlay_queue_items", "gauge", "Items waiting now.", _GRAPH),
     Family("inlay_model_bytes", "gauge", "Bytes of weights of a loaded model.", ("model",), merged="max"),
+    Family("inlay_model_resident_bytes", "gauge", "Mapped weights in memory.", ("model",), merged="max"),
     Family("inlay_model_workers", "gauge", "Workers that hold a model.", ("model",)),
     Family("inlay_workers", "gauge", "Worker processes that live."),
     Family("inlay_workers_ready", "gauge", "Worker processes that welcome requests."),

@@ -13,11 +13,11 @@ from functools import partial
 from multiprocessing import current_process
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import Timer
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import uvicorn
 from uvicorn.config import STARTUP_FAILURE
-from uvicorn.supervisors import Multiprocess
 
 from models import card as cards
 from models.errors import ModelError
@@ -26,6 +26,7 @@ from service.catalog import Catalog, Model, folders
 from service.errors import StartError
 from service.keys import open_keys
 from service.settings import Settings
+from service.supervisor import Supervisor
 from service.wire.protocol import OneWrite
 
 if TYPE_CHECKING:  # a supervisor of workers never imports the application: its workers start sooner
@@ -36,6 +37,8 @@ if TYPE_CHECKING:  # a supervisor of workers never imports the application: its 
 ANYWHERE = ("0.0.0.0", "::")
 REQUEST_ID = "service.wire.transport.request_ids.CURRENT"
 TELL_SECONDS = 1.0
+ANNOUNCED = "announced"  # a file beside the counts: some worker has served
+LAST_SECONDS = 2.0  # for what is left to do once all that was in flight is done or told that it is not
 log = logging.getLogger(__name__)
 
 
@@ -65,7 +68,8 @@ def listen(settings: Settings) -> int:
     with _reserved(settings.host, free), _directory() as directory:
         settings = settings.model_copy(update={"grpc_port": free})
         worker = partial(_worker, settings, Path(directory))
-        supervisor = Multiprocess(_config(settings, worker, factory=True), [listener])
+        served = (Path(directory) / ANNOUNCED).exists
+        supervisor = Supervisor(_config(settings, worker, factory=True), [listener], served, settings.shutdown_seconds)
         print(f"inlay: starting {settings.workers} workers", flush=True)
         supervisor.run()
     return max((abs(process.exitcode or 0) == STARTUP_FAILURE for process in supervisor.processes), default=0)
@@ -84,10 +88,11 @@ def _directory() -> "TemporaryDirectory[str]":
 def _application(settings: Settings, directory: Path | None = None) -> "Service":
     from service.app import create_app
     from service.counts import Shared
+    from service.crew import Crew
     from service.metrics import Metrics
 
-    store = Shared(directory) if directory else None
-    return create_app(settings, partial(_ready, settings, directory), Metrics(store))
+    store, crew = (Shared(directory), Crew(directory)) if directory else (None, None)
+    return create_app(settings, partial(_ready, settings, directory), Metrics(store), crew)
 
 
 def _worker(settings: Settings, directory: Path) -> "Service":
@@ -103,6 +108,7 @@ def _ready(settings: Settings, directory: Path | None, parts: "Parts", grpc_port
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)  # requests leave few cycles behind; the default looks for them every few requests
+    parts.life.at_stop.append(partial(_end_in, settings.shutdown_seconds + LAST_SECONDS))
     if directory is not None:
         log.info("%s is ready", current_process().name)
         _tell(parts.metrics, asyncio.get_running_loop())
@@ -110,10 +116,22 @@ def _ready(settings: Settings, directory: Path | None, parts: "Parts", grpc_port
         announce(settings, parts, grpc_port)
 
 
+def _end_in(seconds: float) -> None:
+    """End this process by then: Python waits for every thread, and that of a run that was given up may never end."""
+
+    def end() -> None:
+        log.error("something did not stop within %g s: ended without it", seconds)
+        os._exit(0)
+
+    last = Timer(seconds, end)
+    last.daemon = True
+    last.start()
+
+
 def _first(directory: Path) -> bool:
     """Whether no worker was ready before this one."""
     try:
-        (directory / "announced").touch(exist_ok=False)
+        (directory / ANNOUNCED).touch(exist_ok=False)
     except FileExistsError:
         return False
     return True
@@ -127,7 +145,7 @@ def _tell(metrics: "Metrics", loop: asyncio.AbstractEventLoop) -> None:
 
 def _config(settings: Settings, app: Any, factory: bool) -> uvicorn.Config:
     files = tls.files(settings)
-    return uvicorn.Config(
+    config = uvicorn.Config(
         app,
         ssl_context_factory=partial(_context, files) if files else None,
         factory=factory,
@@ -142,8 +160,11 @@ def _config(settings: Settings, app: Any, factory: bool) -> uvicorn.Config:
         proxy_headers=False,
         log_config=logs.config(settings.log_format, settings.log_level, settings.log_inputs, REQUEST_ID),
         log_level="warning",
+        timeout_keep_alive=settings.idle_seconds,  # type: ignore[arg-type]  # only ever added to a time
         timeout_graceful_shutdown=math.ceil(settings.shutdown_seconds),
     )
+    config.client_seconds = settings.client_seconds  # type: ignore[attr-defined]  # for OneWrite
+    return config
 
 
 def _context(files: tls.Files, config: uvicorn.Config, default: object) -> ssl.SSLContext:
@@ -201,9 +222,9 @@ def announce(settings: Settings, parts: "Parts", grpc_port: int) -> None:
     closed = settings.api_keys or settings.api_keys_file
     if settings.host in ANYWHERE and not (closed or settings.tls_client_ca):
         log.warning("all who reach this machine may call: INLAY_API_KEYS or INLAY_TLS_CLIENT_CA says who may")
-    print(
-        f"try: curl {url}/embed -H 'content-type: application/json' -d '{_example(model, parts.catalog)}'", flush=True
-    )
+    key = " -H 'authorization: Bearer KEY'" if closed else ""
+    example = _example(model, parts.catalog)
+    print(f"try: curl {url}/embed{key} -H 'content-type: application/json' -d '{example}'", flush=True)
 
 
 def _example(model: Model, catalog: Catalog) -> str:

@@ -40,7 +40,7 @@ def config(format: str, level: str, inputs: bool, request_id: str) -> dict[str, 
         "version": 1,
         "disable_existing_loggers": False,
         "formatters": {"line": formatter},
-        "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
+        "handlers": {"stderr": {"class": "service.lines.Lines", "formatter": "line"}},
         "root": {"level": level.upper(), "handlers": ["stderr"]},
     }
 

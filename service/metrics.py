@@ -81,9 +81,14 @@ class Metrics:
         self.stages(model)
         self._set(("inlay_model_bytes", model), weight_bytes)
         self._set(("inlay_model_workers", model), 1)
+        self.resident(model, 0)
         for graph, queue in (queues or {}).items():
             for name, number in QUEUE_FAMILIES.items():
                 self.watch(name, {"model": model, "graph": graph}, _weakly(queue, number))
+
+    def resident(self, model: str, mapped_bytes: float) -> None:
+        """So much of a model's mapped files is in memory; 0 before anyone looked."""
+        self._set(("inlay_model_resident_bytes", model), mapped_bytes)
 
     def unloaded(self, model: str) -> None:
         """A model is no longer served: its numbers are shown no more, and go on if it is loaded again."""
@@ -91,6 +96,7 @@ class Metrics:
             del self._watched[key]
             if BY_NAME[key[0]].kind == "gauge":
                 self._set(key, math.nan)
+        self.resident(model, math.nan)
         self._set(("inlay_model_bytes", model), math.nan)
         self._set(("inlay_model_workers", model), math.nan)
 

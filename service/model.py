@@ -5,7 +5,7 @@ files go.
 """
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
@@ -18,11 +18,11 @@ from models import card as cards
 from models.card import Card, Graph
 from models.errors import ModelError
 from models.storage import weights
-from service import images
+from service import images, store
 from service.batcher import Batcher
 from service.engines import Engine
 from service.errors import StartError
-from service.flatten import Packed, feeds, join, rectangle, split, unpad
+from service.flatten import Packed, feeds, join, rectangle, rectangles, split, unpad
 from service.metrics import Metrics
 from service.plan import POOLED, Plan, make
 from service.settings import Settings
@@ -49,6 +49,8 @@ class Model:
     """A model that is ready to serve; `plan` is plan.make for its card, remembering its answers.
 
     weights   its tensors, mapped; quantised tables dequantise the rows they are asked for
+    version   service.store.version of the folder it was read from
+    mapped    name and inode of each file that is mapped and not read
     """
 
     card: Card
@@ -57,6 +59,8 @@ class Model:
     batchers: dict[str, Batcher[Work, Rows]]
     plan: Callable[[tuple[str, ...], str | None, bool | None, int | None, str], Plan]
     weights: Mapping[str, Any] = field(default_factory=dict)
+    version: str = ""
+    mapped: frozenset[tuple[str, int]] = frozenset()
 
 
 def opened(folder: Path, settings: Settings, threads: int, metrics: Metrics) -> Model:
@@ -79,13 +83,15 @@ def opened(folder: Path, settings: Settings, threads: int, metrics: Metrics) -> 
 
 
 def _read(folder: Path, settings: Settings, threads: int, metrics: Metrics) -> Model:
+    version = store.version(folder)  # before all else: what is read later may be newer, and is then read again
     card = replace(cards.read(folder), name=folder.name)  # a renamed folder is a renamed model
     engine = _engine(folder, card, settings, threads)
     tokenizer = _tokenizer(folder / card.tokenizer, card) if card.tokenizer else None
     batchers = {name: _batcher(engine, card, name, settings, metrics) for name in card.graphs}
     _read_ahead(folder, card)
     planned = lru_cache(maxsize=256)(partial(make, card))
-    return Model(card, engine, tokenizer, batchers, planned, weights.tensors(folder, card))
+    tensors, mapped = weights.tensors(folder, card), frozenset(_mapped(folder, card))
+    return Model(card, engine, tokenizer, batchers, planned, tensors, version, mapped)
 
 
 def _tokenizer(path: Path, card: Card) -> Tokenizer:
@@ -100,19 +106,21 @@ def _engine(folder: Path, card: Card, settings: Settings, threads: int) -> Engin
         return reference.load(folder, card, settings.device, threads)
     from service.engines import onnx
 
-    return onnx.load(folder, card, settings.device, threads)
+    return onnx.load(folder, card, settings.device, threads, settings.gpu_memory_bytes)
 
 
 def _batcher(engine: Engine, card: Card, name: str, settings: Settings, metrics: Metrics) -> Batcher[Work, Rows]:
     graph = card.graphs[name]
-    if graph.mixes_rows and not graph.averages:
+    run = _runner(engine, card, name, graph)
+    attends = graph.mixes_rows and not graph.averages
+    if attends:
         budget = settings.max_batch_tokens or ENCODER_TOKENS["cuda" if engine.device == "cuda" else "cpu"]
         inline = 0
     else:
         budget = max(1, BATCH_VALUES // card.hidden_size)
         inline = INLINE_VALUES // card.hidden_size if engine.device == "cpu" else 0
     return Batcher(
-        _runner(engine, card, name, graph),
+        _in_rectangles(run, budget) if attends else run,
         max_batch_cost=budget,
         max_inline_cost=inline,
         max_queue_cost=settings.max_queue_tokens,
@@ -141,6 +149,22 @@ def _runner(engine: Engine, card: Card, name: str, graph: Graph) -> Any:
     return run_padded if graph.layout == "padded" else run_packed
 
 
+def _in_rectangles(run: Callable[[list[Any]], list[Rows]], most: int) -> Callable[[list[Any]], list[Rows]]:
+    """The same, run by run for works of like length, so that no padding passes the budget in tokens."""
+
+    def runs(works: list[Any]) -> list[Rows]:
+        groups = rectangles([work.packed.tokens for work in works], most)
+        if len(groups) == 1:
+            return run(works)
+        rows: list[Rows] = [{} for _ in works]
+        for group in groups:
+            for index, own in zip(group, run([works[index] for index in group]), strict=True):
+                rows[index] = own
+        return rows
+
+    return runs
+
+
 def _wanted(works: list[Work]) -> tuple[str, ...]:
     if len(works) == 1:
         return works[0].outputs
@@ -154,8 +178,17 @@ def _shared(works: list[Work], outputs: tuple[str, ...], arrays: list[NDArray[An
     return [dict(zip(outputs, own, strict=True)) for own in zip(*parts, strict=True)]
 
 
+def _mapped(folder: Path, card: Card) -> Iterator[tuple[str, int]]:
+    for name in _tables(card):
+        yield Path(name).name, (folder / name).stat().st_ino
+
+
+def _tables(card: Card) -> tuple[str, ...]:
+    return (*([card.weights] if card.weights else []), *(card.linked or {}))
+
+
 def _read_ahead(folder: Path, card: Card) -> None:
     """Ask the kernel to page the tables in, so that the first requests find them warm; returns at once."""
-    for name in (*([card.weights] if card.weights else []), *(card.linked or {})):
+    for name in _tables(card):
         with (folder / name).open("rb") as file:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_WILLNEED)

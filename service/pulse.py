@@ -13,22 +13,30 @@ from time import monotonic
 
 BEATS = 4  # in the time that is allowed
 EXIT_CODE = 70  # EX_SOFTWARE of sysexits.h
+TELL_SECONDS = 2.0
 log = logging.getLogger(__name__)
 
 
-def _end() -> None:
-    faulthandler.dump_traceback()  # where every thread stands, for whoever reads the log
+def _end(still: float) -> None:
+    telling = threading.Thread(target=_tell, args=(still,), daemon=True)  # the loop may hold what writing needs
+    telling.start()
+    telling.join(TELL_SECONDS)
     os._exit(EXIT_CODE)  # nothing orderly can be waited for
+
+
+def _tell(still: float) -> None:
+    log.critical("the event loop stood still for %.1f s: ending this process", still)
+    faulthandler.dump_traceback()  # where every thread stands, for whoever reads the log
 
 
 class Pulse:
     """Watches the running loop from a thread of its own.
 
     seconds   how long it may stand still
-    end       what is done then
+    end       what is done then, told for how long it has
     """
 
-    def __init__(self, seconds: float, end: Callable[[], None] = _end) -> None:
+    def __init__(self, seconds: float, end: Callable[[float], None] = _end) -> None:
         self._seconds = seconds
         self._end = end
         self._beat = monotonic()
@@ -52,9 +60,11 @@ class Pulse:
             self._loop.call_later(self._seconds / BEATS, self._beats)
 
     def _watch(self) -> None:
+        woke = monotonic()
         while not self._stopped.wait(self._seconds / BEATS):
-            still = monotonic() - self._beat
-            if still > self._seconds:
-                log.critical("the event loop stood still for %.1f s: ending this process", still)
-                self._end()
+            slept, woke = monotonic() - woke, monotonic()
+            if slept > 2 * self._seconds / BEATS:  # this thread stood still as well: a paused container, a debugger
+                self._beat = woke
+            elif woke - self._beat > self._seconds:
+                self._end(woke - self._beat)
                 return

@@ -40,6 +40,8 @@ class Settings(BaseSettings):
     """Names of the models to load, separated by commas; empty: all in the store."""
     default_model: str | None = None
     """Model that answers requests naming none; unset: the only one loaded."""
+    watch_store: Annotated[float, Field(ge=0)] = 0.0
+    """Seconds between looks at the store for models that came, were exchanged or went; 0: it is read at the start."""
     model_control: Literal["none", "explicit"] = "none"
     """explicit: clients of the Open Inference Protocol may load and unload models of the store; none: nobody may."""
     shared_memory: bool = False
@@ -58,10 +60,14 @@ class Settings(BaseSettings):
     """Bytes in one request's body or gRPC message."""
     max_request_tokens: Count = 131072
     """Tokens in one request, all inputs together."""
+    max_request_characters: Count = 2 * 1024 * 1024
+    """Characters of text in one request, all inputs together; checked before they are tokenised."""
     max_image_pixels: Count = 40_000_000
     """Pixels of one picture, as it comes and as it is resized; checked before it is decoded."""
     max_batch_tokens: Annotated[int, Field(ge=0)] = 0
     """Tokens an encoder runs at a time, a longer single input alone; 0: 512 on CPU, 16384 on CUDA."""
+    gpu_memory_bytes: Annotated[int, Field(ge=0)] = 0
+    """Bytes of CUDA memory for the working values of one graph, beside its weights; 0: what there is."""
     max_queue_tokens: Count = 1048576
     """Tokens waiting for one graph of a model; beyond it requests are refused with 429 / RESOURCE_EXHAUSTED."""
     max_queue_seconds: Annotated[float, Field(gt=0)] = 1.0
@@ -94,6 +100,10 @@ class Settings(BaseSettings):
     """Origins whose pages may call from a browser, separated by commas, or *; empty: none."""
     compression: Literal["asked", "always", "never"] = "asked"
     """asked: vectors only where Accept-Encoding shows a will, not a client's habit; always: where it allows; never."""
+    client_seconds: Annotated[float, Field(gt=0)] = 30.0
+    """How long a client may hold up its request or its answer, at under 4 KiB a second, before it is cut off."""
+    idle_seconds: Annotated[float, Field(gt=0)] = 75.0
+    """How long an HTTP connection may wait for its next request; longer than a proxy in front keeps it."""
     shutdown_seconds: Annotated[float, Field(gt=0)] = 30.0
     """How long a stop waits for requests in flight."""
     log_level: Literal["critical", "error", "warning", "info", "debug"] = "info"

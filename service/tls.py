@@ -61,9 +61,8 @@ def context(files: Files) -> ssl.SSLContext:
             path = files.client_ca
             made.load_verify_locations(files.client_ca)
             made.verify_mode = ssl.CERT_REQUIRED
-            # a ticket would let a client in without its certificate, also one whose authority is gone
-            made.num_tickets = 0
-            made.options |= ssl.OP_NO_TICKET
+            # a resumed session shows no certificate, so it outlives its authority; that of TLS 1.2 cannot be refused
+            made.minimum_version, made.num_tickets = ssl.TLSVersion.TLSv1_3, 0
     except (OSError, ValueError) as error:
         raise StartError(f"{_culprit(files, path)} cannot be used for TLS: {_reason(error)}") from None
     return made

@@ -12,6 +12,7 @@ from service import images, sequences
 from service.errors import EngineFailure, InlayError, Overloaded, StartError
 from service.messages import Ids, Text
 from service.model import Model, Work
+from service.plan import HIDDEN
 from service.tokens import Cut
 
 
@@ -69,3 +70,6 @@ def _check(card: Card, graph: str, rows: Mapping[str, Any]) -> None:
     for name, values in rows.items():
         if not np.isfinite(values).all():
             raise EngineFailure(f"{card.every_graph[graph].file} gives {name} that is not finite")
+        if name in (card.default_output, HIDDEN) and values.shape[-1] != card.hidden_size:
+            file, width = card.every_graph[graph].file, values.shape[-1]
+            raise EngineFailure(f"{file} gives {name} {width} wide where its card promises {card.hidden_size}")

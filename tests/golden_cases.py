@@ -176,14 +176,15 @@ def tiny_config(weights: dict[str, NDArray[Any]], **changes: Any) -> dict[str, A
 
 
 def write_tiny_bert(
-    folder: Path, *, layers: int = 2, pooling: str | None = None, tokenizer: bool = True, **changes: Any
+    folder: Path, *, layers: int = 2, seed: int = 0, pooling: str | None = None, tokenizer: bool = True, **changes: Any
 ) -> Path:
     """A whole tiny encoder: checkpoint, a WordPiece tokenizer of the letters a to j, and sentence-transformers files.
 
+    seed     of the weights
     pooling  a mode; with it come mean-length files: modules.json, 1_Pooling, 2_Normalize, max_seq_length 24
     changes  of config.json
     """
-    weights = tiny_bert(layers)
+    weights = tiny_bert(layers, seed=seed)
     write_folder(folder, tiny_config(weights, **changes), weights)
     if tokenizer:
         write_tokenizer(folder / "tokenizer.json")

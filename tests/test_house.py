@@ -57,7 +57,7 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "fastapi": ("service.wire", *ROOT_MODULES),
     "fastapi_offline": ("service.app",),
     "starlette": ("service.wire", "service.app"),
-    "uvicorn": (*ROOT_MODULES, "service.wire.protocol"),
+    "uvicorn": (*ROOT_MODULES, "service.supervisor", "service.wire.protocol"),
     "uvloop": ROOT_MODULES,
     "grpc": ("service.wire.rpc", "service.app"),
     "grpc_health": ("service.wire.rpc", "service.app"),
@@ -276,10 +276,12 @@ LOCKED: dict[str, tuple[str | None, ...]] = {
     "dev": ("dev",),
     "load": ("load",),
     "parity": ("parity",),
+    "fuzz": ("fuzz",),
     "clients": ("clients",),
+    "tools": ("tools",),
 }
 # An environment of its own: what the clients ask for is older than what the service has.
-APART = ("clients",)
+APART = ("clients", "tools")
 
 
 @pytest.mark.parametrize("lock", LOCKED)
@@ -311,7 +313,7 @@ def test_every_setting_is_in_the_readme() -> None:
     assert sorted(name for name in settings() if not re.search(rf"\b{name}\b", text)) == []
 
 
-@pytest.mark.parametrize("name", ["README.md", "Dockerfile", "docker-compose.yml", "Makefile"])
+@pytest.mark.parametrize("name", ["README.md", "SECURITY.md", "Dockerfile", "docker-compose.yml", "Makefile"])
 def test_no_file_names_a_setting_that_does_not_exist(name: str) -> None:
     named = set(re.findall(r"\bINLAY_[A-Z_]*[A-Z]\b", (ROOT / name).read_text(encoding="utf-8")))
     assert named - settings() == set()

@@ -5,12 +5,14 @@ the first one is (about a second).
 """
 
 import io
+import math
 import re
 import textwrap
 import threading
 from typing import TYPE_CHECKING, Any, Literal
 from xml.sax.saxutils import escape
 
+from models.errors import BadEncoding
 from models.figures.colours import DARK, LIGHT, Theme
 from models.figures.panels import draw_grid, draw_lines, draw_scale
 from models.figures.picture import HeatPanel, LinePanel, Picture
@@ -22,6 +24,7 @@ Format = Literal["png", "svg"]
 DPI = 100
 USUAL_WIDTH = 800
 INCHES = USUAL_WIDTH / DPI  # of every picture: wider ones have more dots per inch
+LEAST_INCHES = 0.25  # of height for panels; with none, matplotlib's layout has no solution
 LETTER = 0.53  # ems: the mean width of a letter, with some to spare
 _OPENING = re.compile(r'<svg( .*?) width="[0-9.]+pt" height="[0-9.]+pt"')
 _ONE_AT_A_TIME = threading.Lock()
@@ -43,7 +46,10 @@ _SETTINGS: dict[Any, Any] = {
 
 
 def render(picture: Picture, form: Format, width_px: int, height_px: int, dark: bool = False) -> bytes:
-    """The file. Wider than 800 pixels: the same layout, finer. `height_px` is meant at `width_px`."""
+    """The file. Wider than 800 pixels: the same layout, finer. `height_px` is meant at `width_px`.
+
+    raises   BadEncoding where that leaves no height beside the picture's words
+    """
     with _ONE_AT_A_TIME:
         import matplotlib
 
@@ -66,6 +72,13 @@ def _laid_out(picture: Picture, width_px: int, height_px: int, theme: Theme) -> 
     figure = Figure((INCHES, height_px / dpi), dpi=dpi)
     top = _heading(figure, picture, theme)
     bottom = _footing(figure, picture, theme)
+    words = (top + bottom) * height_px / dpi
+    if height_px / dpi - words < LEAST_INCHES:
+        least = math.ceil((words + LEAST_INCHES) * dpi)
+        raise BadEncoding(
+            f"height is {height_px} pixels; beside its words this picture takes {least} where it is {width_px} wide: "
+            "make it higher, or less wide"
+        )
     engine = ConstrainedLayoutEngine(
         rect=(0.0, bottom, 1.0, 1.0 - top - bottom), w_pad=0.06, h_pad=0.05, compress=_all_square(picture)
     )

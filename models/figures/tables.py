@@ -20,7 +20,10 @@ def draw_table(
     height_px: int | None = None,
     dark: bool = False,
 ) -> bytes:
-    """A PNG or SVG file, the same bytes every time; sizes as `figures.draw` takes them, already checked."""
+    """A PNG or SVG file, the same bytes every time; sizes as `figures.draw` takes them, already checked.
+
+    raises   BadEncoding where it is too low for its words
+    """
     height = height_px or round(HEIGHT * width_px / canvas.USUAL_WIDTH)
     return canvas.render(picture(name, facts, found), format, width_px, height, dark)
 

@@ -17,3 +17,7 @@ class Engine(Protocol):
     def run(self, graph: str, feeds: Mapping[str, NDArray[Any]], outputs: Sequence[str]) -> list[NDArray[Any]]:
         """Run one graph of the card; `feeds` holds exactly the graph's inputs, the answer follows `outputs`."""
         ...
+
+    def shrink(self) -> None:
+        """Let the next run of each graph give back the memory that longer ones before it needed."""
+        ...

@@ -41,6 +41,9 @@ class ReferenceEngine:
         named = self._rope(graph, ropes[graph], feeds) if graph in ropes else self._rows(graph, feeds)
         return [named[name].astype(np.float32) for name in outputs]
 
+    def shrink(self) -> None:
+        """Nothing: numpy keeps no memory between runs."""
+
     def _rope(self, graph: str, rope: Rope, feeds: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         tables = cos_sin(frequencies(rope, "parity"), feeds["positions"])
         return dict(zip(self._card.graphs[graph].outputs, tables, strict=True))

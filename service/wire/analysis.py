@@ -28,6 +28,7 @@ from service.turns import Turns
 from service.wire.formats import JSON
 from service.wire.parts import Parts
 from service.wire.positions import asked, pictures
+from service.wire.positions.call import in_the_callers_words
 from service.wire.positions.endpoint import Answer, Endpoint
 from service.wire.positions.fields import switch
 from service.wire.positions.parameters import Parameters, exactly
@@ -67,7 +68,8 @@ class Analysis:
         found = await self._spectra.run(partial(self._spectrum_of, table))
         size = {"width_px": looks.width, "height_px": looks.height}
         drawn = partial(draw_table, table.model.card.name, facts, found, format=form, dark=looks.dark, **size)
-        body = await self._rows.run(lambda check: drawn())
+        with in_the_callers_words():
+            body = await self._rows.run(lambda check: drawn())
         return Response(body, media_type=pictures.MEDIA_TYPES[form])
 
     def _facts_of(self, table: WordTable, check: Check) -> RowFacts:

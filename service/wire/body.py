@@ -104,10 +104,10 @@ class Wanted(NamedTuple):
     bare: bool = False
 
 
-def read(body: bytes) -> tuple[EmbedRequest, Wanted]:
+def read(body: bytes, most_inputs: int | None = None) -> tuple[EmbedRequest, Wanted]:
     """The request, and how its answer is wanted.
 
-    raises   Malformed, BadRequest or BadInput, in terms of the caller's own document
+    raises   Malformed, BadRequest, TooLarge or BadInput, in terms of the caller's own document
     """
     try:
         data = orjson.loads(body)
@@ -116,10 +116,21 @@ def read(body: bytes) -> tuple[EmbedRequest, Wanted]:
     if type(data) is not dict or "inputs" not in data:
         _validated(data)
     inputs = data.pop("inputs")
-    rest = orjson.dumps(data)
+    rest = packed(data)
     options, encoding, dtype_sent = _options(rest) if len(rest) <= CACHED_BYTES else _options.__wrapped__(rest)
     bare = type(inputs) is not list or (len(inputs) > 0 and type(inputs[0]) is int)
-    return EmbedRequest(decode(inputs), *options), Wanted(encoding, dtype_sent, bare)
+    return EmbedRequest(decode(inputs, most_inputs), *options), Wanted(encoding, dtype_sent, bare)
+
+
+def packed(data: Any) -> bytes:
+    """A value that was read, as JSON again.
+
+    raises   BadRequest: orjson reads deeper nests than it writes, and no member is one
+    """
+    try:
+        return orjson.dumps(data)
+    except TypeError:
+        raise BadRequest("the body nests hundreds of lists or objects: no member takes such") from None
 
 
 @lru_cache(maxsize=256)

@@ -41,7 +41,7 @@ def endpoint(parts: Parts) -> Endpoint:
 async def answered(parts: Parts, body: bytes, accept: bytes | None, started: float) -> Answer:
     """The answer to a body of PATH in a format that `accept` prefers; `started` is when it arrived."""
     encode = FORMATS[negotiate(accept)]
-    request, wanted = read(body)
+    request, wanted = read(body, parts.settings.max_inputs)
     if wanted.encoding in (PROMPT_EMBEDS, INPUT_EMBEDS):
         card = parts.catalog.get(request.model).card
         request = precomputed.asked(card, request, wanted.encoding, wanted.dtype_sent)

@@ -9,16 +9,19 @@ from collections.abc import Awaitable, Callable, Sequence
 from time import perf_counter
 from typing import NamedTuple
 
+from service import deadlines
 from service.errors import InlayError, Unavailable, UnsupportedCoding
 from service.stages import written
 from service.wire.asgi import CLOSE, LEFT, ClientGone, Receive, Scope, Send, read_body
 from service.wire.formats import Body, Headers
 from service.wire.parts import Parts
+from service.wire.transport.allowed import HEADERS, allowed_seconds
 from service.wire.transport.answers import vectors
 from service.wire.transport.bodies import ACCEPTED
 from service.wire.transport.negotiation import choose
 from service.wire.transport.request_ids import HEADER, ID, request_id
 
+_TIMED = frozenset(HEADERS)
 log = logging.getLogger(__name__)
 
 
@@ -92,6 +95,8 @@ class Endpoint:
         call = Call(scope, receive, self._max_body_bytes)
         number = scope.get(ID) or request_id(call.fields.get(HEADER))
         try:
+            if call.fields.keys() & _TIMED:
+                deadlines.allow(allowed_seconds(call.fields))
             answer = await self._answer(call)
         except InlayError as error:
             answer = self._refused(error)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from service.errors import BadInput, BadRequest
+from service.errors import BadInput, BadRequest, TooLarge
 from service.messages import Ids, Input, Int64s, Text
 
 FORMS = 'a text, a list of ids, a pair ["a", "b"] or an object {"input_ids": [...]}'
@@ -27,14 +27,17 @@ JUST_INT = {int}
 SHOWN = 40  # characters of a caller's value that a message repeats
 
 
-def decode(inputs: Any) -> list[Input]:
+def decode(inputs: Any, most: int | None = None) -> list[Input]:
     """Every input of a request, in order.
 
-    raises   BadInput with the index of the first that has no known form; BadRequest if `inputs` as a whole has none
+    most     of them; told before any is looked at, for a small list takes a hundred times its bytes
+    raises   TooLarge; BadInput with the index of the first that has no known form; BadRequest if `inputs` as a whole has none
     """
     if type(inputs) is list:
         if inputs and type(inputs[0]) is int:
             return [Ids(_integers(inputs, "input_ids", "inputs", 0))]
+        if most is not None and len(inputs) > most:
+            raise TooLarge(f"{len(inputs)} inputs; this server takes {most} a request: send fewer")
         return [_plain(value) or _one(value, f"inputs[{index}]", index) for index, value in enumerate(inputs)]
     if type(inputs) is str or type(inputs) is dict:
         return [_one(inputs, "inputs", 0)]

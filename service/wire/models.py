@@ -1,5 +1,6 @@
 """What is said of a model, over REST and gRPC alike. Reads the card; computes nothing."""
 
+import asyncio
 from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
@@ -8,7 +9,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from models.card import FILE_NAME, Card
 from models.encodings import Encodings, RopeTable
+from service import memory
 from service.catalog import Catalog, Model
+from service.memory import Mappings
 from service.settings import Settings
 from service.wire.parts import Parts
 
@@ -121,6 +124,14 @@ class FileSummary(BaseModel):
     sha256: str
 
 
+class MemorySummary(BaseModel):
+    """What the worker that answers has mapped of the weights; workers share these pages."""
+
+    model_config = MODEL
+    mapped: Annotated[int, Field(description="bytes that are addressed")]
+    resident: Annotated[int, Field(description="bytes of them that it has touched and that are in memory")]
+
+
 class ModelSummary(BaseModel):
     """An exported model and what it costs."""
 
@@ -154,6 +165,10 @@ class ModelSummary(BaseModel):
     tolerance: float
     graphs: dict[str, GraphSummary]
     files: dict[str, FileSummary]
+    version: Annotated[str, Field(description="sha256 of the card, which holds those of all files")]
+    memory: Annotated[
+        MemorySummary | None, Field(description="null: the system does not say, or the model maps no file")
+    ]
     head: HeadSummary | None
     handed_over: Annotated[
         str | None, Field(description="the output behind prompt_embeds and input_embeds; null: it has none")
@@ -184,9 +199,9 @@ class ModelList(BaseModel):
     models: list[ModelSummary]
 
 
-def summary(model: Model, catalog: Catalog) -> ModelSummary:
-    """The card of a loaded model and where it runs."""
-    card = model.card
+def summary(model: Model, catalog: Catalog, mappings: Mappings | None = None) -> ModelSummary:
+    """The card of a loaded model, where it runs, and what it holds of the mappings."""
+    card, held = model.card, memory.of(model.mapped, mappings or {})
     own = {name: getattr(card, name) for name in ModelSummary.model_fields if hasattr(card, name)}
     nested = {
         "pooling": card.pooling and PoolingSummary.model_validate(card.pooling),
@@ -201,6 +216,8 @@ def summary(model: Model, catalog: Catalog) -> ModelSummary:
         **own | nested,
         default=model is catalog.default,
         device=model.engine.device,
+        version=model.version,
+        memory=MemorySummary.model_validate(held) if held.mapped else None,
         reads_text=model.tokenizer is not None,
     )
 
@@ -256,11 +273,13 @@ def routes(parts: Parts) -> APIRouter:
     @router.get("/models", summary="Every loaded model")
     async def list_models() -> ModelList:
         loaded = catalog.models.values()
+        mappings = await asyncio.to_thread(memory.mappings)
         data = [listed(model, settings) for model in loaded]
-        return ModelList(data=data, models=[summary(model, catalog) for model in loaded])
+        return ModelList(data=data, models=[summary(model, catalog, mappings) for model in loaded])
 
     @router.get("/models/{name}", summary="One model")
     async def get_model(name: str) -> ModelSummary:
-        return summary(catalog.get(name), catalog)
+        mappings = await asyncio.to_thread(memory.mappings)
+        return summary(catalog.get(name), catalog, mappings)
 
     return router

@@ -15,6 +15,7 @@ from service.wire.openai import documents as openai
 from service.wire.positions import described
 from service.wire.problems import MEDIA_TYPE, Problem
 from service.wire.tei import documents as tei
+from service.wire.transport.keys import OPEN
 
 TEMPLATE = "#/components/schemas/{model}"
 MODELS: tuple[type[BaseModel], ...] = (
@@ -29,6 +30,7 @@ MODELS: tuple[type[BaseModel], ...] = (
 )
 REFUSALS = {
     400: "no inputs, or a body that is not JSON",
+    401: "no key, or not one of this server's; with an empty body",
     404: "no such model",
     406: "no format the client accepts can carry the answer",
     413: "the body is too large",
@@ -72,6 +74,18 @@ NAMED = {
         "usage": {"type": "object", "properties": {"tokens": {"type": "integer"}}, "required": ["tokens"]},
     },
 }
+HANDED = {
+    "type": "object",
+    "title": "With `encoding_format` prompt_embeds or input_embeds",
+    "required": ["model", "usage"],
+    "anyOf": [{"required": ["prompt_embeds"]}, {"required": ["input_embeds"]}],
+    "properties": {
+        "model": {"type": "string"},
+        "prompt_embeds": {"type": "array", "items": {"type": "string", "contentEncoding": "base64"}},
+        "input_embeds": {"type": "array", "items": {"anyOf": [VECTOR, VECTORS]}},
+        "usage": NAMED["properties"]["usage"],  # type: ignore[index]
+    },
+}
 BARE = {
     "type": "array",
     "title": "With no `outputs`: one entry an input",
@@ -107,8 +121,8 @@ def binary_content(descriptions: dict[str, str]) -> dict[str, Any]:
     }
 
 
-def describe(app: FastAPI) -> None:
-    """Complete the document of `app` the first time it is asked for."""
+def describe(app: FastAPI, guarded: bool = False) -> None:
+    """Complete the document of `app` the first time it is asked for; `guarded`: operations need a key."""
     plain = app.openapi
 
     def complete() -> dict[str, Any]:
@@ -120,14 +134,23 @@ def describe(app: FastAPI) -> None:
             own = {PATH: {"post": _embed()}} | image_docs.paths(_embed(), refusal)
             document["paths"] = own | document["paths"] | described.paths(refusal) | table_docs.paths(refusal)
             document["paths"] |= logits.paths(refusal)
-            for path, item in tei.paths(refusal).items():
+            for path, item in tei.paths(refusal, _embed()["responses"]["200"]["content"]).items():
                 document["paths"].setdefault(path, {}).update(item)
             document["paths"] |= oip.paths(refusal)
             document["paths"] |= openai.paths(refusal)
             document["tags"] = TAGS
+            if guarded:
+                _guard(document)
         return app.openapi_schema or document
 
     app.openapi = complete  # type: ignore[method-assign]
+
+
+def _guard(document: dict[str, Any]) -> None:
+    document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+    document["security"] = [{"key": []}]
+    for path in OPEN & document["paths"].keys():
+        document["paths"][path].get("get", {})["security"] = []
 
 
 def _embed() -> dict[str, Any]:
@@ -149,7 +172,8 @@ def _embed() -> dict[str, Any]:
                     for name in TENSOR_HEADERS
                 }
                 | tei.headers(),
-                "content": {JSON: {"schema": {"anyOf": [BARE, NAMED]}, "examples": ANSWERS}} | binary_content(BINARY),
+                "content": {JSON: {"schema": {"anyOf": [BARE, NAMED, HANDED]}, "examples": ANSWERS}}
+                | binary_content(BINARY),
             }
         }
         | {str(status): problem_response(description) for status, description in REFUSALS.items()},

@@ -1,8 +1,10 @@
 """What app.py hands to every protocol. Holds; does nothing."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from service.catalog import Catalog
+from service.crew import Crew
 from service.encoder import Encoder
 from service.errors import Unavailable
 from service.metrics import Metrics
@@ -20,6 +22,7 @@ class Life:
     def __init__(self) -> None:
         self.started = False
         self.stopping = False
+        self.at_stop: list[Callable[[], None]] = []
 
     @property
     def ready(self) -> bool:
@@ -44,6 +47,7 @@ class Parts:
     regions: Regions = field(default_factory=Regions)
     statistics: Statistics = field(default_factory=Statistics)
     tracing: Tracing | None = None
+    crew: Crew | None = None
 
     async def refuse_unready(self) -> None:
         """Raise Unavailable while the service starts or stops, or a model does not answer."""

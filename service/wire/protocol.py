@@ -107,7 +107,7 @@ class OneWrite(HttpToolsProtocol):
                 self.transport.abort()
                 return
             self._turn_away(b"408 Request Timeout")
-        left = self.timeout_keep_alive
+        left: float = self.timeout_keep_alive
         if self._idle_since is not None and not unsent:
             left = self._idle_since + self.timeout_keep_alive - now
             if left <= 0:
@@ -117,18 +117,19 @@ class OneWrite(HttpToolsProtocol):
     def _held_up(self, unsent: int) -> tuple[Any, int]:
         """What cannot go on without the client, and how many of its bytes have passed."""
         if unsent:  # seen to shrink; a stream's is filled again, each time it has shrunk enough
-            return (self._running, self._resumed), -unsent
+            return self._running, (self._resumed << 40) - unsent
         if self.transport.is_closing() or self.flow.read_paused or self._idle_since is not None:
             return None, 0
         if self.cycle is None or self.cycle.scope is not self.scope:  # a head, or what should become one
-            return self.scope, 0
+            return self.scope or self, 0
         if self.cycle.response_complete:  # a body that nobody reads any more, or no request at all
             return self.cycle, 0
         return (self.cycle, self._body) if self.cycle.more_body else (None, 0)
 
     def _turn_away(self, status: bytes) -> None:
         """Close, with a word where no answer is under way."""
-        if self.cycle is None or self.cycle.scope is not self.scope or not self.cycle.response_started:
+        running = self._running
+        if running is None or running.response_complete or not running.response_started:
             self.transport.write(b"HTTP/1.1 %b\r\ncontent-length: 0\r\nconnection: close\r\n\r\n" % status)
         self.transport.close()
 

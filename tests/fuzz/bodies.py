@@ -1,6 +1,6 @@
 """Decoders of JSON bodies: /embed, text-embeddings-inference's, OpenAI's, images', positions' and their safetensors."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -18,7 +18,9 @@ from service.wire.positions.schemes import SCHEMES
 from service.wire.tei import bodies as tei
 from tests.fuzz.judging import Target
 
+DEEP = b"[" * 300 + b"]" * 300  # orjson reads it and does not write it
 VALUES = (
+    DEEP,
     b"null",
     b"true",
     b"-1",
@@ -83,13 +85,22 @@ def _members(*examples: Sequence[dict[str, Any]]) -> tuple[bytes, ...]:
     return (*sorted(f'"{name}":'.encode() for name in names), *VALUES)
 
 
+def altered(example: dict[str, Any], values: Sequence[bytes] = VALUES) -> Iterator[bytes]:
+    """The example, then with each member and one more changed to each value: what flipped bytes seldom reach."""
+    yield orjson.dumps(example)
+    for name in (*example, "unknown"):
+        others = b"".join([orjson.dumps({key: each})[1:-1] + b"," for key, each in example.items() if key != name])
+        for value in values:
+            yield b"{" + others + b'"%b":%b}' % (name.encode(), value)
+
+
 def _written(examples: Sequence[Any]) -> list[bytes]:
-    return [orjson.dumps(each) for each in examples]
+    return [body for each in examples for body in altered(each)]
 
 
 def _indexed(examples: Sequence[Any], kinds: int) -> list[bytes]:
     """Every example behind the byte that picks its reader."""
-    return [bytes([index % kinds]) + orjson.dumps(each) for index, each in enumerate(examples)]
+    return [bytes([index % kinds]) + body for index, each in enumerate(examples) for body in altered(each)]
 
 
 def _openai(data: bytes) -> None:

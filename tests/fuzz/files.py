@@ -109,7 +109,7 @@ def _picture_seeds() -> list[bytes]:
 def _torch_file(data: bytes) -> None:
     """1 byte of dtype, 2 of rows, 1 of width: the file holds what was put in, where torch may map it."""
     kind, high, low, width = (data + bytes(4))[:4]
-    rows = np.zeros(((high << 8 | low) % 2048, width), (np.float32, np.float16, ml_dtypes.bfloat16)[kind % 3])
+    rows = np.zeros(((high << 8 | low) % 300, width), (np.float32, np.float16, ml_dtypes.bfloat16)[kind % 3])
     rows.view(np.uint8).reshape(-1)[: len(data)] = np.frombuffer(data, np.uint8)[: rows.nbytes]
     file = bytes(torch_file(rows))
     with zipfile.ZipFile(io.BytesIO(file)) as archive:

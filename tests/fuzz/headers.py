@@ -2,18 +2,24 @@
 
 import gzip
 import zlib
+from functools import partial
+from typing import Any
+
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from service.errors import InlayError
+from service.keys import Keys
 from service.wire.formats import OFFERS, negotiate
 from service.wire.multipart import parts_of
 from service.wire.positions import ranges
-from service.wire.transport import bodies, codings, negotiation, paths, request_ids
+from service.wire.transport import allowed, bodies, codings, keys, negotiation, paths, request_ids
 from tests.fuzz.judging import Target
 
 MOST_DECODED = 1 << 16
 BOUNDARY = b"multipart/form-data; boundary=x"
 FORM = (
-    b'--x\r\nContent-Disposition: form-data; name="image"; filename="a.png"\r\nContent-Type: image/png\r\n\r\n\x89PNG\r\n'
+    b'--x\r\nContent-Disposition: form-data; name="image"; filename="a.png"\r\nContent-Type: image/png\r\n\r\n\x89PNG'
+    b"\r\n"
     b'--x\r\nContent-Disposition: form-data; name="outputs"\r\n\r\na,b\r\n--x--\r\n'
 )
 ACCEPTS = (
@@ -25,7 +31,20 @@ ACCEPTS = (
     b"x-gzip, deflate",
     b"bytes=0-9",
     b"bytes=-5",
+    b"Bearer aGVsbG8=",
+    b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+    b"1500",
 )
+KEYS = Keys(["a:aGVsbG8=", "b:d29ybGQ= rate=1000000"])
+
+
+def _shown(value: bytes) -> None:
+    KEYS.enter(keys.shown([(b"authorization", value)]))
+
+
+def _traced(value: bytes) -> None:
+    text = [value.decode("latin-1")]
+    TraceContextTextMapPropagator().extract({"traceparent": text, "tracestate": text})
 
 
 async def _app(scope: object, receive: object, send: object) -> None:
@@ -39,7 +58,7 @@ for each in ("/", "/embed", "/models/{name}", "/models/{name}/versions/{version}
 
 def _header(data: bytes) -> None:
     """Every reader of one header."""
-    for read in (negotiate, lambda value: negotiate(value, OFFERS[::-1]), bodies.codings, *_choices()):
+    for read in READERS:
         try:
             read(data)
         except InlayError:
@@ -53,12 +72,19 @@ def _header(data: bytes) -> None:
     assert request_ids.request_id(data).isascii()
 
 
-def _choices() -> list[object]:
-    return [
-        lambda value, policy=policy, kind=kind: negotiation.choose(value, policy, kind)
+READERS: tuple[Any, ...] = (
+    negotiate,
+    partial(negotiate, offers=OFFERS[::-1]),
+    bodies.codings,
+    _shown,
+    _traced,
+    lambda value: allowed.allowed_seconds({allowed.HEADERS[0]: value}),
+    *[
+        partial(negotiation.choose, policy=policy, kind=kind)
         for policy in ("asked", "always", "never")
         for kind in ("document", "vectors", "tensors")
-    ]
+    ],
+)
 
 
 def _path(data: bytes) -> None:
@@ -76,10 +102,12 @@ def _coding(data: bytes) -> None:
 
 
 def _coding_seeds() -> list[bytes]:
-    found, plain = [], b"hello world " * 20
-    for index, name in enumerate(codings.CODINGS):
-        for floats in (True, False):
-            found.append(bytes([index]) + codings.Encoder(name, floats=floats).last([plain]))
+    plain = b"hello world " * 20
+    found = [
+        bytes([index]) + codings.Encoder(name, floats=floats).last([plain])
+        for index, name in enumerate(codings.CODINGS)
+        for floats in (True, False)
+    ]
     bomb = bytes(1 << 20)
     return [*found, b"\1" + gzip.compress(bomb), b"\2" + zlib.compress(bomb), b"\1" + gzip.compress(plain) * 2]
 

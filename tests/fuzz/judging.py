@@ -1,6 +1,6 @@
 """What every decoder owes whoever sends it bytes: a value or one of its own refusals, soon, in memory like the input's.
 
-A refusal is an InlayError or a ModelError (or what a target names), in words that can be sent. Anything else is a fault.
+A refusal is an InlayError or a ModelError (or what a target names), in words that can be sent; all else is a fault.
 """
 
 import time

@@ -1,7 +1,7 @@
-"""One target in a process of its own, for so many seconds: `python -m tests.fuzz.one NAME --seconds 10 --found FOLDER`.
+"""One target in a process of its own: `python -m tests.fuzz.one NAME --seconds 10 --found FOLDER --report FILE`.
 
-Driven by coverage where atheris is installed, else by random mutations of the seeds. The last line it prints is JSON:
-engine, inputs tried, how many were taken, features seen. A fault ends it: its input is in FOLDER, its trace on stderr.
+Driven by coverage where atheris is installed, else by random mutations of the seeds. The report is JSON: engine, inputs
+tried, how many of them were taken, seconds, and the fault that ended it, whose input is in FOLDER.
 """
 
 import argparse
@@ -9,12 +9,13 @@ import hashlib
 import importlib
 import json
 import logging
+import os
 import random
 import resource
 import sys
-import tempfile
 import time
 import traceback
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -22,115 +23,104 @@ from typing import Any
 MEASURED = 64  # every so many inputs their memory is looked at
 SPARE_BYTES = 2 << 30  # of address space beyond what the process has before the first input
 LONGEST = 4096
-TIMEOUT_SECONDS = 20  # an input that hangs; judging.SECONDS is for those that are slow
+HANGS_SECONDS = 20  # judging.SECONDS is for those that are slow
+MEMORY = Path("/proc/self/statm")  # Linux alone
+CODE = ["service", "models", "tests.fuzz"]
 
 
-class Tried:
-    """Judges inputs and counts them; a fault is kept as a file."""
+class Session:
+    """Judges inputs and counts them until its time is over."""
 
-    def __init__(self, name: str, found: Path) -> None:
+    def __init__(self, name: str, engine: str, seconds: float, found: Path, report: Path) -> None:
         catalogue = importlib.import_module("tests.fuzz.catalogue")
-        self.judge: Any = importlib.import_module("tests.fuzz.judging").judge
+        self._judge: Any = importlib.import_module("tests.fuzz.judging").judge
         self.target = catalogue.TARGETS[name]
-        self.seeds = [*self.target.seeds(), *catalogue.kept(name)]
-        self.found = found
-        self.inputs = self.taken = 0
+        self.seeds: list[bytes] = [*self.target.seeds(), *catalogue.kept(name)]
+        self._engine, self._found, self._report = engine, found, report
+        self._inputs = self._taken = 0
+        self._begun = time.monotonic()
+        self._end = self._begun + seconds
 
-    def __call__(self, data: bytes) -> None:
-        """Try one input."""
-        self.inputs += 1
+    def try_one(self, data: bytes) -> None:
+        """Try one input; the process ends with a fault, or when its time is over."""
+        self._inputs += 1
         try:
-            self.taken += self.judge(self.target, data, measured=self.inputs % MEASURED == 0)
-        except BaseException:
-            self.found.mkdir(parents=True, exist_ok=True)
-            (self.found / hashlib.sha256(data).hexdigest()[:16]).write_bytes(data)
-            raise
+            self._taken += self._judge(self.target, data, measured=self._inputs % MEASURED == 0)
+        except BaseException as error:
+            self._found.mkdir(parents=True, exist_ok=True)
+            (self._found / hashlib.sha256(data).hexdigest()[:16]).write_bytes(data)
+            self._leave("".join(traceback.format_exception(error))[-3000:])
+        if time.monotonic() > self._end:
+            self._leave(None)
+
+    def _leave(self, fault: str | None) -> None:
+        """At once: libFuzzer ends processes without Python's farewell."""
+        seconds = round(time.monotonic() - self._begun, 1)
+        told = {"engine": self._engine, "inputs": self._inputs, "taken": self._taken, "seconds": seconds}
+        self._report.write_text(json.dumps(told | {"fault": fault}))
+        for name in ("files", "roads"):
+            importlib.import_module(f"tests.fuzz.{name}").close()
+        os._exit(1 if fault else 0)
 
 
 def _bounded() -> None:
     """A lying length that is believed ends in MemoryError, not in a machine that swaps."""
-    pages = int(Path("/proc/self/statm").read_text().split()[0]) if Path("/proc/self/statm").exists() else 0
-    if pages:
-        most = pages * resource.getpagesize() + SPARE_BYTES
-        resource.setrlimit(resource.RLIMIT_AS, (most, resource.RLIM_INFINITY))
+    if not MEMORY.exists():
+        return
+    pages = int(MEMORY.read_text().split()[0])
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + SPARE_BYTES, resource.RLIM_INFINITY))
 
 
-def _mutate(tried: Tried, seconds: float) -> None:
+def _mutate(session: Session) -> None:
     from tests.fuzz.mutating import mutated
 
-    end, choose = time.monotonic() + seconds, random.Random()
-    for seed in tried.seeds:
-        tried(seed)
-    while time.monotonic() < end:
-        tried(mutated(tried.seeds, tried.target.words, choose))
+    choose = random.Random()
+    for seed in session.seeds:
+        session.try_one(seed)
+    while True:
+        session.try_one(mutated(session.seeds, session.target.words, choose))
 
 
-def _explore(tried: Tried, seconds: float, corpus: Path) -> None:
-    """atheris, which never returns: the report is written by what it calls last."""
-    import atheris  # type: ignore[import-not-found, unused-ignore]
+def _explore(session: Session, folder: Path) -> None:
+    import atheris
 
-    for index, seed in enumerate(tried.seeds):
+    corpus, words = folder / "corpus", folder / "words"
+    corpus.mkdir(parents=True)
+    for index, seed in enumerate(session.seeds):
         (corpus / f"{index:04}").write_bytes(seed)
-    words = corpus.with_suffix(".words")
-    words.write_text("".join(f'"{_escaped(word)}"\n' for word in tried.target.words))
-    options = [f"-max_total_time={int(seconds)}", f"-max_len={LONGEST}", f"-timeout={TIMEOUT_SECONDS}", f"-dict={words}"]
-    options += ["-rss_limit_mb=4096", "-print_final_stats=0", "-verbosity=1", "-artifact_prefix=/dev/null/"]
-    atheris.Setup([sys.argv[0], *options, str(corpus)], tried)
+    words.write_text("".join([f'"{_escaped(word)}"\n' for word in session.target.words]))
+    options = [f"-max_len={LONGEST}", f"-timeout={HANGS_SECONDS}", "-rss_limit_mb=4096"]
+    options += [f"-dict={words}"] if session.target.words else []
+    atheris.Setup([sys.argv[0], *options, f"-artifact_prefix={folder}/", str(corpus)], session.try_one)
     atheris.Fuzz()
 
 
-def _escaped(word: bytes) -> str:
-    return "".join(f"\\x{byte:02x}" for byte in word)
+def _escaped(word: Sequence[int]) -> str:
+    return "".join([f"\\x{byte:02x}" for byte in word])
 
 
-def main() -> int:
-    """0: no fault."""
-    parser = argparse.ArgumentParser(description=__doc__)
+def main() -> None:
+    """Fuzz one target."""
+    parser = argparse.ArgumentParser()
     parser.add_argument("name")
     parser.add_argument("--seconds", type=float, default=10)
     parser.add_argument("--found", type=Path, required=True)
     parser.add_argument("--report", type=Path, required=True)
-    parser.add_argument("--engine", choices=("atheris", "random"), default="atheris")
     asked = parser.parse_args()
     logging.getLogger("service").propagate = False  # faults come as exceptions, refusals are no news
-    engine = asked.engine if find_spec("atheris") else "random"
-    if engine == "atheris":
-        import atheris
+    arguments = (asked.seconds, asked.found, asked.report)
+    if find_spec("atheris") is None:
+        session = Session(asked.name, "random", *arguments)
+        _bounded()
+        _mutate(session)
+        return
+    import atheris
 
-        with atheris.instrument_imports(include=["service", "models", "tests.fuzz"]):
-            tried = Tried(asked.name, asked.found)
-    else:
-        tried = Tried(asked.name, asked.found)
+    with atheris.instrument_imports(include=CODE):
+        session = Session(asked.name, "atheris", *arguments)
     _bounded()
-    begun, fault = time.monotonic(), None
-
-    def report() -> None:
-        seconds = time.monotonic() - begun
-        told = {"engine": engine, "inputs": tried.inputs, "taken": tried.taken, "seconds": seconds, "fault": fault}
-        asked.report.write_text(json.dumps(told))
-
-    def one(data: bytes) -> None:
-        nonlocal fault
-        try:
-            tried(data)
-        except BaseException as error:
-            fault = "".join(traceback.format_exception(error)[-3:])[-2000:]
-            report()
-            raise
-        if tried.inputs % 256 == 0:
-            report()
-
-    if engine == "random":
-        end, choose = begun + asked.seconds, random.Random()
-        from tests.fuzz.mutating import mutated
-
-        for seed in tried.seeds:
-            one(seed)
-        while time.monotonic() < end:
-            one(mutated(tried.seeds, tried.target.words, choose))
-        report()
-    return 0
+    _explore(session, asked.report.parent / "atheris")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

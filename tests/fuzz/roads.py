@@ -1,6 +1,6 @@
 """Whole roads, from bytes to bytes: every POST path of the ASGI application and every gRPC method, on tiny models.
 
-What comes back is a refusal or an answer, and no fault was logged. Sockets, frames and streams of requests are left out.
+What comes back is a refusal or an answer, and no fault was logged. Sockets, frames and long streams are left out.
 """
 
 import asyncio
@@ -23,6 +23,7 @@ from proto import open_inference_pb2 as oip_pb
 from proto import tei_pb2 as tei_pb
 from service.app import RPC_FAMILIES, RPC_SERVICES, Service, create_app
 from service.settings import Settings
+from tests.fuzz.bodies import DEEP, altered
 from tests.fuzz.judging import Fault, Target
 from tests.golden_cases import case, write_checkpoint, write_tiny_bert
 
@@ -54,6 +55,22 @@ class _Faults(logging.Handler):
             self.found.append(record.exc_info[1])
 
 
+class _OneThread(asyncio.SelectorEventLoop):
+    """An event loop that does at once what others hand to threads: atheris traces one thread."""
+
+    def run_in_executor(self, executor: Any, function: Any, *arguments: Any) -> Any:
+        found = self.create_future()
+        try:
+            found.set_result(function(*arguments))
+        except Exception as error:
+            found.set_exception(error)
+        return found
+
+
+class _Refused(Exception):
+    """A call that ended with a status which says so; what both targets refuse with."""
+
+
 class Running(NamedTuple):
     """The service in this process: its application, POST paths and gRPC handlers by full name, and its event loop."""
 
@@ -79,7 +96,10 @@ def running() -> Running:
     folder = Path(tempfile.mkdtemp(prefix="inlay-fuzz-"))
     export(write_tiny_bert(folder / "c/bert", pooling="mean"), folder / "store/bert")
     export(write_checkpoint(case("input_llama"), folder / "c/llama"), folder / "store/llama")
-    app = create_app(Settings(store=folder / "store", device="cpu", default_model="bert", max_body_bytes=1 << 16))
+    settings = Settings(
+        store=folder / "store", device="cpu", default_model="bert", max_body_bytes=1 << 16, table_cache_bytes=1 << 20
+    )
+    app = create_app(settings)
     parts = app.state.parts
     parts.life.started = True
     posts = {path: item["post"] for path, item in sorted(app.api.openapi()["paths"].items()) if "post" in item}
@@ -87,7 +107,7 @@ def running() -> Running:
     handlers = {f"{each.name}/{name}": handler for each in services for name, handler in each.handlers.items()}
     faults = _Faults()
     logging.getLogger("service").addHandler(faults)
-    return Running(app, posts, dict(sorted(handlers.items())), asyncio.new_event_loop(), faults, folder)
+    return Running(app, posts, dict(sorted(handlers.items())), _OneThread(), faults, folder)
 
 
 def close() -> None:
@@ -95,7 +115,6 @@ def close() -> None:
     if running.cache_info().currsize:
         here = running()
         logging.getLogger("service").removeHandler(here.faults)
-        here.loop.run_until_complete(here.loop.shutdown_default_executor())
         here.loop.close()
         shutil.rmtree(here.folder)
         running.cache_clear()
@@ -113,6 +132,8 @@ def _http(data: bytes) -> None:
     status = here.run(_asked(here.app, chosen, HEADERS[kind], body))
     if status >= 500 and status not in DOCUMENTED:
         raise Fault(f"{chosen} answers {status}")
+    if status >= 400:
+        raise _Refused(status)
 
 
 async def _asked(app: Service, path: str, headers: tuple[tuple[bytes, bytes], ...], body: bytes) -> int:
@@ -153,15 +174,12 @@ def _http_seeds() -> list[bytes]:
         for example in content.get("application/json", {}).get("examples", {}).values():
             body = orjson.dumps(example["value"])
             found += [bytes([index, kind]) + body for kind in range(2 * len(MODELS))]
+            found += [bytes([index, 0]) + body for body in altered(example["value"], (DEEP, b"[]"))]
         found.append(bytes([index, 0]) + b"{}")
     return found
 
 
 # ---- gRPC
-
-
-class _Aborted(Exception):
-    """A call that was ended with a status; what targets refuse with."""
 
 
 class _Context:
@@ -183,7 +201,7 @@ class _Context:
         message.encode()
         if code in (grpc.StatusCode.UNKNOWN, grpc.StatusCode.DATA_LOSS):
             raise Fault(f"{code}: {message}")
-        raise _Aborted(code, message)
+        raise _Refused(code, message)
 
 
 def _rpc(data: bytes) -> None:
@@ -244,7 +262,13 @@ def _rpc_seeds() -> list[bytes]:
     return found
 
 
+WORDS = (DEEP, b"null", b"-1", b"9223372036854775808", b"[]", b"{}", b'""')
 TARGETS = {
-    "every POST path": Target(_http, _http_seeds, words=(b"null", b"-1", b"9223372036854775808", b"[]", b"{}", b'""')),
-    "every gRPC method": Target(_rpc, _rpc_seeds, (DecodeError, _Aborted), words=(b"bert", b"llama", b"rope")),
+    "every POST path": Target(
+        _http,
+        _http_seeds,
+        (_Refused,),
+        words=(DEEP, b"null", b"-1", b"9223372036854775808", b"[]", b"{}", b'""'),
+    ),
+    "every gRPC method": Target(_rpc, _rpc_seeds, (DecodeError, _Refused), words=(b"bert", b"llama", b"rope")),
 }

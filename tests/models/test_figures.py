@@ -213,6 +213,7 @@ def test_matplotlib_is_imported_by_drawing_alone() -> None:
         (lambda: draw("decay", [rope()], format="gif"), "'gif' is not one of png, svg"),  # type: ignore[arg-type]
         (lambda: draw("decay", [rope()], width_px=WIDTHS[0] - 1), "it must be 600 to 4000"),
         (lambda: draw("decay", [rope()], height_px=9000), "height is 9000"),
+        (lambda: draw("decay", [rope()], width_px=3999, height_px=240), "height is 240 pixels; beside its words"),
         (lambda: draw("decay", [rope()], axis="cubic"), "'cubic' is not one of linear, log"),  # type: ignore[arg-type]
         (lambda: draw("spectrum", [rope()], axis="log"), "no axis of distances"),
         (lambda: draw("heatmap", [rope(), SUBJECTS["mask"]()]), "different things of rope, mask"),

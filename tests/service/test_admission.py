@@ -1,6 +1,7 @@
 """The door: refused before any work, whole or not at all, nothing left behind; a broken row hurts its caller alone."""
 
 import asyncio
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -136,3 +137,43 @@ def test_the_guess_of_tokens_follows_what_was_seen():
         door.learn("m", 400, 400)  # a token a character, as in Chinese
     assert first < 200 < door.guess("m", [Text("a" * 400)], None)
     assert door.guess("m", [Text("a" * 400)], 128) == 128
+
+
+async def test_texts_are_counted_before_they_are_tokenised(make, monkeypatch):
+    encoder = make(max_request_characters=10)
+    monkeypatch.setattr(encoder.catalog.get(None).tokenizer, "encode_now", None)  # would fail if it were called
+    with pytest.raises(TooLarge, match="11 characters; this server takes 10 a request"):
+        await encoder.embed(EmbedRequest([Text("abcdef"), Text("abc", "de")]))
+    assert encoder.door.inside == 0
+
+
+async def test_a_deadline_ends_the_wait_for_a_run_that_goes_on(make, monkeypatch):
+    encoder, release = make(), threading.Event()
+    engine = encoder.catalog.get(None).engine
+    run = engine.run
+    monkeypatch.setattr(engine, "run", lambda *given: (release.wait(10), run(*given))[1])
+    deadlines.allow(0.05)
+    with pytest.raises(DeadlineExceeded, match="the time allowed is over"):
+        await encoder.embed(EmbedRequest([ids(5, 6)]))
+    assert not release.is_set()
+    assert encoder.door.inside == 0
+    release.set()
+    deadlines.allow(None)
+    assert (await encoder.embed(EmbedRequest([ids(5, 6)]))).tokens == 2
+
+
+def test_the_settings_reach_the_queues(make):
+    encoder = make(max_queue_seconds=0.25, stuck_seconds=7, max_queue_tokens=99)
+    for batcher in batchers(encoder):
+        assert (batcher.line._max_seconds, batcher._stuck_seconds, batcher.line._max_cost) == (0.25, 7, 99)
+
+
+def test_the_nearer_of_two_deadlines_counts():
+    deadlines.allow(None)
+    deadlines.at_most(60)
+    first = deadlines.current()
+    deadlines.at_most(30)
+    nearer = deadlines.current()
+    deadlines.at_most(90)
+    assert nearer == deadlines.current() < first
+    deadlines.allow(None)

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import json
 import shutil
 import threading
 import weakref
@@ -220,6 +221,12 @@ def spoil_the_card(folder: Path) -> None:
     (folder / cards.FILE_NAME).write_text("{}")
 
 
+def double_the_width(folder: Path) -> None:
+    path = folder / cards.FILE_NAME
+    card = json.loads(path.read_text())
+    path.write_text(json.dumps(card | {"hidden_size": 2 * card["hidden_size"]}))
+
+
 def take_a_file(folder: Path) -> None:
     (folder / "weights.safetensors").unlink()
 
@@ -229,6 +236,7 @@ BROKEN: list[tuple[Callable[[Path], None], str]] = [
     (spoil_the_graph, "cannot be loaded: "),
     (spoil_the_tokenizer, "is not a tokenizer.json"),
     (spoil_the_weights, "fails on its first token: .* not finite"),
+    (double_the_width, "gives last_hidden_state 32 wide where its card promises 64"),
     (spoil_the_card, "is not a card this version reads"),
     (take_a_file, "weights.safetensors"),
 ]

@@ -4,6 +4,7 @@ import hmac
 import logging
 import os
 import pickle
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from pydantic import SecretStr
 
 from service.errors import Overloaded, StartError, Unauthorized
 from service.keys import Keys, open_keys
+from service.logs import KEY_NAME
 from service.settings import Settings
 
 SECRET = "correct-horse-battery"
@@ -24,6 +26,14 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
+
+
+@pytest.fixture(autouse=True)
+def unnamed() -> Iterator[None]:
+    """What a test leaves behind is not the next one's."""
+    token = KEY_NAME.set("")
+    yield
+    KEY_NAME.reset(token)
 
 
 @pytest.fixture
@@ -63,9 +73,23 @@ def test_an_entry_is_a_key_that_may_have_a_name_and_limits(line: str, name: str,
 
 @pytest.mark.parametrize(
     "line",
-    ["", " ", "ab c", f"{SECRET} fast", f"{SECRET} rate=0", f"{SECRET} rate=-1", f"{SECRET} rate=nan", f"n:{SECRET}:x",
-     f"{SECRET} concurrent=0", f"{SECRET} concurrent=1.5", f"={SECRET}", f"{SECRET}é", f'"{SECRET}"', f"n ame:{SECRET}"],
-)  # fmt: skip
+    [
+        "",
+        "  ",
+        "ab c",
+        f"{SECRET} fast",
+        f"{SECRET} rate=0",
+        f"{SECRET} rate=-1",
+        f"{SECRET} rate=nan",
+        f"{SECRET} concurrent=0",
+        f"{SECRET} concurrent=1.5",
+        f"n:{SECRET}:x",
+        f"={SECRET}",
+        f"{SECRET}é",
+        f'"{SECRET}"',
+        f"n ame:{SECRET}",
+    ],
+)
 def test_what_is_no_key_is_told_without_showing_it(line: str) -> None:
     with pytest.raises(StartError) as told:
         Keys(["fine", line])
@@ -75,7 +99,7 @@ def test_what_is_no_key_is_told_without_showing_it(line: str) -> None:
 
 @pytest.mark.parametrize("lines", [["a:x", "b:x"], ["a:x", "a:y"]])
 def test_a_key_or_a_name_stands_there_once(lines: list[str]) -> None:
-    with pytest.raises(StartError, match="twice|same name"):
+    with pytest.raises(StartError, match=r"twice|same name"):
         Keys(lines)
 
 

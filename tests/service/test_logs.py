@@ -55,11 +55,17 @@ def as_json() -> Written:
     return Written("json", inputs=False)
 
 
-@pytest.fixture
-def numbered() -> Iterator[str]:
+@pytest.fixture(autouse=True)
+def unnumbered() -> Iterator[None]:
+    """Other tests may have numbered this thread."""
     token = CURRENT.set(b"-")
-    yield request_id(b"abc-123").decode()
+    yield
     CURRENT.reset(token)
+
+
+@pytest.fixture
+def numbered(unnumbered: None) -> str:
+    return request_id(b"abc-123").decode()
 
 
 def fail(cause: BaseException | None = None) -> None:

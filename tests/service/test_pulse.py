@@ -10,7 +10,7 @@ from service.pulse import EXIT_CODE, Pulse
 
 async def test_a_loop_that_turns_is_left_alone():
     ended = threading.Event()
-    pulse = Pulse(0.2, ended.set)
+    pulse = Pulse(0.2, lambda still: ended.set())
     pulse.start()
     await asyncio.to_thread(ended.wait, 0.5)
     pulse.stop()
@@ -19,7 +19,7 @@ async def test_a_loop_that_turns_is_left_alone():
 
 async def test_a_loop_that_stands_still_is_noticed_from_outside():
     ended = threading.Event()
-    pulse = Pulse(0.1, ended.set)
+    pulse = Pulse(0.1, lambda still: ended.set())
     pulse.start()
     assert ended.wait(10)  # on the loop itself: it stands still meanwhile
     pulse.stop()

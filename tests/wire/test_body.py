@@ -49,6 +49,14 @@ def test_a_body_that_is_not_json_is_refused_as_such(body: bytes) -> None:
         read(body)
 
 
+@pytest.mark.parametrize("member", ["outputs", "unknown", "model"])
+@pytest.mark.parametrize("depth", [253, 254, 300, 1000])
+def test_a_nest_deeper_than_json_is_written_is_the_senders_fault(member: str, depth: int) -> None:
+    body = f'{{"inputs": "a", "{member}": {"[" * depth}{"]" * depth}}}'.encode()
+    with pytest.raises(BadRequest):
+        read(body)
+
+
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_every_example_of_the_documentation_is_accepted(name: str) -> None:
     assert read(orjson.dumps(EXAMPLES[name]))[0].inputs

@@ -89,6 +89,25 @@ def test_every_format_is_described_with_its_headers(document: dict[str, Any]) ->
     assert {each["name"] for each in rope["parameters"]} >= {"name", "start", "length", "positions", "dtype", "format"}
 
 
+@pytest.mark.parametrize("path", ["/embed", "/", "/invocations"])
+@pytest.mark.parametrize("encoding", ["float", "base64", "prompt_embeds", "input_embeds", "bytes", "bytes_only"])
+def test_the_answer_in_every_encoding_has_a_schema(
+    document: dict[str, Any], served: Served, path: str, encoding: str
+) -> None:
+    answer = served.http.post(path, json={"inputs": ["hello"], "encoding_format": encoding})
+    content = document["paths"][path]["post"]["responses"]["200"]["content"][answer.headers["content-type"]]
+    if answer.headers["content-type"] == "application/json":
+        kinds = "object" if isinstance(found := answer.json(), dict) else "array"
+        fitting = [each for each in _alternatives(content["schema"]) if each["type"] == kinds]
+        assert any(set(found) <= each["properties"].keys() for each in fitting) if kinds == "object" else fitting
+
+
+def _alternatives(schema: dict[str, Any]) -> list[dict[str, Any]]:
+    if "type" in schema or "anyOf" not in schema:
+        return [schema]
+    return [each for inner in schema["anyOf"] for each in _alternatives(inner)]
+
+
 def test_every_refusal_of_embed_is_described(document: dict[str, Any]) -> None:
     described = {int(status) for status in document["paths"]["/embed"]["post"]["responses"]} - {200}
     assert described == {row.http for row in STATUSES.values()} - {405, 416, 500, 501}

@@ -1,8 +1,8 @@
 """The probes that tell one embedding server from another: one table, rows x protocols, one runner.
 
 A row is a question every protocol is asked in its own form; a cell is what it answers, in its own words and code.
-Row 10 (a wrong or missing key) waits for keys: Inlay has none yet. Rows 9 and 13 need a service held in
-mid-flight and have runners of their own; row 20 has a test elsewhere.
+Rows 9 and 13 need a service held in mid-flight and row 10 one with keys: they have runners of their own; row 20 has a
+test elsewhere.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from proto import tei_pb2 as tei
 from proto.open_inference_pb2_grpc import GRPCInferenceServiceStub
 from proto.tei_pb2_grpc import EmbedStub
 from service.messages import EmbedRequest, Ids
-from tests.served import Here, Served, serving_here
+from tests.served import Here, Served, serving, serving_here
 
 ROOT = Path(__file__).parents[2]
 ROWS = range(1, 21)
@@ -110,6 +110,9 @@ class Vectors:
     """As many vectors as inputs, bit for bit those /embed gives for these inputs as one list."""
 
     inputs: list[Any]
+
+
+NO_BODY = "(no body)"
 
 
 @dataclass(frozen=True)
@@ -291,11 +294,23 @@ LEFT = [
 ]
 """Row 13, a client that leaves before its request is computed: nobody hears the answer, so what counts is what ran."""
 
+WRONG_KEY = JSON | {"authorization": "Bearer wrong"}
+STRANGERS = [
+    Probe(10, "TEI", embed(ONE), Refused(401, NO_BODY)),
+    Probe(10, "TEI", Http("/embed", {"inputs": ONE}, WRONG_KEY), Refused(401, NO_BODY)),
+    Probe(10, "OpenAI", openai(ONE), Refused(401, "Bearer KEY")),
+    Probe(10, "OpenAI", Http("/v1/embeddings", {"input": ONE, "model": "bert"}, WRONG_KEY), Refused(401, "not one of")),
+    Probe(10, "OIP", infer(text_tensor([ONE])), Refused(403, "Bearer KEY")),
+    Probe(10, "OIP", Http("/v2/models/bert/infer", {}, WRONG_KEY), Refused(403, "not one of")),
+    Probe(10, "OIP gRPC", raw_ids(IDS), Refused("UNAUTHENTICATED", "Bearer KEY")),
+    Probe(10, "TEI gRPC", tei_embed(ONE), Refused("UNAUTHENTICATED", "No valid auth token")),
+]
+"""Row 10, no key or a wrong one: asked of a service that has keys."""
+
 ELSEWHERE = {
     20: ("tests/wire/test_process.py", "test_a_stop_finishes_what_is_in_flight_on_both_protocols_and_exits_0"),
 }
 """Row → the test that shows it for the road all protocols share: 20 a stop in mid-flight."""
-WAITING = {10}
 
 # ---- the runner
 
@@ -324,7 +339,7 @@ class Asker:
         body = sent.body if isinstance(sent.body, bytes) else orjson.dumps(sent.body)
         answer = self.http.post(sent.path, content=body, headers=sent.fields)
         if answer.status_code != 200:
-            return Refused(answer.status_code, wording.fault(answer.json()))
+            return Refused(answer.status_code, wording.fault(answer.json()) if answer.content else NO_BODY)
         return np.array(wording.vectors(answer.json()), np.float32)
 
     def plainly(self, inputs: list[Any]) -> NDArray[Any]:
@@ -421,6 +436,20 @@ async def test_a_full_service_says_so_in_the_protocols_own_words(
         np.testing.assert_array_equal((await first).outputs[0].rows, (await second).outputs[0].rows)
 
 
+@pytest.fixture(scope="module")
+def guarded(tiny_store: Path) -> Iterator[Asker]:
+    with (
+        serving(tiny_store, default_model="bert", api_keys="right") as service,
+        asking(service.address, service.rpc_address) as asker,
+    ):
+        yield asker
+
+
+@pytest.mark.parametrize("probe", STRANGERS, ids=str)
+def test_a_stranger_hears_so_in_the_protocols_own_words(guarded: Asker, probe: Probe) -> None:
+    check(guarded, probe)
+
+
 @pytest.mark.parametrize("probe", LEFT, ids=str)
 async def test_a_client_that_is_gone_before_its_run_costs_none(
     tiny_store: Path, monkeypatch: pytest.MonkeyPatch, probe: Probe
@@ -457,7 +486,7 @@ def written(sent: Http) -> bytes:
 
 
 def test_the_table_has_every_row() -> None:
-    shown = {probe.row for probe in (*PROBES, *CROWDED, *LEFT)}
-    assert sorted(shown | set(ELSEWHERE) | WAITING) == list(ROWS)
+    shown = {probe.row for probe in (*PROBES, *CROWDED, *STRANGERS, *LEFT)}
+    assert sorted(shown | set(ELSEWHERE)) == list(ROWS)
     for file, name in ELSEWHERE.values():
         assert f"def {name}(" in (ROOT / file).read_text(encoding="utf-8"), f"{file} has no {name}"

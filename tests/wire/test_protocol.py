@@ -1,6 +1,7 @@
 """Answers through our protocol: uvicorn's own bytes in one write, nothing held back, work dropped with its client."""
 
 import asyncio
+import contextlib
 import logging
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -18,8 +19,10 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 LENGTH = (b"content-length", b"5")
 CLOSE = (b"connection", b"close")
+HUGE = 64 * 1024 * 1024
 ANSWERS: dict[str, tuple[int, list[tuple[bytes, bytes]], list[bytes]]] = {
     "/": (200, [LENGTH], [b"hello"]),
+    "/huge": (200, [(b"content-length", b"%d" % HUGE)], [bytes(HUGE)]),
     "/two": (200, [LENGTH], [b"he", b"llo"]),
     "/chunks": (200, [], [b"he", b"llo"]),
     "/empty": (204, [], [b""]),
@@ -234,12 +237,93 @@ async def test_an_idle_connection_is_closed_and_a_busy_one_is_not(app: App, serv
     assert await asyncio.wait_for(reader.readuntil(b"hello"), PATIENCE_SECONDS)
     writer.write(request(b"GET /wait"))
     await asyncio.wait_for(app.waiting.wait(), PATIENCE_SECONDS)
-    (connection,) = server.server_state.connections
+    over = asyncio.get_running_loop().time() + 0.15
     async with asyncio.timeout(PATIENCE_SECONDS):
-        while connection.timeout_keep_alive_task is not None:  # until the time of the first answer is over
+        while asyncio.get_running_loop().time() < over:  # until the time of the first answer is over, thrice
             await asyncio.sleep(0)
     app.release.set()
     assert (await asyncio.wait_for(reader.read(), PATIENCE_SECONDS)).endswith(b"hello")
+    writer.close()
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that waits for its clients for a moment only."""
+    monkeypatch.setattr("service.wire.protocol.CLIENT_SECONDS", 0.1)
+
+
+@pytest.mark.usefixtures("hasty")
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"GET / HTTP/1.1\r\nhost: x\r\nx-a: ",
+        b"\r\n",
+        request(b"GET /").removesuffix(b"\r\n"),
+        request(b"POST /read", b"content-length: 9", b"x-b: c") + b"abc",
+        request(b"POST /read", b"transfer-encoding: chunked") + b"3\r\nabc\r\n",
+    ],
+    ids=["half a header", "an empty line", "a head without its end", "half a body", "chunks without an end"],
+)
+async def test_a_request_that_does_not_arrive_is_not_waited_for(port: int, sent: bytes) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(sent)
+    answer = await asyncio.wait_for(reader.read(), PATIENCE_SECONDS)
+    assert answer.startswith((b"HTTP/1.1 408", b"HTTP/1.1 200"))  # /read answers what came of the body
+    writer.close()
+
+
+@pytest.mark.usefixtures("hasty")
+@pytest.mark.parametrize("config", [{"timeout_keep_alive": 0.05}])
+async def test_a_connection_that_asks_nothing_is_closed(port: int) -> None:
+    assert await exchange(port, b"") == b""
+
+
+@pytest.mark.usefixtures("hasty")
+async def test_a_client_that_takes_nothing_of_its_answer_is_cut_off(server: uvicorn.Server, port: int) -> None:
+    with socket.create_connection(("127.0.0.1", port)) as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.sendall(request(b"GET /huge"))
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while not server.server_state.connections or any(
+                each.cycle is None or not each.cycle.response_complete for each in server.server_state.connections
+            ):
+                await asyncio.sleep(0)
+            while server.server_state.connections:
+                await asyncio.sleep(0)
+
+
+@pytest.mark.usefixtures("hasty")
+async def test_a_client_that_takes_its_answer_steadily_gets_all_of_it(port: int) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=65536)
+    writer.write(request(b"GET /huge", b"connection: close"))
+    size, over = 0, asyncio.get_running_loop().time() + 1.0
+    while part := await asyncio.wait_for(reader.read(HUGE // 64), PATIENCE_SECONDS):
+        size += len(part)
+        while asyncio.get_running_loop().time() < min(over, over - 1.0 + size / HUGE):  # spread over ten patiences
+            await asyncio.sleep(0)
+    assert size > HUGE
+    writer.close()
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        [b"GET / HTTP/1.1\r\nx: ", *[bytes(65536).replace(b"\0", b"a")] * 40],
+        [b"GET / HTTP/1.1\r\n", *[b"x-a: b\r\n" * 8000] * 40],
+        [b"GET /" + b"a" * 60_000, *[b"a" * 65536] * 40],
+        [b"POST /read HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n0\r\n", *[b"x-a: b\r\n" * 8000] * 40],
+    ],
+    ids=["a header", "headers", "a path", "trailers"],
+)
+async def test_a_head_without_an_end_is_refused_before_it_fills_memory(port: int, sent: list[bytes]) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    with contextlib.suppress(ConnectionError):
+        for part in sent:
+            writer.write(part)
+            await writer.drain()
+    with contextlib.suppress(ConnectionError):
+        answer = await asyncio.wait_for(reader.read(), PATIENCE_SECONDS)
+        assert answer.startswith((b"HTTP/1.1 431", b"HTTP/1.1 400"))
     writer.close()
 
 

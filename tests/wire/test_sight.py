@@ -12,6 +12,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from itertools import pairwise
 from pathlib import Path
 from threading import Thread
+from time import monotonic
 from typing import Any
 
 import grpc
@@ -33,6 +34,7 @@ from tests.served import Here, Served, serving, serving_here
 
 ROOT = Path(__file__).parents[2]
 SECRET = "hunter2planted"
+SECONDS = 30
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"  # W3C trace context's own example
 NOT_SERVED = ("httpx", "uvicorn.access")  # the test's own client; what service.listen switches off
 STAGES = ["tokenise", "queue", "run"]
@@ -52,15 +54,25 @@ class Seen:
     def spans(self) -> list[ReadableSpan]:
         return list(self._exporter.get_finished_spans())
 
-    def servers(self) -> list[ReadableSpan]:
-        return [span for span in self.spans if span.kind is SpanKind.SERVER]
+    def servers(self, number: int = 1) -> list[ReadableSpan]:
+        """That many spans of requests: one ends a moment after its client has the answer."""
+        ends = monotonic() + SECONDS
+        while len(found := [span for span in self.spans if span.kind is SpanKind.SERVER]) < number:
+            assert monotonic() < ends
+        return found
 
     def below(self, parent: ReadableSpan) -> list[ReadableSpan]:
         return [span for span in self.spans if span.parent and span.parent.span_id == parent.context.span_id]
 
-    @property
-    def lines(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.stream.getvalue().splitlines()]
+    def lines(self, key: str, number: int) -> list[dict[str, Any]]:
+        """That many log lines that have the key."""
+        ends = monotonic() + SECONDS
+        while len(found := [line for line in self._objects() if key in line]) < number:
+            assert monotonic() < ends
+        return found
+
+    def _objects(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.stream.getvalue().split("\n")[:-1]]
 
 
 def request(text: str) -> pb.EmbedRequest:
@@ -135,9 +147,10 @@ def test_what_the_caller_does_not_sample_is_not_sent_and_its_log_lines_still_nam
     traced: Served, seen: Seen
 ) -> None:
     traced.http.post("/embed", json={"inputs": "hello"}, headers={"traceparent": f"00-{TRACE}-{SPAN}-00"})
+    (line,) = seen.lines("status", 1)
+    assert (line["logger"], line["method"], line["status"]) == (logs.ACCESS, "POST /embed", 200)
+    assert line["trace_id"] == TRACE
     assert seen.spans == []
-    (line,) = [line for line in seen.lines if line["logger"] == logs.ACCESS]
-    assert (line["trace_id"], line["method"], line["status"]) == (TRACE, "POST /embed", 200)
 
 
 @pytest.mark.parametrize(
@@ -176,7 +189,7 @@ async def test_requests_of_one_batch_keep_their_own_traces(tiny_store: Path, see
                     for each in numbers
                 ]
             )
-    for server in seen.servers():
+    for server in seen.servers(8):
         assert {span.context.trace_id for span in seen.below(server)} == {server.context.trace_id}
         assert sorted(span.name for span in seen.below(server)) == sorted([*STAGES, "encode"])
     assert sorted(f"{server.context.trace_id:032x}" for server in seen.servers()) == numbers
@@ -228,12 +241,12 @@ async def test_a_fault_is_logged_with_its_place_and_its_request_and_without_a_ca
 ) -> None:
     async with serving_here(tiny_store, default_model="bert", access_log=True) as here:
         await failing(here, monkeypatch)
-    faults = [line for line in seen.lines if "exception" in line]
+    faults = seen.lines("exception", 2)
     assert len(faults) == 2
     assert faults[0]["request_id"] == "abc-1"
     assert all("RuntimeError" in line["exception"] and "in fail" in line["exception"] for line in faults)
     assert SECRET not in seen.stream.getvalue()
-    assert [span.status.status_code for span in seen.servers()] == [StatusCode.ERROR] * 2
+    assert [span.status.status_code for span in seen.servers(2)] == [StatusCode.ERROR] * 2
 
 
 ASKED: list[tuple[str, str, dict[str, Any]]] = [
@@ -258,7 +271,7 @@ def test_no_span_and_no_log_line_holds_what_a_caller_sent(traced: Served, seen: 
     for model in ("bert", SECRET):
         with pytest.raises(grpc.RpcError):
             traced.stub.Embed(pb.EmbedRequest(model=model, inputs=[pb.Input(text=SECRET)], prompt_name=SECRET))
-    assert len(seen.servers()) == len(ASKED) + 2
+    assert len(seen.servers(len(ASKED) + 2)) == len(ASKED) + 2
     shown = [span.to_json() for span in seen.spans]
     assert [line for line in [*shown, seen.stream.getvalue()] if SECRET in line] == []
 

@@ -17,13 +17,14 @@ import numpy as np
 
 from models.card import Card
 from models.extras import Extra
+from service import deadlines
 from service.catalog import Model
 from service.errors import BadInput, BadRequest, EmptyRequest, NotFound, TooLarge
 from service.messages import EmbedRequest, EmbedResult, Ids, Input, Int64s, Output, Text
 from service.settings import Settings
 from service.wire.oip.datatypes import BYTES, NAMES
 from service.wire.oip.padding import LENGTHS, Spans, placed, right_padded, spans_of
-from service.wire.oip.parameters import options_of
+from service.wire.oip.parameters import options_of, seconds_of
 from service.wire.oip.tensors import Tensor
 from service.wire.parts import Parts
 
@@ -66,6 +67,8 @@ async def infer(
     started = perf_counter()
     try:
         asked = request_of(card, inputs, parameters, wanted, parts.settings)
+        if (seconds := seconds_of(parameters)) is not None:
+            deadlines.at_most(seconds)
         result = await parts.encoder.embed(asked.request)
         outputs = outputs_of(result, asked)
     except Exception:

@@ -9,6 +9,7 @@ from service.pooling import POOLINGS
 from service.wire.body import SPELLINGS
 from service.wire.inputs import show
 
+TIMEOUT = "timeout"  # in microseconds, as Triton has it; 0: as long as it takes
 DATATYPES: dict[str, str] = {"FP32": "float32", "FP16": "float16", "BF16": "bfloat16"}
 """The protocol's names for `dtype`."""
 
@@ -78,3 +79,16 @@ def options_of(parameters: Mapping[str, Any]) -> Options:
                 raise BadRequest(f"parameter {name!r} is {show(parameters[name])}; allowed: {allowed}")
             found[name] = value
     return Options(**found)
+
+
+def seconds_of(parameters: Mapping[str, Any]) -> float | None:
+    """How long the caller waits; None: it does not say.
+
+    raises   BadRequest if that is no whole number
+    """
+    value = parameters.get(TIMEOUT)
+    if value is None or value == 0:
+        return None
+    if type(value) is not int or value < 0:
+        raise BadRequest(f"parameter {TIMEOUT!r} is {show(value)}; allowed: microseconds, a whole number from 0")
+    return value / 1e6

@@ -1,7 +1,7 @@
 """The model repository extension: what the store holds, loading and unloading while others are served.
 
 The core of both protocols, and its routes over HTTP. A name is that of one folder of the store; whatever else could
-reach a file (a configuration, files in the request) is refused.
+reach a file (a configuration, files in the request) is refused. Of several workers all load before one answers.
 """
 
 import asyncio
@@ -13,6 +13,7 @@ from fastapi import APIRouter
 
 from service.catalog import State
 from service.errors import BadRequest, Malformed, Unsupported
+from service.store import checked
 from service.wire.endpoint import Answer, Call
 from service.wire.inputs import show
 from service.wire.oip.answers import PREFIX, answer_json, route
@@ -55,7 +56,8 @@ async def load(parts: Parts, name: str, parameters: Mapping[str, Any], repositor
             f"parameter {next(iter(parameters))[:80]!r} of a load is not supported: models are served as they were "
             "exported to the store; leave it out"
         )
-    await parts.catalog.load(name)
+    await parts.catalog.known(name)
+    await (parts.crew.ask("load", name) if parts.crew else parts.catalog.load(name))
 
 
 async def unload(parts: Parts, name: str, parameters: Mapping[str, Any], repository: str = "") -> None:
@@ -67,7 +69,8 @@ async def unload(parts: Parts, name: str, parameters: Mapping[str, Any], reposit
     _check_control(parts)
     if others := parameters.keys() - {DEPENDENTS}:
         raise Unsupported(f"parameter {min(others)[:80]!r} of an unload is not supported; leave it out")
-    await parts.catalog.unload(name)
+    parts.catalog.get(checked(name))
+    await (parts.crew.ask("unload", name) if parts.crew else parts.catalog.unload(name))
 
 
 def _entry(state: State) -> dict[str, str]:
@@ -85,14 +88,8 @@ def _check_repository(name: str) -> None:
 
 
 def _check_control(parts: Parts) -> None:
-    settings = parts.settings
-    if settings.model_control != "explicit":
+    if parts.settings.model_control != "explicit":
         raise Unsupported("loading and unloading is off: the operator switches it on with INLAY_MODEL_CONTROL=explicit")
-    if settings.workers > 1:
-        raise Unsupported(
-            f"this server runs {settings.workers} processes, and a load would reach one of them: "
-            "models can be loaded and unloaded with INLAY_WORKERS=1 alone"
-        )
 
 
 async def _index(parts: Parts, call: Call) -> Answer:

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 
 from service.errors import BadInput, BadRequest, Malformed
 from service.messages import EmbedRequest, Ids, Input, Text
-from service.wire.body import CACHED_BYTES, IDS, TEXT, explain
+from service.wire.body import CACHED_BYTES, IDS, TEXT, explain, packed
 from service.wire.inputs import show
 
 FORMS = "a text, a list of token ids, or a list of either"
@@ -118,7 +118,7 @@ class Reader:
         id_ = data.pop("request_id", None)
         if not (_is_text(user) and _is_text(id_)):
             self._validated({"input": given, "user": user, "request_id": id_})
-        rest = orjson.dumps(data)
+        rest = packed(data)
         options, wanted = self._options(rest) if len(rest) <= CACHED_BYTES else self._fresh(rest)
         return options._replace(inputs=inputs_of(given)), wanted, id_
 

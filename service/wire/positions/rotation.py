@@ -77,6 +77,8 @@ def rotate_of_a_model(owner: Owner, asked: Any) -> Call:
 def convert(asked: Any) -> Call:
     """A weight's rows in the order of another layout."""
     weight = _array(asked.weight, asked.dtype)
+    if not weight.size:
+        raise BadParameters(f"weight has shape {list(weight.shape)}, no number in it: send [heads * head_dim, ...]")
     names = ("head_dim", "source", "target")
     rotary_dim = asked.head_dim if asked.rotary_dim is None else asked.rotary_dim
     arguments = {name: getattr(asked, name) for name in names} | {"weight": weight, "rotary_dim": rotary_dim}

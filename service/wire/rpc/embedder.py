@@ -1,5 +1,6 @@
 """inlay.v1.Embedder: decodes, delegates, encodes."""
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from functools import partial
@@ -7,6 +8,7 @@ from time import perf_counter
 from typing import Any
 
 from proto import embed_pb2 as pb
+from service import memory
 from service.errors import InlayError
 from service.messages import EmbedResult
 from service.wire import precomputed, protobuf
@@ -108,7 +110,8 @@ class Embedder:
         """Every loaded model."""
 
         async def answer() -> pb.ListModelsResponse:
-            return pb.ListModelsResponse(models=[self._model(name) for name in self._encoder.catalog.models])
+            mappings = await asyncio.to_thread(memory.mappings)
+            return pb.ListModelsResponse(models=[self._model(name, mappings) for name in self._encoder.catalog.models])
 
         listed: pb.ListModelsResponse = await self._counted("ListModels", answer(), context)
         return listed
@@ -117,7 +120,7 @@ class Embedder:
         """One model; the default where none is named."""
 
         async def answer() -> pb.Model:
-            return self._model(request.name or None)
+            return self._model(request.name or None, await asyncio.to_thread(memory.mappings))
 
         model: pb.Model = await self._counted("GetModel", answer(), context)
         return model
@@ -128,10 +131,10 @@ class Embedder:
             await abort(context, answer)
         return answer
 
-    def _model(self, name: str | None) -> pb.Model:
+    def _model(self, name: str | None, mappings: memory.Mappings) -> pb.Model:
         catalog = self._encoder.catalog
         model = catalog.get(name)
-        told = summary(model, catalog)
+        told = summary(model, catalog, mappings)
         return pb.Model(
             name=told.name,
             family=told.family,

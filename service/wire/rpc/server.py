@@ -47,6 +47,12 @@ class RpcServer:
             ("grpc.max_receive_message_length", settings.max_body_bytes),
             ("grpc.max_send_message_length", -1),
             ("grpc.so_reuseport", int(settings.workers > 1)),
+            # a client that is gone without a word, or never says one, is let go; one that asks now and then is not
+            ("grpc.keepalive_time_ms", int(settings.client_seconds * 1000)),
+            ("grpc.keepalive_timeout_ms", int(settings.client_seconds * 1000)),
+            ("grpc.keepalive_permit_without_calls", 1),
+            ("grpc.server_handshake_timeout_ms", int(settings.client_seconds * 1000)),
+            ("grpc.http2.min_ping_interval_without_data_ms", 5000),
         ]
         self._server = grpc.aio.server(options=options, interceptors=[self._gate] if self._gate else None)
         handlers = [

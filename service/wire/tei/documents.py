@@ -34,13 +34,15 @@ TOKEN = {
 }
 COMPARED = {"inputs": {"source_sentence": "a text", "sentences": ["another", "a third"]}}
 EITHER = {"anyOf": [{"$ref": f"#/components/schemas/{each.__name__}"} for each in (EmbedBody, bodies.SimilarityBody)]}
-ROOT = {"anyOf": [VECTORS, NUMBERS]}
+Content = dict[str, Any]
 Model = type[BaseModel]
+
+PREDICTIONS = {"type": "array", "description": "the answers of /embed in JSON, in the order of the instances"}
 
 # path → what it does, its body, an example, its answer (None: only refusals)
 POSTS: dict[str, tuple[str, Model | None, Any, Any]] = {
-    "/": ("/embed or /similarity, by the form of its inputs", None, COMPARED, ROOT),
-    "/invocations": ("/embed or /similarity, as SageMaker calls them", None, COMPARED, ROOT),
+    "/": ("/embed or /similarity, by the form of its inputs", None, COMPARED, NUMBERS),
+    "/invocations": ("/embed or /similarity, as SageMaker calls them", None, COMPARED, NUMBERS),
     "/embed_all": (
         "A vector a token, special ones included, never normalised",
         bodies.TokenVectorsBody,
@@ -64,17 +66,15 @@ POSTS: dict[str, tuple[str, Model | None, Any, Any]] = {
         "Several bodies of /embed, as Vertex AI sends them",
         bodies.VertexBody,
         {"instances": [{"inputs": "hello world"}]},
-        {
-            "type": "object",
-            "required": ["predictions"],
-            "properties": {"predictions": {"type": "array", "items": VECTORS}},
-        },
+        PREDICTIONS,
     ),
     "/embed_sparse": ("Refused: no model here is sparse", bodies.TokenVectorsBody, {"inputs": "a"}, None),
     "/predict": ("Refused: no model here classifies", bodies.PredictBody, {"inputs": "a"}, None),
     "/rerank": ("Refused: no model here ranks", bodies.RerankBody, {"query": "a", "texts": ["b"]}, None),
 }
 COUNTED = ("/", "/invocations", "/embed_all", "/similarity")
+EITHER_ANSWER = ("/", "/invocations")  # that of /embed, or scores
+NEGOTIATED = (*EITHER_ANSWER, "/embed_all")  # in the formats of /embed
 
 
 def headers() -> dict[str, Any]:
@@ -82,32 +82,50 @@ def headers() -> dict[str, Any]:
     return {name: {"schema": {"type": "string"}, "description": "times in whole ms"} for name in spent.NAMES}
 
 
-def paths(refusal: dict[str, Any]) -> dict[str, Any]:
-    """Every path; `refusal` describes a problem."""
+def paths(refusal: dict[str, Any], embedded: Content) -> dict[str, Any]:
+    """Every path; `refusal` describes a problem, `embedded` what /embed answers, by media type."""
     model = {"name": "model", "in": "query", "schema": {"type": "string"}, "description": "left out: the default"}
     told = TypeAdapter(Info).json_schema()
     got = _operation("/info", "What is served, and its limits") | {"parameters": [model]}
-    posts = {path: {"post": _post(path, *row, refusal)} for path, row in POSTS.items()}
-    return posts | {"/info": {"get": got | {"responses": _responses(told, {}, refusal)}}}
+    posts = {path: {"post": _post(path, *row, refusal, embedded)} for path, row in POSTS.items()}
+    return posts | {"/info": {"get": got | {"responses": _responses({JSON: {"schema": told}}, {}, refusal)}}}
 
 
 def _post(
-    path: str, summary: str, model: Model | None, example: Any, schema: Any, refusal: dict[str, Any]
+    path: str,
+    summary: str,
+    model: Model | None,
+    example: Any,
+    schema: Any,
+    refusal: dict[str, Any],
+    embedded: Content,
 ) -> dict[str, Any]:
     body = {"$ref": f"#/components/schemas/{model.__name__}"} if model else EITHER
     content = {JSON: {"schema": body, "examples": {"example": {"value": example}}}}
     told = headers() if path in COUNTED else {}
-    answers = _responses(schema, told, refusal) if schema else {"424": refusal, "default": refusal}
+    answers = (
+        _responses(_content(path, schema, embedded), told, refusal) if schema else {"424": refusal, "default": refusal}
+    )
     return _operation(path, summary) | {
         "requestBody": {"required": True, "content": content},
         "responses": answers,
     }
 
 
+def _content(path: str, schema: Any, embedded: Content) -> Content:
+    """The answer by media type."""
+    one = embedded[JSON]["schema"]
+    if path in EITHER_ANSWER:
+        schema = {"anyOf": [schema, one]}
+    elif path == "/vertex":
+        items = {"predictions": schema | {"items": one}}
+        schema = {"type": "object", "required": ["predictions"], "properties": items}
+    return (embedded if path in NEGOTIATED else {}) | {JSON: {"schema": schema}}
+
+
 def _operation(path: str, summary: str) -> dict[str, Any]:
     return {"tags": [TAG["name"]], "summary": summary, "operationId": f"tei_{path[1:] or 'root'}"}
 
 
-def _responses(schema: Any, told: dict[str, Any], refusal: dict[str, Any]) -> dict[str, Any]:
-    answer = {"description": "The answer.", "headers": told, "content": {JSON: {"schema": schema}}}
-    return {"200": answer, "default": refusal}
+def _responses(content: Content, told: dict[str, Any], refusal: dict[str, Any]) -> dict[str, Any]:
+    return {"200": {"description": "The answer.", "headers": told, "content": content}, "default": refusal}

@@ -19,7 +19,7 @@ from service.errors import BadRequest, EmptyRequest, InlayError, TooLarge, Wrong
 from service.messages import EmbedRequest, EmbedResult, Text
 from service.wire import embed
 from service.wire.asgi import check_json
-from service.wire.body import read
+from service.wire.body import packed, read
 from service.wire.endpoint import Answer, Call, Endpoint
 from service.wire.formats import FORMATS, JSON, Headers, negotiate
 from service.wire.inputs import decode
@@ -67,7 +67,7 @@ async def _embed_all(parts: Parts, call: Call) -> Answer:
     asked = bodies.valid(bodies.TokenVectorsBody, bodies.parsed(await call.body()))
     output = kinds.token_output(parts.catalog.get(asked.model).card)
     request = EmbedRequest(
-        decode(asked.inputs),
+        decode(asked.inputs, parts.settings.max_inputs),
         asked.model,
         (output,),
         asked.truncate,
@@ -173,7 +173,7 @@ def _inputs(parts: Parts, index: int, data: dict[str, Any]) -> int:
     try:
         if "query" in data and "texts" in data:
             raise _ranked(parts, data)
-        request, wanted = read(orjson.dumps(data))
+        request, wanted = read(packed(data))
         if not request.inputs:
             raise EmptyRequest("`inputs` cannot be empty: send one at least")
         if wanted.encoding in (BYTES, BYTES_ONLY):
@@ -185,7 +185,7 @@ def _inputs(parts: Parts, index: int, data: dict[str, Any]) -> int:
 
 async def _predicted(parts: Parts, index: int, data: dict[str, Any]) -> bytes:
     try:
-        answer = await embed.answered(parts, orjson.dumps(data), JSON.encode(), perf_counter())
+        answer = await embed.answered(parts, packed(data), JSON.encode(), perf_counter())
     except InlayError as error:
         raise _placed(index, error) from None
     return b"".join(answer.body)

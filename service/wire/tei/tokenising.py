@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 
 from service.catalog import Model
-from service.encoder import prompt_of
+from service.encoder import check_characters, prompt_of
 from service.errors import EmptyRequest, TooLarge, WrongModelKind
+from service.messages import Text
 from service.settings import Settings
 from service.tokens import Token, Tokenizer
 
@@ -18,6 +19,7 @@ async def tokenised(
     """
     tokenizer = _tokenizer(model)
     _counted(settings, texts, "inputs")
+    check_characters([Text(text) for text in texts], settings)
     prompt = prompt_of(model.card, prompt_name)
     return await tokenizer.tokens([prompt + text for text in texts], special_tokens, settings.max_request_tokens)
 

@@ -1,11 +1,12 @@
 """The gate: HTTP requests that must show a key, before any of their body is read. Knows no protocol."""
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from time import perf_counter
 
 from service.errors import InlayError
 from service.keys import Keys
 from service.wire.asgi import App, Receive, Scope, Send
+from service.wire.transport.request_ids import Numbered
 
 OPEN = frozenset(
     (
@@ -25,18 +26,19 @@ OPEN = frozenset(
 """What GET and HEAD reach without a key, as text-embeddings-inference has it: probes, numbers, documentation."""
 OPEN_VERBS = ("GET", "HEAD")
 BEARER = b"bearer "
-Refuse = Callable[[Scope, Receive, Send, InlayError], Awaitable[None]]
+Refusal = Callable[[str, InlayError], App]  # of a path
 
 
 class Gate:
     """An ASGI application for those who show a key.
 
-    refuse   answers everybody else
-    assets   beginning of the paths of what OPEN's pages are made of
+    refusal   what everybody else is answered
+    count     told the code of each refusal
+    assets    beginning of the paths of what OPEN's pages are made of
     """
 
-    def __init__(self, app: App, keys: Keys, refuse: Refuse, assets: str) -> None:
-        self._app, self._keys, self._refuse, self._assets = app, keys, refuse, assets
+    def __init__(self, keys: Keys, refusal: Refusal, count: Callable[[str], None], assets: str, app: App) -> None:
+        self._keys, self._refusal, self._count, self._assets, self._app = keys, refusal, count, assets, app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one HTTP request."""
@@ -46,7 +48,8 @@ class Gate:
         try:
             key = self._keys.enter(shown(scope["headers"]))
         except InlayError as error:
-            await self._refuse(scope, receive, send, error)
+            self._count(error.code)
+            await Numbered(self._refusal(scope["path"], error))(scope, receive, send)
             return
         if not key.limited:
             await self._app(scope, receive, send)

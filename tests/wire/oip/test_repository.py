@@ -18,8 +18,6 @@ from models.export import export
 from proto import open_inference_pb2 as pb
 from proto.open_inference_pb2_grpc import GRPCInferenceServiceStub
 from service import model
-from service.app import create_app
-from service.settings import Settings
 from tests.golden_cases import tiny_bert, tiny_config, write_folder
 from tests.served import Served, serving, serving_here
 
@@ -217,15 +215,6 @@ def test_nothing_moves_unless_the_operator_allows_it(served: Served) -> None:
         assert answer.status_code == 501
         assert "INLAY_MODEL_CONTROL=explicit" in answer.json()["error"]
     assert index(served) == [("bert", "1", "READY", ""), ("llama", "1", "READY", "")]
-
-
-async def test_one_of_several_processes_loads_nothing(tiny_store: Path) -> None:
-    settings = Settings(store=tiny_store, device="cpu", model_control="explicit", workers=2)
-    transport = httpx.ASGITransport(app=create_app(settings))
-    async with httpx.AsyncClient(transport=transport, base_url="http://inlay") as client:
-        answer = await client.post("/v2/repository/models/bert/load")
-    assert answer.status_code == 501
-    assert "2 processes" in answer.json()["error"]
 
 
 async def test_a_load_under_way_holds_up_no_request(tiny_store: Path, monkeypatch: pytest.MonkeyPatch) -> None:

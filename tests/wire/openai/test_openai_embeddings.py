@@ -234,6 +234,12 @@ def test_a_body_that_is_not_json_is_refused_in_the_same_form(served: Served) -> 
     assert served.http.post("/v1/embeddings", content=b"{}").json()["error"]["code"] == "unsupported_media"
 
 
+def test_a_nest_deeper_than_json_is_written_is_the_senders_fault(served: Served) -> None:
+    body = b'{"input": "a", "x": ' + b"[" * 300 + b"]" * 300 + b"}"
+    refused = served.http.post("/v1/embeddings", content=body, headers={"content-type": "application/json"})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "bad_request")
+
+
 def test_pooling_answers_with_rows_where_the_model_has_no_vector(served: Served) -> None:
     plain = served.post({"inputs": [[3, 4], [5]], "model": "llama", "outputs": ["input_embeddings"]}).json()
     found = post(served, "/pooling", input=[[3, 4], [5]], model="llama").json()

@@ -121,6 +121,13 @@ def test_converted_weights_give_the_same_scores_in_the_other_layout(served: Serv
     np.testing.assert_allclose(scores(target, np.array(converted)), scores(source, weights), rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("weight", [[], [[]], {"dtype": "float32", "shape": [4, 0], "data": ""}], ids=str)
+def test_a_weight_of_nothing_is_refused(served: Served, weight: Any) -> None:
+    asked = {"weight": weight, "head_dim": 2, "source": "half", "target": "half"}
+    answer = rotate(served, asked, "/positions/rope/convert")
+    assert (answer.status_code, answer.json()["code"]) == (422, "bad_parameters")
+
+
 ROTATE: dict[str, Any] = {"head_dim": 4}
 ONE = [[1.0, 2.0, 3.0, 4.0]]
 REFUSED: list[tuple[dict[str, Any], str]] = [

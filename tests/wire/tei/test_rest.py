@@ -256,6 +256,14 @@ def test_vertex_answers_each_instance_as_embed_does(served: Served) -> None:
     assert answer(served, "/vertex", {"instances": []}) == {"predictions": []}
 
 
+def test_vertex_refuses_nests_that_json_cannot_be_written_of(served: Served) -> None:
+    nest = "[" * 300 + "]" * 300
+    body = f'{{"instances": [{{"inputs": {nest}}}]}}'.encode()
+    refused = served.http.post("/vertex", content=body, headers={"content-type": "application/json"})
+    assert (refused.status_code, refused.json()["code"]) == (422, "bad_request")
+    assert "in instances[0]: the body nests" in refused.json()["detail"]
+
+
 def test_info_holds_every_member_and_the_settings_that_are_meant(served: Served) -> None:
     found = served.http.get("/info").json()
     assert found == {

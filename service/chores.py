@@ -1,0 +1,30 @@
+"""What a process does besides answering: follow the store and its fellow workers, give memory back. Decides nothing."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from service.crew import Crew
+from service.encoder import Encoder
+from service.metrics import Metrics
+from service.resting import Resting
+from service.settings import Settings
+from service.watch import Watch
+
+
+@asynccontextmanager
+async def chores(settings: Settings, encoder: Encoder, metrics: Metrics, crew: Crew | None) -> AsyncIterator[None]:
+    """All of them, while the block lasts."""
+    catalog, runs = encoder.catalog, []
+    runs.append(Resting(catalog, metrics, lambda: encoder.door.inside).run())
+    if settings.watch_store:
+        runs.append(Watch(catalog, settings.store, settings.models).run(settings.watch_store))
+    if crew:
+        runs.append(crew.run({"load": catalog.load, "unload": catalog.unload}))
+    tasks = [asyncio.create_task(run) for run in runs]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

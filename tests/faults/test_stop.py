@@ -1,0 +1,69 @@
+"""Told to stop: what was let in is finished, and the end comes in time, whatever hangs."""
+
+import signal
+import socket
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.faults.conftest import Notes
+from tests.faults.processes import running, until
+from tests.faults.test_connections import BIG, HEAD
+from tests.faults.traffic import traffic
+
+pytestmark = pytest.mark.faults
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_two_stop_signals(store: Path, log: Path, notes: Notes, workers: str) -> None:
+    """SIGTERM twice, half a second apart, under traffic: exit code 0; no call gets a wrong answer; what breaks broke
+    as its connection was closed."""
+    with running(store, log, "--workers", workers, meddling={"slow": "0.05"}) as service:
+        with traffic(service) as seen:
+            until(lambda: len(seen.answered) > 30, "traffic")
+            asked = time.monotonic()
+            service.signal(signal.SIGTERM)
+            threading.Event().wait(0.5)
+            service.signal(signal.SIGTERM)
+            assert service.ended(20) == 0
+            took = time.monotonic() - asked
+        inside = [each for each in seen.told if each.began < asked]
+        assert not [each for each in inside if each.fault]
+        assert not [each for each in seen.wrong if not each.fault.startswith("503")]
+        notes(f"ended after {took:.1f} s; all {len(inside)} calls that had begun were answered")
+
+
+def test_a_stop_with_clients_that_hang(store: Path, log: Path, notes: Notes) -> None:
+    """Clients that have sent half a request, read nothing of a large answer, or hold an idle connection: the process
+    ends within shutdown_seconds and a little, exit code 0."""
+    with running(store, log, "--shutdown-seconds", "2") as service:
+        service.embed().raise_for_status()
+        with (
+            socket.create_connection(service.address) as half,
+            socket.create_connection(service.address) as idle,
+            socket.socket() as deaf,
+        ):
+            deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            deaf.connect(service.address)
+            half.sendall(HEAD)
+            deaf.sendall(BIG)
+            assert deaf.recv(100)
+            asked = time.monotonic()
+            service.signal(signal.SIGTERM)
+            assert service.ended(15) == 0
+            took = time.monotonic() - asked
+            assert took < 2 + 4
+            idle.settimeout(5)
+            assert idle.recv(1) == b""
+            notes(f"ended after {took:.1f} s of 2 allowed")
+
+
+def test_a_stop_while_it_starts(store: Path, log: Path) -> None:
+    """SIGTERM to a service of two workers the moment it is up: exit code 0, no worker stays."""
+    with running(store, log, "--workers", "2") as service:
+        workers = service.workers()
+        service.signal(signal.SIGTERM)
+        assert service.ended(20) == 0
+        assert not [pid for pid in workers if Path(f"/proc/{pid}/stat").exists()]

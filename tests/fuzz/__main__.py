@@ -1,0 +1,112 @@
+"""Fuzz what reads strangers' bytes: `python -m tests.fuzz --seconds 10`, or `make fuzz ARGS="--seconds 60"`.
+
+Every decoder for so many seconds in a process of its own (one.py), then every operation of the OpenAPI document with
+schemathesis (operations.py). Faults are printed with the file that holds their input; the exit status counts them.
+`--save` writes results.json and results.md beside this file.
+"""
+
+import argparse
+import json
+import platform
+import subprocess
+import sys
+import tempfile
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from tests.fuzz.catalogue import TARGETS, folder_of
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent.parent
+SPARE_SECONDS = 120  # for a process to come up, and for a slow last input
+OPERATIONS = "operations"
+LIBRARIES = ("atheris", "schemathesis", "hypothesis")
+
+
+def decoder(name: str, seconds: float) -> dict[str, Any]:
+    """What one.py reports of a target; a fault where it ended in another way."""
+    with tempfile.TemporaryDirectory(prefix="inlay-fuzz-") as folder:
+        report = Path(folder) / "report.json"
+        arguments = ["--seconds", str(seconds), "--found", str(folder_of(name)), "--report", str(report)]
+        command = [sys.executable, "-m", "tests.fuzz.one", name, *arguments]
+        try:
+            ended = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=seconds + SPARE_SECONDS)
+            why = f"it ended with {ended.returncode}: {ended.stderr[-2000:].decode(errors='replace')}"
+        except subprocess.TimeoutExpired:
+            why = "it hangs"
+        if report.exists():
+            told: dict[str, Any] = json.loads(report.read_text())
+            return told
+        return {"engine": "?", "inputs": 0, "taken": 0, "seconds": seconds, "fault": why}
+
+
+def main() -> int:
+    """How many targets found a fault."""
+    parser = argparse.ArgumentParser(description="Fuzz what reads strangers' bytes.")
+    parser.add_argument("--seconds", type=float, default=10, help="for each decoder [10]")
+    parser.add_argument("--examples", type=int, default=25, help="random requests an operation of OpenAPI [25]")
+    parser.add_argument("--only", default="", help=f"targets whose names hold this; {OPERATIONS}: OpenAPI alone")
+    parser.add_argument("--save", action="store_true", help="write results.json and results.md")
+    asked = parser.parse_args()
+    rows: dict[str, Any] = {}
+    for name in [name for name in TARGETS if asked.only in name]:
+        rows[name] = decoder(name, asked.seconds)
+        _say(name, rows[name])
+    if asked.only in OPERATIONS:
+        from tests.fuzz.operations import schemathesis
+
+        rows[OPERATIONS] = schemathesis(asked.examples)
+        _say(OPERATIONS, rows[OPERATIONS])
+    if asked.save:
+        _save(asked, rows)
+    return sum(bool(row["fault"]) for row in rows.values())
+
+
+def _say(name: str, row: dict[str, Any]) -> None:
+    print(f"{name:28} {row['inputs']:>9,} inputs in {row['seconds']:>4.0f} s, by {row['engine']}", flush=True)
+    if row["fault"]:
+        print(
+            row["fault"] if name == OPERATIONS else f"{row['fault']}\n    the input is kept in {folder_of(name)}",
+            flush=True,
+        )
+
+
+def _save(asked: argparse.Namespace, rows: dict[str, Any]) -> None:
+    command = f'make fuzz ARGS="--seconds {asked.seconds:g} --examples {asked.examples} --save"'
+    libraries = {name: found for name in LIBRARIES if (found := _version(name))}
+    machine = f"{platform.machine()}, Python {platform.python_version()}"
+    when = datetime.now(UTC).date().isoformat()
+    about = {"command": command, "date": when, "machine": machine, "libraries": libraries}
+    results = HERE / "results.json"
+    if asked.only and results.exists():  # the others are as they were
+        rows = json.loads(results.read_text())["targets"] | rows
+    results.write_text(json.dumps(about | {"targets": rows}, indent=1) + "\n")
+    named = ", ".join([f"{name} {found}" for name, found in libraries.items()])
+    lines = [
+        "# Fuzzing",
+        "",
+        f"`{command}`, {when}, {machine}, {named}, written by `--save`. Taken: what was no refusal.",
+        "",
+        "| target | engine | inputs tried | taken | seconds | faults |",
+        "| --- | --- | ---: | ---: | ---: | ---: |",
+    ]
+    lines += [
+        f"| {name} | {row['engine']} | {row['inputs']:,} | {row['taken']:,} | {row['seconds']:.0f} | "
+        f"{int(bool(row['fault']))} |"
+        for name, row in rows.items()
+    ]
+    lines.append(f"| together | | {sum(row['inputs'] for row in rows.values()):,} | | | |")
+    (HERE / "results.md").write_text("\n".join(lines) + "\n")
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+if __name__ == "__main__":
+    sys.exit(main())
