@@ -120,7 +120,7 @@ def _batcher(engine: Engine, card: Card, name: str, settings: Settings, metrics:
         budget = max(1, BATCH_VALUES // card.hidden_size)
         inline = INLINE_VALUES // card.hidden_size if engine.device == "cpu" else 0
     return Batcher(
-        _in_rectangles(run, budget) if attends else run,
+        _in_rectangles(run, budget) if attends and graph.layout != "image" else run,
         max_batch_cost=budget,
         max_inline_cost=inline,
         max_queue_cost=settings.max_queue_tokens,

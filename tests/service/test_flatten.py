@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.flatten import Packed, feeds, join, rectangle, split, unpad
+from service.flatten import Packed, feeds, join, rectangle, rectangles, split, unpad
 
 
 def packed(*lengths: int, masked: bool = False) -> Packed:
@@ -49,3 +49,19 @@ def test_a_rectangle_holds_every_row_and_masks_the_padding():
     np.testing.assert_array_equal(arrays["input_ids"], [[10, 11, 1], [12, 13, 14]])
     np.testing.assert_array_equal(arrays["attention_mask"], [[1, 1, 0], [1, 1, 1]])
     np.testing.assert_array_equal(unpad(arrays["input_ids"][..., None], (2, 3))[:, 0], [10, 11, 12, 13, 14])
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_rectangles_hold_every_sequence_once_and_pad_no_more_than_they_may(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    lengths, most = random.integers(1, 300, random.integers(1, 60)).tolist(), int(random.integers(1, 600))
+    groups = rectangles(lengths, most)
+    assert sorted(index for group in groups for index in group) == list(range(len(lengths)))
+    for group in groups:
+        assert len(group) == 1 or len(group) * max(lengths[index] for index in group) <= most
+
+
+def test_what_fits_one_rectangle_stays_in_order() -> None:
+    assert rectangles([3, 1, 2], 9) == [[0, 1, 2]]
+    assert rectangles([], 9) == [[]]
+    assert rectangles([3, 1, 2], 8) == [[0, 2], [1]]

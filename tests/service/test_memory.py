@@ -2,6 +2,7 @@
 
 import mmap
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -191,3 +192,24 @@ async def test_no_batch_of_an_encoder_passes_the_budget_but_a_single_longer_inpu
     assert sum(cost for _, cost in runs) == sum(lengths)
     assert all(cost <= 8 or items == 1 for items, cost in runs)
     assert {cost for items, cost in runs if cost > 8} == {9, 20}
+
+
+async def test_one_long_text_among_short_ones_is_padded_within_the_budget(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = Settings(store=store, device="cpu", max_batch_tokens=64)
+    encoder = Encoder(open_catalog(settings, Metrics()), settings)
+    engine = encoder.catalog.models["a"].engine
+    run, rectangles = engine.run, []
+
+    def watched(graph: str, feeds: Any, outputs: Any) -> Any:
+        rectangles.append((len(feeds["lengths"]), int(feeds["lengths"].max())))
+        return run(graph, feeds, outputs)
+
+    monkeypatch.setattr(engine, "run", watched)
+    inputs = [Ids(np.full(length, 5 + index)) for index, length in enumerate([1, 24, 2, 1, 20, 1, 1, 5, 1, 1])]
+    (together,) = (await encoder.embed(EmbedRequest(inputs, "a"))).outputs
+    assert sum(rows for rows, _ in rectangles) == len(inputs)
+    assert all(rows * longest <= 64 for rows, longest in rectangles)
+    alone = [(await encoder.embed(EmbedRequest([each], "a"))).outputs[0].rows[0] for each in inputs]
+    np.testing.assert_allclose(together.rows, alone, rtol=0, atol=1e-6)
