@@ -24,7 +24,7 @@ export ORT_DISABLE_TELEMETRY = 1
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help serve demo test check format proto lock load bench tables exporting footprint overload soak swap parity clients observe fuzz audit sbom images container-test clean
+.PHONY: help serve demo test check format proto lock load bench tables exporting footprint overload soak swap parity clients faults observe fuzz audit sbom images container-test clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -70,6 +70,9 @@ parity: $(RUNTIME) .venv/.locked-dev .venv/.locked-parity .venv/.torch $(DEMO)/c
 # A socket that a client leaves open is its own affair.
 clients: $(RUNTIME) $(CLIENTS)/.locked $(DEMO)/card.json ## run other people's clients against the service, in .venv/clients (installs torch)
 	@$(CLIENTS)/bin/python -m pytest -m '' -W ignore::ResourceWarning $(ARGS) tests/clients
+
+faults: $(RUNTIME) .venv/.locked-dev ## kill, stop, starve and cut real processes (on Debian: apt-get install faketime); ten minutes
+	@$(BIN)/python -m pytest -m faults $(ARGS) tests/faults
 
 observe: $(RUNTIME) .venv/.locked-dev ## ask a real Prometheus for every query of observe/ (on Debian: apt-get install prometheus)
 	@$(BIN)/python -m pytest -m observe $(ARGS) tests/observe

@@ -58,7 +58,7 @@ class Batcher(Generic[Item, Result]):
         self._observe = observe
         self._stuck_seconds = stuck_seconds
         self._clock = clock
-        self.line: Line[Item, Result] = Line(max_queue_cost, max_queue_seconds)
+        self.line: Line[Item, Result] = Line(max_queue_cost, max_queue_seconds, max_batch_cost)
         self._busy = False  # a run is under way or about to start
         self._run_number = 0  # of the run under way; a stuck one is given up by moving on
         self._idle_until = 0.0  # when the run under way, or about to start, could have started
@@ -148,7 +148,10 @@ class Batcher(Generic[Item, Result]):
 
     def _attempt(self, items: list[Item]) -> list[Result | BaseException]:
         try:
-            return list(self._run(items))
+            results = list(self._run(items))
+            if len(results) != len(items):  # whose is whose cannot be known
+                raise RuntimeError(f"{len(items)} items ran and gave {len(results)} results")
+            return results  # type: ignore[return-value]
         except Exception as error:
             if len(items) == 1:
                 return [error]
@@ -182,6 +185,14 @@ class Batcher(Generic[Item, Result]):
     def _settle(
         self, batch: list[Waiting[Item, Result]], started: float, results: Sequence[Result | BaseException]
     ) -> None:
+        try:
+            self._tell(batch, started, results)
+        finally:  # whatever happens to one batch, the next one runs
+            self._go_on()
+
+    def _tell(
+        self, batch: list[Waiting[Item, Result]], started: float, results: Sequence[Result | BaseException]
+    ) -> None:
         ended = self._clock()
         seconds = ended - started
         for waiting, result in zip(batch, results, strict=True):
@@ -199,7 +210,6 @@ class Batcher(Generic[Item, Result]):
         self.line.drained(cost, ended - self._idle_until, 2 * cost >= self._max_batch_cost)
         self._idle_until = ended
         self._observe(len(batch), cost, started - batch[0].since, seconds)
-        self._go_on()
 
     def _go_on(self) -> None:
         if len(self.line.items):

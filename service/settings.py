@@ -70,8 +70,8 @@ class Settings(BaseSettings):
     """Bytes of CUDA memory for the working values of one graph, beside its weights; 0: what there is."""
     max_queue_tokens: Count = 1048576
     """Tokens waiting for one graph of a model; beyond it requests are refused with 429 / RESOURCE_EXHAUSTED."""
-    max_queue_seconds: Annotated[float, Field(gt=0)] = 1.0
-    """How long others may delay a request, by the measured drain rate; beyond it it is refused, with Retry-After."""
+    max_queue_seconds: Annotated[float, Field(gt=0)] = 2.0
+    """How long others may delay a request, by the measured drain rate; beyond it requests are refused, with Retry-After."""
     max_concurrent_requests: Count = 1024
     """Requests being served at a time by one process; beyond it they are refused, with Retry-After."""
     max_answer_bytes: Count = 512 * 1024 * 1024

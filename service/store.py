@@ -1,7 +1,9 @@
 """What the store holds: exported folders by name, which version each is, what changed in them. Opens no model."""
 
 import hashlib
+import os
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from models import card as cards
@@ -28,8 +30,17 @@ def version(folder: Path) -> str:
 
 def stamps(folder: Path) -> Stamps:
     """What tells whether any file of a folder was written, replaced or taken away; reads none of them."""
-    found = [(path.relative_to(folder).as_posix(), path.stat()) for path in sorted(folder.rglob("*"))]
-    return tuple((name, each.st_size, each.st_mtime_ns, each.st_ino) for name, each in found)
+    found = [(path.relative_to(folder).as_posix(), _stat(path)) for path in sorted(folder.rglob("*"))]
+    return tuple((name, each.st_size, each.st_mtime_ns, each.st_ino) for name, each in found if each)
+
+
+def _stat(path: Path) -> os.stat_result | None:
+    """Of the file, or of a link that leads nowhere; None for what vanished meanwhile."""
+    with suppress(OSError):
+        return path.stat()
+    with suppress(OSError):
+        return path.lstat()
+    return None
 
 
 def checked(name: str) -> str:

@@ -14,6 +14,8 @@ from service.errors import DeadlineExceeded, Overloaded
 
 LOOK_AHEAD = 4  # batches of items, by turn, among which those of like cost are sought
 RATE_WEIGHT = 0.2  # of the newest full batch in the drain rate
+OVERLOADED_PART = 8  # of the time that may be waited is left while more comes than can be done
+FULL_BATCHES = 1.5  # always wait, so that the next run is a full one
 SLOWDOWN = 4  # a caller may be delayed by so many times what its own work takes, however little may be waited
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -57,11 +59,19 @@ class Line(Generic[Item, Result]):
 
     max_cost      what may wait, promised work included
     max_seconds   how long others may delay a newcomer, measured by the drain rate; None: any time
+    full_cost     of a full batch
+
+    A crowd that comes at once, or always the same callers, may fill the line to max_seconds. Where that is not enough,
+    more comes than can be done, and a long line would only make everyone late: from the first refusal until none was
+    needed for max_seconds, the line is kept to a part of them (as CoDel keeps a standing queue short; Nichols and
+    Jacobson 2012), though never too short for full batches.
     """
 
-    def __init__(self, max_cost: int, max_seconds: float | None) -> None:
+    def __init__(self, max_cost: int, max_seconds: float | None, full_cost: int = 0) -> None:
         self._max_cost = max_cost
         self._max_seconds = max_seconds
+        self._full_cost = full_cost
+        self._refused_at = float("-inf")  # for being late
         self.items: list[Waiting[Item, Result]] = []
         self._callers = 0  # of waiting items, those that left not yet taken off
         self._now = 0.0  # virtual time
@@ -97,13 +107,20 @@ class Line(Generic[Item, Result]):
             )
         if self._max_seconds is None or self.rate is None:
             return
-        most = self._max_seconds + SLOWDOWN * cost / self.rate
+        most = self._patience(self._max_seconds, self.rate, now) + SLOWDOWN * cost / self.rate
         if (delay := self.delay(cost)) > most:
+            self._refused_at = now
             raise Overloaded(
                 f"{ahead} tokens are waiting, which would delay this request by {delay:.2g} s; this server lets "
                 f"one wait {most:.2g} s: try again in a moment",
                 delay - most,
             )
+
+    def _patience(self, seconds: float, rate: float, now: float) -> float:
+        """How long a newcomer may be delayed now."""
+        if now - self._refused_at < seconds:
+            seconds /= OVERLOADED_PART
+        return max(seconds, FULL_BATCHES * self._full_cost / rate)
 
     def add(
         self,

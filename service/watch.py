@@ -82,10 +82,5 @@ class Watch:
 
 def _stamps(folder: Path) -> dict[str, Stamps]:
     """Of every exported folder; one that vanishes meanwhile is none."""
-    found = {}
-    for name, path in store.exported(folder).items():
-        try:
-            found[name] = store.stamps(path)
-        except FileNotFoundError:
-            continue
-    return found
+    found = {name: store.stamps(path) for name, path in store.exported(folder).items()}
+    return {name: stamps for name, stamps in found.items() if stamps}

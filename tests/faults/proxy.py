@@ -1,13 +1,13 @@
 """A TCP proxy that misbehaves as networks do: late, slow, cut in the middle, or silent with the line still up."""
 
-import asyncio
 import contextlib
 import socket
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 PIECE_BYTES = 16384
 RESET = struct.pack("ii", 1, 0)  # SO_LINGER: close with RST, at once
@@ -30,76 +30,77 @@ class Weather:
 
 
 class Proxy:
-    """Passes connections on to `target`."""
+    """Passes connections on to `target`, each with two threads."""
 
     def __init__(self, target: tuple[str, int]) -> None:
         self.weather = Weather()
         self._target = target
-        self.address: tuple[str, int] = ("", 0)
-        self._writers: set[asyncio.StreamWriter] = set()
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=256)
+        self.address: tuple[str, int] = self._listener.getsockname()
+        self._stopped = threading.Event()
+        self._open: list[socket.socket] = []
+        self._threads: list[threading.Thread] = []
+        self._begin(self._accept)
 
-    async def serve(self, ready: threading.Event, stop: asyncio.Event) -> None:
-        server = await asyncio.start_server(self._pass, "127.0.0.1", 0)
-        self.address = server.sockets[0].getsockname()
-        ready.set()
-        await stop.wait()
-        server.close()
-        left = list(self._writers)
-        for writer in left:
-            writer.transport.abort()
-        for writer in left:
-            with contextlib.suppress(ConnectionError):
-                await writer.wait_closed()
+    def close(self) -> None:
+        """Hang up on everybody."""
+        self._stopped.set()
+        for line in (self._listener, *self._open):
+            with contextlib.suppress(OSError):
+                line.shutdown(socket.SHUT_RDWR)
+        for thread in list(self._threads):
+            thread.join(10)
+        for line in (self._listener, *self._open):
+            line.close()
 
-    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        weather = self.weather
-        theirs, ours = await asyncio.open_connection(*self._target)
-        both = (writer, ours)
-        self._writers.update(both)
-        passed = 0
+    def _begin(self, work: Callable[..., None], *given: Any) -> None:
+        thread = threading.Thread(target=work, args=given, name="proxy")
+        self._threads.append(thread)
+        thread.start()
 
-        async def flow(source: asyncio.StreamReader, sink: asyncio.StreamWriter, answers: bool) -> None:
-            nonlocal passed
-            while piece := await source.read(PIECE_BYTES):
-                await asyncio.sleep(weather.delay_s)
-                if weather.silent_after is not None and passed >= weather.silent_after:
-                    await asyncio.Event().wait()
-                if answers and weather.cut_after is not None and passed + len(piece) > weather.cut_after:
-                    sink.write(piece[: weather.cut_after - passed])
-                    await sink.drain()
-                    for each in both:
-                        each.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
-                        each.transport.abort()
-                    return
-                sink.write(piece)
-                await sink.drain()
-                if answers:
-                    passed += len(piece)
-                    if weather.bytes_per_s:
-                        await asyncio.sleep(len(piece) / weather.bytes_per_s)
-            sink.close()
+    def _accept(self) -> None:
+        while not self._stopped.is_set():
+            try:
+                theirs, _ = self._listener.accept()
+                ours = socket.create_connection(self._target)
+            except OSError:
+                return
+            self._open += [theirs, ours]
+            passed = [0]
+            self._begin(self._pass, theirs, ours, self.weather, None)
+            self._begin(self._pass, ours, theirs, self.weather, passed)
 
-        with contextlib.suppress(ConnectionError):
-            await asyncio.gather(flow(reader, ours, False), flow(theirs, writer, True))
-        self._writers.difference_update(both)
+    def _pass(self, source: socket.socket, sink: socket.socket, weather: Weather, passed: list[int] | None) -> None:
+        """Pass on what comes until it ends; `passed` counts it where it comes from the service."""
+        with contextlib.suppress(OSError):
+            while piece := source.recv(PIECE_BYTES):
+                self._stopped.wait(weather.delay_s)
+                if passed is not None:
+                    passed[0] += len(piece)
+                    if weather.silent_after is not None and passed[0] > weather.silent_after:
+                        self._stopped.wait()
+                        return
+                    if weather.cut_after is not None and passed[0] > weather.cut_after:
+                        self._reset(source, sink)
+                        return
+                sink.sendall(piece)
+                if passed is not None and weather.bytes_per_s:
+                    self._stopped.wait(len(piece) / weather.bytes_per_s)
+            sink.shutdown(socket.SHUT_WR)
+
+    def _reset(self, *lines: socket.socket) -> None:
+        for line in lines:
+            line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+            self._open.remove(line)
+            line.shutdown(socket.SHUT_RD)  # wakes the other thread
+            line.close()
 
 
 @contextmanager
 def proxied(target: tuple[str, int]) -> Iterator[Proxy]:
-    """A proxy in a thread of its own."""
-    proxy, ready = Proxy(target), threading.Event()
-    loop = asyncio.new_event_loop()
-    stop = asyncio.Event()
-
-    def serve() -> None:
-        with asyncio.Runner(loop_factory=lambda: loop) as runner:
-            runner.run(proxy.serve(ready, stop))
-
-    thread = threading.Thread(target=serve, name="proxy")
-    thread.start()
-    assert ready.wait(10)
+    """A proxy that hangs up when the block ends."""
+    proxy = Proxy(target)
     try:
         yield proxy
     finally:
-        loop.call_soon_threadsafe(stop.set)
-        thread.join(10)
+        proxy.close()

@@ -73,7 +73,7 @@ LEAVES = {
 @pytest.mark.parametrize("how", LEAVES)
 def test_a_thousand_callers(store: Path, log: Path, notes: Notes, how: str) -> None:
     """1000 leave while the engine is busy: most of their work is never run, as /metrics counts it; queue, requests in
-    flight and open files are back at once, memory within 12 MiB of what it was after the first 250; later calls fine."""
+    flight and open files are back; memory is within 12 MiB of that after the first 250; later calls are served."""
     flags = ("--max-queue-seconds", "60", "--client-seconds", "5")
     with running(store, log, *flags, meddling={"slow": "0.5"}) as service:
         service.embed().raise_for_status()

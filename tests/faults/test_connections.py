@@ -165,11 +165,9 @@ def test_a_line_that_is_cut(store: Path, log: Path, protocol: str) -> None:
             proxy.weather = Weather(cut_after=100_000)
             for _ in range(10):
                 if protocol == "http":
-                    with pytest.raises(httpx.TransportError), httpx.Client(trust_env=False) as client:
-                        octets = {"accept": "application/octet-stream"}
-                        client.get(
-                            "http://{}:{}/models/llama/rope?length=1000000".format(*proxy.address), headers=octets
-                        )
+                    url = "http://{}:{}/models/llama/rope?length=1000000".format(*proxy.address)
+                    with pytest.raises(httpx.TransportError):
+                        httpx.get(url, headers={"accept": "application/octet-stream"}, trust_env=False)
                 else:
                     with grpc.insecure_channel("{}:{}".format(*proxy.address)) as channel:
                         table = EmbedderStub(channel).Rope(pb.RopeRequest(model="llama", length=1_000_000), timeout=20)

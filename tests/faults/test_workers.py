@@ -125,7 +125,7 @@ def test_a_worker_that_cannot_start_again(store: Path, log: Path, tmp_path: Path
 
 
 def test_a_stop_with_a_worker_that_hears_nothing(store: Path, log: Path, notes: Notes) -> None:
-    """SIGTERM while one worker is stopped by SIGSTOP: all are gone within shutdown_seconds and a little; exit code 0."""
+    """SIGTERM while one worker is stopped by SIGSTOP: all are gone within shutdown_seconds and a little; exit 0."""
     with running(store, log, "--workers", "2", "--shutdown-seconds", "1") as service:
         until(lambda: service.measured("inlay_workers_ready") == 2, "two workers")
         workers = service.workers()

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import grpc
@@ -56,7 +57,7 @@ class Traffic:
     def longest_gap(self) -> float:
         """Seconds in which no call was answered."""
         ends = sorted(each.ended for each in self.answered)
-        return max(later - earlier for earlier, later in zip(ends, ends[1:], strict=False))
+        return max(later - earlier for earlier, later in pairwise(ends))
 
 
 @contextmanager

@@ -224,3 +224,31 @@ async def test_after_faults_of_every_kind_the_line_is_empty_and_serves(make, rec
     assert (batcher.waiting_cost, batcher.waiting_items) == (0, 0)
     assert await batcher.submit([5], [1])[0] == 10
     assert batcher.succeeded_at is not None
+
+
+@pytest.mark.parametrize("inline", [0, 1000])
+async def test_a_run_that_loses_a_result_fails_its_callers_and_not_the_next(make, recorder, monkeypatch, inline):
+    batcher = make(inline=inline)
+    run = batcher._run
+    batcher._run = lambda items: run(items)[1:]
+    lost = await asyncio.gather(*batcher.submit([1, 2, 3], [1, 1, 1]), return_exceptions=True)
+    assert [type(each) for each in lost] == [EngineFailure] * 3
+    batcher._run = run
+    assert await asyncio.wait_for(batcher.submit([4], [1])[0], 10) == 8
+
+
+@pytest.mark.parametrize("inline", [0, 1000])
+async def test_an_observer_that_fails_does_not_stop_the_next_run(make, recorder, inline):
+    batcher = make(inline=inline)
+    loop, met = asyncio.get_running_loop(), []
+    loop.set_exception_handler(lambda _, context: met.append(context["exception"]))
+
+    def fail(*told: object) -> None:
+        raise ZeroDivisionError
+
+    batcher._observe = fail
+    assert await asyncio.wait_for(batcher.submit([1], [1])[0], 10) == 2
+    assert await asyncio.wait_for(batcher.submit([2], [1])[0], 10) == 4
+    await asyncio.sleep(0)
+    assert {type(each) for each in met} <= {ZeroDivisionError}
+    assert met

@@ -51,10 +51,8 @@ def test_a_rectangle_holds_every_row_and_masks_the_padding():
     np.testing.assert_array_equal(unpad(arrays["input_ids"][..., None], (2, 3))[:, 0], [10, 11, 12, 13, 14])
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_rectangles_hold_every_sequence_once_and_pad_no_more_than_they_may(seed: int) -> None:
-    random = np.random.default_rng(seed)
-    lengths, most = random.integers(1, 300, random.integers(1, 60)).tolist(), int(random.integers(1, 600))
+@given(st.lists(st.integers(1, 300), min_size=1, max_size=60), st.integers(1, 600))
+def test_rectangles_hold_every_sequence_once_and_pad_no_more_than_they_may(lengths: list[int], most: int) -> None:
     groups = rectangles(lengths, most)
     assert sorted(index for group in groups for index in group) == list(range(len(lengths)))
     for group in groups:

@@ -34,3 +34,27 @@ def test_the_process_ends_and_says_where_it_stood():
     assert ended.returncode == EXIT_CODE
     assert "threading.py" in ended.stderr
     assert "stood still" in ended.stderr
+
+
+async def test_a_process_that_was_paused_is_given_time_to_go_on(monkeypatch):
+    now = iter([0.0, 0.0, 0.0, 100.0, 100.0, 100.01, 100.02, 100.02, *[100.05] * 1000])
+    ended, looked = threading.Event(), threading.Event()
+
+    class Waits:
+        turns = 0
+
+        def wait(self, seconds: float) -> bool:
+            self.turns += 1
+            if self.turns > 3:
+                looked.set()
+            return self.turns > 3
+
+        def is_set(self) -> bool:
+            return True
+
+    monkeypatch.setattr("service.pulse.monotonic", lambda: next(now))
+    pulse = Pulse(1.0, lambda still: ended.set())
+    pulse._stopped = Waits()
+    pulse.start()
+    assert await asyncio.to_thread(looked.wait, 10)
+    assert not ended.is_set()

@@ -144,6 +144,14 @@ async def test_a_folder_that_is_only_touched_or_copied_is_not_opened_again(
     assert loads == []
 
 
+async def test_a_link_that_leads_nowhere_unloads_nothing(store: Path) -> None:
+    service = Service(store)
+    await service.look()
+    (store / "a/notes").symlink_to("nowhere")
+    await service.look(4)
+    assert list(service.catalog.models) == ["a"]
+
+
 # ---- what is not served
 
 

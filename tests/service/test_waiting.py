@@ -89,6 +89,38 @@ async def test_a_newcomer_is_refused_once_others_would_delay_it_too_long_and_tol
     waiting.check(100, 0.0, None)  # it takes a second by itself, so it may wait longer
 
 
+async def test_from_the_first_refusal_the_line_is_kept_short_until_none_was_needed():
+    waiting = line(max_cost=10_000, max_seconds=1.0)
+    waiting.drained(1000, 1.0, full=True)
+    for number in range(150):
+        add(waiting, f"{number}-", [10])
+    with pytest.raises(Overloaded):
+        waiting.check(10, 10.0, None)
+    while waiting.cost > 300:
+        taken(waiting, 100)
+    with pytest.raises(Overloaded):
+        waiting.check(10, 10.9, None)  # 0.3 s would have done before
+    while waiting.cost > 100:
+        taken(waiting, 100)
+    waiting.check(10, 11.8, None)
+    for number in range(80):
+        add(waiting, f"later{number}-", [10])
+    waiting.check(10, 12.0, None)  # a second without a refusal: patient again
+
+
+async def test_a_line_is_never_too_short_for_full_batches():
+    waiting: Line[str, str] = Line(10_000, 0.001, full_cost=500)
+    waiting.drained(500, 1.0, full=True)  # a second a batch
+    add(waiting, "a", [10])
+    for number in range(70):
+        add(waiting, f"{number}-", [10])
+    waiting.check(10, 0.0, None)
+    for number in range(30):
+        add(waiting, f"more{number}-", [10])
+    with pytest.raises(Overloaded):
+        waiting.check(10, 0.0, None)
+
+
 async def test_nobody_is_refused_for_time_before_a_full_batch_was_timed():
     waiting = line(max_seconds=0.001)
     waiting.drained(1, 10.0, full=False)

@@ -119,3 +119,23 @@ def test_the_shorter_of_two_headers_counts() -> None:
     assert (allowed_seconds(both), allowed_seconds({})) == (1.5, None)
     with pytest.raises(BadRequest, match="x-envoy-expected-rq-timeout-ms is ''"):
         allowed_seconds({b"x-envoy-expected-rq-timeout-ms": b""})
+
+
+async def test_a_text_a_list_of_one_and_ids_are_refused_alike_when_the_queue_is_full(
+    tiny_store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving_here(tiny_store, default_model="bert", max_queue_tokens=3) as here:
+        held = Held(here, monkeypatch)
+        url = "http://{}:{}".format(*here.address)
+        async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=20) as client:
+            first = asyncio.create_task(client.post("/embed", json={"inputs": IDS}))
+            assert await asyncio.to_thread(held.entered.wait, 20)
+            second = asyncio.create_task(client.post("/embed", json={"inputs": IDS}))
+            async with asyncio.timeout(20):
+                while not held.batcher.waiting_items:
+                    await asyncio.sleep(0)
+            for inputs in ("hello", ["hello"], IDS, [IDS]):
+                answer = await client.post("/embed", json={"inputs": inputs})
+                assert (answer.status_code, answer.headers["retry-after"]) == (429, "1")
+            held.released.set()
+            assert [(await each).status_code for each in (first, second)] == [200, 200]

@@ -1,0 +1,22 @@
+"""Every test that is said to catch a complaint is there."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.faults.complaints import COMPLAINTS, Complaint
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.mark.parametrize("complaint", COMPLAINTS, ids=lambda each: str(each.number))
+def test_each_complaint_names_tests_that_there_are(complaint: Complaint) -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert complaint.tests
+    for named in complaint.tests:
+        if target := re.fullmatch(r"make (\w+)", named):
+            assert re.search(rf"^{target[1]}:", makefile, re.MULTILINE)
+            continue
+        path, _, name = named.partition("::")
+        assert re.search(rf"^(async )?def {name}\(", (ROOT / path).read_text(encoding="utf-8"), re.MULTILINE), named
