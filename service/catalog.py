@@ -199,6 +199,8 @@ class Catalog:
             log.error("loading %s met a fault", name, exc_info=error)
         why = str(error) if isinstance(error, StartError | ModelError) else f"{type(error).__name__}: {error}"
         log.warning("%s is not loaded: %s", name, why)
+        for place in (self._store.resolve(), self._store):  # the log alone says where the store lies
+            why = why.replace(f"{place}/", "")
         self._reasons[name] = f"the store's version cannot be loaded: {why}"
         goes_on = "; the version loaded before goes on serving" if name in self.models else ""
         return BadRequest(f"{name} cannot be loaded: {why}{goes_on}")

@@ -88,7 +88,7 @@ class Encoder:
         if None in ids:
             texts, admitted = texts_of(request.inputs), True
             characters = check_characters(texts, self._settings)
-            longest = min(filter(None, (model.card.max_tokens, request.max_tokens)), default=None)
+            longest = _least(model.card.max_tokens, request.max_tokens)
             cost = self.door.guess(model.card.name, texts, longest) + sum([len(each.ids) for each in ids if each])
             with self.door.promised([model.batchers[graph] for graph in plan.typed], cost, deadline):
                 ids, uncounted = await self._tokenised(model, request, ids)
@@ -115,11 +115,13 @@ class Encoder:
             raise EmptyRequest('"inputs" is empty: send one text or one list of token ids at least')
         if len(inputs) > self._settings.max_inputs:
             raise TooLarge(f"{len(inputs)} inputs; this server takes {self._settings.max_inputs} a request: send fewer")
-        truncate, direction = self._truncates(request), request.truncation_direction
+        truncate, direction, most = self._truncates(request), request.truncation_direction, request.max_tokens
+        if self._settings.max_input_tokens:
+            most = _least(self._settings.max_input_tokens, most)
+            if not truncate:
+                _refuse_longer(inputs, self._settings.max_input_tokens)
         return [
-            sequences.check(card, index, each, truncate, direction, request.max_tokens)
-            if isinstance(each, Ids)
-            else None
+            sequences.check(card, index, each, truncate, direction, most) if isinstance(each, Ids) else None
             for index, each in enumerate(inputs)
         ]
 
@@ -170,6 +172,20 @@ def check_characters(texts: Sequence[Text], settings: Settings) -> int:
             "shorter texts"
         )
     return characters
+
+
+def _least(*limits: int | None) -> int | None:
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+def _refuse_longer(inputs: Sequence[Any], most: int) -> None:
+    for index, each in enumerate(inputs):
+        if isinstance(each, Ids) and len(each.ids) > most:
+            raise BadInput(
+                f"inputs[{index}] has {len(each.ids)} token ids; this server takes {most} an input: "
+                'shorten it or send "truncate": true',
+                index,
+            )
 
 
 def prompt_of(card: Card, name: str | None) -> str:

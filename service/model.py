@@ -85,6 +85,8 @@ def opened(folder: Path, settings: Settings, threads: int, metrics: Metrics) -> 
 def _read(folder: Path, settings: Settings, threads: int, metrics: Metrics) -> Model:
     version = store.version(folder)  # before all else: what is read later may be newer, and is then read again
     card = replace(cards.read(folder), name=folder.name)  # a renamed folder is a renamed model
+    if settings.max_input_tokens:
+        card = replace(card, max_tokens=min(card.max_tokens or settings.max_input_tokens, settings.max_input_tokens))
     engine = _engine(folder, card, settings, threads)
     tokenizer = _tokenizer(folder / card.tokenizer, card) if card.tokenizer else None
     batchers = {name: _batcher(engine, card, name, settings, metrics) for name in card.graphs}

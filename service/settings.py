@@ -58,6 +58,8 @@ class Settings(BaseSettings):
     """Inputs in one request."""
     max_body_bytes: Count = 16 * 1024 * 1024
     """Bytes in one request's body or gRPC message."""
+    max_input_tokens: Annotated[int, Field(ge=0)] = 0
+    """Tokens in one input, where that is less than the model reads; longer ones as beyond its own limit. 0: that."""
     max_request_tokens: Count = 131072
     """Tokens in one request, all inputs together."""
     max_request_characters: Count = 2 * 1024 * 1024
@@ -71,7 +73,7 @@ class Settings(BaseSettings):
     max_queue_tokens: Count = 1048576
     """Tokens waiting for one graph of a model; beyond it requests are refused with 429 / RESOURCE_EXHAUSTED."""
     max_queue_seconds: Annotated[float, Field(gt=0)] = 2.0
-    """How long others may delay a request, by the measured drain rate; beyond it requests are refused, with Retry-After."""
+    """How long others may delay a request, by the measured drain rate; beyond it requests are refused."""
     max_concurrent_requests: Count = 1024
     """Requests being served at a time by one process; beyond it they are refused, with Retry-After."""
     max_answer_bytes: Count = 512 * 1024 * 1024

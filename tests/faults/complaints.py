@@ -1,6 +1,6 @@
 """What users of other embedding servers suffer from, and the tests here that would have caught it.
 
-Complaints are numbered as by those who collected them: batching and tail latency, memory, start-up, overload and health.
+By number: batching and tail latency (1 to 11), memory (12 to 16), start-up (17 to 20), overload and health (25 to 28).
 """
 
 from typing import NamedTuple
@@ -40,7 +40,8 @@ COMPLAINTS = (
     Complaint(8, "the batch limit ignores rows inside a request: OOM (BentoML#3859)",
               (_MEMORY + "no_batch_of_an_encoder_passes_the_budget_but_a_single_longer_input",)),
     Complaint(9, "the latency goal is not kept (BentoML#1530)",
-              (_WAITING + "a_newcomer_is_refused_once_others_would_delay_it_too_long_and_told_how_long", "make overload")),
+              (_WAITING + "a_newcomer_is_refused_once_others_would_delay_it_too_long_and_told_how_long",
+               "make overload")),
     Complaint(10, "operators cannot see why a batch was released (BentoML#5637)",
               ("tests/service/test_metrics.py::test_runs_items_and_requests_are_counted_by_label",)),
     Complaint(11, "a single request is slower without batching (MLServer#1826)",
@@ -66,9 +67,11 @@ COMPLAINTS = (
     Complaint(26, "liveness on the busy path gets healthy pods killed (weaviate-helm#63)",
               (_RUNS + "more_work_than_can_be_done",)),
     Complaint(27, "503 storms: what is predicted late is cancelled (BentoML#3200)",
-              (_WAITING + "nobody_is_refused_for_time_before_a_full_batch_was_timed", _RUNS + "more_work_than_can_be_done")),
+              (_WAITING + "nobody_is_refused_for_time_before_a_full_batch_was_timed",
+               _RUNS + "more_work_than_can_be_done")),
     Complaint(28, "a client that times out and retries leaves dead work in the queue (omlx#785)",
-              (_CALLERS + "a_thousand_callers", "tests/wire/test_allowed.py::test_work_that_waits_is_dropped_with_its_deadline")),
+              (_CALLERS + "a_thousand_callers",
+               "tests/wire/test_allowed.py::test_work_that_waits_is_dropped_with_its_deadline")),
 )  # fmt: skip
 
 

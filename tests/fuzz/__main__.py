@@ -22,6 +22,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 SPARE_SECONDS = 120  # for a process to come up, and for a slow last input
 OPERATIONS = "operations"
+RESULTS = HERE / "results.json"
 LIBRARIES = ("atheris", "schemathesis", "hypothesis")
 
 
@@ -50,18 +51,30 @@ def main() -> int:
     parser.add_argument("--only", default="", help=f"targets whose names hold this; {OPERATIONS}: OpenAPI alone")
     parser.add_argument("--save", action="store_true", help="write results.json and results.md")
     asked = parser.parse_args()
-    rows: dict[str, Any] = {}
+    rows: dict[str, Any] = _kept() if asked.only else {}
+    faults = 0
     for name in [name for name in TARGETS if asked.only in name]:
         rows[name] = decoder(name, asked.seconds)
-        _say(name, rows[name])
+        faults += _told(asked, name, rows)
     if asked.only in OPERATIONS:
         from tests.fuzz.operations import schemathesis
 
         rows[OPERATIONS] = schemathesis(asked.examples)
-        _say(OPERATIONS, rows[OPERATIONS])
+        faults += _told(asked, OPERATIONS, rows)
+    return faults
+
+
+def _told(asked: argparse.Namespace, name: str, rows: dict[str, Any]) -> bool:
+    """Whether the newest row is a fault; it is printed, and saved at once."""
+    _say(name, rows[name])
     if asked.save:
         _save(asked, rows)
-    return sum(bool(row["fault"]) for row in rows.values())
+    return bool(rows[name]["fault"])
+
+
+def _kept() -> dict[str, Any]:
+    """What was saved before."""
+    return json.loads(RESULTS.read_text())["targets"] if RESULTS.exists() else {}
 
 
 def _say(name: str, row: dict[str, Any]) -> None:
@@ -79,10 +92,7 @@ def _save(asked: argparse.Namespace, rows: dict[str, Any]) -> None:
     machine = f"{platform.machine()}, Python {platform.python_version()}"
     when = datetime.now(UTC).date().isoformat()
     about = {"command": command, "date": when, "machine": machine, "libraries": libraries}
-    results = HERE / "results.json"
-    if asked.only and results.exists():  # the others are as they were
-        rows = json.loads(results.read_text())["targets"] | rows
-    results.write_text(json.dumps(about | {"targets": rows}, indent=1) + "\n")
+    RESULTS.write_text(json.dumps(about | {"targets": rows}, indent=1) + "\n")
     named = ", ".join([f"{name} {found}" for name, found in libraries.items()])
     lines = [
         "# Fuzzing",

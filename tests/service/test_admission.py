@@ -13,7 +13,7 @@ from service import deadlines
 from service.admission import Door
 from service.catalog import open_catalog
 from service.encoder import Encoder
-from service.errors import DeadlineExceeded, EngineFailure, Overloaded, TooLarge
+from service.errors import BadInput, DeadlineExceeded, EngineFailure, Overloaded, TooLarge
 from service.messages import EmbedRequest, Ids, Text
 from service.metrics import Metrics
 from service.settings import Settings
@@ -177,3 +177,15 @@ def test_the_nearer_of_two_deadlines_counts():
     deadlines.at_most(90)
     assert nearer == deadlines.current() < first
     deadlines.allow(None)
+
+
+async def test_the_servers_limit_of_an_input_counts_like_the_models_own(make):
+    encoder = make(max_input_tokens=6)
+    result = await encoder.embed(EmbedRequest([ids(*range(1, 20)), Text("hello world " * 9)]))
+    assert result.lengths == (6, 6)
+    with pytest.raises(BadInput, match=r"inputs\[1\] has 7 token ids; this server takes 6 an input"):
+        await encoder.embed(EmbedRequest([ids(1), ids(*range(7))], truncate=False))
+    with pytest.raises(BadInput, match="this model reads 6"):
+        await encoder.embed(EmbedRequest([Text("hello world " * 9)], truncate=False))
+    bare = make("llama", max_input_tokens=6)
+    assert (await bare.embed(EmbedRequest([ids(*range(1, 20))]))).lengths == (6,)
