@@ -10,16 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.card import Card
-from service import deadlines, sequences
+from service import deadlines, limits, sequences
 from service.admission import Door, texts_of
 from service.catalog import Catalog, Model, Rows, Work
 from service.errors import (
     BadInput,
     BadRequest,
     DeadlineExceeded,
-    EmptyRequest,
     EngineFailure,
-    TooLarge,
     WrongModelKind,
 )
 from service.flatten import Packed
@@ -87,7 +85,7 @@ class Encoder:
         characters, started, tokenising, spent, admitted = 0, perf_counter(), 0.0, Spent(), False
         if None in ids:
             texts, admitted = texts_of(request.inputs), True
-            characters = check_characters(texts, self._settings)
+            characters = limits.check_characters(texts, self._settings)
             longest = _least(model.card.max_tokens, request.max_tokens)
             cost = self.door.guess(model.card.name, texts, longest) + sum([len(each.ids) for each in ids if each])
             with self.door.promised([model.batchers[graph] for graph in plan.typed], cost, deadline):
@@ -98,7 +96,8 @@ class Encoder:
             )
             self.door.learn(model.card.name, characters, tokenised)
         lengths = tuple([len(each.ids) for each in ids])
-        tokens = self._bounded(model.card, plan, sum(lengths))
+        tokens = sum(lengths)
+        limits.check_tokens(tokens, model.card, plan, self._settings)
         parts = _parts(model.card, plan, ids)
         queued = _queue(model, plan, parts, Joining(spent, deadline, admitted))
         rows = await _rows(queued, len(parts))
@@ -111,15 +110,12 @@ class Encoder:
     def _checked(self, card: Card, request: EmbedRequest) -> list[Any]:
         """The caller's token ids, checked; None in the place of a text."""
         inputs = request.inputs
-        if not inputs:
-            raise EmptyRequest('"inputs" is empty: send one text or one list of token ids at least')
-        if len(inputs) > self._settings.max_inputs:
-            raise TooLarge(f"{len(inputs)} inputs; this server takes {self._settings.max_inputs} a request: send fewer")
+        limits.check_count(inputs, self._settings)
         truncate, direction, most = self._truncates(request), request.truncation_direction, request.max_tokens
         if self._settings.max_input_tokens:
             most = _least(self._settings.max_input_tokens, most)
             if not truncate:
-                _refuse_longer(inputs, self._settings.max_input_tokens)
+                limits.check_longest(inputs, self._settings.max_input_tokens)
         return [
             sequences.check(card, index, each, truncate, direction, most) if isinstance(each, Ids) else None
             for index, each in enumerate(inputs)
@@ -147,45 +143,9 @@ class Encoder:
     def _truncates(self, request: EmbedRequest) -> bool:
         return self._settings.auto_truncate if request.truncate is None else request.truncate
 
-    def _bounded(self, card: Card, plan: Plan, tokens: int) -> int:
-        most = self._settings.max_request_tokens
-        if tokens > most:
-            raise TooLarge(f"{tokens} tokens; this server takes {most} a request: send fewer inputs")
-        size = tokens * card.hidden_size * 4 * (len(plan.outputs) - (POOLED in plan.outputs))
-        if size > self._settings.max_answer_bytes:
-            raise TooLarge(
-                f"{tokens} tokens of {', '.join(plan.outputs)} are {size} bytes; this server answers with "
-                f"{self._settings.max_answer_bytes} at most: send fewer inputs"
-            )
-        return tokens
-
-
-def check_characters(texts: Sequence[Text], settings: Settings) -> int:
-    """How many there are; a tokenizer needs a hundred bytes for each, however few of its tokens are kept.
-
-    raises   TooLarge
-    """
-    characters = sum([len(each.text) + len(each.pair or "") for each in texts])
-    if characters > settings.max_request_characters:
-        raise TooLarge(
-            f"{characters} characters; this server takes {settings.max_request_characters} a request: send fewer or "
-            "shorter texts"
-        )
-    return characters
-
 
 def _least(*limits: int | None) -> int | None:
     return min((limit for limit in limits if limit is not None), default=None)
-
-
-def _refuse_longer(inputs: Sequence[Any], most: int) -> None:
-    for index, each in enumerate(inputs):
-        if isinstance(each, Ids) and len(each.ids) > most:
-            raise BadInput(
-                f"inputs[{index}] has {len(each.ids)} token ids; this server takes {most} an input: "
-                'shorten it or send "truncate": true',
-                index,
-            )
 
 
 def prompt_of(card: Card, name: str | None) -> str:

@@ -31,7 +31,8 @@ def decode(inputs: Any, most: int | None = None) -> list[Input]:
     """Every input of a request, in order.
 
     most     of them; told before any is looked at, for a small list takes a hundred times its bytes
-    raises   TooLarge; BadInput with the index of the first that has no known form; BadRequest if `inputs` as a whole has none
+    raises   TooLarge; BadInput with the index of the first that has no known form; BadRequest if `inputs` as a whole
+             has none
     """
     if type(inputs) is list:
         if inputs and type(inputs[0]) is int:

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 
 from service.catalog import Model
-from service.encoder import check_characters, prompt_of
+from service.encoder import prompt_of
 from service.errors import EmptyRequest, TooLarge, WrongModelKind
+from service.limits import check_characters
 from service.messages import Text
 from service.settings import Settings
 from service.tokens import Token, Tokenizer

@@ -161,7 +161,7 @@ def test_what_is_cut_off_is_zeros_where_it_was(served: Served) -> None:
 
 def test_unknown_parameters_are_ignored_as_triton_does(served: Served) -> None:
     given = [("input_ids", "INT64", [ROWS[0]])]
-    unknown = {"priority": 1, "timeout": 10, "sequence_id": 3, "sequence_start": True, "mine": "x"}
+    unknown = {"priority": 1, "sequence_id": 3, "sequence_start": True, "mine": "x"}
     assert np.array_equal(infer(served.http, given, parameters=unknown)["sentence_embedding"][0], alone(served)[0])
 
 
