@@ -59,7 +59,9 @@ class _Start:
         self.rpc_port: queue.Queue[int] = queue.Queue()
         chosen = Settings(store=store, grpc_port=0, device="cpu", **settings)
         self.app = create_app(chosen, ready=lambda _parts, port: self.rpc_port.put(port))
-        self.server = uvicorn.Server(uvicorn.Config(self.app, http=OneWrite, log_config=None, access_log=False))
+        self.server = uvicorn.Server(
+            uvicorn.Config(self.app, http=OneWrite, log_config=None, access_log=False, timeout_keep_alive=75)
+        )
         self.listener = socket.create_server(("127.0.0.1", 0), backlog=1024)  # listens now: no client comes too early
 
     @property

@@ -38,11 +38,11 @@ class OneWrite(HttpToolsProtocol):
     _resumed = 0  # how often the client took what was held back
 
     def connection_made(self, transport: Any) -> None:
-        """Expect a first request within the time between two."""
+        """Expect a first request within the time between two, or that of a slow client where it is longer."""
         super().connection_made(transport)
         self._client_seconds: float = getattr(self.config, "client_seconds", CLIENT_SECONDS)
         self._patience = Patience(self._client_seconds)
-        self._idle_since = self.loop.time()
+        self._idle_since = self.loop.time() + max(0.0, self._client_seconds - self.timeout_keep_alive)
         self._look_in(self.timeout_keep_alive)
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:

@@ -87,27 +87,31 @@ def _say(name: str, row: dict[str, Any]) -> None:
 
 
 def _save(asked: argparse.Namespace, rows: dict[str, Any]) -> None:
-    command = f'make fuzz ARGS="--seconds {asked.seconds:g} --examples {asked.examples} --save"'
+    command = f"--seconds {asked.seconds:g} --examples {asked.examples}" + (
+        f' --only "{asked.only}"' if asked.only else ""
+    )
     libraries = {name: found for name in LIBRARIES if (found := _version(name))}
     machine = f"{platform.machine()}, Python {platform.python_version()}"
     when = datetime.now(UTC).date().isoformat()
-    about = {"command": command, "date": when, "machine": machine, "libraries": libraries}
+    rows = {name: {"command": command} | row for name, row in rows.items()}  # those kept have their own
+    about = {"date": when, "machine": machine, "libraries": libraries}
     RESULTS.write_text(json.dumps(about | {"targets": rows}, indent=1) + "\n")
     named = ", ".join([f"{name} {found}" for name, found in libraries.items()])
     lines = [
         "# Fuzzing",
         "",
-        f"`{command}`, {when}, {machine}, {named}, written by `--save`. Taken: what was no refusal.",
+        f"{when}, {machine}, {named}; written by `--save`. Taken: what was no refusal. Each row names the ARGS of",
+        "`make fuzz` it comes from: rows of several runs may stand together.",
         "",
-        "| target | engine | inputs tried | taken | seconds | faults |",
-        "| --- | --- | ---: | ---: | ---: | ---: |",
+        "| target | engine | inputs tried | taken | seconds | faults | ARGS |",
+        "| --- | --- | ---: | ---: | ---: | ---: | --- |",
     ]
     lines += [
         f"| {name} | {row['engine']} | {row['inputs']:,} | {row['taken']:,} | {row['seconds']:.0f} | "
-        f"{int(bool(row['fault']))} |"
+        f"{int(bool(row['fault']))} | `{row['command']}` |"
         for name, row in rows.items()
     ]
-    lines.append(f"| together | | {sum(row['inputs'] for row in rows.values()):,} | | | |")
+    lines.append(f"| together | | {sum(row['inputs'] for row in rows.values()):,} | | | | |")
     (HERE / "results.md").write_text("\n".join(lines) + "\n")
 
 
