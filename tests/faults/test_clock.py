@@ -1,7 +1,6 @@
 """The wall clock jumps by years, as libfaketime makes it: nothing that serves depends on it."""
 
 import email.utils
-import time
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from tests.faults.traffic import traffic
 
 pytestmark = pytest.mark.faults
 LIBRARIES = sorted(Path("/usr/lib").glob("**/faketime/libfaketime.so.1"))
-JUMPS = ("+10y", "-10y", "-3000d", "+0")
+JUMPS = {"+10y": 10, "-10y": -10, "+0": 0}
 
 
 def test_a_clock_that_jumps(store: Path, log: Path, tmp_path: Path, notes: Notes) -> None:
@@ -33,15 +32,15 @@ def test_a_clock_that_jumps(store: Path, log: Path, tmp_path: Path, notes: Notes
     with running(store, log, "--stuck-seconds", "5", variables=variables) as service:
         tag, ids, years = service.get(table).headers["etag"], set(), []
         with traffic(service) as seen:
-            for jump in JUMPS:
+            for jump, by in JUMPS.items():
                 said.write_text(jump)
                 many = len(seen.answered) + 40
                 until(lambda many=many: len(seen.answered) > many, "traffic")  # type: ignore[misc]
                 answer = service.embed(**{"inlay-timeout-ms": "20000"})
                 assert answer.status_code == 200
                 ids.add(answer.headers["x-request-id"])
-                wanted = datetime.now(UTC).year + int(jump.strip("y")) if jump.endswith("y") else None
-                until(lambda wanted=wanted: wanted in (None, _year(service.get(table))), "the Date header jumps")  # type: ignore[misc]
+                wanted = datetime.now(UTC).year + by
+                until(lambda wanted=wanted: _year(service.get(table)) == wanted, "the Date header jumps")  # type: ignore[misc]
                 years.append(_year(service.get(table)))
                 assert service.get(table).headers["etag"] == tag
                 assert service.get("/health/live").status_code == 200
@@ -51,7 +50,6 @@ def test_a_clock_that_jumps(store: Path, log: Path, tmp_path: Path, notes: Notes
         assert len(ids) == len(JUMPS)
         assert service.measured("inlay_stuck_runs_total") == 0
         assert abs(service.measured("inlay_request_seconds_sum")) < 1000
-        assert time.monotonic() > 0
         notes(f"{len(seen.answered)} calls right in the years {', '.join(map(str, years))}")
 
 
