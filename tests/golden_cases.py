@@ -176,7 +176,7 @@ def tiny_config(weights: dict[str, NDArray[Any]], **changes: Any) -> dict[str, A
 
 
 def write_tiny_bert(
-    folder: Path, *, layers: int = 2, seed: int = 0, pooling: str | None = None, tokenizer: bool = True, **changes: Any
+    folder: Path, *, layers: int = 2, seed: int = 7, pooling: str | None = None, tokenizer: bool = True, **changes: Any
 ) -> Path:
     """A whole tiny encoder: checkpoint, a WordPiece tokenizer of the letters a to j, and sentence-transformers files.
 

@@ -57,10 +57,11 @@ def as_json() -> Written:
 
 @pytest.fixture(autouse=True)
 def unnumbered() -> Iterator[None]:
-    """Other tests may have numbered this thread."""
-    token = CURRENT.set(b"-")
+    """Other tests may have numbered this thread, and named its key."""
+    token, name = CURRENT.set(b"-"), logs.KEY_NAME.set("")
     yield
     CURRENT.reset(token)
+    logs.KEY_NAME.reset(name)
 
 
 @pytest.fixture
