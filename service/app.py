@@ -221,7 +221,8 @@ def _lifespan(
         if ready:
             ready(parts, port)
         try:
-            async with chores(parts.settings, parts.encoder, parts.metrics, parts.crew):
+            health = server.follow(parts.refuse_unready)
+            async with chores(parts.settings, parts.encoder, parts.metrics, parts.crew, health):
                 yield
         finally:
             stop.set()

@@ -1,8 +1,9 @@
 """What a process does besides answering: follow the store and its fellow workers, give memory back. Decides nothing."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
+from typing import Any
 
 from service.crew import Crew
 from service.encoder import Encoder
@@ -13,9 +14,11 @@ from service.watch import Watch
 
 
 @asynccontextmanager
-async def chores(settings: Settings, encoder: Encoder, metrics: Metrics, crew: Crew | None) -> AsyncIterator[None]:
-    """All of them, while the block lasts."""
-    catalog, runs = encoder.catalog, []
+async def chores(
+    settings: Settings, encoder: Encoder, metrics: Metrics, crew: Crew | None, *others: Coroutine[Any, Any, None]
+) -> AsyncIterator[None]:
+    """All of them, and the `others`, while the block lasts."""
+    catalog, runs = encoder.catalog, [*others]
     runs.append(Resting(catalog, metrics, lambda: encoder.door.inside).run())
     if settings.watch_store:
         runs.append(Watch(catalog, settings.store, settings.models).run(settings.watch_store))

@@ -1,7 +1,9 @@
 """gRPC as a client meets it."""
 
+import asyncio
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -11,6 +13,10 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
 from proto import embed_pb2 as pb
+from service.errors import InlayError, Unavailable
+from service.settings import Settings
+from service.wire.rpc.methods import Service
+from service.wire.rpc.server import RpcServer
 from tests.served import Served, array_of
 
 # request, status, code, index, what the message says
@@ -163,3 +169,26 @@ def test_health_and_reflection_are_the_standard_ones(served: Served) -> None:
             "ListModels",
             "GetModel",
         ]
+
+
+async def test_health_follows_whether_the_models_answer(tmp_path: Path) -> None:
+    found: list[InlayError | None] = [None]
+
+    async def check() -> None:
+        if found[0]:
+            raise found[0]
+
+    server = RpcServer(Settings(store=tmp_path, grpc_port=0), [Service("some.Service", {})])
+    await server.start()
+    following = asyncio.create_task(server.follow(check, 0.0))
+    states = health_pb2.HealthCheckResponse
+    for error, status in ((Unavailable("a model is gone"), states.NOT_SERVING), (None, states.SERVING)):
+        found[0] = error
+        for _ in range(1000):
+            await asyncio.sleep(0)
+            answer = await server._health.Check(health_pb2.HealthCheckRequest(service="some.Service"), None)
+            if answer.status == status:
+                break
+        assert answer.status == status
+    following.cancel()
+    await server.stop()

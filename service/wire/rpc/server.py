@@ -1,13 +1,14 @@
 """The gRPC listener of one process, with the standard health and reflection services. Knows no method."""
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from service.errors import StartError
+from service.errors import InlayError, StartError
 from service.settings import Settings
 from service.tls import Pem, Renewed, files
 from service.tracing import Tracing
@@ -15,6 +16,8 @@ from service.wire.rpc.keys import Gate
 from service.wire.rpc.methods import Service
 from service.wire.rpc.request_ids import numbered
 from service.wire.rpc.sight import sighted
+
+HEALTH_SECONDS = 5.0  # between looks at whether the models answer
 
 
 class RpcServer:
@@ -66,12 +69,26 @@ class RpcServer:
         names = [each.name for each in self._services]
         reflection.enable_server_reflection((*names, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server)
         port = self._bind()
+        await self._tell(True)
+        await self._server.start()
+        return port
+
+    async def follow(self, check: Callable[[], Awaitable[None]], seconds: float = HEALTH_SECONDS) -> None:
+        """Tell health checks what `check` finds, again and again."""
+        while True:
+            await asyncio.sleep(seconds)
+            try:
+                await check()
+            except InlayError:
+                await self._tell(False)
+            else:
+                await self._tell(True)
+
+    async def _tell(self, ready: bool) -> None:
         states = health_pb2.HealthCheckResponse
         for each in self._services:
             for name in (each.name, *each.watched):
-                await self._health.set(name, states.SERVING if each.serving else states.NOT_SERVING)
-        await self._server.start()
-        return port
+                await self._health.set(name, states.SERVING if ready and each.serving else states.NOT_SERVING)
 
     def _bind(self) -> int:
         settings, chosen = self._settings, files(self._settings)
