@@ -73,7 +73,7 @@ def _loads(axes: Axes, contests: list[dict[str, Any]]) -> None:
 
 
 def _fates(axes: Axes, contests: list[dict[str, Any]]) -> None:
-    labels = [f"{one['name']}\n{each['multiple']:g}x" for one in contests for each in one["levels"]]
+    labels = [f"{one['name']}\n{each['multiple']:g}x".replace(" ", "\n") for one in contests for each in one["levels"]]
     tallies = [each["tally"] for one in contests for each in one["levels"]]
     counts = [[each["accepted"], each["refused"], sum(each["failed"].values())] for each in tallies]
     below = [0.0] * len(labels)
