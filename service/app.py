@@ -19,19 +19,19 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
 from models import VERSION
+from service.access.keys import Keys, open_keys
 from service.catalog import open_catalog
-from service.chores import chores
-from service.crew import Crew
 from service.encoder import Encoder
 from service.errors import InlayError, MethodNotAllowed, NoSuchPath
-from service.keys import Keys, open_keys
-from service.metrics import Metrics
-from service.pulse import Pulse
-from service.readiness import Readiness
+from service.life.chores import chores
+from service.life.crew import Crew
+from service.life.pulse import Pulse
+from service.life.readiness import Readiness
 from service.settings import Settings
-from service.stages import Stages
+from service.sight.metrics import Metrics
+from service.sight.stages import Stages
+from service.sight.tracing import open_tracing
 from service.tables import Tables
-from service.tracing import open_tracing
 from service.wire import (
     analysis,
     embed,

@@ -19,13 +19,14 @@ from typing import NamedTuple
 from models import card as cards
 from models.errors import ModelError
 from models.folder import check_hashes
-from service import cores, memory, model, trial
-from service.crew import Crew, Verb
+from service import cores, model
 from service.errors import BadRequest, NotFound, StartError
-from service.metrics import Metrics
+from service.life import memory, trial
+from service.life.crew import Crew, Verb
+from service.life.store import checked, exported, folders, listed, version
 from service.model import Model, Rows, Work
 from service.settings import Settings
-from service.store import checked, exported, folders, listed, version
+from service.sight.metrics import Metrics
 
 __all__ = ["Catalog", "Model", "Rows", "State", "Work", "folders", "open_catalog"]
 

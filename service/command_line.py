@@ -50,7 +50,7 @@ def check(flags: dict[str, Any]) -> int:
     try:
         from service.catalog import open_catalog
         from service.listen import introduce
-        from service.metrics import Metrics
+        from service.sight.metrics import Metrics
 
         introduce(settings, open_catalog(settings, Metrics()))
     except (StartError, ModelError) as error:

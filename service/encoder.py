@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.card import Card
-from service import deadlines, limits, sequences
-from service.admission import Door, texts_of
+from service import sequences
 from service.catalog import Catalog, Model, Rows, Work
 from service.errors import (
     BadInput,
@@ -24,9 +23,11 @@ from service.flatten import Packed
 from service.messages import EmbedRequest, EmbedResult, Ids, Output, Text, Times
 from service.plan import HIDDEN, POOLED, Graphs, Plan
 from service.pooling import normalise, pool
+from service.queueing import deadlines, limits
+from service.queueing.admission import Door, texts_of
+from service.queueing.waiting import Spent
 from service.settings import Settings
 from service.tokens import Cut
-from service.waiting import Spent
 
 Uncounted = Mapping[int, int]  # input → leading tokens that pooling leaves out
 Queued = list[tuple[int, "asyncio.Future[Rows]"]]  # which part, and its rows of one graph
@@ -35,7 +36,7 @@ _NONE: Uncounted = {}
 
 
 class Joining(NamedTuple):
-    """How a request joins the queues (service.batcher.Batcher.submit)."""
+    """How a request joins the queues (service.queueing.batcher.Batcher.submit)."""
 
     spent: Spent
     deadline: float | None

@@ -6,7 +6,8 @@ InlayError                    code, message, index of the bad input (None: the w
 │   ├── EmptyRequest          no inputs at all
 │   ├── Malformed             a body that is not JSON at all
 │   └── TooLarge              more inputs or tokens than this server takes
-│       └── BodyTooLarge      more bytes than this server takes
+│       ├── BodyTooLarge      more bytes than this server takes
+│       └── HeadTooLarge      a line, headers or trailers larger than it reads
 ├── RangeNotSatisfiable       a byte range behind the end
 ├── BadInput                  one input: too long, empty, an id outside the vocabulary
 ├── WrongModelKind            a model that does not do what the route is for
@@ -14,6 +15,7 @@ InlayError                    code, message, index of the bad input (None: the w
 ├── Unauthorized              no key, or not one of this server's
 ├── NotFound                  no such model, no such table
 │   └── NoSuchPath            no such path
+├── TooSlow                   a client that takes too long to send its request
 ├── MethodNotAllowed          a verb this path does not answer
 ├── NotAcceptable             no format the client accepts
 ├── UnsupportedMedia          a body of a type this route does not read
@@ -74,6 +76,12 @@ class BodyTooLarge(TooLarge):
     code = "body_too_large"
 
 
+class HeadTooLarge(TooLarge):
+    """A request's line, headers or trailers are more than this server reads."""
+
+    code = "head_too_large"
+
+
 class RangeNotSatisfiable(InlayError):
     """A byte range that begins behind the end of `size` bytes."""
 
@@ -116,6 +124,12 @@ class NotFound(InlayError):
 
 class NoSuchPath(NotFound):
     """No protocol has this path."""
+
+
+class TooSlow(InlayError):
+    """A client that takes too long to send its request."""
+
+    code = "too_slow"
 
 
 class MethodNotAllowed(InlayError):

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from models.card import Card
 from models.vision.image import Image
 from models.vision.preprocess import Prepared, prepare, target_size
-from service import deadlines
 from service.engines import Engine
 from service.errors import BadInput, BadRequest, EmptyRequest, Overloaded, TooLarge
 from service.messages import EmbedResult, Output
 from service.pictures import opened
+from service.queueing import deadlines
 
 MOST_WAITING = 256  # pictures of all callers that wait to be decoded
 

@@ -21,17 +21,18 @@ from uvicorn.config import STARTUP_FAILURE
 
 from models import card as cards
 from models.errors import ModelError
-from service import logs, tls
+from service.access import tls
+from service.access.keys import open_keys
 from service.catalog import Catalog, Model, folders
 from service.errors import StartError
-from service.keys import open_keys
+from service.life.supervisor import Supervisor
 from service.settings import Settings
-from service.supervisor import Supervisor
+from service.sight import logs
 from service.wire.protocol import OneWrite
 
 if TYPE_CHECKING:  # a supervisor of workers never imports the application: its workers start sooner
     from service.app import Service
-    from service.metrics import Metrics
+    from service.sight.metrics import Metrics
     from service.wire.parts import Parts
 
 ANYWHERE = ("0.0.0.0", "::")
@@ -87,9 +88,9 @@ def _directory() -> "TemporaryDirectory[str]":
 
 def _application(settings: Settings, directory: Path | None = None) -> "Service":
     from service.app import create_app
-    from service.counts import Shared
-    from service.crew import Crew
-    from service.metrics import Metrics
+    from service.life.crew import Crew
+    from service.sight.counts import Shared
+    from service.sight.metrics import Metrics
 
     store, crew = (Shared(directory), Crew(directory)) if directory else (None, None)
     return create_app(settings, partial(_ready, settings, directory), Metrics(store), crew)

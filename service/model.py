@@ -18,14 +18,15 @@ from models import card as cards
 from models.card import Card, Graph
 from models.errors import ModelError
 from models.storage import weights
-from service import images, store
-from service.batcher import Batcher
+from service import images
 from service.engines import Engine
 from service.errors import StartError
 from service.flatten import Packed, feeds, join, rectangle, rectangles, split, unpad
-from service.metrics import Metrics
+from service.life import store
 from service.plan import POOLED, Plan, make
+from service.queueing.batcher import Batcher
 from service.settings import Settings
+from service.sight.metrics import Metrics
 from service.tokens import Tokenizer
 
 INLINE_VALUES = 200_000  # output values a run may make on the event loop: about 0.4 ms
@@ -49,7 +50,7 @@ class Model:
     """A model that is ready to serve; `plan` is plan.make for its card, remembering its answers.
 
     weights   its tensors, mapped; quantised tables dequantise the rows they are asked for
-    version   service.store.version of the folder it was read from
+    version   service.life.store.version of the folder it was read from
     mapped    name and inode of each file that is mapped and not read
     """
 

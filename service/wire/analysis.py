@@ -24,7 +24,7 @@ from models.tables import analysis
 from models.tables.analysis import RowFacts, Spectrum
 from models.tables.row_blocks import Check
 from service.catalog import Model
-from service.turns import Turns
+from service.queueing.turns import Turns
 from service.wire.formats import JSON
 from service.wire.parts import Parts
 from service.wire.positions import asked, pictures

@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from time import perf_counter
 from typing import NamedTuple
 
-from service import deadlines
 from service.errors import InlayError, Unavailable, UnsupportedCoding
-from service.stages import written
+from service.queueing import deadlines
+from service.sight.stages import written
 from service.wire.asgi import CLOSE, LEFT, ClientGone, Receive, Scope, Send, read_body
 from service.wire.formats import Body, Headers
 from service.wire.parts import Parts

@@ -23,7 +23,7 @@ from service import sequences
 from service.errors import BadRequest
 from service.gradients import ROWS, Asked, Layer, Loss, gradients
 from service.messages import Ids
-from service.turns import Turns
+from service.queueing.turns import Turns
 from service.wire.parts import Parts
 from service.wire.positions import answers, asked, fields
 from service.wire.positions.call import Call

@@ -4,7 +4,7 @@ from fastapi import APIRouter, Response
 from pydantic import BaseModel
 
 from service.errors import Unavailable
-from service.metrics import CONTENT_TYPE
+from service.sight.metrics import CONTENT_TYPE
 from service.wire.parts import Parts
 
 

@@ -11,7 +11,7 @@ from starlette.routing import Route
 from models.positions.table import MAX_WIDTH, Table
 from service import logits
 from service.errors import BadRequest
-from service.turns import Turns
+from service.queueing.turns import Turns
 from service.wire.formats import JSON, NPY, OCTETS, SAFETENSORS
 from service.wire.parts import Parts
 from service.wire.positions import answers, asked, fields

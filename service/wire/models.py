@@ -9,9 +9,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from models.card import FILE_NAME, Card
 from models.encodings import Encodings, RopeTable
-from service import memory
 from service.catalog import Catalog, Model
-from service.memory import Mappings
+from service.life import memory
+from service.life.memory import Mappings
 from service.settings import Settings
 from service.wire.parts import Parts
 

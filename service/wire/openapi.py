@@ -33,11 +33,13 @@ REFUSALS = {
     401: "no key, or not one of this server's; with an empty body",
     404: "no such model",
     406: "no format the client accepts can carry the answer",
+    408: "the request came too slowly",
     413: "the body is too large",
     415: "the body is not declared to be JSON",
     422: "a field or an input cannot be served",
     424: "the engine failed on this request, or the model is of another kind",
     429: "the queue is full; see Retry-After",
+    431: "the line and headers are too large",
     503: "the service is starting or stopping",
     504: "the time the caller allowed is over, or would be",
 }

@@ -4,14 +4,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from service.catalog import Catalog
-from service.crew import Crew
 from service.encoder import Encoder
 from service.errors import Unavailable
-from service.metrics import Metrics
-from service.readiness import Readiness
+from service.life.crew import Crew
+from service.life.readiness import Readiness
 from service.settings import Settings
+from service.sight.metrics import Metrics
+from service.sight.tracing import Tracing
 from service.tables import Tables
-from service.tracing import Tracing
 from service.wire.oip.shared_memory import Regions
 from service.wire.oip.statistics import Statistics
 

@@ -7,6 +7,7 @@ two system calls, and a client woken twice. An answer sent as a head and one bod
 
 import asyncio
 from functools import lru_cache
+from http import HTTPStatus
 from typing import Any, NamedTuple
 
 from uvicorn.protocols.http.httptools_impl import (
@@ -17,7 +18,9 @@ from uvicorn.protocols.http.httptools_impl import (
     RequestResponseCycle,
 )
 
-from service.wire.asgi import LEFT
+from service.errors import HeadTooLarge, InlayError, TooSlow
+from service.wire import problems
+from service.wire.asgi import CLOSE, LEFT
 from service.wire.patience import Patience, unframed
 
 Fields = tuple[tuple[bytes, bytes], ...]
@@ -65,7 +68,9 @@ class OneWrite(HttpToolsProtocol):
         self._raw += len(data)
         super().data_received(data)
         if unframed(self._raw, self._body) and not self.transport.is_closing():
-            self._turn_away(b"431 Request Header Fields Too Large")
+            self._turn_away(
+                HeadTooLarge("a request's line, headers or trailers pass 64 KiB: send what is long in the body")
+            )
 
     def on_message_begin(self) -> None:
         """Count anew."""
@@ -106,7 +111,7 @@ class OneWrite(HttpToolsProtocol):
             if unsent:
                 self.transport.abort()
                 return
-            self._turn_away(b"408 Request Timeout")
+            self._turn_away(TooSlow("the request was not sent in time: send it faster, or in smaller parts"))
         left: float = self.timeout_keep_alive
         if self._idle_since is not None and not unsent:
             left = self._idle_since + self.timeout_keep_alive - now
@@ -126,11 +131,14 @@ class OneWrite(HttpToolsProtocol):
             return self.cycle, 0
         return (self.cycle, self._body) if self.cycle.more_body else (None, 0)
 
-    def _turn_away(self, status: bytes) -> None:
+    def _turn_away(self, error: InlayError) -> None:
         """Close, with a word where no answer is under way."""
         running = self._running
         if running is None or running.response_complete or not running.response_started:
-            self.transport.write(b"HTTP/1.1 %b\r\ncontent-length: 0\r\nconnection: close\r\n\r\n" % status)
+            status, headers, body = problems.answer(error)
+            head = b"".join([b"%b: %b\r\n" % field for field in (*headers, CLOSE)])
+            phrase = HTTPStatus(status).phrase.encode()
+            self.transport.write(b"HTTP/1.1 %d %b\r\n%b\r\n%b" % (status, phrase, head, body))
         self.transport.close()
 
 

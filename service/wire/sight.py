@@ -7,8 +7,8 @@ import logging
 from time import perf_counter
 from typing import Any
 
-from service.logs import ACCESS
-from service.tracing import TRACEPARENT, TRACESTATE, Traced, Tracing
+from service.sight.logs import ACCESS
+from service.sight.tracing import TRACEPARENT, TRACESTATE, Traced, Tracing
 from service.wire.asgi import App, Message, Receive, Scope, Send
 
 UNKNOWN = (404, 405)  # answers to a path or verb of the caller's own making

@@ -20,7 +20,7 @@ from models.tables.row_blocks import Check, floats
 from models.tables.similar import MEASURES, Vector, combined, nearest, row_norms
 from service.catalog import Model
 from service.errors import BadRequest
-from service.turns import Turns
+from service.queueing.turns import Turns
 from service.wire.formats import JSON
 from service.wire.inputs import show
 from service.wire.parts import Parts

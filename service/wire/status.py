@@ -37,6 +37,8 @@ STATUSES = {
     "body_too_large": Status(
         413, "RESOURCE_EXHAUSTED", "Validation", "The body is too large", (413, "invalid_request_error")
     ),
+    "head_too_large": Status(431, "RESOURCE_EXHAUSTED", "Validation", "The line and headers are too large"),
+    "too_slow": Status(408, "DEADLINE_EXCEEDED", "Validation", "The request came too slowly"),
     "bad_input": Status(422, "INVALID_ARGUMENT", "Validation", "An input cannot be read"),
     "wrong_model_kind": Status(424, "FAILED_PRECONDITION", "Backend", "The model is of another kind"),
     "unsupported": Status(

@@ -15,9 +15,9 @@ class Complaint(NamedTuple):
 
 
 _BATCHER, _WAITING, _ADMISSION = (
-    f"tests/service/test_{name}.py::test_" for name in ("batcher", "waiting", "admission")
+    f"tests/service/queueing/test_{name}.py::test_" for name in ("batcher", "waiting", "admission")
 )
-_MEMORY, _CATALOG = (f"tests/service/test_{name}.py::test_" for name in ("memory", "catalog"))
+_MEMORY, _CATALOG = (f"tests/service/{name}.py::test_" for name in ("life/test_memory", "test_catalog"))
 _CROWD = "tests/test_crowd.py::test_"
 _RUNS, _CALLERS, _SIZES = (f"tests/faults/test_{name}.py::test_" for name in ("runs", "callers", "sizes"))
 COMPLAINTS = (
@@ -43,7 +43,7 @@ COMPLAINTS = (
               (_WAITING + "a_newcomer_is_refused_once_others_would_delay_it_too_long_and_told_how_long",
                "make overload")),
     Complaint(10, "operators cannot see why a batch was released (BentoML#5637)",
-              ("tests/service/test_metrics.py::test_runs_items_and_requests_are_counted_by_label",)),
+              ("tests/service/sight/test_metrics.py::test_runs_items_and_requests_are_counted_by_label",)),
     Complaint(11, "a single request is slower without batching (MLServer#1826)",
               (_BATCHER + "small_batches_run_on_the_event_loop_and_large_ones_in_a_thread", "make bench")),
     Complaint(12, "memory grows from 6 to 42 GB over 400 000 calls (TEI#156)",

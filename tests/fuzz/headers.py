@@ -7,8 +7,8 @@ from typing import Any
 
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from service.access.keys import Keys
 from service.errors import InlayError
-from service.keys import Keys
 from service.wire.formats import OFFERS, negotiate
 from service.wire.multipart import parts_of
 from service.wire.positions import ranges

@@ -7,8 +7,8 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from service.instruments import FAMILIES, USUAL
-from service.metrics import Metrics
+from service.sight.instruments import FAMILIES, USUAL
+from service.sight.metrics import Metrics
 from tests.observe.queries import METRIC, OBSERVE, RECORDED, dashboard, drawn, read, rules
 
 ROOT = OBSERVE.parent

@@ -17,8 +17,8 @@ from models.positions.rope.table import tabulate
 from service.catalog import open_catalog
 from service.encoder import Encoder
 from service.messages import EmbedRequest, Ids
-from service.metrics import Metrics
 from service.settings import Settings
+from service.sight.metrics import Metrics
 from tests.parity.conftest import Ledger
 from tests.parity.tiny_models import TINY, Sample, read_back, reference, sample, sequences
 

@@ -16,8 +16,8 @@ from transformers import AutoTokenizer
 from service.catalog import open_catalog
 from service.encoder import Encoder
 from service.messages import Direction, EmbedRequest, Text
-from service.metrics import Metrics
 from service.settings import Settings
+from service.sight.metrics import Metrics
 from service.tokens import Cut, Tokenizer
 from tests.minilm_golden import checkpoint
 from tests.parity.conftest import Ledger

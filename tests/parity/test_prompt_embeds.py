@@ -15,8 +15,8 @@ from models.export import export
 from service.catalog import open_catalog
 from service.encoder import Encoder
 from service.messages import EmbedRequest, Ids
-from service.metrics import Metrics
 from service.settings import Settings
+from service.sight.metrics import Metrics
 from service.wire import pooled_bytes, precomputed
 from service.wire.torch_file import torch_file
 from tests.parity.conftest import Ledger

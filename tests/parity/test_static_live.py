@@ -13,8 +13,8 @@ from models.export import export
 from service.catalog import open_catalog
 from service.encoder import Encoder
 from service.messages import EmbedRequest, Text
-from service.metrics import Metrics
 from service.settings import Settings
+from service.sight.metrics import Metrics
 from tests.parity.conftest import Ledger
 from tests.static_golden import difference
 

@@ -16,13 +16,14 @@ import pytest
 
 from models import card as cards
 from models.export import export
-from service import model, trial
+from service import model
 from service.catalog import Catalog, open_catalog
 from service.encoder import Encoder
 from service.errors import BadRequest, EngineFailure, NotFound, StartError
+from service.life import trial
 from service.messages import EmbedRequest, Ids, Text
-from service.metrics import Metrics
 from service.settings import Settings
+from service.sight.metrics import Metrics
 from tests.golden_cases import (
     Case,
     cases,

@@ -15,9 +15,9 @@ from service.catalog import open_catalog
 from service.encoder import Encoder
 from service.errors import BadInput, BadRequest, EmptyRequest, NotFound, StartError, TooLarge
 from service.messages import EmbedRequest, Ids, Text
-from service.metrics import Metrics
 from service.pooling import POOLINGS, pool
 from service.settings import Settings
+from service.sight.metrics import Metrics
 from service.tokens import Cut
 from tests.golden_cases import case, write_checkpoint, write_json, write_sentence_files, write_tiny_bert
 from tests.models.test_adopt import TABLE, folder_of, model

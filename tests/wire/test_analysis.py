@@ -10,7 +10,7 @@ from safetensors.numpy import load_file
 
 from models.tables.row_blocks import Check
 from service.errors import Overloaded
-from service.turns import MAX_WAITING, Turns
+from service.queueing.turns import MAX_WAITING, Turns
 from tests.served import Served
 
 

@@ -20,8 +20,8 @@ from proto import tei_pb2 as tei
 from proto.embed_pb2_grpc import EmbedderStub
 from proto.open_inference_pb2_grpc import GRPCInferenceServiceStub
 from proto.tei_pb2_grpc import EmbedStub
-from service import logs
 from service.messages import EmbedRequest
+from service.sight import logs
 from service.wire.transport.request_ids import CURRENT
 from tests.served import Here, Served, serving, serving_here
 

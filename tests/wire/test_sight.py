@@ -27,9 +27,9 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from proto import embed_pb2 as pb
 from proto.embed_pb2_grpc import EmbedderStub
-from service import logs
 from service.settings import Settings
-from service.tracing import Tracing, open_tracing
+from service.sight import logs
+from service.sight.tracing import Tracing, open_tracing
 from tests.served import Here, Served, serving, serving_here
 
 ROOT = Path(__file__).parents[2]

@@ -22,9 +22,9 @@ from cryptography.hazmat.primitives import serialization
 
 from proto import embed_pb2 as pb
 from proto.embed_pb2_grpc import EmbedderStub
-from service import tls
+from service.access import tls
+from service.access.changes import LOOK_SECONDS
 from service.app import create_app
-from service.changes import LOOK_SECONDS
 from service.errors import StartError
 from service.settings import Settings
 from service.wire.protocol import OneWrite

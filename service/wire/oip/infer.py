@@ -17,10 +17,10 @@ import numpy as np
 
 from models.card import Card
 from models.extras import Extra
-from service import deadlines
 from service.catalog import Model
 from service.errors import BadInput, BadRequest, EmptyRequest, NotFound, TooLarge
 from service.messages import EmbedRequest, EmbedResult, Ids, Input, Int64s, Output, Text
+from service.queueing import deadlines
 from service.settings import Settings
 from service.wire.oip.datatypes import BYTES, NAMES
 from service.wire.oip.padding import LENGTHS, Spans, placed, right_padded, spans_of

@@ -13,7 +13,7 @@ from fastapi import APIRouter
 
 from service.catalog import State
 from service.errors import BadRequest, Malformed, Unsupported
-from service.store import checked
+from service.life.store import checked
 from service.wire.endpoint import Answer, Call
 from service.wire.inputs import show
 from service.wire.oip.answers import PREFIX, answer_json, route

@@ -8,8 +8,8 @@ from time import perf_counter
 from typing import Any
 
 from proto import embed_pb2 as pb
-from service import memory
 from service.errors import InlayError
+from service.life import memory
 from service.messages import EmbedResult
 from service.wire import precomputed, protobuf
 from service.wire.models import default_flops_per_token, summary

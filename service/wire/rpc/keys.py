@@ -13,9 +13,9 @@ import grpc
 from grpc_health.v1 import health
 from grpc_reflection.v1alpha import reflection
 
+from service.access.keys import Keys
 from service.errors import InlayError, Unauthorized
-from service.keys import Keys
-from service.metrics import Metrics
+from service.sight.metrics import Metrics
 from service.wire.rpc.methods import StatusOf, abort, inlay_status
 from service.wire.rpc.request_ids import numbered
 from service.wire.transport.keys import BEARER

@@ -9,9 +9,10 @@ from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import grpc
 
-from service import deadlines, stages
 from service.errors import InlayError
-from service.metrics import Metrics
+from service.queueing import deadlines
+from service.sight import stages
+from service.sight.metrics import Metrics
 from service.wire.status import STATUSES, retry_seconds
 from service.wire.transport.request_ids import CURRENT
 

@@ -8,10 +8,10 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from service.access.tls import Pem, Renewed, files
 from service.errors import InlayError, StartError
 from service.settings import Settings
-from service.tls import Pem, Renewed, files
-from service.tracing import Tracing
+from service.sight.tracing import Tracing
 from service.wire.rpc.keys import Gate
 from service.wire.rpc.methods import Service
 from service.wire.rpc.request_ids import numbered

@@ -13,8 +13,8 @@ from typing import Any
 
 import grpc
 
-from service.logs import ACCESS
-from service.tracing import TRACEPARENT, TRACESTATE, Traced, Tracing
+from service.sight.logs import ACCESS
+from service.sight.tracing import TRACEPARENT, TRACESTATE, Traced, Tracing
 from service.wire.rpc.request_ids import KINDS
 
 OWN_FAULTS = ("UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS")

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from service.catalog import Model
 from service.encoder import prompt_of
 from service.errors import EmptyRequest, TooLarge, WrongModelKind
-from service.limits import check_characters
 from service.messages import Text
+from service.queueing.limits import check_characters
 from service.settings import Settings
 from service.tokens import Token, Tokenizer
 

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterable
 from time import perf_counter
 
+from service.access.keys import Keys
 from service.errors import InlayError
-from service.keys import Keys
 from service.wire.asgi import App, Receive, Scope, Send
 from service.wire.transport.request_ids import Numbered
 

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from proto import embed_pb2
 from proto import open_inference_pb2 as pb
 from proto.open_inference_pb2_grpc import GRPCInferenceServiceStub
-from service.batcher import Batcher
 from service.errors import Overloaded
+from service.queueing.batcher import Batcher
 from tests.served import Served, array_of, serving_here
 
 IDS = np.array([[5, 6, 7, 8], [9, 10, 0, 0]], np.int64)

@@ -1,0 +1,1 @@
+"""Who may call, and under which certificate. Knows no protocol."""

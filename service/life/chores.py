@@ -1,0 +1,33 @@
+"""What a process does besides answering: follow the store and its fellow workers, give memory back. Decides nothing."""
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
+
+from service.encoder import Encoder
+from service.life.crew import Crew
+from service.life.resting import Resting
+from service.life.watch import Watch
+from service.settings import Settings
+from service.sight.metrics import Metrics
+
+
+@asynccontextmanager
+async def chores(
+    settings: Settings, encoder: Encoder, metrics: Metrics, crew: Crew | None, *others: Coroutine[Any, Any, None]
+) -> AsyncIterator[None]:
+    """All of them, and the `others`, while the block lasts."""
+    catalog, runs = encoder.catalog, [*others]
+    runs.append(Resting(catalog, metrics, lambda: encoder.door.inside).run())
+    if settings.watch_store:
+        runs.append(Watch(catalog, settings.store, settings.models).run(settings.watch_store))
+    if crew:
+        runs.append(crew.run({"load": catalog.load, "unload": catalog.unload}))
+    tasks = [asyncio.create_task(run) for run in runs]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,81 @@
+"""Gives memory back once work pauses: what long batches left in ONNX Runtime's arenas and in the heap. Runs no request.
+
+An arena keeps what its longest run needed, and glibc keeps what was freed. A run that shrinks costs the next one its
+page faults, so nothing shrinks under load: only where nobody is being served and the process has grown.
+"""
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable
+from contextlib import suppress
+from time import monotonic
+
+from service.catalog import Catalog
+from service.errors import Overloaded, StartError
+from service.life import memory, trial
+from service.sight import process
+from service.sight.metrics import Metrics
+
+EVERY_SECONDS = 5.0
+GROWTH_BYTES = 16 * 2**20  # of private memory, since it was given back
+TOLD_SECONDS = 15.0  # between looks at the mapped files
+log = logging.getLogger(__name__)
+
+
+class Resting:
+    """Looks now and then whether memory can be given back, and tells the metrics what each model has mapped.
+
+    inside    how many requests are being served
+    private   bytes that this process shares with none
+    clock     seconds
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        metrics: Metrics,
+        inside: Callable[[], int],
+        private: Callable[[], float] = process.private_bytes,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        self._catalog = catalog
+        self._metrics = metrics
+        self._inside = inside
+        self._private = private
+        self._clock = clock
+        self._level = -math.inf
+        self._told = -math.inf
+
+    async def run(self, seconds: float = EVERY_SECONDS) -> None:
+        """Look every so many seconds, for ever."""
+        while True:
+            await asyncio.sleep(seconds)
+            try:
+                await self.look()
+            except Exception:  # what no one foresaw must not end it
+                log.exception("giving memory back met a fault")
+
+    async def look(self) -> None:
+        """Give back if work pauses and the process has grown."""
+        if self._clock() - self._told >= TOLD_SECONDS:
+            self._told = self._clock()
+            await self._tell()
+        if self._inside():
+            return
+        if not self._private() - self._level < GROWTH_BYTES:
+            await self._give_back()
+            self._level = self._private()
+        self._level = min(self._level, self._private())
+
+    async def _give_back(self) -> None:
+        for model in list(self._catalog.models.values()):
+            model.engine.shrink()
+            with suppress(Overloaded, StartError):  # readiness tells; and whoever fills the queue shrinks
+                await trial.passes(model)
+        await asyncio.to_thread(memory.give_back)
+
+    async def _tell(self) -> None:
+        found = await asyncio.to_thread(memory.mappings)
+        for name, model in self._catalog.models.items():
+            self._metrics.resident(name, memory.of(model.mapped, found).resident)

@@ -1,0 +1,1 @@
+"""Who is let in, who goes next, what runs together. Knows no model and no protocol."""

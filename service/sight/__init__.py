@@ -1,0 +1,1 @@
+"""What the service shows of itself: metrics, logs, traces. Changes nothing."""

@@ -1,0 +1,143 @@
+"""What the service counts, read as one by whoever scrapes any of its workers. Knows no protocol.
+
+Observations come from the event loop's thread alone, several for every request, so they are additions to plain numbers
+(counts.py): prometheus_client 0.26 locks for each, 4 of 76 µs a request. What can be asked for (queues, memory) is
+not counted but watched: asked when it is shown.
+"""
+
+import math
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from weakref import ref
+
+from models import VERSION
+from service.errors import InlayError
+from service.sight import process
+from service.sight.counts import Key, Private, Store
+from service.sight.exposition import CONTENT_TYPE, Exposition
+from service.sight.instruments import BY_NAME, STAGES, USUAL, Histogram, Queue, RunMetrics, Watched
+
+__all__ = ["CONTENT_TYPE", "Metrics"]
+
+RUN_FAMILIES = ("inlay_engine_run_seconds", "inlay_batch_items", "inlay_batch_tokens", "inlay_queue_seconds")
+QUEUE_FAMILIES: dict[str, Callable[[Queue], float]] = {
+    "inlay_queue_tokens": lambda queue: queue.waiting_cost,
+    "inlay_queue_items": lambda queue: queue.waiting_items,
+    "inlay_stuck_runs": lambda queue: queue.stuck,
+    "inlay_run_failures": lambda queue: queue.failed,
+}
+
+
+class Metrics:
+    """The numbers and their families; children with known label values are made early, so that rates start at 0."""
+
+    def __init__(self, store: Store | None = None) -> None:
+        self._store = store or Private()
+        self._children: dict[Key, Histogram] = {}
+        self._watched: dict[Key, Watched] = {}
+        self._exposition = Exposition()
+        for reason in _codes(InlayError):
+            self._store.cells(("inlay_refusals", reason), 1)
+        python = ".".join(map(str, sys.version_info[:3]))
+        self.watch("inlay_build_info", {"version": VERSION, "python": python}, lambda: 1)
+        self.watch("inlay_worker_private_bytes", {}, process.private_bytes)
+        self.watch("inlay_worker_cpu_seconds", {}, process.cpu_seconds)
+        self.watch("inlay_worker_open_files", {}, process.open_files)
+
+    def expect(self, protocol: str, methods: Iterable[str]) -> None:
+        """These methods will be counted: show them from now on."""
+        for method in methods:
+            for status in USUAL[protocol]:
+                self._store.cells(("inlay_requests", protocol, method, status), 1)
+            self._histogram("inlay_request_seconds", protocol, method, USUAL[protocol][0])
+
+    def request(self, protocol: str, method: str, status: str, seconds: float) -> None:
+        """One request was answered."""
+        key = ("inlay_request_seconds", protocol, method, status)
+        (self._children.get(key) or self._histogram(*key)).observe(seconds)
+
+    def refused(self, reason: str) -> None:
+        """One request was refused; `reason` is the code of an InlayError."""
+        self._store.cells(("inlay_refusals", reason), 1)[0] += 1
+
+    def stage(self, model: str, stage: str, seconds: float) -> None:
+        """One request spent so long in one of STAGES."""
+        key = ("inlay_stage_seconds", model, stage)
+        (self._children.get(key) or self._histogram(*key)).observe(seconds)
+
+    def stages(self, model: str) -> tuple[Histogram, Histogram, Histogram, Histogram]:
+        """The times of the model's STAGES, in their order, for whoever counts them often."""
+        tokenise, queue, run, encode = [self._histogram("inlay_stage_seconds", model, stage) for stage in STAGES]
+        return tokenise, queue, run, encode
+
+    def runs(self, model: str, graph: str) -> RunMetrics:
+        """The instruments of one graph."""
+        for name in ("inlay_run_failures", "inlay_stuck_runs"):
+            self._store.cells((name, model, graph), 1)
+        return RunMetrics(*[self._histogram(name, model, graph) for name in RUN_FAMILIES])
+
+    def loaded(self, model: str, weight_bytes: int, queues: Mapping[str, Queue] | None = None) -> None:
+        """A model is ready to serve; each graph's queue is watched, and not kept alive."""
+        self.stages(model)
+        self._set(("inlay_model_bytes", model), weight_bytes)
+        self._set(("inlay_model_workers", model), 1)
+        self.resident(model, 0)
+        for graph, queue in (queues or {}).items():
+            for name, number in QUEUE_FAMILIES.items():
+                self.watch(name, {"model": model, "graph": graph}, _weakly(queue, number))
+
+    def resident(self, model: str, mapped_bytes: float) -> None:
+        """So much of a model's mapped files is in memory; 0 before anyone looked."""
+        self._set(("inlay_model_resident_bytes", model), mapped_bytes)
+
+    def unloaded(self, model: str) -> None:
+        """A model is no longer served: its numbers are shown no more, and go on if it is loaded again."""
+        for key in [key for key in self._watched if BY_NAME[key[0]].labels[:1] == ("model",) and key[1] == model]:
+            del self._watched[key]
+            if BY_NAME[key[0]].kind == "gauge":
+                self._set(key, math.nan)
+        self.resident(model, math.nan)
+        self._set(("inlay_model_bytes", model), math.nan)
+        self._set(("inlay_model_workers", model), math.nan)
+
+    def watch(self, name: str, labels: Mapping[str, str], read: Callable[[], float]) -> None:
+        """Show what `read` gives whenever this is asked for, in the place of what was watched there before.
+
+        name     of a gauge of FAMILIES, or of a counter that `read` gives the total of
+        labels   exactly the family's
+        """
+        family = BY_NAME[name]
+        key = (name, *[labels[label] for label in family.labels])
+        cells = self._store.cells(key, 1, gauge=family.kind == "gauge" or family.merged == "each")
+        self._watched[key] = Watched(cells, read, counts=family.kind == "counter" and family.merged != "each")
+
+    def ask(self) -> None:
+        """Write down everything watched, for whoever reads next."""
+        for watched in list(self._watched.values()):
+            watched.ask()
+
+    def text(self) -> bytes:
+        """The exposition format Prometheus scrapes."""
+        self.ask()
+        return self._exposition.text(self._store.seen())
+
+    def _set(self, key: Key, value: float) -> None:
+        self._store.cells(key, 1, gauge=True)[0] = value
+
+    def _histogram(self, *key: str) -> Histogram:
+        bounds = BY_NAME[key[0]].bounds
+        return self._children.setdefault(key, Histogram(bounds, self._store.cells(key, len(bounds) + 2)))
+
+
+def _weakly(queue: Queue, number: Callable[[Queue], float]) -> Callable[[], float]:
+    held = ref(queue)
+
+    def read() -> float:
+        alive = held()
+        return 0 if alive is None else number(alive)
+
+    return read
+
+
+def _codes(error: type[InlayError]) -> list[str]:
+    return sorted({error.code}.union(*[_codes(each) for each in error.__subclasses__()]))

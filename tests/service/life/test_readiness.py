@@ -1,0 +1,105 @@
+"""Readiness is a forward pass that was really made, or one that was made just now."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from models.export import export
+from service.catalog import Catalog, open_catalog
+from service.errors import Unavailable
+from service.life import readiness
+from service.life.readiness import Readiness
+from service.queueing.waiting import Spent
+from service.settings import Settings
+from service.sight.metrics import Metrics
+from tests.golden_cases import write_tiny_bert
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("readiness")
+    export(write_tiny_bert(folder / "bert", pooling="mean"), folder / "store/bert")
+    return folder / "store"
+
+
+@pytest.fixture
+def catalog(store: Path) -> Catalog:
+    return open_catalog(Settings(store=store, device="cpu"), Metrics())
+
+
+@pytest.fixture
+def meddle(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], None]], list[str]]:
+    """Something done before each run of an engine; the graphs that ran are listed."""
+    engine, ran = catalog.get("bert").engine, []
+    run = type(engine).run
+
+    def meddled(before: Callable[[], None]) -> list[str]:
+        def each(self: object, graph: str, *given: object) -> object:
+            ran.append(graph)
+            before()
+            return run(self, graph, *given)
+
+        monkeypatch.setattr(type(engine), "run", each)
+        return ran
+
+    return meddled
+
+
+async def test_a_model_that_answers_is_ready_and_every_graph_was_run(catalog, meddle):
+    ran = meddle(lambda: None)
+    await Readiness(catalog.models).check()
+    assert set(ran) >= set(catalog.get("bert").batchers)
+
+
+async def test_a_model_that_fails_is_not_and_is_again_once_it_answers(catalog, meddle, monkeypatch):
+    monkeypatch.setattr(readiness, "FRESH_SECONDS", 0.0)
+    broken = [True]
+
+    def fail() -> None:
+        if broken[0]:
+            raise RuntimeError("the card is gone")
+
+    meddle(fail)
+    verdict = Readiness(catalog.models)
+    with pytest.raises(Unavailable, match="bert fails on its first token"):
+        await verdict.check()
+    broken[0] = False
+    await verdict.check()
+
+
+async def test_a_model_that_hangs_is_not_ready(catalog, meddle, monkeypatch):
+    monkeypatch.setattr(readiness, "TRIAL_SECONDS", 0.05)
+    held = threading.Event()
+    meddle(lambda: held.wait(10) and None)
+    for batcher in catalog.get("bert").batchers.values():
+        batcher._max_inline_cost = 0  # as a graph whose runs take long: in its thread
+    with pytest.raises(Unavailable, match=r"bert gave no answer within 0\.05 s"):
+        await Readiness(catalog.models).check()
+    held.set()
+
+
+async def test_many_probes_cost_one_judgement(catalog, meddle):
+    ran, verdict = meddle(lambda: None), Readiness(catalog.models)
+    await asyncio.gather(*(verdict.check() for _ in range(50)))
+    once = len(ran)
+    await verdict.check()
+    assert len(ran) == once <= 2 * len(catalog.get("bert").batchers)
+
+
+async def test_a_busy_model_whose_runs_succeed_needs_no_trial(catalog, meddle):
+    ran, model = meddle(lambda: None), catalog.get("bert")
+    await Readiness(catalog.models).check()
+    once = len(ran)
+    for batcher in model.batchers.values():
+        batcher.line.add([None], [1], [asyncio.get_running_loop().create_future()], 0.0, Spent(), None)
+    await Readiness(catalog.models).check()
+    assert len(ran) == once
+    for batcher in model.batchers.values():  # the same crowd, but nothing has been done for long
+        batcher.succeeded_at -= 60
+        batcher.line.items.clear()
+        batcher.line.cost = 0
+    await Readiness(catalog.models).check()
+    assert len(ran) > once

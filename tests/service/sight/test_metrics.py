@@ -1,0 +1,161 @@
+"""What /metrics shows is what prometheus_client's own instruments would show."""
+
+from weakref import ref
+
+import pytest
+from prometheus_client import CollectorRegistry, Histogram, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from service.messages import Times
+from service.sight.instruments import SECONDS, STAGES
+from service.sight.metrics import Metrics
+from service.sight.stages import Stages, written
+from service.wire.status import STATUSES
+
+
+def samples(text: str, name: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    return {
+        (sample.name.removeprefix(name), tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.name.startswith(name) and not sample.name.endswith("_created")
+    }
+
+
+@pytest.mark.parametrize("values", [[], [0.0001], [0.00010001, 5, 11, 1e9], [0, 0.3, 0.3, 0.30000001]])
+def test_a_histogram_counts_as_the_library_s_own_does(values):
+    metrics, registry = Metrics(), CollectorRegistry()
+    theirs = Histogram("run_seconds", "x", ["model", "graph"], buckets=SECONDS, registry=registry).labels("m", "g")
+    run = metrics.runs("m", "g")
+    for value in values:
+        run(1, 1, 0, value)
+        theirs.observe(value)
+    expected = samples(generate_latest(registry).decode(), "run_seconds")
+    assert samples(metrics.text().decode(), "inlay_engine_run_seconds") == expected
+    assert expected
+
+
+def test_runs_items_and_requests_are_counted_by_label():
+    metrics = Metrics()
+    metrics.runs("m", "encoder")(3, 50, 0.1, 0.2)
+    metrics.request("http", "embed", "200", 0.01)
+    metrics.request("http", "embed", "422", 0.01)
+    metrics.loaded("m", 1000)
+    text = metrics.text().decode()
+    labels = (("graph", "encoder"), ("model", "m"))
+    assert samples(text, "inlay_engine_runs")[("_total", labels)] == 1
+    assert samples(text, "inlay_batch_items")[("_sum", labels)] == 3
+    assert samples(text, "inlay_batch_items")[("_bucket", (*labels[:1], ("le", "4.0"), *labels[1:]))] == 1
+    assert len(samples(text, "inlay_requests")) == 2
+    assert samples(text, "inlay_model_bytes")[("", (("model", "m"),))] == 1000
+
+
+def test_a_graph_that_never_ran_shows_zeros_so_that_rates_start_right():
+    metrics = Metrics()
+    metrics.runs("m", "embedding")
+    assert (
+        samples(metrics.text().decode(), "inlay_engine_runs")[("_total", (("graph", "embedding"), ("model", "m")))] == 0
+    )
+
+
+def shown(metrics: Metrics, name: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    return samples(metrics.text().decode(), name)
+
+
+@pytest.mark.parametrize("value", ["", 'a "quoted" name', "back\\slash", "two\nlines", "\\n", "ü 字"])
+def test_a_label_comes_back_from_the_library_s_parser_as_it_was(value):
+    metrics = Metrics()
+    metrics.loaded(value, 7)
+    assert shown(metrics, "inlay_model_bytes") == {("", (("model", value),)): 7}
+
+
+@pytest.mark.parametrize("value", [0, 1e-9, 2**53, 0.1 + 0.2, float("inf"), -1.5])
+def test_a_number_comes_back_exactly(value):
+    metrics = Metrics()
+    metrics.watch("inlay_requests_in_flight", {}, lambda: value)
+    assert shown(metrics, "inlay_requests_in_flight") == {("", ()): value}
+
+
+def test_every_help_and_type_stands_once_and_before_its_samples():
+    metrics = Metrics()
+    metrics.expect("http", ["embed"])
+    lines = metrics.text().decode().splitlines()
+    titles = [line.split()[2] for line in lines if line.startswith("# TYPE")]
+    assert len(set(titles)) == len(titles)
+    assert [line.split()[2] for line in lines if line.startswith("# HELP")] == titles
+    assert lines[-1].startswith("inlay_build_info{")
+
+
+def test_usual_answers_and_every_refusal_are_shown_before_the_first_request():
+    metrics = Metrics()
+    metrics.expect("grpc", ["Embed"])
+    requests = shown(metrics, "inlay_requests_total")
+    assert {dict(labels)["status"] for _, labels in requests} >= {"OK", "RESOURCE_EXHAUSTED", "CANCELLED"}
+    reasons = {dict(labels)["reason"] for _, labels in shown(metrics, "inlay_refusals")}
+    assert reasons == {code for code in STATUSES}
+    assert set(requests.values()) == {0}
+
+
+def test_an_answer_nobody_expected_is_counted_too():
+    metrics = Metrics()
+    metrics.expect("http", ["embed"])
+    metrics.request("http", "embed", "418", 0.1)
+    counted = {dict(labels)["status"]: value for (_, labels), value in shown(metrics, "inlay_requests_total").items()}
+    assert (counted["418"], counted["200"]) == (1, 0)
+
+
+class Queue:
+    def __init__(self, waiting: int) -> None:
+        self.waiting_cost, self.waiting_items, self.stuck, self.failed = waiting, 1, 0, 0
+
+
+def test_a_model_s_numbers_come_and_go_with_it_and_its_counts_go_on():
+    metrics, queue = Metrics(), Queue(30)
+    metrics.runs("m", "encoder")(3, 50, 0.1, 0.2)
+    metrics.loaded("m", 1000, {"encoder": queue})
+    labels = (("graph", "encoder"), ("model", "m"))
+    assert shown(metrics, "inlay_queue_tokens") == {("", labels): 30}
+    queue.stuck, queue.failed = 1, 4
+    assert shown(metrics, "inlay_stuck_runs") == {("_total", labels): 1}
+    metrics.unloaded("m")
+    assert 'model="m"' not in metrics.text().decode()
+    again = Queue(2)
+    again.failed = 1
+    metrics.loaded("m", 1000, {"encoder": again})
+    assert shown(metrics, "inlay_queue_tokens") == {("", labels): 2}
+    assert shown(metrics, "inlay_run_failures") == {("_total", labels): 5}
+    assert shown(metrics, "inlay_engine_runs")[("_total", labels)] == 1
+
+
+def test_an_exchanged_model_s_queue_takes_the_place_of_the_old_one_which_is_not_kept_alive():
+    metrics, old, new = Metrics(), Queue(30), Queue(2)
+    metrics.loaded("m", 1000, {"encoder": old})
+    metrics.loaded("m", 2000, {"encoder": new})
+    gone = ref(old)
+    del old
+    assert gone() is None
+    assert list(shown(metrics, "inlay_queue_tokens").values()) == [2]
+    assert list(shown(metrics, "inlay_model_bytes").values()) == [2000]
+
+
+def test_the_stages_of_a_request_are_counted_under_its_model():
+    metrics = Metrics()
+    stages = Stages(metrics)
+    stages.embedded("m", 3, Times(0.002, 0.02, 0.2))
+    written()
+    written()  # an answer is written once
+    seen = shown(metrics, "inlay_stage_seconds")
+    assert {stage: seen[("_count", (("model", "m"), ("stage", stage)))] for stage in STAGES} == dict.fromkeys(STAGES, 1)
+    assert seen[("_sum", (("model", "m"), ("stage", "run")))] == 0.2
+
+
+def test_ids_alone_are_not_tokenised():
+    metrics = Metrics()
+    Stages(metrics).embedded("m", 3, Times(0.0, 0.02, 0.2))
+    assert shown(metrics, "inlay_stage_seconds")[("_count", (("model", "m"), ("stage", "tokenise")))] == 0
+
+
+def test_a_process_tells_of_its_memory_its_time_and_its_files():
+    seen = {name: value for name, value in shown(Metrics(), "inlay_worker").items() if name[1]}
+    assert set(seen) == {(name, (("worker", "0"),)) for name in ("_private_bytes", "_cpu_seconds_total", "_open_files")}
+    assert all(value > 0 for value in seen.values())
