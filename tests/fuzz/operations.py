@@ -85,7 +85,7 @@ def schemathesis(examples: int) -> dict[str, Any]:
                 *options,
             ]
             ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=SPARE_SECONDS)
-        if not report.exists():
+        if not report.exists() or not report.stat().st_size:
             return {
                 "engine": "schemathesis",
                 "inputs": 0,
