@@ -206,7 +206,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=60, help="of load, after the warm-up; 0: bursts alone")
     parser.add_argument("--warm-minutes", type=float, help="before these; default: a tenth of them, 0.2 to 5")
     parser.add_argument("--callers", type=int, default=8, help="at a time")
-    parser.add_argument("--pause", type=float, default=0.02, help="mean seconds between a caller's requests")
+    parser.add_argument("--pause", type=float, default=0.1, help="mean seconds between a caller's requests")
     parser.add_argument("--every", type=float, default=5, help="seconds between samples")
     parser.add_argument("--workers", type=int, default=1, help="of the server")
     parser.add_argument("--serve", default="", help='more flags of serve, as in --serve="--max-batch-tokens 256"')

@@ -1,7 +1,7 @@
-"""Gives memory back once work pauses: what long batches left in ONNX Runtime's arenas and in the heap. Runs no request.
+"""Gives memory back that long batches left in ONNX Runtime's arenas and in the heap. Runs no request.
 
 An arena keeps what its longest run needed, and glibc keeps what was freed. A run that shrinks costs the next one its
-page faults, so nothing shrinks under load: only where nobody is being served and the process has grown.
+page faults, so it is done where the process has grown: as soon as nobody is being served, else once a minute.
 """
 
 import asyncio
@@ -18,6 +18,7 @@ from service.sight import process
 from service.sight.metrics import Metrics
 
 EVERY_SECONDS = 5.0
+BUSY_SECONDS = 60.0  # between two times that memory is given back while requests are served
 GROWTH_BYTES = 16 * 2**20  # of private memory, since it was given back
 TOLD_SECONDS = 15.0  # between looks at the mapped files
 log = logging.getLogger(__name__)
@@ -45,6 +46,7 @@ class Resting:
         self._private = private
         self._clock = clock
         self._level = -math.inf
+        self._given = -math.inf
         self._told = -math.inf
 
     async def run(self, seconds: float = EVERY_SECONDS) -> None:
@@ -57,14 +59,15 @@ class Resting:
                 log.exception("giving memory back met a fault")
 
     async def look(self) -> None:
-        """Give back if work pauses and the process has grown."""
+        """Give back if the process has grown, and work pauses or has not paused for long."""
         if self._clock() - self._told >= TOLD_SECONDS:
             self._told = self._clock()
             await self._tell()
-        if self._inside():
+        if self._inside() and self._clock() - self._given < BUSY_SECONDS:
             return
         if not self._private() - self._level < GROWTH_BYTES:
             await self._give_back()
+            self._given = self._clock()
             self._level = self._private()
         self._level = min(self._level, self._private())
 

@@ -11,7 +11,7 @@ from models.export import export
 from service.catalog import Model, open_catalog
 from service.encoder import Encoder
 from service.life import memory
-from service.life.resting import GROWTH_BYTES, TOLD_SECONDS, Resting
+from service.life.resting import BUSY_SECONDS, GROWTH_BYTES, TOLD_SECONDS, Resting
 from service.messages import EmbedRequest, Ids
 from service.queueing.batcher import Batcher
 from service.settings import Settings
@@ -116,6 +116,26 @@ async def test_memory_is_given_back_once_it_grew_and_nobody_is_served(
         await process.resting.look()
         shrunk.append(process.shrunk)
     assert shrunk == [1, 1, 1, 2, 2, 2, 3]
+
+
+async def test_memory_is_given_back_once_a_minute_where_callers_never_pause(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = Process(store)
+    process.count(monkeypatch)
+    process.inside = 1
+    shrunk = []
+    for private, now in (
+        (1e9, 0),
+        (1e9 + GROWTH_BYTES, BUSY_SECONDS - 1),
+        (1e9 + GROWTH_BYTES, BUSY_SECONDS),
+        (1e9 + GROWTH_BYTES, 9 * BUSY_SECONDS),  # it has not grown since
+        (1e9 + 2 * GROWTH_BYTES, 9 * BUSY_SECONDS),
+    ):
+        process.private, process.now = private, now
+        await process.resting.look()
+        shrunk.append(process.shrunk)
+    assert shrunk == [1, 1, 2, 2, 3]
 
 
 async def test_a_run_that_gives_back_changes_no_number(store: Path) -> None:
