@@ -3,9 +3,9 @@
     python -m locust -f loadtest/locustfile.py --headless -u 20 -r 20 -t 30s      (from the root of the checkout)
 
 Every answer is checked; a wrong one counts as a failure, and failures make the exit code 1. --host
-(http://127.0.0.1:8080) and --grpc-host or INLAY_GRPC_HOST (127.0.0.1:50051) say where. --tags ids grpc picks tasks that
-carry any of these: http grpc, ids text, bytes json, single batch stream, known. Shows that a mixed load is answered
-rightly; for ceilings see loadtest.bench.
+(http://127.0.0.1:8080) and --grpc-host or LOCUST_GRPC_HOST (127.0.0.1:50051) say where. --tags ids grpc picks tasks
+that carry any of these: http grpc, ids text, bytes json, single batch stream, known. Shows that a mixed load is
+answered rightly; for ceilings see loadtest.bench.
 """
 
 # mypy: disallow-subclassing-any=False, disallow-untyped-decorators=False
@@ -49,8 +49,8 @@ PAUSE = between(0, 0.05)  # seconds between a user's requests
 @events.init_command_line_parser.add_listener
 def add_options(parser: Any) -> None:
     """Options of this file beside locust's own."""
-    parser.add_argument("--grpc-host", env_var="INLAY_GRPC_HOST", default="127.0.0.1:50051", help="gRPC host:port")
-    parser.add_argument("--model", env_var="INLAY_LOAD_MODEL", default="", help="a model; empty: the server's default")
+    parser.add_argument("--grpc-host", env_var="LOCUST_GRPC_HOST", default="127.0.0.1:50051", help="gRPC host:port")
+    parser.add_argument("--model", env_var="LOCUST_MODEL", default="", help="a model; empty: the server's default")
 
 
 @events.init.add_listener

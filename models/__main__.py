@@ -59,10 +59,8 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--store", type=Path, default=STORE, help="folder of exported models (default: models/store)")
     command.set_defaults(run=_list)
 
-    command = commands.add_parser(
-        "describe", help="what a model_type, an exported folder or a checkpoint folder is made of"
-    )
-    command.add_argument("what", metavar="X", help="model_type or folder")
+    command = commands.add_parser("describe", help="what a model_type, an exported model or a checkpoint is made of")
+    command.add_argument("what", metavar="X", help="model_type, folder, .gguf file, or hub id: org/name[@revision]")
     command.set_defaults(run=_describe)
 
     command = commands.add_parser("export", help="make an exported folder of a Hugging Face checkpoint or a GGUF file")
@@ -95,26 +93,35 @@ def _parser() -> argparse.ArgumentParser:
     command = commands.add_parser(
         "verify", help="hash an exported folder's files and compare its graphs with the reference again"
     )
-    command.add_argument("out", type=Path, metavar="OUT")
+    command.add_argument("out", type=Path, metavar="OUT", help="folder that `export` or `adopt` wrote")
     command.set_defaults(run=_verify)
 
     command = commands.add_parser("adopt", help="make an exported folder of one that already holds ONNX, byte for byte")
-    command.add_argument("folder", type=Path, metavar="DIR")
+    command.add_argument(
+        "folder", type=Path, metavar="DIR", help="holds onnx/model.onnx or model.onnx, config.json and tokenizer files"
+    )
     _add_out(command)
     command.add_argument("--pooling", metavar="MODE", help="as for export")
     command.set_defaults(run=_adopt)
 
     command = commands.add_parser("create", help="write a checkpoint of random weights, for measuring")
-    command.add_argument("checkpoint", type=Path, metavar="CHECKPOINT")
-    command.add_argument("--model-type", required=True)
-    command.add_argument("--vocab-size", type=int)
-    command.add_argument("--hidden-size", type=int)
-    command.add_argument("--dtype", default="float32", choices=("float32", "float16", "bfloat16"))
+    command.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="folder to write; a new or an empty one")
+    command.add_argument(
+        "--model-type", required=True, metavar="NAME", help="one that `models list` names, such as bert"
+    )
+    command.add_argument("--vocab-size", type=int, metavar="N", help="rows of the word table (default: the family's)")
+    command.add_argument("--hidden-size", type=int, metavar="N", help="its columns (default: the family's)")
+    command.add_argument(
+        "--dtype",
+        default="float32",
+        choices=("float32", "float16", "bfloat16"),
+        help="of the weights (default: float32)",
+    )
     command.add_argument(
         "--init", default="normal", help="normal (default), scaled (1/sqrt(d)) or xavier_uniform; a padding row is zero"
     )
     command.add_argument("--std", type=float, help="standard deviation of --init normal (default: 0.02)")
-    command.add_argument("--seed", type=int, default=0)
+    command.add_argument("--seed", type=int, default=0, help="the same numbers for the same seed (default: 0)")
     command.set_defaults(run=_create)
 
     command = commands.add_parser("rope", help="write the RoPE cos and sin of a config.json, a preset or parameters")
@@ -124,9 +131,13 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_out(command: argparse.ArgumentParser) -> None:
-    command.add_argument("out", type=Path, metavar="OUT")
+    command.add_argument(
+        "out", type=Path, metavar="OUT", help="folder to write, such as models/store/NAME; an older export is replaced"
+    )
     command.add_argument("--name", help="what the model is called (default: OUT's folder name)")
-    command.add_argument("--force", action="store_true", help="replace OUT even where it is no export")
+    command.add_argument(
+        "--force", action="store_true", help="replace an older export even where other files lie beside its own"
+    )
 
 
 @contextmanager

@@ -18,12 +18,13 @@ from models.config import Config
 from models.encodings import Encodings
 from models.errors import BadCheckpoint
 from models.export import longest_input, tool
-from models.families import FAMILIES
-from models.folder import Progress, check_target, finish, folder_in_place, no_progress
+from models.families import FAMILIES, LISTED
+from models.folder import Progress, finish, folder_in_place, no_progress
 from models.plan import position_rule
 from models.positions.learned import PositionRule
 from models.sentence_transformers import SentenceFiles
 from models.sources.checkpoint import read_config
+from models.target import check_name, check_target
 
 FILE = "model.onnx"
 PLACES = ("onnx/model.onnx", "model.onnx")
@@ -67,6 +68,8 @@ def adopt(
     """
     out = out.absolute()
     check_target(out, source, force)
+    if name is not None:
+        check_name(name)
     data = read_config(source)
     path = _find(source)
     contents = read_contents(path)
@@ -209,7 +212,7 @@ def _position(config: Config, graph: Graph) -> PositionRule:
     if "position_ids" in graph.inputs:
         raise BadCheckpoint(
             f"{FILE} wants position_ids, and how model_type {config.get('model_type')!r} numbers positions is not "
-            f"known; known: {', '.join(FAMILIES)}"
+            f"known: export it without that input, or adopt one of a known model_type; {LISTED}"
         )
     rows = config.count("max_position_embeddings") if config.get("max_position_embeddings") is not None else None
     return PositionRule("arange", 0, rows)

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from models.errors import BadCheckpoint, BadEncoding, UnknownFamily
-from models.families import FAMILIES, Family
+from models.families import FAMILIES, LISTED, Family
 from models.positions.rope import config as rope_config
 from models.recipe import Embed, tensors
 from models.sources.checkpoint import Checkpoint
@@ -23,16 +23,15 @@ def assumed_row(
     raises   UnknownFamily: not asked for, or something does not fit; it says which
     """
     near = get_close_matches(model_type, FAMILIES, 1, cutoff=0.0)[0]
-    unknown, known = f"model_type {model_type!r} is not known; the nearest is {near!r}", f"Known: {', '.join(FAMILIES)}"
+    unknown = f"model_type {model_type!r} is not known; the nearest is {near!r}; {LISTED}"
     try:
         table = _only_table(data, checkpoint)
         ropes = rope_config.read(data, model_type)
     except (BadCheckpoint, BadEncoding) as error:
-        raise UnknownFamily(f"{unknown}. It cannot be assumed to be a plain decoder: {error}. {known}") from error
+        raise UnknownFamily(f"{unknown}. It cannot be assumed to be a plain decoder: {error}") from error
     if not assume:
         raise UnknownFamily(
-            f"{unknown}. Its tensors fit a plain decoder: with --assume {table!r} is taken for the whole input layer. "
-            f"{known}"
+            f"{unknown}. Its tensors fit a plain decoder: with --assume {table!r} is taken for the whole input layer"
         )
     said = (
         f"model_type {model_type!r} is not known: {table!r} is assumed to be its whole input layer, unscaled",

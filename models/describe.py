@@ -1,13 +1,14 @@
 """What there is to say about families, exported models and checkpoints, as text for a terminal. Changes nothing."""
 
 from collections.abc import Sequence
+from difflib import get_close_matches
 from pathlib import Path
 
 from models import card as cards
 from models.card import Card
 from models.encodings import EVERY_LAYER, Encodings
 from models.errors import BadCard, ModelError
-from models.families import FAMILIES, Family, family_of
+from models.families import FAMILIES, LISTED, Family, family_of
 from models.plan import Plan, plan
 from models.recipe import Recipe, Step, tensors
 from models.sources.checkpoint import Checkpoint
@@ -61,10 +62,21 @@ def describe(what: str) -> str:
             if place := place_of(found.folder):
                 return open_static(found.folder, place).described()
             return _checkpoint(found.name, found.checkpoint())
-    raise ModelError(
-        f"{what} is no model_type ({', '.join(FAMILIES)}), no exported folder ({cards.FILE_NAME}), "
-        "no checkpoint folder (config.json), no .gguf file and no hub id (org/name)"
-    )
+    raise ModelError(_nothing(what, path))
+
+
+def _nothing(what: str, path: Path) -> str:
+    """What is wrong with a name that nothing is found under."""
+    if path.is_dir():
+        return (
+            f"{what} holds no {cards.FILE_NAME} (an export) and no config.json (a checkpoint): name a folder that does"
+        )
+    if path.exists():
+        return f"{what} is a file, and of files only .gguf is read: name one of these, or a folder"
+    if "/" in what:
+        return f"{what} is no folder: name an export or a checkpoint, a .gguf file, a hub id (org/name) or a model_type"
+    near = get_close_matches(what, (*FAMILIES, *VISION), 1)
+    return f"{what} is no model_type{f'; did you mean {near[0]}?' if near else ' and no folder;'} {LISTED}"
 
 
 def faithfulness(card: Card) -> str:

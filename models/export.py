@@ -12,7 +12,7 @@ from models import VERSION, compare, cost, graphs, sentence_transformers, tokeni
 from models.card import HEAD, Card, Graph
 from models.encoder_graph import encoder
 from models.errors import BadCheckpoint, ModelError
-from models.folder import Progress, check_target, finish, folder_in_place, no_progress
+from models.folder import Progress, finish, folder_in_place, no_progress
 from models.head import compare as head_compare
 from models.head import graph as head_graph
 from models.onnx_graph import GraphBuilder, save
@@ -28,6 +28,7 @@ from models.static import export as static_export
 from models.static.checkpoint import open_static, place_of
 from models.storage import weights
 from models.storage.weights import Written
+from models.target import check_name, check_target
 from models.vision import export as vision_export
 from models.vision import similarity
 from models.vision.plan import tower
@@ -55,7 +56,7 @@ def export(
     pooling   a sentence-transformers mode, "none", or None for what the checkpoint's files say
     dtype     what the tables are stored as: one of weights.TABLE_DTYPES
     link      serve the tables in place, from the checkpoint's own file
-    force     replace a folder that is no export
+    force     replace an exported model also where other files lie in its folder, which are lost
     side      which half of a checkpoint that holds two: text, vision, encoder or decoder
     assume    take a model_type no row knows for a plain decoder, where it fits one
     progress  called with what is being done, bytes done and bytes in all
@@ -63,6 +64,8 @@ def export(
     """
     out = out.absolute()
     check_target(out, Path(checkpoint), force)
+    if name is not None:
+        check_name(name)
     with located(checkpoint, progress) as found:
         if place := place_of(found.folder):
             static = open_static(found.folder, place, pooling)

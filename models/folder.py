@@ -12,8 +12,9 @@ from pathlib import Path
 
 from models import card as cards
 from models.card import Card, File
-from models.errors import BadCard, ModelError
+from models.errors import BadCard
 from models.storage import links
+from models.target import check_place
 
 Progress = Callable[[str, int, int], None]
 
@@ -25,22 +26,13 @@ def no_progress(what: str, done: int, total: int) -> None:
     """The listener that listens to nothing; others get what is being done, bytes done, bytes in all."""
 
 
-def check_target(out: Path, source: Path, force: bool) -> None:
-    """Refuse to write over what is not an export; raises ModelError."""
-    if source.resolve().is_relative_to(out.resolve()):
-        raise ModelError(f"{out} is or holds {source}, which it would replace; choose another folder to write to")
-    if out.is_dir():
-        if not force and any(out.iterdir()) and not (out / cards.FILE_NAME).is_file():
-            raise ModelError(
-                f"{out} is there and holds no {cards.FILE_NAME}: choose another folder, or say --force to replace it"
-            )
-    elif out.exists():
-        raise ModelError(f"{out} is a file; choose a folder to write to")
-
-
 @contextmanager
 def folder_in_place(out: Path) -> Iterator[Path]:
-    """A new folder beside `out` that takes its place when the block ends well, and vanishes when it does not."""
+    """A new folder beside `out` that takes its place when the block ends well, and vanishes when it does not.
+
+    raises   ModelError, before the block and after it, where `out` is anything that may not be replaced
+    """
+    check_place(out)
     out = out.resolve()
     out.parent.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix=f".{out.name}.partial-", dir=out.parent))
@@ -48,6 +40,7 @@ def folder_in_place(out: Path) -> Iterator[Path]:
         folder.chmod(0o755)
         yield folder
         _sync(folder)
+        check_place(out)  # much can come there during a long export
         _replace(folder, out)
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -29,13 +29,13 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--layer-type", metavar="TYPE", help="where layers differ: full_attention, sliding_attention")
     command.add_argument("--layer", type=int, metavar="N", help="instead of --layer-type: the number of a layer")
     command.add_argument("--theta", type=float, help="the base of the frequencies (default: 10000)")
-    command.add_argument("--head-dim", type=int)
-    command.add_argument("--rotary-dim", type=int, help="channels that rotate (default: the whole head)")
-    command.add_argument("--rope-type", choices=SCALINGS)
+    command.add_argument("--head-dim", type=int, metavar="N", help="channels of a head")
+    command.add_argument("--rotary-dim", type=int, metavar="N", help="channels that rotate (default: the whole head)")
+    command.add_argument("--rope-type", choices=SCALINGS, help="how the frequencies are scaled (default: default)")
     command.add_argument(
         "--set", action="append", default=[], metavar="NAME=VALUE", help="a parameter of the rope type, as in JSON"
     )
-    command.add_argument("--max-position-embeddings", type=int, metavar="N")
+    command.add_argument("--max-position-embeddings", type=int, metavar="N", help="positions the model was trained for")
     command.add_argument("--seq-len", type=int, metavar="N", help="tokens at hand, for dynamic and longrope")
     command.add_argument("--start", type=int, default=0, help="first position (default: 0)")
     command.add_argument("--length", type=int, help="rows (default: as many as the model was trained on)")
@@ -44,7 +44,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument("--table", choices=rope_table.WIDTHS, default="single", help="a value a pair, or a channel")
     command.add_argument("--layout", choices=LAYOUTS, help="how channels pair (default: the model's)")
-    command.add_argument("--dtype", choices=DTYPES, default="float32")
+    command.add_argument("--dtype", choices=DTYPES, default="float32", help="of the file (default: float32)")
     command.add_argument("--plot", help="for .png and .svg: heatmap, spectrum, decay or error")
     command.add_argument(
         "-o", "--out", type=Path, help=".npy, .safetensors, .json, .onnx, .png or .svg; none: print what it is made of"
@@ -83,6 +83,8 @@ def _write(
     positions: range,
     progress_bar: Callable[[], AbstractContextManager[Progress]],
 ) -> None:
+    if not given.out.parent.is_dir():
+        raise BadEncoding(f"{given.out}: there is no folder {given.out.parent}; make it first, or write elsewhere")
     if given.out.suffix == GRAPH:
         from models.onnx_graph import save
         from models.position_graphs.rope import rope as graph
@@ -126,7 +128,7 @@ def _chosen(given: argparse.Namespace) -> LayerRope:
     if given.config is not None:
         return rope_choice.by_config(_json(given.config), None, given.layer_type, given.layer)[1]
     if given.preset is not None:
-        return rope_choice.by_preset(given.preset, given.layer_type, given.layer)[1]
+        return rope_choice.by_preset(given.preset, given.layer_type, given.layer, listed="--preset list")[1]
     rope = rope_choice.by_parameters(
         theta=given.theta,
         head_dim=given.head_dim,

@@ -41,6 +41,10 @@ def write(table: Table, path: Path, dtype: str = "float32", progress: Progress =
     try:
         FORMATS[path.suffix](table, aside, dtype, progress)
         aside.replace(path)
+    except OSError as error:
+        if error.filename == str(aside):  # nobody named that
+            error.filename = str(path)
+        raise
     finally:
         aside.unlink(missing_ok=True)
 

@@ -153,14 +153,16 @@ class EmbedResponse(_message.Message):
     def __init__(self, model: _Optional[str] = ..., outputs: _Optional[_Iterable[_Union[Output, _Mapping]]] = ..., tokens: _Optional[int] = ..., prompt_embeds: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class Error(_message.Message):
-    __slots__ = ("code", "message", "index")
+    __slots__ = ("code", "message", "index", "retry_after_ms")
     CODE_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
+    RETRY_AFTER_MS_FIELD_NUMBER: _ClassVar[int]
     code: str
     message: str
     index: int
-    def __init__(self, code: _Optional[str] = ..., message: _Optional[str] = ..., index: _Optional[int] = ...) -> None: ...
+    retry_after_ms: int
+    def __init__(self, code: _Optional[str] = ..., message: _Optional[str] = ..., index: _Optional[int] = ..., retry_after_ms: _Optional[int] = ...) -> None: ...
 
 class EmbedStreamResponse(_message.Message):
     __slots__ = ("response", "error")

@@ -6,7 +6,8 @@
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -20,12 +21,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit code: 0 done, 1 it cannot, 2 wrong usage."""
     given = sys.argv[1:] if arguments is None else list(arguments)
     command = next((word for word in given if not word.startswith("-")), None)
-    parser = argparse.ArgumentParser(prog="python -m service", description="Serve exported models over REST and gRPC.")
+    parser = argparse.ArgumentParser(
+        prog="python -m service", description="Serve exported models over REST and gRPC.", allow_abbrev=False
+    )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    serve = commands.add_parser("serve", help="serve the models of the store")
-    check = commands.add_parser("check", help="say what would be served, and on what, without serving")
-    commands.add_parser("settings", help="list every setting with its variable, default and meaning")
-    health = commands.add_parser("health", help="ask a running service whether it is ready; exit 0 or 1")
+    add = partial(commands.add_parser, allow_abbrev=False)
+    serve = add("serve", help="serve the models of the store")
+    check = add("check", help="say what would be served, and on what, without serving")
+    add("settings", help="list every setting with its variable, default and meaning")
+    health = add("health", help="ask a running service whether it is ready; exit 0 or 1")
     health.add_argument("--url", help="default: this machine, by INLAY_PORT, https where INLAY_TLS_CERT is set")
     health.add_argument("--cert", help="PEM file to show where callers must; default there: the service's own")
     health.add_argument("--key", help="its private key")
@@ -34,7 +38,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         command_line.add_flags(serve)
         command_line.add_flags(check)
-    return _run(parser.parse_args(given))
+    if command is not None and command not in commands.choices:
+        parser.error(_no_command(command, commands.choices))
+    options, unread = parser.parse_known_args(given)
+    if unread:
+        from service.command_line import misused
+
+        parser.error(misused(options.command, unread))
+    return _run(options)
+
+
+def _no_command(word: str, commands: Iterable[str]) -> str:
+    """What is wrong with the first word that is no flag; not shown: it may be a key before a `serve`."""
+    from service.command_line import nearest
+
+    return f"COMMAND comes first, one of {', '.join(commands)}{nearest(word, commands)}"
 
 
 def _run(options: argparse.Namespace) -> int:

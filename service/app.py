@@ -61,6 +61,7 @@ from service.wire.tei import rest as tei
 from service.wire.tei import rpc as tei_rpc
 from service.wire.transport import cors
 from service.wire.transport.answers import Coded
+from service.wire.transport.intake import Intake
 from service.wire.transport.keys import Gate
 from service.wire.transport.paths import Paths
 from service.wire.transport.request_ids import ID, Numbered
@@ -85,9 +86,7 @@ PROTOCOLS = (
 RPC_FAMILIES = (tei_rpc.services,)  # protocols of several services
 RPC_SERVICES = (embedder.service, oip_rpc.service)
 OFFLINE_DOCS = "/static-offline-docs"
-LAME_DUCK_SECONDS = (
-    0.2  # from the stop signal to the closing of idle connections: clients see `connection: close` first
-)
+LAME_DUCK_SECONDS = 0.2  # from the stop signal to the closing of idle connections: clients see `connection: close`
 Ready = Callable[[Parts, int], None]
 log = logging.getLogger(__name__)
 
@@ -109,13 +108,14 @@ def create_app(
         encoder,
         metrics,
         VERSION,
-        Tables(settings.table_cache_bytes),
+        Tables(settings.table_cache_bytes, settings.max_table_bytes),
         Readiness(encoder.catalog.models),
+        Intake(settings.max_body_bytes, settings.max_receiving_bytes),
         tracing=tracing,
         crew=crew,
     )
     metrics.watch("inlay_requests_in_flight", {}, lambda: encoder.door.inside)
-    metrics.watch("inlay_workers_ready", {}, lambda: parts.life.ready)
+    metrics.watch("inlay_workers_ready", {}, lambda: parts.life.ready and parts.readiness.fault is None)
     app: FastAPI = FastAPIOffline(
         title="Inlay",
         version=VERSION,
@@ -136,7 +136,7 @@ def create_app(
     _answer_refusals(app, refusals, paths)
     openapi.describe(app, guarded=keys is not None)
     coded = Coded(app, settings.compression, lambda scope, error: refusals.response(scope["path"], error))
-    gate = partial(Gate, keys, refusals.response, metrics.refused, OFFLINE_DOCS + "/") if keys else None
+    gate = partial(Gate, keys, refusals.response, metrics.gate("http"), OFFLINE_DOCS + "/") if keys else None
     service = Service(app, parts, paths, Numbered(coded), gate)
     _enter(paths, found, service.router)
     return service
@@ -162,7 +162,7 @@ class Service:
         inside: App = gate(self._serve) if gate else self._serve
         self._entrance: App = Numbered(cors.allow(inside, origins)) if origins else inside
         if parts.tracing or parts.settings.access_log:
-            self._entrance = Sighted(self._entrance, parts.tracing, parts.settings.access_log)
+            self._entrance = Sighted(self._entrance, paths.template, parts.tracing, parts.settings.access_log)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one ASGI scope."""
@@ -209,8 +209,8 @@ def _lifespan(
         services = [*(service(parts) for service in RPC_SERVICES), *families]
         for each in services:
             parts.metrics.expect("grpc", [each.counted + name for name in each.handlers])
-        gate = rpc_keys.Gate(keys, parts.metrics, RPC_WORDS) if keys else None
-        server = RpcServer(parts.settings, services, parts.tracing, gate)
+        gate = rpc_keys.Gate(keys, parts, RPC_WORDS) if keys else None
+        server = RpcServer(parts.settings, services, parts.tracing, gate, parts.metrics)
         port = await server.start()
         stop = asyncio.Event()
         stopping = asyncio.create_task(_stop_after(stop, parts, server))
@@ -275,7 +275,6 @@ def _answer_refusals(app: FastAPI, refusals: Refusals, paths: Paths) -> None:
 
     async def refuse(request: Request, error: Exception) -> Response:
         assert isinstance(error, InlayError)
-        request.app.state.parts.metrics.refused(error.code)
         return refusals.response(request.url.path, error)
 
     async def unknown(request: Request, error: Exception) -> Response:

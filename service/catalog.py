@@ -32,6 +32,7 @@ __all__ = ["Catalog", "Model", "Rows", "State", "Work", "folders", "open_catalog
 
 Opens = Callable[[Path], Model]
 log = logging.getLogger(__name__)
+TRIAL_SECONDS = 120.0  # in which a new model must have answered once: its files may come from a slow disk
 
 
 class State(NamedTuple):
@@ -184,7 +185,7 @@ class Catalog:
             ready = await asyncio.to_thread(self._opens, folder)
             if checked_version not in (None, ready.version):
                 raise StartError(f"{folder} was exchanged while it was checked")
-            await trial.passes(ready)
+            await trial.passes_within(ready, TRIAL_SECONDS)
         except Exception as error:
             raise self._not_loaded(name, error) from error
         self._reasons.pop(name, None)

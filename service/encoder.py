@@ -15,10 +15,9 @@ from service.catalog import Catalog, Model, Rows, Work
 from service.errors import (
     BadInput,
     BadRequest,
-    DeadlineExceeded,
-    EngineFailure,
     WrongModelKind,
 )
+from service.finite import check_finite
 from service.flatten import Packed
 from service.messages import EmbedRequest, EmbedResult, Ids, Output, Text, Times
 from service.plan import HIDDEN, POOLED, Graphs, Plan
@@ -68,12 +67,8 @@ class Encoder:
         try:
             if deadline is None:
                 return await self._embedded(request, None)
-            async with asyncio.timeout(deadline - perf_counter()):
+            async with deadlines.kept():
                 return await self._embedded(request, deadline)
-        except TimeoutError:
-            raise DeadlineExceeded(
-                "the time allowed is over and this is not done: allow more time or try again later"
-            ) from None
         finally:
             self.door.leave()
 
@@ -102,7 +97,8 @@ class Encoder:
         parts = _parts(model.card, plan, ids)
         queued = _queue(model, plan, parts, Joining(spent, deadline, admitted))
         rows = await _rows(queued, len(parts))
-        _finite(model.card, plan, rows)
+        if not plan.whole:  # a table's rows were checked when it was exported
+            check_finite(model.card.name, rows)
         outputs = tuple([_output(name, plan, rows, ids, uncounted) for name in plan.outputs])
         times = Times(tokenising, spent.queued / spent.items, spent.ran / spent.items)
         self._told(model.card.name, tokens, times)
@@ -218,16 +214,6 @@ async def _rows(queued: Queued, parts: int) -> list[Rows]:
         _drop(queued)
         raise
     return rows
-
-
-def _finite(card: Card, plan: Plan, rows: list[Rows]) -> None:
-    """An encoder's rows are numbers; a table's were checked when it was exported."""
-    if plan.whole:
-        return
-    for index, named in enumerate(rows):
-        for name, array in named.items():
-            if not np.isfinite(array).all():
-                raise EngineFailure(f"{card.name} gave {name} of inputs[{index}] that is not finite", index)
 
 
 def _drop(queued: Queued) -> None:

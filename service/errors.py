@@ -21,6 +21,7 @@ InlayError                    code, message, index of the bad input (None: the w
 ├── UnsupportedMedia          a body of a type this route does not read
 │   └── UnsupportedCoding     a body under a content coding this server does not undo
 ├── Overloaded                no room in the queue
+│   └── KeyLimited            one key asks for more than it may have
 ├── DeadlineExceeded          the time the caller allowed is over, or would be
 ├── Unavailable               the service is stopping or not ready
 └── EngineFailure             the engine failed on this request alone
@@ -162,6 +163,12 @@ class Overloaded(InlayError):
     def __init__(self, message: str, retry_after: float | None = None) -> None:
         super().__init__(message)
         self.retry_after = retry_after
+
+
+class KeyLimited(Overloaded):
+    """A key asks for more than it may have; there may be room for others."""
+
+    code = "key_limited"
 
 
 class DeadlineExceeded(InlayError):

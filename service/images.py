@@ -17,6 +17,7 @@ from models.vision.image import Image
 from models.vision.preprocess import Prepared, prepare, target_size
 from service.engines import Engine
 from service.errors import BadInput, BadRequest, EmptyRequest, Overloaded, TooLarge
+from service.finite import check_finite
 from service.messages import EmbedResult, Output
 from service.pictures import opened
 from service.queueing import deadlines
@@ -129,6 +130,7 @@ class Images:
                 future.cancel()
             raise
         rows = [{name: array for each in own for name, array in each.items()} for own in zip(*found, strict=True)]
+        check_finite(model.card.name, rows)
         outputs = tuple(_output(name, rows, request.dtype) for name in plan.outputs)
         return EmbedResult(model.card.name, outputs, sum(costs), bool(request.outputs))
 

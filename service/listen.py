@@ -1,6 +1,7 @@
 """Ports, processes and what is said at start-up. Binds before it loads: a taken port costs no wait."""
 
 import asyncio
+import errno
 import gc
 import logging
 import math
@@ -22,7 +23,7 @@ from uvicorn.config import STARTUP_FAILURE
 from models import card as cards
 from models.errors import ModelError
 from service.access import tls
-from service.access.keys import open_keys
+from service.access.keys import open_keys, tell_short_keys
 from service.catalog import Catalog, Model, folders
 from service.errors import StartError
 from service.life.supervisor import Supervisor
@@ -36,6 +37,7 @@ if TYPE_CHECKING:  # a supervisor of workers never imports the application: its 
     from service.wire.parts import Parts
 
 ANYWHERE = ("0.0.0.0", "::")
+NO_SUCH_HOST = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)  # another machine's address, or a kind that is switched off
 REQUEST_ID = "service.wire.transport.request_ids.CURRENT"
 TELL_SECONDS = 1.0
 ANNOUNCED = "announced"  # a file beside the counts: some worker has served
@@ -140,8 +142,8 @@ def _first(directory: Path) -> bool:
 
 def _tell(metrics: "Metrics", loop: asyncio.AbstractEventLoop) -> None:
     """Write down now and then what is only known here, for scrapes that reach another worker."""
+    loop.call_later(TELL_SECONDS, _tell, metrics, loop)  # first: a fault now must not be the end of it
     metrics.ask()
-    loop.call_later(TELL_SECONDS, _tell, metrics, loop)
 
 
 def _config(settings: Settings, app: Any, factory: bool) -> uvicorn.Config:
@@ -180,7 +182,9 @@ def _bound(host: str, port: int, what: str, setting: str) -> socket.socket:
         listener.bind((host, port))
     except OSError as error:
         listener.close()
-        reason = "that port is in use" if error.errno == 98 else error.strerror or error
+        reason = "that port is in use" if error.errno == errno.EADDRINUSE else error.strerror or error
+        if isinstance(error, socket.gaierror) or error.errno in NO_SUCH_HOST:
+            setting = "host"
         variable, flag = f"INLAY_{setting.upper()}", f"--{setting.replace('_', '-')}"
         raise StartError(
             f"{what} cannot listen on {host}:{port}: {reason}; choose another with {variable} or {flag}"
@@ -223,6 +227,7 @@ def announce(settings: Settings, parts: "Parts", grpc_port: int) -> None:
     closed = settings.api_keys or settings.api_keys_file
     if settings.host in ANYWHERE and not (closed or settings.tls_client_ca):
         log.warning("all who reach this machine may call: INLAY_API_KEYS or INLAY_TLS_CLIENT_CA says who may")
+    tell_short_keys(settings)
     key = " -H 'authorization: Bearer KEY'" if closed else ""
     example = _example(model, parts.catalog)
     print(f"try: curl {url}/embed{key} -H 'content-type: application/json' -d '{example}'", flush=True)

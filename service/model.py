@@ -71,16 +71,26 @@ def opened(folder: Path, settings: Settings, threads: int, metrics: Metrics) -> 
     raises   StartError or models.errors.ModelError in one line if it cannot be served
     """
     for _ in range(READS):
-        before = folder.stat().st_ino
+        before = _identity(folder)
         try:
             found = _read(folder, settings, threads, metrics)
-        except (StartError, ModelError, OSError):
-            if folder.stat().st_ino == before:
-                raise
-            continue
-        if folder.stat().st_ino == before:
+        except (StartError, ModelError, OSError) as error:
+            if _identity(folder) != before:
+                continue
+            if isinstance(error, OSError):
+                raise StartError(f"{folder} cannot be read: {error}; mend that, or leave the model out") from error
+            raise
+        if _identity(folder) == before:
             return found
     raise StartError(f"{folder} was exchanged {READS} times while it was read: load it again when it is still")
+
+
+def _identity(folder: Path) -> int:
+    """What another folder of the same name does not share; raises StartError where there is none."""
+    try:
+        return folder.stat().st_ino
+    except FileNotFoundError:
+        raise StartError(f"{folder} is gone, though the store listed it: put it back, or leave it out") from None
 
 
 def _read(folder: Path, settings: Settings, threads: int, metrics: Metrics) -> Model:
@@ -131,6 +141,8 @@ def _batcher(engine: Engine, card: Card, name: str, settings: Settings, metrics:
         stuck_seconds=settings.stuck_seconds,
         executor=ThreadPoolExecutor(1, thread_name_prefix=f"{card.name}-{name}"),
         observe=metrics.runs(card.name, name),
+        count_failed=metrics.counter("inlay_run_failures", card.name, name),
+        count_stuck=metrics.counter("inlay_stuck_runs", card.name, name),
     )
 
 

@@ -1,9 +1,9 @@
 """Every setting, once: an INLAY_ variable and a `serve` flag each. Reads nothing itself; __main__ does."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import AliasChoices, BeforeValidator, Field, SecretStr
+from pydantic import AliasChoices, BeforeValidator, Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 Port = Annotated[int, Field(ge=0, le=65535)]
@@ -15,8 +15,15 @@ def _split(value: object) -> object:
     return [name.strip() for name in value.split(",") if name.strip()] if isinstance(value, str) else value
 
 
+def _split_keys(value: object) -> object:
+    found = _split(value)
+    if value and not found:
+        raise ValueError("commas and spaces are no key: write KEY or NAME:KEY, or unset it to be open to all")
+    return found
+
+
 Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)]
-Secrets = Annotated[tuple[SecretStr, ...], NoDecode, BeforeValidator(_split)]
+Secrets = Annotated[tuple[SecretStr, ...], NoDecode, BeforeValidator(_split_keys)]
 SECRET = ("api_keys",)
 """Settings that nothing shows."""
 
@@ -58,6 +65,8 @@ class Settings(BaseSettings):
     """Inputs in one request."""
     max_body_bytes: Count = 16 * 1024 * 1024
     """Bytes in one request's body or gRPC message."""
+    max_receiving_bytes: Count = 256 * 1024 * 1024
+    """Bytes of bodies that are still coming, all together; beyond it large ones are refused, with Retry-After."""
     max_input_tokens: Annotated[int, Field(ge=0)] = 0
     """Tokens in one input, where that is less than the model reads; longer ones as beyond its own limit. 0: that."""
     max_request_tokens: Count = 131072
@@ -78,6 +87,8 @@ class Settings(BaseSettings):
     """Requests being served at a time by one process; beyond it they are refused, with Retry-After."""
     max_answer_bytes: Count = 512 * 1024 * 1024
     """Bytes of token rows in one answer."""
+    max_table_bytes: Count = 64 * 1024 * 1024 * 1024
+    """Bytes of one positional table, which is streamed as it is computed."""
     stuck_seconds: Annotated[float, Field(gt=0)] = 60.0
     """A run that takes longer is given up: its callers are told, later ones go on."""
     table_cache_bytes: Annotated[int, Field(ge=0)] = 256 * 1024 * 1024
@@ -122,3 +133,15 @@ class Settings(BaseSettings):
     """OTLP/HTTP collector that traces go to, e.g. http://collector:4318; OTEL_EXPORTER_OTLP_ENDPOINT does too."""
     trace_ratio: Annotated[float, Field(ge=0, le=1)] = 1.0
     """Share of requests that are traced, of those whose callers did not decide it."""
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        """No two settings ask for what cannot be had together."""
+        if self.port and self.port == self.grpc_port:
+            raise ValueError(f"INLAY_PORT and INLAY_GRPC_PORT are both {self.port}: give each its own")
+        if self.shared_memory and self.workers > 1:
+            raise ValueError(
+                "INLAY_SHARED_MEMORY=true, which registers regions with one process, does not go with "
+                f"INLAY_WORKERS={self.workers}: set INLAY_WORKERS=1 or INLAY_SHARED_MEMORY=false"
+            )
+        return self

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from models.positions.table import DTYPES, Output, Table, rounded
 from service import cores
+from service.errors import TooLarge
 
 BLOCK_VALUES = 65536  # computed at a time: about 3 ms, 512 KiB in float64
 HEAD_BYTES = 65536  # what a format may add to a table that fits
@@ -128,13 +129,23 @@ class Tables:
     """Computes packed tables off the event loop and keeps finished ones.
 
     cache_bytes   of all that is kept; the least recently asked for goes first
+    most_bytes    of one table
     """
 
-    def __init__(self, cache_bytes: int) -> None:
+    def __init__(self, cache_bytes: int, most_bytes: int = sys.maxsize) -> None:
         self._room = cache_bytes
+        self._most = most_bytes
         self._kept: OrderedDict[str, memoryview] = OrderedDict()
         self._filling: dict[str, _Filling] = {}
         self._threads = ThreadPoolExecutor(max(1, cores.available()), thread_name_prefix="tables")
+
+    def pieces(self, table: Table, dtype: str, names: tuple[str, ...] = ()) -> tuple["Piece", ...]:
+        """What is to be sent of a table, as `pieces` gives it; raises TooLarge."""
+        found = pieces(table, dtype, names)
+        size = sum(piece.size for piece in found)
+        if size > self._most:
+            raise TooLarge(f"the table has {size} bytes; an answer holds {self._most}: ask for fewer rows at a time")
+        return found
 
     async def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """The function's result, computed in a thread of the tables."""

@@ -17,6 +17,7 @@ from models.recipe import Activation
 __all__ = [
     "ACTIVATIONS",
     "FAMILIES",
+    "LISTED",
     "AlibiRow",
     "BucketRow",
     "Family",
@@ -31,6 +32,7 @@ __all__ = [
 ]
 
 FAMILIES: dict[str, Family] = ENCODERS | DECODERS | PAIRS
+LISTED = "`python -m models list` names all that are known"
 _TEXT_TYPES = {
     "clip": "clip_text_model",
     "siglip": "siglip_text_model",
@@ -53,13 +55,11 @@ ACTIVATIONS: dict[str, Activation] = {
 def family_of(model_type: str) -> Family:
     """The row of a model_type.
 
-    raises   UnknownFamily naming the known ones
+    raises   UnknownFamily naming the nearest
     """
     if model_type not in FAMILIES:
         near = get_close_matches(model_type, FAMILIES, 1, cutoff=0.0)[0]
-        raise UnknownFamily(
-            f"model_type {model_type!r} is not known; the nearest is {near!r}. Known: {', '.join(FAMILIES)}"
-        )
+        raise UnknownFamily(f"model_type {model_type!r} is not known; the nearest is {near!r}; {LISTED}")
     return FAMILIES[model_type]
 
 

@@ -8,6 +8,7 @@ import logging
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -15,12 +16,13 @@ from time import monotonic
 from typing import Any
 
 from service.access.changes import Changes
-from service.errors import Overloaded, StartError, Unauthorized
+from service.errors import KeyLimited, StartError, Unauthorized
 from service.settings import Settings
 from service.sight.logs import KEY_NAME
 
 RECENT = 0.1  # weight of the newest request in what one of a key takes
 FIRST_SECONDS = 0.1  # what a request takes, until one was timed
+LEAST_CHARACTERS = 16  # nothing slows who guesses; shorter keys are told of, not refused: people try things with them
 _ENTRY = re.compile(r"(?:([A-Za-z0-9_.-]{1,64}):)?([A-Za-z0-9._~+/-]+=*)((?:\s+\S+)*)")  # b64token (RFC 6750)
 _LIMIT = re.compile(r"(concurrent|rate)=(\d+(?:\.\d+)?)")
 SHAPE = "[NAME:]KEY [concurrent=N] [rate=PER_SECOND], the key of letters, digits and -._~+/ with = at its end alone"
@@ -33,10 +35,12 @@ class Entry:
 
     concurrent   requests at a time; None: any number
     rate         requests a second; None: any number
+    short        it has fewer than LEAST_CHARACTERS
     """
 
     name: str
     digest: bytes
+    short: bool
     concurrent: int | None
     rate: float | None
 
@@ -61,10 +65,10 @@ class Key:
         return self.entry.concurrent is not None
 
     def enter(self, now: float) -> None:
-        """Begin a request; where `limited`, `leave` ends it. Raises Overloaded with the time until there is room."""
+        """Begin a request; where `limited`, `leave` ends it. Raises KeyLimited with the time until there is room."""
         concurrent, rate = self.entry.concurrent, self.entry.rate
         if concurrent is not None and self.inside >= concurrent:
-            raise Overloaded(
+            raise KeyLimited(
                 f"{self.inside} requests of this key are being served; it may have {concurrent} at a time: "
                 "wait for one to end",
                 self._seconds / self.inside,
@@ -73,7 +77,7 @@ class Key:
             self._ready = min(_burst(self.entry), self._ready + (now - self._since) * rate)
             self._since = now
             if self._ready < 1:
-                raise Overloaded(f"this key may ask {rate:g} times a second: slow down", (1 - self._ready) / rate)
+                raise KeyLimited(f"this key may ask {rate:g} times a second: slow down", (1 - self._ready) / rate)
             self._ready -= 1
         self.inside += concurrent is not None
 
@@ -115,7 +119,7 @@ class Keys:
     def enter(self, shown: bytes | None) -> Key:
         """The key of a request that begins; where it is `limited`, `leave` ends the request.
 
-        raises   Unauthorized, Overloaded
+        raises   Unauthorized, KeyLimited
         """
         if self._file and self._changes.since_last():
             self._read_again()
@@ -131,6 +135,15 @@ class Keys:
         found.enter(self._clock())
         return found
 
+    def tell_short(self) -> None:
+        """Name in the log the keys that could be guessed."""
+        if short := [key.name for key in self._keys.values() if key.entry.short]:
+            log.warning(
+                "keys of fewer than %d characters can be guessed: %s; `openssl rand -hex 32` makes one that cannot",
+                LEAST_CHARACTERS,
+                ", ".join(short),
+            )
+
     def _read_again(self) -> None:
         try:
             entries = self._read()
@@ -139,6 +152,7 @@ class Keys:
             return
         self._take(entries)
         log.info("%d keys from %s", len(self._keys), self._file)
+        self.tell_short()
 
     def _read(self) -> list[Entry]:
         if self._file is None:
@@ -172,6 +186,13 @@ def open_keys(settings: Settings) -> Keys | None:
     return Keys(written, settings.api_keys_file, *limits)
 
 
+def tell_short_keys(settings: Settings) -> None:
+    """Name in the log the keys that could be guessed. For whoever starts the service, once for all of its workers."""
+    with suppress(StartError):  # a file that broke since it was read: those who use it tell
+        if keys := open_keys(settings):
+            keys.tell_short()
+
+
 def _entry(line: str, where: str, number: int, concurrent: int | None, rate: float | None) -> Entry:
     """One line; what is wrong with it is told without it."""
     found = _ENTRY.fullmatch(line)
@@ -183,7 +204,9 @@ def _entry(line: str, where: str, number: int, concurrent: int | None, rate: flo
         if not limit or float(limit[2]) <= 0 or (limit[1] == "concurrent" and not limit[2].isdigit()):
             raise StartError(f"{where} has a limit that is none: {SHAPE}")
         limits[limit[1]] = int(limit[2]) if limit[1] == "concurrent" else float(limit[2])
-    return Entry(found[1] or f"key-{number}", sha256(found[2].encode()).digest(), **limits)
+    return Entry(
+        found[1] or f"key-{number}", sha256(found[2].encode()).digest(), len(found[2]) < LEAST_CHARACTERS, **limits
+    )
 
 
 def _distinct(entries: list[Entry], where: object) -> list[Entry]:

@@ -70,8 +70,8 @@ def context(files: Files) -> ssl.SSLContext:
 
 def renewing(files: Files, clock: Callable[[], float] = monotonic) -> ssl.SSLContext:
     """A context whose handshakes use what the files hold by then. Raises StartError where they do not do now."""
+    changes = Changes(_paths(files), clock)  # before they are read: a pair exchanged meanwhile is seen at the next look
     first = current = context(files)
-    changes = Changes(_paths(files), clock)
 
     def choose(connection: Any, name: str | None, asked: ssl.SSLContext) -> None:
         nonlocal current

@@ -1,6 +1,7 @@
 """What a process does besides answering: follow the store and its fellow workers, give memory back. Decides nothing."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
@@ -11,6 +12,8 @@ from service.life.resting import Resting
 from service.life.watch import Watch
 from service.settings import Settings
 from service.sight.metrics import Metrics
+
+log = logging.getLogger(__name__)
 
 
 @asynccontextmanager
@@ -24,10 +27,19 @@ async def chores(
         runs.append(Watch(catalog, settings.store, settings.models).run(settings.watch_store))
     if crew:
         runs.append(crew.run({"load": catalog.load, "unload": catalog.unload}))
-    tasks = [asyncio.create_task(run) for run in runs]
+    tasks = [asyncio.create_task(run, name=getattr(run, "__qualname__", None)) for run in runs]
+    for task in tasks:
+        task.add_done_callback(_tell)
     try:
         yield
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _tell(ended: asyncio.Task[None]) -> None:
+    if not ended.cancelled():
+        log.critical(
+            "%s ended and is not begun again: start this process anew", ended.get_name(), exc_info=ended.exception()
+        )

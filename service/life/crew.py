@@ -6,11 +6,14 @@ the journal comes to. Who lives is told by locks, which end with their processes
 """
 
 import asyncio
+import errno
 import fcntl
 import json
+import logging
 import os
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from itertools import count
 from pathlib import Path
 from time import monotonic
@@ -23,6 +26,7 @@ WISH_SECONDS = 120.0  # that workers may take; opening a model cold from a slow 
 DEFAULT = "default"  # the file whose text is the name of the default model
 Verb = Literal["load", "unload"]
 Fulfil = Mapping[str, Callable[[str], Awaitable[None]]]
+log = logging.getLogger(__name__)
 
 
 class Wish(NamedTuple):
@@ -85,17 +89,22 @@ class Crew:
         """Have every living worker do it.
 
         raises   BadRequest with the reasons, naming the workers where only some failed
-                 Unavailable where some did not answer in time
+                 Unavailable where some did not answer in time, or the wish cannot be written
         """
         wish = Wish(f"{self.worker}-{next(self._numbers)}", verb, name)
-        self._write({"wish": wish})
-        until = self._clock() + seconds
-        while missing := self._missing(wish):
+        try:
+            self._write({"wish": wish})
+        except OSError as error:
+            raise Unavailable(f"{verb} of {name} cannot be passed on now: {error.strerror}: ask again") from error
+        until, missing = self._clock() + seconds, {self.worker}
+        while missing:
             if self._clock() > until:
                 raise Unavailable(
                     f"{verb} of {name}: no word from {_workers(missing)} within {seconds:g} s; they do it when they can"
                 )
             await asyncio.sleep(LOOK_SECONDS)
+            with suppress(OSError):  # who lives cannot be known while no file can be opened
+                missing = self._missing(wish)
         told = self._told[wish.number]
         if faults := {worker: fault for worker, fault in told.items() if fault}:
             raise BadRequest(_faults(wish, faults, len(told)))
@@ -103,7 +112,7 @@ class Crew:
     async def run(self, fulfil: Fulfil) -> None:
         """Do what anyone asks for, for ever; what is asked about one model is begun in the order of the journal."""
         while True:
-            self.look(fulfil)
+            await _at_last("read", partial(self.look, fulfil))
             await asyncio.sleep(LOOK_SECONDS)
 
     def look(self, fulfil: Fulfil) -> None:
@@ -121,7 +130,8 @@ class Crew:
             fault = error.message
         except Exception as error:
             fault = f"{type(error).__name__}: {error}"
-        self._write({"told": wish.number, "worker": self.worker, "fault": fault})
+        line = {"told": wish.number, "worker": self.worker, "fault": fault}
+        await _at_last("written", partial(self._write, line))
 
     def _missing(self, wish: Wish) -> set[str]:
         if wish.number not in self._wishes:  # not even this worker has read of it
@@ -160,9 +170,11 @@ class Crew:
 
     def _write(self, line: dict[str, Any]) -> None:
         """One write to the end of a file is never mixed with another's; the newline before ends what was cut short."""
+        data = b"\n" + json.dumps(line).encode() + b"\n"
         descriptor = os.open(self._directory / "motions", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:
-            os.write(descriptor, b"\n" + json.dumps(line).encode() + b"\n")
+            if os.write(descriptor, data) < len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         finally:
             os.close(descriptor)
 
@@ -177,6 +189,20 @@ class Crew:
             except BlockingIOError:
                 return True
         return False
+
+
+async def _at_last(what: str, step: Callable[[], None]) -> None:
+    """Do a step on the journal, again while it fails: without files left to open, or on a full disk."""
+    told = ""
+    while True:
+        try:
+            return step()
+        except Exception as error:  # whatever it is must not end this worker's following
+            trouble = f"{type(error).__name__}: {error}"
+        if trouble != told:
+            log.error("the journal of the workers cannot be %s now, which is tried again: %s", what, trouble)
+        told = trouble
+        await asyncio.sleep(LOOK_SECONDS)
 
 
 def _workers(names: set[str]) -> str:

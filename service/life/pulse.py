@@ -19,9 +19,11 @@ log = logging.getLogger(__name__)
 
 def _end(still: float) -> None:
     telling = threading.Thread(target=_tell, args=(still,), daemon=True)  # the loop may hold what writing needs
-    telling.start()
-    telling.join(TELL_SECONDS)
-    os._exit(EXIT_CODE)  # nothing orderly can be waited for
+    try:
+        telling.start()
+        telling.join(TELL_SECONDS)
+    finally:  # even where the system has no thread left
+        os._exit(EXIT_CODE)  # nothing orderly can be waited for
 
 
 def _tell(still: float) -> None:

@@ -4,6 +4,7 @@ Asked often, so a verdict holds for a second; and a busy graph whose runs succee
 """
 
 import asyncio
+import logging
 from collections.abc import Mapping
 from time import perf_counter
 
@@ -12,8 +13,9 @@ from service.life import trial
 from service.model import Model
 
 FRESH_SECONDS = 1.0
-PROOF_SECONDS = 5.0  # a run that succeeded within them vouches for a graph that is busy
+PROOF_SECONDS = 5.0  # a run that succeeded within them vouches for the graph, where it is busy
 TRIAL_SECONDS = 3.0  # of a forward pass; a probe's own patience is rarely longer
+log = logging.getLogger(__name__)
 
 
 class Readiness:
@@ -24,6 +26,11 @@ class Readiness:
         self._judged_at = -FRESH_SECONDS
         self._fault: str | None = None
         self._judging: asyncio.Task[str | None] | None = None
+
+    @property
+    def fault(self) -> str | None:
+        """What was wrong with a model when it was last judged; None: nothing."""
+        return self._fault
 
     async def check(self) -> None:
         """Raise Unavailable, naming the model that does not answer."""
@@ -36,9 +43,11 @@ class Readiness:
 
     async def _judge(self) -> str | None:
         try:
-            faults = [await _fault(model) for model in list(self._models.values())]
-            self._fault = next(filter(None, faults), None)
+            faults = await asyncio.gather(*map(_fault, list(self._models.values())))
+            before, self._fault = self._fault, next(filter(None, faults), None)
             self._judged_at = perf_counter()
+            if self._fault and self._fault != before:
+                log.error("not ready: %s", self._fault)
             return self._fault
         finally:
             self._judging = None
@@ -48,9 +57,7 @@ async def _fault(model: Model) -> str | None:
     if _proven(model):
         return None
     try:
-        await asyncio.wait_for(trial.passes(model), TRIAL_SECONDS)
-    except TimeoutError:
-        return f"{model.card.name} gave no answer within {TRIAL_SECONDS:g} s"
+        await trial.passes_within(model, TRIAL_SECONDS)
     except Overloaded:
         return f"{model.card.name} is full and has finished nothing for {PROOF_SECONDS:g} s"
     except StartError as error:
@@ -59,8 +66,7 @@ async def _fault(model: Model) -> str | None:
 
 
 def _proven(model: Model) -> bool:
-    """Work waits in a graph and some was done just now."""
-    now = perf_counter()
+    """Work waits in some graph, and each in which it waits has done some just now."""
+    since = perf_counter() - PROOF_SECONDS
     busy = [each for each in model.batchers.values() if each.waiting_items]
-    done = [each.succeeded_at for each in model.batchers.values() if each.succeeded_at is not None]
-    return bool(busy) and bool(done) and now - max(done) < PROOF_SECONDS
+    return bool(busy) and all(each.succeeded_at is not None and each.succeeded_at > since for each in busy)

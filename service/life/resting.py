@@ -19,7 +19,8 @@ from service.sight.metrics import Metrics
 
 EVERY_SECONDS = 5.0
 BUSY_SECONDS = 60.0  # between two times that memory is given back while requests are served
-GROWTH_BYTES = 16 * 2**20  # of private memory, since it was given back
+GROWTH_BYTES = 4 * 2**20  # of private memory, since it was given back
+PATIENCE_SECONDS = 5.0  # with a model's run; where it takes longer, the next run gives back
 TOLD_SECONDS = 15.0  # between looks at the mapped files
 log = logging.getLogger(__name__)
 
@@ -75,7 +76,7 @@ class Resting:
         for model in list(self._catalog.models.values()):
             model.engine.shrink()
             with suppress(Overloaded, StartError):  # readiness tells; and whoever fills the queue shrinks
-                await trial.passes(model)
+                await trial.passes_within(model, PATIENCE_SECONDS)
         await asyncio.to_thread(memory.give_back)
 
     async def _tell(self) -> None:

@@ -2,9 +2,12 @@
 
 import asyncio
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
+from numpy.typing import NDArray
 
 from models.card import HEAD, Card
 from models.vision.image import Image
@@ -15,6 +18,17 @@ from service.model import Model, Work
 from service.plan import HIDDEN
 from service.tokens import Cut
 
+_heads: WeakKeyDictionary[Model, asyncio.Future[list[NDArray[Any]]]] = WeakKeyDictionary()  # runs under way
+
+
+async def passes_within(model: Model, seconds: float) -> None:
+    """`passes`, or StartError where it takes longer."""
+    try:
+        async with asyncio.timeout(seconds):
+            await passes(model)
+    except TimeoutError as error:
+        raise StartError(f"{model.card.name} gave no answer within {seconds:g} s") from error
+
 
 async def passes(model: Model) -> None:
     """Run every graph once, as requests will.
@@ -22,6 +36,7 @@ async def passes(model: Model) -> None:
     raises   StartError in one line: the tokenizer or a graph fails, or gives a value that is not finite
              Overloaded where others wait for a graph, which only a model that serves already meets
     """
+    name = model.card.name
     try:
         ids = await _ids(model)
         for graph, batcher in model.batchers.items():
@@ -29,13 +44,28 @@ async def passes(model: Model) -> None:
             (waiting,) = batcher.submit(works, [len(ids)])
             _check(model.card, graph, await waiting)
         if model.card.head:
-            hidden = np.zeros((1, model.card.head.width), np.float32)
-            (logits,) = await asyncio.to_thread(model.engine.run, HEAD, {"hidden": hidden}, ("logits",))
-            _check(model.card, HEAD, {"logits": logits})
+            _check(model.card, HEAD, {"logits": await _logits(model, model.card.head.width)})
     except Overloaded:
         raise
     except InlayError as error:
-        raise StartError(f"{model.card.name} fails on its first token: {error.message}; export it again") from error
+        raise StartError(f"{name} fails on its first token: {error.message}; export it again") from error
+    except Exception as error:
+        what = f"{type(error).__name__}: {error}"
+        raise StartError(f"{name} fails on its first token: {what}; export it again") from error
+
+
+async def _logits(model: Model, width: int) -> NDArray[Any]:
+    """Of one row: in a thread of its own, which no tokenising keeps waiting; what still runs is not begun again."""
+    running = _heads.get(model)
+    if running is None:
+        feeds = {"hidden": np.zeros((1, width), np.float32)}
+        thread = ThreadPoolExecutor(1, thread_name_prefix=f"{model.card.name}-trial")
+        running = asyncio.get_running_loop().run_in_executor(thread, model.engine.run, HEAD, feeds, ("logits",))
+        thread.shutdown(wait=False)  # it ends with its run
+        _heads[model] = running
+        running.add_done_callback(lambda _: _heads.pop(model, None))
+    (logits,) = await asyncio.shield(running)
+    return logits
 
 
 async def _ids(model: Model) -> np.ndarray[Any, np.dtype[np.int64]]:

@@ -23,9 +23,13 @@ class Queue(Protocol):
         """Count a request let in and still being prepared."""
         ...
 
+    def redeem(self, cost: int) -> None:
+        """It joins now, or will not."""
+        ...
+
 
 class Door:
-    """Admission to one process.
+    """Admission to one process: whatever costs work passes here once, probes and lists do not.
 
     max_requests   requests inside at a time
     """
@@ -47,6 +51,18 @@ class Door:
     def leave(self) -> None:
         """Go."""
         self.inside -= 1
+
+    @contextmanager
+    def request(self) -> Iterator[None]:
+        """One request inside, to its end; for all that does not go to Encoder.embed, which counts its own.
+
+        raises   Overloaded where too many are inside
+        """
+        self.enter()
+        try:
+            yield
+        finally:
+            self.leave()
 
     def guess(self, model: str, texts: Sequence[Text], longest: int | None) -> int:
         """Tokens these texts will come to, about; `longest` is what the model reads of one."""
@@ -72,7 +88,7 @@ class Door:
             yield
         finally:
             for queue in queues:
-                queue.promise(-cost)
+                queue.redeem(cost)
 
 
 def texts_of(inputs: Sequence[Any]) -> list[Text]:

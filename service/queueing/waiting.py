@@ -6,8 +6,10 @@ one's own share, not by the thousand.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from heapq import heapify, heappop, heapreplace
 from typing import Generic, TypeVar
 
 from service.errors import DeadlineExceeded, Overloaded
@@ -36,12 +38,13 @@ class Spent:
         self.ran += ran
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Waiting(Generic[Item, Result]):
     """One item and the future its caller holds.
 
     spent      told how long it took; tells the items of one caller from another's
     turn       virtual time at which it is due
+    number     of all that came before it, for those of one turn
     deadline   on the clock of `since`; after it nobody wants the result
     """
 
@@ -51,6 +54,7 @@ class Waiting(Generic[Item, Result]):
     future: "asyncio.Future[Result]"
     spent: Spent
     turn: float
+    number: int
     deadline: float | None
 
 
@@ -65,6 +69,9 @@ class Line(Generic[Item, Result]):
     more comes than can be done, and a long line would only make everyone late: from the first refusal until none was
     needed for max_seconds, the line is kept to a part of them (as CoDel keeps a standing queue short; Nichols and
     Jacobson 2012), though never too short for full batches.
+
+    Whom the drain rate condemns is run all the same where nothing else waits: a rate that is too low is corrected by
+    runs alone.
     """
 
     def __init__(self, max_cost: int, max_seconds: float | None, full_cost: int = 0) -> None:
@@ -72,49 +79,74 @@ class Line(Generic[Item, Result]):
         self._max_seconds = max_seconds
         self._full_cost = full_cost
         self._refused_at = float("-inf")  # for being late
-        self.items: list[Waiting[Item, Result]] = []
-        self._callers = 0  # of waiting items, those that left not yet taken off
+        self._callers: dict[Spent, deque[Waiting[Item, Result]]] = {}  # items of each by turn, never none
+        self._number = 0  # of the newest item
+        self._hurry = False  # an item that waits may have a deadline
         self._now = 0.0  # virtual time
+        self._promises = 0
+        self.items = 0  # those that left included, until their caller's turn is next looked at
         self.cost = 0
         self.promised = 0  # cost of requests let in that are still being tokenised
         self.rate: float | None = None  # cost a second; None until a full batch has been timed
+
+    def promise(self, cost: int) -> None:
+        """Count a request that was let in and is still being prepared."""
+        self.promised += cost
+        self._promises += 1
+
+    def redeem(self, cost: int) -> None:
+        """It joins now, or will not."""
+        self.promised -= cost
+        self._promises -= 1
 
     def delay(self, cost: int) -> float:
         """Seconds that others would delay work of this cost; 0 while the rate is not known."""
         if self.rate is None:
             return 0.0
-        return min(self.cost + self.promised, cost * self._callers) / self.rate
+        return min(self.cost + self.promised, cost * (len(self._callers) + self._promises)) / self.rate
 
     def check(self, cost: int, now: float, deadline: float | None) -> None:
         """Whether a request of this cost may join.
 
         raises   Overloaded with the time after which there should be room; DeadlineExceeded if it would come too late
         """
-        if deadline is not None and now + self.delay(cost) + cost / (self.rate or float("inf")) > deadline:
-            raise DeadlineExceeded(
-                f"{max(0.0, deadline - now):.3g} s are left and this needs about "
-                f"{self.delay(cost) + cost / (self.rate or float('inf')):.3g} s: allow more time or try again later"
-            )
-        if not self.items:
+        if deadline is not None and now >= deadline:
+            raise DeadlineExceeded("the time allowed was over before this could wait: allow more time")
+        if not self.items and not self.promised:
             return
+        if deadline is not None and now + (needed := self.delay(cost) + self._alone(cost)) > deadline:
+            raise DeadlineExceeded(
+                f"{deadline - now:.3g} s are left and this needs about {needed:.3g} s: allow more time or try again "
+                "later"
+            )
+        self._check_room(cost)
+        if self._max_seconds is not None and self.rate is not None:
+            self._check_delay(cost, now, self._max_seconds, self.rate)
+
+    def _alone(self, cost: int) -> float:
+        """Seconds that work of this cost takes if nothing else waits."""
+        return cost / self.rate if self.rate else 0.0
+
+    def _check_room(self, cost: int) -> None:
         ahead = self.cost + self.promised
-        if ahead + cost > self._max_cost:
-            over = ahead + cost - self._max_cost
+        if (over := ahead + cost - self._max_cost) > 0:
             raise Overloaded(
                 f"{ahead} tokens are waiting and this request brings {cost}; the queue holds "
                 f"{self._max_cost}: try again in a moment",
                 None if self.rate is None else over / self.rate,
             )
-        if self._max_seconds is None or self.rate is None:
+
+    def _check_delay(self, cost: int, now: float, seconds: float, rate: float) -> None:
+        delay, own = self.delay(cost), SLOWDOWN * cost / rate
+        if delay <= self._patience(seconds, rate, now) + own:
             return
-        most = self._patience(self._max_seconds, self.rate, now) + SLOWDOWN * cost / self.rate
-        if (delay := self.delay(cost)) > most:
-            self._refused_at = now
-            raise Overloaded(
-                f"{ahead} tokens are waiting, which would delay this request by {delay:.2g} s; this server lets "
-                f"one wait {most:.2g} s: try again in a moment",
-                delay - most,
-            )
+        self._refused_at = now
+        most = self._patience(seconds, rate, now) + own  # what holds from here on, so that who waits for it is let in
+        raise Overloaded(
+            f"{self.cost + self.promised} tokens are waiting, which would delay this request by {delay:.2g} s; this "
+            f"server lets one wait {most:.2g} s: try again in a moment",
+            delay - most,
+        )
 
     def _patience(self, seconds: float, rate: float, now: float) -> float:
         """How long a newcomer may be delayed now."""
@@ -132,38 +164,93 @@ class Line(Generic[Item, Result]):
         deadline: float | None,
     ) -> None:
         """The items of one caller, each due when its share of the graph comes to it."""
-        turn = self._now
+        own, turn = self._callers.get(spent), self._now
+        if own:
+            turn = max(turn, own[-1].turn + own[-1].cost)
+        else:
+            own = self._callers[spent] = deque()
         for item, cost, future in zip(items, costs, futures, strict=True):
-            self.items.append(Waiting(item, cost, now, future, spent, turn, deadline))
+            self._number += 1
+            own.append(Waiting(item, cost, now, future, spent, turn, self._number, deadline))
             turn += cost
             self.cost += cost
-        self._callers += 1
+        self.items += len(items)
+        self._hurry = self._hurry or deadline is not None
 
     def take(self, most: int, now: float) -> list[Waiting[Item, Result]]:
         """The next batch, at most `most` in cost unless one item alone is dearer; late items are refused here."""
-        alive = [
-            each
-            for each in self.items
-            if not each.future.done() and (each.deadline is None or self._in_time(each, each.deadline, now))
-        ]
-        if self.cost <= most or sum([each.cost for each in alive]) <= most:
-            self.items, self.cost, self._callers, self._now = [], 0, 0, 0.0
-            return alive
-        alive.sort(key=_turn)
-        chosen, taken = _like(alive, most)
-        callers = len({id(each.spent) for each in alive})
-        self._now = max(self._now, alive[0].turn) + taken / callers
-        self.items = [each for each in alive if id(each) not in chosen]
-        self.cost = sum([each.cost for each in self.items])
-        self._callers = len({id(each.spent) for each in self.items})
-        return [each for each in alive if id(each) in chosen]
+        if self.cost > most:
+            self._drop_gone()
+        if self.cost <= most:
+            every = [each for own in self._callers.values() for each in own if not each.future.done()]
+            hurry, self._hurry = self._hurry, False
+            self._callers.clear()
+            self.items, self.cost, self._now = 0, 0, 0.0
+            return self._timely(every, now) if hurry else every
+        callers, due = len(self._callers), self._next(LOOK_AHEAD * most, now)
+        if not due:
+            return []
+        chosen, taken = _like(due, most)
+        self._now = max(self._now, due[0].turn) + taken / callers
+        self._put_back([each for each in due if each.number not in chosen])
+        return [each for each in due if each.number in chosen]
 
-    def _in_time(self, each: Waiting[Item, Result], deadline: float, now: float) -> bool:
-        """Whether it can be; else its caller is told."""
-        if now + each.cost / (self.rate or float("inf")) <= deadline:
+    def _drop_gone(self) -> None:
+        """Forget callers that left, who leave with all their items."""
+        for spent, own in list(self._callers.items()):
+            while own and own[0].future.done():
+                self.items -= 1
+                self.cost -= own.popleft().cost
+            if not own:
+                del self._callers[spent]
+
+    def _next(self, reach: int, now: float) -> list[Waiting[Item, Result]]:
+        """The item whose turn it is and those behind it, till their cost passes `reach`; taken off, late ones too."""
+        due: list[Waiting[Item, Result]] = []
+        for each in self._in_turn():
+            if each.future.done() or not self._in_time(each, now, self._alone(each.cost)):
+                continue
+            reach -= each.cost if due else 0
+            due.append(each)
+            if reach < 0:
+                break
+        return due
+
+    def _in_turn(self) -> Iterator[Waiting[Item, Result]]:
+        """Every item, taken off in its turn."""
+        heads = [(own[0].turn, own[0].number, own) for own in self._callers.values()]
+        heapify(heads)
+        while heads:
+            _, _, own = heads[0]
+            each = own.popleft()
+            self.items -= 1
+            self.cost -= each.cost
+            if own:
+                heapreplace(heads, (own[0].turn, own[0].number, own))
+            else:
+                heappop(heads)
+                del self._callers[each.spent]
+            yield each
+
+    def _put_back(self, left: list[Waiting[Item, Result]]) -> None:
+        for each in reversed(left):
+            self._callers.setdefault(each.spent, deque()).appendleft(each)
+            self.items += 1
+            self.cost += each.cost
+
+    def _timely(self, every: list[Waiting[Item, Result]], now: float) -> list[Waiting[Item, Result]]:
+        """Those that can be in time, of all that wait; where none can, those whose time is not over yet."""
+        hope = any([each.deadline is None or now + self._alone(each.cost) <= each.deadline for each in every])
+        return [each for each in every if self._in_time(each, now, self._alone(each.cost) if hope else 0.0)]
+
+    def _in_time(self, each: Waiting[Item, Result], now: float, needed: float) -> bool:
+        """Whether it can be, if it takes so long; else its caller is told."""
+        if each.deadline is None or now + needed <= each.deadline:
             return True
         each.future.set_exception(
-            DeadlineExceeded(f"the time allowed was over after {now - each.since:.3g} s of waiting")
+            DeadlineExceeded(
+                f"the time allowed was over after {now - each.since:.3g} s of waiting: allow more or try again later"
+            )
         )
         return False
 
@@ -178,22 +265,12 @@ class Line(Generic[Item, Result]):
             self.rate = rate
 
 
-def _turn(each: Waiting[Item, Result]) -> float:
-    return each.turn
-
-
-def _like(alive: list[Waiting[Item, Result]], most: int) -> tuple[set[int], int]:
-    """The item whose turn it is and those nearest to its cost among the next in turn; and their cost."""
-    head = alive[0]
-    chosen, taken = {id(head)}, head.cost
-    near, reach = [], 0
-    for each in alive[1:]:
-        reach += each.cost
-        near.append(each)
-        if reach > LOOK_AHEAD * most:
-            break
+def _like(due: list[Waiting[Item, Result]], most: int) -> tuple[set[int], int]:
+    """Numbers of the item whose turn it is and of those nearest to its cost that fit beside it; and their cost."""
+    head, *near = due
+    chosen, taken = {head.number}, head.cost
     for each in sorted(near, key=lambda other: abs(other.cost - head.cost)):
         if taken + each.cost <= most:
-            chosen.add(id(each))
+            chosen.add(each.number)
             taken += each.cost
     return chosen, taken

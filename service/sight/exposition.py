@@ -138,7 +138,7 @@ def _merged(family: Family, alive: Sequence[Seen]) -> dict[Key, Sequence[float]]
             if key[0] == family.name and not math.isnan(cells[0]):
                 labels = (str(slot.slot),) if family.merged == "each" else key[1:]
                 found.setdefault(labels, []).append(cells[0])
-    merge = max if family.merged == "max" else sum
+    merge = {"max": max, "min": min}.get(family.merged, sum)
     return {labels: [merge(values)] for labels, values in found.items()}
 
 

@@ -8,6 +8,7 @@ from typing import Literal, Protocol
 from service.sight.counts import Cells
 
 SECONDS = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
+WAITS = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 0.5, 1.0, 3.0, 10.0)  # 0.5: an alert's
 COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 TOKENS = (16, 64, 256, 1024, 4096, 16384, 65536)
 STAGES = ("tokenise", "queue", "run", "encode")
@@ -25,6 +26,12 @@ USUAL = {
     ),
 }
 """Statuses shown from the start, so that the first of them is seen as a change; the first is success."""
+GATE = "gate"  # the method of requests that were refused before anyone looked what they ask for
+AT_THE_GATE = {
+    "http": ("401", "403", "429", "503"),
+    "grpc": ("UNAUTHENTICATED", "RESOURCE_EXHAUSTED", "UNAVAILABLE"),
+}
+"""Its statuses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +49,7 @@ class Family:
     labels: tuple[str, ...] = ()
     bounds: Sequence[float] = ()
     counted: str | None = None
-    merged: Literal["sum", "max", "each"] = "sum"
+    merged: Literal["sum", "max", "min", "each"] = "sum"
 
 
 _REQUEST, _GRAPH = ("protocol", "method", "status"), ("model", "graph")
@@ -56,18 +63,19 @@ FAMILIES = (
     Family("inlay_stuck_runs", "counter", "Runs given up because they took too long.", _GRAPH),
     Family("inlay_batch_items", "histogram", "Items run together.", _GRAPH, COUNTS),
     Family("inlay_batch_tokens", "histogram", "Tokens run together.", _GRAPH, TOKENS),
-    Family("inlay_queue_seconds", "histogram", "Time the oldest item of a run had waited.", _GRAPH, SECONDS),
+    Family("inlay_queue_seconds", "histogram", "Time the oldest item of a run had waited.", _GRAPH, WAITS),
     Family("inlay_queue_tokens", "gauge", "Tokens waiting now.", _GRAPH),
     Family("inlay_queue_items", "gauge", "Items waiting now.", _GRAPH),
     Family("inlay_model_bytes", "gauge", "Bytes of weights of a loaded model.", ("model",), merged="max"),
     Family("inlay_model_resident_bytes", "gauge", "Mapped weights in memory.", ("model",), merged="max"),
     Family("inlay_model_workers", "gauge", "Workers that hold a model.", ("model",)),
     Family("inlay_workers", "gauge", "Worker processes that live."),
-    Family("inlay_workers_ready", "gauge", "Worker processes that welcome requests."),
+    Family("inlay_workers_ready", "gauge", "Worker processes that welcome requests, and whose models answer."),
     Family("inlay_worker_restarts", "counter", "Workers started in the place of one that ended."),
     Family("inlay_worker_private_bytes", "gauge", "Memory of a worker that it shares with none.", merged="each"),
     Family("inlay_worker_cpu_seconds", "counter", "Processor time of a worker.", merged="each"),
     Family("inlay_worker_open_files", "gauge", "Files and connections a worker holds open.", merged="each"),
+    Family("process_start_time_seconds", "gauge", "Start of the oldest worker since the epoch.", merged="min"),
     Family("inlay_build_info", "gauge", "1, labelled with what runs.", ("version", "python"), merged="max"),
 )
 BY_NAME = {family.name: family for family in FAMILIES}
@@ -87,6 +95,19 @@ class Histogram:
         cells = self.cells
         cells[bisect_left(self.bounds, value)] += 1
         cells[-1] += value
+
+
+class Counter:
+    """How often something happened."""
+
+    __slots__ = ("cells",)
+
+    def __init__(self, cells: Cells) -> None:
+        self.cells = cells
+
+    def __call__(self) -> None:
+        """Count it once more."""
+        self.cells[0] += 1
 
 
 class RunMetrics:
@@ -116,20 +137,15 @@ class Queue(Protocol):
         """Items that wait."""
         ...
 
-    stuck: int  # runs given up so far
-    failed: int  # items whose run gave no result so far
-
 
 class Watched:
-    """A number that is asked for when it is shown. A counter's grows by what was added since it was last asked."""
+    """A number that is asked for when it is shown."""
 
-    __slots__ = ("_cells", "_counts", "_last", "_read")
+    __slots__ = ("_cells", "_read")
 
-    def __init__(self, cells: Cells, read: Callable[[], float], counts: bool) -> None:
-        self._cells, self._read, self._counts, self._last = cells, read, counts, 0.0
+    def __init__(self, cells: Cells, read: Callable[[], float]) -> None:
+        self._cells, self._read = cells, read
 
     def ask(self) -> None:
         """Write down what it is now."""
-        now = self._read()
-        self._cells[0] = self._cells[0] + now - self._last if self._counts else now
-        self._last = now
+        self._cells[0] = self._read()

@@ -22,7 +22,7 @@ KEY_NAME: ContextVar[str] = ContextVar("key_name", default="")
 """Of the key that the running task's caller showed."""
 
 ACCESS = "inlay.access"
-FIELDS = ("protocol", "method", "status", "seconds")  # of an access line, as `extra`
+FIELDS = ("protocol", "method", "status", "seconds", "peer")  # of an access line, as `extra`
 OPERATORS = (StartError, ModelError, OSError)  # what these say is of files, ports and settings
 WITHHELD = "(message withheld: it may quote a caller; INLAY_LOG_INPUTS=true shows it)"
 Info = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
@@ -59,7 +59,7 @@ class Line(logging.Formatter):
         """The record as it is written."""
         record = self._safe(record)
         line = super().format(record)
-        known = "".join(f" {name}={value}" for name, value in self._context(record).items())
+        known = "".join(f" {name}={_printable(value)}" for name, value in self._context(record).items())
         first, *more = line.split("\n", 1)
         return "\n".join([first + known, *more])
 
@@ -106,6 +106,11 @@ class Json(Line):
 
 
 FORMATS: Mapping[str, str] = {"text": "service.sight.logs.Line", "json": "service.sight.logs.Json"}
+
+
+def _printable(value: object) -> str:
+    """One line, whatever it is: a newline in it would begin a line that nobody logged."""
+    return "".join([each if each.isprintable() else each.encode("unicode_escape").decode() for each in str(value)])
 
 
 def _told(error: BaseException) -> str:

@@ -5,6 +5,7 @@ from typing import Any
 
 from service.errors import BodyTooLarge, UnsupportedMedia
 from service.wire.transport.bodies import codings, decoded
+from service.wire.transport.intake import Intake
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -31,36 +32,46 @@ def check_json(content_type: bytes | None) -> None:
     raise UnsupportedMedia(f"{came}; send the body as JSON with content-type: application/json")
 
 
-async def read_body(receive: Receive, declared: bytes | None, max_bytes: int, encoding: bytes | None = None) -> bytes:
-    """The whole body without its content coding; refused as soon as it is known to be larger than `max_bytes`.
+async def read_body(receive: Receive, declared: bytes | None, intake: Intake, encoding: bytes | None = None) -> bytes:
+    """The whole body without its content coding; refused as soon as it is known to be larger than `intake` takes.
 
     declared   the content-length header, if any
     encoding   the content-encoding header, if any
-    raises     BodyTooLarge, UnsupportedCoding, Malformed, ClientGone
+    raises     BodyTooLarge, UnsupportedCoding, Malformed, ClientGone; Overloaded where too many others send theirs
     """
     if encoding is None:
-        return await _received(receive, declared, max_bytes)
+        return await _received(receive, declared, intake)
     applied = codings(encoding)
-    return await decoded(await _received(receive, declared, max_bytes), applied, max_bytes)
+    return await decoded(await _received(receive, declared, intake), applied, intake.most)
 
 
-async def _received(receive: Receive, declared: bytes | None, max_bytes: int) -> bytes:
-    if declared is not None and declared.isdigit() and int(declared) > max_bytes:
-        raise _too_large(int(declared), max_bytes)
+async def _received(receive: Receive, declared: bytes | None, intake: Intake) -> bytes:
+    if declared is not None and declared.isdigit() and int(declared) > intake.most:
+        raise _too_large(int(declared), intake.most)
     message = await receive()
     body: bytes = message.get("body", b"")
-    if not message.get("more_body", False) and len(body) <= max_bytes:
+    if not message.get("more_body", False) and len(body) <= intake.most:
         _still_there(message)
         return body
-    parts, size = [body], len(body)
-    while message.get("more_body", False) and size <= max_bytes:
-        message = await receive()
-        _still_there(message)
-        parts.append(message.get("body", b""))
-        size += len(parts[-1])
-    if size > max_bytes:
-        raise _too_large(size, max_bytes)
-    return b"".join(parts)
+    return await _joined(receive, message, intake)
+
+
+async def _joined(receive: Receive, message: Message, intake: Intake) -> bytes:
+    """The body that `message` begins."""
+    parts, size = list[bytes](), 0
+    try:
+        while True:
+            _still_there(message)
+            parts.append(message.get("body", b""))
+            if size + len(parts[-1]) > intake.most:
+                raise _too_large(size + len(parts[-1]), intake.most)
+            intake.take(len(parts[-1]))
+            size += len(parts[-1])
+            if not message.get("more_body", False):
+                return b"".join(parts)
+            message = await receive()
+    finally:
+        intake.give_back(size)
 
 
 def _still_there(message: Message) -> None:

@@ -83,7 +83,7 @@ class EmbedBody(BaseModel):
     encoding_format: Annotated[
         Literal["float", "base64", "prompt_embeds", "input_embeds", "bytes", "bytes_only"],
         Field(
-            description="in JSON answers: float or base64 (little-endian, in `dtype`); whatever Accept says: "
+            description="float or base64 (vectors in JSON answers; little-endian, in `dtype`); whatever Accept says: "
             "prompt_embeds (base64 of torch-save files, for vLLM) or input_embeds (for sglang), rows before positions "
             "in the model's dtype unless `dtype` is sent; bytes (vLLM's pooled bytes, header `metadata`) or bytes_only"
         ),
@@ -164,15 +164,29 @@ def explain(error: ValidationError, model: type[BaseModel]) -> str:
     faults = error.errors(include_url=False, include_context=False)
     fault = min(faults, key=lambda each: each["type"] != "extra_forbidden")  # a misspelt member explains a missing one
     if not fault["loc"]:
-        return f"the body is {show(fault['input'])}; send a JSON object with {_names(model)}"
+        return f"the body is {show(fault['input'])}; send a JSON object{_members(model)}"
     name = str(fault["loc"][0])
     if fault["type"] == "missing":
-        return f"{name} is missing; send {_names(model)}"
+        return _missing([str(each["loc"][0]) for each in faults if each["type"] == "missing"], model)
     if fault["type"] == "extra_forbidden":
         near = get_close_matches(name, model.model_fields, 1)
         return f'"{name}" is not known here; ' + (f'did you mean "{near[0]}"?' if near else f"allowed: {_names(model)}")
     place = "".join(f"[{step}]" for step in fault["loc"][1:] if isinstance(step, int))
     return f"{name}{place} is {show(fault['input'])}; allowed: {model.model_fields[name].description}"
+
+
+def _missing(names: list[str], model: type[BaseModel]) -> str:
+    said = "is missing: send it" if len(names) == 1 else "are missing: send them"
+    others = [name for name in model.model_fields if name not in names]
+    return f"{', '.join(names)} {said}" + (f"; also allowed: {', '.join(others)}" if others else "")
+
+
+def _members(model: type[BaseModel]) -> str:
+    """What an object must have, and what it may."""
+    fields = model.model_fields.items()
+    needed, others = ([name for name, field in fields if field.is_required() is each] for each in (True, False))
+    said = f" with {', '.join(needed)}" if needed else ""
+    return said + (f"; {'also ' * bool(needed)}allowed: {', '.join(others)}" if others else "")
 
 
 def _names(model: type[BaseModel]) -> str:

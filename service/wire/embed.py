@@ -7,7 +7,7 @@ from starlette.routing import Route
 
 from service.errors import InlayError
 from service.messages import EmbedResult
-from service.wire import pooled_bytes, precomputed, problems
+from service.wire import numbers, pooled_bytes, precomputed, problems
 from service.wire.asgi import check_json
 from service.wire.body import Wanted, read
 from service.wire.endpoint import Answer, Call, Endpoint
@@ -46,7 +46,7 @@ async def answered(parts: Parts, body: bytes, accept: bytes | None, started: flo
         card = parts.catalog.get(request.model).card
         request = precomputed.asked(card, request, wanted.encoding, wanted.dtype_sent)
     result = await parts.encoder.embed(request)
-    headers, encoded = _encoded(result, wanted, encode, request.dtype)
+    headers, encoded = await numbers.written(numbers.count(result), _encoded, result, wanted, encode, request.dtype)
     return Answer(headers + spent.headers(result, parts.catalog, started), encoded)
 
 

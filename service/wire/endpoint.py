@@ -18,6 +18,7 @@ from service.wire.parts import Parts
 from service.wire.transport.allowed import HEADERS, allowed_seconds
 from service.wire.transport.answers import vectors
 from service.wire.transport.bodies import ACCEPTED
+from service.wire.transport.intake import Intake
 from service.wire.transport.negotiation import choose
 from service.wire.transport.request_ids import HEADER, ID, request_id
 
@@ -40,13 +41,13 @@ class Call:
     path     the parameters of the route, e.g. {"name": "minilm"}
     """
 
-    __slots__ = ("_max_bytes", "_receive", "fields", "scope")
+    __slots__ = ("_intake", "_receive", "fields", "scope")
 
-    def __init__(self, scope: Scope, receive: Receive, max_bytes: int) -> None:
+    def __init__(self, scope: Scope, receive: Receive, intake: Intake) -> None:
         self.scope = scope
         self.fields = _fields(scope["headers"])
         self._receive = receive
-        self._max_bytes = max_bytes
+        self._intake = intake
 
     @property
     def path(self) -> dict[str, str]:
@@ -57,11 +58,11 @@ class Call:
     async def body(self) -> bytes:
         """The whole body; from here on the call is dropped if its client leaves.
 
-        raises   BodyTooLarge, UnsupportedCoding, Malformed, ClientGone
+        raises   BodyTooLarge, UnsupportedCoding, Malformed, ClientGone, Overloaded
         """
         fields = self.fields
         body = await read_body(
-            self._receive, fields.get(b"content-length"), self._max_bytes, fields.get(b"content-encoding")
+            self._receive, fields.get(b"content-length"), self._intake, fields.get(b"content-encoding")
         )
         self.scope[LEFT] = False
         return body
@@ -86,13 +87,13 @@ class Endpoint:
         self._metrics = parts.metrics
         self._metrics.expect("http", [method])
         self._life = parts.life
-        self._max_body_bytes = parts.settings.max_body_bytes
+        self._intake = parts.intake
         self._compression = parts.settings.compression
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request; every refusal is in the protocol's own words."""
         started = perf_counter()
-        call = Call(scope, receive, self._max_body_bytes)
+        call = Call(scope, receive, self._intake)
         number = scope.get(ID) or request_id(call.fields.get(HEADER))
         try:
             if call.fields.keys() & _TIMED:
@@ -106,10 +107,10 @@ class Endpoint:
                 return
             if not self._life.stopping:
                 raise
-            answer = self._refuses(Unavailable("the service stopped before this was done; send it again"))
+            answer = self._refused(Unavailable("the service stopped before this was done; send it again"))
         except Exception:
             log.exception("a request to %s met a fault (x-request-id: %s)", self._method, number.decode())
-            answer = self._refuses(InlayError("the service has a fault; its log says more"))
+            answer = self._refused(InlayError("the service has a fault; its log says more"))
         headers, body, status = answer
         if self._life.stopping:
             headers = (*headers, CLOSE)

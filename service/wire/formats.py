@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from service.errors import NotAcceptable
 from service.flatten import split
 from service.messages import EmbedResult, Output
+from service.wire import numbers
 
 JSON = "application/json"
 OCTETS = "application/octet-stream"
@@ -53,7 +54,7 @@ def _json(result: EmbedResult, base64: bool) -> tuple[Headers, Body]:
         encode = _tensors_base64 if base64 else _nested
         outputs = {output.name: encode(output) for output in result.outputs}
         document = {"model": result.model, "outputs": outputs, "usage": {"tokens": result.tokens}}
-    return sized(JSON, [orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)])
+    return sized(JSON, [numbers.dumps(document, numbers.count(result))])
 
 
 def _octets(result: EmbedResult, base64: bool) -> tuple[Headers, Body]:

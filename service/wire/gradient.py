@@ -95,7 +95,7 @@ class Gradient:
     async def answer(self, request: Request) -> Response:
         """The gradients, in the format the caller accepts."""
         table = word_table(self._parts.catalog.get(request.path_params["name"]))
-        wanted = await asked.of_body(BODY, request, self._parts.settings.max_body_bytes)
+        wanted = await asked.of_body(BODY, request, self._parts.intake)
         form = answers.wanted(wanted, request)
         found = await self._turns.run(partial(gradients, table, _asked(table, wanted)))
         asked_for = {name: getattr(wanted, name) for name in FIELDS} | {"table": table.identity}

@@ -4,8 +4,11 @@ from fastapi import APIRouter, Response
 from pydantic import BaseModel
 
 from service.errors import Unavailable
+from service.queueing.batcher import runs_held
 from service.sight.metrics import CONTENT_TYPE
 from service.wire.parts import Parts
+
+MOST_HELD = 2  # runs that were given up and do not end; from the next one on, the process should be started anew
 
 
 class Health(BaseModel):
@@ -33,10 +36,8 @@ def routes(parts: Parts) -> APIRouter:
 
     @router.get("/health/live", summary="The process answers")
     async def live() -> Health:
-        if (
-            stuck := sum(each.stuck for model in parts.catalog.models.values() for each in model.batchers.values())
-        ) > 2:
-            raise Unavailable(f"{stuck} runs were given up, and each may hold a thread: start this process anew")
+        if (held := runs_held()) > MOST_HELD:
+            raise Unavailable(f"{held} runs were given up and each still holds a thread: start this process anew")
         return Health(status="live")
 
     @router.get("/health/ready", summary="Models are loaded and new requests are welcome")

@@ -20,6 +20,7 @@ from starlette.routing import Route
 from service import cores
 from service.errors import BadInput, BadRequest, EmptyRequest, UnsupportedMedia
 from service.images import Images, ImagesRequest, Picture, Values
+from service.wire import numbers
 from service.wire.formats import FORMATS, SAFETENSORS, negotiate
 from service.wire.inputs import show
 from service.wire.multipart import MULTIPART, parts_of
@@ -28,6 +29,7 @@ from service.wire.positions import asked
 from service.wire.positions.endpoint import Endpoint
 from service.wire.positions.fields import TENSOR
 from service.wire.positions.tensors import from_safetensors, tensor
+from service.wire.transport.intake import Intake
 
 PATH = "/models/{name}/images"
 JSON_TYPES = re.compile(r"application/(.+\+)?json")
@@ -81,9 +83,9 @@ def routes(parts: Parts) -> APIRouter:
         parts.catalog.get(request.path_params["name"])
         accept = ",".join(request.headers.getlist("accept")).encode("latin-1") or None
         encode = FORMATS[negotiate(accept)]
-        wanted, base64 = await _wanted(request, settings.max_body_bytes)
+        wanted, base64 = await _wanted(request, parts.intake)
         result = await images.embed(wanted)
-        headers, body = await asyncio.to_thread(encode, result, base64)
+        headers, body = await numbers.written(numbers.count(result), encode, result, base64)
         response = Response(b"".join(body))
         response.raw_headers = list(headers)
         return response
@@ -92,13 +94,13 @@ def routes(parts: Parts) -> APIRouter:
     return APIRouter(routes=[route])
 
 
-async def _wanted(request: Request, most_bytes: int) -> tuple[ImagesRequest, bool]:
+async def _wanted(request: Request, intake: Intake) -> tuple[ImagesRequest, bool]:
     """The request, and whether its rows are wanted in base64."""
     kind = request.headers.get("content-type", "").split(";")[0].strip().lower()
     if not (JSON_TYPES.fullmatch(kind) or kind in (*PICTURES, MULTIPART, SAFETENSORS)):
         known = ", ".join(("application/json", MULTIPART, SAFETENSORS, *PICTURES))
         raise UnsupportedMedia(f"content-type is {show(kind)}; this path reads {known}")
-    body = await asked.body_of(request, most_bytes)
+    body = await asked.body_of(request, intake)
     inputs, fields = await asyncio.to_thread(_read, kind, request, body)
     name, outputs = request.path_params["name"], fields.outputs
     named = () if outputs is None else (outputs,) if isinstance(outputs, str) else tuple(outputs)

@@ -48,7 +48,7 @@ class Logits:
         """Logits, or the likeliest tokens, in the format the caller accepts."""
         model = self._parts.catalog.get(request.path_params["name"])
         logits.head_of(model)
-        wanted = await asked.of_body(BODY, request, self._parts.settings.max_body_bytes)
+        wanted = await asked.of_body(BODY, request, self._parts.intake)
         form = answers.wanted(wanted, request)
         rows = logits.asked(model, wanted.hidden, wanted.temperature)
         if wanted.top_k is None:

@@ -1,4 +1,4 @@
-"""The OpenAPI document: FastAPI's own for plain routes, /embed and positions from the models that validate them."""
+"""The OpenAPI document: FastAPI's own for plain routes, all others from the models that validate them. Serves none."""
 
 from typing import Any
 
@@ -6,10 +6,10 @@ from fastapi import FastAPI
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from service.wire import image_docs, logits, table_docs
+from service.wire import image_docs, logits, request_headers, table_docs
 from service.wire.body import EXAMPLES, EmbedBody
 from service.wire.embed import PATH
-from service.wire.formats import JSON, NPY, OCTETS, SAFETENSORS, TENSOR_HEADERS
+from service.wire.formats import FORMATS, JSON, NPY, OCTETS, SAFETENSORS, TENSOR_HEADERS
 from service.wire.oip import documents as oip
 from service.wire.openai import documents as openai
 from service.wire.positions import described
@@ -30,7 +30,7 @@ MODELS: tuple[type[BaseModel], ...] = (
 )
 REFUSALS = {
     400: "no inputs, or a body that is not JSON",
-    401: "no key, or not one of this server's; with an empty body",
+    401: "no key, or not one of this server's",
     404: "no such model",
     406: "no format the client accepts can carry the answer",
     408: "the request came too slowly",
@@ -43,6 +43,16 @@ REFUSALS = {
     503: "the service is starting or stopping",
     504: "the time the caller allowed is over, or would be",
 }
+KEYS = {
+    True: "Every operation with a lock takes `authorization: Bearer KEY`.",
+    False: "This server asks for no key (`INLAY_API_KEYS` would have it ask for one).",
+}
+INFO = f"""{{keys}}
+
+A refusal is `{MEDIA_TYPE}`: `detail` says what came, what is allowed and what to do, and `code` is stable and the
+same over gRPC. OpenAI's paths and those under `/v2` refuse in their own protocol's words.
+
+`Accept` chooses the form of vectors and tables: {", ".join(FORMATS)}."""
 TAGS = [
     {"name": "embed", "description": "Vectors of texts and token ids."},
     {"name": "models", "description": "What is loaded."},
@@ -133,7 +143,8 @@ def describe(app: FastAPI, guarded: bool = False) -> None:
             _, definitions = models_json_schema([(model, "validation") for model in MODELS], ref_template=TEMPLATE)
             document.setdefault("components", {}).setdefault("schemas", {}).update(definitions["$defs"])
             refusal = problem_response("What went wrong and what to do.")
-            own = {PATH: {"post": _embed()}} | image_docs.paths(_embed(), refusal)
+            own = {PATH: {"post": _embed() | {"responses": _embed()["responses"] | {"401": tei.STRANGER}}}}
+            own |= image_docs.paths(_embed(), refusal)
             document["paths"] = own | document["paths"] | described.paths(refusal) | table_docs.paths(refusal)
             document["paths"] |= logits.paths(refusal)
             for path, item in tei.paths(refusal, _embed()["responses"]["200"]["content"]).items():
@@ -141,6 +152,8 @@ def describe(app: FastAPI, guarded: bool = False) -> None:
             document["paths"] |= oip.paths(refusal)
             document["paths"] |= openai.paths(refusal)
             document["tags"] = TAGS
+            document["info"]["description"] = INFO.format(keys=KEYS[guarded])
+            request_headers.describe(document)
             if guarded:
                 _guard(document)
         return app.openapi_schema or document
@@ -149,7 +162,8 @@ def describe(app: FastAPI, guarded: bool = False) -> None:
 
 
 def _guard(document: dict[str, Any]) -> None:
-    document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+    scheme = {"type": "http", "scheme": "bearer", "description": "One of this server's keys."}
+    document["components"]["securitySchemes"] = {"key": scheme}
     document["security"] = [{"key": []}]
     for path in OPEN & document["paths"].keys():
         document["paths"][path].get("get", {})["security"] = []

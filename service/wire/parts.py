@@ -14,6 +14,7 @@ from service.sight.tracing import Tracing
 from service.tables import Tables
 from service.wire.oip.shared_memory import Regions
 from service.wire.oip.statistics import Statistics
+from service.wire.transport.intake import Intake
 
 
 class Life:
@@ -43,6 +44,7 @@ class Parts:
     version: str
     tables: Tables
     readiness: Readiness
+    intake: Intake
     life: Life = field(default_factory=Life)
     regions: Regions = field(default_factory=Regions)
     statistics: Statistics = field(default_factory=Statistics)

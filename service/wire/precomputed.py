@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
-import orjson
 import pybase64
 
 from models.card import Card
 from service.errors import BadRequest
 from service.flatten import split
 from service.messages import DTYPES, EmbedRequest, EmbedResult
+from service.wire import numbers
 from service.wire.formats import JSON, Body, Headers, sized
 from service.wire.torch_file import torch_file
 
@@ -65,7 +65,7 @@ def answer(result: EmbedResult, encoding: str, bare: bool) -> tuple[Headers, Bod
         value = _rows(result)
         value = value[0] if bare else value
     document = {"model": result.model, encoding: value, "usage": {"tokens": result.tokens}}
-    return sized(JSON, [orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)])
+    return sized(JSON, [numbers.dumps(document, numbers.count(result))])
 
 
 def _rows(result: EmbedResult) -> list[Any]:

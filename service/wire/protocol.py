@@ -6,6 +6,7 @@ two system calls, and a client woken twice. An answer sent as a head and one bod
 """
 
 import asyncio
+from contextvars import Context
 from functools import lru_cache
 from http import HTTPStatus
 from typing import Any, NamedTuple
@@ -52,7 +53,8 @@ class OneWrite(HttpToolsProtocol):
         cycle.__class__ = Cycle  # uvicorn names its own class where it makes one
         assert isinstance(cycle, Cycle)
         self._running = cycle
-        cycle.task = task = self.loop.create_task(cycle.run_asgi(app))
+        # a context of its own: a pipelined request begins inside the one before it, whose deadline and key are not its
+        cycle.task = task = self.loop.create_task(cycle.run_asgi(app), context=Context())
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
 

@@ -1,17 +1,19 @@
 """A span and a log line for each HTTP request, around the whole application. Counts nothing: endpoints do.
 
-Only put there where traces or access lines are asked for. Neither holds a path that no route took, nor a query.
+Only put there where traces or access lines are asked for. Neither holds a word of a caller's: of a path its template,
+of one that is not there nothing, of a query nothing. Requests that are refused before they reach a route are no
+exception.
 """
 
 import logging
+from collections.abc import Callable
 from time import perf_counter
-from typing import Any
 
 from service.sight.logs import ACCESS
 from service.sight.tracing import TRACEPARENT, TRACESTATE, Traced, Tracing
 from service.wire.asgi import App, Message, Receive, Scope, Send
 
-UNKNOWN = (404, 405)  # answers to a path or verb of the caller's own making
+STRANGERS = (401, 403)  # what the gate answers those who show no key
 GONE = 499  # as endpoints count a client that left
 access = logging.getLogger(ACCESS)
 
@@ -19,12 +21,14 @@ access = logging.getLogger(ACCESS)
 class Sighted:
     """An ASGI application whose requests can be followed.
 
+    template  of a request's path; None: there is no such path
     tracing   None: no spans
     lines     a log line for each
     """
 
-    def __init__(self, app: App, tracing: Tracing | None, lines: bool) -> None:
+    def __init__(self, app: App, template: Callable[[str], str | None], tracing: Tracing | None, lines: bool) -> None:
         self._app = app
+        self._template = template
         self._tracing = tracing
         self._lines = lines
 
@@ -45,12 +49,15 @@ class Sighted:
         try:
             await self._app(scope, receive, noting)
         finally:
-            method = _name(scope, status)
+            route = self._template(scope["path"])
+            name = f"{scope['method']} {route}" if route else scope["method"]
             if traced:
-                _end(traced, scope["method"], method, status)
+                _end(traced, name, route, status)
             if self._lines:
                 seconds = round(perf_counter() - started, 6)
-                fields = {"protocol": "http", "method": method, "status": status, "seconds": seconds}
+                fields = {"protocol": "http", "method": name, "status": status, "seconds": seconds}
+                if status in STRANGERS and scope.get("client"):
+                    fields["peer"] = _address(*scope["client"])
                 access.info("answered", extra=fields)
 
     def _begun(self, scope: Scope) -> Traced:
@@ -65,22 +72,14 @@ class Sighted:
         return self._tracing.begin(scope["method"], carrier, attributes)
 
 
-def _end(traced: Traced, verb: str, method: str, status: int) -> None:
+def _address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _end(traced: Traced, name: str, route: str | None, status: int) -> None:
     attributes: dict[str, str | int] = {"http.response.status_code": status}
-    route = method.partition(" ")[2]
     if route:
         attributes["http.route"] = route
     if status >= 500:
         attributes["error.type"] = str(status)
-    traced.end(method, attributes, failed=status >= 500, written=status != GONE)
-
-
-def _name(scope: Any, status: int) -> str:
-    """Verb and route; the verb alone for what no route took."""
-    if (route := getattr(scope.get("route"), "path", None)) is not None:
-        return f"{scope['method']} {route}"
-    if status in UNKNOWN and not scope.get("path_params"):
-        return str(scope["method"])
-    named = {str(value): name for name, value in scope.get("path_params", {}).items()}
-    segments = [f"{{{named[each]}}}" if each in named else each for each in scope["path"].split("/")]
-    return f"{scope['method']} {'/'.join(segments)}"
+    traced.end(name, attributes, failed=status >= 500, written=status != GONE)

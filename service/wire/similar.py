@@ -98,7 +98,7 @@ class Similar:
     async def answer(self, request: Request) -> Response:
         """The tokens, best first."""
         table = word_table(self._parts.catalog.get(request.path_params["name"]))
-        wanted = await asked.of_body(BODY, request, self._parts.settings.max_body_bytes)
+        wanted = await asked.of_body(BODY, request, self._parts.intake)
         _check_one(wanted)
         found = await self._turns.run(partial(self._found, table, wanted))
         return Response(orjson.dumps(found), media_type=JSON)

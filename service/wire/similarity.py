@@ -35,7 +35,7 @@ def routes(parts: Parts) -> APIRouter:
         card = parts.catalog.get(request.path_params["name"]).card
         if card.similarity is None:
             raise NotFound(f"{card.name} is a {card.family} without a logit_scale: it compares no texts with images")
-        wanted = await asked.of_body(ASKED, request, parts.settings.max_body_bytes)
+        wanted = await asked.of_body(ASKED, request, parts.intake)
         call = Call(_table, {"how": card.similarity, "texts": wanted.text_embeds, "images": wanted.image_embeds})
         return await answers.answer(request, parts.tables, call, answers.wanted(wanted, request), None)
 

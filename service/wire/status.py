@@ -64,6 +64,9 @@ STATUSES = {
         415,
     ),
     "overloaded": Status(429, "RESOURCE_EXHAUSTED", "Overloaded", "The queue is full", (429, _BUSY), 503),
+    "key_limited": Status(
+        429, "RESOURCE_EXHAUSTED", "Overloaded", "The key asks for more than it may have", (429, _BUSY), 503
+    ),
     "deadline_exceeded": Status(
         504, "DEADLINE_EXCEEDED", "Overloaded", "The time allowed is over", (504, _SERVER), 503
     ),
@@ -89,7 +92,7 @@ OIP_GRPC = {
     503: "UNAVAILABLE",
 }
 """gRPC status of the Open Inference Protocol by its HTTP status, as Triton pairs them."""
-RETRY_AFTER_SECONDS = {"overloaded": 1.0, "unavailable": 1.0}
+RETRY_AFTER_SECONDS = {"overloaded": 1.0, "key_limited": 1.0, "unavailable": 1.0}
 """What a refused caller is told to wait where nothing was measured."""
 LEAST_RETRY_SECONDS = 0.05
 

@@ -78,7 +78,7 @@ def test_a_run_that_does_not_end(store: Path, log: Path, notes: Notes) -> None:
         assert service.measured("inlay_stuck_runs_total") == 3
         assert service.idle()
         asked = time.monotonic()
-        service.sight.process.terminate()
+        service.process.terminate()
         assert service.ended(15) == 0
         notes(f"given up after {max(took):.1f} s at most; ended {time.monotonic() - asked:.1f} s after SIGTERM")
 

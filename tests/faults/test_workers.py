@@ -101,7 +101,7 @@ def test_a_paused_process_goes_on(store: Path, log: Path) -> None:
         over = time.monotonic() + 2
         while time.monotonic() < over:
             assert service.embed().status_code == 200
-        assert service.sight.process.poll() is None
+        assert service.process.poll() is None
 
 
 def test_a_worker_that_cannot_start_again(store: Path, log: Path, tmp_path: Path, notes: Notes) -> None:
@@ -118,7 +118,7 @@ def test_a_worker_that_cannot_start_again(store: Path, log: Path, tmp_path: Path
         until(lambda: "exit code 3" in service.said, "a start that fails")
         for _ in range(20):
             assert service.embed().status_code == 200
-        assert service.sight.process.poll() is None
+        assert service.process.poll() is None
         card.write_bytes(good)
         until(lambda: service.measured("inlay_workers_ready") == 2, "the place is filled")
         notes("200 from the others throughout; filled once the store was mended")

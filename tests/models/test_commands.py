@@ -1,5 +1,6 @@
 """The command line: what it prints, its exit codes, and what a stop leaves behind."""
 
+import argparse
 import json
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from safetensors import safe_open
 from safetensors.numpy import load_file
 
 from models import create as creation
-from models.__main__ import main
+from models.__main__ import _parser, main
 from models.families import FAMILIES
 from tests.golden_cases import case, write_checkpoint, write_tiny_bert
 
@@ -85,6 +86,42 @@ def test_a_fault_is_one_line_on_stderr_and_exit_code_1(
     assert told.err.count("\n") == 1
     assert told.out == ""
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
+
+
+NEAREST = {
+    "a misspelt model_type": (
+        ["describe", "lama"],
+        "lama is no model_type; did you mean llama? `python -m models list`",
+    ),
+    "a misspelt one that sees": (["describe", "vitt"], "vitt is no model_type; did you mean vit?"),
+    "nothing like it": (["describe", "xyzzyx"], "xyzzyx is no model_type and no folder; `python -m models list`"),
+    "a path": (["describe", "/nowhere"], "/nowhere is no folder: name an export or"),
+    "an empty folder": (["describe", "{tmp}"], "holds no card.json (an export) and no config.json (a checkpoint)"),
+    "a file": (["describe", "{tmp}/checkpoint/config.json"], "is a file, and of files only .gguf is read"),
+    "create": (["create", "{tmp}/new", "--model-type", "lama"], "the nearest is 'llama'; `python -m models list`"),
+}
+
+
+@pytest.mark.parametrize("name", NEAREST)
+def test_what_is_not_known_is_refused_with_the_nearest_and_no_flood(
+    name: str, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words, message = NEAREST[name]
+    assert main([word.replace("{tmp}", str(tmp_path)) for word in words]) == 1
+    told = capsys.readouterr().err
+    assert message in told
+    assert len(told.replace(str(tmp_path), "")) < 200
+
+
+def test_every_argument_of_every_command_has_its_help() -> None:
+    (commands,) = (action for action in _parser()._actions if isinstance(action, argparse._SubParsersAction))
+    dumb = [
+        (name, action.dest)
+        for name, command in commands.choices.items()
+        for action in command._actions
+        if not action.help
+    ]
+    assert dumb == []
 
 
 @pytest.mark.parametrize(

@@ -66,16 +66,6 @@ def test_an_empty_folder_is_taken(checkpoint: Path, tmp_path: Path) -> None:
     assert set(contents(tmp_path / "out")) == FILES
 
 
-def test_a_folder_that_is_no_export_is_replaced_only_by_force(checkpoint: Path, tmp_path: Path) -> None:
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out/letters.txt").write_text("dear")
-    with pytest.raises(ModelError, match=r"holds no card\.json: choose another folder, or say --force"):
-        export(checkpoint, tmp_path / "out")
-    assert contents(tmp_path / "out") == {"letters.txt": b"dear"}
-    export(checkpoint, tmp_path / "out", force=True)
-    assert set(contents(tmp_path / "out")) == FILES
-
-
 @pytest.mark.parametrize("out", ["checkpoint", "."])
 def test_an_export_never_replaces_its_own_checkpoint(out: str, checkpoint: Path, tmp_path: Path) -> None:
     before = contents(tmp_path)

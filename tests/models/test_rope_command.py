@@ -1,5 +1,6 @@
 """python -m models rope: files in every format, judged by their own libraries; what it prints; what it refuses."""
 
+import errno
 import json
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,11 @@ from safetensors import safe_open
 
 from models.__main__ import main
 from models.errors import BadEncoding
+from models.folder import Progress
 from models.positions.rope.frequencies import Rope
 from models.positions.rope.table import tabulate
-from models.table_files import write
+from models.positions.table import Table
+from models.table_files import FORMATS, write
 from tests.golden_cases import case
 
 LLAMA31 = case("rope_llama3_f8_31")
@@ -120,7 +123,16 @@ REFUSED = {
     "bfloat16 in npy": (["--head-dim", "64", "--length", "4", "--dtype", "bfloat16", "-o", "x.npy"], "no bfloat16"),
     "nothing at all": ([], "send head_dim or rotary_dim"),
     "two sources": (["--preset", "llama-2-7b", "--theta", "5"], "--preset and --theta contradict each other"),
-    "an unknown preset": (["--preset", "llama-2-7"], "did you mean 'llama-2-7b'?"),
+    "an unknown preset": (["--preset", "llama-2-7"], "did you mean 'llama-2-7b'? --preset list names them all"),
+    "no such preset": (["--preset", "nope"], "there is no preset 'nope'; --preset list names them all"),
+    "a misspelt parameter": (
+        ["--head-dim", "64", "--length", "4", "--rope-type", "yarn", "--set", "factr=4"],
+        "no parameter 'factr'; did you mean 'factor'?",
+    ),
+    "a folder that is not there": (
+        ["--head-dim", "64", "--length", "4", "-o", "nowhere/t.npy"],
+        "nowhere/t.npy: there is no folder nowhere; make it first",
+    ),
     "a parameter that is no JSON": (["--head-dim", "64", "--set", "factor=x"], "is not NAME=VALUE"),
     "no length": (["--head-dim", "64"], "give --length"),
     "a negative start": (["--head-dim", "64", "--start", "-4", "--length", "4"], "begins at 0 or later"),
@@ -157,6 +169,16 @@ def test_a_stop_leaves_no_half_file(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         write(tabulate(Rope(10000.0, 64), range(100_000)), tmp_path / "table.npy", progress=stop)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_error_names_the_file_that_was_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(table: Table, path: Path, dtype: str, progress: Progress) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setitem(FORMATS, ".npy", refuse)
+    with pytest.raises(PermissionError) as refusal:
+        write(tabulate(Rope(10000.0, 64), range(4)), tmp_path / "table.npy")
+    assert refusal.value.filename == str(tmp_path / "table.npy")
 
 
 def test_outputs_of_different_shapes_need_safetensors(tmp_path: Path) -> None:

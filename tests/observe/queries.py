@@ -10,7 +10,7 @@ import yaml
 
 OBSERVE = Path(__file__).parents[2] / "observe"
 DASHBOARD = OBSERVE / "grafana/dashboards/inlay.json"
-METRIC = re.compile(r"\binlay_\w+")
+METRIC = re.compile(r"\b(?:inlay|process)_\w+")
 RECORDED = re.compile(r"\binlay:[\w:]+")
 
 

@@ -7,7 +7,7 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from service.sight.instruments import FAMILIES, USUAL
+from service.sight.instruments import BY_NAME, FAMILIES, USUAL
 from service.sight.metrics import Metrics
 from tests.observe.queries import METRIC, OBSERVE, RECORDED, dashboard, drawn, read, rules
 
@@ -16,7 +16,7 @@ SUFFIXES = ("_bucket", "_count", "_sum")
 
 
 class Queue:
-    waiting_cost, waiting_items, stuck, failed = 5, 2, 0, 0
+    waiting_cost, waiting_items = 5, 2
 
 
 @pytest.fixture(scope="module")
@@ -24,6 +24,8 @@ def samples() -> dict[str, set[str]]:
     """Names of what is shown from the start, before any request, with the names of their labels."""
     metrics, queue = Metrics(), Queue()
     metrics.runs("m", "encoder")
+    for name in ("inlay_run_failures", "inlay_stuck_runs"):
+        metrics.counter(name, "m", "encoder")
     metrics.loaded("m", 10, {"encoder": queue})
     for protocol in USUAL:
         metrics.expect(protocol, ["embed"])
@@ -58,6 +60,19 @@ def test_every_family_is_shown_from_the_start_and_looked_at_somewhere(samples: d
     names = {family.name: re.compile(rf"\b{family.name}(_bucket|_count|_sum|_total)?\b") for family in FAMILIES}
     assert {name for name, pattern in names.items() if not any(map(pattern.fullmatch, samples))} == set()
     assert {name for name, pattern in names.items() if not any(map(pattern.search, asked()))} == set()
+
+
+def test_a_threshold_in_seconds_is_a_bound_of_its_histogram() -> None:
+    """Between two bounds Prometheus guesses: of batches that all wait 0.35 s it says 0.93 where the next bound is 1."""
+    asked_for = 0
+    for rule in rules():
+        names = re.findall(r"(inlay_\w+)_bucket", rule["expr"])
+        seconds = re.findall(r'le="([\d.]+)"', rule["expr"])
+        if "histogram_quantile" in rule["expr"]:
+            seconds += re.findall(r"[<>] ([\d.]+)$", rule["expr"])
+        asked_for += len(seconds)
+        assert [each for name in names for each in seconds if float(each) not in BY_NAME[name].bounds] == []
+    assert asked_for
 
 
 def test_every_alert_has_a_test_in_which_it_fires_and_one_in_which_it_is_quiet() -> None:
@@ -97,6 +112,13 @@ def test_panels_do_not_overlap_and_every_query_has_its_letter() -> None:
         taken |= own
         letters = [target["refId"] for target in panel.get("targets", ())]
         assert len(set(letters)) == len(letters)
+
+
+def test_opening_inlay_to_the_network_does_not_open_what_observes_it() -> None:
+    services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
+    for name, each in services.items():
+        own = "OBSERVE_BIND" if "observe" in each.get("profiles", ()) else "BIND"
+        assert [port for port in each.get("ports", ()) if not port.startswith(f"${{{own}:-127.0.0.1}}:")] == [], name
 
 
 def test_compose_mounts_what_is_there_and_where_it_is_looked_for() -> None:

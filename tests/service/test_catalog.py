@@ -286,6 +286,32 @@ async def test_a_fault_no_one_foresaw_leaves_the_old_one_serving(store: Path, mo
     assert await vector(encoder) == before
 
 
+GOING: dict[str, tuple[Callable[[Path], object], str]] = {
+    "before it is read": (shutil.rmtree, "is gone, though the store listed it"),
+    "while it is read": (lambda folder: (folder / "weights.safetensors").unlink(), r"cannot be read: .*weights\."),
+}
+
+
+@pytest.mark.parametrize("name", GOING)
+def test_a_model_that_goes_between_listing_and_opening_is_one_line(
+    name: str, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go, message = GOING[name]
+    place = {"before it is read": "_identity", "while it is read": "_tokenizer"}[name]
+    real = getattr(model, place)
+
+    def going(path: Path, *rest: Any) -> Any:
+        folder = store / "a"
+        if folder.is_dir() and (folder / "weights.safetensors").is_file():
+            go(folder)
+        return real(path, *rest)
+
+    monkeypatch.setattr(model, place, going)
+    with pytest.raises(StartError, match=message) as refusal:
+        opened(store, models=("a",))
+    assert "\n" not in str(refusal.value)
+
+
 async def test_a_folder_exchanged_while_it_is_read_is_read_again(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     encoder = opened(store)
     read, reads = cards.read, []

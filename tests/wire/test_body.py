@@ -4,15 +4,16 @@ from typing import Any, get_args
 
 import orjson
 import pytest
+from pydantic import BaseModel, ValidationError
 
 from service.errors import BadRequest, EmptyRequest, Malformed
 from service.messages import EmbedRequest
 from service.pooling import POOLINGS
-from service.wire.body import EXAMPLES, POOLING_NAMES, EmbedBody, Wanted, read
+from service.wire.body import EXAMPLES, POOLING_NAMES, EmbedBody, Wanted, explain, read
 
 REFUSALS: list[tuple[bytes, str]] = [
-    (b"[]", "the body is a list of 0; send a JSON object with inputs, model"),
-    (b"{}", "inputs is missing; send inputs, model"),
+    (b"[]", "the body is a list of 0; send a JSON object with inputs; also allowed: model, outputs"),
+    (b"{}", "inputs is missing: send it; also allowed: model, outputs"),
     (b'{"input": "a"}', '"input" is not known here; did you mean "inputs"?'),
     (b'{"inputs": "a", "normalise": true}', '"normalise" is not known here; did you mean "normalize"?'),
     (b'{"inputs": "a", "user": "me"}', '"user" is not known here; allowed: inputs, model'),
@@ -26,7 +27,7 @@ REFUSALS: list[tuple[bytes, str]] = [
     (b'{"inputs": "a", "dtype": "int8"}', 'dtype is "int8"; allowed: float32, float16 or bfloat16'),
     (b'{"inputs": "a", "outputs": []}', "outputs is a list of 0; allowed: one name or a list"),
     (b'{"inputs": "a", "outputs": ["x", 1]}', "outputs[1] is 1; allowed: one name or a list"),
-    (b'{"inputs": "a", "encoding_format": "hex"}', 'encoding_format is "hex"; allowed: in JSON answers'),
+    (b'{"inputs": "a", "encoding_format": "hex"}', 'encoding_format is "hex"; allowed: float or base64'),
     (b'{"inputs": "a", "model": 5}', "model is 5; allowed: a model's name"),
 ]
 BROKEN = [b"", b"{", b'{"inputs": "a"', b'{"inputs": NaN}', b"\xff\xfe", b'{"inputs": "\\ud800"}', b"inputs=a"]
@@ -98,6 +99,35 @@ def test_base64_is_asked_for_beside_the_request() -> None:
 def test_an_empty_batch_is_left_to_the_encoder_to_refuse() -> None:
     assert issubclass(EmptyRequest, BadRequest)
     assert request(inputs=[]).inputs == []
+
+
+class Two(BaseModel):
+    """Two members that must be there, one that may."""
+
+    first: int
+    second: int
+    third: int = 3
+
+
+class Free(BaseModel):
+    """None that must be there."""
+
+    only: int = 1
+
+
+EXPLAINED: list[tuple[type[BaseModel], Any, str]] = [
+    (Two, {}, "first, second are missing: send them; also allowed: third"),
+    (Two, {"first": 1}, "second is missing: send it; also allowed: first, third"),
+    (Two, 5, "the body is 5; send a JSON object with first, second; also allowed: third"),
+    (Free, [], "the body is a list of 0; send a JSON object; allowed: only"),
+]
+
+
+@pytest.mark.parametrize(("model", "value", "message"), EXPLAINED)
+def test_what_must_be_sent_is_told_from_what_may(model: type[BaseModel], value: Any, message: str) -> None:
+    with pytest.raises(ValidationError) as refusal:
+        model.model_validate(value)
+    assert explain(refusal.value, model) == message
 
 
 def test_every_field_says_what_is_allowed() -> None:

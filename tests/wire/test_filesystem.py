@@ -135,7 +135,7 @@ def requests(name: str, paths: dict[str, Any]) -> Iterator[tuple[str, str, dict[
     spelled = quote(name, safe="")
     for path, verbs in paths.items():
         for verb in (each for each in VERBS if each in verbs):
-            asked = [each for each in verbs[verb].get("parameters", []) if each["in"] != "header"]
+            asked = [each for each in verbs[verb].get("parameters", []) if each.get("in", "header") != "header"]
             strange, plain = path, path
             for each in asked:
                 if each["in"] == "path":

@@ -1,6 +1,8 @@
 """What a service says while it stops, fails or is cancelled."""
 
 import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +10,8 @@ import httpx
 import pytest
 
 from models import VERSION
+from service.errors import EngineFailure
+from service.queueing.batcher import Batcher, runs_held
 from service.wire import embed
 from tests.served import serving_here
 
@@ -98,3 +102,33 @@ async def test_a_request_that_a_stop_cannot_wait_for_is_told_so(
                 task.cancel()
             answer = await asked
     assert (answer.status_code, answer.json()["code"]) == (503, "unavailable")
+
+
+async def test_a_process_is_alive_again_once_the_runs_it_gave_up_have_ended(tiny_store: Path) -> None:
+    gate = threading.Event()
+
+    async def gives_up() -> None:
+        batcher: Batcher[bool, bool] = Batcher(
+            lambda items: [gate.wait(20)] * len(items),
+            max_batch_cost=1,
+            max_inline_cost=0,
+            max_queue_cost=1,
+            executor=ThreadPoolExecutor(1),
+            observe=lambda *told: None,
+            stuck_seconds=0.01,
+        )
+        with pytest.raises(EngineFailure):
+            await batcher.submit([True], [1])[0]
+
+    async with serving_here(tiny_store, default_model="bert") as here:
+        url = "http://{}:{}".format(*here.address)
+        async with httpx.AsyncClient(base_url=url, trust_env=False) as client:
+            for expected in (200, 200, 503):
+                await gives_up()  # of a model that is gone since
+                assert (await client.get("/health/live")).status_code == expected
+            assert "3 runs were given up and each still holds a thread" in (await client.get("/health/live")).text
+            gate.set()
+            async with asyncio.timeout(20):
+                while runs_held():
+                    await asyncio.sleep(0)
+            assert (await client.get("/health/live")).status_code == 200

@@ -39,6 +39,23 @@ def test_a_literal_path_stands_before_a_parameter() -> None:
     assert found.parameters == {}
 
 
+@pytest.mark.parametrize(
+    ("path", "template"),
+    [
+        ("/embed", "/embed"),
+        ("/v2/models/infer/infer", "/v2/models/{name}/infer"),
+        ("/v2/models/{version}/versions/{name}", "/v2/models/{name}/versions/{version}"),
+        ("/v2/models/a\nb/infer", "/v2/models/{name}/infer"),
+        ("/v2/models//infer", None),
+        ("/v2/models", None),
+        ("/a\nb", None),
+        ("", None),
+    ],
+)
+def test_a_template_holds_nothing_of_the_path_it_is_asked_for(path: str, template: str | None) -> None:
+    assert entered().template(path) == template
+
+
 @pytest.mark.parametrize("path", ["/a/{rest:path}", "/a/{name}.png"])
 def test_what_it_cannot_hold_is_left_to_the_router(path: str) -> None:
     paths = Paths()

@@ -18,6 +18,8 @@ import pytest
 
 from proto import embed_pb2 as pb
 from proto.embed_pb2_grpc import EmbedderStub
+from service.errors import StartError
+from service.listen import _bound
 from service.settings import Settings
 
 ROOT = Path(__file__).parents[2]
@@ -70,6 +72,13 @@ def test_it_says_what_it_serves_and_the_line_to_paste_works(tiny_store: Path) ->
         assert len(answer.json()[0]) == 32
 
 
+@pytest.mark.parametrize("setting", ["port", "grpc_port"])
+@pytest.mark.parametrize("host", ["999.1.1.1", "no host", "2001:db8::1"])  # no name, and nobody's address
+def test_a_host_that_is_not_here_is_told_as_such(host: str, setting: str) -> None:
+    with pytest.raises(StartError, match=r"cannot listen on .*:0: .*; choose another with INLAY_HOST or --host"):
+        _bound(host, 0, "REST", setting)
+
+
 @pytest.mark.parametrize("flag", ["--port", "--grpc-port"])
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_a_port_in_use_is_one_line_and_exit_code_1(tiny_store: Path, taken: int, flag: str, workers: str) -> None:
@@ -119,11 +128,11 @@ def test_a_broken_graph_is_one_line_and_exit_code_1(tiny_store: Path, tmp_path: 
 @pytest.mark.parametrize(
     ("flags", "variables", "said"),
     [
-        (["--port", "http"], {}, "--port is 'http': "),
-        ([], {"INLAY_PORT": "99999"}, "INLAY_PORT is '99999': "),
-        ([], {"INLAY_DEVICE": "tpu"}, "INLAY_DEVICE is 'tpu': "),
-        (["--workers", "0"], {}, "--workers is '0': "),
-        ([], {"INLAY_OTLP_ENDPOINT": "collector:4317"}, "INLAY_OTLP_ENDPOINT is 'collector:4317': "),
+        (["--port", "http"], {}, "--port is 'http'; allowed: "),
+        ([], {"INLAY_PORT": "99999"}, "INLAY_PORT is '99999'; allowed: "),
+        ([], {"INLAY_DEVICE": "tpu"}, "INLAY_DEVICE is 'tpu'; allowed: "),
+        (["--workers", "0"], {}, "--workers is '0'; allowed: "),
+        ([], {"INLAY_OTLP_ENDPOINT": "collector:4317"}, "INLAY_OTLP_ENDPOINT is 'collector:4317'; allowed: "),
     ],
 )
 def test_a_bad_setting_is_named_where_it_was_set(flags: list[str], variables: dict[str, str], said: str) -> None:

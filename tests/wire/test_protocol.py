@@ -6,6 +6,7 @@ import json
 import logging
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextvars import ContextVar
 from typing import Any
 
 import pytest
@@ -40,6 +41,7 @@ ANSWERS: dict[str, tuple[int, list[tuple[bytes, bytes]], list[bytes]]] = {
 }
 BROKEN = ("/longer", "/shorter", "/split", "/feed", "/split-id", "/split-name")
 PATIENCE_SECONDS = 20
+CALLER = ContextVar("caller", default="nobody")
 
 
 class App:
@@ -48,9 +50,12 @@ class App:
     def __init__(self) -> None:
         self.waiting, self.release, self.done = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self.end: Any = None
+        self.callers: list[str] = []
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         path = scope["path"]
+        self.callers.append(CALLER.get())
+        CALLER.set(path)
         if path == "/raise":
             raise ValueError(path)
         if path == "/read":
@@ -166,6 +171,12 @@ async def test_requests_sent_ahead_are_answered_in_order(port: int) -> None:
     paths = (b"GET /", b"GET /chunks", b"HEAD /", b"GET /empty")
     answer = await exchange(port, b"".join(map(request, paths)) + request(b"GET /moved", b"connection: close"))
     assert [part[:3] for part in answer.split(b"HTTP/1.1 ")[1:]] == [b"200", b"200", b"200", b"204", b"301"]
+
+
+async def test_a_request_sent_ahead_knows_nothing_of_the_one_before(app: App, port: int) -> None:
+    """As a context variable is a deadline, a key's name or a trace."""
+    await exchange(port, request(b"GET /") * 2 + request(b"GET /chunks") + request(b"GET /closing"))
+    assert app.callers == ["nobody"] * 4
 
 
 async def test_a_client_that_waits_for_100_continue_gets_it_at_once(port: int) -> None:

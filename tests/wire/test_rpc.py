@@ -13,7 +13,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
 from proto import embed_pb2 as pb
-from service.errors import InlayError, Unavailable
+from service.errors import Unavailable
 from service.settings import Settings
 from service.wire.rpc.methods import Service
 from service.wire.rpc.server import RpcServer
@@ -34,6 +34,20 @@ REFUSALS: list[tuple[dict[str, Any], str, str, str | None, str]] = [
     ({"inputs": [pb.Input(text="a")], "model": "x"}, "NOT_FOUND", "not_found", None, "no model 'x'"),
     ({"inputs": [pb.Input(text="a")], "dtype": 9}, "INVALID_ARGUMENT", "bad_request", None, "dtype is 9; allowed"),
     ({"inputs": [pb.Input(text="a")], "pooling": 9}, "INVALID_ARGUMENT", "bad_request", None, "pooling is 9; allowed"),
+    (
+        {"inputs": [pb.Input(text="a")], "truncation_direction": 7},
+        "INVALID_ARGUMENT",
+        "bad_request",
+        None,
+        "truncation_direction is 7; allowed: RIGHT, LEFT",
+    ),
+    (
+        {"inputs": [pb.Input(text="a")], "dtype": pb.INT64},
+        "INVALID_ARGUMENT",
+        "bad_request",
+        None,
+        "dtype is INT64; allowed: FLOAT32, FLOAT16, BFLOAT16, DTYPE_UNSPECIFIED",
+    ),
     ({"inputs": [pb.Input(text="a")], "dimensions": 0}, "INVALID_ARGUMENT", "bad_request", None, "dimensions is 0"),
 ]
 
@@ -172,7 +186,7 @@ def test_health_and_reflection_are_the_standard_ones(served: Served) -> None:
 
 
 async def test_health_follows_whether_the_models_answer(tmp_path: Path) -> None:
-    found: list[InlayError | None] = [None]
+    found: list[Exception | None] = [None]
 
     async def check() -> None:
         if found[0]:
@@ -182,7 +196,12 @@ async def test_health_follows_whether_the_models_answer(tmp_path: Path) -> None:
     await server.start()
     following = asyncio.create_task(server.follow(check, 0.0))
     states = health_pb2.HealthCheckResponse
-    for error, status in ((Unavailable("a model is gone"), states.NOT_SERVING), (None, states.SERVING)):
+    for error, status in (
+        (Unavailable("a model is gone"), states.NOT_SERVING),
+        (None, states.SERVING),
+        (ZeroDivisionError("what no one foresaw"), states.NOT_SERVING),
+        (None, states.SERVING),
+    ):
         found[0] = error
         for _ in range(1000):
             await asyncio.sleep(0)

@@ -44,6 +44,12 @@ REFUSED: list[tuple[dict[str, Any], str, str, str]] = [
     ({"scheme": "rope", "parameters": {"lenght": 8}}, "INVALID_ARGUMENT", "bad_request", 'did you mean "length"'),
     ({"scheme": "rope", "dtype": 9}, "INVALID_ARGUMENT", "bad_request", "dtype is 9; allowed: FLOAT32"),
     (
+        {"scheme": "rope", "dtype": pb.INT64},
+        "INVALID_ARGUMENT",
+        "bad_request",
+        "dtype is INT64; allowed: FLOAT32, FLOAT16, BFLOAT16, FLOAT64",
+    ),
+    (
         {"scheme": "rope", "dtype": pb.FLOAT16, "parameters": {"dtype": "float16"}},
         "INVALID_ARGUMENT",
         "bad_request",

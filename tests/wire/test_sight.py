@@ -5,6 +5,7 @@ import io
 import json
 import logging
 import logging.config
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -33,7 +34,7 @@ from service.sight.tracing import Tracing, open_tracing
 from tests.served import Here, Served, serving, serving_here
 
 ROOT = Path(__file__).parents[2]
-SECRET = "hunter2planted"
+SECRET, OPEN = "hunter2planted", "correct-horse-battery"
 SECONDS = 30
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"  # W3C trace context's own example
 NOT_SERVED = ("httpx", "uvicorn.access")  # the test's own client; what service.listen switches off
@@ -201,7 +202,8 @@ async def test_requests_of_one_batch_keep_their_own_traces(tiny_store: Path, see
         ("/models/bert", "GET /models/{name}", 200),
         ("/models/nobody", "GET /models/{name}", 404),
         (f"/{SECRET}", "GET", 404),
-        ("/embed", "GET", 405),
+        ("/embed", "GET /embed", 405),
+        ("/models/models", "GET /models/{name}", 404),
         ("/v2/models/bert/ready", "GET /v2/models/{name}/ready", 200),
     ],
 )
@@ -274,6 +276,73 @@ def test_no_span_and_no_log_line_holds_what_a_caller_sent(traced: Served, seen: 
     assert len(seen.servers(len(ASKED) + 2)) == len(ASKED) + 2
     shown = [span.to_json() for span in seen.spans]
     assert [line for line in [*shown, seen.stream.getvalue()] if SECRET in line] == []
+
+
+EVIL = f"/{SECRET}%0A2026-01-01%2000:00:00,000%20CRITICAL%20{SECRET}"
+UNROUTED = [
+    ("GET", EVIL, {}, 401, "GET"),
+    ("POST", f"/models/{SECRET}/logits", {}, 401, "POST /models/{name}/logits"),
+    ("POST", "/models/logits/logits", {}, 401, "POST /models/{name}/logits"),
+    ("GET", f"/v2{EVIL}", {}, 403, "GET"),
+    ("POST", f"/v2/models/{SECRET}/infer", {}, 403, "POST /v2/models/{name}/infer"),
+    ("POST", f"/embed/{SECRET}", {"authorization": f"Bearer {SECRET}"}, 429, "POST"),
+    ("GET", EVIL, {"authorization": f"Bearer {OPEN}", "accept-encoding": "identity;q=0, *;q=0"}, 406, "GET"),
+    ("OPTIONS", EVIL, {"origin": "http://a.example", "access-control-request-method": "POST"}, 200, "OPTIONS"),
+    (
+        "OPTIONS",
+        "/embed",
+        {"origin": "http://a.example", "access-control-request-method": "POST"},
+        200,
+        "OPTIONS /embed",
+    ),
+]
+
+
+@pytest.fixture
+def gated(tiny_store: Path, seen: Seen) -> Iterator[Served]:
+    """Closed to strangers; the limit of one key is spent; pages may call."""
+    keys = f"spent:{SECRET} rate=0.001,open:{OPEN}"
+    with serving(tiny_store, default_model="bert", access_log=True, api_keys=keys, cors_origins="*") as service:
+        spent = service.http.get("/models", headers={"authorization": f"Bearer {SECRET}"})
+        assert spent.status_code == 200
+        yield service
+
+
+def test_what_is_refused_before_it_has_a_route_leaves_none_of_its_callers_words(gated: Served, seen: Seen) -> None:
+    for verb, path, headers, status, _ in UNROUTED:
+        assert gated.http.request(verb, path, headers=headers).status_code == status, (verb, path)
+    lines, spans = seen.lines("status", 1 + len(UNROUTED))[1:], seen.servers(1 + len(UNROUTED))[1:]
+    assert [(line["status"], line["method"]) for line in lines] == [row[3:] for row in UNROUTED]
+    assert [span.name for span in spans] == [row[4] for row in UNROUTED]
+    assert [span.attributes.get("http.route", "") for span in spans] == [row[4].partition(" ")[2] for row in UNROUTED]
+    assert SECRET not in seen.stream.getvalue() + "".join(span.to_json() for span in seen.spans)
+
+
+def test_the_line_of_a_stranger_says_where_it_came_from_and_no_other_does(gated: Served, seen: Seen) -> None:
+    for path, key, _ in (rows := [("/embed", "x", True), ("/v2/models", "x", True), ("/models", OPEN, False)]):
+        gated.http.get(path, headers={"authorization": f"Bearer {key}"})
+    lines = seen.lines("status", 1 + len(rows))[1:]
+    assert [bool(re.fullmatch(r"127\.0\.0\.1:\d+", line.get("peer", ""))) for line in lines] == [row[2] for row in rows]
+
+
+def test_a_call_refused_at_the_gate_has_its_line_its_span_and_its_count(gated: Served, seen: Seen) -> None:
+    spent = [("authorization", f"Bearer {SECRET}")]
+    with grpc.insecure_channel(gated.rpc_address) as channel:
+        calls = [channel.unary_unary(f"/{name}", bytes, bytes) for name in ("inlay.v1.Embedder/Embed", f"{SECRET}/x")]
+        for call, metadata in [(calls[0], []), (calls[1], []), (calls[0], spent)]:
+            with pytest.raises(grpc.RpcError):
+                call(b"", metadata=metadata)
+    lines, spans = seen.lines("status", 4)[1:], seen.servers(4)[1:]
+    told = [("inlay.v1.Embedder/Embed", "UNAUTHENTICATED"), ("_OTHER", "UNAUTHENTICATED")]
+    told.append(("inlay.v1.Embedder/Embed", "RESOURCE_EXHAUSTED"))
+    assert [(line["method"], line["status"]) for line in lines] == told
+    assert [(span.name, span.attributes["rpc.response.status_code"]) for span in spans] == told
+    assert [line.get("peer", "").rpartition(":")[0] for line in lines] == ["127.0.0.1", "127.0.0.1", ""]
+    assert [line.get("key") for line in lines] == [None, None, "spent"]
+    metrics = gated.http.get("/metrics").text
+    for status, number in (("UNAUTHENTICATED", 2), ("RESOURCE_EXHAUSTED", 1)):
+        assert f'inlay_requests_total{{method="gate",protocol="grpc",status="{status}"}} {number}.0' in metrics
+    assert SECRET not in seen.stream.getvalue() + "".join(span.to_json() for span in seen.spans)
 
 
 def test_a_share_of_the_traces_begun_here_is_taken(tiny_store: Path, monkeypatch: pytest.MonkeyPatch) -> None:

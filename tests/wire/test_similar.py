@@ -110,7 +110,7 @@ def test_ids_serve_where_there_is_no_tokenizer(served: Served) -> None:
         ({"positive": [1], "negative": [1]}, "length 0"),
         ({"positive": [None]}, "null is no id, no text and no vector"),
         ({"token": 1, "measure": "manhattan"}, "one of cosine, dot, euclidean"),
-        ({"token": 1, "top_k": 0}, "how many tokens; an integer from 1 to 1000"),
+        ({"token": 1, "top_k": 0}, "an integer from 1 to 1000 (how many tokens)"),
         ({"token": 1, "tok_k": 5}, 'did you mean "top_k"'),
     ],
 )

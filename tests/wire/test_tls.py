@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -357,6 +358,23 @@ def test_half_a_pair_is_refused(names: tuple[str, ...]) -> None:
 
 def test_without_files_there_is_no_tls() -> None:
     assert tls.files(Settings()) is None
+
+
+def test_a_pair_exchanged_while_the_first_is_read_is_taken_up(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = tls.context
+
+    def exchanged(files: tls.Files) -> ssl.SSLContext:
+        made = read(files)
+        monkeypatch.setattr(tls, "context", read)
+        shop.write(shop.authority.issue_cert("localhost"))
+        os.utime(files.cert, (1, 1))  # two writes may fall into one tick of the file system
+        return made
+
+    monkeypatch.setattr(tls, "context", exchanged)
+    first = tls.renewing(shop.files, Clock())
+    connection = SimpleNamespace(context=first)
+    first.sni_callback(connection, "localhost", first)  # type: ignore[misc,arg-type]
+    assert connection.context is not first
 
 
 def test_files_are_looked_at_once_a_second_at_most(shop: Shop) -> None:

@@ -54,12 +54,18 @@ def _rotary_dim(head_dim: int | None, rotary_dim: int | None, share: Any) -> int
     return int(head_dim * share)
 
 
-def by_preset(name: str, layer_type: str | None = None, layer: int | None = None) -> tuple[str, LayerRope]:
-    """The layer type and rope of a row of PRESETS; raises BadEncoding."""
+def by_preset(
+    name: str, layer_type: str | None = None, layer: int | None = None, *, listed: str
+) -> tuple[str, LayerRope]:
+    """The layer type and rope of a row of PRESETS.
+
+    listed   where whoever asks finds the names
+    raises   BadEncoding
+    """
     if name not in PRESETS:
         near = get_close_matches(name, PRESETS, 1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise BadEncoding(f"there is no preset {name[:60]!r}{hint}")
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise BadEncoding(f"there is no preset {name[:60]!r}; {hint}{listed} names them all")
     return by_config(PRESETS[name].config, None, layer_type, layer)
 
 

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal, localcontext
+from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any
 
@@ -142,11 +143,16 @@ def _check_sizes(rope: Rope) -> None:
 def _checked_parameters(rope: Rope) -> dict[str, Any]:
     row, name = _checked_row(rope), rope.rope_type
     given = dict(rope.parameters)
-    if missing := [parameter for parameter in row.required if parameter not in given]:
-        raise BadScaling(f"{name} RoPE needs {', '.join(row.required)}; {missing[0]} is missing")
     allowed = row.required + row.optional
-    if unknown := [parameter for parameter in given if parameter not in allowed]:
-        raise BadScaling(f"{name} RoPE has no parameter {unknown[0]!r}; it reads {', '.join(allowed) or 'none'}")
+    if unknown := [parameter for parameter in given if parameter not in allowed]:  # a misspelt one explains a missing
+        near = get_close_matches(unknown[0], allowed, 1)
+        hint = f"did you mean {near[0]!r}? It" if near else "it"
+        raise BadScaling(f"{name} RoPE has no parameter {unknown[0]!r}; {hint} reads {', '.join(allowed) or 'none'}")
+    if missing := [parameter for parameter in row.required if parameter not in given]:
+        one = len(missing) == 1
+        raise BadScaling(
+            f"{name} RoPE: {', '.join(missing)} {'is' if one else 'are'} missing; give {'it' if one else 'them'}"
+        )
     return {parameter: _check(parameter)(parameter, value) for parameter, value in given.items()}
 
 

@@ -10,7 +10,7 @@ from service.errors import InlayError
 from service.wire.endpoint import Answer, Call, Endpoint
 from service.wire.formats import JSON
 from service.wire.parts import Parts
-from service.wire.status import RETRY_AFTER_SECONDS, STATUSES
+from service.wire.status import STATUSES, retry_headers
 
 PREFIX = "/v2"
 Reply = Callable[[Parts, Call], Awaitable[Answer]]
@@ -30,10 +30,7 @@ def route(parts: Parts, path: str, verb: str, method: str, reply: Reply) -> Rout
 def refusal(error: InlayError) -> Answer:
     """An error as {"error": message}."""
     answer = answer_json({"error": error.message}, STATUSES[error.code].oip)
-    if error.code not in RETRY_AFTER_SECONDS:
-        return answer
-    wait = (b"retry-after", b"%d" % RETRY_AFTER_SECONDS[error.code])
-    return answer._replace(headers=(*answer.headers, wait))
+    return answer._replace(headers=(*answer.headers, *retry_headers(error)))
 
 
 def answer_json(document: Any, status: int = 200) -> Answer:

@@ -11,6 +11,7 @@ import orjson
 
 from service.errors import BadRequest, Malformed, Unsupported
 from service.settings import Settings
+from service.wire import numbers
 from service.wire.endpoint import Answer
 from service.wire.formats import JSON, OCTETS
 from service.wire.inputs import show
@@ -68,13 +69,13 @@ def read(body: bytes, fields: Mapping[bytes, bytes], settings: Settings, regions
     return Inference(inputs, outputs, parameters, id_, binary)
 
 
-def answer(model: str, asked: Inference, outputs: list[Tensor], regions: Regions) -> Answer:
+async def answer(model: str, asked: Inference, outputs: list[Tensor], regions: Regions) -> Answer:
     """The outputs as they are wanted.
 
     raises   BadRequest for what JSON does not carry, or a region without room
     """
     wanted = asked.outputs or [Wanted(tensor.name, asked.binary, None) for tensor in outputs]
-    entries, raws = [], list[Raw]()
+    entries, raws, values = [], list[Raw](), 0
     for tensor, how in zip(outputs, wanted, strict=True):
         entry: dict[str, Any] = {"name": tensor.name, "datatype": tensor.datatype, "shape": tensor.shape}
         if how.place:
@@ -84,11 +85,12 @@ def answer(model: str, asked: Inference, outputs: list[Tensor], regions: Regions
             raws.append(raw_of(tensor))
         else:
             entry["data"] = listed.list_of(tensor)
+            values += len(entry["data"])
         entries.append(entry)
     document: dict[str, Any] = {"model_name": model, "model_version": VERSION, "outputs": entries}
     if asked.id is not None:
         document["id"] = asked.id
-    head = orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
+    head = await numbers.written(values, numbers.dumps, document, values)
     return _sent(head, raws, any(how.binary and not how.place for how in wanted))
 
 

@@ -1,8 +1,10 @@
 """The Open Inference Protocol over HTTP: health, metadata, statistics, inference. Refuses in its words."""
 
+from typing import Any
+
 from fastapi import APIRouter
 
-from service.errors import StartError
+from service.errors import Unavailable
 from service.wire.endpoint import Answer, Call
 from service.wire.oip import binary, described, lending
 from service.wire.oip.answers import PREFIX, Row, answer_json, refusal, route
@@ -15,14 +17,7 @@ VERSIONED = f"{MODEL}/versions/{{version}}"
 
 
 def routes(parts: Parts) -> APIRouter:
-    """Everything under /v2 but the model repository.
-
-    raises   StartError where shared memory is on and processes share the ports
-    """
-    if parts.settings.shared_memory and parts.settings.workers > 1:
-        raise StartError(
-            "INLAY_SHARED_MEMORY registers regions with one process: set INLAY_WORKERS to 1, or it to false"
-        )
+    """Everything under /v2 but the model repository."""
     rows = (*ROUTES, *lending.ROUTES)
     return APIRouter(
         routes=[route(parts, path, verb, method, reply) for verb, method, reply, *paths in rows for path in paths]
@@ -38,8 +33,7 @@ async def _live(parts: Parts, call: Call) -> Answer:
 
 
 async def _ready(parts: Parts, call: Call) -> Answer:
-    await parts.refuse_unready()
-    return answer_json({"ready": True})
+    return await _probed(parts, {"ready": True})
 
 
 async def _model(parts: Parts, call: Call) -> Answer:
@@ -48,8 +42,16 @@ async def _model(parts: Parts, call: Call) -> Answer:
 
 async def _model_ready(parts: Parts, call: Call) -> Answer:
     name = model_of(parts, *_asked(call)).card.name
-    await parts.refuse_unready()
-    return answer_json({"name": name, "ready": True})
+    return await _probed(parts, {"name": name, "ready": True})
+
+
+async def _probed(parts: Parts, document: Any) -> Answer:
+    """A probe's "no" is its answer: nobody was refused anything, and no refusal is counted."""
+    try:
+        await parts.refuse_unready()
+    except Unavailable as error:
+        return refusal(error)
+    return answer_json(document)
 
 
 async def _config(parts: Parts, call: Call) -> Answer:
@@ -67,7 +69,7 @@ async def _infer(parts: Parts, call: Call) -> Answer:
     asked = binary.read(await call.body(), call.fields, parts.settings, parts.regions)
     wanted = [each.name for each in asked.outputs]
     model, outputs = await infer(parts, name, version, asked.inputs, asked.parameters, wanted)
-    return binary.answer(model, asked, outputs, parts.regions)
+    return await binary.answer(model, asked, outputs, parts.regions)
 
 
 def _asked(call: Call) -> tuple[str, str]:

@@ -1,7 +1,7 @@
 """inference.GRPCInferenceService: decodes, delegates, encodes. Refuses in Triton's status codes."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from proto import open_inference_pb2 as pb
@@ -12,11 +12,11 @@ from service.wire.oip.rpc_tensors import Reply, response, stream_response, tenso
 from service.wire.oip.shared_memory import check_on, no_cuda
 from service.wire.oip.tensors import raw_of
 from service.wire.parts import Parts
-from service.wire.rpc.methods import Context, Service, abort, guarded, in_order, serialise, streams, unary
+from service.wire.rpc.methods import Service, answering, guarded, serialise, streams, unary
 from service.wire.status import OIP_GRPC, STATUSES
 
 NAME = "inference.GRPCInferenceService"
-IN_FLIGHT = 64  # requests of one stream worked on at a time
+PROBES = ("ServerLive", "ServerReady", "ModelReady")
 WANTS_LAST = "triton_enable_empty_final_response"
 Answers = Callable[[Parts, Any], Awaitable[Any]]
 Failed = tuple[str, InlayError]  # the id of a stream's request, and what it met
@@ -27,7 +27,7 @@ def service(parts: Parts) -> Service:
     handlers = {name: _method(parts, name, kind, answer) for name, kind, answer in METHODS}
     handlers["ModelInfer"] = _method(parts, "ModelInfer", pb.ModelInferRequest, _infer, response)
     handlers["ModelStreamInfer"] = _stream(parts)
-    return Service(NAME, handlers)
+    return Service(NAME, handlers, status_of=oip_status, probes=PROBES)
 
 
 def oip_status(error: InlayError) -> str:
@@ -37,29 +37,20 @@ def oip_status(error: InlayError) -> str:
 
 
 def _method(parts: Parts, name: str, kind: Any, answer: Answers, write: Callable[[Any], bytes] = serialise) -> Any:
-    async def call(request: Any, context: Context) -> Any:
-        found = await guarded(parts.metrics, name, answer(parts, request), oip_status)
-        if isinstance(found, InlayError):
-            await abort(context, found, oip_status)
-        return found
-
-    return unary(call, kind, write)
+    return unary(answering(parts.metrics, name, partial(answer, parts), oip_status), kind, write)
 
 
 def _stream(parts: Parts) -> Any:
-    async def one(request: pb.ModelInferRequest) -> Reply | Failed:
-        found = await guarded(parts.metrics, "ModelStreamInfer", _infer(parts, request), oip_status)
+    async def one(request: pb.ModelInferRequest | InlayError) -> Reply | Failed:
+        found = await guarded(parts.metrics, "ModelStreamInfer", partial(_infer, parts), request, oip_status)
+        if isinstance(request, InlayError):
+            return "", request
         if isinstance(found, InlayError):
             return request.id, found
         wants = request.parameters[WANTS_LAST].bool_param if WANTS_LAST in request.parameters else False
         return found._replace(last=wants)
 
-    async def call(requests: AsyncIterator[pb.ModelInferRequest], context: Context) -> AsyncIterator[Reply | Failed]:
-        async with aclosing(in_order(requests, one, IN_FLIGHT)) as answers:
-            async for answer in answers:
-                yield answer
-
-    return streams(call, pb.ModelInferRequest, _stream_answer)
+    return streams(one, pb.ModelInferRequest, _stream_answer)
 
 
 def _stream_answer(answer: Reply | Failed) -> bytes:

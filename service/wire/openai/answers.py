@@ -5,14 +5,13 @@ from secrets import token_hex
 from time import time
 from typing import Any, NamedTuple
 
-import orjson
 import pybase64
 from numpy.typing import NDArray
 
 from service.flatten import split
 from service.messages import EmbedResult, Output
 from service.pooling import normalise
-from service.wire import pooled_bytes
+from service.wire import numbers, pooled_bytes
 from service.wire.formats import JSON, Body, Headers, sized
 from service.wire.openai.bodies import Wanted
 
@@ -50,7 +49,7 @@ def answer(result: EmbedResult, wanted: Wanted, shape: Shape, id_: str) -> tuple
         "data": [{"object": object_, "index": index, member: value} for index, value in enumerate(values)],
         "usage": {"prompt_tokens": result.tokens, "total_tokens": result.tokens},
     }
-    return sized(JSON, [orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)])
+    return sized(JSON, [numbers.dumps(document, rows.size)])
 
 
 def of_unit_length(result: EmbedResult) -> EmbedResult:

@@ -6,6 +6,7 @@ from service.errors import BadInput, BadRequest, WrongModelKind
 from service.messages import EmbedRequest, Ids
 from service.model import Model
 from service.plan import HIDDEN, POOLED
+from service.wire import numbers
 from service.wire.asgi import check_json
 from service.wire.endpoint import Answer, Call, Endpoint
 from service.wire.openai import answers
@@ -37,7 +38,7 @@ def _endpoint(method: str, read: Reader, shape: answers.Shape, parts: Parts) -> 
         if wanted.task == TOKENS and request.normalize is not False:
             result = answers.of_unit_length(result)
         id_ = id_ or call.fields.get(b"x-request-id", b"").decode("latin-1")
-        headers, body = answers.answer(result, wanted, shape, id_)
+        headers, body = await numbers.written(numbers.count(result), answers.answer, result, wanted, shape, id_)
         spent = b"%d" % round(1000 * (perf_counter() - started))
         return Answer((*headers, (b"openai-processing-ms", spent)), body)
 

@@ -10,7 +10,12 @@ from service.wire.formats import JSON
 from service.wire.openai.bodies import PoolingBody
 from service.wire.status import STATUSES, retry_headers
 
-CODES = {"unauthorized": "invalid_api_key", "not_found": "model_not_found", "overloaded": "rate_limit_exceeded"}
+CODES = {
+    "unauthorized": "invalid_api_key",
+    "not_found": "model_not_found",
+    "overloaded": "rate_limit_exceeded",
+    "key_limited": "rate_limit_exceeded",
+}
 # What the road says of /embed's members, in those of these paths
 WORDS = (
     ('"inputs" is empty', '"input" is empty'),

@@ -56,7 +56,7 @@ def _json(document: bytes) -> Answer:
 async def _table(parts: Parts, row: Scheme | Bound, request: Request) -> Response:
     make = lookup.maker(parts, row, request.path_params.get("name", ""))
     if request.method == "POST":
-        wanted, cache = await asked.of_body(row.parameters, request, parts.settings.max_body_bytes), None
+        wanted, cache = await asked.of_body(row.parameters, request, parts.intake), None
     else:
         wanted, cache = asked.of_query(row.parameters, request.query_params), _cache(row)
     return await answers.answer(request, parts.tables, make(wanted), answers.wanted(wanted, request), cache)
@@ -79,18 +79,18 @@ async def _graph(parts: Parts, row: Scheme | Bound, request: Request) -> Respons
 
 
 async def _rotate(parts: Parts, request: Request) -> Response:
-    wanted = await asked.of_body(rotation.ROTATE, request, parts.settings.max_body_bytes)
+    wanted = await asked.of_body(rotation.ROTATE, request, parts.intake)
     return await _tensors(parts, request, rotation.rotate(wanted), wanted)
 
 
 async def _rotate_of_a_model(parts: Parts, request: Request) -> Response:
     owner = lookup.owner(parts, request.path_params["name"])
-    wanted = await asked.of_body(rotation.ROTATE_OF_A_MODEL, request, parts.settings.max_body_bytes)
+    wanted = await asked.of_body(rotation.ROTATE_OF_A_MODEL, request, parts.intake)
     return await _tensors(parts, request, rotation.rotate_of_a_model(owner, wanted), wanted)
 
 
 async def _convert(parts: Parts, request: Request) -> Response:
-    wanted = await asked.of_body(rotation.CONVERT, request, parts.settings.max_body_bytes)
+    wanted = await asked.of_body(rotation.CONVERT, request, parts.intake)
     return await _tensors(parts, request, rotation.convert(wanted), wanted)
 
 

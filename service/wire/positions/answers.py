@@ -12,8 +12,8 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from models.positions.table import DTYPES, Table
-from service.errors import BadRequest, NotAcceptable, RangeNotSatisfiable, TooLarge
-from service.tables import BLOCK_VALUES, Packed, Piece, Tables, pieces
+from service.errors import BadRequest, NotAcceptable, RangeNotSatisfiable
+from service.tables import BLOCK_VALUES, Packed, Piece, Tables
 from service.wire import problems
 from service.wire.formats import JSON, NPY, OCTETS, OFFERS, SAFETENSORS, negotiate, npy_header, safetensors_header
 from service.wire.positions import documents, ranges
@@ -21,7 +21,6 @@ from service.wire.positions.call import Call
 
 MEDIA_TYPES = {"json": JSON, "raw": OCTETS, "npy": NPY, "safetensors": SAFETENSORS}
 NUMPY_DTYPES: dict[str, Any] = DTYPES | {"int64": np.int64, "bool": np.bool_}
-MAX_BYTES = 64 * 2**30
 FACTS_HEADER_BYTES = 1024
 FOREVER = "public, max-age=31536000, immutable"
 ASK_AGAIN = "no-cache"  # keep it, but ask: a model may be exported again under the same name
@@ -62,7 +61,7 @@ async def answer(request: Request, tables: Tables, call: Call, form: Wanted, cac
     if cache and holds(request.headers.get("if-none-match"), tag):
         return Response(status_code=304, headers=headers)
     table = await tables.run(call.table)
-    sent = chosen(table, form)
+    sent = chosen(tables, table, form)
     if form.media_type == JSON:
         return await _json(request, tables, documents.Document(table, sent, form), headers)
     packed = _packed(table, sent, form)
@@ -76,15 +75,11 @@ def holds(if_none_match: str | None, tag: str) -> bool:
     return tag in tags or "*" in tags
 
 
-def chosen(table: Table, form: Wanted) -> tuple[Piece, ...]:
+def chosen(tables: Tables, table: Table, form: Wanted) -> tuple[Piece, ...]:
     """The outputs to send; raises for one the table has not and for too many bytes."""
     if form.output is not None and form.output not in table.outputs:
         raise BadRequest(f"output is {form.output[:60]!r}; this table has {', '.join(table.outputs)}")
-    found = pieces(table, form.dtype, (form.output,) if form.output else ())
-    size = sum(piece.size for piece in found)
-    if size > MAX_BYTES:
-        raise TooLarge(f"the table has {size} bytes; an answer holds {MAX_BYTES}: ask for fewer rows at a time")
-    return found
+    return tables.pieces(table, form.dtype, (form.output,) if form.output else ())
 
 
 def _packed(table: Table, sent: tuple[Piece, ...], form: Wanted) -> Packed:

@@ -14,6 +14,7 @@ from service.wire.body import explain
 from service.wire.formats import SAFETENSORS
 from service.wire.inputs import show
 from service.wire.positions.tensors import from_safetensors
+from service.wire.transport.intake import Intake
 
 INLINE_BYTES = 65536  # of a body that is read on the event loop
 
@@ -33,29 +34,29 @@ def of_query(model: type[BaseModel], query: QueryParams, repeated: tuple[str, ..
     return validated(model, values)
 
 
-async def of_body(model: type[BaseModel], request: Request, max_bytes: int) -> Any:
+async def of_body(model: type[BaseModel], request: Request, intake: Intake) -> Any:
     """The instance a JSON body stands for, or a safetensors body: tensors by name, the rest in its metadata.
 
-    raises   Malformed, BadRequest, UnsupportedMedia, BodyTooLarge
+    raises   Malformed, BadRequest, UnsupportedMedia, BodyTooLarge, Overloaded
     """
     declared = request.headers.get("content-type", "").split(";")[0].strip().lower()
     if declared != SAFETENSORS:
         check_json(declared.encode("latin-1"))
-    body = await body_of(request, max_bytes)
+    body = await body_of(request, intake)
     read = of_safetensors if declared == SAFETENSORS else of_json
     return read(model, body) if len(body) <= INLINE_BYTES else await asyncio.to_thread(read, model, body)
 
 
-async def body_of(request: Request, max_bytes: int) -> bytes:
+async def body_of(request: Request, intake: Intake) -> bytes:
     """The body of a request without its content coding.
 
-    raises   BodyTooLarge, UnsupportedCoding, Malformed, ClientGone
+    raises   BodyTooLarge, UnsupportedCoding, Malformed, ClientGone, Overloaded
     """
     length, *encoding = (
         ",".join(request.headers.getlist(name)).encode("latin-1") or None
         for name in ("content-length", "content-encoding")
     )
-    return await read_body(request.receive, length, max_bytes, *encoding)
+    return await read_body(request.receive, length, intake, *encoding)
 
 
 def of_safetensors(model: type[BaseModel], body: bytes) -> Any:
@@ -93,5 +94,5 @@ def refusal(error: ValidationError, model: type[BaseModel]) -> BadRequest:
     for fault in error.errors(include_url=False):
         if fault["type"] == "value_error":
             name = fault["loc"][0]
-            return BadRequest(f"{name}: {fault['ctx']['error']}; allowed: {model.model_fields[str(name)].description}")
+            return BadRequest(f"{name}: {fault['ctx']['error']} ({model.model_fields[str(name)].description})")
     return BadRequest(explain(error, model))

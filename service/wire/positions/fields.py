@@ -18,6 +18,7 @@ from service.wire.positions.tensors import tensor
 
 MAX_ROWS = 2**24
 MAX_LISTED = 2**20  # positions in a list: they are held in memory
+MAX_WORD = 200
 REQUIRED: Any = ...
 Parameter = tuple[Any, Any]  # type, with its bounds and description, and default
 INTEGERS = {"type": "array", "items": {"type": "integer"}}
@@ -26,28 +27,28 @@ _SPAN = re.compile(r"(\d{1,19})(?:-(\d{1,19}))?")
 
 def whole(least: int, most: int, about: str, default: Any = REQUIRED) -> Parameter:
     """An integer from `least` to `most`."""
-    return _parameter(int, f"{about}; an integer from {least} to {most}", default, ge=least, le=most)
+    return _parameter(int, f"an integer from {least} to {most} ({about})", default, ge=least, le=most)
 
 
 def number(about: str, default: Any = REQUIRED) -> Parameter:
     """A finite float."""
-    return _parameter(float, f"{about}; a number", default, allow_inf_nan=False)
+    return _parameter(float, f"a number ({about})", default, allow_inf_nan=False)
 
 
 def switch(about: str, default: Any = REQUIRED) -> Parameter:
     """true or false."""
-    return _parameter(bool, f"{about}; true or false", default)
+    return _parameter(bool, f"true or false ({about})", default)
 
 
 def word(about: str, default: Any = REQUIRED) -> Parameter:
     """Any short text."""
-    return _parameter(str, about, default, max_length=200)
+    return _parameter(str, f"a text of at most {MAX_WORD} characters ({about})", default, max_length=MAX_WORD)
 
 
 def choice(names: Iterable[str], about: str, default: Any = REQUIRED) -> Parameter:
     """One of some words."""
     listed = tuple(names)
-    return _parameter(Literal[listed], f"{about}; one of {', '.join(listed)}", default)
+    return _parameter(Literal[listed], f"one of {', '.join(listed)} ({about})", default)
 
 
 def read(reader: Callable[[Any], Any], schema: dict[str, Any], about: str, default: Any = REQUIRED) -> Parameter:

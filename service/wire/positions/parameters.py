@@ -28,8 +28,8 @@ ROWS_SCHEMA = {
 }
 PLACES_SCHEMA = {"anyOf": [{"type": "string", "examples": ["0,5,100-110"]}, fields.INTEGERS]}
 PLACES_ABOUT = (
-    "instead of start and length: positions with commas between, a-b for a span of them, both ends counted, such as "
-    f"0,5,100-110; or a list of integers; {MAX_LISTED} at most"
+    "positions with commas between, a-b for a span of them, both ends counted, such as 0,5,100-110; or a list of "
+    f"integers; {MAX_LISTED} at most; instead of start and length"
 )
 
 

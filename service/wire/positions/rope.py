@@ -23,6 +23,7 @@ from service.wire.positions.fields import Parameter, choice, number, read, whole
 
 Parameters = Mapping[str, Parameter]
 MAX_LAYER = 100_000
+PRESETS_LISTED = "GET /positions/presets (gRPC: ListPresets)"
 _SCALING_VALUE = {"anyOf": [{"type": "number"}, {"type": "boolean"}, {"type": "array", "items": {"type": "number"}}]}
 
 
@@ -32,7 +33,7 @@ def _scaling_parameters() -> Parameters:
     for rope_type, row in SCALINGS.items():
         for name in (*row.required, *row.optional):
             users.setdefault(name, []).append(rope_type + (" (required)" if name in row.required else ""))
-    about = "of rope_type {}; a number, true or false, or a list of numbers, as config.json has it"
+    about = "a number, true or false, or a list of numbers, as config.json has it; of rope_type {}"
     return {
         name: read(fields.parameter, _SCALING_VALUE, about.format(", ".join(types)), None)
         for name, types in users.items()
@@ -95,7 +96,7 @@ def found(asked: Any) -> Found:
         if not sources:
             return Found(LayerRope(_explicit(asked), "half", None, None), {})
         if asked.preset is not None:
-            name, layer = rope_choice.by_preset(asked.preset, asked.layer_type, asked.layer)
+            name, layer = rope_choice.by_preset(asked.preset, asked.layer_type, asked.layer, listed=PRESETS_LISTED)
         else:
             name, layer = rope_choice.by_config(asked.config, asked.model_type, asked.layer_type, asked.layer)
     told = {"preset": asked.preset, "layer_type": name if name != ALL else None, "softmax_scale": layer.softmax_scale}

@@ -6,6 +6,7 @@ there where keys are set.
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from functools import partial
 from time import perf_counter
 from typing import Any, NamedTuple, NoReturn
 
@@ -15,12 +16,14 @@ from grpc_reflection.v1alpha import reflection
 
 from service.access.keys import Keys
 from service.errors import InlayError, Unauthorized
-from service.sight.metrics import Metrics
+from service.wire.parts import Parts
 from service.wire.rpc.methods import StatusOf, abort, inlay_status
 from service.wire.rpc.request_ids import numbered
+from service.wire.rpc.sight import sighted
 from service.wire.transport.keys import BEARER
 
 OPEN = (health.SERVICE_NAME, reflection.SERVICE_NAME)
+OTHER = "_OTHER"  # what OpenTelemetry calls a method that is not there, whose name is the caller's own
 
 
 class Words(NamedTuple):
@@ -39,21 +42,26 @@ class Gate(grpc.aio.ServerInterceptor):
     words   by package of the service; inlay.v1's for every other
     """
 
-    def __init__(self, keys: Keys, metrics: Metrics, words: Mapping[str, Words]) -> None:
-        self._keys, self._metrics, self._words = keys, metrics, words
+    def __init__(self, keys: Keys, parts: Parts, words: Mapping[str, Words]) -> None:
+        self._keys, self._words = keys, words
+        self._count = parts.metrics.gate("grpc")
+        self._followed = partial(sighted, tracing=parts.tracing, lines=parts.settings.access_log)
 
     async def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
         """The handler of a call: its own, or one that refuses it."""
-        service = handler_call_details.method[1:].rpartition("/")[0]
+        method, began = handler_call_details.method[1:], perf_counter()
+        service = method.rpartition("/")[0]
         if service in OPEN:
             return await continuation(handler_call_details)
         try:
             key = self._keys.enter(_shown(handler_call_details.invocation_metadata or ()))
         except InlayError as error:
-            self._metrics.refused(error.code)
-            return _refusing(error, self._words.get(service.rpartition(".")[0], Words()))
+            words = self._words.get(service.rpartition(".")[0], Words())
+            self._count(error.code, words.status_of(error), perf_counter() - began)
+            there = await continuation(handler_call_details) is not None
+            return numbered(self._followed(_refusing(error, words), method if there else OTHER))
         if key.limited:
-            began, task = perf_counter(), asyncio.current_task()
+            task = asyncio.current_task()
             assert task is not None  # the call's own: its end is the call's
             task.add_done_callback(lambda _: key.leave(perf_counter() - began))
         return await continuation(handler_call_details)
@@ -75,4 +83,4 @@ def _refusing(error: InlayError, words: Words) -> Any:
     async def refuse(requests: Any, context: Any) -> NoReturn:
         await abort(context, error, words.status_of)
 
-    return numbered(grpc.stream_stream_rpc_method_handler(refuse))
+    return grpc.stream_stream_rpc_method_handler(refuse)

@@ -3,13 +3,15 @@
 import asyncio
 import logging
 import math
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import aclosing
 from time import perf_counter
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import grpc
+from google.protobuf.message import DecodeError
 
-from service.errors import InlayError
+from service.errors import InlayError, Malformed
 from service.queueing import deadlines
 from service.sight import stages
 from service.sight.metrics import Metrics
@@ -19,7 +21,13 @@ from service.wire.transport.request_ids import CURRENT
 Context = Any  # grpc.aio.ServicerContext is generic in ways its stubs and its runtime disagree on
 StatusOf = Callable[[InlayError], str]  # the name of a gRPC status code
 Answer = TypeVar("Answer")
+IN_FLIGHT = 64  # requests of one stream worked on at a time
 log = logging.getLogger(__name__)
+
+
+def inlay_status(error: InlayError) -> str:
+    """The gRPC status of inlay.v1."""
+    return STATUSES[error.code].grpc
 
 
 class Service(NamedTuple):
@@ -28,6 +36,8 @@ class Service(NamedTuple):
     watched   names besides its own that grpc.health.v1 answers for
     counted   before the name of each method in the metrics
     serving   what it answers; False: the methods are there and no model here is for them
+    status_of how it refuses
+    probes    methods that only tell how the server is: they are answered however many others are under way
     """
 
     name: str
@@ -35,16 +45,27 @@ class Service(NamedTuple):
     watched: Sequence[str] = ()
     serving: bool = True
     counted: str = ""
-
-
-def inlay_status(error: InlayError) -> str:
-    """The gRPC status of inlay.v1."""
-    return STATUSES[error.code].grpc
+    status_of: StatusOf = inlay_status
+    probes: Collection[str] = ()
 
 
 def serialise(message: Any) -> bytes:
     """A message's wire bytes."""
     return bytes(message.SerializeToString())
+
+
+def reader(kind: Any) -> Callable[[bytes], Any]:
+    """Bytes → a message of this class, or the Malformed to refuse them with; raised here, grpc calls it UNKNOWN."""
+    read: Callable[[bytes], Any] = kind.FromString
+
+    def message(data: bytes) -> Any:
+        try:
+            return read(data)
+        except DecodeError:
+            name = kind.DESCRIPTOR.full_name
+            return Malformed(f"the message's {len(data)} bytes are no {name}: serialise that message and send it whole")
+
+    return message
 
 
 def unary(answer: Any, kind: Any, serialise: Callable[[Any], bytes] = serialise) -> Any:
@@ -59,50 +80,134 @@ def unary(answer: Any, kind: Any, serialise: Callable[[Any], bytes] = serialise)
         stages.written()
         return written
 
-    return grpc.unary_unary_rpc_method_handler(call, kind.FromString, write)
+    return grpc.unary_unary_rpc_method_handler(call, reader(kind), write)
 
 
-def streams(answer: Any, kind: Any, serialise: Callable[[Any], bytes] = serialise) -> Any:
-    """A handler of many requests and many answers; `answer` is an async generator function, which grpc looks for."""
-    return grpc.stream_stream_rpc_method_handler(answer, kind.FromString, serialise)
+def streams(
+    answer: Callable[[Any], Awaitable[Any]],
+    kind: Any,
+    serialise: Callable[[Any], bytes] = serialise,
+    *,
+    ends: StatusOf | None = None,
+) -> Any:
+    """A handler of many requests, each answered in its turn.
+
+    answer   of one request
+    ends     an InlayError among the answers ends the call with this status; None: it is sent like any other answer
+    """
+
+    async def call(requests: AsyncIterator[Any], context: Context) -> AsyncIterator[Any]:
+        deadlines.allow(context.time_remaining())
+        async with aclosing(in_order(requests, answer)) as answers:
+            async for each in answers:
+                if ends and isinstance(each, InlayError):
+                    await abort(context, each, ends)
+                yield each
+
+    return grpc.stream_stream_rpc_method_handler(call, reader(kind), serialise)
 
 
 def answers_stream(answer: Any, kind: Any, serialise: Callable[[Any], bytes] = serialise) -> Any:
-    """A handler of one request and many answers."""
-    return grpc.unary_stream_rpc_method_handler(answer, kind.FromString, serialise)
+    """A handler of one request and many answers; `answer` is an async generator function."""
+
+    async def call(request: Any, context: Context) -> AsyncIterator[Any]:
+        deadlines.allow(context.time_remaining())
+        async with aclosing(answer(request, context)) as answers:
+            async for each in answers:
+                yield each
+
+    return grpc.unary_stream_rpc_method_handler(call, reader(kind), serialise)
 
 
 def collects(answer: Any, kind: Any, serialise: Callable[[Any], bytes] = serialise) -> Any:
     """A handler of many requests and one answer."""
-    return grpc.stream_unary_rpc_method_handler(answer, kind.FromString, serialise)
+
+    async def call(requests: AsyncIterator[Any], context: Context) -> Any:
+        deadlines.allow(context.time_remaining())
+        return await answer(requests, context)
+
+    return grpc.stream_unary_rpc_method_handler(call, reader(kind), serialise)
 
 
 async def guarded(
-    metrics: Metrics, method: str, work: Awaitable[Answer], status_of: StatusOf = inlay_status
+    metrics: Metrics,
+    method: str,
+    work: Callable[[Any], Awaitable[Answer]],
+    request: Any,
+    status_of: StatusOf = inlay_status,
 ) -> Answer | InlayError:
-    """What `work` gives, or the InlayError it met; counted under `method`; our own faults are logged."""
+    """What `work` gives for the request, or the InlayError it met; counted under `method`; our own faults are logged.
+
+    request   a message, or the InlayError that was found in its place
+    """
     started, status = perf_counter(), "OK"
     try:
-        return await work
-    except InlayError as error:
-        status = status_of(error)
-        metrics.refused(error.code)
-        return error
+        if isinstance(request, InlayError):
+            raise request
+        return await work(request)
     except asyncio.CancelledError:
         status = "CANCELLED"
         raise
-    except Exception:
-        log.exception("a call of %s met a fault (x-request-id: %s)", method, CURRENT.get().decode())
-        status = "INTERNAL"
-        return InlayError("the service has a fault; its log says more")
+    except Exception as error:
+        refusal = _refusal(metrics, method, error)
+        status = status_of(refusal)
+        return refusal
     finally:
         metrics.request("grpc", method, status, perf_counter() - started)
 
 
+def answering(
+    metrics: Metrics, method: str, work: Callable[[Any], Awaitable[Any]], status_of: StatusOf = inlay_status
+) -> Callable[[Any, Context], Awaitable[Any]]:
+    """What answers one request of a method whose protocol refuses with these statuses."""
+
+    async def call(request: Any, context: Context) -> Any:
+        answer = await guarded(metrics, method, work, request, status_of)
+        if isinstance(answer, InlayError):
+            await abort(context, answer, status_of)
+        return answer
+
+    return call
+
+
+async def guarded_each(
+    metrics: Metrics, method: str, work: Callable[[Any], AsyncGenerator[Answer, None]], request: Any, context: Context
+) -> AsyncGenerator[Answer, None]:
+    """Each of what `work` gives, the call ended with the InlayError it met; counted and logged as `guarded` does it."""
+    started, status = perf_counter(), "OK"
+    try:
+        if isinstance(request, InlayError):
+            raise request
+        async with aclosing(work(request)) as answers:
+            async for each in answers:
+                yield each
+    except (asyncio.CancelledError, GeneratorExit):
+        status = "CANCELLED"
+        raise
+    except Exception as error:
+        refusal = _refusal(metrics, method, error)
+        status = inlay_status(refusal)
+        await abort(context, refusal)
+    finally:
+        metrics.request("grpc", method, status, perf_counter() - started)
+
+
+def _refusal(metrics: Metrics, method: str, error: Exception) -> InlayError:
+    """What a caller is told of an error, counted by its code."""
+    if not isinstance(error, InlayError):
+        log.error("a call of %s met a fault (x-request-id: %s)", method, CURRENT.get().decode(), exc_info=error)
+        error = InlayError("the service has a fault; its log says more")
+    metrics.refused(error.code)
+    return error
+
+
 async def in_order(
-    requests: AsyncIterator[Any], work: Callable[[Any], Awaitable[Any]], in_flight: int
+    requests: AsyncIterator[Any], work: Callable[[Any], Awaitable[Any]], in_flight: int = IN_FLIGHT
 ) -> AsyncGenerator[Any, None]:
-    """What `work` gives for each request, in their order; at most `in_flight` are worked on at a time."""
+    """What `work` gives for each request, in their order; at most `in_flight` are worked on at a time.
+
+    raises   what reading the requests raised, behind the answers to those before it
+    """
     room = asyncio.Semaphore(in_flight)
     answers: asyncio.Queue[asyncio.Task[Any] | None] = asyncio.Queue()
     tasks: set[asyncio.Task[Any]] = set()
@@ -118,24 +223,36 @@ async def in_order(
     def begin(work: Any) -> asyncio.Task[Any]:
         task = asyncio.create_task(work)
         tasks.add(task)
-        task.add_done_callback(tasks.discard)
+        task.add_done_callback(done)
         return task
 
-    begin(read())
+    def done(task: asyncio.Task[Any]) -> None:
+        tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # seen: where the call has ended, nobody waits for it and asyncio would log it
+
+    reading = begin(read())
     try:
         while (answer := await answers.get()) is not None:
             yield await answer
             room.release()
+        await reading
     finally:
         for task in tasks:
             task.cancel()
 
 
+def retry_milliseconds(error: InlayError) -> int | None:
+    """When to try again; None: the same would happen again."""
+    seconds = retry_seconds(error)
+    return None if seconds is None else math.ceil(seconds * 1000)
+
+
 async def abort(context: Context, error: InlayError, status_of: StatusOf = inlay_status) -> NoReturn:
     """End the call with the error's status, its code and index in trailing metadata."""
     metadata = [*(context.trailing_metadata() or ()), ("inlay-code", error.code)]
-    if (wait := retry_seconds(error)) is not None:
-        metadata.append(("grpc-retry-pushback-ms", str(math.ceil(wait * 1000))))  # gRFC A6
+    if (wait := retry_milliseconds(error)) is not None:
+        metadata.append(("grpc-retry-pushback-ms", str(wait)))  # gRFC A6
     if error.index is not None:
         metadata.append(("inlay-index", str(error.index)))
     await context.abort(grpc.StatusCode[status_of(error)], error.message, tuple(metadata))

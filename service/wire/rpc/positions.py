@@ -1,6 +1,6 @@
 """The positional methods of inlay.v1.Embedder: messages in, messages out. Reads what HTTP reads; knows no channel."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from service.wire.parts import Parts
 from service.wire.positions import answers, asked, documents, lookup, rotation
 from service.wire.positions.call import Call
 from service.wire.positions.tensors import shaped
+from service.wire.rpc.requests import dtype_name
 
 CHUNK_BYTES = 896 * 1024  # of data in a message; clients take 4 MiB by default, proxies often 1
 FLOATS: dict[int, str] = {
@@ -28,7 +29,7 @@ class Positions:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
 
-    async def positions(self, request: pb.PositionsRequest) -> AsyncIterator[pb.PositionsChunk]:
+    async def positions(self, request: pb.PositionsRequest) -> AsyncGenerator[pb.PositionsChunk, None]:
         """What comes, then its bytes; raises an InlayError."""
         scheme = lookup.scheme(request.scheme, bool(request.model))
         make = lookup.maker(self._parts, scheme, request.model)
@@ -36,7 +37,7 @@ class Positions:
         call = make(wanted)
         table = await self._parts.tables.run(call.table)
         form = answers.Wanted("", wanted.dtype, wanted.output, False)
-        chosen = answers.chosen(table, form)
+        chosen = answers.chosen(self._parts.tables, table, form)
         shapes = [pb.OutputShape(name=each.name, dtype=each.dtype.upper(), shape=each.output.shape) for each in chosen]
         yield pb.PositionsChunk(facts_json=orjson.dumps(documents.facts(table, chosen, form)).decode(), outputs=shapes)
         for piece in chosen:
@@ -67,7 +68,7 @@ class Positions:
             facts_json=orjson.dumps(documents.facts(table, chosen, form)).decode(), tensors=tensors
         )
 
-    async def rope(self, request: pb.RopeRequest) -> AsyncIterator[pb.RopeChunk]:
+    async def rope(self, request: pb.RopeRequest) -> AsyncGenerator[pb.RopeChunk, None]:
         """cos and sin of one model side by side; raises an InlayError."""
         values = {"start": request.start, "dtype": _dtype(request.dtype)}
         values |= {name: getattr(request, name) for name in ("length", "layer_type") if getattr(request, name)}
@@ -76,7 +77,7 @@ class Positions:
         wanted = asked.validated(scheme.parameters, values, strict=True)
         call = make(wanted)
         table = await self._parts.tables.run(call.table)
-        cos, sin = pieces(table, wanted.dtype)
+        cos, sin = self._parts.tables.pieces(table, wanted.dtype)
         step = CHUNK_BYTES // (2 * cos.row_bytes)
         async for first, rows in self._parts.tables.blocks(cos):
             for start in range(0, len(rows), step):
@@ -122,7 +123,7 @@ def _array(name: str, tensor: pb.Tensor) -> Any:
 
 def _dtype(number: int) -> str:
     if number not in DTYPES:
-        raise BadRequest(f"dtype is {number}; allowed: {', '.join(name.upper() for name in FLOATS.values())}")
+        raise BadRequest(f"dtype is {dtype_name(number)}; allowed: {', '.join(map(pb.DType.Name, DTYPES))}")
     return DTYPES[number]
 
 

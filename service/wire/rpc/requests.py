@@ -13,6 +13,7 @@ from service.wire.precomputed import INPUT_EMBEDS, PROMPT_EMBEDS
 
 ENCODINGS = {pb.ENCODING_UNSPECIFIED: None, pb.PROMPT_EMBEDS: PROMPT_EMBEDS, pb.INPUT_EMBEDS: INPUT_EMBEDS}
 FEW = 64  # integers: one by one is quicker; above, the buffer a repeated field lends (protobuf 7, upb)
+SIDES = {pb.RIGHT: "right", pb.LEFT: "left"}
 POOLINGS = {
     pb.POOLING_UNSPECIFIED: None,
     pb.CLS: "cls",
@@ -50,11 +51,13 @@ def _options(rest: bytes) -> tuple[Any, ...]:
     message = pb.EmbedRequest.FromString(rest)
     if message.pooling not in POOLINGS:
         raise BadRequest(f"pooling is {message.pooling}; allowed: {', '.join(pb.Pooling.keys())}")
+    if (side := message.truncation_direction) not in SIDES:
+        raise BadRequest(f"truncation_direction is {side}; allowed: {', '.join(pb.TruncationDirection.keys())}")
     return (
         message.model or None,
         tuple(message.outputs),
         message.truncate if message.HasField("truncate") else None,
-        "left" if message.truncation_direction == pb.LEFT else "right",
+        SIDES[side],
         message.normalize if message.HasField("normalize") else None,
         message.dimensions if message.HasField("dimensions") else None,
         POOLINGS[message.pooling],
@@ -100,5 +103,10 @@ def _integers(values: Any) -> Int64s:
 
 def _dtype(number: int) -> str:
     if number not in protobuf.DTYPE_OF:
-        raise BadRequest(f"dtype is {number}; allowed: {', '.join(map(pb.DType.Name, protobuf.DTYPE_OF))}")
+        raise BadRequest(f"dtype is {dtype_name(number)}; allowed: {', '.join(map(pb.DType.Name, protobuf.DTYPE_OF))}")
     return protobuf.DTYPE_OF[number]
+
+
+def dtype_name(number: int) -> str:
+    """A DType as the contract calls it; of a number it has no name for, the number."""
+    return pb.DType.Name(number) if number in pb.DType.values() else str(number)

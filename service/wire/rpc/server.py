@@ -1,23 +1,28 @@
 """The gRPC listener of one process, with the standard health and reflection services. Knows no method."""
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import grpc
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
+from grpc_health.v1 import health, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from service.access.tls import Pem, Renewed, files
 from service.errors import InlayError, StartError
 from service.settings import Settings
+from service.sight.metrics import Metrics
 from service.sight.tracing import Tracing
+from service.wire.rpc.calls import Calls
 from service.wire.rpc.keys import Gate
 from service.wire.rpc.methods import Service
 from service.wire.rpc.request_ids import numbered
 from service.wire.rpc.sight import sighted
+from service.wire.rpc.strangers import Health, Reflection, Streams
 
 HEALTH_SECONDS = 5.0  # between looks at whether the models answer
+log = logging.getLogger(__name__)
 
 
 class RpcServer:
@@ -32,12 +37,15 @@ class RpcServer:
         services: Sequence[Service],
         tracing: Tracing | None = None,
         gate: Gate | None = None,
+        metrics: Metrics | None = None,
     ) -> None:
         self._settings = settings
         self._gate = gate
         self._tracing = tracing
+        self._metrics = metrics or Metrics()
         self._services = services
-        self._health = health.aio.HealthServicer()
+        self._strangers = Streams()
+        self._health = Health(self._strangers)
         self._server: Any = None
 
     async def start(self) -> int:
@@ -58,16 +66,13 @@ class RpcServer:
             ("grpc.http2.min_ping_interval_without_data_ms", 5000),
         ]
         self._server = grpc.aio.server(options=options, interceptors=[self._gate] if self._gate else None)
-        handlers = [
-            grpc.method_handlers_generic_handler(
-                each.name, {name: self._followed(f"{each.name}/{name}", own) for name, own in each.handlers.items()}
-            )
-            for each in self._services
-        ]
-        self._server.add_generic_rpc_handlers(tuple(handlers))
+        calls = Calls(settings.max_concurrent_requests, self._metrics, self._followed)
+        for each in self._services:
+            calls.add(each)
+        self._server.add_generic_rpc_handlers((calls,))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        names = [each.name for each in self._services]
-        reflection.enable_server_reflection((*names, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server)
+        names = [*(each.name for each in self._services), health.SERVICE_NAME, reflection.SERVICE_NAME]
+        reflection_pb2_grpc.add_ServerReflectionServicer_to_server(Reflection(names, self._strangers), self._server)
         port = self._bind()
         await self._tell(True)
         await self._server.start()
@@ -78,17 +83,14 @@ class RpcServer:
         while True:
             await asyncio.sleep(seconds)
             try:
-                await check()
-            except InlayError:
-                await self._tell(False)
-            else:
-                await self._tell(True)
+                await self._tell(await _holds(check))
+            except Exception:  # what no one foresaw must not end it
+                log.exception("telling health checks met a fault")
 
     async def _tell(self, ready: bool) -> None:
-        states = health_pb2.HealthCheckResponse
         for each in self._services:
             for name in (each.name, *each.watched):
-                await self._health.set(name, states.SERVING if ready and each.serving else states.NOT_SERVING)
+                self._health.tell(name, ready and each.serving)
 
     def _bind(self) -> int:
         settings, chosen = self._settings, files(self._settings)
@@ -110,12 +112,24 @@ class RpcServer:
         return numbered(own)
 
     async def refuse(self) -> None:
-        """Say NOT_SERVING to health checks."""
-        await self._health.enter_graceful_shutdown()
+        """Say NOT_SERVING to health checks, and end the streams of those who watch."""
+        self._health.stop()
 
     async def stop(self) -> None:
         """Take no new calls and finish those in flight, for at most `shutdown_seconds`."""
+        await self.refuse()
         await self._server.stop(self._settings.shutdown_seconds)
+
+
+async def _holds(check: Callable[[], Awaitable[None]]) -> bool:
+    try:
+        await check()
+    except InlayError:
+        return False
+    except Exception:
+        log.exception("whether the models answer cannot be told")
+        return False
+    return True
 
 
 def _credentials(pair: Renewed) -> Any:

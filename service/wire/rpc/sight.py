@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing
 from time import perf_counter
 from typing import Any
+from urllib.parse import unquote
 
 import grpc
 
@@ -19,6 +20,7 @@ from service.wire.rpc.request_ids import KINDS
 
 OWN_FAULTS = ("UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS")
 """Statuses that make a server's span an error (OpenTelemetry's conventions for RPC)."""
+STRANGER = "UNAUTHENTICATED"
 CODES: dict[Any, str] = {code.value[0]: code.name for code in grpc.StatusCode}
 access = logging.getLogger(ACCESS)
 
@@ -71,6 +73,8 @@ class _Followed:
         if self._lines:
             seconds = round(perf_counter() - self._started, 6)
             fields = {"protocol": "grpc", "method": self._method, "status": status, "seconds": seconds}
+            if status == STRANGER:
+                fields["peer"] = unquote(self._context.peer().partition(":")[2])  # ipv6:%5B::1%5D:50123
             access.info("answered", extra=fields)
 
     def _status(self, error: BaseException | None) -> str:

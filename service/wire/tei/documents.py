@@ -34,6 +34,21 @@ TOKEN = {
 }
 COMPARED = {"inputs": {"source_sentence": "a text", "sentences": ["another", "a third"]}}
 EITHER = {"anyOf": [{"$ref": f"#/components/schemas/{each.__name__}"} for each in (EmbedBody, bodies.SimilarityBody)]}
+WHOLE = "whole milliseconds from the request's arrival to its answer"
+SPENT = {
+    "x-compute-type": "what the model ran on: cpu+optimized, gpu+optimized, or cpu of a model that is gone by now",
+    "x-compute-time": WHOLE,
+    "x-compute-characters": "characters of the texts, prompts not counted",
+    "x-compute-tokens": "tokens that were read, special ones included",
+    "x-total-time": WHOLE,
+    "x-tokenization-time": "whole milliseconds that tokenising all texts took",
+    "x-queue-time": "whole milliseconds that an input waited, the mean over the inputs",
+    "x-inference-time": "whole milliseconds that the run of an input took, the mean over the inputs",
+}
+STRANGER = {
+    "description": "no key, or not one of this server's; the body is empty",
+    "headers": {"www-authenticate": {"schema": {"type": "string"}, "description": "Bearer"}},
+}
 Content = dict[str, Any]
 Model = type[BaseModel]
 
@@ -79,7 +94,7 @@ NEGOTIATED = (*EITHER_ANSWER, "/embed_all")  # in the formats of /embed
 
 def headers() -> dict[str, Any]:
     """What an answer took, for every route that embeds."""
-    return {name: {"schema": {"type": "string"}, "description": "times in whole ms"} for name in spent.NAMES}
+    return {name: {"schema": {"type": "string"}, "description": SPENT[name]} for name in spent.NAMES}
 
 
 def paths(refusal: dict[str, Any], embedded: Content) -> dict[str, Any]:
@@ -104,7 +119,9 @@ def _post(
     content = {JSON: {"schema": body, "examples": {"example": {"value": example}}}}
     told = headers() if path in COUNTED else {}
     answers = (
-        _responses(_content(path, schema, embedded), told, refusal) if schema else {"424": refusal, "default": refusal}
+        _responses(_content(path, schema, embedded), told, refusal)
+        if schema
+        else {"401": STRANGER, "424": refusal, "default": refusal}
     )
     return _operation(path, summary) | {
         "requestBody": {"required": True, "content": content},
@@ -128,4 +145,8 @@ def _operation(path: str, summary: str) -> dict[str, Any]:
 
 
 def _responses(content: Content, told: dict[str, Any], refusal: dict[str, Any]) -> dict[str, Any]:
-    return {"200": {"description": "The answer.", "headers": told, "content": content}, "default": refusal}
+    return {
+        "200": {"description": "The answer.", "headers": told, "content": content},
+        "401": STRANGER,
+        "default": refusal,
+    }

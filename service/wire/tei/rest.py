@@ -17,7 +17,7 @@ from starlette.routing import Route
 
 from service.errors import BadRequest, EmptyRequest, InlayError, TooLarge, WrongModelKind
 from service.messages import EmbedRequest, EmbedResult, Text
-from service.wire import embed
+from service.wire import embed, numbers
 from service.wire.asgi import check_json
 from service.wire.body import packed, read
 from service.wire.endpoint import Answer, Call, Endpoint
@@ -75,7 +75,7 @@ async def _embed_all(parts: Parts, call: Call) -> Answer:
         prompt_name=asked.prompt_name,
     )
     result = await parts.encoder.embed(request)
-    headers, body = encode(result._replace(picked=False), False)
+    headers, body = await numbers.written(numbers.count(result), encode, result._replace(picked=False), False)
     return Answer(headers + spent.headers(result, parts.catalog, started), body)
 
 
@@ -118,13 +118,13 @@ async def _tokenize(parts: Parts, call: Call) -> Answer:
     asked = bodies.valid(bodies.TokenizeBody, bodies.parsed(await call.body()))
     texts = [asked.inputs] if isinstance(asked.inputs, str) else asked.inputs
     model = parts.catalog.get(asked.model)
-    return _json(await tokenised(parts.settings, model, texts, asked.add_special_tokens, asked.prompt_name))
+    return _json(await tokenised(parts, model, texts, asked.add_special_tokens, asked.prompt_name))
 
 
 async def _decode(parts: Parts, call: Call) -> Answer:
     asked = bodies.valid(bodies.DecodeBody, bodies.parsed(await call.body()))
     model = parts.catalog.get(asked.model)
-    return _json(await decoded(parts.settings, model, bodies.id_lists(asked.ids), asked.skip_special_tokens))
+    return _json(await decoded(parts, model, bodies.id_lists(asked.ids), asked.skip_special_tokens))
 
 
 async def _embed_sparse(parts: Parts, call: Call) -> Answer:

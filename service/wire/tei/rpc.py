@@ -4,11 +4,10 @@ Its clients name no model, so every call is the default model's. What is unset r
 the two flags of special tokens are false here, unlike over REST.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable
 from functools import partial
 from time import perf_counter
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from proto import tei_pb2 as pb
 from service.catalog import Model
@@ -16,14 +15,17 @@ from service.errors import BadRequest, EmptyRequest, InlayError
 from service.messages import EmbedRequest, Text
 from service.tokens import Token
 from service.wire.parts import Parts
-from service.wire.rpc.methods import Context, Service, abort, collects, guarded, in_order, streams, unary
+from service.wire.rpc.methods import Context, Service, abort, collects, guarded, streams, unary
 from service.wire.status import STATUSES, TEI_GRPC
 from service.wire.tei import kinds, messages, spent
 from service.wire.tei.info import info
 from service.wire.tei.tokenising import decoded, tokenised
 
-IN_FLIGHT = 64  # requests of one stream worked on at a time
 COUNTED = "tei."  # before a method's name in the metrics
+SIDES: dict[int, Literal["right", "left"]] = {
+    pb.TRUNCATION_DIRECTION_RIGHT: "right",
+    pb.TRUNCATION_DIRECTION_LEFT: "left",
+}
 UNKNOWN_TO_TEI = {"error": "INTERNAL", "unauthorized": "UNAUTHENTICATED", "deadline_exceeded": "DEADLINE_EXCEEDED"}
 Answer = TypeVar("Answer")
 Work = Callable[[Any], Awaitable[Any]]
@@ -34,12 +36,16 @@ def services(parts: Parts) -> tuple[Service, ...]:
     own = Methods(parts)
     default = parts.catalog.default
     embeds = default is not None and not default.card.image
-    return (
-        Service("tei.v1.Info", {"Info": own.one("Info", pb.InfoRequest, own.info)}, counted=COUNTED),
-        Service("tei.v1.Embed", own.embed_handlers(), serving=embeds, counted=COUNTED),
-        Service("tei.v1.Predict", own.predict_handlers(), serving=False, counted=COUNTED),
-        Service("tei.v1.Rerank", own.rerank_handlers(), serving=False, counted=COUNTED),
-        Service("tei.v1.Tokenize", own.tokenize_handlers(), counted=COUNTED),
+    rows: tuple[tuple[str, dict[str, Any], bool], ...] = (
+        ("Info", {"Info": own.one("Info", pb.InfoRequest, own.info)}, True),
+        ("Embed", own.embed_handlers(), embeds),
+        ("Predict", own.predict_handlers(), False),
+        ("Rerank", own.rerank_handlers(), False),
+        ("Tokenize", own.tokenize_handlers(), True),
+    )
+    return tuple(
+        Service(f"tei.v1.{name}", handlers, serving=serving, counted=COUNTED, status_of=status_of)
+        for name, handlers, serving in rows
     )
 
 
@@ -98,16 +104,7 @@ class Methods:
 
     def many(self, method: str, kind: Any, work: Work, *serialise: Callable[[Any], bytes]) -> Any:
         """A handler of a stream: answers in the requests' order, the first failure ends it."""
-
-        async def call(requests: AsyncIterator[Any], context: Context) -> AsyncIterator[Any]:
-            guard = partial(self._guarded, method, work)
-            async with aclosing(in_order(requests, guard, IN_FLIGHT)) as answers:
-                async for answer in answers:
-                    if isinstance(answer, InlayError):
-                        await abort(context, answer, status_of)
-                    yield answer
-
-        return streams(call, kind, *serialise)
+        return streams(partial(self._guarded, method, work), kind, *serialise, ends=status_of)
 
     def _one(self, method: str, work: Work) -> Callable[[Any, Context], Awaitable[Any]]:
         async def call(request: Any, context: Context) -> Any:
@@ -121,7 +118,7 @@ class Methods:
         return call
 
     async def _guarded(self, method: str, work: Work, request: Any) -> Any:
-        return await guarded(self._parts.metrics, f"{COUNTED}{method}", work(request), status_of)
+        return await guarded(self._parts.metrics, f"{COUNTED}{method}", work, request, status_of)
 
     def _told(self, answer: messages.Answered) -> tuple[tuple[str, str], ...]:
         told = spent.headers(answer.result, self._parts.catalog, perf_counter() - answer.seconds)
@@ -164,7 +161,7 @@ class Methods:
             model.card.name,
             (output_of(model.card),),
             request.truncate,
-            "left" if request.truncation_direction == pb.TRUNCATION_DIRECTION_LEFT else "right",
+            _side(request.truncation_direction),
             normalize,
             dimensions,
             prompt_name=_prompt(request),
@@ -174,16 +171,15 @@ class Methods:
 
     async def tokenize(self, request: pb.EncodeRequest) -> pb.EncodeResponse:
         """The text's tokens."""
-        settings, special = self._parts.settings, request.add_special_tokens
-        (tokens,) = await tokenised(settings, self._model(), [_text(request.inputs)], special, _prompt(request))
+        text, special = _text(request.inputs), request.add_special_tokens
+        (tokens,) = await tokenised(self._parts, self._model(), [text], special, _prompt(request))
         return pb.EncodeResponse(tokens=map(_token, tokens))
 
     async def decode(self, request: pb.DecodeRequest) -> pb.DecodeResponse:
         """The ids' text."""
         if not request.ids:
             raise EmptyRequest("`ids` cannot be empty: send one at least")
-        settings, skip = self._parts.settings, request.skip_special_tokens
-        (text,) = await decoded(settings, self._model(), [list(request.ids)], skip)
+        (text,) = await decoded(self._parts, self._model(), [list(request.ids)], request.skip_special_tokens)
         return pb.DecodeResponse(text=text)
 
     async def not_sparse(self, request: Any) -> None:
@@ -203,6 +199,12 @@ def _text(inputs: str) -> str:
     if not inputs:  # proto3 can't tell an empty text from one that was never set
         raise EmptyRequest("`inputs` cannot be empty: send some text")
     return inputs
+
+
+def _side(number: int) -> Literal["right", "left"]:
+    if number not in SIDES:
+        raise BadRequest(f"truncation_direction is {number}; allowed: {', '.join(pb.TruncationDirection.keys())}")
+    return SIDES[number]
 
 
 def _prompt(request: Any) -> str | None:

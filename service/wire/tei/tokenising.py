@@ -1,4 +1,7 @@
-"""Texts to tokens and ids to texts, for both of text-embeddings-inference's protocols. Embeds nothing."""
+"""Texts to tokens and ids to texts, for both of text-embeddings-inference's protocols. Embeds nothing.
+
+Each call is one request at the door, and ends when its caller's time is over.
+"""
 
 from collections.abc import Sequence
 
@@ -6,35 +9,43 @@ from service.catalog import Model
 from service.encoder import prompt_of
 from service.errors import EmptyRequest, TooLarge, WrongModelKind
 from service.messages import Text
+from service.queueing import deadlines
 from service.queueing.limits import check_characters
 from service.settings import Settings
 from service.tokens import Token, Tokenizer
+from service.wire.parts import Parts
 
 
 async def tokenised(
-    settings: Settings, model: Model, texts: Sequence[str], special_tokens: bool, prompt_name: str | None
+    parts: Parts, model: Model, texts: Sequence[str], special_tokens: bool, prompt_name: str | None
 ) -> list[list[Token]]:
     """Every token of each text behind its prompt, the offsets counted from the prompt's beginning.
 
-    raises   EmptyRequest, TooLarge, BadRequest for the prompt, WrongModelKind
+    raises   EmptyRequest, TooLarge, BadRequest for the prompt, WrongModelKind, Overloaded, DeadlineExceeded
     """
-    tokenizer = _tokenizer(model)
+    tokenizer, settings = _tokenizer(model), parts.settings
     _counted(settings, texts, "inputs")
     check_characters([Text(text) for text in texts], settings)
     prompt = prompt_of(model.card, prompt_name)
-    return await tokenizer.tokens([prompt + text for text in texts], special_tokens, settings.max_request_tokens)
+    with parts.encoder.door.request():
+        async with deadlines.kept():
+            return await tokenizer.tokens(
+                [prompt + text for text in texts], special_tokens, settings.max_request_tokens
+            )
 
 
 async def decoded(
-    settings: Settings, model: Model, sequences: Sequence[Sequence[int]], skip_special_tokens: bool
+    parts: Parts, model: Model, sequences: Sequence[Sequence[int]], skip_special_tokens: bool
 ) -> list[str]:
     """The text of each sequence of ids.
 
-    raises   EmptyRequest, TooLarge, BadInput for an unknown id, WrongModelKind
+    raises   EmptyRequest, TooLarge, BadInput for an unknown id, WrongModelKind, Overloaded, DeadlineExceeded
     """
     tokenizer = _tokenizer(model)
-    _counted(settings, sequences, "ids")
-    return await tokenizer.decode(sequences, skip_special_tokens)
+    _counted(parts.settings, sequences, "ids")
+    with parts.encoder.door.request():
+        async with deadlines.kept():
+            return await tokenizer.decode(sequences, skip_special_tokens)
 
 
 def _tokenizer(model: Model) -> Tokenizer:

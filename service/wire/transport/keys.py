@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterable
 from time import perf_counter
 
+from starlette.responses import Response
+
 from service.access.keys import Keys
 from service.errors import InlayError
 from service.wire.asgi import App, Receive, Scope, Send
@@ -26,18 +28,20 @@ OPEN = frozenset(
 """What GET and HEAD reach without a key, as text-embeddings-inference has it: probes, numbers, documentation."""
 OPEN_VERBS = ("GET", "HEAD")
 BEARER = b"bearer "
-Refusal = Callable[[str, InlayError], App]  # of a path
+Refusal = Callable[[str, InlayError], Response]  # of a path
 
 
 class Gate:
     """An ASGI application for those who show a key.
 
     refusal   what everybody else is answered
-    count     told the code of each refusal
+    count     told the code, the status and the seconds of each refusal
     assets    beginning of the paths of what OPEN's pages are made of
     """
 
-    def __init__(self, keys: Keys, refusal: Refusal, count: Callable[[str], None], assets: str, app: App) -> None:
+    def __init__(
+        self, keys: Keys, refusal: Refusal, count: Callable[[str, str, float], None], assets: str, app: App
+    ) -> None:
         self._keys, self._refusal, self._count, self._assets, self._app = keys, refusal, count, assets, app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -45,16 +49,17 @@ class Gate:
         if scope["method"] in OPEN_VERBS and (scope["path"] in OPEN or scope["path"].startswith(self._assets)):
             await self._app(scope, receive, send)
             return
+        began = perf_counter()
         try:
             key = self._keys.enter(shown(scope["headers"]))
         except InlayError as error:
-            self._count(error.code)
-            await Numbered(self._refusal(scope["path"], error))(scope, receive, send)
+            refusal = self._refusal(scope["path"], error)
+            self._count(error.code, str(refusal.status_code), perf_counter() - began)
+            await Numbered(refusal)(scope, receive, send)
             return
         if not key.limited:
             await self._app(scope, receive, send)
             return
-        began = perf_counter()
         try:
             await self._app(scope, receive, send)
         finally:

@@ -22,6 +22,7 @@ class Found(NamedTuple):
 
 
 class _Leaf(NamedTuple):
+    template: str
     names: tuple[str, ...]
     apps: dict[str, App | None]
 
@@ -45,7 +46,7 @@ class Paths:
         node = self._root
         for each in segments:
             node = node.setdefault(ANY if _PARAMETER.fullmatch(each) else each or "/", {})
-        leaf = node.setdefault(None, _Leaf(names, {}))
+        leaf = node.setdefault(None, _Leaf(path, names, {}))
         for method in methods:
             leaf.apps.setdefault(method, app)
 
@@ -62,6 +63,11 @@ class Paths:
         """The verbs a path answers."""
         leaf, _ = self._leaf(path)
         return sorted(leaf.apps) if leaf else []
+
+    def template(self, path: str) -> str | None:
+        """The path as it was entered, whoever may ask for it and however: of a request's path, what is not its own."""
+        leaf, _ = self._leaf(path)
+        return leaf.template if leaf else None
 
     def _leaf(self, path: str) -> tuple[_Leaf | None, list[str]]:
         node, values = self._root, list[str]()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from service.access.keys import Keys, open_keys
+from service.access.keys import LEAST_CHARACTERS, Keys, open_keys, tell_short_keys
 from service.errors import Overloaded, StartError, Unauthorized
 from service.settings import Settings
 from service.sight.logs import KEY_NAME
@@ -132,6 +132,43 @@ def test_every_key_is_compared_whichever_it_is(monkeypatch: pytest.MonkeyPatch) 
         lengths.clear()
         refused(keys, shown)
         assert lengths == [(32, 32)] * 3
+
+
+# ---- keys that can be guessed
+
+
+def test_short_keys_are_told_by_name_and_never_shown(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    short, long = "a" * (LEAST_CHARACTERS - 1), "b" * LEAST_CHARACTERS
+    file = tmp_path / "keys"
+    file.write_text(f"# ours\n\nbrief\nlong:c{long}\n")
+    tell_short_keys(Settings(api_keys=f"mine:{short},{long}", api_keys_file=file))  # type: ignore[arg-type]
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert "can be guessed: mine, key-3;" in line
+    assert [short in line, long in line, "brief" in line] == [False] * 3
+
+
+@pytest.mark.parametrize("keys", ["", SECRET])
+def test_where_no_key_is_short_nothing_is_told(caplog: pytest.LogCaptureFixture, keys: str) -> None:
+    tell_short_keys(Settings(api_keys=keys))  # type: ignore[arg-type]
+    assert caplog.records == []
+
+
+def test_a_file_that_is_read_again_is_looked_at_for_short_keys_too(
+    tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "keys"
+    write(file, SECRET, 1)
+    keys = Keys([], file, clock=clock)
+    write(file, f"{SECRET}\nnew:brief", 2)
+    clock.now += 1.0
+    assert not refused(keys, "brief")
+    assert [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING] == [
+        "keys of fewer than 16 characters can be guessed: new; `openssl rand -hex 32` makes one that cannot"
+    ]
+
+
+def test_a_file_that_breaks_before_it_is_told_of_stops_nobody(tmp_path: Path) -> None:
+    tell_short_keys(Settings(api_keys_file=tmp_path / "gone"))
 
 
 # ---- limits

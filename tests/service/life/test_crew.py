@@ -1,6 +1,9 @@
 """Workers that move models together: all of them, in one order, and none is forgotten."""
 
 import asyncio
+import errno
+import logging
+import os
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -8,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from service.errors import BadRequest, Unavailable
+from service.errors import BadRequest, InlayError, Unavailable
 from service.life.crew import Crew
 
 Moves = dict[str, Callable[[str], Awaitable[None]]]
@@ -143,3 +146,97 @@ def test_every_worker_has_the_default_model_of_the_first(joins: Joins) -> None:
 
 def test_no_default_is_no_default_for_all(joins: Joins) -> None:
     assert (joins("first").default(None), joins("second").default("b")) == (None, None)
+
+
+# ---- a system that refuses for a while
+
+
+class Refusing:
+    """In the place of a call of the system's: fails as with too many open files, `times` times, for a matching path."""
+
+    def __init__(self, call: Callable[..., Any], part: str, times: int) -> None:
+        self.call = call
+        self.part = part
+        self.times = times
+
+    def __call__(self, path: Any, *arguments: Any, **named: Any) -> Any:
+        if self.part in str(path) and self.times:
+            self.times -= 1
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(path))
+        return self.call(path, *arguments, **named)
+
+
+def refuse(patch: pytest.MonkeyPatch, owner: Any, name: str, part: str, times: int) -> Refusing:
+    refusing = Refusing(getattr(owner, name), part, times)
+    patch.setattr(owner, name, lambda *given, **named: refusing(*given, **named))
+    return refusing
+
+
+async def test_a_worker_that_cannot_read_for_a_while_goes_on_where_it_was_and_says_so_once(
+    joins: Joins, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    crews, done = [joins(worker) for worker in "xy"], lists(2)
+    pairs = [(crew, noting(own)) for crew, own in zip(crews, done, strict=True)]
+    with monkeypatch.context() as patch, caplog.at_level(logging.ERROR):
+        refusing = refuse(patch, Path, "open", "motions", times=4)
+        await together(crews[0].ask("load", "a"), pairs)
+    assert refusing.times == 0
+    assert done == [["load a"], ["load a"]]
+    assert 1 <= len(caplog.records) <= 2  # a line a worker that met it
+    assert "cannot be read now" in caplog.text
+
+
+async def test_what_was_done_is_told_though_writing_fails_at_first(
+    joins: Joins, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    crew, (done,) = joins("x"), lists(1)
+    asked = asyncio.create_task(crew.ask("load", "a"))
+    await asyncio.sleep(0)  # it is written
+    with monkeypatch.context() as patch:
+        refusing = refuse(patch, os, "open", "motions", times=3)
+        await together(asked, [(crew, noting(done))])
+    assert (refusing.times, done) == (0, ["load a"])
+    assert [each.levelno for each in caplog.records] == [logging.ERROR]
+    assert "cannot be written now" in caplog.text
+
+
+async def test_a_line_that_a_full_disk_cut_short_is_written_again(
+    joins: Joins, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crew, (done,), write, left = joins("x"), lists(1), os.write, [10, 30, 0]
+
+    def cut(descriptor: int, data: bytes) -> int:
+        return write(descriptor, data[: (left and left.pop()) or len(data)])
+
+    asked = asyncio.create_task(crew.ask("load", "a"))
+    await asyncio.sleep(0)
+    with monkeypatch.context() as patch:
+        left.pop()
+        patch.setattr(os, "write", cut)
+        await together(asked, [(crew, noting(done))])
+    assert (left, done) == ([], ["load a"])
+    assert crew.agreed() == {"a": "load"}
+
+
+async def test_a_wish_that_cannot_be_written_is_refused_with_its_reason(
+    joins: Joins, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crew = joins("x")
+    with monkeypatch.context() as patch:
+        refuse(patch, os, "open", "motions", times=1)
+        with pytest.raises(Unavailable, match=r"load of a .* Too many open files: ask again") as refusal:
+            await crew.ask("load", "a")
+    assert isinstance(refusal.value, InlayError)
+    assert "motions" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(("owner", "name", "part"), [(os, "scandir", "/"), (Path, "open", "worker-y")])
+async def test_an_answer_waits_while_nobody_can_tell_who_lives(
+    owner: Any, name: str, part: str, joins: Joins, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crews, done = [joins(worker) for worker in "xy"], lists(2)
+    with monkeypatch.context() as patch:
+        refusing = refuse(patch, owner, name, part, times=2)
+        await together(crews[0].ask("load", "a"), [(crew, noting(own)) for crew, own in zip(crews, done, strict=True)])
+    assert refusing.times == 0
+    assert done == [["load a"], ["load a"]]

@@ -1,6 +1,8 @@
 """What is said of memory is what the system says, and what long work left behind is given back when work pauses."""
 
+import asyncio
 import mmap
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ import pytest
 from models.export import export
 from service.catalog import Model, open_catalog
 from service.encoder import Encoder
-from service.life import memory
+from service.life import memory, resting
 from service.life.resting import BUSY_SECONDS, GROWTH_BYTES, TOLD_SECONDS, Resting
 from service.messages import EmbedRequest, Ids
 from service.queueing.batcher import Batcher
@@ -159,6 +161,27 @@ async def test_a_model_that_fails_does_not_keep_the_others_from_giving_back(
     monkeypatch.setattr(process.model.engine, "run", fail)
     monkeypatch.setattr(memory, "give_back", lambda: given.append(1))
     await process.resting.look()
+    assert given == [1]
+
+
+async def test_a_run_that_hangs_does_not_keep_memory_from_being_given_back(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process, given, held = Process(store), [], threading.Event()
+    run = process.model.engine.run
+
+    def hangs(graph: str, *rest: Any) -> Any:
+        if graph == "encoder":  # in a thread
+            held.wait(20)
+        return run(graph, *rest)
+
+    monkeypatch.setattr(process.model.engine, "run", hangs)
+    monkeypatch.setattr(resting, "PATIENCE_SECONDS", 0.02)
+    monkeypatch.setattr(memory, "give_back", lambda: given.append(1))
+    try:
+        await asyncio.wait_for(process.resting.look(), 10)
+    finally:
+        held.set()
     assert given == [1]
 
 

@@ -36,6 +36,17 @@ def test_the_process_ends_and_says_where_it_stood():
     assert "stood still" in ended.stderr
 
 
+def test_the_process_ends_though_no_thread_can_be_started_to_say_so():
+    code = (
+        "import asyncio, threading\nfrom service.life.pulse import Pulse\n"
+        "def full(self): raise RuntimeError('no thread left')\n"
+        "async def main():\n    Pulse(0.1).start()\n    threading.Thread.start = full\n"
+        "    threading.Event().wait(5)\nasyncio.run(main())"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=15, check=False)
+    assert ended.returncode == EXIT_CODE
+
+
 async def test_a_process_that_was_paused_is_given_time_to_go_on(monkeypatch):
     now = iter([0.0, 0.0, 0.0, 100.0, 100.0, 100.01, 100.02, 100.02, *[100.05] * 1000])
     ended, looked = threading.Event(), threading.Event()

@@ -1,6 +1,7 @@
 """Readiness is a forward pass that was really made, or one that was made just now."""
 
 import asyncio
+import logging
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -9,8 +10,8 @@ import pytest
 
 from models.export import export
 from service.catalog import Catalog, open_catalog
-from service.errors import Unavailable
-from service.life import readiness
+from service.errors import StartError, Unavailable
+from service.life import readiness, trial
 from service.life.readiness import Readiness
 from service.queueing.waiting import Spent
 from service.settings import Settings
@@ -99,7 +100,57 @@ async def test_a_busy_model_whose_runs_succeed_needs_no_trial(catalog, meddle):
     assert len(ran) == once
     for batcher in model.batchers.values():  # the same crowd, but nothing has been done for long
         batcher.succeeded_at -= 60
-        batcher.line.items.clear()
-        batcher.line.cost = 0
+        batcher.line.take(1, 0.0)
     await Readiness(catalog.models).check()
     assert len(ran) > once
+
+
+async def test_a_graph_that_is_stuck_is_not_vouched_for_by_another(catalog, monkeypatch):
+    tried, model = [], catalog.get("bert")
+    await Readiness(catalog.models).check()
+    encoder = model.batchers["encoder"]
+    encoder.line.add([None], [1], [asyncio.get_running_loop().create_future()], 0.0, Spent(), None)
+    encoder.succeeded_at -= 3600
+
+    async def stuck(own):
+        tried.append(own)
+        raise StartError("bert is stuck")
+
+    monkeypatch.setattr(trial, "passes", stuck)
+    with pytest.raises(Unavailable, match="bert is stuck"):
+        await Readiness(catalog.models).check()
+    assert tried == [model]
+
+
+async def test_whatever_a_trial_meets_is_unready_and_no_fault_of_the_probe(catalog, monkeypatch):
+    def fail(*_):
+        raise ZeroDivisionError("what no one foresaw")
+
+    monkeypatch.setattr(type(catalog.get("bert").tokenizer), "encode", fail)
+    with pytest.raises(Unavailable, match="bert fails on its first token: ZeroDivisionError"):
+        await Readiness(catalog.models).check()
+
+
+async def test_models_are_tried_at_once_so_that_many_stuck_ones_take_no_longer_than_one(catalog, monkeypatch):
+    together = asyncio.Barrier(3)
+
+    async def meets(model):
+        await together.wait()
+
+    monkeypatch.setattr(trial, "passes", meets)
+    await Readiness(dict.fromkeys("abc", catalog.get("bert"))).check()
+
+
+async def test_a_model_that_stays_unready_is_told_once(catalog, meddle, monkeypatch, caplog):
+    monkeypatch.setattr(readiness, "FRESH_SECONDS", 0.0)
+
+    async def fails(model):
+        raise StartError("bert fails")
+
+    monkeypatch.setattr(trial, "passes", fails)
+    verdict = Readiness(catalog.models)
+    with caplog.at_level(logging.ERROR):
+        for _ in range(3):
+            with pytest.raises(Unavailable):
+                await verdict.check()
+    assert [each.message for each in caplog.records] == ["not ready: bert fails"]

@@ -78,6 +78,60 @@ async def test_a_text_is_refused_before_it_is_tokenised(make, monkeypatch):
     assert all(batcher.line.promised == 0 for batcher in batchers(encoder))
 
 
+async def test_a_crowd_of_long_texts_is_refused_while_the_first_of_them_are_tokenised(make, monkeypatch):
+    encoder = make(max_queue_tokens=100)
+    tokenizer, go = encoder.catalog.get(None).tokenizer, asyncio.Event()
+    encode = tokenizer.encode
+
+    async def slow(texts: dict, cut: object) -> dict:
+        await go.wait()  # as in the tokenizer's thread
+        return await encode(texts, cut)
+
+    monkeypatch.setattr(tokenizer, "encode", slow)
+    crowd = [asyncio.ensure_future(encoder.embed(EmbedRequest([Text("hello world " * 3)] * 5))) for _ in range(20)]
+    await asyncio.sleep(0)
+    assert all(batcher.line.promised <= 100 for batcher in batchers(encoder))
+    go.set()
+    answers = await asyncio.gather(*crowd, return_exceptions=True)
+    refused = [each for each in answers if isinstance(each, Overloaded)]
+    assert len(refused) >= 15
+    assert len({type(each) for each in answers}) == 2
+    assert all(batcher.line.promised == 0 for batcher in batchers(encoder))
+
+
+async def test_a_request_of_another_road_is_counted_at_the_door_to_its_end():
+    door = Door(1)
+    with door.request():
+        assert door.inside == 1
+        with pytest.raises(Overloaded, match="1 requests are being served"):
+            door.request().__enter__()
+        assert door.inside == 1
+    assert door.inside == 0
+
+    def fails() -> None:
+        with door.request():
+            raise BadInput("its own", 0)
+
+    with pytest.raises(BadInput):
+        fails()
+    assert door.inside == 0
+
+
+async def test_a_wait_ends_with_its_deadline_and_other_timeouts_are_their_own():
+    deadlines.allow(None)
+    async with deadlines.kept():
+        await asyncio.sleep(0)
+    deadlines.allow(60)
+    with pytest.raises(TimeoutError):
+        async with deadlines.kept():
+            raise TimeoutError
+    deadlines.allow(-1)
+    with pytest.raises(DeadlineExceeded, match="allow more time"):
+        async with deadlines.kept():
+            await asyncio.Event().wait()
+    deadlines.allow(None)
+
+
 async def test_a_list_is_taken_whole_or_not_at_all(make):
     encoder = make(max_queue_tokens=100)
     crowded(encoder)

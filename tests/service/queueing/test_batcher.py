@@ -1,15 +1,20 @@
 """Batches form by load alone; a bad item, a lost caller or a full queue touches nobody else."""
 
 import asyncio
+import gc
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
 from time import perf_counter
 
 import pytest
 
 from service.errors import DeadlineExceeded, EngineFailure, Overloaded
-from service.queueing.batcher import Batcher
+from service.queueing import batcher as batchers
+from service.queueing.batcher import Batcher, runs_held
+
+CALLER = ContextVar("caller", default="nobody")
 
 
 class Recorder:
@@ -201,6 +206,75 @@ async def test_a_stuck_run_is_given_up_and_later_callers_go_on(make, recorder):
     assert recorder.batches == [[1], [2], [3]]
 
 
+async def held(runs: int) -> None:
+    """Until so many runs that were given up go on."""
+    async with asyncio.timeout(10):
+        while runs_held() != runs:
+            await asyncio.sleep(0)
+
+
+async def test_a_run_that_was_given_up_is_held_until_it_ends_whatever_became_of_its_batcher(make, recorder):
+    batcher = make(inline=0, stuck=0.05)
+    recorder.gate.clear()
+    with pytest.raises(EngineFailure):
+        await batcher.submit([1], [1])[0]
+    await held(1)
+    del batcher  # its model was exchanged
+    gc.collect()
+    assert runs_held() == 1
+    recorder.gate.set()
+    await held(0)
+
+
+async def test_a_run_that_was_given_up_or_failed_says_nothing_of_the_drain_rate(make, recorder):
+    batcher = make(inline=0, stuck=0.05)
+    with pytest.raises(EngineFailure):
+        await batcher.submit([-1], [1000])[0]
+    assert batcher.drain_rate is None
+    recorder.gate.clear()
+    with pytest.raises(EngineFailure):
+        await batcher.submit([1], [1000])[0]
+    assert batcher.drain_rate is None
+    recorder.gate.set()
+    assert await batcher.submit([2], [1000])[0] == 4
+    assert batcher.drain_rate is not None
+    await held(0)
+
+
+class NoThread(ThreadPoolExecutor):
+    """Cannot start its thread, as under a limit of processes; what is submitted stays queued."""
+
+    def _adjust_thread_count(self) -> None:
+        raise RuntimeError("can't start new thread")
+
+
+async def test_a_thread_that_cannot_be_started_fails_its_batch_and_not_the_next(make, recorder):
+    batcher = make(inline=0)
+    batcher._executor = NoThread(1)
+    refused = await asyncio.wait_for(asyncio.gather(*batcher.submit([1, 2], [1, 1]), return_exceptions=True), 10)
+    assert [type(each) for each in refused] == [EngineFailure] * 2
+    assert "no thread could be started for it (can't start new thread): try again" in str(refused[0])
+    assert await asyncio.wait_for(batcher.submit([3], [1])[0], 10) == 6
+    assert recorder.batches == [[3]]  # what was refused is not computed later
+
+
+async def test_one_slow_run_does_not_refuse_the_hurried_callers_of_an_idle_graph(make):
+    batcher = make(inline=0, batch=512)
+    batcher.line.drained(512, 1000.0, full=True)
+    answers = [await batcher.submit([number], [300], deadline=perf_counter() + 60)[0] for number in range(20)]
+    assert answers == [2 * number for number in range(20)]
+    assert batcher.drain_rate > 300
+
+
+async def test_ids_that_come_while_texts_are_prepared_are_refused_like_texts(make):
+    batcher = make(queue=10)
+    batcher.promise(8)
+    with pytest.raises(Overloaded, match="8 tokens are waiting and this request brings 3; the queue holds 10"):
+        batcher.submit([1], [3])
+    batcher.redeem(8)
+    assert await batcher.submit([1], [3])[0] == 2
+
+
 async def test_a_deadline_that_passed_in_the_line_costs_no_run(make, recorder):
     batcher = make(inline=0)
     recorder.gate.clear()
@@ -252,3 +326,18 @@ async def test_an_observer_that_fails_does_not_stop_the_next_run(make, recorder,
     await asyncio.sleep(0)
     assert {type(each) for each in met} <= {ZeroDivisionError}
     assert met
+
+
+@pytest.mark.parametrize("inline", [0, 1000], ids=["in a thread", "at once"])
+async def test_what_is_logged_of_a_run_bears_no_callers_name(
+    make: Callable[..., Batcher[int, int]], monkeypatch: pytest.MonkeyPatch, inline: int
+) -> None:
+    """Nor what follows while the queue is not empty: whoever began it is not whose item failed."""
+    named = list[str]()
+    monkeypatch.setattr(batchers.log, "error", lambda *_: named.append(CALLER.get()))
+    batcher = make(inline=inline, batch=1)
+    CALLER.set("who began")
+    futures = [batcher.submit([item], [1])[0] for item in (1, -1, 2, -3)]
+    results = await asyncio.gather(*futures, return_exceptions=True)
+    assert [isinstance(result, EngineFailure) for result in results] == [False, True, False, True]
+    assert named == ["nobody", "nobody"]

@@ -109,6 +109,20 @@ def test_a_text_line_ends_with_what_is_known_of_the_request(numbered: str) -> No
     assert written.text.endswith(f"INFO test answered status=200 request_id={numbered}\n")
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\x0b", "\x1b[2K", "\x85", "\u2028", "\x00"])
+def test_what_is_known_of_a_request_begins_no_line_of_its_own(end: str) -> None:
+    written = Written("text", inputs=False)
+    written.logger.info("answered", extra={"method": f"GET /a{end}2026-01-01 CRITICAL the service has a fault"})
+    assert len(written.text.splitlines()) == 1
+    assert written.text.removesuffix("\n").isprintable()
+
+
+def test_what_can_be_printed_is_written_as_it_is() -> None:
+    written = Written("text", inputs=False)
+    written.logger.info("answered", extra={"method": "GET /modèles/字 \\n"})
+    assert written.text.endswith("method=GET /modèles/字 \\n\n")
+
+
 def test_a_traceback_shows_places_and_types_but_no_message(written: Written) -> None:
     try:
         fail(KeyError(SECRET))

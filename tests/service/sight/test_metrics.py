@@ -1,5 +1,7 @@
 """What /metrics shows is what prometheus_client's own instruments would show."""
 
+from contextlib import closing
+from pathlib import Path
 from weakref import ref
 
 import pytest
@@ -7,6 +9,7 @@ from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from service.messages import Times
+from service.sight.counts import Shared
 from service.sight.instruments import SECONDS, STAGES
 from service.sight.metrics import Metrics
 from service.sight.stages import Stages, written
@@ -106,24 +109,27 @@ def test_an_answer_nobody_expected_is_counted_too():
 
 class Queue:
     def __init__(self, waiting: int) -> None:
-        self.waiting_cost, self.waiting_items, self.stuck, self.failed = waiting, 1, 0, 0
+        self.waiting_cost, self.waiting_items = waiting, 1
 
 
 def test_a_model_s_numbers_come_and_go_with_it_and_its_counts_go_on():
     metrics, queue = Metrics(), Queue(30)
     metrics.runs("m", "encoder")(3, 50, 0.1, 0.2)
+    failed = metrics.counter("inlay_run_failures", "m", "encoder")
     metrics.loaded("m", 1000, {"encoder": queue})
     labels = (("graph", "encoder"), ("model", "m"))
     assert shown(metrics, "inlay_queue_tokens") == {("", labels): 30}
-    queue.stuck, queue.failed = 1, 4
-    assert shown(metrics, "inlay_stuck_runs") == {("_total", labels): 1}
+    failed()
+    assert shown(metrics, "inlay_run_failures") == {("_total", labels): 1}
+    failed()  # and nobody looks before the model goes
     metrics.unloaded("m")
     assert 'model="m"' not in metrics.text().decode()
+    failed()  # of a request that was still under way
     again = Queue(2)
-    again.failed = 1
     metrics.loaded("m", 1000, {"encoder": again})
+    metrics.counter("inlay_run_failures", "m", "encoder")()
     assert shown(metrics, "inlay_queue_tokens") == {("", labels): 2}
-    assert shown(metrics, "inlay_run_failures") == {("_total", labels): 5}
+    assert shown(metrics, "inlay_run_failures") == {("_total", labels): 4}
     assert shown(metrics, "inlay_engine_runs")[("_total", labels)] == 1
 
 
@@ -136,6 +142,44 @@ def test_an_exchanged_model_s_queue_takes_the_place_of_the_old_one_which_is_not_
     assert gone() is None
     assert list(shown(metrics, "inlay_queue_tokens").values()) == [2]
     assert list(shown(metrics, "inlay_model_bytes").values()) == [2000]
+
+
+def test_of_a_graph_that_the_new_version_has_not_the_queue_is_no_longer_shown_and_the_counts_stay():
+    metrics, queues = Metrics(), [Queue(1), Queue(30), Queue(2)]
+    metrics.loaded("m", 1000, {"embedding": queues[0], "encoder": queues[1]})
+    metrics.counter("inlay_run_failures", "m", "encoder")()
+    metrics.loaded("m", 1000, {"embedding": queues[2]})
+    assert shown(metrics, "inlay_queue_tokens") == {("", (("graph", "embedding"), ("model", "m"))): 2}
+    assert shown(metrics, "inlay_run_failures") == {("_total", (("graph", "encoder"), ("model", "m"))): 1}
+
+
+def test_what_is_refused_at_the_gate_is_shown_from_the_start_as_a_request_and_a_refusal():
+    metrics = Metrics()
+    refused = metrics.gate("http")
+    requests = shown(metrics, "inlay_requests_total")
+    assert {dict(labels)["status"]: value for (_, labels), value in requests.items()} == {
+        "401": 0,
+        "403": 0,
+        "429": 0,
+        "503": 0,
+    }
+    refused("key_limited", "429", 0.0001)
+    labels = (("method", "gate"), ("protocol", "http"), ("status", "429"))
+    assert shown(metrics, "inlay_requests_total")[("", labels)] == 1
+    assert shown(metrics, "inlay_refusals")[("_total", (("reason", "key_limited"),))] == 1
+
+
+def test_the_start_of_the_service_is_that_of_its_oldest_worker_whatever_the_clock_is_set_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    with closing(Shared(tmp_path)) as one, closing(Shared(tmp_path)) as another:
+        monkeypatch.setattr("time.time", lambda: 1000.5)
+        first = Metrics(one)
+        monkeypatch.setattr("time.time", lambda: 2000.5)
+        second = Metrics(another)
+        second.ask()
+        assert shown(first, "process_start_time_seconds") == {("", ()): 1000.5}
+        assert shown(second, "process_start_time_seconds") == {("", ()): 1000.5}
 
 
 def test_the_stages_of_a_request_are_counted_under_its_model():

@@ -11,9 +11,7 @@ import numpy as np
 import orjson
 import pytest
 
-from service.app import create_app
-from service.errors import BadRequest, NotFound, StartError
-from service.settings import Settings
+from service.errors import BadRequest, NotFound
 from service.wire.oip.shared_memory import MOST_REGIONS, Place, Regions
 from tests.oip_bodies import entry, infer, listed
 from tests.served import Served, serving
@@ -188,12 +186,6 @@ def test_every_file_is_closed_in_the_end(key: str) -> None:
     assert len(list(Path("/proc/self/fd").iterdir())) == before
     with pytest.raises(NotFound, match="registered: none"):
         regions.status("a")
-
-
-def test_shared_memory_and_several_workers_do_not_start(tiny_store: Path) -> None:
-    settings = Settings(store=tiny_store, device="cpu", shared_memory=True, workers=2, default_model="bert")
-    with pytest.raises(StartError, match="INLAY_WORKERS"):
-        create_app(settings)
 
 
 def test_a_region_is_refused_where_shared_memory_is_off(served: Served) -> None:

@@ -7,16 +7,20 @@ import itertools
 from pathlib import Path
 from typing import Any
 
+import grpc
 import httpx
 import ml_dtypes
 import numpy as np
 import pytest
+from google.protobuf.struct_pb2 import Struct, Value
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from safetensors import safe_open
 from safetensors.numpy import load
 
+from proto import embed_pb2 as pb
+from proto.embed_pb2_grpc import EmbedderStub
 from tests.served import Served, serving_here
 
 Array = NDArray[Any]
@@ -316,6 +320,27 @@ def test_more_than_sixty_four_gibibytes_are_refused(served: Served) -> None:
     answer = served.http.get(ROPE, params={"head_dim": 1026, "length": 2**24, "format": "raw"})
     assert (answer.status_code, answer.json()["code"]) == (422, "too_large")
     assert f"an answer holds {64 * 2**30}" in answer.json()["detail"]
+
+
+async def test_an_operator_says_how_large_a_table_may_be(tiny_store: Path) -> None:
+    """Over HTTP in every format, and over gRPC; a range is one of a table."""
+    limit = 2 * 40 * 8 * 4
+    async with (
+        serving_here(tiny_store, default_model="bert", max_table_bytes=limit) as here,
+        httpx.AsyncClient(base_url="http://{}:{}".format(*here.address), trust_env=False, timeout=60) as client,
+        grpc.aio.insecure_channel(here.rpc_address) as channel,
+    ):
+        for form in FORMATS:
+            query: dict[str, Any] = {"head_dim": 16, "length": 40, "format": form}
+            assert (await client.get(ROPE, params=query)).status_code == 200
+            answer = await client.get(ROPE, params=query | {"length": 41}, headers={"range": "bytes=0-3"})
+            assert (answer.status_code, answer.json()["code"]) == (422, "too_large")
+            assert f"an answer holds {limit}" in answer.json()["detail"]
+        stub: Any = EmbedderStub(channel)
+        parameters = Struct(fields={"head_dim": Value(number_value=16), "length": Value(number_value=41)})
+        with pytest.raises(grpc.aio.AioRpcError, match=f"an answer holds {limit}") as refused:
+            await stub.Positions(pb.PositionsRequest(scheme="rope", parameters=parameters)).read()
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
 # ---- callers who leave

@@ -152,7 +152,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"q": ONE, "length": 2}, "q has 1 tokens to rotate and there are 2 positions"),
     ({"q": ONE, "positions": [1, 2]}, "q has 1 tokens to rotate and there are 2 positions"),
     ({"q": ONE, "positions": [1], "start": 1}, "positions and start or length contradict each other"),
-    ({"q": ONE, "layout": "quarter"}, 'layout is "quarter"; allowed: how channels pair'),
+    ({"q": ONE, "layout": "quarter"}, 'layout is "quarter"; allowed: one of half'),
     ({"q": ONE, "rotary_dim": 8}, "channels"),
     ({"q": ONE, "skip": 2}, "q has 0 tokens to rotate"),
     ({"q": ONE, "keys": ONE}, '"keys" is not known here'),

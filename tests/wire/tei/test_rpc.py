@@ -54,6 +54,13 @@ REFUSALS: list[tuple[str, Any, str, str, str]] = [
     ("Embed/Embed", pb.EmbedRequest(inputs="a", dimensions=0), "INVALID_ARGUMENT", "bad_request", "dimensions is 0"),
     ("Embed/Embed", pb.EmbedRequest(inputs="a", dimensions=33), "INVALID_ARGUMENT", "bad_request", "send 1 to 32"),
     ("Embed/Embed", pb.EmbedRequest(inputs="a", prompt_name="x"), "INVALID_ARGUMENT", "bad_request", "no prompt 'x'"),
+    (
+        "Embed/Embed",
+        pb.EmbedRequest(inputs="a", truncation_direction=7),
+        "INVALID_ARGUMENT",
+        "bad_request",
+        "truncation_direction is 7; allowed: TRUNCATION_DIRECTION_RIGHT, TRUNCATION_DIRECTION_LEFT",
+    ),
     ("Embed/EmbedAll", pb.EmbedAllRequest(inputs=LONG), "INVALID_ARGUMENT", "bad_input", "inputs[0] has 43 tokens"),
     ("Embed/EmbedSparse", pb.EmbedSparseRequest(inputs="a"), "FAILED_PRECONDITION", "wrong_model_kind", SPARSE),
     ("Embed/EmbedSparseStream", pb.EmbedSparseRequest(inputs="a"), "FAILED_PRECONDITION", "wrong_model_kind", SPARSE),

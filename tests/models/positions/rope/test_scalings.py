@@ -189,7 +189,15 @@ def test_proportional_without_a_factor_is_default_for_a_whole_head() -> None:
 
 REFUSED: dict[str, tuple[Rope, str]] = {
     "an unknown type": (Rope.of(1e4, 64, "ntk2"), "'ntk2' is not one of default, linear, dynamic, ntk"),
-    "a missing parameter": (Rope.of(1e4, 64, "linear"), "linear RoPE needs factor; factor is missing"),
+    "a missing parameter": (Rope.of(1e4, 64, "linear"), "^linear RoPE: factor is missing; give it$"),
+    "several missing": (
+        Rope.of(1e4, 64, "llama3", {"factor": 8.0}),
+        "llama3 RoPE: low_freq_factor, high.* are missing",
+    ),
+    "a misspelt one, which is missing": (
+        Rope.of(1e4, 64, "yarn", {"factr": 4.0}),
+        "yarn RoPE has no parameter 'factr'; did you mean 'factor'[?] It reads",
+    ),
     "null": (Rope.of(1e4, 64, "linear", {"factor": None}), "factor is missing"),
     "a factor below 1": (example("linear", factor=0.5), "factor is 0.5; it must be 1 or more"),
     "a text": (example("linear", factor="2"), "factor is '2'; it must be a number"),

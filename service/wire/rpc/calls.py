@@ -1,0 +1,83 @@
+"""How many calls are taken at a time, found out before a message of theirs is read. Knows no service.
+
+A message, of max_body_bytes at most, is received whole before its handler runs and can ask the door. The bound that
+grpc.aio has, maximum_concurrent_rpcs, would do worse: it counts health checks, reflection and idle streams with all
+others, so that a full server is taken for a dead one, and refuses without a code, a time to come again or a count.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+
+from service.errors import Overloaded
+from service.sight.metrics import Metrics
+from service.wire.rpc.methods import Context, Service, answering
+
+PER_REQUEST = 2  # calls for each request the door lets in: others are on their way in or out
+
+
+class Room:
+    """Calls of one sort that are under way."""
+
+    def __init__(self, most: int) -> None:
+        self.most, self.inside = most, 0
+
+    def leave(self, call: object) -> None:
+        """A call has ended."""
+        self.inside -= 1
+
+
+class Calls(grpc.GenericRpcHandler):
+    """The methods of every service, by path. Requests, streams and probes have a room each: none takes another's.
+
+    max_requests   what the door lets in
+    followed       a handler of a path, numbered and seen
+    """
+
+    def __init__(self, max_requests: int, metrics: Metrics, followed: Callable[[str, Any], Any]) -> None:
+        most = max_requests * PER_REQUEST
+        self._requests, self._streams, self._probes = Room(most), Room(most), Room(most)
+        self._metrics, self._followed = metrics, followed
+        self._methods: dict[str, tuple[Any, Any, Room]] = {}
+
+    def add(self, service: Service) -> None:
+        """Serve its methods."""
+        for name, handler in service.handlers.items():
+            path, room = f"{service.name}/{name}", self._room(service, name, handler)
+            refusing = self._refusing(service, name, room.most)
+            self._methods["/" + path] = self._followed(path, handler), self._followed(path, refusing), room
+
+    def service(self, handler_call_details: Any) -> Any:
+        """The handler of a call, or one that refuses it; None: no method of these services."""
+        found = self._methods.get(handler_call_details.method)
+        if found is None:
+            return None
+        handler, refusing, room = found
+        if room.inside >= room.most:
+            return refusing
+        task = asyncio.current_task()
+        assert task is not None  # the call's own: its end is the call's
+        room.inside += 1
+        task.add_done_callback(room.leave)
+        return handler
+
+    def _room(self, service: Service, name: str, handler: Any) -> Room:
+        if name in service.probes:
+            return self._probes
+        return self._streams if handler.request_streaming else self._requests
+
+    def _refusing(self, service: Service, name: str, most: int) -> Any:
+        """A handler that reads nothing; to the caller it is of any kind."""
+        refused = answering(self._metrics, service.counted + name, _nothing, service.status_of)
+
+        async def refuse(requests: Any, context: Context) -> None:
+            full = f"{most} calls are under way, which is all this server takes: try again in a moment"
+            await refused(Overloaded(full), context)
+
+        return grpc.stream_stream_rpc_method_handler(refuse)
+
+
+async def _nothing(request: Any) -> None:
+    """What is done for a call that is refused."""
