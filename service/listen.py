@@ -40,6 +40,7 @@ ANYWHERE = ("0.0.0.0", "::")
 NO_SUCH_HOST = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)  # another machine's address, or a kind that is switched off
 REQUEST_ID = "service.wire.transport.request_ids.CURRENT"
 TELL_SECONDS = 1.0
+STOPS = (signal.SIGTERM, signal.SIGINT)
 ANNOUNCED = "announced"  # a file beside the counts: some worker has served
 LAST_SECONDS = 2.0  # for what is left to do once all that was in flight is done or told that it is not
 log = logging.getLogger(__name__)
@@ -58,7 +59,7 @@ def listen(settings: Settings) -> int:
     with probe:
         free = probe.getsockname()[1]
     # after a graceful stop the HTTP server raises its signals again, for whoever held them before: this
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in STOPS:
         signal.signal(number, _leave)
     if settings.workers == 1:
         config = _config(settings, _application(settings), factory=False)
@@ -75,11 +76,19 @@ def listen(settings: Settings) -> int:
         supervisor = Supervisor(_config(settings, worker, factory=True), [listener], served, settings.shutdown_seconds)
         print(f"inlay: starting {settings.workers} workers", flush=True)
         supervisor.run()
+        _ignore_stops()
     return max((abs(process.exitcode or 0) == STARTUP_FAILURE for process in supervisor.processes), default=0)
 
 
 def _leave(number: int, frame: Any) -> NoReturn:
+    _ignore_stops()
     sys.exit(0)
+
+
+def _ignore_stops() -> None:
+    """All is done: Python gives handlers up before it has ended, and a second signal would make the exit code -15."""
+    for number in STOPS:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _directory() -> "TemporaryDirectory[str]":

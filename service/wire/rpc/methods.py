@@ -68,11 +68,20 @@ def reader(kind: Any) -> Callable[[bytes], Any]:
     return message
 
 
+def _remaining(context: Context) -> float | None:
+    """Seconds the caller still waits; None: it did not say.
+
+    grpcio 1.85 counts them by the clock of the wall, which may jump: 0 left is no word either, since the core, which
+    counts by another clock, cancels calls whose time is over.
+    """
+    return context.time_remaining() or None
+
+
 def unary(answer: Any, kind: Any, serialise: Callable[[Any], bytes] = serialise) -> Any:
     """A handler of one request and one answer; `kind` is the request's message class."""
 
     async def call(request: Any, context: Context) -> Any:
-        deadlines.allow(context.time_remaining())
+        deadlines.allow(_remaining(context))
         return await answer(request, context)
 
     def write(answer: Any) -> bytes:
@@ -97,7 +106,7 @@ def streams(
     """
 
     async def call(requests: AsyncIterator[Any], context: Context) -> AsyncIterator[Any]:
-        deadlines.allow(context.time_remaining())
+        deadlines.allow(_remaining(context))
         async with aclosing(in_order(requests, answer)) as answers:
             async for each in answers:
                 if ends and isinstance(each, InlayError):
@@ -111,7 +120,7 @@ def answers_stream(answer: Any, kind: Any, serialise: Callable[[Any], bytes] = s
     """A handler of one request and many answers; `answer` is an async generator function."""
 
     async def call(request: Any, context: Context) -> AsyncIterator[Any]:
-        deadlines.allow(context.time_remaining())
+        deadlines.allow(_remaining(context))
         async with aclosing(answer(request, context)) as answers:
             async for each in answers:
                 yield each
@@ -123,7 +132,7 @@ def collects(answer: Any, kind: Any, serialise: Callable[[Any], bytes] = seriali
     """A handler of many requests and one answer."""
 
     async def call(requests: AsyncIterator[Any], context: Context) -> Any:
-        deadlines.allow(context.time_remaining())
+        deadlines.allow(_remaining(context))
         return await answer(requests, context)
 
     return grpc.stream_unary_rpc_method_handler(call, reader(kind), serialise)

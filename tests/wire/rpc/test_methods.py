@@ -189,6 +189,19 @@ async def test_every_kind_of_call_hands_its_deadline_on(tmp_path: Path) -> None:
         assert untold is None
 
 
+async def test_a_call_whose_time_seems_over_since_a_clock_jumped_is_served(
+    tiny_store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """grpcio counts by time.time; a call whose time really is over is cancelled by grpc's core, which does not."""
+    now = time.time
+    async with serving_here(tiny_store, default_model="bert") as here:
+        monkeypatch.setattr(time, "time", lambda: now() + 10 * 365 * 86400)
+        async with grpc.aio.insecure_channel(here.rpc_address) as channel:
+            call = channel.stream_stream("/inlay.v1.Embedder/Embed")
+            request = pb.EmbedRequest(inputs=[pb.Input(text="a")])
+            assert len([each async for each in call(iter([request.SerializeToString()]), timeout=70)]) == 1
+
+
 @pytest.mark.parametrize(("path", "good", "answer", "method"), STREAMS)
 async def test_a_streams_deadline_reaches_the_road(
     tiny_store: Path, monkeypatch: pytest.MonkeyPatch, path: str, good: Any, answer: Any, method: str
