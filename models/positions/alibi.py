@@ -121,7 +121,8 @@ def _rounded_slopes(steps: Steps, heads: int, max_bias: float) -> NDArray[np.flo
     if steps == "paper":
         return np.exp2(-_exponents(heads, max_bias)).astype(np.float32)
     if steps == "mpt":
-        exponents = _exponents(heads, max_bias).astype(np.float32)
+        with np.errstate(over="ignore"):  # beyond float32 an exponent is inf and its slope 0, in torch too
+            exponents = _exponents(heads, max_bias).astype(np.float32)
         return np.asarray(np.float32(1) / np.exp2(exponents.astype(np.float64)).astype(np.float32))
     power = _power_of_two(heads)
     first, rest = (np.float64(np.float32(2.0 ** -(max_bias / over))) for over in (power, 2 * power))

@@ -131,6 +131,11 @@ def test_left_padding_moves_a_masked_form_along_and_leaves_pads_at_zero(
     assert np.array_equal(padded[..., 3:], whole(heads, query_length=length, **how))
 
 
+def test_a_bias_beyond_float32_is_no_bias_at_all_as_in_torch() -> None:
+    """torch 2.13: 1 / torch.pow(2, inf) is 0, without a word."""
+    assert slopes(8, 1e300, "parity", "mpt").tolist() == [0.0] * 8
+
+
 @pytest.mark.parametrize("heads", [12, 71])
 def test_falcons_parity_is_a_bfloat16_product_of_bfloat16_slopes_and_key_numbers(heads: int) -> None:
     keys = np.arange(700)  # past 256 bfloat16 skips whole numbers
