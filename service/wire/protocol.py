@@ -26,6 +26,7 @@ from service.wire.patience import Patience, unframed
 
 Fields = tuple[tuple[bytes, bytes], ...]
 BODILESS = (204, 304)
+VARYING = (b"x-", b"retry-after-ms")
 CLIENT_SECONDS = 30.0  # where the configuration has no `client_seconds`
 
 
@@ -217,9 +218,9 @@ class Head(NamedTuple):
 
 
 def _varying(headers: Fields) -> tuple[bytes, Fields]:
-    """The lines of the trailing x- headers, which differ in every answer, and the headers before them."""
+    """The lines of the trailing headers that differ in every answer, and the headers before them."""
     at = len(headers)
-    while at and headers[at - 1][0].startswith(b"x-"):
+    while at and headers[at - 1][0].startswith(VARYING):
         at -= 1
     if at == len(headers):
         return b"", headers
