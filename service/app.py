@@ -4,7 +4,7 @@ import asyncio
 import logging
 import signal
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from typing import Any
@@ -171,14 +171,13 @@ class Service:
         else:
             await self.api(scope, receive, send)
 
-    async def _serve(self, scope: Any, receive: Receive, send: Send) -> None:
+    def _serve(self, scope: Any, receive: Receive, send: Send) -> Awaitable[None]:
         found = self._paths.find(scope["method"], scope["path"])
         if found is None:
-            await self.router(scope, receive, send)
-            return
+            return self.router(scope, receive, send)
         if found.parameters:
             scope["path_params"] = found.parameters
-        await found.app(scope, receive, send)
+        return found.app(scope, receive, send)
 
 
 def _enter(paths: Paths, routes: list[BaseRoute], router: App) -> None:

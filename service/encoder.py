@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -32,14 +32,6 @@ Uncounted = Mapping[int, int]  # input → leading tokens that pooling leaves ou
 Queued = list[tuple[int, "asyncio.Future[Rows]"]]  # which part, and its rows of one graph
 Told = Callable[[str, int, Times], None]
 _NONE: Uncounted = {}
-
-
-class Joining(NamedTuple):
-    """How a request joins the queues (service.queueing.batcher.Batcher.submit)."""
-
-    spent: Spent
-    deadline: float | None
-    admitted: bool
 
 
 NUMPY_DTYPES: dict[str, Any] = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
@@ -84,7 +76,10 @@ class Encoder:
             characters = limits.check_characters(texts, self._settings)
             longest = _least(model.card.max_tokens, request.max_tokens)
             cost = self.door.guess(model.card.name, texts, longest) + sum([len(each.ids) for each in ids if each])
-            with self.door.promised([model.batchers[graph] for graph in plan.typed], cost, deadline):
+            queues = [model.batchers[graph] for graph in plan.typed]
+            for queue in queues:
+                queue.check(cost, deadline)
+            with self.door.promised(queues, cost):
                 ids, uncounted = await self._tokenised(model, request, ids)
             tokenising = perf_counter() - started
             tokenised = sum(
@@ -95,7 +90,7 @@ class Encoder:
         tokens = sum(lengths)
         limits.check_tokens(tokens, model.card, plan, self._settings)
         parts = _parts(model.card, plan, ids)
-        queued = _queue(model, plan, parts, Joining(spent, deadline, admitted))
+        queued = _queue(model, plan, parts, spent, deadline, admitted)
         rows = await _rows(queued, len(parts))
         if not plan.whole:  # a table's rows were checked when it was exported
             check_finite(model.card.name, rows)
@@ -141,8 +136,8 @@ class Encoder:
         return self._settings.auto_truncate if request.truncate is None else request.truncate
 
 
-def _least(*limits: int | None) -> int | None:
-    return min((limit for limit in limits if limit is not None), default=None)
+def _least(one: int | None, other: int | None) -> int | None:
+    return one if other is None else other if one is None else min(one, other)
 
 
 def prompt_of(card: Card, name: str | None) -> str:
@@ -178,16 +173,17 @@ def _parts(card: Card, plan: Plan, ids: list[Ids]) -> list[Packed]:
     return [sequences.pack(card, [each]) for each in ids]
 
 
-def _queue(model: Model, plan: Plan, parts: list[Packed], joining: Joining) -> Queued:
+def _queue(
+    model: Model, plan: Plan, parts: list[Packed], spent: Spent, deadline: float | None, admitted: bool
+) -> Queued:
     """Every part's work, a future for each of its graphs; if one graph has no room, nothing stays queued."""
     queued: Queued = []
     try:
         for graphs, indices in _by_graphs(model.card, plan, parts):
             costs = [parts[index].tokens for index in indices]
             for graph, outputs in graphs.items():
-                futures = model.batchers[graph].submit(
-                    [Work(parts[index], outputs) for index in indices], costs, *joining
-                )
+                works = [Work(parts[index], outputs) for index in indices]
+                futures = model.batchers[graph].submit(works, costs, spent, deadline, admitted)
                 queued += zip(indices, futures, strict=True)
     except BaseException:
         _drop(queued)
@@ -206,6 +202,8 @@ def _by_graphs(card: Card, plan: Plan, parts: list[Packed]) -> list[tuple[Graphs
 
 async def _rows(queued: Queued, parts: int) -> list[Rows]:
     """The rows of every part; if one fails or the caller leaves, what is still queued is dropped."""
+    if len(queued) == 1:
+        return [await queued[0][1]]
     rows: list[Rows] = [{} for _ in range(parts)]
     try:
         for index, future in queued:

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from service.encoder import Encoder
+from service.life import calm
 from service.life.crew import Crew
 from service.life.resting import Resting
 from service.life.watch import Watch
@@ -23,6 +24,7 @@ async def chores(
     """All of them, and the `others`, while the block lasts."""
     catalog, runs = encoder.catalog, [*others]
     runs.append(Resting(catalog, metrics, lambda: encoder.door.inside).run())
+    runs.append(calm.run(catalog))
     if settings.watch_store:
         runs.append(Watch(catalog, settings.store, settings.models).run(settings.watch_store))
     if crew:

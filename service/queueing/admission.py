@@ -15,10 +15,6 @@ SPECIAL_TOKENS = 2
 class Queue(Protocol):
     """What the door asks of a batcher."""
 
-    def check(self, cost: int, deadline: float | None = None) -> None:
-        """Raise if a request of this cost could not join now."""
-        ...
-
     def promise(self, cost: int) -> None:
         """Count a request let in and still being prepared."""
         ...
@@ -78,10 +74,8 @@ class Door:
             self._guesses[model] = max(0.5, guess + WEIGHT * (seen - guess))
 
     @contextmanager
-    def promised(self, queues: Sequence[Queue], cost: int, deadline: float | None) -> Iterator[None]:
-        """Room in every queue, kept while the request is prepared; raises what a queue raises."""
-        for queue in queues:
-            queue.check(cost, deadline)
+    def promised(self, queues: Sequence[Queue], cost: int) -> Iterator[None]:
+        """Room in queues that said there is some, kept while the request is prepared."""
         for queue in queues:
             queue.promise(cost)
         try:

@@ -99,6 +99,11 @@ class Batcher(Generic[Item, Result]):
         """Cost a second that full batches get done; None before the first."""
         return self.line.rate
 
+    @property
+    def overloaded(self) -> bool:
+        """Whether more comes than can be done."""
+        return self.line.overloaded(self._clock())
+
     def check(self, cost: int, deadline: float | None = None) -> None:
         """Raise Overloaded or DeadlineExceeded if a request of this cost could not join now."""
         self.line.check(cost, self._clock(), deadline)

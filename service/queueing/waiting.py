@@ -8,9 +8,8 @@ one's own share, not by the thousand.
 import asyncio
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from heapq import heapify, heappop, heapreplace
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from service.errors import DeadlineExceeded, Overloaded
 
@@ -38,8 +37,7 @@ class Spent:
         self.ran += ran
 
 
-@dataclass(slots=True, eq=False)
-class Waiting(Generic[Item, Result]):
+class Waiting(NamedTuple, Generic[Item, Result]):
     """One item and the future its caller holds.
 
     spent      told how long it took; tells the items of one caller from another's
@@ -147,6 +145,10 @@ class Line(Generic[Item, Result]):
             f"server lets one wait {most:.2g} s: try again in a moment",
             delay - most,
         )
+
+    def overloaded(self, now: float) -> bool:
+        """Whether somebody was refused for being late, not longer ago than one may wait."""
+        return self._max_seconds is not None and now - self._refused_at < self._max_seconds
 
     def _patience(self, seconds: float, rate: float, now: float) -> float:
         """How long a newcomer may be delayed now."""

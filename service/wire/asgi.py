@@ -39,21 +39,16 @@ async def read_body(receive: Receive, declared: bytes | None, intake: Intake, en
     encoding   the content-encoding header, if any
     raises     BodyTooLarge, UnsupportedCoding, Malformed, ClientGone; Overloaded where too many others send theirs
     """
-    if encoding is None:
-        return await _received(receive, declared, intake)
-    applied = codings(encoding)
-    return await decoded(await _received(receive, declared, intake), applied, intake.most)
-
-
-async def _received(receive: Receive, declared: bytes | None, intake: Intake) -> bytes:
+    applied = codings(encoding) if encoding is not None else ()
     if declared is not None and declared.isdigit() and int(declared) > intake.most:
         raise _too_large(int(declared), intake.most)
     message = await receive()
     body: bytes = message.get("body", b"")
-    if not message.get("more_body", False) and len(body) <= intake.most:
+    if message.get("more_body", False) or len(body) > intake.most:
+        body = await _joined(receive, message, intake)
+    elif not body:
         _still_there(message)
-        return body
-    return await _joined(receive, message, intake)
+    return await decoded(body, applied, intake.most) if applied else body
 
 
 async def _joined(receive: Receive, message: Message, intake: Intake) -> bytes:

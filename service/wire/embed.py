@@ -30,17 +30,15 @@ def endpoint(parts: Parts) -> Endpoint:
 
     async def answer(call: Call) -> Answer:
         started = perf_counter()
-        accept = call.fields.get(b"accept")
-        negotiate(accept)
+        encode = FORMATS[negotiate(call.fields.get(b"accept"))]
         check_json(call.fields.get(b"content-type"))
-        return await answered(parts, await call.body(), accept, started)
+        return await answered(parts, await call.body(), encode, started)
 
     return Endpoint("embed", answer, refusal, parts)
 
 
-async def answered(parts: Parts, body: bytes, accept: bytes | None, started: float) -> Answer:
-    """The answer to a body of PATH in a format that `accept` prefers; `started` is when it arrived."""
-    encode = FORMATS[negotiate(accept)]
+async def answered(parts: Parts, body: bytes, encode: Encode, started: float) -> Answer:
+    """The answer to a body of PATH in one of FORMATS; `started` is when it arrived."""
     request, wanted = read(body, parts.settings.max_inputs)
     if wanted.encoding in (PROMPT_EMBEDS, INPUT_EMBEDS):
         card = parts.catalog.get(request.model).card

@@ -96,9 +96,14 @@ class Endpoint:
         call = Call(scope, receive, self._intake)
         number = scope.get(ID) or request_id(call.fields.get(HEADER))
         try:
-            if call.fields.keys() & _TIMED:
+            if not _TIMED.isdisjoint(call.fields):
                 deadlines.allow(allowed_seconds(call.fields))
-            answer = await self._answer(call)
+            accept = call.fields.get(b"accept-encoding")
+            coding = choose(accept, self._compression, "vectors").coding if accept else None
+            answer = await self._answers(call)
+            if accept and coding is not None:
+                headers, body = await vectors(answer.headers, answer.body, accept, self._compression)
+                answer = Answer(tuple(headers), body, answer.status)
         except InlayError as error:
             answer = self._refused(error)
         except (ClientGone, asyncio.CancelledError) as error:
@@ -121,15 +126,6 @@ class Endpoint:
         await send({"type": "http.response.body", "body": last})
         written()
         self._metrics.request("http", self._method, str(status), perf_counter() - started)
-
-    async def _answer(self, call: Call) -> Answer:
-        """The answer, coded as its client asks."""
-        accept = call.fields.get(b"accept-encoding")
-        if not accept or choose(accept, self._compression, "vectors").coding is None:
-            return await self._answers(call)
-        answer = await self._answers(call)
-        headers, body = await vectors(answer.headers, answer.body, accept, self._compression)
-        return Answer(tuple(headers), body, answer.status)
 
     def _refused(self, error: InlayError) -> Answer:
         self._metrics.refused(error.code)

@@ -35,7 +35,10 @@ async def written(values: int, encode: Callable[[*Given], Found], *given: *Given
 
 def count(result: EmbedResult) -> int:
     """Numbers in the rows of a result."""
-    return sum([output.rows.size for output in result.outputs])
+    values = 0
+    for output in result.outputs:
+        values += output.rows.size
+    return values
 
 
 def _list(rows: Any) -> orjson.Fragment:

@@ -9,6 +9,7 @@ from service.errors import InlayError
 from service.wire.status import STATUSES, retry_headers
 
 MEDIA_TYPE = "application/problem+json"
+_CONTENT_TYPE = (b"content-type", MEDIA_TYPE.encode())
 Headers = list[tuple[bytes, bytes]]
 
 
@@ -28,21 +29,22 @@ class Problem(BaseModel):
 def document(error: InlayError) -> dict[str, Any]:
     """The members of a `Problem`."""
     status = STATUSES[error.code]
-    return {
+    found = {
         "type": f"urn:inlay:problem:{error.code}",
         "title": status.title,
         "status": status.http,
         "detail": error.message,
         "code": error.code,
-        **({} if error.index is None else {"index": error.index}),
         "error": error.message,
         "error_type": status.tei,
     }
+    if error.index is not None:
+        found["index"] = error.index
+    return found
 
 
 def answer(error: InlayError) -> tuple[int, Headers, bytes]:
     """Status, headers and body of the HTTP answer."""
     body = orjson.dumps(document(error))
-    headers = [(b"content-type", MEDIA_TYPE.encode()), (b"content-length", str(len(body)).encode())]
-    headers += retry_headers(error)
+    headers = [_CONTENT_TYPE, (b"content-length", b"%d" % len(body)), *retry_headers(error)]
     return STATUSES[error.code].http, headers, body

@@ -219,25 +219,26 @@ class Head(NamedTuple):
 
 def _varying(headers: Fields) -> tuple[bytes, Fields]:
     """The lines of the trailing headers that differ in every answer, and the headers before them."""
-    at = len(headers)
-    while at and headers[at - 1][0].startswith(VARYING):
+    if not headers:
+        return b"", headers
+    names, values = zip(*headers)  # noqa: B905 - all are pairs
+    at, template = _trailing(names)
+    own = values[at:]
+    if template is None or HEADER_VALUE_RE.search(b"".join(own)):
+        return b"", headers
+    return template % own, headers[:at]
+
+
+@lru_cache(maxsize=256)
+def _trailing(names: tuple[bytes, ...]) -> tuple[int, bytes | None]:
+    """Where the headers that vary begin, and their lines with values to be filled in; None: uvicorn must see to one."""
+    at = len(names)
+    while at and names[at - 1].startswith(VARYING):
         at -= 1
-    if at == len(headers):
-        return b"", headers
-    names, values = zip(*headers[at:], strict=True)
-    template = _template(names)
-    if template is None or HEADER_VALUE_RE.search(b"".join(values)):
-        return b"", headers
-    return template % values, headers[:at]
-
-
-@lru_cache(maxsize=64)
-def _template(names: tuple[bytes, ...]) -> bytes | None:
-    """The lines of headers whose values are to be filled in; None: uvicorn must see to a name."""
-    joined = b"".join(names)
+    joined = b"".join(names[at:])
     if HEADER_RE.search(joined) or not joined.islower() or b"%" in joined:
-        return None
-    return b"".join([name + b": %b\r\n" for name in names])
+        return at, None
+    return at, b"".join([name + b": %b\r\n" for name in names[at:]])
 
 
 @lru_cache(maxsize=1024)

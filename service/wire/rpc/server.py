@@ -22,6 +22,7 @@ from service.wire.rpc.sight import sighted
 from service.wire.rpc.strangers import Health, Reflection, Streams
 
 HEALTH_SECONDS = 5.0  # between looks at whether the models answer
+TAKE_UP_SECONDS = 0.05  # for calls that have arrived; grpc would tell them CANCELLED (grpc/grpc#41785)
 log = logging.getLogger(__name__)
 
 
@@ -118,6 +119,7 @@ class RpcServer:
     async def stop(self) -> None:
         """Take no new calls and finish those in flight, for at most `shutdown_seconds`."""
         await self.refuse()
+        await asyncio.sleep(TAKE_UP_SECONDS)
         await self._server.stop(self._settings.shutdown_seconds)
 
 

@@ -58,7 +58,7 @@ async def _either(parts: Parts, call: Call) -> Answer:
         data = bodies.parsed(body)
         if type(data) is dict and type(data.get("inputs")) is dict and "source_sentence" in data["inputs"]:
             return await _compared(parts, data, started)
-    return await embed.answered(parts, body, call.fields.get(b"accept"), started)
+    return await embed.answered(parts, body, FORMATS[negotiate(call.fields.get(b"accept"))], started)
 
 
 async def _embed_all(parts: Parts, call: Call) -> Answer:
@@ -185,7 +185,7 @@ def _inputs(parts: Parts, index: int, data: dict[str, Any]) -> int:
 
 async def _predicted(parts: Parts, index: int, data: dict[str, Any]) -> bytes:
     try:
-        answer = await embed.answered(parts, packed(data), JSON.encode(), perf_counter())
+        answer = await embed.answered(parts, packed(data), FORMATS[JSON], perf_counter())
     except InlayError as error:
         raise _placed(index, error) from None
     return b"".join(answer.body)

@@ -110,6 +110,7 @@ async def test_from_the_first_refusal_the_line_is_kept_short_until_none_was_need
     waiting.drained(1000, 1.0, full=True)
     for number in range(150):
         add(waiting, f"{number}-", [10])
+    assert not waiting.overloaded(10.0)
     with pytest.raises(Overloaded):
         waiting.check(10, 10.0, None)
     while waiting.cost > 300:
@@ -119,6 +120,8 @@ async def test_from_the_first_refusal_the_line_is_kept_short_until_none_was_need
     while waiting.cost > 100:
         taken(waiting, 100)
     waiting.check(10, 11.8, None)
+    assert waiting.overloaded(11.8)
+    assert not waiting.overloaded(12.0)
     for number in range(80):
         add(waiting, f"later{number}-", [10])
     waiting.check(10, 12.0, None)  # a second without a refusal: patient again

@@ -1,6 +1,7 @@
 """How many calls are under way at a time, and what is done for those beyond, on real sockets."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -75,6 +76,21 @@ async def listening(held: Held, tmp_path: Path) -> AsyncIterator[grpc.aio.Channe
     finally:
         held.go.set()
         await server.stop()
+
+
+async def test_calls_that_arrived_before_the_stop_are_answered(tmp_path: Path) -> None:
+    """grpc's core keeps them till Python asks for the next, and cancels those it has when the server stops."""
+    held = Held()
+    held.go.set()
+    server = RpcServer(Settings(store=tmp_path, grpc_port=0), [held.service()])
+    port = await server.start()
+    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:  # of threads of its own
+        probe = channel.unary_unary("/some.Service/Probe")
+        await asyncio.to_thread(probe, b"")
+        calls = [probe.future(b"") for _ in range(6)]
+        time.sleep(0.3)
+        await server.stop()
+        assert [call.code() for call in calls] == [grpc.StatusCode.OK] * len(calls)
 
 
 async def fill(held: Held, channel: grpc.aio.Channel, method: str) -> list[Any]:
