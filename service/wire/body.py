@@ -117,9 +117,9 @@ def read(body: bytes, most_inputs: int | None = None) -> tuple[EmbedRequest, Wan
         _validated(data)
     inputs = data.pop("inputs")
     rest = packed(data)
-    options, encoding, dtype_sent = _options(rest) if len(rest) <= CACHED_BYTES else _options.__wrapped__(rest)
+    options, one, several = _options(rest) if len(rest) <= CACHED_BYTES else _options.__wrapped__(rest)
     bare = type(inputs) is not list or (len(inputs) > 0 and type(inputs[0]) is int)
-    return EmbedRequest(decode(inputs, most_inputs), *options), Wanted(encoding, dtype_sent, bare)
+    return EmbedRequest(decode(inputs, most_inputs), *options), one if bare else several
 
 
 def packed(data: Any) -> bytes:
@@ -134,8 +134,8 @@ def packed(data: Any) -> bytes:
 
 
 @lru_cache(maxsize=256)
-def _options(rest: bytes) -> tuple[tuple[Any, ...], str, bool]:
-    """What follows the inputs in EmbedRequest, and the first two of Wanted; validated once, for callers repeat it."""
+def _options(rest: bytes) -> tuple[tuple[Any, ...], Wanted, Wanted]:
+    """What follows the inputs in EmbedRequest, and how one and a list are wanted; validated once: callers repeat it."""
     fields = _validated({"inputs": None} | orjson.loads(rest))
     outputs, pooling = fields.outputs, fields.pooling
     options = (
@@ -149,7 +149,8 @@ def _options(rest: bytes) -> tuple[tuple[Any, ...], str, bool]:
         fields.dtype,
         fields.prompt_name,
     )
-    return options, fields.encoding_format, "dtype" in fields.model_fields_set
+    one = Wanted(fields.encoding_format, "dtype" in fields.model_fields_set, True)
+    return options, one, one._replace(bare=False)
 
 
 def _validated(data: Any) -> EmbedBody:
