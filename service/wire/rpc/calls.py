@@ -12,6 +12,7 @@ from typing import Any
 import grpc
 
 from service.errors import Overloaded
+from service.queueing.arrivals import ONE_BY_ONE
 from service.sight.metrics import Metrics
 from service.wire.rpc.methods import Context, Service, answering
 
@@ -55,6 +56,7 @@ class Calls(grpc.GenericRpcHandler):
         if found is None:
             return None
         handler, refusing, room = found
+        ONE_BY_ONE.set(True)
         if room.inside >= room.most:
             return refusing
         task = asyncio.current_task()

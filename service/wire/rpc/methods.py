@@ -183,7 +183,7 @@ async def guarded_each(
     metrics: Metrics, method: str, work: Callable[[Any], AsyncGenerator[Answer, None]], request: Any, context: Context
 ) -> AsyncGenerator[Answer, None]:
     """Each of what `work` gives, the call ended with the InlayError it met; counted and logged as `guarded` does it."""
-    started, status = perf_counter(), "OK"
+    started, status, refusal = perf_counter(), "OK", None
     try:
         if isinstance(request, InlayError):
             raise request
@@ -196,9 +196,10 @@ async def guarded_each(
     except Exception as error:
         refusal = _refusal(metrics, method, error)
         status = inlay_status(refusal)
-        await abort(context, refusal)
     finally:
         metrics.request("grpc", method, status, perf_counter() - started)
+    if refusal:
+        await abort(context, refusal)
 
 
 def _refusal(metrics: Metrics, method: str, error: Exception) -> InlayError:

@@ -12,6 +12,7 @@ import pytest
 
 from service.errors import DeadlineExceeded, EngineFailure, Overloaded
 from service.queueing import batcher as batchers
+from service.queueing.arrivals import ONE_BY_ONE
 from service.queueing.batcher import Batcher, runs_held
 
 CALLER = ContextVar("caller", default="nobody")
@@ -185,9 +186,28 @@ async def test_callers_that_come_one_a_turn_of_the_loop_share_one_run(make, reco
     futures = []
     for number in range(5):
         futures += batcher.submit([number], [1])
-        await asyncio.sleep(0)  # as gRPC hands its calls over
+        await asyncio.sleep(0)
     assert await asyncio.gather(*futures) == [0, 2, 4, 6, 8]
     assert recorder.batches == [[0, 1, 2, 3, 4]]
+
+
+@pytest.mark.parametrize(
+    ("before", "one_by_one", "runs"),
+    [([9], False, [[0], [1], [2]]), ([9], True, [[0, 1, 2]]), ([8, 9], False, [[0, 1, 2]])],
+)
+async def test_who_was_alone_waits_for_nobody_unless_callers_come_one_by_one(make, recorder, before, one_by_one, runs):
+    batcher = make()
+    await asyncio.gather(*batcher.submit(before, [1] * len(before)))
+    recorder.batches.clear()
+    futures = []
+    token = ONE_BY_ONE.set(one_by_one)
+    for number in range(3):
+        futures += batcher.submit([number], [1])
+        for _ in range(4):  # as gRPC hands its calls over
+            await asyncio.sleep(0)
+    ONE_BY_ONE.reset(token)
+    assert await asyncio.gather(*futures) == [0, 2, 4]
+    assert recorder.batches == runs
 
 
 async def test_a_stuck_run_is_given_up_and_later_callers_go_on(make, recorder):
