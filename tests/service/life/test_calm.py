@@ -15,9 +15,30 @@ from service.life import calm
 LINUX = pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="only Linux has the policy")
 
 
-def catalog(*overloaded: bool) -> Catalog:
-    """A model whose graphs are so."""
-    batchers = {str(index): SimpleNamespace(overloaded=each) for index, each in enumerate(overloaded)}
+class Graph:
+    """A batcher that tells how often it was asked whether it is overloaded."""
+
+    def __init__(self, overloaded: bool) -> None:
+        self._overloaded = overloaded
+        self.looks = 0
+
+    @property
+    def overloaded(self) -> bool:
+        """As it was told to be."""
+        self.looks += 1
+        return self._overloaded
+
+    async def becomes(self, overloaded: bool) -> None:
+        """Be so, until that has been seen and acted on."""
+        self._overloaded, looks = overloaded, self.looks
+        async with asyncio.timeout(10):
+            while self.looks < looks + 2:
+                await asyncio.sleep(0)
+
+
+def catalog(*graphs: Graph) -> Catalog:
+    """A model of these."""
+    batchers = {str(index): graph for index, graph in enumerate(graphs)}
     return cast(Catalog, SimpleNamespace(models={"a": SimpleNamespace(batchers=batchers)}))
 
 
@@ -31,18 +52,19 @@ def test_the_thread_yields_while_it_is_so_and_those_it_started_meanwhile_do_not_
     seen: list[int] = []
 
     async def watch() -> None:
-        found: Any = catalog(False, False)
-        task = asyncio.create_task(calm.run(found, 0.001))
+        graph = Graph(False)
+        task = asyncio.create_task(calm.run(catalog(Graph(False), graph), 0))
         with ThreadPoolExecutor(1) as pool:
             for overloaded in (False, True, False):
-                found.models["a"].batchers["1"].overloaded = overloaded
-                await asyncio.sleep(0.05)
-                seen.extend((policy(), pool.submit(policy).result() if seen else policy()))
+                await graph.becomes(overloaded)
+                seen.append(policy())
+                if overloaded or len(seen) > 1:  # its thread starts under overload
+                    seen.append(pool.submit(policy).result())
         task.cancel()
 
     asyncio.run(watch())
 
-    assert seen == [os.SCHED_OTHER] * 2 + [os.SCHED_BATCH] * 2 + [os.SCHED_OTHER] * 2
+    assert seen == [os.SCHED_OTHER, os.SCHED_BATCH, os.SCHED_BATCH, os.SCHED_OTHER, os.SCHED_OTHER]
 
 
 @LINUX
@@ -51,12 +73,11 @@ def test_a_policy_that_was_chosen_for_it_is_kept(chosen: str) -> None:
     seen: list[int] = []
 
     async def watch() -> None:
-        found: Any = catalog(True)
+        graph = Graph(False)
         os.sched_setscheduler(0, getattr(os, chosen), os.sched_param(0))
-        task = asyncio.create_task(calm.run(found, 0.001))
+        task = asyncio.create_task(calm.run(catalog(graph), 0))
         for overloaded in (True, False):
-            found.models["a"].batchers["0"].overloaded = overloaded
-            await asyncio.sleep(0.05)
+            await graph.becomes(overloaded)
             seen.append(policy())
         task.cancel()
 
@@ -74,8 +95,10 @@ def test_where_it_is_forbidden_nothing_happens(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(os, "sched_setscheduler", forbidden, raising=False)
 
     async def watch() -> bool:
-        task = asyncio.create_task(calm.run(catalog(True), 0.001))
-        await asyncio.sleep(0.02)
+        graph = Graph(False)
+        task = asyncio.create_task(calm.run(catalog(graph), 0))
+        await graph.becomes(True)
+        await graph.becomes(False)
         running = not task.done()
         task.cancel()
         return running
@@ -84,6 +107,6 @@ def test_where_it_is_forbidden_nothing_happens(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_one_graph_of_one_model_is_enough() -> None:
-    assert calm.overloaded(catalog(False, True))
-    assert not calm.overloaded(catalog(False, False))
+    assert calm.overloaded(catalog(Graph(False), Graph(True)))
+    assert not calm.overloaded(catalog(Graph(False), Graph(False)))
     assert not calm.overloaded(catalog())
