@@ -34,7 +34,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "loadtest.making": ("loadtest", "models"),  # times functions, not the service
     "service": ("service", "models"),
     "service.engines": ("service.engines", "service.cores", "service.errors", "models"),
-    "service.queueing.batcher": ("service.errors", "service.queueing.waiting"),
+    "service.queueing.batcher": ("service.queueing.arrivals", "service.errors", "service.queueing.waiting"),
     "service.queueing.waiting": ("service.errors",),
     "service.messages": (),
     "service.errors": (),

@@ -7,6 +7,7 @@ others, so that a full server is taken for a dead one, and refuses without a cod
 
 import asyncio
 from collections.abc import Callable
+from time import perf_counter
 from typing import Any
 
 import grpc
@@ -20,26 +21,55 @@ PER_REQUEST = 2  # calls for each request the door lets in: others are on their 
 
 
 class Room:
-    """Calls of one sort that are under way."""
+    """Calls of one sort that are under way.
 
-    def __init__(self, most: int) -> None:
+    seconds   how long one may be silent, its first message still to come, while others find no room
+    """
+
+    def __init__(self, most: int, seconds: float) -> None:
         self.most, self.inside = most, 0
+        self._seconds = seconds
+        self._silent: dict[asyncio.Task[Any], float] = {}  # since when, the longest first
 
-    def leave(self, call: object) -> None:
-        """A call has ended."""
+    def enter(self, call: asyncio.Task[Any]) -> bool:
+        """Whether there is room for a call, if need be in the place of one that was silent for too long."""
+        now = perf_counter()
+        if self.inside >= self.most and not self._cut_off(now):
+            return False
+        self.inside += 1
+        self._silent[call] = now
+        call.add_done_callback(self._leave)
+        return True
+
+    def heard(self) -> None:
+        """A message of the running task's call has come."""
+        self._silent.pop(asyncio.current_task(), None)  # type: ignore[arg-type]
+
+    def _cut_off(self, now: float) -> bool:
+        longest = next(iter(self._silent), None)
+        if longest is None or now - self._silent[longest] < self._seconds:
+            return False
+        del self._silent[longest]
+        longest.cancel()
+        return True
+
+    def _leave(self, call: asyncio.Task[Any]) -> None:
         self.inside -= 1
+        self._silent.pop(call, None)
 
 
 class Calls(grpc.GenericRpcHandler):
     """The methods of every service, by path. Requests, streams and probes have a room each: none takes another's.
 
     max_requests   what the door lets in
+    seconds        how long a call may be silent where there is no room for others
     followed       a handler of a path, numbered and seen
     """
 
-    def __init__(self, max_requests: int, metrics: Metrics, followed: Callable[[str, Any], Any]) -> None:
-        most = max_requests * PER_REQUEST
-        self._requests, self._streams, self._probes = Room(most), Room(most), Room(most)
+    def __init__(
+        self, max_requests: int, seconds: float, metrics: Metrics, followed: Callable[[str, Any], Any]
+    ) -> None:
+        self._requests, self._streams, self._probes = [Room(max_requests * PER_REQUEST, seconds) for _ in range(3)]
         self._metrics, self._followed = metrics, followed
         self._methods: dict[str, tuple[Any, Any, Room]] = {}
 
@@ -48,7 +78,8 @@ class Calls(grpc.GenericRpcHandler):
         for name, handler in service.handlers.items():
             path, room = f"{service.name}/{name}", self._room(service, name, handler)
             refusing = self._refusing(service, name, room.most)
-            self._methods["/" + path] = self._followed(path, handler), self._followed(path, refusing), room
+            followed = self._followed(path, _heard(handler, room))
+            self._methods["/" + path] = followed, self._followed(path, refusing), room
 
     def service(self, handler_call_details: Any) -> Any:
         """The handler of a call, or one that refuses it; None: no method of these services."""
@@ -57,13 +88,9 @@ class Calls(grpc.GenericRpcHandler):
             return None
         handler, refusing, room = found
         ONE_BY_ONE.set(True)
-        if room.inside >= room.most:
-            return refusing
         task = asyncio.current_task()
         assert task is not None  # the call's own: its end is the call's
-        room.inside += 1
-        task.add_done_callback(room.leave)
-        return handler
+        return handler if room.enter(task) else refusing
 
     def _room(self, service: Service, name: str, handler: Any) -> Room:
         if name in service.probes:
@@ -79,6 +106,17 @@ class Calls(grpc.GenericRpcHandler):
             await refused(Overloaded(full), context)
 
         return grpc.stream_stream_rpc_method_handler(refuse)
+
+
+def _heard(handler: Any, room: Room) -> Any:
+    """The same handler; its room hears of each message."""
+    read = handler.request_deserializer
+
+    def heard(data: bytes) -> Any:
+        room.heard()
+        return read(data)
+
+    return handler._replace(request_deserializer=heard)
 
 
 async def _nothing(request: Any) -> None:

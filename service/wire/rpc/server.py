@@ -67,7 +67,7 @@ class RpcServer:
             ("grpc.http2.min_ping_interval_without_data_ms", 5000),
         ]
         self._server = grpc.aio.server(options=options, interceptors=[self._gate] if self._gate else None)
-        calls = Calls(settings.max_concurrent_requests, self._metrics, self._followed)
+        calls = Calls(settings.max_concurrent_requests, settings.client_seconds, self._metrics, self._followed)
         for each in self._services:
             calls.add(each)
         self._server.add_generic_rpc_handlers((calls,))

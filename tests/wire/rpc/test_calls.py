@@ -65,9 +65,9 @@ class Held:
 
 
 @asynccontextmanager
-async def listening(held: Held, tmp_path: Path) -> AsyncIterator[grpc.aio.Channel]:
+async def listening(held: Held, tmp_path: Path, client_seconds: float = 30.0) -> AsyncIterator[grpc.aio.Channel]:
     """`held` behind a door for one request."""
-    settings = Settings(store=tmp_path, grpc_port=0, max_concurrent_requests=1)
+    settings = Settings(store=tmp_path, grpc_port=0, max_concurrent_requests=1, client_seconds=client_seconds)
     server = RpcServer(settings, [held.service()], metrics=held.metrics)
     port = await server.start()
     try:
@@ -142,6 +142,41 @@ async def test_streams_and_requests_take_each_others_room_no_more_than_that_of_p
         assert (await health.Check(health_pb2.HealthCheckRequest())).status == health_pb2.HealthCheckResponse.SERVING
         held.go.set()
         assert await channel.unary_unary(f"/some.Service/{free}")(b"\x12\x01x") == b"\x0a\x01x"
+
+
+@pytest.mark.parametrize("method", ["One", "Many"])
+async def test_calls_whose_messages_never_come_give_their_room_to_others(tmp_path: Path, method: str) -> None:
+    held = Held()
+    held.go.set()
+    never = asyncio.Event()
+
+    async def silent() -> AsyncIterator[bytes]:
+        await never.wait()
+        yield b""
+
+    async with listening(held, tmp_path, client_seconds=0.3) as channel:
+        calls = [channel.stream_stream(f"/some.Service/{method}")(silent()) for _ in range(PER_REQUEST)]
+        for call in calls:
+            await call.wait_for_connection()
+        answer = channel.unary_unary(f"/some.Service/{method}")
+        assert (await refusal(channel, method)).code() is grpc.StatusCode.UNAVAILABLE
+        async with asyncio.timeout(10):
+            while await answer(b"").code() is grpc.StatusCode.UNAVAILABLE:
+                pass
+        for _ in range(5 * PER_REQUEST):
+            assert await answer(b"\x12\x01x") == b"\x0a\x01x"
+        for call in calls:
+            call.cancel()
+
+
+async def test_a_call_that_is_heard_of_keeps_its_room_however_long_it_takes(tmp_path: Path) -> None:
+    held = Held()
+    async with listening(held, tmp_path, client_seconds=0.001) as channel:
+        calls = await fill(held, channel, "One")
+        for _ in range(20):
+            await refusal(channel, "One")
+        held.go.set()
+        assert [len([answer async for answer in call]) for call in calls] == [1, 1]
 
 
 async def test_a_call_that_is_cancelled_leaves_its_room(tmp_path: Path) -> None:
