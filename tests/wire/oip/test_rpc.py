@@ -17,7 +17,6 @@ from proto import embed_pb2
 from proto import open_inference_pb2 as pb
 from proto.open_inference_pb2_grpc import GRPCInferenceServiceStub
 from service.errors import Overloaded
-from service.queueing.batcher import Batcher
 from tests.served import Served, array_of, serving_here
 
 IDS = np.array([[5, 6, 7, 8], [9, 10, 0, 0]], np.int64)
@@ -168,7 +167,8 @@ async def test_a_full_queue_is_unavailable_as_triton_says_it(tiny_store: Path, m
         raise Overloaded("the queue is full")
 
     async with serving_here(tiny_store, default_model="bert") as here:
-        monkeypatch.setattr(Batcher, "submit", full)
+        for batcher in here.parts.catalog.get("bert").batchers.values():  # not of the servers of other tests
+            monkeypatch.setattr(batcher, "submit", full)
         async with grpc.aio.insecure_channel(here.rpc_address) as channel:
             with pytest.raises(grpc.RpcError) as refusal:
                 await GRPCInferenceServiceStub(channel).ModelInfer(raw(input_ids=IDS, attention_mask=MASK))

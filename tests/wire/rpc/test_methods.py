@@ -16,7 +16,6 @@ from proto import open_inference_pb2 as oip
 from proto import tei_pb2 as tei
 from service.errors import InlayError, Overloaded
 from service.queueing import deadlines
-from service.queueing.batcher import Batcher
 from service.settings import Settings
 from service.sight.metrics import Metrics
 from service.wire.rpc.methods import Service, answers_stream, collects, guarded, guarded_each, in_order, streams, unary
@@ -276,7 +275,8 @@ def overloaded(monkeypatch: pytest.MonkeyPatch, here: Here) -> None:
     def full(*_: Any, **__: Any) -> Any:
         raise Overloaded("the queue is full", 17.2501)
 
-    monkeypatch.setattr(Batcher, "submit", full)
+    for batcher in here.parts.catalog.get("bert").batchers.values():  # not of the servers of other tests
+        monkeypatch.setattr(batcher, "submit", full)
 
 
 async def test_an_error_within_a_stream_says_when_to_come_again(
