@@ -26,6 +26,7 @@ from service.access import tls
 from service.access.keys import open_keys, tell_short_keys
 from service.catalog import Catalog, Model, folders
 from service.errors import StartError
+from service.life import memory
 from service.life.supervisor import Supervisor
 from service.settings import Settings
 from service.sight import logs
@@ -98,6 +99,7 @@ def _directory() -> "TemporaryDirectory[str]":
 
 
 def _application(settings: Settings, directory: Path | None = None) -> "Service":
+    memory.few_heaps()
     from service.app import create_app
     from service.life.crew import Crew
     from service.sight.counts import Shared

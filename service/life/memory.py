@@ -1,14 +1,22 @@
-"""What files this process has mapped, and giving freed memory back to the system. Frees nothing itself."""
+"""What files this process has mapped, how many heaps it has, and giving freed memory back. Frees nothing itself."""
 
 import ctypes
+import os
 import re
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from service import cores
+
 SMAPS = Path("/proc/self/smaps")
-_TRIM = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's; other C libraries give back by themselves
+LEAST_HEAPS = 2
+_LIBC = ctypes.CDLL(None)
+_TRIM = getattr(_LIBC, "malloc_trim", None)  # glibc's; other C libraries give back by themselves
+_MALLOPT = getattr(_LIBC, "mallopt", None) if _TRIM else None  # another library's heeds nothing
+_M_ARENA_MAX = -8  # of malloc.h
+_TUNABLE = "glibc.malloc.arena_max"
 _MAPPING = re.compile(
     r"^([0-9a-f]+)-([0-9a-f]+) \S+ ([0-9a-f]+) \S+ ([1-9]\d*) +(/.*)\n(?:\w+: .*\n)*?Rss: +(\d+)", re.MULTILINE
 )
@@ -27,6 +35,23 @@ class Mapped(NamedTuple):
 
 
 Mappings = dict[File, Mapped]
+
+
+def few_heaps(variables: Mapping[str, str] = os.environ) -> int | None:
+    """Let glibc divide its memory into no more heaps than there are cores. To be called before threads begin.
+
+    Its default is eight a core: each of the threads, which take turns at the interpreter, would fill one of its own
+    with holes. What an operator sets for glibc stays as it is set.
+
+    variables   of the environment
+    return      how many; None where it was left alone, or with another C library
+    raises      nothing
+    """
+    set_already = "MALLOC_ARENA_MAX" in variables or f"{_TUNABLE}=" in variables.get("GLIBC_TUNABLES", "")
+    heaps = max(LEAST_HEAPS, cores.available())
+    if set_already or _MALLOPT is None or not _MALLOPT(_M_ARENA_MAX, heaps):
+        return None
+    return heaps
 
 
 def give_back() -> None:

@@ -2,6 +2,10 @@
 
 import asyncio
 import mmap
+import os
+import platform
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -64,6 +68,55 @@ def test_ranges_that_overlap_count_once(tmp_path: Path) -> None:
 def test_a_system_that_does_not_say_maps_nothing(tmp_path: Path) -> None:
     assert memory.mappings(tmp_path / "none") == {}
     assert memory.of([("w", 7)], {}) == (0, 0)
+
+
+# ---- heaps
+
+HOLD = """
+import ctypes, threading
+from service import cores
+from service.life import memory
+cores.available = lambda: 3
+told = memory.few_heaps()
+begun = threading.Barrier(12)
+def hold():
+    begun.wait()
+    libc.malloc(5000)
+    begun.wait()
+libc = ctypes.CDLL(None)
+threads = [threading.Thread(target=hold) for _ in range(12)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+libc.fopen.restype = ctypes.c_void_p
+libc.malloc_info(0, ctypes.c_void_p(libc.fopen(b"/dev/stdout", b"w")))
+libc.fflush(None)
+print(told, flush=True)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the heaps are glibc's")
+@pytest.mark.parametrize(
+    ("variables", "heaps", "told"),
+    [
+        ({}, 3, "3"),
+        ({"MALLOC_ARENA_MAX": "5"}, 5, "None"),
+        ({"GLIBC_TUNABLES": "glibc.malloc.arena_max=4"}, 4, "None"),
+        ({"GLIBC_TUNABLES": "glibc.malloc.tcache_count=8"}, 3, "3"),
+    ],
+)
+def test_threads_share_few_heaps_unless_an_operator_says_how_many(
+    variables: dict[str, str], heaps: int, told: str
+) -> None:
+    command = [sys.executable, "-c", HOLD]
+    environment = {name: value for name, value in os.environ.items() if "MALLOC" not in name} | variables
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.count("<heap nr=") == heaps
+    assert done.stdout.splitlines()[-1] == told
+
+
+def test_another_c_library_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "_MALLOPT", None)
+    assert memory.few_heaps({}) is None
 
 
 # ---- giving back
