@@ -2,12 +2,14 @@
 
 import json
 import os
+import platform
 import re
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,7 +20,9 @@ import pytest
 
 from proto import embed_pb2 as pb
 from proto.embed_pb2_grpc import EmbedderStub
+from service import cores
 from service.errors import StartError
+from service.life import memory
 from service.listen import _bound
 from service.settings import Settings
 
@@ -211,3 +215,23 @@ def test_two_workers_share_both_ports(tiny_store: Path) -> None:
             assert np.frombuffer(output.tensor.data, np.float32).shape == (32,)
         process.send_signal(signal.SIGTERM)
         assert process.wait(SECONDS) == 0
+
+
+def heaps(pid: int) -> int:
+    """glibc's heaps of a process beside its main one: they begin at multiples of 64 MiB, which little else does."""
+    starts = re.findall(
+        r"^([0-9a-f]+)-\S+ rw-p 00000000 00:00 0 *$", Path(f"/proc/{pid}/maps").read_text(), re.MULTILINE
+    )
+    return sum(int(start, 16) % 2**26 == 0 for start in starts)
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the heaps are glibc's")
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_whoever_serves_has_few_heaps(tiny_store: Path, workers: str) -> None:
+    with running(tiny_store, "--workers", workers) as (process, url, _):
+        with ThreadPoolExecutor(16) as pool:
+            answers = pool.map(lambda n: httpx.post(f"{url}/embed", json={"inputs": [[n % 8]]}).status_code, range(64))
+            assert set(answers) == {200}
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        serving = {"1": [process.pid], "2": map(int, children)}[workers]
+        assert all(heaps(pid) < max(memory.LEAST_HEAPS, cores.available()) for pid in serving)
