@@ -1,5 +1,7 @@
 """The JSON body of POST /embed: fields, spellings and refusals in the caller's words."""
 
+import sys
+import tracemalloc
 from typing import Any, get_args
 
 import orjson
@@ -9,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 from service.errors import BadRequest, EmptyRequest, Malformed
 from service.messages import EmbedRequest
 from service.pooling import POOLINGS
-from service.wire.body import EXAMPLES, POOLING_NAMES, EmbedBody, Wanted, explain, read
+from service.wire.body import EXAMPLES, POOLING_NAMES, EmbedBody, Wanted, explain, packed, read
 
 REFUSALS: list[tuple[bytes, str]] = [
     (b"[]", "the body is a list of 0; send a JSON object with inputs; also allowed: model, outputs"),
@@ -133,3 +135,14 @@ def test_what_must_be_sent_is_told_from_what_may(model: type[BaseModel], value: 
 def test_every_field_says_what_is_allowed() -> None:
     described = {name for name, field in EmbedBody.model_fields.items() if field.description}
     assert described == set(EmbedBody.model_fields) - {"inputs"}  # inputs has words of its own
+
+
+def test_options_that_are_kept_take_no_more_memory_than_their_bytes() -> None:
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        kept = [packed({"dimensions": number}) for number in range(1000)]
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert after - before < 1000 * (sys.getsizeof(kept[-1]) + 100)
