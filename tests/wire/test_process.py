@@ -218,11 +218,10 @@ def test_two_workers_share_both_ports(tiny_store: Path) -> None:
 
 
 def heaps(pid: int) -> int:
-    """glibc's heaps of a process beside its main one: they begin at multiples of 64 MiB, which little else does."""
-    starts = re.findall(
-        r"^([0-9a-f]+)-\S+ rw-p 00000000 00:00 0 *$", Path(f"/proc/{pid}/maps").read_text(), re.MULTILINE
-    )
-    return sum(int(start, 16) % 2**26 == 0 for start in starts)
+    """glibc's heaps of a process beside its main one: each begins a reserved range of 64 MiB at a multiple of that."""
+    reserved = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) rw-p .*\n\2-([0-9a-f]+) ---p ", re.MULTILINE)
+    ranges = [(int(each[1], 16), int(each[3], 16)) for each in reserved.finditer(Path(f"/proc/{pid}/maps").read_text())]
+    return sum(start % 2**26 == 0 and end - start == 2**26 for start, end in ranges)
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the heaps are glibc's")
