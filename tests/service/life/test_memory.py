@@ -72,6 +72,7 @@ def test_a_system_that_does_not_say_maps_nothing(tmp_path: Path) -> None:
 
 # ---- heaps
 
+HEEDED = ("MALLOC_ARENA_MAX", "GLIBC_TUNABLES")
 HOLD = """
 import ctypes, threading
 from service import cores
@@ -108,7 +109,7 @@ def test_threads_share_few_heaps_unless_an_operator_says_how_many(
     variables: dict[str, str], heaps: int, told: str
 ) -> None:
     command = [sys.executable, "-c", HOLD]
-    environment = {name: value for name, value in os.environ.items() if "MALLOC" not in name} | variables
+    environment = {name: value for name, value in os.environ.items() if name not in HEEDED} | variables
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.count("<heap nr=") == heaps
     assert done.stdout.splitlines()[-1] == told
