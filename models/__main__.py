@@ -13,9 +13,9 @@ from pathlib import Path
 from types import FrameType
 
 from models import rope_command
-from models.card import Card
+from models.artifacts.card import Card
+from models.artifacts.folder import Progress
 from models.errors import ModelError
-from models.folder import Progress
 
 STORE = Path(__file__).parent / "store"
 
@@ -164,7 +164,7 @@ def progress_bar() -> Iterator[Progress]:
 
 
 def _list(given: argparse.Namespace) -> None:
-    from models.describe import families, store
+    from models.artifacts.description import families, store
 
     print(families())
     print()
@@ -172,13 +172,13 @@ def _list(given: argparse.Namespace) -> None:
 
 
 def _describe(given: argparse.Namespace) -> None:
-    from models.describe import describe
+    from models.artifacts.description import describe
 
     print(describe(given.what))
 
 
 def _export(given: argparse.Namespace) -> None:
-    from models.export import export
+    from models.artifacts.export import export
 
     with progress_bar() as progress:
         card = export(
@@ -197,7 +197,7 @@ def _export(given: argparse.Namespace) -> None:
 
 
 def _adopt(given: argparse.Namespace) -> None:
-    from models.adopt import adopt
+    from models.artifacts.adoption import adopt
 
     with progress_bar() as progress:
         card = adopt(
@@ -207,7 +207,7 @@ def _adopt(given: argparse.Namespace) -> None:
 
 
 def _verify(given: argparse.Namespace) -> None:
-    from models.verify import verify
+    from models.artifacts.verification import verify
 
     with progress_bar() as progress:
         found = verify(given.out, progress)
@@ -217,7 +217,7 @@ def _verify(given: argparse.Namespace) -> None:
 
 
 def _create(given: argparse.Namespace) -> None:
-    from models.create import create
+    from models.checkpoints.random_checkpoint import create
 
     with progress_bar() as progress:
         create(
@@ -239,7 +239,7 @@ def _rope(given: argparse.Namespace) -> None:
 
 
 def _report(card: Card, out: Path) -> None:
-    from models.describe import faithfulness
+    from models.artifacts.description import faithfulness
 
     print(f"{out}: {card.name}, {card.family}, {card.bytes / 1e6:.1f} MB; outputs {', '.join(card.outputs)}")
     print(faithfulness(card))

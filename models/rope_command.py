@@ -7,8 +7,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+from models.artifacts.folder import Progress
 from models.errors import BadEncoding
-from models.folder import Progress
 from models.positions.rope import choice as rope_choice
 from models.positions.rope import table as rope_table
 from models.positions.rope.config import LayerRope
@@ -86,14 +86,14 @@ def _write(
     if not given.out.parent.is_dir():
         raise BadEncoding(f"{given.out}: there is no folder {given.out.parent}; make it first, or write elsewhere")
     if given.out.suffix == GRAPH:
-        from models.onnx_graph import save
-        from models.position_graphs.rope import rope as graph
+        from models.graphs.builder import save
+        from models.graphs.positions.rope import rope as graph
 
         save(graph(frequencies(rope.rope, given.arithmetic, given.seq_len)), given.out)
     elif given.out.suffix in PICTURES:
         given.out.write_bytes(_drawn(given, rope, table, positions))
     else:
-        from models.table_files import FORMATS, write
+        from models.artifacts.table_files import FORMATS, write
 
         if given.out.suffix not in FORMATS:
             allowed = ", ".join((*FORMATS, GRAPH, *PICTURES))
@@ -103,7 +103,7 @@ def _write(
 
 
 def _drawn(given: argparse.Namespace, rope: LayerRope, table: Table, positions: range) -> bytes:
-    from models.figures import Subject, draw
+    from models.plots import Subject, draw
 
     other: Arithmetic = "parity" if given.arithmetic == "exact" else "exact"
     twin = rope_table.tabulate(rope.rope, positions, arithmetic=other, seq_len=given.seq_len, layout=rope.layout)

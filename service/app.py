@@ -19,20 +19,30 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
 from models import VERSION
-from service.access.keys import Keys, open_keys
-from service.catalog import open_catalog
-from service.encoder import Encoder
+from service.context import Parts
+from service.embedding.pipeline import Encoder
+from service.embedding.position_tables import Tables
 from service.errors import InlayError, MethodNotAllowed, NoSuchPath
-from service.life.chores import chores
-from service.life.crew import Crew
-from service.life.pulse import Pulse
-from service.life.readiness import Readiness
-from service.settings import Settings
-from service.sight.metrics import Metrics
-from service.sight.stages import Stages
-from service.sight.tracing import open_tracing
-from service.tables import Tables
-from service.wire import (
+from service.grpc import key_interceptor as rpc_keys
+from service.grpc.server import RpcServer
+from service.http import cors
+from service.http.access_log import Sighted
+from service.http.asgi import App
+from service.http.compression import Coded
+from service.http.endpoint import Endpoint
+from service.http.intake import Intake
+from service.http.keys import Gate
+from service.http.paths import Paths
+from service.http.refusals import Refusals
+from service.http.request_ids import ID, Numbered
+from service.observability.metrics import Metrics
+from service.observability.stage_times import Stages
+from service.observability.tracing import open_tracing
+from service.process.background_tasks import chores
+from service.process.watchdog import Pulse
+from service.process.worker_control import Crew
+from service.protocols import openapi
+from service.protocols.inlay import (
     analysis,
     embed,
     gradient,
@@ -40,32 +50,22 @@ from service.wire import (
     images,
     logits,
     models,
-    openai,
-    openapi,
-    positions,
     similar,
     similarity,
 )
-from service.wire.asgi import App
-from service.wire.endpoint import Endpoint
-from service.wire.oip import repository
-from service.wire.oip import rest as oip
-from service.wire.oip import rpc as oip_rpc
-from service.wire.parts import Parts
-from service.wire.refusals import Refusals
-from service.wire.rpc import embedder
-from service.wire.rpc import keys as rpc_keys
-from service.wire.rpc.server import RpcServer
-from service.wire.sight import Sighted
-from service.wire.tei import rest as tei
-from service.wire.tei import rpc as tei_rpc
-from service.wire.transport import cors
-from service.wire.transport.answers import Coded
-from service.wire.transport.intake import Intake
-from service.wire.transport.keys import Gate
-from service.wire.transport.paths import Paths
-from service.wire.transport.request_ids import ID, Numbered
-from service.wire.words import RPC_WORDS, WORDS
+from service.protocols.inlay import rpc as embedder
+from service.protocols.inlay.positions import routes as positions
+from service.protocols.oip import repository
+from service.protocols.oip import routes as oip
+from service.protocols.oip import rpc as oip_rpc
+from service.protocols.openai import routes as openai
+from service.protocols.tei import routes as tei
+from service.protocols.tei import rpc as tei_rpc
+from service.protocols.words import RPC_WORDS, WORDS
+from service.registry.readiness import Readiness
+from service.registry.registry import open_catalog
+from service.security.api_keys import Keys, open_keys
+from service.settings import Settings
 
 PROTOCOLS = (
     embed.routes,

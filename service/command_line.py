@@ -68,7 +68,7 @@ def serve(flags: dict[str, Any]) -> int:
     if settings is None:
         return 1
     try:
-        from service.listen import listen
+        from service.process.serve import listen
 
         return listen(settings)
     except (StartError, ModelError) as error:
@@ -81,9 +81,9 @@ def check(flags: dict[str, Any]) -> int:
     if settings is None:
         return 1
     try:
-        from service.catalog import open_catalog
-        from service.listen import introduce
-        from service.sight.metrics import Metrics
+        from service.observability.metrics import Metrics
+        from service.process.serve import introduce
+        from service.registry.registry import open_catalog
 
         _try_openings(settings)
         introduce(settings, open_catalog(settings, Metrics()))
@@ -121,9 +121,9 @@ def nearest(word: str, allowed: Iterable[str]) -> str:
 
 def _try_openings(settings: Settings) -> None:
     """Open what guards and follows requests, as `serve` does before it loads; raises StartError where it cannot."""
-    from service.access import tls
-    from service.access.keys import open_keys
-    from service.sight.tracing import open_tracing
+    from service.observability.tracing import open_tracing
+    from service.security import tls
+    from service.security.api_keys import open_keys
 
     if files := tls.files(settings):
         tls.context(files)

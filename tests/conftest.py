@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from models.export import export
+from models.artifacts.export import export
 from tests.minilm_golden import checkpoint
 
 

@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from proto import embed_pb2 as pb
 from proto.embed_pb2_grpc import EmbedderStub
 from service.app import create_app
+from service.context import Parts
+from service.http.server import OneWrite
 from service.settings import Settings
-from service.wire.parts import Parts
-from service.wire.protocol import OneWrite
 
 DTYPES: dict[int, Any] = {pb.FLOAT32: np.float32, pb.FLOAT16: np.float16, pb.BFLOAT16: ml_dtypes.bfloat16}
 START_SECONDS = 60

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 from safetensors.numpy import load, save
 
-from models.export import export
+from models.artifacts.export import export
 from models.vision.families import FAMILIES
 from tests.golden_cases import Case, case, write_folder
 from tests.served import Served, serving

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from models import card as cards
-from models.compare import Session
-from models.export import export
-from models.head import reference as head_reference
-from models.storage import weights
+from models.artifacts import card as cards
+from models.artifacts import weights
+from models.artifacts.export import export
+from models.reference import head as head_reference
+from models.reference.comparison import Session
 from tests.golden_cases import Case, cases, write_checkpoint
 from tests.served import Served, serving
 

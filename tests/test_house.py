@@ -33,46 +33,46 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "loadtest": ("loadtest", "proto"),
     "loadtest.making": ("loadtest", "models"),  # times functions, not the service
     "service": ("service", "models"),
-    "service.engines": ("service.engines", "service.cores", "service.errors", "models"),
-    "service.queueing.batcher": ("service.queueing.arrivals", "service.errors", "service.queueing.waiting"),
-    "service.queueing.waiting": ("service.errors",),
-    "service.messages": (),
+    "service.runtime.engine": ("service.runtime.engine", "service.process.cpu_count", "service.errors", "models"),
+    "service.scheduling.batcher": ("service.scheduling.arrivals", "service.errors", "service.scheduling.fair_queue"),
+    "service.scheduling.fair_queue": ("service.errors",),
+    "service.embedding.requests": (),
     "service.errors": (),
     "service.settings": (),
     "service.wire": ("service", "models", "proto"),
     "service.app": ("service", "models", "proto"),
 }
 # The composition root: builds, binds, reads flags. Only it and the wire itself know that there is a wire.
-ROOT_MODULES = ("service.app", "service.listen", "service.command_line", "service.__main__")
+ROOT_MODULES = ("service.app", "service.process.serve", "service.command_line", "service.__main__")
 
 # A library's name appears in one room; `models (in functions)`: never when models/ is imported.
 IN_FUNCTIONS = " (in functions)"
 LIBRARIES: dict[str, tuple[str, ...]] = {
-    "onnxruntime": ("service.engines.onnx", "models" + IN_FUNCTIONS),
+    "onnxruntime": ("service.runtime.onnx", "models" + IN_FUNCTIONS),
     "onnx": ("models" + IN_FUNCTIONS,),
     "rich": ("models" + IN_FUNCTIONS,),
-    "huggingface_hub": ("models.sources.hub" + IN_FUNCTIONS,),
-    "httpx2": ("models.sources.hub" + IN_FUNCTIONS,),
-    "tokenizers": ("service.tokens", "models" + IN_FUNCTIONS),
+    "huggingface_hub": ("models.checkpoints.hub" + IN_FUNCTIONS,),
+    "httpx2": ("models.checkpoints.hub" + IN_FUNCTIONS,),
+    "tokenizers": ("service.embedding.tokenization", "models" + IN_FUNCTIONS),
     "fastapi": ("service.wire", *ROOT_MODULES),
     "fastapi_offline": ("service.app",),
     "starlette": ("service.wire", "service.app"),
-    "uvicorn": (*ROOT_MODULES, "service.life.supervisor", "service.wire.protocol"),
+    "uvicorn": (*ROOT_MODULES, "service.process.supervisor", "service.http.server"),
     "uvloop": ROOT_MODULES,
-    "grpc": ("service.wire.rpc", "service.app"),
-    "grpc_health": ("service.wire.rpc", "service.app"),
-    "grpc_reflection": ("service.wire.rpc", "service.app"),
-    "google": ("service.wire.rpc",),
-    "opentelemetry": ("service.sight.tracing",),
+    "grpc": ("service.grpc", "service.app"),
+    "grpc_health": ("service.grpc", "service.app"),
+    "grpc_reflection": ("service.grpc", "service.app"),
+    "google": ("service.grpc",),
+    "opentelemetry": ("service.observability.tracing",),
     "pydantic": ("service.settings", "service.wire", *ROOT_MODULES),
     "pydantic_settings": ("service.settings", *ROOT_MODULES),
     "orjson": ("service.wire",),
     "pybase64": ("service.wire",),
-    "python_multipart": ("service.wire.multipart",),
-    "backports": ("service.wire.transport.codings",),
-    "compression": ("service.wire.transport.codings",),  # the same from Python 3.14 on
-    "matplotlib": ("models.figures" + IN_FUNCTIONS,),
-    "PIL": ("service.pictures" + IN_FUNCTIONS, "models.vision" + IN_FUNCTIONS),
+    "python_multipart": ("service.http.multipart",),
+    "backports": ("service.http.content_coding",),
+    "compression": ("service.http.content_coding",),  # the same from Python 3.14 on
+    "matplotlib": ("models.plots" + IN_FUNCTIONS,),
+    "PIL": ("service.embedding.image_decoding" + IN_FUNCTIONS, "models.vision" + IN_FUNCTIONS),
     "ml_dtypes": ("service", "models"),
     "numpy": ("service", "models"),
 }
@@ -83,7 +83,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {}
 LONG: dict[str, str] = {
     "models/families/decoders.py": "a table: one row a family",
     "models/families/encoders.py": "a table: one row a family",
-    "models/head/rows.py": "a table: one row a model_type",
+    "models/families/heads.py": "a table: one row a model_type",
     "models/positions/rope/conventions.py": "a table: one row a model_type",
     "models/positions/rope/presets.py": "a table: one row a public model",
 }
@@ -230,7 +230,7 @@ def test_a_module_is_named_after_the_thing_not_its_kind() -> None:
 
 
 # what ONNX Runtime reads when it is imported, and what glibc read of its own
-STEERS_LIBRARIES = ("models", "service.life.memory")
+STEERS_LIBRARIES = ("models", "service.process.memory")
 
 
 @pytest.mark.parametrize("module", [name for name in MODULES if name.startswith(("models", "service"))])
@@ -242,7 +242,7 @@ def test_only_main_reads_the_environment(module: str) -> None:
     assert module.endswith("__main__") or module in STEERS_LIBRARIES or read == []
 
 
-@pytest.mark.parametrize("module", ["service.engines.onnx", "models.export"])
+@pytest.mark.parametrize("module", ["service.runtime.onnx", "models.artifacts.export"])
 def test_onnx_runtime_reports_to_nobody(module: str, tmp_path: Path) -> None:
     # on import it writes a device id and its reports to the cache; where CI is set it never does
     environment = {"HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path), "PATH": os.environ["PATH"]}

@@ -14,10 +14,10 @@ import safetensors
 import safetensors.numpy
 from numpy.typing import NDArray
 
-from models import card as cards
+from models.artifacts import card as cards
 from proto import embed_pb2 as pb
-from service.messages import Text
-from service.tokens import Cut, Tokenizer
+from service.embedding.requests import Text
+from service.embedding.tokenization import Cut, Tokenizer
 from tests.minilm_golden import Case, cases, checkpoint, origin
 from tests.served import Served, array_of, serving
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from models.export import export
+from models.artifacts.export import export
 from proto import embed_pb2 as pb
 from tests.served import Served, array_of, serving
 from tests.static_golden import StaticCase, difference, static_case, static_cases, texts

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from models.card import Card
-from models.export import export
+from models.artifacts.card import Card
+from models.artifacts.export import export
 from tests.golden_cases import Case, case, manifest, write_folder
 
 FEEDS = ("pixel_values", "input_features")

@@ -4,15 +4,23 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any
 
-from models.config import Config
+from models.checkpoints.config import Config
 from models.errors import UnknownFamily
 from models.families.decoders import DECODERS
+from models.families.encoder_decoders import PAIRS
 from models.families.encoders import ENCODERS
-from models.families.pairs import PAIRS
-from models.families.row import AlibiRow, BucketRow, Family, Key, ScaleRow, Side, Types
+from models.families.family import (
+    AlibiRow,
+    BucketRow,
+    Family,
+    Key,
+    ScaleRow,
+    Side,
+    Types,
+)
+from models.families.recipe import Activation
 from models.positions.rope.config_keys import NESTS
 from models.positions.rope.conventions import TEXT_TYPES
-from models.recipe import Activation
 
 __all__ = [
     "ACTIVATIONS",

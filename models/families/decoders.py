@@ -6,8 +6,21 @@ source   transformers 5.23: the modeling and configuration modules of each famil
 from dataclasses import replace
 from typing import Any
 
-from models.families.row import AlibiRow, Family, ScaleRow, norm
-from models.recipe import AddPosition, AddSinusoid, AddType, Embed, Linear, RMSNorm, Scale
+from models.families.family import (
+    AlibiRow,
+    Family,
+    ScaleRow,
+    norm,
+)
+from models.families.recipe import (
+    AddPosition,
+    AddSinusoid,
+    AddType,
+    Embed,
+    Linear,
+    RMSNorm,
+    Scale,
+)
 
 _WORDS = Embed("embed_tokens.weight")
 _GPT2_NAMES = {

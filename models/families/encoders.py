@@ -6,8 +6,14 @@ source   transformers 5.23: the modeling and configuration modules of each famil
 from dataclasses import replace
 from typing import Any
 
-from models.families.row import BucketRow, Family, ScaleRow, linear, norm
-from models.recipe import (
+from models.families.family import (
+    BucketRow,
+    Family,
+    ScaleRow,
+    linear,
+    norm,
+)
+from models.families.recipe import (
     AddIndexed,
     AddPosition,
     AddType,

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from models import cost
-from models.recipe import Recipe, tensors
-from models.storage.quantise import Rows
+from models.artifacts.quantization import Rows
+from models.families import cost
+from models.families.recipe import Recipe, tensors
 from models.tables.row_blocks import BLOCK_VALUES, Check, blocks, floats, go_on
 
 Floats = NDArray[np.float64]

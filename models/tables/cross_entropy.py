@@ -9,8 +9,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from models.artifacts.quantization import Rows
 from models.errors import BadQuestion
-from models.storage.quantise import Rows
 from models.tables.row_blocks import Check, blocks, floats, go_on
 
 Floats = NDArray[np.float64]

@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models import reference
 from models.errors import BadQuestion
-from models.extras import ATTENDED, MASKED
-from models.recipe import (
+from models.families.extra_inputs import ATTENDED, MASKED
+from models.families.recipe import (
     AddIndexed,
     AddPosition,
     AddSinusoid,
@@ -29,6 +28,7 @@ from models.recipe import (
     Scale,
     TokenDropout,
 )
+from models.reference import interpreter as reference
 
 Floats = NDArray[np.float64]
 Ids = NDArray[np.int64]

@@ -1,7 +1,7 @@
 """Which row of which table is a padding row: zero when a model begins, and without gradient. Reads no tensor."""
 
+from models.families.recipe import AddPosition, Embed, Recipe
 from models.positions.learned import PositionRule
-from models.recipe import AddPosition, Embed, Recipe
 
 # Families whose word table has no padding row, whatever their pad_token_id (transformers 5.23: their nn.Embedding is
 # built without padding_idx). Every other text family has one.

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.storage.quantise import Rows
+from models.artifacts.quantization import Rows
 
 BLOCK_VALUES = 2**18  # 1 MiB in float32
 UNCAST = 16  # times as many where the rows are lent as they are

@@ -10,8 +10,8 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from models.artifacts.quantization import Rows
 from models.errors import BadQuestion
-from models.storage.quantise import Rows
 from models.tables.row_blocks import Check, blocks, floats, go_on
 
 Measure = Literal["cosine", "dot", "euclidean"]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from models.recipe import LayerNorm, RMSNorm
+from models.families.recipe import LayerNorm, RMSNorm
 from models.vision.steps import AddGrid, AddRows, Convolve, Insert, Patchify, Project, Step
 
 Feed = Literal["pixels", "patches", "features"]

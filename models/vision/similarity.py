@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from models.checkpoints.checkpoint import Checkpoint, read_tensors
 from models.errors import BadCheckpoint
-from models.sources.checkpoint import Checkpoint, read_tensors
 
 KINDS = {"clip": "softmax", "siglip": "sigmoid", "siglip2": "sigmoid"}
 Matrix = NDArray[np.float64]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from models.recipe import LayerNorm, RMSNorm
+from models.families.recipe import LayerNorm, RMSNorm
 
 
 @dataclass(frozen=True, slots=True)

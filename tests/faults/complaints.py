@@ -15,14 +15,14 @@ class Complaint(NamedTuple):
 
 
 _BATCHER, _WAITING, _ADMISSION = (
-    f"tests/service/queueing/test_{name}.py::test_" for name in ("batcher", "waiting", "admission")
+    f"tests/service/scheduling/test_{name}.py::test_" for name in ("batcher", "fair_queue", "admission")
 )
 _MEMORY, _CATALOG = (f"tests/service/{name}.py::test_" for name in ("life/test_memory", "test_catalog"))
 _CROWD = "tests/test_crowd.py::test_"
 _RUNS, _CALLERS, _SIZES = (f"tests/faults/test_{name}.py::test_" for name in ("runs", "callers", "sizes"))
 COMPLAINTS = (
     Complaint(1, "a text got 429 while a list of one waited; unclear what the limit counts (TEI#662)",
-              ("tests/wire/test_allowed.py::test_a_text_a_list_of_one_and_ids_are_refused_alike_when_the_queue_is_full",)),
+              ("tests/service/http/test_timeouts.py::test_a_text_a_list_of_one_and_ids_are_refused_alike_when_the_queue_is_full",)),
     Complaint(2, "a queue overflow panics the router (TEI#470, #305)",
               (_RUNS + "more_work_than_can_be_done", _BATCHER + "a_full_queue_refuses_all_of_a_request_or_nothing")),
     Complaint(3, "one caller got every result; a batch dropped the requested output (MLServer#1306, #514)",
@@ -43,7 +43,7 @@ COMPLAINTS = (
               (_WAITING + "a_newcomer_is_refused_once_others_would_delay_it_too_long_and_told_how_long",
                "make overload")),
     Complaint(10, "operators cannot see why a batch was released (BentoML#5637)",
-              ("tests/service/sight/test_metrics.py::test_runs_items_and_requests_are_counted_by_label",)),
+              ("tests/service/observability/test_metrics.py::test_runs_items_and_requests_are_counted_by_label",)),
     Complaint(11, "a single request is slower without batching (MLServer#1826)",
               (_BATCHER + "small_batches_run_on_the_event_loop_and_large_ones_in_a_thread", "make bench")),
     Complaint(12, "memory grows from 6 to 42 GB over 400 000 calls (TEI#156)",
@@ -60,7 +60,7 @@ COMPLAINTS = (
     Complaint(19, "a warm-up longer than the model reads crashes the server (infinity#577)",
               (_CATALOG + "every_family_passes_its_trial",)),
     Complaint(20, "sessions made by the first request (themoltnet#621)",
-              ("tests/wire/test_process.py::test_a_broken_graph_is_one_line_and_exit_code_1",)),
+              ("tests/service/process/test_serve.py::test_a_broken_graph_is_one_line_and_exit_code_1",)),
     Complaint(25, "a worker's exception kills its thread, then 429 for ever and /health at 200 (infinity#668)",
               (_RUNS + "a_row_that_the_engine_fails_on", _RUNS + "a_run_that_does_not_end",
                _RUNS + "a_graph_that_breaks_while_it_serves")),
@@ -71,7 +71,7 @@ COMPLAINTS = (
                _RUNS + "more_work_than_can_be_done")),
     Complaint(28, "a client that times out and retries leaves dead work in the queue (omlx#785)",
               (_CALLERS + "a_thousand_callers",
-               "tests/wire/test_allowed.py::test_work_that_waits_is_dropped_with_its_deadline")),
+               "tests/service/http/test_timeouts.py::test_work_that_waits_is_dropped_with_its_deadline")),
 )  # fmt: skip
 
 

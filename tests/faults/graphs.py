@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from models.adopt import adopt
+from models.artifacts.adoption import adopt
 
 BAD_ID = 1777
 VOCAB, WIDTH = 4000, 16

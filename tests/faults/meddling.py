@@ -24,7 +24,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from service.__main__ import main
-from service.engines import onnx
+from service.runtime import onnx
 
 ASKED = {name.removeprefix("MEDDLING_"): value for name, value in os.environ.items() if name.startswith("MEDDLING_")}
 run = onnx.OnnxEngine.run

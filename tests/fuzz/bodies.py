@@ -10,12 +10,21 @@ from pydantic import BaseModel
 from safetensors.numpy import save
 from starlette.datastructures import QueryParams
 
-from service.wire import body, gradient, images, logits, similar
-from service.wire.openai.bodies import EXAMPLES as OPENAI
-from service.wire.openai.bodies import EmbeddingsBody, PoolingBody, Reader
-from service.wire.positions import asked, rotation
-from service.wire.positions.schemes import SCHEMES
-from service.wire.tei import bodies as tei
+from service.protocols.inlay import (
+    embed_body as body,
+)
+from service.protocols.inlay import (
+    gradient,
+    images,
+    logits,
+    similar,
+)
+from service.protocols.inlay.positions import parsing as asked
+from service.protocols.inlay.positions import rotation
+from service.protocols.inlay.positions.schemes import SCHEMES
+from service.protocols.openai.bodies import EXAMPLES as OPENAI
+from service.protocols.openai.bodies import EmbeddingsBody, PoolingBody, Reader
+from service.protocols.tei import bodies as tei
 from tests.fuzz.judging import Target
 
 DEEP = b"[" * 300 + b"]" * 300  # orjson reads it and does not write it

@@ -13,11 +13,11 @@ import ml_dtypes
 import numpy as np
 from safetensors.numpy import save
 
-from models.sources import safetensors
-from models.sources.checkpoint import read_tensors
-from models.sources.door import opened
-from service.pictures import opened as picture_opened
-from service.wire.torch_file import ALIGNMENT, VALUES, torch_file
+from models.checkpoints import safetensors
+from models.checkpoints.checkpoint import read_tensors
+from models.checkpoints.opening import opened
+from service.embedding.image_decoding import opened as picture_opened
+from service.protocols.inlay.torch_file import ALIGNMENT, VALUES, torch_file
 from tests.fuzz.judging import Target
 from tests.gguf_files import ARRAY, STRING, UINT32, entry, info, random_blocks, raw, text, write_gguf
 from tests.vision_cases import picture

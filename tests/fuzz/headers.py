@@ -7,12 +7,24 @@ from typing import Any
 
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from service.access.keys import Keys
 from service.errors import InlayError
-from service.wire.formats import OFFERS, negotiate
-from service.wire.multipart import parts_of
-from service.wire.positions import ranges
-from service.wire.transport import allowed, bodies, codings, keys, negotiation, paths, request_ids
+from service.http import (
+    bodies,
+    keys,
+    negotiation,
+    paths,
+    request_ids,
+)
+from service.http import byte_ranges as ranges
+from service.http import (
+    content_coding as codings,
+)
+from service.http import (
+    timeouts as allowed,
+)
+from service.http.formats import OFFERS, negotiate
+from service.http.multipart import parts_of
+from service.security.api_keys import Keys
 from tests.fuzz.judging import Target
 
 MOST_DECODED = 1 << 16

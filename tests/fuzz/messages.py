@@ -4,7 +4,8 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from proto import embed_pb2 as pb
-from service.wire.rpc import positions, requests
+from service.protocols.inlay import rpc_positions as positions
+from service.protocols.inlay import rpc_requests as requests
 from tests.fuzz.judging import Target
 
 

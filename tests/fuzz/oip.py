@@ -8,12 +8,18 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from proto import open_inference_pb2 as pb
+from service.protocols.oip import binary, rpc_tensors
+from service.protocols.oip.datatypes import (
+    BYTES,
+    DATATYPES,
+    decode,
+    encode,
+    width,
+)
+from service.protocols.oip.parameters import options_of
+from service.protocols.oip.shared_memory import Regions
+from service.protocols.oip.tensors import from_raw
 from service.settings import Settings
-from service.wire.oip import binary, rpc_tensors
-from service.wire.oip.datatypes import BYTES, DATATYPES, decode, encode, width
-from service.wire.oip.parameters import options_of
-from service.wire.oip.shared_memory import Regions
-from service.wire.oip.tensors import from_raw
 from tests.fuzz.judging import Target
 from tests.oip_bodies import LENGTH, entry, listed, raw_bytes
 from tests.oip_bodies import binary as made

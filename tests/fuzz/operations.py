@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from models.export import export
+from models.artifacts.export import export
 from tests.golden_cases import case, write_checkpoint, write_tiny_bert
 from tests.served import serving
 from tests.vision_cases import export_seen

@@ -17,7 +17,7 @@ import numpy as np
 import orjson
 from google.protobuf.message import DecodeError
 
-from models.export import export
+from models.artifacts.export import export
 from proto import embed_pb2 as pb
 from proto import open_inference_pb2 as oip_pb
 from proto import tei_pb2 as tei_pb

@@ -12,8 +12,8 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import load_file
 
-from models import create as creation
 from models.__main__ import _parser, main
+from models.checkpoints import random_checkpoint as creation
 from models.families import FAMILIES
 from tests.golden_cases import case, write_checkpoint, write_tiny_bert
 
@@ -146,7 +146,9 @@ def run(code: str, *words: str) -> "subprocess.CompletedProcess[str]":
 
 @pytest.mark.parametrize("signal", ["SIGINT", "SIGTERM"])
 def test_a_signal_leaves_no_half_export(signal: str, checkpoint: Path, tmp_path: Path) -> None:
-    kill = f"import os, signal, models.folder as f; f.hashes = lambda *a: os.kill(os.getpid(), signal.{signal})"
+    kill = (
+        f"import os, signal as s, models.artifacts.folder as f; f.hashes = lambda *a: os.kill(os.getpid(), s.{signal})"
+    )
     done = run(kill, "export", str(checkpoint), str(tmp_path / "out"))
     assert done.returncode == 130
     assert "stopped; nothing was left behind" in done.stderr

@@ -12,12 +12,12 @@ import pytest
 from safetensors import safe_open
 
 from models.__main__ import main
+from models.artifacts.folder import Progress
+from models.artifacts.table_files import FORMATS, write
 from models.errors import BadEncoding
-from models.folder import Progress
 from models.positions.rope.frequencies import Rope
 from models.positions.rope.table import tabulate
 from models.positions.table import Table
-from models.table_files import FORMATS, write
 from tests.golden_cases import case
 
 LLAMA31 = case("rope_llama3_f8_31")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from models.export import export
+from models.artifacts.export import export
 from tests.golden_cases import case, write_checkpoint, write_tiny_bert
 
 

@@ -7,8 +7,8 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from service.sight.instruments import BY_NAME, FAMILIES, USUAL
-from service.sight.metrics import Metrics
+from service.observability.metric_definitions import BY_NAME, FAMILIES, USUAL
+from service.observability.metrics import Metrics
 from tests.observe.queries import METRIC, OBSERVE, RECORDED, dashboard, drawn, read, rules
 
 ROOT = OBSERVE.parent

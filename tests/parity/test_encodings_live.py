@@ -12,13 +12,13 @@ import pytest
 import torch
 from transformers.models.deberta_v2.modeling_deberta_v2 import build_relative_position
 
-from models.card import Card
-from models.encodings import EVERY_LAYER, Buckets, Mask
+from models.artifacts.card import Card
+from models.artifacts.export import export
+from models.checkpoints import safetensors
 from models.errors import BadCheckpoint
-from models.export import export
 from models.families import FAMILIES, Family, sided
+from models.families.encodings import EVERY_LAYER, Buckets, Mask
 from models.positions import alibi, buckets, masks
-from models.sources import safetensors
 from tests.parity.conftest import Ledger
 from tests.parity.tiny_models import FSMT_NEEDS, TINY, Sample, sample
 

@@ -10,15 +10,15 @@ import pytest
 import torch
 from transformers import CONFIG_MAPPING, LlamaModel
 
-from models.encodings import EVERY_LAYER, RopeTable
-from models.export import export
+from models.artifacts.export import export
 from models.families import FAMILIES
+from models.families.encodings import EVERY_LAYER, RopeTable
 from models.positions.rope.table import tabulate
-from service.catalog import open_catalog
-from service.encoder import Encoder
-from service.messages import EmbedRequest, Ids
+from service.embedding.pipeline import Encoder
+from service.embedding.requests import EmbedRequest, Ids
+from service.observability.metrics import Metrics
+from service.registry.registry import open_catalog
 from service.settings import Settings
-from service.sight.metrics import Metrics
 from tests.parity.conftest import Ledger
 from tests.parity.tiny_models import TINY, Sample, read_back, reference, sample, sequences
 

@@ -10,12 +10,12 @@ import pytest
 import torch
 import transformers
 
-from models.card import Card
-from models.export import export
+from models.artifacts import weights as stored
+from models.artifacts.card import Card
+from models.artifacts.export import export
 from models.families import FAMILIES as KNOWN
+from models.families.recipe import Embed
 from models.positions.learned import PositionRule, positions
-from models.recipe import Embed
-from models.storage import weights as stored
 from models.tables.cross_entropy import Rule, output_side
 from models.tables.gradient import Packed, SparseRows, backward
 from models.tables.padding import padding_rows

@@ -16,12 +16,12 @@ import transformers
 from transformers.models.auto import modeling_auto as auto
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from models.compare import Session
-from models.export import export
+from models.artifacts import weights
+from models.artifacts.export import export
 from models.families import FAMILIES
-from models.head import reference as head_reference
-from models.head.rows import HEADS
-from models.storage import weights
+from models.families.heads import HEADS
+from models.reference import head as head_reference
+from models.reference.comparison import Session
 from tests.parity.conftest import Ledger
 
 pytestmark = pytest.mark.parity

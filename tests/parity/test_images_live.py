@@ -17,15 +17,15 @@ from PIL import Image
 from safetensors.torch import save_file
 from transformers import CONFIG_MAPPING, AutoModel
 
-from models.compare import Session
-from models.export import export
+from models.artifacts.export import export
 from models.positions.rope.axial import tabulate_axial
+from models.reference.comparison import Session
 from models.vision import preprocessor
 from models.vision.families import FAMILIES
 from models.vision.preprocess import Prepared, prepare, target_size
 from models.vision.preprocessor import PROCESSORS
 from models.vision.resample import RESIZES, resized
-from service.pictures import in_rgb, opened
+from service.embedding.image_decoding import in_rgb, opened
 from tests.parity.conftest import Ledger
 from tests.vision_cases import encoded, picture
 

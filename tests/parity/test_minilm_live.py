@@ -13,12 +13,12 @@ from hypothesis import HealthCheck, given, settings
 from sentence_transformers import SentenceTransformer
 from transformers import AutoTokenizer
 
-from service.catalog import open_catalog
-from service.encoder import Encoder
-from service.messages import Direction, EmbedRequest, Text
+from service.embedding.pipeline import Encoder
+from service.embedding.requests import Direction, EmbedRequest, Text
+from service.embedding.tokenization import Cut, Tokenizer
+from service.observability.metrics import Metrics
+from service.registry.registry import open_catalog
 from service.settings import Settings
-from service.sight.metrics import Metrics
-from service.tokens import Cut, Tokenizer
 from tests.minilm_golden import checkpoint
 from tests.parity.conftest import Ledger
 

@@ -11,14 +11,15 @@ import numpy as np
 import pytest
 import torch
 
-from models.export import export
-from service.catalog import open_catalog
-from service.encoder import Encoder
-from service.messages import EmbedRequest, Ids
+from models.artifacts.export import export
+from service.embedding.pipeline import Encoder
+from service.embedding.requests import EmbedRequest, Ids
+from service.observability.metrics import Metrics
+from service.protocols.inlay import pooled_bytes
+from service.protocols.inlay import prompt_embeds as precomputed
+from service.protocols.inlay.torch_file import torch_file
+from service.registry.registry import open_catalog
 from service.settings import Settings
-from service.sight.metrics import Metrics
-from service.wire import pooled_bytes, precomputed
-from service.wire.torch_file import torch_file
 from tests.parity.conftest import Ledger
 from tests.parity.tiny_models import FSMT_NEEDS, TINY, Sample, sample
 

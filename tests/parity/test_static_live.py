@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from models.export import export
-from service.catalog import open_catalog
-from service.encoder import Encoder
-from service.messages import EmbedRequest, Text
+from models.artifacts.export import export
+from service.embedding.pipeline import Encoder
+from service.embedding.requests import EmbedRequest, Text
+from service.observability.metrics import Metrics
+from service.registry.registry import open_catalog
 from service.settings import Settings
-from service.sight.metrics import Metrics
 from tests.parity.conftest import Ledger
 from tests.static_golden import difference
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from models.errors import BadEncoding
-from models.position_graphs.alibi import alibi
+from models.graphs.positions.alibi import alibi
 from models.positions.alibi import FORMS, slopes, tabulate
 from tests.golden_cases import Case, cases
 

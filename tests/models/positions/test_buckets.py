@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from models.errors import BadEncoding
-from models.position_graphs import buckets as graphs
+from models.graphs.positions import buckets as graphs
 from models.positions.buckets import c2p_index, deberta_bucket, t5_bucket, tabulate_deberta, tabulate_t5
 from models.positions.table import Arithmetic, Output
 from tests.golden_cases import Case, cases

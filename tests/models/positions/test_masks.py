@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from models.errors import BadEncoding
-from models.position_graphs.masks import mask as mask_graph
+from models.graphs.positions.masks import mask as mask_graph
 from models.positions.masks import allowed, tabulate
 from models.positions.table import DTYPES, Output, rounded
 from tests.golden_cases import Case, cases

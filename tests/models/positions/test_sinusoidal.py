@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from models.errors import BadEncoding
-from models.position_graphs import sinusoidal as graphs
+from models.graphs.positions import sinusoidal as graphs
 from models.positions.sinusoidal import SINUSOIDS, tabulate, tabulate_grid
 from tests.golden_cases import Case, cases
 

@@ -8,14 +8,14 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from models import card as cards
 from models.__main__ import main
-from models.compare import Session
-from models.describe import describe, families
+from models.artifacts import card as cards
+from models.artifacts.description import describe, families
+from models.artifacts.export import export
+from models.artifacts.verification import verify
 from models.errors import BadCard, BadCheckpoint, ModelError, NotFaithful
-from models.export import export
-from models.verify import verify
-from models.vision import reference
+from models.reference import vision as reference
+from models.reference.comparison import Session
 from models.vision.families import FAMILIES, TOWERS
 from models.vision.similarity import Similarity, compared
 from models.vision.steps import KINDS, Insert, from_json, to_json
@@ -52,7 +52,7 @@ def test_an_export_holds_its_files_and_survives_its_card(golden: Any, tmp_path: 
 
 @pytest.mark.parametrize("golden", seen(), ids=repr)
 def test_the_reference_gives_the_golden_rows(golden: Any, tmp_path: Path) -> None:
-    from models.sources import safetensors
+    from models.checkpoints import safetensors
 
     card = export_seen(golden, tmp_path / "x", tmp_path / "out")
     weights = safetensors.tensors_of(tmp_path / "out/weights.safetensors")

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.onnx_graph import save
-from models.position_graphs.rope import rope as rope_graph
+from models.graphs.builder import save
+from models.graphs.positions.rope import rope as rope_graph
 from models.positions.rope.angles import cos_sin, rows
 from models.positions.rope.frequencies import Frequencies, Rope, frequencies
 from models.positions.rope.table import tabulate

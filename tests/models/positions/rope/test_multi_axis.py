@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from models.errors import BadEncoding
-from models.position_graphs import multi_axis as graphs
+from models.graphs.positions import multi_axis as graphs
 from models.positions.rope.axial import AXIAL, tabulate_axial
 from models.positions.rope.frequencies import Rope, frequencies
 from models.positions.rope.multi_axis import AXES, tabulate_mrope

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from models.errors import BadEncoding
-from models.position_graphs.rope import rope
-from models.position_graphs.rotation import rotation
+from models.graphs.positions.rope import rope
+from models.graphs.positions.rotation import rotation
 from models.positions.rope.angles import cos_sin
 from models.positions.rope.frequencies import Rope, frequencies
 from models.positions.rope.rotation import LAYOUTS, convert_rows, duplicate, permutation, rotate, sin_cos

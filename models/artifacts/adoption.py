@@ -1,0 +1,225 @@
+"""A folder that already holds ONNX becomes an exported model: the graph is copied byte for byte, a card made for it.
+
+Emits no graph. What the graph computes cannot be held against a reference; what is checked is what serving relies on:
+it loads, takes the inputs Inlay feeds, gives a known output, and a sequence in a padded batch is what it is alone.
+"""
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from models.artifacts import tokenizer
+from models.artifacts.card import Card, Graph
+from models.artifacts.export import longest_input, tool
+from models.artifacts.folder import (
+    Progress,
+    finish,
+    folder_in_place,
+    no_progress,
+)
+from models.artifacts.target import check_name, check_target
+from models.checkpoints import sentence_transformers
+from models.checkpoints.checkpoint import read_config
+from models.checkpoints.config import Config
+from models.checkpoints.sentence_transformers import SentenceFiles
+from models.errors import BadCheckpoint
+from models.families import FAMILIES, LISTED
+from models.families.encodings import Encodings
+from models.families.fitting import position_rule
+from models.positions.learned import PositionRule
+from models.reference import comparison as compare
+from models.reference.comparison import Session
+
+FILE = "model.onnx"
+PLACES = ("onnx/model.onnx", "model.onnx")
+INPUTS = ("input_ids", "attention_mask", "token_type_ids", "position_ids")
+HIDDEN = ("last_hidden_state", "token_embeddings")  # the second: what optimum's sentence-transformers exports call it
+POOLED = "sentence_embedding"
+_DTYPES = {
+    1: "float32",
+    10: "float16",
+    11: "float64",
+    16: "bfloat16",
+    2: "uint8",
+    3: "int8",
+}  # onnx.TensorProto.DataType
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What an ONNX file is made of: its data files beside it, the elements of its weights, the dtype of the largest."""
+
+    data_files: tuple[str, ...]
+    parameters: int
+    dtype: str
+
+
+def adopt(
+    source: Path,
+    out: Path,
+    *,
+    name: str | None = None,
+    pooling: str | None = None,
+    force: bool = False,
+    progress: Progress = no_progress,
+) -> Card:
+    """Write the ONNX model of `source` to `out` and return its card.
+
+    source    holds onnx/model.onnx or model.onnx, config.json, and where it has them tokenizer.json and
+              sentence-transformers files
+    name, pooling, force, progress   as for `export`
+    raises    ModelError; OSError where the disk refuses
+    """
+    out = out.absolute()
+    check_target(out, source, force)
+    if name is not None:
+        check_name(name)
+    data = read_config(source)
+    path = _find(source)
+    contents = read_contents(path)
+    with folder_in_place(out) as folder:
+        for file in (path.name, *contents.data_files):
+            progress("copying", 0, 0)
+            (folder / file).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path.parent / file, folder / file)
+        session = Session(folder / FILE)
+        graph = graph_of(session)
+        sentence = sentence_transformers.read(source, "none" if POOLED in graph.outputs else pooling)
+        has_tokenizer = tokenizer.copy(source, folder, sentence.lowercase)
+        size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+        card = _card(name or out.name, source, data, graph, sentence, contents, has_tokenizer, size)
+        progress("comparing alone and batched", 0, 0)
+        found = compare.padded_differences(card, graph, session, compare.check_inputs(card))
+        return finish(folder, replace(card, largest_difference=found), progress)
+
+
+def _find(source: Path) -> Path:
+    for place in PLACES:
+        if (source / place).is_file():
+            return source / place
+    raise BadCheckpoint(
+        f"{source} holds neither {' nor '.join(PLACES)}; `export` makes ONNX of a checkpoint's safetensors"
+    )
+
+
+def read_contents(path: Path) -> Contents:
+    """Look into an ONNX file without loading its weights; raises BadCheckpoint."""
+    import onnx
+
+    try:
+        model = onnx.load(path, load_external_data=False)
+    except Exception as error:  # protobuf's own, whose class depends on its build
+        raise BadCheckpoint(f"{path} is not an ONNX file: {error}") from error
+    tensors = list(_tensors(model.graph))
+    files = dict.fromkeys(
+        entry.value for tensor in tensors for entry in tensor.external_data if entry.key == "location"
+    )
+    for file in files:
+        inside = (path.parent / file).resolve().is_relative_to(path.parent.resolve())
+        if Path(file).is_absolute() or ".." in Path(file).parts or not (path.parent / file).is_file():
+            state = "lies outside its folder" if not inside else "is not there"
+            raise BadCheckpoint(f"{path} keeps weights in {file!r}, which {state}")
+    largest = max(tensors, key=lambda tensor: prod(tensor.dims), default=None)
+    dtype = "float32" if largest is None else _DTYPES.get(largest.data_type, "unknown")
+    return Contents(tuple(files), sum(prod(tensor.dims) for tensor in tensors), dtype)
+
+
+def _tensors(graph: Any) -> Iterator[Any]:
+    """Every stored tensor of a graph, those of constants and inner graphs included."""
+    yield from graph.initializer
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("t"):
+                yield attribute.t
+            if attribute.HasField("g"):
+                yield from _tensors(attribute.g)
+
+
+def graph_of(session: Session) -> Graph:
+    """The card's entry for a graph whose inputs and outputs are ones Inlay knows; raises BadCheckpoint."""
+    for name, value in session.inputs.items():
+        if name not in INPUTS:
+            raise BadCheckpoint(f"{session.path.name} wants the input {name!r}; Inlay feeds {', '.join(INPUTS)}")
+        if value.type != "tensor(int64)":
+            raise BadCheckpoint(
+                f"{session.path.name} takes {name} as {value.type}; Inlay feeds int64: export it with int64 inputs"
+            )
+        if len(value.shape) != 2 or any(isinstance(size, int) for size in value.shape):
+            raise BadCheckpoint(
+                f"{session.path.name} takes {name} of shape {value.shape}; batch and length must both be free: "
+                "export it with dynamic axes"
+            )
+    if "input_ids" not in session.inputs or "attention_mask" not in session.inputs:
+        raise BadCheckpoint(
+            f"{session.path.name} takes {', '.join(session.inputs)}; it must take input_ids and attention_mask"
+        )
+    hidden = next((name for name in HIDDEN if name in session.outputs), None)
+    outputs = [*(["last_hidden_state"] if hidden else []), *([POOLED] if POOLED in session.outputs else [])]
+    if not outputs:
+        known = ", ".join((*HIDDEN, POOLED))
+        raise BadCheckpoint(f"{session.path.name} gives {', '.join(session.outputs)}; one of {known} is needed")
+    rename = {"last_hidden_state": hidden} if hidden not in (None, "last_hidden_state") else {}
+    inputs = tuple(name for name in INPUTS if name in session.inputs)
+    return Graph(FILE, inputs, tuple(outputs), "padded", rename)
+
+
+def _card(
+    name: str,
+    source: Path,
+    data: dict[str, Any],
+    graph: Graph,
+    sentence: SentenceFiles,
+    contents: Contents,
+    has_tokenizer: bool,
+    size: int,
+) -> Card:
+    family = FAMILIES.get(data["model_type"])
+    config = Config(data, family.defaults if family else {}, family.names if family else {})
+    position = position_rule(family, config) if family else _position(config, graph)
+    typed = "token_type_ids" in graph.inputs
+    pooled = POOLED in graph.outputs or sentence.pooling is not None
+    return Card(
+        name=name,
+        family=data["model_type"],
+        hidden_size=config.count("hidden_size"),
+        vocab_size=config.count("vocab_size"),
+        max_tokens=longest_input(position.longest(), sentence, source),
+        pad_id=config.pad_id(),
+        type_rows=config.count("type_vocab_size") if typed else 0,
+        types="zeros" if typed else "none",
+        position=position,
+        graphs={"encoder": graph},
+        default_output=POOLED if pooled else "last_hidden_state",
+        recipe=(),
+        encoder=(),
+        weights=None,
+        tokenizer=tokenizer.FILE_NAME if has_tokenizer else None,
+        pooling=sentence.pooling,
+        prompts=sentence.prompts,
+        default_prompt=sentence.default_prompt,
+        encodings=Encodings(),
+        dtype=contents.dtype,
+        parameters=contents.parameters,
+        bytes=size,
+        flops_per_token={},
+        flops_per_token_and_key=0,
+        largest_difference={},
+        tolerance=compare.TOLERANCE["encoder"],
+        files={},
+        source=source.resolve().name,
+        tool=tool(),
+    )
+
+
+def _position(config: Config, graph: Graph) -> PositionRule:
+    """A family without a row: its graph must number the tokens itself."""
+    if "position_ids" in graph.inputs:
+        raise BadCheckpoint(
+            f"{FILE} wants position_ids, and how model_type {config.get('model_type')!r} numbers positions is not "
+            f"known: export it without that input, or adopt one of a known model_type; {LISTED}"
+        )
+    rows = config.count("max_position_embeddings") if config.get("max_position_embeddings") is not None else None
+    return PositionRule("arange", 0, rows)

@@ -1,0 +1,240 @@
+"""card.json: what an exported model promises. The only thing service/ reads about a model."""
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from models.artifacts import links
+from models.artifacts import quantization as quantise
+from models.artifacts.links import Linked
+from models.artifacts.quantization import Stored
+from models.errors import BadCard
+from models.families import encodings
+from models.families import head_fitting as head_plan
+from models.families.encodings import Encodings
+from models.families.extra_inputs import Extra
+from models.families.head_fitting import Head
+from models.families.recipe import Recipe, from_json, to_json
+from models.positions.learned import PositionRule
+from models.reference.static import StaticTable
+from models.vision import image_spec as images
+from models.vision import steps as image_steps
+from models.vision.image_spec import Image
+from models.vision.similarity import Similarity
+
+FORMAT = 2
+FILE_NAME = "card.json"
+HEAD = "head"
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """One ONNX file.
+
+    inputs     packed: some of ids, positions, types, mask, segments [N] and lengths [B]; padded: input_ids,
+               attention_mask, token_type_ids, position_ids [B, T]. int64, but mask bool
+    outputs    the names it gives; packed [N, d], padded [B, T, d] (`sentence_embedding`: [B, d])
+    layout     packed: rows of all sequences one below the other; padded: a rectangle (adopted models);
+               image: pixels, patches or features of one size, see models/graphs/vision.py
+    rename     our name -> the file's own, for the outputs where they differ (adopted models)
+    """
+
+    file: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    layout: Literal["packed", "padded", "image"] = "packed"
+    rename: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def mixes_rows(self) -> bool:
+        """Whether a row depends on the other rows of its sequence; False: on its own id and position alone."""
+        return self.layout != "packed" or "lengths" in self.inputs
+
+    @property
+    def averages(self) -> bool:
+        """Whether it is one pass over the rows that gives a vector a sequence: as cheap as a row-wise graph."""
+        return self.layout == "packed" and self.outputs == ("sentence_embedding",)
+
+
+@dataclass(frozen=True, slots=True)
+class Pooling:
+    """How token rows become one vector, from the sentence-transformers files.
+
+    mode            cls, mean, max, lasttoken, mean_sqrt_len_tokens or weightedmean
+    normalize       scale to unit length unless the caller says otherwise
+    include_prompt  False: the prompt's tokens do not count
+    """
+
+    mode: str
+    normalize: bool
+    include_prompt: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """Size and hash of one file of the folder."""
+
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """An exported model. Sizes in elements unless named bytes.
+
+    max_tokens      what a text is cut to, special tokens included; None: no limit. Token ids are bound by `position`
+    type_rows       rows of the segment table; 0: the family has none
+    types           zeros: segment 0 where the caller sends none; optional: added only when sent (GPT-2); none
+    encodings       what the attention does with positions
+    default_output  what an answer holds when the caller names no outputs
+    flops_per_token one multiply and one add count as two; attention scores are flops_per_token_and_key
+                    times the tokens of the sequence, on top
+    tables              how each table lies on disk; None: exported before cards said so
+    linked              files of the checkpoint that are served in place, by name here; None: none
+    static              of a static embedding model: its table and rules; None: a transformer
+    image               of a model that reads images or spectrograms: its steps and what may go in; None: it reads text
+    similarity          of one side of a dual encoder: how its vectors are compared with the other's; None: it is none
+    extras              what graphs read of each token besides id, position and segment
+    mask_from           where a caller sends no mask: sent, all tokens count; pad_count, as many as are no pad (XLM)
+    per_layer           steps to the embeddings each layer has of its own (Gemma 3n); empty: it has none
+    side                encoder or decoder, of a model that has both
+    assumed             what was assumed of a model_type no row knows, in sentences
+    handed_over         the output whose rows are what the same model elsewhere takes as inputs_embeds (prompt_embeds);
+                        None: it gives none, or was exported before cards said so
+    head                how hidden states become logits, by head.onnx; None: not here, for what `headless` says
+    largest_difference  by output, ONNX Runtime against the reference, over the export's check inputs
+    """
+
+    name: str
+    family: str
+    hidden_size: int
+    vocab_size: int
+    max_tokens: int | None
+    pad_id: int | None
+    type_rows: int
+    types: Literal["zeros", "optional", "none"]
+    position: PositionRule
+    graphs: dict[str, Graph]
+    default_output: str
+    recipe: Recipe
+    encoder: Recipe
+    weights: str | None
+    tokenizer: str | None
+    pooling: Pooling | None
+    prompts: dict[str, str]
+    default_prompt: str | None
+    encodings: Encodings
+    dtype: str
+    parameters: int
+    bytes: int
+    flops_per_token: dict[str, int]
+    flops_per_token_and_key: int
+    largest_difference: dict[str, float]
+    tolerance: float
+    files: dict[str, File]
+    source: str
+    tool: str
+    format: int = field(default=FORMAT)
+    tables: dict[str, Stored] | None = None
+    linked: dict[str, Linked] | None = None
+    static: StaticTable | None = None
+    image: Image | None = None
+    similarity: Similarity | None = None
+    extras: tuple[Extra, ...] = ()
+    mask_from: Literal["sent", "pad_count"] = "sent"
+    per_layer: Recipe = ()
+    side: str | None = None
+    assumed: tuple[str, ...] = ()
+    head: Head | None = None
+    headless: str | None = None
+    handed_over: str | None = None
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Every output the model can give, `sentence_embedding` included where it can be pooled."""
+        names = dict.fromkeys(name for graph in self.graphs.values() for name in graph.outputs)
+        if self.pooling and "last_hidden_state" in names:
+            names["sentence_embedding"] = None
+        return tuple(names)
+
+    @property
+    def every_graph(self) -> dict[str, Graph]:
+        """The graphs, and `head`, whose rows are hidden states [N, width] and not tokens."""
+        head = {HEAD: Graph(f"{HEAD}.onnx", ("hidden",), ("logits",))}
+        return self.graphs | (head if self.head else {})
+
+    def graph_for(self, output: str, typed: bool) -> str | None:
+        """The name of the graph that gives `output`; where two do, the one that reads types if `typed`."""
+        names = [name for name, graph in self.graphs.items() if output in graph.outputs]
+        matching = [name for name in names if ("types" in self.graphs[name].inputs) == typed]
+        return next(iter(matching or names), None)
+
+
+def write(card: Card, folder: Path) -> None:
+    """Write card.json, stable byte for byte for equal cards."""
+    data = asdict(card) | {"recipe": to_json(card.recipe), "encoder": to_json(card.encoder)}
+    data["per_layer"] = to_json(card.per_layer)
+    if card.image:
+        data["image"]["steps"] = image_steps.to_json(card.image.steps)
+    (folder / FILE_NAME).write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def read(folder: Path) -> Card:
+    """The card of an exported folder, after a check that its files are there in their promised sizes.
+
+    raises   BadCard: no card, of another format, or a file missing or of another size (hashes are `verify`'s work)
+    """
+    path = folder / FILE_NAME
+    if not path.is_file():
+        raise BadCard(
+            f"{folder} holds no {FILE_NAME}: export a checkpoint to it, `python -m models export CHECKPOINT {folder}`"
+        )
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        card = _from_json(data)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise BadCard(
+            f"{path} is not a card this version reads ({type(error).__name__}: {error}); export the model again"
+        ) from error
+    for name, promised in card.files.items():
+        _check_size(folder / name, promised)
+    links.check(folder, card.linked or {})
+    return card
+
+
+def _check_size(path: Path, promised: File) -> None:
+    if not path.is_file():
+        raise BadCard(f"{path} is missing, though its card lists it; export the model again")
+    if (size := path.stat().st_size) != promised.bytes:
+        raise BadCard(f"{path} has {size} bytes where its card promises {promised.bytes}; export the model again")
+
+
+def _from_json(data: dict[str, Any]) -> Card:
+    if data["format"] != FORMAT:
+        raise ValueError(f"card format {data['format']}, this version reads {FORMAT}")
+    return Card(
+        **data
+        | {
+            "position": PositionRule(**data["position"]),
+            "graphs": {name: _graph(graph) for name, graph in data["graphs"].items()},
+            "recipe": from_json(data["recipe"]),
+            "encoder": from_json(data["encoder"]),
+            "pooling": data["pooling"] and Pooling(**data["pooling"]),
+            "encodings": encodings.from_json(data["encodings"]),
+            "files": {name: File(**entry) for name, entry in data["files"].items()},
+            "tables": quantise.from_json(data.get("tables")),
+            "linked": links.from_json(data.get("linked")),
+            "static": (static := data.get("static")) and StaticTable(**static),
+            "extras": tuple(Extra(**entry) for entry in data.get("extras", ())),
+            "per_layer": from_json(data.get("per_layer", [])),
+            "assumed": tuple(data.get("assumed", ())),
+            "head": head_plan.from_json(data.get("head")),
+            "image": (image := data.get("image")) and images.from_json(image),
+            "similarity": (alike := data.get("similarity")) and Similarity(**alike),
+        }
+    )
+
+
+def _graph(data: dict[str, Any]) -> Graph:
+    return Graph(data["file"], tuple(data["inputs"]), tuple(data["outputs"]), data["layout"], data.get("rename", {}))

@@ -1,0 +1,217 @@
+"""What there is to say about families, exported models and checkpoints, as text for a terminal. Changes nothing."""
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+from pathlib import Path
+
+from models.artifacts import card as cards
+from models.artifacts import vision_description as vision
+from models.artifacts.card import Card
+from models.checkpoints.checkpoint import Checkpoint
+from models.checkpoints.opening import is_elsewhere, located
+from models.checkpoints.static import open_static, place_of
+from models.errors import BadCard, ModelError
+from models.families import FAMILIES, LISTED, Family, family_of
+from models.families.encodings import EVERY_LAYER, Encodings
+from models.families.fitting import Plan, plan
+from models.families.recipe import Recipe, Step, tensors
+from models.vision.families import FAMILIES as VISION
+from models.vision.fitting import tower
+
+
+def families() -> str:
+    """The table of known families."""
+    rows = [("model_type", "input layer", "encoder", "attention")]
+    for model_type, family in FAMILIES.items():
+        steps = " ".join(type(step).__name__ for step in family.input_layer)
+        rows.append((model_type, steps, "yes" if family.block else "no", _attention(family)))
+    rows += [(kind, "Embed", "the mean of the rows", "none") for kind in ("model2vec", "static_embedding")]
+    seen = [("model_type", "input layer of images", "reads"), *vision.rows()]
+    return f"{table(rows)}\n\n{table(seen)}"
+
+
+def store(folder: Path) -> str:
+    """The table of exported models in a folder; a broken one says why."""
+    found = sorted(path.parent for path in folder.glob(f"[!.]*/{cards.FILE_NAME}"))
+    if not found:
+        return f"no exported models in {folder}"
+    rows = [("exported model", "family", "dims", "MB", "max tokens", "outputs")]
+    broken = []
+    for path in found:
+        try:
+            card = cards.read(path)
+        except BadCard as error:
+            broken.append(f"{path.name}: {error}")
+            continue
+        size, limit = f"{card.bytes / 1e6:.1f}", str(card.max_tokens or "any")
+        rows.append((card.name, card.family, str(card.hidden_size), size, limit, " ".join(card.outputs)))
+    return "\n".join([table(rows), *broken])
+
+
+def describe(what: str) -> str:
+    """A model_type, an exported folder or a checkpoint wherever it is; ModelError where it is none of them."""
+    path = Path(what)
+    if what in FAMILIES:
+        return _family(what, family_of(what))
+    if what in VISION:
+        return "\n".join(vision.family(what))
+    if (path / cards.FILE_NAME).is_file():
+        return _card(cards.read(path))
+    if (path / "config.json").is_file() or (path / "modules.json").is_file() or is_elsewhere(what):
+        with located(what) as found:
+            if place := place_of(found.folder):
+                return open_static(found.folder, place).described()
+            return _checkpoint(found.name, found.checkpoint())
+    raise ModelError(_nothing(what, path))
+
+
+def _nothing(what: str, path: Path) -> str:
+    """What is wrong with a name that nothing is found under."""
+    if path.is_dir():
+        return (
+            f"{what} holds no {cards.FILE_NAME} (an export) and no config.json (a checkpoint): name a folder that does"
+        )
+    if path.exists():
+        return f"{what} is a file, and of files only .gguf is read: name one of these, or a folder"
+    if "/" in what:
+        return f"{what} is no folder: name an export or a checkpoint, a .gguf file, a hub id (org/name) or a model_type"
+    near = get_close_matches(what, (*FAMILIES, *VISION), 1)
+    return f"{what} is no model_type{f'; did you mean {near[0]}?' if near else ' and no folder;'} {LISTED}"
+
+
+def faithfulness(card: Card) -> str:
+    """What the comparison at the end of the export found, in one sentence."""
+    worst = max(card.largest_difference.values(), default=0.0)
+    pair = "ONNX and the float64 reference" if card.weights else "a sequence alone and the same in a batch"
+    return f"largest difference between {pair}: {worst:.1e} (allowed {card.tolerance:.0e})"
+
+
+def table(rows: Sequence[tuple[str, ...]]) -> str:
+    """Rows in aligned columns, the first underlined."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return "\n".join([lines[0], "  ".join("-" * width for width in widths), *lines[1:]])
+
+
+def _family(model_type: str, family: Family) -> str:
+    lines = [
+        f"{model_type}: tensors under {family.prefix!r} or none",
+        f"positions  {family.numbering}",
+        f"types      {family.types}",
+        f"attention  {_attention(family)}",
+        "input layer",
+        *_steps(family.input_layer),
+    ]
+    return "\n".join(
+        [*lines, "each block", *_steps(family.block)] if family.block else [*lines, "whole encoder: not exported"]
+    )
+
+
+def _attention(family: Family) -> str:
+    found = [
+        "rope" if family.rotates else "",
+        f"ALiBi ({family.alibi.form})" if family.alibi else "",
+        f"{family.buckets.kind} buckets" if family.buckets else "",
+    ]
+    return " or ".join(filter(None, found)) or "no positions"
+
+
+def _encodings(found: Encodings) -> str:
+    """What the attention does with positions, in a line."""
+    parts = [
+        f"rope{'' if name == EVERY_LAYER else f' of {name}'}: {table.rope.rope_type}, theta {table.rope.theta:g}, "
+        f"{table.rope.rotary_dim} channels, {table.layout}"
+        for name, table in found.ropes.items()
+    ]
+    if found.alibi:
+        parts.append(f"ALiBi ({found.alibi.form}), {found.alibi.heads} heads")
+    if found.buckets:
+        parts.append(f"{found.buckets.kind} buckets, {found.buckets.table or 'their table not in the checkpoint'}")
+    return "; ".join([*(parts or ["no positions"]), *_masks(found)])
+
+
+def _masks(found: Encodings) -> list[str]:
+    """Which keys the layers of each type attend to."""
+    said = []
+    for name, mask in found.masks.items():
+        layers = "" if name == EVERY_LAYER else f" in {name}"
+        window = f", window {mask.window}{'' if mask.causal else ' to either side'}" if mask.window else ""
+        chunk = f", chunks of {mask.chunk}" if mask.chunk else ""
+        said.append(f"{'causal' if mask.causal else 'both ways'}{layers}{window}{chunk}")
+    return said
+
+
+def _besides(found: Card | Plan, side: str | None) -> dict[str, str]:
+    """What not every model has: a side, extras, embeddings for each layer, an output head."""
+    facts = {"side": side, "extras": ", ".join(extra.name for extra in found.extras)}
+    facts["per layer"] = ", ".join(tensors(found.per_layer))
+    if head := found.head:
+        facts["output head"] = f"{'tied to' if head.tied else 'its own,'} {head.matrix}, {head.vocab_size:,} logits"
+    elif found.headless:
+        facts["output head"] = f"none: {found.headless}"
+    return {key: value for key, value in facts.items() if value}
+
+
+def _card(card: Card) -> str:
+    flops = ", ".join(f"{name} {count:,}" for name, count in card.flops_per_token.items())
+    facts = {
+        "family": card.family,
+        "vectors": f"{card.hidden_size} x {card.dtype} table, vocabulary {card.vocab_size:,}",
+        "weights": f"{card.parameters:,} parameters, {card.bytes:,} bytes",
+        "longest input": card.max_tokens or "no limit of its own",
+        "outputs": f"{', '.join(card.outputs)} (default {card.default_output})",
+        "pooling": f"{card.pooling.mode}{', normalised' if card.pooling.normalize else ''}" if card.pooling else "none",
+        "prompts": ", ".join(card.prompts) or "none",
+        "attention": _encodings(card.encodings),
+        **_besides(card, card.side),
+        "tokenizer": card.tokenizer or "none: takes ids",
+        "FLOPs a token": flops or "not counted",
+        **(vision.image(card.image) if card.image else {}),
+        "checked": faithfulness(card),
+        "made from": f"{card.source}, by {card.tool}",
+    }
+    lines = [f"{key:<14} {value}" for key, value in facts.items()]
+    graphs = [
+        f"  {graph.file:<24} {', '.join(graph.inputs)} -> {', '.join(graph.outputs)}" for graph in card.graphs.values()
+    ]
+    steps = ["input layer", *_steps(card.recipe)] if card.recipe else []
+    steps += ["input layer", *vision.steps(card.image.steps)] if card.image else []
+    return "\n".join([card.name, *lines, "graphs", *graphs, *_tables(card), *steps])
+
+
+def _tables(card: Card) -> list[str]:
+    """How each table is stored and, where that is not as the checkpoint has it, how far from it."""
+    homes = {name: f" in {file}, served in place" for file, own in (card.linked or {}).items() for name in own.tensors}
+    lines = []
+    for name, table in (card.tables or {}).items():
+        blocks = f" in blocks of {table.block}" if table.block else ""
+        error = f"; error: largest {table.largest_error:.1e}, rms {table.rms_error:.1e}" if table.largest_error else ""
+        lines.append(f"  {name}: {table.dtype}{blocks}, {table.bytes:,} bytes{homes.get(name, '')}{error}")
+    return ["tables", *lines] if lines else []
+
+
+def _checkpoint(name: str, source: Checkpoint) -> str:
+    if source.model_type in VISION and (seen := tower(source.config, None)):
+        return "\n".join(vision.checkpoint(source, seen))
+    planned = plan(source)
+    named = planned.tensors
+    size = sum(source.tensors[name].bytes for name in named)
+    return "\n".join(
+        [
+            f"{name}: a checkpoint of model_type {planned.model_type!r}",
+            f"an export reads {len(named)} of its {len(source.tensors)} tensors, {size:,} bytes",
+            f"whole encoder: {'yes' if planned.encoder else 'no'}; longest input {planned.position.longest() or 'any'}",
+            f"attention: {_encodings(planned.encodings)}",
+            *(f"{key}: {value}" for key, value in _besides(planned, planned.family.side).items()),
+            "input layer",
+            *_steps(planned.recipe),
+        ]
+    )
+
+
+def _steps(recipe: Recipe) -> list[str]:
+    return [f"  {type(step).__name__:<12} {_reads(step)}" for step in recipe]
+
+
+def _reads(step: Step) -> str:
+    return ", ".join(tensors((step,)))

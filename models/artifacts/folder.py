@@ -1,0 +1,123 @@
+"""Exported folders on disk: built aside, hashed, renamed into place whole or not at all. Knows not what they hold."""
+
+import ctypes
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from models.artifacts import card as cards
+from models.artifacts import links
+from models.artifacts.card import Card, File
+from models.artifacts.target import check_place
+from models.errors import BadCard
+
+Progress = Callable[[str, int, int], None]
+
+_HASH_CHUNK = 1 << 22
+_HERE, _RENAME_EXCHANGE = -100, 2  # of Linux: AT_FDCWD and a flag of renameat2
+
+
+def no_progress(what: str, done: int, total: int) -> None:
+    """The listener that listens to nothing; others get what is being done, bytes done, bytes in all."""
+
+
+@contextmanager
+def folder_in_place(out: Path) -> Iterator[Path]:
+    """A new folder beside `out` that takes its place when the block ends well, and vanishes when it does not.
+
+    raises   ModelError, before the block and after it, where `out` is anything that may not be replaced
+    """
+    check_place(out)
+    out = out.resolve()
+    out.parent.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix=f".{out.name}.partial-", dir=out.parent))
+    try:
+        folder.chmod(0o755)
+        yield folder
+        _sync(folder)
+        check_place(out)  # much can come there during a long export
+        _replace(folder, out)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _replace(folder: Path, out: Path) -> None:
+    """Rename `folder` to `out`; what was there is exchanged with it, or moved aside first, and deleted last.
+
+    Whoever looks sees the old export or the new one; where a filesystem cannot exchange, there is none for a moment.
+    """
+    if not out.exists():
+        folder.rename(out)
+    elif not _exchange(folder, out):
+        aside = Path(tempfile.mkdtemp(prefix=f".{out.name}.old-", dir=out.parent))
+        out.rename(aside)
+        try:
+            folder.rename(out)
+        except BaseException:
+            aside.rename(out)
+            raise
+        shutil.rmtree(aside)
+    _sync(out.parent)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Swap two folders in one step (Linux 3.15); False where system or filesystem cannot."""
+    try:
+        swap = ctypes.CDLL(None, use_errno=True).renameat2
+    except (OSError, AttributeError):  # no libc by that name, or one without it
+        return False
+    return bool(swap(_HERE, os.fsencode(one), _HERE, os.fsencode(other), _RENAME_EXCHANGE) == 0)
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def finish(folder: Path, card: Card, progress: Progress = no_progress) -> Card:
+    """Write the card with the size and hash of every file, all flushed to disk; returns it."""
+    paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.name not in (card.linked or {}))
+    for path in paths:
+        _sync(path)
+    card = replace(card, files=hashes(folder, [path.relative_to(folder).as_posix() for path in paths], progress))
+    cards.write(card, folder)
+    (folder / cards.FILE_NAME).chmod(0o644)
+    _sync(folder / cards.FILE_NAME)
+    return card
+
+
+def hashes(folder: Path, names: list[str], progress: Progress = no_progress) -> dict[str, File]:
+    """Size and sha256 of each named file."""
+    total, done = sum((folder / name).stat().st_size for name in names), 0
+    found = {}
+    for name in names:
+        digest = hashlib.sha256()
+        with (folder / name).open("rb") as file:
+            while chunk := file.read(_HASH_CHUNK):
+                digest.update(chunk)
+                done += len(chunk)
+                progress("hashing", done, total)
+        found[name] = File((folder / name).stat().st_size, digest.hexdigest())
+    return found
+
+
+def check_hashes(folder: Path, card: Card, progress: Progress = no_progress) -> None:
+    """Refuse files that are not the ones the card was written for; raises BadCard naming the first."""
+    for name, found in hashes(folder, list(card.files), progress).items():
+        if found.sha256 != card.files[name].sha256:
+            raise BadCard(
+                f"{folder / name} is not the file its card was written for (sha256 differs); export the model again"
+            )
+    linked, done = card.linked or {}, 0
+    total = sum(place.bytes for file in linked.values() for place in file.tensors.values())
+    for count in links.check_hashes(folder, linked):
+        done += count
+        progress("hashing linked tables", done, total)

@@ -1,0 +1,163 @@
+"""Tables served in place: a hard link, inside an exported folder, to the file of the checkpoint that holds them.
+
+ONNX Runtime (1.31) maps a hard link and refuses every path and symlink that leads out of the model's folder. Whoever
+replaces the original leaves the link with the old bytes; whoever writes into it is found out by size, time or hash.
+"""
+
+import errno
+import hashlib
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from models.checkpoints.safetensors import DTYPES, Tensor
+from models.errors import BadCard, BadCheckpoint
+
+PREFIX = "linked-"
+DTYPES_MAPPED = ("F32", "F16", "BF16")
+_CHUNK = 1 << 22
+_REASONS = {
+    errno.EXDEV: "is on another filesystem than the export",
+    errno.EPERM: "may not be hard-linked by this user, or its filesystem has no hard links",
+    errno.EACCES: "may not be hard-linked by this user",
+    errno.EMLINK: "has as many hard links as its filesystem allows",
+    errno.EOPNOTSUPP: "is on a filesystem without hard links",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One linked tensor: where it lies in the file, and the hash of its bytes."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Linked:
+    """A file of the checkpoint that an exported folder links to.
+
+    original   where it lay when the model was exported
+    bytes, mtime_ns   of the whole file: what loading checks. The hashes are what `verify` checks
+    """
+
+    original: str
+    bytes: int
+    mtime_ns: int
+    tensors: dict[str, Place]
+
+
+def is_link(name: str) -> bool:
+    """Whether a file of an exported folder is a link to a checkpoint's."""
+    return name.startswith(PREFIX)
+
+
+def link(folder: Path, tensors: Iterable[Tensor]) -> dict[str, Tensor]:
+    """Hard-link the files that hold these tensors into `folder`; where each tensor lies there.
+
+    raises   BadCheckpoint where a tensor cannot be mapped as it is, or its file cannot be linked
+    """
+    placed = {}
+    for tensor in tensors:
+        if tensor.dtype not in DTYPES_MAPPED or tensor.stored:
+            raise BadCheckpoint(
+                f"{tensor.path}: {tensor.name!r} is {tensor.stored or tensor.dtype}, and ONNX Runtime "
+                f"maps {', '.join(DTYPES_MAPPED)} as they are: export without --link"
+            )
+        if tensor.offset % DTYPES[tensor.dtype].itemsize:
+            raise BadCheckpoint(
+                f"{tensor.path}: {tensor.name!r} begins at byte {tensor.offset}, within an element of {tensor.dtype}, "
+                "and not every processor reads that: export without --link"
+            )
+        placed[tensor.name] = Tensor(
+            tensor.name, tensor.dtype, tensor.shape, _linked(folder, tensor.path), tensor.offset, tensor.bytes
+        )
+    return placed
+
+
+def _linked(folder: Path, original: Path) -> Path:
+    """The link to a file, made once; a symlink (as in the cache of huggingface_hub) is followed."""
+    place = folder / (PREFIX + original.name)
+    if place.exists() and place.samefile(original):
+        return place
+    try:
+        os.link(original.resolve(), place)
+    except OSError as error:
+        reason = _REASONS.get(error.errno or 0, error.strerror)
+        raise BadCheckpoint(
+            f"{original} {reason}, so it cannot be served in place: export to a folder of its own filesystem that you "
+            "may link in, or without --link"
+        ) from error
+    return place
+
+
+def described(
+    placed: Iterable[Tensor], originals: Mapping[str, Tensor], hashes: Mapping[str, str]
+) -> dict[str, Linked]:
+    """The card's entries for linked tensors, by file name in the exported folder; the others by tensor name."""
+    by_file: dict[Path, dict[str, Place]] = {}
+    for tensor in placed:
+        own = Place(tensor.dtype, tensor.shape, tensor.offset, tensor.bytes, hashes[tensor.name])
+        by_file.setdefault(tensor.path, {})[tensor.name] = own
+    found = {}
+    for path, tensors in by_file.items():
+        stat = path.stat()
+        original = str(originals[next(iter(tensors))].path.resolve())
+        found[path.name] = Linked(original, stat.st_size, stat.st_mtime_ns, tensors)
+    return found
+
+
+def check(folder: Path, linked: dict[str, Linked]) -> None:
+    """Refuse a folder whose linked files were written to since its export; raises BadCard."""
+    for name, promised in linked.items():
+        path = folder / name
+        if not path.is_file():
+            raise BadCard(f"{path} is missing: it was a hard link to {promised.original}; export the model again")
+        stat = path.stat()
+        if (stat.st_size, stat.st_mtime_ns) != (promised.bytes, promised.mtime_ns):
+            raise BadCard(
+                f"{path} serves {promised.original} in place, which was written to since the export (or the folder "
+                "was copied without its times): export the model again, or without --link"
+            )
+
+
+def check_hashes(folder: Path, linked: dict[str, Linked]) -> Iterator[int]:
+    """Hash every linked tensor; gives the bytes read, a chunk at a time; raises BadCard for one that changed."""
+    for name, promised in linked.items():
+        for tensor, place in promised.tensors.items():
+            digest = hashlib.sha256()
+            with (folder / name).open("rb") as file:
+                file.seek(place.offset)
+                left = place.bytes
+                while left and (chunk := file.read(min(left, _CHUNK))):
+                    digest.update(chunk)
+                    left -= len(chunk)
+                    yield len(chunk)
+            if digest.hexdigest() != place.sha256:
+                raise BadCard(
+                    f"{tensor!r} in {folder / name} is not the tensor its card was written for (sha256 differs): "
+                    f"{promised.original} was written to; export the model again"
+                )
+
+
+def tensors(folder: Path, linked: dict[str, Linked]) -> list[Tensor]:
+    """Every linked tensor, where it lies."""
+    return [
+        Tensor(name, place.dtype, place.shape, folder / file, place.offset, place.bytes)
+        for file, own in linked.items()
+        for name, place in own.tensors.items()
+    ]
+
+
+def from_json(data: dict[str, Any] | None) -> dict[str, Linked] | None:
+    """The inverse of dataclasses.asdict; KeyError or TypeError where the data is none."""
+    return data and {file: Linked(**entry | {"tensors": _places(entry["tensors"])}) for file, entry in data.items()}
+
+
+def _places(data: dict[str, Any]) -> dict[str, Place]:
+    return {name: Place(**entry | {"shape": tuple(entry["shape"])}) for name, entry in data.items()}

@@ -1,0 +1,139 @@
+"""A static embedding checkpoint becomes a folder the service can load: table, two graphs, tokenizer, card.
+
+As export.py does for transformers: compared with the reference, then renamed into place. Needs no torch.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from models.artifacts import weights
+from models.artifacts.card import Card, Graph
+from models.artifacts.folder import (
+    Progress,
+    finish,
+    folder_in_place,
+    no_progress,
+)
+from models.artifacts.weights import Written
+from models.checkpoints import safetensors
+from models.checkpoints.checkpoint import read_object
+from models.checkpoints.safetensors import Tensor
+from models.checkpoints.static import TOKENIZER, StaticCheckpoint
+from models.errors import ModelError
+from models.families.encodings import Encodings
+from models.families.recipe import Embed
+from models.graphs import static as static_graph
+from models.graphs.builder import GraphBuilder, save
+from models.positions.learned import PositionRule
+from models.reference import comparison as compare
+from models.reference.static import StaticTable
+
+
+def export(
+    source: StaticCheckpoint,
+    out: Path,
+    name: str,
+    origin: str,
+    tool: str,
+    *,
+    dtype: str = weights.KEEP,
+    link: bool = False,
+    progress: Progress = no_progress,
+) -> Card:
+    """Write the model to `out` and return its card.
+
+    origin   what the card calls the checkpoint
+    tool     what the card says wrote it
+    dtype    of the table, and `link`: as for export.export
+    raises   ModelError; OSError where the disk refuses
+    """
+    with folder_in_place(out) as folder:
+        held = write_weights(source, folder, dtype, link, progress)
+        written = write_graphs(source, held.placed, folder)
+        write_tokenizer(source.folder / TOKENIZER, folder / TOKENIZER)
+        card = replace(_card(source, held, written), name=name, source=origin, tool=tool)
+        progress("comparing with the reference", 0, 0)
+        card = replace(card, largest_difference=compare.largest_differences(folder, card))
+        return finish(folder, card, progress)
+
+
+def write_weights(
+    source: StaticCheckpoint, folder: Path, dtype: str, link: bool, progress: Progress = no_progress
+) -> Written:
+    """Write the table as `dtype` says, the mapping as int64 and the weights as float32; errors as weights.write."""
+    table = source.tensors[source.static.table]
+    if table.dtype == "I8" and dtype != weights.KEEP:
+        raise ModelError(f"{table.name!r} is int8, as Model2Vec quantised it: leave out --dtype {dtype}")
+    arrays = safetensors.read(source.tensors.values())
+    if (mapping := source.static.mapping) is not None:
+        arrays[mapping] = arrays[mapping].astype(np.int64)
+    originals = {table.name: table} if link else None
+    return weights.write(folder, arrays, {table.name}, dtype=dtype, originals=originals, progress=progress)
+
+
+def write_graphs(source: StaticCheckpoint, placed: dict[str, Tensor], folder: Path) -> dict[str, Graph]:
+    """Emit both graphs, or the tokens' alone where nothing is pooled; the card's entries for them."""
+    forms: dict[str, tuple[Callable[[GraphBuilder, StaticTable, int], Any], tuple[str, ...]]] = {}
+    forms["embedding"] = (static_graph.embedding, static_graph.TOKENS)
+    if source.sentence.pooling:
+        forms["sentences"] = (static_graph.sentences, static_graph.SENTENCES)
+    written = {}
+    for name, (emit, inputs) in forms.items():
+        model = emit(GraphBuilder(placed), source.static, source.hidden_size)
+        save(model, folder / f"{name}.onnx")
+        written[name] = Graph(f"{name}.onnx", inputs, tuple(output.name for output in model.graph.output))
+    return written
+
+
+def write_tokenizer(path: Path, to: Path) -> None:
+    """The tokenizer without its post-processor: both libraries tokenise with add_special_tokens=False."""
+    to.write_text(json.dumps(read_object(path) | {"post_processor": None}, ensure_ascii=False), encoding="utf-8")
+    to.chmod(0o644)
+
+
+def _card(source: StaticCheckpoint, held: Written, written: dict[str, Graph]) -> Card:
+    """The card but for its name and where it comes from."""
+    static, width = source.static, source.hidden_size
+    flops = {"embedding": 0 if static.weights is None else width}
+    if "sentences" in written:
+        flops["sentences"] = flops["embedding"] + width
+    plain = static.mapping is None and static.weights is None
+    return Card(
+        name="",
+        family=source.kind,
+        hidden_size=width,
+        vocab_size=source.vocab_size,
+        max_tokens=source.sentence.max_tokens,
+        pad_id=None,
+        type_rows=0,
+        types="none",
+        position=PositionRule("arange", 0, None),
+        graphs=written,
+        default_output="sentence_embedding" if "sentences" in written else "input_embeddings",
+        recipe=(Embed(static.table),) if plain else (),
+        encoder=(),
+        weights=weights.FILE_NAME,
+        tokenizer=TOKENIZER,
+        pooling=source.sentence.pooling,
+        prompts=source.sentence.prompts,
+        default_prompt=source.sentence.default_prompt,
+        encodings=Encodings(),
+        dtype="int8" if source.tensors[static.table].dtype == "I8" else held.tables[static.table].dtype,
+        parameters=held.parameters(),
+        bytes=sum(tensor.bytes for tensor in held.placed.values()),
+        flops_per_token=flops,
+        flops_per_token_and_key=0,
+        largest_difference={},
+        tolerance=compare.TOLERANCE["input"],
+        files={},
+        source="",
+        tool="",
+        static=static,
+        tables=held.tables,
+        linked=held.linked,
+    )

@@ -1,0 +1,48 @@
+"""Takes a checkpoint's tokenizer.json along. Tokenises nothing; the service does."""
+
+import json
+from pathlib import Path
+
+from models.checkpoints.checkpoint import read_object
+from models.errors import BadCheckpoint
+
+FILE_NAME = "tokenizer.json"
+
+
+def copy(checkpoint: Path, folder: Path, lowercase: bool) -> bool:
+    """Copy tokenizer.json where there is one, after a check that it loads.
+
+    lowercase  put a Lowercase normaliser first unless there is one, as sentence-transformers does for `do_lower_case`
+    returns    whether there was one
+    raises     BadCheckpoint
+    """
+    path = checkpoint / FILE_NAME
+    if not path.is_file():
+        return False
+    content = path.read_bytes()
+    if lowercase:
+        content = _lowercased(path)
+    _check(content, path)
+    (folder / FILE_NAME).write_bytes(content)
+    (folder / FILE_NAME).chmod(0o644)
+    return True
+
+
+def _check(content: bytes, path: Path) -> None:
+    from tokenizers import Tokenizer
+
+    try:
+        Tokenizer.from_str(content.decode("utf-8"))
+    except Exception as error:  # the library raises bare Exception
+        raise BadCheckpoint(f"{path} is not a tokenizer the tokenizers library reads: {error}") from error
+
+
+def _lowercased(path: Path) -> bytes:
+    data = read_object(path)
+    normalizer = data.get("normalizer")
+    steps = [normalizer] if normalizer else []
+    if normalizer and normalizer.get("type") == "Sequence":
+        steps = list(normalizer["normalizers"])
+    if not any(step.get("type") == "Lowercase" or step.get("lowercase") for step in steps):
+        data["normalizer"] = {"type": "Sequence", "normalizers": [{"type": "Lowercase"}, *steps]}
+    return json.dumps(data, ensure_ascii=False).encode()

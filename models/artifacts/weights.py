@@ -1,0 +1,245 @@
+"""An exported model's tensors: written once from the checkpoint's rows, read back as arrays. Holds no table in memory.
+
+Tables keep their dtype or take the one asked for: rows are widened after the lookup. All other floats are widened to
+float32, exactly, because ONNX Runtime would otherwise keep a second, widened copy of them in every process.
+"""
+
+import hashlib
+import math
+import mmap
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.artifacts import links
+from models.artifacts import quantization as quantise
+from models.artifacts.card import Card
+from models.artifacts.folder import Progress, no_progress
+from models.artifacts.links import Linked
+from models.artifacts.quantization import Kind, Rows, Stored
+from models.checkpoints import safetensors
+from models.checkpoints.checkpoint import check_finite
+from models.checkpoints.safetensors import DTYPES, Source, Tensor
+from models.errors import BadCheckpoint, ModelError
+from models.tables.row_blocks import floats
+
+FILE_NAME = "weights.safetensors"
+KEEP = "keep"
+NAMES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+ELEMENTS = {name: element for element, name in NAMES.items()}
+TABLE_DTYPES = (KEEP, *ELEMENTS, *quantise.LEVELS)
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """Where each tensor lies, how the tables are stored, and the checkpoint's files that are served in place.
+
+    placed   by tensor name; quantised tables have their codes under the table's name, see models/quantise.py
+    """
+
+    placed: dict[str, Tensor]
+    tables: dict[str, Stored]
+    linked: dict[str, Linked] | None
+
+    def parameters(self) -> int:
+        """Values of all tensors, a quantised table counted as what it stands for."""
+        shapes = {name: tensor.shape for name, tensor in self.placed.items()}
+        paired = {quantise.ranges_name(name, kind) for name in shapes if (kind := quantise.kind_of(shapes, name))}
+        return sum(math.prod(quantise.shape_of(shapes, name)) for name in shapes if name not in paired)
+
+
+def write(
+    folder: Path,
+    arrays: Mapping[str, Rows],
+    tables: Collection[str],
+    *,
+    dtype: str = KEEP,
+    originals: Mapping[str, Tensor] | None = None,
+    progress: Progress = no_progress,
+) -> Written:
+    """Write tensors to `folder`, a chunk of rows at a time.
+
+    arrays     by name, sliced by rows: views of mapped files, or rows made as they are asked for
+    tables     names among them whose rows are looked up: these take `dtype`. Other floats become float32, integers stay
+    dtype      one of TABLE_DTYPES
+    originals  where the tables lie in the checkpoint: they are served in place, by links, and not written
+    raises     BadCheckpoint: a value not finite or beyond the dtype, a table that has no int4 form or cannot be linked;
+               ModelError for an unknown dtype, or one other than keep together with originals
+    """
+    if dtype not in TABLE_DTYPES:
+        raise ModelError(f"--dtype {dtype!r} is not one of {', '.join(TABLE_DTYPES)}")
+    if originals is not None and dtype != KEEP:
+        raise ModelError(f"--link serves the checkpoint's own bytes, so it goes with --dtype {KEEP}, not {dtype}")
+    placed = links.link(folder, [originals[name] for name in arrays if name in tables]) if originals else {}
+    jobs = [_Job(name, array, _target(array, dtype, name in tables)) for name, array in arrays.items()]
+    meter = _Meter(sum(job.passes * job.bytes for job in jobs), progress)
+    hashes = {job.name: job.hashed(meter) for job in jobs if job.name in placed}
+    own = [job for job in jobs if job.name not in placed]
+    sources = sorted((source for job in own for source in job.sources(meter)), key=_aligned_first)
+    linked = links.described(placed.values(), originals, hashes) if originals else None
+    placed |= safetensors.write(folder / FILE_NAME, sources)
+    return Written(placed, {job.name: job.stored(placed) for job in jobs if job.name in tables}, linked)
+
+
+def _aligned_first(source: Source) -> tuple[int, int]:
+    """Wide elements first, so that every tensor begins at a whole one; then big tensors first."""
+    return -DTYPES[source.dtype].itemsize, -source.bytes
+
+
+def _target(array: Rows, dtype: str, is_table: bool) -> str:
+    """What a tensor is written as: a safetensors dtype, int8 or int4."""
+    own = safetensors.NAMES[np.dtype(array.dtype)]
+    if own == "F64":
+        own = "F32"
+    if own not in NAMES:
+        return own
+    if not is_table:
+        return "F32"
+    return own if dtype == KEEP else ELEMENTS.get(dtype, dtype)
+
+
+@dataclass(slots=True)
+class _Meter:
+    total: int
+    progress: Progress
+    done: int = 0
+
+    def add(self, count: int) -> None:
+        self.done += count
+        self.progress("writing weights", self.done, self.total)
+
+
+@dataclass(slots=True)
+class _Job:
+    """One tensor on its way, and how far its stored values are from the checkpoint's."""
+
+    name: str
+    array: Rows
+    target: str
+    largest: float = 0.0
+    squares: float = field(default=0.0)
+
+    @property
+    def bytes(self) -> int:
+        return math.prod(self.array.shape) * np.dtype(self.array.dtype).itemsize
+
+    @property
+    def kind(self) -> Kind | None:
+        return next((kind for kind in quantise.LEVELS if kind == self.target), None)
+
+    @property
+    def passes(self) -> int:
+        return 2 if self.kind else 1
+
+    def sources(self, meter: _Meter) -> Iterator[Source]:
+        """What to write: the tensor, or its ranges and codes."""
+        shape = self.array.shape
+        if (kind := self.kind) is None:
+            yield Source(self.name, self.target, shape, self._converted(meter))
+            return
+        if len(shape) != 2:
+            raise BadCheckpoint(f"{self.name!r} has shape {list(shape)}; {kind} codes are made of rows and columns")
+        ranges = (quantise.ranges(rows, kind) for rows in self._parts(meter))
+        yield Source(quantise.ranges_name(self.name, kind), "F32", quantise.ranges_shape(kind, shape), ranges)
+        yield Source(self.name, "U8", quantise.codes_shape(kind, shape), self._codes(kind, meter))
+
+    def hashed(self, meter: _Meter) -> str:
+        """The sha256 of the tensor's bytes, every value checked."""
+        digest = hashlib.sha256()
+        for _, rows in self._chunks(meter):
+            digest.update(np.ascontiguousarray(rows).view(np.uint8).data)
+        return digest.hexdigest()
+
+    def stored(self, placed: Mapping[str, Tensor]) -> Stored:
+        """The card's entry, once everything is written."""
+        root = math.sqrt(self.squares / max(1, math.prod(self.array.shape)))
+        if (kind := self.kind) is None:
+            dtype = NAMES.get(self.target, self.target.lower())
+            return Stored(dtype, placed[self.name].bytes, None, self.largest, root)
+        size = placed[self.name].bytes + placed[quantise.ranges_name(self.name, kind)].bytes
+        return Stored(kind, size, quantise.block_of(kind, self.array.shape[1]), self.largest, root)
+
+    def _chunks(self, meter: _Meter) -> Iterator[tuple[int, NDArray[Any]]]:
+        for start, rows in safetensors.row_chunks(self.array):  # type: ignore[arg-type]
+            if rows.dtype.kind not in "iub":
+                check_finite(self.name, safetensors.NAMES[rows.dtype], start, rows)
+            yield start, rows
+            meter.add(rows.nbytes)
+            _release(rows)
+
+    def _parts(self, meter: _Meter) -> Iterator[NDArray[np.float32]]:
+        """All rows as float32, as many at a time as stay in a core's cache."""
+        for _, rows in self._chunks(meter):
+            for part in _split(rows):
+                yield floats(rows[part])
+
+    def _converted(self, meter: _Meter) -> Iterator[NDArray[Any]]:
+        dtype = DTYPES[self.target]
+        for start, rows in self._chunks(meter):
+            if rows.dtype == dtype:
+                yield rows
+                continue
+            for part in _split(rows):
+                yield self._cast(start + part.start, rows[part], dtype)
+
+    def _cast(self, start: int, rows: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+        with np.errstate(over="ignore"):
+            cast = rows.astype(dtype)
+        if not np.can_cast(rows.dtype, dtype):
+            self._check_range(start, rows, cast)
+            self._measure(rows, cast)
+        return cast
+
+    def _check_range(self, start: int, rows: NDArray[Any], narrow: NDArray[Any]) -> None:
+        if not (bad := np.isinf(narrow)).any():
+            return
+        at = np.argwhere(bad)[0]
+        raise BadCheckpoint(
+            f"{self.name!r} holds {float(rows[tuple(at)]):.6g} in row {start + int(at[0])}, beyond what "
+            f"{NAMES[self.target]} holds: use --dtype float32 or bfloat16"
+        )
+
+    def _codes(self, kind: Kind, meter: _Meter) -> Iterator[NDArray[np.uint8]]:
+        for rows in self._parts(meter):
+            ranges = quantise.ranges(rows, kind)
+            codes = quantise.codes(rows, ranges, kind)
+            self._measure(rows, quantise.Quantised(codes, ranges, kind)[:])
+            yield codes
+
+    def _measure(self, rows: NDArray[Any], stored: NDArray[Any]) -> None:
+        difference = rows.astype(np.float64)
+        difference -= stored.astype(np.float64)
+        self.largest = max(self.largest, float(difference.max(initial=0.0)), -float(difference.min(initial=0.0)))
+        self.squares += float(np.square(difference, out=difference).sum())  # BLAS would start threads for it
+
+
+def _split(rows: NDArray[Any]) -> Iterator[slice]:
+    step = max(1, quantise.VALUES_AT_ONCE // max(1, math.prod(rows.shape[1:])))
+    return (slice(start, start + step) for start in range(0, len(rows), step))
+
+
+def _release(rows: NDArray[Any]) -> None:
+    """Let go of the mapped pages of rows that are done with: they stay in the page cache, but not in this process."""
+    owner: Any = rows
+    while isinstance(owner, np.ndarray | memoryview):
+        owner = owner.base if isinstance(owner, np.ndarray) else owner.obj
+    if not isinstance(owner, mmap.mmap):
+        return
+    first = np.frombuffer(owner, np.uint8, 1).ctypes.data
+    start = (rows.ctypes.data - first) // mmap.PAGESIZE * mmap.PAGESIZE
+    owner.madvise(mmap.MADV_DONTNEED, start, rows.ctypes.data - first + rows.nbytes - start)
+
+
+def tensors(folder: Path, card: Card) -> dict[str, Any]:
+    """Every tensor of an exported model by name, mapped, and typed as the array it looks like.
+
+    returns  read-only views; a quantised table is a quantise.Quantised, which dequantises the rows it is asked for
+             empty where a model has none (adopted as ONNX)
+    raises   BadCheckpoint for a damaged file
+    """
+    places: Iterable[Tensor] = safetensors.read_header(folder / card.weights).values() if card.weights else ()
+    return quantise.view(safetensors.read([*places, *links.tensors(folder, card.linked or {})]))

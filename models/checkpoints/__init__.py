@@ -1,0 +1,1 @@
+"""Opening what a person names: checkpoint folders, GGUF files, hub ids, ONNX folders."""

@@ -1,0 +1,254 @@
+"""The GGUF format: metadata and tensor infos, checked before they are believed. Knows no model, reads no tensor.
+
+    4 bytes   "GGUF"          4 bytes   version, 2 or 3 (1 counted in 32 bits; big-endian files are not read)
+    8 bytes   tensors         8 bytes   metadata entries, each: key, type, value
+    then      tensor infos: name, number of dimensions, dimensions innermost first, type, offset
+    then      the tensors' bytes, each on a multiple of general.alignment, one after the other in the infos' order
+
+All numbers are little-endian; a text is its length in 8 bytes and UTF-8. A model too big for one file is split into
+NAME-00001-of-00003.gguf and so on; the first is opened and brings the rest.
+
+source   ggml's docs/gguf.md and llama.cpp's gguf.cpp, whose refusals (nested arrays, tensors out of order) are kept
+"""
+
+import math
+import mmap
+import re
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from models.checkpoints.gguf_blocks import FORMATS, Format
+from models.checkpoints.safetensors import Tensor
+from models.errors import BadCheckpoint
+
+MAGIC = b"GGUF"
+VERSIONS = (2, 3)
+ALIGNMENT = 32  # unless general.alignment says other
+MOST_DIMENSIONS = 4
+LONGEST_NAME = 1 << 16
+LONGEST_ARRAY = 1 << 24  # elements; the largest vocabularies have fewer than a million tokens
+_STRING, _ARRAY = 8, 9
+_SCALARS = dict(zip((0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 12), "BbHhIifBQqd", strict=True))  # 7 is a bool in one byte
+_SPLIT = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
+
+
+@dataclass(frozen=True, slots=True)
+class Gguf:
+    """What the header of a file promises. `metadata` holds numbers, texts, truth values and lists of them."""
+
+    metadata: dict[str, Any]
+    tensors: dict[str, Tensor]
+
+
+@dataclass(slots=True)
+class _Cursor:
+    """Reads one value after the other and never past the end."""
+
+    data: mmap.mmap
+    path: Path
+    at: int = 0
+
+    def refuse(self, what: str) -> BadCheckpoint:
+        return BadCheckpoint(f"{self.path}: {what}; the file is damaged, download it again")
+
+    def take(self, count: int, what: str) -> bytes:
+        left = len(self.data) - self.at
+        if count > left:
+            raise self.refuse(f"{what} takes {count} bytes, but {left} are left")
+        self.at += count
+        return self.data[self.at - count : self.at]
+
+    def number(self, code: str, what: str) -> Any:
+        return struct.unpack("<" + code, self.take(struct.calcsize("<" + code), what))[0]
+
+    def text(self, what: str) -> bytes:
+        return self.take(self.number("Q", f"the length of {what}"), what)
+
+    def name(self, what: str) -> str:
+        content = self.text(what)
+        try:
+            found = content.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise self.refuse(f"{what} is not UTF-8") from error
+        if len(content) > LONGEST_NAME or not found.isprintable():
+            raise self.refuse(f"{what} is no name: {len(content)} bytes, {found[:60]!r}")
+        return found
+
+    def count(self, what: str, least_bytes: int) -> int:
+        """How many follow, each of at least so many bytes: more than the file could hold is refused at once."""
+        found: int = self.number("Q", f"the number of {what}")
+        if found * least_bytes > len(self.data) - self.at:
+            raise self.refuse(f"it claims {found} {what}, more than its {len(self.data)} bytes could hold")
+        return found
+
+
+def read_gguf(path: Path) -> Gguf:
+    """The header of a file, and of the rest of its parts where it is the first of several.
+
+    raises   BadCheckpoint where the file is not GGUF or its header promises what the file does not hold
+    """
+    first = _read_one(path)
+    count = first.metadata.get("split.count", 1)
+    if not isinstance(count, int) or count <= 1:
+        return first
+    tensors = dict(first.tensors)
+    for part in _other_parts(path, count):
+        for name, tensor in _read_one(part).tensors.items():
+            if name in tensors:
+                raise BadCheckpoint(f"{part} holds {name!r}, and so does {tensors[name].path.name}")
+            tensors[name] = tensor
+    return Gguf(first.metadata, tensors)
+
+
+def _other_parts(path: Path, count: int) -> list[Path]:
+    found = _SPLIT.search(path.name)
+    if not found or int(found[1]) != 1 or int(found[2]) != count:
+        raise BadCheckpoint(
+            f"{path} says it is one of {count} parts; give the first of them, named NAME-00001-of-{count:05}.gguf, "
+            "with the others beside it"
+        )
+    stem = path.name[: found.start()]
+    parts = [path.with_name(f"{stem}-{number:05}-of-{count:05}.gguf") for number in range(2, count + 1)]
+    for part in parts:
+        if not part.is_file():
+            raise BadCheckpoint(f"{path} says it is one of {count} parts, but {part.name} is not beside it")
+    return parts
+
+
+def _read_one(path: Path) -> Gguf:
+    if not path.is_file():
+        raise BadCheckpoint(f"{path} is missing or no file; give a .gguf file")
+    if (size := path.stat().st_size) < len(MAGIC):
+        raise BadCheckpoint(f"{path} has {size} bytes; it is no GGUF file, download it again")
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        cursor = _Cursor(data, path)
+        _check_kind(cursor)
+        tensor_count = cursor.count("tensors", 24)
+        metadata = _metadata(cursor, cursor.count("metadata entries", 13))
+        alignment = _alignment(cursor, metadata)
+        infos = _infos(cursor, tensor_count)
+        begin = -(-cursor.at // alignment) * alignment
+        return Gguf(metadata, _placed(cursor, infos, begin, alignment))
+
+
+def _check_kind(cursor: _Cursor) -> None:
+    if (magic := cursor.take(4, "the first word")) != MAGIC:
+        raise BadCheckpoint(f"{cursor.path} is not a GGUF file: it begins with {magic!r}, not {MAGIC!r}")
+    version = cursor.number("I", "the version")
+    if version not in VERSIONS:
+        why = "big-endian" if version in (2 << 24, 3 << 24) else f"GGUF version {version}"
+        raise BadCheckpoint(
+            f"{cursor.path} is {why}; versions {' and '.join(map(str, VERSIONS))} in little-endian are read: convert "
+            "the model again with a current llama.cpp"
+        )
+
+
+def _metadata(cursor: _Cursor, count: int) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for number in range(count):
+        key = cursor.name(f"metadata key {number}")
+        if key in found:
+            raise cursor.refuse(f"metadata key {key!r} appears twice")
+        found[key] = _value(cursor, cursor.number("I", f"the type of {key!r}"), key)
+    return found
+
+
+def _value(cursor: _Cursor, kind: int, key: str) -> Any:
+    if kind == _STRING:
+        return cursor.text(f"{key!r}").decode("utf-8", errors="replace")
+    if kind in _SCALARS:
+        value = cursor.number(_SCALARS[kind], f"{key!r}")
+        return bool(value) if kind == 7 else value
+    if kind == _ARRAY:
+        return _array(cursor, key)
+    raise cursor.refuse(f"{key!r} has value type {kind}; there are 0 to 12")
+
+
+def _array(cursor: _Cursor, key: str) -> list[Any]:
+    kind = cursor.number("I", f"the type of {key!r}")
+    if kind != _STRING and kind not in _SCALARS:
+        what = "arrays in an array" if kind == _ARRAY else f"values of type {kind}"
+        raise cursor.refuse(f"{key!r} is an array of {what}; an array holds numbers, truth values or texts")
+    size = 8 if kind == _STRING else struct.calcsize("<" + _SCALARS[kind])
+    count = cursor.count(f"elements of {key!r}", size)
+    if count > LONGEST_ARRAY:
+        raise cursor.refuse(f"{key!r} is an array of {count} elements; at most {LONGEST_ARRAY} are read")
+    if kind == _STRING:
+        return [cursor.text(f"{key!r}").decode("utf-8", errors="replace") for _ in range(count)]
+    values = struct.unpack(f"<{count}{_SCALARS[kind]}", cursor.take(count * size, f"{key!r}"))
+    return [bool(value) for value in values] if kind == 7 else list(values)
+
+
+def _alignment(cursor: _Cursor, metadata: dict[str, Any]) -> int:
+    found = metadata.get("general.alignment", ALIGNMENT)
+    if not isinstance(found, int) or isinstance(found, bool) or found < 1 or found & (found - 1) or found > 1 << 30:
+        raise cursor.refuse(f"general.alignment is {str(found)[:60]}; it must be a power of two")
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Info:
+    """One tensor as the header tells it; `shape` outermost first, `offset` from the beginning of the data."""
+
+    name: str
+    shape: tuple[int, ...]
+    format: Format
+    offset: int
+
+    @property
+    def bytes(self) -> int:
+        return math.prod(self.shape) // self.format.values * self.format.bytes
+
+
+def _infos(cursor: _Cursor, count: int) -> list[_Info]:
+    found: dict[str, _Info] = {}
+    for number in range(count):
+        name = cursor.name(f"the name of tensor {number}")
+        if name in found:
+            raise cursor.refuse(f"tensor {name!r} appears twice")
+        found[name] = _info(cursor, name)
+    return list(found.values())
+
+
+def _info(cursor: _Cursor, name: str) -> _Info:
+    dimensions = cursor.number("I", f"the rank of {name!r}")
+    if not 1 <= dimensions <= MOST_DIMENSIONS:
+        raise cursor.refuse(f"{name!r} has {dimensions} dimensions; there are 1 to {MOST_DIMENSIONS}")
+    inner_first = struct.unpack(f"<{dimensions}Q", cursor.take(8 * dimensions, f"the shape of {name!r}"))
+    kind, offset = cursor.number("I", f"the type of {name!r}"), cursor.number("Q", f"the offset of {name!r}")
+    if kind not in FORMATS:
+        known = ", ".join(row.name for row in FORMATS.values())
+        raise BadCheckpoint(f"{cursor.path}: {name!r} has tensor type {kind}, which is none of {known}")
+    row, shape = FORMATS[kind], inner_first[::-1]
+    if math.prod(shape) >= 1 << 60:
+        raise cursor.refuse(f"{name!r} has shape {list(shape)}, which no file holds")
+    if shape[-1] % row.values:
+        raise cursor.refuse(f"{name!r} has rows of {shape[-1]} values, but {row.name} packs {row.values} at a time")
+    return _Info(name, shape, row, offset)
+
+
+def _placed(cursor: _Cursor, infos: list[_Info], begin: int, alignment: int) -> dict[str, Tensor]:
+    """Every tensor where it lies: each begins where the one before it ends, padding apart, and inside the file."""
+    tensors: dict[str, Tensor] = {}
+    at = 0
+    for info in infos:
+        if info.offset != at:
+            what = "overlaps the tensor before it" if info.offset < at else "leaves a gap before it"
+            raise cursor.refuse(f"{info.name!r} {what} (offset {info.offset}, expected {at})")
+        if begin + at + info.bytes > len(cursor.data):
+            raise cursor.refuse(
+                f"{info.name!r} ends at byte {begin + at + info.bytes}, but the file has {len(cursor.data)}"
+            )
+        tensors[info.name] = _tensor(info, cursor.path, begin + at)
+        at += -(-info.bytes // alignment) * alignment
+    return tensors
+
+
+def _tensor(info: _Info, path: Path, offset: int) -> Tensor:
+    """In the terms of safetensors: what is quantised reads as F32; what is not read at all keeps its own name."""
+    row = info.format
+    stored = row.name if row.floats else ""
+    dtype = "F32" if stored else row.plain or row.name
+    return Tensor(info.name, dtype, info.shape, path, offset, info.bytes, stored)

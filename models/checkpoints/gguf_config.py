@@ -1,0 +1,243 @@
+"""What a GGUF file says of its model, in Hugging Face's words: config.json's keys, and the names of tensors.
+
+Makes no table and reads no weights but the few RoPE factors. What the header does not say (an activation, the lowest
+T5 bucket) is left to the family's defaults. llama.cpp stores queries and keys of the `llama` architectures permuted for
+interleaved rotation: cos and sin are the same, but whoever rotates that file's own q and k pairs channels (2i, 2i+1).
+Norms of Gemma's blocks are stored plus one; nothing before the first block is changed on the way into GGUF, but for
+RoBERTa, whose first rows of positions are cut off, so that its positions count from 0 as BERT's do.
+
+source   llama.cpp's convert_hf_to_gguf.py and gguf-py/gguf/constants.py (0.19)
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from models.checkpoints.gguf import Gguf
+from models.checkpoints.gguf_rope import is_size, rope_config
+from models.checkpoints.safetensors import Tensor
+from models.errors import BadCheckpoint
+from models.families import FAMILIES
+from models.families.recipe import (
+    AddPosition,
+    AddType,
+    Attention,
+    Embed,
+    FeedForward,
+    LayerNorm,
+    Linear,
+    RMSNorm,
+    Step,
+)
+
+Config = dict[str, Any]
+_SIZES = {  # after the architecture's name -> the usual key of config.json
+    "embedding_length": "hidden_size",
+    "block_count": "num_hidden_layers",
+    "feed_forward_length": "intermediate_size",
+    "context_length": "max_position_embeddings",
+    "attention.head_count": "num_attention_heads",
+    "attention.head_count_kv": "num_key_value_heads",
+    "attention.key_length": "head_dim",
+    "attention.sliding_window": "sliding_window",
+    "attention.relative_buckets_count": "relative_attention_num_buckets",
+    "rope.freq_base": "rope_theta",
+    "rope.freq_base_swa": "rope_local_base_freq",
+    "final_logit_softcapping": "final_logit_softcapping",
+}
+_EPS = ("attention.layer_norm_epsilon", "attention.layer_norm_rms_epsilon")
+_TOKENS = {"padding_token_id": "pad_token_id", "bos_token_id": "bos_token_id", "eos_token_id": "eos_token_id"}
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """A value of general.architecture.
+
+    keys    what it calls more of the config's values, as _SIZES
+    fixed   config values that hold for all of it
+    head    what the family calls the output matrix
+    """
+
+    model_type: str
+    keys: Mapping[str, str] = field(default_factory=dict)
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    head: str = "lm_head"
+
+
+ARCHITECTURES: dict[str, Architecture] = {
+    **{
+        name: Architecture(name)
+        for name in (
+            *("apertus", "bert", "bloom", "exaone4", "falcon", "gemma", "gemma2", "glm4", "gpt2", "gptj"),
+            *("jamba", "llama", "mamba", "mamba2", "nemotron", "olmo", "olmo2", "olmoe", "phi3", "phimoe", "qwen2"),
+            *("qwen3", "smollm3", "stablelm", "starcoder2", "t5", "ernie4_5"),
+        )
+    },
+    "cohere2": Architecture("cohere2", {"logit_scale": "logit_scale"}),
+    "command-r": Architecture("cohere", {"logit_scale": "logit_scale"}),
+    "deepseek2": Architecture("deepseek_v2", {"rope.dimension_count": "qk_rope_head_dim"}),
+    "gemma3": Architecture("gemma3_text"),
+    "gemma-embedding": Architecture("gemma3_text", fixed={"use_bidirectional_attention": True}),
+    "glm4moe": Architecture("glm4_moe"),
+    "gpt-oss": Architecture("gpt_oss"),
+    "gptneox": Architecture("gpt_neox", head="embed_out"),
+    "granite": Architecture("granite", {"embedding_scale": "embedding_multiplier", "logit_scale": "logits_scaling"}),
+    "granitemoe": Architecture(
+        "granitemoe", {"embedding_scale": "embedding_multiplier", "logit_scale": "logits_scaling"}
+    ),
+    "hunyuan-dense": Architecture("hunyuan_v1_dense"),
+    "hunyuan-moe": Architecture("hunyuan_v1_moe"),
+    "llama4": Architecture("llama4_text"),
+    "modern-bert": Architecture(
+        "modernbert",
+        {
+            "rope.freq_base": "global_rope_theta",
+            "rope.freq_base_swa": "local_rope_theta",
+            "attention.sliding_window": "local_attention",
+        },
+    ),
+    "mpt": Architecture("mpt"),
+    "nomic-bert": Architecture("nomic_bert"),
+    "phi2": Architecture("phi"),
+    "qwen2moe": Architecture("qwen2_moe"),
+    "qwen2vl": Architecture("qwen2_vl_text"),
+    "qwen3moe": Architecture("qwen3_moe"),
+    "qwen3vl": Architecture("qwen3_vl_text"),
+    "qwen3vlmoe": Architecture("qwen3_vl_moe_text"),
+    "starcoder": Architecture("gpt_bigcode"),
+    "t5encoder": Architecture("t5"),
+}
+
+
+def config_and_tensors(file: Gguf, what: str) -> tuple[Config, dict[str, Tensor]]:
+    """The config.json of a file, and its tensors under the names of the family's base class.
+
+    what     how messages call the file
+    raises   BadCheckpoint: an architecture that is not known, values that cannot be
+    """
+    said = file.metadata.get("general.architecture")
+    if not isinstance(said, str) or said not in ARCHITECTURES:
+        raise BadCheckpoint(
+            f"{what} has general.architecture {str(said)[:60]!r}; known are {', '.join(sorted(ARCHITECTURES))}"
+        )
+    row = ARCHITECTURES[said]
+    model_type = _model_type(row, said, file)
+    values = {_after(said, key): _plain(value) for key, value in file.metadata.items() if key.startswith(said + ".")}
+    if "embedding_length" not in values:
+        raise BadCheckpoint(f"{what} has no {said}.embedding_length, the width of the model; the file is damaged")
+    config: Config = {"model_type": model_type, **row.fixed}
+    config |= {name: values[key] for key, name in (_SIZES | dict(row.keys)).items() if values.get(key) is not None}
+    config |= _sizes_of_tensors(file.tensors)
+    config |= _tokens(file.metadata)
+    config |= _norm_eps(model_type, values)
+    config |= _alibi(model_type, values)
+    config |= rope_config(config, values, file.tensors, what)
+    names = names_of(model_type, row.head, config.get("num_hidden_layers"))
+    return config, {
+        names.get(name, name): _under(names.get(name, name), tensor) for name, tensor in file.tensors.items()
+    }
+
+
+def _under(name: str, tensor: Tensor) -> Tensor:
+    return Tensor(name, tensor.dtype, tensor.shape, tensor.path, tensor.offset, tensor.bytes, tensor.stored)
+
+
+def _after(architecture: str, key: str) -> str:
+    return key.removeprefix(architecture + ".")
+
+
+def _plain(value: Any) -> Any:
+    """A value for each layer that is the same for all is one value; a float32 is the shortest decimal that means it."""
+    if isinstance(value, list) and value and all(each == value[0] for each in value):
+        value = value[0]
+    return float(str(np.float32(value))) if isinstance(value, float) and math.isfinite(value) else value
+
+
+def _model_type(row: Architecture, said: str, file: Gguf) -> str:
+    """Some architectures stand for two families."""
+    if said == "bert" and "token_types.weight" not in file.tensors:
+        return "distilbert"
+    if said == "deepseek2" and file.metadata.get("deepseek2.expert_gating_func") == 2:  # sigmoid
+        return "deepseek_v3"
+    return row.model_type
+
+
+def _sizes_of_tensors(tensors: Mapping[str, Tensor]) -> Config:
+    """Sizes that the tables themselves tell, which count before the header's."""
+    rows = {
+        name: tensors[table].shape[0]
+        for table, name in (
+            ("token_embd.weight", "vocab_size"),
+            ("position_embd.weight", "max_position_embeddings"),
+            ("token_types.weight", "type_vocab_size"),
+        )
+        if table in tensors
+    }
+    return rows | {"tie_word_embeddings": "output.weight" not in tensors}
+
+
+def _tokens(metadata: Mapping[str, Any]) -> Config:
+    """Ids of special tokens; null where the file has none, which then counts before the family's default."""
+    return {name: metadata.get(f"tokenizer.ggml.{key}") for key, name in _TOKENS.items()}
+
+
+def _norm_eps(model_type: str, values: Config) -> Config:
+    family = FAMILIES.get(model_type)
+    eps = next((values[key] for key in _EPS if key in values), None)
+    if eps is None or family is None or not isinstance(family.eps, str):
+        return {}
+    return {family.eps: eps}
+
+
+def _alibi(model_type: str, values: Config) -> Config:
+    if model_type != "mpt":
+        return {}
+    most = values.get("attention.max_alibi_bias") or 0
+    return {"attn_config": {"alibi": bool(most), "alibi_bias_max": most}}
+
+
+def names_of(model_type: str, head: str = "lm_head", blocks: Any = 0) -> dict[str, str]:
+    """GGUF's tensor names -> those of the family's base class, by the steps of its row; {} for an unknown family."""
+    if (family := FAMILIES.get(model_type)) is None:
+        return {}
+    names = {"output.weight": f"{head}.weight", "output.bias": f"{head}.bias"}
+    for step in family.input_layer:
+        for name, ours in _input_names(step).items():
+            names.setdefault(name, ours)
+    count = blocks if family.block and is_size(blocks) and blocks <= 1 << 10 else 0
+    for block in range(count):
+        norms = iter(("attn_output_norm", "layer_output_norm"))
+        for step in family.block:
+            found = _norm_names(step, next(norms)) if isinstance(step, LayerNorm) else _block_names(step)
+            names |= {f"blk.{block}.{name}": ours.replace("{block}", str(block)) for name, ours in found.items()}
+    return names
+
+
+def _input_names(step: Step) -> dict[str, str]:
+    match step:
+        case Embed():
+            return {"token_embd.weight": step.table}
+        case AddPosition():
+            return {"position_embd.weight": step.table}
+        case AddType():
+            return {"token_types.weight": step.table}
+        case LayerNorm() | RMSNorm():
+            return _norm_names(step, "token_embd_norm")
+    return {}
+
+
+def _norm_names(step: Any, stem: str) -> dict[str, str]:
+    bias = getattr(step, "bias", None)
+    return ({f"{stem}.weight": step.weight} if step.weight else {}) | ({f"{stem}.bias": bias} if bias else {})
+
+
+def _block_names(step: Step) -> dict[str, str]:
+    linears: dict[str, Linear] = {}
+    if isinstance(step, Attention):
+        linears = {"attn_q": step.query, "attn_k": step.key, "attn_v": step.value, "attn_output": step.output}
+    elif isinstance(step, FeedForward):
+        linears = {"ffn_up": step.up, "ffn_down": step.down}
+    return {name: ours for stem, linear in linears.items() for name, ours in _norm_names(linear, stem).items()}

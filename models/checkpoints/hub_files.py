@@ -1,0 +1,142 @@
+"""A checkpoint of the hub on disk: the bytes that are needed of it, laid out as the whole files would be.
+
+Small files are fetched whole; of every safetensors file its header, and of its tensors those that are read. What lies
+on disk is a sparse file of the right size, so that one reader serves both. Nothing is cached, nothing is resumed.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+from models.checkpoints import checkpoint, safetensors, sentence_transformers
+from models.checkpoints.checkpoint import (
+    INDEX,
+    WEIGHTS,
+    read_index,
+    read_object,
+)
+from models.checkpoints.hub import Repository
+from models.checkpoints.safetensors import Tensor
+from models.errors import BadCheckpoint
+
+PARTIAL = "partial"  # apart from the whole files: a reader that knows nothing of ranges must not find holes to read
+_BESIDE = ("tokenizer.json", "tokenizer_config.json", "preprocessor_config.json")
+_OLD_WEIGHTS = ("pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5")
+
+
+def fetch_small(repository: Repository, folder: Path) -> Path:
+    """config.json, the tokenizer and the sentence-transformers files into `folder`; where the weights are to lie.
+
+    raises   BadCheckpoint
+    """
+    for name in ("config.json", "modules.json"):
+        _keep(repository, name, folder)
+    chain = sentence_transformers.modules(folder)
+    inner = chain[0][1] if chain else ""
+    names = [f"{path}/config.json" for _, path in chain if path]
+    if chain:
+        names += ["config_sentence_transformers.json", *_sentence_configs(inner)]
+    names += [f"{inner}/{name}" if inner else name for name in _BESIDE]
+    for number, name in enumerate(names):
+        repository.progress("fetching small files", number, len(names))
+        _keep(repository, name, folder)
+    repository.progress("fetching small files", len(names), len(names))
+    place = sentence_transformers.inside(folder, inner)
+    if is_table_alone(folder):
+        return place
+    if not (place / "config.json").is_file():
+        raise BadCheckpoint(
+            f"{repository.label} has no config.json: it is no Transformers checkpoint, or there is no such model"
+        )
+    return place
+
+
+def _sentence_configs(inner: str) -> list[str]:
+    return [f"{inner}/{name}" if inner else name for name in sentence_transformers.TRANSFORMER_CONFIGS]
+
+
+def _keep(repository: Repository, name: str, folder: Path) -> None:
+    path = sentence_transformers.inside(folder, name)
+    if (content := repository.read(name)) is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+
+
+def is_table_alone(folder: Path) -> bool:
+    """Whether the small files say that the weights are one table (static embeddings), which is fetched whole."""
+    chain, config = sentence_transformers.modules(folder), folder / "config.json"
+    if chain and chain[0][0] != "Transformer":
+        return True
+    return config.is_file() and read_object(config).get("model_type") == "model2vec"
+
+
+def fetch_headers(repository: Repository, inner: str, folder: Path) -> dict[str, Tensor]:
+    """The headers of all safetensors in `folder`, in sparse files of the right size; the tensors they hold.
+
+    inner    the folder of the repository they lie in, "" or ending in /
+    raises   BadCheckpoint
+    """
+    folder.mkdir()
+    if (index := repository.read(inner + INDEX)) is not None and not repository.has(inner + WEIGHTS):
+        (folder / INDEX).write_bytes(index)
+        names = sorted(set(read_index(folder / INDEX).values()))
+    elif repository.has(inner + WEIGHTS):
+        names = [WEIGHTS]
+    else:
+        for old in _OLD_WEIGHTS:
+            if repository.has(inner + old):
+                (folder / "pytorch_model.bin").touch()  # the folder's own refusal tells the way out
+        return checkpoint.headers(folder)
+    for number, name in enumerate(names):
+        repository.progress("fetching headers", number, len(names))
+        _fetch_header(repository, inner + name, folder / name)
+    repository.progress("fetching headers", len(names), len(names))
+    return checkpoint.headers(folder)
+
+
+def _fetch_header(repository: Repository, name: str, path: Path) -> None:
+    start = b"".join(repository.part(name, 0, 8))
+    length, size = int.from_bytes(start, "little"), repository.size(name)
+    if length > min(size - 8, safetensors.HEADER_LIMIT):
+        raise BadCheckpoint(
+            f"{repository.label}: {name} is no safetensors file: it has {size} bytes and its header claims {length} "
+            f"(at most {safetensors.HEADER_LIMIT})"
+        )
+    with path.open("wb") as file:
+        file.write(start)
+        for chunk in repository.part(name, 8, 8 + length) if length else ():
+            file.write(chunk)
+        file.truncate(size)
+
+
+def fetcher(repository: Repository, inner: str) -> Callable[[list[Tensor]], None]:
+    """What brings tensors into the sparse files, each once, neighbours in one request."""
+    there: set[str] = set()
+
+    def fetch(tensors: list[Tensor]) -> None:
+        runs = list(_runs(tensor for tensor in tensors if tensor.name not in there))
+        total, done = sum(end - begin for _, begin, end in runs), 0
+        for path, begin, end in runs:
+            with path.open("r+b") as file:
+                file.seek(begin)
+                for chunk in repository.part(inner + path.name, begin, end):
+                    file.write(chunk)
+                    done += len(chunk)
+                    repository.progress("fetching tensors", done, total)
+        there.update(tensor.name for tensor in tensors)
+
+    return fetch
+
+
+def _runs(tensors: Iterable[Tensor]) -> Iterator[tuple[Path, int, int]]:
+    """(file, begin, end) of the bytes of tensors, those that touch as one."""
+    run: tuple[Path, int, int] | None = None
+    for tensor in sorted(tensors, key=lambda tensor: (tensor.path, tensor.offset)):
+        begin, end = tensor.offset, tensor.offset + tensor.bytes
+        if run and run[0] == tensor.path and run[2] == begin:
+            run = (tensor.path, run[1], end)
+            continue
+        if run and run[1] < run[2]:
+            yield run
+        run = (tensor.path, begin, end)
+    if run and run[1] < run[2]:
+        yield run

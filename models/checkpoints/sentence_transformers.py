@@ -1,0 +1,166 @@
+"""What the sentence-transformers files beside a checkpoint say: pooling, prompts, the longest input. Pools nothing.
+
+source   sentence-transformers 6.2: modules.json, 1_Pooling/config.json, sentence_bert_config.json,
+         config_sentence_transformers.json
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from models.artifacts.card import Pooling
+from models.checkpoints.checkpoint import read_json, read_object
+from models.errors import BadCheckpoint
+
+MODES = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
+_SWITCHES = {  # how files before version 5 name the modes
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+TRANSFORMER_CONFIGS = tuple(
+    f"sentence_{kind}_config.json"
+    for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+)
+_COMPUTED = (["Transformer"], ["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"])
+_WAY_OUT = "; export the token vectors alone with --pooling none, or choose one mode with --pooling MODE"
+
+
+@dataclass(frozen=True, slots=True)
+class SentenceFiles:
+    """What the files say; everything unset where they are absent."""
+
+    pooling: Pooling | None = None
+    prompts: dict[str, str] = field(default_factory=dict)
+    default_prompt: str | None = None
+    max_tokens: int | None = None
+    lowercase: bool = False
+
+
+def read(folder: Path, pooling: str | None = None) -> SentenceFiles:
+    """The files of a checkpoint folder.
+
+    pooling  what the operator asks for: a mode, "none", or None for what the files say
+    raises   BadCheckpoint: files that describe something that is not computed
+    """
+    transformer = _transformer_config(weights_folder(folder))
+    found, default_prompt = prompts(folder)
+    return SentenceFiles(
+        pooling=_pooling(folder, pooling),
+        prompts=found,
+        default_prompt=default_prompt,
+        max_tokens=_max_tokens(transformer.get("max_seq_length")),
+        lowercase=bool(transformer.get("do_lower_case")),
+    )
+
+
+def _pooling(folder: Path, asked: str | None) -> Pooling | None:
+    if asked == "none":
+        return None
+    chain = modules(folder)
+    normalize = normalizes(folder)
+    if asked is not None:
+        if asked not in MODES:
+            raise BadCheckpoint(f"--pooling {asked!r} is not one of {', '.join(MODES)}, none")
+        return Pooling(asked, normalize)
+    if not chain:
+        return None
+    kinds = [kind for kind, _ in chain]
+    if kinds not in _COMPUTED:
+        raise BadCheckpoint(
+            f"{folder / 'modules.json'} chains {', '.join(kinds)}; what is computed: "
+            f"Transformer, Pooling, Normalize{_WAY_OUT}"
+        )
+    if len(kinds) == 1:
+        return None
+    return _pooling_config(inside(folder, chain[1][1]) / "config.json", normalize)
+
+
+def weights_folder(folder: Path) -> Path:
+    """Where config.json, weights and tokenizer lie: the first module's folder if that is a Transformer, else `folder`.
+
+    sentence-transformers 1 wrote them to 0_Transformer; later versions write them beside modules.json.
+    """
+    chain = modules(folder)
+    return inside(folder, chain[0][1]) if chain and chain[0][0] == "Transformer" else folder
+
+
+def normalizes(folder: Path) -> bool:
+    """Whether the sentence vector is scaled to unit length; BadCheckpoint for a Normalize of anything else."""
+    found = [inside(folder, place) / "config.json" for kind, place in modules(folder) if kind == "Normalize"]
+    for path in found:
+        config = read_object(path) if path.is_file() else {}
+        for key in ("module_input_name", "module_output_name"):
+            if (value := config.get(key, "sentence_embedding")) not in (None, "sentence_embedding"):
+                raise BadCheckpoint(f"{path} says {key} {value!r}; only 'sentence_embedding' is normalised{_WAY_OUT}")
+    return bool(found)
+
+
+def modules(folder: Path) -> list[tuple[str, str]]:
+    """(class name, folder) of each module, in order; empty where there is no modules.json."""
+    path = folder / "modules.json"
+    if not path.is_file():
+        return []
+    entries = read_json(path)
+    try:
+        return [(str(entry["type"]).rpartition(".")[2], str(entry["path"])) for entry in entries]
+    except (TypeError, KeyError) as error:
+        raise BadCheckpoint(f"{path} is not a list of modules with type and path") from error
+
+
+def inside(folder: Path, name: str) -> Path:
+    """A module's folder, which must lie in the checkpoint's own."""
+    path = folder / name
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise BadCheckpoint(f"{folder / 'modules.json'} names the folder {name!r}, which lies outside the checkpoint")
+    return path
+
+
+def _pooling_config(path: Path, normalize: bool) -> Pooling:
+    config = read_object(path)
+    modes = config.get("pooling_mode", [mode for switch, mode in _SWITCHES.items() if config.get(switch)] or "mean")
+    modes = [modes] if isinstance(modes, str) else modes
+    if not isinstance(modes, list) or len(modes) != 1 or modes[0] not in MODES:
+        raise BadCheckpoint(
+            f"{path} pools by {modes}; one of {', '.join(MODES)} is computed, several at once are not{_WAY_OUT}"
+        )
+    return Pooling(modes[0], normalize, bool(config.get("include_prompt", True)))
+
+
+def _transformer_config(folder: Path) -> dict[str, Any]:
+    for name in TRANSFORMER_CONFIGS:
+        if (folder / name).is_file():
+            return read_object(folder / name)
+    return {}
+
+
+def _max_tokens(value: Any) -> int | None:
+    """A length that is one; transformers writes 1e30 for "unknown"."""
+    return (
+        int(value) if isinstance(value, int | float) and not isinstance(value, bool) and 1 <= value < 1 << 31 else None
+    )
+
+
+def tokenizer_max_tokens(folder: Path) -> int | None:
+    """model_max_length of tokenizer_config.json, where it is a sane number."""
+    path = folder / "tokenizer_config.json"
+    return _max_tokens(read_object(path).get("model_max_length")) if path.is_file() else None
+
+
+def prompts(folder: Path) -> tuple[dict[str, str], str | None]:
+    """The prompts by name, and the name of the one that every text gets; BadCheckpoint where they are none."""
+    path = folder / "config_sentence_transformers.json"
+    if not path.is_file():
+        return {}, None
+    config = read_object(path)
+    found, default = config.get("prompts") or {}, config.get("default_prompt_name")
+    if not isinstance(found, dict) or not all(isinstance(text, str) for text in found.values()):
+        raise BadCheckpoint(f"{path}: prompts must be an object of texts")
+    if default is not None and default not in found:
+        raise BadCheckpoint(
+            f"{path}: default_prompt_name {default!r} is not one of its prompts: {', '.join(found) or 'none'}"
+        )
+    return found, default

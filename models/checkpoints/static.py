@@ -1,0 +1,200 @@
+"""Finds and reads static embedding checkpoints, Model2Vec's and sentence-transformers', header and settings alone.
+
+Exports nothing. A folder both libraries read (Model2Vec writes modules.json too) is Model2Vec's: its config.json says
+more. Model2Vec drops unknown tokens and cuts texts; sentence-transformers counts every token.
+
+source   model2vec 0.10 (StaticModel, persistence), sentence-transformers 6.2 (StaticEmbedding)
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from models.artifacts.card import Pooling
+from models.checkpoints import safetensors, sentence_transformers
+from models.checkpoints.checkpoint import READABLE, read_json, read_object
+from models.checkpoints.safetensors import Tensor
+from models.checkpoints.sentence_transformers import SentenceFiles
+from models.errors import BadCheckpoint
+from models.reference.static import StaticTable
+
+WEIGHTS = "model.safetensors"
+TOKENIZER = "tokenizer.json"
+MAX_TOKENS = 512  # what Model2Vec reads where config.json names no max_length
+TABLES = (*READABLE, "F64", "I8")
+_INTEGERS = ("I64", "I32", "I16", "I8", "U32", "U16", "U8")
+Kind = Literal["model2vec", "static_embedding"]
+
+
+@dataclass(frozen=True, slots=True)
+class StaticCheckpoint:
+    """What a folder promises; `tensors` are places on disk.
+
+    kind        whose rules it follows
+    folder      holds the weights and tokenizer.json
+    vocab_size  ids there are: of the mapping, or the table's rows
+    """
+
+    kind: Kind
+    folder: Path
+    static: StaticTable
+    tensors: dict[str, Tensor]
+    sentence: SentenceFiles
+
+    @property
+    def hidden_size(self) -> int:
+        """Width of a row."""
+        return self.tensors[self.static.table].shape[1]
+
+    @property
+    def vocab_size(self) -> int:
+        """Ids from 0 on that have a row."""
+        return self.tensors[self.static.mapping or self.static.table].shape[0]
+
+    def described(self) -> str:
+        """What it is, for a terminal."""
+        table = self.tensors[self.static.table]
+        rules = [
+            f"{table.shape[0]:,} rows for {self.vocab_size:,} ids",
+            "weighted" if self.static.weights else "unweighted",
+            f"without token {self.static.dropped}" if self.static.dropped is not None else "every token counts",
+        ]
+        return "\n".join(
+            [
+                f"{self.folder.resolve().name}: a checkpoint of family {self.kind!r}",
+                f"static embeddings: {', '.join(rules)}",
+                f"vectors: {self.hidden_size} x {table.dtype}; longest input {self.sentence.max_tokens or 'any'}",
+            ]
+        )
+
+
+def place_of(folder: Path) -> Path | None:
+    """The folder inside `folder` that holds a static embedding's weights; None where it is no such checkpoint.
+
+    raises   BadCheckpoint: modules.json that is none, or that names a folder outside
+    """
+    modules = sentence_transformers.modules(folder)
+    if modules and modules[0][0] == "StaticEmbedding":
+        return sentence_transformers.inside(folder, modules[0][1])
+    path = folder / "config.json"
+    config = read_json(path) if not modules and path.is_file() else None
+    return folder if isinstance(config, dict) and config.get("model_type") == "model2vec" else None
+
+
+def open_static(folder: Path, place: Path, pooling: str | None = None) -> StaticCheckpoint:
+    """The checkpoint in `place`, which `place_of(folder)` found; every shape and id checked.
+
+    pooling  None or mean: the mean; none: token vectors alone
+    raises   BadCheckpoint: a file missing, damaged or of other shapes, or modules that are not computed
+    """
+    if pooling not in (None, "mean", "none"):
+        raise BadCheckpoint(f"{folder} holds static embeddings, whose pooling is mean: leave out --pooling {pooling}")
+    tensors = _headers(place)
+    kind: Kind = "model2vec" if "embeddings" in tensors and (place / "config.json").is_file() else "static_embedding"
+    table = "embeddings" if "embeddings" in tensors else "embedding.weight"
+    held = {name: tensors[name] for name in (table, "mapping", "weights") if name in tensors}
+    from tokenizers import Tokenizer
+
+    data = read_object(place / TOKENIZER)
+    try:
+        tokenizer = Tokenizer.from_file(str(place / TOKENIZER))
+    except Exception as error:  # the library raises bare Exception
+        raise BadCheckpoint(f"{place / TOKENIZER} is not a tokenizer the tokenizers library reads: {error}") from error
+    rules = _model2vec if kind == "model2vec" else _sentence_transformers
+    dropped, characters, sentence = rules(folder, place, tokenizer, data)
+    if pooling == "none":
+        sentence = replace(sentence, pooling=None)
+    mapping, weights = (name if name in held else None for name in ("mapping", "weights"))
+    static = StaticTable(table, mapping, weights, dropped, characters)
+    found = StaticCheckpoint(kind, place, static, held, sentence)
+    _check(found, max(tokenizer.get_vocab().values(), default=-1))
+    return found
+
+
+def _headers(place: Path) -> dict[str, Tensor]:
+    path = place / WEIGHTS
+    if not path.is_file():
+        raise BadCheckpoint(f"{path} is missing; save the model as safetensors, the default of both libraries")
+    tensors = safetensors.read_header(path)
+    if not {"embeddings", "embedding.weight"} & set(tensors):
+        raise BadCheckpoint(
+            f"{path} should hold the table as 'embeddings' (Model2Vec) or 'embedding.weight' (sentence-transformers), "
+            f"but holds {', '.join(map(repr, sorted(tensors))) or 'nothing'}"
+        )
+    return tensors
+
+
+Rules = tuple[int | None, int | None, SentenceFiles]  # dropped id, most characters, and what the files say
+
+
+def _model2vec(folder: Path, place: Path, tokenizer: Any, data: Mapping[str, Any]) -> Rules:
+    config = read_object(place / "config.json")
+    limit = config.get("max_length", MAX_TOKENS)
+    if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 1):
+        raise BadCheckpoint(f"{place / 'config.json'}: max_length is {limit!r}; it is a number from 1 on, or null")
+    sizes = [len(token) for token in tokenizer.get_vocab()]
+    median = int(np.median(sizes)) if sizes else 0
+    characters = None if limit is None else limit * median
+    files = SentenceFiles(Pooling("mean", bool(config.get("normalize", False))), max_tokens=limit)
+    return _unknown(tokenizer, data), characters, files
+
+
+def _unknown(tokenizer: Any, data: Mapping[str, Any]) -> int | None:
+    """The id of the unknown token, as Model2Vec finds it."""
+    found: int | None
+    if not hasattr(tokenizer.model, "unk_token"):  # Unigram
+        found = data["model"].get("unk_id")
+    else:
+        token = tokenizer.model.unk_token
+        found = None if token is None else tokenizer.token_to_id(token)
+    return found
+
+
+def _sentence_transformers(folder: Path, place: Path, tokenizer: Any, data: Mapping[str, Any]) -> Rules:
+    kinds = [kind for kind, _ in sentence_transformers.modules(folder)]
+    if kinds[1:] not in ([], ["Normalize"]):
+        raise BadCheckpoint(
+            f"{folder / 'modules.json'} chains {', '.join(kinds)}; what is computed after StaticEmbedding: Normalize"
+        )
+    normalize = sentence_transformers.normalizes(folder)
+    prompts, default = sentence_transformers.prompts(folder)
+    truncation = tokenizer.truncation or {}
+    return None, None, SentenceFiles(Pooling("mean", normalize), prompts, default, truncation.get("max_length"))
+
+
+def _check(found: StaticCheckpoint, last_id: int) -> None:
+    """Shapes and dtypes that make a model, and a row for every id that the tokenizer can give."""
+    path, static = found.folder / WEIGHTS, found.static
+    table = found.tensors[static.table]
+    if len(table.shape) != 2 or 0 in table.shape or table.dtype not in TABLES:
+        raise BadCheckpoint(
+            f"{path}: {table.name!r} is {table.dtype} {list(table.shape)}; it is a [rows, d] table of "
+            f"{', '.join(TABLES)}"
+        )
+    for name, dtypes in ((static.mapping, _INTEGERS), (static.weights, (*READABLE, "F64"))):
+        if name and (found.tensors[name].dtype not in dtypes or found.tensors[name].shape != (found.vocab_size,)):
+            held = found.tensors[name]
+            raise BadCheckpoint(
+                f"{path}: {name!r} is {held.dtype} {list(held.shape)}; it is [{found.vocab_size}], one value an id, "
+                f"of {', '.join(dtypes)}"
+            )
+    if last_id >= found.vocab_size:
+        raise BadCheckpoint(
+            f"{found.folder / TOKENIZER} gives ids up to {last_id}, but {path} has rows for 0 to {found.vocab_size - 1}"
+        )
+    _check_mapping(found, table.shape[0])
+
+
+def _check_mapping(found: StaticCheckpoint, count: int) -> None:
+    if (name := found.static.mapping) is None:
+        return
+    mapping = safetensors.read([found.tensors[name]])[name]
+    wrong = np.flatnonzero((mapping.astype(np.int64) < 0) | (mapping.astype(np.int64) >= count))
+    if wrong.size:
+        raise BadCheckpoint(
+            f"{found.folder / WEIGHTS}: 'mapping' sends id {wrong[0]} to row {mapping[wrong[0]]}; "
+            f"the table has rows 0 to {count - 1}"
+        )

@@ -1,0 +1,243 @@
+"""Rows of the families with an encoder and a decoder: BART, T5 and what came of them, a row a side. Data alone.
+
+source   transformers 5.23: the modeling and configuration modules of each family (orders of sums, defaults)
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from models.families.family import (
+    BucketRow,
+    Family,
+    ScaleRow,
+    Side,
+    norm,
+)
+from models.families.recipe import (
+    AddPosition,
+    AddSinusoid,
+    Embed,
+    Recipe,
+    Scale,
+)
+
+_IF_ASKED = ScaleRow(switch="scale_embedding")
+_SHARED = "shared.weight"
+_OTHER: dict[Side, Side] = {"encoder": "decoder", "decoder": "encoder"}
+
+
+def _pair(
+    defaults: Mapping[str, Any],
+    layer: Recipe,
+    own: Mapping[Side, Mapping[str, str]] | None = None,
+    **rest: Any,
+) -> Family:
+    """The encoder's row with the decoder's in it; `{side}` in a tensor name is the side.
+
+    defaults  of the config class, under its own names
+    own       names that a side has for itself
+    """
+    names: Mapping[Side, Mapping[str, str]] = own or {"encoder": {}, "decoder": {}}
+    decoder = _side("decoder", defaults, layer, names["decoder"], rest | {"causal": True})
+    return replace(_side("encoder", defaults, layer, names["encoder"], rest), decoder=decoder)
+
+
+def _side(
+    side: Side, defaults: Mapping[str, Any], layer: Recipe, own: Mapping[str, str], rest: Mapping[str, Any]
+) -> Family:
+    names = {
+        "hidden_size": "d_model",
+        "num_hidden_layers": f"{side}_layers",
+        "num_attention_heads": f"{side}_attention_heads",
+    }
+    words = f"{side}.embed_tokens.weight"
+    usual: dict[str, Any] = {
+        "prefix": "model.",
+        "names": {**names, **own},
+        "side": side,
+        "scale": _IF_ASKED,
+        "held_as": {_SHARED: (words,)},
+        "else_as": {_SHARED: (f"{_OTHER[side]}.embed_tokens.weight", "lm_head.weight")},
+    }
+    filled = usual | {key: _named(value, side) if isinstance(value, str) else value for key, value in rest.items()}
+    return Family(defaults=defaults, input_layer=tuple(_sided(step, side) for step in layer), **filled)
+
+
+def _named(text: str, side: Side) -> str:
+    return text.replace("{side}", side)
+
+
+def _sided(step: Any, side: Side) -> Any:
+    changes = {
+        field: _named(value, side)
+        for field in ("table", "weight", "bias")
+        if isinstance(value := getattr(step, field, None), str)
+    }
+    return replace(step, **changes)
+
+
+def _sizes(vocab_size: int, hidden: int, layers: int, heads: int, longest: int | None, pad: int) -> dict[str, Any]:
+    found = {
+        "vocab_size": vocab_size,
+        "d_model": hidden,
+        "encoder_layers": layers,
+        "decoder_layers": layers,
+        "encoder_attention_heads": heads,
+        "decoder_attention_heads": heads,
+        "max_position_embeddings": longest,
+        "scale_embedding": False,
+        "pad_token_id": pad,
+    }
+    return {key: value for key, value in found.items() if value is not None}
+
+
+_PLACES = AddPosition("{side}.embed_positions.weight")
+_NORM = norm("{side}.layernorm_embedding")
+_STORED = "{side}.embed_positions.weight"
+_BART = _pair(_sizes(50265, 1024, 12, 16, 1024, 1), (Embed(_SHARED), Scale(0.0), _PLACES, _NORM), offset=2, eps=1e-5)
+_BLENDERBOT_SMALL = _pair(_sizes(50265, 512, 8, 16, 512, 0), (Embed(_SHARED), Scale(0.0), _PLACES, _NORM), eps=1e-5)
+_M2M = _pair(
+    _sizes(128112, 1024, 12, 16, 1024, 1) | {"scale_embedding": True},
+    (Embed(_SHARED), Scale(0.0), AddSinusoid("tensor2tensor", 0)),
+    numbering="cumsum_non_pad",
+    stored=_STORED,
+)
+
+
+def _decoder_first(row: Family, layer: Recipe) -> Family:
+    """The same, with a decoder whose steps stand in another order."""
+    assert row.decoder is not None
+    return replace(row, decoder=replace(row.decoder, input_layer=tuple(_sided(step, "decoder") for step in layer)))
+
+
+def _decoder_scales_what_it_is_given(row: Family) -> Family:
+    """The same, with a decoder whose forward scales inputs_embeds; the encoder does not."""
+    assert row.decoder is not None
+    return replace(row, decoder=replace(row.decoder, handed_over="unscaled_embeddings"))
+
+
+def _t5(vocab_size: int, hidden: int, layers: int, heads: int, **rest: Any) -> Family:
+    """T5's table of buckets is that of the first layer; umT5 has one in every layer."""
+    side_rows = {side: _t5_side(side, vocab_size, hidden, layers, heads, **rest) for side in _OTHER}
+    return replace(side_rows["encoder"], decoder=side_rows["decoder"])
+
+
+def _t5_side(
+    side: Side,
+    vocab_size: int,
+    hidden: int,
+    layers: int,
+    heads: int,
+    attention: str | None = "SelfAttention",
+) -> Family:
+    own = "SelfAttention" if side == "decoder" and attention else attention
+    table = own and f"{side}.block.0.layer.0.{own}.relative_attention_bias.weight"
+    return Family(
+        prefix="",
+        defaults={
+            "vocab_size": vocab_size,
+            "d_model": hidden,
+            "num_layers": layers,
+            "num_decoder_layers": layers,
+            "num_heads": heads,
+            "relative_attention_num_buckets": 32,
+            "relative_attention_max_distance": 128,
+            "pad_token_id": 0,
+        },
+        names={
+            "hidden_size": "d_model",
+            "num_hidden_layers": "num_layers" if side == "encoder" else "num_decoder_layers",
+            "num_attention_heads": "num_heads",
+        },
+        input_layer=(Embed(_SHARED),),
+        held_as={_SHARED: (f"{side}.embed_tokens.weight",)},
+        else_as={_SHARED: (f"{_OTHER[side]}.embed_tokens.weight",)},
+        side=side,
+        causal=side == "decoder",
+        buckets=BucketRow(
+            "t5",
+            table,
+            count="relative_attention_num_buckets",
+            reach="relative_attention_max_distance",
+            bidirectional=side == "encoder",
+        ),
+    )
+
+
+PAIRS: dict[str, Family] = {
+    "bart": _BART,
+    "mbart": _BART,
+    "mvp": _pair(
+        _sizes(50267, 1024, 12, 16, 1024, 1), (Embed(_SHARED), Scale(0.0), _PLACES, _NORM), offset=2, eps=1e-5
+    ),
+    "led": replace(
+        _pair(
+            {key: value for key, value in _sizes(50265, 1024, 12, 16, None, 1).items() if key != "scale_embedding"}
+            | {"max_encoder_position_embeddings": 16384, "max_decoder_position_embeddings": 1024},
+            (Embed(_SHARED), _PLACES, _NORM),
+            {side: {"max_position_embeddings": f"max_{side}_position_embeddings"} for side in _OTHER},
+            prefix="led.",
+            eps=1e-5,
+        ),
+        mixed_masks=True,
+    ),
+    "blenderbot": _pair(
+        _sizes(8008, 2560, 2, 32, 128, 0) | {"decoder_layers": 24}, (Embed(_SHARED), Scale(0.0), _PLACES)
+    ),
+    "blenderbot-small": _decoder_first(_BLENDERBOT_SMALL, (Embed(_SHARED), _NORM, _PLACES)),  # nor does it scale there
+    "pegasus": _decoder_scales_what_it_is_given(
+        _pair(
+            _sizes(50265, 1024, 12, 16, 1024, 0),
+            (Embed(_SHARED), Scale(0.0), AddSinusoid("marian", 0)),
+            stored=_STORED,
+        )
+    ),
+    "marian": _decoder_scales_what_it_is_given(
+        _pair(
+            _sizes(58101, 1024, 12, 16, 1024, 58100),
+            (Embed(_SHARED), Scale(0.0), AddSinusoid("marian", 0)),
+            {"encoder": {}, "decoder": {"vocab_size": "decoder_vocab_size"}},
+        )
+    ),
+    "m2m_100": _M2M,
+    "nllb-moe": _M2M,
+    "fsmt": _pair(
+        {key: value for key, value in _sizes(0, 1024, 12, 16, 1024, 1).items() if key != "vocab_size"}
+        | {"scale_embedding": True, "src_vocab_size": 42024, "tgt_vocab_size": 42024},
+        (Embed("{side}.embed_tokens.weight"), Scale(0.0), AddSinusoid("tensor2tensor", 0)),
+        {"encoder": {"vocab_size": "src_vocab_size"}, "decoder": {"vocab_size": "tgt_vocab_size"}},
+        numbering="cumsum_non_pad",
+        handed_over="unscaled_embeddings",
+        held_as={},
+        else_as={"decoder.embed_tokens.weight": ("decoder.output_projection.weight", "encoder.embed_tokens.weight")},
+        stored=_STORED,
+        own_mask=True,
+    ),
+    "t5": _t5(32128, 512, 6, 8),
+    "mt5": _t5(250112, 512, 8, 6),
+    "umt5": _t5(250112, 512, 8, 6, attention=None),
+    "longt5": replace(_t5(32128, 512, 6, 8, attention="LocalSelfAttention"), mixed_masks=True),
+    "switch_transformers": _t5(32128, 768, 12, 12),
+    # the encoder of these two reads sound: models/vision/ has Whisper's
+    "whisper": _side(
+        "decoder",
+        _sizes(51865, 384, 4, 6, None, 50256) | {"max_target_positions": 448},
+        (Embed("decoder.embed_tokens.weight"), _PLACES),  # it has a scale_embedding, but multiplies by nothing
+        {"max_position_embeddings": "max_target_positions"},
+        {
+            "causal": True,
+            "held_as": {},
+            "scale": None,
+            "else_as": {"decoder.embed_tokens.weight": ("proj_out.weight",)},
+        },
+    ),
+    "speech_to_text": _side(
+        "decoder",
+        _sizes(10000, 256, 6, 4, None, 1)
+        | {"encoder_layers": 12, "max_target_positions": 1024, "scale_embedding": True},
+        (Embed("decoder.embed_tokens.weight"), Scale(0.0), AddSinusoid("tensor2tensor", 0)),
+        {"max_position_embeddings": "max_target_positions"},
+        {"causal": True, "held_as": {}, "numbering": "cumsum_non_pad", "stored": _STORED},
+    ),
+}

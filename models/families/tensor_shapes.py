@@ -1,0 +1,84 @@
+"""The shape of every tensor a model of these sizes has. Opens no file."""
+
+from models.checkpoints.config import Config
+from models.families import Family
+from models.families.encodings import Encodings
+from models.families.recipe import (
+    AddIndexed,
+    AddPosition,
+    AddType,
+    Attention,
+    Embed,
+    FeedForward,
+    LayerNorm,
+    Linear,
+    Recipe,
+    RMSNorm,
+    Step,
+)
+
+Shape = tuple[int, ...]
+
+
+def expected_shapes(recipe: Recipe, config: Config, family: Family | None = None) -> dict[str, Shape]:
+    """The shape of every tensor a filled recipe names, from the config's sizes alone.
+
+    family   says how many more rows the position table has, and how many the tables of extras
+    """
+    shapes: dict[str, Shape] = {}
+    width = config.table_width() if any(isinstance(step, Embed) for step in recipe) else config.count("hidden_size")
+    for step in recipe:
+        if isinstance(step, Linear):
+            shapes |= _linear(step, config.count("hidden_size"), width)
+            width = config.count("hidden_size")
+        else:
+            shapes |= _shapes(step, config, family, width, shapes)
+    return shapes
+
+
+def per_layer_shapes(recipe: Recipe, config: Config) -> dict[str, Shape]:
+    """Those of the table that gives each layer its own embedding of a token."""
+    if not recipe:
+        return {}
+    width = config.count("num_hidden_layers") * config.count("hidden_size_per_layer_input")
+    return {
+        step.table: (config.count("vocab_size_per_layer_input"), width) for step in recipe if isinstance(step, Embed)
+    }
+
+
+def _shapes(step: Step, config: Config, family: Family | None, width: int, known: dict[str, Shape]) -> dict[str, Shape]:
+    match step:
+        case Embed(table):
+            return {table: (config.count("vocab_size"), width)}
+        case AddType(table):
+            return {table: known.get(table) or (config.count("type_vocab_size"), width)}
+        case AddPosition(table):
+            return {table: (config.count("max_position_embeddings") + (family.offset if family else 0), width)}
+        case AddIndexed(table, index) if family:
+            return {table: (config.count(family.extras[index].removeprefix("-")), width)}
+        case LayerNorm(weight, bias):
+            return {name: (width,) for name in (weight, bias) if name}
+        case RMSNorm(weight):
+            return {weight: (width,)} if weight else {}
+        case Attention(_, query, key, value, output):
+            linears = (query, key, value, output)
+            return {name: shape for linear in linears for name, shape in _linear(linear, width, width).items()}
+        case FeedForward(up, down):
+            inner = config.count("intermediate_size")
+            return _linear(up, inner, width) | _linear(down, width, inner)
+    return {}
+
+
+def encoding_shapes(found: Encodings, config: Config) -> dict[str, Shape]:
+    """The shape of every tensor that only the attention's encodings read."""
+    if (row := found.buckets) is None or row.table is None:
+        return {}
+    if row.kind == "t5":
+        return {row.table: (row.buckets, config.count("num_attention_heads"))}
+    span = row.buckets if row.buckets > 0 else row.reach
+    hidden = config.count("hidden_size")
+    return {row.table: (2 * span, hidden)} | {name: (hidden,) for name in (row.norm or ())[:2]}
+
+
+def _linear(linear: Linear, outputs: int, inputs: int) -> dict[str, Shape]:
+    return {linear.weight: (outputs, inputs)} | ({linear.bias: (outputs,)} if linear.bias else {})

@@ -1,0 +1,196 @@
+"""A recipe as ONNX graphs over packed rows. Writes no file and runs nothing; encoder_graph.py emits the blocks.
+
+    embedding       ids[N], positions[N], types[N]  ->  input_embeddings [N, d]
+    components      the same                        ->  the looked-up rows of each table [N, width of the table]
+    ..._typed       the same with types, where they are added only when sent
+    per_layer       ids[N]                          ->  per_layer_embeddings [N, layers * d_pl]
+
+A graph has only the inputs it uses.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from models.families.extra_inputs import (
+    ATTENDED,
+    MASKED,
+    SENT,
+    WIDTHS,
+)
+from models.families.recipe import (
+    AddIndexed,
+    AddPosition,
+    AddSinusoid,
+    AddType,
+    Embed,
+    LayerNorm,
+    Linear,
+    MaskRows,
+    Recipe,
+    RMSNorm,
+    Round,
+    Scale,
+    Step,
+    TokenDropout,
+)
+from models.graphs.builder import GraphBuilder
+from models.graphs.positions import sinusoidal
+from models.reference.interpreter import KEPT_IN_TRAINING
+
+INPUTS: dict[str, tuple[str, tuple[str | int, ...]]] = {
+    "ids": ("INT64", ("tokens",)),
+    "positions": ("INT64", ("tokens",)),
+    "types": ("INT64", ("tokens",)),
+    "mask": ("BOOL", ("tokens",)),
+    "segments": ("INT64", ("tokens",)),
+    "lengths": ("INT64", ("sequences",)),
+}
+INPUTS |= {name: ("INT64", ("tokens", WIDTHS[name]) if name in WIDTHS else ("tokens",)) for name in SENT}
+INPUTS |= {name: ("INT64", ("tokens",)) for name in (MASKED, ATTENDED)}
+_READS = {Embed: "ids", AddPosition: "positions", AddSinusoid: "positions", AddType: "types", MaskRows: "mask"}
+_COMPONENTS = {
+    Embed: "token_embeddings",
+    AddType: "token_type_embeddings",
+    AddPosition: "position_embeddings",
+    AddSinusoid: "position_embeddings",
+}
+
+
+def untyped(recipe: Recipe) -> Recipe:
+    """The recipe without its type step, for rows whose caller sent no types."""
+    return tuple(step for step in recipe if not isinstance(step, AddType))
+
+
+def inputs_of(recipe: Recipe) -> tuple[str, ...]:
+    """The graph inputs that the steps of an input layer read."""
+    used = {_READS[type(step)] for step in recipe if type(step) in _READS}
+    used |= {step.index for step in recipe if isinstance(step, AddIndexed)}
+    if any(isinstance(step, TokenDropout) for step in recipe):
+        used |= {MASKED, ATTENDED}
+    return tuple(name for name in INPUTS if name in used)
+
+
+def packed(value: str, width: int) -> tuple[str, str, tuple[str, int]]:
+    """A graph output of float32 rows, one a token."""
+    return value, "FLOAT", ("tokens", width)
+
+
+def embedding(builder: GraphBuilder, recipe: Recipe, width: int) -> Any:
+    """The whole input layer: rows after the last step, as a ModelProto."""
+    rows = input_rows(builder, recipe)
+    return builder.model(
+        "embedding", {name: INPUTS[name] for name in inputs_of(recipe)}, {"input_embeddings": packed(rows, width)}
+    )
+
+
+def components(builder: GraphBuilder, recipe: Recipe) -> Any:
+    """The rows each table gives, before they are added; scaled where a Scale follows them, and as they were before it
+    where it is `outside`."""
+    values: dict[str, str] = {}
+    widths: dict[str, int] = {}
+    unscaled: dict[str, str] = {}
+    for step in components_of(recipe):
+        match step:
+            case Embed(table) | AddType(table) | AddPosition(table):
+                name = _COMPONENTS[type(step)]
+                values[name], widths[name] = builder.rows(table, _READS[type(step)]), builder.shape_of(table)[1]
+            case AddSinusoid(kind, dim, zero_row):
+                name = _COMPONENTS[type(step)]
+                values[name] = sinusoidal.rows(builder, kind, dim, "positions", zero_row)
+                widths[name] = dim
+            case Scale() | Round():
+                if isinstance(step, Scale) and step.outside:
+                    unscaled["unscaled_embeddings"] = values["token_embeddings"]
+                    widths["unscaled_embeddings"] = widths["token_embeddings"]
+                values = {name: row_step(builder, step, value) for name, value in values.items()}
+    outputs = {name: packed(value, widths[name]) for name, value in (values | unscaled).items()}
+    inputs = inputs_of(components_of(recipe))
+    return builder.model("components", {name: INPUTS[name] for name in inputs}, outputs)
+
+
+def per_layer(builder: GraphBuilder, recipe: Recipe) -> Any:
+    """The embeddings each layer has of its own; an id beyond their table reads row 0."""
+    rows, width = next(builder.shape_of(step.table) for step in recipe if isinstance(step, Embed))
+    inside = builder.op("Less", "ids", builder.scalar(rows, np.int64))
+    index = builder.op("Where", inside, "ids", builder.scalar(0, np.int64))
+    value = ""
+    for step in recipe:
+        value = builder.rows(step.table, index) if isinstance(step, Embed) else row_step(builder, step, value)
+    return builder.model("per_layer", {"ids": INPUTS["ids"]}, {"per_layer_embeddings": packed(value, width)})
+
+
+def components_of(recipe: Recipe) -> Recipe:
+    """The steps that `components` reads: lookups and what scales them."""
+    return tuple(step for step in recipe if type(step) in _COMPONENTS or isinstance(step, Scale | Round))
+
+
+def input_rows(builder: GraphBuilder, recipe: Recipe) -> str:
+    """Emit the input layer's steps; the name of the rows they end with."""
+    x = ""
+    for step in recipe:
+        match step:
+            case Embed(table):
+                x = builder.rows(table, "ids")
+            case AddType(table) | AddPosition(table):
+                x = builder.op("Add", x, builder.rows(table, _READS[type(step)]))
+            case AddSinusoid(kind, dim, zero_row):
+                x = builder.op("Add", x, sinusoidal.rows(builder, kind, dim, "positions", zero_row))
+            case AddIndexed():
+                x = builder.op("Add", x, _indexed(builder, step))
+            case TokenDropout(mask_id):
+                x = builder.op("Mul", x, _kept(builder, mask_id))
+            case MaskRows():
+                x = builder.op("Mul", x, _column(builder, builder.cast("mask", "FLOAT")))
+            case _:
+                x = row_step(builder, step, x)
+    return x
+
+
+def _column(builder: GraphBuilder, value: str) -> str:
+    return builder.op("Unsqueeze", value, builder.constant(np.array([1])))
+
+
+def _indexed(builder: GraphBuilder, step: AddIndexed) -> str:
+    """Rows of a table by an extra, zero where it is -1."""
+    index = step.index
+    if step.columns:
+        picked = [
+            builder.op("Gather", step.index, builder.constant(np.array([column])), axis=1) for column in step.columns
+        ]  # (N, 1)
+        index = builder.op("Sub", *picked) if len(picked) == 2 else picked[0]
+        index = builder.op("Squeeze", index, builder.constant(np.array([1])))
+    zero = builder.scalar(0, np.int64)
+    there = _column(builder, builder.op("GreaterOrEqual", index, zero))
+    return builder.op("Where", there, builder.rows(step.table, builder.op("Max", index, zero)), builder.scalar(0.0))
+
+
+def _kept(builder: GraphBuilder, mask_id: int) -> str:
+    """0.88 / (1 - masked/attended), or 0 where the token is <mask>: [N, 1]."""
+    left = builder.op("Sub", ATTENDED, MASKED)
+    nothing = builder.op("Equal", left, builder.scalar(0, np.int64))
+    left = builder.op("Where", nothing, builder.scalar(1, np.int64), left)
+    share = builder.op("Div", builder.cast(ATTENDED, "FLOAT"), builder.cast(left, "FLOAT"))
+    share = builder.op("Mul", share, builder.scalar(KEPT_IN_TRAINING))
+    masked = builder.op("Equal", "ids", builder.scalar(mask_id, np.int64))
+    return _column(builder, builder.op("Where", masked, builder.scalar(0.0), share))
+
+
+def row_step(builder: GraphBuilder, step: Step, x: str) -> str:
+    """Emit a step that maps each row by itself; TypeError for any other."""
+    match step:
+        case Scale(factor):
+            return builder.op("Mul", x, builder.scalar(factor))
+        case Round(dtype):
+            return builder.cast(builder.cast(x, dtype.upper()), "FLOAT")
+        case Linear(weight, bias):
+            return builder.op("Gemm", x, *[builder.weight(name) for name in (weight, bias) if name], transB=1)
+        case RMSNorm(None, eps):
+            squares = builder.op("ReduceMean", builder.op("Mul", x, x), builder.constant(np.array([-1])), keepdims=1)
+            return builder.op("Div", x, builder.op("Sqrt", builder.op("Add", squares, builder.scalar(eps))))
+        case LayerNorm(weight, bias, eps):
+            parameters = [builder.weight(name) for name in (weight, bias) if name]
+            return builder.op("LayerNormalization", x, *parameters, axis=-1, epsilon=eps)
+        case RMSNorm(str(weight), eps):
+            return builder.op("RMSNormalization", x, builder.weight(weight), axis=-1, epsilon=eps)
+    raise TypeError(f"no ONNX form for the step {step}")

@@ -1,0 +1,90 @@
+"""RoPE over more than one axis as ONNX: positions → cos and sin, in either arithmetic.
+
+mrope    positions int64 [3, tokens]                             ->  rope_cos, rope_sin float32 [tokens, rotary_dim/2]
+axial    positions int64 [patches, 2], DINOv3: grid int64 [2]    ->  rope_cos, rope_sin float32 [patches, head_dim/2]
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from models.graphs.builder import GraphBuilder
+from models.graphs.positions.rope import cos_sin
+from models.positions.rope.axial import Axial, axial_named, axial_parts
+from models.positions.rope.frequencies import Frequencies
+from models.positions.rope.multi_axis import Int64s, Part, mrope_parts
+from models.positions.table import Arithmetic
+
+
+def mrope(found: Frequencies, sections: Sequence[int] | None = None, axes: str = "chunked") -> Any:
+    """M-RoPE's table of any positions (time, height, width) as a ModelProto; raises BadEncoding as mrope_parts."""
+    builder = GraphBuilder({})
+    joined, axis = _joined(mrope_parts(found, sections, axes))
+    by_token = builder.op("Transpose", "positions", perm=[1, 0])
+    cos, sin = cos_sin(builder, joined, builder.op("Gather", by_token, builder.constant(axis), axis=1))
+    return _model(builder, "mrope", {"positions": ("INT64", (3, "tokens"))}, (cos, sin), len(axis))
+
+
+def axial(kind: str, head_dim: int, *, theta: float | None = None, arithmetic: Arithmetic = "exact") -> Any:
+    """A vision tower's table of any patches (row, column) as a ModelProto.
+
+    Rows that do not rotate (Llama 4's class token) are the caller's to add: cos 1, sin 0. A centred kind also takes
+    `grid`, patches down and across.
+    """
+    row = axial_named(kind)
+    builder = GraphBuilder({})
+    joined, axis = _joined(axial_parts(row, head_dim, theta, arithmetic))
+    inputs: dict[str, tuple[str, Sequence[str | int]]] = {"positions": ("INT64", ("tokens", 2))}
+    positions = builder.op("Gather", "positions", builder.constant(axis), axis=1)
+    if row.centred:
+        inputs["grid"] = ("INT64", (2,))
+        angle = _centred_angles(builder, joined, positions, builder.op("Gather", "grid", builder.constant(axis)))
+        found = tuple(builder.op(function, angle) for function in ("Cos", "Sin"))
+        values = found if arithmetic == "parity" else tuple(builder.cast(value, "FLOAT") for value in found)
+    else:
+        values = cos_sin(builder, joined, _shifted(builder, row, positions))
+    return _model(builder, "axial", inputs, values, len(axis))
+
+
+def _joined(parts: Sequence[Part]) -> tuple[Frequencies, Int64s]:
+    """The frequency of every column, and its axis."""
+    columns = np.concatenate([part.columns for part in parts])
+    order = np.argsort(columns)
+    inverse_frequency, residue = (
+        np.concatenate(values)[order]
+        for values in ([part.found.inverse_frequency for part in parts], [part.found.residue for part in parts])
+    )
+    axis = np.repeat([part.axis for part in parts], [len(part.columns) for part in parts])[order]
+    some = parts[0].found
+    return Frequencies(inverse_frequency, residue, some.attention_factor, some.arithmetic), axis
+
+
+def _shifted(builder: GraphBuilder, row: Axial, positions: str) -> str:
+    return builder.op("Add", positions, builder.scalar(row.first, np.int64)) if row.first else positions
+
+
+def _centred_angles(builder: GraphBuilder, found: Frequencies, index: str, count: str) -> str:
+    """2 pi ((2 index + 1)/count - 1) * frequency, in the steps of axial.py."""
+    if found.arithmetic == "parity":
+        middle = builder.op("Add", builder.cast(index, "FLOAT"), builder.scalar(0.5))
+        share = builder.op("Div", middle, builder.cast(count, "FLOAT"))
+        centre = builder.op("Sub", builder.op("Mul", share, builder.scalar(2.0)), builder.scalar(1.0))
+        around = builder.op("Mul", centre, builder.scalar(2.0 * math.pi))
+        return builder.op("Mul", around, builder.constant(found.inverse_frequency.astype(np.float32)))
+    one, two = (builder.scalar(number, np.int64) for number in (1, 2))
+    steps = builder.op("Sub", builder.op("Add", builder.op("Mul", index, two), one), count)
+    centre = builder.op("Div", builder.cast(steps, "DOUBLE"), builder.cast(count, "DOUBLE"))
+    return builder.op("Mul", centre, builder.constant(2.0 * math.pi * found.inverse_frequency))
+
+
+def _model(
+    builder: GraphBuilder,
+    name: str,
+    inputs: dict[str, tuple[str, Sequence[str | int]]],
+    values: Sequence[str],
+    width: int,
+) -> Any:
+    named = zip(("rope_cos", "rope_sin"), values, strict=True)
+    return builder.model(name, inputs, {key: (value, "FLOAT", ("tokens", width)) for key, value in named})

@@ -1,0 +1,228 @@
+"""A picture as the bytes of a PNG or SVG file, the same bytes every time. Chooses no content.
+
+matplotlib shares settings and font caches between threads, so one picture is drawn at a time. It is first imported when
+the first one is (about a second).
+"""
+
+import io
+import math
+import re
+import textwrap
+import threading
+from typing import TYPE_CHECKING, Any, Literal
+from xml.sax.saxutils import escape
+
+from models.errors import BadEncoding
+from models.plots.colors import DARK, LIGHT, Theme
+from models.plots.panels import draw_grid, draw_lines, draw_scale
+from models.plots.picture import HeatPanel, LinePanel, Picture
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Format = Literal["png", "svg"]
+DPI = 100
+USUAL_WIDTH = 800
+INCHES = USUAL_WIDTH / DPI  # of every picture: wider ones have more dots per inch
+LEAST_INCHES = 0.25  # of height for panels; with none, matplotlib's layout has no solution
+LETTER = 0.53  # ems: the mean width of a letter, with some to spare
+_OPENING = re.compile(r'<svg( .*?) width="[0-9.]+pt" height="[0-9.]+pt"')
+_ONE_AT_A_TIME = threading.Lock()
+_SETTINGS: dict[Any, Any] = {
+    "font.family": ["DejaVu Sans"],  # matplotlib brings it along
+    "font.size": 10.0,
+    "axes.labelsize": 10.0,
+    "xtick.labelsize": 9.0,
+    "ytick.labelsize": 9.0,
+    "legend.fontsize": 9.5,
+    "axes.unicode_minus": True,
+    "axes.linewidth": 0.8,
+    "svg.fonttype": "none",  # text stays text
+    "svg.hashsalt": "inlay",
+    "image.composite_image": True,
+    "text.parse_math": False,
+    "text.usetex": False,
+}
+
+
+def render(picture: Picture, form: Format, width_px: int, height_px: int, dark: bool = False) -> bytes:
+    """The file. Wider than 800 pixels: the same layout, finer. `height_px` is meant at `width_px`.
+
+    raises   BadEncoding where that leaves no height beside the picture's words
+    """
+    with _ONE_AT_A_TIME:
+        import matplotlib
+
+        theme = DARK if dark else LIGHT
+        with matplotlib.rc_context(_SETTINGS | _inks(theme)):
+            figure = _laid_out(picture, width_px, height_px, theme)
+            return _png(figure, picture) if form == "png" else _svg(figure, picture, width_px, height_px)
+
+
+def _inks(theme: Theme) -> dict[str, str]:
+    inked = ("text.color", "axes.labelcolor", "axes.edgecolor", "axes.titlecolor", "xtick.color", "ytick.color")
+    return dict.fromkeys(inked, theme.ink) | dict.fromkeys(("figure.facecolor", "axes.facecolor"), theme.paper)
+
+
+def _laid_out(picture: Picture, width_px: int, height_px: int, theme: Theme) -> "Figure":
+    from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+    dpi = width_px / INCHES
+    figure = Figure((INCHES, height_px / dpi), dpi=dpi)
+    top = _heading(figure, picture, theme)
+    bottom = _footing(figure, picture, theme)
+    words = (top + bottom) * height_px / dpi
+    if height_px / dpi - words < LEAST_INCHES:
+        least = math.ceil((words + LEAST_INCHES) * dpi)
+        raise BadEncoding(
+            f"height is {height_px} pixels; beside its words this picture takes {least} where it is {width_px} wide: "
+            "make it higher, or less wide"
+        )
+    engine = ConstrainedLayoutEngine(
+        rect=(0.0, bottom, 1.0, 1.0 - top - bottom), w_pad=0.06, h_pad=0.05, compress=_all_square(picture)
+    )
+    figure.set_layout_engine(engine)
+    _fill(figure, picture, theme)
+    return figure
+
+
+def _all_square(picture: Picture) -> bool:
+    return all(isinstance(panel, HeatPanel) and panel.square for row in picture.panels for panel in row)
+
+
+def _fill(figure: "Figure", picture: Picture, theme: Theme) -> None:
+    rows, columns = len(picture.panels), max(len(row) for row in picture.panels)
+    grid = figure.subplots(rows, columns, squeeze=False, sharex=False)
+    image = None
+    for drawn_row, row in zip(grid, picture.panels, strict=True):
+        for axes, panel in zip(drawn_row, row, strict=False):
+            if isinstance(panel, LinePanel):
+                draw_lines(axes, panel, theme)
+            elif picture.colours is not None:
+                image = draw_grid(axes, panel, picture.colours, theme, len(row))
+        for axes in drawn_row[len(row) :]:
+            axes.remove()
+    drawn = [axes for axes in grid.ravel() if axes.figure is not None]
+    _label_outer(grid, picture)
+    if image is not None and picture.colours is not None and not picture.colours.classes:
+        draw_scale(figure, image, drawn, picture.colours)
+
+
+def _label_outer(grid: Any, picture: Picture) -> None:
+    """Grids that share an axis name it once, at the left and at the bottom."""
+    for down, row in enumerate(picture.panels):
+        for across, panel in enumerate(row):
+            below = picture.panels[down + 1] if down + 1 < len(picture.panels) else ()
+            axes = grid[down][across]
+            if across and row[0].y == panel.y:
+                axes.yaxis.set_label_text("")
+                axes.yaxis.set_tick_params(labelleft=not isinstance(panel, HeatPanel))
+            if len(picture.panels) > 2 and down != len(picture.panels) // 2 - 1 + len(picture.panels) % 2:
+                axes.yaxis.set_label_text("")
+            if across < len(below) and below[across].x == panel.x:
+                axes.xaxis.set_label_text("")
+                axes.xaxis.set_tick_params(labelbottom=not isinstance(panel, HeatPanel))
+
+
+def _heading(figure: "Figure", picture: Picture, theme: Theme) -> float:
+    """Title, subtitle and legend from the top down; returns the share of the height they take."""
+    width, height = figure.get_size_inches()
+    y = 0.1
+    for text, size, weight, colour in (
+        (picture.title, 12.0, "bold", theme.ink),
+        (picture.subtitle, 9.5, "normal", theme.ink),
+        *((key, 9.5, "normal", theme.ink) for key in picture.keys),
+    ):
+        for line in textwrap.wrap(text, _letters(width, size)):
+            figure.text(0.1 / width, 1 - y / height, line, fontsize=size, weight=weight, color=colour, va="top")
+            y += size * 1.35 / 72
+    return float((y + _legend(figure, picture, theme, y) + 0.04) / height)
+
+
+def _letters(width: float, size: float) -> int:
+    """How many letters of `size` points fit a line of a picture `width` inches wide."""
+    return int((width - 0.2) * 72 / (LETTER * size))
+
+
+def _legend(figure: "Figure", picture: Picture, theme: Theme, y: float) -> float:
+    """Keys to curves or classes below the title; returns the inches they take."""
+    keys = _keys(picture, theme)
+    if not keys:
+        return 0.0
+    width, height = figure.get_size_inches()
+    letters = _letters(width, 9.5)
+    longest = max(len(label) for _, label in keys) + 8
+    columns = max(1, min(len(keys), letters // longest))
+    labels = [textwrap.shorten(label, letters - 8, placeholder="…") for _, label in keys]
+    figure.legend(
+        [handle for handle, _ in keys],
+        labels,
+        loc="upper left",
+        bbox_to_anchor=(0.06 / width, 1 - y / height),
+        ncols=columns,
+        frameon=False,
+        borderaxespad=0.0,
+        borderpad=0.2,
+        handlelength=3.2,
+        labelspacing=0.3,
+    )
+    return -(-len(keys) // columns) * 0.185 + 0.06
+
+
+def _keys(picture: Picture, theme: Theme) -> list[tuple[Any, str]]:
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    from models.plots.colors import DASHES, MARKERS
+
+    if picture.colours is not None:
+        named = zip(theme.classes, picture.colours.classes, strict=False)
+        return [(Patch(facecolor=colour, edgecolor=theme.faint), label) for colour, label in named]
+    curves = [curve for panel in picture.panels[0] if isinstance(panel, LinePanel) for curve in panel.curves]
+    if len(curves) < 2:
+        return []
+    keys: list[tuple[Any, str]] = []
+    for curve in {curve.label: curve for curve in curves}.values():
+        tone = curve.tone
+        colour = theme.faint if tone is None else theme.lines[tone % len(theme.lines)]
+        if curve.shape == "points":
+            look: dict[str, Any] = {"marker": MARKERS[(tone or 0) % len(MARKERS)], "linestyle": "none"}
+            look |= {"markerfacecolor": "none", "markeredgewidth": 1.4} if tone else {}
+        else:
+            look = {
+                "linestyle": "solid" if tone is None else DASHES[tone % len(DASHES)],
+                "linewidth": 1.0 if tone is None else 1.8,
+            }
+        keys.append((Line2D([], [], color=colour, **look), curve.label))
+    return keys
+
+
+def _footing(figure: "Figure", picture: Picture, theme: Theme) -> float:
+    """Notes at the bottom; returns the share of the height they take."""
+    width, height = figure.get_size_inches()
+    lines = textwrap.wrap("; ".join(picture.notes), _letters(width, 9.0))
+    for above, line in enumerate(reversed(lines)):
+        figure.text(0.1 / width, (0.07 + above * 0.165) / height, line, fontsize=9, color=theme.faint, va="bottom")
+    return float((len(lines) * 0.165 + (0.1 if lines else 0.0)) / height)
+
+
+def _png(figure: "Figure", picture: Picture) -> bytes:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    buffer = io.BytesIO()
+    told = {"Title": picture.title, "Description": picture.description, "Software": None}
+    FigureCanvasAgg(figure).print_png(buffer, metadata=told)  # type: ignore[no-untyped-call]
+    return buffer.getvalue()
+
+
+def _svg(figure: "Figure", picture: Picture, width_px: int, height_px: int) -> bytes:
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+
+    buffer = io.BytesIO()
+    FigureCanvasSVG(figure).print_svg(buffer, metadata={"Date": None, "Creator": None})  # type: ignore[no-untyped-call]
+    text = buffer.getvalue().decode()
+    told = f"<title>{escape(picture.title)}</title>\n <desc>{escape(picture.description)}</desc>\n <metadata>"
+    text = text.replace("<metadata>", told, 1)
+    text = _OPENING.sub(rf'<svg role="img"\1 width="{width_px}" height="{height_px}"', text, count=1)
+    return text.replace("'DejaVu Sans'", "'DejaVu Sans', Verdana, sans-serif").encode()

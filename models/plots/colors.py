@@ -1,0 +1,81 @@
+"""The colours of figures, for eyes of every kind: lines differ in dash too, maps run evenly in lightness."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from models.plots.picture import Colours, Float64s
+
+STEEP = 20.0
+SHOWN = 99.5  # per cent of the values a scale must hold: one odd row may not make all others pale
+
+
+@dataclass(frozen=True, slots=True)
+class Theme:
+    """Colours of paper, ink and lines, and the names of matplotlib's maps.
+
+    lines       Okabe and Ito 2008, without the yellow that is too pale on white, or the blue that is too dark on black
+    diverging   equal lightness on both sides of 0, which has the colour of the paper
+    sequential  lightness runs one way
+    classes     masked, may attend
+    """
+
+    paper: str
+    ink: str
+    faint: str
+    lines: tuple[str, ...]
+    diverging: str
+    sequential: str
+    classes: tuple[str, ...]
+
+
+LIGHT = Theme(
+    paper="#ffffff",
+    ink="#1a1a1a",
+    faint="#8a8a8a",
+    lines=("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#000000"),
+    diverging="PuOr_r",
+    sequential="cividis",
+    classes=("#e3e3e3", "#0072B2"),
+)
+DARK = Theme(
+    paper="#14171a",
+    ink="#e8e8e8",
+    faint="#8f969c",
+    lines=("#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#F0E442", "#ffffff"),
+    diverging="berlin",
+    sequential="cividis",
+    classes=("#2e3338", "#56B4E9"),
+)
+DASHES: tuple[Any, ...] = (
+    "solid",
+    (0, (6, 2)),
+    (0, (1, 1.2)),
+    (0, (6, 2, 1, 2)),
+    (0, (3, 1.5)),
+    (0, (8, 2, 1, 2, 1, 2)),
+)
+MARKERS = ("o", "s", "^", "D", "v", "P")
+MASK = Colours("", "classes", 0.0, 1.0, classes=("masked", "may attend"))
+
+
+def shared(grids: Sequence[Float64s], label: str, steep: bool = False, whole: bool = False) -> Colours:
+    """One scale for all grids: around 0 where they have both signs, else from the least value to the most.
+
+    steep  values of one sign that go beyond STEEP are shown by their logarithm from 1 on
+    whole  leave no value out
+    """
+    values = np.concatenate([grid[np.isfinite(grid)].ravel() for grid in grids])
+    if values.size == 0:
+        return Colours(label, "sequential", 0.0, 1.0)
+    low, high = float(values.min()), float(values.max())
+    sizes = np.abs(values)
+    if low < 0 < high:
+        shown = float(np.percentile(sizes, SHOWN))
+        shown = shown if 0 < shown < 0.8 * max(-low, high) and not whole else max(-low, high)
+        return Colours(label, "diverging", -shown, shown, clipped=shown < max(-low, high))
+    if steep and sizes.max() > STEEP:
+        return Colours(label, "symlog", low, high)
+    return Colours(label, "sequential", low, high if high > low else low + 1.0)

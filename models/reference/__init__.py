@@ -1,0 +1,1 @@
+"""Recipes in numpy float64: the judge of what ONNX Runtime computes."""

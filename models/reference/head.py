@@ -1,0 +1,55 @@
+"""An output head in plain numpy float64, a block of the vocabulary at a time: the judge of head.onnx. Knows no ONNX."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.families.head_fitting import Head
+from models.reference.interpreter import ACTIVATIONS
+
+BLOCK_VALUES = 1 << 22  # of the matrix held in float64 at a time: 32 MB
+
+Rows = NDArray[np.float64]
+Weights = Mapping[str, Any]
+
+
+def logits(head: Head, weights: Weights, hidden: NDArray[Any]) -> Rows:
+    """Logits float64 [N, V] of hidden states [N, width], with tensors of any float dtype by their names."""
+    return np.concatenate(list(blocks(head, weights, hidden)), axis=1)
+
+
+def blocks(head: Head, weights: Weights, hidden: NDArray[Any]) -> Iterator[Rows]:
+    """The same by columns: [N, some of the vocabulary], in order."""
+    x = before_the_matrix(head, weights, hidden)  # (N, inner)
+    matrix = weights[head.matrix]
+    bias = _vector(weights, head.bias)
+    step = max(1, BLOCK_VALUES // head.inner)
+    for start in range(0, head.vocab_size, step):
+        part = np.asarray(matrix[start : start + step]).astype(np.float64)
+        values = (part @ x.T).T  # (N, step); the other way round, two threads of OpenBLAS get in each other's way
+        if bias is not None:
+            values += bias[start : start + step]
+        values *= head.after
+        yield values if head.cap is None else head.cap * np.tanh(values / head.cap)
+
+
+def before_the_matrix(head: Head, weights: Weights, hidden: NDArray[Any]) -> Rows:
+    """The rows the matrix is multiplied with, float64 [N, inner]."""
+    x = hidden.astype(np.float64)
+    if head.transform:
+        dense, norm = head.transform.dense, head.transform.norm
+        x = x @ np.asarray(weights[dense.weight]).astype(np.float64).T  # (N, inner)
+        if dense.bias:
+            x = x + _vector(weights, dense.bias)
+        x = ACTIVATIONS[head.transform.activation](x)
+        x = x - x.mean(axis=-1, keepdims=True)
+        x = x / np.sqrt((x**2).mean(axis=-1, keepdims=True) + norm.eps) * _vector(weights, norm.weight)
+        if norm.bias:
+            x = x + _vector(weights, norm.bias)
+    return x * head.before
+
+
+def _vector(weights: Weights, name: str | None) -> Any:
+    return None if name is None else np.asarray(weights[name]).astype(np.float64).reshape(-1)

@@ -1,0 +1,194 @@
+"""A recipe in plain numpy float64: the judge of every exported graph. Slow on purpose, and knows no ONNX."""
+
+import math
+from collections.abc import Callable, Mapping
+from itertools import pairwise
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from models.families.extra_inputs import ATTENDED, MASKED
+from models.families.recipe import (
+    Activation,
+    AddIndexed,
+    AddPosition,
+    AddSinusoid,
+    AddType,
+    Attention,
+    Embed,
+    FeedForward,
+    LayerNorm,
+    Linear,
+    MaskRows,
+    Recipe,
+    RMSNorm,
+    Round,
+    Scale,
+    Step,
+    TokenDropout,
+)
+from models.positions import sinusoidal
+
+Rows = NDArray[np.float64]
+Ids = NDArray[np.int64]
+Weights = Mapping[str, NDArray[Any]]
+
+KEPT_IN_TRAINING = 1 - 0.15 * 0.8  # of ESM's masked language modelling
+_erf = np.vectorize(math.erf, otypes=[np.float64])  # numpy has none, and scipy is no dependency
+
+ACTIVATIONS: dict[Activation, Callable[[Rows], Rows]] = {
+    "gelu": lambda x: 0.5 * x * (1.0 + _erf(x / math.sqrt(2.0))),
+    "gelu_tanh": lambda x: 0.5 * x * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3))),
+    "relu": lambda x: np.maximum(x, 0.0),
+    "silu": lambda x: x / (1.0 + np.exp(-x)),
+}
+
+
+def run(
+    recipe: Recipe,
+    weights: Weights,
+    ids: Ids,
+    positions: Ids,
+    types: Ids | None,
+    mask: NDArray[np.bool_] | None = None,
+    extras: Mapping[str, Ids] | None = None,
+) -> dict[str, Rows]:
+    """Every output of the input layer, for packed rows.
+
+    weights    tensors by the names in the recipe, of any float dtype
+    ids, positions, types  int64 [N]; types None leaves the type step out
+    mask       bool [N], False for a masked token; None: none is
+    extras     what steps read besides, int64 [N] or [N, columns] by name (extras.py)
+    returns    float64 [N, d]: input_embeddings, and token_embeddings, token_type_embeddings, position_embeddings where
+               the recipe has them (each the looked-up rows; scaled where a Scale follows them), and unscaled_embeddings
+               where that Scale is `outside`
+    """
+    extras = extras or {}
+    outputs: dict[str, Rows] = {}
+    unscaled: dict[str, Rows] = {}
+    x = np.zeros((len(ids), 0))
+    for step in recipe:
+        match step:
+            case Embed(table):
+                x = outputs["token_embeddings"] = _rows(weights, table, ids)
+            case AddType(table) if types is not None:
+                outputs["token_type_embeddings"] = _rows(weights, table, types)
+                x = x + outputs["token_type_embeddings"]
+            case AddType():
+                pass
+            case AddPosition(table):
+                outputs["position_embeddings"] = _rows(weights, table, positions)
+                x = x + outputs["position_embeddings"]
+            case AddSinusoid(kind, dim, zero_row):
+                waves = sinusoidal.tabulate(kind, dim, positions, zero_row=zero_row)
+                outputs["position_embeddings"] = waves.outputs["table"].whole()
+                x = x + outputs["position_embeddings"]
+            case AddIndexed(table, index, columns):
+                x = x + _indexed(weights, table, extras[index], columns)
+            case TokenDropout(mask_id):
+                x = _kept(x, ids != mask_id, extras[MASKED], extras[ATTENDED])
+            case MaskRows():
+                x = x if mask is None else x * mask[:, None]
+            case Scale() | Round():
+                if isinstance(step, Scale) and step.outside:
+                    unscaled["unscaled_embeddings"] = outputs["token_embeddings"]
+                x = _rowwise(step, weights, x)
+                outputs = {name: _rowwise(step, weights, rows) for name, rows in outputs.items()}
+            case _:
+                x = _rowwise(step, weights, x)
+    return outputs | unscaled | {"input_embeddings": x}
+
+
+def per_layer(recipe: Recipe, weights: Weights, ids: Ids) -> Rows:
+    """The embeddings each layer has of its own, float64 [N, layers * d_pl]; an id beyond their table reads row 0.
+
+    source     transformers 5.23: Gemma3nTextModel.get_per_layer_inputs
+    """
+    rows = len(next(weights[step.table] for step in recipe if isinstance(step, Embed)))
+    return run(recipe, weights, np.where(ids < rows, ids, 0), ids, None)["input_embeddings"]
+
+
+def encode(encoder: Recipe, weights: Weights, rows: Rows, mask: NDArray[np.bool_], lengths: Ids) -> Rows:
+    """The blocks' output for packed sequences.
+
+    rows       float64 [N, d], what `run` calls input_embeddings
+    mask       bool [N]; a False row is not attended to, but has an output; all False in a sequence counts as all True
+    lengths    int64 [B], summing to N
+    returns    float64 [N, d]
+    """
+    bounds = np.concatenate([[0], np.cumsum(lengths)])
+    for step in encoder:
+        if isinstance(step, Attention):
+            rows = rows + _attend(step, weights, rows, mask, bounds)
+        else:
+            rows = _rowwise(step, weights, rows)
+    return rows
+
+
+def _rows(weights: Weights, table: str, index: Ids) -> Rows:
+    return weights[table][index].astype(np.float64)
+
+
+def _indexed(weights: Weights, table: str, extra: Ids, columns: tuple[int, ...]) -> Rows:
+    index = extra[:, columns[0]] if columns else extra
+    index = index - extra[:, columns[1]] if columns[1:] else index
+    return np.where(index[:, None] >= 0, _rows(weights, table, np.maximum(index, 0)), 0.0)
+
+
+def _kept(x: Rows, kept: NDArray[np.bool_], masked: Ids, attended: Ids) -> Rows:
+    """ESM's x * 0.88 / (1 - masked/attended); nothing but <mask> is all zero (there transformers divides by 0)."""
+    left = np.where(attended == masked, 1, attended - masked)
+    return x * (KEPT_IN_TRAINING * attended / left * kept)[:, None]
+
+
+def _vector(weights: Weights, name: str | None, missing: float) -> Rows | float:
+    return missing if name is None else weights[name].astype(np.float64)
+
+
+def _rowwise(step: Step, weights: Weights, x: Rows) -> Rows:
+    match step:
+        case Scale(factor):
+            return x * factor
+        case Round(dtype):
+            narrow: Any = ml_dtypes.bfloat16 if dtype == "bfloat16" else np.float16
+            return x.astype(np.float32).astype(narrow).astype(np.float64)
+        case Linear():
+            return _project(step, weights, x)
+        case LayerNorm(weight, bias, eps):
+            centred = x - x.mean(axis=-1, keepdims=True)
+            normed: Rows = centred / np.sqrt((centred**2).mean(axis=-1, keepdims=True) + eps)
+            return normed * _vector(weights, weight, 1.0) + _vector(weights, bias, 0.0)
+        case RMSNorm(weight, eps):
+            root: Rows = np.sqrt((x**2).mean(axis=-1, keepdims=True) + eps)
+            return x / root * _vector(weights, weight, 1.0)
+        case FeedForward(up, down, activation):
+            return x + _project(down, weights, ACTIVATIONS[activation](_project(up, weights, x)))
+    raise TypeError(f"{type(step).__name__} does not map a row to a row")
+
+
+def _project(linear: Linear, weights: Weights, x: Rows) -> Rows:
+    product: Rows = x @ weights[linear.weight].astype(np.float64).T
+    return product + _vector(weights, linear.bias, 0.0)
+
+
+def _attend(step: Attention, weights: Weights, x: Rows, mask: NDArray[np.bool_], bounds: Ids) -> Rows:
+    query, key, value = (_project(linear, weights, x) for linear in (step.query, step.key, step.value))
+    mixed = np.empty_like(query)
+    for start, end in pairwise(bounds):
+        own = slice(start, end)
+        mixed[own] = _mix(query[own], key[own], value[own], mask[own], step.heads)
+    return _project(step.output, weights, mixed)
+
+
+def _mix(query: Rows, key: Rows, value: Rows, mask: NDArray[np.bool_], heads: int) -> Rows:
+    q, k, v = (
+        part.reshape(len(part), heads, -1).swapaxes(0, 1) for part in (query, key, value)
+    )  # (heads, n, head_dim)
+    scores = q @ k.swapaxes(1, 2) / math.sqrt(q.shape[-1])  # (heads, n, n)
+    scores = np.where(mask if mask.any() else True, scores, -np.inf)
+    scores = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    shares = scores / scores.sum(axis=-1, keepdims=True)
+    mixed: Rows = (shares @ v).swapaxes(0, 1).reshape(len(query), -1)
+    return mixed

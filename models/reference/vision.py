@@ -1,0 +1,105 @@
+"""The steps of vision/ in plain numpy float64: the judge of every exported graph. Slow on purpose, knows no ONNX."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.families.recipe import LayerNorm, RMSNorm
+from models.reference.interpreter import ACTIVATIONS
+from models.vision.resample import resized
+from models.vision.steps import AddGrid, AddRows, Convolve, Insert, Patchify, Project, Steps
+
+Rows = NDArray[np.float64]
+Weights = Mapping[str, NDArray[Any]]
+
+
+def outputs(steps: Steps, weights: Weights, feeds: Mapping[str, NDArray[Any]]) -> dict[str, Rows]:
+    """What `run` makes of a graph's inputs, by their names."""
+    values = feeds["input_features" if isinstance(steps[0], Convolve) else "pixel_values"]
+    rows, columns = feeds["grid"].tolist() if "grid" in feeds else (0, 0)
+    return run(steps, weights, values, (rows, columns))
+
+
+def run(steps: Steps, weights: Weights, values: NDArray[Any], grid: tuple[int, int] | None = None) -> dict[str, Rows]:
+    """Every output of the input layer.
+
+    values   pixels [batch, channels, height, width], patches [rows, f] or features [batch, bins, frames]
+    grid     rows and columns of patches that come flattened
+    returns  float64 [batch, rows, d], for flattened patches [rows, d]: input_embeddings, patch_embeddings and
+             position_embeddings where the steps have them
+    """
+    flat = isinstance(steps[0], Project)
+    x = values.astype(np.float64)
+    x = x[None] if flat else x.swapaxes(1, 2) if isinstance(steps[0], Convolve) else x
+    outputs: dict[str, Rows] = {}
+    for step in steps:
+        match step:
+            case Patchify():
+                x, grid = _patches(step, weights, x)
+                outputs["patch_embeddings"] = x
+            case Project(weight, bias):
+                x = outputs["patch_embeddings"] = x @ weights[weight].astype(np.float64).T + _vector(weights, bias, 0.0)
+            case Insert(table, at):
+                rows = np.broadcast_to(weights[table].astype(np.float64), (len(x), *weights[table].shape))
+                x = np.concatenate([x[:, :at], rows, x[:, at:]], axis=1)
+            case AddGrid():
+                assert grid is not None
+                positions = _positions(step, weights, *grid)
+                outputs["position_embeddings"] = np.broadcast_to(positions, (len(x), *positions.shape))
+                x = x + positions
+            case AddRows(table):
+                positions = weights[table][: x.shape[1]].astype(np.float64)
+                outputs["position_embeddings"] = np.broadcast_to(positions, (len(x), *positions.shape))
+                x = x + positions
+            case Convolve():
+                x = _convolved(step, weights, x)
+            case LayerNorm() | RMSNorm():
+                x = _normed(step, weights, x)
+    outputs["input_embeddings"] = x
+    return {name: rows[0] for name, rows in outputs.items()} if flat else outputs
+
+
+def _vector(weights: Weights, name: str | None, missing: float) -> Rows | float:
+    return missing if name is None else weights[name].astype(np.float64)
+
+
+def _patches(step: Patchify, weights: Weights, pixels: Rows) -> tuple[Rows, tuple[int, int]]:
+    side, weight = step.patch, weights[step.weight].astype(np.float64)
+    if step.padded:
+        pixels = np.pad(pixels, ((0, 0), (0, 0), *((0, -size % side) for size in pixels.shape[2:])))
+    rows, columns = (size // side for size in pixels.shape[2:])
+    cut = pixels[:, :, : rows * side, : columns * side]
+    cut = cut.reshape(len(cut), -1, rows, side, columns, side)  # (B, C, h, P, w, P)
+    flat = cut.transpose(0, 2, 4, 1, 3, 5).reshape(len(cut), rows * columns, -1)  # (B, hw, CPP)
+    found: Rows = flat @ weight.reshape(len(weight), -1).T + _vector(weights, step.bias, 0.0)
+    return found, (rows, columns)
+
+
+def _positions(step: AddGrid, weights: Weights, rows: int, columns: int) -> Rows:
+    table = weights[step.table].astype(np.float64)
+    source = table[step.extra :].reshape(step.rows, step.columns, -1).transpose(2, 0, 1)
+    grid = resized(source, step.resize, rows, columns)  # (d, rows, columns)
+    side = step.merge
+    blocks = grid.reshape(len(grid), rows // side, side, columns // side, side).transpose(1, 3, 2, 4, 0)
+    return np.concatenate([table[: step.extra], blocks.reshape(rows * columns, -1)])
+
+
+def _convolved(step: Convolve, weights: Weights, x: Rows) -> Rows:
+    weight = weights[step.weight].astype(np.float64)
+    padded = np.pad(x, ((0, 0), (1, 1), (0, 0)))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, 3, axis=1)[:, :: step.stride]  # (B, T, C, 3)
+    flat = windows.reshape(*windows.shape[:2], -1)
+    return ACTIVATIONS["gelu"](flat @ weight.reshape(len(weight), -1).T + _vector(weights, step.bias, 0.0))
+
+
+def _normed(step: LayerNorm | RMSNorm, weights: Weights, x: Rows) -> Rows:
+    if isinstance(step, LayerNorm):
+        x = x - x.mean(axis=-1, keepdims=True)
+        added = _vector(weights, step.bias, 0.0)
+    else:
+        added = 0.0
+    root = np.sqrt((x**2).mean(axis=-1, keepdims=True) + step.eps)
+    found: Rows = x / root * _vector(weights, step.weight, 1.0) + added
+    return found

@@ -1,0 +1,73 @@
+"""Runs an exported folder's image graphs in ONNX Runtime on images of several sizes, against the float64 reference."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.artifacts.card import Card
+from models.checkpoints import safetensors
+from models.errors import NotFaithful
+from models.reference import vision as reference
+from models.reference.comparison import TOLERANCE, Session, difference_of
+from models.vision.image_spec import Image
+from models.vision.steps import AddGrid
+
+SEED = 20240
+MOST_VALUES = 1 << 21  # of one check input: the reference is slow
+GRIDS = ((1, 1), (2, 3), (5, 4))  # in blocks of patches, beside the model's own
+
+Feeds = dict[str, NDArray[Any]]
+
+
+def largest_differences(folder: Path, card: Card) -> dict[str, float]:
+    """By output: the largest |ONNX - reference| / max(1, |reference|) over the check inputs.
+
+    raises   NotFaithful above the tolerance; BadCard where a graph does not load or gives other shapes
+    """
+    assert card.image is not None
+    weights = safetensors.tensors_of(folder / str(card.weights))
+    sessions = {name: Session(folder / graph.file) for name, graph in card.graphs.items()}
+    found: dict[str, float] = {}
+    for feeds in check_inputs(card.image):
+        expected = reference.outputs(card.image.steps, weights, feeds)
+        for name, graph in card.graphs.items():
+            given = {key: value for key, value in feeds.items() if key in graph.inputs}
+            for output, value in sessions[name].run(given, graph.outputs).items():
+                difference = difference_of(value, expected[output], f"{graph.file}: {output}")
+                found[output] = max(found.get(output, 0.0), difference)
+    for output, difference in found.items():
+        if difference > (allowed := TOLERANCE["input"]):
+            raise NotFaithful(
+                f"{output} differs from the float64 reference by {difference:.2e}, more than {allowed:.0e}"
+            )
+    return found
+
+
+def check_inputs(image: Image) -> Iterator[Feeds]:
+    """Random values of several sizes: the model's own, larger, smaller, oblong, and with part of a patch over."""
+    random = np.random.default_rng(SEED)
+    if image.feed == "features":
+        assert image.frames is not None
+        yield {"input_features": random.normal(0, 1, (1, image.width, image.frames)).astype(np.float32)}
+        return
+    for number, (rows, columns) in enumerate(_grids(image)):
+        if image.feed == "patches":
+            values = random.normal(0, 1, (rows * columns, image.width)).astype(np.float32)
+            yield {"pixel_values": values} | ({"grid": np.array([rows, columns])} if image.takes_grid else {})
+            continue
+        height, width = image.fixed or (rows * image.patch + number, columns * image.patch)
+        batch = 2 if height * width * image.width < MOST_VALUES // 2 else 1
+        yield {"pixel_values": random.normal(0, 1, (batch, image.width, height, width)).astype(np.float32)}
+
+
+def _grids(image: Image) -> list[tuple[int, int]]:
+    block, values = image.merge, image.width * (image.patch**2 if image.feed == "pixels" else 1)
+    own = [(step.rows, step.columns) for step in image.steps if isinstance(step, AddGrid)]
+    if image.fixed:
+        return own
+    sizes = [(rows * block, columns * block) for rows, columns in GRIDS]
+    sizes += [(rows // block * block, columns // block * block) for rows, columns in own]
+    return [(rows, columns) for rows, columns in sizes if rows * columns * values <= MOST_VALUES]

@@ -1,0 +1,230 @@
+"""A family's row of vision/ fitted to one checkpoint: on-disk names, values from the config, shapes checked."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from models.checkpoints.checkpoint import Checkpoint
+from models.checkpoints.config import Config
+from models.errors import BadCheckpoint
+from models.families.recipe import LayerNorm, RMSNorm
+from models.positions.rope.axial import AXIAL
+from models.vision.families import EPS, FAMILIES, TOWERS, Family
+from models.vision.image_spec import AxialRope
+from models.vision.steps import AddGrid, AddRows, Convolve, Insert, Patchify, Project, Step, Steps, tensors
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class VisionPlan:
+    """A row fitted to one checkpoint.
+
+    model_type  the row's name
+    steps       with on-disk tensor names
+    shapes      of every tensor as the exported folder holds it: no dimensions of one, patches flattened or as convolved
+    width       of what goes in: channels of a pixel, values of a flattened patch, bins of a frame
+    """
+
+    model_type: str
+    family: Family
+    config: Config
+    steps: Steps
+    shapes: dict[str, Shape]
+    width: int
+
+    @property
+    def axial(self) -> AxialRope | None:
+        """How the attention turns with a patch's place; None where it does not, or two axes cannot share a head."""
+        kind, config = self.family.axial, self.config
+        if kind is None or (width := _head_dim(config)) is None:
+            return None
+        parameters = config.get("rope_parameters")
+        theta = parameters.get("rope_theta") if isinstance(parameters, Mapping) else config.get("rope_theta")
+        merge = config.count("spatial_merge_size") if config.get("spatial_merge_size") is not None else 1
+        return AxialRope(kind, width, AXIAL[kind].theta if theta is None else float(theta), merge)
+
+    @property
+    def hidden_size(self) -> int:
+        """Width of a row."""
+        return self.config.count("hidden_size")
+
+
+def tower(config: Mapping[str, Any], side: str | None) -> tuple[str, Config] | None:
+    """The row and the config of what a checkpoint sees with, if that is the half that is meant; None: it is not.
+
+    raises   BadCheckpoint: both halves may be meant, or this side is not there
+    """
+    model_type = config.get("model_type")
+    if not isinstance(model_type, str):
+        return None
+    found = TOWERS.get(model_type)
+    if found is None:
+        if model_type not in FAMILIES:
+            return None
+        if side not in (None, "vision"):
+            raise BadCheckpoint(f"--side {side} was asked for, but a {model_type} has one side, vision: leave it out")
+        return model_type, _config(model_type, config)
+    if side is None and found.needed:
+        raise BadCheckpoint(
+            f"a {model_type} holds two input layers: say --side text or --side {found.side} for the one you want"
+        )
+    if side != found.side:
+        return None
+    own = config if found.inside is None else config.get(found.inside)
+    if not isinstance(own, Mapping | None):
+        raise BadCheckpoint(f"config.json says {found.inside} {own!r}; it must be an object")
+    named = (own or {}).get("model_type")
+    name = named if found.inside and named in FAMILIES else found.family
+    return name, _config(name, own or {})
+
+
+def _config(name: str, own: Mapping[str, Any]) -> Config:
+    return Config(own, FAMILIES[name].defaults, FAMILIES[name].names)
+
+
+def plan(checkpoint: Checkpoint, name: str, config: Config) -> VisionPlan:
+    """Fit a row to a checkpoint; raises BadCheckpoint where config and tensors do not make a model of this family."""
+    family = FAMILIES[name]
+    there = tuple(step for step in family.steps if _is_there(step, family, config))
+    filled = tuple(_filled(step, name, config) for step in there)
+    prefix = _prefix(filled[0], family, checkpoint)
+    shapes: dict[str, Shape] = {}
+    for step in filled:
+        for tensor, shape in _shapes(step, config).items():
+            shapes[prefix + tensor] = _checked(checkpoint, prefix + tensor, shape)
+    renamed = tuple(_renamed(step, prefix) for step in filled)
+    return VisionPlan(name, family, config, renamed, shapes, input_width(filled[0], config))
+
+
+def _head_dim(config: Config) -> int | None:
+    """Channels of a head; None where the config's numbers make no heads of multiples of 4."""
+    heads = config.count("num_attention_heads")
+    width = config.count("head_dim") if config.get("head_dim") is not None else config.count("hidden_size") // heads
+    fits = width % 4 == 0 and (config.get("head_dim") is not None or config.count("hidden_size") % heads == 0)
+    return width if fits else None
+
+
+def _is_there(step: Step, family: Family, config: Config) -> bool:
+    if isinstance(step, Insert) and step.table.endswith("register_tokens"):
+        return config.count("num_register_tokens", least=0) > 0
+    key = family.only_if.get(type(step))
+    return key is None or bool(config.get(key))
+
+
+def side(config: Config, key: str) -> tuple[int, int]:
+    """A size that is one number or [height, width]; raises BadCheckpoint."""
+    value = config.get(key)
+    pair = value if isinstance(value, list | tuple) else [value, value]
+    if len(pair) != 2 or not all(type(each) is int and 1 <= each < 1 << 16 for each in pair):
+        raise BadCheckpoint(f"config.json says {key} {value!r}; it must be a whole number from 1, or [height, width]")
+    return pair[0], pair[1]
+
+
+def patch(config: Config) -> int:
+    """The side of a patch; raises BadCheckpoint where it is not square."""
+    height, width = side(config, "patch_size")
+    if height != width:
+        raise BadCheckpoint(f"config.json says patch_size {[height, width]}; only square patches are computed")
+    return height
+
+
+def input_width(first: Step, config: Config) -> int:
+    """Values of a pixel, of a flattened patch, or of a frame."""
+    if isinstance(first, Patchify):
+        return config.count("num_channels")
+    if isinstance(first, Convolve):
+        return config.count("num_mel_bins")
+    channels = config.count("in_channels" if config.get("in_channels") is not None else "num_channels")
+    frames = config.count("temporal_patch_size") if config.get("temporal_patch_size") is not None else 1
+    return channels * frames * patch(config) ** 2
+
+
+def _filled(step: Step, name: str, config: Config) -> Step:
+    if isinstance(step, Patchify):
+        return replace(step, patch=patch(config))
+    if isinstance(step, LayerNorm) and step.eps == EPS:
+        return replace(step, eps=config.number("layer_norm_eps"))
+    if isinstance(step, AddGrid):
+        rows, columns = _source_grid(name, config)
+        merge = config.count("spatial_merge_size") if config.get("spatial_merge_size") is not None else 1
+        return replace(step, rows=rows, columns=columns, merge=merge)
+    return step
+
+
+def _source_grid(name: str, config: Config) -> tuple[int, int]:
+    """Rows and columns of the learned positions."""
+    if config.get("num_patches") is None:
+        height, width = (size // patch(config) for size in side(config, "image_size"))
+        if height and width:
+            return height, width
+        raise BadCheckpoint("config.json says an image_size below its patch_size")
+    count = config.count("num_patches")
+    root = math.isqrt(count)
+    if root * root != count:
+        raise BadCheckpoint(f"a {name} of {count} learned positions: they make no square")
+    return root, root
+
+
+def _shapes(step: Step, config: Config) -> dict[str, Shape]:
+    """The shape each tensor of a step must have, dimensions of one aside."""
+    hidden = config.count("hidden_size")
+    match step:
+        case Patchify(weight, bias, size):
+            return {weight: (hidden, config.count("num_channels"), size, size)} | ({bias: (hidden,)} if bias else {})
+        case Project(weight, bias):
+            return {weight: (hidden, input_width(step, config))} | ({bias: (hidden,)} if bias else {})
+        case Insert(table):
+            count = config.count("num_register_tokens") if table.endswith("register_tokens") else 1
+            return {table: (count, hidden)}
+        case AddGrid(table, extra, rows, columns):
+            return {table: (extra + rows * columns, hidden)}
+        case AddRows(table):
+            return {table: (config.count("max_source_positions"), hidden)}
+        case Convolve(weight, bias, stride):
+            return {weight: (hidden, config.count("num_mel_bins") if stride == 1 else hidden, 3), bias: (hidden,)}
+        case LayerNorm(weight, bias):
+            return {each: (hidden,) for each in (weight, bias) if each}
+        case RMSNorm(weight):
+            return {weight: (hidden,)} if weight else {}
+    raise TypeError(f"no shapes for the step {step}")
+
+
+def _checked(checkpoint: Checkpoint, name: str, shape: Shape) -> Shape:
+    if name not in checkpoint.tensors:
+        raise BadCheckpoint(f"{checkpoint.folder} holds no tensor {name!r}, which its model_type needs")
+    held = checkpoint.tensors[name].shape
+    same = _bare(held) == _bare(shape) or (len(shape) == 2 and _flattened(held) == shape)
+    if not same:
+        raise BadCheckpoint(f"{name!r} has shape {list(held)}, but config.json makes it {list(shape)}")
+    return shape
+
+
+def _bare(shape: Shape) -> Shape:
+    return tuple(size for size in shape if size != 1)
+
+
+def _flattened(shape: Shape) -> Shape:
+    """[d, channels, frames, patch, patch] as a matrix."""
+    return (shape[0], math.prod(shape[1:])) if len(shape) > 2 else shape
+
+
+def _prefix(first: Step, family: Family, checkpoint: Checkpoint) -> str:
+    """What this file puts before the names of the base class, found by the first step's weight."""
+    stem = tensors((first,))[0]
+    found = [name.removesuffix(stem) for name in checkpoint.tensors if name == stem or name.endswith("." + stem)]
+    for prefix in (family.prefix, ""):
+        if prefix in found:
+            return prefix
+    if len(found) == 1:
+        return found[0]
+    held = f"several: {', '.join(sorted(prefix + stem for prefix in found))}" if found else "none"
+    raise BadCheckpoint(
+        f"{checkpoint.folder} should hold {family.prefix + stem!r} (any one prefix will do), but holds {held}"
+    )
+
+
+def _renamed(step: Step, prefix: str) -> Step:
+    named = {field: getattr(step, field, None) for field in ("table", "weight", "bias")}
+    return replace(step, **{field: prefix + name for field, name in named.items() if name is not None})

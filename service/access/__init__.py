@@ -1,1 +1,0 @@
-"""Who may call, and under which certificate. Knows no protocol."""

@@ -1,0 +1,109 @@
+"""The word table of a served model: its rows, and which ids a token's text or a text stands for. Computes nothing."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.artifacts.quantization import Rows
+from models.families.recipe import Embed
+from service.embedding.tokenization import Tokenizer
+from service.errors import BadRequest, NotFound
+from service.registry.registry import Model
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Mapped:
+    """Rows by id, of a table that holds each once."""
+
+    table: Rows
+    mapping: NDArray[np.int64]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (len(self.mapping), *self.table.shape[1:])
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.table.dtype
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.table[self.mapping[index]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WordTable:
+    """One row for each id, as stored: before any scaling, projection, norm or per-token weight of the model.
+
+    rows     [V, d], d the table's own width; quantised rows are dequantised when they are asked for
+    dtype    as it lies on disk
+    bytes    of it on disk
+    """
+
+    model: Model
+    name: str
+    rows: Rows
+    dtype: str
+    bytes: int
+
+    @property
+    def identity(self) -> tuple[str, ...]:
+        """Other for other values: what is kept of a table is kept under it."""
+        card = self.model.card
+        hashes = [file.sha256 for file in card.files.values()]
+        return (card.name, self.name, *hashes, repr(card.linked))
+
+    def ids_of(self, text: str, *, entry: bool = False) -> list[int]:
+        """The ids of a text, without special tokens; raises BadRequest where there is no tokenizer or no token.
+
+        entry   a text that is an entry of the vocabulary stands for it
+        """
+        whole = self._tokenizer().id_of(text) if entry else None
+        ids = self._tokenizer().pieces(text) if whole is None else [whole]
+        if not ids:
+            raise BadRequest(f"{text[:40]!r} gives no token: send some text")
+        return [self.checked(id_, "a token of the text") for id_ in ids]
+
+    def id_of(self, token: str) -> int:
+        """The id of one token: an entry of the vocabulary, or a text that is one token; raises BadRequest."""
+        ids = self.ids_of(token, entry=True)
+        if len(ids) > 1:
+            names = ", ".join(f"{id_} {self.token(id_)!r}" for id_ in ids[:8])
+            raise BadRequest(f"{token[:40]!r} is {len(ids)} tokens: {names}; send the id of one, or all as text")
+        return ids[0]
+
+    def token(self, id_: int) -> str | None:
+        """The text of an id; None where the model has no tokenizer, or the tokenizer no such id."""
+        tokenizer = self.model.tokenizer
+        return tokenizer.token(id_) if tokenizer else None
+
+    def checked(self, id_: int, what: str) -> int:
+        """The same id; raises BadRequest unless the table has it."""
+        if not 0 <= id_ < self.rows.shape[0]:
+            raise BadRequest(f"{what} is {id_}; {self.model.card.name} has ids from 0 to {self.rows.shape[0] - 1}")
+        return id_
+
+    def _tokenizer(self) -> Tokenizer:
+        if self.model.tokenizer is None:
+            raise BadRequest(f"{self.model.card.name} was exported without a tokenizer: send ids instead of text")
+        return self.model.tokenizer
+
+
+def word_table(model: Model) -> WordTable:
+    """The word table of a model; raises NotFound where it has none of its own."""
+    card = model.card
+    if card.weights is None:
+        raise NotFound(f"{card.name} was adopted: its ONNX files hold its tables; export its checkpoint instead")
+    if card.static is not None:
+        name, mapping = card.static.table, card.static.mapping
+    else:
+        name, mapping = next((step.table for step in card.recipe if isinstance(step, Embed)), ""), None
+    if not name:
+        raise NotFound(f"{card.name} is a {card.family}: it has no table of words")
+    table = model.weights[name]
+    stored = (card.tables or {}).get(name)
+    rows = table if mapping is None else _Mapped(table, np.asarray(model.weights[mapping]))
+    return WordTable(
+        model, name, rows, stored.dtype if stored else table.dtype.name, stored.bytes if stored else table.nbytes
+    )

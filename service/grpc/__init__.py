@@ -1,0 +1,1 @@
+"""The gRPC server and what every method of it shares."""

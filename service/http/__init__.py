@@ -1,0 +1,1 @@
+"""The HTTP server: one pipeline for every route."""

@@ -1,0 +1,210 @@
+"""An EmbedResult as the bytes of an HTTP answer, in the format the client accepts. Copies no tensor it can lend.
+
+Every format is a row of FORMATS: media type → function from the result to headers, content-length among them, and body.
+"""
+
+import io
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import orjson
+import pybase64
+from numpy.typing import NDArray
+
+from service.embedding.packing import split
+from service.embedding.requests import EmbedResult, Output
+from service.errors import NotAcceptable
+from service.http import json_arrays as numbers
+
+JSON = "application/json"
+OCTETS = "application/octet-stream"
+NPY = "application/x-npy"
+SAFETENSORS = "application/vnd.safetensors"
+
+Headers = tuple[tuple[bytes, bytes], ...]
+Body = Sequence[bytes | memoryview]
+NAMES: dict[type, str] = {
+    np.float32: "float32",
+    np.float16: "float16",
+    ml_dtypes.bfloat16: "bfloat16",
+    np.float64: "float64",
+    np.int64: "int64",
+    np.bool_: "bool",
+}
+SAFETENSORS_DTYPES = {
+    "float32": "F32",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "float64": "F64",
+    "int64": "I64",
+    "bool": "BOOL",
+}
+TENSOR_HEADERS = ("inlay-shape", "inlay-dtype", "inlay-lengths")
+
+
+def _json(result: EmbedResult, base64: bool) -> tuple[Headers, Body]:
+    if not result.picked:
+        output = result.outputs[0]
+        document = _bare_base64(output) if base64 else _nested(output)
+    else:
+        encode = _tensors_base64 if base64 else _nested
+        outputs = {output.name: encode(output) for output in result.outputs}
+        document = {"model": result.model, "outputs": outputs, "usage": {"tokens": result.tokens}}
+    return sized(JSON, [numbers.dumps(document, numbers.count(result))])
+
+
+def _octets(result: EmbedResult, base64: bool) -> tuple[Headers, Body]:
+    rows, lengths = _tensor(result, OCTETS)
+    return described(OCTETS, rows.shape, NAMES[rows.dtype.type], lengths, rows.nbytes), [buffer(rows)]
+
+
+def _npy(result: EmbedResult, base64: bool) -> tuple[Headers, Body]:
+    rows, lengths = _tensor(result, NPY)
+    header = npy_header(rows.shape, rows.dtype)
+    size = len(header) + rows.nbytes
+    return described(NPY, rows.shape, NAMES[rows.dtype.type], lengths, size), [header, buffer(rows)]
+
+
+def _safetensors(result: EmbedResult, base64: bool) -> tuple[Headers, Body]:
+    shapes = {
+        f"{index}/{output.name}": (output.rows.dtype, (width,) if output.pooled else (length, width))
+        for output in result.outputs
+        for width in output.rows.shape[1:]
+        for index, length in enumerate(output.lengths)
+    }
+    header = safetensors_header(shapes, {"model": result.model})
+    return sized(SAFETENSORS, [header, *(buffer(output.rows) for output in result.outputs)])
+
+
+Encode = Callable[[EmbedResult, bool], tuple[Headers, Body]]
+FORMATS: dict[str, Encode] = {JSON: _json, OCTETS: _octets, NPY: _npy, SAFETENSORS: _safetensors}
+OFFERS = tuple(FORMATS)
+
+
+@lru_cache(maxsize=256)
+def negotiate(accept: bytes | None, offers: tuple[str, ...] = OFFERS) -> str:
+    """The offer an Accept header prefers: by q, then how exactly it names the offer, then the offers' order.
+
+    raises   NotAcceptable, naming the offers
+    """
+    if not accept:
+        return offers[0]
+    ranges = [_media_range(part) for part in accept.decode("latin-1").lower().split(",")]
+    ranked = [(*_preference(offer, ranges), -place) for place, offer in enumerate(offers)]
+    quality, _, place = max(ranked)
+    if quality <= 0:
+        raise NotAcceptable(
+            f"no format named by Accept: {accept.decode('latin-1')[:80]}; this path has {', '.join(offers)}"
+        )
+    return offers[-place]
+
+
+def _media_range(text: str) -> tuple[str, float]:
+    name, *parameters = (part.strip() for part in text.split(";"))
+    for parameter in parameters:
+        if parameter.startswith("q="):
+            try:
+                return name, float(parameter[2:])
+            except ValueError:
+                return name, 0.0
+    return name, 1.0
+
+
+def _preference(offer: str, ranges: list[tuple[str, float]]) -> tuple[float, int]:
+    """The q of the range that names the offer most exactly, and how exactly it does."""
+    names = (offer, offer.split("/")[0] + "/*", "*/*")
+    matches = [(len(names) - names.index(name), quality) for name, quality in ranges if name in names]
+    exactness, quality = max(matches, default=(0, 0.0))
+    return quality, exactness
+
+
+def buffer(rows: NDArray[Any]) -> memoryview:
+    """The little-endian bytes of C-contiguous rows, lent, not copied."""
+    if sys.byteorder == "big":
+        rows = rows.byteswap()
+    if not rows.size:
+        return memoryview(b"")
+    if rows.dtype.itemsize == 2:
+        rows = rows.view(np.uint16)  # numpy lends no bfloat16, memoryview casts no float16
+    return rows.data.cast("B")
+
+
+def npy_header(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bytes:
+    """The leading bytes of a .npy file of this shape.
+
+    raises   NotAcceptable for bfloat16, which the format has no name for
+    """
+    if dtype.type is ml_dtypes.bfloat16:
+        raise NotAcceptable(f"{NPY} cannot hold bfloat16: ask for {SAFETENSORS} or {OCTETS}, or another dtype")
+    file = io.BytesIO()
+    description = np.lib.format.dtype_to_descr(dtype.newbyteorder("<"))
+    np.lib.format.write_array_header_1_0(file, {"descr": description, "fortran_order": False, "shape": shape})
+    return file.getvalue()
+
+
+def safetensors_header(
+    shapes: Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]], metadata: Mapping[str, str]
+) -> bytes:
+    """The leading bytes of a safetensors file whose tensors lie in this order without gaps."""
+    entries: dict[str, Any] = {"__metadata__": dict(metadata)}
+    start = 0
+    for name, (dtype, shape) in shapes.items():
+        end = start + int(np.prod(shape)) * dtype.itemsize
+        entries[name] = {"dtype": SAFETENSORS_DTYPES[NAMES[dtype.type]], "shape": shape, "data_offsets": (start, end)}
+        start = end
+    header = orjson.dumps(entries)
+    header += b" " * (-len(header) % 8)  # tensors start on a multiple of 8
+    return len(header).to_bytes(8, "little") + header
+
+
+def _tensor(result: EmbedResult, media_type: str) -> tuple[NDArray[Any], tuple[int, ...]]:
+    """The rows and lengths of the one output."""
+    if len(result.outputs) > 1:
+        names = ", ".join(output.name for output in result.outputs)
+        raise NotAcceptable(
+            f"{media_type} carries one output and {names} were asked for: ask for one, or accept {SAFETENSORS}"
+        )
+    output = result.outputs[0]
+    return output.rows, output.lengths
+
+
+@lru_cache(maxsize=1024)
+def described(media_type: str, shape: tuple[int, ...], dtype: str, lengths: tuple[int, ...], size: int) -> Headers:
+    """The headers of one tensor's bytes."""
+    return (
+        (b"content-type", media_type.encode()),
+        (b"content-length", b"%d" % size),
+        (b"inlay-shape", b"%d,%d" % shape),
+        (b"inlay-dtype", dtype.encode()),
+        (b"inlay-lengths", ",".join(map(str, lengths)).encode()),
+    )
+
+
+def sized(media_type: str, body: Body) -> tuple[Headers, Body]:
+    """The headers of a body, and the body."""
+    size = sum(map(len, body))
+    return ((b"content-type", media_type.encode()), (b"content-length", b"%d" % size)), body
+
+
+def _nested(output: Output) -> Any:
+    rows = output.rows.astype(np.float32) if output.rows.dtype.type is ml_dtypes.bfloat16 else output.rows
+    return rows if output.pooled else split(rows, output.lengths)
+
+
+def _bare_base64(output: Output) -> Any:
+    if output.pooled:
+        return [_base64(row) for row in output.rows]
+    return _tensors_base64(output)
+
+
+def _tensors_base64(output: Output) -> Any:
+    parts = list(output.rows) if output.pooled else split(output.rows, output.lengths)
+    return [{"dtype": NAMES[part.dtype.type], "shape": part.shape, "data": _base64(part)} for part in parts]
+
+
+def _base64(rows: NDArray[Any]) -> str:
+    return pybase64.b64encode_as_string(buffer(rows))

@@ -1,0 +1,97 @@
+"""Tensors callers send: nested lists, base64 with a dtype and a shape, or a safetensors body. Computes nothing."""
+
+from math import prod
+from typing import Any
+
+import numpy as np
+import orjson
+import pybase64
+from numpy.typing import NDArray
+
+from models.positions.table import DTYPES
+from service.errors import Malformed
+from service.http.formats import SAFETENSORS, SAFETENSORS_DTYPES
+
+MEMBERS = ("dtype", "shape", "data")
+NAMED = {name: dtype for dtype, name in SAFETENSORS_DTYPES.items() if dtype in DTYPES}
+LENGTH_BYTES = 8
+
+
+def tensor(value: Any) -> NDArray[Any]:
+    """A JSON value as an array: nested lists (float64) or {dtype, shape, data}.
+
+    raises   ValueError that says what is allowed
+    """
+    if isinstance(value, list):
+        return _nested(value)
+    if not isinstance(value, dict) or set(value) != set(MEMBERS):
+        raise ValueError("send nested lists of numbers or an object of dtype, shape and data (base64)")
+    try:
+        data = pybase64.b64decode(value["data"], validate=True)
+    except (TypeError, ValueError):
+        raise ValueError("data is not base64") from None
+    return shaped(value["dtype"], value["shape"], data)
+
+
+def shaped(dtype: Any, shape: Any, data: bytes | memoryview) -> NDArray[Any]:
+    """Little-endian bytes as an array.
+
+    raises   ValueError
+    """
+    if not isinstance(dtype, str) or dtype not in DTYPES:
+        raise ValueError(f"dtype is {str(dtype)[:40]}; it is one of {', '.join(DTYPES)}")
+    if not isinstance(shape, list) or not all(type(size) is int and 0 <= size < 2**32 for size in shape):
+        raise ValueError("shape is a list of integers, 0 or more")
+    needed = prod(shape) * np.dtype(DTYPES[dtype]).itemsize
+    if needed != len(data):
+        raise ValueError(f"data has {len(data)} bytes; {dtype} of shape {shape} takes {needed}")
+    return _checked(np.frombuffer(data, DTYPES[dtype]).reshape(shape))
+
+
+def from_safetensors(body: bytes) -> dict[str, Any]:
+    """The tensors of a safetensors body by name, and its metadata under their own names.
+
+    raises   Malformed
+    """
+    length = int.from_bytes(body[:LENGTH_BYTES], "little")
+    begin = LENGTH_BYTES + length
+    try:
+        if len(body) < begin or length < 2:
+            raise ValueError(f"its header claims {length} bytes of {len(body)}")
+        header = orjson.loads(body[LENGTH_BYTES:begin])
+        metadata = header.pop("__metadata__", {})
+        data = memoryview(body)[begin:]
+        return dict(metadata) | {name: _entry(name, entry, data) for name, entry in header.items()}
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise Malformed(f"the body is not {SAFETENSORS}: {error}") from None
+
+
+def _entry(name: str, entry: dict[str, Any], data: memoryview) -> NDArray[Any]:
+    begin, end = entry["data_offsets"]
+    if type(begin) is not int or type(end) is not int or not 0 <= begin <= end <= len(data):
+        raise ValueError(f"{name} lies outside the body")
+    if entry["dtype"] not in NAMED:
+        raise ValueError(f"{name} is {str(entry['dtype'])[:20]}; allowed: {', '.join(NAMED)}")
+    return shaped(NAMED[entry["dtype"]], entry["shape"], data[begin:end])
+
+
+def _nested(value: list[Any]) -> NDArray[Any]:
+    try:
+        found = np.array(value)
+    except (ValueError, OverflowError):
+        raise ValueError("the lists are of different lengths") from None
+    if found.dtype.kind not in "if" or _holds_bool(value):
+        raise ValueError("only numbers can stand in the lists")
+    return _checked(found.astype(np.float64))
+
+
+def _holds_bool(values: list[Any]) -> bool:
+    """Whether a true or false stands where numpy would read 1 or 0."""
+    kinds = set(map(type, values))
+    return bool in kinds or (list in kinds and any(_holds_bool(each) for each in values if type(each) is list))
+
+
+def _checked(found: NDArray[Any]) -> NDArray[Any]:
+    if not np.isfinite(found.astype(np.float64)).all():
+        raise ValueError("every number must be finite")
+    return found

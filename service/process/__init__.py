@@ -1,0 +1,1 @@
+"""Processes: workers, supervision, the watchdog, memory and background tasks."""

@@ -1,0 +1,1 @@
+"""Inlay's own protocol: /embed, /models, /positions and inlay.v1."""

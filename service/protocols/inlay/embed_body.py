@@ -1,0 +1,196 @@
+"""The JSON body of `POST /embed` → EmbedRequest. One pydantic model validates it and describes it in OpenAPI.
+
+A strict superset of text-embeddings-inference's body. A member nobody knows is refused: it is a typing error.
+"""
+
+from difflib import get_close_matches
+from functools import lru_cache
+from typing import Annotated, Any, Literal, NamedTuple
+
+import orjson
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, WithJsonSchema
+
+from service.embedding.requests import EmbedRequest
+from service.errors import BadRequest, Malformed
+from service.protocols.inlay.inputs import decode, show
+
+IDS = {"type": "array", "items": {"type": "integer", "minimum": 0}, "title": "Token ids"}
+FLAGS = {"type": "array", "items": {"enum": [0, 1]}}
+BOX = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 4, "maxItems": 4}
+TEXT = {"type": "string", "title": "Text"}
+PAIR = {"type": "array", "items": {"type": "string"}, "minItems": 2, "maxItems": 2, "title": "Pair of texts"}
+OBJECT = {
+    "type": "object",
+    "title": "Token ids and what goes with them",
+    "required": ["input_ids"],
+    "additionalProperties": False,
+    "properties": {
+        "input_ids": IDS,
+        "attention_mask": FLAGS,
+        "token_type_ids": IDS,
+        "position_ids": IDS,
+        "task_type_ids": IDS | {"title": "Tasks (ERNIE)"},
+        "langs": IDS | {"title": "Languages (XLM)"},
+        "bbox": {"type": "array", "items": BOX, "title": "Boxes (LayoutLM)"},
+    },
+}
+BATCH = {"type": "array", "items": {"anyOf": [TEXT, IDS, PAIR, OBJECT]}, "title": "List of these"}
+INPUTS = {"anyOf": [TEXT, IDS, OBJECT, BATCH], "description": "A text, one sequence of token ids, or a list of inputs."}
+POOLING_NAMES = Literal["cls", "mean", "max", "lasttoken", "mean_sqrt_len_tokens", "weightedmean", "last-token"]
+SPELLINGS = {"last-token": "lasttoken"}  # text-embeddings-inference's name
+
+EXAMPLES: dict[str, dict[str, Any]] = {
+    "text": {"inputs": "hello world"},
+    "texts": {"inputs": ["hello world", "how are you"], "normalize": True},
+    "pair": {"inputs": [["a question", "its answer"]]},
+    "token_ids": {"inputs": [101, 7592, 2088, 102], "outputs": ["input_embeddings"]},
+    "many_sequences_of_ids": {"inputs": [[101, 7592, 102], [101, 2088, 999, 102]], "dtype": "float16"},
+    "object": {"inputs": {"input_ids": [101, 7592, 102], "token_type_ids": [0, 0, 0], "position_ids": [0, 1, 2]}},
+    "mixed": {"inputs": ["hello", [101, 102], ["a", "b"], {"input_ids": [101, 0], "attention_mask": [1, 0]}]},
+    "several_outputs": {"inputs": "hello world", "outputs": ["token_embeddings", "position_embeddings"]},
+    "for_vllm": {"inputs": ["hello world"], "encoding_format": "prompt_embeds"},
+    "for_sglang": {"inputs": "hello world", "encoding_format": "input_embeds"},
+    "short_vector": {"inputs": "hello world", "dimensions": 128, "pooling": "cls", "encoding_format": "base64"},
+}
+
+
+class EmbedBody(BaseModel):
+    """What to embed, and how the answer is wanted."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    inputs: Annotated[Any, WithJsonSchema(INPUTS)]
+    model: Annotated[str | None, Field(description="a model's name; left out: the server's default")] = None
+    outputs: Annotated[
+        Annotated[list[str], Field(min_length=1)] | str | None,
+        Field(description="one name or a list of names from the model's outputs; left out: a bare list of vectors"),
+    ] = None
+    truncate: Annotated[bool | None, Field(description="true cuts inputs that are too long, false refuses them")] = None
+    truncation_direction: Annotated[
+        Literal["Right", "right", "Left", "left"], Field(description="Right keeps the beginning, Left the end")
+    ] = "Right"
+    normalize: Annotated[
+        bool | None, Field(description="true scales pooled vectors to unit length, false does not")
+    ] = None
+    dimensions: Annotated[
+        int | None, Field(gt=0, description="an integer from 1: leading values kept, then normalised")
+    ] = None
+    pooling: Annotated[POOLING_NAMES | None, Field(description=f"one of {', '.join(POOLING_NAMES.__args__)}")] = None
+    dtype: Annotated[Literal["float32", "float16", "bfloat16"], Field(description="float32, float16 or bfloat16")] = (
+        "float32"
+    )
+    prompt_name: Annotated[str | None, Field(description="the name of one of the model's prompts")] = None
+    encoding_format: Annotated[
+        Literal["float", "base64", "prompt_embeds", "input_embeds", "bytes", "bytes_only"],
+        Field(
+            description="float or base64 (vectors in JSON answers; little-endian, in `dtype`); whatever Accept says: "
+            "prompt_embeds (base64 of torch-save files, for vLLM) or input_embeds (for sglang), rows before positions "
+            "in the model's dtype unless `dtype` is sent; bytes (vLLM's pooled bytes, header `metadata`) or bytes_only"
+        ),
+    ] = "float"
+
+
+ADAPTER = TypeAdapter(EmbedBody)
+
+
+CACHED_BYTES = 1000  # longer options are nobody's habit
+
+
+class Wanted(NamedTuple):
+    """How the answer is wanted: the encoding_format, whether a dtype was sent, whether `inputs` is one and no list."""
+
+    encoding: str = "float"
+    dtype_sent: bool = False
+    bare: bool = False
+
+
+def read(body: bytes, most_inputs: int | None = None) -> tuple[EmbedRequest, Wanted]:
+    """The request, and how its answer is wanted.
+
+    raises   Malformed, BadRequest, TooLarge or BadInput, in terms of the caller's own document
+    """
+    try:
+        data = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise Malformed(f"the body is not JSON: {error}") from None
+    if type(data) is not dict or "inputs" not in data:
+        _validated(data)
+    inputs = data.pop("inputs")
+    rest = packed(data)
+    options, one, several = _options(rest) if len(rest) <= CACHED_BYTES else _options.__wrapped__(rest)
+    bare = type(inputs) is not list or (len(inputs) > 0 and type(inputs[0]) is int)
+    return EmbedRequest(decode(inputs, most_inputs), *options), one if bare else several
+
+
+def packed(data: Any) -> bytes:
+    """A value that was read, as JSON again.
+
+    raises   BadRequest: orjson reads deeper nests than it writes, and no member is one
+    """
+    try:
+        again = orjson.dumps(data)
+    except TypeError:
+        raise BadRequest("the body nests hundreds of lists or objects: no member takes such") from None
+    # its bytes hold 4 KiB of memory, however few they are (3.13): these are kept for long
+    return bytes(memoryview(again)) if len(again) <= CACHED_BYTES else again
+
+
+@lru_cache(maxsize=256)
+def _options(rest: bytes) -> tuple[tuple[Any, ...], Wanted, Wanted]:
+    """What follows the inputs in EmbedRequest, and how one and a list are wanted; validated once: callers repeat it."""
+    fields = _validated({"inputs": None} | orjson.loads(rest))
+    outputs, pooling = fields.outputs, fields.pooling
+    options = (
+        fields.model,
+        () if outputs is None else (outputs,) if isinstance(outputs, str) else tuple(outputs),
+        fields.truncate,
+        "left" if fields.truncation_direction in ("Left", "left") else "right",
+        fields.normalize,
+        fields.dimensions,
+        SPELLINGS.get(pooling, pooling) if pooling else None,
+        fields.dtype,
+        fields.prompt_name,
+    )
+    one = Wanted(fields.encoding_format, "dtype" in fields.model_fields_set, True)
+    return options, one, one._replace(bare=False)
+
+
+def _validated(data: Any) -> EmbedBody:
+    try:
+        return ADAPTER.validate_python(data)
+    except ValidationError as error:
+        raise BadRequest(explain(error, EmbedBody)) from None
+
+
+def explain(error: ValidationError, model: type[BaseModel]) -> str:
+    """The first fault in the caller's words: the member, what came, what is allowed (the field's own description)."""
+    faults = error.errors(include_url=False, include_context=False)
+    fault = min(faults, key=lambda each: each["type"] != "extra_forbidden")  # a misspelt member explains a missing one
+    if not fault["loc"]:
+        return f"the body is {show(fault['input'])}; send a JSON object{_members(model)}"
+    name = str(fault["loc"][0])
+    if fault["type"] == "missing":
+        return _missing([str(each["loc"][0]) for each in faults if each["type"] == "missing"], model)
+    if fault["type"] == "extra_forbidden":
+        near = get_close_matches(name, model.model_fields, 1)
+        return f'"{name}" is not known here; ' + (f'did you mean "{near[0]}"?' if near else f"allowed: {_names(model)}")
+    place = "".join(f"[{step}]" for step in fault["loc"][1:] if isinstance(step, int))
+    return f"{name}{place} is {show(fault['input'])}; allowed: {model.model_fields[name].description}"
+
+
+def _missing(names: list[str], model: type[BaseModel]) -> str:
+    said = "is missing: send it" if len(names) == 1 else "are missing: send them"
+    others = [name for name in model.model_fields if name not in names]
+    return f"{', '.join(names)} {said}" + (f"; also allowed: {', '.join(others)}" if others else "")
+
+
+def _members(model: type[BaseModel]) -> str:
+    """What an object must have, and what it may."""
+    fields = model.model_fields.items()
+    needed, others = ([name for name, field in fields if field.is_required() is each] for each in (True, False))
+    said = f" with {', '.join(needed)}" if needed else ""
+    return said + (f"; {'also ' * bool(needed)}allowed: {', '.join(others)}" if others else "")
+
+
+def _names(model: type[BaseModel]) -> str:
+    return ", ".join(model.model_fields)

@@ -1,0 +1,285 @@
+"""What is said of a model, over REST and gRPC alike. Reads the card; computes nothing."""
+
+import asyncio
+from dataclasses import asdict
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter
+from pydantic import BaseModel, ConfigDict, Field
+
+from models.artifacts.card import FILE_NAME, Card
+from models.families.encodings import Encodings, RopeTable
+from service.context import Parts
+from service.process import memory
+from service.process.memory import Mappings
+from service.registry.registry import Catalog, Model
+from service.settings import Settings
+
+MODEL = ConfigDict(from_attributes=True)
+
+
+class PoolingSummary(BaseModel):
+    """How token rows become one vector when the caller does not say."""
+
+    model_config = MODEL
+    mode: str
+    normalize: bool
+    include_prompt: Annotated[bool, Field(description="false: the prompt's tokens do not count")]
+
+
+class RopeSummary(BaseModel):
+    """The cos/sin table behind `GET /models/{name}/rope`."""
+
+    model_config = MODEL
+    rope_type: str
+    theta: float
+    rotary_dim: int
+    head_dim: int | None
+    parameters: Annotated[dict[str, Any], Field(description="of the scaling, by the names of config.json")]
+    max_position_embeddings: int | None
+    layout: Annotated[str, Field(description="half pairs channels (i, i + r/2), interleaved (2i, 2i + 1)")]
+    sections: Annotated[list[int] | None, Field(description="pairs of each axis (M-RoPE)")]
+    axes: Annotated[str | None, Field(description="how the axes share the pairs (M-RoPE)")]
+    attention_factor: Annotated[float, Field(description="cos and sin are multiplied by it")]
+    softmax_scale: Annotated[float, Field(description="scores are multiplied by it besides; not in cos and sin")]
+    notes: list[str]
+
+
+class AlibiSummary(BaseModel):
+    """The bias behind `GET /models/{name}/alibi`."""
+
+    model_config = MODEL
+    form: str
+    heads: int
+    max_bias: float
+
+
+class BucketSummary(BaseModel):
+    """The relative buckets behind `GET /models/{name}/t5` or `/deberta`."""
+
+    model_config = MODEL
+    kind: str
+    buckets: int
+    reach: int
+    bidirectional: bool
+
+
+class MaskSummary(BaseModel):
+    """The mask behind `GET /models/{name}/mask`."""
+
+    model_config = MODEL
+    causal: bool
+    window: int | None
+    chunk: int | None
+
+
+class EncodingsSummary(BaseModel):
+    """What the attention does with positions."""
+
+    ropes: Annotated[dict[str, RopeSummary], Field(description="by layer type; all: one table for every layer")]
+    layers: Annotated[list[str | None], Field(description="the table of each layer; null: it does not rotate")]
+    alibi: AlibiSummary | None
+    buckets: BucketSummary | None
+    masks: dict[str, MaskSummary]
+
+
+class HeadSummary(BaseModel):
+    """The output head behind `POST /models/{name}/logits`."""
+
+    model_config = MODEL
+    width: Annotated[int, Field(description="of the hidden states it reads")]
+    vocab_size: int
+    matrix: str
+    tied: Annotated[bool, Field(description="the matrix is the input layer's table")]
+
+
+class GraphSummary(BaseModel):
+    """One ONNX file."""
+
+    model_config = MODEL
+    file: str
+    inputs: list[str]
+    outputs: list[str]
+    layout: str
+
+
+class ImageSummary(BaseModel):
+    """What `POST /models/{name}/images` takes."""
+
+    model_config = MODEL
+    feed: Annotated[str, Field(description="pixels [width, y, x], patches [rows, width] or features [width, frames]")]
+    width: Annotated[int, Field(description="channels of a pixel, values of a flattened patch, bins of a frame")]
+    patch: Annotated[int, Field(description="side of a patch, in pixels")]
+    frames: Annotated[int | None, Field(description="of a spectrogram; null: it reads none")]
+    fixed: Annotated[list[int] | None, Field(description="the one height and width it takes; null: any")]
+    takes_grid: Annotated[bool, Field(description="flattened patches come with their rows and columns")]
+    reads_pictures: Annotated[bool, Field(description="JPEG, PNG and WebP; false: tensors alone")]
+
+
+class FileSummary(BaseModel):
+    """Size and hash of one file."""
+
+    model_config = MODEL
+    bytes: int
+    sha256: str
+
+
+class MemorySummary(BaseModel):
+    """What the worker that answers has mapped of the weights; workers share these pages."""
+
+    model_config = MODEL
+    mapped: Annotated[int, Field(description="bytes that are addressed")]
+    resident: Annotated[int, Field(description="bytes of them that it has touched and that are in memory")]
+
+
+class ModelSummary(BaseModel):
+    """An exported model and what it costs."""
+
+    name: str
+    default: Annotated[bool, Field(description="answers requests that name no model")]
+    family: str
+    device: Annotated[str, Field(description="what it runs on")]
+    hidden_size: int
+    vocab_size: int
+    max_tokens: Annotated[
+        int | None, Field(description="longest input, special tokens included; null: no limit of its own")
+    ]
+    type_rows: Annotated[int, Field(description="rows of the segment table; 0: none")]
+    outputs: Annotated[list[str], Field(description="what `outputs` may name")]
+    default_output: Annotated[str, Field(description="what an answer holds when the caller names no outputs")]
+    reads_text: Annotated[bool, Field(description="false: it has no tokenizer, send ids")]
+    pooling: PoolingSummary | None
+    prompts: list[str]
+    default_prompt: str | None
+    encodings: EncodingsSummary
+    dtype: Annotated[str, Field(description="of the weights")]
+    parameters: int
+    bytes: Annotated[int, Field(description="of the weights")]
+    flops_per_token: Annotated[dict[str, int], Field(description="by graph; a multiply and an add count as two")]
+    flops_per_token_and_key: Annotated[
+        int, Field(description="on top, times the tokens of the sequence: attention scores")
+    ]
+    largest_difference: Annotated[
+        dict[str, float], Field(description="by output: ONNX Runtime against the float64 reference, at export")
+    ]
+    tolerance: float
+    graphs: dict[str, GraphSummary]
+    files: dict[str, FileSummary]
+    version: Annotated[str, Field(description="sha256 of the card, which holds those of all files")]
+    memory: Annotated[
+        MemorySummary | None, Field(description="null: the system does not say, or the model maps no file")
+    ]
+    head: HeadSummary | None
+    handed_over: Annotated[
+        str | None, Field(description="the output behind prompt_embeds and input_embeds; null: it has none")
+    ]
+    headless: Annotated[str | None, Field(description="why there is no head; null: there is, or nobody asked")]
+    image: Annotated[ImageSummary | None, Field(description="of a model that reads images or spectrograms")]
+    source: str
+    tool: str
+
+
+class ListedModel(BaseModel):
+    """A loaded model as infinity lists it; its client takes no other `owned_by`."""
+
+    id: str
+    object: Literal["model"] = "model"
+    created: Annotated[int, Field(description="when it was exported, in seconds since 1970")]
+    owned_by: Literal["infinity"] = "infinity"
+    backend: Annotated[str, Field(description="the engine")]
+    capabilities: Annotated[list[str], Field(description="embed of texts, image_embed of pictures")]
+    stats: Annotated[dict[str, float], Field(description="what waits, in items, and as a share of what may")]
+
+
+class ModelList(BaseModel):
+    """Every loaded model; `object` and `data` are what clients of infinity and OpenAI read."""
+
+    object: Literal["list"] = "list"
+    data: list[ListedModel]
+    models: list[ModelSummary]
+
+
+def summary(model: Model, catalog: Catalog, mappings: Mappings | None = None) -> ModelSummary:
+    """The card of a loaded model, where it runs, and what it holds of the mappings."""
+    card, held = model.card, memory.of(model.mapped, mappings or {})
+    own = {name: getattr(card, name) for name in ModelSummary.model_fields if hasattr(card, name)}
+    nested = {
+        "pooling": card.pooling and PoolingSummary.model_validate(card.pooling),
+        "encodings": _encodings(card.encodings),
+        "graphs": {name: GraphSummary.model_validate(graph) for name, graph in card.graphs.items()},
+        "files": {name: FileSummary.model_validate(file) for name, file in card.files.items()},
+        "prompts": list(card.prompts),
+        "head": card.head and HeadSummary.model_validate(card.head),
+        "image": card.image and ImageSummary.model_validate(card.image),
+    }
+    return ModelSummary(
+        **own | nested,
+        default=model is catalog.default,
+        device=model.engine.device,
+        version=model.version,
+        memory=MemorySummary.model_validate(held) if held.mapped else None,
+        reads_text=model.tokenizer is not None,
+    )
+
+
+def created(settings: Settings, model: Model) -> int:
+    """When a model was exported, in seconds since 1970; 0: its folder is gone."""
+    try:
+        return int((settings.store / model.card.name / FILE_NAME).stat().st_mtime)
+    except OSError:
+        return 0
+
+
+def listed(model: Model, settings: Settings) -> ListedModel:
+    """A loaded model, and what waits for it."""
+    queued = sum(batcher.waiting_cost for batcher in model.batchers.values())
+    items = sum(batcher.waiting_items for batcher in model.batchers.values())
+    share = queued / (settings.max_queue_tokens * len(model.batchers))
+    return ListedModel(
+        id=model.card.name,
+        created=created(settings, model),
+        backend=settings.engine,
+        capabilities=["image_embed" if model.card.image else "embed"],
+        stats={"queue_fraction": share, "queue_absolute": items, "results_pending": items},
+    )
+
+
+def _encodings(found: Encodings) -> EncodingsSummary:
+    return EncodingsSummary(
+        ropes={name: _rope(table) for name, table in found.ropes.items()},
+        layers=list(found.layers),
+        alibi=None if found.alibi is None else AlibiSummary.model_validate(found.alibi),
+        buckets=None if found.buckets is None else BucketSummary.model_validate(found.buckets),
+        masks={name: MaskSummary.model_validate(mask) for name, mask in found.masks.items()},
+    )
+
+
+def _rope(table: RopeTable) -> RopeSummary:
+    own = asdict(table.rope) | {"parameters": dict(table.rope.parameters)}
+    besides = {name: getattr(table, name) for name in RopeSummary.model_fields if hasattr(table, name)}
+    return RopeSummary.model_validate(own | besides)
+
+
+def default_flops_per_token(card: Card) -> int:
+    """FLOPs of a token in the graph behind the default output."""
+    graph = card.graph_for(card.default_output, False) or card.graph_for("last_hidden_state", False)
+    return card.flops_per_token.get(graph or "", 0)
+
+
+def routes(parts: Parts) -> APIRouter:
+    """GET /models and GET /models/{name}."""
+    router, catalog, settings = APIRouter(tags=["models"]), parts.catalog, parts.settings
+
+    @router.get("/models", summary="Every loaded model")
+    async def list_models() -> ModelList:
+        loaded = catalog.models.values()
+        mappings = await asyncio.to_thread(memory.mappings)
+        data = [listed(model, settings) for model in loaded]
+        return ModelList(data=data, models=[summary(model, catalog, mappings) for model in loaded])
+
+    @router.get("/models/{name}", summary="One model")
+    async def get_model(name: str) -> ModelSummary:
+        mappings = await asyncio.to_thread(memory.mappings)
+        return summary(catalog.get(name), catalog, mappings)
+
+    return router

@@ -1,0 +1,101 @@
+"""Vectors as bare bytes, one behind the other, as vLLM's pooling answers them: `bytes` and `bytes_only`.
+
+`bytes` says what lies where in the header `metadata`, which vLLM's decode_pooling_output reads; `bytes_only` does not.
+source  vLLM 0.33: entrypoints/pooling/utils.py, utils/serial_utils.py
+"""
+
+import json
+import sys
+from secrets import token_hex
+from time import time
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from service.embedding.requests import EmbedResult, Output
+from service.errors import BadRequest
+from service.http.formats import (
+    OCTETS,
+    Body,
+    Headers,
+    described,
+)
+
+BYTES = "bytes"
+BYTES_ONLY = "bytes_only"
+DTYPES: dict[str, Any] = {
+    "float32": np.float32,
+    "float16": np.float16,
+    "bfloat16": ml_dtypes.bfloat16,
+    "fp8_e4m3": ml_dtypes.float8_e4m3fn,
+    "fp8_e5m2": ml_dtypes.float8_e5m2,
+}
+_PLAIN = {1: np.uint8, 2: np.uint16, 4: np.uint32}  # numpy lends no bfloat16 and no float8
+# http.client, below requests and urllib3, reads no header line above 65536 bytes; vLLM sends what it reads
+MAX_METADATA_BYTES = 65_000
+
+
+def answer(
+    result: EmbedResult, encoding: str, embed_dtype: str, endianness: str = "native", id_: str | None = None
+) -> tuple[Headers, Body]:
+    """The headers and the body of the one output.
+
+    raises   BadRequest where there are several outputs, a value does not fit, or the header would be too long
+    """
+    if len(result.outputs) > 1:
+        names = ", ".join(output.name for output in result.outputs)
+        raise BadRequest(f"encoding_format {encoding} carries one output and {names} were asked for: ask for one")
+    output = result.outputs[0]
+    rows = narrowed(output.rows, embed_dtype)
+    body = raw(rows, endianness)
+    headers = described(OCTETS, rows.shape, embed_dtype, output.lengths, rows.nbytes)
+    if encoding == BYTES:
+        metadata = _metadata(result, output, rows, embed_dtype, endianness, id_ or f"embd-{token_hex(16)}")
+        headers = (*headers[:2], (b"metadata", metadata))
+    return headers, [body]
+
+
+def narrowed(rows: NDArray[Any], embed_dtype: str) -> NDArray[Any]:
+    """The rows in another dtype.
+
+    raises   BadRequest for a value beyond it
+    """
+    kind = DTYPES[embed_dtype]
+    if rows.dtype.type is kind:
+        return rows
+    with np.errstate(over="ignore"):
+        cast: NDArray[Any] = rows.astype(kind)
+    if kind is not ml_dtypes.bfloat16 and not np.isfinite(cast).all():
+        raise BadRequest(f"a value is too large for {embed_dtype}: ask for bfloat16 or float32")
+    return cast
+
+
+def raw(rows: NDArray[Any], endianness: str) -> memoryview:
+    """The bytes of C-contiguous rows; `native` is this server's order, little."""
+    plain = rows.view(_PLAIN[rows.dtype.itemsize])
+    if endianness not in ("native", sys.byteorder):
+        plain = plain.byteswap()
+    return plain.data.cast("B") if plain.size else memoryview(b"")
+
+
+def _metadata(
+    result: EmbedResult, output: Output, rows: NDArray[Any], embed_dtype: str, endianness: str, id_: str
+) -> bytes:
+    width, start, items = rows.shape[1], 0, []
+    for index, length in enumerate(output.lengths):
+        end = start + length * width * rows.dtype.itemsize
+        shape = [width] if output.pooled else [length, width]
+        names = {"embed_dtype": embed_dtype, "endianness": endianness}
+        items.append({"index": index, **names, "start": start, "end": end, "shape": shape})
+        start = end
+    usage = {"prompt_tokens": result.tokens, "total_tokens": result.tokens}
+    document = {"id": id_, "created": int(time()), "model": result.model, "data": items, "usage": usage}
+    metadata = json.dumps(document).encode()  # not orjson: a header is ASCII
+    if len(metadata) > MAX_METADATA_BYTES:
+        raise BadRequest(
+            f"the header metadata of {len(items)} inputs would have {len(metadata)} bytes, and clients read "
+            f"{MAX_METADATA_BYTES}: send fewer inputs, or encoding_format bytes_only, which has none"
+        )
+    return metadata

@@ -1,0 +1,79 @@
+"""Answers that another server takes as its input: prompt_embeds for vLLM, input_embeds for sglang.
+
+Both hold the rows that the model's own `embed_input_ids` gives there: never positions, segments or norms, and scaled
+where, and only where, nothing behind them scales (card.handed_over). Over gRPC they are the same rows.
+source  vLLM 0.33: renderers/embed_utils.py; sglang: managers/io_struct.py, which takes [[float]] for one input
+"""
+
+from typing import Any, NamedTuple
+
+import ml_dtypes
+import numpy as np
+import pybase64
+
+from models.artifacts.card import Card
+from service.embedding.packing import split
+from service.embedding.requests import DTYPES, EmbedRequest, EmbedResult
+from service.errors import BadRequest
+from service.http import json_arrays as numbers
+from service.http.formats import (
+    JSON,
+    Body,
+    Headers,
+    sized,
+)
+from service.protocols.inlay.torch_file import torch_file
+
+PROMPT_EMBEDS = "prompt_embeds"
+INPUT_EMBEDS = "input_embeds"
+_DECIDED = ("outputs", "pooling", "dimensions", "normalize")
+
+
+class PromptEmbeds(NamedTuple):
+    """A torch-save file an input, of the rows of `result`."""
+
+    result: EmbedResult
+    files: tuple[memoryview, ...]
+
+
+def asked(card: Card, request: EmbedRequest, encoding: str, dtype_sent: bool) -> EmbedRequest:
+    """The request for the rows to hand over, in the model's dtype unless one was sent.
+
+    raises   BadRequest where the model has no such rows, or the request asks for others
+    """
+    if sent := next((name for name in _DECIDED if getattr(request, name)), None):
+        raise BadRequest(f"{sent} is sent, but {encoding} decides which rows those are: leave out {sent}")
+    if card.handed_over is None:
+        raise BadRequest(f"{card.name} has no rows to hand over as {encoding}: {_why_none(card)}")
+    dtype = request.dtype if dtype_sent else card.dtype if card.dtype in DTYPES else "float32"
+    return request._replace(outputs=(card.handed_over,), dtype=dtype)
+
+
+def _why_none(card: Card) -> str:
+    if card.recipe:
+        return "it was exported before cards said which they are; export it again"
+    kind = "a static table of words" if card.static else "a graph that was adopted whole, or reads no text"
+    return f"it is {kind}; export a transformer's checkpoint for them"
+
+
+def prompt_embeds(result: EmbedResult) -> PromptEmbeds:
+    """The file of each input."""
+    output = result.outputs[0]
+    return PromptEmbeds(result, tuple([torch_file(rows) for rows in split(output.rows, output.lengths)]))
+
+
+def answer(result: EmbedResult, encoding: str, bare: bool) -> tuple[Headers, Body]:
+    """The JSON document of `encoding`; `bare`: the request held one input and no list."""
+    if encoding == PROMPT_EMBEDS:
+        value: Any = [pybase64.b64encode_as_string(file) for file in prompt_embeds(result).files]
+    else:
+        value = _rows(result)
+        value = value[0] if bare else value
+    document = {"model": result.model, encoding: value, "usage": {"tokens": result.tokens}}
+    return sized(JSON, [numbers.dumps(document, numbers.count(result))])
+
+
+def _rows(result: EmbedResult) -> list[Any]:
+    output = result.outputs[0]
+    wide = output.rows.astype(np.float32) if output.rows.dtype.type is ml_dtypes.bfloat16 else output.rows
+    return list(split(wide, output.lengths))

@@ -1,0 +1,91 @@
+"""EmbedResult → the wire bytes of inlay.v1.EmbedResponse, the tensors copied once. Byte for byte protobuf's own.
+
+Setting a `bytes` field and serialising copies a tensor three times; here small messages are built around it by hand.
+Fields go out in the order of their numbers and defaults are left out (protobuf encoding, proto3).
+"""
+
+import math
+from functools import lru_cache
+
+from service.embedding.requests import EmbedResult
+from service.http.formats import NAMES, buffer
+from service.protocols.inlay.prompt_embeds import PromptEmbeds
+
+DTYPES = {"float32": 1, "float16": 2, "bfloat16": 3}  # enum DType
+DTYPE_OF = {number: name for name, number in DTYPES.items()} | {0: "float32"}
+
+Shape = tuple[str, str, tuple[int, ...], tuple[int, ...]]  # name, dtype, shape and lengths of an output
+
+
+def embed_response(result: EmbedResult | PromptEmbeds) -> bytes:
+    """A serialised EmbedResponse."""
+    return b"".join(_parts(result))
+
+
+def stream_response(result: EmbedResult | PromptEmbeds) -> bytes:
+    """A serialised EmbedStreamResponse that holds `response`."""
+    parts = _parts(result)
+    return b"".join([b"\x0a", varint(sum(map(len, parts))), *parts])
+
+
+def _parts(result: EmbedResult | PromptEmbeds) -> list[bytes | memoryview]:
+    if isinstance(result, PromptEmbeds):
+        return _files(result)
+    shapes = tuple([(each.name, NAMES[each.rows.dtype.type], each.rows.shape, each.lengths) for each in result.outputs])
+    frames = _frames(result.model, result.tokens, shapes)
+    parts: list[bytes | memoryview] = []
+    for frame, output in zip(frames, result.outputs, strict=False):  # one frame more: what follows the last tensor
+        parts += (frame, buffer(output.rows))
+    parts.append(frames[-1])
+    return parts
+
+
+def _files(prompts: PromptEmbeds) -> list[bytes | memoryview]:
+    parts: list[bytes | memoryview] = list(_frames(prompts.result.model, prompts.result.tokens, ()))
+    for file in prompts.files:
+        parts += (b"\x22" + varint(len(file)), file)  # 4: prompt_embeds
+    return parts
+
+
+@lru_cache(maxsize=1024)
+def _frames(model: str, tokens: int, outputs: tuple[Shape, ...]) -> tuple[bytes, ...]:
+    """What goes before the first tensor, between two, and after the last; the same for answers of the same shapes."""
+    frames, head = [], _text(b"\x0a", model)  # 1: model
+    for name, dtype, shape, lengths in outputs:
+        before, after = _output(name, dtype, shape, lengths)
+        frames.append(head + before)
+        head = after
+    return (*frames, head + (b"\x18" + varint(tokens) if tokens else b""))  # 3: tokens
+
+
+def _output(name: str, dtype: str, shape: tuple[int, ...], lengths: tuple[int, ...]) -> tuple[bytes, bytes]:
+    """The bytes of an `outputs` entry before and after its tensor's data."""
+    size = math.prod(shape) * (4 if dtype == "float32" else 2)
+    tensor = b"\x08" + varint(DTYPES[dtype]) + _integers(b"\x12", shape)  # 1: dtype, 2: shape
+    tensor += b"\x1a" + varint(size) if size else b""  # 3: data
+    label, rest = _text(b"\x0a", name), _integers(b"\x1a", lengths)  # 1: name, 3: lengths
+    tensor = b"\x12" + varint(len(tensor) + size) + tensor  # 2: tensor
+    entry = b"\x12" + varint(len(label) + len(tensor) + size + len(rest))  # 2: outputs
+    return entry + label + tensor, rest
+
+
+def _text(tag: bytes, text: str) -> bytes:
+    encoded = text.encode()
+    return tag + varint(len(encoded)) + encoded if encoded else b""
+
+
+def _integers(tag: bytes, values: tuple[int, ...]) -> bytes:
+    packed = b"".join(map(varint, values))
+    return tag + varint(len(packed)) + packed if packed else b""
+
+
+def varint(value: int) -> bytes:
+    """Seven bits a byte, least significant first; `value` is not negative."""
+    if value < 0x80:
+        return value.to_bytes(1, "little")
+    parts = bytearray()
+    while value >= 0x80:
+        parts.append(value & 0x7F | 0x80)
+        value >>= 7
+    parts.append(value)
+    return bytes(parts)

@@ -1,0 +1,105 @@
+"""Where sequences lie in a client's tensors: padding is left out on the way in and put back on the way out.
+
+The only place that pads. A padded row is its unpadded one: tokens masked at either end never reach the model, so a row
+gives what it gives alone. A mask with holes goes to the model as it is, from its first to its last token.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from service.embedding.requests import Int64s
+from service.errors import BadInput, BadRequest
+from service.protocols.oip.tensors import Tensor
+
+LENGTHS = "lengths"
+
+
+class Spans(NamedTuple):
+    """The real tokens of each sequence, from `starts` up to `stops` in the flat tensor.
+
+    shape   of the client's tensor, [B, T] or [N]
+    padded  something is left out
+    holes   which sequences have masked tokens between their own
+    """
+
+    shape: tuple[int, ...]
+    starts: Int64s
+    stops: Int64s
+    padded: bool = False
+    holes: NDArray[np.bool_] | None = None
+
+    @property
+    def bounds(self) -> list[tuple[int, int]]:
+        """(start, stop) of each sequence."""
+        return list(zip(self.starts.tolist(), self.stops.tolist(), strict=True))
+
+
+def spans_of(ids: Tensor, lengths: Int64s | None, mask: Int64s | None) -> Spans:
+    """The spans of padded [B, T] ids, or of flat [N] ids with `lengths` [B] (None: one sequence).
+
+    raises   BadRequest for shapes that do not fit each other; BadInput for a row that is all padding
+    """
+    edges = _rows(ids.shape) if len(ids.shape) == 2 else _runs(ids, lengths)
+    if len(ids.shape) == 2 and lengths is not None:
+        raise BadRequest(f'"{LENGTHS}" goes with flat input_ids [N]; these are {list(ids.shape)}: send attention_mask')
+    starts, stops = edges[:-1], edges[1:]
+    return Spans(ids.shape, starts, stops) if mask is None else _unmasked(ids.shape, starts, stops, mask)
+
+
+def placed(rows: NDArray[Any], lengths: Sequence[int], spans: Spans, left: bool) -> NDArray[Any]:
+    """The rows where their tokens came from, zeros elsewhere: [B, T, d] or [N, d].
+
+    lengths   rows of each sequence: its whole span, or less if it was cut
+    left      what was cut off was the beginning
+    """
+    total = math.prod(spans.shape)
+    if len(rows) == total:
+        return rows.reshape(*spans.shape, -1)
+    counts = np.array(lengths, np.int64)
+    starts = spans.stops - counts if left else spans.starts
+    before = np.cumsum(counts) - counts
+    full = np.zeros((total, rows.shape[1]), rows.dtype)
+    full[np.repeat(starts - before, counts) + np.arange(len(rows))] = rows
+    return full.reshape(*spans.shape, -1)
+
+
+def right_padded(lengths: Sequence[int]) -> Spans:
+    """The spans of sequences that came without a rectangle: as wide as the longest."""
+    widest = max(lengths)
+    starts = np.arange(len(lengths), dtype=np.int64) * widest
+    return Spans((len(lengths), widest), starts, starts + np.array(lengths, np.int64))
+
+
+def _rows(shape: tuple[int, ...]) -> Int64s:
+    return np.arange(shape[0] + 1, dtype=np.int64) * shape[1]
+
+
+def _runs(ids: Tensor, lengths: Int64s | None) -> Int64s:
+    if len(ids.shape) != 1:
+        raise BadRequest(f'input "input_ids" has shape {list(ids.shape)}; allowed: [B, T] or [N] with "{LENGTHS}" [B]')
+    total = ids.shape[0]
+    if lengths is None:
+        return np.array([0, total], np.int64)
+    if (lengths < 1).any() or (lengths > total).any() or int(lengths.sum()) != total:
+        raise BadRequest(
+            f'"{LENGTHS}" is {lengths[:8].tolist()}{"…" if len(lengths) > 8 else ""}; allowed: from 1 each, '
+            f"together the {total} of input_ids"
+        )
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+
+
+def _unmasked(shape: tuple[int, ...], starts: Int64s, stops: Int64s, mask: Int64s) -> Spans:
+    real = np.flatnonzero(mask)
+    if len(real) == len(mask):
+        return Spans(shape, starts, stops)
+    first, last = np.searchsorted(real, starts), np.searchsorted(real, stops)
+    if (empty := first == last).any():
+        index = int(np.argmax(empty))
+        raise BadInput(f"attention_mask of sequence {index} is all 0: leave the sequence out", index)
+    left, right = real[first], real[last - 1] + 1
+    holes = right - left != last - first
+    return Spans(shape, left, right, True, holes if holes.any() else None)

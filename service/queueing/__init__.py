@@ -1,1 +1,0 @@
-"""Who is let in, who goes next, what runs together. Knows no model and no protocol."""

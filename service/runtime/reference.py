@@ -1,0 +1,74 @@
+"""numpy float64 in the place of ONNX Runtime: slow, exact, for checking what is served. Runs exported recipes alone."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.artifacts import weights
+from models.artifacts.card import HEAD, Card
+from models.graphs import input_layer as graphs
+from models.positions.rope.angles import cos_sin
+from models.positions.rope.frequencies import Rope, frequencies
+from models.reference import head as head_reference
+from models.reference import interpreter as reference
+from models.reference import static, vision
+from service.errors import StartError
+
+
+class ReferenceEngine:
+    """The recipe of one exported model, interpreted."""
+
+    device = "cpu (numpy float64)"
+
+    def __init__(self, card: Card, weights: Mapping[str, NDArray[Any]]) -> None:
+        self._card = card
+        self._weights = weights
+
+    def run(self, graph: str, feeds: Mapping[str, NDArray[Any]], outputs: Sequence[str]) -> list[NDArray[Any]]:
+        """Compute in float64 what the graph would; float32 leaves."""
+        if graph == HEAD and self._card.head:
+            return [head_reference.logits(self._card.head, self._weights, feeds["hidden"]).astype(np.float32)]
+        ropes = {table.graph: table.rope for table in self._card.encodings.ropes.values()}
+        if self._card.static:
+            found = static.outputs(self._card.static, self._weights, feeds)
+            return [found[name].astype(np.float32) for name in outputs]
+        if self._card.image:
+            seen = vision.outputs(self._card.image.steps, self._weights, feeds)
+            return [seen[name].astype(np.float32) for name in outputs]
+        named = self._rope(graph, ropes[graph], feeds) if graph in ropes else self._rows(graph, feeds)
+        return [named[name].astype(np.float32) for name in outputs]
+
+    def shrink(self) -> None:
+        """Nothing: numpy keeps no memory between runs."""
+
+    def _rope(self, graph: str, rope: Rope, feeds: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        tables = cos_sin(frequencies(rope, "parity"), feeds["positions"])
+        return dict(zip(self._card.graphs[graph].outputs, tables, strict=True))
+
+    def _rows(self, graph: str, feeds: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        if graph == "per_layer":
+            return {"per_layer_embeddings": reference.per_layer(self._card.per_layer, self._weights, feeds["ids"])}
+        ids, types = feeds["ids"], feeds.get("types")
+        positions = feeds.get("positions", ids)  # a graph that takes none belongs to a recipe that reads none
+        mask = feeds.get("mask")
+        recipe = graphs.components_of(self._card.recipe) if graph.startswith("components") else self._card.recipe
+        named = dict(reference.run(recipe, self._weights, ids, positions, types, mask, feeds))
+        if "lengths" in feeds:
+            rows = named["input_embeddings"]
+            named["last_hidden_state"] = reference.encode(
+                self._card.encoder, self._weights, rows, feeds["mask"], feeds["lengths"]
+            )
+        return named
+
+
+def load(folder: Path, card: Card, device: str, threads: int) -> ReferenceEngine:
+    """The same signature as the ONNX engine's; `device` and `threads` do not apply.
+
+    raises   StartError if the model was adopted as ONNX and has no recipe
+    """
+    if card.weights is None:
+        raise StartError(f"{card.name} was adopted as ONNX and has no recipe; serve it with --engine onnx")
+    return ReferenceEngine(card, weights.tensors(folder, card))

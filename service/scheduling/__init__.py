@@ -1,0 +1,1 @@
+"""Admission, fair queueing, batching and deadlines. Independent of models and protocols."""

@@ -1,0 +1,139 @@
+"""TLS and mutual TLS for both protocols, TLS 1.2 at the least; new files are taken up while serving. Knows no protocol.
+
+HTTP handshakes ask for the newest context, gRPC's for the newest bytes: nobody is looked at between handshakes, and
+connections that are open go on. A pair that does not fit is told once and the last good one stays.
+"""
+
+import logging
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+from time import monotonic
+from typing import Any, NamedTuple
+
+from service.errors import StartError
+from service.security.file_changes import Changes
+from service.settings import Settings
+
+log = logging.getLogger(__name__)
+
+
+class Files(NamedTuple):
+    """PEM files.
+
+    cert        the certificate and those that lead to its authority
+    key         its private key, not encrypted
+    client_ca   authorities whose certificates callers must show; None: callers show none
+    """
+
+    cert: Path
+    key: Path
+    client_ca: Path | None
+
+
+class Pem(NamedTuple):
+    """What Files hold."""
+
+    cert: bytes
+    key: bytes
+    client_ca: bytes | None
+
+
+def files(settings: Settings) -> Files | None:
+    """The files that the settings name; None: no TLS. Raises StartError where they name only some."""
+    cert, key, client_ca = settings.tls_cert, settings.tls_key, settings.tls_client_ca
+    if cert and key:
+        return Files(cert, key, client_ca)
+    if cert or key or client_ca:
+        raise StartError("TLS needs a certificate and its key: set INLAY_TLS_CERT and INLAY_TLS_KEY both, or neither")
+    return None
+
+
+def context(files: Files) -> ssl.SSLContext:
+    """A server's side of TLS; raises StartError where the files do not do."""
+    made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    made.minimum_version = ssl.TLSVersion.TLSv1_2
+    made.set_alpn_protocols(["http/1.1"])
+    path = files.cert
+    try:
+        made.load_cert_chain(files.cert, files.key, password=_no_password)
+        if files.client_ca:
+            path = files.client_ca
+            made.load_verify_locations(files.client_ca)
+            made.verify_mode = ssl.CERT_REQUIRED
+            # a resumed session shows no certificate, so it outlives its authority; that of TLS 1.2 cannot be refused
+            made.minimum_version, made.num_tickets = ssl.TLSVersion.TLSv1_3, 0
+    except (OSError, ValueError) as error:
+        raise StartError(f"{_culprit(files, path)} cannot be used for TLS: {_reason(error)}") from None
+    return made
+
+
+def renewing(files: Files, clock: Callable[[], float] = monotonic) -> ssl.SSLContext:
+    """A context whose handshakes use what the files hold by then. Raises StartError where they do not do now."""
+    changes = Changes(_paths(files), clock)  # before they are read: a pair exchanged meanwhile is seen at the next look
+    first = current = context(files)
+
+    def choose(connection: Any, name: str | None, asked: ssl.SSLContext) -> None:
+        nonlocal current
+        if changes.since_last():
+            try:
+                current = context(files)
+                log.info("HTTP uses the certificate now in %s", files.cert)
+            except StartError as error:
+                log.error("HTTP stays with the certificate it has: %s", error)
+        if current is not asked:
+            connection.context = current
+
+    first.sni_callback = choose  # OpenSSL calls it in every handshake, names or not
+    return first
+
+
+class Renewed:
+    """The bytes of the files, for gRPC, which asks in every handshake, from threads of its own."""
+
+    def __init__(self, files: Files, clock: Callable[[], float] = monotonic) -> None:
+        """Raises StartError where the files do not do."""
+        self._files = files
+        self._changes = Changes(_paths(files), clock)
+        self.first = _read(files)
+
+    def next(self) -> Pem | None:
+        """What the files hold where they have changed; None where they have not, or do not do."""
+        if not self._changes.since_last():
+            return None
+        try:
+            found = _read(self._files)
+        except StartError as error:
+            log.error("gRPC stays with the certificate it has: %s", error)
+            return None
+        log.info("gRPC uses the certificate now in %s", self._files.cert)
+        return found
+
+
+def _read(files: Files) -> Pem:
+    """All of the files at one moment, proven to fit."""
+    before = Changes(_paths(files)).stamps()
+    context(files)
+    cert, key, *client_ca = [path.read_bytes() for path in _paths(files)]
+    if Changes(_paths(files)).stamps() != before:
+        raise StartError(f"{files.cert} is being written")
+    return Pem(cert, key, client_ca[0] if client_ca else None)
+
+
+def _paths(files: Files) -> list[Path]:
+    return [path for path in files if path]
+
+
+def _no_password() -> str:
+    raise ValueError("the key is encrypted: store it without a password, readable by this service alone")
+
+
+def _culprit(files: Files, path: Path) -> Path:
+    """The first file that cannot even be read, else `path`."""
+    return next((each for each in _paths(files) if not each.is_file()), path)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, ssl.SSLError) and error.reason:
+        return error.reason.lower().replace("_", " ")
+    return error.strerror or str(error) if isinstance(error, OSError) else str(error)

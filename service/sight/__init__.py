@@ -1,1 +1,0 @@
-"""What the service shows of itself: metrics, logs, traces. Changes nothing."""

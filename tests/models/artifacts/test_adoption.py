@@ -1,0 +1,229 @@
+"""Adopting ONNX files: tiny graphs built here, judged with numpy."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from models.artifacts import card as cards
+from models.artifacts.adoption import adopt
+from models.artifacts.verification import verify
+from models.errors import BadCheckpoint, ModelError, NotFaithful
+from tests.golden_cases import write_json, write_sentence_files, write_tokenizer
+
+WIDTH, WORDS = 8, 27
+TABLE = np.random.default_rng(3).normal(size=(WORDS, WIDTH)).astype(np.float32)
+CONFIG = {
+    "model_type": "bert",
+    "hidden_size": WIDTH,
+    "vocab_size": WORDS,
+    "max_position_embeddings": 40,
+    "type_vocab_size": 2,
+    "pad_token_id": 0,
+}
+
+
+def model(
+    inputs: tuple[str, ...] = ("input_ids", "attention_mask"),
+    hidden: str | None = "last_hidden_state",
+    pooled: bool = False,
+    element: int = TensorProto.INT64,
+    shape: tuple[Any, ...] = ("batch", "sequence"),
+    scale: str = "",
+) -> Any:
+    """Rows of a table, and their masked mean. `scale`: multiply by what all rows of the batch have in common."""
+    mean = helper.make_tensor
+    constants = [numpy_helper.from_array(TABLE, "table"), numpy_helper.from_array(np.array([1]), "axis")]
+    constants += [numpy_helper.from_array(np.array([2]), "last"), mean("tiny", TensorProto.FLOAT, [], [1e-9])]
+    nodes = [helper.make_node("Gather", ["table", "input_ids"], ["rows"])]
+    if scale:
+        nodes += [
+            helper.make_node("ReduceMax", ["rows"], ["most"], keepdims=0),
+            helper.make_node("Mul", ["rows", "most"], ["all"]),
+        ]
+    else:
+        nodes += [helper.make_node("Identity", ["rows"], ["all"])]
+    outputs = []
+    if hidden:
+        nodes.append(helper.make_node("Identity", ["all"], [hidden]))
+        outputs.append(helper.make_tensor_value_info(hidden, TensorProto.FLOAT, [*shape, WIDTH]))
+    if pooled:
+        nodes += [
+            helper.make_node("Cast", ["attention_mask"], ["mask"], to=TensorProto.FLOAT),
+            helper.make_node("Unsqueeze", ["mask", "last"], ["column"]),
+            helper.make_node("Mul", ["all", "column"], ["kept"]),
+            helper.make_node("ReduceSum", ["kept", "axis"], ["sum"], keepdims=0),
+            helper.make_node("ReduceSum", ["mask", "axis"], ["count"], keepdims=1),
+            helper.make_node("Max", ["count", "tiny"], ["counted"]),
+            helper.make_node("Div", ["sum", "counted"], ["sentence_embedding"]),
+        ]
+        outputs.append(helper.make_tensor_value_info("sentence_embedding", TensorProto.FLOAT, [shape[0], WIDTH]))
+    values = [helper.make_tensor_value_info(name, element, shape) for name in inputs]
+    graph = helper.make_graph(nodes, "tiny", values, outputs, constants)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def folder_of(place: Path, made: Any, config: dict[str, Any] | None = None, at: str = "onnx/model.onnx") -> Path:
+    (place / at).parent.mkdir(parents=True, exist_ok=True)
+    onnx.save(made, place / at)
+    write_json(place / "config.json", CONFIG | (config or {}))
+    write_tokenizer(place / "tokenizer.json")
+    return place
+
+
+def test_the_graph_is_copied_byte_for_byte_and_runs(tmp_path: Path) -> None:
+    place = folder_of(tmp_path / "x", model())
+    card = adopt(place, tmp_path / "out")
+    assert (tmp_path / "out/model.onnx").read_bytes() == (place / "onnx/model.onnx").read_bytes()
+    assert set(card.files) == {"model.onnx", "tokenizer.json"}
+    graph = card.graphs["encoder"]
+    assert (graph.layout, graph.inputs, graph.outputs, graph.rename) == (
+        "padded",
+        ("input_ids", "attention_mask"),
+        ("last_hidden_state",),
+        {},
+    )
+    assert (card.types, card.type_rows, card.max_tokens, card.hidden_size) == ("none", 0, 40, WIDTH)
+    ids = np.array([[2, 5, 3]])
+    session = onnxruntime.InferenceSession(tmp_path / "out" / graph.file)
+    found = session.run(list(graph.outputs), {"input_ids": ids, "attention_mask": np.ones_like(ids)})[0]
+    np.testing.assert_array_equal(found, TABLE[ids])
+
+
+def test_the_card_reads_back_and_verifies(tmp_path: Path) -> None:
+    card = adopt(folder_of(tmp_path / "x", model(pooled=True)), tmp_path / "out", name="mine")
+    assert cards.read(tmp_path / "out") == card
+    assert card.name == "mine"
+    assert verify(tmp_path / "out") == card.largest_difference
+    assert set(card.largest_difference) == {"last_hidden_state", "sentence_embedding"}
+
+
+def test_token_embeddings_of_optimum_are_our_last_hidden_state(tmp_path: Path) -> None:
+    card = adopt(folder_of(tmp_path / "x", model(hidden="token_embeddings", pooled=True)), tmp_path / "out")
+    graph = card.graphs["encoder"]
+    assert graph.outputs == ("last_hidden_state", "sentence_embedding")
+    assert graph.rename == {"last_hidden_state": "token_embeddings"}
+    assert card.default_output == "sentence_embedding"
+    assert card.pooling is None
+    assert cards.read(tmp_path / "out").graphs["encoder"].rename == graph.rename
+
+
+def test_a_graph_that_does_not_pool_is_pooled_as_the_files_say(tmp_path: Path) -> None:
+    place = folder_of(tmp_path / "x", model())
+    write_sentence_files(place, "cls")
+    card = adopt(place, tmp_path / "out")
+    assert card.pooling is not None
+    assert (card.pooling.mode, card.default_output, card.max_tokens) == ("cls", "sentence_embedding", 24)
+    assert adopt(place, tmp_path / "out", pooling="none").default_output == "last_hidden_state"
+
+
+def test_a_graph_that_pools_needs_no_pooling_that_we_compute(tmp_path: Path) -> None:
+    place = folder_of(tmp_path / "x", model(pooled=True))
+    write_json(
+        place / "modules.json", [{"type": f"a.{kind}", "path": ""} for kind in ("Transformer", "Pooling", "Dense")]
+    )
+    assert adopt(place, tmp_path / "out").default_output == "sentence_embedding"
+
+
+def test_segments_are_fed_where_the_graph_takes_them(tmp_path: Path) -> None:
+    card = adopt(folder_of(tmp_path / "x", model(("input_ids", "attention_mask", "token_type_ids"))), tmp_path / "out")
+    assert (card.types, card.type_rows) == ("zeros", 2)
+
+
+def test_a_model_beside_its_config_is_found(tmp_path: Path) -> None:
+    assert adopt(folder_of(tmp_path / "x", model(), at="model.onnx"), tmp_path / "out").family == "bert"
+
+
+def test_weights_kept_beside_the_graph_come_along(tmp_path: Path) -> None:
+    place = folder_of(tmp_path / "x", model())
+    made = model()
+    onnx.save(made, place / "onnx/model.onnx", save_as_external_data=True, location="model.onnx_data", size_threshold=0)
+    card = adopt(place, tmp_path / "out")
+    assert {"model.onnx", "model.onnx_data"} <= set(card.files)
+    assert (tmp_path / "out/model.onnx_data").read_bytes() == (place / "onnx/model.onnx_data").read_bytes()
+    assert card.parameters == TABLE.size + 3
+    (place / "onnx/model.onnx_data").unlink()
+    with pytest.raises(BadCheckpoint, match=r"keeps weights in 'model.onnx_data', which is not there"):
+        adopt(place, tmp_path / "again")
+
+
+@pytest.mark.parametrize("location", ["../secret", "/etc/hostname"])
+def test_weights_outside_the_folder_are_refused(location: str, tmp_path: Path) -> None:
+    place = folder_of(tmp_path / "x", model())
+    (place / "secret").write_bytes(TABLE.tobytes())
+    made = onnx.load(place / "onnx/model.onnx")
+    table = made.graph.initializer[0]
+    table.ClearField("raw_data")
+    table.data_location = TensorProto.EXTERNAL
+    table.external_data.add(key="location", value=location)
+    (place / "onnx/model.onnx").write_bytes(made.SerializeToString())
+    with pytest.raises(BadCheckpoint, match="lies outside its folder"):
+        adopt(place, tmp_path / "out")
+
+
+def test_an_unknown_family_counts_positions_itself(tmp_path: Path) -> None:
+    place = folder_of(tmp_path / "x", model(), {"model_type": "mystery"})
+    card = adopt(place, tmp_path / "out")
+    assert (card.family, card.max_tokens, card.position.kind) == ("mystery", 40, "arange")
+    wants = folder_of(tmp_path / "y", model(("input_ids", "attention_mask", "position_ids")), {"model_type": "mystery"})
+    with pytest.raises(BadCheckpoint, match="wants position_ids, and how model_type 'mystery' numbers positions"):
+        adopt(wants, tmp_path / "out2")
+
+
+def test_roberta_keeps_its_own_limit(tmp_path: Path) -> None:
+    place = folder_of(tmp_path / "x", model(), {"model_type": "roberta", "pad_token_id": 1})
+    assert adopt(place, tmp_path / "out").max_tokens == 38
+
+
+REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
+    "int32 inputs": (
+        lambda: model(element=TensorProto.INT32),
+        r"takes input_ids as tensor\(int32\); Inlay feeds int64",
+    ),
+    "an unknown input": (
+        lambda: model(("input_ids", "attention_mask", "past_key_values")),
+        "wants the input 'past_key_values'; Inlay feeds input_ids, attention_mask",
+    ),
+    "a fixed shape": (lambda: model(shape=(1, 16)), r"of shape \[1, 16\]; batch and length must both be free"),
+    "no mask": (lambda: model(("input_ids",)), "must take input_ids and attention_mask"),
+    "an unknown output": (lambda: model(hidden="logits"), "gives logits; one of last_hidden_state"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_graph_the_service_cannot_feed_is_refused_with_the_reason(name: str, tmp_path: Path) -> None:
+    make, message = REFUSED[name]
+    with pytest.raises(BadCheckpoint, match=message) as caught:
+        adopt(folder_of(tmp_path / "x", make()), tmp_path / "out")
+    assert "\n" not in str(caught.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["x"]
+
+
+def test_a_graph_whose_rows_depend_on_their_neighbours_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(NotFaithful, match=r"moves by .* when others are batched beside it"):
+        adopt(folder_of(tmp_path / "x", model(scale="all")), tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["x"]
+
+
+def test_a_width_other_than_the_config_says_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"8 wide, but config\.json says hidden_size 9"):
+        adopt(folder_of(tmp_path / "x", model(), {"hidden_size": 9}), tmp_path / "out")
+
+
+@pytest.mark.parametrize("content", [b"", b"not a protobuf at all" * 9])
+def test_a_file_that_is_no_onnx_is_refused(content: bytes, tmp_path: Path) -> None:
+    place = folder_of(tmp_path / "x", model())
+    (place / "onnx/model.onnx").write_bytes(content)
+    with pytest.raises(ModelError, match="ONNX"):
+        adopt(place, tmp_path / "out")
+
+
+def test_a_folder_without_onnx_is_told_where_it_should_be(tmp_path: Path) -> None:
+    write_json(tmp_path / "x/config.json", CONFIG)
+    with pytest.raises(BadCheckpoint, match=r"holds neither onnx/model\.onnx nor model\.onnx"):
+        adopt(tmp_path / "x", tmp_path / "out")

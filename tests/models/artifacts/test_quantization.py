@@ -1,0 +1,319 @@
+"""Quantised tables: torch's own codes, what the arithmetic promises, and the same through export and service."""
+
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnxruntime
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import array_shapes, arrays
+from numpy.typing import NDArray
+from safetensors.numpy import load_file
+
+from models.__main__ import main
+from models.artifacts import card as cards
+from models.artifacts import quantization as quantise
+from models.artifacts import weights
+from models.artifacts.description import describe
+from models.artifacts.export import export
+from models.artifacts.folder import Progress
+from models.artifacts.quantization import Kind
+from models.artifacts.verification import verify
+from models.checkpoints.safetensors import CHUNK_BYTES
+from models.errors import BadCheckpoint, ModelError
+from models.graphs.builder import GraphBuilder, save
+from tests.golden_cases import Case, case, cases, tiny_bert, tiny_config, write_checkpoint, write_folder
+from tests.served import serving
+
+GOLDEN = case("quant_rowwise_uint8")
+WORDS = "model.embed_tokens.weight"
+KINDS: tuple[Kind, ...] = ("int8", "int4")
+NARROW = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
+TINY, SMALLEST = (float(getattr(np.finfo(np.float32), name)) for name in ("tiny", "smallest_subnormal"))
+each_kind = pytest.mark.parametrize("kind", KINDS)
+tables = arrays(
+    np.float32,
+    array_shapes(min_dims=2, max_dims=2, max_side=9).map(lambda shape: (shape[0], 2 * shape[1])),
+    elements=st.floats(-(2.0**100), 2.0**100, width=32),
+)
+
+
+def llama(folder: Path, table: NDArray[Any]) -> Path:
+    """A checkpoint whose input layer is this table and nothing else."""
+    rows, width = table.shape
+    config = {"model_type": "llama", "vocab_size": rows, "hidden_size": width, "num_attention_heads": 1}
+    return write_folder(folder, config, {WORDS: table})
+
+
+def made(table: NDArray[Any], kind: Kind) -> quantise.Quantised:
+    found = quantise.ranges(table, kind)
+    return quantise.Quantised(quantise.codes(table, found, kind), found, kind)
+
+
+def rounding(table: NDArray[Any]) -> Any:
+    """What float32 may lose on the way back: two roundings of the largest value, and a scale too small for all bits."""
+    return 2 * np.spacing(np.abs(table).max(initial=TINY)).astype(np.float64) + 256 * SMALLEST
+
+
+def test_codes_scales_and_biases_are_those_of_torch() -> None:
+    found = made(GOLDEN.arrays["weight"], "int8")
+    packed = np.concatenate([found.codes, found.ranges[:, 0].copy().view(np.uint8)], axis=1)
+    np.testing.assert_array_equal(packed, GOLDEN.arrays["packed"])
+    np.testing.assert_allclose(found[:], GOLDEN.arrays["dequantised"], **GOLDEN.tolerance["dequantised"])
+
+
+def test_the_golden_table_through_export_and_service(tmp_path: Path) -> None:
+    table, packed = GOLDEN.arrays["weight"], GOLDEN.arrays["packed"]
+    card = export(llama(tmp_path / "checkpoint", table), tmp_path / "store/golden", dtype="int8")
+    held = load_file(tmp_path / "store/golden/weights.safetensors")
+    np.testing.assert_array_equal(held[WORDS], packed[:, : table.shape[1]])
+    assert card.tables is not None
+    expected = np.abs(GOLDEN.arrays["dequantised"] - table)
+    assert card.tables[WORDS].largest_error == pytest.approx(expected.max(), rel=1e-4)
+    assert card.tables[WORDS].rms_error == pytest.approx(np.sqrt(np.square(expected).mean()), rel=1e-4)
+    with serving(tmp_path / "store") as service:
+        [rows] = service.post({"inputs": [list(range(len(table)))]}).raise_for_status().json()
+    np.testing.assert_allclose(rows, GOLDEN.arrays["dequantised"], **GOLDEN.tolerance["dequantised"])
+
+
+@given(tables)
+@settings(deadline=None)
+def test_no_value_moves_by_more_than_half_a_scale(table: NDArray[np.float32]) -> None:
+    for kind in KINDS:
+        found = made(table, kind)
+        columns = table.shape[1] // found.ranges.shape[1]
+        half = np.repeat(found.ranges[:, :, 0].astype(np.float64) / 2, columns, axis=1)
+        moved = np.abs(found[:].astype(np.float64) - table)
+        assert (moved <= half * (1 + 1e-6) + rounding(table)).all()
+
+
+@given(st.floats(-(2.0**100), 2.0**100, width=32), st.integers(1, 5), st.integers(1, 40))
+@settings(deadline=None)
+def test_a_row_of_one_value_is_exact(value: float, rows: int, pairs: int) -> None:
+    table = np.full((rows, 2 * pairs), value, np.float32)
+    for kind in KINDS if pairs < 5 or pairs % 4 == 0 else KINDS[:1]:
+        np.testing.assert_array_equal(made(table, kind)[:], table)
+
+
+@given(tables)
+@settings(deadline=None)
+def test_order_within_a_block_is_kept(table: NDArray[np.float32]) -> None:
+    for kind in KINDS:
+        found = made(table, kind)
+        blocks = table.reshape(*found.ranges.shape[:2], -1)
+        order = np.argsort(blocks, axis=-1, kind="stable")
+        back = np.take_along_axis(found[:].reshape(blocks.shape), order, axis=-1)
+        assert (np.diff(back, axis=-1) >= 0).all()
+
+
+@each_kind
+def test_rows_asked_for_one_by_one_are_those_of_the_whole(kind: Kind) -> None:
+    table = np.random.default_rng(1).normal(size=(50, 128)).astype(np.float32)
+    found = made(table, kind)
+    np.testing.assert_array_equal(found[[3, 3, -1]], found[:][[3, 3, -1]])
+    np.testing.assert_array_equal(found[7], found[:][7])
+    assert (found.shape, found.ndim, len(found), found[10:12].shape) == ((50, 128), 2, 50, (2, 128))
+    np.testing.assert_array_equal(np.asarray(found, np.float64), found.astype(np.float64))
+
+
+@pytest.mark.parametrize(("width", "block"), [(12, 12), (64, 64), (300, 60), (312, 52), (384, 64), (4096, 64)])
+def test_int4_blocks_divide_every_usual_width(width: int, block: int) -> None:
+    assert quantise.block_of("int4", width) == block
+
+
+FAMILIES = ("input_bert", "input_gpt2", "input_llama", "input_bloom", "input_roberta")
+
+
+@pytest.mark.parametrize("dtype", [*NARROW, *KINDS])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_the_error_the_card_tells_is_the_error_that_is_served(name: str, dtype: str, tmp_path: Path) -> None:
+    golden = case(name)
+    card = export(write_checkpoint(golden, tmp_path / "x"), tmp_path / "out", dtype=dtype)
+    assert card.tables is not None
+    assert card.dtype == dtype
+    table = next(iter(card.tables))
+    feeds = {"ids": np.arange(card.vocab_size)}
+    graph = card.graphs["components"]
+    feeds |= {key: np.zeros(card.vocab_size, np.int64) for key in graph.inputs if key != "ids"}
+    session = onnxruntime.InferenceSession(tmp_path / "out" / graph.file, providers=["CPUExecutionProvider"])
+    [rows] = session.run(["token_embeddings"], {key: feeds[key] for key in graph.inputs})
+    difference = np.abs(rows.astype(np.float64) - golden.weights[table])
+    assert difference.max() == pytest.approx(card.tables[table].largest_error, rel=1e-3, abs=1e-7)
+    assert np.sqrt(np.square(difference).mean()) == pytest.approx(card.tables[table].rms_error, rel=1e-3, abs=1e-7)
+    if dtype in NARROW:
+        np.testing.assert_array_equal(rows, golden.weights[table].astype(NARROW[dtype]).astype(np.float32))
+    assert max(verify(tmp_path / "out").values()) < card.tolerance
+    assert f"{table}: {dtype}" in describe(str(tmp_path / "out"))
+
+
+@pytest.mark.parametrize("dtype", KINDS)
+def test_a_whole_encoder_takes_quantised_tables(dtype: str, tmp_path: Path) -> None:
+    words = tiny_bert()
+    card = export(write_folder(tmp_path / "x", tiny_config(words), words), tmp_path / "out", dtype=dtype)
+    assert card.tables is not None
+    assert set(card.tables) == {name for name in words if name.startswith("embeddings.") and "_embeddings." in name}
+    assert card.largest_difference["last_hidden_state"] < card.tolerance
+    assert card.parameters == sum(array.size for array in words.values())
+    held = load_file(tmp_path / "out/weights.safetensors")
+    for name in set(words) - set(card.tables):
+        np.testing.assert_array_equal(held[name], words[name])
+
+
+@pytest.mark.parametrize(("dtype", "bits"), [("float16", 16), ("bfloat16", 16), ("int8", 8 + 64 / 256), ("int4", 5)])
+def test_a_table_takes_the_bits_it_is_said_to(dtype: str, bits: float, tmp_path: Path) -> None:
+    table = np.random.default_rng(2).normal(size=(2000, 256)).astype(np.float32)
+    card = export(llama(tmp_path / "x", table), tmp_path / "out", dtype=dtype)
+    assert card.tables is not None
+    assert card.tables[WORDS].bytes == card.bytes == table.size * bits / 8
+    size = (tmp_path / "out/weights.safetensors").stat().st_size
+    assert card.bytes < size < card.bytes + 1000
+    assert card.parameters == table.size
+
+
+@pytest.mark.parametrize("dtype", weights.TABLE_DTYPES)
+def test_a_product_with_a_table_is_that_of_its_rows(
+    dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("models.graphs.builder.PRODUCT_BYTES", 4 * 48 * 30)  # 30 rows a block, the last one cut
+    random = np.random.default_rng(3)
+    table, hidden = random.normal(size=(101, 48)).astype(np.float16), random.normal(size=(7, 48)).astype(np.float32)
+    placed = weights.write(tmp_path, {"table": table}, {"table"}, dtype=dtype).placed
+    builder = GraphBuilder(placed)
+    model = builder.model(
+        "product",
+        {"hidden": ("FLOAT", ("tokens", 48))},
+        {"logits": (builder.product("hidden", "table"), "FLOAT", ("tokens", 101))},
+    )
+    save(model, tmp_path / "product.onnx")
+    session = onnxruntime.InferenceSession(tmp_path / "product.onnx", providers=["CPUExecutionProvider"])
+    rows = quantise.view(load_file(tmp_path / "weights.safetensors"))["table"].astype(np.float64)
+    for count in (7, 1, 0):
+        [logits] = session.run(["logits"], {"hidden": hidden[:count]})
+        assert logits.shape == (count, 101)
+        np.testing.assert_allclose(logits, hidden[:count].astype(np.float64) @ rows.T, atol=1e-4)
+
+
+def test_checkpoints_of_every_float_dtype_are_quantised_alike(tmp_path: Path) -> None:
+    narrow = np.random.default_rng(4).normal(size=(40, 32)).astype(ml_dtypes.bfloat16)
+    for name, dtype in NARROW.items():
+        export(llama(tmp_path / name, narrow.astype(dtype)), tmp_path / f"out-{name}", dtype="int8")
+    files = {(tmp_path / f"out-{name}/weights.safetensors").read_bytes() for name in NARROW}
+    assert len(files) == 1
+
+
+@pytest.mark.parametrize("golden", [each for each in cases("input_layer") if each.name in FAMILIES], ids=repr)
+def test_keeping_the_dtype_keeps_every_bit(golden: Case, tmp_path: Path) -> None:
+    card = export(write_checkpoint(golden, tmp_path / "x"), tmp_path / "out")
+    held = load_file(tmp_path / "out/weights.safetensors")
+    assert card.tables is not None
+    for name, table in card.tables.items():
+        np.testing.assert_array_equal(held[name], golden.weights[name])
+        assert (table.largest_error, table.rms_error, table.block) == (0.0, 0.0, None)
+
+
+@pytest.mark.parametrize(
+    ("value", "width", "dtype", "told"),
+    [
+        (1e5, 16, "float16", r"'model.embed_tokens.weight' holds 100000 in row 3, beyond what float16 holds: use .*"),
+        (3.4e38, 16, "bfloat16", "beyond what bfloat16 holds"),
+        (3e38, 16, "int8", "spans 6e.38, more than int8 codes can"),
+        (0.0, 134, "int4", "134 columns wide has no int4 form: .* use --dtype int8"),
+        (float("nan"), 16, "int8", "infinite or not a number in row 3"),
+        (0.0, 16, "int3", "--dtype 'int3' is not one of keep, float32, float16, bfloat16, int8, int4"),
+    ],
+)
+def test_what_cannot_be_stored_is_refused(value: float, width: int, dtype: str, told: str, tmp_path: Path) -> None:
+    table = np.zeros((5, width), np.float32)
+    table[3, 1], table[3, 2] = value, -value
+    with pytest.raises((BadCheckpoint, ModelError), match=told):
+        export(llama(tmp_path / "x", table), tmp_path / "store/out", dtype=dtype)
+    assert not list((tmp_path / "store").iterdir() if (tmp_path / "store").exists() else [])
+
+
+def test_a_card_without_tables_still_reads(tmp_path: Path) -> None:
+    card = export(llama(tmp_path / "x", GOLDEN.arrays["weight"]), tmp_path / "out")
+    path = tmp_path / "out/card.json"
+    text = path.read_text(encoding="utf-8")
+    start, end = text.index(',\n "tables"'), text.index(',\n "linked"')
+    path.write_text(text[:start] + text[end:], encoding="utf-8")
+    assert cards.read(tmp_path / "out").tables is None
+    assert cards.read(tmp_path / "out").bytes == card.bytes
+
+
+class Lazy:
+    """Rows that exist only when they are asked for, as those of a quantised GGUF tensor: it counts the most at once."""
+
+    def __init__(self, rows: int, width: int) -> None:
+        self.shape, self.dtype, self.most = (rows, width), np.dtype(np.float32), 0
+
+    @property
+    def nbytes(self) -> int:
+        return self.shape[0] * self.shape[1] * 4
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: slice) -> NDArray[np.float32]:
+        start, stop, _ = rows.indices(len(self))
+        self.most = max(self.most, stop - start)
+        number = np.arange(start, stop, dtype=np.float32)[:, None]
+        return np.asarray(number * np.linspace(-1, 1, self.shape[1], dtype=np.float32), np.float32)
+
+
+@pytest.mark.parametrize("dtype", weights.TABLE_DTYPES)
+def test_no_table_is_ever_held_whole(dtype: str, tmp_path: Path) -> None:
+    table = Lazy(30_000, 512)  # 61 MB, in chunks of 17
+    tracemalloc.start()
+    try:
+        weights.write(tmp_path, {"table": table}, {"table"}, dtype=dtype)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert table.most * 512 * 4 <= CHUNK_BYTES
+    assert peak < 3.5 * CHUNK_BYTES
+    held = quantise.view(load_file(tmp_path / "weights.safetensors"))["table"]
+    bound = 29_999 / 15 if dtype == "int4" else 29_999 / 250
+    assert np.abs(held[29_000:].astype(np.float64) - table[29_000:30_000]).max() <= bound
+
+
+@pytest.mark.parametrize("options", [("--dtype", "int4"), ("--dtype", "bfloat16"), ("--link",)])
+@pytest.mark.parametrize("stop", ["writing weights", "hashing"])
+def test_a_stop_leaves_nothing_and_a_second_try_succeeds(
+    options: tuple[str, ...], stop: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = llama(tmp_path / "x", np.random.default_rng(5).normal(size=(500, 64)).astype(np.float32))
+
+    @contextmanager
+    def stopped() -> Iterator[Progress]:
+        def tell(what: str, done: int, total: int) -> None:
+            if what == stop:
+                raise KeyboardInterrupt
+
+        yield tell
+
+    command = ["export", str(source), str(tmp_path / "store/out"), *options]
+    with monkeypatch.context() as patched:
+        patched.setattr("models.__main__.progress_bar", stopped)
+        assert main(command) == 130
+    assert not list((tmp_path / "store").iterdir())
+    assert (source / "model.safetensors").stat().st_nlink == 1
+    assert main(command) == 0
+    assert main(["verify", str(tmp_path / "store/out")]) == 0
+
+
+def test_progress_counts_every_pass_to_its_end(tmp_path: Path) -> None:
+    told: list[tuple[int, int]] = []
+    export(
+        llama(tmp_path / "x", GOLDEN.arrays["weight"]),
+        tmp_path / "out",
+        dtype="int8",
+        progress=lambda what, done, total: told.append((done, total)) if what == "writing weights" else None,
+    )
+    assert told[-1] == (2 * GOLDEN.arrays["weight"].nbytes,) * 2
+    assert told == sorted(told)

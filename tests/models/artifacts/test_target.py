@@ -1,0 +1,168 @@
+"""What a command writes a folder over: nothing, an empty folder, an exported model. Nothing else is lost, ever."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from models.__main__ import main
+from models.artifacts import target
+from models.artifacts.export import export
+from models.artifacts.folder import folder_in_place
+from models.checkpoints.random_checkpoint import create
+from models.errors import ModelError
+from service.errors import NotFound
+from service.registry.store import checked
+from tests.golden_cases import write_tiny_bert
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    return write_tiny_bert(tmp_path / "checkpoint", pooling="mean")
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory of its own."""
+    place = tmp_path / "elsewhere"
+    place.mkdir()
+    monkeypatch.chdir(place)
+    return place
+
+
+def contents(place: Path) -> dict[str, bytes]:
+    return {path.relative_to(place).as_posix(): path.read_bytes() for path in place.rglob("*") if path.is_file()}
+
+
+def refused(checkpoint: Path, out: Path | str, message: str) -> None:
+    """By every command that writes a folder, with and without force; nothing is touched."""
+    before = contents(checkpoint.parent)
+    for force in (False, True):
+        with pytest.raises(ModelError, match=message):
+            export(checkpoint, Path(out), force=force)
+    with pytest.raises(ModelError), folder_in_place(Path(out)):
+        pytest.fail("the work began")
+    assert contents(checkpoint.parent) == before
+
+
+@pytest.mark.parametrize("marked", [False, True])
+def test_a_store_is_never_replaced(checkpoint: Path, tmp_path: Path, marked: bool) -> None:
+    """Also where an export was written into the store itself by mistake."""
+    store = tmp_path / "store"
+    for name in "abcd":
+        export(checkpoint, store / name)
+    if marked:
+        (store / "card.json").write_bytes((store / "a/card.json").read_bytes())
+    refused(checkpoint, store, r"holds 4 exported models \(a, b, c and 1 more\): name a folder inside it, .*store/NAME")
+    export(checkpoint, store / "a", force=True)
+
+
+def test_a_store_of_one_model_is_never_replaced(checkpoint: Path, tmp_path: Path) -> None:
+    export(checkpoint, tmp_path / "store/only")
+    refused(checkpoint, tmp_path / "store", r"holds 1 exported model \(only\)")
+
+
+@pytest.mark.parametrize("out", [".", "..", "../elsewhere", "inner/.."])
+def test_the_working_directory_and_what_holds_it_are_never_replaced(
+    out: str, checkpoint: Path, elsewhere: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    away = checkpoint.rename(tmp_path_factory.mktemp("away") / "checkpoint")
+    (elsewhere / "inner").mkdir()
+    (elsewhere / "notes.txt").write_text("dear")
+    refused(away, out, "is or holds the working directory")
+    assert (elsewhere / "notes.txt").read_text() == "dear"
+
+
+def test_the_home_folder_is_never_replaced(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "home/me").mkdir(parents=True)
+    monkeypatch.setenv("HOME", str(tmp_path / "home/me"))
+    for out in ("home", "home/me"):
+        refused(checkpoint, tmp_path / out, "is or holds the home folder")
+
+
+def test_the_program_itself_is_never_replaced(checkpoint: Path, elsewhere: Path) -> None:
+    for place in (target.PROGRAM, target.PROGRAM.parent):
+        assert (place / ("export.py" if place == target.PROGRAM else "models/artifacts/export.py")).is_file()
+        with pytest.raises(ModelError, match="is or holds this program"):
+            target.check_target(place, checkpoint, True)
+
+
+OTHERS: dict[str, dict[str, str]] = {
+    "letters": {"letters.txt": "dear"},
+    "a checkpoint": {"config.json": "{}", "model.safetensors": "x"},
+    "an ONNX model that is nobody's export": {"model.onnx": "x", "tokenizer.json": "{}"},
+    "a card of something else": {"card.json": '{"name": "ace of spades"}', "back.png": "x"},
+    "a spoiled card beside something else": {"card.json": "{", "config.json": "{}", "model.safetensors": "x"},
+    "a project": {"src/program.py": "x", ".git/config": "x"},
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_folder_that_is_no_export_is_replaced_by_nobody(name: str, checkpoint: Path, tmp_path: Path) -> None:
+    for file, text in OTHERS[name].items():
+        (tmp_path / "out" / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "out" / file).write_text(text)
+    first = sorted({Path(file).parts[0] for file in OTHERS[name]})[0]
+    refused(checkpoint, tmp_path / "out", rf"out holds {first}.*: choose another folder.*delete it yourself first")
+
+
+@pytest.mark.parametrize("spoiled", ["{", "{}", "[]", '{"format": 1}', '{"format": 2, "files": 5}'])
+def test_an_export_with_a_spoiled_card_is_exported_again(spoiled: str, checkpoint: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    card = export(checkpoint, out)
+    (out / "card.json").write_text(spoiled)
+    assert export(checkpoint, out) == card
+
+
+def test_what_lies_beside_an_export_is_named_and_goes_only_by_force(checkpoint: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    export(checkpoint, out)
+    (out / "thesis").mkdir()
+    (out / "thesis/chapter.txt").write_text("long")
+    (out / "readme").symlink_to(checkpoint / "config.json")
+    before = contents(tmp_path)
+    with pytest.raises(ModelError, match=r"holds readme, thesis/chapter\.txt beside an exported model.*or say --force"):
+        export(checkpoint, out)
+    assert contents(tmp_path) == before
+    export(checkpoint, out, force=True)
+    assert not (out / "thesis").exists()
+    export(checkpoint, out)  # its own files alone: an older export
+
+
+def test_nothing_is_written_through_a_link(checkpoint: Path, tmp_path: Path) -> None:
+    export(checkpoint, tmp_path / "model")
+    (tmp_path / "empty").mkdir()
+    for name in ("model", "empty", "nowhere"):
+        (tmp_path / f"to-{name}").symlink_to(tmp_path / name)
+        refused(checkpoint, tmp_path / f"to-{name}", rf"is a link to .*/{name}; name the folder itself")
+        with pytest.raises(ModelError):
+            create(tmp_path / f"to-{name}", model_type="bert", vocab_size=9, hidden_size=4)
+    assert not (tmp_path / "nowhere").exists()
+    (tmp_path / "store").symlink_to(tmp_path / "empty")  # the folder above may be one: a volume, say
+    export(checkpoint, tmp_path / "store/tiny")
+
+
+def test_what_came_while_an_export_was_made_is_not_replaced(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+
+    def write() -> None:
+        with folder_in_place(out):
+            out.mkdir()
+            (out / "letters").write_text("dear")
+
+    with pytest.raises(ModelError, match="holds letters"):
+        write()
+    assert contents(tmp_path) == {"out/letters": b"dear"}
+    assert os.listdir(tmp_path) == ["out"]  # noqa: PTH208  # hidden ones too
+
+
+@pytest.mark.parametrize("name", ["a/b", "..", ".a", "a\\b", "", "a\0b"])
+@pytest.mark.parametrize("command", ["export", "adopt"])
+def test_a_name_that_no_store_has_is_refused(
+    command: str, name: str, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(NotFound):
+        checked(name)
+    assert main([command, str(checkpoint), str(tmp_path / "out"), "--name", name]) == 1
+    assert f"--name {name!r} names no model" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,427 @@
+"""GGUF: the format and its blocks against the gguf package, its models against transformers.
+
+Names of tensors are made by that package's own map, metadata as llama.cpp's converter writes it, numbers are golden.
+"""
+
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import gguf
+import ml_dtypes
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from models.artifacts.export import export
+from models.checkpoints import gguf_blocks, gguf_config, safetensors
+from models.checkpoints import opening as sources
+from models.checkpoints.checkpoint import read_tensors
+from models.checkpoints.gguf import read_gguf
+from models.checkpoints.gguf_config import ARCHITECTURES
+from models.errors import BadCheckpoint
+from models.families import FAMILIES
+from tests.gguf_files import HALVES, random_blocks, write_gguf
+from tests.golden_cases import Case, case, tiny_bert, write_tokenizer
+from tests.minilm_golden import checkpoint
+from tests.models.families.test_recipes import packed, run
+
+Weights = dict[str, NDArray[Any]]
+TABLE = "token_embd.weight"
+KINDS = list(gguf_blocks.QUANTISED)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_values_are_those_of_the_gguf_package_bit_for_bit(kind: str) -> None:
+    blocks = random_blocks(kind, 40, 1024)
+    expected = gguf.dequantize(blocks, gguf.GGMLQuantizationType[kind])
+    found = gguf_blocks.dequantise(blocks, kind).reshape(expected.shape)
+    np.testing.assert_array_equal(found.view(np.uint32), expected.view(np.uint32))
+
+
+def test_every_format_has_the_size_the_gguf_package_says() -> None:
+    expected = {int(kind): (kind.name, *size) for kind, size in gguf.GGML_QUANT_SIZES.items()}
+    assert {number: (row.name, row.values, row.bytes) for number, row in gguf_blocks.FORMATS.items()} == expected
+    assert set(HALVES) == set(KINDS)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_are_slices_of_the_whole(kind: str) -> None:
+    blocks = random_blocks(kind, 30, 512)
+    rows = gguf_blocks.Rows(blocks.reshape(-1), kind, (30, 512))
+    whole = np.asarray(rows)
+    assert (rows.shape, rows.dtype, len(rows), rows.nbytes, rows.ndim) == (
+        whole.shape,
+        whole.dtype,
+        30,
+        whole.nbytes,
+        2,
+    )
+    for index in (slice(3, 9), slice(0, 0), slice(25, 99), np.array([4, 4, 29])):
+        np.testing.assert_array_equal(rows[index], whole[index])
+    np.testing.assert_array_equal(rows[7], whole[7])
+
+
+def test_a_scale_that_is_infinite_or_no_number_gives_values_that_are() -> None:
+    blocks = random_blocks("Q6_K", 1, 512)
+    blocks[0, 208:210] = np.array([np.inf], np.float16).view(np.uint8)
+    blocks[0, 418:420] = np.array([np.nan], np.float16).view(np.uint8)
+    assert not np.isfinite(gguf_blocks.dequantise(blocks, "Q6_K")).any()
+
+
+@pytest.mark.parametrize("alignment", [32, 64, 4096])
+def test_a_file_reads_as_the_gguf_package_reads_it(alignment: int, tmp_path: Path) -> None:
+    tensors = {
+        TABLE: ("Q4_K", random_blocks("Q4_K", 5, 512)),
+        "a": np.arange(7, dtype=np.float32),
+        "b": np.arange(12, dtype=np.float16).reshape(3, 4),
+        "c": ("BF16", np.arange(8, dtype=np.float32).reshape(2, 4)),
+        "d": np.arange(24, dtype=np.int32).reshape(2, 3, 4),
+    }
+    metadata = {"block_count": 3, "rope.freq_base": 5e5, "tokenizer.ggml.tokens": ["a", "ß"], "causal": False,
+                "attention.head_count": [4, 4, 4]}  # fmt: skip
+    path = write_gguf(tmp_path / "x.gguf", "llama", metadata, tensors, alignment)
+    found, expected = read_gguf(path), gguf.GGUFReader(path)
+    assert list(found.tensors) == [tensor.name for tensor in expected.tensors]
+    for tensor in expected.tensors:
+        mine = found.tensors[tensor.name]
+        assert (mine.offset, mine.bytes) == (tensor.data_offset, tensor.n_bytes)
+        assert mine.shape == tuple(reversed(tensor.shape.tolist()))
+        assert (mine.stored or mine.dtype) == tensor.tensor_type.name
+    kept = {key: field.contents() for key, field in expected.fields.items() if not key.startswith("GGUF.")}
+    assert found.metadata == kept
+
+
+# ---- models: golden checkpoints as the converter would write them
+
+ARCHITECTURE_OF = {
+    "gpt_neox": "gptneox",
+    "mixtral": "llama",
+    "modernbert": "modern-bert",
+    "nomic_bert": "nomic-bert",
+    "roberta": "bert",
+    "distilbert": "bert",
+    "deepseek_v3": "deepseek2",
+    "hunyuan_v1_dense": "hunyuan-dense",
+}
+CASES = ("bert", "bloom", "deepseek_v3", "distilbert", "falcon", "gemma", "gemma_bf16", "gpt2", "gpt_neox",
+         "hunyuan_v1_dense", "llama", "llama_tied", "modernbert", "mpt", "nomic_bert", "olmo2", "phi3", "qwen3",
+         "smollm3", "t5_encoder")  # fmt: skip
+
+
+def first(config: dict[str, Any], *names: str, otherwise: Any = None) -> Any:
+    return next((config[name] for name in names if config.get(name) is not None), otherwise)
+
+
+def metadata_of(config: dict[str, Any]) -> dict[str, Any]:
+    """What convert_hf_to_gguf.py writes of a config, as far as these cases have it."""
+    heads = first(config, "num_attention_heads", "n_head", "n_heads", "num_heads")
+    hidden = first(config, "hidden_size", "n_embd", "d_model", "dim", "n_embed")
+    rope = config.get("rope_parameters") or {}
+    head = first(config, "head_dim", otherwise=hidden // heads)
+    rotated = config.get("qk_rope_head_dim") or int(head * first(rope, "partial_rotary_factor", otherwise=1.0))
+    eps = first(config, "layer_norm_eps", "layer_norm_epsilon", "norm_eps", "rms_norm_eps", otherwise=1e-12)
+    return {
+        "embedding_length": hidden,
+        "block_count": first(config, "num_hidden_layers", "n_layer", "n_layers", "num_layers"),
+        "context_length": first(config, "max_position_embeddings", "n_positions", "max_seq_len", otherwise=512),
+        "attention.head_count": heads,
+        "attention.key_length": head,
+        "attention.layer_norm_epsilon": eps,
+        "rope.freq_base": float(first(rope, "rope_theta", otherwise=first(config, "rope_theta", otherwise=1e4))),
+        "rope.dimension_count": rotated,
+        **(
+            {"tokenizer.ggml.padding_token_id": config["pad_token_id"]}
+            if (config.get("pad_token_id") or -1) >= 0
+            else {}
+        ),
+    }
+
+
+def as_gguf(golden: Case, path: Path) -> Path:
+    """A golden checkpoint under GGUF's names for its tensors, and nothing the map has no name for."""
+    kind = golden.config["model_type"]
+    architecture = ARCHITECTURE_OF.get(kind, kind)
+    number = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
+    names = gguf.get_tensor_name_map(number, 8)
+    weights = {}
+    for name, array in golden.weights.items():
+        inner = name.partition(".")[2]  # the converter strips the prefix of some families
+        found = [names.get_name(each, try_suffixes=(".weight", ".bias")) for each in (name, inner)]
+        for new in filter(None, found):
+            weights[new] = array if golden.params["dtype"] != "bfloat16" else ("BF16", array)
+    extra: dict[str, Any] = {"expert_gating_func": 2} if kind == "deepseek_v3" else {}
+    if kind == "mpt":
+        extra = {"attention.max_alibi_bias": 8.0}
+    return write_gguf(path, architecture, metadata_of(golden.config) | extra, weights)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_input_layer_of_a_gguf_file_is_that_of_transformers(name: str, tmp_path: Path) -> None:
+    golden = case(f"input_{name}")
+    card = export(as_gguf(golden, tmp_path / "x.gguf"), tmp_path / "out")
+    feeds = packed(golden, card)
+    graph = "embedding_typed" if card.types == "optional" and "token_type_ids" in golden.arrays else "embedding"
+    found = run(tmp_path / "out", card, graph, feeds)["input_embeddings"]
+    expected = golden.arrays["hidden_states"].reshape(found.shape)
+    np.testing.assert_allclose(found, expected, **golden.tolerance["hidden_states"])
+
+
+def test_a_roberta_counts_from_the_first_row_that_the_converter_left(tmp_path: Path) -> None:
+    golden = case("input_roberta")
+    first_row = golden.config["pad_token_id"] + 1
+    cut = {
+        name: array[first_row:] if "position_embeddings" in name else array for name, array in golden.weights.items()
+    }
+    arrays = golden.arrays | {f"w:{name}": array for name, array in cut.items()}
+    path = as_gguf(Case(golden.name, golden.kind, golden.params, golden.tolerance, arrays), tmp_path / "x.gguf")
+    card = export(path, tmp_path / "out")
+    feeds = packed(golden, card)
+    kept = golden.arrays["attention_mask"].reshape(-1).astype(bool)
+    found = run(tmp_path / "out", card, "embedding", feeds)["input_embeddings"]
+    expected = golden.arrays["hidden_states"].reshape(found.shape)
+    rows = [
+        row for row in range(len(kept)) if kept[row] and golden.arrays["attention_mask"].reshape(-1)[: row + 1].all()
+    ]
+    assert rows
+    np.testing.assert_allclose(found[rows], expected[rows], **golden.tolerance["hidden_states"])
+
+
+def test_a_whole_encoder_comes_along_where_the_family_has_its_blocks(tmp_path: Path) -> None:
+    card = export(write_gguf(tmp_path / "x.gguf", "bert", BERT, bert_tensors()), tmp_path / "out")
+    assert "encoder" in card.graphs
+    written = safetensors.tensors_of(tmp_path / "out/weights.safetensors")
+    for name, array in tiny_bert(2).items():
+        np.testing.assert_array_equal(written[name], array)
+
+
+LLAMA = {"embedding_length": 512, "block_count": 1, "attention.head_count": 4, "context_length": 4096}
+
+
+@pytest.mark.parametrize("kind", ["Q8_0", "Q4_K", "Q6_K"])
+def test_a_quantised_table_is_exported_as_its_values(kind: str, tmp_path: Path) -> None:
+    blocks = random_blocks(kind, 50, 512)
+    path = write_gguf(tmp_path / "x.gguf", "llama", LLAMA, {TABLE: (kind, blocks)})
+    card = export(path, tmp_path / "out")
+    written = safetensors.tensors_of(tmp_path / "out/weights.safetensors")["embed_tokens.weight"]
+    np.testing.assert_array_equal(written, gguf.dequantize(blocks, gguf.GGMLQuantizationType[kind]))
+    assert (card.vocab_size, card.hidden_size, card.dtype, card.source) == (50, 512, "float32", "x.gguf")
+
+
+@pytest.mark.parametrize(("kind", "dtype"), [("F16", np.float16), ("BF16", ml_dtypes.bfloat16)])
+def test_a_half_table_is_kept(kind: str, dtype: Any, tmp_path: Path) -> None:
+    values = np.random.default_rng(1).normal(size=(20, 512)).astype(np.float32)
+    export(write_gguf(tmp_path / "x.gguf", "llama", LLAMA, {TABLE: (kind, values)}), tmp_path / "out")
+    written = safetensors.tensors_of(tmp_path / "out/weights.safetensors")["embed_tokens.weight"]
+    np.testing.assert_array_equal(written, values.astype(dtype))
+
+
+def test_a_large_quantised_table_is_never_whole_in_memory(tmp_path: Path) -> None:
+    rows, width = 32_000, 1024
+    blocks = np.zeros((rows, width // 256 * 144), np.uint8)
+    path = write_gguf(tmp_path / "x.gguf", "llama", LLAMA | {"embedding_length": width}, {TABLE: ("Q4_K", blocks)})
+    with sources.opened(path) as opened:
+        table = read_tensors(opened, ["embed_tokens.weight"])["embed_tokens.weight"]
+        tracemalloc.start()
+        total = sum(len(chunk) for _, chunk in safetensors.row_chunks(table))
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert total == rows
+    assert peak < 4 * safetensors.CHUNK_BYTES < table.nbytes
+
+
+# ---- RoPE
+
+
+def rope_card(tmp_path: Path, architecture: str, metadata: dict[str, Any], tensors: Weights | None = None) -> Any:
+    table = {TABLE: np.ones((8, metadata["embedding_length"]), np.float32)}
+    return export(write_gguf(tmp_path / "x.gguf", architecture, metadata, table | (tensors or {})), tmp_path / "out")
+
+
+def llama3_factors(theta: float, dim: int, factor: float) -> NDArray[np.float32]:
+    """As LlamaModel.generate_extra_tensors of llama.cpp's converter computes rope_freqs."""
+    frequencies = 1.0 / (theta ** (np.arange(0, dim, 2, dtype=np.float32) / dim))
+    low, high, context = 1.0, 4.0, 8192
+    found = []
+    for frequency in frequencies:
+        wavelength = 2 * np.pi / frequency
+        if wavelength < context / high:
+            found.append(1.0)
+        elif wavelength > context / low:
+            found.append(factor)
+        else:
+            smooth = (context / wavelength - low) / (high - low)
+            found.append(1 / ((1 - smooth) / factor + smooth))
+    return np.array(found, np.float32)
+
+
+ROPE = {"embedding_length": 512, "block_count": 1, "attention.head_count": 4, "context_length": 131072,
+        "rope.dimension_count": 128, "rope.freq_base": 5e5}  # fmt: skip
+
+
+def test_llama3_factors_are_recognised(tmp_path: Path) -> None:
+    golden = case("rope_llama3_f8_31")
+    factors = llama3_factors(5e5, 128, 8.0)
+    rope = rope_card(tmp_path, "llama", ROPE, {"rope_freqs.weight": factors}).encodings.ropes["all"]
+    assert rope.rope.rope_type == "llama3"
+    np.testing.assert_allclose(rope.inverse_frequency, golden.arrays["inv_freq"], rtol=3e-7)
+
+
+def test_factors_of_any_origin_divide_each_channel(tmp_path: Path) -> None:
+    factors = np.linspace(1, 3, 64, dtype=np.float32)
+    rope = rope_card(tmp_path, "llama", ROPE, {"rope_freqs.weight": factors}).encodings.ropes["all"]
+    expected = 5e5 ** (-np.arange(64) / 64) / factors
+    np.testing.assert_allclose(rope.inverse_frequency, expected, rtol=1e-6)
+    assert rope.attention_factor == 1
+
+
+def test_longrope_comes_with_both_lists_and_its_attention_factor(tmp_path: Path) -> None:
+    golden = case("rope_longrope_phi3mini128k")
+    given = golden.params["config"]["rope_parameters"] if "config" in golden.params else golden.params
+    given = given.get("rope_parameters", given)
+    short, long = (np.array(given[f"{name}_factor"], np.float32) for name in ("short", "long"))
+    metadata = ROPE | {"embedding_length": 8 * 2 * len(short), "attention.head_count": 8, "rope.freq_base": 1e4,
+                       "rope.dimension_count": 2 * len(short), "rope.scaling.original_context_length": 4096,
+                       "rope.scaling.attn_factor": float(np.sqrt(1 + np.log(32) / np.log(4096)))}  # fmt: skip
+    tensors = {"rope_factors_short.weight": short, "rope_factors_long.weight": long}
+    rope = rope_card(tmp_path, "phi3", metadata, tensors).encodings.ropes["all"]
+    np.testing.assert_allclose(rope.inverse_frequency, 1e4 ** (-np.arange(len(short)) / len(short)) / short, rtol=1e-6)
+    assert rope.attention_factor == pytest.approx(np.sqrt(1 + np.log(32) / np.log(4096)), rel=1e-6)
+
+
+def test_linear_and_yarn_scalings_are_read(tmp_path: Path) -> None:
+    linear = ROPE | {"rope.scaling.type": "linear", "rope.scaling.factor": 4.0}
+    rope = rope_card(tmp_path / "a", "llama", linear).encodings.ropes["all"]
+    np.testing.assert_allclose(rope.inverse_frequency, 5e5 ** (-np.arange(64) / 64) / 4, rtol=1e-6)
+    yarn = ROPE | {
+        "rope.scaling.type": "yarn",
+        "rope.scaling.factor": 4.0,
+        "rope.scaling.original_context_length": 32768,
+    }
+    rope = rope_card(tmp_path / "b", "qwen2", yarn).encodings.ropes["all"]
+    assert dict(rope.rope.parameters)["original_max_position_embeddings"] == 32768
+    assert rope.attention_factor == pytest.approx(0.1 * np.log(4) + 1)
+
+
+def test_sections_of_m_rope_are_read(tmp_path: Path) -> None:
+    metadata = ROPE | {"rope.dimension_sections": [8, 28, 28, 0]}
+    rope = rope_card(tmp_path, "qwen2vl", metadata).encodings.ropes["all"]
+    assert rope.sections == (8, 28, 28)
+
+
+def test_gemma3_has_a_table_for_each_kind_of_layer(tmp_path: Path) -> None:
+    metadata = ROPE | {"rope.freq_base": 1e6, "attention.key_length": 128, "attention.sliding_window": 512,
+                       "block_count": 6, "rope.scaling.type": "linear", "rope.scaling.factor": 8.0}  # fmt: skip
+    ropes = rope_card(tmp_path, "gemma3", metadata).encodings.ropes
+    plain = np.arange(64) / 64
+    np.testing.assert_allclose(ropes["full_attention"].inverse_frequency, 1e6**-plain / 8, rtol=1e-6)
+    np.testing.assert_allclose(ropes["sliding_attention"].inverse_frequency, 1e4**-plain, rtol=1e-6)
+
+
+def test_every_share_of_a_head_is_rotated_to_the_channel() -> None:
+    from models.checkpoints.gguf_rope import _share
+
+    assert all(int(head * _share(part, head)) == part for head in range(2, 257) for part in range(2, head + 1))
+
+
+# ---- names
+
+
+def test_every_architecture_is_one_of_llama_cpp() -> None:
+    assert set(ARCHITECTURES) <= set(gguf.MODEL_ARCH_NAMES.values())
+
+
+@pytest.mark.parametrize("architecture", sorted(ARCHITECTURES))
+def test_tensors_have_the_names_the_gguf_package_gives_them(architecture: str) -> None:
+    row = ARCHITECTURES[architecture]
+    family = FAMILIES[row.model_type]
+    number = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
+    held = {gguf.TENSOR_NAMES[tensor].split(".")[0] for tensor in gguf.MODEL_TENSORS[number]}
+    names = gguf.get_tensor_name_map(number, 2)
+    found = gguf_config.names_of(row.model_type, row.head, 2)
+    assert TABLE in found
+    for theirs, ours in found.items():
+        if theirs.split(".")[0] in held and (theirs != "token_types.weight" or family.types == "zeros"):
+            spelled = [names.get_name(each + ours, try_suffixes=(".weight", ".bias")) for each in (family.prefix, "")]
+            assert theirs in spelled, (ours, spelled)
+
+
+def test_an_unknown_architecture_is_refused_with_the_known_ones(tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "x.gguf", "wavtokenizer-dec", {}, {TABLE: np.ones((2, 32), np.float32)})
+    with pytest.raises(BadCheckpoint, match=r"x\.gguf has general.architecture 'wavtokenizer-dec'; known are apertus"):
+        export(path, tmp_path / "out")
+
+
+# ---- files beside the model
+
+BERT = {"embedding_length": 32, "block_count": 2, "attention.head_count": 4, "feed_forward_length": 64,
+        "attention.layer_norm_epsilon": 1e-12}  # fmt: skip
+TEXTS = ("Hello, world!", "Ünïcödé façade — naïve", "unaffordable 12345 tokenizations", "日本 [MASK] ok", "", "x" * 300)
+
+
+def bert_tensors() -> dict[str, Any]:
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.BERT, 2)
+    return {names.get_name(name, try_suffixes=(".weight", ".bias")): array for name, array in tiny_bert(2).items()}
+
+
+def vocabulary(words: list[str], special: dict[str, str]) -> dict[str, Any]:
+    """As BertModel.set_vocab of llama.cpp's converter writes a vocab.txt."""
+    kinds = [3 if word in special.values() else 1 for word in words]
+    tokens = [
+        word if kind == 3 else word[2:] if word.startswith("##") else "\u2581" + word
+        for word, kind in zip(words, kinds, strict=True)
+    ]
+    ids = {f"tokenizer.ggml.{key}_token_id": words.index(word) for key, word in special.items()}
+    return {"tokenizer.ggml.model": "bert", "tokenizer.ggml.tokens": tokens, "tokenizer.ggml.token_type": kinds} | ids
+
+
+def test_a_word_piece_vocabulary_becomes_the_tokenizer_it_came_from(tmp_path: Path) -> None:
+    original = Tokenizer.from_file(str(checkpoint() / "tokenizer.json"))
+    original.no_truncation()
+    original.no_padding()
+    words = [original.id_to_token(number) for number in range(original.get_vocab_size())]
+    special = {"cls": "[CLS]", "seperator": "[SEP]", "unknown": "[UNK]", "padding": "[PAD]", "mask": "[MASK]"}
+    path = write_gguf(tmp_path / "x.gguf", "bert", BERT | vocabulary(words, special), bert_tensors())
+    with sources.located(path) as place:
+        made = Tokenizer.from_file(str(place.folder / "tokenizer.json"))
+    for text in TEXTS:
+        assert made.encode(text).ids == original.encode(text).ids
+
+
+def test_pooling_comes_along_and_vectors_are_of_unit_length(tmp_path: Path) -> None:
+    card = export(write_gguf(tmp_path / "x.gguf", "bert", BERT | {"pooling_type": 1}, bert_tensors()), tmp_path / "out")
+    assert card.pooling is not None
+    assert (card.pooling.mode, card.pooling.normalize, card.tokenizer) == ("mean", True, None)
+
+
+def test_a_tokenizer_held_whole_is_kept(tmp_path: Path) -> None:
+    write_tokenizer(tmp_path / "tokenizer.json")
+    whole = (tmp_path / "tokenizer.json").read_text()
+    path = write_gguf(tmp_path / "x.gguf", "bert", BERT | {"tokenizer.huggingface.json": whole}, bert_tensors())
+    export(path, tmp_path / "out")
+    assert (tmp_path / "out/tokenizer.json").read_text() == whole
+
+
+def test_a_vocabulary_of_another_kind_gives_no_tokenizer(tmp_path: Path) -> None:
+    metadata = LLAMA | {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.tokens": ["a", "b"]}
+    path = write_gguf(tmp_path / "x.gguf", "llama", metadata, {TABLE: np.ones((8, 512), np.float32)})
+    assert export(path, tmp_path / "out").tokenizer is None
+
+
+# ---- parts
+
+
+def test_a_model_in_parts_is_read_from_the_first(tmp_path: Path) -> None:
+    table, norm = np.ones((8, 512), np.float32), np.full(512, 2, np.float32)
+    for number, tensors in enumerate(({TABLE: table}, {"output_norm.weight": norm})):
+        split = {"split.count": 2, "split.no": number}
+        write_gguf(tmp_path / f"x-{number + 1:05}-of-00002.gguf", "llama", LLAMA | split, tensors)
+    with sources.opened(tmp_path / "x-00001-of-00002.gguf") as opened:
+        found = read_tensors(opened, ["embed_tokens.weight", "output_norm.weight"])
+    np.testing.assert_array_equal(found["output_norm.weight"], norm)
+    with pytest.raises(BadCheckpoint, match="give the first of them"):
+        read_gguf(tmp_path / "x-00002-of-00002.gguf")
+    (tmp_path / "x-00002-of-00002.gguf").unlink()
+    with pytest.raises(BadCheckpoint, match=r"x-00002-of-00002\.gguf is not beside it"):
+        read_gguf(tmp_path / "x-00001-of-00002.gguf")

@@ -1,0 +1,335 @@
+"""A checkpoint on the hub: which bytes are fetched, what is made of them, and every way a server can fail.
+
+The server is tests/hub_server.py on loopback; what it counts is what was sent.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from models.checkpoints import opening as sources
+from models.checkpoints import safetensors
+from models.checkpoints.checkpoint import read_tensors
+from models.errors import BadCheckpoint
+from tests.golden_cases import case, tiny_bert, tiny_config, write_checkpoint, write_json, write_tiny_bert
+from tests.hub_server import COMMIT, Hub, serving
+
+ROOT = Path(__file__).parents[3]
+WORDS = "embeddings.word_embeddings.weight"
+
+
+@pytest.fixture(autouse=True)
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where temporary folders are made, so that one left behind is seen."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
+def words(hub: Hub, what: str = "org/name") -> Any:
+    with sources.opened(what, endpoint=hub.endpoint) as checkpoint:
+        name = next(name for name in checkpoint.tensors if name.endswith(WORDS))
+        return np.array(read_tensors(checkpoint, [name])[name])
+
+
+def shards(folder: Path) -> dict[str, Any]:
+    """A tiny BERT in two shards and an index."""
+    weights = tiny_bert(1)
+    write_json(folder / "config.json", tiny_config(weights))
+    names = sorted(weights)
+    parts = {"model-00001-of-00002.safetensors": names[::2], "model-00002-of-00002.safetensors": names[1::2]}
+    for file, held in parts.items():
+        save_file({name: weights[name] for name in held}, folder / file)
+    write_json(
+        folder / "model.safetensors.index.json",
+        {"weight_map": {name: file for file, held in parts.items() for name in held}},
+    )
+    return weights
+
+
+def test_tensors_of_the_hub_are_those_of_the_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "x"
+    weights = shards(folder)
+    with serving(folder) as hub, sources.opened("org/name", endpoint=hub.endpoint) as checkpoint:
+        found = read_tensors(checkpoint, weights)
+        for name, value in weights.items():
+            np.testing.assert_array_equal(found[name], value)
+
+
+def test_only_headers_and_the_tensors_asked_for_are_sent(tmp_path: Path) -> None:
+    folder = tmp_path / "x"
+    weights = shards(folder)
+    header_bytes = sum(8 + int.from_bytes(path.read_bytes()[:8], "little") for path in folder.glob("*.safetensors"))
+    small = sum(path.stat().st_size for path in folder.glob("*.json"))
+    with serving(folder) as hub:
+        words(hub)
+        assert hub.sent == small + header_bytes + weights[WORDS].nbytes
+
+
+def test_a_tensor_is_fetched_once_and_neighbours_in_one_request(tmp_path: Path) -> None:
+    folder = write_tiny_bert(tmp_path / "x")
+    with serving(folder) as hub, sources.opened("org/name", endpoint=hub.endpoint) as checkpoint:
+        before = len(hub.requests)
+        read_tensors(checkpoint, checkpoint.tensors)
+        assert len(hub.requests) == before + 1
+        read_tensors(checkpoint, [WORDS])
+        assert len(hub.requests) == before + 1
+
+
+def sparse_checkpoint(folder: Path, shard_count: int, shard_bytes: int) -> int:
+    """A Llama of sparse shards whose word table is in the first; returns the table's bytes."""
+    rows, width = 2048, 1024
+    table, block = rows * width * 2, 200_000_000
+    folder.mkdir()
+    placed = {}
+    for number in range(1, shard_count + 1):
+        file = f"model-{number:05}-of-{shard_count:05}.safetensors"
+        sizes = {"model.embed_tokens.weight": (rows, width)} if number == 1 else {}
+        count = (shard_bytes - table) // block
+        sizes |= {f"model.layers.{number}.{part}.weight": (10_000, 10_000) for part in range(count)}
+        header, at = {}, 0
+        for name, shape in sizes.items():
+            end = at + shape[0] * shape[1] * 2
+            header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [at, end]}
+            placed[name], at = file, end
+        text = json.dumps(header).encode()
+        with (folder / file).open("wb") as out:
+            out.write(len(text).to_bytes(8, "little") + text)
+            out.truncate(8 + len(text) + at)
+    write_json(folder / "model.safetensors.index.json", {"weight_map": placed})
+    write_json(folder / "config.json", {"model_type": "llama", "vocab_size": rows, "hidden_size": width})
+    return table
+
+
+def test_a_checkpoint_of_100_gb_costs_its_table_and_its_headers(tmp_path: Path, temporary: Path) -> None:
+    folder = tmp_path / "x"
+    table = sparse_checkpoint(folder, 20, 5_010_000_000)
+    assert sum(path.stat().st_size for path in folder.iterdir()) > 99e9
+    with serving(folder) as hub, sources.opened("org/name", endpoint=hub.endpoint) as checkpoint:
+        found = read_tensors(checkpoint, ["model.embed_tokens.weight"])
+        assert found["model.embed_tokens.weight"].nbytes == table
+        assert table < hub.sent < table + 200_000
+        on_disk = sum(path.stat().st_blocks * 512 for path in temporary.rglob("*"))
+        assert on_disk < table + 1_000_000
+
+
+def test_every_request_after_the_first_is_of_the_same_commit(tmp_path: Path) -> None:
+    folder = write_tiny_bert(tmp_path / "x")
+    with (
+        serving(folder, revisions=("v1", COMMIT)) as hub,
+        sources.located("org/name@v1", endpoint=hub.endpoint) as place,
+    ):
+        assert place.checkpoint().name == place.name == f"org/name@{COMMIT}"
+
+
+def test_files_kept_elsewhere_are_fetched_there_without_the_token(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    folder = write_tiny_bert(tmp_path / "x")
+    with serving(folder) as store, serving(folder, redirect_to=store.endpoint) as hub:
+        np.testing.assert_array_equal(words(hub), tiny_bert()[WORDS])
+    assert {headers.get("authorization") for headers in hub.headers} == {"Bearer hf_secret"}
+    assert store.requests
+    assert {headers.get("authorization") for headers in store.headers} == {None}
+
+
+def test_the_hub_is_asked_for_files_and_nothing_else(tmp_path: Path) -> None:
+    with serving(write_tiny_bert(tmp_path / "x")) as hub:
+        words(hub)
+    assert hub.strangers == []
+    assert all(headers["user-agent"].startswith("inlay/") for headers in hub.headers)
+
+
+def test_a_folder_of_that_name_wins_over_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_tiny_bert(tmp_path / "org/name")
+    monkeypatch.chdir(tmp_path)
+    with sources.located("org/name") as place:
+        assert not place.temporary
+        assert WORDS in place.checkpoint().tensors
+
+
+def test_tokenizer_and_sentence_files_come_along(tmp_path: Path) -> None:
+    folder = write_tiny_bert(tmp_path / "x", pooling="mean")
+    with serving(folder) as hub, sources.located("org/name", endpoint=hub.endpoint) as place:
+        found = {path.relative_to(place.folder).as_posix() for path in place.folder.rglob("*") if path.is_file()}
+    assert found == {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()} - {
+        "model.safetensors"
+    }
+
+
+def test_weights_in_the_folder_of_the_first_module_are_found(tmp_path: Path) -> None:
+    folder = write_tiny_bert(tmp_path / "x", pooling="mean")
+    (folder / "0_Transformer").mkdir()
+    for name in ("config.json", "model.safetensors", "tokenizer.json", "sentence_bert_config.json"):
+        (folder / name).rename(folder / "0_Transformer" / name)
+    modules = json.loads((folder / "modules.json").read_text())
+    modules[0]["path"] = "0_Transformer"
+    write_json(folder / "modules.json", modules)
+    with serving(folder) as hub:
+        np.testing.assert_array_equal(words(hub), tiny_bert()[WORDS])
+
+
+def test_a_reader_that_knows_no_ranges_finds_no_holes_to_read(tmp_path: Path) -> None:
+    with (
+        serving(write_tiny_bert(tmp_path / "x")) as hub,
+        sources.opened("org/name", endpoint=hub.endpoint) as checkpoint,
+    ):
+        assert not list(checkpoint.folder.glob("*.safetensors"))
+
+
+def test_the_folder_is_gone_when_the_block_ends_however_it_ends(tmp_path: Path, temporary: Path) -> None:
+    with (
+        serving(write_tiny_bert(tmp_path / "x")) as hub,
+        pytest.raises(KeyboardInterrupt),
+        sources.opened("org/name", endpoint=hub.endpoint),
+    ):
+        raise KeyboardInterrupt
+    assert list(temporary.iterdir()) == []
+
+
+def test_an_error_names_what_was_asked_for_not_the_temporary_folder(tmp_path: Path) -> None:
+    with (
+        serving(write_tiny_bert(tmp_path / "x")) as hub,
+        pytest.raises(BadCheckpoint, match=f"^org/name@{COMMIT} holds no tensor 'nothing'"),
+        sources.opened("org/name", endpoint=hub.endpoint) as checkpoint,
+    ):
+        read_tensors(checkpoint, ["nothing"])
+
+
+def test_progress_ends_at_all_of_it(tmp_path: Path) -> None:
+    seen: dict[str, tuple[int, int]] = {}
+    with (
+        serving(write_tiny_bert(tmp_path / "x")) as hub,
+        sources.opened("org/name", lambda what, done, total: seen.update({what: (done, total)}), hub.endpoint) as found,
+    ):
+        read_tensors(found, [WORDS])
+    assert set(seen) == {"fetching small files", "fetching headers", "fetching tensors"}
+    assert all(done == total for done, total in seen.values())
+
+
+FAULTS: dict[str, tuple[str, str, str]] = {  # what the server does -> to which files, the message
+    "ignores Range": ("ignores Range", ".safetensors", "does not serve parts: download it with `hf download`"),
+    "another range": ("another range", ".safetensors", r"bytes 0 to 7 of model\.safetensors with 'bytes 1-8/"),
+    "no range said": ("no range said", ".safetensors", "answered a request for bytes 0 to 7"),
+    "a changed ETag": ("changed", ".safetensors", "changed while it was read"),
+    "a changed size": ("grows", ".safetensors", "changed while it was read"),
+    "fewer bytes": ("too short", ".safetensors", r"of model\.safetensors 7 bytes came instead of 8"),
+    "more bytes": ("too long", ".safetensors", "more than the 8 bytes that were due"),
+    "a dropped connection": ("hangs up", ".safetensors", "RemoteProtocolError.*try again"),
+    "an encoding": ("encoded", ".safetensors", "encoded as gzip"),
+    "gated": ("gated", ".json", "is gated: accept its terms"),
+    "forbidden": ("forbidden", ".json", "status 403.*HF_TOKEN"),
+    "unauthorised": ("unauthorised", ".json", "status 401.*HF_TOKEN"),
+    "gone": ("gone", ".json", "status 410"),
+    "no config": ("no such file", "config.json", "has no config.json"),
+    "no weights": ("no such file", "model.safetensors", "holds neither model.safetensors nor"),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_server_that_fails_is_one_clear_line(name: str, tmp_path: Path, temporary: Path) -> None:
+    fault, fault_on, message = FAULTS[name]
+    with (
+        serving(write_tiny_bert(tmp_path / "x"), fault=fault, fault_on=fault_on) as hub,
+        pytest.raises(BadCheckpoint, match=message) as caught,
+    ):
+        words(hub)
+    assert "\n" not in str(caught.value)
+    assert str(caught.value).startswith("org/name@")
+    assert list(temporary.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ("org/other", "there is no such model, or it is private"),
+        ("org/name@v9", "org/name has no revision 'v9'"),
+    ],
+)
+def test_what_the_hub_does_not_have_is_said(what: str, message: str, tmp_path: Path) -> None:
+    with serving(write_tiny_bert(tmp_path / "x")) as hub, pytest.raises(BadCheckpoint, match=message):
+        words(hub, what)
+
+
+def test_no_network_is_one_clear_line(tmp_path: Path) -> None:
+    with serving(tmp_path) as hub:
+        pass
+    with pytest.raises(BadCheckpoint, match=r"config\.json did not come from http.*is no folder here either"):
+        words(hub)
+
+
+def test_a_pickle_on_the_hub_is_refused_with_the_way_out(tmp_path: Path) -> None:
+    folder = write_tiny_bert(tmp_path / "x")
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    with serving(folder) as hub, pytest.raises(BadCheckpoint, match="safe_serialization=True"):
+        words(hub)
+
+
+@pytest.mark.parametrize("shard", ["../../evil.safetensors", "/evil.safetensors", "..", "a/../b.safetensors"])
+def test_an_index_that_leads_out_of_the_folder_writes_nothing(shard: str, tmp_path: Path) -> None:
+    folder = write_tiny_bert(tmp_path / "x")
+    (folder / "model.safetensors").unlink()
+    write_json(folder / "model.safetensors.index.json", {"weight_map": {WORDS: shard}})
+    with serving(folder) as hub, pytest.raises(BadCheckpoint, match="not a file of this folder"):
+        words(hub)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["temporary", "x"]
+
+
+def test_a_module_that_leads_out_of_the_folder_writes_nothing(tmp_path: Path) -> None:
+    folder = write_tiny_bert(tmp_path / "x", pooling="mean")
+    write_json(folder / "modules.json", [{"type": "a.Transformer", "path": "../../evil"}])
+    with serving(folder) as hub, pytest.raises(BadCheckpoint, match="evil"):
+        words(hub)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["temporary", "x"]
+
+
+def test_a_header_longer_than_its_file_is_refused_before_it_is_fetched(tmp_path: Path) -> None:
+    folder = write_tiny_bert(tmp_path / "x")
+    (folder / "model.safetensors").write_bytes((1 << 40).to_bytes(8, "little") + bytes(100))
+    with serving(folder) as hub, pytest.raises(BadCheckpoint, match=r"org/name@\w+: model\.safetensors is no safetens"):
+        words(hub)
+
+
+@pytest.mark.parametrize("what", ["name", "org/name/file", "org/name@", "org/na me", "../name", "org/..", "org/a..b"])
+def test_what_is_no_id_is_a_folder_that_is_not_there(what: str) -> None:
+    with pytest.raises(BadCheckpoint, match="is not a folder"), sources.opened(what):
+        pass
+
+
+def test_a_static_table_is_fetched_whole(tmp_path: Path) -> None:
+    folder = tmp_path / "x"
+    write_json(folder / "config.json", {"model_type": "model2vec"})
+    table = np.arange(12, dtype=np.float32).reshape(4, 3)
+    save_file({"embeddings": table}, folder / "model.safetensors")
+    with serving(folder) as hub, sources.located("org/name", endpoint=hub.endpoint) as place:
+        np.testing.assert_array_equal(load_file(place.folder / "model.safetensors")["embeddings"], table)
+
+
+def test_hf_endpoint_is_where_the_command_line_looks(tmp_path: Path) -> None:
+    folder = write_checkpoint(case("input_bert"), tmp_path / "x")
+    with serving(folder) as hub:
+        environment = os.environ | {"HF_ENDPOINT": hub.endpoint, "HF_HOME": str(tmp_path / "home")}
+        done = subprocess.run(
+            [sys.executable, "-m", "models", "export", "org/name", str(tmp_path / "out")],
+            cwd=ROOT, env=environment, capture_output=True, text=True, timeout=100, check=False,
+        )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert hub.strangers == []
+    assert json.loads((tmp_path / "out/card.json").read_text())["source"] == f"org/name@{COMMIT}"
+    written = safetensors.tensors_of(tmp_path / "out/weights.safetensors")
+    np.testing.assert_array_equal(
+        written["bert.embeddings.word_embeddings.weight"],
+        case("input_bert").weights["bert.embeddings.word_embeddings.weight"],
+    )
+    shutil.rmtree(tmp_path / "home", ignore_errors=True)

@@ -1,0 +1,187 @@
+"""What the sentence-transformers files say, old and new, and what is refused of it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from models.artifacts.card import Pooling
+from models.artifacts.export import export
+from models.checkpoints.sentence_transformers import read
+from models.errors import BadCheckpoint
+from tests.golden_cases import case, write_checkpoint, write_json, write_sentence_files, write_tiny_bert
+from tests.static_golden import static_case
+
+MODES = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_sentence_files(tmp_path / "x", "mean")
+    return tmp_path / "x"
+
+
+def pooling(folder: Path, **config: Any) -> Pooling | None:
+    write_json(folder / "1_Pooling/config.json", config)
+    return read(folder).pooling
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_mode_is_read_in_its_old_and_its_new_spelling(mode: str, tmp_path: Path) -> None:
+    write_sentence_files(tmp_path, mode)
+    assert read(tmp_path).pooling == Pooling(mode, normalize=True)
+    assert pooling(tmp_path, pooling_mode=mode, embedding_dimension=32) == Pooling(mode, normalize=True)
+    assert pooling(tmp_path, pooling_mode=[mode]) == Pooling(mode, normalize=True)
+
+
+def test_nothing_switched_on_is_the_mean(folder: Path) -> None:
+    """As sentence-transformers 6.2 reads it."""
+    assert pooling(folder, word_embedding_dimension=32) == Pooling("mean", normalize=True)
+    assert pooling(folder, pooling_mode_cls_token=False) == Pooling("mean", normalize=True)
+
+
+def test_include_prompt_is_kept(folder: Path) -> None:
+    assert pooling(folder, pooling_mode="mean", include_prompt=False) == Pooling("mean", True, include_prompt=False)
+
+
+def test_without_normalize_vectors_keep_their_length(tmp_path: Path) -> None:
+    write_sentence_files(tmp_path, "cls", normalize=False)
+    assert read(tmp_path).pooling == Pooling("cls", normalize=False)
+
+
+def test_module_names_of_version_6_are_known(folder: Path) -> None:
+    stem = "sentence_transformers."
+    kinds = [
+        "base.modules.transformer.Transformer",
+        "sentence_transformer.modules.pooling.Pooling",
+        "base.modules.normalize.Normalize",
+    ]
+    paths = ["", "1_Pooling", "2_Normalize"]
+    write_json(
+        folder / "modules.json", [{"type": stem + kind, "path": path} for kind, path in zip(kinds, paths, strict=True)]
+    )
+    assert read(folder).pooling == Pooling("mean", normalize=True)
+
+
+def test_no_files_say_nothing(tmp_path: Path) -> None:
+    found = read(tmp_path)
+    assert (found.pooling, found.prompts, found.default_prompt, found.max_tokens) == (None, {}, None, None)
+
+
+def test_prompts_and_the_default_one_are_read(folder: Path) -> None:
+    prompts = {"query": "query: ", "passage": "passage: "}
+    write_json(folder / "config_sentence_transformers.json", {"prompts": prompts, "default_prompt_name": "query"})
+    found = read(folder)
+    assert (found.prompts, found.default_prompt) == (prompts, "query")
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"prompts": {"a": 3}}, "must be an object of texts"),
+        ({"prompts": ["a"]}, "must be an object of texts"),
+        ({"prompts": {"a": "b"}, "default_prompt_name": "c"}, "default_prompt_name 'c' is not one of its prompts: a"),
+    ],
+)
+def test_prompts_that_are_none_are_refused(config: dict[str, Any], message: str, folder: Path) -> None:
+    write_json(folder / "config_sentence_transformers.json", config)
+    with pytest.raises(BadCheckpoint, match=message):
+        read(folder)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": True},
+        {"pooling_mode": ["mean", "max"]},
+        {"pooling_mode": "median"},
+        {"pooling_mode": 3},
+        {"pooling_mode": []},
+    ],
+)
+def test_a_pooling_that_is_not_computed_is_refused_with_the_way_out(config: dict[str, Any], folder: Path) -> None:
+    with pytest.raises(BadCheckpoint, match="--pooling none"):
+        pooling(folder, **config)
+    assert read(folder, "none").pooling is None
+    assert read(folder, "max").pooling == Pooling("max", normalize=True)
+
+
+@pytest.mark.parametrize("kinds", [["Transformer", "Pooling", "Dense"], ["WordEmbeddings", "Pooling"], ["Pooling"], []])
+def test_a_chain_that_is_not_computed_is_refused_with_the_way_out(kinds: list[str], tmp_path: Path) -> None:
+    place = write_tiny_bert(tmp_path / "x", pooling="mean")
+    entries = [
+        {"type": f"sentence_transformers.models.{kind}", "path": "" if kind == "Transformer" else "1_Pooling"}
+        for kind in kinds
+    ]
+    write_json(place / "modules.json", entries)
+    if kinds:
+        with pytest.raises(BadCheckpoint, match=r"modules\.json chains .*--pooling none"):
+            export(place, tmp_path / "out")
+    card = export(place, tmp_path / "out", pooling="none")
+    assert card.default_output == "last_hidden_state"
+    assert "sentence_embedding" not in card.outputs
+
+
+@pytest.mark.parametrize("path", ["../..", "/etc"])
+def test_a_module_outside_the_checkpoint_is_refused(path: str, folder: Path) -> None:
+    write_json(folder / "modules.json", [{"type": "a.Transformer", "path": ""}, {"type": "a.Pooling", "path": path}])
+    with pytest.raises(BadCheckpoint, match="lies outside the checkpoint"):
+        read(folder)
+
+
+def test_a_transformer_in_a_folder_of_its_own_is_found_there(tmp_path: Path) -> None:
+    """As sentence-transformers 1 saved it; the folder is one that sentence-transformers 6.2 wrote."""
+    case = static_case("transformer_in_a_folder")
+    card = export(case.folder, tmp_path / "out")
+    assert (card.source, card.family, card.max_tokens) == (case.name, "bert", 64)
+    assert card.pooling == Pooling("mean", normalize=True)
+    assert (tmp_path / "out/tokenizer.json").is_file()
+
+
+def test_the_limits_beside_a_transformer_in_a_folder_of_its_own_are_read(tmp_path: Path) -> None:
+    place = tmp_path / "x"
+    write_sentence_files(place, "cls")
+    modules = [{"type": "a.Transformer", "path": "0_Transformer"}, {"type": "a.Pooling", "path": "1_Pooling"}]
+    write_json(place / "modules.json", modules)
+    write_json(place / "0_Transformer/sentence_bert_config.json", {"max_seq_length": 11, "do_lower_case": True})
+    found = read(place)
+    assert (found.max_tokens, found.lowercase) == (11, True)
+
+
+@pytest.mark.parametrize("key", ["module_input_name", "module_output_name"])
+def test_a_norm_of_anything_but_the_sentence_vector_is_refused(key: str, folder: Path) -> None:
+    write_json(folder / "2_Normalize/config.json", {key: "token_embeddings"})
+    with pytest.raises(BadCheckpoint, match=f"{key} 'token_embeddings'; only 'sentence_embedding' is normalised"):
+        read(folder)
+    assert read(folder, "none").pooling is None
+
+
+@pytest.mark.parametrize("modules", [{"a": 1}, [3], [{"type": "a.Transformer"}]])
+def test_a_module_list_that_is_none_is_refused(modules: Any, folder: Path) -> None:
+    write_json(folder / "modules.json", modules)
+    with pytest.raises(BadCheckpoint, match="not a list of modules"):
+        read(folder)
+
+
+def test_a_transformer_alone_has_no_pooling(folder: Path) -> None:
+    write_json(folder / "modules.json", [{"type": "a.Transformer", "path": ""}])
+    assert read(folder).pooling is None
+
+
+def test_a_mode_can_be_asked_for_where_no_file_says_one(tmp_path: Path) -> None:
+    card = export(write_tiny_bert(tmp_path / "x"), tmp_path / "out", pooling="cls")
+    assert card.pooling == Pooling("cls", normalize=False)
+    assert card.default_output == "sentence_embedding"
+
+
+def test_a_mode_nobody_knows_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadCheckpoint, match="--pooling 'median' is not one of cls, max, mean"):
+        export(write_tiny_bert(tmp_path / "x"), tmp_path / "out", pooling="median")
+
+
+def test_an_input_layer_alone_cannot_be_pooled(tmp_path: Path) -> None:
+    place = write_checkpoint(case("input_bert"), tmp_path / "x")
+    write_sentence_files(place, "mean")
+    with pytest.raises(BadCheckpoint, match="only the input layer can be exported; export that with --pooling none"):
+        export(place, tmp_path / "out")
+    assert export(place, tmp_path / "out", pooling="none").default_output == "input_embeddings"

@@ -1,0 +1,29 @@
+"""Every pooling mode against its definition in sentence-transformers 6.2, on rows whose masked ones must not count."""
+
+import numpy as np
+import pytest
+
+from service.embedding.pooling import normalise, pool
+
+ROWS = np.array([[9, 9], [1, 2], [3, -4], [5, 6], [9, 9]], np.float32)
+COUNTED = np.array([False, True, True, True, False])  # masked on both sides
+
+
+@pytest.mark.parametrize(
+    ("mode", "expected"),
+    [
+        ("cls", [1, 2]),
+        ("lasttoken", [5, 6]),
+        ("max", [5, 6]),
+        ("mean", [3, 4 / 3]),
+        ("mean_sqrt_len_tokens", [9 / 3**0.5, 4 / 3**0.5]),
+        ("weightedmean", [(1 + 2 * 3 + 3 * 5) / 6, (2 - 2 * 4 + 3 * 6) / 6]),
+    ],
+)
+def test_a_mode_pools_the_counted_rows(mode, expected):
+    np.testing.assert_allclose(pool(mode, ROWS, COUNTED), expected, rtol=1e-6)
+
+
+def test_normalising_gives_unit_length_and_keeps_zeros():
+    vectors = normalise(np.array([[3, 4], [0, 0]], np.float32))
+    np.testing.assert_allclose(vectors, [[0.6, 0.8], [0, 0]], rtol=1e-7)

@@ -1,0 +1,180 @@
+"""Packed tables and their cache: the same bytes on every road, one computation for many callers, none for nobody."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from contextlib import aclosing
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from models.positions.table import Output, Table
+from service.embedding.position_tables import (
+    BLOCK_VALUES,
+    HEAD_BYTES,
+    Packed,
+    Tables,
+    pieces,
+)
+
+ROWS, WIDTH = 3000, 128
+
+
+class Counted:
+    """A table of consecutive numbers that notes which rows are computed, and can be held up."""
+
+    def __init__(self, rows: int = ROWS, kind: Any = "float") -> None:
+        self.asked: list[tuple[int, int]] = []
+        self.gate = threading.Event()
+        self.gate.set()
+        self.output = Output((rows, WIDTH), self.rows, kind)
+        self.table = Table("counted", "exact", {"a": self.output, "b": self.output}, {})
+
+    def rows(self, start: int, stop: int) -> NDArray[Any]:
+        assert self.gate.wait(30)
+        self.asked.append((start, stop))
+        return np.arange(start * WIDTH, stop * WIDTH, dtype=np.float64).reshape(-1, WIDTH)
+
+    def packed(self, head: bytes = b"head") -> Packed:
+        return Packed(head, pieces(self.table, "float32"))
+
+    @property
+    def whole(self) -> bytes:
+        one = np.arange(self.output.count * WIDTH, dtype=np.float64).astype(np.float32).tobytes()
+        return b"head" + one + one
+
+
+async def joined(tables: Tables, key: str, packed: Packed, *span: int) -> bytes:
+    async with aclosing(tables.stream(key, packed, *span)) as parts:  # type: ignore[type-var]
+        return b"".join([bytes(part) async for part in parts])
+
+
+async def until(done: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not done():
+            await asyncio.sleep(0)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(0, 3_072_004), st.integers(0, 3_072_004))
+def test_any_span_is_that_of_the_whole_and_only_its_blocks_are_computed(one: int, other: int) -> None:
+    counted, (start, stop) = Counted(), sorted((one, other))
+    assert asyncio.run(joined(Tables(0), "key", counted.packed(), start, stop)) == counted.whole[start:stop]
+    block = BLOCK_VALUES * 4
+    touched = sum(
+        -(-(min(stop, end) - begin) // block) - (max(start, begin) - begin) // block
+        for begin, end in ((4, 4 + ROWS * WIDTH * 4), (4 + ROWS * WIDTH * 4, len(counted.whole)))
+        if max(start, begin) < min(stop, end)
+    )
+    assert len(counted.asked) == touched
+
+
+async def test_what_was_asked_for_once_is_not_computed_again() -> None:
+    tables, counted = Tables(2**26), Counted()
+    assert await joined(tables, "key", counted.packed()) == counted.whole
+    first = len(counted.asked)
+    assert await joined(tables, "key", counted.packed()) == counted.whole
+    assert await joined(tables, "key", counted.packed(), 5, 77) == counted.whole[5:77]
+    body = tables.whole("key")
+    assert body is not None
+    assert body.readonly
+    assert len(counted.asked) == first
+
+
+async def test_many_callers_share_one_computation() -> None:
+    tables, counted = Tables(2**26), Counted()
+    bodies = await asyncio.gather(*(joined(tables, "key", counted.packed()) for _ in range(20)))
+    assert set(bodies) == {counted.whole}
+    assert len(counted.asked) == len(set(counted.asked)) * 2  # a and b are the same rows
+
+
+async def test_a_caller_who_comes_late_gets_what_is_there_at_once() -> None:
+    tables, counted = Tables(2**26), Counted()
+    early = aiter(tables.stream("key", counted.packed()))
+    first = await anext(early)
+    late = aiter(tables.stream("key", counted.packed()))
+    assert (await anext(late))[: len(first)] == first
+    for each in (early, late):
+        await each.aclose()  # type: ignore[attr-defined]
+
+
+async def test_what_nobody_waits_for_any_more_is_not_computed() -> None:
+    tables, counted = Tables(2**26), Counted(rows=60_000)
+    readers = [aiter(tables.stream("key", counted.packed())) for _ in range(3)]
+    for reader in readers:
+        await anext(reader)
+    for reader in readers:
+        await reader.aclose()  # type: ignore[attr-defined]
+    await asyncio.sleep(0)
+    made = len(counted.asked)
+    blocks = 2 * -(-60_000 * WIDTH // BLOCK_VALUES)
+    assert made < blocks / 2
+    assert tables.whole("key") is None
+    assert await joined(tables, "key", counted.packed()) == counted.whole
+
+
+async def test_one_caller_who_leaves_does_not_stop_the_others() -> None:
+    tables, counted = Tables(2**26), Counted()
+    leaving = aiter(tables.stream("key", counted.packed()))
+    await anext(leaving)
+    staying = asyncio.create_task(joined(tables, "key", counted.packed()))
+    await asyncio.sleep(0)
+    await leaving.aclose()  # type: ignore[attr-defined]
+    assert await staying == counted.whole
+
+
+async def test_only_tables_of_half_of_the_cache_are_kept_whatever_their_head() -> None:
+    counted = Counted()
+    size = counted.packed().size
+    for room, kept in ((2 * size - 8, True), (2 * (size - HEAD_BYTES) - 8, False), (0, False)):
+        tables = Tables(room)
+        assert await joined(tables, "key", counted.packed()) == counted.whole
+        assert (tables.whole("key") is not None) == kept
+
+
+async def test_the_least_recently_asked_for_goes_first() -> None:
+    counted = Counted()
+    tables = Tables(4 * counted.packed().size)
+    for key in "abcd":
+        await joined(tables, key, counted.packed())
+    assert tables.whole("a") is not None
+    await joined(tables, "e", counted.packed())
+    assert [key for key in "abcde" if tables.whole(key) is not None] == ["a", "c", "d", "e"]
+
+
+async def test_a_fault_reaches_every_caller_and_is_not_kept() -> None:
+    tables = Tables(2**26)
+    faults = [RuntimeError("once")]
+
+    def rows(start: int, stop: int) -> NDArray[Any]:
+        if start and faults:
+            raise faults.pop()
+        return np.zeros((stop - start, WIDTH))
+
+    packed = Packed(b"", pieces(Table("bad", "exact", {"a": Output((ROWS, WIDTH), rows)}, {}), "float32"))
+    results = await asyncio.gather(*(joined(tables, "key", packed) for _ in range(3)), return_exceptions=True)
+    assert [str(result) for result in results] == ["once"] * 3
+    assert len(await joined(tables, "key", packed)) == packed.size
+
+
+async def test_the_loop_goes_on_while_a_block_is_computed() -> None:
+    tables, counted = Tables(0), Counted()
+    counted.gate.clear()
+    waiting = asyncio.create_task(joined(tables, "key", counted.packed()))
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert not waiting.done()
+    counted.gate.set()
+    assert await waiting == counted.whole
+
+
+@pytest.mark.parametrize(("kind", "dtype"), [("int64", np.int64), ("bool", np.bool_)])
+async def test_integers_and_booleans_are_sent_as_they_are(kind: str, dtype: Any) -> None:
+    values = np.arange(12).reshape(3, 4).astype(dtype)
+    output = Output((3, 4), lambda start, stop: values[start:stop], kind)  # type: ignore[arg-type]
+    (piece,) = pieces(Table("whole", "exact", {"a": output}, {}), "float16")
+    assert (piece.dtype, await joined(Tables(0), "key", Packed(b"", (piece,)))) == (kind, values.tobytes())

@@ -1,0 +1,235 @@
+"""How many calls are under way at a time, and what is done for those beyond, on real sockets."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from proto import embed_pb2 as pb
+from proto import open_inference_pb2 as oip
+from proto.embed_pb2_grpc import EmbedderStub
+from proto.open_inference_pb2_grpc import GRPCInferenceServiceStub
+from service.grpc.call_limits import PER_REQUEST
+from service.grpc.methods import (
+    Service,
+    answering,
+    streams,
+    unary,
+)
+from service.grpc.server import RpcServer
+from service.observability.metrics import Metrics
+from service.protocols.oip.rpc import oip_status
+from service.settings import Settings
+from tests.served import serving_here
+
+
+class Held:
+    """A service whose requests wait to be let go: one method of one request, one of many, one probe."""
+
+    def __init__(self) -> None:
+        self.metrics = Metrics()
+        self.go = asyncio.Event()
+        self.arrived: asyncio.Queue[str] = asyncio.Queue()
+        self.read: list[bytes] = []
+
+    async def _one(self, request: pb.EmbedRequest) -> pb.EmbedResponse:
+        self.arrived.put_nowait("request")
+        await self.go.wait()
+        return pb.EmbedResponse(model=request.model)
+
+    async def _probe(self, request: Any) -> pb.EmbedResponse:
+        return pb.EmbedResponse(model="probe")
+
+    def _kind(self) -> Any:
+        held = self
+
+        class Kind:
+            DESCRIPTOR = pb.EmbedRequest.DESCRIPTOR
+
+            @staticmethod
+            def FromString(data: bytes) -> pb.EmbedRequest:
+                held.read.append(data)
+                return pb.EmbedRequest.FromString(data)
+
+        return Kind
+
+    def service(self) -> Service:
+        kind = self._kind()
+        handlers = {
+            "One": unary(answering(self.metrics, "One", self._one), kind),
+            "Many": streams(self._one, kind),
+            "Probe": unary(answering(self.metrics, "Probe", self._probe), kind),
+        }
+        return Service("some.Service", handlers, counted="some.", status_of=oip_status, probes=("Probe",))
+
+
+@asynccontextmanager
+async def listening(held: Held, tmp_path: Path, client_seconds: float = 30.0) -> AsyncIterator[grpc.aio.Channel]:
+    """`held` behind a door for one request."""
+    settings = Settings(store=tmp_path, grpc_port=0, max_concurrent_requests=1, client_seconds=client_seconds)
+    server = RpcServer(settings, [held.service()], metrics=held.metrics)
+    port = await server.start()
+    try:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            yield channel
+    finally:
+        held.go.set()
+        await server.stop()
+
+
+async def test_calls_that_arrived_before_the_stop_are_answered(tmp_path: Path) -> None:
+    """grpc's core keeps them till Python asks for the next, and cancels those it has when the server stops."""
+    held = Held()
+    held.go.set()
+    server = RpcServer(Settings(store=tmp_path, grpc_port=0), [held.service()])
+    port = await server.start()
+    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:  # of threads of its own
+        probe = channel.unary_unary("/some.Service/Probe")
+        await asyncio.to_thread(probe, b"")
+        calls = [probe.future(b"") for _ in range(6)]
+        time.sleep(0.3)
+        await server.stop()
+        assert [call.code() for call in calls] == [grpc.StatusCode.OK] * len(calls)
+
+
+async def fill(held: Held, channel: grpc.aio.Channel, method: str) -> list[Any]:
+    """As many calls as there is room for, all with the service."""
+    calls = [channel.stream_stream(f"/some.Service/{method}")(iter([b""])) for _ in range(PER_REQUEST)]
+    for _ in calls:
+        await held.arrived.get()
+    return calls
+
+
+async def refusal(channel: grpc.aio.Channel, method: str) -> grpc.aio.AioRpcError:
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await channel.unary_unary(f"/some.Service/{method}")(b"\x12\x05never")
+    return refused.value
+
+
+async def test_a_call_too_many_is_refused_before_its_message_is_read(tmp_path: Path) -> None:
+    held = Held()
+    async with listening(held, tmp_path) as channel:
+        calls = await fill(held, channel, "One")
+        refused = await refusal(channel, "One")
+        assert refused.code() is grpc.StatusCode.UNAVAILABLE  # as the service's protocol has it
+        assert refused.details() == "2 calls are under way, which is all this server takes: try again in a moment"
+        told = dict(refused.trailing_metadata())
+        assert (told["inlay-code"], told["grpc-retry-pushback-ms"]) == ("overloaded", "1000")
+        assert "x-request-id" in told
+        assert held.read == [b"", b""]
+        held.go.set()
+        assert [len([answer async for answer in call]) for call in calls] == [1, 1]
+        for _ in range(5 * PER_REQUEST):  # whoever ended has left
+            assert await channel.unary_unary("/some.Service/One")(b"\x12\x01x") == b"\x0a\x01x"
+    text = held.metrics.text().decode()
+    (counted,) = [line for line in text.splitlines() if line.startswith("inlay_requests_total") and "some.One" in line]
+    assert 'status="UNAVAILABLE"' in counted
+    assert counted.endswith(" 1.0")
+    assert 'inlay_refusals_total{reason="overloaded"} 1.0' in text
+
+
+@pytest.mark.parametrize(("full", "free"), [("One", "Many"), ("Many", "One")])
+async def test_streams_and_requests_take_each_others_room_no_more_than_that_of_probes(
+    tmp_path: Path, full: str, free: str
+) -> None:
+    held = Held()
+    async with listening(held, tmp_path) as channel:
+        await fill(held, channel, full)
+        assert (await refusal(channel, full)).code() is grpc.StatusCode.UNAVAILABLE
+        assert await channel.unary_unary("/some.Service/Probe")(b"") == b"\x0a\x05probe"
+        health = health_pb2_grpc.HealthStub(channel)
+        assert (await health.Check(health_pb2.HealthCheckRequest())).status == health_pb2.HealthCheckResponse.SERVING
+        held.go.set()
+        assert await channel.unary_unary(f"/some.Service/{free}")(b"\x12\x01x") == b"\x0a\x01x"
+
+
+@pytest.mark.parametrize("method", ["One", "Many"])
+async def test_calls_whose_messages_never_come_give_their_room_to_others(tmp_path: Path, method: str) -> None:
+    held = Held()
+    held.go.set()
+    never = asyncio.Event()
+
+    async def silent() -> AsyncIterator[bytes]:
+        await never.wait()
+        yield b""
+
+    async with listening(held, tmp_path, client_seconds=0.3) as channel:
+        calls = [channel.stream_stream(f"/some.Service/{method}")(silent()) for _ in range(PER_REQUEST)]
+        for call in calls:
+            await call.wait_for_connection()
+        answer = channel.unary_unary(f"/some.Service/{method}")
+        assert (await refusal(channel, method)).code() is grpc.StatusCode.UNAVAILABLE
+        async with asyncio.timeout(10):
+            while await answer(b"").code() is grpc.StatusCode.UNAVAILABLE:
+                pass
+        for _ in range(5 * PER_REQUEST):
+            assert await answer(b"\x12\x01x") == b"\x0a\x01x"
+        for call in calls:
+            call.cancel()
+
+
+async def test_a_call_that_is_heard_of_keeps_its_room_however_long_it_takes(tmp_path: Path) -> None:
+    held = Held()
+    async with listening(held, tmp_path, client_seconds=0.001) as channel:
+        calls = await fill(held, channel, "One")
+        for _ in range(20):
+            await refusal(channel, "One")
+        held.go.set()
+        assert [len([answer async for answer in call]) for call in calls] == [1, 1]
+
+
+async def test_a_call_that_is_cancelled_leaves_its_room(tmp_path: Path) -> None:
+    held = Held()
+    async with listening(held, tmp_path) as channel:
+        for call in await fill(held, channel, "One"):
+            call.cancel()
+        while not await arrives(held, channel):
+            pass
+
+
+async def arrives(held: Held, channel: grpc.aio.Channel) -> bool:
+    """Whether a call is taken, rather than refused."""
+    call = channel.unary_unary("/some.Service/One")(b"")
+    taken, ended = asyncio.create_task(held.arrived.get()), asyncio.create_task(call.code())
+    await asyncio.wait((taken, ended), return_when=asyncio.FIRST_COMPLETED)
+    taken.cancel()
+    return not ended.done()
+
+
+# ---- the door
+
+
+async def test_tables_over_grpc_pass_the_door_once_and_leave_it(tiny_store: Path) -> None:
+    async with serving_here(tiny_store, default_model="bert", max_concurrent_requests=1) as here:
+        door = here.parts.encoder.door
+        async with AsyncExitStack() as stack:
+            channel = await stack.enter_async_context(grpc.aio.insecure_channel(here.rpc_address))
+            stub = EmbedderStub(channel)
+            positions = pb.PositionsRequest(scheme="sinusoidal")
+            positions.parameters.update({"length": 4, "dim": 8})
+            rotate = pb.RotateRequest(tensors={"q": pb.Tensor(dtype=pb.FLOAT32, shape=[1, 2], data=bytes(8))})
+            rotate.parameters.update({"head_dim": 2, "theta": 10000.0})
+            asked = [
+                lambda: stub.Positions(positions).read(),
+                lambda: stub.Rope(pb.RopeRequest(model="llama", length=4)).read(),
+                lambda: stub.Rotate(rotate),
+            ]
+            for ask in asked:
+                assert await ask()
+            door.enter()
+            for ask in asked:
+                with pytest.raises(grpc.aio.AioRpcError, match="1 requests are being served") as refused:
+                    await ask()
+                assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+            assert await stub.ListModels(pb.ListModelsRequest())  # lists are no work
+            assert (await GRPCInferenceServiceStub(channel).ServerLive(oip.ServerLiveRequest())).live
+            door.leave()
+            for ask in asked:
+                assert await ask()
+    assert door.inside == 0

@@ -1,0 +1,181 @@
+"""Compressed request bodies: every coding on every route, broken and unknown ones told apart, bombs bounded."""
+
+import gzip
+import resource
+import tracemalloc
+import zlib
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import httpx
+import orjson
+import pytest
+from backports import zstd
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.errors import BodyTooLarge, Malformed, UnsupportedCoding
+from service.http.bodies import INLINE_BYTES, codings, decoded
+from service.http.content_coding import (
+    CODINGS,
+    MOST_MEMBERS,
+    Broken,
+    TooLong,
+    decode,
+)
+from tests.served import Served
+
+JSON = {"content-type": "application/json"}
+ENCODERS: dict[str, Callable[[bytes], bytes]] = {
+    "gzip": gzip.compress,
+    "x-gzip": gzip.compress,
+    "deflate": zlib.compress,
+    "zstd": zstd.compress,
+}
+MIB = 2**20
+
+
+def post(served: Served, body: bytes, encoding: str, path: str = "/embed") -> httpx.Response:
+    return served.http.post(path, content=body, headers=JSON | {"content-encoding": encoding})
+
+
+# path, body
+ROUTES: list[tuple[str, dict[str, Any]]] = [
+    ("/embed", {"inputs": "hello world"}),
+    ("/", {"inputs": "hello world"}),
+    ("/v1/embeddings", {"input": "hello world", "model": "bert"}),
+    ("/positions/rope", {"head_dim": 8, "length": 3}),
+    ("/models/llama/similar", {"token": 5}),
+]
+
+
+@pytest.mark.parametrize("encoding", ENCODERS)
+@pytest.mark.parametrize(("path", "body"), ROUTES, ids=[path for path, _ in ROUTES])
+def test_every_route_reads_every_coding(served: Served, path: str, body: dict[str, Any], encoding: str) -> None:
+    plain = served.http.post(path, json=body)
+    coded = post(served, ENCODERS[encoding](orjson.dumps(body)), encoding, path)
+    found, expected = coded.json(), plain.json()
+    if path.startswith("/v1"):  # the rest holds an id and a time
+        found, expected = found["data"], expected["data"]
+    assert (coded.status_code, found) == (200, expected)
+
+
+def test_codings_are_undone_in_the_reverse_of_their_order(served: Served) -> None:
+    body = zlib.compress(zstd.compress(gzip.compress(b'{"inputs": "a"}')))
+    assert post(served, body, "gzip, Zstd,identity , deflate").status_code == 200
+    assert post(served, body, "deflate, zstd, gzip").json()["code"] == "malformed"
+
+
+def test_identity_is_no_coding(served: Served) -> None:
+    assert post(served, b'{"inputs": "a"}', "identity").status_code == 200
+
+
+@pytest.mark.parametrize("path", [path for path, _ in ROUTES])
+def test_a_coding_nobody_knows_is_told_the_known(served: Served, path: str) -> None:
+    answer = post(served, b"{}", "br", path)
+    assert answer.status_code == 415
+    assert answer.headers["accept-encoding"] == "zstd, gzip, deflate"
+    assert "zstd, gzip, deflate" in answer.text
+
+
+@pytest.mark.parametrize("coding", CODINGS)
+@pytest.mark.parametrize("harm", ["cut", "noise", "plain"])
+def test_a_broken_stream_is_the_senders_fault(served: Served, coding: str, harm: str) -> None:
+    whole = ENCODERS[coding](b'{"inputs": "hello world"}' * 3)
+    body = {"cut": whole[:-1], "noise": whole[:6] + b"\xff" * 8 + whole[14:], "plain": b'{"inputs": "a"}'}[harm]
+    answer = post(served, body, coding)
+    assert (answer.status_code, answer.json()["code"]) == (400, "malformed")
+    assert f"not {coding}" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize("coding", CODINGS)
+def test_a_body_that_unpacks_to_too_much_is_refused(served: Served, coding: str) -> None:
+    body = ENCODERS[coding](b'{"inputs": "' + b"a" * 200_000 + b'"}')
+    assert len(body) < 1000
+    answer = post(served, body, coding)
+    assert (answer.status_code, answer.json()["code"]) == (413, "body_too_large")
+
+
+def test_a_large_body_is_unpacked_whole(served: Served) -> None:
+    inputs = [[5, 6, 7, 8] * 4 for _ in range(64)]
+    body = orjson.dumps({"inputs": inputs, "outputs": "token_embeddings"}, option=orjson.OPT_INDENT_2)
+    padded = body + b" " * (90_000 - len(body))
+    assert len(post(served, gzip.compress(padded), "gzip").json()["outputs"]["token_embeddings"]) == 64
+
+
+@pytest.mark.parametrize("coding", CODINGS)
+async def test_a_bomb_takes_no_more_memory_than_the_bound(coding: str) -> None:
+    """256 MiB of zeros, in part with a coding around the coding; peaks of Python's and of the process's memory."""
+    encoder = CODINGS[coding].encoder(False, None)
+    bomb = b"".join([*(encoder.compress(bytes(MIB)) for _ in range(256)), encoder.flush()])
+    most = 4 * MIB
+    tracemalloc.start()
+    resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    try:
+        with pytest.raises(BodyTooLarge):
+            await decoded(bomb, (coding,), most)
+        with pytest.raises(BodyTooLarge):
+            await decoded(gzip.compress(bomb), (coding, "gzip"), most)
+        assert tracemalloc.get_traced_memory()[1] < 4 * most
+    finally:
+        tracemalloc.stop()
+    assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - resident) * 1024 < 32 * MIB
+
+
+def test_a_zstd_frame_may_not_borrow_a_window_beyond_the_webs() -> None:
+    options = {zstd.CompressionParameter.window_log: 27, zstd.CompressionParameter.content_size_flag: 0}
+    stream = zstd.ZstdCompressor(options=options)
+    body = stream.compress(bytes(1000)) + stream.flush()
+    with pytest.raises(Broken, match="memory"):
+        decode("zstd", body, MIB)
+
+
+@pytest.mark.parametrize("coding", ["gzip", "zstd"])
+def test_what_was_packed_in_pieces_is_one_body(coding: str) -> None:
+    assert decode(coding, ENCODERS[coding](b"ab") + ENCODERS[coding](b"cd"), 4) == b"abcd"
+    with pytest.raises(TooLong):
+        decode(coding, ENCODERS[coding](b"ab") + ENCODERS[coding](b"cd"), 3)
+
+
+@pytest.mark.parametrize("coding", ["gzip", "zstd"])
+def test_pieces_without_end_are_refused(coding: str) -> None:
+    with pytest.raises(Broken, match="more after its end"):
+        decode(coding, ENCODERS[coding](b"") * (MOST_MEMBERS + 1), 100)
+
+
+def test_deflate_has_one_piece() -> None:
+    with pytest.raises(Broken, match="more after its end"):
+        decode("deflate", zlib.compress(b"ab") * 2, 100)
+
+
+def test_codings_are_bounded_in_number() -> None:
+    with pytest.raises(UnsupportedCoding, match="6 codings"):
+        codings(b",".join([b"gzip"] * 6))
+
+
+async def test_no_body_is_no_body_under_any_coding() -> None:
+    assert await decoded(b"", ("gzip",), 10) == b""
+
+
+@given(st.binary(max_size=100_000), st.lists(st.sampled_from(sorted(CODINGS)), max_size=3), st.booleans())
+async def test_what_goes_in_comes_out(body: bytes, applied: list[str], exact: bool) -> None:
+    sizes, packed = [len(body)], body
+    for coding in applied:
+        packed = ENCODERS[coding](packed)
+        sizes.append(len(packed))
+    if body or not applied:
+        assert await decoded(packed, tuple(applied), max(sizes)) == body
+    if applied and any(inner > 0 for inner in sizes[:-1]):
+        with pytest.raises(BodyTooLarge):
+            await decoded(packed, tuple(applied), max(sizes[:-1]) - 1)
+    assert all(outer > 0 for _, outer in pairwise(sizes))
+
+
+@given(st.sampled_from(sorted(CODINGS)), st.binary(max_size=3 * INLINE_BYTES))
+async def test_noise_is_refused_or_read_but_breaks_nothing(coding: str, noise: bytes) -> None:
+    try:
+        found = await decoded(noise, (coding,), MIB)
+    except (Malformed, BodyTooLarge):
+        return
+    assert found == b"" or noise

@@ -1,0 +1,368 @@
+"""Compressed answers: the RFC's negotiation, the policy for vectors, tags and ranges, streams, other requests go on."""
+
+import asyncio
+import gzip
+import shutil
+import subprocess
+import threading
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import orjson
+import pytest
+from backports import zstd
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.errors import NotAcceptable
+from service.http import compression as answers
+from service.http.compression import Coded
+from service.http.content_coding import CODINGS
+from service.http.negotiation import Choice, choose
+from tests.served import Served, serving
+
+DECODERS: dict[str, Callable[[bytes], bytes]] = {
+    "gzip": gzip.decompress,
+    "deflate": zlib.decompress,
+    "zstd": zstd.decompress,
+}
+BODY = {"inputs": [[5, 6, 7, 8]] * 16, "outputs": "token_embeddings"}
+TABLE = "/positions/sinusoidal?dim=64&length=200"
+
+
+def raw(served: Served, verb: str, path: str, accept: str | None, **more: Any) -> tuple[httpx.Response, bytes]:
+    """The answer, and its bytes as they came."""
+    headers = {**more.pop("headers", {}), "accept-encoding": accept or "identity"}
+    request = served.http.build_request(verb, path, headers=headers, **more)
+    if accept is None:
+        del request.headers["accept-encoding"]
+    response = served.http.send(request, stream=True)
+    try:
+        return response, b"".join(response.iter_raw())
+    finally:
+        response.close()
+
+
+# header, coding of a document, of vectors in JSON, of tensors in bytes
+HEADERS: list[tuple[str | None, str | None, str | None, str | None]] = [
+    (None, None, None, None),
+    ("", None, None, None),
+    ("identity", None, None, None),
+    ("gzip", "gzip", "gzip", "gzip"),
+    ("x-gzip", "gzip", "gzip", "gzip"),
+    ("GZIP", "gzip", "gzip", "gzip"),
+    ("deflate", "deflate", "deflate", "deflate"),
+    ("gzip, identity", "gzip", "gzip", "gzip"),
+    ("gzip, deflate", "gzip", None, None),
+    ("gzip,deflate,*;q=0", "gzip", "gzip", "gzip"),
+    ("deflate, gzip;q=1.0, *;q=0.5", "gzip", None, None),
+    ("gzip;q=1, deflate;q=0.5", "gzip", "gzip", "gzip"),
+    ("gzip;q=0.5, deflate", "deflate", "deflate", "deflate"),
+    ("gzip, deflate, br", "gzip", "gzip", None),
+    ("gzip, deflate, br, zstd", "zstd", "zstd", None),
+    ("gzip, deflate, identity;q=0", "gzip", "gzip", "gzip"),
+    ("gzip;q=0.5, identity", None, None, None),
+    ("gzip;q=0", None, None, None),
+    ("br", None, None, None),
+    ("gzip;q=nonsense", None, None, None),
+    ("gzip;q=2", None, None, None),
+    ("*", "zstd", None, None),
+    ("*;q=0.5, zstd;q=0", "gzip", None, None),
+    ("br, *;q=0.1", "zstd", "zstd", "zstd"),
+]
+
+
+@pytest.mark.parametrize(("accept", "document", "vectors", "tensors"), HEADERS)
+def test_a_header_chooses_a_coding(
+    accept: str | None, document: str | None, vectors: str | None, tensors: str | None
+) -> None:
+    sent = accept.encode() if accept is not None else None
+    assert choose(sent).coding == document
+    assert choose(sent, "asked", "vectors").coding == vectors
+    assert choose(sent, "asked", "tensors").coding == tensors
+    assert choose(sent, "always", "tensors").coding == document
+    assert identity_refused(accept) or choose(sent, "never", "document").coding is None
+
+
+def identity_refused(accept: str | None) -> bool:
+    return "identity;q=0" in (accept or "") or "*;q=0" in (accept or "").split(",")
+
+
+@pytest.mark.parametrize("accept", [b"identity;q=0", b"*;q=0", b"br, identity;q=0", b"gzip;q=0, *;q=0"])
+@pytest.mark.parametrize("policy", ["asked", "always", "never"])
+def test_who_accepts_nothing_is_refused(accept: bytes, policy: Any) -> None:
+    with pytest.raises(NotAcceptable, match="identity"):
+        choose(accept, policy)
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from([*CODINGS, "br", "identity", "*"]), st.sampled_from([0, 0.001, 0.25, 0.5, 1]), max_size=6
+    )
+)
+def test_what_is_chosen_is_accepted_and_nothing_is_accepted_more(qualities: dict[str, float]) -> None:
+    header = ", ".join(f"{name};q={quality}" for name, quality in qualities.items()).encode()
+    others = qualities.get("*", 0)
+    of = {name: qualities.get(name, others) for name in CODINGS}
+    plain = qualities.get("identity", others if "*" in qualities else 0.0001)
+    for kind in ("document", "vectors", "tensors"):
+        try:
+            choice = choose(header, "asked", kind)  # type: ignore[arg-type]
+        except NotAcceptable:
+            assert max(of.values()) == plain == 0
+            continue
+        if choice.coding is not None:
+            assert of[choice.coding] == max(of.values()) > 0
+            assert of[choice.coding] >= plain
+        else:
+            assert plain > 0
+        assert choice.required == (plain == 0)
+
+
+@given(st.binary(max_size=60))
+def test_no_header_breaks_it(accept: bytes) -> None:
+    try:
+        assert choose(accept).coding in (None, *CODINGS)
+    except NotAcceptable:
+        assert b"identity" in accept.lower() or b"*" in accept
+
+
+@pytest.mark.parametrize("coding", DECODERS)
+@pytest.mark.parametrize("accept", ["application/json", "application/octet-stream", "application/vnd.safetensors"])
+def test_vectors_come_as_asked(served: Served, coding: str, accept: str) -> None:
+    plain = served.http.post("/embed", json=BODY, headers={"accept": accept, "accept-encoding": "identity"})
+    answer, body = raw(served, "POST", "/embed", coding, json=BODY, headers={"accept": accept})
+    assert answer.headers["content-encoding"] == coding
+    assert answer.headers["vary"] == "Accept-Encoding"
+    assert int(answer.headers["content-length"]) == len(body) < len(plain.content)
+    assert DECODERS[coding](body) == plain.content
+    assert "content-encoding" not in plain.headers
+
+
+def test_a_clients_habit_is_no_wish_for_compressed_vectors(served: Served) -> None:
+    for habit in ("gzip, deflate", None):
+        answer, body = raw(served, "POST", "/embed", habit, json=BODY)
+        assert "content-encoding" not in answer.headers
+        assert orjson.loads(body)["outputs"]
+
+
+@pytest.mark.parametrize("path", ["/openapi.json", "/metrics", "/static-offline-docs/swagger-ui.css", "/models", TABLE])
+@pytest.mark.parametrize("coding", DECODERS)
+def test_documents_come_as_accepted(served: Served, path: str, coding: str) -> None:
+    plain = served.http.get(path, headers={"accept-encoding": "identity"})
+    answer, body = raw(served, "GET", path, f"{coding}, identity;q=0.5")
+    assert answer.headers["content-encoding"] == coding
+    assert "Accept-Encoding" in plain.headers["vary"]
+    assert "Accept-Encoding" in answer.headers["vary"]
+    found = DECODERS[coding](body)
+    assert found == plain.content or path == "/metrics"
+
+
+def test_small_answers_stay_as_they_are(served: Served) -> None:
+    for path in ("/health/live", "/nothing"):
+        answer, _ = raw(served, "GET", path, "gzip")
+        assert "content-encoding" not in answer.headers
+    answer, body = raw(served, "GET", "/health/live", "gzip, identity;q=0")
+    assert answer.headers["content-encoding"] == "gzip"
+    assert gzip.decompress(body) == b'{"status":"live"}'
+
+
+# path, in whose words
+REFUSED = [("/embed", "code"), ("/metrics", "code"), ("/v1/embeddings", "error"), ("/v1/nothing", "error")]
+
+
+@pytest.mark.parametrize(("path", "member"), REFUSED)
+def test_an_answer_nobody_can_send_is_refused_before_any_work(served: Served, path: str, member: str) -> None:
+    answer, body = raw(served, "POST", path, "br, identity;q=0", json=BODY)
+    assert answer.status_code in (400, 406)
+    assert member in orjson.loads(body)
+    assert b"accept-encoding is br" in body
+
+
+def test_a_compressed_table_has_a_weak_tag_that_saves_it(served: Served) -> None:
+    plain, _ = raw(served, "GET", TABLE, "identity")
+    packed, _ = raw(served, "GET", TABLE, "gzip")
+    strong, weak = plain.headers["etag"], packed.headers["etag"]
+    assert weak == f"W/{strong}"
+    for accept, held in (("gzip", weak), ("identity", strong)):
+        again, body = raw(served, "GET", TABLE, accept, headers={"if-none-match": held})
+        assert (again.status_code, again.headers["etag"], body) == (304, held, b"")
+
+
+def test_a_range_is_of_the_plain_bytes(served: Served) -> None:
+    path = f"{TABLE}&format=npy"
+    whole, body = raw(served, "GET", path, None)
+    for accept in ("gzip", "gzip, identity;q=0"):
+        part, found = raw(served, "GET", path, accept, headers={"range": "bytes=100-4099"})
+        assert part.status_code == 206
+        assert "content-encoding" not in part.headers
+        assert found == body[100:4100]
+    packed, _ = raw(served, "GET", path, "gzip")
+    assert "accept-ranges" not in packed.headers
+    assert whole.headers["accept-ranges"] == "bytes"
+    stale, found = raw(served, "GET", path, "gzip", headers={"range": "bytes=0-9", "if-range": packed.headers["etag"]})
+    assert stale.status_code == 200
+    assert gzip.decompress(found) == body
+
+
+def test_tensors_keep_their_length_where_the_client_only_can(served: Served) -> None:
+    for habit in ("gzip, deflate", "gzip, deflate, br, zstd"):
+        answer, body = raw(served, "GET", f"{TABLE}&format=npy", habit)
+        assert int(answer.headers["content-length"]) == len(body)
+        assert "content-encoding" not in answer.headers
+
+
+def test_head_has_the_headers_of_get(served: Served) -> None:
+    path = f"{TABLE}&format=npy"
+    for accept in ("gzip", "identity"):
+        got, _ = raw(served, "GET", path, accept)
+        headed, body = raw(served, "HEAD", path, accept)
+        assert body == b""
+        for name in ("content-encoding", "etag", "vary", "accept-ranges", "content-type"):
+            assert got.headers.get(name) == headed.headers.get(name), name
+
+
+def test_a_picture_is_not_packed_again(served: Served) -> None:
+    answer, body = raw(served, "GET", "/positions/sinusoidal.png?dim=16&length=20", "gzip")
+    assert "content-encoding" not in answer.headers
+    assert body.startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("coding", DECODERS)
+def test_a_large_table_is_packed_as_it_is_made(served: Served, coding: str) -> None:
+    path = "/positions/sinusoidal?dim=256&length=8000&encoding_format=base64"
+    plain = served.http.get(path, headers={"accept-encoding": "identity"})
+    answer, body = raw(served, "GET", path, coding)
+    assert "content-length" not in answer.headers
+    stream = {"zstd": zstd.ZstdDecompressor, "gzip": lambda: zlib.decompressobj(31), "deflate": zlib.decompressobj}
+    assert stream[coding]().decompress(body) == plain.content  # type: ignore[operator]
+
+
+@pytest.mark.skipif(not shutil.which("curl"), reason="curl is not installed: not shown with it")
+@pytest.mark.parametrize("more", [["--compressed"], ["--compressed", "--http1.0"]])
+def test_curl_reads_it(served: Served, more: list[str]) -> None:
+    url = "http://{}:{}/embed".format(*served.address)
+    json = ["-H", "content-type: application/json", "-d", orjson.dumps(BODY).decode()]
+    head = ["-s", "-w", "%{size_download}"]
+    plain = subprocess.run(["curl", *head, *json, url], capture_output=True, check=True).stdout
+    packed = subprocess.run(["curl", *head, *more, *json, url], capture_output=True, check=True).stdout
+    (document, _, size), (unpacked, _, fewer) = plain.rpartition(b"}"), packed.rpartition(b"}")
+    assert unpacked == document
+    assert int(fewer) < int(size)
+
+
+@pytest.fixture(params=["always", "never"])
+def policy(request: pytest.FixtureRequest, tiny_store: Path) -> Iterator[tuple[str, Served]]:
+    with serving(tiny_store, default_model="bert", compression=request.param) as service:
+        yield request.param, service
+
+
+def test_the_operator_has_the_last_word(policy: tuple[str, Served]) -> None:
+    name, served = policy
+    for verb, path, more in (("POST", "/embed", {"json": BODY}), ("GET", "/openapi.json", {})):
+        answer, _ = raw(served, verb, path, "gzip, deflate", **more)
+        assert answer.headers.get("content-encoding") == {"always": "gzip", "never": None}[name]
+
+
+Messages = list[dict[str, Any]]
+
+
+async def through(messages: Messages, accept: bytes = b"gzip", verb: str = "GET") -> Messages:
+    """What an application's messages become."""
+    sent: Messages = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        for message in messages:
+            await send(message)
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": verb, "path": "/", "headers": [(b"accept-encoding", accept)]}
+    await Coded(app, "asked", lambda scope, error: app)(scope, None, send)  # type: ignore[arg-type]
+    return sent
+
+
+def start(*headers: tuple[bytes, bytes], status: int = 200) -> dict[str, Any]:
+    return {"type": "http.response.start", "status": status, "headers": [(b"content-type", b"text/plain"), *headers]}
+
+
+def part(body: bytes, more: bool = False) -> dict[str, Any]:
+    return {"type": "http.response.body", "body": body, "more_body": more}
+
+
+@pytest.mark.parametrize("coding", DECODERS)
+async def test_each_part_of_a_stream_can_be_read_when_it_comes(coding: str) -> None:
+    parts = [b"a" * 5000, b"b" * 70_000, b"c"]
+    sent = await through([start(), *(part(each, True) for each in parts), part(b"")], coding.encode())
+    decoder: Any = zstd.ZstdDecompressor() if coding == "zstd" else zlib.decompressobj(47)
+    assert [decoder.decompress(message["body"]) for message in sent[1:-1]] == parts
+    decoder.decompress(sent[-1]["body"])
+    assert decoder.eof
+    assert (b"content-encoding", coding.encode()) in sent[0]["headers"]
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        start((b"content-encoding", b"gzip")),
+        start(status=206),
+        start(status=204),
+        start(status=304),
+        start((b"content-length", b"1023")),
+    ],
+    ids=["packed", "206", "204", "304", "small"],
+)
+async def test_what_must_stay_stays(head: dict[str, Any]) -> None:
+    sent = await through([head, part(b"x" * 1023)])
+    assert sent[1]["body"] == b"x" * 1023
+    assert [value for name, value in sent[0]["headers"] if name == b"content-encoding"] in ([], [b"gzip"])
+
+
+@given(st.lists(st.binary(max_size=20_000), min_size=1, max_size=4), st.sampled_from(sorted(DECODERS)))
+async def test_what_goes_in_comes_out(parts: list[bytes], coding: str) -> None:
+    messages = [part(each, index < len(parts) - 1) for index, each in enumerate(parts)]
+    sent = await through([start(), *messages], coding.encode())
+    body = b"".join(message["body"] for message in sent[1:])
+    packed = (b"content-encoding", coding.encode()) in sent[0]["headers"]
+    if packed:
+        decoder: Any = zstd.ZstdDecompressor() if coding == "zstd" else zlib.decompressobj(47)
+        body = decoder.decompress(body)
+        assert decoder.eof
+    assert body == b"".join(parts)
+
+
+async def test_others_are_served_while_a_large_answer_is_packed(monkeypatch: pytest.MonkeyPatch) -> None:
+    release, here = threading.Event(), threading.get_ident()
+    encoder = answers.Encoder
+
+    class Slow(encoder):  # type: ignore[misc, valid-type]
+        def last(self, parts: Any) -> bytes:
+            assert threading.get_ident() != here
+            assert release.wait(20)
+            packed: bytes = super().last(parts)
+            return packed
+
+    monkeypatch.setattr(answers, "Encoder", Slow)
+    rows = np.random.default_rng(0).standard_normal(50_000).astype(np.float32).tobytes()
+    running = asyncio.create_task(through([start(), part(rows)]))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not running.done()
+    release.set()
+    assert gzip.decompress((await running)[1]["body"]) == rows
+
+
+async def test_a_file_sent_by_the_server_itself_is_left_to_it() -> None:
+    file = {"type": "http.response.pathsend", "path": "/a"}
+    sent = await through([start((b"content-length", b"5000")), file])
+    assert sent[1] == file
+    assert not [name for name, _ in sent[0]["headers"] if name == b"content-encoding"]
+
+
+def test_an_answer_is_plain_unless_chosen() -> None:
+    assert Choice() == choose(None) == choose(b"")

@@ -1,0 +1,57 @@
+"""Large documents: orjson's own bytes, written in slices and beside the event loop."""
+
+import threading
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+
+from service.http import json_arrays as numbers
+
+RNG = np.random.default_rng(5)
+LARGE = numbers.INLINE_VALUES + 1
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        RNG.normal(size=(300, 384)).astype(np.float32),
+        RNG.normal(size=(300, 384)).astype(np.float16),
+        RNG.normal(size=LARGE),
+        RNG.integers(0, 99, size=(5, 40_000)),
+        RNG.normal(size=(1, LARGE)),  # a row longer than a slice
+        RNG.normal(size=(700, 10, 20)),
+        np.zeros((LARGE, 0)),
+        np.zeros((0, LARGE)),
+    ],
+    ids=lambda rows: f"{rows.dtype} {rows.shape}",
+)
+def test_a_large_document_is_what_orjson_writes_at_once(rows: Any) -> None:
+    document = {"model": "a", "outputs": {"x": rows, "y": [rows[:1], rows[:2]]}, "usage": {"tokens": 3}}
+    assert numbers.dumps(document, LARGE) == orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def test_no_slice_of_many_rows_is_longer_than_what_is_written_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, dumps = [], orjson.dumps
+
+    def watched(value: Any, *given: Any, **named: Any) -> bytes:
+        seen.extend([value.size] if isinstance(value, np.ndarray) else [])
+        return dumps(value, *given, **named)
+
+    monkeypatch.setattr(orjson, "dumps", watched)
+    rows = RNG.normal(size=(1000, 384))
+    numbers.dumps({"rows": rows}, rows.size)
+    assert sum(seen) == rows.size
+    assert max(seen) <= numbers.INLINE_VALUES
+
+
+@pytest.mark.parametrize(("values", "beside"), [(numbers.INLINE_VALUES, False), (LARGE, True)])
+async def test_what_is_large_is_written_beside_the_event_loop(values: int, beside: bool) -> None:
+    thread = await numbers.written(values, threading.get_ident)
+    assert (thread != threading.get_ident()) is beside
+
+
+def test_what_is_no_array_is_refused_as_orjson_does() -> None:
+    with pytest.raises(TypeError, match="set"):
+        numbers.dumps({"x": {1}}, LARGE)

@@ -1,0 +1,76 @@
+"""A log whose reader is gone, asleep or out of disk holds nobody up."""
+
+import fcntl
+import io
+import logging
+import os
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from service.observability.log_handler import Lines
+
+PIPE_BYTES = 16384
+
+
+@pytest.fixture
+def pipe(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[int, Lines]]:
+    """The end that a collector reads, and a handler that writes to the other; room for four pages."""
+    reader, writer = os.pipe()
+    fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+    with os.fdopen(writer, "w") as stream:
+        monkeypatch.setattr(sys, "stderr", stream)
+        yield reader, Lines()
+    os.close(reader)
+
+
+def record(message: str) -> logging.LogRecord:
+    return logging.LogRecord("test", logging.INFO, "", 0, message, (), None)
+
+
+def test_lines_arrive_as_they_are_written(pipe: tuple[int, Lines]) -> None:
+    reader, lines = pipe
+    lines.handle(record("one"))
+    lines.handle(record("zwei \udc80 drei"))
+    assert os.read(reader, PIPE_BYTES) == b"one\nzwei \\udc80 drei\n"
+
+
+@pytest.mark.parametrize("size", [100, 100_000])
+def test_a_full_pipe_is_not_waited_for_and_what_was_lost_is_told(pipe: tuple[int, Lines], size: int) -> None:
+    reader, lines = pipe
+    for _ in range(1000):
+        lines.handle(record("a" * size))
+    assert lines.lost > 800
+    os.read(reader, 1 << 20)
+    lines.handle(record("after"))
+    said = os.read(reader, 1 << 20).decode()
+    assert said.endswith("lines are missing here: nobody read them)\nafter\n")
+    assert lines.lost == 0
+
+
+def test_a_pipe_whose_reader_is_gone_raises_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    stream = os.fdopen(writer, "w")
+    monkeypatch.setattr(sys, "stderr", stream)
+    lines = Lines()
+    lines.handle(record("one"))
+    assert lines.lost == 1
+    stream.close()
+
+
+def test_a_full_disk_raises_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = open("/dev/full", "w")  # noqa: PTH123, SIM115
+    monkeypatch.setattr(sys, "stderr", stream)
+    lines = Lines()
+    lines.handle(record("one"))
+    assert lines.lost == 1
+    stream.close()
+
+
+def test_a_stream_in_memory_is_written_to_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stream)
+    Lines().handle(record("one"))
+    assert stream.getvalue() == "one\n"

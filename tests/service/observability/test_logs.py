@@ -1,0 +1,210 @@
+"""Log lines say which request they belong to, and nothing a caller sent."""
+
+import ast
+import asyncio
+import io
+import json
+import logging
+import logging.config
+from collections.abc import Iterator
+from contextvars import ContextVar
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from models.errors import ModelError
+from service.errors import StartError
+from service.http.request_ids import CURRENT, request_id
+from service.observability import logs
+
+ROOT = Path(__file__).parents[3]
+SECRET = "correct horse battery staple"
+
+
+class Written:
+    """A logger whose lines are kept."""
+
+    def __init__(self, format: str, inputs: bool) -> None:
+        self._stream = io.StringIO()
+        configured = logs.config(format, "debug", inputs, "service.http.request_ids.CURRENT")
+        configurator: Any = logging.config.DictConfigurator(configured)
+        formatter = configurator.configure_formatter(configurator.config["formatters"]["line"])
+        self._handler = logging.StreamHandler(self._stream)
+        self._handler.setFormatter(formatter)
+        self.logger = logging.Logger("test", logging.DEBUG)
+        self.logger.addHandler(self._handler)
+
+    @property
+    def text(self) -> str:
+        return self._stream.getvalue()
+
+    @property
+    def objects(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.text.splitlines()]
+
+
+@pytest.fixture(params=["text", "json"])
+def written(request: pytest.FixtureRequest) -> Written:
+    return Written(request.param, inputs=False)
+
+
+@pytest.fixture
+def as_json() -> Written:
+    return Written("json", inputs=False)
+
+
+@pytest.fixture(autouse=True)
+def unnumbered() -> Iterator[None]:
+    """Other tests may have numbered this thread, and named its key."""
+    token, name = CURRENT.set(b"-"), logs.KEY_NAME.set("")
+    yield
+    CURRENT.reset(token)
+    logs.KEY_NAME.reset(name)
+
+
+@pytest.fixture
+def numbered(unnumbered: None) -> str:
+    return request_id(b"abc-123").decode()
+
+
+def fail(cause: BaseException | None = None) -> None:
+    try:
+        raise ValueError(f"cannot read {SECRET!r}") from cause
+    except ValueError as error:
+        error.add_note(f"it was {SECRET}")
+        raise
+
+
+def test_a_json_line_has_time_level_logger_message_and_request(as_json: Written, numbered: str) -> None:
+    token = logs.TRACE_ID.set("4bf92f3577b34da6a3ce929d0e0e4736")
+    as_json.logger.warning("%d of %s", 3, "these")
+    logs.TRACE_ID.reset(token)
+    (line,) = as_json.objects
+    assert datetime.fromisoformat(line.pop("time")).tzinfo is not None
+    assert line == {
+        "level": "warning",
+        "logger": "test",
+        "message": "3 of these",
+        "request_id": numbered,
+        "trace_id": "4bf92f3577b34da6a3ce929d0e0e4736",
+    }
+
+
+def test_outside_of_a_request_a_line_names_none(as_json: Written) -> None:
+    as_json.logger.info("started")
+    assert "request_id" not in as_json.objects[0]
+
+
+def test_an_access_line_has_fields_of_its_own(as_json: Written) -> None:
+    fields = {"protocol": "http", "method": "POST /embed", "status": 200, "seconds": 0.0021}
+    as_json.logger.info("answered", extra=fields)
+    assert as_json.objects[0].items() >= fields.items()
+
+
+def test_a_text_line_ends_with_what_is_known_of_the_request(numbered: str) -> None:
+    written = Written("text", inputs=False)
+    written.logger.info("answered", extra={"status": 200})
+    assert written.text.endswith(f"INFO test answered status=200 request_id={numbered}\n")
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\x0b", "\x1b[2K", "\x85", "\u2028", "\x00"])
+def test_what_is_known_of_a_request_begins_no_line_of_its_own(end: str) -> None:
+    written = Written("text", inputs=False)
+    written.logger.info("answered", extra={"method": f"GET /a{end}2026-01-01 CRITICAL the service has a fault"})
+    assert len(written.text.splitlines()) == 1
+    assert written.text.removesuffix("\n").isprintable()
+
+
+def test_what_can_be_printed_is_written_as_it_is() -> None:
+    written = Written("text", inputs=False)
+    written.logger.info("answered", extra={"method": "GET /modèles/字 \\n"})
+    assert written.text.endswith("method=GET /modèles/字 \\n\n")
+
+
+def test_a_traceback_shows_places_and_types_but_no_message(written: Written) -> None:
+    try:
+        fail(KeyError(SECRET))
+    except ValueError:
+        written.logger.exception("a request met a fault")
+    assert SECRET not in written.text
+    assert "in fail" in written.text
+    assert "ValueError: (message withheld" in written.text
+    assert "KeyError: (message withheld" in written.text
+
+
+def test_a_group_of_exceptions_keeps_their_messages_to_itself(written: Written) -> None:
+    try:
+        raise ExceptionGroup("several", [ValueError(SECRET), TypeError(SECRET)])
+    except ExceptionGroup:
+        written.logger.exception("a request met a fault")
+    assert SECRET not in written.text
+    assert "TypeError" in written.text
+
+
+def test_an_exception_among_the_arguments_loses_its_message(written: Written) -> None:
+    written.logger.error("a run failed: %s: %s", "ValueError", ValueError(SECRET))
+    assert SECRET not in written.text
+    assert "a run failed: ValueError: (message withheld" in written.text
+
+
+@pytest.mark.parametrize("error", [StartError("no such port"), ModelError("no such port"), OSError("no such port")])
+def test_what_the_operator_caused_is_told_in_full(error: Exception, written: Written) -> None:
+    written.logger.error("%s", error)
+    try:
+        raise error
+    except type(error):
+        written.logger.exception("not loaded")
+    assert written.text.count("no such port") == 2
+
+
+def test_what_asyncio_shows_of_values_is_cut(written: Written) -> None:
+    async def lose() -> None:
+        loop = asyncio.get_running_loop()
+        loop.call_soon(int, SECRET)
+        future = loop.create_future()
+        future.set_exception(ValueError(SECRET))
+        del future
+        await asyncio.sleep(0)
+
+    logger = logging.getLogger("asyncio")
+    handler = written.logger.handlers[0]
+    logger.addHandler(handler)
+    try:
+        asyncio.run(lose())
+    finally:
+        logger.removeHandler(handler)
+    assert "Exception in callback" in written.text
+    assert "never retrieved" in written.text
+    assert SECRET not in written.text
+
+
+def test_all_of_it_is_written_where_the_operator_asks_for_it() -> None:
+    written = Written("json", inputs=True)
+    try:
+        fail()
+    except ValueError as error:
+        written.logger.exception("a fault: %s", error)
+    (line,) = written.objects
+    assert SECRET in line["message"]
+    assert SECRET in line["exception"]
+
+
+def test_a_record_that_others_format_too_is_left_as_it_is() -> None:
+    record = logging.LogRecord("asyncio", logging.ERROR, __file__, 1, "a %s", (ValueError(SECRET),), None)
+    logs.Line(ContextVar("id", default=b"-")).format(record)
+    assert record.getMessage() == f"a {SECRET}"
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "service").rglob("*.py")), ids=lambda path: path.stem)
+def test_no_log_line_is_put_together_before_it_is_logged(path: Path) -> None:
+    calls = [
+        node
+        for node in ast.walk(ast.parse(path.read_bytes()))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and isinstance(node.func.value, ast.Name)
+        and node.func.value.id in ("log", "logger", "access")
+    ]
+    assert [node.lineno for node in calls if not isinstance(node.args[0], ast.Constant)] == []

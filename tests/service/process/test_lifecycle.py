@@ -1,0 +1,134 @@
+"""What a service says while it stops, fails or is cancelled."""
+
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from models import VERSION
+from service.errors import EngineFailure
+from service.protocols.inlay import embed
+from service.scheduling.batcher import Batcher, runs_held
+from tests.served import serving_here
+
+ROOT = Path(__file__).parents[3]
+
+
+async def test_a_stopping_service_fails_its_readiness_stays_alive_and_lets_connections_go(tiny_store: Path) -> None:
+    async with serving_here(tiny_store, default_model="bert") as here:
+        url = "http://{}:{}".format(*here.address)
+        async with httpx.AsyncClient(base_url=url, trust_env=False) as client:
+            assert (await client.get("/health/ready")).status_code == 200
+            here.parts.life.stopping = True
+            refused = await client.get("/health/ready")
+            assert (refused.status_code, refused.json()["code"]) == (503, "unavailable")
+            assert (await client.get("/health/live")).status_code == 200
+            answer = await client.post("/embed", json={"inputs": [5]})
+            assert (answer.status_code, answer.headers["connection"]) == (200, "close")
+
+
+async def test_a_fault_is_a_problem_without_its_insides(tiny_store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail(request: object) -> None:
+        raise RuntimeError("secret")
+
+    async with serving_here(tiny_store, default_model="bert") as here:
+        monkeypatch.setattr(here.parts.encoder, "embed", fail)
+        url = "http://{}:{}".format(*here.address)
+        async with httpx.AsyncClient(base_url=url, trust_env=False) as client:
+            answer = await client.post("/embed", json={"inputs": [5]})
+    assert (answer.status_code, answer.json()["code"]) == (500, "error")
+    assert "secret" not in answer.text
+
+
+async def test_a_cancellation_that_no_client_caused_is_passed_on(
+    tiny_store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entered = asyncio.Event()
+
+    async def wait(request: object) -> None:
+        entered.set()
+        await asyncio.Event().wait()
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b'{"inputs": [5]}'}
+
+    async def send(message: object) -> None:
+        raise AssertionError(message)
+
+    async with serving_here(tiny_store, default_model="bert") as here:
+        monkeypatch.setattr(here.parts.encoder, "embed", wait)
+        scope = {"headers": [(b"content-type", b"application/json")]}
+        task = asyncio.ensure_future(embed.endpoint(here.parts)(scope, receive, send))
+        await entered.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+
+async def test_headers_of_one_name_are_one_list(tiny_store: Path) -> None:
+    async with serving_here(tiny_store, default_model="bert") as here:
+        url = "http://{}:{}".format(*here.address)
+        async with httpx.AsyncClient(base_url=url, trust_env=False) as client:
+            accept = [("accept", "text/html"), ("accept", "application/x-npy")]
+            answer = await client.post("/embed", json={"inputs": [5]}, headers=accept)
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "application/x-npy")
+
+
+def test_the_version_is_the_projects() -> None:
+    assert f'version = "{VERSION}"' in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+
+
+async def test_a_request_that_a_stop_cannot_wait_for_is_told_so(
+    tiny_store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entered = asyncio.Event()
+
+    async def wait(request: object) -> None:
+        entered.set()
+        await asyncio.Event().wait()
+
+    async with serving_here(tiny_store, default_model="bert") as here:
+        monkeypatch.setattr(here.parts.encoder, "embed", wait)
+        url = "http://{}:{}".format(*here.address)
+        async with httpx.AsyncClient(base_url=url, trust_env=False) as client:
+            asked = asyncio.create_task(client.post("/embed", json={"inputs": [5]}))
+            await entered.wait()
+            here.parts.life.stopping = True
+            for task in here.server.server_state.tasks:  # as uvicorn does when its patience ends
+                task.cancel()
+            answer = await asked
+    assert (answer.status_code, answer.json()["code"]) == (503, "unavailable")
+
+
+async def test_a_process_is_alive_again_once_the_runs_it_gave_up_have_ended(tiny_store: Path) -> None:
+    gate = threading.Event()
+
+    async def gives_up() -> None:
+        batcher: Batcher[bool, bool] = Batcher(
+            lambda items: [gate.wait(20)] * len(items),
+            max_batch_cost=1,
+            max_inline_cost=0,
+            max_queue_cost=1,
+            executor=ThreadPoolExecutor(1),
+            observe=lambda *told: None,
+            stuck_seconds=0.01,
+        )
+        with pytest.raises(EngineFailure):
+            await batcher.submit([True], [1])[0]
+
+    async with serving_here(tiny_store, default_model="bert") as here:
+        url = "http://{}:{}".format(*here.address)
+        async with httpx.AsyncClient(base_url=url, trust_env=False) as client:
+            for expected in (200, 200, 503):
+                await gives_up()  # of a model that is gone since
+                assert (await client.get("/health/live")).status_code == expected
+            assert "3 runs were given up and each still holds a thread" in (await client.get("/health/live")).text
+            gate.set()
+            async with asyncio.timeout(20):
+                while runs_held():
+                    await asyncio.sleep(0)
+            assert (await client.get("/health/live")).status_code == 200

@@ -1,0 +1,320 @@
+"""What is said of memory is what the system says, and what long work left behind is given back when work pauses."""
+
+import asyncio
+import mmap
+import os
+import platform
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from models.artifacts.export import export
+from service.embedding.pipeline import Encoder
+from service.embedding.requests import EmbedRequest, Ids
+from service.observability.metrics import Metrics
+from service.observability.process_stats import private_bytes
+from service.process import memory
+from service.process import memory_trimmer as resting
+from service.process.memory_trimmer import (
+    BUSY_SECONDS,
+    GROWTH_BYTES,
+    TOLD_SECONDS,
+    Resting,
+)
+from service.registry.registry import Model, open_catalog
+from service.scheduling.batcher import Batcher
+from service.settings import Settings
+from tests.golden_cases import write_tiny_bert
+
+PAGE = mmap.PAGESIZE
+TOKENS = 32768  # of a batch that takes tens of megabytes
+
+
+# ---- mapped files
+
+
+def test_of_a_mapped_file_all_is_mapped_and_what_was_touched_is_resident(tmp_path: Path) -> None:
+    path = tmp_path / "table"
+    path.write_bytes(b"1" * 64 * PAGE)
+    file = (path.name, path.stat().st_ino)
+    with path.open("rb") as opened, mmap.mmap(opened.fileno(), 0, prot=mmap.PROT_READ) as mapped:
+        mapped.madvise(mmap.MADV_RANDOM)  # else the kernel maps the neighbours of a touched page too
+        before = memory.of([file], memory.mappings())
+        assert before.mapped == 64 * PAGE
+        assert sum(mapped[: 64 * PAGE : PAGE]) == 64 * ord("1")
+        assert memory.of([file], memory.mappings()) == (64 * PAGE, 64 * PAGE)
+    assert memory.of([file], memory.mappings()) == (0, 0)
+
+
+def test_a_file_that_is_renamed_or_removed_while_it_is_mapped_is_still_seen(tmp_path: Path) -> None:
+    path, other = tmp_path / "a/table", tmp_path / "b"
+    path.parent.mkdir()
+    path.write_bytes(b"1" * PAGE)
+    file = (path.name, path.stat().st_ino)
+    with path.open("rb") as opened, mmap.mmap(opened.fileno(), 0, prot=mmap.PROT_READ):
+        path.parent.rename(other)
+        assert memory.of([file], memory.mappings()).mapped == PAGE
+        (other / path.name).unlink()
+        assert memory.of([file], memory.mappings()).mapped == PAGE
+
+
+def test_ranges_that_overlap_count_once(tmp_path: Path) -> None:
+    smaps = tmp_path / "smaps"
+    each = "{} r--p {:08x} fe:00 7                          /store/a table/w\nSize: 8 kB\nRss: {} kB\nPss: 4 kB\n"
+    whole, part, apart = ("1000-5000", 0, 16), ("6000-8000", 0x1000, 8), ("9000-a000", 0x9000, 0)
+    smaps.write_text("".join(each.format(*one) for one in (whole, part, apart)) + "7f-80 rw-p 0 00:00 0 \nRss: 9 kB\n")
+    assert memory.mappings(smaps) == {("w", 7): (0x5000, 0x5000)}
+
+
+def test_a_system_that_does_not_say_maps_nothing(tmp_path: Path) -> None:
+    assert memory.mappings(tmp_path / "none") == {}
+    assert memory.of([("w", 7)], {}) == (0, 0)
+
+
+# ---- heaps
+
+HEEDED = ("MALLOC_ARENA_MAX", "GLIBC_TUNABLES")
+HOLD = """
+import ctypes, threading
+from service import cores
+from service.process import memory
+cores.available = lambda: 3
+told = memory.few_heaps()
+begun = threading.Barrier(12)
+def hold():
+    begun.wait()
+    libc.malloc(5000)
+    begun.wait()
+libc = ctypes.CDLL(None)
+threads = [threading.Thread(target=hold) for _ in range(12)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+libc.fopen.restype = ctypes.c_void_p
+libc.malloc_info(0, ctypes.c_void_p(libc.fopen(b"/dev/stdout", b"w")))
+libc.fflush(None)
+print(told, flush=True)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the heaps are glibc's")
+@pytest.mark.parametrize(
+    ("variables", "heaps", "told"),
+    [
+        ({}, 3, "3"),
+        ({"MALLOC_ARENA_MAX": "5"}, 5, "None"),
+        ({"GLIBC_TUNABLES": "glibc.malloc.arena_max=4"}, 4, "None"),
+        ({"GLIBC_TUNABLES": "glibc.malloc.tcache_count=8"}, 3, "3"),
+    ],
+)
+def test_threads_share_few_heaps_unless_an_operator_says_how_many(
+    variables: dict[str, str], heaps: int, told: str
+) -> None:
+    command = [sys.executable, "-c", HOLD]
+    environment = {name: value for name, value in os.environ.items() if name not in HEEDED} | variables
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.count("<heap nr=") == heaps
+    assert done.stdout.splitlines()[-1] == told
+
+
+def test_another_c_library_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "_MALLOPT", None)
+    assert memory.few_heaps({}) is None
+
+
+# ---- giving back
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One encoder that is tiny in all but its longest input."""
+    folder = tmp_path_factory.mktemp("resting")
+    export(write_tiny_bert(folder / "checkpoint", pooling="mean"), folder / "store/a")
+    return folder / "store"
+
+
+class Process:
+    """A service whose memory and callers a test decides."""
+
+    def __init__(self, store: Path) -> None:
+        settings, self.metrics = Settings(store=store, device="cpu"), Metrics()
+        self.encoder = Encoder(open_catalog(settings, self.metrics), settings)
+        self.private, self.inside, self.now, self.shrunk = 1e9, 0, 0.0, 0
+        self.resting = Resting(
+            self.encoder.catalog, self.metrics, lambda: self.inside, lambda: self.private, lambda: self.now
+        )
+
+    @property
+    def model(self) -> Model:
+        return self.encoder.catalog.models["a"]
+
+    def count(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def shrink() -> None:
+            self.shrunk += 1
+
+        monkeypatch.setattr(self.model.engine, "shrink", shrink)
+
+
+async def test_memory_is_given_back_once_it_grew_and_nobody_is_served(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = Process(store)
+    process.count(monkeypatch)
+    shrunk = []
+    for private, inside in (
+        (1e9, 0),  # what opening the models left
+        (1e9 + GROWTH_BYTES - 1, 0),
+        (1e9 + GROWTH_BYTES, 1),
+        (1e9 + GROWTH_BYTES, 0),
+        (1e9 + GROWTH_BYTES, 0),  # it could not be given back: that is the level from now on
+        (1e9, 0),
+        (1e9 + GROWTH_BYTES, 0),
+    ):
+        process.private, process.inside = private, inside
+        await process.resting.look()
+        shrunk.append(process.shrunk)
+    assert shrunk == [1, 1, 1, 2, 2, 2, 3]
+
+
+async def test_memory_is_given_back_once_a_minute_where_callers_never_pause(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = Process(store)
+    process.count(monkeypatch)
+    process.inside = 1
+    shrunk = []
+    for private, now in (
+        (1e9, 0),
+        (1e9 + GROWTH_BYTES, BUSY_SECONDS - 1),
+        (1e9 + GROWTH_BYTES, BUSY_SECONDS),
+        (1e9 + GROWTH_BYTES, 9 * BUSY_SECONDS),  # it has not grown since
+        (1e9 + 2 * GROWTH_BYTES, 9 * BUSY_SECONDS),
+    ):
+        process.private, process.now = private, now
+        await process.resting.look()
+        shrunk.append(process.shrunk)
+    assert shrunk == [1, 1, 2, 2, 3]
+
+
+async def test_a_run_that_gives_back_changes_no_number(store: Path) -> None:
+    process = Process(store)
+    request = EmbedRequest([Ids(np.array([5, 6, 7]))], "a")
+    (before,) = (await process.encoder.embed(request)).outputs
+    process.model.engine.shrink()
+    for _ in range(2):
+        (after,) = (await process.encoder.embed(request)).outputs
+        assert after.rows.tobytes() == before.rows.tobytes()
+
+
+async def test_a_model_that_fails_does_not_keep_the_others_from_giving_back(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process, given = Process(store), []
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("no kernel")
+
+    monkeypatch.setattr(process.model.engine, "run", fail)
+    monkeypatch.setattr(memory, "give_back", lambda: given.append(1))
+    await process.resting.look()
+    assert given == [1]
+
+
+async def test_a_run_that_hangs_does_not_keep_memory_from_being_given_back(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process, given, held = Process(store), [], threading.Event()
+    run = process.model.engine.run
+
+    def hangs(graph: str, *rest: Any) -> Any:
+        if graph == "encoder":  # in a thread
+            held.wait(20)
+        return run(graph, *rest)
+
+    monkeypatch.setattr(process.model.engine, "run", hangs)
+    monkeypatch.setattr(resting, "PATIENCE_SECONDS", 0.02)
+    monkeypatch.setattr(memory, "give_back", lambda: given.append(1))
+    try:
+        await asyncio.wait_for(process.resting.look(), 10)
+    finally:
+        held.set()
+    assert given == [1]
+
+
+async def test_the_resident_bytes_of_a_model_are_told_now_and_then(store: Path) -> None:
+    process = Process(store)
+    shown = 'inlay_model_resident_bytes{model="a"}'
+    assert f"{shown} 0.0" in process.metrics.text().decode()
+    await process.encoder.embed(EmbedRequest([Ids(np.array([5, 6, 7]))], "a"))
+    await process.resting.look()
+    (line,) = [line for line in process.metrics.text().decode().splitlines() if line.startswith(shown)]
+    size = sum(path.stat().st_size for path in (store / "a").iterdir() if path.name == "weights.safetensors")
+    assert 0 < float(line.split()[1]) <= size + PAGE
+    await process.encoder.catalog.unload("a")
+    process.now = TOLD_SECONDS
+    await process.resting.look()
+    assert shown not in process.metrics.text().decode()
+
+
+async def test_what_longest_inputs_took_is_given_back(tmp_path: Path) -> None:
+    """A wide burst on a real engine: the private memory of this process returns to where it was, within a quarter."""
+    settings = Settings(store=tmp_path / "store", device="cpu", max_batch_tokens=TOKENS, max_inputs=TOKENS, threads=1)
+    export(write_tiny_bert(tmp_path / "checkpoint", pooling="mean"), tmp_path / "store/a")
+    encoder = Encoder(open_catalog(settings, Metrics()), settings)
+    resting = Resting(encoder.catalog, Metrics(), lambda: 0)
+    longest = encoder.catalog.models["a"].card.max_tokens or 24
+
+    async def burst() -> None:
+        await encoder.embed(EmbedRequest([Ids(np.full(longest, 5)) for _ in range(TOKENS // longest)], "a"))
+
+    await burst()
+    await resting.look()
+    low, kept = private_bytes(), []
+    for _ in range(3):  # other tests' threads free and take memory meanwhile
+        await burst()
+        grown = private_bytes() - low
+        assert grown > GROWTH_BYTES
+        await resting.look()
+        kept.append((private_bytes() - low) / grown)
+    assert min(kept) < 0.25
+
+
+# ---- a batch is bounded
+
+
+async def test_no_batch_of_an_encoder_passes_the_budget_but_a_single_longer_input(store: Path) -> None:
+    settings = Settings(store=store, device="cpu", max_batch_tokens=8)
+    encoder = Encoder(open_catalog(settings, Metrics()), settings)
+    batcher: Batcher[object, object] = encoder.catalog.models["a"].batchers["encoder"]  # type: ignore[assignment]
+    runs: list[tuple[int, int]] = []
+    batcher._observe = lambda items, cost, waited, seconds: runs.append((items, cost))
+    lengths = [3, 20, 8, 1, 7, 9, 2, 2, 2, 2]
+    await encoder.embed(EmbedRequest([Ids(np.full(length, 5)) for length in lengths], "a"))
+    assert sum(cost for _, cost in runs) == sum(lengths)
+    assert all(cost <= 8 or items == 1 for items, cost in runs)
+    assert {cost for items, cost in runs if cost > 8} == {9, 20}
+
+
+async def test_one_long_text_among_short_ones_is_padded_within_the_budget(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = Settings(store=store, device="cpu", max_batch_tokens=64)
+    encoder = Encoder(open_catalog(settings, Metrics()), settings)
+    engine = encoder.catalog.models["a"].engine
+    run, rectangles = engine.run, []
+
+    def watched(graph: str, feeds: Any, outputs: Any) -> Any:
+        rectangles.append((len(feeds["lengths"]), int(feeds["lengths"].max())))
+        return run(graph, feeds, outputs)
+
+    monkeypatch.setattr(engine, "run", watched)
+    inputs = [Ids(np.full(length, 5 + index)) for index, length in enumerate([1, 24, 2, 1, 20, 1, 1, 5, 1, 1])]
+    (together,) = (await encoder.embed(EmbedRequest(inputs, "a"))).outputs
+    assert sum(rows for rows, _ in rectangles) == len(inputs)
+    assert all(rows * longest <= 64 for rows, longest in rectangles)
+    alone = [(await encoder.embed(EmbedRequest([each], "a"))).outputs[0].rows[0] for each in inputs]
+    np.testing.assert_allclose(together.rows, alone, rtol=0, atol=1e-6)

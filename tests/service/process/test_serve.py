@@ -1,0 +1,236 @@
+"""`python -m service` as an operator meets it: real processes, exit codes, one line for each failure, a clean stop."""
+
+import json
+import os
+import platform
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import grpc
+import httpx
+import numpy as np
+import pytest
+
+from proto import embed_pb2 as pb
+from proto.embed_pb2_grpc import EmbedderStub
+from service.errors import StartError
+from service.process import cpu_count as cores
+from service.process import memory
+from service.process.serve import _bound
+from service.settings import Settings
+
+ROOT = Path(__file__).parents[3]
+SECONDS = 60
+
+
+def command(*arguments: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "service", *map(str, arguments)],
+        cwd=ROOT,
+        env=os.environ | variables,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+
+
+@contextmanager
+def running(store: Path, *flags: str) -> Iterator[tuple["subprocess.Popen[str]", str, str]]:
+    """A served store, its REST URL and its gRPC address, once it says that it serves."""
+    arguments = ["--store", str(store), "--port", "0", "--grpc-port", "0", "--default-model", "bert", *flags]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "service", "serve", *arguments], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    try:
+        lines = iter(process.stdout.readline, "")
+        address = next(match for line in lines if (match := re.search(r"REST (\S+) .* gRPC (\S+)", line)))
+        yield process, address[1], address[2]
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(SECONDS)
+        process.stdout.close()
+
+
+@pytest.fixture
+def taken() -> Iterator[int]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield listener.getsockname()[1]
+
+
+def test_it_says_what_it_serves_and_the_line_to_paste_works(tiny_store: Path) -> None:
+    with running(tiny_store) as (process, url, _):
+        assert process.stdout is not None
+        line = process.stdout.readline().removeprefix("try: curl ").strip()
+        target, _, _, _, body = re.split(r" (-H|-d) ", line)
+        assert target == f"{url}/embed"
+        answer = httpx.post(target, content=body.strip("'"), headers={"content-type": "application/json"})
+        assert len(answer.json()[0]) == 32
+
+
+@pytest.mark.parametrize("setting", ["port", "grpc_port"])
+@pytest.mark.parametrize("host", ["999.1.1.1", "no host", "2001:db8::1"])  # no name, and nobody's address
+def test_a_host_that_is_not_here_is_told_as_such(host: str, setting: str) -> None:
+    with pytest.raises(StartError, match=r"cannot listen on .*:0: .*; choose another with INLAY_HOST or --host"):
+        _bound(host, 0, "REST", setting)
+
+
+@pytest.mark.parametrize("flag", ["--port", "--grpc-port"])
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_port_in_use_is_one_line_and_exit_code_1(tiny_store: Path, taken: int, flag: str, workers: str) -> None:
+    other = {"--port": "--grpc-port", "--grpc-port": "--port"}[flag]
+    ended = command("serve", "--store", tiny_store, flag, str(taken), other, "0", "--workers", workers)
+    assert ended.returncode == 1
+    assert re.fullmatch(
+        rf"inlay: \w+ cannot listen on 127.0.0.1:{taken}: that port is in use; .*{flag}\n", ended.stderr
+    )
+
+
+def broken_store(folder: Path, kind: str) -> Path:
+    store = folder / "store"
+    if kind != "missing":
+        store.mkdir()
+    if kind == "broken card":
+        (store / "bert").mkdir()
+        (store / "bert/card.json").write_text("{")
+    return store
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [("missing", "does not exist"), ("empty", "holds no model"), ("broken card", "is not a card this version reads")],
+)
+@pytest.mark.parametrize(("verb", "workers"), [("check", "1"), ("serve", "1"), ("serve", "2")])
+def test_a_store_that_cannot_be_served_is_one_line_and_exit_code_1(
+    tmp_path: Path, kind: str, said: str, verb: str, workers: str
+) -> None:
+    store = broken_store(tmp_path, kind)
+    ended = command(verb, "--store", store, "--port", "0", "--grpc-port", "0", "--workers", workers)
+    assert ended.returncode == 1
+    assert ended.stderr.count("\n") == 1
+    assert said in ended.stderr
+
+
+def test_a_broken_graph_is_one_line_and_exit_code_1(tiny_store: Path, tmp_path: Path) -> None:
+    for file in (tiny_store / "bert").iterdir():
+        target = tmp_path / "store/bert" / file.name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(bytes(file.stat().st_size) if file.suffix == ".onnx" else file.read_bytes())
+    ended = command("check", "--store", tmp_path / "store")
+    assert ended.returncode == 1
+    assert ended.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("flags", "variables", "said"),
+    [
+        (["--port", "http"], {}, "--port is 'http'; allowed: "),
+        ([], {"INLAY_PORT": "99999"}, "INLAY_PORT is '99999'; allowed: "),
+        ([], {"INLAY_DEVICE": "tpu"}, "INLAY_DEVICE is 'tpu'; allowed: "),
+        (["--workers", "0"], {}, "--workers is '0'; allowed: "),
+        ([], {"INLAY_OTLP_ENDPOINT": "collector:4317"}, "INLAY_OTLP_ENDPOINT is 'collector:4317'; allowed: "),
+    ],
+)
+def test_a_bad_setting_is_named_where_it_was_set(flags: list[str], variables: dict[str, str], said: str) -> None:
+    ended = command("check", *flags, **variables)
+    assert (ended.returncode, ended.stderr.count("\n")) == (1, 1)
+    assert said in ended.stderr
+
+
+def test_wrong_usage_is_exit_code_2() -> None:
+    assert command("serve", "--prot", "1").returncode == 2
+    assert command("sevre").returncode == 2
+    assert command().returncode == 2
+
+
+def test_every_setting_is_listed_with_its_variable_and_its_flag() -> None:
+    listed, helped = command("settings").stdout, command("serve", "--help").stdout
+    for name, field in Settings.model_fields.items():
+        assert f"INLAY_{name.upper()} " in listed
+        assert field.description
+        assert field.description in listed
+        assert f"--{name.replace('_', '-')}" in helped
+
+
+def test_flags_win_over_variables(tiny_store: Path) -> None:
+    ended = command("check", "--store", tiny_store, INLAY_STORE="/nowhere")
+    assert ended.returncode == 0
+    assert "bert" in ended.stdout
+
+
+def test_models_are_chosen_by_name(tiny_store: Path) -> None:
+    ended = command("check", "--store", tiny_store, "--models", "llama")
+    assert "llama" in ended.stdout
+    assert "bert" not in ended.stdout
+
+
+def test_health_asks_a_running_service(tiny_store: Path, taken: int) -> None:
+    with running(tiny_store) as (_, url, _):
+        assert command("health", "--url", url).returncode == 0
+    assert command("health", "--url", url).returncode == 1
+
+
+def test_a_stop_finishes_what_is_in_flight_on_both_protocols_and_exits_0(tiny_store: Path) -> None:
+    with (
+        running(tiny_store) as (process, url, rpc_address),
+        httpx.Client(base_url=url, timeout=SECONDS) as client,
+        socket.create_connection(("127.0.0.1", httpx.URL(url).port), timeout=SECONDS) as half_sent,
+        grpc.insecure_channel(rpc_address) as channel,
+    ):
+        body = b'{"inputs": [5, 6], "outputs": "token_embeddings"}'
+        head = b"POST /embed HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+        half_sent.sendall(head % len(body) + body[:10])
+        table = EmbedderStub(channel).Rope(pb.RopeRequest(model="llama", length=1_000_000))
+        rows = next(table).cos.shape[0]
+        octets = {"accept": "application/octet-stream"}
+        with client.stream("GET", "/models/llama/rope?length=1000000", headers=octets) as answer:
+            parts = answer.iter_raw()
+            size = len(next(parts))
+            process.send_signal(signal.SIGTERM)
+            rows += sum(chunk.cos.shape[0] for chunk in table)
+            half_sent.sendall(body[10:])
+            size += sum(map(len, parts))
+        answered = b"".join(iter(lambda: half_sent.recv(65536), b""))
+        assert process.wait(SECONDS) == 0
+    assert rows == 1_000_000
+    assert size == int(answer.headers["content-length"])
+    assert answered.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert json.loads(answered.split(b"\r\n\r\n", 1)[1])["usage"] == {"tokens": 2}
+
+
+def test_two_workers_share_both_ports(tiny_store: Path) -> None:
+    with running(tiny_store, "--workers", "2") as (process, url, rpc_address):
+        assert httpx.post(f"{url}/embed", json={"inputs": [5]}).status_code == 200
+        with grpc.insecure_channel(rpc_address) as channel:
+            request = pb.EmbedRequest(inputs=[pb.Input(ids=pb.TokenIds(input_ids=[5]))], outputs=["token_embeddings"])
+            (output,) = EmbedderStub(channel).Embed(request).outputs
+            assert np.frombuffer(output.tensor.data, np.float32).shape == (32,)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(SECONDS) == 0
+
+
+def heaps(pid: int) -> int:
+    """glibc's heaps of a process beside its main one: each begins a reserved range of 64 MiB at a multiple of that."""
+    reserved = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) rw-p .*\n\2-([0-9a-f]+) ---p ", re.MULTILINE)
+    ranges = [(int(each[1], 16), int(each[3], 16)) for each in reserved.finditer(Path(f"/proc/{pid}/maps").read_text())]
+    return sum(start % 2**26 == 0 and end - start == 2**26 for start, end in ranges)
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the heaps are glibc's")
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_whoever_serves_has_few_heaps(tiny_store: Path, workers: str) -> None:
+    with running(tiny_store, "--workers", workers) as (process, url, _):
+        with ThreadPoolExecutor(16) as pool:
+            answers = pool.map(lambda n: httpx.post(f"{url}/embed", json={"inputs": [[n % 8]]}).status_code, range(64))
+            assert set(answers) == {200}
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        serving = {"1": [process.pid], "2": map(int, children)}[workers]
+        assert all(heaps(pid) < max(memory.LEAST_HEAPS, cores.available()) for pid in serving)

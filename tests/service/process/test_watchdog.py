@@ -1,0 +1,71 @@
+"""A loop that stands still ends its process; one that only works does not."""
+
+import asyncio
+import subprocess
+import sys
+import threading
+
+from service.process.watchdog import EXIT_CODE, Pulse
+
+
+async def test_a_loop_that_turns_is_left_alone():
+    ended = threading.Event()
+    pulse = Pulse(0.2, lambda still: ended.set())
+    pulse.start()
+    await asyncio.to_thread(ended.wait, 0.5)
+    pulse.stop()
+    assert not ended.is_set()
+
+
+async def test_a_loop_that_stands_still_is_noticed_from_outside():
+    ended = threading.Event()
+    pulse = Pulse(0.1, lambda still: ended.set())
+    pulse.start()
+    assert ended.wait(10)  # on the loop itself: it stands still meanwhile
+    pulse.stop()
+
+
+def test_the_process_ends_and_says_where_it_stood():
+    code = (
+        "import asyncio, threading\nfrom service.process.watchdog import Pulse\n"
+        "async def main():\n    Pulse(0.1).start()\n    threading.Event().wait(20)\nasyncio.run(main())"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=15, check=False)
+    assert ended.returncode == EXIT_CODE
+    assert "threading.py" in ended.stderr
+    assert "stood still" in ended.stderr
+
+
+def test_the_process_ends_though_no_thread_can_be_started_to_say_so():
+    code = (
+        "import asyncio, threading\nfrom service.process.watchdog import Pulse\n"
+        "def full(self): raise RuntimeError('no thread left')\n"
+        "async def main():\n    Pulse(0.1).start()\n    threading.Thread.start = full\n"
+        "    threading.Event().wait(5)\nasyncio.run(main())"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=15, check=False)
+    assert ended.returncode == EXIT_CODE
+
+
+async def test_a_process_that_was_paused_is_given_time_to_go_on(monkeypatch):
+    now = iter([0.0, 0.0, 0.0, 100.0, 100.0, 100.01, 100.02, 100.02, *[100.05] * 1000])
+    ended, looked = threading.Event(), threading.Event()
+
+    class Waits:
+        turns = 0
+
+        def wait(self, seconds: float) -> bool:
+            self.turns += 1
+            if self.turns > 3:
+                looked.set()
+            return self.turns > 3
+
+        def is_set(self) -> bool:
+            return True
+
+    monkeypatch.setattr("service.process.watchdog.monotonic", lambda: next(now))
+    pulse = Pulse(1.0, lambda still: ended.set())
+    pulse._stopped = Waits()
+    pulse.start()
+    assert await asyncio.to_thread(looked.wait, 10)
+    assert not ended.is_set()

@@ -1,0 +1,107 @@
+"""GET /models/{name}/analysis: what numpy finds in the checkpoint's own table; and turns, taken one at a time."""
+
+import asyncio
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from models.tables.row_blocks import Check
+from service.errors import Overloaded
+from service.scheduling.serial_executor import MAX_WAITING, Turns
+from tests.served import Served
+
+
+def test_the_table_is_described_as_numpy_finds_it(served: Served, tiny_store: Path) -> None:
+    tensors = load_file(tiny_store.parent / "checkpoints/bert/model.safetensors")
+    name, table = next((name, each) for name, each in tensors.items() if name.endswith("word_embeddings.weight"))
+    found = served.http.get("/models/bert/analysis").raise_for_status().json()
+    lengths = np.linalg.norm(table.astype(np.float64), axis=1)
+    values = np.linalg.svd(table.astype(np.float64), compute_uv=False)
+    assert (found["table"]["name"], found["table"]["shape"]) == (name, list(table.shape))
+    assert found["table"]["bytes"] == table.nbytes
+    norms = [found["norms"][key] for key in ("min", "mean", "max", "std")]
+    np.testing.assert_allclose(norms, [lengths.min(), lengths.mean(), lengths.max(), lengths.std()], rtol=1e-12)
+    assert sum(found["norms"]["histogram"]["counts"]) == len(table)
+    np.testing.assert_allclose(found["spectrum"]["singular_values"], values, rtol=1e-6)
+    shares = values / values.sum()
+    assert found["spectrum"]["effective_rank"] == pytest.approx(np.exp(-(shares * np.log(shares)).sum()), rel=1e-6)
+    assert found["zero_rows"]["count"] == int((lengths == 0).sum())
+
+
+def test_the_parts_make_up_the_model(served: Served) -> None:
+    found = served.http.get("/models/bert/analysis?spectrum=false").json()
+    assert "spectrum" not in found
+    layer, encoder = found["components"]["input_layer"], found["components"]["encoder"]
+    assert sum(part["flops_per_token"] for part in layer) == found["flops"]["per_token"]["embedding"]
+    assert sum(part["flops_per_token"] for part in layer + encoder) == found["flops"]["per_token"]["encoder"]
+    assert [part["step"] for part in layer] == ["Embed", "AddType", "AddPosition", "LayerNorm"]
+
+
+def test_a_head_of_its_own_is_a_part(served: Served) -> None:
+    found = served.http.get("/models/llama/analysis?spectrum=false").json()
+    rows, width = found["table"]["shape"]
+    head = found["components"]["head"][0]
+    assert (head["parameters"], head["flops_per_token"]) == (rows * width, 2 * rows * width)
+    assert sum(part["bytes"] for parts in found["components"].values() for part in parts) == found["memory"]["bytes"]
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "says"),
+    [
+        ("/models/bort/analysis", 404, "did you mean 'bert'"),
+        ("/models/bert/analysis?spectrum=maybe", 422, "spectrum"),
+        ("/models/bert/analysis.png?width=3999&height=240", 422, "height is 240 pixels; beside its words"),
+        ("/models/bert/analysis?spectra=1", 422, 'did you mean "spectrum"'),
+    ],
+)
+def test_a_question_without_an_answer_is_refused(served: Served, path: str, status: int, says: str) -> None:
+    answer = served.http.get(path)
+    assert (answer.status_code, says in answer.text.replace('\\"', '"')) == (status, True), answer.text
+
+
+async def test_computations_take_turns_and_stop_when_nobody_waits() -> None:
+    turns, begun, stopped, go = Turns("t", "tests"), threading.Event(), threading.Event(), threading.Event()
+
+    def first(check: Check) -> None:
+        begun.set()
+        go.wait(30)
+        try:
+            check()
+        except BaseException:
+            stopped.set()
+            raise
+
+    running = asyncio.create_task(turns.run(first))
+    await asyncio.to_thread(begun.wait, 30)
+    second = asyncio.create_task(turns.run(lambda check: "second"))
+    await asyncio.sleep(0)
+    assert not second.done()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    go.set()
+    assert await second == "second"
+    assert stopped.is_set()
+
+
+async def test_one_more_than_can_wait_is_refused() -> None:
+    turns, go = Turns("t", "tests"), threading.Event()
+    tasks = [asyncio.create_task(turns.run(lambda check: go.wait(30))) for _ in range(MAX_WAITING + 1)]
+    await asyncio.sleep(0)
+    with pytest.raises(Overloaded, match="16 tests are waiting"):
+        await turns.run(lambda check: None)
+    go.set()
+    assert all(await asyncio.gather(*tasks))
+
+
+@pytest.mark.parametrize(("form", "begins"), [("png", b"\x89PNG"), ("svg", b"<?xml")])
+def test_the_table_is_drawn(served: Served, form: str, begins: bytes) -> None:
+    answer = served.http.get(f"/models/bert/analysis.{form}?width=900&dark=true").raise_for_status()
+    assert answer.headers["content-type"].startswith(f"image/{form}")
+    assert answer.content.startswith(begins)
+    assert answer.content == served.http.get(f"/models/bert/analysis.{form}?width=900&dark=true").content
+    refused = served.http.get(f"/models/bert/analysis.{form}?width=5")
+    assert (refused.status_code, "an integer from 600" in refused.text) == (422, True)

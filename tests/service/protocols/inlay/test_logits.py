@@ -1,0 +1,236 @@
+"""Logits over HTTP: transformers' golden ones in every form, the laws of softmax, and every refusal."""
+
+import base64
+import io
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import ml_dtypes
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from safetensors.numpy import load, save
+
+from models.artifacts.export import export
+from service.embedding import logits
+from tests.golden_cases import WORDS, case, write_checkpoint, write_tokenizer
+from tests.served import Served, serving
+
+PATH = "/models/bert/logits"
+SAFETENSORS = "application/vnd.safetensors"
+GOLDEN = case("input_bert")
+HIDDEN = GOLDEN.arrays["head_in"]
+LOGITS = GOLDEN.arrays["logits"].astype(np.float64)
+V = LOGITS.shape[-1]
+Array = NDArray[Any]
+
+
+@pytest.fixture(scope="module", params=["onnx", "reference"])
+def heads(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """`bert` with a head and a tokenizer of fewer tokens, `llama` with neither."""
+    folder = tmp_path_factory.mktemp("heads")
+    checkpoint = write_checkpoint(GOLDEN, folder / "bert")
+    write_tokenizer(checkpoint / "tokenizer.json")
+    export(checkpoint, folder / "store/bert")
+    bare = write_checkpoint(case("input_bert"), folder / "bare")
+    export(bare, folder / "store/plain")
+    with serving(folder / "store", default_model="bert", engine=request.param) as service:
+        yield service
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two rows at a time."""
+    monkeypatch.setattr(logits, "BLOCK_VALUES", 2 * V)
+
+
+def ask(served: Served, path: str = PATH, accept: str = "application/json", **body: Any) -> httpx.Response:
+    if isinstance(hidden := body.get("hidden"), np.ndarray):
+        body["hidden"] = hidden.tolist()
+    return served.http.post(path, json=body, headers={"accept": accept})
+
+
+def found(served: Served, **body: Any) -> dict[str, Any]:
+    document: dict[str, Any] = ask(served, **body).raise_for_status().json()
+    return document
+
+
+def softmax(values: Array) -> Array:
+    powers = np.exp(values - values.max(axis=-1, keepdims=True))
+    return np.asarray(powers / powers.sum(axis=-1, keepdims=True))
+
+
+def test_whole_logits_come_in_every_format(heads: Served, small_blocks: None) -> None:
+    document = found(heads, hidden=HIDDEN)
+    assert (document["model"], document["vocab_size"], document["tied"]) == ("bert", V, True)
+    whole = np.array(document["logits"])
+    np.testing.assert_allclose(whole, LOGITS, atol=1e-5)
+    as_base64 = found(heads, hidden=HIDDEN, encoding_format="base64")["logits"]
+    raw = ask(heads, hidden=HIDDEN, format="raw")
+    npy = ask(heads, hidden=HIDDEN, accept="application/x-npy")
+    tensors = load(ask(heads, hidden=HIDDEN, format="safetensors").content)
+    assert raw.headers["inlay-shape"] == ",".join(map(str, LOGITS.shape))
+    assert raw.headers["inlay-dtype"] == "float32"
+    for other in (
+        np.frombuffer(base64.b64decode(as_base64["data"]), np.float32).reshape(as_base64["shape"]),
+        np.frombuffer(raw.content, np.float32).reshape(LOGITS.shape),
+        np.load(io.BytesIO(npy.content)),
+        tensors["logits"],
+    ):
+        np.testing.assert_array_equal(other, whole.astype(np.float32))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
+def test_whole_logits_come_in_every_dtype(heads: Served, dtype: str) -> None:
+    answer = ask(heads, hidden=HIDDEN, format="raw", dtype=dtype)
+    kind: Any = ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype
+    values = np.frombuffer(answer.content, kind).reshape(LOGITS.shape).astype(np.float64)
+    np.testing.assert_allclose(
+        values, LOGITS, rtol={"float16": 1e-3, "bfloat16": 8e-3, "float64": 1e-9}[dtype], atol=1e-5
+    )
+
+
+def test_hidden_states_come_in_every_form_and_shape(heads: Served) -> None:
+    row = HIDDEN[0, 0]
+    one = np.array(found(heads, hidden=row)["logits"])
+    assert one.shape == (V,)
+    sent = {"dtype": "float32", "shape": list(row.shape), "data": base64.b64encode(row.tobytes()).decode()}
+    np.testing.assert_array_equal(found(heads, hidden=sent)["logits"], one)
+    body = save({"hidden": HIDDEN}, {"top_k": "2", "temperature": "0.5"})
+    answer = heads.http.post(PATH, content=body, headers={"content-type": SAFETENSORS}).raise_for_status().json()
+    np.testing.assert_allclose(answer["logits"], -np.sort(-LOGITS * 2)[..., :2], atol=2e-5)
+    half = row.astype(np.float16)
+    sent = {"dtype": "float16", "shape": list(row.shape), "data": base64.b64encode(half.tobytes()).decode()}
+    np.testing.assert_array_equal(
+        found(heads, hidden=sent)["logits"], found(heads, hidden=half.astype(np.float64))["logits"]
+    )
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.25, 3.0])
+def test_probabilities_are_the_softmax_of_logits_over_the_temperature(heads: Served, temperature: float) -> None:
+    asked = {"hidden": HIDDEN, "temperature": temperature, "dtype": "float64"}
+    own = np.array(found(heads, **asked)["logits"])
+    np.testing.assert_allclose(own, LOGITS / temperature, atol=1e-5 / temperature)
+    shares = np.array(found(heads, **asked, output="probabilities")["probabilities"])
+    logs = np.array(found(heads, **asked, output="log_probabilities")["log_probabilities"])
+    np.testing.assert_allclose(shares.sum(axis=-1), 1.0, rtol=1e-14)
+    np.testing.assert_allclose(shares, softmax(own), rtol=1e-13)
+    np.testing.assert_allclose(np.exp(logs), shares, rtol=1e-13)
+
+
+@pytest.mark.parametrize("top_k", [1, 5, V])
+def test_the_likeliest_tokens_are_the_first_of_all_sorted(heads: Served, small_blocks: None, top_k: int) -> None:
+    asked = {"hidden": HIDDEN, "temperature": 0.7, "dtype": "float64"}
+    whole = {name: np.array(found(heads, **asked, output=name)[name]) for name in logits.OUTPUTS}
+    best = found(heads, **asked, top_k=top_k)
+    order = np.argsort(-whole["logits"], axis=-1, kind="stable")[..., :top_k]
+    np.testing.assert_array_equal(best["ids"], order)
+    for name, values in whole.items():
+        np.testing.assert_allclose(best[name], np.take_along_axis(values, order, -1), rtol=1e-13)
+    assert (best["top_k"], best["temperature"]) == (top_k, 0.7)
+
+
+def test_tokens_are_named_where_the_tokenizer_has_them(heads: Served) -> None:
+    best = found(heads, hidden=HIDDEN[0], top_k=V)
+    known = dict(enumerate(WORDS))
+    for ids, tokens, texts in zip(best["ids"], best["tokens"], best["texts"], strict=True):
+        assert tokens == [known.get(id_) for id_ in ids]
+        assert texts[ids.index(WORDS.index("hello"))] == "hello"
+    tensors = ask(heads, hidden=HIDDEN[0], top_k=2, format="safetensors")
+    assert set(load(tensors.content)) == {"ids", *logits.OUTPUTS}
+    assert b'"tokens"' in tensors.content[: 1 << 16]
+    assert "tokens" not in found(heads, path="/models/plain/logits", hidden=HIDDEN[0], top_k=2)
+
+
+def test_one_output_of_the_likeliest_is_one_array(heads: Served) -> None:
+    ids = ask(heads, hidden=HIDDEN, top_k=3, output="ids", format="raw")
+    assert ids.headers["inlay-dtype"] == "int64"
+    expected = found(heads, hidden=HIDDEN, top_k=3)
+    np.testing.assert_array_equal(np.frombuffer(ids.content, np.int64).reshape(3, -1, 3), expected["ids"])
+    several = ask(heads, hidden=HIDDEN, top_k=3, format="npy")
+    assert several.status_code == 406
+    assert "output=ids" in several.json()["detail"]
+
+
+def test_two_answers_of_one_shape_are_not_taken_for_one_another(heads: Served) -> None:
+    for form in ({"format": "raw"}, {"format": "raw", "top_k": 2, "output": "logits"}):
+        first, second = (ask(heads, hidden=hidden, **form).content for hidden in (HIDDEN[0], HIDDEN[1]))
+        assert first != second
+        assert first == ask(heads, hidden=HIDDEN[0], **form).content
+
+
+def test_a_model_without_a_head_says_why(served: Served) -> None:
+    answer = ask(served, path="/models/bert/logits", hidden=[0.0] * 32)
+    assert answer.status_code == 404
+    assert "bert has no output head: the checkpoint holds no cls.predictions" in answer.json()["detail"]
+
+
+REFUSED: dict[str, tuple[dict[str, Any], int, str]] = {
+    "another width": ({"hidden": [[0.0] * 31]}, 422, r"the head of bert reads [..., 32]"),
+    "a number": ({"hidden": 1.0}, 422, "nested lists of numbers"),
+    "no row": ({"hidden": {"dtype": "float32", "shape": [0, 32], "data": ""}}, 422, "send at least one row"),
+    "no lists of one length": ({"hidden": [[0.0], [0.0, 1.0]]}, 422, "of different lengths"),
+    "a value beyond float32": ({"hidden": [1e39] * 32}, 422, "beyond float32"),
+    "nothing": ({}, 422, "hidden is missing"),
+    "null": ({"hidden": None}, 422, "null stands for nothing"),
+    "a temperature of zero": ({"hidden": [0.0] * 32, "temperature": 0}, 422, "above 0"),
+    "a temperature below zero": ({"hidden": [0.0] * 32, "temperature": -1.0}, 422, "above 0"),
+    "more tokens than there are": ({"hidden": [0.0] * 32, "top_k": V + 1}, 422, f"bert has {V} tokens"),
+    "no tokens": ({"hidden": [0.0] * 32, "top_k": 0}, 422, "top_k is 0"),
+    "ids of all": ({"hidden": [0.0] * 32, "output": "ids"}, 422, "goes with top_k"),
+    "an output nobody knows": ({"hidden": [0.0] * 32, "output": "odds"}, 422, "output is"),
+    "a member nobody knows": ({"hidden": [0.0] * 32, "topk": 3}, 422, 'did you mean "top_k"?'),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_cannot_be_served_is_refused_in_the_callers_words(what: str, heads: Served) -> None:
+    body, status, message = REFUSED[what]
+    answer = ask(heads, **body)
+    assert answer.status_code == status, answer.text
+    assert message in answer.json()["detail"]
+
+
+def test_not_a_number_is_refused_in_a_tensor(heads: Served) -> None:
+    body = save({"hidden": np.full((1, 32), np.nan, np.float32)})
+    answer = heads.http.post(PATH, content=body, headers={"content-type": SAFETENSORS})
+    assert answer.status_code == 400
+    assert "every number must be finite" in answer.json()["detail"]
+
+
+def test_the_route_is_in_the_document_and_the_head_among_what_is_said(heads: Served) -> None:
+    document = heads.http.get("/openapi.json").json()
+    assert "Logits" in document["components"]["schemas"]
+    assert set(document["paths"]["/models/{name}/logits"]) == {"post"}
+    told = heads.http.get("/models/bert").json()
+    assert told["head"] == {
+        "width": 32,
+        "vocab_size": V,
+        "matrix": "bert.embeddings.word_embeddings.weight",
+        "tied": True,
+    }
+    assert told["headless"] is None
+    assert "logits" not in told["outputs"]
+
+
+def test_of_equal_logits_the_lower_id_is_the_likelier() -> None:
+    values = np.array([1.0, 3.0, 2.0, 3.0, 2.0, 2.0], np.float32)
+    assert logits._largest(values, 4).tolist() == [1, 3, 2, 4]
+
+
+def test_softmax_is_right_where_float32_would_not_be() -> None:
+    from mpmath import mp, mpf
+
+    values = np.random.default_rng(4).normal(0, 30, 50_000).astype(np.float32)
+    mp.dps = 40
+    total = sum(mp.e ** (mpf(float(value)) / mpf("0.5")) for value in values[:200])
+    exact = [float(mp.e ** (mpf(float(value)) / mpf("0.5")) / total) for value in values[:200]]
+    np.testing.assert_allclose(logits._FORMS["probabilities"](values[:200], 0.5), exact, rtol=1e-12)
+    assert abs(np.exp(logits._FORMS["log_probabilities"](values, 0.5)).sum() - 1) < 1e-12
+
+
+def test_logits_that_overflow_have_no_likeliest_token(served: Served) -> None:
+    answer = ask(served, path="/models/llama/logits", hidden=[3e38, -3e38] * 16, top_k=1)
+    assert answer.status_code == 422
+    assert "overflow float32" in answer.json()["detail"]

@@ -1,0 +1,165 @@
+"""Tensors in protobuf messages: hand-written answers are protobuf's bytes, and what came is what was meant."""
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proto import open_inference_pb2 as pb
+from service.errors import BadRequest, Unsupported
+from service.protocols.oip.rpc_tensors import (
+    LAST,
+    Reply,
+    response,
+    stream_response,
+    tensors_of,
+    values_of,
+    wanted_of,
+)
+from service.protocols.oip.shared_memory import Place, Regions
+from service.protocols.oip.tensors import Tensor
+from service.settings import Settings
+
+SETTINGS, REGIONS = Settings(), Regions()
+NUMPY: dict[str, Any] = {"FP32": np.float32, "FP16": np.float16, "BF16": ml_dtypes.bfloat16, "INT64": np.int64}
+Input = pb.ModelInferRequest.InferInputTensor
+
+
+def parameter(value: Any) -> pb.InferParameter:
+    names = {bool: "bool_param", int: "int64_param", str: "string_param", float: "double_param"}
+    return pb.InferParameter(**{names[type(value)]: value})
+
+
+@st.composite
+def tensors(draw: st.DrawFn) -> Tensor:
+    datatype, shape = draw(st.sampled_from(sorted(NUMPY))), tuple(draw(st.lists(st.integers(0, 9), max_size=3)))
+    values = np.arange(int(np.prod(shape))).reshape(shape).astype(NUMPY[datatype])
+    return Tensor(draw(st.text(max_size=150)), datatype, shape, values)
+
+
+@st.composite
+def replies(draw: st.DrawFn) -> Reply:
+    found = draw(st.lists(tensors(), max_size=3, unique_by=lambda tensor: tensor.name))
+    return Reply(draw(st.text(max_size=200)), draw(st.text(max_size=200)), found, {}, draw(st.booleans()))
+
+
+def by_protobuf(reply: Reply) -> pb.ModelInferResponse:
+    return pb.ModelInferResponse(
+        model_name=reply.model,
+        model_version="1",
+        id=reply.id,
+        parameters={LAST: parameter(True)} if reply.last else {},
+        outputs=[
+            pb.ModelInferResponse.InferOutputTensor(name=each.name, datatype=each.datatype, shape=each.shape)
+            for each in reply.tensors
+        ],
+        raw_output_contents=[np.asarray(each.data).tobytes() for each in reply.tensors],
+    )
+
+
+@given(replies())
+def test_an_answer_is_what_protobuf_writes(reply: Reply) -> None:
+    message = by_protobuf(reply)
+    assert response(reply) == message.SerializeToString()
+    streamed = pb.ModelStreamInferResponse(infer_response=message)
+    assert stream_response(reply) == streamed.SerializeToString()
+
+
+def test_an_output_in_shared_memory_leaves_its_place_in_the_order_of_the_raw_ones() -> None:
+    rows = np.ones((1, 2), np.float32)
+    outputs = [Tensor("a", "FP32", (1, 2), rows), Tensor("b", "FP32", (1, 2), rows)]
+    answer = pb.ModelInferResponse.FromString(response(Reply("m", "", outputs, {"a": Place("region", 4, 8)})))
+    assert list(answer.raw_output_contents) == [b"", rows.tobytes()]
+    told = values_of(answer.outputs[0].parameters)
+    assert told == {"shared_memory_region": "region", "shared_memory_offset": 4, "shared_memory_byte_size": 8}
+
+
+TYPED: list[tuple[str, str, list[Any], Any]] = [
+    ("BOOL", "bool_contents", [True, False], np.bool_),
+    ("INT8", "int_contents", [-128, 127], np.int8),
+    ("INT16", "int_contents", [-32768, 32767], np.int16),
+    ("INT32", "int_contents", [-(2**31), 2**31 - 1], np.int32),
+    ("INT64", "int64_contents", [-(2**63), 2**63 - 1], np.int64),
+    ("UINT8", "uint_contents", [0, 255], np.uint8),
+    ("UINT16", "uint_contents", [0, 65535], np.uint16),
+    ("UINT32", "uint_contents", [0, 2**32 - 1], np.uint32),
+    ("UINT64", "uint64_contents", [0, 2**64 - 1], np.uint64),
+    ("FP32", "fp32_contents", [1.5, -2.0], np.float32),
+    ("FP64", "fp64_contents", [0.1, -2.0], np.float64),
+]
+
+
+@pytest.mark.parametrize(("datatype", "field", "values", "dtype"), TYPED)
+def test_typed_and_raw_contents_mean_the_same(datatype: str, field: str, values: list[Any], dtype: Any) -> None:
+    array = np.array(values, dtype)
+    named = {"name": "x", "datatype": datatype, "shape": [2]}
+    typed = pb.ModelInferRequest(inputs=[Input(contents={field: values}, **named)])
+    raw = pb.ModelInferRequest(inputs=[Input(**named)], raw_input_contents=[array.tobytes()])
+    for message in (typed, raw):
+        (found,) = tensors_of(message, SETTINGS, REGIONS)
+        assert (found.name, found.datatype, found.shape) == ("x", datatype, (2,))
+        assert isinstance(found.data, np.ndarray)
+        assert found.data.dtype == dtype
+        np.testing.assert_array_equal(found.data, array)
+
+
+def test_texts_are_typed_or_raw() -> None:
+    named = {"name": "text", "datatype": "BYTES", "shape": [2]}
+    typed = pb.ModelInferRequest(inputs=[Input(contents={"bytes_contents": [b"a", b"bcd"]}, **named)])
+    raw = pb.ModelInferRequest(inputs=[Input(**named)], raw_input_contents=[b"\1\0\0\0a\3\0\0\0bcd"])
+    assert [tensors_of(message, SETTINGS, REGIONS)[0].data for message in (typed, raw)] == [[b"a", b"bcd"]] * 2
+
+
+def test_raw_contents_are_lent_not_copied() -> None:
+    ids = np.arange(512, dtype=np.int64)
+    message = pb.ModelInferRequest(
+        inputs=[Input(name="x", datatype="INT64", shape=[2, 256])], raw_input_contents=[ids.tobytes()]
+    )
+    owner: Any = tensors_of(message, SETTINGS, REGIONS)[0].data
+    while isinstance(owner, np.ndarray):
+        owner = owner.base
+    assert isinstance(owner, bytes)  # what protobuf hands out
+
+
+SOME = {"name": "x", "datatype": "INT64", "shape": [1]}
+# inputs, raw contents, what the refusal says
+REFUSED: list[tuple[list[dict[str, Any]], list[bytes], str]] = [
+    ([SOME | {"contents": {"int64_contents": [1]}}], [bytes(8)], "contents beside raw_input_contents"),
+    ([SOME], [bytes(8), bytes(8)], "raw_input_contents has 2 tensors for 1 inputs"),
+    ([SOME, SOME | {"name": "y"}], [bytes(8)], "raw_input_contents has 1 tensors for 2 inputs"),
+    ([SOME], [bytes(7)], "input 'x' has 7 bytes; INT64 .1. takes 1 x 8 = 8"),
+    ([SOME | {"shape": [-1]}], [bytes(8)], "input 'x' has shape"),
+    ([SOME | {"datatype": "FP8"}], [bytes(8)], "datatype is 'FP8'"),
+    ([SOME | {"datatype": "FP8"}], [], "datatype is 'FP8'"),
+    ([SOME], [], "input 'x' has 0 elements"),
+    ([SOME | {"contents": {"int64_contents": [1, 2]}}], [], "input 'x' has 2 elements"),
+    ([SOME | {"contents": {"int_contents": [1]}}], [], "input 'x' of datatype INT64 has int_contents; send int64_co"),
+    ([SOME | {"datatype": "FP16"}], [], "FP16 has no typed contents; send it in raw_input_contents"),
+    ([SOME | {"datatype": "BF16"}], [], "BF16 has no typed contents; send it in raw_input_contents"),
+    ([SOME | {"datatype": "INT8", "contents": {"int_contents": [128]}}], [], "outside INT8: -128 to 127"),
+    ([SOME | {"datatype": "UINT16", "contents": {"uint_contents": [65536]}}], [], "outside UINT16: 0 to 65535"),
+]
+
+
+@pytest.mark.parametrize(("inputs", "raws", "message"), REFUSED)
+def test_what_does_not_fit_is_refused(inputs: list[dict[str, Any]], raws: list[bytes], message: str) -> None:
+    request = pb.ModelInferRequest(inputs=[Input(**each) for each in inputs], raw_input_contents=raws)
+    with pytest.raises(BadRequest, match=message):
+        tensors_of(request, SETTINGS, REGIONS)
+
+
+def test_classification_is_refused() -> None:
+    output = pb.ModelInferRequest.InferRequestedOutputTensor(name="y", parameters={"classification": parameter(3)})
+    with pytest.raises(Unsupported, match="output 'y': classification is not supported"):
+        wanted_of(pb.ModelInferRequest(outputs=[output]), SETTINGS)
+
+
+def test_parameters_are_read_as_json_has_them() -> None:
+    sent = {"a": True, "b": 7, "c": "x", "d": 0.5}
+    message = pb.ModelInferRequest(parameters={name: parameter(value) for name, value in sent.items()})
+    message.parameters["e"].uint64_param = 9
+    message.parameters["unset"].Clear()
+    assert values_of(message.parameters) == sent | {"e": 9}

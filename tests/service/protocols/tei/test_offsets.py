@@ -1,0 +1,90 @@
+"""Offsets are bytes of UTF-8, whatever the text and the kind of tokenizer; the judge is the tokenizers library."""
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer as Judge
+
+from service.embedding.tokenization import Token, Tokenizer
+from service.errors import BadInput
+from tests.minilm_golden import checkpoint
+from tests.static_golden import static_case
+
+FOLDERS = {
+    "wordpiece": lambda: checkpoint(),
+    "bytes": lambda: static_case("model2vec_bytes").folder,
+    "unigram": lambda: static_case("static_prompt").folder,
+}
+TEXTS = (
+    "",
+    "plain text",
+    "Crème brûlée",
+    "Cre\u0300me bru\u0302le\u0301e",  # combining marks
+    "今天天气很好，我们去公园散步。",
+    "I love 🍕 and 👩\u200d👩\u200d👧\u200d👦 in 🇨🇭",
+    "안녕하세요 세계",
+    "שָׁלוֹם עוֹלָם",
+    "ﬁne ①②③ İstanbul ẞ",
+    " \t\u2003spaces\xa0",
+)
+MOST = 10**6
+kinds = pytest.mark.parametrize("kind", FOLDERS)
+
+
+@cache
+def both(kind: str) -> tuple[Tokenizer, Any]:
+    path: Path = next(FOLDERS[kind]().glob("**/tokenizer.json"))
+    judge = Judge.from_file(str(path))
+    judge.no_padding()
+    judge.no_truncation()
+    return Tokenizer(path, None), judge
+
+
+def check(kind: str, text: str) -> None:
+    ours, judge = both(kind)
+    (tokens,) = ours.tokens_now([text], True, MOST)
+    encoding, raw = judge.encode(text), text.encode()
+    assert [token.id for token in tokens] == encoding.ids
+    for token, name, special, (start, stop) in zip(
+        tokens, encoding.tokens, encoding.special_tokens_mask, encoding.offsets, strict=True
+    ):
+        if special:
+            assert token == Token(token.id, name, True, None, None)
+        else:
+            assert (token.start, token.stop) == (len(text[:start].encode()), len(text[:stop].encode()))
+            assert raw[token.start : token.stop].decode() == token.text == text[start:stop]
+
+
+@kinds
+@pytest.mark.parametrize("text", TEXTS)
+def test_offsets_of_many_scripts_are_bytes(kind: str, text: str) -> None:
+    check(kind, text)
+
+
+@kinds
+@settings(deadline=None)  # the first example loads the tokenizer
+@given(text=st.text())
+def test_offsets_of_any_text_are_bytes(kind: str, text: str) -> None:
+    check(kind, text)
+
+
+@kinds
+def test_texts_together_give_what_each_gives_alone(kind: str) -> None:
+    ours, _ = both(kind)
+    assert ours.tokens_now(TEXTS, False, MOST) == [ours.tokens_now([text], False, MOST)[0] for text in TEXTS]
+
+
+@kinds
+def test_decoding_is_the_librarys_and_knows_no_other_id(kind: str) -> None:
+    ours, judge = both(kind)
+    sequences = [judge.encode(text).ids for text in TEXTS]
+    for skip in (True, False):
+        assert ours.decode_now(sequences, skip) == [judge.decode(ids, skip_special_tokens=skip) for ids in sequences]
+    unknown = judge.get_vocab_size() + 1
+    with pytest.raises(BadInput, match=rf"ids\[1\] holds {unknown}") as refusal:
+        ours.decode_now([[0], [0, unknown]], True)
+    assert refusal.value.index == 1

@@ -1,0 +1,323 @@
+"""text-embeddings-inference's REST routes: answers, defaults, and every refusal with its code and kind."""
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from tokenizers import Tokenizer
+
+from models.artifacts import card as cards
+from service.errors import WrongModelKind
+from service.protocols.tei import model_kinds as kinds
+from tests.golden_cases import write_tokenizer
+from tests.served import Served, serving_here
+from tests.service.protocols.tei.conftest import PROMPTS
+
+TIMES = ("x-compute-time", "x-total-time", "x-tokenization-time", "x-queue-time", "x-inference-time")
+LONG = "a " * 60  # `bert` reads 24 tokens
+PAIRED = {"source_sentence": "a b", "sentences": ["a b", "c d e"]}
+SPARSE = "Model is not an embedding model with SPLADE pooling: bert gives dense vectors, by /embed"
+EMPTY = "cannot be empty: send one at least"
+NO_CLASSIFIER = "Model is not a classifier model: bert gives embeddings, by /embed"
+
+# path, body, status, error_type, what the message says
+REFUSALS: list[tuple[str, Any, int, str, str]] = [
+    ("/", b"{", 400, "Validation", "the body is not JSON"),
+    ("/", {"inputs": []}, 400, "Empty", "send one text"),
+    ("/", {"input": "a"}, 422, "Validation", 'did you mean "inputs"?'),
+    ("/", {"inputs": {"source_sentence": "a"}}, 422, "Validation", "in inputs: sentences is missing"),
+    ("/invocations", {"inputs": {"source_sentence": "a", "sentences": []}}, 400, "Empty", EMPTY),
+    ("/similarity", b"[", 400, "Validation", "the body is not JSON"),
+    ("/similarity", {"inputs": "a"}, 422, "Validation", 'inputs is "a"; send an object with source_sentence'),
+    ("/similarity", {"inputs": PAIRED | {"sentence": "a"}}, 422, "Validation", 'did you mean "sentences"?'),
+    ("/similarity", {"inputs": PAIRED | {"sentences": ["a", 1]}}, 422, "Validation", "in inputs: sentences[1] is 1"),
+    ("/similarity", {"inputs": PAIRED | {"sentences": []}}, 400, "Empty", f"`inputs.sentences` {EMPTY}"),
+    ("/similarity", {"inputs": PAIRED | {"sentences": ["a"] * 8}}, 422, "Validation", "batch size 8 > maximum"),
+    ("/similarity", {"inputs": PAIRED, "parameters": []}, 422, "Validation", "parameters is a list of 0; send an"),
+    ("/similarity", {"inputs": PAIRED, "parameters": {"normalize": True}}, 422, "Validation", "in parameters:"),
+    ("/similarity", {"inputs": PAIRED, "parameters": {"prompt_name": "x"}}, 422, "Validation", "no prompt 'x'"),
+    ("/similarity", {"inputs": PAIRED, "model": "llama"}, 424, "Backend", "Model is not an embedding model: llama"),
+    ("/embed_all", {"inputs": []}, 400, "Empty", "send one text"),
+    ("/embed_all", {"inputs": ["a"] * 9}, 422, "Validation", "9 inputs; this server takes 8"),
+    ("/embed_all", {"inputs": LONG, "truncate": False}, 422, "Validation", "inputs[0] has 62 tokens"),
+    ("/embed_all", {"inputs": "a", "pooling": "cls"}, 422, "Validation", '"pooling" is not known here'),
+    ("/embed_all", {"inputs": "a", "model": "berd"}, 404, "Validation", "did you mean 'bert'?"),
+    ("/tokenize", {"inputs": []}, 400, "Empty", f"`inputs` {EMPTY}"),
+    ("/tokenize", {"inputs": ["a"] * 9}, 422, "Validation", "batch size 9 > maximum allowed batch size 8"),
+    ("/tokenize", {"inputs": ["a " * 300] * 2}, 422, "Validation", "604 tokens; this server takes 400"),
+    ("/tokenize", {"inputs": [1]}, 422, "Validation", "allowed: a text or a list of texts"),
+    ("/tokenize", {"inputs": "a", "add_special_tokens": 1}, 422, "Validation", "add_special_tokens is 1"),
+    ("/tokenize", {"inputs": "a", "prompt_name": "x"}, 422, "Validation", "it has 'query', 'passage'"),
+    ("/tokenize", {"inputs": "a", "model": "llama"}, 424, "Backend", "llama was exported without a tokenizer"),
+    ("/decode", {"ids": []}, 400, "Empty", f"`ids` {EMPTY}"),
+    ("/decode", {"ids": [[5]] * 9}, 422, "Validation", "batch size 9 > maximum allowed batch size 8"),
+    ("/decode", {"ids": [5, 27]}, 422, "Validation", "ids[0] holds 27, which this model's vocabulary does not"),
+    ("/decode", {"ids": [[5], [6, 4294967295]]}, 422, "Validation", "ids[1] holds 4294967295"),
+    ("/decode", {"ids": [[5], [6, 4294967296]]}, 422, "Validation", "ids[1][1] is 4294967296; an id is an integer"),
+    ("/decode", {"ids": [-1]}, 422, "Validation", "ids[0] is -1; an id is an integer from 0"),
+    ("/decode", {"ids": [True]}, 422, "Validation", "ids[0] is true"),
+    ("/decode", {"ids": [[5], 6]}, 422, "Validation", "ids[1] is 6; where one is a list of ids, all are"),
+    ("/decode", {"ids": "a"}, 422, "Validation", 'ids is "a"; send a list of ids'),
+    ("/decode", {"ids": [5], "model": "llama"}, 424, "Backend", "llama was exported without a tokenizer"),
+    ("/embed_sparse", b"x", 400, "Validation", "the body is not JSON"),
+    ("/embed_sparse", {"inputs": []}, 400, "Empty", EMPTY),
+    ("/embed_sparse", {"inputs": 1}, 422, "Validation", "inputs is 1"),
+    ("/embed_sparse", {"inputs": ["a", [5, 6]]}, 424, "Backend", SPARSE),
+    ("/predict", {"text": "a"}, 422, "Validation", "inputs"),
+    ("/predict", {"inputs": []}, 422, "Validation", "inputs is a list of 0"),
+    ("/predict", {"inputs": ["a", "b", "c"]}, 422, "Validation", "inputs is a list of 3"),
+    ("/predict", {"inputs": "a", "raw_scores": True}, 424, "Backend", NO_CLASSIFIER),
+    ("/predict", {"inputs": ["a", "b"], "truncate": None}, 424, "Backend", NO_CLASSIFIER),
+    ("/predict", {"inputs": [["a"], ["a", "b"]]}, 424, "Backend", NO_CLASSIFIER),
+    ("/rerank", {"query": "a", "texts": []}, 400, "Empty", f"`texts` {EMPTY}"),
+    ("/rerank", {"query": "a", "texts": "b"}, 422, "Validation", 'texts is "b"; allowed: a list of texts'),
+    ("/rerank", {"query": "a", "texts": ["b"], "return_text": True}, 424, "Backend", "Model is not a re-ranker model"),
+    ("/vertex", {"instances": 1}, 422, "Validation", "instances is 1; allowed: a list of bodies of /embed"),
+    ("/vertex", {"instances": [{"inputs": "a"}, {"inputs": []}]}, 400, "Empty", "in instances[1]: `inputs` cannot"),
+    ("/vertex", {"instances": [{"inputs": [99]}]}, 422, "Validation", "in instances[0]: inputs[0].input_ids[0] is 99"),
+    ("/vertex", {"instances": [{"query": "a", "texts": ["b"]}]}, 424, "Backend", "in instances[0]: Model is not a re-"),
+    ("/vertex", {"instances": [{"inputs": ["a"] * 5}] * 2}, 422, "Validation", "batch size 10 > maximum"),
+    ("/vertex", {"instances": [{"inputs": "a", "encoding_format": "bytes"}]}, 422, "Validation", "send base64"),
+]
+POSTS = sorted({path for path, *_ in REFUSALS})
+
+
+def post(served: Served, path: str, body: Any, **headers: str) -> httpx.Response:
+    content = {"content": body} if isinstance(body, bytes) else {"json": body}
+    return served.http.post(path, **content, headers={"content-type": "application/json"} | headers)
+
+
+def answer(served: Served, path: str, body: Any) -> Any:
+    found = post(served, path, body)
+    assert found.status_code == 200, found.text
+    return found.json()
+
+
+@pytest.mark.parametrize(("path", "body", "status", "kind", "message"), REFUSALS)
+def test_a_refusal_has_their_code_their_kind_and_a_way_out(
+    served: Served, path: str, body: Any, status: int, kind: str, message: str
+) -> None:
+    found = post(served, path, body)
+    document = found.json()
+    assert (found.status_code, document["error_type"]) == (status, kind), document
+    assert message in document["error"]
+    assert "x-compute-type" not in found.headers
+
+
+@pytest.mark.parametrize("path", POSTS)
+def test_the_framework_refuses_as_theirs_does(served: Served, path: str) -> None:
+    assert served.http.post(path, content=b"{}").status_code == 415
+    assert served.http.post(path, content=b"{}", headers={"content-type": "text/plain"}).status_code == 415
+    assert post(served, path, b'{"inputs": "' + b"a" * 20_000 + b'"}').status_code == 413
+    assert post(served, path, b"nonsense").status_code == 400
+    assert post(served, path, b"[]").status_code == 422
+    assert served.http.put(path, json={}).status_code == 405
+
+
+@pytest.mark.parametrize("path", ["/", "/invocations"])
+def test_the_root_answers_as_embed_or_as_similarity_by_the_form_of_its_inputs(served: Served, path: str) -> None:
+    for body in (
+        {"inputs": "a b"},
+        {"inputs": ["a b", [5, 6]], "normalize": False, "truncate": True, "dimensions": 4},
+        {"inputs": ["source_sentence"]},
+        {"inputs": {"input_ids": [5, 6]}},
+    ):
+        assert answer(served, path, body) == answer(served, "/embed", body)
+    compared = {"inputs": PAIRED, "parameters": {}}
+    assert answer(served, path, compared) == answer(served, "/similarity", compared)
+
+
+def test_the_root_has_the_formats_of_embed(served: Served) -> None:
+    body = {"inputs": ["a b", "c"]}
+    octets = post(served, "/", body, accept="application/octet-stream")
+    np.testing.assert_array_equal(
+        np.frombuffer(octets.content, np.float32).reshape(2, -1), np.array(answer(served, "/embed", body), np.float32)
+    )
+
+
+def test_similarity_is_the_product_of_unit_vectors(served: Served) -> None:
+    texts = [PAIRED["source_sentence"], *PAIRED["sentences"]]
+    source, *others = np.array(answer(served, "/embed", {"inputs": texts, "normalize": False}))
+    cosines = [each @ source / np.linalg.norm(each) / np.linalg.norm(source) for each in others]
+    np.testing.assert_allclose(answer(served, "/similarity", {"inputs": PAIRED}), cosines, atol=1e-6)
+
+
+@pytest.mark.parametrize("how", [{"truncate": True, "truncation_direction": "Left"}, {"prompt_name": "query"}])
+def test_similarity_reads_texts_as_its_parameters_say(served: Served, how: dict[str, Any]) -> None:
+    texts = ["a " * 40 + "b c d e f g", "b " * 40 + "a"]
+    body = {"inputs": {"source_sentence": texts[0], "sentences": texts[1:]}}
+    source, other = np.array(answer(served, "/embed", {"inputs": texts, "normalize": True} | how))
+    (found,) = answer(served, "/similarity", body | {"parameters": how})
+    assert found == pytest.approx(source @ other, abs=1e-6)
+    assert found != answer(served, "/similarity", body)[0]
+
+
+def test_embed_all_gives_the_encoders_rows_as_they_are_whatever_is_beside_them(served: Served) -> None:
+    inputs = ["a b c", [5, 6], "a"]
+    rows = answer(served, "/embed_all", {"inputs": inputs})
+    named = answer(served, "/embed", {"inputs": inputs, "outputs": "last_hidden_state"})
+    assert rows == named["outputs"]["last_hidden_state"]
+    assert [len(each) for each in rows] == [5, 2, 3]
+    assert answer(served, "/embed_all", {"inputs": inputs[0]}) == rows[:1]
+    assert not np.allclose(np.linalg.norm(rows[0], axis=1), 1, atol=1e-3)
+    means = np.array([np.mean(each, axis=0) for each in rows])
+    np.testing.assert_allclose(answer(served, "/embed", {"inputs": inputs, "normalize": False}), means, atol=1e-6)
+
+
+@pytest.mark.parametrize("model", ["llama", "words"])
+def test_embed_all_of_an_input_layer_gives_its_rows(served: Served, model: str) -> None:
+    asked = {"inputs": [[5, 6, 7]], "model": model}
+    named = answer(served, "/embed", asked | {"outputs": "input_embeddings"})
+    assert answer(served, "/embed_all", asked) == named["outputs"]["input_embeddings"]
+
+
+def test_a_model_of_pooled_vectors_alone_has_none_a_token(served: Served, store: Any) -> None:
+    card = cards.read(store / "words")
+    alone = {"vectors": replace(next(iter(card.graphs.values())), outputs=("sentence_embedding",))}
+    with pytest.raises(WrongModelKind, match="Model has no token embeddings: words gives sentence_embedding alone"):
+        kinds.token_output(replace(card, name="words", graphs=alone))
+
+
+def test_embed_all_cuts_where_it_is_told_to(served: Served) -> None:
+    text = "a " * 40 + "b"
+    right = answer(served, "/embed_all", {"inputs": text})
+    left = answer(served, "/embed_all", {"inputs": text, "truncation_direction": "Left"})
+    assert len(right[0]) == len(left[0]) == 24
+    assert right != left
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "characters", "tokens"),
+    [
+        ("/embed", {"inputs": ["a b", "c"]}, 4, 7),
+        ("/embed", {"inputs": [5, 6]}, 0, 2),
+        ("/", {"inputs": "a é"}, 3, 4),
+        ("/embed_all", {"inputs": ["a b", "c"]}, 4, 7),
+        ("/similarity", {"inputs": PAIRED}, 11, 13),
+        ("/embed", {"inputs": "c", "prompt_name": "query"}, 1, 5),
+    ],
+)
+def test_what_an_answer_took_is_in_its_headers(
+    served: Served, path: str, body: Any, characters: int, tokens: int
+) -> None:
+    found = post(served, path, body).headers
+    assert found["x-compute-type"] == "cpu+optimized"
+    assert (found["x-compute-characters"], found["x-compute-tokens"]) == (str(characters), str(tokens))
+    times = {name: int(found[name]) for name in TIMES}
+    assert times["x-total-time"] >= times["x-inference-time"]
+
+
+def test_tokens_are_the_librarys(served: Served, tmp_path: Any) -> None:
+    write_tokenizer(tmp_path / "tokenizer.json")
+    judge = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    judge.no_padding()
+    judge.no_truncation()
+    text = "abc hello  world q " * 4
+    for special in (True, False):
+        (tokens,) = answer(served, "/tokenize", {"inputs": text, "add_special_tokens": special})
+        expected = judge.encode(text, add_special_tokens=special)
+        assert [each["id"] for each in tokens] == expected.ids
+        assert [each["special"] for each in tokens] == [bool(each) for each in expected.special_tokens_mask]
+        for each, name, (start, stop) in zip(tokens, expected.tokens, expected.offsets, strict=True):
+            place = (None, None, name) if each["special"] else (start, stop, text[start:stop])
+            assert (each["start"], each["stop"], each["text"]) == place
+
+
+def test_special_tokens_are_there_unless_refused_and_have_no_place(served: Served) -> None:
+    first, word, last = answer(served, "/tokenize", {"inputs": "a"})[0]
+    assert first == {"id": 2, "text": "[CLS]", "special": True, "start": None, "stop": None}
+    assert word == {"id": 5, "text": "a", "special": False, "start": 0, "stop": 1}
+    assert last["text"] == "[SEP]"
+    assert answer(served, "/tokenize", {"inputs": ["a"], "add_special_tokens": False}) == [[word]]
+
+
+def test_a_prompt_stands_before_the_text_and_counts_in_the_offsets(served: Served) -> None:
+    asked = {"inputs": "d", "prompt_name": "query", "add_special_tokens": False}
+    prompted = answer(served, "/tokenize", asked)[0]
+    assert [each["text"] for each in prompted] == ["a", "b", "d"]
+    assert prompted[2]["start"] == len(PROMPTS["query"])
+    assert answer(served, "/tokenize", {"inputs": "d", "add_special_tokens": False, "model": "prompted"})[0] == prompted
+
+
+def test_decode_leaves_special_tokens_out_unless_told_not_to(served: Served) -> None:
+    assert answer(served, "/decode", {"ids": [2, 25, 26, 3]}) == ["hello world"]
+    assert answer(served, "/decode", {"ids": [[2, 25, 3], [26], []]}) == ["hello", "world", ""]
+    assert answer(served, "/decode", {"ids": [2, 25, 3], "skip_special_tokens": False}) == ["[CLS] hello [SEP]"]
+
+
+def test_vertex_answers_each_instance_as_embed_does(served: Served) -> None:
+    instances = [{"inputs": "a"}, {"inputs": ["a b", "c"], "normalize": False}, {"inputs": [5], "dimensions": 4}]
+    assert answer(served, "/vertex", {"instances": instances}) == {
+        "predictions": [answer(served, "/embed", each) for each in instances]
+    }
+    assert answer(served, "/vertex", {"instances": []}) == {"predictions": []}
+
+
+def test_vertex_refuses_nests_that_json_cannot_be_written_of(served: Served) -> None:
+    nest = "[" * 300 + "]" * 300
+    body = f'{{"instances": [{{"inputs": {nest}}}]}}'.encode()
+    refused = served.http.post("/vertex", content=body, headers={"content-type": "application/json"})
+    assert (refused.status_code, refused.json()["code"]) == (422, "bad_request")
+    assert "in instances[0]: the body nests" in refused.json()["detail"]
+
+
+def test_info_holds_every_member_and_the_settings_that_are_meant(served: Served) -> None:
+    found = served.http.get("/info").json()
+    assert found == {
+        "model_id": "bert",
+        "model_sha": None,
+        "model_dtype": "float32",
+        "served_model_name": "bert",
+        "model_type": {"embedding": {"pooling": "mean"}},
+        "max_concurrent_requests": 1024,
+        "max_input_length": 24,
+        "max_batch_tokens": 64,
+        "max_batch_requests": None,
+        "max_client_batch_size": 8,
+        "auto_truncate": True,
+        "tokenization_workers": found["tokenization_workers"],
+        "version": served.http.get("/").json()["version"],
+        "sha": None,
+        "docker_label": None,
+    }
+    assert found["tokenization_workers"] >= 1
+
+
+def test_info_of_another_model_is_asked_by_name(served: Served) -> None:
+    found = served.http.get("/info", params={"model": "llama"}).json()
+    assert (found["served_model_name"], found["model_type"]) == ("llama", {"embedding": {"pooling": "none"}})
+    assert served.http.get("/info", params={"model": "x"}).status_code == 404
+    assert "allowed: model" in served.http.get("/info", params={"name": "x"}).json()["error"]
+
+
+def test_probes_answer_without_a_body(served: Served) -> None:
+    for path in ("/health", "/ping"):
+        found = served.http.get(path)
+        assert (found.status_code, found.content) == (200, b"")
+    assert served.http.get("/").json()["service"] == "inlay"
+
+
+async def test_probes_refuse_with_the_error_object_once_the_service_stops(store: Any) -> None:
+    async with serving_here(store, default_model="bert") as here, httpx.AsyncClient(trust_env=False) as client:
+        here.parts.life.stopping = True
+        for path in ("/", "/health", "/ping"):
+            found = await client.get(f"http://127.0.0.1:{here.address[1]}{path}")
+            assert (found.status_code, found.json()["error_type"]) == (503, "Unhealthy")
+        here.parts.life.stopping = False
+
+
+async def test_a_long_text_is_tokenised_off_the_event_loop(store: Any) -> None:
+    async with serving_here(store, default_model="bert", max_body_bytes=4_000_000, max_request_tokens=10**7) as here:
+        model = here.parts.catalog.get(None)
+        assert model.tokenizer is not None
+        turns = 0
+        tokenising = asyncio.ensure_future(model.tokenizer.tokens(["a b " * 100_000], True, 10**7))
+        while not tokenising.done():
+            turns += 1
+            await asyncio.sleep(0)
+        (tokens,) = await tokenising
+        assert len(tokens) == 200_002
+        assert turns > 1

@@ -1,0 +1,106 @@
+"""A trial is over in time, holds one thread at most, and whatever it meets is said of the model."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from models.artifacts.card import HEAD
+from models.artifacts.export import export
+from service.errors import StartError
+from service.observability.metrics import Metrics
+from service.registry import warmup as trial
+from service.registry.registry import Model, open_catalog
+from service.settings import Settings
+from tests.golden_cases import case, write_checkpoint, write_tokenizer
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model with a tokenizer and an output head."""
+    folder = tmp_path_factory.mktemp("trial")
+    write_tokenizer(write_checkpoint(case("input_bert"), folder / "bert") / "tokenizer.json")
+    export(folder / "bert", folder / "store/bert")
+    return folder / "store"
+
+
+@pytest.fixture
+def model(store: Path) -> Model:
+    return open_catalog(Settings(store=store, device="cpu"), Metrics()).models["bert"]
+
+
+@pytest.fixture
+def held() -> Iterator[threading.Event]:
+    """What hangs goes on once it is set."""
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+def meddle(model: Model, patch: pytest.MonkeyPatch, before: Callable[[], Any]) -> None:
+    """Something done before each run of the head."""
+    run = type(model.engine).run
+
+    def meddled(self: Any, graph: str, *given: Any) -> Any:
+        if graph == HEAD:
+            before()
+        return run(self, graph, *given)
+
+    patch.setattr(type(model.engine), "run", meddled)
+
+
+def fail(*_: Any) -> Any:
+    raise ZeroDivisionError("no kernel")
+
+
+async def test_whatever_a_head_raises_is_a_fault_of_the_model(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    meddle(model, monkeypatch, fail)
+    with pytest.raises(StartError, match="bert fails on its first token: ZeroDivisionError: no kernel; export it"):
+        await trial.passes(model)
+
+
+async def test_whatever_a_tokenizer_raises_is_a_fault_of_the_model(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(type(model.tokenizer), "encode", fail)
+    with pytest.raises(StartError, match="bert fails on its first token: ZeroDivisionError: no kernel; export it"):
+        await trial.passes(model)
+
+
+async def test_a_head_that_hangs_holds_one_thread_however_often_it_is_tried(
+    model: Model, monkeypatch: pytest.MonkeyPatch, held: threading.Event
+) -> None:
+    ran: list[str] = []
+    began = threading.Event()
+
+    def hang() -> None:
+        ran.append(threading.current_thread().name)
+        began.set()
+        held.wait(20)
+
+    meddle(model, monkeypatch, hang)
+    first = asyncio.create_task(trial.passes(model))
+    assert await asyncio.to_thread(began.wait, 20)
+    for _ in range(5):
+        with pytest.raises(StartError, match=r"bert gave no answer within 0\.02 s"):
+            await trial.passes_within(model, 0.02)
+    held.set()
+    await first
+    assert ran == ["bert-trial_0"]
+    await trial.passes(model)
+    assert len(ran) == 2
+
+
+async def test_work_in_every_thread_of_the_pool_does_not_delay_a_head(model: Model, held: threading.Event) -> None:
+    loop = asyncio.get_running_loop()
+    with ThreadPoolExecutor(1) as pool:
+        loop.set_default_executor(pool)
+        tokenising = loop.run_in_executor(None, held.wait, 20)
+        await trial.passes_within(model, 10)
+        assert not tokenising.done()
+        held.set()
+        await tokenising

@@ -1,0 +1,332 @@
+"""Keys without a protocol: how they are written, compared, limited, and read again."""
+
+import hmac
+import logging
+import os
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr
+
+from service.errors import Overloaded, StartError, Unauthorized
+from service.observability.logs import KEY_NAME
+from service.security.api_keys import (
+    LEAST_CHARACTERS,
+    Keys,
+    open_keys,
+    tell_short_keys,
+)
+from service.settings import Settings
+
+SECRET = "correct-horse-battery"
+
+
+class Clock:
+    """Seconds that pass when told to."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture(autouse=True)
+def unnamed() -> Iterator[None]:
+    """What a test leaves behind is not the next one's."""
+    token = KEY_NAME.set("")
+    yield
+    KEY_NAME.reset(token)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def write(path: Path, text: str, mtime: int) -> None:
+    """A file as an editor leaves it; the time is set because two writes may fall into one tick of the file system."""
+    path.write_text(text)
+    os.utime(path, (mtime, mtime))
+
+
+def refused(keys: Keys, key: str) -> bool:
+    try:
+        keys.enter(key.encode())
+    except Unauthorized:
+        return True
+    return False
+
+
+# ---- how they are written
+
+
+@pytest.mark.parametrize(
+    ("line", "name", "key"),
+    [
+        ("abc", "key-1", "abc"),
+        ("mine:abc", "mine", "abc"),
+        ("a.b_c-1:x/y+z~==", "a.b_c-1", "x/y+z~=="),
+        ("mine:abc  concurrent=8   rate=0.5", "mine", "abc"),
+    ],
+)
+def test_an_entry_is_a_key_that_may_have_a_name_and_limits(line: str, name: str, key: str) -> None:
+    assert Keys([line]).enter(key.encode()).name == name
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        "  ",
+        "ab c",
+        f"{SECRET} fast",
+        f"{SECRET} rate=0",
+        f"{SECRET} rate=-1",
+        f"{SECRET} rate=nan",
+        f"{SECRET} concurrent=0",
+        f"{SECRET} concurrent=1.5",
+        f"n:{SECRET}:x",
+        f"={SECRET}",
+        f"{SECRET}é",
+        f'"{SECRET}"',
+        f"n ame:{SECRET}",
+    ],
+)
+def test_what_is_no_key_is_told_without_showing_it(line: str) -> None:
+    with pytest.raises(StartError) as told:
+        Keys(["fine", line])
+    assert "entry 2" in str(told.value)
+    assert SECRET not in str(told.value)
+
+
+@pytest.mark.parametrize("lines", [["a:x", "b:x"], ["a:x", "a:y"]])
+def test_a_key_or_a_name_stands_there_once(lines: list[str]) -> None:
+    with pytest.raises(StartError, match=r"twice|same name"):
+        Keys(lines)
+
+
+def test_no_key_is_kept() -> None:
+    assert SECRET.encode() not in pickle.dumps([key.entry for key in Keys([SECRET])._keys.values()])
+
+
+def test_settings_never_show_a_key() -> None:
+    settings = Settings(api_keys=f"{SECRET},other:{SECRET}2")  # type: ignore[arg-type]
+    for shown in (repr(settings), str(settings), settings.model_dump_json(), str(settings.model_dump())):
+        assert SECRET not in shown
+    assert settings.api_keys == (SecretStr(SECRET), SecretStr(f"other:{SECRET}2"))
+
+
+def test_where_no_key_is_set_there_are_none() -> None:
+    assert open_keys(Settings()) is None
+
+
+def test_every_key_is_compared_whichever_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    lengths: list[tuple[int, int]] = []
+
+    def counting(known: bytes, shown: bytes) -> bool:
+        lengths.append((len(known), len(shown)))
+        return compare(known, shown)
+
+    compare = hmac.compare_digest
+    monkeypatch.setattr(hmac, "compare_digest", counting)
+    keys = Keys(["one", "two", "three"])
+    for shown in ("one", "three", "x", "a far longer key than any of them"):
+        lengths.clear()
+        refused(keys, shown)
+        assert lengths == [(32, 32)] * 3
+
+
+# ---- keys that can be guessed
+
+
+def test_short_keys_are_told_by_name_and_never_shown(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    short, long = "a" * (LEAST_CHARACTERS - 1), "b" * LEAST_CHARACTERS
+    file = tmp_path / "keys"
+    file.write_text(f"# ours\n\nbrief\nlong:c{long}\n")
+    tell_short_keys(Settings(api_keys=f"mine:{short},{long}", api_keys_file=file))  # type: ignore[arg-type]
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert "can be guessed: mine, key-3;" in line
+    assert [short in line, long in line, "brief" in line] == [False] * 3
+
+
+@pytest.mark.parametrize("keys", ["", SECRET])
+def test_where_no_key_is_short_nothing_is_told(caplog: pytest.LogCaptureFixture, keys: str) -> None:
+    tell_short_keys(Settings(api_keys=keys))  # type: ignore[arg-type]
+    assert caplog.records == []
+
+
+def test_a_file_that_is_read_again_is_looked_at_for_short_keys_too(
+    tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "keys"
+    write(file, SECRET, 1)
+    keys = Keys([], file, clock=clock)
+    write(file, f"{SECRET}\nnew:brief", 2)
+    clock.now += 1.0
+    assert not refused(keys, "brief")
+    assert [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING] == [
+        "keys of fewer than 16 characters can be guessed: new; `openssl rand -hex 32` makes one that cannot"
+    ]
+
+
+def test_a_file_that_breaks_before_it_is_told_of_stops_nobody(tmp_path: Path) -> None:
+    tell_short_keys(Settings(api_keys_file=tmp_path / "gone"))
+
+
+# ---- limits
+
+
+def test_requests_at_a_time(clock: Clock) -> None:
+    keys = Keys(["a concurrent=2"], clock=clock)
+    first, second = keys.enter(b"a"), keys.enter(b"a")
+    assert first is second
+    assert first.limited
+    first.leave(4.0)
+    keys.enter(b"a")
+    with pytest.raises(Overloaded) as full:
+        keys.enter(b"a")
+    assert full.value.retry_after == pytest.approx((0.1 + 0.1 * (4.0 - 0.1)) / 2)  # what one took, shared by two
+
+
+def test_a_key_may_ask_so_often_and_is_told_when_again(clock: Clock) -> None:
+    keys = Keys(["a rate=2"], clock=clock)
+    keys.enter(b"a"), keys.enter(b"a")
+    with pytest.raises(Overloaded) as fast:
+        keys.enter(b"a")
+    assert fast.value.retry_after == pytest.approx(0.5)
+    clock.now += 0.5 + 1e-9  # then it is true
+    keys.enter(b"a")
+    with pytest.raises(Overloaded):
+        keys.enter(b"a")
+
+
+def test_over_a_long_time_a_key_gets_its_rate_and_no_more(clock: Clock) -> None:
+    keys, answered = Keys(["a rate=7.5"], clock=clock), 0
+    for _ in range(100_000):
+        clock.now += 0.001
+        try:
+            keys.enter(b"a")
+            answered += 1
+        except Overloaded:
+            pass
+    assert 7.5 * 100 <= answered <= 7.5 * 100 + 7
+
+
+def test_an_idle_key_saves_up_no_more_than_a_second(clock: Clock) -> None:
+    keys = Keys(["a rate=3"], clock=clock)
+    clock.now += 3600
+    for _ in range(3):
+        keys.enter(b"a")
+    with pytest.raises(Overloaded):
+        keys.enter(b"a")
+
+
+def test_an_entrys_own_limits_stand_before_those_of_the_settings(clock: Clock) -> None:
+    keys = Keys(["a", "b concurrent=3"], None, 1, None, clock)
+    assert [keys.enter(key).entry.concurrent for key in (b"a", b"b")] == [1, 3]
+
+
+def test_the_limit_of_one_key_is_not_another_ones(clock: Clock) -> None:
+    keys = Keys(["a", "b"], None, 1, None, clock)
+    keys.enter(b"a")
+    keys.enter(b"b")
+
+
+# ---- the file
+
+
+def test_a_file_has_a_key_a_line_and_comments(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text("# ours\n\n  one:abc concurrent=2 # the first\r\ndef\n#ghi\n")
+    keys = Keys(["xyz"], file)
+    assert [keys.enter(key).name for key in (b"abc", b"def", b"xyz")] == ["one", "key-4", "key-1"]
+    assert refused(keys, "ghi")
+
+
+def test_the_file_is_read_again_a_second_after_it_changed(tmp_path: Path, clock: Clock) -> None:
+    file = tmp_path / "keys"
+    write(file, "old", 1)
+    keys = Keys([], file, clock=clock)
+    write(file, "new", 2)
+    assert not refused(keys, "old")
+    clock.now += 1.0
+    assert refused(keys, "old")
+    assert not refused(keys, "new")
+
+
+def test_a_file_renamed_into_place_is_a_change_though_time_and_size_are_the_same(tmp_path: Path, clock: Clock) -> None:
+    file = tmp_path / "keys"
+    write(file, "old", 1)
+    keys = Keys([], file, clock=clock)
+    write(tmp_path / "next", "new", 1)
+    (tmp_path / "next").rename(file)
+    clock.now += 1.0
+    assert not refused(keys, "new")
+
+
+@pytest.mark.parametrize("text", ["ok:abc\nnot a key", None])
+def test_a_broken_file_leaves_the_keys_as_they_were_and_says_so_once(
+    tmp_path: Path, clock: Clock, text: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "keys"
+    write(file, "old", 1)
+    keys = Keys([], file, clock=clock)
+    if text is None:
+        file.unlink()
+    else:
+        write(file, text, 2)
+    for _ in range(5):
+        clock.now += 2.0
+        assert not refused(keys, "old")
+    assert [record.levelno for record in caplog.records] == [logging.ERROR]
+    assert "abc" not in caplog.text
+
+
+def test_a_file_that_becomes_empty_lets_nobody_in(tmp_path: Path, clock: Clock) -> None:
+    file = tmp_path / "keys"
+    write(file, "old", 1)
+    keys = Keys([], file, clock=clock)
+    write(file, "# all withdrawn\n", 2)
+    clock.now += 1.0
+    assert refused(keys, "old")
+    with pytest.raises(Unauthorized):
+        keys.enter(None)
+
+
+@pytest.mark.parametrize("text", ["", "# none\n", None, "é"])
+def test_a_file_without_keys_does_not_open_the_service_to_all(tmp_path: Path, text: str | None) -> None:
+    file = tmp_path / "keys"
+    if text is not None:
+        file.write_text(text, encoding="utf-8")
+    with pytest.raises(StartError, match=str(file)):
+        Keys([], file)
+
+
+def test_a_key_that_stays_keeps_what_it_has_spent(tmp_path: Path, clock: Clock) -> None:
+    file = tmp_path / "keys"
+    write(file, "a concurrent=1", 1)
+    keys = Keys([], file, clock=clock)
+    inside = keys.enter(b"a")
+    write(file, "named:a concurrent=1\nb", 2)
+    clock.now += 1.0
+    with pytest.raises(Overloaded):
+        keys.enter(b"a")
+    inside.leave(0.1)
+    assert keys.enter(b"a").name == "named"
+
+
+def test_a_request_of_a_key_whose_limit_was_lifted_meanwhile_ends_well(tmp_path: Path, clock: Clock) -> None:
+    file = tmp_path / "keys"
+    write(file, "a concurrent=1", 1)
+    keys = Keys([], file, clock=clock)
+    inside = keys.enter(b"a")
+    write(file, "a", 2)
+    clock.now += 1.0
+    keys.enter(b"a")
+    inside.leave(0.1)
+    write(file, "a concurrent=1", 3)
+    clock.now += 1.0
+    assert keys.enter(b"a").inside == 1
