@@ -120,7 +120,7 @@ def _h2load(ask: Ask, calls: int, seconds: float) -> Load:
     with tempfile.TemporaryDirectory() as folder:
         data, log = Path(folder, "frame"), Path(folder, "log")
         data.write_bytes(frame)
-        command = ["h2load", "-t1", "-c1", f"-m{calls}", "-D", f"{seconds:g}", f"--data={data}", f"--log-file={log}"]
+        command = ["h2load", "-t1", f"-c{calls}", "-m1", "-D", f"{seconds:g}", f"--data={data}", f"--log-file={log}"]
         command += ["-H", "content-type: application/grpc", "-H", "te: trailers"]
         output = printed([*command, f"http://127.0.0.1:{ask.port}{ask.path}"], seconds)
         rows = [line.split("\t") for line in log.read_text().splitlines()]
