@@ -38,9 +38,8 @@ from service.http.request_ids import ID, Numbered
 from service.observability.metrics import Metrics
 from service.observability.stage_times import Stages
 from service.observability.tracing import open_tracing
-from service.process.background_tasks import chores
-from service.process.watchdog import Pulse
-from service.process.worker_control import Crew
+from service.process.background_tasks import background_tasks
+from service.process.watchdog import Watchdog
 from service.protocols import openapi
 from service.protocols.inlay import (
     analysis,
@@ -92,17 +91,16 @@ log = logging.getLogger(__name__)
 
 
 def create_app(
-    settings: Settings, ready: Ready | None = None, metrics: Metrics | None = None, crew: Crew | None = None
+    settings: Settings, ready: Ready | None = None, metrics: Metrics | None = None
 ) -> "Service":
     """The whole service; `ready` is called with its parts and the gRPC port once both protocols answer.
 
     metrics   the numbers that it shares with other workers; None: it serves alone
-    crew      those workers, which load and unload models together
 
     raises   StartError or models.errors.ModelError, in one line, if it cannot serve
     """
     metrics, tracing, keys = metrics or Metrics(), open_tracing(settings), open_keys(settings)
-    encoder = Encoder(open_catalog(settings, metrics, crew), settings, Stages(metrics).embedded)
+    encoder = Encoder(open_catalog(settings, metrics), settings, Stages(metrics).embedded)
     parts = Parts(
         settings,
         encoder,
@@ -112,7 +110,6 @@ def create_app(
         Readiness(encoder.catalog.models),
         Intake(settings.max_body_bytes, settings.max_receiving_bytes),
         tracing=tracing,
-        crew=crew,
     )
     metrics.watch("inlay_requests_in_flight", {}, lambda: encoder.door.inside)
     metrics.watch("inlay_workers_ready", {}, lambda: parts.life.ready and parts.readiness.fault is None)
@@ -214,20 +211,20 @@ def _lifespan(
         stop = asyncio.Event()
         stopping = asyncio.create_task(_stop_after(stop, parts, server))
         restore = _on_signals(stop.set)
-        pulse = Pulse(parts.settings.stuck_seconds)
-        pulse.start()
+        watchdog = Watchdog(parts.settings.stuck_seconds)
+        watchdog.start()
         parts.life.started = True
         if ready:
             ready(parts, port)
         try:
             health = server.follow(parts.refuse_unready)
-            async with chores(parts.settings, parts.encoder, parts.metrics, parts.crew, health):
+            async with background_tasks(parts.settings, parts.encoder, parts.metrics, health):
                 yield
         finally:
             stop.set()
             await stopping
             restore()
-            pulse.stop()
+            watchdog.stop()
             if parts.tracing:
                 await asyncio.to_thread(parts.tracing.close)
             log.info("stopped")

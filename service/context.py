@@ -9,7 +9,6 @@ from service.errors import Unavailable
 from service.http.intake import Intake
 from service.observability.metrics import Metrics
 from service.observability.tracing import Tracing
-from service.process.worker_control import Crew
 from service.protocols.oip.model_statistics import Statistics
 from service.protocols.oip.shared_memory import Regions
 from service.registry.readiness import Readiness
@@ -49,7 +48,6 @@ class Parts:
     regions: Regions = field(default_factory=Regions)
     statistics: Statistics = field(default_factory=Statistics)
     tracing: Tracing | None = None
-    crew: Crew | None = None
 
     async def refuse_unready(self) -> None:
         """Raise Unavailable while the service starts or stops, or a model does not answer."""

@@ -54,7 +54,7 @@ class Gate(grpc.aio.ServerInterceptor):
         if service in OPEN:
             return await continuation(handler_call_details)
         try:
-            key = self._keys.enter(_shown(handler_call_details.invocation_metadata or ()))
+            key = self._keys.acquire(_shown(handler_call_details.invocation_metadata or ()))
         except InlayError as error:
             words = self._words.get(service.rpartition(".")[0], Words())
             self._count(error.code, words.status_of(error), perf_counter() - began)
@@ -63,7 +63,7 @@ class Gate(grpc.aio.ServerInterceptor):
         if key.limited:
             task = asyncio.current_task()
             assert task is not None  # the call's own: its end is the call's
-            task.add_done_callback(lambda _: key.leave(perf_counter() - began))
+            task.add_done_callback(lambda _: key.release(perf_counter() - began))
         return await continuation(handler_call_details)
 
 

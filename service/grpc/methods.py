@@ -13,9 +13,9 @@ from google.protobuf.message import DecodeError
 
 from service.error_status import STATUSES, retry_seconds
 from service.errors import InlayError, Malformed
-from service.http.request_ids import CURRENT
 from service.observability import stage_times as stages
 from service.observability.metrics import Metrics
+from service.observability.request_context import REQUEST_ID
 from service.scheduling import deadlines
 
 Context = Any  # grpc.aio.ServicerContext is generic in ways its stubs and its runtime disagree on
@@ -205,7 +205,7 @@ async def guarded_each(
 def _refusal(metrics: Metrics, method: str, error: Exception) -> InlayError:
     """What a caller is told of an error, counted by its code."""
     if not isinstance(error, InlayError):
-        log.error("a call of %s met a fault (x-request-id: %s)", method, CURRENT.get().decode(), exc_info=error)
+        log.error("a call of %s met a fault (x-request-id: %s)", method, REQUEST_ID.get().decode(), exc_info=error)
         error = InlayError("the service has a fault; its log says more")
     metrics.refused(error.code)
     return error

@@ -56,7 +56,7 @@ class Gate:
             return
         began = perf_counter()
         try:
-            key = self._keys.enter(shown(scope["headers"]))
+            key = self._keys.acquire(shown(scope["headers"]))
         except InlayError as error:
             refusal = self._refusal(scope["path"], error)
             self._count(error.code, str(refusal.status_code), perf_counter() - began)
@@ -68,7 +68,7 @@ class Gate:
         try:
             await self._app(scope, receive, send)
         finally:
-            key.leave(perf_counter() - began)
+            key.release(perf_counter() - began)
 
 
 def shown(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:

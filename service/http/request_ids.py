@@ -3,7 +3,6 @@
 import os
 import re
 from collections.abc import Iterable
-from contextvars import ContextVar
 from itertools import count
 
 from service.http.asgi import (
@@ -13,12 +12,10 @@ from service.http.asgi import (
     Scope,
     Send,
 )
+from service.observability.request_context import REQUEST_ID
 
 HEADER = b"x-request-id"
 ID = "inlay.request_id"  # in a scope: the request's id, in bytes
-CURRENT: ContextVar[bytes] = ContextVar("request_id", default=b"-")
-"""The id of the request that the running task works for."""
-
 _OWN = re.compile(rb"[!-~]{1,128}")
 # A random start and a counter: unique like a random id, at an eighth of its cost. Workers are spawned, so each draws.
 _START = os.urandom(8).hex().encode()
@@ -26,9 +23,9 @@ _counter = count()
 
 
 def request_id(own: bytes | None) -> bytes:
-    """What the request is called: `own` if it is 1 to 128 visible ASCII characters; set as CURRENT."""
+    """What the request is called: `own` if it is 1 to 128 visible ASCII characters; set as REQUEST_ID."""
     found = own if own and _OWN.fullmatch(own) else b"%b%08x" % (_START, next(_counter))
-    CURRENT.set(found)
+    REQUEST_ID.set(found)
     return found
 
 

@@ -9,7 +9,7 @@ import select
 from typing import TextIO
 
 
-class Lines(logging.StreamHandler[TextIO]):
+class NonBlockingHandler(logging.StreamHandler[TextIO]):
     """A StreamHandler that loses lines rather than wait."""
 
     def __init__(self) -> None:

@@ -7,7 +7,6 @@ an exception is left out, of a traceback too, unless the operator alone can have
 import json
 import logging
 from collections.abc import Mapping
-from contextvars import ContextVar
 from datetime import UTC, datetime
 from traceback import TracebackException
 from types import TracebackType
@@ -15,11 +14,7 @@ from typing import Any
 
 from models.errors import ModelError
 from service.errors import StartError
-
-TRACE_ID: ContextVar[str] = ContextVar("trace_id", default="")
-"""Of the trace that the running task adds to, in hexadecimal."""
-KEY_NAME: ContextVar[str] = ContextVar("key_name", default="")
-"""Of the key that the running task's caller showed."""
+from service.observability.request_context import KEY_NAME, REQUEST_ID, TRACE_ID
 
 ACCESS = "inlay.access"
 FIELDS = ("protocol", "method", "status", "seconds", "peer")  # of an access line, as `extra`
@@ -28,32 +23,28 @@ WITHHELD = "(message withheld: it may quote a caller; INLAY_LOG_INPUTS=true show
 Info = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
 
 
-def config(format: str, level: str, inputs: bool, request_id: str) -> dict[str, Any]:
+def config(format: str, level: str, inputs: bool) -> dict[str, Any]:
     """What logging.config.dictConfig reads; can be pickled, for workers.
 
     format       text or json
     inputs       whether messages of exceptions are written out
-    request_id   where the context variable of the request's id is: module.name
     """
-    formatter = {"()": FORMATS[format], "inputs": inputs, "request_id": f"ext://{request_id}"}
+    formatter = {"()": FORMATS[format], "inputs": inputs}
     return {
         "version": 1,
         "disable_existing_loggers": False,
         "formatters": {"line": formatter},
-        "handlers": {"stderr": {"class": "service.observability.log_handler.Lines", "formatter": "line"}},
+        "handlers": {"stderr": {"class": "service.observability.log_handler.NonBlockingHandler", "formatter": "line"}},
         "root": {"level": level.upper(), "handlers": ["stderr"]},
     }
 
 
 class Line(logging.Formatter):
-    """One line of text, and the traceback below it.
+    """One line of text, and the traceback below it."""
 
-    request_id   bytes; `-` where no request is served
-    """
-
-    def __init__(self, request_id: ContextVar[bytes], inputs: bool = False) -> None:
+    def __init__(self, inputs: bool = False) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s %(message)s")
-        self._request_id, self._inputs = request_id, inputs
+        self._inputs = inputs
 
     def format(self, record: logging.LogRecord) -> str:
         """The record as it is written."""
@@ -86,7 +77,7 @@ class Line(logging.Formatter):
 
     def _context(self, record: logging.LogRecord) -> dict[str, Any]:
         own = {name: record.__dict__[name] for name in FIELDS if name in record.__dict__}
-        request_id, trace_id = self._request_id.get().decode("latin-1"), TRACE_ID.get()
+        request_id, trace_id = REQUEST_ID.get().decode("latin-1"), TRACE_ID.get()
         found = {"request_id": "" if request_id == "-" else request_id, "trace_id": trace_id, "key": KEY_NAME.get()}
         return own | {name: value for name, value in found.items() if value}
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from models import VERSION
 from service.errors import StartError
-from service.observability.logs import TRACE_ID
+from service.observability.request_context import TRACE_ID
 from service.observability.stage_times import TRAIL, Embedded, Trail
 from service.settings import Settings
 

@@ -8,9 +8,7 @@ from typing import Any
 
 from service.embedding.pipeline import Encoder
 from service.observability.metrics import Metrics
-from service.process import batch_policy as calm
-from service.process.memory_trimmer import Resting
-from service.process.worker_control import Crew
+from service.process.memory_trimmer import MemoryTrimmer
 from service.registry.store_watcher import Watch
 from service.settings import Settings
 
@@ -18,17 +16,14 @@ log = logging.getLogger(__name__)
 
 
 @asynccontextmanager
-async def chores(
-    settings: Settings, encoder: Encoder, metrics: Metrics, crew: Crew | None, *others: Coroutine[Any, Any, None]
+async def background_tasks(
+    settings: Settings, encoder: Encoder, metrics: Metrics, *others: Coroutine[Any, Any, None]
 ) -> AsyncIterator[None]:
     """All of them, and the `others`, while the block lasts."""
     catalog, runs = encoder.catalog, [*others]
-    runs.append(Resting(catalog, metrics, lambda: encoder.door.inside).run())
-    runs.append(calm.run(catalog))
+    runs.append(MemoryTrimmer(catalog, metrics, lambda: encoder.door.inside).run())
     if settings.watch_store:
         runs.append(Watch(catalog, settings.store, settings.models).run(settings.watch_store))
-    if crew:
-        runs.append(crew.run({"load": catalog.load, "unload": catalog.unload}))
     tasks = [asyncio.create_task(run, name=getattr(run, "__qualname__", None)) for run in runs]
     for task in tasks:
         task.add_done_callback(_tell)

@@ -26,7 +26,7 @@ TOLD_SECONDS = 15.0  # between looks at the mapped files
 log = logging.getLogger(__name__)
 
 
-class Resting:
+class MemoryTrimmer:
     """Looks now and then whether memory can be given back, and tells the metrics what each model has mapped.
 
     inside    how many requests are being served

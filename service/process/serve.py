@@ -27,7 +27,7 @@ from service.http.server import OneWrite
 from service.observability import logs
 from service.process import memory
 from service.process.supervisor import Supervisor
-from service.registry.registry import Catalog, Model, folders
+from service.registry.registry import Catalog, Model, default_name, folders
 from service.security import tls
 from service.security.api_keys import open_keys, tell_short_keys
 from service.settings import Settings
@@ -39,7 +39,6 @@ if TYPE_CHECKING:  # a supervisor of workers never imports the application: its 
 
 ANYWHERE = ("0.0.0.0", "::")
 NO_SUCH_HOST = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)  # another machine's address, or a kind that is switched off
-REQUEST_ID = "service.http.request_ids.CURRENT"
 TELL_SECONDS = 1.0
 STOPS = (signal.SIGTERM, signal.SIGINT)
 ANNOUNCED = "announced"  # a file beside the counts: some worker has served
@@ -67,8 +66,10 @@ def listen(settings: Settings) -> int:
         listener.listen(config.backlog)  # before it is announced
         uvicorn.Server(config).run([listener])
         return 0
-    for folder in folders(settings).values():
+    models = folders(settings)
+    for folder in models.values():
         cards.read(folder)  # what would fail in every worker fails here, once
+    settings = settings.model_copy(update={"default_model": default_name(settings, models)})
     open_keys(settings)
     with _reserved(settings.host, free), _directory() as directory:
         settings = settings.model_copy(update={"grpc_port": free})
@@ -103,10 +104,9 @@ def _application(settings: Settings, directory: Path | None = None) -> "Service"
     from service.app import create_app
     from service.observability.counter_store import Shared
     from service.observability.metrics import Metrics
-    from service.process.worker_control import Crew
 
-    store, crew = (Shared(directory), Crew(directory)) if directory else (None, None)
-    return create_app(settings, partial(_ready, settings, directory), Metrics(store), crew)
+    store = Shared(directory) if directory else None
+    return create_app(settings, partial(_ready, settings, directory), Metrics(store))
 
 
 def _worker(settings: Settings, directory: Path) -> "Service":
@@ -172,7 +172,7 @@ def _config(settings: Settings, app: Any, factory: bool) -> uvicorn.Config:
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        log_config=logs.config(settings.log_format, settings.log_level, settings.log_inputs, REQUEST_ID),
+        log_config=logs.config(settings.log_format, settings.log_level, settings.log_inputs),
         log_level="warning",
         timeout_keep_alive=settings.idle_seconds,  # type: ignore[arg-type]  # only ever added to a time
         timeout_graceful_shutdown=math.ceil(settings.shutdown_seconds),

@@ -31,7 +31,7 @@ def _tell(still: float) -> None:
     faulthandler.dump_traceback()  # where every thread stands, for whoever reads the log
 
 
-class Pulse:
+class Watchdog:
     """Watches the running loop from a thread of its own.
 
     seconds   how long it may stand still
@@ -44,7 +44,7 @@ class Pulse:
         self._beat = monotonic()
         self._stopped = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread = threading.Thread(target=self._watch, name="pulse", daemon=True)
+        self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
 
     def start(self) -> None:
         """Watch the loop this is called on."""

@@ -9,7 +9,7 @@ import difflib
 import logging
 import weakref
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,6 @@ from service.errors import BadRequest, NotFound, StartError
 from service.observability.metrics import Metrics
 from service.process import cpu_count as cores
 from service.process import memory
-from service.process.worker_control import Crew, Verb
 from service.registry import model
 from service.registry import warmup as trial
 from service.registry.model import Model, Rows, Work
@@ -36,7 +35,7 @@ from service.registry.store import (
 )
 from service.settings import Settings
 
-__all__ = ["Catalog", "Model", "Rows", "State", "Work", "folders", "open_catalog"]
+__all__ = ["Catalog", "Model", "Rows", "State", "Work", "default_name", "folders", "open_catalog"]
 
 Opens = Callable[[Path], Model]
 log = logging.getLogger(__name__)
@@ -69,7 +68,6 @@ class Catalog:
         store: Path,
         opens: Opens,
         metrics: Metrics,
-        let_go: Mapping[str, str] | None = None,
     ) -> None:
         self._served = dict(models)
         self.models: Mapping[str, Model] = MappingProxyType(self._served)
@@ -77,8 +75,8 @@ class Catalog:
         self._store = store
         self._opens = opens
         self._metrics = metrics
-        self._let_go = dict(let_go or {})
-        self._reasons = dict.fromkeys(self._let_go, "unloaded")
+        self._let_go: dict[str, str] = {}
+        self._reasons: dict[str, str] = {}
         self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # one a name: motions wait their turn
         self._motions: set[asyncio.Task[None]] = set()
 
@@ -245,35 +243,37 @@ def _after(loop: asyncio.AbstractEventLoop) -> None:
         loop.call_soon_threadsafe(loop.run_in_executor, None, memory.give_back)
 
 
-def open_catalog(settings: Settings, metrics: Metrics, crew: Crew | None = None) -> Catalog:
-    """Load the models of the store that the settings name, and those that the crew agreed on since.
+def open_catalog(settings: Settings, metrics: Metrics) -> Catalog:
+    """Load the models of the store that the settings name.
 
-    raises   StartError or models.errors.ModelError in one line if one cannot be served
+    One of several workers may be started long after the others, when a watched store has changed: the supervisor has
+    checked the settings and named the default model once for all workers, so here a missing model is no error.
+
+    Raises:
+        StartError, models.errors.ModelError: in one line, a model cannot be served.
     """
-    joins = crew is not None and crew.moved_on
-    agreed = crew.agreed() if crew else {}
-    chosen = _present(settings, agreed) if joins else folders(settings)
+    chosen = folders(settings) if settings.workers == 1 else _present(settings)
     threads = settings.threads or max(1, cores.available() // settings.workers)
     opens = partial(model.opened, settings=settings, threads=threads, metrics=metrics)
     models = {name: opens(folder) for name, folder in chosen.items()}
     for name, found in models.items():
         metrics.loaded(name, found.card.bytes, found.batchers)
-    if settings.default_model and settings.default_model not in models and not joins:
-        raise StartError(f"default model {settings.default_model!r} is not loaded; loaded: {listed(models)}")
-    default = settings.default_model or (next(iter(models)) if len(models) == 1 else None)
-    if crew:
-        default = crew.default(default)
-    return Catalog(models, default, settings.store, opens, metrics, _let_go(settings.store, agreed))
+    default = default_name(settings, models) if settings.workers == 1 else settings.default_model
+    return Catalog(models, default, settings.store, opens, metrics)
 
 
-def _present(settings: Settings, agreed: Mapping[str, Verb]) -> dict[str, Path]:
-    """What the store holds of that which the other workers serve."""
-    found = exported(settings.store)
-    wanted = {*(settings.models or found), *agreed}
-    return {name: found[name] for name in sorted(wanted) if name in found and agreed.get(name) != "unload"}
+def default_name(settings: Settings, names: Collection[str]) -> str | None:
+    """Return the name of the default model: the one that is set, or the only one of `names`.
+
+    Raises:
+        StartError: the one that is set is not among `names`.
+    """
+    if settings.default_model and settings.default_model not in names:
+        raise StartError(f"default model {settings.default_model!r} is not loaded; loaded: {listed(names)}")
+    return settings.default_model or (next(iter(names)) if len(names) == 1 else None)
 
 
-def _let_go(store: Path, agreed: Mapping[str, Verb]) -> dict[str, str]:
-    """The versions of what the other workers unloaded."""
-    found = exported(store) if agreed else {}
-    return {name: version(found[name]) for name, verb in agreed.items() if verb == "unload" and name in found}
+def _present(settings: Settings) -> dict[str, Path]:
+    """Return the folders of the models that the settings name, as far as the store holds them now."""
+    found = exported(settings.store) if settings.store.is_dir() else {}
+    return {name: found[name] for name in settings.models or found if name in found}

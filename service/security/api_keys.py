@@ -16,7 +16,7 @@ from time import monotonic
 from typing import Any
 
 from service.errors import KeyLimited, StartError, Unauthorized
-from service.observability.logs import KEY_NAME
+from service.observability.request_context import KEY_NAME
 from service.security.file_changes import Changes
 from service.settings import Settings
 
@@ -64,8 +64,8 @@ class Key:
         """Whether its requests must be seen to end."""
         return self.entry.concurrent is not None
 
-    def enter(self, now: float) -> None:
-        """Begin a request; where `limited`, `leave` ends it. Raises KeyLimited with the time until there is room."""
+    def acquire(self, now: float) -> None:
+        """Begin a request; where `limited`, `release` ends it. Raises KeyLimited with the time until there is room."""
         concurrent, rate = self.entry.concurrent, self.entry.rate
         if concurrent is not None and self.inside >= concurrent:
             raise KeyLimited(
@@ -81,7 +81,7 @@ class Key:
             self._ready -= 1
         self.inside += concurrent is not None
 
-    def leave(self, seconds: float) -> None:
+    def release(self, seconds: float) -> None:
         """A request ended, after so many seconds."""
         self.inside -= 1
         self._seconds += RECENT * (seconds - self._seconds)
@@ -116,8 +116,8 @@ class Keys:
         if not self._keys:
             raise StartError(f"{file} holds no key: write one a line, or unset INLAY_API_KEYS_FILE")
 
-    def enter(self, shown: bytes | None) -> Key:
-        """The key of a request that begins; where it is `limited`, `leave` ends the request.
+    def acquire(self, shown: bytes | None) -> Key:
+        """The key of a request that begins; where it is `limited`, `release` ends the request.
 
         raises   Unauthorized, KeyLimited
         """
@@ -132,7 +132,7 @@ class Keys:
         if found is None:
             raise Unauthorized("the key is not one of this server's: check the header authorization: Bearer KEY")
         KEY_NAME.set(found.name)
-        found.enter(self._clock())
+        found.acquire(self._clock())
         return found
 
     def tell_short(self) -> None:

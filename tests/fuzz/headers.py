@@ -51,7 +51,7 @@ KEYS = Keys(["a:aGVsbG8=", "b:d29ybGQ= rate=1000000"])
 
 
 def _shown(value: bytes) -> None:
-    KEYS.enter(keys.shown([(b"authorization", value)]))
+    KEYS.acquire(keys.shown([(b"authorization", value)]))
 
 
 def _traced(value: bytes) -> None:

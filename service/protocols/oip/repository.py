@@ -1,7 +1,7 @@
 """The model repository extension: what the store holds, loading and unloading while others are served.
 
 The core of both protocols, and its routes over HTTP. A name is that of one folder of the store; whatever else could
-reach a file (a configuration, files in the request) is refused. Of several workers all load before one answers.
+reach a file (a configuration, files in the request) is refused.
 """
 
 import asyncio
@@ -57,7 +57,7 @@ async def load(parts: Parts, name: str, parameters: Mapping[str, Any], repositor
             "exported to the store; leave it out"
         )
     await parts.catalog.known(name)
-    await (parts.crew.ask("load", name) if parts.crew else parts.catalog.load(name))
+    await parts.catalog.load(name)
 
 
 async def unload(parts: Parts, name: str, parameters: Mapping[str, Any], repository: str = "") -> None:
@@ -70,7 +70,7 @@ async def unload(parts: Parts, name: str, parameters: Mapping[str, Any], reposit
     if others := parameters.keys() - {DEPENDENTS}:
         raise Unsupported(f"parameter {min(others)[:80]!r} of an unload is not supported; leave it out")
     parts.catalog.get(checked(name))
-    await (parts.crew.ask("unload", name) if parts.crew else parts.catalog.unload(name))
+    await parts.catalog.unload(name)
 
 
 def _entry(state: State) -> dict[str, str]:

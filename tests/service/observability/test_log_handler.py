@@ -9,19 +9,19 @@ from collections.abc import Iterator
 
 import pytest
 
-from service.observability.log_handler import Lines
+from service.observability.log_handler import NonBlockingHandler
 
 PIPE_BYTES = 16384
 
 
 @pytest.fixture
-def pipe(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[int, Lines]]:
+def pipe(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[int, NonBlockingHandler]]:
     """The end that a collector reads, and a handler that writes to the other; room for four pages."""
     reader, writer = os.pipe()
     fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
     with os.fdopen(writer, "w") as stream:
         monkeypatch.setattr(sys, "stderr", stream)
-        yield reader, Lines()
+        yield reader, NonBlockingHandler()
     os.close(reader)
 
 
@@ -29,7 +29,7 @@ def record(message: str) -> logging.LogRecord:
     return logging.LogRecord("test", logging.INFO, "", 0, message, (), None)
 
 
-def test_lines_arrive_as_they_are_written(pipe: tuple[int, Lines]) -> None:
+def test_lines_arrive_as_they_are_written(pipe: tuple[int, NonBlockingHandler]) -> None:
     reader, lines = pipe
     lines.handle(record("one"))
     lines.handle(record("zwei \udc80 drei"))
@@ -37,7 +37,7 @@ def test_lines_arrive_as_they_are_written(pipe: tuple[int, Lines]) -> None:
 
 
 @pytest.mark.parametrize("size", [100, 100_000])
-def test_a_full_pipe_is_not_waited_for_and_what_was_lost_is_told(pipe: tuple[int, Lines], size: int) -> None:
+def test_full_pipe_drops_lines_and_counts_them(pipe: tuple[int, NonBlockingHandler], size: int) -> None:
     reader, lines = pipe
     for _ in range(1000):
         lines.handle(record("a" * size))
@@ -54,7 +54,7 @@ def test_a_pipe_whose_reader_is_gone_raises_nothing(monkeypatch: pytest.MonkeyPa
     os.close(reader)
     stream = os.fdopen(writer, "w")
     monkeypatch.setattr(sys, "stderr", stream)
-    lines = Lines()
+    lines = NonBlockingHandler()
     lines.handle(record("one"))
     assert lines.lost == 1
     stream.close()
@@ -63,7 +63,7 @@ def test_a_pipe_whose_reader_is_gone_raises_nothing(monkeypatch: pytest.MonkeyPa
 def test_a_full_disk_raises_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = open("/dev/full", "w")  # noqa: PTH123, SIM115
     monkeypatch.setattr(sys, "stderr", stream)
-    lines = Lines()
+    lines = NonBlockingHandler()
     lines.handle(record("one"))
     assert lines.lost == 1
     stream.close()
@@ -72,5 +72,5 @@ def test_a_full_disk_raises_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_stream_in_memory_is_written_to_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = io.StringIO()
     monkeypatch.setattr(sys, "stderr", stream)
-    Lines().handle(record("one"))
+    NonBlockingHandler().handle(record("one"))
     assert stream.getvalue() == "one\n"

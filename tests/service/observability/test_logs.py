@@ -16,8 +16,9 @@ import pytest
 
 from models.errors import ModelError
 from service.errors import StartError
-from service.http.request_ids import CURRENT, request_id
+from service.http.request_ids import request_id
 from service.observability import logs
+from service.observability.request_context import KEY_NAME, REQUEST_ID, TRACE_ID
 
 ROOT = Path(__file__).parents[3]
 SECRET = "correct horse battery staple"
@@ -28,7 +29,7 @@ class Written:
 
     def __init__(self, format: str, inputs: bool) -> None:
         self._stream = io.StringIO()
-        configured = logs.config(format, "debug", inputs, "service.http.request_ids.CURRENT")
+        configured = logs.config(format, "debug", inputs)
         configurator: Any = logging.config.DictConfigurator(configured)
         formatter = configurator.configure_formatter(configurator.config["formatters"]["line"])
         self._handler = logging.StreamHandler(self._stream)
@@ -58,10 +59,10 @@ def as_json() -> Written:
 @pytest.fixture(autouse=True)
 def unnumbered() -> Iterator[None]:
     """Other tests may have numbered this thread, and named its key."""
-    token, name = CURRENT.set(b"-"), logs.KEY_NAME.set("")
+    token, name = REQUEST_ID.set(b"-"), KEY_NAME.set("")
     yield
-    CURRENT.reset(token)
-    logs.KEY_NAME.reset(name)
+    REQUEST_ID.reset(token)
+    KEY_NAME.reset(name)
 
 
 @pytest.fixture
@@ -78,9 +79,9 @@ def fail(cause: BaseException | None = None) -> None:
 
 
 def test_a_json_line_has_time_level_logger_message_and_request(as_json: Written, numbered: str) -> None:
-    token = logs.TRACE_ID.set("4bf92f3577b34da6a3ce929d0e0e4736")
+    token = TRACE_ID.set("4bf92f3577b34da6a3ce929d0e0e4736")
     as_json.logger.warning("%d of %s", 3, "these")
-    logs.TRACE_ID.reset(token)
+    TRACE_ID.reset(token)
     (line,) = as_json.objects
     assert datetime.fromisoformat(line.pop("time")).tzinfo is not None
     assert line == {

@@ -85,7 +85,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Iterator[Seen]:
     """What a service started in the test shows of itself."""
     found = Seen()
     monkeypatch.setattr("service.app.open_tracing", lambda settings: found.tracing)
-    configured = logs.config("json", "info", False, "service.http.request_ids.CURRENT")
+    configured = logs.config("json", "info", False)
     configurator: Any = logging.config.DictConfigurator(configured)
     handler, root = logging.StreamHandler(found.stream), logging.getLogger()
     handler.setFormatter(configurator.configure_formatter(configurator.config["formatters"]["line"]))

@@ -9,7 +9,7 @@ import pytest
 from models.artifacts.export import export
 from service.embedding.pipeline import Encoder
 from service.observability.metrics import Metrics
-from service.process.background_tasks import chores
+from service.process.background_tasks import background_tasks
 from service.registry.registry import open_catalog
 from service.settings import Settings
 from tests.golden_cases import write_tiny_bert
@@ -33,7 +33,7 @@ async def test_a_chore_that_ends_is_told_by_its_name_and_one_that_is_stopped_is_
     export(write_tiny_bert(tmp_path / "a", pooling="mean"), tmp_path / "store/a")
     encoder = Encoder(open_catalog(settings, metrics), settings)
     with caplog.at_level(logging.ERROR):
-        async with chores(settings, encoder, metrics, None, fails(), returns(), lasts()):
+        async with background_tasks(settings, encoder, metrics, fails(), returns(), lasts()):
             for _ in range(5):
                 await asyncio.sleep(0)
     assert [each.message for each in caplog.records] == [

@@ -24,7 +24,7 @@ from service.process.memory_trimmer import (
     BUSY_SECONDS,
     GROWTH_BYTES,
     TOLD_SECONDS,
-    Resting,
+    MemoryTrimmer,
 )
 from service.registry.registry import Model, open_catalog
 from service.scheduling.batcher import Batcher
@@ -81,9 +81,9 @@ def test_a_system_that_does_not_say_maps_nothing(tmp_path: Path) -> None:
 HEEDED = ("MALLOC_ARENA_MAX", "GLIBC_TUNABLES")
 HOLD = """
 import ctypes, threading
-from service import cores
+from service.process import cpu_count
 from service.process import memory
-cores.available = lambda: 3
+cpu_count.available = lambda: 3
 told = memory.few_heaps()
 begun = threading.Barrier(12)
 def hold():
@@ -144,7 +144,7 @@ class Process:
         settings, self.metrics = Settings(store=store, device="cpu"), Metrics()
         self.encoder = Encoder(open_catalog(settings, self.metrics), settings)
         self.private, self.inside, self.now, self.shrunk = 1e9, 0, 0.0, 0
-        self.resting = Resting(
+        self.resting = MemoryTrimmer(
             self.encoder.catalog, self.metrics, lambda: self.inside, lambda: self.private, lambda: self.now
         )
 
@@ -265,7 +265,7 @@ async def test_what_longest_inputs_took_is_given_back(tmp_path: Path) -> None:
     settings = Settings(store=tmp_path / "store", device="cpu", max_batch_tokens=TOKENS, max_inputs=TOKENS, threads=1)
     export(write_tiny_bert(tmp_path / "checkpoint", pooling="mean"), tmp_path / "store/a")
     encoder = Encoder(open_catalog(settings, Metrics()), settings)
-    resting = Resting(encoder.catalog, Metrics(), lambda: 0)
+    resting = MemoryTrimmer(encoder.catalog, Metrics(), lambda: 0)
     longest = encoder.catalog.models["a"].card.max_tokens or 24
 
     async def burst() -> None:

@@ -5,30 +5,30 @@ import subprocess
 import sys
 import threading
 
-from service.process.watchdog import EXIT_CODE, Pulse
+from service.process.watchdog import EXIT_CODE, Watchdog
 
 
 async def test_a_loop_that_turns_is_left_alone():
     ended = threading.Event()
-    pulse = Pulse(0.2, lambda still: ended.set())
-    pulse.start()
+    watchdog = Watchdog(0.2, lambda still: ended.set())
+    watchdog.start()
     await asyncio.to_thread(ended.wait, 0.5)
-    pulse.stop()
+    watchdog.stop()
     assert not ended.is_set()
 
 
 async def test_a_loop_that_stands_still_is_noticed_from_outside():
     ended = threading.Event()
-    pulse = Pulse(0.1, lambda still: ended.set())
-    pulse.start()
+    watchdog = Watchdog(0.1, lambda still: ended.set())
+    watchdog.start()
     assert ended.wait(10)  # on the loop itself: it stands still meanwhile
-    pulse.stop()
+    watchdog.stop()
 
 
 def test_the_process_ends_and_says_where_it_stood():
     code = (
-        "import asyncio, threading\nfrom service.process.watchdog import Pulse\n"
-        "async def main():\n    Pulse(0.1).start()\n    threading.Event().wait(20)\nasyncio.run(main())"
+        "import asyncio, threading\nfrom service.process.watchdog import Watchdog\n"
+        "async def main():\n    Watchdog(0.1).start()\n    threading.Event().wait(20)\nasyncio.run(main())"
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=15, check=False)
     assert ended.returncode == EXIT_CODE
@@ -38,9 +38,9 @@ def test_the_process_ends_and_says_where_it_stood():
 
 def test_the_process_ends_though_no_thread_can_be_started_to_say_so():
     code = (
-        "import asyncio, threading\nfrom service.process.watchdog import Pulse\n"
+        "import asyncio, threading\nfrom service.process.watchdog import Watchdog\n"
         "def full(self): raise RuntimeError('no thread left')\n"
-        "async def main():\n    Pulse(0.1).start()\n    threading.Thread.start = full\n"
+        "async def main():\n    Watchdog(0.1).start()\n    threading.Thread.start = full\n"
         "    threading.Event().wait(5)\nasyncio.run(main())"
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=15, check=False)
@@ -64,8 +64,8 @@ async def test_a_process_that_was_paused_is_given_time_to_go_on(monkeypatch):
             return True
 
     monkeypatch.setattr("service.process.watchdog.monotonic", lambda: next(now))
-    pulse = Pulse(1.0, lambda still: ended.set())
-    pulse._stopped = Waits()
-    pulse.start()
+    watchdog = Watchdog(1.0, lambda still: ended.set())
+    watchdog._stopped = Waits()
+    watchdog.start()
     assert await asyncio.to_thread(looked.wait, 10)
     assert not ended.is_set()

@@ -11,7 +11,7 @@ import pytest
 from pydantic import SecretStr
 
 from service.errors import Overloaded, StartError, Unauthorized
-from service.observability.logs import KEY_NAME
+from service.observability.request_context import KEY_NAME
 from service.security.api_keys import (
     LEAST_CHARACTERS,
     Keys,
@@ -54,7 +54,7 @@ def write(path: Path, text: str, mtime: int) -> None:
 
 def refused(keys: Keys, key: str) -> bool:
     try:
-        keys.enter(key.encode())
+        keys.acquire(key.encode())
     except Unauthorized:
         return True
     return False
@@ -73,7 +73,7 @@ def refused(keys: Keys, key: str) -> bool:
     ],
 )
 def test_an_entry_is_a_key_that_may_have_a_name_and_limits(line: str, name: str, key: str) -> None:
-    assert Keys([line]).enter(key.encode()).name == name
+    assert Keys([line]).acquire(key.encode()).name == name
 
 
 @pytest.mark.parametrize(
@@ -181,26 +181,26 @@ def test_a_file_that_breaks_before_it_is_told_of_stops_nobody(tmp_path: Path) ->
 
 def test_requests_at_a_time(clock: Clock) -> None:
     keys = Keys(["a concurrent=2"], clock=clock)
-    first, second = keys.enter(b"a"), keys.enter(b"a")
+    first, second = keys.acquire(b"a"), keys.acquire(b"a")
     assert first is second
     assert first.limited
-    first.leave(4.0)
-    keys.enter(b"a")
+    first.release(4.0)
+    keys.acquire(b"a")
     with pytest.raises(Overloaded) as full:
-        keys.enter(b"a")
+        keys.acquire(b"a")
     assert full.value.retry_after == pytest.approx((0.1 + 0.1 * (4.0 - 0.1)) / 2)  # what one took, shared by two
 
 
 def test_a_key_may_ask_so_often_and_is_told_when_again(clock: Clock) -> None:
     keys = Keys(["a rate=2"], clock=clock)
-    keys.enter(b"a"), keys.enter(b"a")
+    keys.acquire(b"a"), keys.acquire(b"a")
     with pytest.raises(Overloaded) as fast:
-        keys.enter(b"a")
+        keys.acquire(b"a")
     assert fast.value.retry_after == pytest.approx(0.5)
     clock.now += 0.5 + 1e-9  # then it is true
-    keys.enter(b"a")
+    keys.acquire(b"a")
     with pytest.raises(Overloaded):
-        keys.enter(b"a")
+        keys.acquire(b"a")
 
 
 def test_over_a_long_time_a_key_gets_its_rate_and_no_more(clock: Clock) -> None:
@@ -208,7 +208,7 @@ def test_over_a_long_time_a_key_gets_its_rate_and_no_more(clock: Clock) -> None:
     for _ in range(100_000):
         clock.now += 0.001
         try:
-            keys.enter(b"a")
+            keys.acquire(b"a")
             answered += 1
         except Overloaded:
             pass
@@ -219,20 +219,20 @@ def test_an_idle_key_saves_up_no_more_than_a_second(clock: Clock) -> None:
     keys = Keys(["a rate=3"], clock=clock)
     clock.now += 3600
     for _ in range(3):
-        keys.enter(b"a")
+        keys.acquire(b"a")
     with pytest.raises(Overloaded):
-        keys.enter(b"a")
+        keys.acquire(b"a")
 
 
 def test_an_entrys_own_limits_stand_before_those_of_the_settings(clock: Clock) -> None:
     keys = Keys(["a", "b concurrent=3"], None, 1, None, clock)
-    assert [keys.enter(key).entry.concurrent for key in (b"a", b"b")] == [1, 3]
+    assert [keys.acquire(key).entry.concurrent for key in (b"a", b"b")] == [1, 3]
 
 
 def test_the_limit_of_one_key_is_not_another_ones(clock: Clock) -> None:
     keys = Keys(["a", "b"], None, 1, None, clock)
-    keys.enter(b"a")
-    keys.enter(b"b")
+    keys.acquire(b"a")
+    keys.acquire(b"b")
 
 
 # ---- the file
@@ -242,7 +242,7 @@ def test_a_file_has_a_key_a_line_and_comments(tmp_path: Path) -> None:
     file = tmp_path / "keys"
     file.write_text("# ours\n\n  one:abc concurrent=2 # the first\r\ndef\n#ghi\n")
     keys = Keys(["xyz"], file)
-    assert [keys.enter(key).name for key in (b"abc", b"def", b"xyz")] == ["one", "key-4", "key-1"]
+    assert [keys.acquire(key).name for key in (b"abc", b"def", b"xyz")] == ["one", "key-4", "key-1"]
     assert refused(keys, "ghi")
 
 
@@ -293,7 +293,7 @@ def test_a_file_that_becomes_empty_lets_nobody_in(tmp_path: Path, clock: Clock) 
     clock.now += 1.0
     assert refused(keys, "old")
     with pytest.raises(Unauthorized):
-        keys.enter(None)
+        keys.acquire(None)
 
 
 @pytest.mark.parametrize("text", ["", "# none\n", None, "é"])
@@ -309,24 +309,24 @@ def test_a_key_that_stays_keeps_what_it_has_spent(tmp_path: Path, clock: Clock) 
     file = tmp_path / "keys"
     write(file, "a concurrent=1", 1)
     keys = Keys([], file, clock=clock)
-    inside = keys.enter(b"a")
+    inside = keys.acquire(b"a")
     write(file, "named:a concurrent=1\nb", 2)
     clock.now += 1.0
     with pytest.raises(Overloaded):
-        keys.enter(b"a")
-    inside.leave(0.1)
-    assert keys.enter(b"a").name == "named"
+        keys.acquire(b"a")
+    inside.release(0.1)
+    assert keys.acquire(b"a").name == "named"
 
 
 def test_a_request_of_a_key_whose_limit_was_lifted_meanwhile_ends_well(tmp_path: Path, clock: Clock) -> None:
     file = tmp_path / "keys"
     write(file, "a concurrent=1", 1)
     keys = Keys([], file, clock=clock)
-    inside = keys.enter(b"a")
+    inside = keys.acquire(b"a")
     write(file, "a", 2)
     clock.now += 1.0
-    keys.enter(b"a")
-    inside.leave(0.1)
+    keys.acquire(b"a")
+    inside.release(0.1)
     write(file, "a concurrent=1", 3)
     clock.now += 1.0
-    assert keys.enter(b"a").inside == 1
+    assert keys.acquire(b"a").inside == 1

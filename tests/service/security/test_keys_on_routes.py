@@ -21,8 +21,8 @@ from proto.embed_pb2_grpc import EmbedderStub
 from proto.open_inference_pb2_grpc import GRPCInferenceServiceStub
 from proto.tei_pb2_grpc import EmbedStub
 from service.embedding.requests import EmbedRequest
-from service.http.request_ids import CURRENT
 from service.observability import logs
+from service.observability.request_context import KEY_NAME
 from tests.served import Here, Served, serving, serving_here
 
 KEY, OTHER = "correct-horse-battery", "staple.0123456789=="
@@ -323,7 +323,7 @@ async def test_the_name_of_the_key_is_in_log_lines_and_the_key_is_not(
     limited: Here, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     lines: list[str] = []
-    line = logs.Line(CURRENT)
+    line = logs.Line()
 
     class Kept(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
@@ -361,7 +361,7 @@ async def test_a_request_of_one_key_leaves_no_trace_in_the_next_ones_lines(
     embed = limited.parts.encoder.embed
 
     async def noting(request: EmbedRequest) -> Any:
-        seen.append(logs.KEY_NAME.get())
+        seen.append(KEY_NAME.get())
         return await embed(request)
 
     monkeypatch.setattr(limited.parts.encoder, "embed", noting)
