@@ -14,7 +14,7 @@ from types import FrameType
 
 from models import rope_command
 from models.artifacts.card import Card
-from models.artifacts.folder import Progress
+from models.progress import Progress
 from models.errors import ModelError
 
 STORE = Path(__file__).parent / "store"
@@ -217,7 +217,7 @@ def _verify(given: argparse.Namespace) -> None:
 
 
 def _create(given: argparse.Namespace) -> None:
-    from models.checkpoints.random_checkpoint import create
+    from models.artifacts.random_checkpoint import create
 
     with progress_bar() as progress:
         create(

@@ -1,18 +1,18 @@
-"""What can go wrong with a model on disk.
+"""The errors of `models`, one tree.
 
-ModelError                 a message of one line: what came, what is allowed, what to do
-├── BadCheckpoint          a checkpoint that cannot be read: missing, truncated, hostile, of a wrong shape
-├── UnknownFamily          a model_type no row of FAMILIES knows
+ModelError                 the message is one line: what came, what is allowed, what to do
+├── BadCheckpoint          a checkpoint that cannot be read: missing, truncated, hostile, or of a wrong shape
+├── UnknownFamily          a model_type that FAMILIES does not list
 ├── BadEncoding            a positional encoding with a missing, unknown or impossible parameter
-│   └── BadScaling         a RoPE scaling with one
-├── BadQuestion            a question to a model's tables that has no answer: an id or a width they do not have
-├── BadCard                an exported folder whose card or files do not hold together
-└── NotFaithful            an export that differs from its reference by more than the tolerance
+│   └── BadScaling         a RoPE scaling with such a parameter
+├── BadQuery               a query of a model's tables with an id or a width that they do not have
+├── BadCard                an exported folder whose card and files do not match
+└── ReferenceMismatch      an export that differs from the float64 reference by more than the tolerance
 """
 
 
 class ModelError(Exception):
-    """Something about a model on disk; the message is one line for the person who named the folder."""
+    """A problem with a model on disk; the message is one line for the person who named the folder."""
 
 
 class BadCheckpoint(ModelError):
@@ -20,7 +20,7 @@ class BadCheckpoint(ModelError):
 
 
 class UnknownFamily(ModelError):
-    """A model_type that no row of FAMILIES knows."""
+    """A model_type that FAMILIES does not list."""
 
 
 class BadEncoding(ModelError):
@@ -31,13 +31,13 @@ class BadScaling(BadEncoding):
     """A RoPE scaling with a missing, unknown or impossible parameter."""
 
 
-class BadQuestion(ModelError):
-    """A question to a model's tables that has no answer."""
+class BadQuery(ModelError):
+    """A query of a model's tables that has no answer."""
 
 
 class BadCard(ModelError):
-    """An exported folder whose card or files do not hold together."""
+    """An exported folder whose card and files do not match."""
 
 
-class NotFaithful(ModelError):
-    """An export that differs from its reference by more than the tolerance."""
+class ReferenceMismatch(ModelError):
+    """An export that differs from the float64 reference by more than the tolerance."""

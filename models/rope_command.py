@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from models.artifacts.folder import Progress
+from models.progress import Progress
 from models.errors import BadEncoding
 from models.positions.rope import choice as rope_choice
 from models.positions.rope import table as rope_table

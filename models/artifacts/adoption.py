@@ -13,25 +13,20 @@ from typing import Any
 
 from models.artifacts import tokenizer
 from models.artifacts.card import Card, Graph
-from models.artifacts.export import longest_input, tool
-from models.artifacts.folder import (
-    Progress,
-    finish,
-    folder_in_place,
-    no_progress,
-)
-from models.artifacts.target import check_name, check_target
+from models.artifacts.comparison import TOLERANCE, Session, make_check_inputs, padded_differences
+from models.artifacts.export import max_input_tokens, tool_version
+from models.artifacts.folder import atomic_folder, finish_folder
+from models.artifacts.overwrite_checks import check_name, check_target
 from models.checkpoints import sentence_transformers
 from models.checkpoints.checkpoint import read_config
-from models.checkpoints.config import Config
 from models.checkpoints.sentence_transformers import SentenceFiles
 from models.errors import BadCheckpoint
-from models.families import FAMILIES, LISTED
+from models.families import FAMILIES, LIST_HINT
+from models.families.config import Config
 from models.families.encodings import Encodings
 from models.families.fitting import position_rule
 from models.positions.learned import PositionRule
-from models.reference import comparison as compare
-from models.reference.comparison import Session
+from models.progress import Progress, no_progress
 
 FILE = "model.onnx"
 PLACES = ("onnx/model.onnx", "model.onnx")
@@ -68,10 +63,15 @@ def adopt(
 ) -> Card:
     """Write the ONNX model of `source` to `out` and return its card.
 
-    source    holds onnx/model.onnx or model.onnx, config.json, and where it has them tokenizer.json and
-              sentence-transformers files
-    name, pooling, force, progress   as for `export`
-    raises    ModelError; OSError where the disk refuses
+    Args:
+        name, pooling, force, progress: as for `export`.
+
+    Raises:
+        ModelError
+        OSError: the disk refuses.
+
+    Source: holds onnx/model.onnx or model.onnx, config.json, and where it has them tokenizer.json and
+        sentence-transformers files.
     """
     out = out.absolute()
     check_target(out, source, force)
@@ -80,7 +80,7 @@ def adopt(
     data = read_config(source)
     path = _find(source)
     contents = read_contents(path)
-    with folder_in_place(out) as folder:
+    with atomic_folder(out) as folder:
         for file in (path.name, *contents.data_files):
             progress("copying", 0, 0)
             (folder / file).parent.mkdir(parents=True, exist_ok=True)
@@ -92,8 +92,8 @@ def adopt(
         size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
         card = _card(name or out.name, source, data, graph, sentence, contents, has_tokenizer, size)
         progress("comparing alone and batched", 0, 0)
-        found = compare.padded_differences(card, graph, session, compare.check_inputs(card))
-        return finish(folder, replace(card, largest_difference=found), progress)
+        found = padded_differences(card, graph, session, make_check_inputs(card))
+        return finish_folder(folder, replace(card, largest_difference=found), progress)
 
 
 def _find(source: Path) -> Path:
@@ -186,7 +186,7 @@ def _card(
         family=data["model_type"],
         hidden_size=config.count("hidden_size"),
         vocab_size=config.count("vocab_size"),
-        max_tokens=longest_input(position.longest(), sentence, source),
+        max_tokens=max_input_tokens(position.longest(), sentence, source),
         pad_id=config.pad_id(),
         type_rows=config.count("type_vocab_size") if typed else 0,
         types="zeros" if typed else "none",
@@ -207,10 +207,10 @@ def _card(
         flops_per_token={},
         flops_per_token_and_key=0,
         largest_difference={},
-        tolerance=compare.TOLERANCE["encoder"],
+        tolerance=TOLERANCE["encoder"],
         files={},
         source=source.resolve().name,
-        tool=tool(),
+        tool=tool_version(),
     )
 
 
@@ -219,7 +219,7 @@ def _position(config: Config, graph: Graph) -> PositionRule:
     if "position_ids" in graph.inputs:
         raise BadCheckpoint(
             f"{FILE} wants position_ids, and how model_type {config.get('model_type')!r} numbers positions is not "
-            f"known: export it without that input, or adopt one of a known model_type; {LISTED}"
+            f"known: export it without that input, or adopt one of a known model_type; {LIST_HINT}"
         )
     rows = config.count("max_position_embeddings") if config.get("max_position_embeddings") is not None else None
     return PositionRule("arange", 0, rows)

@@ -5,10 +5,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from models.artifacts import links
-from models.artifacts import quantization as quantise
-from models.artifacts.links import Linked
-from models.artifacts.quantization import Stored
+from models.artifacts import links, quantization
+from models.artifacts.links import LinkedFile
+from models.artifacts.quantization import StoredTable
+from models.checkpoints.sentence_transformers import Pooling
 from models.errors import BadCard
 from models.families import encodings
 from models.families import head_fitting as head_plan
@@ -16,8 +16,8 @@ from models.families.encodings import Encodings
 from models.families.extra_inputs import Extra
 from models.families.head_fitting import Head
 from models.families.recipe import Recipe, from_json, to_json
+from models.families.static import StaticTable
 from models.positions.learned import PositionRule
-from models.reference.static import StaticTable
 from models.vision import image_spec as images
 from models.vision import steps as image_steps
 from models.vision.image_spec import Image
@@ -32,12 +32,13 @@ HEAD = "head"
 class Graph:
     """One ONNX file.
 
-    inputs     packed: some of ids, positions, types, mask, segments [N] and lengths [B]; padded: input_ids,
-               attention_mask, token_type_ids, position_ids [B, T]. int64, but mask bool
-    outputs    the names it gives; packed [N, d], padded [B, T, d] (`sentence_embedding`: [B, d])
-    layout     packed: rows of all sequences one below the other; padded: a rectangle (adopted models);
-               image: pixels, patches or features of one size, see models/graphs/vision.py
-    rename     our name -> the file's own, for the outputs where they differ (adopted models)
+    Attributes:
+        inputs: packed: some of ids, positions, types, mask, segments [N] and lengths [B]; padded: input_ids,
+            attention_mask, token_type_ids, position_ids [B, T]. int64, but mask bool.
+        outputs: the names it gives; packed [N, d], padded [B, T, d] (`sentence_embedding`: [B, d]).
+        layout: packed: rows of all sequences one below the other; padded: a rectangle (adopted models); image: pixels,
+            patches or features of one size, see models/graphs/vision.py.
+        rename: our name -> the file's own, for the outputs where they differ (adopted models).
     """
 
     file: str
@@ -47,28 +48,14 @@ class Graph:
     rename: dict[str, str] = field(default_factory=dict)
 
     @property
-    def mixes_rows(self) -> bool:
+    def attends(self) -> bool:
         """Whether a row depends on the other rows of its sequence; False: on its own id and position alone."""
-        return self.layout != "packed" or "lengths" in self.inputs
+        return (self.layout != "packed" or "lengths" in self.inputs) and not self.pools
 
     @property
-    def averages(self) -> bool:
+    def pools(self) -> bool:
         """Whether it is one pass over the rows that gives a vector a sequence: as cheap as a row-wise graph."""
         return self.layout == "packed" and self.outputs == ("sentence_embedding",)
-
-
-@dataclass(frozen=True, slots=True)
-class Pooling:
-    """How token rows become one vector, from the sentence-transformers files.
-
-    mode            cls, mean, max, lasttoken, mean_sqrt_len_tokens or weightedmean
-    normalize       scale to unit length unless the caller says otherwise
-    include_prompt  False: the prompt's tokens do not count
-    """
-
-    mode: str
-    normalize: bool
-    include_prompt: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,27 +70,28 @@ class File:
 class Card:
     """An exported model. Sizes in elements unless named bytes.
 
-    max_tokens      what a text is cut to, special tokens included; None: no limit. Token ids are bound by `position`
-    type_rows       rows of the segment table; 0: the family has none
-    types           zeros: segment 0 where the caller sends none; optional: added only when sent (GPT-2); none
-    encodings       what the attention does with positions
-    default_output  what an answer holds when the caller names no outputs
-    flops_per_token one multiply and one add count as two; attention scores are flops_per_token_and_key
-                    times the tokens of the sequence, on top
-    tables              how each table lies on disk; None: exported before cards said so
-    linked              files of the checkpoint that are served in place, by name here; None: none
-    static              of a static embedding model: its table and rules; None: a transformer
-    image               of a model that reads images or spectrograms: its steps and what may go in; None: it reads text
-    similarity          of one side of a dual encoder: how its vectors are compared with the other's; None: it is none
-    extras              what graphs read of each token besides id, position and segment
-    mask_from           where a caller sends no mask: sent, all tokens count; pad_count, as many as are no pad (XLM)
-    per_layer           steps to the embeddings each layer has of its own (Gemma 3n); empty: it has none
-    side                encoder or decoder, of a model that has both
-    assumed             what was assumed of a model_type no row knows, in sentences
-    handed_over         the output whose rows are what the same model elsewhere takes as inputs_embeds (prompt_embeds);
-                        None: it gives none, or was exported before cards said so
-    head                how hidden states become logits, by head.onnx; None: not here, for what `headless` says
-    largest_difference  by output, ONNX Runtime against the reference, over the export's check inputs
+    Attributes:
+        max_tokens: what a text is cut to, special tokens included; None: no limit. Token ids are bound by `position`.
+        type_rows: rows of the segment table; 0: the family has none.
+        types: zeros: segment 0 where the caller sends none; optional: added only when sent (GPT-2); none.
+        encodings: what the attention does with positions.
+        default_output: what an answer holds when the caller names no outputs.
+        flops_per_token: one multiply and one add count as two; attention scores are flops_per_token_and_key times the
+            tokens of the sequence, on top.
+        tables: how each table lies on disk; None: exported before cards said so.
+        linked: files of the checkpoint that are served in place, by name here; None: none.
+        static: of a static embedding model: its table and rules; None: a transformer.
+        image: of a model that reads images or spectrograms: its steps and what may go in; None: it reads text.
+        similarity: of one side of a dual encoder: how its vectors are compared with the other's; None: it is none.
+        extras: what graphs read of each token besides id, position and segment.
+        mask_from: where a caller sends no mask: sent, all tokens count; pad_count, as many as are no pad (XLM).
+        per_layer: steps to the embeddings each layer has of its own (Gemma 3n); empty: it has none.
+        side: encoder or decoder, of a model that has both.
+        assumed: what was assumed of a model_type no row knows, in sentences.
+        handed_over: the output whose rows are what the same model elsewhere takes as inputs_embeds (prompt_embeds);
+            None: it gives none, or was exported before cards said so.
+        head: how hidden states become logits, by head.onnx; None: not here, for what `headless` says.
+        largest_difference: by output, ONNX Runtime against the reference, over the export's check inputs.
     """
 
     name: str
@@ -136,8 +124,8 @@ class Card:
     source: str
     tool: str
     format: int = field(default=FORMAT)
-    tables: dict[str, Stored] | None = None
-    linked: dict[str, Linked] | None = None
+    tables: dict[str, StoredTable] | None = None
+    linked: dict[str, LinkedFile] | None = None
     static: StaticTable | None = None
     image: Image | None = None
     similarity: Similarity | None = None
@@ -183,7 +171,8 @@ def write(card: Card, folder: Path) -> None:
 def read(folder: Path) -> Card:
     """The card of an exported folder, after a check that its files are there in their promised sizes.
 
-    raises   BadCard: no card, of another format, or a file missing or of another size (hashes are `verify`'s work)
+    Raises:
+        BadCard: no card, of another format, or a file missing or of another size (hashes are `verify`'s work).
     """
     path = folder / FILE_NAME
     if not path.is_file():
@@ -223,7 +212,7 @@ def _from_json(data: dict[str, Any]) -> Card:
             "pooling": data["pooling"] and Pooling(**data["pooling"]),
             "encodings": encodings.from_json(data["encodings"]),
             "files": {name: File(**entry) for name, entry in data["files"].items()},
-            "tables": quantise.from_json(data.get("tables")),
+            "tables": quantization.from_json(data.get("tables")),
             "linked": links.from_json(data.get("linked")),
             "static": (static := data.get("static")) and StaticTable(**static),
             "extras": tuple(Extra(**entry) for entry in data.get("extras", ())),

@@ -8,10 +8,10 @@ from models.artifacts import card as cards
 from models.artifacts import vision_description as vision
 from models.artifacts.card import Card
 from models.checkpoints.checkpoint import Checkpoint
-from models.checkpoints.opening import is_elsewhere, located
-from models.checkpoints.static import open_static, place_of
+from models.checkpoints.opening import is_file_or_hub_id, located
+from models.checkpoints.static import find_static_folder, open_static
 from models.errors import BadCard, ModelError
-from models.families import FAMILIES, LISTED, Family, family_of
+from models.families import FAMILIES, LIST_HINT, Family, family_of
 from models.families.encodings import EVERY_LAYER, Encodings
 from models.families.fitting import Plan, plan
 from models.families.recipe import Recipe, Step, tensors
@@ -57,9 +57,9 @@ def describe(what: str) -> str:
         return "\n".join(vision.family(what))
     if (path / cards.FILE_NAME).is_file():
         return _card(cards.read(path))
-    if (path / "config.json").is_file() or (path / "modules.json").is_file() or is_elsewhere(what):
+    if (path / "config.json").is_file() or (path / "modules.json").is_file() or is_file_or_hub_id(what):
         with located(what) as found:
-            if place := place_of(found.folder):
+            if place := find_static_folder(found.folder):
                 return open_static(found.folder, place).described()
             return _checkpoint(found.name, found.checkpoint())
     raise ModelError(_nothing(what, path))
@@ -76,7 +76,7 @@ def _nothing(what: str, path: Path) -> str:
     if "/" in what:
         return f"{what} is no folder: name an export or a checkpoint, a .gguf file, a hub id (org/name) or a model_type"
     near = get_close_matches(what, (*FAMILIES, *VISION), 1)
-    return f"{what} is no model_type{f'; did you mean {near[0]}?' if near else ' and no folder;'} {LISTED}"
+    return f"{what} is no model_type{f'; did you mean {near[0]}?' if near else ' and no folder;'} {LIST_HINT}"
 
 
 def faithfulness(card: Card) -> str:

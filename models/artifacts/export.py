@@ -11,32 +11,27 @@ from typing import Any
 from models import VERSION
 from models.artifacts import static_export, tokenizer, vision_export, weights
 from models.artifacts.card import HEAD, Card, Graph
-from models.artifacts.folder import (
-    Progress,
-    finish,
-    folder_in_place,
-    no_progress,
-)
-from models.artifacts.target import check_name, check_target
-from models.artifacts.weights import Written
+from models.artifacts.comparison import TOLERANCE, largest_differences
+from models.artifacts.folder import atomic_folder, finish_folder
+from models.artifacts.overwrite_checks import check_name, check_target
+from models.artifacts.weights import WrittenWeights
 from models.checkpoints import sentence_transformers
 from models.checkpoints.checkpoint import Checkpoint, read_tensors
 from models.checkpoints.opening import located
 from models.checkpoints.safetensors import Tensor
 from models.checkpoints.sentence_transformers import SentenceFiles
-from models.checkpoints.static import open_static, place_of
+from models.checkpoints.static import find_static_folder, open_static
 from models.errors import BadCheckpoint, ModelError
 from models.families import cost
 from models.families.fitting import Plan, plan
 from models.families.recipe import Recipe, Scale, tables
 from models.graphs import head as head_graph
-from models.graphs import input_layer as graphs
+from models.graphs import input_layer
 from models.graphs.builder import GraphBuilder, save
 from models.graphs.encoder import encoder
 from models.graphs.positions.rope import rope
 from models.positions.rope.frequencies import frequencies
-from models.reference import comparison as compare
-from models.reference import head_comparison as head_compare
+from models.progress import Progress, no_progress
 from models.vision import similarity
 from models.vision.fitting import tower
 
@@ -58,32 +53,36 @@ def export(
 ) -> Card:
     """Write a checkpoint's model to `out` and return its card.
 
-    checkpoint  a folder, a .gguf file, or a hub id: org/name, org/name@revision
-    name      what the model is called; None: the folder's name
-    pooling   a sentence-transformers mode, "none", or None for what the checkpoint's files say
-    dtype     what the tables are stored as: one of weights.TABLE_DTYPES
-    link      serve the tables in place, from the checkpoint's own file
-    force     replace an exported model also where other files lie in its folder, which are lost
-    side      which half of a checkpoint that holds two: text, vision, encoder or decoder
-    assume    take a model_type no row knows for a plain decoder, where it fits one
-    progress  called with what is being done, bytes done and bytes in all
-    raises    ModelError; OSError where the disk refuses
+    Args:
+        checkpoint: a folder, a .gguf file, or a hub id: org/name, org/name@revision.
+        name: what the model is called; None: the folder's name.
+        pooling: a sentence-transformers mode, "none", or None for what the checkpoint's files say.
+        dtype: what the tables are stored as: one of weights.TABLE_DTYPES.
+        link: serve the tables in place, from the checkpoint's own file.
+        force: replace an exported model also where other files lie in its folder, which are lost.
+        side: which half of a checkpoint that holds two: text, vision, encoder or decoder.
+        assume: take a model_type no row knows for a plain decoder, where it fits one.
+        progress: called with what is being done, bytes done and bytes in all.
+
+    Raises:
+        ModelError
+        OSError: the disk refuses.
     """
     out = out.absolute()
     check_target(out, Path(checkpoint), force)
     if name is not None:
         check_name(name)
     with located(checkpoint, progress) as found:
-        if place := place_of(found.folder):
+        if place := find_static_folder(found.folder):
             static = open_static(found.folder, place, pooling)
             return static_export.export(
-                static, out, name or out.name, found.name, tool(), dtype=dtype, link=link, progress=progress
+                static, out, name or out.name, found.name, tool_version(), dtype=dtype, link=link, progress=progress
             )
         source = found.checkpoint()
         if seen := tower(source.config, side):
             if dtype != weights.KEEP or link:
                 raise ModelError(f"{checkpoint}: no table of it is looked up, so leave out --dtype and --link")
-            return vision_export.export(source, seen, out, name or out.name, tool(), progress)
+            return vision_export.export(source, seen, out, name or out.name, tool_version(), progress)
         planned = plan(source, side, assume)
         sentence = sentence_transformers.read(found.folder, pooling)
         if sentence.pooling and not planned.encoder:
@@ -91,20 +90,20 @@ def export(
                 f"{checkpoint} pools token vectors, but of model_type {planned.model_type!r} with these tensors only "
                 "the input layer can be exported; export that with --pooling none"
             )
-        with folder_in_place(out) as folder:
+        with atomic_folder(out) as folder:
             held = write_weights(source, planned, folder, dtype, link, progress)
             written = write_graphs(folder, planned, held.placed)
             has_tokenizer = tokenizer.copy(source.folder, folder, sentence.lowercase)
             card = _card(name or out.name, source, planned, sentence, written, held, has_tokenizer)
             progress("comparing with the reference", 0, 0)
-            differences = compare.largest_differences(folder, card) | head_compare.largest_differences(folder, card)
+            differences = largest_differences(folder, card)
             card = replace(card, largest_difference=differences, source=found.name)
-            return finish(folder, card, progress)
+            return finish_folder(folder, card, progress)
 
 
 def write_weights(
     source: Checkpoint, planned: Plan, folder: Path, dtype: str, link: bool, progress: Progress = no_progress
-) -> Written:
+) -> WrittenWeights:
     """Write the plan's tensors, and no others; raises what weights.write does."""
     found = tables(planned.recipe + planned.per_layer)
     if planned.head and planned.head.matrix not in found:
@@ -126,23 +125,23 @@ def write_graphs(folder: Path, planned: Plan, placed: dict[str, Tensor]) -> dict
         written[name] = Graph(f"{name}.onnx", inputs, tuple(output.name for output in model.graph.output))
 
     def add_input_layer(recipe: Recipe, suffix: str) -> None:
-        add("embedding" + suffix, graphs.embedding(GraphBuilder(placed), recipe, width), graphs.inputs_of(recipe))
-        read = graphs.inputs_of(graphs.components_of(recipe))
-        add("components" + suffix, graphs.components(GraphBuilder(placed), recipe), read)
+        add("embedding" + suffix, input_layer.embedding(GraphBuilder(placed), recipe, width), input_layer.inputs_of(recipe))
+        read = input_layer.inputs_of(input_layer.components_of(recipe))
+        add("components" + suffix, input_layer.components(GraphBuilder(placed), recipe), read)
 
     if planned.types == "optional":
-        add_input_layer(graphs.untyped(planned.recipe), "")
+        add_input_layer(input_layer.without_types(planned.recipe), "")
         add_input_layer(planned.recipe, "_typed")
     else:
         add_input_layer(planned.recipe, "")
     if planned.per_layer:
-        add("per_layer", graphs.per_layer(GraphBuilder(placed), planned.per_layer), ("ids",))
+        add("per_layer", input_layer.per_layer(GraphBuilder(placed), planned.per_layer), ("ids",))
     for table in planned.encodings.ropes.values():
         suffix = table.graph.removeprefix("rope")
         add(table.graph, rope(frequencies(table.rope, "parity"), suffix), ("positions",))
     if planned.encoder:
         model = encoder(GraphBuilder(placed), planned.recipe, planned.encoder, width)
-        add("encoder", model, (*graphs.inputs_of(planned.recipe), "mask", "lengths"))
+        add("encoder", model, (*input_layer.inputs_of(planned.recipe), "mask", "lengths"))
     if planned.head:
         save(head_graph.head(GraphBuilder(placed), planned.head), folder / f"{HEAD}.onnx")
     return written
@@ -154,7 +153,7 @@ def _card(
     planned: Plan,
     sentence: SentenceFiles,
     written: dict[str, Graph],
-    held: Written,
+    held: WrittenWeights,
     has_tokenizer: bool,
 ) -> Card:
     width = planned.config.count("hidden_size")
@@ -168,7 +167,7 @@ def _card(
         family=planned.model_type,
         hidden_size=width,
         vocab_size=planned.config.count("vocab_size"),
-        max_tokens=longest_input(planned.position.longest(), sentence, source.folder),
+        max_tokens=max_input_tokens(planned.position.longest(), sentence, source.folder),
         pad_id=planned.pad_id,
         type_rows=planned.type_rows,
         types=planned.types,
@@ -189,10 +188,10 @@ def _card(
         flops_per_token=flops,
         flops_per_token_and_key=cost.flops_per_token_and_key(planned.encoder, width),
         largest_difference={},
-        tolerance=compare.TOLERANCE["encoder" if planned.encoder else "input"],
+        tolerance=TOLERANCE["encoder" if planned.encoder else "input"],
         files={},
         source=source.folder.resolve().name,
-        tool=tool(),
+        tool=tool_version(),
         tables=held.tables,
         linked=held.linked,
         extras=planned.extras,
@@ -220,14 +219,14 @@ def _handed_over(planned: Plan) -> str:
     return "token_embeddings" if said == "unscaled_embeddings" and not scales else said
 
 
-def longest_input(positions: int | None, sentence: SentenceFiles, folder: Path) -> int | None:
+def max_input_tokens(positions: int | None, sentence: SentenceFiles, folder: Path) -> int | None:
     """Tokens of the longest input: what the positions allow, cut to what the files of the model say."""
     said = sentence.max_tokens or sentence_transformers.tokenizer_max_tokens(folder)
     limits = [limit for limit in (positions, said) if limit is not None]
     return min(limits) if limits else None
 
 
-def tool() -> str:
+def tool_version() -> str:
     """What wrote a card: this tool and the two libraries its graphs depend on."""
     import onnx
     import onnxruntime

@@ -5,7 +5,7 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -13,24 +13,20 @@ from pathlib import Path
 from models.artifacts import card as cards
 from models.artifacts import links
 from models.artifacts.card import Card, File
-from models.artifacts.target import check_place
+from models.artifacts.overwrite_checks import check_place
 from models.errors import BadCard
-
-Progress = Callable[[str, int, int], None]
+from models.progress import Progress, no_progress
 
 _HASH_CHUNK = 1 << 22
 _HERE, _RENAME_EXCHANGE = -100, 2  # of Linux: AT_FDCWD and a flag of renameat2
 
 
-def no_progress(what: str, done: int, total: int) -> None:
-    """The listener that listens to nothing; others get what is being done, bytes done, bytes in all."""
-
-
 @contextmanager
-def folder_in_place(out: Path) -> Iterator[Path]:
+def atomic_folder(out: Path) -> Iterator[Path]:
     """A new folder beside `out` that takes its place when the block ends well, and vanishes when it does not.
 
-    raises   ModelError, before the block and after it, where `out` is anything that may not be replaced
+    Raises:
+        ModelError: before the block and after it, where `out` is anything that may not be replaced.
     """
     check_place(out)
     out = out.resolve()
@@ -82,7 +78,7 @@ def _sync(folder: Path) -> None:
         os.close(descriptor)
 
 
-def finish(folder: Path, card: Card, progress: Progress = no_progress) -> Card:
+def finish_folder(folder: Path, card: Card, progress: Progress = no_progress) -> Card:
     """Write the card with the size and hash of every file, all flushed to disk; returns it."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.name not in (card.linked or {}))
     for path in paths:

@@ -28,7 +28,7 @@ _REASONS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class LinkedTensor:
     """One linked tensor: where it lies in the file, and the hash of its bytes."""
 
     dtype: str
@@ -39,17 +39,18 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Linked:
+class LinkedFile:
     """A file of the checkpoint that an exported folder links to.
 
-    original   where it lay when the model was exported
-    bytes, mtime_ns   of the whole file: what loading checks. The hashes are what `verify` checks
+    Attributes:
+        original: where it lay when the model was exported.
+        bytes, mtime_ns: of the whole file: what loading checks. The hashes are what `verify` checks.
     """
 
     original: str
     bytes: int
     mtime_ns: int
-    tensors: dict[str, Place]
+    tensors: dict[str, LinkedTensor]
 
 
 def is_link(name: str) -> bool:
@@ -60,7 +61,8 @@ def is_link(name: str) -> bool:
 def link(folder: Path, tensors: Iterable[Tensor]) -> dict[str, Tensor]:
     """Hard-link the files that hold these tensors into `folder`; where each tensor lies there.
 
-    raises   BadCheckpoint where a tensor cannot be mapped as it is, or its file cannot be linked
+    Raises:
+        BadCheckpoint: a tensor cannot be mapped as it is, or its file cannot be linked.
     """
     placed = {}
     for tensor in tensors:
@@ -96,23 +98,23 @@ def _linked(folder: Path, original: Path) -> Path:
     return place
 
 
-def described(
+def describe_links(
     placed: Iterable[Tensor], originals: Mapping[str, Tensor], hashes: Mapping[str, str]
-) -> dict[str, Linked]:
+) -> dict[str, LinkedFile]:
     """The card's entries for linked tensors, by file name in the exported folder; the others by tensor name."""
-    by_file: dict[Path, dict[str, Place]] = {}
+    by_file: dict[Path, dict[str, LinkedTensor]] = {}
     for tensor in placed:
-        own = Place(tensor.dtype, tensor.shape, tensor.offset, tensor.bytes, hashes[tensor.name])
+        own = LinkedTensor(tensor.dtype, tensor.shape, tensor.offset, tensor.bytes, hashes[tensor.name])
         by_file.setdefault(tensor.path, {})[tensor.name] = own
     found = {}
     for path, tensors in by_file.items():
         stat = path.stat()
         original = str(originals[next(iter(tensors))].path.resolve())
-        found[path.name] = Linked(original, stat.st_size, stat.st_mtime_ns, tensors)
+        found[path.name] = LinkedFile(original, stat.st_size, stat.st_mtime_ns, tensors)
     return found
 
 
-def check(folder: Path, linked: dict[str, Linked]) -> None:
+def check(folder: Path, linked: dict[str, LinkedFile]) -> None:
     """Refuse a folder whose linked files were written to since its export; raises BadCard."""
     for name, promised in linked.items():
         path = folder / name
@@ -126,7 +128,7 @@ def check(folder: Path, linked: dict[str, Linked]) -> None:
             )
 
 
-def check_hashes(folder: Path, linked: dict[str, Linked]) -> Iterator[int]:
+def check_hashes(folder: Path, linked: dict[str, LinkedFile]) -> Iterator[int]:
     """Hash every linked tensor; gives the bytes read, a chunk at a time; raises BadCard for one that changed."""
     for name, promised in linked.items():
         for tensor, place in promised.tensors.items():
@@ -145,7 +147,7 @@ def check_hashes(folder: Path, linked: dict[str, Linked]) -> Iterator[int]:
                 )
 
 
-def tensors(folder: Path, linked: dict[str, Linked]) -> list[Tensor]:
+def tensors(folder: Path, linked: dict[str, LinkedFile]) -> list[Tensor]:
     """Every linked tensor, where it lies."""
     return [
         Tensor(name, place.dtype, place.shape, folder / file, place.offset, place.bytes)
@@ -154,10 +156,10 @@ def tensors(folder: Path, linked: dict[str, Linked]) -> list[Tensor]:
     ]
 
 
-def from_json(data: dict[str, Any] | None) -> dict[str, Linked] | None:
+def from_json(data: dict[str, Any] | None) -> dict[str, LinkedFile] | None:
     """The inverse of dataclasses.asdict; KeyError or TypeError where the data is none."""
-    return data and {file: Linked(**entry | {"tensors": _places(entry["tensors"])}) for file, entry in data.items()}
+    return data and {file: LinkedFile(**entry | {"tensors": _places(entry["tensors"])}) for file, entry in data.items()}
 
 
-def _places(data: dict[str, Any]) -> dict[str, Place]:
-    return {name: Place(**entry | {"shape": tuple(entry["shape"])}) for name, entry in data.items()}
+def _places(data: dict[str, Any]) -> dict[str, LinkedTensor]:
+    return {name: LinkedTensor(**entry | {"shape": tuple(entry["shape"])}) for name, entry in data.items()}

@@ -9,7 +9,7 @@ int4   blocks of at most 64 columns, all of one length, 15 levels: codes uint8 [
 `ranges[..., 0]` is the scale and `ranges[..., 1]` the bias. A weights file holds the codes under the table's own name
 and the ranges under `ranges_name`. A block of one value is exact: its scale is 0.
 
-source   torch.ops.quantized.embedding_bag_byte_prepack (int8: the same codes, scales and biases)
+Source: torch.ops.quantized.embedding_bag_byte_prepack (int8: the same codes, scales and biases).
 """
 
 from collections.abc import Container, Iterator, Mapping
@@ -30,7 +30,7 @@ Floats = NDArray[np.float32]
 Codes = NDArray[np.uint8]
 
 
-class Rows(Protocol):
+class RowSource(Protocol):
     """What a tensor is read as: sliced by rows it gives arrays. A view of a file, or rows made when asked for."""
 
     @property
@@ -46,13 +46,14 @@ class Rows(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredTable:
     """How a table lies on disk, for the card.
 
-    dtype          float32, float16, bfloat16, int8 or int4
-    bytes          codes and ranges together
-    block          columns that share a scale and a bias; None: not quantised
-    largest_error, rms_error   of the stored values against the checkpoint's, over the whole table
+    Attributes:
+        dtype: float32, float16, bfloat16, int8 or int4.
+        bytes: codes and ranges together.
+        block: columns that share a scale and a bias; None: not quantised.
+        largest_error, rms_error: of the stored values against the checkpoint's, over the whole table.
     """
 
     dtype: str
@@ -62,9 +63,9 @@ class Stored:
     rms_error: float
 
 
-def from_json(data: dict[str, Any] | None) -> dict[str, Stored] | None:
+def from_json(data: dict[str, Any] | None) -> dict[str, StoredTable] | None:
     """Stored tables by name, of their dataclasses.asdict; TypeError where the data is none."""
-    return data and {name: Stored(**entry) for name, entry in data.items()}
+    return data and {name: StoredTable(**entry) for name, entry in data.items()}
 
 
 def ranges_name(table: str, kind: Kind) -> str:
@@ -90,7 +91,7 @@ def view(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
     kinds = {name: kind for name in arrays if (kind := kind_of(arrays, name))}
     paired = {ranges_name(name, kind) for name, kind in kinds.items()}
     return {
-        name: Quantised(array, arrays[ranges_name(name, kinds[name])], kinds[name]) if name in kinds else array
+        name: QuantizedTable(array, arrays[ranges_name(name, kinds[name])], kinds[name]) if name in kinds else array
         for name, array in arrays.items()
         if name not in paired
     }
@@ -99,7 +100,8 @@ def view(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
 def block_of(kind: Kind, width: int) -> int:
     """Columns of a block of rows `width` wide.
 
-    raises   BadCheckpoint where int4 has none: an odd width, or one that no number from 8 to 64 divides
+    Raises:
+        BadCheckpoint: int4 has none: an odd width, or one that no number from 8 to 64 divides.
     """
     if kind == "int8":
         return width
@@ -127,8 +129,11 @@ def ranges_shape(kind: Kind, shape: tuple[int, ...]) -> tuple[int, int, int]:
 def ranges(rows: NDArray[Any], kind: Kind) -> Floats:
     """Scale and bias of every block, float32 [n, blocks, 2].
 
-    rows     finite floats [n, d]
-    raises   BadCheckpoint where a block spans more than float32 holds
+    Args:
+        rows: finite floats [n, d].
+
+    Raises:
+        BadCheckpoint: a block spans more than float32 holds.
     """
     found = np.empty(ranges_shape(kind, rows.shape), np.float32)
     for part, blocks in _in_blocks(rows, kind):
@@ -155,7 +160,8 @@ def codes(rows: NDArray[Any], scales: Floats, kind: Kind) -> Codes:
 def values(found: Codes, scales: Floats) -> Floats:
     """What codes stand for: float32 [..., d], in the arithmetic of the graphs.
 
-    found    uint8 [..., d], or [..., d/2] where `scales` [..., blocks, 2] says that they are packed: see `Quantised`
+    Args:
+        found: uint8 [..., d], or [..., d/2] where `scales` [..., blocks, 2] says that they are packed: see `Quantised`.
     """
     blocks = found.reshape(*scales.shape[:-1], -1).astype(np.float32)
     blocks *= scales[..., :1]
@@ -183,7 +189,7 @@ def _in_blocks(rows: NDArray[Any], kind: Kind) -> Iterator[tuple[slice, NDArray[
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Quantised:
+class QuantizedTable:
     """A quantised table that reads as a float32 array: rows are dequantised when they are asked for."""
 
     codes: Codes

@@ -13,13 +13,9 @@ import numpy as np
 
 from models.artifacts import weights
 from models.artifacts.card import Card, Graph
-from models.artifacts.folder import (
-    Progress,
-    finish,
-    folder_in_place,
-    no_progress,
-)
-from models.artifacts.weights import Written
+from models.artifacts.comparison import TOLERANCE, largest_differences
+from models.artifacts.folder import atomic_folder, finish_folder
+from models.artifacts.weights import WrittenWeights
 from models.checkpoints import safetensors
 from models.checkpoints.checkpoint import read_object
 from models.checkpoints.safetensors import Tensor
@@ -27,11 +23,11 @@ from models.checkpoints.static import TOKENIZER, StaticCheckpoint
 from models.errors import ModelError
 from models.families.encodings import Encodings
 from models.families.recipe import Embed
+from models.families.static import StaticTable
 from models.graphs import static as static_graph
 from models.graphs.builder import GraphBuilder, save
 from models.positions.learned import PositionRule
-from models.reference import comparison as compare
-from models.reference.static import StaticTable
+from models.progress import Progress, no_progress
 
 
 def export(
@@ -47,24 +43,28 @@ def export(
 ) -> Card:
     """Write the model to `out` and return its card.
 
-    origin   what the card calls the checkpoint
-    tool     what the card says wrote it
-    dtype    of the table, and `link`: as for export.export
-    raises   ModelError; OSError where the disk refuses
+    Args:
+        origin: what the card calls the checkpoint.
+        tool: what the card says wrote it.
+        dtype: of the table, and `link`: as for export.export.
+
+    Raises:
+        ModelError
+        OSError: the disk refuses.
     """
-    with folder_in_place(out) as folder:
+    with atomic_folder(out) as folder:
         held = write_weights(source, folder, dtype, link, progress)
         written = write_graphs(source, held.placed, folder)
         write_tokenizer(source.folder / TOKENIZER, folder / TOKENIZER)
         card = replace(_card(source, held, written), name=name, source=origin, tool=tool)
         progress("comparing with the reference", 0, 0)
-        card = replace(card, largest_difference=compare.largest_differences(folder, card))
-        return finish(folder, card, progress)
+        card = replace(card, largest_difference=largest_differences(folder, card))
+        return finish_folder(folder, card, progress)
 
 
 def write_weights(
     source: StaticCheckpoint, folder: Path, dtype: str, link: bool, progress: Progress = no_progress
-) -> Written:
+) -> WrittenWeights:
     """Write the table as `dtype` says, the mapping as int64 and the weights as float32; errors as weights.write."""
     table = source.tensors[source.static.table]
     if table.dtype == "I8" and dtype != weights.KEEP:
@@ -96,7 +96,7 @@ def write_tokenizer(path: Path, to: Path) -> None:
     to.chmod(0o644)
 
 
-def _card(source: StaticCheckpoint, held: Written, written: dict[str, Graph]) -> Card:
+def _card(source: StaticCheckpoint, held: WrittenWeights, written: dict[str, Graph]) -> Card:
     """The card but for its name and where it comes from."""
     static, width = source.static, source.hidden_size
     flops = {"embedding": 0 if static.weights is None else width}
@@ -129,7 +129,7 @@ def _card(source: StaticCheckpoint, held: Written, written: dict[str, Graph]) ->
         flops_per_token=flops,
         flops_per_token_and_key=0,
         largest_difference={},
-        tolerance=compare.TOLERANCE["input"],
+        tolerance=TOLERANCE["input"],
         files={},
         source="",
         tool="",

@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models import VERSION
-from models.artifacts.folder import Progress, no_progress
 from models.checkpoints import safetensors
-from models.checkpoints.safetensors import Source
+from models.checkpoints.safetensors import TensorSource
 from models.errors import BadEncoding
 from models.positions.table import BLOCK_VALUES, DTYPES, Output, Table, rounded
+from models.progress import Progress, no_progress
 
 _JSON_VALUES = 1 << 22
 
@@ -30,8 +30,12 @@ Write = Callable[[Table, Path, str, Progress], None]
 def write(table: Table, path: Path, dtype: str = "float32", progress: Progress = no_progress) -> None:
     """Write a table; a failure or a stop leaves no half file.
 
-    dtype    one of table.DTYPES, for float outputs
-    raises   BadEncoding for a suffix or a dtype that no format has; OSError
+    Args:
+        dtype: one of table.DTYPES, for float outputs.
+
+    Raises:
+        BadEncoding: a suffix or a dtype that no format has.
+        OSError
     """
     if path.suffix not in FORMATS:
         raise BadEncoding(f"{path} ends in {path.suffix or 'nothing'!r}; a table is written as {', '.join(FORMATS)}")
@@ -100,7 +104,7 @@ def _safetensors(table: Table, path: Path, dtype: str, progress: Progress) -> No
     for name, part in _counted(table, dtype, progress):
         output = table.outputs[name]
         own = np.dtype(DTYPES[dtype] if output.kind == "float" else output.kind)
-        sources.append(Source(name, safetensors.NAMES[own], output.shape, part))
+        sources.append(TensorSource(name, safetensors.NAMES[own], output.shape, part))
     metadata = {
         key: value if isinstance(value, str) else json.dumps(value) for key, value in description(table).items()
     }
@@ -110,7 +114,7 @@ def _safetensors(table: Table, path: Path, dtype: str, progress: Progress) -> No
 def _json(table: Table, path: Path, dtype: str, progress: Progress) -> None:
     if (values := sum(output.count * output.width for output in table.outputs.values())) > _JSON_VALUES:
         raise BadEncoding(f"{values:,} values are too many for .json (at most {_JSON_VALUES:,}): write .npy")
-    outputs = {name: output.made(dtype).astype(float).tolist() for name, output in table.outputs.items()}
+    outputs = {name: output.to_array(dtype).astype(float).tolist() for name, output in table.outputs.items()}
     path.write_text(json.dumps(description(table) | {"dtype": dtype} | outputs) + "\n", encoding="utf-8")
 
 

@@ -12,9 +12,15 @@ FILE_NAME = "tokenizer.json"
 def copy(checkpoint: Path, folder: Path, lowercase: bool) -> bool:
     """Copy tokenizer.json where there is one, after a check that it loads.
 
-    lowercase  put a Lowercase normaliser first unless there is one, as sentence-transformers does for `do_lower_case`
-    returns    whether there was one
-    raises     BadCheckpoint
+    Args:
+        lowercase: put a Lowercase normaliser first unless there is one, as sentence-transformers does for
+            `do_lower_case`.
+
+    Returns:
+        whether there was one.
+
+    Raises:
+        BadCheckpoint
     """
     path = checkpoint / FILE_NAME
     if not path.is_file():

@@ -1,22 +1,26 @@
-"""Holds an exported folder against its card, from the folder alone: hashes first, then the numbers. Repairs nothing."""
+"""Checks an exported folder, from the folder alone: the hash of every file, then the numbers of every graph."""
 
 from pathlib import Path
 
-from models.artifacts import card as cards
-from models.artifacts.folder import Progress, check_hashes, no_progress
-from models.reference import comparison as compare
-from models.reference import head_comparison as head_compare
-from models.reference import vision_comparison as vision_compare
+from models.artifacts import comparison, vision_comparison
+from models.artifacts.card import read
+from models.artifacts.folder import check_hashes
+from models.progress import Progress, no_progress
 
 
 def verify(folder: Path, progress: Progress = no_progress) -> dict[str, float]:
     """Hash every file and compare every graph with the reference again.
 
-    returns  by output, the largest difference found
-    raises   BadCard or NotFaithful, whichever shows first
+    Returns:
+        The largest difference of each output, by name.
+
+    Raises:
+        BadCard: a file is not the one the card was written for, or a graph does not load.
+        ReferenceMismatch: a graph differs from the reference by more than the tolerance.
     """
-    card = cards.read(folder)
+    card = read(folder)
     check_hashes(folder, card, progress)
     progress("comparing with the reference", 0, 0)
-    found: dict[str, float] = (vision_compare if card.image else compare).largest_differences(folder, card)
-    return found | head_compare.largest_differences(folder, card)
+    if card.image:
+        return vision_comparison.largest_differences(folder, card)
+    return comparison.largest_differences(folder, card)

@@ -4,7 +4,7 @@ from dataclasses import asdict
 from typing import Any
 
 from models.checkpoints.checkpoint import Checkpoint
-from models.checkpoints.config import Config
+from models.families.config import Config
 from models.vision.families import FAMILIES, TOWERS
 from models.vision.fitting import plan
 from models.vision.image_spec import Image

@@ -11,22 +11,18 @@ from typing import Any
 
 from models.artifacts import weights
 from models.artifacts.card import Card, Graph
-from models.artifacts.folder import (
-    Progress,
-    finish,
-    folder_in_place,
-    no_progress,
-)
+from models.artifacts.comparison import TOLERANCE
+from models.artifacts.folder import atomic_folder, finish_folder
+from models.artifacts.vision_comparison import largest_differences
 from models.checkpoints.checkpoint import Checkpoint, read_object, read_tensors
-from models.checkpoints.config import Config
 from models.checkpoints.safetensors import Tensor
 from models.errors import BadCheckpoint
+from models.families.config import Config
 from models.families.encodings import Encodings
 from models.graphs import vision as graph
 from models.graphs.builder import GraphBuilder, save
 from models.positions.learned import PositionRule
-from models.reference.comparison import TOLERANCE
-from models.reference.vision_comparison import largest_differences
+from models.progress import Progress, no_progress
 from models.vision import preprocessor, similarity
 from models.vision.fitting import (
     VisionPlan,
@@ -47,20 +43,24 @@ def export(
 ) -> Card:
     """Write the half of a checkpoint that sees to `out` and return its card.
 
-    found    what plan.tower gave
-    tool     what the card says wrote it
-    raises   BadCheckpoint, NotFaithful; OSError where the disk refuses
+    Args:
+        found: what plan.tower gave.
+        tool: what the card says wrote it.
+
+    Raises:
+        BadCheckpoint, ReferenceMismatch
+        OSError: the disk refuses.
     """
     planned, alike = plan(source, *found), similarity.of(source)
     image = _image(planned, source.folder)
-    with folder_in_place(out) as folder:
+    with atomic_folder(out) as folder:
         views = read_tensors(source, planned.shapes)
         arrays = {tensor: views[tensor].reshape(shape) for tensor, shape in planned.shapes.items()}
         placed = weights.write(folder, arrays, (), progress=progress).placed
         card = _card(planned, image, placed, write_graphs(folder, planned, placed))
         card = replace(card, name=name, source=source.name, tool=tool, similarity=alike)
         progress("comparing with the reference", 0, 0)
-        return finish(folder, replace(card, largest_difference=largest_differences(folder, card)), progress)
+        return finish_folder(folder, replace(card, largest_difference=largest_differences(folder, card)), progress)
 
 
 def write_graphs(folder: Path, planned: VisionPlan, placed: Mapping[str, Tensor]) -> dict[str, Graph]:

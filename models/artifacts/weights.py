@@ -15,82 +15,86 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.artifacts import links
-from models.artifacts import quantization as quantise
+from models.artifacts import links, quantization
 from models.artifacts.card import Card
-from models.artifacts.folder import Progress, no_progress
-from models.artifacts.links import Linked
-from models.artifacts.quantization import Kind, Rows, Stored
+from models.artifacts.links import LinkedFile
+from models.artifacts.quantization import Kind, RowSource, StoredTable
 from models.checkpoints import safetensors
 from models.checkpoints.checkpoint import check_finite
-from models.checkpoints.safetensors import DTYPES, Source, Tensor
+from models.checkpoints.safetensors import DTYPES, Tensor, TensorSource
 from models.errors import BadCheckpoint, ModelError
+from models.progress import Progress, no_progress
 from models.tables.row_blocks import floats
 
 FILE_NAME = "weights.safetensors"
 KEEP = "keep"
 NAMES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 ELEMENTS = {name: element for element, name in NAMES.items()}
-TABLE_DTYPES = (KEEP, *ELEMENTS, *quantise.LEVELS)
+TABLE_DTYPES = (KEEP, *ELEMENTS, *quantization.LEVELS)
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenWeights:
     """Where each tensor lies, how the tables are stored, and the checkpoint's files that are served in place.
 
-    placed   by tensor name; quantised tables have their codes under the table's name, see models/quantise.py
+    Attributes:
+        placed: by tensor name; quantised tables have their codes under the table's name, see models/quantization.py.
     """
 
     placed: dict[str, Tensor]
-    tables: dict[str, Stored]
-    linked: dict[str, Linked] | None
+    tables: dict[str, StoredTable]
+    linked: dict[str, LinkedFile] | None
 
     def parameters(self) -> int:
         """Values of all tensors, a quantised table counted as what it stands for."""
         shapes = {name: tensor.shape for name, tensor in self.placed.items()}
-        paired = {quantise.ranges_name(name, kind) for name in shapes if (kind := quantise.kind_of(shapes, name))}
-        return sum(math.prod(quantise.shape_of(shapes, name)) for name in shapes if name not in paired)
+        paired = {quantization.ranges_name(name, kind) for name in shapes if (kind := quantization.kind_of(shapes, name))}
+        return sum(math.prod(quantization.shape_of(shapes, name)) for name in shapes if name not in paired)
 
 
 def write(
     folder: Path,
-    arrays: Mapping[str, Rows],
+    arrays: Mapping[str, RowSource],
     tables: Collection[str],
     *,
     dtype: str = KEEP,
     originals: Mapping[str, Tensor] | None = None,
     progress: Progress = no_progress,
-) -> Written:
+) -> WrittenWeights:
     """Write tensors to `folder`, a chunk of rows at a time.
 
-    arrays     by name, sliced by rows: views of mapped files, or rows made as they are asked for
-    tables     names among them whose rows are looked up: these take `dtype`. Other floats become float32, integers stay
-    dtype      one of TABLE_DTYPES
-    originals  where the tables lie in the checkpoint: they are served in place, by links, and not written
-    raises     BadCheckpoint: a value not finite or beyond the dtype, a table that has no int4 form or cannot be linked;
-               ModelError for an unknown dtype, or one other than keep together with originals
+    Args:
+        arrays: by name, sliced by rows: views of mapped files, or rows made as they are asked for.
+        tables: names among them whose rows are looked up: these take `dtype`. Other floats become float32, integers
+            stay.
+        dtype: one of TABLE_DTYPES.
+        originals: where the tables lie in the checkpoint: they are served in place, by links, and not written.
+
+    Raises:
+        BadCheckpoint: a value not finite or beyond the dtype, a table that has no int4 form or cannot be linked.
+        ModelError: an unknown dtype, or one other than keep together with originals.
     """
     if dtype not in TABLE_DTYPES:
         raise ModelError(f"--dtype {dtype!r} is not one of {', '.join(TABLE_DTYPES)}")
     if originals is not None and dtype != KEEP:
         raise ModelError(f"--link serves the checkpoint's own bytes, so it goes with --dtype {KEEP}, not {dtype}")
     placed = links.link(folder, [originals[name] for name in arrays if name in tables]) if originals else {}
-    jobs = [_Job(name, array, _target(array, dtype, name in tables)) for name, array in arrays.items()]
+    jobs = [_TensorJob(name, array, _target(array, dtype, name in tables)) for name, array in arrays.items()]
     meter = _Meter(sum(job.passes * job.bytes for job in jobs), progress)
     hashes = {job.name: job.hashed(meter) for job in jobs if job.name in placed}
     own = [job for job in jobs if job.name not in placed]
     sources = sorted((source for job in own for source in job.sources(meter)), key=_aligned_first)
-    linked = links.described(placed.values(), originals, hashes) if originals else None
+    linked = links.describe_links(placed.values(), originals, hashes) if originals else None
     placed |= safetensors.write(folder / FILE_NAME, sources)
-    return Written(placed, {job.name: job.stored(placed) for job in jobs if job.name in tables}, linked)
+    return WrittenWeights(placed, {job.name: job.stored(placed) for job in jobs if job.name in tables}, linked)
 
 
-def _aligned_first(source: Source) -> tuple[int, int]:
+def _aligned_first(source: TensorSource) -> tuple[int, int]:
     """Wide elements first, so that every tensor begins at a whole one; then big tensors first."""
     return -DTYPES[source.dtype].itemsize, -source.bytes
 
 
-def _target(array: Rows, dtype: str, is_table: bool) -> str:
+def _target(array: RowSource, dtype: str, is_table: bool) -> str:
     """What a tensor is written as: a safetensors dtype, int8 or int4."""
     own = safetensors.NAMES[np.dtype(array.dtype)]
     if own == "F64":
@@ -114,11 +118,11 @@ class _Meter:
 
 
 @dataclass(slots=True)
-class _Job:
+class _TensorJob:
     """One tensor on its way, and how far its stored values are from the checkpoint's."""
 
     name: str
-    array: Rows
+    array: RowSource
     target: str
     largest: float = 0.0
     squares: float = field(default=0.0)
@@ -129,23 +133,23 @@ class _Job:
 
     @property
     def kind(self) -> Kind | None:
-        return next((kind for kind in quantise.LEVELS if kind == self.target), None)
+        return next((kind for kind in quantization.LEVELS if kind == self.target), None)
 
     @property
     def passes(self) -> int:
         return 2 if self.kind else 1
 
-    def sources(self, meter: _Meter) -> Iterator[Source]:
+    def sources(self, meter: _Meter) -> Iterator[TensorSource]:
         """What to write: the tensor, or its ranges and codes."""
         shape = self.array.shape
         if (kind := self.kind) is None:
-            yield Source(self.name, self.target, shape, self._converted(meter))
+            yield TensorSource(self.name, self.target, shape, self._converted(meter))
             return
         if len(shape) != 2:
             raise BadCheckpoint(f"{self.name!r} has shape {list(shape)}; {kind} codes are made of rows and columns")
-        ranges = (quantise.ranges(rows, kind) for rows in self._parts(meter))
-        yield Source(quantise.ranges_name(self.name, kind), "F32", quantise.ranges_shape(kind, shape), ranges)
-        yield Source(self.name, "U8", quantise.codes_shape(kind, shape), self._codes(kind, meter))
+        ranges = (quantization.ranges(rows, kind) for rows in self._parts(meter))
+        yield TensorSource(quantization.ranges_name(self.name, kind), "F32", quantization.ranges_shape(kind, shape), ranges)
+        yield TensorSource(self.name, "U8", quantization.codes_shape(kind, shape), self._codes(kind, meter))
 
     def hashed(self, meter: _Meter) -> str:
         """The sha256 of the tensor's bytes, every value checked."""
@@ -154,14 +158,14 @@ class _Job:
             digest.update(np.ascontiguousarray(rows).view(np.uint8).data)
         return digest.hexdigest()
 
-    def stored(self, placed: Mapping[str, Tensor]) -> Stored:
+    def stored(self, placed: Mapping[str, Tensor]) -> StoredTable:
         """The card's entry, once everything is written."""
         root = math.sqrt(self.squares / max(1, math.prod(self.array.shape)))
         if (kind := self.kind) is None:
             dtype = NAMES.get(self.target, self.target.lower())
-            return Stored(dtype, placed[self.name].bytes, None, self.largest, root)
-        size = placed[self.name].bytes + placed[quantise.ranges_name(self.name, kind)].bytes
-        return Stored(kind, size, quantise.block_of(kind, self.array.shape[1]), self.largest, root)
+            return StoredTable(dtype, placed[self.name].bytes, None, self.largest, root)
+        size = placed[self.name].bytes + placed[quantization.ranges_name(self.name, kind)].bytes
+        return StoredTable(kind, size, quantization.block_of(kind, self.array.shape[1]), self.largest, root)
 
     def _chunks(self, meter: _Meter) -> Iterator[tuple[int, NDArray[Any]]]:
         for start, rows in safetensors.row_chunks(self.array):  # type: ignore[arg-type]
@@ -205,9 +209,9 @@ class _Job:
 
     def _codes(self, kind: Kind, meter: _Meter) -> Iterator[NDArray[np.uint8]]:
         for rows in self._parts(meter):
-            ranges = quantise.ranges(rows, kind)
-            codes = quantise.codes(rows, ranges, kind)
-            self._measure(rows, quantise.Quantised(codes, ranges, kind)[:])
+            ranges = quantization.ranges(rows, kind)
+            codes = quantization.codes(rows, ranges, kind)
+            self._measure(rows, quantization.QuantizedTable(codes, ranges, kind)[:])
             yield codes
 
     def _measure(self, rows: NDArray[Any], stored: NDArray[Any]) -> None:
@@ -218,7 +222,7 @@ class _Job:
 
 
 def _split(rows: NDArray[Any]) -> Iterator[slice]:
-    step = max(1, quantise.VALUES_AT_ONCE // max(1, math.prod(rows.shape[1:])))
+    step = max(1, quantization.VALUES_AT_ONCE // max(1, math.prod(rows.shape[1:])))
     return (slice(start, start + step) for start in range(0, len(rows), step))
 
 
@@ -237,9 +241,12 @@ def _release(rows: NDArray[Any]) -> None:
 def tensors(folder: Path, card: Card) -> dict[str, Any]:
     """Every tensor of an exported model by name, mapped, and typed as the array it looks like.
 
-    returns  read-only views; a quantised table is a quantise.Quantised, which dequantises the rows it is asked for
-             empty where a model has none (adopted as ONNX)
-    raises   BadCheckpoint for a damaged file
+    Returns:
+        read-only views; a quantised table is a quantization.QuantizedTable, which dequantises the rows it is asked for empty
+        where a model has none (adopted as ONNX).
+
+    Raises:
+        BadCheckpoint: a damaged file.
     """
     places: Iterable[Tensor] = safetensors.read_header(folder / card.weights).values() if card.weights else ()
-    return quantise.view(safetensors.read([*places, *links.tensors(folder, card.linked or {})]))
+    return quantization.view(safetensors.read([*places, *links.tensors(folder, card.linked or {})]))

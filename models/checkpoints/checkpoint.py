@@ -29,10 +29,12 @@ _EXPONENT_BITS = {"F16": 0x7C00, "BF16": 0x7F80}  # all set: infinite or not a n
 class Checkpoint:
     """What a checkpoint promises. `tensors` are places on disk, not arrays.
 
-    folder   holds config.json and what else comes with a model (tokenizer.json, the sentence-transformers files)
-    source   what to call it: the folder's name, the file's, or org/name@commit; "" is the folder's name
-    fetch    brings the bytes of tensors to disk before they are read; None: they are there. Where it is set the files
-             are partial ones and gone when models/sources.py closes its door: no export may point into them
+    Attributes:
+        folder: holds config.json and what else comes with a model (tokenizer.json, the sentence-transformers files).
+        fetch: brings the bytes of tensors to disk before they are read; None: they are there. Where it is set the files
+            are partial ones and gone when models/sources.py closes its door: no export may point into them.
+
+    Source: what to call it: the folder's name, the file's, or org/name@commit; "" is the folder's name.
     """
 
     folder: Path
@@ -55,7 +57,8 @@ class Checkpoint:
 def read_json(path: Path) -> Any:
     """A JSON file's value.
 
-    raises   BadCheckpoint: no such file, not UTF-8, not JSON
+    Raises:
+        BadCheckpoint: no such file, not UTF-8, not JSON.
     """
     if not path.is_file():
         raise BadCheckpoint(f"{path} is missing; give the folder that holds {path.name}")
@@ -88,7 +91,8 @@ def read_config(folder: Path) -> dict[str, Any]:
 def open_checkpoint(folder: Path) -> Checkpoint:
     """Config and tensor headers of a checkpoint folder.
 
-    raises   BadCheckpoint: a file missing, damaged or hostile
+    Raises:
+        BadCheckpoint: a file missing, damaged or hostile.
     """
     config = read_config(folder)
     return Checkpoint(folder, config, headers(folder))
@@ -136,8 +140,11 @@ def read_index(path: Path) -> dict[str, str]:
 def read_tensors(checkpoint: Checkpoint, names: Iterable[str]) -> dict[str, NDArray[Any]]:
     """The named tensors, each with shape, dtype, nbytes and slices by rows.
 
-    returns  read-only views of the mapped files; of a quantised tensor, gguf_blocks.Rows, which makes float32 rows
-    raises   BadCheckpoint: a name the checkpoint does not hold, or a dtype that is no weight's (READABLE are)
+    Returns:
+        read-only views of the mapped files; of a quantised tensor, gguf_blocks.QuantizedTensor, which makes float32 rows.
+
+    Raises:
+        BadCheckpoint: a name the checkpoint does not hold, or a dtype that is no weight's (READABLE are).
     """
     wanted = []
     for name in names:
@@ -145,7 +152,7 @@ def read_tensors(checkpoint: Checkpoint, names: Iterable[str]) -> dict[str, NDAr
             raise BadCheckpoint(f"{checkpoint.folder} holds no tensor {name!r}")
         tensor = checkpoint.tensors[name]
         if tensor.dtype not in READABLE:
-            readable = (*READABLE, *gguf_blocks.QUANTISED) if tensor.path.suffix == ".gguf" else READABLE
+            readable = (*READABLE, *gguf_blocks.QUANTIZED) if tensor.path.suffix == ".gguf" else READABLE
             raise BadCheckpoint(
                 f"{tensor.path}: {name!r} is {tensor.dtype}; weights are read as {', '.join(readable)}: convert the "
                 "checkpoint to one of these (quantised weights need their scales, and F64 would lose digits silently)"
@@ -162,13 +169,14 @@ def _rows(tensor: Tensor) -> Any:
     with tensor.path.open("rb") as file:
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     data = np.frombuffer(mapped, np.uint8, tensor.bytes, tensor.offset)
-    return gguf_blocks.Rows(data, tensor.stored, tensor.shape)
+    return gguf_blocks.QuantizedTensor(data, tensor.stored, tensor.shape)
 
 
 def check_finite(name: str, dtype: str, start: int, rows: NDArray[Any]) -> None:
     """Refuse infinite and NaN weights; `start` is the row the chunk begins with.
 
-    raises   BadCheckpoint naming the tensor and its first such row
+    Raises:
+        BadCheckpoint: naming the tensor and its first such row.
     """
     if dtype in _EXPONENT_BITS:
         bits = np.uint16(_EXPONENT_BITS[dtype])

@@ -8,7 +8,7 @@
 All numbers are little-endian; a text is its length in 8 bytes and UTF-8. A model too big for one file is split into
 NAME-00001-of-00003.gguf and so on; the first is opened and brings the rest.
 
-source   ggml's docs/gguf.md and llama.cpp's gguf.cpp, whose refusals (nested arrays, tensors out of order) are kept
+Source: ggml's docs/gguf.md and llama.cpp's gguf.cpp, whose refusals (nested arrays, tensors out of order) are kept.
 """
 
 import math
@@ -87,7 +87,8 @@ class _Cursor:
 def read_gguf(path: Path) -> Gguf:
     """The header of a file, and of the rest of its parts where it is the first of several.
 
-    raises   BadCheckpoint where the file is not GGUF or its header promises what the file does not hold
+    Raises:
+        BadCheckpoint: the file is not GGUF or its header promises what the file does not hold.
     """
     first = _read_one(path)
     count = first.metadata.get("split.count", 1)

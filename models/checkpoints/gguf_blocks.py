@@ -3,7 +3,7 @@
 A row is a run of blocks; a block is some values with a shared scale. Each function below takes blocks [n] of its own
 record type and gives [n, values] in float32, rounding as llama.cpp does.
 
-source   llama.cpp's ggml-common.h (records) and ggml-quants.c (dequantize_row_*)
+Source: llama.cpp's ggml-common.h (records) and ggml-quants.c (dequantize_row_*).
 """
 
 import math
@@ -116,9 +116,10 @@ def _q6_k(blocks: Blocks) -> Floats:
 class Format:
     """One of GGML's tensor types.
 
-    values, bytes   of one block
-    record          a block's fields, and `floats` makes values of it; None: the format is not read
-    plain           the name of the dtype in safetensors, where a block is one such number
+    Attributes:
+        values, bytes: of one block.
+        record: a block's fields, and `floats` makes values of it; None: the format is not read.
+        plain: the name of the dtype in safetensors, where a block is one such number.
     """
 
     name: str
@@ -178,16 +179,19 @@ FORMATS: dict[int, Format] = {
     40: Format("NVFP4", 64, 36),
     41: Format("Q1_0", 128, 18),
 }
-QUANTISED = {row.name: row for row in FORMATS.values() if row.floats}
+QUANTIZED = {row.name: row for row in FORMATS.values() if row.floats}
 
 
-def dequantise(data: NDArray[np.uint8], name: str) -> Floats:
+def dequantize(data: NDArray[np.uint8], name: str) -> Floats:
     """Whole blocks as they lie in the file -> their values, one below the other.
 
-    name     a row of QUANTISED
-    returns  float32; infinite or NaN where a scale is
+    Args:
+        name: a row of QUANTIZED.
+
+    Returns:
+        float32; infinite or NaN where a scale is.
     """
-    row = QUANTISED[name]
+    row = QUANTIZED[name]
     assert row.record is not None
     assert row.floats is not None
     blocks = np.ascontiguousarray(data).reshape(-1).view(row.record)
@@ -199,11 +203,12 @@ def dequantise(data: NDArray[np.uint8], name: str) -> Floats:
     return out.reshape(-1)
 
 
-class Rows:
+class QuantizedTensor:
     """A quantised tensor that looks like a float32 array and makes the rows it is asked for.
 
-    data   uint8, the tensor's bytes (a view of the mapped file)
-    shape  its last dimension a multiple of the format's block; one dimension or more
+    Attributes:
+        data: uint8, the tensor's bytes (a view of the mapped file).
+        shape: its last dimension a multiple of the format's block; one dimension or more.
     """
 
     dtype = np.dtype(np.float32)
@@ -227,12 +232,12 @@ class Rows:
         return self.shape[0]
 
     def __getitem__(self, rows: Any) -> Floats:
-        """Rows by slice, number or array of numbers, as float32."""
+        """QuantizedTensor by slice, number or array of numbers, as float32."""
         if self.ndim == 1:
-            one: Floats = dequantise(self._rows, self.name)[rows]
+            one: Floats = dequantize(self._rows, self.name)[rows]
             return one
         wanted = self._rows[rows]
-        return dequantise(wanted, self.name).reshape(*wanted.shape[:-1], *self.shape[1:])
+        return dequantize(wanted, self.name).reshape(*wanted.shape[:-1], *self.shape[1:])
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         """The whole, in memory; for small tensors."""

@@ -6,7 +6,7 @@ interleaved rotation: cos and sin are the same, but whoever rotates that file's 
 Norms of Gemma's blocks are stored plus one; nothing before the first block is changed on the way into GGUF, but for
 RoBERTa, whose first rows of positions are cut off, so that its positions count from 0 as BERT's do.
 
-source   llama.cpp's convert_hf_to_gguf.py and gguf-py/gguf/constants.py (0.19)
+Source: llama.cpp's convert_hf_to_gguf.py and gguf-py/gguf/constants.py (0.19).
 """
 
 import math
@@ -56,9 +56,10 @@ _TOKENS = {"padding_token_id": "pad_token_id", "bos_token_id": "bos_token_id", "
 class Architecture:
     """A value of general.architecture.
 
-    keys    what it calls more of the config's values, as _SIZES
-    fixed   config values that hold for all of it
-    head    what the family calls the output matrix
+    Attributes:
+        keys: what it calls more of the config's values, as _SIZES.
+        fixed: config values that hold for all of it.
+        head: what the family calls the output matrix.
     """
 
     model_type: str
@@ -115,8 +116,11 @@ ARCHITECTURES: dict[str, Architecture] = {
 def config_and_tensors(file: Gguf, what: str) -> tuple[Config, dict[str, Tensor]]:
     """The config.json of a file, and its tensors under the names of the family's base class.
 
-    what     how messages call the file
-    raises   BadCheckpoint: an architecture that is not known, values that cannot be
+    Args:
+        what: how messages call the file.
+
+    Raises:
+        BadCheckpoint: an architecture that is not known, values that cannot be.
     """
     said = file.metadata.get("general.architecture")
     if not isinstance(said, str) or said not in ARCHITECTURES:
@@ -135,7 +139,7 @@ def config_and_tensors(file: Gguf, what: str) -> tuple[Config, dict[str, Tensor]
     config |= _norm_eps(model_type, values)
     config |= _alibi(model_type, values)
     config |= rope_config(config, values, file.tensors, what)
-    names = names_of(model_type, row.head, config.get("num_hidden_layers"))
+    names = tensor_names(model_type, row.head, config.get("num_hidden_layers"))
     return config, {
         names.get(name, name): _under(names.get(name, name), tensor) for name, tensor in file.tensors.items()
     }
@@ -199,7 +203,7 @@ def _alibi(model_type: str, values: Config) -> Config:
     return {"attn_config": {"alibi": bool(most), "alibi_bias_max": most}}
 
 
-def names_of(model_type: str, head: str = "lm_head", blocks: Any = 0) -> dict[str, str]:
+def tensor_names(model_type: str, head: str = "lm_head", blocks: Any = 0) -> dict[str, str]:
     """GGUF's tensor names -> those of the family's base class, by the steps of its row; {} for an unknown family."""
     if (family := FAMILIES.get(model_type)) is None:
         return {}

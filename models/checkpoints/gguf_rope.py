@@ -3,7 +3,7 @@
 llama.cpp stores a scaling as its type and numbers (linear, yarn), or as one divisor for each pair of channels (Llama 3,
 LongRoPE). Makes no table.
 
-source   llama.cpp's convert_hf_to_gguf.py, and ggml's rope, which divides each angle by its factor
+Source: llama.cpp's convert_hf_to_gguf.py, and ggml's rope, which divides each angle by its factor.
 """
 
 import math
@@ -32,10 +32,13 @@ _YARN = {
 def rope_config(config: Config, values: Config, tensors: Mapping[str, Tensor], what: str) -> Config:
     """rope_scaling, and the share of a head that is rotated.
 
-    config   what the rest of the header gave
-    values   the metadata by their names after the architecture's
-    what     how messages call the file
-    raises   BadCheckpoint for factors that are none
+    Args:
+        config: what the rest of the header gave.
+        values: the metadata by their names after the architecture's.
+        what: how messages call the file.
+
+    Raises:
+        BadCheckpoint: factors that are none.
     """
     found: Config = {}
     rotated, head = values.get("rope.dimension_count"), _head_dim(config)

@@ -3,7 +3,7 @@
 HF_ENDPOINT, HF_TOKEN and HF_HUB_OFFLINE are honoured by the library, which also finds a stored login. Its own headers
 are not sent: making them asks the hub for a list of agents and tells it what runs here.
 
-source   huggingface_hub 2.4; RFC 9110 (14: range requests)
+Source: huggingface_hub 2.4; RFC 9110 (14: range requests).
 """
 
 import re
@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from models import VERSION
-from models.artifacts.folder import Progress, no_progress
 from models.errors import BadCheckpoint
+from models.progress import Progress, no_progress
 
 ID = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@([\w][\w./-]*))?", re.ASCII)
 SMALL_FILE_LIMIT = 1 << 28  # the largest tokenizer.json have some 40 MB
@@ -31,9 +31,10 @@ _WAY_OUT = "download it with `hf download` and give its folder"
 class Repository:
     """One model's files at one commit. Every answer is held against what was asked and what came before.
 
-    revision  as asked, then the commit the first answer names, so that no two answers are of different commits
-    endpoint  None: what huggingface_hub is set to
-    received  bytes of bodies so far
+    Attributes:
+        revision: as asked, then the commit the first answer names, so that no two answers are of different commits.
+        endpoint: None: what huggingface_hub is set to.
+        received: bytes of bodies so far.
     """
 
     id: str
@@ -177,7 +178,7 @@ class Repository:
         return f"{self.label}: {name} did not come from {where} ({what}); {self.id} is no folder here either: try again"
 
 
-def parse(what: str) -> tuple[str, str] | None:
+def parse_hub_id(what: str) -> tuple[str, str] | None:
     """(id, revision) of `org/name` or `org/name@revision`; None for what is neither."""
     found = ID.fullmatch(what)
     return (found[1], found[2] or "main") if found and ".." not in what else None

@@ -23,10 +23,11 @@ _BESIDE = ("tokenizer.json", "tokenizer_config.json", "preprocessor_config.json"
 _OLD_WEIGHTS = ("pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5")
 
 
-def fetch_small(repository: Repository, folder: Path) -> Path:
+def fetch_small_files(repository: Repository, folder: Path) -> Path:
     """config.json, the tokenizer and the sentence-transformers files into `folder`; where the weights are to lie.
 
-    raises   BadCheckpoint
+    Raises:
+        BadCheckpoint
     """
     for name in ("config.json", "modules.json"):
         _keep(repository, name, folder)
@@ -41,7 +42,7 @@ def fetch_small(repository: Repository, folder: Path) -> Path:
         _keep(repository, name, folder)
     repository.progress("fetching small files", len(names), len(names))
     place = sentence_transformers.inside(folder, inner)
-    if is_table_alone(folder):
+    if is_static_embedding(folder):
         return place
     if not (place / "config.json").is_file():
         raise BadCheckpoint(
@@ -61,7 +62,7 @@ def _keep(repository: Repository, name: str, folder: Path) -> None:
         path.write_bytes(content)
 
 
-def is_table_alone(folder: Path) -> bool:
+def is_static_embedding(folder: Path) -> bool:
     """Whether the small files say that the weights are one table (static embeddings), which is fetched whole."""
     chain, config = sentence_transformers.modules(folder), folder / "config.json"
     if chain and chain[0][0] != "Transformer":
@@ -72,8 +73,11 @@ def is_table_alone(folder: Path) -> bool:
 def fetch_headers(repository: Repository, inner: str, folder: Path) -> dict[str, Tensor]:
     """The headers of all safetensors in `folder`, in sparse files of the right size; the tensors they hold.
 
-    inner    the folder of the repository they lie in, "" or ending in /
-    raises   BadCheckpoint
+    Args:
+        inner: the folder of the repository they lie in, "" or ending in /.
+
+    Raises:
+        BadCheckpoint
     """
     folder.mkdir()
     if (index := repository.read(inner + INDEX)) is not None and not repository.has(inner + WEIGHTS):
@@ -108,7 +112,7 @@ def _fetch_header(repository: Repository, name: str, path: Path) -> None:
         file.truncate(size)
 
 
-def fetcher(repository: Repository, inner: str) -> Callable[[list[Tensor]], None]:
+def tensor_fetcher(repository: Repository, inner: str) -> Callable[[list[Tensor]], None]:
     """What brings tensors into the sparse files, each once, neighbours in one request."""
     there: set[str] = set()
 

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from models.artifacts.folder import Progress, no_progress
 from models.checkpoints import (
     gguf_config,
-    gguf_files,
+    gguf_tokenizer,
     hub,
     hub_files,
     sentence_transformers,
@@ -20,18 +19,20 @@ from models.checkpoints.checkpoint import Checkpoint, open_checkpoint, read_conf
 from models.checkpoints.gguf import read_gguf
 from models.checkpoints.hub import Repository
 from models.errors import ModelError
+from models.progress import Progress, no_progress
 
 GGUF = ".gguf"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class LocatedCheckpoint:
     """What an operator named, found.
 
-    folder      config.json, tokenizer and sentence-transformers files, and safetensors where they are there whole
-    name        what a card calls it: a folder's or a file's name, or org/name@commit
-    temporary   the folder is gone when the door closes: nothing may point into it
-    checkpoint  config and tensors; raises BadCheckpoint
+    Attributes:
+        folder: config.json, tokenizer and sentence-transformers files, and safetensors where they are there whole.
+        name: what a card calls it: a folder's or a file's name, or org/name@commit.
+        temporary: the folder is gone when the door closes: nothing may point into it.
+        checkpoint: config and tensors; raises BadCheckpoint.
     """
 
     folder: Path
@@ -40,23 +41,26 @@ class Place:
     checkpoint: Callable[[], Checkpoint]
 
 
-def is_elsewhere(what: str | Path) -> bool:
+def is_file_or_hub_id(what: str | Path) -> bool:
     """Whether this names a .gguf file or a hub id: a checkpoint that is no folder."""
     path = Path(what)
-    return (path.suffix == GGUF and not path.is_dir()) or (not path.exists() and hub.parse(str(what)) is not None)
+    return (path.suffix == GGUF and not path.is_dir()) or (not path.exists() and hub.parse_hub_id(str(what)) is not None)
 
 
 @contextmanager
-def located(what: str | Path, progress: Progress = no_progress, endpoint: str | None = None) -> Iterator[Place]:
+def located(what: str | Path, progress: Progress = no_progress, endpoint: str | None = None) -> Iterator[LocatedCheckpoint]:
     """Find a checkpoint; what had to be made or fetched for it is gone when the block ends, however it ends.
 
-    what      a folder, a .gguf file, or org/name or org/name@revision where no such folder is
-    progress  called with what is being fetched, bytes or files done and in all
-    endpoint  the hub's address; None: what huggingface_hub is set to (HF_ENDPOINT)
-    raises    ModelError, also in place of those that come out of the block and name the temporary folder
+    Args:
+        what: a folder, a .gguf file, or org/name or org/name@revision where no such folder is.
+        progress: called with what is being fetched, bytes or files done and in all.
+        endpoint: the hub's address; None: what huggingface_hub is set to (HF_ENDPOINT).
+
+    Raises:
+        ModelError: also in place of those that come out of the block and name the temporary folder.
     """
     path = Path(what)
-    asked = None if path.exists() else hub.parse(str(what))
+    asked = None if path.exists() else hub.parse_hub_id(str(what))
     if path.suffix == GGUF and not path.is_dir():
         with _temporary(str(path)) as folder:
             yield _gguf(path, folder)
@@ -65,7 +69,7 @@ def located(what: str | Path, progress: Progress = no_progress, endpoint: str | 
         with _temporary("/".join(asked), repository) as folder:
             yield _hub(repository, folder)
     else:
-        yield Place(path, path.resolve().name, False, partial(_folder, path))
+        yield LocatedCheckpoint(path, path.resolve().name, False, partial(_folder, path))
 
 
 @contextmanager
@@ -79,27 +83,27 @@ def _folder(path: Path) -> Checkpoint:
     return open_checkpoint(sentence_transformers.weights_folder(path) if path.is_dir() else path)
 
 
-def _gguf(path: Path, folder: Path) -> Place:
+def _gguf(path: Path, folder: Path) -> LocatedCheckpoint:
     file = read_gguf(path)
     config, tensors = gguf_config.config_and_tensors(file, str(path))
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    gguf_files.write(folder, file.metadata, config["model_type"])
-    return Place(folder, path.name, True, partial(Checkpoint, folder, config, tensors, path.name))
+    gguf_tokenizer.write(folder, file.metadata, config["model_type"])
+    return LocatedCheckpoint(folder, path.name, True, partial(Checkpoint, folder, config, tensors, path.name))
 
 
-def _hub(repository: Repository, folder: Path) -> Place:
-    place = hub_files.fetch_small(repository, folder)
+def _hub(repository: Repository, folder: Path) -> LocatedCheckpoint:
+    place = hub_files.fetch_small_files(repository, folder)
     inner = "" if place == folder else f"{place.relative_to(folder).as_posix()}/"
-    if hub_files.is_table_alone(folder):
+    if hub_files.is_static_embedding(folder):
         repository.copy(inner + "model.safetensors", place / "model.safetensors")
-        return Place(folder, repository.label, True, partial(open_checkpoint, place))
-    return Place(folder, repository.label, True, partial(_remote, repository, inner, place))
+        return LocatedCheckpoint(folder, repository.label, True, partial(open_checkpoint, place))
+    return LocatedCheckpoint(folder, repository.label, True, partial(_remote, repository, inner, place))
 
 
 def _remote(repository: Repository, inner: str, place: Path) -> Checkpoint:
     config = read_config(place)
     tensors = hub_files.fetch_headers(repository, inner, place / hub_files.PARTIAL)
-    return Checkpoint(place, config, tensors, repository.label, hub_files.fetcher(repository, inner))
+    return Checkpoint(place, config, tensors, repository.label, hub_files.tensor_fetcher(repository, inner))
 
 
 @contextmanager

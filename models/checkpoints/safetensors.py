@@ -6,7 +6,7 @@ Knows no model. Nothing is read into memory as a whole: tensors are views of the
     header    JSON: {"name": {"dtype", "shape", "data_offsets": [begin, end]}, "__metadata__": {str: str}}
     data      the tensors' bytes, row-major, little-endian; they cover it without gap or overlap
 
-source   the format's README, https://github.com/huggingface/safetensors (0.8)
+Source: the format's README, https://github.com/huggingface/safetensors (0.8).
 """
 
 import json
@@ -52,7 +52,8 @@ NAMES = {dtype: name for name, dtype in DTYPES.items()}
 class Tensor:
     """Where one tensor lies: `offset` counts from the beginning of the file.
 
-    stored   a row of gguf_blocks.QUANTISED where the file holds blocks of that format; dtype is what reading gives
+    Attributes:
+        stored: a row of gguf_blocks.QUANTIZED where the file holds blocks of that format; dtype is what reading gives.
     """
 
     name: str
@@ -65,7 +66,7 @@ class Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class TensorSource:
     """A tensor to be written: its bytes come as arrays, one below the other."""
 
     name: str
@@ -82,7 +83,8 @@ class Source:
 def read_header(path: Path) -> dict[str, Tensor]:
     """The tensors of a file, by name.
 
-    raises   BadCheckpoint where the file is not safetensors or its header promises what the file does not hold
+    Raises:
+        BadCheckpoint: the file is not safetensors or its header promises what the file does not hold.
     """
     size = path.stat().st_size
     with path.open("rb") as file:
@@ -153,7 +155,8 @@ def _check_cover(tensors: Sequence[Tensor], path: Path, begin: int, size: int) -
 def read(tensors: Iterable[Tensor]) -> dict[str, NDArray[Any]]:
     """Read-only views of the mapped files, by name; nothing is copied and a file is mapped once.
 
-    raises   BadCheckpoint for a dtype numpy has no name for
+    Raises:
+        BadCheckpoint: a dtype numpy has no name for.
     """
     maps: dict[Path, mmap.mmap] = {}
     return {tensor.name: _view(tensor, maps) for tensor in tensors}
@@ -184,10 +187,11 @@ def row_chunks(array: NDArray[Any]) -> Iterator[tuple[int, NDArray[Any]]]:
         yield start, array[start : start + rows]
 
 
-def write(path: Path, sources: Sequence[Source], metadata: Mapping[str, str] | None = None) -> dict[str, Tensor]:
+def write(path: Path, sources: Sequence[TensorSource], metadata: Mapping[str, str] | None = None) -> dict[str, Tensor]:
     """Write one file, flushed to disk, its data beginning on a 64-byte boundary; returns where each tensor lies.
 
-    raises   ValueError where a source gives other bytes than its dtype and shape promise
+    Raises:
+        ValueError: a source gives other bytes than its dtype and shape promise.
     """
     entries: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
     at = 0

@@ -1,14 +1,13 @@
 """What the sentence-transformers files beside a checkpoint say: pooling, prompts, the longest input. Pools nothing.
 
-source   sentence-transformers 6.2: modules.json, 1_Pooling/config.json, sentence_bert_config.json,
-         config_sentence_transformers.json
+Source: sentence-transformers 6.2: modules.json, 1_Pooling/config.json, sentence_bert_config.json,
+    config_sentence_transformers.json.
 """
 
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from models.artifacts.card import Pooling
 from models.checkpoints.checkpoint import read_json, read_object
 from models.errors import BadCheckpoint
 
@@ -30,6 +29,21 @@ _WAY_OUT = "; export the token vectors alone with --pooling none, or choose one 
 
 
 @dataclass(frozen=True, slots=True)
+class Pooling:
+    """How token rows become one vector, from the sentence-transformers files.
+
+    Attributes:
+        mode: cls, mean, max, lasttoken, mean_sqrt_len_tokens or weightedmean.
+        normalize: scale to unit length unless the caller says otherwise.
+        include_prompt: False: the prompt's tokens do not count.
+    """
+
+    mode: str
+    normalize: bool
+    include_prompt: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class SentenceFiles:
     """What the files say; everything unset where they are absent."""
 
@@ -43,8 +57,11 @@ class SentenceFiles:
 def read(folder: Path, pooling: str | None = None) -> SentenceFiles:
     """The files of a checkpoint folder.
 
-    pooling  what the operator asks for: a mode, "none", or None for what the files say
-    raises   BadCheckpoint: files that describe something that is not computed
+    Args:
+        pooling: what the operator asks for: a mode, "none", or None for what the files say.
+
+    Raises:
+        BadCheckpoint: files that describe something that is not computed.
     """
     transformer = _transformer_config(weights_folder(folder))
     found, default_prompt = prompts(folder)

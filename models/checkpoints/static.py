@@ -3,7 +3,7 @@
 Exports nothing. A folder both libraries read (Model2Vec writes modules.json too) is Model2Vec's: its config.json says
 more. Model2Vec drops unknown tokens and cuts texts; sentence-transformers counts every token.
 
-source   model2vec 0.10 (StaticModel, persistence), sentence-transformers 6.2 (StaticEmbedding)
+Source: model2vec 0.10 (StaticModel, persistence), sentence-transformers 6.2 (StaticEmbedding).
 """
 
 from collections.abc import Mapping
@@ -13,13 +13,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from models.artifacts.card import Pooling
 from models.checkpoints import safetensors, sentence_transformers
 from models.checkpoints.checkpoint import READABLE, read_json, read_object
 from models.checkpoints.safetensors import Tensor
-from models.checkpoints.sentence_transformers import SentenceFiles
+from models.checkpoints.sentence_transformers import Pooling, SentenceFiles
 from models.errors import BadCheckpoint
-from models.reference.static import StaticTable
+from models.families.static import StaticTable
 
 WEIGHTS = "model.safetensors"
 TOKENIZER = "tokenizer.json"
@@ -71,10 +70,11 @@ class StaticCheckpoint:
         )
 
 
-def place_of(folder: Path) -> Path | None:
+def find_static_folder(folder: Path) -> Path | None:
     """The folder inside `folder` that holds a static embedding's weights; None where it is no such checkpoint.
 
-    raises   BadCheckpoint: modules.json that is none, or that names a folder outside
+    Raises:
+        BadCheckpoint: modules.json that is none, or that names a folder outside.
     """
     modules = sentence_transformers.modules(folder)
     if modules and modules[0][0] == "StaticEmbedding":
@@ -85,10 +85,13 @@ def place_of(folder: Path) -> Path | None:
 
 
 def open_static(folder: Path, place: Path, pooling: str | None = None) -> StaticCheckpoint:
-    """The checkpoint in `place`, which `place_of(folder)` found; every shape and id checked.
+    """The checkpoint in `place`, which `find_static_folder(folder)` found; every shape and id checked.
 
-    pooling  None or mean: the mean; none: token vectors alone
-    raises   BadCheckpoint: a file missing, damaged or of other shapes, or modules that are not computed
+    Args:
+        pooling: None or mean: the mean; none: token vectors alone.
+
+    Raises:
+        BadCheckpoint: a file missing, damaged or of other shapes, or modules that are not computed.
     """
     if pooling not in (None, "mean", "none"):
         raise BadCheckpoint(f"{folder} holds static embeddings, whose pooling is mean: leave out --pooling {pooling}")

@@ -1,46 +1,48 @@
-"""FAMILIES: one row a model_type, its recipe as data. Fits no checkpoint (plan.py does) and computes nothing."""
+"""FAMILIES: every supported model_type with its recipe, as data.
+
+`models/families/fitting.py` fits a family to a checkpoint."""
 
 from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any
 
-from models.checkpoints.config import Config
 from models.errors import UnknownFamily
+from models.families.config import Config
 from models.families.decoders import DECODERS
-from models.families.encoder_decoders import PAIRS
+from models.families.encoder_decoders import ENCODER_DECODERS
 from models.families.encoders import ENCODERS
 from models.families.family import (
-    AlibiRow,
-    BucketRow,
+    AlibiSpec,
+    BucketSpec,
+    ConfigKey,
     Family,
-    Key,
-    ScaleRow,
+    ScaleSpec,
     Side,
     Types,
 )
 from models.families.recipe import Activation
-from models.positions.rope.config_keys import NESTS
+from models.positions.rope.config_keys import TEXT_CONFIG_KEYS
 from models.positions.rope.conventions import TEXT_TYPES
 
 __all__ = [
     "ACTIVATIONS",
     "FAMILIES",
-    "LISTED",
-    "AlibiRow",
-    "BucketRow",
+    "LIST_HINT",
+    "AlibiSpec",
+    "BucketSpec",
+    "ConfigKey",
     "Family",
-    "Key",
-    "ScaleRow",
+    "ScaleSpec",
     "Side",
     "Types",
     "config_of",
+    "family_for_side",
     "family_of",
-    "sided",
     "text_tower",
 ]
 
-FAMILIES: dict[str, Family] = ENCODERS | DECODERS | PAIRS
-LISTED = "`python -m models list` names all that are known"
+FAMILIES: dict[str, Family] = ENCODERS | DECODERS | ENCODER_DECODERS
+LIST_HINT = "`python -m models list` names all that are known"
 _TEXT_TYPES = {
     "clip": "clip_text_model",
     "siglip": "siglip_text_model",
@@ -61,49 +63,64 @@ ACTIVATIONS: dict[str, Activation] = {
 
 
 def family_of(model_type: str) -> Family:
-    """The row of a model_type.
+    """Return the family of a model_type.
 
-    raises   UnknownFamily naming the nearest
+    Raises:
+        UnknownFamily: FAMILIES does not list it; the message names the most similar model_type.
     """
     if model_type not in FAMILIES:
-        near = get_close_matches(model_type, FAMILIES, 1, cutoff=0.0)[0]
-        raise UnknownFamily(f"model_type {model_type!r} is not known; the nearest is {near!r}; {LISTED}")
+        nearest = get_close_matches(model_type, FAMILIES, 1, cutoff=0.0)[0]
+        raise UnknownFamily(f"model_type {model_type!r} is not known; the nearest is {nearest!r}; {LIST_HINT}")
     return FAMILIES[model_type]
 
 
-def sided(model_type: str, family: Family, side: str | None) -> Family:
-    """The row of the side asked for; None: the encoder where there are two.
+def family_for_side(model_type: str, family: Family, side: str | None) -> Family:
+    """Return the encoder's or the decoder's side of a family that has both.
 
-    raises   UnknownFamily where the family has no such side
+    Args:
+        side: encoder or decoder; None: the encoder where there are two; text: the family itself (CLIP and SigLIP,
+            whose other side is a vision family).
+
+    Raises:
+        UnknownFamily: the family has no such side.
     """
-    sides = {row.side or "": row for row in (family, family.decoder) if row is not None}
-    if side in (None, "text"):  # of CLIP and its like, whose other side is vision/'s
+    if side in (None, "text"):
         return family
+    sides = {each.side or "": each for each in (family, family.decoder) if each is not None}
     if side not in sides:
-        has = " and ".join(name for name in sides if name) or "one side only"
-        raise UnknownFamily(f"--side {side}: of {model_type!r} there is {has}; leave --side out, or choose one of it")
+        available = " and ".join(name for name in sides if name) or "one side only"
+        raise UnknownFamily(
+            f"--side {side}: of {model_type!r} there is {available}; leave --side out, or choose one of it"
+        )
     return sides[side]
 
 
 def text_tower(model_type: str, data: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
-    """The model_type and the config of what reads text: those given, or text_config's where several towers are in one.
+    """Return the model_type and the config of a model's text part.
 
-    source   transformers 5.23: what text_config's model_type is where it says none
+    They are the arguments themselves, or those of a nested config (`text_config`) where one config describes several
+    towers.
+
+    Source: transformers 5.23 (which model_type a nested config has where it does not say).
     """
     while model_type not in FAMILIES:
-        nest = next((name for name in NESTS if isinstance(data.get(name), Mapping)), None)
+        nest = next((name for name in TEXT_CONFIG_KEYS if isinstance(data.get(name), Mapping)), None)
         inner = _TEXT_TYPES.get(model_type)
         if nest is None:  # Qwen2-VL's first files hold the text's config flat
             return (inner, data) if inner in FAMILIES else (model_type, data)
         data = data[nest]
-        found = data.get("model_type") or inner
-        if not isinstance(found, str):
+        nested_type = data.get("model_type") or inner
+        if not isinstance(nested_type, str):
             return model_type, data
-        model_type = found
+        model_type = nested_type
     return model_type, data
 
 
 def config_of(model_type: str, data: Mapping[str, Any]) -> Config:
-    """config.json seen through its family's names and defaults; raises UnknownFamily."""
+    """Return a config.json seen through its family's names and defaults.
+
+    Raises:
+        UnknownFamily: FAMILIES does not list the model_type.
+    """
     family = family_of(model_type)
     return Config(data, family.defaults, family.names)

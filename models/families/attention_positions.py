@@ -1,10 +1,10 @@
-"""A family's row and a config → what the attention does with positions. Reads no tensor and computes no table."""
+"""Derives from a family and a config what the attention does with positions: RoPE, ALiBi, buckets, masks."""
 
 import numpy as np
 
-from models.checkpoints.config import Config
 from models.errors import BadCheckpoint
-from models.families import BucketRow, Family
+from models.families import BucketSpec, Family
+from models.families.config import Config
 from models.families.encodings import (
     EVERY_LAYER,
     Alibi,
@@ -21,10 +21,11 @@ from models.positions.rope.config_keys import SIZES
 from models.positions.rope.frequencies import frequencies
 
 
-def encodings(family: Family, config: Config, model_type: str) -> Encodings:
-    """The encodings of one model, tensor names still those of the base class.
+def fit_encodings(family: Family, config: Config, model_type: str) -> Encodings:
+    """Return the positional encodings of one model, with tensor names of the base class.
 
-    raises   BadScaling, BadEncoding or BadCheckpoint where the config says what is not computed
+    Raises:
+        BadScaling, BadEncoding, BadCheckpoint: the config asks for something that is not computed.
     """
     alibi = _alibi(family, config)
     rotates = config.holds(family.rotates) if isinstance(family.rotates, str) else family.rotates
@@ -34,10 +35,10 @@ def encodings(family: Family, config: Config, model_type: str) -> Encodings:
 
 def _ropes(config: Config, model_type: str) -> tuple[dict[str, RopeTable], tuple[str | None, ...]]:
     sizes = {key: config.get(key) for key in SIZES}
-    usual = {key: value for key, value in sizes.items() if value is not None}
-    found = rope_config.read(usual | dict(config.data), model_type)
-    used = {name: layer for name, layer in found.tables.items() if name in found.layers}
-    return {name: _rope_table(name, layer, found.notes) for name, layer in used.items()}, found.layers
+    given = {key: value for key, value in sizes.items() if value is not None}
+    ropes = rope_config.read(given | dict(config.data), model_type)
+    used = {name: layer for name, layer in ropes.tables.items() if name in ropes.layers}
+    return {name: _rope_table(name, layer, ropes.notes) for name, layer in used.items()}, ropes.layers
 
 
 def _rope_table(name: str, layer: LayerRope, notes: tuple[str, ...]) -> RopeTable:
@@ -56,67 +57,67 @@ def _rope_table(name: str, layer: LayerRope, notes: tuple[str, ...]) -> RopeTabl
 
 
 def _alibi(family: Family, config: Config) -> Alibi | None:
-    row = family.alibi
-    if row is None or (row.switch is not None and not config.inside(row.switch)):
+    spec = family.alibi
+    if spec is None or (spec.switch is not None and not config.inside(spec.switch)):
         return None
-    said = config.inside(row.max_bias) if row.max_bias else None
-    max_bias = MAX_BIAS if said is None else said
+    given = config.inside(spec.max_bias) if spec.max_bias else None
+    max_bias = MAX_BIAS if given is None else given
     if not isinstance(max_bias, int | float) or isinstance(max_bias, bool) or not max_bias > 0:
-        raise BadCheckpoint(f"config.json says {row.max_bias} {max_bias!r}; it must be a number above 0")
-    return Alibi(row.form, config.heads(), float(max_bias))
+        raise BadCheckpoint(f"config.json says {spec.max_bias} {max_bias!r}; it must be a number above 0")
+    return Alibi(spec.form, config.heads(), float(max_bias))
 
 
 def _buckets(family: Family, config: Config) -> Buckets | None:
-    row = family.buckets
-    if row is None or (row.switch is not None and not config.get(row.switch)):
+    spec = family.buckets
+    if spec is None or (spec.switch is not None and not config.get(spec.switch)):
         return None
-    count, reach = _sizes(row, config)
+    count, reach = _sizes(spec, config)
     norm = None
-    if row.norm and row.norm_word in [word.strip() for word in str(config.get(row.norm_switch)).lower().split("|")]:
-        norm = (f"{row.norm}.weight", f"{row.norm}.bias", config.number("layer_norm_eps"))
-    return Buckets(row.kind, count, reach, row.bidirectional, row.table, norm)
+    if spec.norm and spec.norm_word in [word.strip() for word in str(config.get(spec.norm_switch)).lower().split("|")]:
+        norm = (f"{spec.norm}.weight", f"{spec.norm}.bias", config.number("layer_norm_eps"))
+    return Buckets(spec.kind, count, reach, spec.bidirectional, spec.table, norm)
 
 
-def _sizes(row: BucketRow, config: Config) -> tuple[int, int]:
-    """How many buckets and how far they reach; raises BadEncoding where no buckets come of it."""
-    nowhere = np.zeros(0, np.int64)
-    if row.kind == "t5":
-        count, reach = _number(row.count, config, 1), _number(row.reach, config, 1)
-        t5_bucket(nowhere, bidirectional=row.bidirectional, num_buckets=count, max_distance=reach)
+def _sizes(spec: BucketSpec, config: Config) -> tuple[int, int]:
+    """Return the number of buckets and the distance they reach; BadEncoding if the sizes make no buckets."""
+    no_distances = np.zeros(0, np.int64)
+    if spec.kind == "t5":
+        count, reach = _number(spec.count, config, 1), _number(spec.reach, config, 1)
+        t5_bucket(no_distances, bidirectional=spec.bidirectional, num_buckets=count, max_distance=reach)
         return count, reach
-    count, reach = _number(row.count, config, -1), _number(row.reach, config, -1)
+    count, reach = _number(spec.count, config, -1), _number(spec.reach, config, -1)
     reach = reach if reach > 0 else config.count("max_position_embeddings")
-    deberta_bucket(nowhere, position_buckets=count, max_relative_positions=reach)
+    deberta_bucket(no_distances, position_buckets=count, max_relative_positions=reach)
     return count, reach
 
 
-def _number(said: str | int, config: Config, least: int) -> int:
-    return config.count(said, least) if isinstance(said, str) else said
+def _number(key: str | int, config: Config, least: int) -> int:
+    return config.count(key, least) if isinstance(key, str) else key
 
 
 def _masks(family: Family, config: Config, layers: tuple[str | None, ...]) -> dict[str, Mask]:
-    """By layer type; a family without windows attends to all it may. None where the family tells none."""
-    if family.mixed_masks:
+    """Return the mask of each layer type; empty where the family's masks are not exported."""
+    if family.omits_masks:
         return {}
-    causal, window = _reach(family, config)
+    causal, window = _causality_and_window(family, config)
     types = dict.fromkeys(name for name in layers if name) or {EVERY_LAYER: None}
     return {name: Mask(causal, window if name == EVERY_LAYER or "sliding" in name else None) for name in types}
 
 
-def _reach(family: Family, config: Config) -> tuple[bool, int | None]:
-    """Whether the attention is causal, and the window of layers that slide.
+def _causality_and_window(family: Family, config: Config) -> tuple[bool, int | None]:
+    """Return whether the attention is causal, and the window of sliding layers.
 
-    source   transformers 5.23: masking_utils (a causal family whose is_causal is false keeps the width of its window,
-             to either side) and the configs of Gemma 3 and 4, which halve it
+    Source: transformers 5.23: masking_utils (a causal family whose is_causal is false keeps the width of its window, to
+        either side) and the configs of Gemma 3 and 4, which halve it.
     """
     causal = config.holds(family.causal) if isinstance(family.causal, str) else family.causal
-    told = family.own_mask or bool(config.data.get("is_causal", True))
-    halved = family.both_ways is not None and config.holds(family.both_ways[0])
+    is_causal = family.builds_own_mask or bool(config.data.get("is_causal", True))
+    halved = family.bidirectional_if is not None and config.holds(family.bidirectional_if[0])
     window = None
     if family.window is not None and config.get(family.window) is not None:
         window = config.count(family.window, 1 if causal and not halved else 2)
-        if halved and family.both_ways:
-            window = window // 2 + max(family.both_ways[1], not told)
+        if halved and family.bidirectional_if:
+            window = window // 2 + max(family.bidirectional_if[1], not is_causal)
         elif not causal:
             window //= 2
-    return causal and told and not halved, window
+    return causal and is_causal and not halved, window

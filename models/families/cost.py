@@ -1,7 +1,7 @@
-"""What running a recipe costs, counted from the recipe and its shapes. Measures nothing.
+"""Counts the arithmetic operations of a recipe from its steps and the shapes of its tensors.
 
-One multiply and one add count as two; norms and activations as a fixed number of operations a value, lookups as none.
-"""
+One multiply and one add count as two. Norms and activations count as a fixed number of operations a value, lookups as
+none."""
 
 from collections.abc import Mapping
 
@@ -31,7 +31,12 @@ _ACTIVATION = 8
 
 
 def flops_per_token(recipe: Recipe, shapes: Shapes, width: int) -> int:
-    """Operations on one row, attention scores aside."""
+    """Return the operations on one row, attention scores excluded.
+
+    Args:
+        shapes: of every tensor the recipe names.
+        width: of the rows between blocks.
+    """
     total, model_width = 0, width
     for step in recipe:
         match step:
@@ -56,7 +61,7 @@ def flops_per_token(recipe: Recipe, shapes: Shapes, width: int) -> int:
 
 
 def flops_per_token_and_key(recipe: Recipe, width: int) -> int:
-    """Operations for one row per row of its sequence: scores and weighted sum, in every Attention."""
+    """Return the operations on one row for each row of its sequence: scores and weighted sum, in every Attention."""
     return sum(4 * width for step in recipe if isinstance(step, Attention))
 
 

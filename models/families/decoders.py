@@ -1,15 +1,15 @@
-"""Rows of the families that read a text from left to right: GPT, Llama and what came of them. Data alone.
+"""DECODERS: the families whose tokens attend to those before them: GPT, Llama and their descendants.
 
-source   transformers 5.23: the modeling and configuration modules of each family (orders of sums, defaults)
+Source: transformers 5.23 (the modeling and configuration modules of each family: orders of sums, defaults).
 """
 
 from dataclasses import replace
 from typing import Any
 
 from models.families.family import (
-    AlibiRow,
+    AlibiSpec,
     Family,
-    ScaleRow,
+    ScaleSpec,
     norm,
 )
 from models.families.recipe import (
@@ -22,7 +22,7 @@ from models.families.recipe import (
     Scale,
 )
 
-_WORDS = Embed("embed_tokens.weight")
+_WORD_TABLE = Embed("embed_tokens.weight")
 _GPT2_NAMES = {
     "hidden_size": "n_embd",
     "max_position_embeddings": "n_positions",
@@ -32,7 +32,7 @@ _GPT2_NAMES = {
 
 
 def _sizes(vocab_size: int, hidden: int, layers: int, heads: int, longest: int | None, pad: int | None) -> Any:
-    """What the usual config class assumes; `longest` None: it has no such key."""
+    """Return the defaults of the usual config class; `longest` None: it has no such key."""
     found = {
         "vocab_size": vocab_size,
         "hidden_size": hidden,
@@ -47,22 +47,22 @@ def _sizes(vocab_size: int, hidden: int, layers: int, heads: int, longest: int |
 def _plain(
     vocab_size: int, hidden: int, layers: int, heads: int, longest: int | None, pad: int | None = None, **rest: Any
 ) -> Family:
-    """A word table under `model.` and RoPE in the attention; nothing else before the first block."""
+    """Return a family with a word table under `model.` and RoPE, and nothing else before the first block."""
     defaults = _sizes(vocab_size, hidden, layers, heads, longest, pad) | rest.pop("defaults", {})
-    usual: dict[str, Any] = {"input_layer": (_WORDS,), "rotates": True, "causal": True}
-    return Family("model.", defaults, **usual | rest)
+    common: dict[str, Any] = {"input_layer": (_WORD_TABLE,), "rotates": True, "causal": True}
+    return Family("model.", defaults, **common | rest)
 
 
-def _scaled(row: Family, scale: ScaleRow, **defaults: Any) -> Family:
-    """The same with the word table's rows multiplied."""
-    return replace(row, defaults={**row.defaults, **defaults}, input_layer=(_WORDS, Scale(0.0)), scale=scale)
+def _scaled(family: Family, scale: ScaleSpec, **defaults: Any) -> Family:
+    """Return the family with the word table's rows multiplied."""
+    return replace(family, defaults={**family.defaults, **defaults}, input_layer=(_WORD_TABLE, Scale(0.0)), scale=scale)
 
 
-def _like_gpt2(prefix: str, words: str, places: str | None, sizes: dict[str, Any], **rest: Any) -> Family:
-    """Segments are rows of the word table, added only where they are sent."""
-    placed = (AddPosition(places),) if places else ()
-    usual: dict[str, Any] = {"types": "optional", "causal": True, "names": _GPT2_NAMES}
-    return Family(prefix, sizes, (Embed(words), *placed, AddType(words)), **usual | rest)
+def _like_gpt2(prefix: str, word_table: str, positions: str | None, sizes: dict[str, Any], **rest: Any) -> Family:
+    """Return a family whose segments are rows of the word table, added only where they are sent."""
+    position_steps = (AddPosition(positions),) if positions else ()
+    common: dict[str, Any] = {"types": "optional", "causal": True, "names": _GPT2_NAMES}
+    return Family(prefix, sizes, (Embed(word_table), *position_steps, AddType(word_table)), **common | rest)
 
 
 def _gpt2_sizes(vocab_size: int, hidden: int, layers: int, heads: int, longest: int) -> dict[str, Any]:
@@ -76,16 +76,16 @@ def _gpt2_sizes(vocab_size: int, hidden: int, layers: int, heads: int, longest: 
     }
 
 
-_SQRT_ROUNDED = ScaleRow(rounded="weights")
-_MULTIPLIED = ScaleRow(key="embedding_multiplier")
+_SQRT_ROUNDED = ScaleSpec(rounded="weights")
+_MULTIPLIED = ScaleSpec(key="embedding_multiplier")
 _PER_LAYER = (Embed("embed_tokens_per_layer.weight"), Scale(0.0))
-_MIXED: dict[str, Any] = {"mixed_masks": True}
+_NO_MASKS: dict[str, Any] = {"omits_masks": True}
 
-_OUTSIDE: dict[str, Any] = {"handed_over": "unscaled_embeddings"}  # vLLM 0.33: forward scales its inputs_embeds
+_TAKES_UNSCALED: dict[str, Any] = {"handed_over": "unscaled_embeddings"}  # vLLM 0.33: forward scales its inputs_embeds
 
-_GRANITE = _scaled(_plain(32000, 4096, 32, 32, 2048, **_OUTSIDE), _MULTIPLIED, embedding_multiplier=1.0)
+_GRANITE = _scaled(_plain(32000, 4096, 32, 32, 2048, **_TAKES_UNSCALED), _MULTIPLIED, embedding_multiplier=1.0)
 _MISTRAL = _plain(32000, 4096, 32, 32, 131072, defaults={"sliding_window": 4096}, window="sliding_window")
-_QWEN2_VL = _plain(152064, 8192, 80, 64, 32768, **_MIXED)
+_QWEN2_VL = _plain(152064, 8192, 80, 64, 32768, **_NO_MASKS)
 
 DECODERS: dict[str, Family] = {
     "gpt2": _like_gpt2("transformer.", "wte.weight", "wpe.weight", _gpt2_sizes(50257, 768, 12, 12, 1024)),
@@ -95,7 +95,7 @@ DECODERS: dict[str, Family] = {
         "tokens_embed.weight",
         "positions_embed.weight",
         _gpt2_sizes(40478, 768, 12, 12, 512),
-        own_mask=True,
+        builds_own_mask=True,
     ),
     "gpt_neo": _like_gpt2(
         "transformer.",
@@ -110,7 +110,7 @@ DECODERS: dict[str, Family] = {
             "pad_token_id": None,
         },
         names={"num_hidden_layers": "num_layers", "num_attention_heads": "num_heads"},
-        **_MIXED,
+        **_NO_MASKS,
     ),
     "gptj": _like_gpt2("transformer.", "wte.weight", None, _gpt2_sizes(50400, 4096, 28, 16, 2048), rotates=True),
     "codegen": _like_gpt2(
@@ -126,7 +126,7 @@ DECODERS: dict[str, Family] = {
         names=_GPT2_NAMES,
         input_layer=(Embed("w.weight"), AddType("w.weight"), Scale(0.0), AddSinusoid("ctrl", 0)),
         types="optional",
-        scale=ScaleRow(),
+        scale=ScaleSpec(),
         handed_over="unscaled_embeddings",
         causal=True,
     ),
@@ -151,7 +151,7 @@ DECODERS: dict[str, Family] = {
         input_layer=(Embed("word_embeddings.weight"), norm("word_embeddings_layernorm")),
         eps="layer_norm_epsilon",
         causal=True,
-        alibi=AlibiRow("bloom"),
+        alibi=AlibiSpec("bloom"),
     ),
     "mpt": Family(
         prefix="transformer.",
@@ -170,9 +170,9 @@ DECODERS: dict[str, Family] = {
             "max_position_embeddings": "max_seq_len",
         },
         input_layer=(Embed("wte.weight"),),
-        only={"attn_config.alibi": True, "attn_config.prefix_lm": False},
+        required_values={"attn_config.alibi": True, "attn_config.prefix_lm": False},
         causal=True,
-        alibi=AlibiRow("mpt", max_bias="attn_config.alibi_bias_max"),
+        alibi=AlibiSpec("mpt", max_bias="attn_config.alibi_bias_max"),
     ),
     "falcon": Family(
         prefix="transformer.",
@@ -181,7 +181,7 @@ DECODERS: dict[str, Family] = {
         input_layer=(Embed("word_embeddings.weight"),),
         rotates=True,
         causal=True,
-        alibi=AlibiRow("falcon", switch="alibi"),
+        alibi=AlibiSpec("falcon", switch="alibi"),
     ),
     "opt": Family(
         prefix="model.",
@@ -199,9 +199,9 @@ DECODERS: dict[str, Family] = {
     "biogpt": Family(
         prefix="biogpt.",
         defaults=_sizes(42384, 1024, 24, 16, 1024, 1) | {"scale_embedding": True},
-        input_layer=(_WORDS, Scale(0.0), AddPosition("embed_positions.weight")),
+        input_layer=(_WORD_TABLE, Scale(0.0), AddPosition("embed_positions.weight")),
         offset=2,
-        scale=ScaleRow(switch="scale_embedding"),
+        scale=ScaleSpec(switch="scale_embedding"),
         causal=True,
     ),
     "xglm": Family(
@@ -216,18 +216,18 @@ DECODERS: dict[str, Family] = {
             "pad_token_id": 1,
         },
         names={"hidden_size": "d_model", "num_hidden_layers": "num_layers", "num_attention_heads": "attention_heads"},
-        input_layer=(_WORDS, Scale(0.0), AddSinusoid("tensor2tensor", 0)),
+        input_layer=(_WORD_TABLE, Scale(0.0), AddSinusoid("tensor2tensor", 0)),
         offset=2,
-        scale=ScaleRow(switch="scale_embedding"),
+        scale=ScaleSpec(switch="scale_embedding"),
         causal=True,
     ),
     "llama": _plain(32000, 4096, 32, 32, 2048, defaults={"head_dim": None}),
     "mistral": _MISTRAL,
     "mixtral": replace(_MISTRAL, defaults={**_MISTRAL.defaults, "sliding_window": None}),
-    "qwen2": _plain(151936, 4096, 32, 32, 32768, **_MIXED),
-    "qwen2_moe": _plain(151936, 2048, 24, 16, 32768, **_MIXED),
-    "qwen3": _plain(151936, 4096, 32, 32, 32768, **_MIXED),
-    "qwen3_moe": _plain(151936, 2048, 24, 32, 32768, **_MIXED),
+    "qwen2": _plain(151936, 4096, 32, 32, 32768, **_NO_MASKS),
+    "qwen2_moe": _plain(151936, 2048, 24, 16, 32768, **_NO_MASKS),
+    "qwen3": _plain(151936, 4096, 32, 32, 32768, **_NO_MASKS),
+    "qwen3_moe": _plain(151936, 2048, 24, 32, 32768, **_NO_MASKS),
     "qwen2_vl_text": _QWEN2_VL,
     "qwen2_5_vl_text": _QWEN2_VL,
     "qwen3_vl_text": _plain(151936, 4096, 32, 32, 128000),
@@ -239,17 +239,19 @@ DECODERS: dict[str, Family] = {
     "granite": _GRANITE,
     "granitemoe": _GRANITE,
     "hyperclovax": _GRANITE,
-    "smollm3": _plain(128256, 2048, 36, 16, 32768, 128004, **_MIXED),
+    "smollm3": _plain(128256, 2048, 36, 16, 32768, 128004, **_NO_MASKS),
     "starcoder2": _plain(49152, 3072, 30, 24, 4096, defaults={"sliding_window": None}, window="sliding_window"),
-    "exaone4": _plain(102400, 4096, 32, 32, 2048, **_MIXED),
+    "exaone4": _plain(102400, 4096, 32, 32, 2048, **_NO_MASKS),
     "apertus": _plain(131072, 4096, 32, 32, 65536, 3),
-    "minimax": _plain(32000, 4096, 32, 32, 131072, **_MIXED),
-    "jamba": _plain(65536, 4096, 32, 32, 262144, 0, rotates=False, **_MIXED),
+    "minimax": _plain(32000, 4096, 32, 32, 131072, **_NO_MASKS),
+    "jamba": _plain(65536, 4096, 32, 32, 262144, 0, rotates=False, **_NO_MASKS),
     "gemma": _scaled(_plain(256000, 3072, 28, 16, 8192, 0), _SQRT_ROUNDED),
-    "gemma2": _scaled(_plain(256000, 2304, 26, 8, 8192, 0, **_MIXED), _SQRT_ROUNDED),
-    "vaultgemma": _scaled(_plain(256000, 2304, 26, 8, 8192, 0, **_MIXED), _SQRT_ROUNDED),
+    "gemma2": _scaled(_plain(256000, 2304, 26, 8, 8192, 0, **_NO_MASKS), _SQRT_ROUNDED),
+    "vaultgemma": _scaled(_plain(256000, 2304, 26, 8, 8192, 0, **_NO_MASKS), _SQRT_ROUNDED),
     "gemma3_text": _scaled(
-        _plain(262208, 2304, 26, 8, 131072, 0, window="sliding_window", both_ways=("use_bidirectional_attention", 0)),
+        _plain(
+            262208, 2304, 26, 8, 131072, 0, window="sliding_window", bidirectional_if=("use_bidirectional_attention", 0)
+        ),
         _SQRT_ROUNDED,
         sliding_window=4096,
     ),
@@ -269,7 +271,7 @@ DECODERS: dict[str, Family] = {
             131072,
             0,
             window="sliding_window",
-            both_ways=("use_bidirectional_attention=all", 1),
+            bidirectional_if=("use_bidirectional_attention=all", 1),
             per_layer=_PER_LAYER,
         ),
         _SQRT_ROUNDED,
@@ -278,11 +280,13 @@ DECODERS: dict[str, Family] = {
         hidden_size_per_layer_input=256,
     ),
     "recurrent_gemma": _scaled(
-        _plain(256000, 2560, 26, 10, None, 0, **_MIXED, **_OUTSIDE), ScaleRow(rounded="bfloat16")
+        _plain(256000, 2560, 26, 10, None, 0, **_NO_MASKS, **_TAKES_UNSCALED), ScaleSpec(rounded="bfloat16")
     ),
     "cohere": _plain(256000, 8192, 40, 64, 8192, 0),
-    "cohere2": _plain(256000, 8192, 40, 64, 8192, 0, **_MIXED),
-    "minicpm3": _scaled(_plain(73448, 2560, 62, 40, 32768), ScaleRow(key="scale_emb", rounded="weights"), scale_emb=12),
+    "cohere2": _plain(256000, 8192, 40, 64, 8192, 0, **_NO_MASKS),
+    "minicpm3": _scaled(
+        _plain(73448, 2560, 62, 40, 32768), ScaleSpec(key="scale_emb", rounded="weights"), scale_emb=12
+    ),
     "phi": _plain(51200, 2048, 24, 32, 2048),
     "phi3": _plain(32064, 3072, 32, 32, 4096, 32000, defaults={"sliding_window": None}, window="sliding_window"),
     "phimoe": _plain(32064, 4096, 32, 32, 131072, defaults={"sliding_window": None}, window="sliding_window"),
@@ -294,8 +298,8 @@ DECODERS: dict[str, Family] = {
     "glm": _plain(151552, 4096, 40, 32, 131072, 151329),
     "glm4": _plain(151552, 4096, 40, 32, 131072, 151329),
     "glm4_moe": _plain(151552, 4096, 46, 96, 131072),
-    "gpt_oss": _plain(201088, 2880, 36, 64, 131072, **_MIXED),
-    "llama4_text": _plain(202048, 5120, 48, 40, 131072, **_MIXED),
+    "gpt_oss": _plain(201088, 2880, 36, 64, 131072, **_NO_MASKS),
+    "llama4_text": _plain(202048, 5120, 48, 40, 131072, **_NO_MASKS),
     "ernie4_5": _plain(103424, 1024, 18, 16, 131072, 0),
     "helium": _plain(48000, 2560, 24, 20, 4096, 3),
     "nanochat": _plain(
@@ -306,26 +310,30 @@ DECODERS: dict[str, Family] = {
         2048,
         1,
         defaults={"rms_norm_eps": 1e-6},
-        input_layer=(_WORDS, RMSNorm(None, 0.0)),
+        input_layer=(_WORD_TABLE, RMSNorm(None, 0.0)),
         eps="rms_norm_eps",
     ),
     "afmoe": _scaled(
-        _plain(200192, 2048, 32, 16, 16384, **_MIXED, **_OUTSIDE), ScaleRow(switch="mup_enabled"), mup_enabled=False
+        _plain(200192, 2048, 32, 16, 16384, **_NO_MASKS, **_TAKES_UNSCALED),
+        ScaleSpec(switch="mup_enabled"),
+        mup_enabled=False,
     ),
     # transformers 5.23 scales ids alone, so its inputs_embeds are token_embeddings
-    "falcon_h1": _scaled(_plain(128000, 4096, 32, 32, 8192, 0, **_OUTSIDE), _MULTIPLIED, embedding_multiplier=1.0),
+    "falcon_h1": _scaled(
+        _plain(128000, 4096, 32, 32, 8192, 0, **_TAKES_UNSCALED), _MULTIPLIED, embedding_multiplier=1.0
+    ),
     "hunyuan_v1_dense": _plain(290943, 4096, 32, 32, 2048, 0),
     "hunyuan_v1_moe": _plain(290943, 4096, 32, 32, 2048, 0),
     "mamba": Family(
         prefix="backbone.",
         defaults={"vocab_size": 50280, "hidden_size": 768, "num_hidden_layers": 32, "pad_token_id": 0},
         input_layer=(Embed("embeddings.weight"),),
-        mixed_masks=True,  # it has no attention
+        omits_masks=True,  # it has no attention
     ),
     "mamba2": Family(
         prefix="backbone.",
         defaults={"vocab_size": 32768, "hidden_size": 4096, "num_hidden_layers": 64, "pad_token_id": 1},
         input_layer=(Embed("embeddings.weight"),),
-        mixed_masks=True,
+        omits_masks=True,
     ),
 }

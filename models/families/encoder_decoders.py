@@ -1,6 +1,6 @@
-"""Rows of the families with an encoder and a decoder: BART, T5 and what came of them, a row a side. Data alone.
+"""ENCODER_DECODERS: the families with an encoder and a decoder: BART, T5 and their descendants, one Family a side.
 
-source   transformers 5.23: the modeling and configuration modules of each family (orders of sums, defaults)
+Source: transformers 5.23 (the modeling and configuration modules of each family: orders of sums, defaults).
 """
 
 from collections.abc import Mapping
@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from models.families.family import (
-    BucketRow,
+    BucketSpec,
     Family,
-    ScaleRow,
+    ScaleSpec,
     Side,
     norm,
 )
@@ -22,8 +22,8 @@ from models.families.recipe import (
     Scale,
 )
 
-_IF_ASKED = ScaleRow(switch="scale_embedding")
-_SHARED = "shared.weight"
+_IF_CONFIGURED = ScaleSpec(switch="scale_embedding")
+_WORD_TABLE = "shared.weight"
 _OTHER: dict[Side, Side] = {"encoder": "decoder", "decoder": "encoder"}
 
 
@@ -31,36 +31,39 @@ def _pair(
     defaults: Mapping[str, Any],
     layer: Recipe,
     own: Mapping[Side, Mapping[str, str]] | None = None,
-    **rest: Any,
+    **fields: Any,
 ) -> Family:
-    """The encoder's row with the decoder's in it; `{side}` in a tensor name is the side.
+    """Return the encoder's family with the decoder's in it; `{side}` in a tensor name stands for the side.
 
-    defaults  of the config class, under its own names
-    own       names that a side has for itself
+    Args:
+        defaults: of the config class, under its own names.
+        layer: the input layer of either side.
+        own: config names that only one side has.
+        fields: further fields of Family.
     """
     names: Mapping[Side, Mapping[str, str]] = own or {"encoder": {}, "decoder": {}}
-    decoder = _side("decoder", defaults, layer, names["decoder"], rest | {"causal": True})
-    return replace(_side("encoder", defaults, layer, names["encoder"], rest), decoder=decoder)
+    decoder = _side("decoder", defaults, layer, names["decoder"], fields | {"causal": True})
+    return replace(_side("encoder", defaults, layer, names["encoder"], fields), decoder=decoder)
 
 
 def _side(
-    side: Side, defaults: Mapping[str, Any], layer: Recipe, own: Mapping[str, str], rest: Mapping[str, Any]
+    side: Side, defaults: Mapping[str, Any], layer: Recipe, own: Mapping[str, str], fields: Mapping[str, Any]
 ) -> Family:
     names = {
         "hidden_size": "d_model",
         "num_hidden_layers": f"{side}_layers",
         "num_attention_heads": f"{side}_attention_heads",
     }
-    words = f"{side}.embed_tokens.weight"
-    usual: dict[str, Any] = {
+    side_table = f"{side}.embed_tokens.weight"
+    common: dict[str, Any] = {
         "prefix": "model.",
         "names": {**names, **own},
         "side": side,
-        "scale": _IF_ASKED,
-        "held_as": {_SHARED: (words,)},
-        "else_as": {_SHARED: (f"{_OTHER[side]}.embed_tokens.weight", "lm_head.weight")},
+        "scale": _IF_CONFIGURED,
+        "preferred_names": {_WORD_TABLE: (side_table,)},
+        "fallback_names": {_WORD_TABLE: (f"{_OTHER[side]}.embed_tokens.weight", "lm_head.weight")},
     }
-    filled = usual | {key: _named(value, side) if isinstance(value, str) else value for key, value in rest.items()}
+    filled = common | {key: _named(value, side) if isinstance(value, str) else value for key, value in fields.items()}
     return Family(defaults=defaults, input_layer=tuple(_sided(step, side) for step in layer), **filled)
 
 
@@ -78,7 +81,7 @@ def _sided(step: Any, side: Side) -> Any:
 
 
 def _sizes(vocab_size: int, hidden: int, layers: int, heads: int, longest: int | None, pad: int) -> dict[str, Any]:
-    found = {
+    sizes = {
         "vocab_size": vocab_size,
         "d_model": hidden,
         "encoder_layers": layers,
@@ -89,37 +92,43 @@ def _sizes(vocab_size: int, hidden: int, layers: int, heads: int, longest: int |
         "scale_embedding": False,
         "pad_token_id": pad,
     }
-    return {key: value for key, value in found.items() if value is not None}
+    return {key: value for key, value in sizes.items() if value is not None}
 
 
-_PLACES = AddPosition("{side}.embed_positions.weight")
+_POSITION_TABLE = AddPosition("{side}.embed_positions.weight")
 _NORM = norm("{side}.layernorm_embedding")
-_STORED = "{side}.embed_positions.weight"
-_BART = _pair(_sizes(50265, 1024, 12, 16, 1024, 1), (Embed(_SHARED), Scale(0.0), _PLACES, _NORM), offset=2, eps=1e-5)
-_BLENDERBOT_SMALL = _pair(_sizes(50265, 512, 8, 16, 512, 0), (Embed(_SHARED), Scale(0.0), _PLACES, _NORM), eps=1e-5)
+_SINUSOID_TABLE = "{side}.embed_positions.weight"
+_BART = _pair(
+    _sizes(50265, 1024, 12, 16, 1024, 1), (Embed(_WORD_TABLE), Scale(0.0), _POSITION_TABLE, _NORM), offset=2, eps=1e-5
+)
+_BLENDERBOT_SMALL = _pair(
+    _sizes(50265, 512, 8, 16, 512, 0), (Embed(_WORD_TABLE), Scale(0.0), _POSITION_TABLE, _NORM), eps=1e-5
+)
 _M2M = _pair(
     _sizes(128112, 1024, 12, 16, 1024, 1) | {"scale_embedding": True},
-    (Embed(_SHARED), Scale(0.0), AddSinusoid("tensor2tensor", 0)),
+    (Embed(_WORD_TABLE), Scale(0.0), AddSinusoid("tensor2tensor", 0)),
     numbering="cumsum_non_pad",
-    stored=_STORED,
+    sinusoid_table=_SINUSOID_TABLE,
 )
 
 
-def _decoder_first(row: Family, layer: Recipe) -> Family:
-    """The same, with a decoder whose steps stand in another order."""
-    assert row.decoder is not None
-    return replace(row, decoder=replace(row.decoder, input_layer=tuple(_sided(step, "decoder") for step in layer)))
+def _with_decoder_layer(family: Family, layer: Recipe) -> Family:
+    """Return the family with a decoder whose steps have another order."""
+    assert family.decoder is not None
+    return replace(
+        family, decoder=replace(family.decoder, input_layer=tuple(_sided(step, "decoder") for step in layer))
+    )
 
 
-def _decoder_scales_what_it_is_given(row: Family) -> Family:
-    """The same, with a decoder whose forward scales inputs_embeds; the encoder does not."""
-    assert row.decoder is not None
-    return replace(row, decoder=replace(row.decoder, handed_over="unscaled_embeddings"))
+def _with_unscaled_decoder_inputs(family: Family) -> Family:
+    """Return the family with a decoder whose forward scales inputs_embeds; the encoder does not."""
+    assert family.decoder is not None
+    return replace(family, decoder=replace(family.decoder, handed_over="unscaled_embeddings"))
 
 
-def _t5(vocab_size: int, hidden: int, layers: int, heads: int, **rest: Any) -> Family:
-    """T5's table of buckets is that of the first layer; umT5 has one in every layer."""
-    side_rows = {side: _t5_side(side, vocab_size, hidden, layers, heads, **rest) for side in _OTHER}
+def _t5(vocab_size: int, hidden: int, layers: int, heads: int, **fields: Any) -> Family:
+    """Return T5's family, whose bucket table is that of the first layer; umT5 has one in every layer."""
+    side_rows = {side: _t5_side(side, vocab_size, hidden, layers, heads, **fields) for side in _OTHER}
     return replace(side_rows["encoder"], decoder=side_rows["decoder"])
 
 
@@ -150,12 +159,12 @@ def _t5_side(
             "num_hidden_layers": "num_layers" if side == "encoder" else "num_decoder_layers",
             "num_attention_heads": "num_heads",
         },
-        input_layer=(Embed(_SHARED),),
-        held_as={_SHARED: (f"{side}.embed_tokens.weight",)},
-        else_as={_SHARED: (f"{_OTHER[side]}.embed_tokens.weight",)},
+        input_layer=(Embed(_WORD_TABLE),),
+        preferred_names={_WORD_TABLE: (f"{side}.embed_tokens.weight",)},
+        fallback_names={_WORD_TABLE: (f"{_OTHER[side]}.embed_tokens.weight",)},
         side=side,
         causal=side == "decoder",
-        buckets=BucketRow(
+        buckets=BucketSpec(
             "t5",
             table,
             count="relative_attention_num_buckets",
@@ -165,38 +174,43 @@ def _t5_side(
     )
 
 
-PAIRS: dict[str, Family] = {
+ENCODER_DECODERS: dict[str, Family] = {
     "bart": _BART,
     "mbart": _BART,
     "mvp": _pair(
-        _sizes(50267, 1024, 12, 16, 1024, 1), (Embed(_SHARED), Scale(0.0), _PLACES, _NORM), offset=2, eps=1e-5
+        _sizes(50267, 1024, 12, 16, 1024, 1),
+        (Embed(_WORD_TABLE), Scale(0.0), _POSITION_TABLE, _NORM),
+        offset=2,
+        eps=1e-5,
     ),
     "led": replace(
         _pair(
             {key: value for key, value in _sizes(50265, 1024, 12, 16, None, 1).items() if key != "scale_embedding"}
             | {"max_encoder_position_embeddings": 16384, "max_decoder_position_embeddings": 1024},
-            (Embed(_SHARED), _PLACES, _NORM),
+            (Embed(_WORD_TABLE), _POSITION_TABLE, _NORM),
             {side: {"max_position_embeddings": f"max_{side}_position_embeddings"} for side in _OTHER},
             prefix="led.",
             eps=1e-5,
         ),
-        mixed_masks=True,
+        omits_masks=True,
     ),
     "blenderbot": _pair(
-        _sizes(8008, 2560, 2, 32, 128, 0) | {"decoder_layers": 24}, (Embed(_SHARED), Scale(0.0), _PLACES)
+        _sizes(8008, 2560, 2, 32, 128, 0) | {"decoder_layers": 24}, (Embed(_WORD_TABLE), Scale(0.0), _POSITION_TABLE)
     ),
-    "blenderbot-small": _decoder_first(_BLENDERBOT_SMALL, (Embed(_SHARED), _NORM, _PLACES)),  # nor does it scale there
-    "pegasus": _decoder_scales_what_it_is_given(
+    "blenderbot-small": _with_decoder_layer(
+        _BLENDERBOT_SMALL, (Embed(_WORD_TABLE), _NORM, _POSITION_TABLE)
+    ),  # which does not scale either
+    "pegasus": _with_unscaled_decoder_inputs(
         _pair(
             _sizes(50265, 1024, 12, 16, 1024, 0),
-            (Embed(_SHARED), Scale(0.0), AddSinusoid("marian", 0)),
-            stored=_STORED,
+            (Embed(_WORD_TABLE), Scale(0.0), AddSinusoid("marian", 0)),
+            sinusoid_table=_SINUSOID_TABLE,
         )
     ),
-    "marian": _decoder_scales_what_it_is_given(
+    "marian": _with_unscaled_decoder_inputs(
         _pair(
             _sizes(58101, 1024, 12, 16, 1024, 58100),
-            (Embed(_SHARED), Scale(0.0), AddSinusoid("marian", 0)),
+            (Embed(_WORD_TABLE), Scale(0.0), AddSinusoid("marian", 0)),
             {"encoder": {}, "decoder": {"vocab_size": "decoder_vocab_size"}},
         )
     ),
@@ -209,27 +223,29 @@ PAIRS: dict[str, Family] = {
         {"encoder": {"vocab_size": "src_vocab_size"}, "decoder": {"vocab_size": "tgt_vocab_size"}},
         numbering="cumsum_non_pad",
         handed_over="unscaled_embeddings",
-        held_as={},
-        else_as={"decoder.embed_tokens.weight": ("decoder.output_projection.weight", "encoder.embed_tokens.weight")},
-        stored=_STORED,
-        own_mask=True,
+        preferred_names={},
+        fallback_names={
+            "decoder.embed_tokens.weight": ("decoder.output_projection.weight", "encoder.embed_tokens.weight")
+        },
+        sinusoid_table=_SINUSOID_TABLE,
+        builds_own_mask=True,
     ),
     "t5": _t5(32128, 512, 6, 8),
     "mt5": _t5(250112, 512, 8, 6),
     "umt5": _t5(250112, 512, 8, 6, attention=None),
-    "longt5": replace(_t5(32128, 512, 6, 8, attention="LocalSelfAttention"), mixed_masks=True),
+    "longt5": replace(_t5(32128, 512, 6, 8, attention="LocalSelfAttention"), omits_masks=True),
     "switch_transformers": _t5(32128, 768, 12, 12),
     # the encoder of these two reads sound: models/vision/ has Whisper's
     "whisper": _side(
         "decoder",
         _sizes(51865, 384, 4, 6, None, 50256) | {"max_target_positions": 448},
-        (Embed("decoder.embed_tokens.weight"), _PLACES),  # it has a scale_embedding, but multiplies by nothing
+        (Embed("decoder.embed_tokens.weight"), _POSITION_TABLE),  # it has a scale_embedding, but multiplies by nothing
         {"max_position_embeddings": "max_target_positions"},
         {
             "causal": True,
-            "held_as": {},
+            "preferred_names": {},
             "scale": None,
-            "else_as": {"decoder.embed_tokens.weight": ("proj_out.weight",)},
+            "fallback_names": {"decoder.embed_tokens.weight": ("proj_out.weight",)},
         },
     ),
     "speech_to_text": _side(
@@ -238,6 +254,6 @@ PAIRS: dict[str, Family] = {
         | {"encoder_layers": 12, "max_target_positions": 1024, "scale_embedding": True},
         (Embed("decoder.embed_tokens.weight"), Scale(0.0), AddSinusoid("tensor2tensor", 0)),
         {"max_position_embeddings": "max_target_positions"},
-        {"causal": True, "held_as": {}, "numbering": "cumsum_non_pad", "stored": _STORED},
+        {"causal": True, "preferred_names": {}, "numbering": "cumsum_non_pad", "sinusoid_table": _SINUSOID_TABLE},
     ),
 }

@@ -1,15 +1,15 @@
-"""Rows of the families that read a text both ways: BERT and what came of it. Data alone.
+"""ENCODERS: the families whose tokens attend to both sides: BERT and its descendants.
 
-source   transformers 5.23: the modeling and configuration modules of each family (orders of sums, defaults)
+Source: transformers 5.23 (the modeling and configuration modules of each family: orders of sums, defaults).
 """
 
 from dataclasses import replace
 from typing import Any
 
 from models.families.family import (
-    BucketRow,
+    BucketSpec,
     Family,
-    ScaleRow,
+    ScaleSpec,
     linear,
     norm,
 )
@@ -62,11 +62,11 @@ _DISTILBERT_BLOCK: Recipe = (
     norm("transformer.layer.{block}.output_layer_norm"),
 )
 
-_WORDS = Embed("embeddings.word_embeddings.weight")
-_TYPES = AddType("embeddings.token_type_embeddings.weight")
-_PLACES = AddPosition("embeddings.position_embeddings.weight")
+_WORD_TABLE = Embed("embeddings.word_embeddings.weight")
+_TYPE_TABLE = AddType("embeddings.token_type_embeddings.weight")
+_POSITION_TABLE = AddPosition("embeddings.position_embeddings.weight")
 _NORM = norm("embeddings.LayerNorm")
-_BERT_INPUT: Recipe = (_WORDS, _TYPES, _PLACES, _NORM)
+_BERT_INPUT: Recipe = (_WORD_TABLE, _TYPE_TABLE, _POSITION_TABLE, _NORM)
 
 _BERT_DEFAULTS: dict[str, Any] = {
     "vocab_size": 30522,
@@ -91,7 +91,7 @@ _ROBERTA = replace(
 
 
 def _like_bert(prefix: str, **rest: Any) -> Family:
-    """A row whose input layer alone is exported; `defaults` are added to BERT's, None: the class has no such key."""
+    """Return a family whose input layer alone is exported; `defaults` extend BERT's, where None removes a key."""
     defaults = _BERT_DEFAULTS | rest.pop("defaults", {})
     defaults = {key: value for key, value in defaults.items() if value is not None}
     return replace(_BERT, prefix=prefix, defaults=defaults, block=(), **rest)
@@ -125,11 +125,11 @@ _XLM = Family(
         MaskRows(),
     ),
     types="optional",
-    only_if={AddIndexed: ("use_lang_emb", "n_langs>1")},
+    present_if={AddIndexed: ("use_lang_emb", "n_langs>1")},
     extras={"langs": "-n_langs"},
     mask_from="pad_count",
     causal="causal",
-    own_mask=True,
+    builds_own_mask=True,
 )
 
 _DEBERTA_DEFAULTS: dict[str, Any] = {
@@ -141,7 +141,7 @@ _DEBERTA_DEFAULTS: dict[str, Any] = {
     "position_biased_input": True,
     "pad_token_id": 0,
 }
-_DEBERTA_BUCKETS = BucketRow(
+_DEBERTA_BUCKETS = BucketSpec(
     "deberta",
     "encoder.rel_embeddings.weight",
     count="position_buckets",
@@ -164,9 +164,16 @@ _DEBERTA = Family(
         **_DEBERTA_DEFAULTS,
     },
     names={"table_width": "embedding_size"},
-    input_layer=(_WORDS, _PLACES, _TYPES, Linear("embeddings.embed_proj.weight", None), _NORM, MaskRows()),
+    input_layer=(
+        _WORD_TABLE,
+        _POSITION_TABLE,
+        _TYPE_TABLE,
+        Linear("embeddings.embed_proj.weight", None),
+        _NORM,
+        MaskRows(),
+    ),
     types="zeros",
-    only_if={AddPosition: ("position_biased_input",), AddType: ("type_vocab_size",)},
+    present_if={AddPosition: ("position_biased_input",), AddType: ("type_vocab_size",)},
     buckets=_DEBERTA_BUCKETS,
 )
 
@@ -192,7 +199,7 @@ _MODERNBERT = Family(
 
 
 def _text_tower(vocab_size: int, longest: int, eps: float, hidden: int, heads: int) -> Family:
-    """CLIP's and SigLIP's texts."""
+    """Return the family of CLIP's and SigLIP's text towers."""
     return Family(
         prefix="text_model.",
         defaults={
@@ -232,7 +239,7 @@ ENCODERS: dict[str, Family] = {
             "intermediate_size": "hidden_dim",
             "hidden_act": "activation",
         },
-        input_layer=(_WORDS, _PLACES, _NORM),
+        input_layer=(_WORD_TABLE, _POSITION_TABLE, _NORM),
         block=_DISTILBERT_BLOCK,
         eps=1e-12,  # written into the class, not the config
     ),
@@ -240,16 +247,16 @@ ENCODERS: dict[str, Family] = {
         "ernie.",
         defaults={"use_task_id": False, "task_type_vocab_size": 3},
         input_layer=(
-            _WORDS,
-            _TYPES,
-            _PLACES,
+            _WORD_TABLE,
+            _TYPE_TABLE,
+            _POSITION_TABLE,
             AddIndexed("embeddings.task_type_embeddings.weight", "task_type_ids"),
             _NORM,
         ),
-        only_if={AddIndexed: ("use_task_id",)},
+        present_if={AddIndexed: ("use_task_id",)},
         extras={"task_type_ids": "task_type_vocab_size"},
     ),
-    "longformer": _like_roberta("longformer.", causal=False, mixed_masks=True),
+    "longformer": _like_roberta("longformer.", causal=False, omits_masks=True),
     "xmod": _like_roberta("roberta."),
     "data2vec-text": _like_roberta("data2vec_text."),
     "roberta-prelayernorm": _like_roberta("roberta_prelayernorm.", defaults={"vocab_size": 50265}),
@@ -265,7 +272,7 @@ ENCODERS: dict[str, Family] = {
             "type_vocab_size": 1,
             "layer_norm_eps": 1e-5,
         },
-        input_layer=(_WORDS, _PLACES, _TYPES),
+        input_layer=(_WORD_TABLE, _POSITION_TABLE, _TYPE_TABLE),
     ),
     "albert": _like_bert(
         "albert.",
@@ -306,14 +313,14 @@ ENCODERS: dict[str, Family] = {
         "roformer.",
         defaults={"vocab_size": 50000, "max_position_embeddings": 1536},
         names={"table_width": "embedding_size"},
-        input_layer=(_WORDS, _TYPES, _NORM, linear("embeddings_project")),
+        input_layer=(_WORD_TABLE, _TYPE_TABLE, _NORM, linear("embeddings_project")),
         rotates=True,
     ),
     "nomic_bert": _like_bert(
         "",
         defaults={"vocab_size": 30528, "max_position_embeddings": 2048, "hidden_act": "silu"},
-        input_layer=(_WORDS, _TYPES, norm("emb_ln")),
-        held_as={f"emb_ln.{part}": (f"embeddings.LayerNorm.{part}",) for part in ("weight", "bias")},
+        input_layer=(_WORD_TABLE, _TYPE_TABLE, norm("emb_ln")),
+        preferred_names={f"emb_ln.{part}": (f"embeddings.LayerNorm.{part}",) for part in ("weight", "bias")},
         rotates=True,
         causal=False,
     ),
@@ -325,10 +332,10 @@ ENCODERS: dict[str, Family] = {
             "hidden_act": "gelu_new",
             "rescale_embeddings": False,
         },
-        input_layer=(_WORDS, Scale(0.0), _TYPES, _PLACES, _NORM),
-        scale=ScaleRow(switch="rescale_embeddings"),
+        input_layer=(_WORD_TABLE, Scale(0.0), _TYPE_TABLE, _POSITION_TABLE, _NORM),
+        scale=ScaleSpec(switch="rescale_embeddings"),
         handed_over="unscaled_embeddings",
-        mixed_masks=True,
+        omits_masks=True,
     ),
     "megatron-bert": _like_bert(
         "bert.",
@@ -339,21 +346,21 @@ ENCODERS: dict[str, Family] = {
             "num_attention_heads": 16,
             "intermediate_size": 4096,
         },
-        input_layer=(_WORDS, _TYPES, _PLACES),  # the norm opens its blocks
+        input_layer=(_WORD_TABLE, _TYPE_TABLE, _POSITION_TABLE),  # the norm opens its blocks
     ),
     "layoutlm": _like_bert(
         "layoutlm.",
         defaults={"max_2d_position_embeddings": 1024},
         input_layer=(
-            _WORDS,
-            _PLACES,
+            _WORD_TABLE,
+            _POSITION_TABLE,
             AddIndexed("embeddings.x_position_embeddings.weight", "bbox", (0,)),
             AddIndexed("embeddings.y_position_embeddings.weight", "bbox", (1,)),
             AddIndexed("embeddings.x_position_embeddings.weight", "bbox", (2,)),
             AddIndexed("embeddings.y_position_embeddings.weight", "bbox", (3,)),
             AddIndexed("embeddings.h_position_embeddings.weight", "bbox", (3, 1)),
             AddIndexed("embeddings.w_position_embeddings.weight", "bbox", (2, 0)),
-            _TYPES,
+            _TYPE_TABLE,
             _NORM,
         ),
         extras={"bbox": "max_2d_position_embeddings"},
@@ -362,10 +369,10 @@ ENCODERS: dict[str, Family] = {
     "mpnet": _like_roberta(
         "mpnet.",
         defaults={"vocab_size": 30527, "type_vocab_size": None, "relative_attention_num_buckets": 32},
-        input_layer=(_WORDS, _PLACES, _NORM),
+        input_layer=(_WORD_TABLE, _POSITION_TABLE, _NORM),
         types="none",
         causal=False,
-        buckets=BucketRow(
+        buckets=BucketSpec(
             "t5",
             "encoder.relative_attention_bias.weight",
             count="relative_attention_num_buckets",
@@ -377,7 +384,7 @@ ENCODERS: dict[str, Family] = {
         prefix="funnel.",
         defaults={"vocab_size": 30522, "d_model": 768, "n_head": 12, "layer_norm_eps": 1e-9, "pad_token_id": None},
         names={"hidden_size": "d_model", "num_attention_heads": "n_head"},
-        input_layer=(_WORDS, norm("embeddings.layer_norm")),
+        input_layer=(_WORD_TABLE, norm("embeddings.layer_norm")),
     ),
     "esm": Family(
         prefix="esm.",
@@ -394,9 +401,9 @@ ENCODERS: dict[str, Family] = {
             "mask_token_id": None,
             "pad_token_id": None,
         },
-        input_layer=(_WORDS, TokenDropout(0), _PLACES, norm("embeddings.layer_norm"), MaskRows()),
+        input_layer=(_WORD_TABLE, TokenDropout(0), _POSITION_TABLE, norm("embeddings.layer_norm"), MaskRows()),
         numbering="cumsum_non_pad",
-        only_if={
+        present_if={
             TokenDropout: ("token_dropout",),
             AddPosition: ("position_embedding_type=absolute",),
             LayerNorm: ("emb_layer_norm_before",),
@@ -413,7 +420,7 @@ ENCODERS: dict[str, Family] = {
         names={"hidden_size": "d_model", "num_hidden_layers": "n_layer", "num_attention_heads": "n_head"},
         input_layer=(Embed("word_embedding.weight"),),
         causal="attn_type=uni",
-        own_mask=True,
+        builds_own_mask=True,
     ),
     "deberta": replace(
         _DEBERTA,
@@ -428,7 +435,7 @@ ENCODERS: dict[str, Family] = {
     ),
     "deberta-v2": _DEBERTA,
     "modernbert": _MODERNBERT,
-    "modernbert-decoder": replace(_MODERNBERT, window=None, mixed_masks=True, causal=True),
+    "modernbert-decoder": replace(_MODERNBERT, window=None, omits_masks=True, causal=True),
     "clip_text_model": replace(_text_tower(49408, 77, 1e-5, 512, 8), causal=True),
     "siglip_text_model": _text_tower(32000, 64, 1e-6, 768, 12),
     "siglip2_text_model": _text_tower(32000, 64, 1e-6, 768, 12),

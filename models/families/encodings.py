@@ -1,7 +1,6 @@
-"""What a model's attention does with positions: the part of a card that the positional routes read. Computes nothing.
+"""What a model's attention does with positions: the part of a card that the positional routes read.
 
-Everything is numbers and names; models/positions/ makes tables of them.
-"""
+It holds numbers and names; models/positions/ computes the tables."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,13 +12,15 @@ EVERY_LAYER = "all"  # the table of a model whose layers all rotate alike
 
 @dataclass(frozen=True, slots=True)
 class RopeTable:
-    """How the layers of one type rotate.
+    """How the layers of one type rotate queries and keys.
 
-    layout, sections, axes   as LayerRope of positions/rope/config.py
-    softmax_scale       scores are multiplied by it besides (DeepSeek); not in cos and sin
-    attention_factor    cos and sin are already multiplied by it
-    inverse_frequency   (rotary_dim/2), radians per position: the float32 values the graph holds (parity)
-    graph               the ONNX graph that computes it
+    Attributes:
+        layout, sections, axes: as LayerRope of positions/rope/config.py.
+        softmax_scale: factor of the attention scores (DeepSeek); not contained in cos and sin.
+        attention_factor: factor already contained in cos and sin.
+        inverse_frequency: (rotary_dim/2), radians per position: the float32 values that the graph holds (parity).
+        notes: remarks for readers of the table.
+        graph: name of the ONNX graph that computes it.
     """
 
     rope: Rope
@@ -35,7 +36,7 @@ class RopeTable:
 
 @dataclass(frozen=True, slots=True)
 class Alibi:
-    """A bias that grows with distance; `form` is a row of alibi.FORMS."""
+    """A bias that grows with distance; `form` is a key of alibi.FORMS."""
 
     form: str
     heads: int
@@ -46,10 +47,14 @@ class Alibi:
 class Buckets:
     """A learned bias or vector for each bucket of distances.
 
-    kind     t5: table [buckets, heads], a bias of the scores. deberta: table [2 span, d], a vector a relative position
-    buckets, reach   t5: num_buckets, max_distance; deberta: position_buckets (below 1: none), max_relative_positions
-    table    the tensor of the weights file; None: the checkpoint does not hold it, so only buckets are known
-    norm     weight and bias of the norm over the table (deberta), and its eps
+    Attributes:
+        kind: t5: table [buckets, heads], a bias of the scores. deberta: table [2 span, d], a vector a relative
+            position.
+        buckets, reach: t5: num_buckets, max_distance; deberta: position_buckets (below 1: none),
+            max_relative_positions.
+        bidirectional: whether keys before and after the query have buckets of their own.
+        table: tensor of the weights file; None: the checkpoint does not hold it, so only buckets are known.
+        norm: weight and bias of the norm over the table (deberta), and its eps.
     """
 
     kind: str
@@ -64,8 +69,10 @@ class Buckets:
 class Mask:
     """Which keys the layers of one type attend to, padding aside.
 
-    window   causal: this many tokens, itself included; bidirectional: this many to either side. None: all
-    chunk    tokens of the chunk that attention stays in; None: no chunks
+    Attributes:
+        causal: only keys up to the query's own position.
+        window: causal: this many tokens, itself included; bidirectional: this many to either side. None: all.
+        chunk: tokens of the chunk that attention stays in; None: no chunks.
     """
 
     causal: bool
@@ -75,11 +82,14 @@ class Mask:
 
 @dataclass(frozen=True, slots=True)
 class Encodings:
-    """What one model does with positions beside its input layer.
+    """What one model does with positions outside its input layer.
 
-    ropes    by layer type; EVERY_LAYER where one table serves all; empty: the model does not rotate
-    layers   for each layer the key of its table; None: it does not rotate (NoPE)
-    masks    by layer type, EVERY_LAYER as above
+    Attributes:
+        ropes: by layer type; EVERY_LAYER where one table serves all; empty: the model does not rotate.
+        layers: for each layer the key of its table; None: the layer does not rotate (NoPE).
+        alibi: its ALiBi; None: none.
+        buckets: its relative buckets; None: none.
+        masks: by layer type, EVERY_LAYER as above.
     """
 
     ropes: dict[str, RopeTable] = field(default_factory=dict)
@@ -90,14 +100,14 @@ class Encodings:
 
     @property
     def tables(self) -> tuple[str, ...]:
-        """Tensors of the checkpoint that only the attention's encodings read."""
+        """The checkpoint's tensors that only the attention's encodings read."""
         if self.buckets is None or self.buckets.table is None:
             return ()
         return (self.buckets.table, *(self.buckets.norm[:2] if self.buckets.norm else ()))
 
 
 def from_json(data: dict[str, Any]) -> Encodings:
-    """The inverse of dataclasses.asdict; KeyError or TypeError where the data is none."""
+    """Return the Encodings of their dataclasses.asdict; KeyError or TypeError if the data is no such object."""
     buckets = data["buckets"]
     if buckets and buckets["norm"]:
         buckets = buckets | {"norm": tuple(buckets["norm"])}

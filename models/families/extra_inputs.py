@@ -1,7 +1,6 @@
-"""Extras: what some families read of each token beside id, position and segment. Looks up nothing.
+"""Extra inputs: what some families read of each token besides id, position and segment.
 
-Most are sent by the caller, under their names in transformers; ESM's two are counted over the token's sequence.
-"""
+Most are sent by the caller, under their names in transformers; ESM's two are counts over the token's sequence."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,12 +17,13 @@ Int64s = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Extra:
-    """One extra of one model: an int64 input of its graphs.
+    """One extra input of one model: an int64 input of its graphs.
 
-    name      one of SENT, masked_tokens or attended_tokens
-    rows      values are 0 to rows - 1
-    missing   the value of every token where the caller sends none; -1: nothing is added
-    token     of masked_tokens: the id that is counted
+    Attributes:
+        name: one of SENT, masked_tokens or attended_tokens.
+        rows: values are 0 to rows - 1.
+        missing: value of every token where the caller sends none; -1: nothing is added.
+        token: of masked_tokens: the id that is counted.
     """
 
     name: str
@@ -33,7 +33,7 @@ class Extra:
 
     @property
     def columns(self) -> int:
-        """Values a token; 1: the input is [N], else [N, columns]."""
+        """Values per token; 1: the input is [N], else [N, columns]."""
         return WIDTHS.get(self.name, 1)
 
     @property
@@ -42,12 +42,18 @@ class Extra:
         return self.name in SENT
 
 
-def filled(extra: Extra, ids: Int64s, mask: Int64s | None, sent: Mapping[str, Int64s] | None) -> Int64s:
-    """The values of one sequence: int64 [n], or [n, columns].
+def extra_values(extra: Extra, ids: Int64s, mask: Int64s | None, sent: Mapping[str, Int64s] | None) -> Int64s:
+    """Return the values of one sequence.
 
-    ids, mask  int64 [n]; mask None: all ones
-    sent       the caller's, by name
-    source     transformers 5.23 EsmEmbeddings: the counts of <mask> and of attended tokens
+    Args:
+        extra: the input.
+        ids, mask: int64 [n]; mask None: all ones.
+        sent: what the caller sent, by name.
+
+    Returns:
+        int64 [n], or [n, columns].
+
+    Source: transformers 5.23 EsmEmbeddings (the counts of <mask> and of attended tokens).
     """
     if extra.name == MASKED:
         return np.full(len(ids), np.count_nonzero(ids == extra.token))

@@ -1,4 +1,4 @@
-"""A family's row fitted to one checkpoint: on-disk names, values from the config, shapes checked. Reads no tensor."""
+"""Fits a family to one checkpoint: the file's tensor names, the config's values, every shape checked."""
 
 import math
 from dataclasses import dataclass, fields, is_dataclass, replace
@@ -8,14 +8,14 @@ import ml_dtypes
 import numpy as np
 
 from models.checkpoints.checkpoint import Checkpoint
-from models.checkpoints.config import Config
 from models.errors import BadCheckpoint
-from models.families import ACTIVATIONS, FAMILIES, Family, Key, Types, sided, text_tower
-from models.families.assumptions import assumed_row
-from models.families.attention_positions import encodings
+from models.families import ACTIVATIONS, FAMILIES, ConfigKey, Family, Types, family_for_side, text_tower
+from models.families.assumptions import assume_decoder
+from models.families.attention_positions import fit_encodings
+from models.families.config import Config
 from models.families.encodings import Encodings
 from models.families.extra_inputs import ATTENDED, MASKED, Extra
-from models.families.head_fitting import Head, head_of
+from models.families.head_fitting import Head, fit_head
 from models.families.recipe import (
     TENSORS,
     AddIndexed,
@@ -35,11 +35,11 @@ from models.families.recipe import (
     TokenDropout,
     tensors,
 )
-from models.families.tensor_names import Naming, find_prefix, on_disk
+from models.families.tensor_names import TensorNaming, checkpoint_naming, find_prefix
 from models.families.tensor_shapes import encoding_shapes, expected_shapes, per_layer_shapes
 from models.positions.learned import PositionRule
 
-__all__ = ["Plan", "encoding_shapes", "expected_shapes", "fill", "input_layer", "plan", "position_rule", "renamed"]
+__all__ = ["Plan", "encoding_shapes", "expected_shapes", "fill_step", "input_layer", "plan", "position_rule", "renamed"]
 
 Node = TypeVar("Node")
 _ROUNDED: dict[str, Any] = {"BF16": ("bfloat16", ml_dtypes.bfloat16), "F16": ("float16", np.float16)}
@@ -47,17 +47,24 @@ _ROUNDED: dict[str, Any] = {"BF16": ("bfloat16", ml_dtypes.bfloat16), "F16": ("f
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A family fitted to one checkpoint: steps with on-disk tensor names, and the sizes its config promises.
+    """A family fitted to one checkpoint: steps with the file's tensor names, and the sizes its config promises.
 
-    model_type  the row's; of a checkpoint of several towers that of its text
-    encoder  empty where the family's blocks are not exported or the checkpoint does not hold them
-    encodings  what the attention does with positions, with on-disk tensor names
-    shapes   the shape every named tensor must have
-    prefix   what the file puts before the base class's tensor names
-    extras   what graphs read of each token besides id, position and segment
-    per_layer  steps to the embeddings each layer has of its own; empty: it has none
-    assumed  what was assumed of a model_type no row knows, in sentences
-    head     how hidden states become logits; None: the checkpoint cannot say, for what `headless` says
+    Attributes:
+        model_type: the family's; of a checkpoint with several towers that of its text.
+        family: the family.
+        config: the checkpoint's config.
+        recipe: the steps of the input layer.
+        encoder: the steps of all blocks; empty where the family's blocks are not exported or the checkpoint has none.
+        position: how tokens are numbered.
+        pad_id: None: the model has none.
+        type_rows: rows of the segment table; 0: there is none.
+        encodings: what the attention does with positions, with the file's tensor names.
+        shapes: the shape every named tensor must have.
+        prefix: what the file puts before the base class's tensor names.
+        extras: what graphs read of each token besides id, position and segment.
+        per_layer: steps to the embeddings each layer has of its own; empty: it has none.
+        assumed: what was assumed of an unknown model_type, in sentences.
+        head: how hidden states become logits; None: it is not exported, for the reason in `headless`.
     """
 
     model_type: str
@@ -79,7 +86,7 @@ class Plan:
 
     @property
     def types(self) -> Types:
-        """What the model does with segments: the family's way, unless this checkpoint has none."""
+        """What the model does with segments: the family's rule, unless this checkpoint has no segment table."""
         return self.family.types if self.type_rows else "none"
 
     @property
@@ -90,48 +97,53 @@ class Plan:
 
 
 def plan(checkpoint: Checkpoint, side: str | None = None, assume: bool = False) -> Plan:
-    """Fit the family's row to a checkpoint: names as the file holds them, every shape checked.
+    """Fit the family of a checkpoint to it.
 
-    side     encoder or decoder, of a family that has both; None: its encoder
-    assume   take a model_type no row knows for a plain decoder, where its tensors and config fit one
-    raises   UnknownFamily, or BadCheckpoint where config and tensors do not make a model of this family
+    Args:
+        checkpoint: its config and tensor headers; no tensor is read.
+        side: encoder or decoder, of a family that has both; None: its encoder.
+        assume: treat an unknown model_type as a plain decoder, where its tensors and config fit one.
+
+    Raises:
+        UnknownFamily: the model_type is unknown and no plain decoder, or has no such side.
+        BadCheckpoint: config and tensors do not make a model of this family.
     """
     model_type, data = text_tower(checkpoint.model_type, checkpoint.config)
     assumed: tuple[str, ...] = ()
     if model_type in FAMILIES:
-        family = sided(model_type, FAMILIES[model_type], side)
+        family = family_for_side(model_type, FAMILIES[model_type], side)
     else:
-        family, assumed = assumed_row(model_type, data, checkpoint, assume)
+        family, assumed = assume_decoder(model_type, data, checkpoint, assume)
     config = Config(data, family.defaults, family.names)
-    _refuse_variants(family, config)
+    _check_required_values(family, config)
     return _fitted(model_type, family, config, checkpoint, assumed)
 
 
 def _fitted(model_type: str, family: Family, config: Config, checkpoint: Checkpoint, assumed: tuple[str, ...]) -> Plan:
     prefix = find_prefix(family, checkpoint, config)
-    naming = on_disk(family, prefix, checkpoint)
+    naming = checkpoint_naming(family, prefix, checkpoint)
     dtype = checkpoint.tensors[naming(tensors(family.input_layer)[0])].dtype
-    base = _with_stored(input_layer(family, config, dtype), family, prefix, checkpoint)
+    base = _with_stored_sinusoids(input_layer(family, config, dtype), family, prefix, checkpoint)
     recipe = tuple(renamed(step, naming) for step in base)
     per_layer = tuple(renamed(step, naming) for step in _per_layer(family, config, dtype))
-    encoder = _encoder(family, config, prefix, checkpoint)
-    found = _encodings(encodings(family, config, model_type), prefix, checkpoint, naming)
-    shapes = expected_shapes(recipe + encoder, config, family) | encoding_shapes(found, config)
+    encoder = _encoder_blocks(family, config, prefix, checkpoint)
+    encodings = _encodings_in_file(fit_encodings(family, config, model_type), prefix, checkpoint, naming)
+    shapes = expected_shapes(recipe + encoder, config, family) | encoding_shapes(encodings, config)
     shapes |= per_layer_shapes(per_layer, config)
-    if family.stored and (held := checkpoint.tensors.get(prefix + family.stored)):
-        shapes[prefix + family.stored] = (held.shape[0], config.count("hidden_size"))  # as many as were computed
+    if family.sinusoid_table and (stored := checkpoint.tensors.get(prefix + family.sinusoid_table)):
+        shapes[prefix + family.sinusoid_table] = (stored.shape[0], config.count("hidden_size"))  # any number of rows
     for name, shape in shapes.items():
-        if (is_ := checkpoint.tensors[name].shape) != shape:
-            raise BadCheckpoint(f"{name!r} has shape {list(is_)}, but config.json makes it {list(shape)}")
+        if (actual := checkpoint.tensors[name].shape) != shape:
+            raise BadCheckpoint(f"{name!r} has shape {list(actual)}, but config.json makes it {list(shape)}")
     type_rows = next((shapes[step.table][0] for step in recipe if isinstance(step, AddType)), 0)
     rule = position_rule(family, config)
-    if place := next((step for step in recipe if isinstance(step, AddPosition)), None):
-        rule = replace(rule, rows=shapes[place.table][0])
+    if position_step := next((step for step in recipe if isinstance(step, AddPosition)), None):
+        rule = replace(rule, rows=shapes[position_step.table][0])
     extras = _extras(family, config, recipe)
-    words = next((step.table for step in recipe if isinstance(step, Embed)), None)
-    head, headless = head_of(checkpoint, model_type, words, assumed=bool(assumed))
+    word_table = next((step.table for step in recipe if isinstance(step, Embed)), None)
+    head, headless = fit_head(checkpoint, model_type, word_table, assumed=bool(assumed))
     if assumed and head:
-        assumed += (f"logits are hidden states times {head.matrix!r}, with nothing before or behind it",)
+        assumed += (f"logits are hidden states times {head.matrix!r}, with nothing before or after it",)
     return Plan(
         model_type,
         family,
@@ -141,7 +153,7 @@ def _fitted(model_type: str, family: Family, config: Config, checkpoint: Checkpo
         rule,
         config.pad_id(),
         type_rows,
-        found,
+        encodings,
         shapes,
         prefix,
         extras,
@@ -153,13 +165,17 @@ def _fitted(model_type: str, family: Family, config: Config, checkpoint: Checkpo
 
 
 def position_rule(family: Family, config: Config) -> PositionRule:
-    """How the family numbers tokens, with the rows of this config's table; BadCheckpoint for a missing pad id."""
-    there = [step for step in family.input_layer if _is_there(step, family, config)]
-    places = next((step for step in there if isinstance(step, AddPosition | AddSinusoid)), None)
-    if places is None:
+    """Return how the family numbers tokens, with the number of rows of this config's position table.
+
+    Raises:
+        BadCheckpoint: the family counts positions from the pad id and the config has none.
+    """
+    present = [step for step in family.input_layer if _is_present(step, family, config)]
+    position_step = next((step for step in present if isinstance(step, AddPosition | AddSinusoid)), None)
+    if position_step is None:
         return PositionRule("arange", 0, None)
     rows = None
-    if isinstance(places, AddPosition) or places.kind != "tensor2tensor":  # of which transformers makes more on demand
+    if isinstance(position_step, AddPosition) or position_step.kind != "tensor2tensor":  # which grows on demand
         rows = config.count("max_position_embeddings") + family.offset
     if family.numbering != "cumsum_non_pad":
         return PositionRule(family.numbering, family.offset, rows)
@@ -169,21 +185,29 @@ def position_rule(family: Family, config: Config) -> PositionRule:
 
 
 def input_layer(family: Family, config: Config, dtype: str = "F32") -> Recipe:
-    """The steps before the first block that a checkpoint with this config has, filled; names of the base class.
+    """Return the steps before the first block that a checkpoint with this config has, with its values filled in.
 
-    dtype   of the word table, which decides where rows are rounded
+    Args:
+        family: the family.
+        config: the checkpoint's.
+        dtype: safetensors name of the word table's dtype, which decides where rows are rounded.
+
+    Returns:
+        Steps with tensor names of the base class.
     """
-    there = (step for step in family.input_layer if _is_there(step, family, config))
-    return tuple(done for step in there for done in _filled(fill(step, family, config), family, config, dtype))
+    present = (step for step in family.input_layer if _is_present(step, family, config))
+    return tuple(
+        filled for step in present for filled in _with_factor(fill_step(step, family, config), family, config, dtype)
+    )
 
 
-def _filled(step: Step, family: Family, config: Config, dtype: str) -> Recipe:
-    """A Scale with its factor, and a Round behind it where the family rounds the product."""
+def _with_factor(step: Step, family: Family, config: Config, dtype: str) -> Recipe:
+    """Return the step, of a Scale with its factor and a Round after it where the family rounds the product."""
     if not isinstance(step, Scale) or family.scale is None:
         return (step,)
-    row = family.scale
-    factor = config.number(row.key) if row.key else math.sqrt(config.count("hidden_size"))
-    return _scaled(factor, row.rounded, dtype, family.handed_over == "unscaled_embeddings")
+    spec = family.scale
+    factor = config.number(spec.key) if spec.key else math.sqrt(config.count("hidden_size"))
+    return _scaled(factor, spec.rounded, dtype, family.handed_over == "unscaled_embeddings")
 
 
 def _scaled(factor: float, rounded: str | None, dtype: str, outside: bool = False) -> Recipe:
@@ -204,71 +228,71 @@ def _per_layer(family: Family, config: Config, dtype: str) -> Recipe:
     return tuple(step for part in steps for step in part)
 
 
-def _is_there(step: Step, family: Family, config: Config) -> bool:
-    """Whether a checkpoint with this config has the step at all."""
+def _is_present(step: Step, family: Family, config: Config) -> bool:
+    """Return whether a checkpoint with this config has the step at all."""
     if isinstance(step, Scale) and family.scale and family.scale.switch and not config.get(family.scale.switch):
         return False
     if isinstance(step, Linear) and family.projected == "if_narrower":
         return config.table_width() != config.count("hidden_size")
-    return all(config.holds(condition) for condition in family.only_if.get(type(step), ()))
+    return all(config.holds(condition) for condition in family.present_if.get(type(step), ()))
 
 
-def _with_stored(recipe: Recipe, family: Family, prefix: str, checkpoint: Checkpoint) -> Recipe:
-    """Sinusoids the file holds are looked up: they are what the model was trained with."""
-    if family.stored is None or prefix + family.stored not in checkpoint.tensors:
+def _with_stored_sinusoids(recipe: Recipe, family: Family, prefix: str, checkpoint: Checkpoint) -> Recipe:
+    """Replace computed sinusoids by those the file holds, with which the model was trained."""
+    if family.sinusoid_table is None or prefix + family.sinusoid_table not in checkpoint.tensors:
         return recipe
-    return tuple(AddPosition(family.stored) if isinstance(step, AddSinusoid) else step for step in recipe)
+    return tuple(AddPosition(family.sinusoid_table) if isinstance(step, AddSinusoid) else step for step in recipe)
 
 
 def _extras(family: Family, config: Config, recipe: Recipe) -> tuple[Extra, ...]:
-    found: dict[str, Extra] = {}
+    extras: dict[str, Extra] = {}
     for step in recipe:
         if isinstance(step, AddIndexed):
             key = family.extras[step.index]
             rows = config.count(key.removeprefix("-"))
-            found[step.index] = Extra(step.index, rows, missing=-1 if key.startswith("-") else 0)
+            extras[step.index] = Extra(step.index, rows, missing=-1 if key.startswith("-") else 0)
         elif isinstance(step, TokenDropout):
-            found[MASKED] = Extra(MASKED, 1 << 31, token=step.mask_id)
-            found[ATTENDED] = Extra(ATTENDED, 1 << 31)
-    return tuple(found.values())
+            extras[MASKED] = Extra(MASKED, 1 << 31, token=step.mask_id)
+            extras[ATTENDED] = Extra(ATTENDED, 1 << 31)
+    return tuple(extras.values())
 
 
-def _encodings(found: Encodings, prefix: str, checkpoint: Checkpoint, naming: Naming) -> Encodings:
-    """The same with tensor names as the file holds them; a file of the input layer alone holds no bucket table."""
-    if (row := found.buckets) is None or row.table is None:
-        return found
-    if prefix + row.table not in checkpoint.tensors:
-        return replace(found, buckets=replace(row, table=None, norm=None))
-    names = {name: naming(name) for name in found.tables}
-    norm = row.norm and (names[row.norm[0]], names[row.norm[1]], row.norm[2])
-    return replace(found, buckets=replace(row, table=names[row.table], norm=norm))
+def _encodings_in_file(encodings: Encodings, prefix: str, checkpoint: Checkpoint, naming: TensorNaming) -> Encodings:
+    """Return the encodings with the file's tensor names; a file of an input layer alone holds no bucket table."""
+    if (buckets := encodings.buckets) is None or buckets.table is None:
+        return encodings
+    if prefix + buckets.table not in checkpoint.tensors:
+        return replace(encodings, buckets=replace(buckets, table=None, norm=None))
+    names = {name: naming(name) for name in encodings.tables}
+    norm = buckets.norm and (names[buckets.norm[0]], names[buckets.norm[1]], buckets.norm[2])
+    return replace(encodings, buckets=replace(buckets, table=names[buckets.table], norm=norm))
 
 
-def _refuse_variants(family: Family, config: Config) -> None:
-    """Config switches that change the arithmetic of a family and that no row computes."""
+def _check_required_values(family: Family, config: Config) -> None:
+    """Raise BadCheckpoint for config values that change the arithmetic of a family in a way that is not computed."""
     usual_type = {} if "position_embedding_type" in family.defaults else {"position_embedding_type": "absolute"}
-    for key, only in {**usual_type, **family.only}.items():
-        usual = config.get(only.name) if isinstance(only, Key) else only
-        if (value := config.inside(key)) not in (None, usual):
+    for key, required in {**usual_type, **family.required_values}.items():
+        only = config.get(required.name) if isinstance(required, ConfigKey) else required
+        if (value := config.inside(key)) not in (None, only):
             raise BadCheckpoint(
-                f"config.json says {key} {value!r}; of {config.get('model_type')!r} only {usual!r} is computed"
+                f"config.json says {key} {value!r}; of {config.get('model_type')!r} only {only!r} is computed"
             )
 
 
-def _encoder(family: Family, config: Config, prefix: str, checkpoint: Checkpoint) -> Recipe:
-    """The steps of all blocks; empty where the family has none to export or the checkpoint holds none."""
+def _encoder_blocks(family: Family, config: Config, prefix: str, checkpoint: Checkpoint) -> Recipe:
+    """Return the steps of all blocks; empty where the family has none to export or the checkpoint holds none."""
     if not family.block or config.get("is_decoder"):
         return ()
     count = config.count("num_hidden_layers", least=0)
     first = tensors(family.block)[0].partition("{block}")[0]
     if not any(name.startswith(prefix + first) for name in checkpoint.tensors):
         return ()
-    steps = (fill(step, family, config, block) for block in range(count) for step in family.block)
-    return tuple(renamed(step, on_disk(family, prefix, checkpoint)) for step in steps)
+    steps = (fill_step(step, family, config, block) for block in range(count) for step in family.block)
+    return tuple(renamed(step, checkpoint_naming(family, prefix, checkpoint)) for step in steps)
 
 
-def fill(step: Step, family: Family, config: Config, block: int = 0) -> Step:
-    """A step of a row with the values its config decides; tensor names still those of the base class."""
+def fill_step(step: Step, family: Family, config: Config, block: int = 0) -> Step:
+    """Return a step with the values its config decides; tensor names are still those of the base class."""
     if isinstance(step, LayerNorm | RMSNorm):
         step = replace(step, eps=config.number(family.eps) if isinstance(family.eps, str) else family.eps)
         if isinstance(step, LayerNorm) and family.biased_if and not config.get(family.biased_if):
@@ -285,8 +309,8 @@ def fill(step: Step, family: Family, config: Config, block: int = 0) -> Step:
     return renamed(step, lambda name: name.replace("{block}", str(block)))
 
 
-def renamed(node: Node, name_of: Naming) -> Node:
-    """The step, or the Linear of a step, with every tensor name replaced."""
+def renamed(node: Node, name_of: TensorNaming) -> Node:
+    """Return the step, or the Linear of a step, with every tensor name replaced by `name_of(name)`."""
     changes: dict[str, Any] = {}
     for field in fields(node):  # type: ignore[arg-type]
         value = getattr(node, field.name)

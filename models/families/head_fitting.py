@@ -1,8 +1,7 @@
-"""A row of HEADS fitted to one checkpoint: the output head with on-disk names and its numbers, or why there is none.
+"""Fits the output head of a model_type to one checkpoint.
 
-The rule of tying: the head's own tensor if the file holds one, whatever the config says; else, where the config ties
-them, the input table; else the checkpoint has no head, and is exported without. Reads no tensor.
-"""
+The output matrix is the head's own tensor if the file holds one, whatever the config says; else, where the config ties
+them, the input table; else the checkpoint is exported without a head."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -15,8 +14,8 @@ from models.families import ACTIVATIONS
 from models.families.heads import (
     HEADS,
     PLAIN,
-    Row,
-    Values,
+    HeadConfig,
+    HeadSpec,
 )
 from models.families.recipe import Activation, LayerNorm, Linear
 
@@ -26,7 +25,7 @@ _NORM_COST, _ACTIVATION_COST = 8, 8  # operations a value, as in cost.py
 
 @dataclass(frozen=True, slots=True)
 class Transform:
-    """norm(activation(dense(h))), between the hidden states and the matrix."""
+    """norm(activation(dense(h))), applied to the hidden states before the output matrix."""
 
     dense: Linear
     activation: Activation
@@ -35,13 +34,16 @@ class Transform:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """logits = cap * tanh(after * (transform(h) * before @ matrix.T + bias) / cap), for the card.
+    """An output head: logits = cap * tanh(after * (transform(h) * before @ matrix.T + bias) / cap).
 
-    width, inner   columns of the hidden states, and of the matrix
-    vocab_size     rows of the matrix
-    matrix, bias   tensors of the weights file
-    tied           the matrix is the table of an input layer
-    cap            None: there is none
+    Attributes:
+        width, inner: columns of the hidden states, and of the matrix.
+        vocab_size: rows of the matrix.
+        matrix, bias: tensors of the weights file.
+        tied: whether the matrix is the table of an input layer.
+        transform: None: there is none.
+        before, after: factors of the hidden states and of the logits.
+        cap: None: the logits are not capped.
     """
 
     width: int
@@ -73,37 +75,41 @@ class Head:
         return total
 
 
-class Headless(Exception):
-    """Why a checkpoint has no output head; a reason for its card, not a fault."""
+class MissingHead(Exception):
+    """The checkpoint has no output head; the message is the reason, which its card repeats."""
 
 
-def head_of(
+def fit_head(
     checkpoint: Checkpoint, model_type: str, table: str | None, assumed: bool = False
 ) -> tuple[Head | None, str | None]:
-    """The head of a checkpoint, or None and why it has none.
+    """Return the head of a checkpoint, or None and the reason why it has none.
 
-    model_type  of its text, where the checkpoint's own is of several towers
-    table       the word table of its input layer, as the file calls it; None: it has none
-    assumed     take a model_type no row knows for one whose logits are the rows times a matrix
-    raises      BadCheckpoint where a head is there and is not what its config and its shapes promise
+    Args:
+        checkpoint: its config and tensor headers.
+        model_type: of its text, where the checkpoint has several towers.
+        table: the word table of its input layer, as the file calls it; None: it has none.
+        assumed: treat an unknown model_type as one whose logits are the rows times a matrix.
+
+    Raises:
+        BadCheckpoint: the head is there, but does not match its config or its shapes.
     """
-    row = HEADS.get(checkpoint.model_type) or HEADS.get(model_type) or (PLAIN if assumed else None)
-    if row is None:
-        near = get_close_matches(checkpoint.model_type, HEADS, 1)
-        hint = f" (the nearest is {near[0]})" if near else ""
+    spec = HEADS.get(checkpoint.model_type) or HEADS.get(model_type) or (PLAIN if assumed else None)
+    if spec is None:
+        nearest = get_close_matches(checkpoint.model_type, HEADS, 1)
+        hint = f" (the nearest is {nearest[0]})" if nearest else ""
         return None, f"how model_type {checkpoint.model_type!r} makes logits is not known here{hint}"
     data = _merged(checkpoint.config, owns_tie=checkpoint.model_type in HEADS)
     reason = ""
-    while row is not None:
+    while spec is not None:
         try:
-            return _fit(row, Values(data, row.defaults), checkpoint, table), None
-        except Headless as why:
-            reason, row = reason or str(why), row.instead
+            return _fit(spec, HeadConfig(data, spec.defaults), checkpoint, table), None
+        except MissingHead as missing:
+            reason, spec = reason or str(missing), spec.fallback
     return None, reason
 
 
 def from_json(data: Mapping[str, Any] | None) -> Head | None:
-    """The inverse of asdict; KeyError or TypeError where the data is no head."""
+    """Return the Head of its dataclasses.asdict; KeyError or TypeError if the data is no such object."""
     if data is None:
         return None
     transform = data["transform"]
@@ -114,24 +120,26 @@ def from_json(data: Mapping[str, Any] | None) -> Head | None:
 
 
 def _merged(config: Mapping[str, Any], owns_tie: bool) -> dict[str, Any]:
-    """A config and, behind it, that of its text or decoder, which says nothing of the tie where the outer class does.
+    """Return a config completed by its text's or decoder's config.
 
-    source   transformers 5.23, modeling_utils.get_expanded_tied_weights_keys: the outermost config's flag
+    The tie flag of the inner config is ignored where the outer class has one (`owns_tie`).
+
+    Source: transformers 5.23, modeling_utils.get_expanded_tied_weights_keys (the outermost config's flag).
     """
     inner: Any = next((config[name] for name in ("text_config", "decoder") if isinstance(config.get(name), dict)), {})
     return {key: value for key, value in inner.items() if not owns_tie or key != TIE} | dict(config)
 
 
-def _fit(row: Row, values: Values, checkpoint: Checkpoint, table: str | None) -> Head:
-    for key, only in row.refused.items():
+def _fit(spec: HeadSpec, values: HeadConfig, checkpoint: Checkpoint, table: str | None) -> Head:
+    for key, only in spec.required_values.items():
         if (value := values.get(key)) not in (None, only):
-            raise Headless(f"its config says {key} {value!r}, and only {only!r} is computed")
-    matrix, tied = _matrix(row, values, checkpoint, table)
+            raise MissingHead(f"its config says {key} {value!r}, and only {only!r} is computed")
+    matrix, tied = _matrix(spec, values, checkpoint, table)
     vocab_size, inner = _shape(checkpoint, matrix, 2)
-    transform = _transform(row, values, checkpoint, inner)
+    transform = _transform(spec, values, checkpoint, inner)
     width = _shape(checkpoint, transform.dense.weight, 2)[1] if transform else inner
-    bias = _bias(row, values, checkpoint, vocab_size)
-    cap = row.cap if row.cap and values.get(row.cap) is not None else None
+    bias = _bias(spec, values, checkpoint, vocab_size)
+    cap = spec.cap if spec.cap and values.get(spec.cap) is not None else None
     return Head(
         width=width,
         inner=inner,
@@ -140,60 +148,64 @@ def _fit(row: Row, values: Values, checkpoint: Checkpoint, table: str | None) ->
         tied=tied,
         bias=bias,
         transform=transform,
-        before=row.before(values, width),
-        after=row.after(values),
+        before=spec.before(values, width),
+        after=spec.after(values),
         cap=values.number(cap) if cap else None,
     )
 
 
-def _matrix(row: Row, values: Values, checkpoint: Checkpoint, table: str | None) -> tuple[str, bool]:
-    """The output matrix by the rule of tying, and whether it is an input table."""
-    if own := _find(row.matrix, checkpoint):
+def _matrix(spec: HeadSpec, values: HeadConfig, checkpoint: Checkpoint, table: str | None) -> tuple[str, bool]:
+    """Return the name of the output matrix, and whether it is an input table."""
+    if own := _find(spec.matrix, checkpoint):
         return own, False
-    if row.tie == "forced" or (row.tie == "config" and values.get(TIE)):
-        if (tied_to := _find(row.tied_to, checkpoint) or table) is None:
-            raise Headless("the output matrix is tied to a word table, which the checkpoint does not hold")
+    if spec.tie == "forced" or (spec.tie == "config" and values.get(TIE)):
+        if (tied_to := _find(spec.tied_to, checkpoint) or table) is None:
+            raise MissingHead("the output matrix is tied to a word table, which the checkpoint does not hold")
         return tied_to, True
-    why = "its family never ties them" if row.tie == "never" else f"its config does not tie them ({TIE})"
-    raise Headless(f"the checkpoint holds no {row.matrix[0]}, and {why}")
+    why = "its family never ties them" if spec.tie == "never" else f"its config does not tie them ({TIE})"
+    raise MissingHead(f"the checkpoint holds no {spec.matrix[0]}, and {why}")
 
 
-def _bias(row: Row, values: Values, checkpoint: Checkpoint, vocab_size: int) -> str | None:
-    if not row.bias or (row.bias_if and not values.get(row.bias_if)):
+def _bias(spec: HeadSpec, values: HeadConfig, checkpoint: Checkpoint, vocab_size: int) -> str | None:
+    if not spec.bias or (spec.bias_if and not values.get(spec.bias_if)):
         return None
-    found = _find(row.bias, checkpoint)
+    found = _find(spec.bias, checkpoint)
     if found is None:
-        if row.needs_bias:
-            raise Headless(f"the checkpoint holds no {row.bias[-1]}: it was saved without its language model's head")
+        if spec.needs_bias:
+            raise MissingHead(
+                f"the checkpoint holds no {spec.bias[-1]}: it was saved without its language model's head"
+            )
         return None
     shape = checkpoint.tensors[found].shape
-    if shape not in ((vocab_size,), (1, vocab_size)):  # BART's final_logits_bias is a row
+    if shape not in ((vocab_size,), (1, vocab_size)):  # BART's final_logits_bias is one row
         raise BadCheckpoint(f"{found!r} has shape {list(shape)}, but the output matrix has {vocab_size} rows")
     return found
 
 
-def _transform(row: Row, values: Values, checkpoint: Checkpoint, inner: int) -> Transform | None:
-    if not row.dense:
+def _transform(spec: HeadSpec, values: HeadConfig, checkpoint: Checkpoint, inner: int) -> Transform | None:
+    if not spec.dense:
         return None
     names = {}
-    for stem, kind in ((row.dense, "dense"), (row.norm, "norm")):
+    for stem, kind in ((spec.dense, "dense"), (spec.norm, "norm")):
         for part in ("weight", "bias"):
             found = _find(_spellings(f"{stem}.{part}"), checkpoint)
-            if found is None and f"{stem}.{part}" not in row.spare:
-                raise Headless(f"the checkpoint holds no {stem}.{part}: it was saved without its language model's head")
+            if found is None and f"{stem}.{part}" not in spec.optional_tensors:
+                raise MissingHead(
+                    f"the checkpoint holds no {stem}.{part}: it was saved without its language model's head"
+                )
             names[kind, part] = found
     _check(checkpoint, names, inner)
     weight, norm = str(names["dense", "weight"]), str(names["norm", "weight"])
-    eps = values.number(row.eps) if isinstance(row.eps, str) else row.eps
+    eps = values.number(spec.eps) if isinstance(spec.eps, str) else spec.eps
     return Transform(
-        Linear(weight, names["dense", "bias"]), _activation(row, values), LayerNorm(norm, names["norm", "bias"], eps)
+        Linear(weight, names["dense", "bias"]), _activation(spec, values), LayerNorm(norm, names["norm", "bias"], eps)
     )
 
 
-def _activation(row: Row, values: Values) -> Activation:
-    name = row.activation.removeprefix("=") if row.activation.startswith("=") else values.get(row.activation)
+def _activation(spec: HeadSpec, values: HeadConfig) -> Activation:
+    name = spec.activation.removeprefix("=") if spec.activation.startswith("=") else values.get(spec.activation)
     if name not in ACTIVATIONS:
-        raise BadCheckpoint(f"config.json says {row.activation} {name!r}; it must be one of {', '.join(ACTIVATIONS)}")
+        raise BadCheckpoint(f"config.json says {spec.activation} {name!r}; it must be one of {', '.join(ACTIVATIONS)}")
     return ACTIVATIONS[name]
 
 
@@ -214,12 +226,12 @@ def _shape(checkpoint: Checkpoint, name: str, dimensions: int) -> tuple[int, ...
 
 
 def _spellings(name: str) -> tuple[str, ...]:
-    """The name, and that of files converted from TensorFlow long ago."""
+    """Return the name, and that of files converted from TensorFlow long ago."""
     return name, name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
 
 
 def _find(names: Iterable[str], checkpoint: Checkpoint) -> str | None:
-    """What the file calls the first of the names that it holds, by itself or, once, behind a prefix."""
+    """Return what the file calls the first of the names that it holds, alone or, if once only, after a prefix."""
     for name in names:
         if name in checkpoint.tensors:
             return name

@@ -1,11 +1,11 @@
-"""HEADS: one row a model_type, how its hidden states become logits, as data. Fits no checkpoint and computes nothing.
+"""HEADS: how the hidden states of each model_type become logits, as data.
 
     logits = cap * tanh(after * (transform(h) * before @ matrix.T + bias) / cap)
 
 `h` is what the family's base class returns as last_hidden_state (its final norm included). Tensor names are those of
-the class with the head; a file may put something before them.
+the class with the head; a file may put a prefix before them. head_fitting.py fits a head to a checkpoint.
 
-source   transformers 5.23: the modeling and configuration modules of each family
+Source: transformers 5.23 (the modeling and configuration modules of each family).
 """
 
 import math
@@ -19,18 +19,18 @@ Tie = Literal["config", "forced", "never"]
 
 
 @dataclass(frozen=True, slots=True)
-class Values:
-    """The values of a config, and the defaults of a row behind them."""
+class HeadConfig:
+    """The values of a config, completed by the defaults of a HeadSpec."""
 
     data: Mapping[str, Any]
     defaults: Mapping[str, Any]
 
     def get(self, key: str) -> Any:
-        """The value, or its default; None where there is neither."""
+        """Return the value, or its default; None where there is neither."""
         return self.data[key] if key in self.data else self.defaults.get(key)
 
     def number(self, key: str) -> float:
-        """A number above 0; raises BadCheckpoint."""
+        """Return a number above 0; BadCheckpoint for anything else."""
         value = self.get(key)
         if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < float("inf"):
             raise BadCheckpoint(f"config.json says {key} {value!r}; it must be a number above 0")
@@ -38,24 +38,25 @@ class Values:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """One row of HEADS.
+class HeadSpec:
+    """The output head of one model_type.
 
-    matrix      names of the output matrix where it is a tensor of its own
-    bias        names of the bias, the first that is there; (): the head has none
-    bias_if     the config key without which there is no bias
-    tie         config: as tie_word_embeddings says; forced: always; never
-    tied_to     tables the matrix is tied to, the first that is there; (): the table of the input layer
-    dense, norm stems of the transform's linear and norm; "": it has none
-    activation  a config key, or the activation itself after "="
-    eps         of the norm: a config key, or the number itself
-    needs_bias  a file without the bias is one without the head; else a missing bias is zero
-    spare       tensors of the transform that a config may switch off: a missing one counts as none
-    before, after   what hidden states and logits are multiplied by
-    cap         the config key of the soft cap
-    refused     config keys -> the one value that is computed
-    defaults    what transformers' config class assumes where config.json is silent
-    instead     the row of files that do not hold this one's tensors
+    Attributes:
+        matrix: names of the output matrix where it is a tensor of its own, tried in order.
+        bias: names of the bias, tried in order; (): the head has none.
+        bias_if: config key without which there is no bias.
+        tie: config: the matrix is tied if tie_word_embeddings says so; forced: always; never.
+        tied_to: tables the matrix may be tied to, tried in order; (): the table of the input layer.
+        dense, norm: stems of the transform's linear and norm; "": it has none.
+        activation: a config key, or the activation itself after "=".
+        eps: of the norm: a config key, or the number itself.
+        needs_bias: a file without the bias is one without the head; else a missing bias is zero.
+        optional_tensors: tensors of the transform that a config may switch off: a missing one counts as none.
+        before, after: factors of hidden states and of logits.
+        cap: config key of the soft cap.
+        required_values: config key -> the one value that is computed.
+        defaults: what transformers' config class assumes for keys that config.json omits.
+        fallback: the head of files that do not hold this one's tensors.
     """
 
     matrix: tuple[str, ...] = ("lm_head.weight",)
@@ -68,39 +69,39 @@ class Row:
     activation: str = "hidden_act"
     eps: str | float = "layer_norm_eps"
     needs_bias: bool = True
-    spare: tuple[str, ...] = ()
-    before: Callable[[Values, int], float] = lambda values, width: 1.0
-    after: Callable[[Values], float] = lambda values: 1.0
+    optional_tensors: tuple[str, ...] = ()
+    before: Callable[[HeadConfig, int], float] = lambda values, width: 1.0
+    after: Callable[[HeadConfig], float] = lambda values: 1.0
     cap: str | None = None
-    refused: Mapping[str, Any] = field(default_factory=dict)
+    required_values: Mapping[str, Any] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    instead: "Row | None" = None
+    fallback: "HeadSpec | None" = None
 
 
-def _t5(values: Values, width: int) -> float:
-    """d^-0.5, but not of T5 1.1, whose tie_word_embeddings means this; saved again it has a key of its own."""
-    said = values.get("scale_decoder_outputs")
-    scaled = values.get("tie_word_embeddings") is not False if said is None else bool(said)
+def _t5(values: HeadConfig, width: int) -> float:
+    """Return d^-0.5, but 1 for T5 1.1, whose tie_word_embeddings means this; saved again, it has a key of its own."""
+    switch = values.get("scale_decoder_outputs")
+    scaled = values.get("tie_word_embeddings") is not False if switch is None else bool(switch)
     return _root(values, width) if scaled else 1.0
 
 
-def _root_if_tied(values: Values, width: int) -> float:
+def _root_if_tied(values: HeadConfig, width: int) -> float:
     return _root(values, width) if values.get("tie_word_embeddings") else 1.0
 
 
-def _root(values: Values, width: int) -> float:
+def _root(values: HeadConfig, width: int) -> float:
     return 1.0 / math.sqrt(width)
 
 
-def _minicpm3(values: Values, width: int) -> float:
+def _minicpm3(values: HeadConfig, width: int) -> float:
     return 1.0 if values.get("dim_model_base") is None else values.number("dim_model_base") / width
 
 
-def _times(key: str) -> Callable[[Values], float]:
+def _times(key: str) -> Callable[[HeadConfig], float]:
     return lambda values: 1.0 if values.get(key) is None else values.number(key)
 
 
-def _divided_by(key: str) -> Callable[[Values], float]:
+def _divided_by(key: str) -> Callable[[HeadConfig], float]:
     return lambda values: 1.0 if values.get(key) is None else 1.0 / values.number(key)
 
 
@@ -108,16 +109,16 @@ _TIED: dict[str, Any] = {"tie_word_embeddings": True}
 _UNTIED: dict[str, Any] = {"tie_word_embeddings": False}
 _GELU: dict[str, Any] = {"hidden_act": "gelu"}
 
-PLAIN = Row(defaults=_UNTIED)
-_PLAIN_TIED = Row(defaults=_TIED)
-_BERT = Row(
+PLAIN = HeadSpec(defaults=_UNTIED)
+_PLAIN_TIED = HeadSpec(defaults=_TIED)
+_BERT = HeadSpec(
     ("cls.predictions.decoder.weight",),
     ("cls.predictions.decoder.bias", "cls.predictions.bias"),
     dense="cls.predictions.transform.dense",
     norm="cls.predictions.transform.LayerNorm",
     defaults=_TIED | _GELU | {"layer_norm_eps": 1e-12},
 )
-_DEBERTA_OWN = Row(
+_DEBERTA_OWN = HeadSpec(
     (),
     ("lm_predictions.lm_head.bias",),
     tie="forced",
@@ -125,8 +126,8 @@ _DEBERTA_OWN = Row(
     norm="lm_predictions.lm_head.LayerNorm",
     defaults=_TIED | _GELU | {"layer_norm_eps": 1e-7},
 )
-_DEBERTA = replace(_BERT, instead=_DEBERTA_OWN, defaults=_DEBERTA_OWN.defaults)
-_ROBERTA = Row(
+_DEBERTA = replace(_BERT, fallback=_DEBERTA_OWN, defaults=_DEBERTA_OWN.defaults)
+_ROBERTA = HeadSpec(
     ("lm_head.decoder.weight",),
     ("lm_head.decoder.bias", "lm_head.bias"),
     dense="lm_head.dense",
@@ -135,7 +136,7 @@ _ROBERTA = Row(
     defaults=_TIED | {"layer_norm_eps": 1e-12},
 )
 _XLM_R = replace(_ROBERTA, defaults=_TIED | {"layer_norm_eps": 1e-5})
-_ELECTRA = Row(
+_ELECTRA = HeadSpec(
     ("generator_lm_head.weight",),
     ("generator_lm_head.bias",),
     dense="generator_predictions.dense",
@@ -143,7 +144,7 @@ _ELECTRA = Row(
     activation="=gelu",
     defaults=_TIED | {"layer_norm_eps": 1e-12},
 )
-_MODERNBERT = Row(
+_MODERNBERT = HeadSpec(
     ("decoder.weight",),
     ("decoder.bias",),
     bias_if="decoder_bias",
@@ -151,12 +152,12 @@ _MODERNBERT = Row(
     norm="head.norm",
     activation="classifier_activation",
     eps="norm_eps",
-    spare=("head.dense.bias", "head.norm.bias"),
+    optional_tensors=("head.dense.bias", "head.norm.bias"),
     defaults=_TIED | {"decoder_bias": True, "classifier_activation": "gelu", "norm_eps": 1e-5},
 )
-_XLM = Row(("pred_layer.proj.weight",), ("pred_layer.proj.bias",), refused={"asm": False}, defaults=_TIED)
-_OWN_BIAS = Row(bias=("lm_head.bias",), defaults=_UNTIED)
-_BART = Row(
+_XLM = HeadSpec(("pred_layer.proj.weight",), ("pred_layer.proj.bias",), required_values={"asm": False}, defaults=_TIED)
+_UNTIED_WITH_BIAS = HeadSpec(bias=("lm_head.bias",), defaults=_UNTIED)
+_BART = HeadSpec(
     bias=("final_logits_bias",),
     tied_to=("shared.weight", "decoder.embed_tokens.weight", "encoder.embed_tokens.weight"),
     needs_bias=False,
@@ -165,8 +166,8 @@ _BART = Row(
 _SHARED = replace(_BART, bias=())
 _T5 = replace(_SHARED, tie="forced", before=_t5)
 _GRANITE = replace(PLAIN, after=_divided_by("logits_scaling"))
-_COHERE = Row(after=_times("logit_scale"), defaults=_TIED | {"logit_scale": 0.0625})
-_CAPPED = Row(cap="final_logit_softcapping", defaults=_TIED)
+_COHERE = HeadSpec(after=_times("logit_scale"), defaults=_TIED | {"logit_scale": 0.0625})
+_CAPPED = HeadSpec(cap="final_logit_softcapping", defaults=_TIED)
 _GEMMA2 = replace(_CAPPED, defaults=_TIED | {"final_logit_softcapping": 30.0})
 
 _PLAIN_TYPES = (
@@ -246,7 +247,7 @@ _TIED_TYPES = (
 )
 _GRANITE_TYPES = ("granite", "granitemoe", "granitemoeshared", "granitemoehybrid")
 
-HEADS: dict[str, Row] = {
+HEADS: dict[str, HeadSpec] = {
     **dict.fromkeys(_PLAIN_TYPES, PLAIN),
     **dict.fromkeys(_TIED_TYPES, _PLAIN_TIED),
     **dict.fromkeys(("bert", "ernie", "megatron-bert", "layoutlm", "roformer"), _BERT),
@@ -269,7 +270,7 @@ HEADS: dict[str, Row] = {
     "xlm-roberta-xl": _XLM_R,
     "electra": _ELECTRA,
     "convbert": _ELECTRA,
-    "distilbert": Row(
+    "distilbert": HeadSpec(
         ("vocab_projector.weight",),
         ("vocab_projector.bias",),
         dense="vocab_transform",
@@ -280,24 +281,27 @@ HEADS: dict[str, Row] = {
     ),
     "modernbert": _MODERNBERT,
     "modernbert-decoder": replace(
-        _MODERNBERT, dense="lm_head.dense", norm="lm_head.norm", spare=("lm_head.dense.bias", "lm_head.norm.bias")
+        _MODERNBERT,
+        dense="lm_head.dense",
+        norm="lm_head.norm",
+        optional_tensors=("lm_head.dense.bias", "lm_head.norm.bias"),
     ),
-    "funnel": Row(bias=("lm_head.bias",), defaults=_TIED),
-    "ctrl": Row(bias=("lm_head.bias",), defaults=_TIED),
-    "xlnet": Row(("lm_loss.weight",), ("lm_loss.bias",), defaults=_TIED),
+    "funnel": HeadSpec(bias=("lm_head.bias",), defaults=_TIED),
+    "ctrl": HeadSpec(bias=("lm_head.bias",), defaults=_TIED),
+    "xlnet": HeadSpec(("lm_loss.weight",), ("lm_loss.bias",), defaults=_TIED),
     "xlm": _XLM,
     "flaubert": _XLM,
-    "gptj": _OWN_BIAS,
-    "codegen": _OWN_BIAS,
-    "phi": _OWN_BIAS,
+    "gptj": _UNTIED_WITH_BIAS,
+    "codegen": _UNTIED_WITH_BIAS,
+    "phi": _UNTIED_WITH_BIAS,
     "gpt_neox": replace(PLAIN, matrix=("embed_out.weight", "lm_head.weight")),
-    "biogpt": Row(("output_projection.weight",), defaults=_TIED),
-    "whisper": Row(("proj_out.weight",), tied_to=("decoder.embed_tokens.weight",), defaults=_TIED),
+    "biogpt": HeadSpec(("output_projection.weight",), defaults=_TIED),
+    "whisper": HeadSpec(("proj_out.weight",), tied_to=("decoder.embed_tokens.weight",), defaults=_TIED),
     **dict.fromkeys(("bart", "mbart", "mvp", "led", "blenderbot", "blenderbot-small", "pegasus"), _BART),
     "marian": replace(_BART, tied_to=("decoder.embed_tokens.weight", "shared.weight", "encoder.embed_tokens.weight")),
     **dict.fromkeys(("m2m_100", "nllb-moe"), _SHARED),
-    "speech_to_text": Row(tied_to=("decoder.embed_tokens.weight",), defaults=_TIED),
-    "fsmt": Row(("decoder.output_projection.weight",), tied_to=("decoder.embed_tokens.weight",), defaults=_UNTIED),
+    "speech_to_text": HeadSpec(tied_to=("decoder.embed_tokens.weight",), defaults=_TIED),
+    "fsmt": HeadSpec(("decoder.output_projection.weight",), tied_to=("decoder.embed_tokens.weight",), defaults=_UNTIED),
     "t5": _T5,
     "longt5": _T5,
     "mt5": replace(_SHARED, tie="forced"),
@@ -307,10 +311,10 @@ HEADS: dict[str, Row] = {
     "hyperclovax": replace(PLAIN, after=_times("logits_scaling")),
     "falcon_h1": replace(PLAIN, after=_times("lm_head_multiplier")),
     **dict.fromkeys(("cohere", "cohere2"), _COHERE),
-    "minicpm3": Row(before=_minicpm3, defaults=_TIED | {"dim_model_base": 256}),
+    "minicpm3": HeadSpec(before=_minicpm3, defaults=_TIED | {"dim_model_base": 256}),
     **dict.fromkeys(("gemma2", "gemma3n", "gemma3n_text", "vaultgemma"), _GEMMA2),
     **dict.fromkeys(("gemma3_text", "gemma4", "gemma4_text"), _CAPPED),
     "t5gemma": replace(_GEMMA2, matrix=("lm_head.out_proj.weight",), tied_to=("decoder.embed_tokens.weight",)),
     "nanochat": replace(PLAIN, cap="final_logit_softcapping", defaults={"final_logit_softcapping": 15.0}),
-    "recurrent_gemma": Row(cap="logits_soft_cap", defaults=_TIED | {"logits_soft_cap": 30.0}),
+    "recurrent_gemma": HeadSpec(cap="logits_soft_cap", defaults=_TIED | {"logits_soft_cap": 30.0}),
 }

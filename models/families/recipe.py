@@ -1,13 +1,13 @@
-"""A model family as data: the steps from token ids to vectors, naming the tensors they use.
+"""Recipes: a model as a tuple of steps from token ids to vectors, which name the tensors they use.
 
-Two interpreters read a recipe: reference.py (numpy float64, the judge) and graphs.py (ONNX). Steps hold values alone.
-Every step maps the packed rows x [N, d] to new rows; only Attention mixes rows, and only within one sequence.
-"""
+Two interpreters read a recipe: models/reference (numpy float64) and models/graphs (ONNX). Steps hold values only. Every
+step maps the packed rows x [N, d] to new rows; only Attention mixes rows, and only within one sequence."""
 
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from typing import Any, Literal, get_args
 
 Activation = Literal["gelu", "gelu_tanh", "relu", "silu"]
+KEPT_IN_TRAINING = 1 - 0.15 * 0.8  # share of embeddings that ESM's masked language modelling keeps
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class Embed:
 
 @dataclass(frozen=True, slots=True)
 class AddType:
-    """x += table[types]; named output `token_type_embeddings`. GPT-2 names its word table here."""
+    """x += table[types]; named output `token_type_embeddings`. GPT-2's table is its word table."""
 
     table: str
 
@@ -33,9 +33,12 @@ class AddPosition:
 
 @dataclass(frozen=True, slots=True)
 class AddSinusoid:
-    """x += sinusoid(positions), computed, of a kind of positions/sinusoids.py; named output `position_embeddings`.
+    """x += sinusoid(positions), computed; named output `position_embeddings`.
 
-    zero_row  the position whose row is all zero: padding_idx of M2M100, FSMT and Speech2Text; None: there is none
+    Attributes:
+        kind: of models/positions/sinusoidal.py.
+        dim: width.
+        zero_row: position whose row is all zero: padding_idx of M2M100, FSMT and Speech2Text; None: there is none.
     """
 
     kind: str
@@ -45,11 +48,13 @@ class AddSinusoid:
 
 @dataclass(frozen=True, slots=True)
 class AddIndexed:
-    """x += table[extra], a further index of each token (extras.py): ERNIE's tasks, XLM's languages, LayoutLM's boxes.
+    """x += table[extra input], such as ERNIE's tasks, XLM's languages or LayoutLM's boxes.
 
-    index      the name of the extra, as in transformers; a value of -1 adds nothing
-    columns    of an extra with several values a token: the one that is read, or two whose difference is (LayoutLM's
-               width and height); (): the extra has one value
+    Attributes:
+        table: the tensor.
+        index: name of the extra input, as in transformers; a value of -1 adds nothing.
+        columns: of an extra with several values a token: the one that is read, or two whose difference is (LayoutLM's
+            width and height); (): the extra has one value.
     """
 
     table: str
@@ -59,9 +64,9 @@ class AddIndexed:
 
 @dataclass(frozen=True, slots=True)
 class TokenDropout:
-    """x = 0 where the token is `mask_id`, else x * 0.88 / (1 - masked/attended): ESM's, over the token's sequence.
+    """x = 0 where the token is `mask_id`, else x * 0.88 / (1 - masked/attended), over the token's sequence (ESM).
 
-    Reads the extras masked_tokens and attended_tokens, which hold both counts for every token.
+    It reads the extra inputs masked_tokens and attended_tokens, which hold both counts for every token.
     """
 
     mask_id: int
@@ -74,7 +79,7 @@ class MaskRows:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """x *= factor; `outside`: the rows before it are a named output too, `unscaled_embeddings`."""
+    """x *= factor; if `outside`, the rows before it are a named output too, `unscaled_embeddings`."""
 
     factor: float
     outside: bool = False
@@ -82,7 +87,7 @@ class Scale:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """x = x rounded to a narrower type and widened again: arithmetic a checkpoint's own dtype is part of (Gemma)."""
+    """x = x rounded to a narrower type and widened again, where the checkpoint's dtype affects the numbers (Gemma)."""
 
     dtype: Literal["bfloat16", "float16"]
 
@@ -98,7 +103,7 @@ class LayerNorm:
 
 @dataclass(frozen=True, slots=True)
 class RMSNorm:
-    """x = x / sqrt(mean(x^2) + eps) * weight; no weight: 1."""
+    """x = x / sqrt(mean(x^2) + eps) * weight; without a weight it is 1."""
 
     weight: str | None
     eps: float
@@ -155,7 +160,7 @@ TENSORS = ("table", "weight", "bias")  # fields that name a tensor
 
 
 def tensors(recipe: Recipe) -> tuple[str, ...]:
-    """The tensor names a recipe reads, in order of first use, each once."""
+    """Return the tensor names a recipe reads, in order of first use, each once."""
     return tuple(dict.fromkeys(name for step in recipe for name in _names(step)))
 
 
@@ -171,17 +176,17 @@ def _names(node: Any) -> list[str]:
 
 
 def tables(recipe: Recipe) -> tuple[str, ...]:
-    """The tensors among them whose rows are looked up, in order of first use, each once."""
+    """Return the tensor names whose rows are looked up, in order of first use, each once."""
     return tuple(dict.fromkeys(step.table for step in recipe if hasattr(step, "table")))
 
 
 def to_json(recipe: Recipe) -> list[dict[str, Any]]:
-    """The steps as JSON objects, each with its `step` name."""
+    """Return the steps as JSON objects, each with its `step` name."""
     return [{"step": type(step).__name__, **asdict(step)} for step in recipe]
 
 
 def from_json(data: list[dict[str, Any]]) -> Recipe:
-    """The inverse of `to_json`; KeyError or TypeError where the data is not a recipe."""
+    """Return the recipe of `to_json`'s objects; KeyError or TypeError if the data is not a recipe."""
     return tuple(_step(dict(entry)) for entry in data)
 
 

@@ -1,41 +1,48 @@
-"""What a checkpoint's file calls the tensors of a family: prefixes, old spellings, tied tensors. Reads no tensor."""
+"""What a checkpoint's file calls the tensors of a family: prefixes, old spellings, tied tensors."""
 
 from collections.abc import Callable
 
 from models.checkpoints.checkpoint import Checkpoint
-from models.checkpoints.config import Config
 from models.errors import BadCheckpoint
 from models.families import Family
+from models.families.config import Config
 from models.families.recipe import tensors
 
-Naming = Callable[[str], str]  # a name of the base class -> that of the file
+TensorNaming = Callable[[str], str]  # a name of the base class -> that of the file
 
 
 def candidates(family: Family, name: str) -> tuple[str, ...]:
-    """Every name, without prefix, that a file may hold a tensor of the base class under; the first there counts.
+    """Return every name, without prefix, under which a file may hold a tensor of the base class, the preferred first.
 
     The last is how files converted from TensorFlow long ago spell a norm.
     """
     old = name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
-    return tuple(dict.fromkeys((*family.held_as.get(name, ()), name, *family.else_as.get(name, ()), old)))
+    return tuple(
+        dict.fromkeys((*family.preferred_names.get(name, ()), name, *family.fallback_names.get(name, ()), old))
+    )
 
 
 def find_prefix(family: Family, checkpoint: Checkpoint, config: Config | None = None) -> str:
-    """What this file puts before the base class's tensor names, found by its word table.
+    """Return what this file puts before the base class's tensor names; its word table decides.
 
-    config   where several fit, those whose table has its vocabulary and width are looked at first
-    raises   BadCheckpoint: no word table, or several and none under the family's usual name
+    Args:
+        family: whose word table is looked for.
+        checkpoint: the file.
+        config: where several prefixes fit, those whose table has this config's vocabulary and width are preferred.
+
+    Raises:
+        BadCheckpoint: there is no word table, or several and none under the family's usual prefix.
     """
     stem = tensors(family.input_layer)[0]
-    found = _prefixes(candidates(family, stem), checkpoint)
-    if len(found) > 1 and config is not None:
-        found = {prefix: name for prefix, name in found.items() if _fits(checkpoint, name, config)} or found
+    by_prefix = _prefixes(candidates(family, stem), checkpoint)
+    if len(by_prefix) > 1 and config is not None:
+        by_prefix = {prefix: name for prefix, name in by_prefix.items() if _fits(checkpoint, name, config)} or by_prefix
     for prefix in (family.prefix, ""):
-        if prefix in found:
+        if prefix in by_prefix:
             return prefix
-    if len(found) == 1:
-        return next(iter(found))
-    held = f"several: {', '.join(sorted(found.values()))}" if found else "none"
+    if len(by_prefix) == 1:
+        return next(iter(by_prefix))
+    held = f"several: {', '.join(sorted(by_prefix.values()))}" if by_prefix else "none"
     raise BadCheckpoint(
         f"{checkpoint.folder} should hold the word table {family.prefix + stem!r} (any one prefix will do), "
         f"but holds {held}"
@@ -43,23 +50,26 @@ def find_prefix(family: Family, checkpoint: Checkpoint, config: Config | None = 
 
 
 def _prefixes(stems: tuple[str, ...], checkpoint: Checkpoint) -> dict[str, str]:
-    """Prefix -> the tensor found under it, by the first of the stems that is there at all under that prefix."""
-    found: dict[str, str] = {}
+    """Return prefix -> the tensor by_prefix under it, by the first of the stems that exists under that prefix."""
+    by_prefix: dict[str, str] = {}
     for stem in stems:
         for name in checkpoint.tensors:
             if name == stem or name.endswith("." + stem):
-                found.setdefault(name.removesuffix(stem), name)
-    return found
+                by_prefix.setdefault(name.removesuffix(stem), name)
+    return by_prefix
 
 
 def _fits(checkpoint: Checkpoint, name: str, config: Config) -> bool:
     return checkpoint.tensors[name].shape == (config.get("vocab_size"), config.table_width())
 
 
-def on_disk(family: Family, prefix: str, checkpoint: Checkpoint) -> Naming:
-    """What the file calls each tensor of the base class; the naming raises BadCheckpoint for one it does not hold."""
+def checkpoint_naming(family: Family, prefix: str, checkpoint: Checkpoint) -> TensorNaming:
+    """Return the function that maps a tensor name of the base class to the file's.
 
-    def held(name: str) -> str:
+    The function raises BadCheckpoint for a tensor that the file does not hold.
+    """
+
+    def name_in_file(name: str) -> str:
         for candidate in candidates(family, name):
             if prefix + candidate in checkpoint.tensors:
                 return prefix + candidate
@@ -68,4 +78,4 @@ def on_disk(family: Family, prefix: str, checkpoint: Checkpoint) -> Naming:
             f"{checkpoint.model_type!r} needs"
         )
 
-    return held
+    return name_in_file

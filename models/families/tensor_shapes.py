@@ -1,7 +1,7 @@
-"""The shape of every tensor a model of these sizes has. Opens no file."""
+"""The shapes that a config's sizes give the tensors of a recipe."""
 
-from models.checkpoints.config import Config
 from models.families import Family
+from models.families.config import Config
 from models.families.encodings import Encodings
 from models.families.recipe import (
     AddIndexed,
@@ -21,9 +21,12 @@ Shape = tuple[int, ...]
 
 
 def expected_shapes(recipe: Recipe, config: Config, family: Family | None = None) -> dict[str, Shape]:
-    """The shape of every tensor a filled recipe names, from the config's sizes alone.
+    """Return the shape of every tensor that a filled recipe names.
 
-    family   says how many more rows the position table has, and how many the tables of extras
+    Args:
+        recipe: with the config's values filled in.
+        config: the sizes.
+        family: how many more rows the position table has, and which config keys size the tables of extra inputs.
     """
     shapes: dict[str, Shape] = {}
     width = config.table_width() if any(isinstance(step, Embed) for step in recipe) else config.count("hidden_size")
@@ -37,7 +40,7 @@ def expected_shapes(recipe: Recipe, config: Config, family: Family | None = None
 
 
 def per_layer_shapes(recipe: Recipe, config: Config) -> dict[str, Shape]:
-    """Those of the table that gives each layer its own embedding of a token."""
+    """Return the shape of the table that gives each layer its own embedding of a token."""
     if not recipe:
         return {}
     width = config.count("num_hidden_layers") * config.count("hidden_size_per_layer_input")
@@ -69,15 +72,15 @@ def _shapes(step: Step, config: Config, family: Family | None, width: int, known
     return {}
 
 
-def encoding_shapes(found: Encodings, config: Config) -> dict[str, Shape]:
-    """The shape of every tensor that only the attention's encodings read."""
-    if (row := found.buckets) is None or row.table is None:
+def encoding_shapes(encodings: Encodings, config: Config) -> dict[str, Shape]:
+    """Return the shape of every tensor that only the attention's encodings read."""
+    if (buckets := encodings.buckets) is None or buckets.table is None:
         return {}
-    if row.kind == "t5":
-        return {row.table: (row.buckets, config.count("num_attention_heads"))}
-    span = row.buckets if row.buckets > 0 else row.reach
+    if buckets.kind == "t5":
+        return {buckets.table: (buckets.buckets, config.count("num_attention_heads"))}
+    span = buckets.buckets if buckets.buckets > 0 else buckets.reach
     hidden = config.count("hidden_size")
-    return {row.table: (2 * span, hidden)} | {name: (hidden,) for name in (row.norm or ())[:2]}
+    return {buckets.table: (2 * span, hidden)} | {name: (hidden,) for name in (buckets.norm or ())[:2]}
 
 
 def _linear(linear: Linear, outputs: int, inputs: int) -> dict[str, Shape]:

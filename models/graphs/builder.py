@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.artifacts import quantization as quantise
+from models.artifacts import quantization
 from models.artifacts.links import is_link
 from models.checkpoints.safetensors import Tensor
 
@@ -25,7 +25,8 @@ Outputs = Mapping[str, tuple[str, str, Sequence[str | int]]]
 class GraphBuilder:
     """Collects the nodes of one graph; every method returns the name of a value.
 
-    placed   where each tensor lies, in files which must be beside the .onnx
+    Attributes:
+        placed: where each tensor lies, in files which must be beside the .onnx.
     """
 
     def __init__(self, placed: Mapping[str, Tensor]) -> None:
@@ -87,7 +88,7 @@ class GraphBuilder:
 
     def shape_of(self, table: str) -> tuple[int, ...]:
         """The shape of a table, whatever it is stored as."""
-        return quantise.shape_of({name: tensor.shape for name, tensor in self.placed.items()}, table)
+        return quantization.shape_of({name: tensor.shape for name, tensor in self.placed.items()}, table)
 
     def cast(self, value: str, element: str) -> str:
         """The value as another element type, by its ONNX name."""
@@ -124,8 +125,9 @@ class GraphBuilder:
     def model(self, name: str, inputs: Inputs, outputs: Outputs) -> Any:
         """The finished ModelProto.
 
-        inputs   name -> (element type, dimensions)
-        outputs  name -> (value, element type, dimensions); a dimension is a number or a name
+        Args:
+            inputs: name -> (element type, dimensions).
+            outputs: name -> (value, element type, dimensions); a dimension is a number or a name.
         """
         from onnx import helper
 
@@ -145,10 +147,10 @@ def _rename(nodes: Sequence[Any], old: str, new: str) -> None:
 
 def _rows(builder: GraphBuilder, table: str, index: str) -> str:
     found = builder.op("Gather", builder.weight(table), index)
-    kind = quantise.kind_of(builder.placed, table)
+    kind = quantization.kind_of(builder.placed, table)
     if kind is None:
         return found if builder.placed[table].dtype == "F32" else builder.cast(found, "FLOAT")
-    ranges = builder.op("Gather", builder.weight(quantise.ranges_name(table, kind)), index)  # [N, blocks, 2]
+    ranges = builder.op("Gather", builder.weight(quantization.ranges_name(table, kind)), index)  # [N, blocks, 2]
     halves = builder.constant(np.array([1, 1]))
     scale = builder.op("Split", ranges, halves, outputs=2, axis=2)  # [N, blocks, 1] twice
     bias = f"{scale}.1"
@@ -163,7 +165,7 @@ def _int8(builder: GraphBuilder, codes: str, scale: str, bias: str) -> str:
 
 def _int4(builder: GraphBuilder, table: str, codes: str, scale: str, bias: str) -> str:
     """Halves of bytes by float arithmetic: exact, and faster in ONNX Runtime than shifts (1.31)."""
-    _, blocks, _ = builder.placed[quantise.ranges_name(table, "int4")].shape
+    _, blocks, _ = builder.placed[quantization.ranges_name(table, "int4")].shape
     _, width = builder.shape_of(table)
     both = builder.cast(codes, "FLOAT")  # [N, d/2]
     high = builder.op("Floor", builder.op("Mul", both, builder.scalar(1 / 16)))

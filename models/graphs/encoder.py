@@ -20,10 +20,10 @@ from models.families.recipe import (
 from models.graphs.builder import CONTRIB, GraphBuilder
 from models.graphs.input_layer import (
     INPUTS,
-    input_rows,
+    emit_input_layer,
+    emit_row_step,
     inputs_of,
-    packed,
-    row_step,
+    packed_output,
 )
 
 
@@ -31,9 +31,10 @@ from models.graphs.input_layer import (
 class Rectangle:
     """Values that carry packed rows into [B, S] and back.
 
-    take     int64 [B, S], the packed row of each slot (slots past a sequence's end repeat a row; `keys` hides them)
-    keys     int32 [B, S], 1 where a slot may be attended to
-    back     int64 [N], the slot of each packed row in [B*S]
+    Attributes:
+        take: int64 [B, S], the packed row of each slot (slots past a sequence's end repeat a row; `keys` hides them).
+        keys: int32 [B, S], 1 where a slot may be attended to.
+        back: int64 [N], the slot of each packed row in [B*S].
     """
 
     take: str
@@ -44,11 +45,12 @@ class Rectangle:
 def encoder(builder: GraphBuilder, recipe: Recipe, blocks: Recipe, width: int) -> Any:
     """The input layer and all blocks.
 
-    inputs   those of the input layer, mask bool [N] and lengths int64 [B] (sum N, each at least 1)
-    output   last_hidden_state float32 [N, d]; a row whose mask is False is attended to by none, but has an output.
-             A sequence whose rows are all False attends to all of them, as if its mask were all True
+    Args:
+        inputs: those of the input layer, mask bool [N] and lengths int64 [B] (sum N, each at least 1).
+        output: last_hidden_state float32 [N, d]; a row whose mask is False is attended to by none, but has an output. A
+            sequence whose rows are all False attends to all of them, as if its mask were all True.
     """
-    x = input_rows(builder, recipe)
+    x = emit_input_layer(builder, recipe)
     rectangle = _rectangle(builder)
     for step in blocks:
         match step:
@@ -58,9 +60,9 @@ def encoder(builder: GraphBuilder, recipe: Recipe, blocks: Recipe, width: int) -
                 inner = activate(builder, _project(builder, up, x), activation)
                 x = builder.op("Add", _project(builder, down, inner), x)
             case _:
-                x = row_step(builder, step, x)
+                x = emit_row_step(builder, step, x)
     names = (*inputs_of(recipe), "mask", "lengths")
-    return builder.model("encoder", {name: INPUTS[name] for name in names}, {"last_hidden_state": packed(x, width)})
+    return builder.model("encoder", {name: INPUTS[name] for name in names}, {"last_hidden_state": packed_output(x, width)})
 
 
 def _rectangle(builder: GraphBuilder) -> Rectangle:

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from models.artifacts.card import HEAD
 from models.families.head_fitting import Head, Transform
 from models.graphs.builder import GraphBuilder
 from models.graphs.encoder import activate
@@ -29,7 +28,7 @@ def head(builder: GraphBuilder, row: Head) -> Any:
     if x == INPUT:
         x = builder.op("Identity", x)
     rows = {INPUT: ("FLOAT", ("rows", row.width))}
-    return builder.model(HEAD, rows, {OUTPUT: (x, "FLOAT", ("rows", row.vocab_size))})
+    return builder.model("head", rows, {OUTPUT: (x, "FLOAT", ("rows", row.vocab_size))})
 
 
 def _transformed(builder: GraphBuilder, transform: Transform, x: str) -> str:

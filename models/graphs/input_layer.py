@@ -19,6 +19,7 @@ from models.families.extra_inputs import (
     WIDTHS,
 )
 from models.families.recipe import (
+    KEPT_IN_TRAINING,
     AddIndexed,
     AddPosition,
     AddSinusoid,
@@ -36,7 +37,6 @@ from models.families.recipe import (
 )
 from models.graphs.builder import GraphBuilder
 from models.graphs.positions import sinusoidal
-from models.reference.interpreter import KEPT_IN_TRAINING
 
 INPUTS: dict[str, tuple[str, tuple[str | int, ...]]] = {
     "ids": ("INT64", ("tokens",)),
@@ -57,7 +57,7 @@ _COMPONENTS = {
 }
 
 
-def untyped(recipe: Recipe) -> Recipe:
+def without_types(recipe: Recipe) -> Recipe:
     """The recipe without its type step, for rows whose caller sent no types."""
     return tuple(step for step in recipe if not isinstance(step, AddType))
 
@@ -71,16 +71,16 @@ def inputs_of(recipe: Recipe) -> tuple[str, ...]:
     return tuple(name for name in INPUTS if name in used)
 
 
-def packed(value: str, width: int) -> tuple[str, str, tuple[str, int]]:
+def packed_output(value: str, width: int) -> tuple[str, str, tuple[str, int]]:
     """A graph output of float32 rows, one a token."""
     return value, "FLOAT", ("tokens", width)
 
 
 def embedding(builder: GraphBuilder, recipe: Recipe, width: int) -> Any:
     """The whole input layer: rows after the last step, as a ModelProto."""
-    rows = input_rows(builder, recipe)
+    rows = emit_input_layer(builder, recipe)
     return builder.model(
-        "embedding", {name: INPUTS[name] for name in inputs_of(recipe)}, {"input_embeddings": packed(rows, width)}
+        "embedding", {name: INPUTS[name] for name in inputs_of(recipe)}, {"input_embeddings": packed_output(rows, width)}
     )
 
 
@@ -103,8 +103,8 @@ def components(builder: GraphBuilder, recipe: Recipe) -> Any:
                 if isinstance(step, Scale) and step.outside:
                     unscaled["unscaled_embeddings"] = values["token_embeddings"]
                     widths["unscaled_embeddings"] = widths["token_embeddings"]
-                values = {name: row_step(builder, step, value) for name, value in values.items()}
-    outputs = {name: packed(value, widths[name]) for name, value in (values | unscaled).items()}
+                values = {name: emit_row_step(builder, step, value) for name, value in values.items()}
+    outputs = {name: packed_output(value, widths[name]) for name, value in (values | unscaled).items()}
     inputs = inputs_of(components_of(recipe))
     return builder.model("components", {name: INPUTS[name] for name in inputs}, outputs)
 
@@ -116,8 +116,8 @@ def per_layer(builder: GraphBuilder, recipe: Recipe) -> Any:
     index = builder.op("Where", inside, "ids", builder.scalar(0, np.int64))
     value = ""
     for step in recipe:
-        value = builder.rows(step.table, index) if isinstance(step, Embed) else row_step(builder, step, value)
-    return builder.model("per_layer", {"ids": INPUTS["ids"]}, {"per_layer_embeddings": packed(value, width)})
+        value = builder.rows(step.table, index) if isinstance(step, Embed) else emit_row_step(builder, step, value)
+    return builder.model("per_layer", {"ids": INPUTS["ids"]}, {"per_layer_embeddings": packed_output(value, width)})
 
 
 def components_of(recipe: Recipe) -> Recipe:
@@ -125,7 +125,7 @@ def components_of(recipe: Recipe) -> Recipe:
     return tuple(step for step in recipe if type(step) in _COMPONENTS or isinstance(step, Scale | Round))
 
 
-def input_rows(builder: GraphBuilder, recipe: Recipe) -> str:
+def emit_input_layer(builder: GraphBuilder, recipe: Recipe) -> str:
     """Emit the input layer's steps; the name of the rows they end with."""
     x = ""
     for step in recipe:
@@ -143,7 +143,7 @@ def input_rows(builder: GraphBuilder, recipe: Recipe) -> str:
             case MaskRows():
                 x = builder.op("Mul", x, _column(builder, builder.cast("mask", "FLOAT")))
             case _:
-                x = row_step(builder, step, x)
+                x = emit_row_step(builder, step, x)
     return x
 
 
@@ -176,7 +176,7 @@ def _kept(builder: GraphBuilder, mask_id: int) -> str:
     return _column(builder, builder.op("Where", masked, builder.scalar(0.0), share))
 
 
-def row_step(builder: GraphBuilder, step: Step, x: str) -> str:
+def emit_row_step(builder: GraphBuilder, step: Step, x: str) -> str:
     """Emit a step that maps each row by itself; TypeError for any other."""
     match step:
         case Scale(factor):

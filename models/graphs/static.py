@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from models.families.static import StaticTable
 from models.graphs.builder import GraphBuilder
-from models.graphs.input_layer import INPUTS, packed
-from models.reference.static import StaticTable
+from models.graphs.input_layer import INPUTS, packed_output
 
 TOKENS = ("ids",)
 SENTENCES = ("ids", "mask", "segments", "lengths")
@@ -24,14 +24,15 @@ def embedding(builder: GraphBuilder, static: StaticTable, width: int) -> Any:
     """The vector of each token, as a ModelProto."""
     rows = _rows(builder, static, "ids")
     inputs = {name: INPUTS[name] for name in TOKENS}
-    return builder.model("embedding", inputs, {"input_embeddings": packed(rows, width)})
+    return builder.model("embedding", inputs, {"input_embeddings": packed_output(rows, width)})
 
 
 def sentences(builder: GraphBuilder, static: StaticTable, width: int) -> Any:
     """The mean of each sequence's counted tokens, as a ModelProto; the service normalises.
 
-    inputs   segments: the number of the sequence each token belongs to; lengths: read for their count alone
-    output   sentence_embedding float32 [B, d]; zeros for a sequence that counts no token
+    Args:
+        inputs: segments: the number of the sequence each token belongs to; lengths: read for their count alone.
+        output: sentence_embedding float32 [B, d]; zeros for a sequence that counts no token.
     """
     kept = builder.op("Squeeze", builder.op("NonZero", _counted(builder, static)), builder.constant(np.array([0])))
     ids, segments = (builder.op("Gather", value, kept) for value in ("ids", "segments"))

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from models.families.extra_inputs import ATTENDED, MASKED
 from models.families.recipe import (
+    KEPT_IN_TRAINING,
     Activation,
     AddIndexed,
     AddPosition,
@@ -35,7 +36,6 @@ Rows = NDArray[np.float64]
 Ids = NDArray[np.int64]
 Weights = Mapping[str, NDArray[Any]]
 
-KEPT_IN_TRAINING = 1 - 0.15 * 0.8  # of ESM's masked language modelling
 _erf = np.vectorize(math.erf, otypes=[np.float64])  # numpy has none, and scipy is no dependency
 
 ACTIVATIONS: dict[Activation, Callable[[Rows], Rows]] = {
@@ -57,13 +57,16 @@ def run(
 ) -> dict[str, Rows]:
     """Every output of the input layer, for packed rows.
 
-    weights    tensors by the names in the recipe, of any float dtype
-    ids, positions, types  int64 [N]; types None leaves the type step out
-    mask       bool [N], False for a masked token; None: none is
-    extras     what steps read besides, int64 [N] or [N, columns] by name (extras.py)
-    returns    float64 [N, d]: input_embeddings, and token_embeddings, token_type_embeddings, position_embeddings where
-               the recipe has them (each the looked-up rows; scaled where a Scale follows them), and unscaled_embeddings
-               where that Scale is `outside`
+    Args:
+        weights: tensors by the names in the recipe, of any float dtype.
+        ids, positions, types: int64 [N]; types None leaves the type step out.
+        mask: bool [N], False for a masked token; None: none is.
+        extras: what steps read besides, int64 [N] or [N, columns] by name (extras.py).
+
+    Returns:
+        float64 [N, d]: input_embeddings, and token_embeddings, token_type_embeddings, position_embeddings where the
+        recipe has them (each the looked-up rows; scaled where a Scale follows them), and unscaled_embeddings where that
+        Scale is `outside`.
     """
     extras = extras or {}
     outputs: dict[str, Rows] = {}
@@ -104,7 +107,7 @@ def run(
 def per_layer(recipe: Recipe, weights: Weights, ids: Ids) -> Rows:
     """The embeddings each layer has of its own, float64 [N, layers * d_pl]; an id beyond their table reads row 0.
 
-    source     transformers 5.23: Gemma3nTextModel.get_per_layer_inputs
+    Source: transformers 5.23: Gemma3nTextModel.get_per_layer_inputs.
     """
     rows = len(next(weights[step.table] for step in recipe if isinstance(step, Embed)))
     return run(recipe, weights, np.where(ids < rows, ids, 0), ids, None)["input_embeddings"]
@@ -113,10 +116,13 @@ def per_layer(recipe: Recipe, weights: Weights, ids: Ids) -> Rows:
 def encode(encoder: Recipe, weights: Weights, rows: Rows, mask: NDArray[np.bool_], lengths: Ids) -> Rows:
     """The blocks' output for packed sequences.
 
-    rows       float64 [N, d], what `run` calls input_embeddings
-    mask       bool [N]; a False row is not attended to, but has an output; all False in a sequence counts as all True
-    lengths    int64 [B], summing to N
-    returns    float64 [N, d]
+    Args:
+        rows: float64 [N, d], what `run` calls input_embeddings.
+        mask: bool [N]; a False row is not attended to, but has an output; all False in a sequence counts as all True.
+        lengths: int64 [B], summing to N.
+
+    Returns:
+        float64 [N, d].
     """
     bounds = np.concatenate([[0], np.cumsum(lengths)])
     for step in encoder:

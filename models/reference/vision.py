@@ -25,10 +25,13 @@ def outputs(steps: Steps, weights: Weights, feeds: Mapping[str, NDArray[Any]]) -
 def run(steps: Steps, weights: Weights, values: NDArray[Any], grid: tuple[int, int] | None = None) -> dict[str, Rows]:
     """Every output of the input layer.
 
-    values   pixels [batch, channels, height, width], patches [rows, f] or features [batch, bins, frames]
-    grid     rows and columns of patches that come flattened
-    returns  float64 [batch, rows, d], for flattened patches [rows, d]: input_embeddings, patch_embeddings and
-             position_embeddings where the steps have them
+    Args:
+        values: pixels [batch, channels, height, width], patches [rows, f] or features [batch, bins, frames].
+        grid: rows and columns of patches that come flattened.
+
+    Returns:
+        float64 [batch, rows, d], for flattened patches [rows, d]: input_embeddings, patch_embeddings and
+        position_embeddings where the steps have them.
     """
     flat = isinstance(steps[0], Project)
     x = values.astype(np.float64)

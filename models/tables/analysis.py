@@ -9,14 +9,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from models.artifacts.quantization import Rows
+from models.artifacts.quantization import RowSource
 from models.families import cost
 from models.families.recipe import Recipe, tensors
 from models.tables.row_blocks import BLOCK_VALUES, Check, blocks, floats, go_on
 
 Floats = NDArray[np.float64]
 BINS = 50
-LISTED = 100  # ids, and groups of them, that are named
+LIST_HINT = 100  # ids, and groups of them, that are named
 ENERGIES = (0.5, 0.9, 0.99)
 EFFECTIVE_RANK = (
     "exp(-sum p ln p) with p = singular values / their sum (Roy and Vetterli 2007, The effective rank, EUSIPCO); "
@@ -30,11 +30,14 @@ _SEED = 0x1A7
 class RowFacts:
     """What one pass over the rows finds.
 
-    edges, counts   the histogram of the rows' lengths, bins of one width from the shortest to the longest
-    zero_rows       rows of zeros alone: how many, and the first of them
-    duplicates      groups of rows equal bit for bit, zeros aside: groups, rows in them, and the first groups
-    mean_cosine     of two different rows with a length: 0 where directions are spread evenly, 1 where all are the same
-    mean_length     of the mean of all rows
+    - duplicates: groups of rows equal bit for bit, zeros aside: groups, rows in them, and the first groups.
+
+    Attributes:
+        edges, counts: the histogram of the rows' lengths, bins of one width from the shortest to the longest.
+        zero_rows: rows of zeros alone: how many, and the first of them.
+        mean_cosine: of two different rows with a length: 0 where directions are spread evenly, 1 where all are the
+            same.
+        mean_length: of the mean of all rows.
     """
 
     least: float
@@ -56,9 +59,10 @@ class RowFacts:
 class Spectrum:
     """Singular values of a table, the largest first.
 
-    reliable_above   singular values below it are rounding: they come from a Gram matrix, which squares them
-    effective_rank   see EFFECTIVE_RANK; 0 for a table of zeros
-    energy_ranks     share of the squared sum -> how many singular values make it up
+    Attributes:
+        reliable_above: singular values below it are rounding: they come from a Gram matrix, which squares them.
+        effective_rank: see EFFECTIVE_RANK; 0 for a table of zeros.
+        energy_ranks: share of the squared sum -> how many singular values make it up.
     """
 
     singular_values: tuple[float, ...]
@@ -67,7 +71,7 @@ class Spectrum:
     energy_ranks: Mapping[float, int]
 
 
-def row_facts(table: Rows, *, bins: int = BINS, check: Check = go_on) -> RowFacts:
+def row_facts(table: RowSource, *, bins: int = BINS, check: Check = go_on) -> RowFacts:
     """Lengths in float64, rows of zeros, equal rows and mean direction of a finite table [V, d]."""
     count, width = table.shape
     lengths, hashes = np.empty(count), np.empty(count, np.uint64)
@@ -92,16 +96,16 @@ def row_facts(table: Rows, *, bins: int = BINS, check: Check = go_on) -> RowFact
         edges=tuple(edges.tolist()),
         counts=tuple(counts.tolist()),
         zero_rows=len(zeros),
-        zero_ids=tuple(zeros[:LISTED].tolist()),
+        zero_ids=tuple(zeros[:LIST_HINT].tolist()),
         duplicate_groups=len(groups),
         duplicate_rows=sum(map(len, groups)),
-        duplicate_ids=tuple(tuple(group[:LISTED].tolist()) for group in groups[:LISTED]),
+        duplicate_ids=tuple(tuple(group[:LIST_HINT].tolist()) for group in groups[:LIST_HINT]),
         mean_cosine=None if cosine is None else float(cosine),
         mean_length=float(np.linalg.norm(total / count)),
     )
 
 
-def _equal_rows(table: Rows, hashes: NDArray[np.uint64], lengths: Floats, check: Check) -> list[NDArray[np.int64]]:
+def _equal_rows(table: RowSource, hashes: NDArray[np.uint64], lengths: Floats, check: Check) -> list[NDArray[np.int64]]:
     """Groups of equal rows with a length, by their first; equal hashes are looked at again."""
     kept = np.flatnonzero(lengths > 0)
     order = kept[np.argsort(hashes[kept], kind="stable")]
@@ -117,7 +121,7 @@ def _equal_rows(table: Rows, hashes: NDArray[np.uint64], lengths: Floats, check:
     return sorted(groups, key=lambda group: int(group[0]))
 
 
-def _equal_to(table: Rows, alike: NDArray[np.int64]) -> NDArray[np.bool_]:
+def _equal_to(table: RowSource, alike: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Which of some rows are the first of them."""
     first = floats(table[alike[:1]], np.float64).view(np.uint64)
     step = max(1, BLOCK_VALUES // table.shape[1])
@@ -125,7 +129,7 @@ def _equal_to(table: Rows, alike: NDArray[np.int64]) -> NDArray[np.bool_]:
     return np.concatenate([(floats(table[part], np.float64).view(np.uint64) == first).all(axis=1) for part in parts])
 
 
-def spectrum(table: Rows, check: Check = go_on) -> Spectrum:
+def spectrum(table: RowSource, check: Check = go_on) -> Spectrum:
     """Singular values of a finite table [V, d], min(V, d) of them.
 
     They are the roots of the eigenvalues of table.T @ table, summed over blocks of rows in float64: so those below
@@ -164,7 +168,7 @@ def _energy_rank(squares: Floats, share: float) -> int:
     return int(np.searchsorted(summed, share * summed[-1]) + 1)
 
 
-def _peak(table: Rows, check: Check) -> float:
+def _peak(table: RowSource, check: Check) -> float:
     """The largest value of the table, whatever its sign; 1 where all are 0."""
     most = 0.0
     for _, rows in blocks(table, np.float32, check):
@@ -188,7 +192,8 @@ def components(
 ) -> tuple[Component, ...]:
     """Every step by itself; a tensor read twice counts where it is read first.
 
-    shapes, sizes   of every tensor of the recipe: its shape, its bytes on disk
+    Args:
+        shapes, sizes: of every tensor of the recipe: its shape, its bytes on disk.
     """
     found: list[Component] = []
     seen: set[str] = set()

@@ -9,8 +9,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from models.artifacts.quantization import Rows
-from models.errors import BadQuestion
+from models.artifacts.quantization import RowSource
+from models.errors import BadQuery
 from models.tables.row_blocks import Check, blocks, floats, go_on
 
 Floats = NDArray[np.float64]
@@ -27,7 +27,7 @@ class Rule:
     before: float = 1.0
     after: float = 1.0
     cap: float | None = None
-    bias: Rows | None = None
+    bias: RowSource | None = None
 
     def logits(self, hidden: Floats, rows: Floats, index: Ids | slice) -> Floats:
         """[M, n], of the table's rows with that index; `hidden` is already multiplied by `before`."""
@@ -46,13 +46,14 @@ class Rule:
 class OutputSide:
     """A loss and what its gradients are made of.
 
-    hidden_gradient  [M, d], the loss's gradient of `hidden`
+    Attributes:
+        hidden_gradient: [M, d], the loss's gradient of `hidden`.
     """
 
     loss: float
     hidden_gradient: Floats
     _rule: Rule
-    _table: Rows
+    _table: RowSource
     _scaled: Floats
     _targets: Ids
     _share: Floats
@@ -68,7 +69,7 @@ class OutputSide:
 
 
 def output_side(
-    table: Rows,
+    table: RowSource,
     hidden: Floats,
     targets: Ids,
     reduction: Reduction = "mean",
@@ -77,17 +78,21 @@ def output_side(
 ) -> OutputSide:
     """The cross-entropy of targets under the softmax of the logits.
 
-    table      [V, d]
-    hidden     [M, d], finite: what the rule is applied to, behind any dense layer and norm of the head
-    targets    int64 [M], ids, or -100 where there is no loss
-    reduction  mean: over the targets that are not -100. sum
-    raises     BadQuestion where there is no target at all
-    source     dL/dlogit_j = p_j - [j = target]; torch.nn.functional.cross_entropy
+    Args:
+        table: [V, d].
+        hidden: [M, d], finite: what the rule is applied to, behind any dense layer and norm of the head.
+        targets: int64 [M], ids, or -100 where there is no loss.
+        reduction: mean: over the targets that are not -100. sum.
+
+    Raises:
+        BadQuery: there is no target at all.
+
+    Source: dL/dlogit_j = p_j - [j = target]; torch.nn.functional.cross_entropy.
     """
     rule = rule or Rule()
     counted = targets != IGNORED
     if not counted.any():
-        raise BadQuestion(f"every target is {IGNORED}, so there is no loss: send one id at least")
+        raise BadQuery(f"every target is {IGNORED}, so there is no loss: send one id at least")
     share = counted / (counted.sum() if reduction == "mean" else 1.0)
     scaled = hidden * rule.before
     log_sums, mean_row = _softmax(table, scaled, rule, check)
@@ -98,7 +103,7 @@ def output_side(
     return OutputSide(loss, gradient, rule, table, scaled, targets, share, log_sums)
 
 
-def _softmax(table: Rows, scaled: Floats, rule: Rule, check: Check) -> tuple[Floats, Floats]:
+def _softmax(table: RowSource, scaled: Floats, rule: Rule, check: Check) -> tuple[Floats, Floats]:
     """ln sum_j exp(logit_j), [M], and sum_j p_j slope_j row_j, [M, d], in one pass: sums are shrunk as a peak rises."""
     peak, total, mean_row = np.full(len(scaled), -np.inf), np.zeros(len(scaled)), np.zeros_like(scaled)
     values = max(1, min(_VALUES, _VALUES * table.shape[1] // len(scaled)))
@@ -116,7 +121,7 @@ def _softmax(table: Rows, scaled: Floats, rule: Rule, check: Check) -> tuple[Flo
     return peak + np.log(total), mean_row / total[:, None]
 
 
-def _chosen(table: Rows, scaled: Floats, targets: Ids, rule: Rule) -> tuple[Floats, Floats]:
+def _chosen(table: RowSource, scaled: Floats, targets: Ids, rule: Rule) -> tuple[Floats, Floats]:
     """The logit of each target, [M], and its row times its slope, [M, d]."""
     rows = floats(table[targets], np.float64)
     bare = Rule(1.0, rule.after, rule.cap)

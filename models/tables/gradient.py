@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.errors import BadQuestion
+from models.errors import BadQuery
 from models.families.extra_inputs import ATTENDED, MASKED
 from models.families.recipe import (
+    KEPT_IN_TRAINING,
     AddIndexed,
     AddPosition,
     AddSinusoid,
@@ -47,8 +48,9 @@ class SparseRows:
 class Packed:
     """What an input layer read: one entry a token, sequences one below the other.
 
-    mask     bool [N]; None: no token is masked
-    extras   what extras.py fills, by name
+    Attributes:
+        mask: bool [N]; None: no token is masked.
+        extras: what extras.py fills, by name.
     """
 
     ids: Ids
@@ -81,11 +83,16 @@ def backward(
 ) -> tuple[dict[str, SparseRows], dict[str, Floats]]:
     """The gradients of an input layer's tensors: those of its tables, and those of its norms and projections.
 
-    weights   tensors by the names in the recipe
-    upstream  [N, d], the loss's gradient of the last step's output
-    padding   table -> the row that has no gradient, as padding_idx has it in torch: it is not among the indices
-    returns   by tensor name; a table read twice (GPT-2's segments) has one gradient, the sum
-    raises    BadQuestion: a step that has no backward here
+    Args:
+        weights: tensors by the names in the recipe.
+        upstream: [N, d], the loss's gradient of the last step's output.
+        padding: table -> the row that has no gradient, as padding_idx has it in torch: it is not among the indices.
+
+    Returns:
+        by tensor name; a table read twice (GPT-2's segments) has one gradient, the sum.
+
+    Raises:
+        BadQuery: a step that has no backward here.
     """
     found, gradient = _Found(recipe, weights, packed), upstream
     for place in reversed(range(len(recipe))):
@@ -145,7 +152,7 @@ def _step(place: int, gradient: Floats, found: _Found) -> Floats:
         case AddType() | AddSinusoid() | MaskRows() | Round():
             pass
         case _:
-            raise BadQuestion(f"the step {type(step).__name__} of this input layer has no backward here")
+            raise BadQuery(f"the step {type(step).__name__} of this input layer has no backward here")
     return gradient
 
 
@@ -195,5 +202,5 @@ def _index(step: AddIndexed, packed: Packed) -> Ids:
 def _dropout(step: TokenDropout, packed: Packed) -> Floats:
     masked, attended = packed.extras[MASKED], packed.extras[ATTENDED]
     left = np.where(attended == masked, 1, attended - masked)
-    factor = reference.KEPT_IN_TRAINING * attended / left * (packed.ids != step.mask_id)
+    factor = KEPT_IN_TRAINING * attended / left * (packed.ids != step.mask_id)
     return np.asarray(factor)[:, None]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.artifacts.quantization import Rows
+from models.artifacts.quantization import RowSource
 
 BLOCK_VALUES = 2**18  # 1 MiB in float32
 UNCAST = 16  # times as many where the rows are lent as they are
@@ -22,7 +22,7 @@ def go_on() -> None:
 
 
 def blocks(
-    table: Rows, dtype: Any = np.float32, check: Check = go_on, values: int = BLOCK_VALUES
+    table: RowSource, dtype: Any = np.float32, check: Check = go_on, values: int = BLOCK_VALUES
 ) -> Iterator[tuple[int, NDArray[Any]]]:
     """First row and rows of each block, cast exactly to a wider dtype or lent where it is the table's own."""
     lent = isinstance(table, np.ndarray) and table.dtype == dtype

@@ -10,8 +10,8 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from models.artifacts.quantization import Rows
-from models.errors import BadQuestion
+from models.artifacts.quantization import RowSource
+from models.errors import BadQuery
 from models.tables.row_blocks import Check, blocks, floats, go_on
 
 Measure = Literal["cosine", "dot", "euclidean"]
@@ -22,7 +22,7 @@ _TINY = 2.0**-126  # and loses at most this below its normal numbers
 _GATHERED = 2**20  # values of candidates held in float64 at a time
 
 
-def row_norms(table: Rows, check: Check = go_on) -> NDArray[np.float32]:
+def row_norms(table: RowSource, check: Check = go_on) -> NDArray[np.float32]:
     """The Euclidean length of every row, [V], summed in float64."""
     norms = np.empty(table.shape[0], np.float32)
     for start, rows in blocks(table, np.float64, check):
@@ -31,12 +31,15 @@ def row_norms(table: Rows, check: Check = go_on) -> NDArray[np.float32]:
 
 
 def combined(
-    table: Rows, positive: Sequence[Vector], negative: Sequence[Vector] = (), *, normalise: bool = False
+    table: RowSource, positive: Sequence[Vector], negative: Sequence[Vector] = (), *, normalise: bool = False
 ) -> Vector:
     """sum(positive) - sum(negative): a - b + c is combined(positive=[a, c], negative=[b]).
 
-    normalise   each vector to unit length first, as 3CosAdd has it (Levy and Goldberg 2014, CoNLL)
-    raises      BadQuestion for a vector of another width, an infinite one, or one of length 0 that is to be normalised
+    Args:
+        normalise: each vector to unit length first, as 3CosAdd has it (Levy and Goldberg 2014, CoNLL).
+
+    Raises:
+        BadQuery: a vector of another width, an infinite one, or one of length 0 that is to be normalised.
     """
     total = np.zeros(table.shape[1])
     for sign, vectors in ((1.0, positive), (-1.0, negative)):
@@ -44,13 +47,13 @@ def combined(
             _check_vector(vector, table.shape[1])
             length = _length(vector) if normalise else 1.0
             if length == 0:
-                raise BadQuestion('a vector of length 0 has no direction: leave it out or send "normalize": false')
+                raise BadQuery('a vector of length 0 has no direction: leave it out or send "normalize": false')
             total += sign * vector / length
     return total
 
 
 def nearest(
-    table: Rows,
+    table: RowSource,
     norms: NDArray[np.float32],
     query: Vector,
     *,
@@ -61,18 +64,21 @@ def nearest(
 ) -> list[tuple[int, float]]:
     """The best `top_k` rows as (row, score), best first, the lower row first where scores are equal.
 
-    table    [V, d] of float32, float16 or bfloat16, finite
-    norms    row_norms(table)
-    measure  cosine: in -1..1, 0 for a row of zeros. dot. euclidean: minus the distance
-    exclude  rows that are no answer
-    raises   BadQuestion: another width, not finite, beyond float32, or a cosine with a vector of length 0
+    Args:
+        table: [V, d] of float32, float16 or bfloat16, finite.
+        norms: row_norms(table).
+        measure: cosine: in -1..1, 0 for a row of zeros. dot. euclidean: minus the distance.
+        exclude: rows that are no answer.
+
+    Raises:
+        BadQuery: another width, not finite, beyond float32, or a cosine with a vector of length 0.
     """
     _check_vector(query, table.shape[1])
     if measure not in MEASURES:
-        raise BadQuestion(f"measure is {measure!r}; it is one of {', '.join(MEASURES)}")
+        raise BadQuery(f"measure is {measure!r}; it is one of {', '.join(MEASURES)}")
     length = _length(query)
     if measure == "cosine" and length == 0:
-        raise BadQuestion("the vector has length 0, so it has no cosine: send another, or another measure")
+        raise BadQuery("the vector has length 0, so it has no cosine: send another, or another measure")
     low, high = _bounds(measure, _dots(table, query, length, check), norms, length, table.shape[1])
     out = np.fromiter(set(exclude), np.int64)
     low[out] = high[out] = -np.inf
@@ -88,9 +94,9 @@ def nearest(
 
 def _check_vector(vector: Vector, width: int) -> None:
     if vector.shape != (width,):
-        raise BadQuestion(f"the vector has shape {list(vector.shape)}; the table's rows have {width} values")
+        raise BadQuery(f"the vector has shape {list(vector.shape)}; the table's rows have {width} values")
     if not (np.abs(vector) <= np.finfo(np.float32).max).all():
-        raise BadQuestion("the vector holds a value that is not a number or beyond float32")
+        raise BadQuery("the vector holds a value that is not a number or beyond float32")
 
 
 def _length(vector: Vector) -> float:
@@ -98,7 +104,7 @@ def _length(vector: Vector) -> float:
     return peak * float(np.linalg.norm(vector / peak)) if peak else 0.0
 
 
-def _dots(table: Rows, query: Vector, length: float, check: Check) -> Vector:
+def _dots(table: RowSource, query: Vector, length: float, check: Check) -> Vector:
     """Every row times the query's direction, in float32."""
     direction = (query / (length or 1.0)).astype(np.float32)
     found = np.empty(table.shape[0])
@@ -110,8 +116,8 @@ def _dots(table: Rows, query: Vector, length: float, check: Check) -> Vector:
 def _bounds(measure: str, dots: Vector, norms: NDArray[np.float32], length: float, width: int) -> tuple[Vector, Vector]:
     """Between what each row's score lies, given its float32 product with the direction.
 
-    source   |fl(x.y) - x.y| <= n u |x| |y| for any order of summation (Higham 2002, Accuracy and Stability, 3.1);
-             eight more roundings for the direction's own, the norm's and the ones below
+    Source: |fl(x.y) - x.y| <= n u |x| |y| for any order of summation (Higham 2002, Accuracy and Stability, 3.1); eight
+        more roundings for the direction's own, the norm's and the ones below.
     """
     sizes = norms.astype(np.float64)
     error = (width + 8) * (_UNIT * sizes + _TINY)
@@ -126,7 +132,7 @@ def _bounds(measure: str, dots: Vector, norms: NDArray[np.float32], length: floa
     return squares - slack, squares + slack
 
 
-def _exact(table: Rows, candidates: NDArray[np.int64], query: Vector, measure: str, check: Check) -> Vector:
+def _exact(table: RowSource, candidates: NDArray[np.int64], query: Vector, measure: str, check: Check) -> Vector:
     """The scores of some rows in float64. einsum, not a BLAS product: equal rows get equal scores wherever they lie."""
     scores = np.empty(len(candidates))
     step = max(1, _GATHERED // table.shape[1])

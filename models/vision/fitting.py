@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from models.checkpoints.checkpoint import Checkpoint
-from models.checkpoints.config import Config
 from models.errors import BadCheckpoint
+from models.families.config import Config
 from models.families.recipe import LayerNorm, RMSNorm
 from models.positions.rope.axial import AXIAL
 from models.vision.families import EPS, FAMILIES, TOWERS, Family
@@ -21,10 +21,12 @@ Shape = tuple[int, ...]
 class VisionPlan:
     """A row fitted to one checkpoint.
 
-    model_type  the row's name
-    steps       with on-disk tensor names
-    shapes      of every tensor as the exported folder holds it: no dimensions of one, patches flattened or as convolved
-    width       of what goes in: channels of a pixel, values of a flattened patch, bins of a frame
+    Attributes:
+        model_type: the row's name.
+        steps: with on-disk tensor names.
+        shapes: of every tensor as the exported folder holds it: no dimensions of one, patches flattened or as
+            convolved.
+        width: of what goes in: channels of a pixel, values of a flattened patch, bins of a frame.
     """
 
     model_type: str
@@ -54,7 +56,8 @@ class VisionPlan:
 def tower(config: Mapping[str, Any], side: str | None) -> tuple[str, Config] | None:
     """The row and the config of what a checkpoint sees with, if that is the half that is meant; None: it is not.
 
-    raises   BadCheckpoint: both halves may be meant, or this side is not there
+    Raises:
+        BadCheckpoint: both halves may be meant, or this side is not there.
     """
     model_type = config.get("model_type")
     if not isinstance(model_type, str):

@@ -62,7 +62,7 @@ def make(
         normalize = card.pooling.normalize if card.pooling else True  # TEI normalises unless told otherwise
     computed = tuple(dict.fromkeys(HIDDEN if name == POOLED and mode else name for name in outputs))
     plain, typed = _by_graph(card, computed, False), _by_graph(card, computed, True)
-    whole = all(card.graphs[graph].averages or not card.graphs[graph].mixes_rows for graph in plain)
+    whole = all(not card.graphs[graph].attends for graph in plain)
     return Plan(outputs, plain, typed, whole, mode, normalize, dimensions, dtype)
 
 

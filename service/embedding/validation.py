@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from models.artifacts.card import Card
-from models.families.extra_inputs import filled
+from models.families.extra_inputs import extra_values
 from models.positions import learned
 from service.embedding.packing import Packed, join
 from service.embedding.requests import Direction, Ids, Int64s
@@ -57,7 +57,7 @@ def _packed(card: Card, given: Ids) -> Packed:
         mask = (np.arange(len(ids)) < np.count_nonzero(ids != card.pad_id)).astype(np.int64)
     if types is None and card.types == "zeros":
         types = _ZEROS[: len(ids)] if len(ids) <= len(_ZEROS) else np.zeros(len(ids), np.int64)
-    extras = {each.name: filled(each, ids, mask, sent) for each in card.extras} if card.extras else None
+    extras = {each.name: extra_values(each, ids, mask, sent) for each in card.extras} if card.extras else None
     return Packed(ids, positions, types, mask, (len(ids),), extras)
 
 

@@ -28,7 +28,8 @@ class OnnxEngine:
         self._sessions = sessions
         self._graphs = graphs
         self._shrinking: set[str] = set()
-        self._chunked = {name for name, graph in graphs.items() if device == "cpu" and not graph.mixes_rows}
+        rowwise = {name for name, graph in graphs.items() if not (graph.attends or graph.pools)}
+        self._chunked = rowwise if device == "cpu" else set()
 
     def run(self, graph: str, feeds: Mapping[str, NDArray[Any]], outputs: Sequence[str]) -> list[NDArray[Any]]:
         """Run one graph; rows of row-wise graphs go through in chunks."""
@@ -100,8 +101,8 @@ def _providers(device: str, gpu_memory_bytes: int) -> list[Any]:
 def _session(path: Path, graph: Graph, providers: list[Any], threads: int) -> ort.InferenceSession:
     options = ort.SessionOptions()
     options.log_severity_level = SILENT
-    heavy = graph.mixes_rows or graph.outputs == ("logits",)
-    options.intra_op_num_threads = threads if heavy and not graph.averages else 1
+    heavy = graph.attends or graph.outputs == ("logits",)
+    options.intra_op_num_threads = threads if heavy else 1
     options.inter_op_num_threads = 1
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # the event loop needs the core
     try:

@@ -13,7 +13,7 @@ from safetensors import safe_open
 from safetensors.numpy import load_file
 
 from models.__main__ import _parser, main
-from models.checkpoints import random_checkpoint as creation
+from models.artifacts import random_checkpoint as creation
 from models.families import FAMILIES
 from tests.golden_cases import case, write_checkpoint, write_tiny_bert
 

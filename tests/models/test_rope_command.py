@@ -12,7 +12,7 @@ import pytest
 from safetensors import safe_open
 
 from models.__main__ import main
-from models.artifacts.folder import Progress
+from models.progress import Progress
 from models.artifacts.table_files import FORMATS, write
 from models.errors import BadEncoding
 from models.positions.rope.frequencies import Rope

@@ -16,7 +16,7 @@ from models.artifacts.card import Card
 from models.artifacts.export import export
 from models.checkpoints import safetensors
 from models.errors import BadCheckpoint
-from models.families import FAMILIES, Family, sided
+from models.families import FAMILIES, Family, family_for_side
 from models.families.encodings import EVERY_LAYER, Buckets, Mask
 from models.positions import alibi, buckets, masks
 from tests.parity.conftest import Ledger
@@ -76,7 +76,7 @@ Maker = Callable[..., Any]
 
 
 def row_of(family: str) -> Family:
-    return sided(family.split()[0], FAMILIES[family.split()[0]], TINY[family].side)
+    return family_for_side(family.split()[0], FAMILIES[family.split()[0]], TINY[family].side)
 
 
 def module_of(made: Sample) -> Any:
@@ -124,7 +124,7 @@ def test_a_card_tells_no_mask_where_layers_differ_in_what_it_cannot_say(family: 
 
 
 def test_every_family_without_a_mask_has_its_reason() -> None:
-    assert set(UNTOLD) == {family for family in TINY if row_of(family).mixed_masks}
+    assert set(UNTOLD) == {family for family in TINY if row_of(family).omits_masks}
 
 
 @pytest.mark.parametrize("seed", range(3))

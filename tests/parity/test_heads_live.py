@@ -21,7 +21,7 @@ from models.artifacts.export import export
 from models.families import FAMILIES
 from models.families.heads import HEADS
 from models.reference import head as head_reference
-from models.reference.comparison import Session
+from models.artifacts.comparison import Session
 from tests.parity.conftest import Ledger
 
 pytestmark = pytest.mark.parity

@@ -19,7 +19,7 @@ from transformers import CONFIG_MAPPING, AutoModel
 
 from models.artifacts.export import export
 from models.positions.rope.axial import tabulate_axial
-from models.reference.comparison import Session
+from models.artifacts.comparison import Session
 from models.vision import preprocessor
 from models.vision.families import FAMILIES
 from models.vision.preprocess import Prepared, prepare, target_size

@@ -18,7 +18,7 @@ from service.observability.metrics import Metrics
 from service.protocols.inlay import pooled_bytes
 from service.protocols.inlay import prompt_embeds as precomputed
 from service.protocols.inlay.torch_file import torch_file
-from service.registry.registry import open_catalog
+from service.registry.registry import open_registry
 from service.settings import Settings
 from tests.parity.conftest import Ledger
 from tests.parity.tiny_models import FSMT_NEEDS, TINY, Sample, sample
@@ -85,7 +85,7 @@ def before_block_0(made: Sample, **fed: Any) -> Any:
 
 def handed_over(folder: Path, store: Path, side: str | None, ids: Any) -> Any:
     export(folder, store / "tiny", side=side)
-    encoder = Encoder(open_catalog(Settings(store=store, device="cpu", threads=1), Metrics()), Settings())
+    encoder = Encoder(open_registry(Settings(store=store, device="cpu", threads=1), Metrics()), Settings())
     card = encoder.catalog.get(None).card
     asked = precomputed.asked(card, EmbedRequest([Ids(ids)], dtype="float32"), "prompt_embeds", True)
     return asyncio.run(encoder.embed(asked)).outputs[0].rows

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 from models.artifacts import card as cards
 from models.artifacts.adoption import adopt
 from models.artifacts.verification import verify
-from models.errors import BadCheckpoint, ModelError, NotFaithful
+from models.errors import BadCheckpoint, ModelError, ReferenceMismatch
 from tests.golden_cases import write_json, write_sentence_files, write_tokenizer
 
 WIDTH, WORDS = 8, 27
@@ -205,7 +205,7 @@ def test_a_graph_the_service_cannot_feed_is_refused_with_the_reason(name: str, t
 
 
 def test_a_graph_whose_rows_depend_on_their_neighbours_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(NotFaithful, match=r"moves by .* when others are batched beside it"):
+    with pytest.raises(ReferenceMismatch, match=r"moves by .* when others are batched beside it"):
         adopt(folder_of(tmp_path / "x", model(scale="all")), tmp_path / "out")
     assert [path.name for path in tmp_path.iterdir()] == ["x"]
 

@@ -14,8 +14,8 @@ from models.artifacts import card as cards
 from models.artifacts import folder
 from models.artifacts.export import export
 from models.artifacts.verification import verify
-from models.errors import BadCard, BadCheckpoint, ModelError, NotFaithful
-from models.reference import comparison as compare
+from models.errors import BadCard, BadCheckpoint, ModelError, ReferenceMismatch
+from models.artifacts import comparison as compare
 from tests.golden_cases import case, write_checkpoint, write_json, write_tiny_bert
 
 FILES = {"card.json", "components.onnx", "embedding.onnx", "encoder.onnx", "tokenizer.json", "weights.safetensors"}
@@ -87,7 +87,7 @@ def stop(*given: Any, **named: Any) -> Any:
 
 FAILURES: dict[str, tuple[str, Any]] = {
     "a stop while hashing": ("models.artifacts.folder.hashes", stop),
-    "a stop while comparing": ("models.reference.comparison.largest_differences", stop),
+    "a stop while comparing": ("models.artifacts.export.largest_differences", stop),
     "a full disk": (
         "models.graphs.builder.Path.write_bytes",
         lambda *given: (_ for _ in ()).throw(OSError(28, "No space left")),
@@ -259,7 +259,7 @@ def test_verify_finds_wrong_numbers_behind_right_hashes(checkpoint: Path, tmp_pa
     data = json.loads((tmp_path / "out/card.json").read_text())
     data["recipe"][-1]["eps"] = 0.5
     write_json(tmp_path / "out/card.json", data)
-    with pytest.raises(NotFaithful, match=r"embedding\.onnx: input_embeddings differs"):
+    with pytest.raises(ReferenceMismatch, match=r"embedding\.onnx: input_embeddings differs"):
         verify(tmp_path / "out")
     assert card.files == cards.read(tmp_path / "out").files
 

@@ -18,11 +18,11 @@ from safetensors.numpy import load_file
 
 from models.__main__ import main
 from models.artifacts import card as cards
-from models.artifacts import quantization as quantise
+from models.artifacts import quantization
 from models.artifacts import weights
 from models.artifacts.description import describe
 from models.artifacts.export import export
-from models.artifacts.folder import Progress
+from models.progress import Progress
 from models.artifacts.quantization import Kind
 from models.artifacts.verification import verify
 from models.checkpoints.safetensors import CHUNK_BYTES
@@ -51,9 +51,9 @@ def llama(folder: Path, table: NDArray[Any]) -> Path:
     return write_folder(folder, config, {WORDS: table})
 
 
-def made(table: NDArray[Any], kind: Kind) -> quantise.Quantised:
-    found = quantise.ranges(table, kind)
-    return quantise.Quantised(quantise.codes(table, found, kind), found, kind)
+def made(table: NDArray[Any], kind: Kind) -> quantization.QuantizedTable:
+    found = quantization.ranges(table, kind)
+    return quantization.QuantizedTable(quantization.codes(table, found, kind), found, kind)
 
 
 def rounding(table: NDArray[Any]) -> Any:
@@ -124,7 +124,7 @@ def test_rows_asked_for_one_by_one_are_those_of_the_whole(kind: Kind) -> None:
 
 @pytest.mark.parametrize(("width", "block"), [(12, 12), (64, 64), (300, 60), (312, 52), (384, 64), (4096, 64)])
 def test_int4_blocks_divide_every_usual_width(width: int, block: int) -> None:
-    assert quantise.block_of("int4", width) == block
+    assert quantization.block_of("int4", width) == block
 
 
 FAMILIES = ("input_bert", "input_gpt2", "input_llama", "input_bloom", "input_roberta")
@@ -192,7 +192,7 @@ def test_a_product_with_a_table_is_that_of_its_rows(
     )
     save(model, tmp_path / "product.onnx")
     session = onnxruntime.InferenceSession(tmp_path / "product.onnx", providers=["CPUExecutionProvider"])
-    rows = quantise.view(load_file(tmp_path / "weights.safetensors"))["table"].astype(np.float64)
+    rows = quantization.view(load_file(tmp_path / "weights.safetensors"))["table"].astype(np.float64)
     for count in (7, 1, 0):
         [logits] = session.run(["logits"], {"hidden": hidden[:count]})
         assert logits.shape == (count, 101)
@@ -277,7 +277,7 @@ def test_no_table_is_ever_held_whole(dtype: str, tmp_path: Path) -> None:
         tracemalloc.stop()
     assert table.most * 512 * 4 <= CHUNK_BYTES
     assert peak < 3.5 * CHUNK_BYTES
-    held = quantise.view(load_file(tmp_path / "weights.safetensors"))["table"]
+    held = quantization.view(load_file(tmp_path / "weights.safetensors"))["table"]
     bound = 29_999 / 15 if dtype == "int4" else 29_999 / 250
     assert np.abs(held[29_000:].astype(np.float64) - table[29_000:30_000]).max() <= bound
 

@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 
 from models.artifacts.export import export
 from models.checkpoints import gguf_blocks, gguf_config, safetensors
-from models.checkpoints import opening as sources
+from models.checkpoints import opening
 from models.checkpoints.checkpoint import read_tensors
 from models.checkpoints.gguf import read_gguf
 from models.checkpoints.gguf_config import ARCHITECTURES
@@ -29,14 +29,14 @@ from tests.models.families.test_recipes import packed, run
 
 Weights = dict[str, NDArray[Any]]
 TABLE = "token_embd.weight"
-KINDS = list(gguf_blocks.QUANTISED)
+KINDS = list(gguf_blocks.QUANTIZED)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_values_are_those_of_the_gguf_package_bit_for_bit(kind: str) -> None:
     blocks = random_blocks(kind, 40, 1024)
     expected = gguf.dequantize(blocks, gguf.GGMLQuantizationType[kind])
-    found = gguf_blocks.dequantise(blocks, kind).reshape(expected.shape)
+    found = gguf_blocks.dequantize(blocks, kind).reshape(expected.shape)
     np.testing.assert_array_equal(found.view(np.uint32), expected.view(np.uint32))
 
 
@@ -49,7 +49,7 @@ def test_every_format_has_the_size_the_gguf_package_says() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_rows_are_slices_of_the_whole(kind: str) -> None:
     blocks = random_blocks(kind, 30, 512)
-    rows = gguf_blocks.Rows(blocks.reshape(-1), kind, (30, 512))
+    rows = gguf_blocks.QuantizedTensor(blocks.reshape(-1), kind, (30, 512))
     whole = np.asarray(rows)
     assert (rows.shape, rows.dtype, len(rows), rows.nbytes, rows.ndim) == (
         whole.shape,
@@ -67,7 +67,7 @@ def test_a_scale_that_is_infinite_or_no_number_gives_values_that_are() -> None:
     blocks = random_blocks("Q6_K", 1, 512)
     blocks[0, 208:210] = np.array([np.inf], np.float16).view(np.uint8)
     blocks[0, 418:420] = np.array([np.nan], np.float16).view(np.uint8)
-    assert not np.isfinite(gguf_blocks.dequantise(blocks, "Q6_K")).any()
+    assert not np.isfinite(gguf_blocks.dequantize(blocks, "Q6_K")).any()
 
 
 @pytest.mark.parametrize("alignment", [32, 64, 4096])
@@ -221,7 +221,7 @@ def test_a_large_quantised_table_is_never_whole_in_memory(tmp_path: Path) -> Non
     rows, width = 32_000, 1024
     blocks = np.zeros((rows, width // 256 * 144), np.uint8)
     path = write_gguf(tmp_path / "x.gguf", "llama", LLAMA | {"embedding_length": width}, {TABLE: ("Q4_K", blocks)})
-    with sources.opened(path) as opened:
+    with opening.opened(path) as opened:
         table = read_tensors(opened, ["embed_tokens.weight"])["embed_tokens.weight"]
         tracemalloc.start()
         total = sum(len(chunk) for _, chunk in safetensors.row_chunks(table))
@@ -339,7 +339,7 @@ def test_tensors_have_the_names_the_gguf_package_gives_them(architecture: str) -
     number = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
     held = {gguf.TENSOR_NAMES[tensor].split(".")[0] for tensor in gguf.MODEL_TENSORS[number]}
     names = gguf.get_tensor_name_map(number, 2)
-    found = gguf_config.names_of(row.model_type, row.head, 2)
+    found = gguf_config.tensor_names(row.model_type, row.head, 2)
     assert TABLE in found
     for theirs, ours in found.items():
         if theirs.split(".")[0] in held and (theirs != "token_types.weight" or family.types == "zeros"):
@@ -383,7 +383,7 @@ def test_a_word_piece_vocabulary_becomes_the_tokenizer_it_came_from(tmp_path: Pa
     words = [original.id_to_token(number) for number in range(original.get_vocab_size())]
     special = {"cls": "[CLS]", "seperator": "[SEP]", "unknown": "[UNK]", "padding": "[PAD]", "mask": "[MASK]"}
     path = write_gguf(tmp_path / "x.gguf", "bert", BERT | vocabulary(words, special), bert_tensors())
-    with sources.located(path) as place:
+    with opening.located(path) as place:
         made = Tokenizer.from_file(str(place.folder / "tokenizer.json"))
     for text in TEXTS:
         assert made.encode(text).ids == original.encode(text).ids
@@ -417,7 +417,7 @@ def test_a_model_in_parts_is_read_from_the_first(tmp_path: Path) -> None:
     for number, tensors in enumerate(({TABLE: table}, {"output_norm.weight": norm})):
         split = {"split.count": 2, "split.no": number}
         write_gguf(tmp_path / f"x-{number + 1:05}-of-00002.gguf", "llama", LLAMA | split, tensors)
-    with sources.opened(tmp_path / "x-00001-of-00002.gguf") as opened:
+    with opening.opened(tmp_path / "x-00001-of-00002.gguf") as opened:
         found = read_tensors(opened, ["embed_tokens.weight", "output_norm.weight"])
     np.testing.assert_array_equal(found["output_norm.weight"], norm)
     with pytest.raises(BadCheckpoint, match="give the first of them"):

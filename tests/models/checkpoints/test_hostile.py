@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
 from models.artifacts.export import export
-from models.checkpoints import opening as sources
+from models.checkpoints import opening
 from models.checkpoints.checkpoint import read_tensors
 from models.checkpoints.gguf import read_gguf
 from models.errors import BadCheckpoint, ModelError
@@ -421,7 +421,7 @@ def reads_or_refuses(content: bytes) -> None:
             return
         assert all(tensor.offset + tensor.bytes <= len(content) for tensor in found.tensors.values())
         try:
-            with sources.opened(path) as checkpoint:
+            with opening.opened(path) as checkpoint:
                 read_tensors(checkpoint, checkpoint.tensors)
         except ModelError:
             return
@@ -473,5 +473,5 @@ def test_a_good_file_with_a_piece_replaced_is_read_or_refused(begin: int, end: i
 
 def test_the_file_that_is_changed_is_a_good_one(tmp_path: Path) -> None:
     (tmp_path / "x.gguf").write_bytes(GOOD)
-    with sources.opened(tmp_path / "x.gguf") as checkpoint:
+    with opening.opened(tmp_path / "x.gguf") as checkpoint:
         assert read_tensors(checkpoint, ["embed_tokens.weight"])["embed_tokens.weight"].shape == (2, 32)

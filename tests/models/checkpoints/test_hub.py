@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from models.checkpoints import opening as sources
+from models.checkpoints import opening
 from models.checkpoints import safetensors
 from models.checkpoints.checkpoint import read_tensors
 from models.errors import BadCheckpoint
@@ -37,7 +37,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def words(hub: Hub, what: str = "org/name") -> Any:
-    with sources.opened(what, endpoint=hub.endpoint) as checkpoint:
+    with opening.opened(what, endpoint=hub.endpoint) as checkpoint:
         name = next(name for name in checkpoint.tensors if name.endswith(WORDS))
         return np.array(read_tensors(checkpoint, [name])[name])
 
@@ -60,7 +60,7 @@ def shards(folder: Path) -> dict[str, Any]:
 def test_tensors_of_the_hub_are_those_of_the_folder(tmp_path: Path) -> None:
     folder = tmp_path / "x"
     weights = shards(folder)
-    with serving(folder) as hub, sources.opened("org/name", endpoint=hub.endpoint) as checkpoint:
+    with serving(folder) as hub, opening.opened("org/name", endpoint=hub.endpoint) as checkpoint:
         found = read_tensors(checkpoint, weights)
         for name, value in weights.items():
             np.testing.assert_array_equal(found[name], value)
@@ -78,7 +78,7 @@ def test_only_headers_and_the_tensors_asked_for_are_sent(tmp_path: Path) -> None
 
 def test_a_tensor_is_fetched_once_and_neighbours_in_one_request(tmp_path: Path) -> None:
     folder = write_tiny_bert(tmp_path / "x")
-    with serving(folder) as hub, sources.opened("org/name", endpoint=hub.endpoint) as checkpoint:
+    with serving(folder) as hub, opening.opened("org/name", endpoint=hub.endpoint) as checkpoint:
         before = len(hub.requests)
         read_tensors(checkpoint, checkpoint.tensors)
         assert len(hub.requests) == before + 1
@@ -115,7 +115,7 @@ def test_a_checkpoint_of_100_gb_costs_its_table_and_its_headers(tmp_path: Path, 
     folder = tmp_path / "x"
     table = sparse_checkpoint(folder, 20, 5_010_000_000)
     assert sum(path.stat().st_size for path in folder.iterdir()) > 99e9
-    with serving(folder) as hub, sources.opened("org/name", endpoint=hub.endpoint) as checkpoint:
+    with serving(folder) as hub, opening.opened("org/name", endpoint=hub.endpoint) as checkpoint:
         found = read_tensors(checkpoint, ["model.embed_tokens.weight"])
         assert found["model.embed_tokens.weight"].nbytes == table
         assert table < hub.sent < table + 200_000
@@ -127,7 +127,7 @@ def test_every_request_after_the_first_is_of_the_same_commit(tmp_path: Path) -> 
     folder = write_tiny_bert(tmp_path / "x")
     with (
         serving(folder, revisions=("v1", COMMIT)) as hub,
-        sources.located("org/name@v1", endpoint=hub.endpoint) as place,
+        opening.located("org/name@v1", endpoint=hub.endpoint) as place,
     ):
         assert place.checkpoint().name == place.name == f"org/name@{COMMIT}"
 
@@ -154,14 +154,14 @@ def test_the_hub_is_asked_for_files_and_nothing_else(tmp_path: Path) -> None:
 def test_a_folder_of_that_name_wins_over_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_tiny_bert(tmp_path / "org/name")
     monkeypatch.chdir(tmp_path)
-    with sources.located("org/name") as place:
+    with opening.located("org/name") as place:
         assert not place.temporary
         assert WORDS in place.checkpoint().tensors
 
 
 def test_tokenizer_and_sentence_files_come_along(tmp_path: Path) -> None:
     folder = write_tiny_bert(tmp_path / "x", pooling="mean")
-    with serving(folder) as hub, sources.located("org/name", endpoint=hub.endpoint) as place:
+    with serving(folder) as hub, opening.located("org/name", endpoint=hub.endpoint) as place:
         found = {path.relative_to(place.folder).as_posix() for path in place.folder.rglob("*") if path.is_file()}
     assert found == {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()} - {
         "model.safetensors"
@@ -183,7 +183,7 @@ def test_weights_in_the_folder_of_the_first_module_are_found(tmp_path: Path) -> 
 def test_a_reader_that_knows_no_ranges_finds_no_holes_to_read(tmp_path: Path) -> None:
     with (
         serving(write_tiny_bert(tmp_path / "x")) as hub,
-        sources.opened("org/name", endpoint=hub.endpoint) as checkpoint,
+        opening.opened("org/name", endpoint=hub.endpoint) as checkpoint,
     ):
         assert not list(checkpoint.folder.glob("*.safetensors"))
 
@@ -192,7 +192,7 @@ def test_the_folder_is_gone_when_the_block_ends_however_it_ends(tmp_path: Path, 
     with (
         serving(write_tiny_bert(tmp_path / "x")) as hub,
         pytest.raises(KeyboardInterrupt),
-        sources.opened("org/name", endpoint=hub.endpoint),
+        opening.opened("org/name", endpoint=hub.endpoint),
     ):
         raise KeyboardInterrupt
     assert list(temporary.iterdir()) == []
@@ -202,7 +202,7 @@ def test_an_error_names_what_was_asked_for_not_the_temporary_folder(tmp_path: Pa
     with (
         serving(write_tiny_bert(tmp_path / "x")) as hub,
         pytest.raises(BadCheckpoint, match=f"^org/name@{COMMIT} holds no tensor 'nothing'"),
-        sources.opened("org/name", endpoint=hub.endpoint) as checkpoint,
+        opening.opened("org/name", endpoint=hub.endpoint) as checkpoint,
     ):
         read_tensors(checkpoint, ["nothing"])
 
@@ -211,7 +211,7 @@ def test_progress_ends_at_all_of_it(tmp_path: Path) -> None:
     seen: dict[str, tuple[int, int]] = {}
     with (
         serving(write_tiny_bert(tmp_path / "x")) as hub,
-        sources.opened("org/name", lambda what, done, total: seen.update({what: (done, total)}), hub.endpoint) as found,
+        opening.opened("org/name", lambda what, done, total: seen.update({what: (done, total)}), hub.endpoint) as found,
     ):
         read_tensors(found, [WORDS])
     assert set(seen) == {"fetching small files", "fetching headers", "fetching tensors"}
@@ -303,7 +303,7 @@ def test_a_header_longer_than_its_file_is_refused_before_it_is_fetched(tmp_path:
 
 @pytest.mark.parametrize("what", ["name", "org/name/file", "org/name@", "org/na me", "../name", "org/..", "org/a..b"])
 def test_what_is_no_id_is_a_folder_that_is_not_there(what: str) -> None:
-    with pytest.raises(BadCheckpoint, match="is not a folder"), sources.opened(what):
+    with pytest.raises(BadCheckpoint, match="is not a folder"), opening.opened(what):
         pass
 
 
@@ -312,7 +312,7 @@ def test_a_static_table_is_fetched_whole(tmp_path: Path) -> None:
     write_json(folder / "config.json", {"model_type": "model2vec"})
     table = np.arange(12, dtype=np.float32).reshape(4, 3)
     save_file({"embeddings": table}, folder / "model.safetensors")
-    with serving(folder) as hub, sources.located("org/name", endpoint=hub.endpoint) as place:
+    with serving(folder) as hub, opening.located("org/name", endpoint=hub.endpoint) as place:
         np.testing.assert_array_equal(load_file(place.folder / "model.safetensors")["embeddings"], table)
 
 

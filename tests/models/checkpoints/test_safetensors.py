@@ -12,7 +12,7 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from models.checkpoints import safetensors
-from models.checkpoints.safetensors import Source
+from models.checkpoints.safetensors import TensorSource
 from models.errors import BadCheckpoint
 
 
@@ -45,7 +45,10 @@ def test_a_file_of_the_official_library_reads_the_same(tmp_path: Path) -> None:
 def test_the_official_library_reads_what_is_written(tmp_path: Path) -> None:
     first = np.arange(12, dtype=np.float32).reshape(4, 3)
     second = np.arange(3, dtype=np.float16)
-    sources = [Source("first", "F32", (4, 3), [first[:1], first[1:]]), Source("second", "F16", (3,), [second])]
+    sources = [
+        TensorSource("first", "F32", (4, 3), [first[:1], first[1:]]),
+        TensorSource("second", "F16", (3,), [second]),
+    ]
     placed = safetensors.write(tmp_path / "x", sources)
     found = load_file(tmp_path / "x")
     np.testing.assert_array_equal(found["first"], first)
@@ -65,7 +68,7 @@ def test_a_tensor_is_a_view_of_the_file_not_a_copy(tmp_path: Path) -> None:
 
 def test_a_source_that_gives_too_few_bytes_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="first is 8 bytes but its chunks gave 4"):
-        safetensors.write(tmp_path / "x", [Source("first", "F32", (2,), [np.zeros(1, np.float32)])])
+        safetensors.write(tmp_path / "x", [TensorSource("first", "F32", (2,), [np.zeros(1, np.float32)])])
 
 
 LIES: dict[str, tuple[Any, bytes, str]] = {

@@ -19,7 +19,7 @@ from models.artifacts.verification import verify
 from models.checkpoints.safetensors import tensors_of
 from models.errors import BadCheckpoint, ModelError
 from models.positions.learned import PositionRule
-from models.reference.static import StaticTable
+from models.families.static import StaticTable
 from tests.golden_cases import write_json
 from tests.static_golden import static_case
 

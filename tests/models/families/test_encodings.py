@@ -17,7 +17,7 @@ from models.artifacts import card as cards
 from models.artifacts.card import Card
 from models.artifacts.description import describe
 from models.artifacts.export import export
-from models.checkpoints.random_checkpoint import create
+from models.artifacts.random_checkpoint import create
 from models.errors import BadCard, ModelError
 from models.families import FAMILIES, encodings
 from models.families.encodings import (
@@ -310,7 +310,7 @@ def test_a_created_checkpoint_holds_what_its_encodings_read(family: str, tmp_pat
     assert (found.alibi is not None) == (row.alibi is not None and family != "falcon")
     assert (found.buckets is not None) == (row.buckets is not None and "deberta" not in family)  # off unless told
     assert found.buckets is None or (found.buckets.table is not None) == (family != "umt5")  # a table in every layer
-    assert bool(found.masks) != row.mixed_masks
+    assert bool(found.masks) != row.omits_masks
     assert set(found.tables) <= set(load_file(tmp_path / "out/weights.safetensors"))
 
 

@@ -19,12 +19,12 @@ from models.families.head_fitting import (
     Head,
     Transform,
     from_json,
-    head_of,
+    fit_head,
 )
 from models.families.heads import HEADS
 from models.families.recipe import LayerNorm, Linear
 from models.reference import head as head_reference
-from models.reference.comparison import Session
+from models.artifacts.comparison import Session
 from tests.golden_cases import case, write_folder
 
 Tensors = dict[str, NDArray[Any]]
@@ -40,7 +40,7 @@ def fitted(folder: Path, model_type: str, names: dict[str, tuple[int, ...]], **c
     """What a file with tensors of these names and shapes has for a head, its first the input table."""
     tensors = {name: array(*shape) for name, shape in names.items()}
     checkpoint = open_checkpoint(write_folder(folder, {"model_type": model_type, **config}, tensors))
-    head, why = head_of(checkpoint, model_type, next(iter(names)))
+    head, why = fit_head(checkpoint, model_type, next(iter(names)))
     return head, why or ""
 
 
@@ -144,7 +144,7 @@ def test_the_newest_spelling_of_a_bias_wins(tmp_path: Path) -> None:
     golden = case("input_bert")
     both = golden.weights | {"cls.predictions.decoder.bias": array(61)}
     checkpoint = open_checkpoint(write_folder(tmp_path, golden.config, both))
-    head, _ = head_of(checkpoint, "bert", "bert.embeddings.word_embeddings.weight")
+    head, _ = fit_head(checkpoint, "bert", "bert.embeddings.word_embeddings.weight")
     assert head is not None
     assert head.bias == "cls.predictions.decoder.bias"
 

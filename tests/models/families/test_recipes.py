@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from models.artifacts.card import Card
 from models.artifacts.export import export
 from models.checkpoints import safetensors
-from models.checkpoints.config import Config
-from models.errors import NotFaithful
-from models.families import FAMILIES, sided
+from models.families.config import Config
+from models.errors import ReferenceMismatch
+from models.families import FAMILIES, family_for_side
 from models.families.extra_inputs import Extra
 from models.families.fitting import input_layer
 from models.families.recipe import (
@@ -137,7 +137,7 @@ SIDES = [
 
 def random_checkpoint(model_type: str, side: str, folder: Path, dtype: Any) -> Path:
     """A small input layer of any row, with all of its switches on; a file of BERT's base class has no prefix."""
-    family = sided(model_type, FAMILIES[model_type], side if FAMILIES[model_type].decoder else None)
+    family = family_for_side(model_type, FAMILIES[model_type], side if FAMILIES[model_type].decoder else None)
     own = {
         family.names.get(key, key): value
         for key, value in SIZES.items()
@@ -306,7 +306,7 @@ def test_an_export_that_differs_from_its_reference_is_refused(tmp_path: Path, mo
     monkeypatch.setattr(reference, "run", wrong)
     (case,) = (case for case in cases("input_layer") if case.name == "input_bert")
     with pytest.raises(
-        NotFaithful, match=r"embedding\.onnx: input_embeddings differs .* by 1\.00e-03, more than 1e-05"
+        ReferenceMismatch, match=r"embedding\.onnx: input_embeddings differs .* by 1\.00e-03, more than 1e-05"
     ):
         export(write_checkpoint(case, tmp_path / "x"), tmp_path / "out")
     assert [path.name for path in tmp_path.iterdir()] == ["x"]
@@ -327,7 +327,10 @@ def test_steps_no_family_uses_yet_are_the_same_in_both_interpreters(steps: Recip
 
     random = np.random.default_rng(0)
     table, gain = random.normal(size=(9, 8)).astype(np.float32), random.normal(1, 0.1, 8).astype(np.float32)
-    sources = [safetensors.Source("t", "F32", (9, 8), [table]), safetensors.Source("g", "F32", (8,), [gain])]
+    sources = [
+        safetensors.TensorSource("t", "F32", (9, 8), [table]),
+        safetensors.TensorSource("g", "F32", (8,), [gain]),
+    ]
     placed = safetensors.write(tmp_path / "weights.safetensors", sources)
     recipe = (Embed("t"), *steps)
     save(graphs.embedding(GraphBuilder(placed), recipe, 8), tmp_path / "embedding.onnx")

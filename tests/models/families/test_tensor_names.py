@@ -136,7 +136,7 @@ def test_assume_takes_a_plain_decoder_and_says_so(tmp_path: Path, capsys: pytest
 
 
 NOT_PLAIN: dict[str, tuple[dict[str, Any], Weights, str]] = {
-    "no rope": ({"rope_theta": None, "model_type": "zzz"}, {}, "nothing of RoPE"),
+    "no rope": ({"rope_theta": None, "model_type": "zzz"}, {}, "no RoPE key"),
     "positions": ({}, {"model.embed_positions.weight": table()}, "embed_positions.weight' belongs to"),
     "a norm": ({}, {"model.embeddings.LayerNorm.weight": table(1)[0]}, "LayerNorm.weight' belongs to"),
     "a factor": ({"embedding_multiplier": 12.0}, {}, "embedding_multiplier 12.0"),

@@ -11,7 +11,7 @@ import pytest
 
 from models.artifacts.card import read
 from models.artifacts.export import export
-from models.checkpoints.random_checkpoint import INITS, create
+from models.artifacts.random_checkpoint import INITS, create
 from models.checkpoints.safetensors import tensors_of
 from models.errors import ModelError
 from models.families.recipe import AddPosition, Embed, LayerNorm

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from models.errors import BadQuestion
+from models.errors import BadQuery
 from models.families.extra_inputs import ATTENDED, MASKED
 from models.families.recipe import (
     AddIndexed,
@@ -206,10 +206,10 @@ def test_which_row_is_padding_is_as_transformers_builds_the_tables() -> None:
 
 def test_a_step_without_a_backward_is_refused() -> None:
     linear = Linear("up", None)
-    with pytest.raises(BadQuestion, match="the step Attention"):
+    with pytest.raises(BadQuery, match="the step Attention"):
         backward((Embed("word"), Attention(1, *[linear] * 4)), weights(), packed(), np.ones((6, 6)), {})
 
 
 def test_targets_that_are_all_ignored_are_refused() -> None:
-    with pytest.raises(BadQuestion, match="every target is -100"):
+    with pytest.raises(BadQuery, match="every target is -100"):
         output_side(np.ones((2, 2)), np.ones((1, 2)), np.array([IGNORED]))

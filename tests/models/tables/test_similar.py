@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from models.artifacts import quantization as quantise
-from models.artifacts.quantization import Quantised
-from models.errors import BadQuestion
+from models.artifacts import quantization
+from models.artifacts.quantization import QuantizedTable
+from models.errors import BadQuery
 from models.tables import row_blocks, similar
 from models.tables.row_blocks import blocks, floats
 from models.tables.similar import MEASURES, combined, nearest, row_norms
@@ -73,8 +73,8 @@ def test_rows_that_float32_cannot_tell_apart_are_told_apart(measure: str) -> Non
 @pytest.mark.parametrize("kind", ["int8", "int4"])
 def test_a_quantised_table_is_searched_as_what_it_stands_for(kind: Any) -> None:
     rows = np.random.default_rng(2).standard_normal((500, 32)).astype(np.float32)
-    scales = quantise.ranges(rows, kind)
-    table = Quantised(quantise.codes(rows, scales, kind), scales, kind)
+    scales = quantization.ranges(rows, kind)
+    table = QuantizedTable(quantization.codes(rows, scales, kind), scales, kind)
     check(table, rows[7].astype(np.float64), "cosine", 20)
 
 
@@ -152,10 +152,10 @@ def test_a_search_stops_where_it_is_told_to() -> None:
 )
 def test_a_question_without_an_answer_is_refused(query: NDArray[np.float64], measure: str, says: str) -> None:
     table = table_of(np.float32)
-    with pytest.raises(BadQuestion, match=says):
+    with pytest.raises(BadQuery, match=says):
         nearest(table, row_norms(table), query, measure=measure)
 
 
 def test_a_vector_without_direction_is_not_normalised() -> None:
-    with pytest.raises(BadQuestion, match="length 0"):
+    with pytest.raises(BadQuery, match="length 0"):
         combined(np.ones((2, 3)), [np.zeros(3)], normalise=True)

@@ -13,9 +13,9 @@ from models.artifacts import card as cards
 from models.artifacts.description import describe, families
 from models.artifacts.export import export
 from models.artifacts.verification import verify
-from models.errors import BadCard, BadCheckpoint, ModelError, NotFaithful
+from models.errors import BadCard, BadCheckpoint, ModelError, ReferenceMismatch
 from models.reference import vision as reference
-from models.reference.comparison import Session
+from models.artifacts.comparison import Session
 from models.vision.families import FAMILIES, TOWERS
 from models.vision.similarity import Similarity, compared
 from models.vision.steps import KINDS, Insert, from_json, to_json
@@ -273,7 +273,7 @@ def test_a_graph_that_differs_is_not_let_through(tmp_path: Path, monkeypatch: py
         return found | {"input_embeddings": found["input_embeddings"] + 1e-3}
 
     monkeypatch.setattr(reference, "run", moved)
-    with pytest.raises(NotFaithful, match=r"input_embeddings differs from the float64 reference by 1\.\d+e-03"):
+    with pytest.raises(ReferenceMismatch, match=r"input_embeddings differs from the float64 reference by 1\.\d+e-03"):
         export(write_seen(VIT, tmp_path / "x"), tmp_path / "out")
     assert [path.name for path in tmp_path.iterdir()] == ["x"]
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from models import VERSION
-from models.artifacts.quantization import Quantised
+from models.artifacts.quantization import QuantizedTable
 from models.errors import BadEncoding
 from models.positions.table import Table
 from service.errors import BadParameters
@@ -46,7 +46,7 @@ class Call:
 
 
 def _identity(value: Any) -> str:
-    if isinstance(value, Quantised):
+    if isinstance(value, QuantizedTable):
         value = value[:]
     if isinstance(value, np.ndarray):
         return f"{value.dtype}{value.shape}{hashlib.sha256(value.tobytes()).hexdigest()}"

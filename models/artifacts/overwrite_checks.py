@@ -12,7 +12,7 @@ from models.artifacts import card as cards
 from models.artifacts import links
 from models.errors import ModelError
 
-PROGRAM = Path(__file__).resolve().parent
+PROGRAM = Path(__file__).resolve().parents[1]  # models/
 OWN = (cards.FILE_NAME, "weights.safetensors", "tokenizer.json")
 SHOWN = 3  # names in a message
 

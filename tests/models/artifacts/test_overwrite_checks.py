@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from models.__main__ import main
-from models.artifacts import target
+from models.artifacts import overwrite_checks
 from models.artifacts.export import export
-from models.artifacts.folder import folder_in_place
-from models.checkpoints.random_checkpoint import create
+from models.artifacts.folder import atomic_folder
+from models.artifacts.random_checkpoint import create
 from models.errors import ModelError
 from service.errors import NotFound
 from service.registry.store import checked
@@ -40,7 +40,7 @@ def refused(checkpoint: Path, out: Path | str, message: str) -> None:
     for force in (False, True):
         with pytest.raises(ModelError, match=message):
             export(checkpoint, Path(out), force=force)
-    with pytest.raises(ModelError), folder_in_place(Path(out)):
+    with pytest.raises(ModelError), atomic_folder(Path(out)):
         pytest.fail("the work began")
     assert contents(checkpoint.parent) == before
 
@@ -81,10 +81,11 @@ def test_the_home_folder_is_never_replaced(checkpoint: Path, tmp_path: Path, mon
 
 
 def test_the_program_itself_is_never_replaced(checkpoint: Path, elsewhere: Path) -> None:
-    for place in (target.PROGRAM, target.PROGRAM.parent):
-        assert (place / ("export.py" if place == target.PROGRAM else "models/artifacts/export.py")).is_file()
+    program = overwrite_checks.PROGRAM
+    assert (program / "artifacts/export.py").is_file()
+    for place in (program, program.parent):
         with pytest.raises(ModelError, match="is or holds this program"):
-            target.check_target(place, checkpoint, True)
+            overwrite_checks.check_target(place, checkpoint, True)
 
 
 OTHERS: dict[str, dict[str, str]] = {
@@ -146,7 +147,7 @@ def test_what_came_while_an_export_was_made_is_not_replaced(tmp_path: Path) -> N
     out = tmp_path / "out"
 
     def write() -> None:
-        with folder_in_place(out):
+        with atomic_folder(out):
             out.mkdir()
             (out / "letters").write_text("dear")
 

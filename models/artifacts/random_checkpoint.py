@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.artifacts.folder import Progress, folder_in_place, no_progress
+from models.artifacts.folder import atomic_folder
 from models.checkpoints import safetensors
-from models.checkpoints.safetensors import CHUNK_BYTES, DTYPES, Source
+from models.checkpoints.safetensors import CHUNK_BYTES, DTYPES, TensorSource
 from models.errors import ModelError
 from models.families import Family, config_of, family_of
-from models.families.attention_positions import encodings
+from models.families.attention_positions import fit_encodings
 from models.families.fitting import (
     encoding_shapes,
     expected_shapes,
@@ -28,6 +28,7 @@ from models.families.fitting import (
 from models.families.recipe import LayerNorm, Recipe, RMSNorm
 from models.families.tensor_shapes import per_layer_shapes
 from models.positions.rope.conventions import CONVENTIONS
+from models.progress import Progress, no_progress
 from models.tables.padding import padding_rows
 
 _ELEMENTS = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
@@ -40,9 +41,10 @@ Float32s = NDArray[np.float32]
 class Init:
     """A way to draw the values of a matrix.
 
-    spread  (rows, columns, std) -> what a draw is multiplied with
-    draw    (generator, count) -> float32 values of spread 1
-    about   for people
+    Attributes:
+        spread: (rows, columns, std) -> what a draw is multiplied with.
+        draw: (generator, count) -> float32 values of spread 1.
+        about: for people.
     """
 
     spread: Callable[[int, int, float], float]
@@ -90,12 +92,15 @@ def create(
 ) -> None:
     """Write config.json and model.safetensors; `export` takes the folder like any other.
 
-    vocab_size, hidden_size  None: the family's default
-    dtype     float32, float16 or bfloat16
-    init      a name of INITS, for every matrix; a padding row is zero; norms have weight 1, every bias is 0
-    std       of `normal` alone; None: 0.02
-    seed      the same numbers for the same seed, sizes and version of numpy
-    raises    ModelError: unknown family or initialisation, impossible size, or a folder that is not empty
+    Args:
+        vocab_size, hidden_size: None: the family's default.
+        dtype: float32, float16 or bfloat16.
+        init: a name of INITS, for every matrix; a padding row is zero; norms have weight 1, every bias is 0.
+        std: of `normal` alone; None: 0.02.
+        seed: the same numbers for the same seed, sizes and version of numpy.
+
+    Raises:
+        ModelError: unknown family or initialisation, impossible size, or a folder that is not empty.
     """
     family = family_of(model_type)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -104,13 +109,13 @@ def create(
     config = _config(family, model_type, vocab_size, hidden_size)
     seen = config_of(model_type, config)
     recipe = input_layer(family, seen)
-    shapes = expected_shapes(recipe, seen, family) | encoding_shapes(encodings(family, seen, model_type), seen)
+    shapes = expected_shapes(recipe, seen, family) | encoding_shapes(fit_encodings(family, seen, model_type), seen)
     shapes |= per_layer_shapes(family.per_layer, seen)
     constants = _constants(recipe, shapes)
     padding = padding_rows(model_type, recipe, position_rule(family, seen), seen.pad_id())
     told = {"name": init, "seed": seed, "std": spread if init == "normal" else None, "padding_rows": padding}
     config |= {"dtype": dtype, "initialised": told}
-    with folder_in_place(folder.absolute()) as place:
+    with atomic_folder(folder.absolute()) as place:
         (place / "config.json").write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
         drawn = _Drawn(INITS[init], spread, np.random.Generator(np.random.SFC64(seed)), constants, padding)
         sources = _sources(family.prefix, shapes, _ELEMENTS[dtype], drawn, progress)
@@ -197,7 +202,7 @@ class _Drawn:
 
 def _sources(
     prefix: str, shapes: dict[str, tuple[int, ...]], element: str, drawn: _Drawn, progress: Progress
-) -> list[Source]:
+) -> list[TensorSource]:
     total, done = sum(math.prod(shape) for shape in shapes.values()) * DTYPES[element].itemsize, 0
 
     def chunks(name: str, shape: tuple[int, ...]) -> Iterator[NDArray[Any]]:
@@ -209,4 +214,4 @@ def _sources(
             done += values.nbytes
             progress("writing random weights", done, total)
 
-    return [Source(prefix + name, element, shape, chunks(name, shape)) for name, shape in shapes.items()]
+    return [TensorSource(prefix + name, element, shape, chunks(name, shape)) for name, shape in shapes.items()]

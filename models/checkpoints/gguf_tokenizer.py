@@ -4,7 +4,7 @@ A tokenizer is made where the header holds one whole (tokenizer.huggingface.json
 vocabularies (BPE, SentencePiece) name their way of cutting texts but do not hold it: such models take token ids only.
 What is pooled is scaled to unit length, as llama.cpp's server does it: the header does not say.
 
-source   llama.cpp's convert_hf_to_gguf.py (BertModel.set_vocab), llama.h (pooling types), common.h (embd_normalize)
+Source: llama.cpp's convert_hf_to_gguf.py (BertModel.set_vocab), llama.h (pooling types), common.h (embd_normalize).
 """
 
 import json

@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.artifacts.card import Card
+from models.artifacts.comparison import TOLERANCE, Session, relative_difference
 from models.checkpoints import safetensors
-from models.errors import NotFaithful
+from models.errors import ReferenceMismatch
 from models.reference import vision as reference
-from models.reference.comparison import TOLERANCE, Session, difference_of
 from models.vision.image_spec import Image
 from models.vision.steps import AddGrid
 
@@ -25,7 +25,9 @@ Feeds = dict[str, NDArray[Any]]
 def largest_differences(folder: Path, card: Card) -> dict[str, float]:
     """By output: the largest |ONNX - reference| / max(1, |reference|) over the check inputs.
 
-    raises   NotFaithful above the tolerance; BadCard where a graph does not load or gives other shapes
+    Raises:
+        ReferenceMismatch: above the tolerance.
+        BadCard: a graph does not load or gives other shapes.
     """
     assert card.image is not None
     weights = safetensors.tensors_of(folder / str(card.weights))
@@ -36,11 +38,11 @@ def largest_differences(folder: Path, card: Card) -> dict[str, float]:
         for name, graph in card.graphs.items():
             given = {key: value for key, value in feeds.items() if key in graph.inputs}
             for output, value in sessions[name].run(given, graph.outputs).items():
-                difference = difference_of(value, expected[output], f"{graph.file}: {output}")
+                difference = relative_difference(value, expected[output], f"{graph.file}: {output}")
                 found[output] = max(found.get(output, 0.0), difference)
     for output, difference in found.items():
         if difference > (allowed := TOLERANCE["input"]):
-            raise NotFaithful(
+            raise ReferenceMismatch(
                 f"{output} differs from the float64 reference by {difference:.2e}, more than {allowed:.0e}"
             )
     return found

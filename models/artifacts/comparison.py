@@ -1,0 +1,252 @@
+"""Compares the graphs of an exported folder, run by ONNX Runtime, with the numpy float64 reference.
+
+`export` and `verify` call it. ONNX Runtime is imported inside functions, so that importing `models` needs numpy alone.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.artifacts.card import HEAD, Card, Graph
+from models.artifacts.weights import tensors
+from models.errors import BadCard, ReferenceMismatch
+from models.families.extra_inputs import Extra, extra_values
+from models.families.head_fitting import Head
+from models.positions.learned import positions
+from models.positions.rope.angles import cos_sin
+from models.positions.rope.frequencies import frequencies
+from models.reference import head as head_reference
+from models.reference import interpreter, static
+
+TOLERANCE = {"input": 1e-5, "encoder": 1e-4, "head": 1e-4}
+_LENGTHS = (1, 2, 17, 5, 33)
+_SEED = 20240
+_HEAD_SCALES = (1.0, 0.1, 4.0)  # of the check rows' values, around what a final norm gives
+_HEAD_SEED = 20241
+
+Arrays = dict[str, NDArray[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckInputs:
+    """Packed check inputs: sequences of different lengths; the last is one token on the last position.
+
+    Attributes:
+        ids, positions, types: int64 [N].
+        mask: bool [N].
+        lengths: int64 [B], sum N.
+        extras: int64 [N] or [N, columns] by name.
+    """
+
+    ids: NDArray[np.int64]
+    positions: NDArray[np.int64]
+    types: NDArray[np.int64]
+    mask: NDArray[np.bool_]
+    lengths: NDArray[np.int64]
+    extras: Arrays = field(default_factory=dict)
+
+    def feeds(self) -> Arrays:
+        """Return the arrays by the name of the graph input they are for."""
+        names = ("ids", "positions", "types", "mask", "lengths")
+        return {name: getattr(self, name) for name in names} | {
+            "segments": np.repeat(np.arange(len(self.lengths)), self.lengths),
+            **self.extras,
+        }
+
+
+class Session:
+    """A one-threaded ONNX Runtime session on the CPU that logs nothing.
+
+    Raises:
+        BadCard: the file does not load, or does not run on the feeds.
+    """
+
+    def __init__(self, path: Path) -> None:
+        import onnxruntime
+
+        self.path = path
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = 1
+        options.log_severity_level = 4
+        try:
+            self._session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        except Exception as error:  # its exceptions share no base class of their own
+            reason = " ".join(str(error).split())
+            raise BadCard(f"{path} does not load in ONNX Runtime {onnxruntime.__version__}: {reason}") from error
+        self.inputs = {value.name: value for value in self._session.get_inputs()}
+        self.outputs = {value.name: value for value in self._session.get_outputs()}
+
+    def run(self, feeds: Mapping[str, NDArray[Any]], outputs: Sequence[str]) -> Arrays:
+        """Return the named outputs of the graph for these inputs."""
+        try:
+            values = self._session.run(list(outputs), dict(feeds))
+        except Exception as error:
+            raise BadCard(f"{self.path} does not run on the check inputs: {' '.join(str(error).split())}") from error
+        return dict(zip(outputs, values, strict=True))
+
+
+def make_check_inputs(card: Card) -> CheckInputs:
+    """Return random sequences that include the first, the last and the pad id; a fifth of the rows are masked."""
+    random = np.random.default_rng(_SEED)
+    longest = min(card.position.longest() or max(_LENGTHS), max(_LENGTHS))
+    lengths = [min(length, longest) for length in _LENGTHS] + [1]
+    sequences = [random.integers(0, card.vocab_size, length) for length in lengths]
+    sequences[2][0], sequences[2][-1] = 0, card.vocab_size - 1
+    if card.pad_id is not None and longest > 2:
+        sequences[3][-2:] = card.pad_id
+    if card.static and card.static.dropped is not None:
+        sequences[4][::3] = card.static.dropped
+    sequence_positions = [positions(card.position, sequence) for sequence in sequences]
+    sequence_positions[-1] = np.full(1, (card.position.rows or 100_000) - 1)
+    ids = np.concatenate(sequences).astype(np.int64)
+    mask = random.random(len(ids)) < 0.8
+    mask[0] = False  # the only row of the first sequence: a sequence with nothing to attend to
+    type_rows = card.vocab_size if card.types == "optional" else max(card.type_rows, 1)
+    types = random.integers(0, type_rows, len(ids))
+    extras = {extra.name: _random_extra(extra, sequences, random) for extra in card.extras}
+    return CheckInputs(ids, np.concatenate(sequence_positions), types, mask, np.array(lengths, np.int64), extras)
+
+
+def _random_extra(extra: Extra, sequences: list[NDArray[np.int64]], random: np.random.Generator) -> NDArray[np.int64]:
+    """Return values for every token, a fifth of them the default for an input not sent; box corners are ordered."""
+    if not extra.sent:
+        return np.concatenate([extra_values(extra, ids, None, None) for ids in sequences])
+    shape = (sum(map(len, sequences)), extra.columns)
+    values = random.integers(extra.missing, extra.rows, shape)
+    values[::5] = extra.missing
+    if extra.columns == 4:
+        values[:, 2:] = np.maximum(values[:, :2], values[:, 2:])
+    return values if extra.columns > 1 else values[:, 0]
+
+
+def largest_differences(folder: Path, card: Card) -> dict[str, float]:
+    """Return, for each output, the largest |ONNX - reference| / max(1, |reference|) over the check inputs.
+
+    An adopted graph has no recipe to compare with: its figure is the largest difference between a sequence in a padded
+    batch and the same sequence alone. The figure of `logits` is relative to the largest logit of a row.
+
+    Raises:
+        ReferenceMismatch: a difference is above TOLERANCE.
+        BadCard: a graph does not load or gives other shapes.
+    """
+    inputs = make_check_inputs(card)
+    differences: dict[str, float] = {}
+    for name, graph in card.graphs.items():
+        if graph.layout == "padded":
+            differences |= padded_differences(card, graph, Session(folder / graph.file), inputs)
+            continue
+        tolerance = TOLERANCE["encoder" if name == "encoder" else "input"]
+        expected = _expected(folder, card, name, inputs)
+        feeds = {key: value for key, value in inputs.feeds().items() if key in graph.inputs}
+        for output, value in Session(folder / graph.file).run(feeds, graph.outputs).items():
+            difference = relative_difference(value, expected[output], f"{graph.file}: {output}")
+            differences[output] = max(differences.get(output, 0.0), difference)
+            check_tolerance(difference, tolerance, f"{graph.file}: {output} differs")
+    if card.head:
+        differences["logits"] = _logits_difference(folder, card, card.head)
+    return differences
+
+
+def check_tolerance(difference: float, tolerance: float, subject: str) -> None:
+    """Raise ReferenceMismatch unless the difference is at most the tolerance; `subject` begins the message."""
+    if not difference <= tolerance:
+        raise ReferenceMismatch(f"{subject} from the float64 reference by {difference:.2e}, more than {tolerance:.0e}")
+
+
+def padded_differences(card: Card, graph: Graph, session: Session, inputs: CheckInputs) -> dict[str, float]:
+    """Return, for each output, how far a padded batch moves a sequence from what it is alone.
+
+    Raises:
+        ReferenceMismatch: a difference is above TOLERANCE["encoder"].
+        BadCard: the graph does not run or gives another width than the card's.
+    """
+    ends = np.cumsum(inputs.lengths)
+    spans = [slice(end - length, end) for end, length in zip(ends, inputs.lengths, strict=True)]
+    flat = {"input_ids": inputs.ids, "token_type_ids": inputs.types, "position_ids": inputs.positions}
+    flat["attention_mask"] = np.ones(len(inputs.ids), np.int64)
+    batch = {name: _pad(flat[name], spans, (card.pad_id or 0) if name == "input_ids" else 0) for name in graph.inputs}
+    graph_names = {name: graph.rename.get(name, name) for name in graph.outputs}
+    batched = session.run(batch, list(graph_names.values()))
+    differences = dict.fromkeys(graph.outputs, 0.0)
+    for row, span in enumerate(spans):
+        alone = session.run({name: flat[name][None, span] for name in graph.inputs}, list(graph_names.values()))
+        for name, graph_name in graph_names.items():
+            value = batched[graph_name][row : row + 1]
+            unpadded = value if name == "sentence_embedding" else value[:, : span.stop - span.start]
+            _check_width(alone[graph_name], card.hidden_size, f"{graph.file}: {graph_name}")
+            difference = relative_difference(unpadded, alone[graph_name], f"{graph.file}: {graph_name}")
+            differences[name] = max(differences[name], difference)
+    if (worst := max(differences.values())) > TOLERANCE["encoder"]:
+        raise ReferenceMismatch(
+            f"{graph.file}: a sequence moves by {worst:.2e} when others are batched beside it, more than "
+            f"{TOLERANCE['encoder']:.0e}; dynamically quantised models do this: adopt the float32 one"
+        )
+    return differences
+
+
+def _check_width(value: NDArray[Any], width: int, what: str) -> None:
+    if value.shape[-1] != width:
+        raise BadCard(f"{what} is {value.shape[-1]} wide, but config.json says hidden_size {width}")
+
+
+def _pad(values: NDArray[Any], spans: list[slice], fill: int) -> NDArray[Any]:
+    padded = np.full((len(spans), max(span.stop - span.start for span in spans)), fill, values.dtype)
+    for row, span in enumerate(spans):
+        padded[row, : span.stop - span.start] = values[span]
+    return padded
+
+
+def _expected(folder: Path, card: Card, graph: str, inputs: CheckInputs) -> Arrays:
+    """Return the reference outputs of one packed graph."""
+    for table in card.encodings.ropes.values():
+        if graph == table.graph:
+            cos, sin = cos_sin(frequencies(table.rope, "parity"), inputs.positions)
+            return dict(zip(card.graphs[graph].outputs, (cos, sin), strict=True))
+    weights = tensors(folder, card)
+    if card.static:
+        feeds = {name: value for name, value in inputs.feeds().items() if name in card.graphs[graph].inputs}
+        return dict(static.outputs(card.static, weights, feeds))
+    types = inputs.types if "types" in card.graphs[graph].inputs else None
+    mask = inputs.mask if "mask" in card.graphs[graph].inputs else None
+    if graph == "per_layer":
+        return {"per_layer_embeddings": interpreter.per_layer(card.per_layer, weights, inputs.ids)}
+    rows = interpreter.run(card.recipe, weights, inputs.ids, inputs.positions, types, mask, inputs.extras)
+    if graph != "encoder":
+        return dict(rows)
+    hidden = interpreter.encode(card.encoder, weights, rows["input_embeddings"], inputs.mask, inputs.lengths)
+    return {"last_hidden_state": hidden}
+
+
+def relative_difference(value: NDArray[Any], expected: NDArray[Any], what: str) -> float:
+    """Return the largest |value - expected| / max(1, |expected|).
+
+    Raises:
+        BadCard: the value is not float32 or has another shape; the message begins with `what`.
+    """
+    if value.shape != expected.shape or value.dtype != np.float32:
+        raise BadCard(f"{what} is {value.dtype} {list(value.shape)}, the reference float32 {list(expected.shape)}")
+    return float(np.max(np.abs(value - expected) / np.maximum(1.0, np.abs(expected)), initial=0.0))
+
+
+def _logits_difference(folder: Path, card: Card, head: Head) -> float:
+    """Return the largest |ONNX - reference| of head.onnx, relative to a row's largest logit where that is above 1."""
+    graph = card.every_graph[HEAD]
+    scales = np.array(_HEAD_SCALES)[:, None]
+    random = np.random.default_rng(_HEAD_SEED)
+    hidden = np.asarray(random.normal(size=(len(scales), head.width)) * scales, np.float32)
+    logits = Session(folder / graph.file).run({graph.inputs[0]: hidden}, graph.outputs)["logits"]
+    if logits.shape != (len(hidden), head.vocab_size) or logits.dtype != np.float32:
+        raise BadCard(f"{graph.file}: logits are {logits.dtype} {list(logits.shape)} of {list(hidden.shape)} rows")
+    start, worst, largest = 0, np.zeros(len(hidden)), np.ones(len(hidden))
+    for expected in head_reference.blocks(head, tensors(folder, card), hidden):
+        part = logits[:, start : start + expected.shape[1]]
+        worst = np.maximum(worst, np.abs(part - expected).max(axis=1))
+        largest = np.maximum(largest, np.abs(expected).max(axis=1))
+        start += expected.shape[1]
+    difference = float((worst / largest).max())
+    check_tolerance(difference, TOLERANCE["head"], f"{graph.file}: logits differ")
+    return difference
