@@ -1,61 +1,59 @@
-"""What app.py hands to every protocol. Holds; does nothing."""
+"""The service behind the protocols: what app.py builds and every protocol reads."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
-from service.embedding.pipeline import Encoder
+from service.embedding.pipeline import EmbeddingPipeline
 from service.embedding.position_tables import Tables
 from service.errors import Unavailable
-from service.http.intake import Intake
 from service.observability.metrics import Metrics
 from service.observability.tracing import Tracing
-from service.protocols.oip.model_statistics import Statistics
-from service.protocols.oip.shared_memory import Regions
 from service.registry.readiness import Readiness
-from service.registry.registry import Catalog
+from service.registry.registry import ModelRegistry
+from service.scheduling.admission import AdmissionController
 from service.settings import Settings
 
 
-class Life:
-    """Whether this process serves; told by app.py, asked by every protocol."""
+class Lifecycle:
+    """Whether this process serves: set by app.py, read by every protocol."""
 
     def __init__(self) -> None:
         self.started = False
         self.stopping = False
-        self.at_stop: list[Callable[[], None]] = []
+        self.on_stop: list[Callable[[], None]] = []
 
     @property
     def ready(self) -> bool:
-        """New requests are welcome."""
+        """Whether new requests are served."""
         return self.started and not self.stopping
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
-    """The service behind the protocols.
+class ServiceContext:
+    """What handlers need.
 
-    regions, statistics   of the Open Inference Protocol, over HTTP and gRPC alike
+    Args:
+        embedder: embeds texts and token ids.
+        tables: streams positional tables and keeps finished ones.
+        admission: counts the requests being served.
     """
 
     settings: Settings
-    encoder: Encoder
+    registry: ModelRegistry
+    embedder: EmbeddingPipeline
+    admission: AdmissionController
     metrics: Metrics
     version: str
     tables: Tables
     readiness: Readiness
-    intake: Intake
-    life: Life = field(default_factory=Life)
-    regions: Regions = field(default_factory=Regions)
-    statistics: Statistics = field(default_factory=Statistics)
+    lifecycle: Lifecycle = field(default_factory=Lifecycle)
     tracing: Tracing | None = None
+    regions: Any = None
+    statistics: Any = None
 
-    async def refuse_unready(self) -> None:
+    async def check_ready(self) -> None:
         """Raise Unavailable while the service starts or stops, or a model does not answer."""
-        if not self.life.ready:
-            raise Unavailable("the service is stopping" if self.life.stopping else "the service is starting")
+        if not self.lifecycle.ready:
+            raise Unavailable("the service is stopping" if self.lifecycle.stopping else "the service is starting")
         await self.readiness.check()
-
-    @property
-    def catalog(self) -> Catalog:
-        """The models being served."""
-        return self.encoder.catalog

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from proto import embed_pb2 as pb
 from proto.embed_pb2_grpc import EmbedderStub
 from service.app import create_app
-from service.context import Parts
-from service.http.server import OneWrite
+from service.context import ServiceContext
+from service.http.server import HttpProtocol
 from service.settings import Settings
 
 DTYPES: dict[int, Any] = {pb.FLOAT32: np.float32, pb.FLOAT16: np.float16, pb.BFLOAT16: ml_dtypes.bfloat16}
@@ -44,11 +44,11 @@ class Served:
 
 @dataclass(frozen=True)
 class Here:
-    """A service in the test's own event loop: its addresses, its parts and HTTP server for tests that hold them up."""
+    """A service in the test's own event loop: its addresses, its context and HTTP server for tests that hold them up."""
 
     address: tuple[str, int]
     rpc_address: str
-    parts: Parts
+    context: ServiceContext
     server: uvicorn.Server
 
 
@@ -58,9 +58,9 @@ class _Start:
     def __init__(self, store: Path, **settings: Any) -> None:
         self.rpc_port: queue.Queue[int] = queue.Queue()
         chosen = Settings(store=store, grpc_port=0, device="cpu", **settings)
-        self.app = create_app(chosen, ready=lambda _parts, port: self.rpc_port.put(port))
+        self.app = create_app(chosen, ready=lambda _context, port: self.rpc_port.put(port))
         self.server = uvicorn.Server(
-            uvicorn.Config(self.app, http=OneWrite, log_config=None, access_log=False, timeout_keep_alive=75)
+            uvicorn.Config(self.app, http=HttpProtocol, log_config=None, access_log=False, timeout_keep_alive=75)
         )
         self.listener = socket.create_server(("127.0.0.1", 0), backlog=1024)  # listens now: no client comes too early
 
@@ -96,7 +96,7 @@ async def serving_here(store: Path, **settings: Any) -> AsyncIterator[Here]:
     running = asyncio.create_task(start.server.serve(sockets=[start.listener]))
     try:
         rpc_port = await asyncio.to_thread(start.rpc_port.get, timeout=START_SECONDS)
-        yield Here(start.address, f"127.0.0.1:{rpc_port}", start.app.state.parts, start.server)
+        yield Here(start.address, f"127.0.0.1:{rpc_port}", start.app.context, start.server)
     finally:
         start.server.should_exit = True
         await running

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.errors import BadQuestion
+from models.errors import BadQuery
 from models.families.recipe import AddPosition, AddType
 from models.positions.table import Output, Table
 from models.tables.cross_entropy import IGNORED, OutputSide, Reduction, Rule, output_side
@@ -19,10 +19,10 @@ from models.tables.gradient import Packed, SparseRows, backward
 from models.tables.padding import padding_rows
 from models.tables.row_blocks import Check
 from service.embedding import validation as sequences
+from service.embedding.model import Model
 from service.embedding.requests import Ids
 from service.embedding.word_table import WordTable
 from service.errors import BadRequest
-from service.registry.registry import Model
 
 ROWS = ("touched", "all")
 Floats = NDArray[np.float64]
@@ -67,7 +67,7 @@ def gradients(table: WordTable, wanted: Asked, check: Check) -> Table:
     try:
         tables, parameters = _input_side(table.model, wanted)
         output = None if wanted.loss is None else _output_side(table, wanted.loss, check)
-    except BadQuestion as error:
+    except BadQuery as error:
         raise BadRequest(str(error)) from None
     word = tables.pop(table.name, None)
     outputs = _word_outputs(table, word, output, wanted.loss)
@@ -102,7 +102,7 @@ def _input_side(model: Model, wanted: Asked) -> tuple[dict[str, SparseRows], dic
         return {}, {}
     card = model.card
     if not card.recipe:
-        raise BadQuestion(f"{card.name} has no input layer: its vectors are rows of the table")
+        raise BadQuery(f"{card.name} has no input layer: its vectors are rows of the table")
     packed = sequences.pack(card, wanted.layer.sequences)
     mask = None if packed.mask is None else packed.mask.astype(bool)
     read = Packed(packed.ids, packed.positions, packed.types, mask, packed.extras or {})
@@ -116,12 +116,12 @@ def _output_side(table: WordTable, loss: Loss, check: Check) -> OutputSide:
 
 
 def _rule(table: WordTable) -> Rule:
-    """How the model's head makes logits of the word table; raises BadQuestion where its matrix is another."""
+    """How the model's head makes logits of the word table; raises BadQuery where its matrix is another."""
     head = table.model.card.head
     if head is None:
         return Rule()
     if head.matrix != table.name:
-        raise BadQuestion(
+        raise BadQuery(
             f"{table.model.card.name} is not tied: its output matrix is {head.matrix}, not {table.name}; "
             "leave out hidden and targets"
         )

@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from models.artifacts.card import Card
 from models.vision.image_spec import Image
 from models.vision.preprocess import Prepared, prepare, target_size
-from service.embedding.finite import check_finite
+from service.embedding.context import ANONYMOUS, RequestContext
 from service.embedding.image_decoding import opened
+from service.embedding.pipeline import check_finite
 from service.embedding.requests import EmbedResult, Output
 from service.errors import BadInput, BadRequest, EmptyRequest, Overloaded, TooLarge
 from service.runtime.engine import Engine
-from service.scheduling import deadlines
 
 MOST_WAITING = 256  # pictures of all callers that wait to be decoded
 
@@ -110,7 +110,7 @@ class Images:
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="images")
         self._waiting = 0
 
-    async def embed(self, request: ImagesRequest) -> EmbedResult:
+    async def embed(self, request: ImagesRequest, context: RequestContext = ANONYMOUS) -> EmbedResult:
         """One request's outputs, in the order asked for; raises an InlayError."""
         model = self._catalog.get(request.model)
         image = reads_images(model.card)
@@ -118,11 +118,11 @@ class Images:
         self._check_count(request.inputs)
         feeds = await self._prepared(image, request.inputs)
         costs = [_rows_of(image, each) for each in feeds]
-        queued, deadline = [], deadlines.current()
+        queued = []
         try:
             for graph, outputs in plan.plain.items():
                 queued.append(
-                    model.batchers[graph].submit([Work(each, outputs) for each in feeds], costs, deadline=deadline)
+                    model.batchers[graph].submit([Work(each, outputs) for each in feeds], costs, deadline=context.deadline)
                 )
             found = [[await future for future in futures] for futures in queued]
         except BaseException:

@@ -15,8 +15,8 @@ from models.artifacts.card import HEAD
 from models.families.head_fitting import Head
 from models.positions.table import Arithmetic, Output, Table
 from models.tables.row_blocks import Check, go_on
+from service.embedding.model import Model
 from service.errors import BadRequest, NotFound
-from service.registry.registry import Model
 
 BLOCK_VALUES = 1 << 23  # logits made at a time: 32 MB
 OUTPUTS = ("logits", "probabilities", "log_probabilities")

@@ -1,4 +1,4 @@
-"""THE ROAD: check → tokenise → batch → pool → select. Every protocol's request passes here; knows none of them."""
+"""The embedding pipeline: validate, admit, tokenize, schedule, pool, select. Every protocol's request passes it."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -10,115 +10,76 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.artifacts.card import Card
-from service.embedding import limits
-from service.embedding import validation as sequences
-from service.embedding.finite import check_finite
-from service.embedding.output_plan import (
-    HIDDEN,
-    POOLED,
-    Graphs,
-    Plan,
-)
+from service.embedding import limits, validation
+from service.embedding.context import ANONYMOUS, RequestContext
+from service.embedding.model import Model, Models, Rows, Work
+from service.embedding.output_plan import HIDDEN, POOLED, Graphs, Plan
 from service.embedding.packing import Packed
-from service.embedding.pooling import normalise, pool
-from service.embedding.requests import (
-    EmbedRequest,
-    EmbedResult,
-    Ids,
-    Output,
-    Text,
-    Times,
-)
+from service.embedding.pooling import normalize, pool
+from service.embedding.requests import EmbedRequest, EmbedResult, Ids, Output, StageTimes, Text
 from service.embedding.tokenization import Cut
-from service.errors import (
-    BadInput,
-    BadRequest,
-    WrongModelKind,
-)
-from service.registry.registry import (
-    Catalog,
-    Model,
-    Rows,
-    Work,
-)
-from service.scheduling import deadlines
-from service.scheduling.admission import Door, texts_of
-from service.scheduling.fair_queue import Spent
+from service.errors import BadInput, BadRequest, EngineFailure, WrongModelKind
+from service.scheduling.admission import TokenEstimator, reserved
+from service.scheduling.fair_queue import ItemTimes
 from service.settings import Settings
 
-Uncounted = Mapping[int, int]  # input → leading tokens that pooling leaves out
-Queued = list[tuple[int, "asyncio.Future[Rows]"]]  # which part, and its rows of one graph
-Told = Callable[[str, int, Times], None]
-_NONE: Uncounted = {}
-
-
+PromptTokens = Mapping[int, int]  # input → leading tokens that pooling leaves out
+Observer = Callable[[str, int, StageTimes], None]
+_NO_PROMPTS: PromptTokens = {}
 NUMPY_DTYPES: dict[str, Any] = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 
 
-class Encoder:
-    """Answers requests from the models of a catalog.
+class EmbeddingPipeline:
+    """Answers requests from loaded models.
 
-    told   of every request answered: its model, its tokens and what its stages took
+    Args:
+        models: the loaded models.
+        observe: called after every request with its model, its tokens and the times of its stages.
     """
 
-    def __init__(self, catalog: Catalog, settings: Settings, told: Told = lambda model, tokens, times: None) -> None:
-        self.catalog = catalog
-        self._told = told
-        self.door = Door(settings.max_concurrent_requests)
+    def __init__(
+        self, models: Models, settings: Settings, observe: Observer = lambda model, tokens, times: None
+    ) -> None:
+        self._models = models
+        self._observe = observe
+        self._estimator = TokenEstimator()
         self._settings = settings
 
-    async def embed(self, request: EmbedRequest) -> EmbedResult:
-        """One request's outputs, in the order asked for.
+    async def embed(self, request: EmbedRequest, context: RequestContext = ANONYMOUS) -> EmbedResult:
+        """Return one request's outputs, in the order asked for.
 
-        raises   an InlayError; the caller's mistakes before anything is queued
+        Raises:
+            InlayError: the request cannot be served; the caller's mistakes are raised before anything is queued.
         """
-        deadline = deadlines.current()
-        self.door.enter()
-        try:
-            if deadline is None:
-                return await self._embedded(request, None)
-            async with deadlines.kept():
-                return await self._embedded(request, deadline)
-        finally:
-            self.door.leave()
-
-    async def _embedded(self, request: EmbedRequest, deadline: float | None) -> EmbedResult:
-        model = self.catalog.get(request.model)
-        if model.card.image:
-            raise WrongModelKind(f"{model.card.name} reads no text: POST to /models/{model.card.name}/images")
-        plan = model.plan(request.outputs, request.pooling, request.normalize, request.dimensions, request.dtype)
-        ids, uncounted = self._checked(model.card, request), _NONE
-        characters, started, tokenising, spent, admitted = 0, perf_counter(), 0.0, Spent(), False
-        if None in ids:
-            texts, admitted = texts_of(request.inputs), True
-            characters = limits.check_characters(texts, self._settings)
-            longest = _least(model.card.max_tokens, request.max_tokens)
-            cost = self.door.guess(model.card.name, texts, longest) + sum([len(each.ids) for each in ids if each])
-            queues = [model.batchers[graph] for graph in plan.typed]
-            for queue in queues:
-                queue.check(cost, deadline)
-            with self.door.promised(queues, cost):
-                ids, uncounted = await self._tokenised(model, request, ids)
-            tokenising = perf_counter() - started
-            tokenised = sum(
-                [len(ids[index].ids) for index, each in enumerate(request.inputs) if isinstance(each, Text)]
+        model = self._models.get(request.model)
+        card = model.card
+        if card.image:
+            raise WrongModelKind(
+                f"{card.name} reads no text", allowed="images", remedy=f"POST to /models/{card.name}/images"
             )
-            self.door.learn(model.card.name, characters, tokenised)
+        plan = model.plan(request.outputs, request.pooling, request.normalize, request.dimensions, request.dtype)
+        ids = self._validate(card, request)
+        prompts, characters, tokenizing, admitted = _NO_PROMPTS, 0, 0.0, False
+        if None in ids:
+            started = perf_counter()
+            ids, prompts, characters = await self._tokenize(model, plan, request, ids, context)
+            tokenizing, admitted = perf_counter() - started, True
         lengths = tuple([len(each.ids) for each in ids])
         tokens = sum(lengths)
-        limits.check_tokens(tokens, model.card, plan, self._settings)
-        parts = _parts(model.card, plan, ids)
-        queued = _queue(model, plan, parts, spent, deadline, admitted)
-        rows = await _rows(queued, len(parts))
-        if not plan.whole:  # a table's rows were checked when it was exported
-            check_finite(model.card.name, rows)
-        outputs = tuple([_output(name, plan, rows, ids, uncounted) for name in plan.outputs])
-        times = Times(tokenising, spent.queued / spent.items, spent.ran / spent.items)
-        self._told(model.card.name, tokens, times)
-        return EmbedResult(model.card.name, outputs, tokens, bool(request.outputs), lengths, characters, times)
+        limits.check_tokens(tokens, card, plan, self._settings)
+        parts = _parts(card, plan, ids)
+        times = ItemTimes()
+        queued = _schedule(model, plan, parts, times, context, admitted)
+        rows = [await queued[0][1]] if len(queued) == 1 else await _gather(queued, len(parts))
+        if not plan.whole:  # the rows of a table were checked when it was exported
+            check_finite(card.name, rows)
+        outputs = tuple([_select(name, plan, rows, ids, prompts) for name in plan.outputs])
+        spent = StageTimes(tokenizing, times.queued / times.items, times.ran / times.items)
+        self._observe(card.name, tokens, spent)
+        return EmbedResult(card.name, outputs, tokens, bool(request.outputs), lengths, characters, spent)
 
-    def _checked(self, card: Card, request: EmbedRequest) -> list[Any]:
-        """The caller's token ids, checked; None in the place of a text."""
+    def _validate(self, card: Card, request: EmbedRequest) -> list[Any]:
+        """Return the caller's token ids, checked; None in the place of a text."""
         inputs = request.inputs
         limits.check_count(inputs, self._settings)
         truncate, direction, most = self._truncates(request), request.truncation_direction, request.max_tokens
@@ -127,15 +88,39 @@ class Encoder:
             if not truncate:
                 limits.check_longest(inputs, self._settings.max_input_tokens)
         return [
-            sequences.check(card, index, each, truncate, direction, most) if isinstance(each, Ids) else None
+            validation.check(card, index, each, truncate, direction, most) if type(each) is Ids else None
             for index, each in enumerate(inputs)
         ]
 
-    async def _tokenised(self, model: Model, request: EmbedRequest, ids: list[Any]) -> tuple[list[Ids], Uncounted]:
-        """Ids in the place of each text, and the leading tokens of each that pooling must not count."""
+    async def _tokenize(
+        self, model: Model, plan: Plan, request: EmbedRequest, ids: list[Any], context: RequestContext
+    ) -> tuple[list[Ids], PromptTokens, int]:
+        """Admit the texts of a request to its queues and tokenize them.
+
+        Returns:
+            Ids in the place of each text, the leading tokens of each input that pooling must not count, and the
+            number of characters.
+        """
+        name, inputs = model.card.name, request.inputs
+        texts = [each for each in inputs if isinstance(each, Text)]
+        characters = limits.check_characters(texts, self._settings)
+        longest = _least(model.card.max_tokens, request.max_tokens)
+        sizes = [len(each.text) + len(each.pair or "") for each in texts]
+        cost = self._estimator.estimate(name, sizes, longest) + sum([len(each.ids) for each in ids if each])
+        queues = [model.batchers[graph] for graph in plan.typed]
+        for queue in queues:
+            queue.check(cost, context.deadline)
+        with reserved(queues, cost):
+            complete, prompts = await self._encode(model, request, ids)
+        tokens = sum([len(complete[index].ids) for index, each in enumerate(inputs) if isinstance(each, Text)])
+        self._estimator.learn(name, characters, tokens)
+        return complete, prompts, characters
+
+    async def _encode(self, model: Model, request: EmbedRequest, ids: list[Any]) -> tuple[list[Ids], PromptTokens]:
+        """Tokenize the texts of a request behind its prompt."""
         card, tokenizer = model.card, model.tokenizer
         if tokenizer is None:
-            raise BadRequest(f"{card.name} was exported without a tokenizer: send token ids instead of text")
+            raise BadRequest(f"{card.name} was exported without a tokenizer", remedy="send token ids instead of text")
         prompt = prompt_of(card, request.prompt_name)
         texts = {
             index: Text(prompt + each.text, each.pair) if prompt else each
@@ -144,11 +129,11 @@ class Encoder:
         }
         cut = Cut(self._truncates(request), request.truncation_direction, request.max_tokens, request.special_tokens)
         encoded = await tokenizer.encode(texts, cut)
-        uncounted = _NONE
+        prompts = _NO_PROMPTS
         if prompt and card.pooling and not card.pooling.include_prompt:
-            uncounted = dict.fromkeys(encoded, tokenizer.prompt_length(prompt))
-            _beyond_the_prompt(encoded, uncounted)
-        return [encoded.get(index, each) for index, each in enumerate(ids)], uncounted
+            prompts = dict.fromkeys(encoded, tokenizer.prompt_length(prompt))
+            _check_prompts(encoded, prompts)
+        return [encoded.get(index, each) for index, each in enumerate(ids)], prompts
 
     def _truncates(self, request: EmbedRequest) -> bool:
         return self._settings.auto_truncate if request.truncate is None else request.truncate
@@ -159,49 +144,71 @@ def _least(one: int | None, other: int | None) -> int | None:
 
 
 def prompt_of(card: Card, name: str | None) -> str:
-    """What goes before a text: the prompt of that name, or the model's default one.
+    """Return what goes before a text: the prompt of that name, or the model's default prompt.
 
-    raises   BadRequest naming the prompts there are
+    Raises:
+        BadRequest: the model has no such prompt.
     """
     if name is None:
         return card.prompts[card.default_prompt] if card.default_prompt else ""
     if name not in card.prompts:
         known = ", ".join(repr(prompt) for prompt in card.prompts) or "none"
-        raise BadRequest(f"{card.name} has no prompt {name!r}; it has {known}")
+        raise BadRequest(f"is {name[:80]!r}", field=("prompt_name",), allowed=f"{card.name} has the prompts {known}")
     return card.prompts[name]
 
 
-def _beyond_the_prompt(encoded: Mapping[int, Ids], uncounted: Uncounted) -> None:
+def check_finite(model: str, rows: Sequence[Mapping[str, NDArray[Any]]]) -> None:
+    """Raise EngineFailure for the first input with an output value that is NaN or infinite.
+
+    Args:
+        rows: the arrays of each input, by output name.
+    """
+    for index, named in enumerate(rows):
+        for name, array in named.items():
+            if not np.isfinite(array).all():
+                raise EngineFailure(
+                    f"{model} gave {name} of inputs[{index}] that is not finite", index, remedy="leave this input out"
+                )
+
+
+def _check_prompts(encoded: Mapping[int, Ids], prompts: PromptTokens) -> None:
     for index, each in encoded.items():
-        if len(each.ids) <= uncounted[index]:
+        if len(each.ids) <= prompts[index]:
             raise BadInput(
-                f"inputs[{index}] is cut to {len(each.ids)} tokens, all of them its prompt's, which pooling does not "
-                "count: use a shorter prompt",
-                index,
+                f"is cut to {len(each.ids)} tokens, all of them its prompt's, which pooling does not count",
+                field=("inputs", index),
+                remedy="use a shorter prompt",
             )
 
 
 def _parts(card: Card, plan: Plan, ids: list[Ids]) -> list[Packed]:
-    """One part for the whole request where rows stand alone; one a sequence for an encoder or mixed segments."""
+    """Return one part for the whole request where rows are independent; else one for each sequence."""
     if plan.whole and (card.types != "optional" or len({each.types is None for each in ids}) == 1):
-        return [sequences.pack(card, ids)]
+        return [validation.pack(card, ids)]
     for index, each in enumerate(ids):
         if not plan.whole and each.mask is not None and not each.mask.any():
-            raise BadInput(f"inputs[{index}].attention_mask is all 0: an encoder needs one token to attend to", index)
-    return [sequences.pack(card, [each]) for each in ids]
+            raise BadInput(
+                "is all 0", field=("inputs", index, "attention_mask"), allowed="an encoder needs one token to attend to"
+            )
+    return [validation.pack(card, [each]) for each in ids]
 
 
-def _queue(
-    model: Model, plan: Plan, parts: list[Packed], spent: Spent, deadline: float | None, admitted: bool
+Queued = list[tuple[int, "asyncio.Future[Rows]"]]  # the number of a part, and its rows of one graph
+
+
+def _schedule(
+    model: Model, plan: Plan, parts: list[Packed], times: ItemTimes, context: RequestContext, admitted: bool
 ) -> Queued:
-    """Every part's work, a future for each of its graphs; if one graph has no room, nothing stays queued."""
+    """Queue every part at each of its graphs; if one graph has no room, nothing stays queued."""
     queued: Queued = []
     try:
         for graphs, indices in _by_graphs(model.card, plan, parts):
             costs = [parts[index].tokens for index in indices]
             for graph, outputs in graphs.items():
                 works = [Work(parts[index], outputs) for index in indices]
-                futures = model.batchers[graph].submit(works, costs, spent, deadline, admitted)
+                futures = model.batchers[graph].submit(
+                    works, costs, times, context.deadline, admitted, context.staggered
+                )
                 queued += zip(indices, futures, strict=True)
     except BaseException:
         _drop(queued)
@@ -210,18 +217,19 @@ def _queue(
 
 
 def _by_graphs(card: Card, plan: Plan, parts: list[Packed]) -> list[tuple[Graphs, Sequence[int]]]:
+    """Return which parts run on which graphs: sequences with and without segment ids may differ."""
     if card.types != "optional":
         return [(plan.typed, range(len(parts)))]
     for index, part in enumerate(parts):
         if part.types is None and "token_type_embeddings" in plan.outputs:
-            raise BadInput(f"inputs[{index}] has no token_type_ids, so {card.name} adds no segment rows", index)
+            raise BadInput(
+                "has no token_type_ids", field=("inputs", index), allowed=f"{card.name} then adds no segment rows"
+            )
     return [(plan.plain if part.types is None else plan.typed, (index,)) for index, part in enumerate(parts)]
 
 
-async def _rows(queued: Queued, parts: int) -> list[Rows]:
-    """The rows of every part; if one fails or the caller leaves, what is still queued is dropped."""
-    if len(queued) == 1:
-        return [await queued[0][1]]
+async def _gather(queued: Queued, parts: int) -> list[Rows]:
+    """Return the rows of every part; if one fails or the caller leaves, what is still queued is dropped."""
     rows: list[Rows] = [{} for _ in range(parts)]
     try:
         for index, future in queued:
@@ -237,27 +245,28 @@ def _drop(queued: Queued) -> None:
         future.cancel()
 
 
-def _output(name: str, plan: Plan, rows: list[Rows], ids: list[Ids], uncounted: Uncounted) -> Output:
+def _select(name: str, plan: Plan, rows: list[Rows], ids: list[Ids], prompts: PromptTokens) -> Output:
+    """Return one output of the plan, pooled or token by token."""
     if name == POOLED:
-        return Output(name, _cast(_pooled(plan, rows, ids, uncounted), plan.dtype), (1,) * len(ids), True)
+        return Output(name, _cast(_pooled(plan, rows, ids, prompts), plan.dtype), (1,) * len(ids), True)
     arrays = [each[name] for each in rows]
     joined = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
     return Output(name, _cast(joined, plan.dtype), tuple([len(each.ids) for each in ids]), False)
 
 
-def _pooled(plan: Plan, rows: list[Rows], ids: list[Ids], uncounted: Uncounted) -> NDArray[np.float32]:
+def _pooled(plan: Plan, rows: list[Rows], ids: list[Ids], prompts: PromptTokens) -> NDArray[np.float32]:
     if plan.mode is None:
         vectors = np.concatenate([each[POOLED] for each in rows])
     else:
         vectors = np.stack(
             [
-                pool(plan.mode, rows[index][HIDDEN], sequences.counted(each, uncounted.get(index, 0)))
+                pool(plan.mode, rows[index][HIDDEN], validation.counted(each, prompts.get(index, 0)))
                 for index, each in enumerate(ids)
             ]
         )
     if plan.dimensions is not None:
         vectors = np.ascontiguousarray(vectors[:, : plan.dimensions])
-    return normalise(vectors) if plan.normalize else vectors
+    return normalize(vectors) if plan.normalize else vectors
 
 
 def _cast(rows: NDArray[Any], dtype: str) -> NDArray[Any]:
@@ -266,5 +275,5 @@ def _cast(rows: NDArray[Any], dtype: str) -> NDArray[Any]:
     with np.errstate(over="ignore"):
         cast: NDArray[Any] = rows.astype(NUMPY_DTYPES[dtype])
     if dtype == "float16" and not np.isfinite(cast).all():
-        raise BadRequest("a value is too large for float16: ask for bfloat16 or float32")
+        raise BadRequest("a value is too large for float16", remedy="ask for bfloat16 or float32")
     return cast

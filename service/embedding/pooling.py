@@ -41,7 +41,7 @@ def pool(mode: str, rows: Rows, counted: Counted) -> Rows:
     return POOLINGS[mode](rows, counted).astype(np.float32)
 
 
-def normalise(vectors: Rows) -> Rows:
+def normalize(vectors: Rows) -> Rows:
     """Rows scaled to unit length; a row of zeros stays (torch.nn.functional.normalize, eps 1e-12)."""
     length = np.sqrt(np.einsum("ij,ij->i", vectors, vectors, dtype=np.float64))
     scaled: Rows = (vectors / np.maximum(length, 1e-12)[:, None]).astype(np.float32)

@@ -78,7 +78,7 @@ class Output(NamedTuple):
     pooled: bool
 
 
-class Times(NamedTuple):
+class StageTimes(NamedTuple):
     """Seconds a request took, by stage; waiting and running are means over its items."""
 
     tokenization: float
@@ -100,4 +100,4 @@ class EmbedResult(NamedTuple):
     picked: bool
     lengths: tuple[int, ...] = ()
     characters: int = 0
-    times: Times = Times(0.0, 0.0, 0.0)
+    times: StageTimes = StageTimes(0.0, 0.0, 0.0)

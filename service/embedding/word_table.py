@@ -6,18 +6,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.artifacts.quantization import Rows
+from models.artifacts.quantization import RowSource
 from models.families.recipe import Embed
+from service.embedding.model import Model
 from service.embedding.tokenization import Tokenizer
 from service.errors import BadRequest, NotFound
-from service.registry.registry import Model
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Mapped:
     """Rows by id, of a table that holds each once."""
 
-    table: Rows
+    table: RowSource
     mapping: NDArray[np.int64]
 
     @property
@@ -43,7 +43,7 @@ class WordTable:
 
     model: Model
     name: str
-    rows: Rows
+    rows: RowSource
     dtype: str
     bytes: int
 

@@ -15,7 +15,6 @@ import grpc
 from service.errors import Overloaded
 from service.grpc.methods import Context, Service, answering
 from service.observability.metrics import Metrics
-from service.scheduling.arrivals import ONE_BY_ONE
 
 PER_REQUEST = 2  # calls for each request the door lets in: others are on their way in or out
 
@@ -87,7 +86,6 @@ class Calls(grpc.GenericRpcHandler):
         if found is None:
             return None
         handler, refusing, room = found
-        ONE_BY_ONE.set(True)
         task = asyncio.current_task()
         assert task is not None  # the call's own: its end is the call's
         return handler if room.enter(task) else refusing

@@ -14,12 +14,13 @@ import grpc
 from grpc_health.v1 import health
 from grpc_reflection.v1alpha import reflection
 
-from service.context import Parts
+from service.context import ServiceContext
 from service.errors import InlayError, Unauthorized
 from service.grpc.access_log import sighted
 from service.grpc.methods import StatusOf, abort, inlay_status
 from service.grpc.request_ids import numbered
-from service.http.keys import BEARER
+
+BEARER = b"bearer "
 from service.security.api_keys import Keys
 
 OPEN = (health.SERVICE_NAME, reflection.SERVICE_NAME)
@@ -42,10 +43,10 @@ class Gate(grpc.aio.ServerInterceptor):
     words   by package of the service; inlay.v1's for every other
     """
 
-    def __init__(self, keys: Keys, parts: Parts, words: Mapping[str, Words]) -> None:
+    def __init__(self, keys: Keys, context: ServiceContext, words: Mapping[str, Words]) -> None:
         self._keys, self._words = keys, words
-        self._count = parts.metrics.gate("grpc")
-        self._followed = partial(sighted, tracing=parts.tracing, lines=parts.settings.access_log)
+        self._count = context.metrics.gate("grpc")
+        self._followed = partial(sighted, tracing=context.tracing, lines=context.settings.access_log)
 
     async def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
         """The handler of a call: its own, or one that refuses it."""

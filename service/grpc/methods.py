@@ -5,12 +5,14 @@ import logging
 import math
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing
+from contextvars import ContextVar
 from time import perf_counter
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import grpc
 from google.protobuf.message import DecodeError
 
+from service.embedding.context import ANONYMOUS, RequestContext
 from service.error_status import STATUSES, retry_seconds
 from service.errors import InlayError, Malformed
 from service.observability import stage_times as stages
@@ -77,11 +79,21 @@ def _remaining(context: Context) -> float | None:
     return context.time_remaining() or None
 
 
+CALL: ContextVar[RequestContext] = ContextVar("call", default=ANONYMOUS)
+"""The context of the running task's call."""
+
+
+def _begin(context: Context) -> None:
+    seconds = _remaining(context)
+    deadline = None if seconds is None else perf_counter() + seconds
+    CALL.set(RequestContext(deadline, staggered=True))
+
+
 def unary(answer: Any, kind: Any, serialise: Callable[[Any], bytes] = serialise) -> Any:
     """A handler of one request and one answer; `kind` is the request's message class."""
 
     async def call(request: Any, context: Context) -> Any:
-        deadlines.allow(_remaining(context))
+        _begin(context)
         return await answer(request, context)
 
     def write(answer: Any) -> bytes:
@@ -106,7 +118,7 @@ def streams(
     """
 
     async def call(requests: AsyncIterator[Any], context: Context) -> AsyncIterator[Any]:
-        deadlines.allow(_remaining(context))
+        _begin(context)
         async with aclosing(in_order(requests, answer)) as answers:
             async for each in answers:
                 if ends and isinstance(each, InlayError):
@@ -120,7 +132,7 @@ def answers_stream(answer: Any, kind: Any, serialise: Callable[[Any], bytes] = s
     """A handler of one request and many answers; `answer` is an async generator function."""
 
     async def call(request: Any, context: Context) -> AsyncIterator[Any]:
-        deadlines.allow(_remaining(context))
+        _begin(context)
         async with aclosing(answer(request, context)) as answers:
             async for each in answers:
                 yield each
@@ -132,7 +144,7 @@ def collects(answer: Any, kind: Any, serialise: Callable[[Any], bytes] = seriali
     """A handler of many requests and one answer."""
 
     async def call(requests: AsyncIterator[Any], context: Context) -> Any:
-        deadlines.allow(_remaining(context))
+        _begin(context)
         return await answer(requests, context)
 
     return grpc.stream_unary_rpc_method_handler(call, reader(kind), serialise)
@@ -153,7 +165,8 @@ async def guarded(
     try:
         if isinstance(request, InlayError):
             raise request
-        return await work(request)
+        async with deadlines.within(CALL.get().deadline):
+            return await work(request)
     except asyncio.CancelledError:
         status = "CANCELLED"
         raise

@@ -9,6 +9,7 @@ from contextlib import aclosing
 from typing import Any
 
 from service.http.request_ids import HEADER, request_id
+from service.observability.request_context import REQUEST_ID
 
 KEY = HEADER.decode()
 KINDS = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")
@@ -35,4 +36,5 @@ def numbered(handler: Any) -> Any:
 def _number(context: Any) -> None:
     own = next((value for key, value in context.invocation_metadata() if key == KEY), None)
     number = request_id(own.encode("ascii", "replace") if isinstance(own, str) else None)
+    REQUEST_ID.set(number)
     context.set_trailing_metadata(((KEY, number.decode()),))

@@ -8,7 +8,7 @@ from service.http.content_coding import (
     TooLong,
     decode,
 )
-from service.http.worker_threads import aside
+from service.http.worker_threads import in_thread
 
 INLINE_BYTES = 16384  # decoded on the event loop, about 0.1 ms
 ACCEPTED = (
@@ -47,7 +47,7 @@ async def decoded(body: bytes, applied: tuple[str, ...], max_bytes: int) -> byte
         except BodyTooLarge:
             if max_bytes <= INLINE_BYTES:
                 raise
-    return await aside(_undone, body, applied, max_bytes)
+    return await in_thread(_undone, body, applied, max_bytes)
 
 
 def _undone(body: bytes, applied: tuple[str, ...], most: int) -> bytes:

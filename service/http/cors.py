@@ -1,42 +1,55 @@
-"""CORS: pages of the origins that are set may call from a browser, with keys. No cookies; off unless set."""
+"""CORS: pages of the configured origins may call from a browser, with keys and without cookies."""
 
 from collections.abc import Sequence
 
-from starlette.middleware.cors import CORSMiddleware
+from service.http.request import Request
+from service.http.response import Headers, Response
 
-from service.http.asgi import App
-
-METHODS = ("GET", "HEAD", "POST")
+VERBS = b"GET, HEAD, POST"
 EXPOSED = (
-    "x-request-id",
-    "retry-after",
-    "retry-after-ms",
-    "etag",
-    "content-range",
-    "accept-ranges",
-    "content-encoding",
-    "inlay-shape",
-    "inlay-dtype",
-    "inlay-lengths",
-    "inlay-arithmetic",
-    "inlay-facts",
-    "inference-header-content-length",
-    "metadata",
-    "x-compute-type",
-    "x-compute-time",
-    "x-compute-characters",
-    "x-compute-tokens",
-    "x-total-time",
-    "x-tokenization-time",
-    "x-queue-time",
-    "x-inference-time",
+    b"x-request-id, retry-after, retry-after-ms, etag, content-range, accept-ranges, content-encoding, inlay-shape, "
+    b"inlay-dtype, inlay-lengths, inlay-arithmetic, inlay-facts, inference-header-content-length, metadata, "
+    b"x-compute-type, x-compute-time, x-compute-characters, x-compute-tokens, x-total-time, x-tokenization-time, "
+    b"x-queue-time, x-inference-time"
 )
-"""Headers of answers that a page may read; named, because `*` is not understood everywhere."""
+"""Response headers that a page may read; named, because `*` is not understood everywhere."""
+MAX_AGE = b"600"
 
 
-def allow(app: App, origins: Sequence[str]) -> App:
-    """The application, open to pages of these origins (`*`: all), with any request header: keys, and what SDKs add."""
-    found: App = CORSMiddleware(
-        app, allow_origins=origins, allow_methods=METHODS, allow_headers=("*",), expose_headers=EXPOSED
-    )
-    return found
+class Cors:
+    """Decides for pages of which origins responses are readable.
+
+    Args:
+        origins: e.g. https://app.example; `*` stands for all.
+    """
+
+    def __init__(self, origins: Sequence[str]) -> None:
+        self._origins = {origin.encode() for origin in origins}
+
+    def preflight(self, request: Request) -> Response | None:
+        """Return the response to a browser's preflight request; None: the request is none."""
+        headers = request.headers
+        if request.verb != "OPTIONS" or b"origin" not in headers or b"access-control-request-method" not in headers:
+            return None
+        allowed = self.headers(request)
+        if not allowed:
+            return Response((b"this origin may not call; INLAY_CORS_ORIGINS names those that may",), (), 400)
+        wanted = headers.get(b"access-control-request-headers", b"*")
+        more = (
+            (b"access-control-allow-methods", VERBS),
+            (b"access-control-max-age", MAX_AGE),
+            (b"access-control-allow-headers", wanted),
+        )
+        return Response((), (*allowed, *more), 200)
+
+    def headers(self, request: Request) -> Headers:
+        """Return what a response to this request's origin carries; nothing for other origins."""
+        origin = request.headers.get(b"origin")
+        if origin is None:
+            return ()
+        exposed = (b"access-control-expose-headers", EXPOSED)
+        if b"*" in self._origins:
+            return ((b"access-control-allow-origin", b"*"), exposed)
+        if origin not in self._origins:
+            return ()
+        return ((b"access-control-allow-origin", origin), (b"vary", b"Origin"), exposed)

@@ -1,150 +1,100 @@
-"""A hot path as a plain ASGI application: bounded body, counted, dropped when its client leaves. Knows no protocol.
+"""TEMPORARY adapter while protocols move to Route rows: old endpoints as handlers."""
 
-A protocol gives two functions: what answers a call, and how it words a refusal.
-"""
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple
 
-import asyncio
-import logging
-from collections.abc import Awaitable, Callable, Sequence
-from time import perf_counter
-from typing import NamedTuple
+from starlette.requests import Request as StarletteRequest
+from starlette.responses import StreamingResponse
+from starlette.routing import Route as StarletteRoute
 
-from service.context import Parts
-from service.errors import InlayError, Unavailable, UnsupportedCoding
-from service.http.asgi import (
-    CLOSE,
-    LEFT,
-    ClientGone,
-    Receive,
-    Scope,
-    Send,
-    read_body,
-)
-from service.http.bodies import ACCEPTED
-from service.http.compression import vectors
-from service.http.formats import Body, Headers
-from service.http.intake import Intake
-from service.http.negotiation import choose
-from service.http.request_ids import HEADER, ID, request_id
-from service.http.timeouts import HEADERS, allowed_seconds
-from service.observability.stage_times import written
-from service.scheduling import deadlines
+from service.http.request import Request
+from service.http.response import Response
+from service.http.routes import ErrorRenderer, Route, RouteGroup
 
-_TIMED = frozenset(HEADERS)
-log = logging.getLogger(__name__)
+Headers = tuple[tuple[bytes, bytes], ...]
 
 
 class Answer(NamedTuple):
-    """What goes out; the headers hold content-type and content-length."""
-
     headers: Headers
-    body: Body
+    body: Any
     status: int = 200
 
 
 class Call:
-    """One HTTP request.
+    __slots__ = ("fields", "request", "scope")
 
-    fields   headers by lower-case name; those of one name are one list (RFC 9110, 5.3)
-    path     the parameters of the route, e.g. {"name": "minilm"}
-    """
-
-    __slots__ = ("_intake", "_receive", "fields", "scope")
-
-    def __init__(self, scope: Scope, receive: Receive, intake: Intake) -> None:
-        self.scope = scope
-        self.fields = _fields(scope["headers"])
-        self._receive = receive
-        self._intake = intake
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.fields = request.headers
+        self.scope = {"query_string": request.query, "path": request.path, "method": request.verb}
 
     @property
     def path(self) -> dict[str, str]:
-        """The route's parameters."""
-        found: dict[str, str] = self.scope.get("path_params", {})
-        return found
+        return self.request.parameters
 
     async def body(self) -> bytes:
-        """The whole body; from here on the call is dropped if its client leaves.
-
-        raises   BodyTooLarge, UnsupportedCoding, Malformed, ClientGone, Overloaded
-        """
-        fields = self.fields
-        body = await read_body(
-            self._receive, fields.get(b"content-length"), self._intake, fields.get(b"content-encoding")
-        )
-        self.scope[LEFT] = False
-        return body
+        return self.request.body
 
 
 Answers = Callable[[Call], Awaitable[Answer]]
-Refuses = Callable[[InlayError], Answer]
+Refuses = Callable[[Any], Answer]
 
 
 class Endpoint:
-    """The ASGI application of one path.
+    """An old hot endpoint."""
 
-    method    its name in the metrics
-    answers   the call's answer, or an InlayError
-    refuses   an InlayError as the protocol words it
-    """
+    vectors = True
 
-    def __init__(self, method: str, answers: Answers, refuses: Refuses, parts: Parts) -> None:
-        self._method = method
-        self._answers = answers
-        self._refuses = refuses
-        self._metrics = parts.metrics
-        self._metrics.expect("http", [method])
-        self._life = parts.life
-        self._intake = parts.intake
-        self._compression = parts.settings.compression
+    def __init__(self, method: str, answers: Answers, refuses: Refuses, parts: Any) -> None:
+        self.method, self._answers, self.refuses = method, answers, refuses
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request; every refusal is in the protocol's own words."""
-        started = perf_counter()
-        call = Call(scope, receive, self._intake)
-        number = scope.get(ID) or request_id(call.fields.get(HEADER))
-        try:
-            if not _TIMED.isdisjoint(call.fields):
-                deadlines.allow(allowed_seconds(call.fields))
-            accept = call.fields.get(b"accept-encoding")
-            coding = choose(accept, self._compression, "vectors").coding if accept else None
-            answer = await self._answers(call)
-            if accept and coding is not None:
-                headers, body = await vectors(answer.headers, answer.body, accept, self._compression)
-                answer = Answer(tuple(headers), body, answer.status)
-        except InlayError as error:
-            answer = self._refused(error)
-        except (ClientGone, asyncio.CancelledError) as error:
-            if isinstance(error, ClientGone) or scope.get(LEFT):
-                self._metrics.request("http", self._method, "499", perf_counter() - started)
-                return
-            if not self._life.stopping:
-                raise
-            answer = self._refused(Unavailable("the service stopped before this was done; send it again"))
-        except Exception:
-            log.exception("a request to %s met a fault (x-request-id: %s)", self._method, number.decode())
-            answer = self._refused(InlayError("the service has a fault; its log says more"))
-        headers, body, status = answer
-        if self._life.stopping:
-            headers = (*headers, CLOSE)
-        *parts, last = body if scope["method"] != "HEAD" else (b"",)
-        await send({"type": "http.response.start", "status": status, "headers": (*headers, (HEADER, number))})
-        for part in parts:
-            await send({"type": "http.response.body", "body": part, "more_body": True})
-        await send({"type": "http.response.body", "body": last})
-        written()
-        self._metrics.request("http", self._method, str(status), perf_counter() - started)
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        raise AssertionError
 
-    def _refused(self, error: InlayError) -> Answer:
-        self._metrics.refused(error.code)
-        answer = self._refuses(error)
-        if not isinstance(error, UnsupportedCoding):
-            return answer
-        return answer._replace(headers=(*answer.headers, ACCEPTED))
+    async def handler(self, request: Request) -> Response:
+        answer = await self._answers(Call(request))
+        return Response(answer.body, tuple(answer.headers), answer.status)
 
 
-def _fields(headers: Sequence[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
-    fields = dict(headers)
-    if len(fields) < len(headers):
-        fields = {name: b",".join([value for each, value in headers if each == name]) for name in fields}
-    return fields
+class StarletteEndpoint:
+    """An old cold endpoint."""
+
+    vectors = False
+
+    def __init__(self, path: str, answer: Any, parts: Any) -> None:
+        self._answer = answer
+        self.refuses = None
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        raise AssertionError
+
+    async def handler(self, request: Request) -> Response:
+        async def receive() -> Any:
+            return {"type": "http.request", "body": request.body, "more_body": False}
+
+        headers = [(k, v) for k, v in request.headers.items() if k != b"content-encoding"]
+        scope = {
+            "type": "http", "method": request.verb, "path": request.path, "query_string": request.query,
+            "headers": headers, "path_params": request.parameters, "scheme": "http", "server": ("x", 80), "root_path": "",
+        }
+        scope["inlay.request"] = request
+        answer = await self._answer(StarletteRequest(scope, receive))
+        pairs = tuple((bytes(k), bytes(v)) for k, v in answer.raw_headers)
+        if isinstance(answer, StreamingResponse):
+            return Response((), pairs, answer.status_code, answer.body_iterator)
+        if request.verb == "HEAD":
+            return Response((), pairs, answer.status_code)
+        return Response((answer.body,), pairs, answer.status_code)
+
+
+def legacy_group(router: Any, render_error: ErrorRenderer, prefixes: tuple[str, ...] = ()) -> RouteGroup:
+    rows = []
+    for each in router.routes:
+        assert isinstance(each, StarletteRoute)
+        endpoint: Any = each.app
+        for verb in sorted((each.methods or set()) - {"HEAD"}):
+            rows.append(
+                Route(verb=verb, path=each.path, handler=endpoint.handler, name=f"{verb} {each.path}", summary="", tag="",
+                      vectors=endpoint.vectors, documented=False)
+            )
+    return RouteGroup(rows, render_error, prefixes)

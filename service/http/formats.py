@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from service.embedding.packing import split
 from service.embedding.requests import EmbedResult, Output
-from service.errors import NotAcceptable
+from service.errors import NotAcceptable, UnsupportedMedia
 from service.http import json_arrays as numbers
 
 JSON = "application/json"
@@ -83,6 +83,17 @@ def _safetensors(result: EmbedResult, base64: bool) -> tuple[Headers, Body]:
 Encode = Callable[[EmbedResult, bool], tuple[Headers, Body]]
 FORMATS: dict[str, Encode] = {JSON: _json, OCTETS: _octets, NPY: _npy, SAFETENSORS: _safetensors}
 OFFERS = tuple(FORMATS)
+
+
+def check_json(content_type: bytes | None) -> None:
+    """Raise UnsupportedMedia unless a body is declared to be JSON."""
+    if content_type == b"application/json":
+        return
+    kind = (content_type or b"").decode("latin-1").split(";")[0].strip().lower()
+    if kind == JSON or (kind.startswith("application/") and kind.endswith("+json")):
+        return
+    came = f"content-type is {kind[:80]}" if kind else "there is no content-type"
+    raise UnsupportedMedia(came, remedy=f"send the body as JSON with content-type: {JSON}")
 
 
 @lru_cache(maxsize=256)

@@ -11,7 +11,7 @@ import numpy as np
 import orjson
 
 from service.embedding.requests import EmbedResult
-from service.http.worker_threads import aside
+from service.http.worker_threads import in_thread
 
 Given = TypeVarTuple("Given")
 Found = TypeVar("Found")
@@ -30,7 +30,7 @@ def dumps(document: Any, values: int) -> bytes:
 
 async def written(values: int, encode: Callable[[*Given], Found], *given: *Given) -> Found:
     """What `encode` gives; `values` numbers go through it."""
-    return encode(*given) if values <= INLINE_VALUES else await aside(encode, *given)
+    return encode(*given) if values <= INLINE_VALUES else await in_thread(encode, *given)
 
 
 def count(result: EmbedResult) -> int:

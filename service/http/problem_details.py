@@ -1,4 +1,4 @@
-"""Errors as HTTP answers: RFC 9457 problem documents that text-embeddings-inference's clients read too."""
+"""Errors as RFC 9457 problem documents, which text-embeddings-inference's clients read too."""
 
 from typing import Annotated, Any
 
@@ -7,10 +7,10 @@ from pydantic import BaseModel, Field
 
 from service.error_status import STATUSES, retry_headers
 from service.errors import InlayError
+from service.http.response import Response
 
 MEDIA_TYPE = "application/problem+json"
 _CONTENT_TYPE = (b"content-type", MEDIA_TYPE.encode())
-Headers = list[tuple[bytes, bytes]]
 
 
 class Problem(BaseModel):
@@ -26,25 +26,24 @@ class Problem(BaseModel):
     error_type: Annotated[str, Field(description="The kind, as text-embeddings-inference calls it.")]
 
 
-def document(error: InlayError) -> dict[str, Any]:
-    """The members of a `Problem`."""
-    status = STATUSES[error.code]
-    found = {
+def problem_document(error: InlayError) -> dict[str, Any]:
+    """Return the members of a `Problem`."""
+    status, message = STATUSES[error.code], error.message
+    document = {
         "type": f"urn:inlay:problem:{error.code}",
         "title": status.title,
         "status": status.http,
-        "detail": error.message,
+        "detail": message,
         "code": error.code,
-        "error": error.message,
+        "error": message,
         "error_type": status.tei,
     }
     if error.index is not None:
-        found["index"] = error.index
-    return found
+        document["index"] = error.index
+    return document
 
 
-def answer(error: InlayError) -> tuple[int, Headers, bytes]:
-    """Status, headers and body of the HTTP answer."""
-    body = orjson.dumps(document(error))
-    headers = [_CONTENT_TYPE, (b"content-length", b"%d" % len(body)), *retry_headers(error)]
-    return STATUSES[error.code].http, headers, body
+def render_problem(error: InlayError) -> Response:
+    """Return an error as a problem document."""
+    body = orjson.dumps(problem_document(error))
+    return Response((body,), (_CONTENT_TYPE, *retry_headers(error)), STATUSES[error.code].http)

@@ -1,268 +1,507 @@
-"""uvicorn's HTTP/1.1 protocol with a short road for whole answers, and requests cancelled when their client leaves.
+"""HTTP/1.1 on httptools: the protocol class that uvicorn serves with `http=HttpProtocol`.
 
-uvicorn 0.54 searches every header twice and writes head and body apart, which uvloop 0.23 hands to the kernel at once:
-two system calls, and a client woken twice. An answer sent as a head and one body leaves here in one write; every other
-(streams, HEAD, 1xx, 204, 304, logged ones) is uvicorn's own. Knows no route and nothing of what is sent.
+It parses requests, holds their bodies within bounds, hands each to the application's pipeline and writes the response:
+head and body in one system call. Compared with uvicorn's own protocol and an ASGI application it saves about 40 µs of
+processor time a request (16 ids, `make bench`).
 """
 
 import asyncio
+import fcntl
+import logging
+import struct
+import termios
+from collections import deque
+from contextlib import aclosing
 from contextvars import Context
 from functools import lru_cache
 from http import HTTPStatus
 from typing import Any, NamedTuple
 
-from uvicorn.protocols.http.httptools_impl import (
-    HEADER_RE,
-    HEADER_VALUE_RE,
-    STATUS_LINE,
-    HttpToolsProtocol,
-    RequestResponseCycle,
-)
+import httptools
 
-from service.errors import HeadTooLarge, InlayError, TooSlow
-from service.http import problem_details as problems
-from service.http.asgi import CLOSE, LEFT
-from service.http.slow_clients import Patience, unframed
+from service.errors import HeadTooLarge, InlayError, Malformed, Overloaded, TooSlow
+from service.http.intake import Intake
+from service.http.pipeline import GONE, Pipeline, too_large
+from service.http.request import Request
+from service.http.request_ids import request_id
+from service.http.response import Headers, Response
 
-Fields = tuple[tuple[bytes, bytes], ...]
+CLIENT_BYTES_PER_SECOND = 4096  # a client that sends or takes less holds its connection up
+HEAD_BYTES = 64 * 1024  # of the request line, headers, chunk framing and trailers of one request
+MAX_PIPELINED = 16  # requests of one connection that wait for the one before
+CACHED_HEAD_BYTES = 1024  # longer heads are not worth remembering
+DISCARDED_BYTES = 64 * 2**20  # of a refused body, read so that its sender gets to read the response
 BODILESS = (204, 304)
-VARYING = (b"x-", b"retry-after-ms")
-CLIENT_SECONDS = 30.0  # where the configuration has no `client_seconds`
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+CLOSE_LINE = b"connection: close\r\n"
+CHUNKED_LINE = b"transfer-encoding: chunked\r\n"
+log = logging.getLogger(__name__)
 
 
-class OneWrite(HttpToolsProtocol):
-    """The protocol uvicorn serves with `http=OneWrite`.
+class ConnectionSettings(NamedTuple):
+    """What connections read of the settings.
 
-    One timer a connection looks in now and then: uvicorn sets and cancels one for every request, and none for a client
-    that is slow to send one or to take its answer, which keeps the connection and all that was received for ever.
+    Args:
+        client_seconds: how long a client may hold up its request or its response.
+        idle_seconds: how long a connection may wait for its next request.
     """
 
-    _running: "Cycle | None" = None
-    _idle_since: float | None = None  # None: a request is under way
-    _raw = _body = 0  # bytes of the request that is being received: about all, and of its body
-    _resumed = 0  # how often the client took what was held back
+    client_seconds: float
+    idle_seconds: float
+
+
+class HttpProtocol(asyncio.Protocol):
+    """One connection.
+
+    The application that uvicorn loads (`config.loaded_app`) has three attributes: `pipeline`, which serves requests;
+    `connections`, a ConnectionSettings; and `intake`, which bounds the bodies of all connections together.
+    """
+
+    def __init__(
+        self, config: Any, server_state: Any, app_state: dict[str, Any], _loop: asyncio.AbstractEventLoop | None = None
+    ) -> None:
+        app = config.loaded_app
+        self._app = app
+        self._pipeline: Pipeline = app.pipeline
+        self._settings: ConnectionSettings = app.connections
+        self._intake: Intake = app.intake
+        self._server_state = server_state
+        self._loop = _loop or asyncio.get_running_loop()
+        self._parser = httptools.HttpRequestParser(self)
+        self._transport: Any = None
+        self._client: tuple[str, int] | None = None
+        # the request being received
+        self._target = b""
+        self._headers: dict[bytes, bytes] = {}
+        self._incoming: Request | None = None
+        self._body: list[bytes] = []
+        self._body_bytes = 0
+        self._held_bytes = 0  # of them, counted by the intake
+        self._received_bytes = 0  # of the request as a whole
+        self._in_message = False
+        self._upgrading = False
+        self._discarding = False  # the connection closes once what still comes has been read
+        # the requests being answered
+        self._current: Request | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._waiting: deque[tuple[Request, Response | None]] = deque()
+        self._keep_alive = True
+        self._closing = False
+        self._head_sent = False
+        # the client's pace
+        self._idle_since: float | None = self._loop.time()
+        self._written = 0
+        self._writable: asyncio.Event | None = None
+        self._progress: tuple[object, int, float] = (None, 0, 0.0)
+        self._timer: asyncio.TimerHandle | None = None
+
+    # ---- asyncio.Protocol
 
     def connection_made(self, transport: Any) -> None:
-        """Expect a first request within the time between two, or that of a slow client where it is longer."""
-        super().connection_made(transport)
-        self._client_seconds: float = getattr(self.config, "client_seconds", CLIENT_SECONDS)
-        self._patience = Patience(self._client_seconds)
-        self._idle_since = self.loop.time() + max(0.0, self._client_seconds - self.timeout_keep_alive)
-        self._look_in(self.timeout_keep_alive)
-
-    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        cycle.__class__ = Cycle  # uvicorn names its own class where it makes one
-        assert isinstance(cycle, Cycle)
-        self._running = cycle
-        # a context of its own: a pipelined request begins inside the one before it, whose deadline and key are not its
-        cycle.task = task = self.loop.create_task(cycle.run_asgi(app), context=Context())
-        self.tasks.add(task)
-        task.add_done_callback(self.tasks.discard)
+        """Take a connection."""
+        self._transport = transport
+        self._server_state.connections.add(self)
+        peer = transport.get_extra_info("peername")
+        self._client = (str(peer[0]), int(peer[1])) if isinstance(peer, tuple) else None
+        self._schedule_check()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Cancel a request that waits and has asked for it."""
-        super().connection_lost(exc)
-        super()._unset_keepalive_if_required()
-        if self._running is not None:
-            self._running.leave()
+        """Drop what is done for a client that is gone."""
+        self._server_state.connections.discard(self)
+        self._release_body()
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._writable is not None:
+            self._writable.set()
+        self._waiting.clear()
+        self._closing = True
+        if self._current is not None:
+            self._current.disconnected = True
+            if self._task is not None:
+                self._task.cancel()
 
-    def data_received(self, data: bytes) -> None:
-        """Take what came, unless it is a head without an end: uvicorn and httptools 0.9 keep all of it."""
-        self._raw += len(data)
-        super().data_received(data)
-        if unframed(self._raw, self._body) and not self.transport.is_closing():
-            self._turn_away(
-                HeadTooLarge("a request's line, headers or trailers pass 64 KiB: send what is long in the body")
-            )
-
-    def on_message_begin(self) -> None:
-        """Count anew."""
-        self._raw = self._body = 0
-        super().on_message_begin()
-
-    def on_body(self, body: bytes) -> None:
-        """Count what is worth more than a frame."""
-        self._body += len(body)
-        super().on_body(body)
-
-    def resume_writing(self) -> None:
-        """Note that the client takes its answer."""
-        self._resumed += 1
-        super().resume_writing()
-
-    def on_response_complete(self) -> None:
-        """Start the next request, or the wait for one."""
-        if self.pipeline or self.transport.is_closing():
-            super().on_response_complete()
-            return
-        self.server_state.total_requests += 1
-        self.flow.resume_reading()
-        self._idle_since = self.loop.time()
-
-    def _unset_keepalive_if_required(self) -> None:
-        self._idle_since = None
-
-    def _look_in(self, seconds: float) -> None:
-        seconds = min(seconds, self.timeout_keep_alive, self._client_seconds / 2)
-        self.timeout_keep_alive_task = self.loop.call_later(max(seconds, 0.01), self.timeout_keep_alive_handler)
-
-    def timeout_keep_alive_handler(self) -> None:
-        """Close a connection that has been idle, or held up by its client, for long enough."""
-        now = self.loop.time()
-        unsent = self.transport.get_write_buffer_size()
-        if self._patience.over(*self._held_up(unsent), now):
-            if unsent:
-                self.transport.abort()
-                return
-            self._turn_away(TooSlow("the request was not sent in time: send it faster, or in smaller parts"))
-        left: float = self.timeout_keep_alive
-        if self._idle_since is not None and not unsent:
-            left = self._idle_since + self.timeout_keep_alive - now
-            if left <= 0:
-                super().timeout_keep_alive_handler()
-        self._look_in(max(left, 0))
-
-    def _held_up(self, unsent: int) -> tuple[Any, int]:
-        """What cannot go on without the client, and how many of its bytes have passed."""
-        if unsent:  # seen to shrink; a stream's is filled again, each time it has shrunk enough
-            return self._running, (self._resumed << 40) - unsent
-        if self.transport.is_closing() or self.flow.read_paused or self._idle_since is not None:
-            return None, 0
-        if self.cycle is None or self.cycle.scope is not self.scope:  # a head, or what should become one
-            return self.scope or self, 0
-        if self.cycle.response_complete:  # a body that nobody reads any more, or no request at all
-            return self.cycle, 0
-        return (self.cycle, self._body) if self.cycle.more_body else (None, 0)
-
-    def _turn_away(self, error: InlayError) -> None:
-        """Close, with a word where no answer is under way."""
-        running = self._running
-        if running is None or running.response_complete or not running.response_started:
-            status, headers, body = problems.answer(error)
-            head = b"".join([b"%b: %b\r\n" % field for field in (*headers, CLOSE)])
-            phrase = HTTPStatus(status).phrase.encode()
-            self.transport.write(b"HTTP/1.1 %d %b\r\n%b\r\n%b" % (status, phrase, head, body))
-        self.transport.close()
-
-
-class Cycle(RequestResponseCycle):
-    """One request and its answer. The head waits for the first part of the body."""
-
-    task: "asyncio.Task[None]"
-    _start: Any = None  # the message that brought the head
-    _answering = False
-
-    def leave(self) -> None:
-        """The client is gone: cancel the work for it if it asks for that, unless its answer is under way."""
-        scope: Any = self.scope
-        if LEFT in scope and not self._answering:
-            scope[LEFT] = self.disconnected = True
-            self.task.cancel()
-
-    async def receive(self) -> Any:
-        """The next ASGI message; a body that has arrived whole comes without waiting."""
-        if self.more_body or not self.body or self.waiting_for_100_continue or self.disconnected:
-            message = await super().receive()
-        else:
-            self.message_event.clear()
-            message = {"type": "http.request", "body": bytes(self.body), "more_body": False}
-            self.body = bytearray()
-        if not self.more_body and not self.disconnected:
-            self.flow.resume_reading()  # a connection that is not read cannot be seen to close
-        return message
-
-    async def send(self, message: Any) -> None:
-        """Send one ASGI message; a head is held until the next."""
-        start, self._start = self._start, None
-        if start is not None:
-            if self._at_once(start, message):
-                return
-            self.response_started = False
-            await super().send(start)
-        elif not self.response_started and message["type"] == "http.response.start":
-            self._start = message
-            self._answering = self.response_started = True
-            return
-        await super().send(message)
-
-    def _at_once(self, start: Any, message: Any) -> bool:
-        """Send head and body in one write, as uvicorn would in two; False: not an answer for that, nothing was done."""
-        if message.get("more_body") or message["type"] != "http.response.body" or self.scope["method"] == "HEAD":
+    def eof_received(self) -> bool:
+        """Keep a half-closed connection until its requests are answered."""
+        if self._current is None:
             return False
-        if self.flow.write_paused or self.disconnected or self.access_log:
-            return False
-        headers, body = start.get("headers", ()), message.get("body", b"")
-        if type(headers) is not tuple:
-            headers = tuple(map(tuple, headers))
-        own, headers = _varying(headers)
-        head = _head(start["status"], headers, self.keep_alive)
-        if head is None or head.length != len(body):
-            return False
-        self.waiting_for_100_continue = False
-        self.keep_alive = head.keep_alive
-        self.transport.writelines((head.lines, own, _own_lines(tuple(self.default_headers)), body))
-        self.response_complete = True
-        self.message_event.set()
-        if not self.keep_alive:
-            self.transport.close()
-        self.on_response()
+        self._keep_alive = False
         return True
 
+    def data_received(self, data: bytes) -> None:
+        """Parse what came."""
+        if self._discarding:
+            self._received_bytes += len(data)
+            if self._received_bytes > DISCARDED_BYTES:
+                self._transport.close()
+            return
+        self._idle_since = None
+        self._received_bytes += len(data)
+        self._feed(data)
+        if self._received_bytes > HEAD_BYTES + 2 * self._body_bytes and self._in_message and not self._closing:
+            self._refuse(
+                HeadTooLarge("a request's line, headers or trailers pass 64 KiB", remedy="send what is long in the body")
+            )
 
-class Head(NamedTuple):
-    """A status and headers in bytes, without the server's own headers and the empty line."""
+    def pause_writing(self) -> None:
+        """Hold streams until the client has taken what was sent."""
+        self._writable = asyncio.Event()
 
-    lines: bytes
-    length: int
-    keep_alive: bool
+    def resume_writing(self) -> None:
+        """Let streams go on."""
+        if self._writable is not None:
+            self._writable.set()
+            self._writable = None
+
+    def shutdown(self) -> None:
+        """Finish the request under way and close; uvicorn calls it when the server stops."""
+        if self._current is None and not self._in_message:
+            self._transport.close()
+            return
+        self._keep_alive = False
+        if self._task is not None:
+            self._server_state.tasks.add(self._task)  # uvicorn cancels these when its patience ends
+            self._task.add_done_callback(self._server_state.tasks.discard)
+
+    # ---- httptools callbacks
+
+    def on_message_begin(self) -> None:
+        """Begin a request."""
+        self._in_message = True
+        self._target, self._headers = b"", {}
+        self._body_bytes = 0
+
+    def on_url(self, url: bytes) -> None:
+        """Take a part of the request target."""
+        self._target += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take one header; repeated ones become a list (RFC 9110, 5.3)."""
+        name = name.lower()
+        headers = self._headers
+        headers[name] = headers[name] + b"," + value if name in headers else value
+
+    def on_headers_complete(self) -> None:
+        """Route the request, or answer it before its body is read."""
+        parser = self._parser
+        if parser.should_upgrade() and b"upgrade" in self._headers:
+            self._upgrading = True  # httptools skips the body of such a request: it is parsed again without the header
+            return
+        request = Request(parser.get_method().decode("ascii"), self._target, self._headers, self._client)
+        self._incoming = request
+        if not parser.should_keep_alive():
+            self._keep_alive = False
+        request.scope = Context()  # of its own: a pipelined request must not inherit the one before
+        early = request.scope.run(self._pipeline.accept, request)
+        if early is not None:
+            self._answer_early(request, early)
+        elif request.headers.get(b"expect", b"").lower() == b"100-continue" and parser.get_http_version() == "1.1":
+            self._transport.write(CONTINUE)
+
+    def on_body(self, body: bytes) -> None:
+        """Take a part of the body, within the bounds."""
+        request = self._incoming
+        if request is None:
+            return
+        self._body_bytes += len(body)
+        if self._body_bytes > self._intake.most:
+            self._refuse(too_large(self._body_bytes, self._intake.most))
+            return
+        self._body.append(body)
+        if len(self._body) > 1 or len(body) < int(request.headers.get(b"content-length", b"0")):
+            try:
+                self._intake.take(len(body))
+            except Overloaded as error:
+                self._refuse(error)
+            else:
+                self._held_bytes += len(body)
+
+    def on_message_complete(self) -> None:
+        """Serve the request, in its turn."""
+        request, self._incoming = self._incoming, None
+        if request is None:
+            return
+        self._in_message = False
+        self._received_bytes = 0
+        body = self._body
+        if body:
+            request.body = body[0] if len(body) == 1 else b"".join(body)
+            self._release_body()
+        if self._current is None:
+            self._serve(request)
+        else:
+            self._waiting.append((request, None))
+            if len(self._waiting) >= MAX_PIPELINED:
+                self._transport.pause_reading()
+
+    # ---- requests
+
+    def _feed(self, data: bytes) -> None:
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._feed_without_upgrade(data[upgrade.args[0] :])
+        except httptools.HttpParserError:
+            if not self._closing:
+                self._refuse(Malformed("the request is not HTTP/1.1", remedy="send a request line and headers"))
+
+    def _feed_without_upgrade(self, rest: bytes) -> None:
+        """Parse a request with an Upgrade header as one without: this server speaks HTTP/1.1 alone."""
+        method = self._parser.get_method()
+        if not self._upgrading:  # CONNECT
+            self._refuse(Malformed(f"{method.decode('ascii')} is no method of this server"))
+            return
+        self._upgrading = False
+        headers = {name: value for name, value in self._headers.items() if name not in (b"upgrade", b"http2-settings")}
+        options = [each.strip() for each in headers.pop(b"connection", b"").split(b",")]
+        kept = b",".join([each for each in options if each.lower() not in (b"upgrade", b"http2-settings", b"")])
+        if kept:
+            headers[b"connection"] = kept
+        version = self._parser.get_http_version().encode()
+        head = b"%b %b HTTP/%b\r\n" % (method, self._target, version)
+        head += b"".join([b"%b: %b\r\n" % header for header in headers.items()]) + b"\r\n"
+        self._parser = httptools.HttpRequestParser(self)
+        self._feed(head)
+        if rest and not self._closing:
+            self._feed(rest)
+
+    def _serve(self, request: Request) -> None:
+        self._current, self._head_sent = request, False
+        task = self._task = self._loop.create_task(self._answer(request), context=request.scope)
+        if not self._keep_alive and self._pipeline.stopping:
+            self._server_state.tasks.add(task)
+            task.add_done_callback(self._server_state.tasks.discard)
+
+    async def _answer(self, request: Request) -> None:
+        status = GONE
+        try:
+            response = await self._pipeline.respond(request)
+            if response.stream is None:
+                self._write(request, response)
+            else:
+                await self._stream(request, response)
+            status = str(response.status)
+        except asyncio.CancelledError:
+            status = GONE
+            if not request.disconnected:
+                self._transport.abort()
+                raise
+        except Exception:
+            log.exception("a response broke off (x-request-id: %s)", request.id.decode())
+            self._transport.abort()
+        finally:
+            self._pipeline.finish(request, status)
+            self._done()
+
+    def _answer_early(self, request: Request, response: Response) -> None:
+        """Answer a request whose body is not read; the connection closes unless there is no body."""
+        self._incoming = None
+        headers = request.headers
+        if headers.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in headers:
+            self._keep_alive = False
+            self._discarding = True
+        self._in_message = False
+        self._received_bytes = 0
+        if self._current is not None:
+            self._waiting.append((request, response))
+            return
+        self._current = request
+        self._write(request, response)
+        self._pipeline.finish(request, str(response.status))
+        self._done()
+
+    def _refuse(self, error: InlayError) -> None:
+        """Answer what cannot be received, and close."""
+        request = self._incoming or Request("GET", self._target or b"/", self._headers, self._client)
+        if not request.id:
+            request.id = request_id(self._headers.get(b"x-request-id"))
+        self._incoming = None
+        self._release_body()
+        self._keep_alive, self._discarding, self._in_message = False, True, False
+        response = self._pipeline.error_response(request, error)
+        if self._current is not None:
+            self._waiting.append((request, response))
+            return
+        self._current = request
+        self._write(request, response)
+        self._pipeline.finish(request, str(response.status))
+        self._done()
+
+    def _done(self) -> None:
+        """Go on to the next request, or wait for one."""
+        self._current = self._task = None
+        self._server_state.total_requests += 1
+        if self._closing:
+            return
+        if self._waiting:
+            request, response = self._waiting.popleft()
+            if len(self._waiting) < MAX_PIPELINED:
+                self._transport.resume_reading()
+            if response is None:
+                self._serve(request)
+                return
+            self._current = request
+            self._write(request, response)
+            self._pipeline.finish(request, str(response.status))
+            self._done()
+        elif not self._keep_alive:
+            self._close()
+        elif not self._in_message:
+            self._idle_since = self._loop.time()
+
+    def _close(self) -> None:
+        self._closing = True
+        if self._discarding:  # closing at once would reset the connection and lose the response
+            if self._transport.can_write_eof():
+                self._transport.write_eof()
+            self._loop.call_later(min(self._settings.client_seconds, 2.0), self._transport.close)
+        else:
+            self._transport.close()
+
+    def _release_body(self) -> None:
+        self._body = []
+        if self._held_bytes:
+            self._intake.give_back(self._held_bytes)
+            self._held_bytes = 0
+
+    # ---- writing
+
+    def _write(self, request: Request, response: Response) -> None:
+        """Write a whole response in one system call."""
+        body = response.body
+        size = 0
+        for part in body:
+            size += len(part)
+        keep_alive = self._keep_alive and not self._pipeline.stopping
+        head = _head(response.status, response.headers, size, keep_alive)
+        self._keep_alive = keep_alive
+        lines = b"%bx-request-id: %b\r\n%b\r\n" % (response.lines, request.id, self._date())
+        self._head_sent = True
+        self._written += len(head) + len(lines) + size
+        if request.verb == "HEAD" or response.status in BODILESS:
+            self._transport.write(head + lines)
+        else:
+            self._transport.writelines((head, lines, *body))
+
+    async def _stream(self, request: Request, response: Response) -> None:
+        """Write a response part by part, no faster than the client takes it."""
+        assert response.stream is not None
+        sized = any(name == b"content-length" for name, _ in response.headers)
+        chunked = not sized and self._parser.get_http_version() == "1.1"
+        keep_alive = self._keep_alive and not self._pipeline.stopping and (sized or chunked)
+        head = _head(response.status, response.headers, None, keep_alive) + (CHUNKED_LINE if chunked else b"")
+        self._keep_alive = keep_alive
+        self._send(b"%b%bx-request-id: %b\r\n%b\r\n" % (head, response.lines, request.id, self._date()))
+        self._head_sent = True
+        if request.verb == "HEAD":
+            return
+        async with aclosing(response.stream) as parts:  # type: ignore[type-var]
+            async for part in parts:
+                if chunked and len(part):
+                    self._send(b"%x\r\n" % len(part))
+                    self._send(part)
+                    self._send(b"\r\n")
+                elif len(part):
+                    self._send(part)
+                if self._writable is not None:
+                    await self._writable.wait()
+        if chunked:
+            self._send(b"0\r\n\r\n")
+
+    def _send(self, data: bytes | memoryview) -> None:
+        self._written += len(data)
+        self._transport.write(data)
+
+    def _date(self) -> bytes:
+        return _lines(tuple(self._server_state.default_headers))
+
+    # ---- the client's pace
+
+    def _schedule_check(self) -> None:
+        seconds = min(self._settings.idle_seconds, self._settings.client_seconds / 2)
+        if self._idle_since is not None:
+            left = self._idle_since + self._settings.idle_seconds - self._loop.time()
+            seconds = min(seconds, max(left, 0.01))
+        self._timer = self._loop.call_later(seconds, self._check_pace)
+
+    def _check_pace(self) -> None:
+        """Close a connection that has been idle, or that its client has held up, for too long."""
+        now, unsent = self._loop.time(), self._transport.get_write_buffer_size()
+        if self._idle_since is not None and not unsent:
+            if now - self._idle_since >= self._settings.idle_seconds:
+                self._transport.close()
+                return
+        elif self._is_held_up(unsent, now):
+            if unsent or self._current is not None:
+                self._transport.abort()
+                return
+            self._refuse(TooSlow("the request was not sent in time", remedy="send it faster, or in smaller parts"))
+            return
+        self._schedule_check()
+
+    def _is_held_up(self, unsent: int, now: float) -> bool:
+        """Return whether the client has let too few bytes pass for `client_seconds`."""
+        if unsent:
+            what: object = "response"
+            passed = self._written - unsent - _unacknowledged(self._transport)
+        elif self._in_message:
+            what, passed = "request", self._received_bytes
+        else:
+            self._progress = (None, 0, now)
+            return False
+        before, bytes_before, since = self._progress
+        moved = passed - bytes_before
+        if before != what or (moved > 0 and moved >= CLIENT_BYTES_PER_SECOND * (now - since)):
+            self._progress = (what, passed, now)
+            return False
+        return now - since >= self._settings.client_seconds
 
 
-def _varying(headers: Fields) -> tuple[bytes, Fields]:
-    """The lines of the trailing headers that differ in every answer, and the headers before them."""
-    if not headers:
-        return b"", headers
-    names, values = zip(*headers)  # noqa: B905 - all are pairs
-    at, template = _trailing(names)
-    own = values[at:]
-    if template is None or HEADER_VALUE_RE.search(b"".join(own)):
-        return b"", headers
-    return template % own, headers[:at]
+def _unacknowledged(transport: Any) -> int:
+    """Return the bytes that the kernel holds for the client, so that a slow but steady reader is seen to read."""
+    connection = transport.get_extra_info("socket")
+    try:
+        raw = fcntl.ioctl(connection.fileno(), termios.TIOCOUTQ, b"\0\0\0\0")
+    except (OSError, AttributeError, ValueError):
+        return 0
+    return int(struct.unpack("i", raw)[0])
 
 
-@lru_cache(maxsize=256)
-def _trailing(names: tuple[bytes, ...]) -> tuple[int, bytes | None]:
-    """Where the headers that vary begin, and their lines with values to be filled in; None: uvicorn must see to one."""
-    at = len(names)
-    while at and names[at - 1].startswith(VARYING):
-        at -= 1
-    joined = b"".join(names[at:])
-    if HEADER_RE.search(joined) or not joined.islower() or b"%" in joined:
-        return at, None
-    return at, b"".join([name + b": %b\r\n" for name in names[at:]])
+def _head(status: int, headers: Headers, size: int | None, keep_alive: bool) -> bytes:
+    """Return the status line and headers, without the empty line."""
+    if sum([len(name) + len(value) for name, value in headers]) > CACHED_HEAD_BYTES:
+        return _made_head(status, headers, size, keep_alive)
+    return _cached_head(status, headers, size, keep_alive)
 
 
-@lru_cache(maxsize=1024)
-def _head(status: int, headers: Fields, keep_alive: bool) -> Head | None:
-    """None where uvicorn must see to it: a header it refuses or acts on, no length, an answer without a body."""
-    lengths = [value for name, value in headers if name == b"content-length"]
-    if status < 200 or status in BODILESS or len(lengths) != 1 or not lengths[0].isdigit():
-        return None
+def _made_head(status: int, headers: Headers, size: int | None, keep_alive: bool) -> bytes:
+    """Return the head; raise ValueError for a header that would split it or belie the body's length."""
+    lines = [b"HTTP/1.1 %d %b\r\n" % (status, _phrase(status))]
     for name, value in headers:
-        if HEADER_RE.search(name) or HEADER_VALUE_RE.search(value) or not name.islower():
-            return None
-        if name == b"transfer-encoding" or (name == b"connection" and value != b"close"):
-            return None
-    closes = (b"connection", b"close") in headers
-    if not keep_alive and not closes:
-        headers = (*headers, (b"connection", b"close"))
-    return Head(STATUS_LINE[status] + _lines(headers), int(lengths[0]), keep_alive and not closes)
+        if not name or b"\n" in name + value or b"\r" in name + value or b"\0" in value or b":" in name or b" " in name:
+            raise ValueError(f"the response header {name!r} is not one line")
+        if name == b"content-length" and size is not None:
+            if int(value) != size and size:
+                raise ValueError(f"the response declares {int(value)} bytes and has {size}")
+            size = None
+        if not (name == b"connection" and not keep_alive):
+            lines.append(b"%b: %b\r\n" % (name, value))
+    if size is not None and status not in BODILESS and status >= 200:
+        lines.append(b"content-length: %d\r\n" % size)
+    if not keep_alive:
+        lines.append(CLOSE_LINE)
+    return b"".join(lines)
+
+
+_cached_head = lru_cache(maxsize=1024)(_made_head)  # at most about 1.5 MiB; saves 4 µs a response
+
+
+def _phrase(status: int) -> bytes:
+    try:
+        return HTTPStatus(status).phrase.encode()
+    except ValueError:
+        return b""
 
 
 @lru_cache(maxsize=8)
-def _own_lines(headers: Fields) -> bytes:
-    """The headers the server adds to every answer (the date), and the end of the head."""
-    return _lines(headers) + b"\r\n"
-
-
-def _lines(headers: Fields) -> bytes:
-    return b"".join([name + b": " + value + b"\r\n" for name, value in headers])
+def _lines(headers: Headers) -> bytes:
+    return b"".join([b"%b: %b\r\n" % header for header in headers])

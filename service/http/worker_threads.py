@@ -1,17 +1,17 @@
-"""Threads for coding and decoding bodies, apart from those that compute: /metrics never waits behind a picture."""
+"""Threads for coding, decoding and writing bodies, apart from those that compute."""
 
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar, TypeVarTuple
 
-from service.process import cpu_count as cores
+from service.process import cpu_count
 
-Given = TypeVarTuple("Given")
-Found = TypeVar("Found")
-_threads = ThreadPoolExecutor(cores.available(), "coding")
+Arguments = TypeVarTuple("Arguments")
+Result = TypeVar("Result")
+_threads = ThreadPoolExecutor(cpu_count.available(), "bodies")
 
 
-async def aside(work: Callable[[*Given], Found], *given: *Given) -> Found:
-    """What `work` gives, made off the event loop; zlib and zstd let go of the GIL."""
-    return await asyncio.get_running_loop().run_in_executor(_threads, work, *given)
+async def in_thread(function: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
+    """Return what `function` gives, run off the event loop; zlib and zstd release the GIL."""
+    return await asyncio.get_running_loop().run_in_executor(_threads, function, *arguments)

@@ -8,9 +8,9 @@ import logging
 from collections.abc import Mapping
 from time import perf_counter
 
+from service.embedding.model import Model
 from service.errors import Overloaded, StartError, Unavailable
 from service.registry import warmup as trial
-from service.registry.model import Model
 
 FRESH_SECONDS = 1.0
 PROOF_SECONDS = 5.0  # a run that succeeded within them vouches for the graph, where it is busy

@@ -19,13 +19,13 @@ from typing import NamedTuple
 from models.artifacts import card as cards
 from models.artifacts.folder import check_hashes
 from models.errors import ModelError
+from service.embedding.model import Model
 from service.errors import BadRequest, NotFound, StartError
 from service.observability.metrics import Metrics
 from service.process import cpu_count as cores
 from service.process import memory
-from service.registry import model
+from service.registry import loading
 from service.registry import warmup as trial
-from service.registry.model import Model, Rows, Work
 from service.registry.store import (
     checked,
     exported,
@@ -34,8 +34,6 @@ from service.registry.store import (
     version,
 )
 from service.settings import Settings
-
-__all__ = ["Catalog", "Model", "Rows", "State", "Work", "default_name", "folders", "open_catalog"]
 
 Opens = Callable[[Path], Model]
 log = logging.getLogger(__name__)
@@ -53,7 +51,7 @@ class State(NamedTuple):
     reason: str
 
 
-class Catalog:
+class ModelRegistry:
     """Models by name. All but `states` and `get` belongs to the event loop's thread.
 
     models        those being served: a view that follows every motion, so it may be kept; a model of it may not
@@ -243,7 +241,7 @@ def _after(loop: asyncio.AbstractEventLoop) -> None:
         loop.call_soon_threadsafe(loop.run_in_executor, None, memory.give_back)
 
 
-def open_catalog(settings: Settings, metrics: Metrics) -> Catalog:
+def open_registry(settings: Settings, metrics: Metrics) -> ModelRegistry:
     """Load the models of the store that the settings name.
 
     One of several workers may be started long after the others, when a watched store has changed: the supervisor has
@@ -254,12 +252,12 @@ def open_catalog(settings: Settings, metrics: Metrics) -> Catalog:
     """
     chosen = folders(settings) if settings.workers == 1 else _present(settings)
     threads = settings.threads or max(1, cores.available() // settings.workers)
-    opens = partial(model.opened, settings=settings, threads=threads, metrics=metrics)
+    opens = partial(loading.opened, settings=settings, threads=threads, metrics=metrics)
     models = {name: opens(folder) for name, folder in chosen.items()}
     for name, found in models.items():
         metrics.loaded(name, found.card.bytes, found.batchers)
     default = default_name(settings, models) if settings.workers == 1 else settings.default_model
-    return Catalog(models, default, settings.store, opens, metrics)
+    return ModelRegistry(models, default, settings.store, opens, metrics)
 
 
 def default_name(settings: Settings, names: Collection[str]) -> str | None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from service.errors import BadRequest
 from service.registry import store
-from service.registry.registry import Catalog
+from service.registry.registry import ModelRegistry
 from service.registry.store import Stamps
 
 log = logging.getLogger(__name__)
@@ -23,7 +23,7 @@ class Watch:
     names   that are followed, besides what is served; empty: all
     """
 
-    def __init__(self, catalog: Catalog, folder: Path, names: Collection[str] = ()) -> None:
+    def __init__(self, catalog: ModelRegistry, folder: Path, names: Collection[str] = ()) -> None:
         self._catalog = catalog
         self._folder = folder
         self._names = names

@@ -13,11 +13,11 @@ from models.artifacts.card import HEAD, Card
 from models.vision.image_spec import Image
 from service.embedding import images
 from service.embedding import validation as sequences
+from service.embedding.model import Model, Work
 from service.embedding.output_plan import HIDDEN
 from service.embedding.requests import Ids, Text
 from service.embedding.tokenization import Cut
 from service.errors import EngineFailure, InlayError, Overloaded, StartError
-from service.registry.model import Model, Work
 
 _heads: WeakKeyDictionary[Model, asyncio.Future[list[NDArray[Any]]]] = WeakKeyDictionary()  # runs under way
 

@@ -1,90 +1,94 @@
-"""The door: who is let in before any work is done for them. Counts requests and guesses tokens; tokenises nothing."""
+"""Admission: how many requests a process serves at a time, and room in queues for texts that are being tokenized."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Protocol
 
-from service.embedding.requests import Text
 from service.errors import Overloaded
 
-FIRST_GUESS = 4.0  # characters a token; corrected by what is seen
-WEIGHT = 0.05  # of the newest request in the guess
+FIRST_CHARACTERS_PER_TOKEN = 4.0  # corrected by what is seen
+NEWEST_WEIGHT = 0.05  # of the newest request in that estimate
 SPECIAL_TOKENS = 2
 
 
-class Queue(Protocol):
-    """What the door asks of a batcher."""
+class ReservableQueue(Protocol):
+    """What a reservation asks of a batcher."""
 
-    def promise(self, cost: int) -> None:
-        """Count a request let in and still being prepared."""
+    def reserve(self, cost: int) -> None:
+        """Count an admitted request that is still being prepared."""
         ...
 
-    def redeem(self, cost: int) -> None:
-        """It joins now, or will not."""
+    def release(self, cost: int) -> None:
+        """Stop counting it: it joins the queue now, or will not."""
         ...
 
 
-class Door:
-    """Admission to one process: whatever costs work passes here once, probes and lists do not.
+class AdmissionController:
+    """Bounds the requests that one process serves at a time. Every `acquire` is paired with a `release`.
 
-    max_requests   requests inside at a time
+    Args:
+        max_requests: requests at a time, from a whole body to a sent response.
     """
 
     def __init__(self, max_requests: int) -> None:
         self._max_requests = max_requests
-        self._guesses: dict[str, float] = {}
-        self.inside = 0
+        self.active = 0
 
-    def enter(self) -> None:
-        """Come in; whoever did leaves again. Raises Overloaded where too many are inside."""
-        if self.inside >= self._max_requests:
+    def acquire(self) -> None:
+        """Admit one request.
+
+        Raises:
+            Overloaded: as many as allowed are being served.
+        """
+        if self.active >= self._max_requests:
             raise Overloaded(
-                f"{self.inside} requests are being served; this server takes {self._max_requests} at a time: "
-                "try again in a moment"
+                f"{self.active} requests are being served",
+                allowed=f"this server takes {self._max_requests} at a time",
+                remedy="try again in a moment",
             )
-        self.inside += 1
+        self.active += 1
 
-    def leave(self) -> None:
-        """Go."""
-        self.inside -= 1
+    def release(self) -> None:
+        """End one request."""
+        self.active -= 1
 
     @contextmanager
-    def request(self) -> Iterator[None]:
-        """One request inside, to its end; for all that does not go to Encoder.embed, which counts its own.
-
-        raises   Overloaded where too many are inside
-        """
-        self.enter()
+    def admitted(self) -> Iterator[None]:
+        """Admit one request for the length of a block."""
+        self.acquire()
         try:
             yield
         finally:
-            self.leave()
+            self.release()
 
-    def guess(self, model: str, texts: Sequence[Text], longest: int | None) -> int:
-        """Tokens these texts will come to, about; `longest` is what the model reads of one."""
-        a_token = self._guesses.get(model, FIRST_GUESS)
+
+class TokenEstimator:
+    """Estimates the tokens of texts before they are tokenized, from what earlier texts of a model came to."""
+
+    def __init__(self) -> None:
+        self._characters_per_token: dict[str, float] = {}
+
+    def estimate(self, model: str, sizes: Sequence[int], longest: int | None) -> int:
+        """Return about how many tokens texts of these many characters give; `longest` bounds each."""
+        per_token = self._characters_per_token.get(model, FIRST_CHARACTERS_PER_TOKEN)
         most = longest or 1 << 62
-        sizes = [len(text.text) + len(text.pair or "") for text in texts]
-        return sum([min(int(size / a_token) + SPECIAL_TOKENS, most) for size in sizes])
+        return sum([min(int(size / per_token) + SPECIAL_TOKENS, most) for size in sizes])
 
     def learn(self, model: str, characters: int, tokens: int) -> None:
-        """Texts of so many characters came to so many tokens."""
+        """Note that texts of so many characters gave so many tokens."""
         if tokens:
-            seen, guess = characters / tokens, self._guesses.get(model, FIRST_GUESS)
-            self._guesses[model] = max(0.5, guess + WEIGHT * (seen - guess))
+            estimate = self._characters_per_token.get(model, FIRST_CHARACTERS_PER_TOKEN)
+            estimate += NEWEST_WEIGHT * (characters / tokens - estimate)
+            self._characters_per_token[model] = max(0.5, estimate)
 
-    @contextmanager
-    def promised(self, queues: Sequence[Queue], cost: int) -> Iterator[None]:
-        """Room in queues that said there is some, kept while the request is prepared."""
+
+@contextmanager
+def reserved(queues: Sequence[ReservableQueue], cost: int) -> Iterator[None]:
+    """Keep room in queues while a request is prepared."""
+    for queue in queues:
+        queue.reserve(cost)
+    try:
+        yield
+    finally:
         for queue in queues:
-            queue.promise(cost)
-        try:
-            yield
-        finally:
-            for queue in queues:
-                queue.redeem(cost)
-
-
-def texts_of(inputs: Sequence[Any]) -> list[Text]:
-    """The texts among the inputs."""
-    return [each for each in inputs if isinstance(each, Text)]
+            queue.release(cost)

@@ -1,7 +1,8 @@
-"""Batches formed by load alone. Knows items and their cost; no model, no ONNX, no protocol.
+"""Batches formed by load alone: what is queued when the engine is free runs next.
 
-Whatever waits when the runner is free runs next: at once when idle, with its neighbours while a run is under way.
-There is no timer to wait out. A small batch runs on the event loop itself, a large one in a thread.
+A request that finds the engine idle runs at once; requests that arrive during a run form the next batch. There is no
+timer. A small batch runs on the event loop itself, which saves the 20 to 60 µs of a hop to a thread; a large one in a
+thread.
 """
 
 import asyncio
@@ -15,49 +16,46 @@ from typing import Any, Generic, Protocol
 from weakref import WeakSet
 
 from service.errors import EngineFailure
-from service.scheduling.arrivals import ONE_BY_ONE
-from service.scheduling.fair_queue import (
-    Item,
-    Line,
-    Result,
-    Spent,
-    Waiting,
-)
+from service.scheduling.fair_queue import FairQueue, Item, ItemTimes, QueuedItem, Result
 
-QUIET_TURNS = 6  # of the event loop without a newcomer: then nobody is ready who was not heard
-ALONE_TURNS = 1  # the same where the last run had one caller: each turn costs him 4 µs
+GATHERING_TURNS = 6  # of the event loop without a new request: then no other is readable
+SINGLE_CALLER_TURNS = 1  # the same where the last run had one item: each turn costs its caller 4 µs
 log = logging.getLogger(__name__)
-_given_up: WeakSet[Future[Any]] = WeakSet()  # of every model there was: its threads outlive a model that is exchanged
+_abandoned: WeakSet[Future[Any]] = WeakSet()  # of all models: a thread outlives the model that was exchanged
 
 
-def runs_held() -> int:
-    """Runs of this process that were given up and go on all the same, each in a thread that nobody gets back."""
-    return sum([not run.done() for run in _given_up])
+def abandoned_runs() -> int:
+    """Return how many runs of this process were given up and still hold their thread."""
+    return sum([not run.done() for run in _abandoned])
 
 
 class Observer(Protocol):
-    """Told of every run."""
+    """Called after every run."""
 
     def __call__(self, items: int, cost: int, waited: float, seconds: float) -> None:
-        """`items` of `cost` together ran for `seconds`, after the oldest had `waited` seconds."""
+        """Note that `items` of `cost` together ran for `seconds`, after the oldest had `waited` seconds."""
         ...
 
 
-def _unheard() -> None:
-    """What nobody counts."""
+def _ignore() -> None:
+    """Count nothing."""
 
 
 class Batcher(Generic[Item, Result]):
-    """Runs items of concurrent callers together.
+    """Runs items of concurrent requests together.
 
-    run              items → one result each, in order; called with one item again if a batch of several fails
-    max_batch_cost   items are added to a batch while their costs stay within it; a costlier item runs alone
-    max_inline_cost  batches up to this run on the event loop, others in `executor`
-    max_queue_cost   what may wait; beyond it `submit` refuses
-    max_queue_seconds  how long others may delay a newcomer; None: any time
-    stuck_seconds    a run in `executor` that takes longer is given up
-    count_failed     told of each item whose run gave no result
-    count_stuck      told of each run that is given up
+    Args:
+        run: returns one result for each item, in order; called again item by item if a batch of several fails.
+        max_batch_cost: items are added to a batch while their costs stay within it; a costlier item runs alone.
+        max_inline_cost: batches up to this cost run on the event loop, others in `executor`.
+        max_queue_cost: what may be queued; beyond it `submit` refuses.
+        executor: a thread for the runs.
+        observe: called after every run.
+        max_queue_seconds: how long others may delay a new request; None: any time.
+        stuck_seconds: a run in `executor` that takes longer is given up.
+        count_failed: called for each item whose run gave no result.
+        count_stuck: called for each run that is given up.
+        clock: seconds.
     """
 
     def __init__(
@@ -71,8 +69,8 @@ class Batcher(Generic[Item, Result]):
         observe: Observer,
         max_queue_seconds: float | None = None,
         stuck_seconds: float = 60.0,
-        count_failed: Callable[[], None] = _unheard,
-        count_stuck: Callable[[], None] = _unheard,
+        count_failed: Callable[[], None] = _ignore,
+        count_stuck: Callable[[], None] = _ignore,
         clock: Callable[[], float] = perf_counter,
     ) -> None:
         self._run = run
@@ -83,11 +81,11 @@ class Batcher(Generic[Item, Result]):
         self._stuck_seconds = stuck_seconds
         self._count_failed, self._count_stuck = count_failed, count_stuck
         self._clock = clock
-        self.line: Line[Item, Result] = Line(max_queue_cost, max_queue_seconds, max_batch_cost)
-        self._nobody = Context()  # a run is of many callers: what is logged of it bears no request's id, no key's name
+        self.queue: FairQueue[Item, Result] = FairQueue(max_queue_cost, max_queue_seconds, max_batch_cost)
+        self._empty_context = Context()  # a run serves many requests: its log lines name none of them
         self._busy = False  # a run is under way or about to start
         self._alone = True  # the last run was of one item
-        self._one_by_one = False  # somebody came so since then
+        self._staggered = False  # a request of a protocol whose callers arrive over several turns joined since
         self._run_number = 0  # of the run under way; a stuck one is given up by moving on
         self._idle_until = 0.0  # when the run under way, or about to start, could have started
         self._loop: asyncio.AbstractEventLoop | None = None  # asking asyncio each time costs a system call (3.11)
@@ -96,62 +94,70 @@ class Batcher(Generic[Item, Result]):
 
     @property
     def waiting_cost(self) -> int:
-        """What waits now, cancelled callers not yet dropped included."""
-        return self.line.cost
+        """The cost that is queued, cancelled requests included until they are dropped."""
+        return self.queue.cost
 
     @property
     def waiting_items(self) -> int:
-        """How many items that is."""
-        return self.line.items
+        """The number of queued items."""
+        return self.queue.items
 
     @property
     def drain_rate(self) -> float | None:
-        """Cost a second that full batches get done; None before the first."""
-        return self.line.rate
+        """The cost a second that full batches get done; None before the first."""
+        return self.queue.rate
 
     @property
     def overloaded(self) -> bool:
-        """Whether more comes than can be done."""
-        return self.line.overloaded(self._clock())
+        """Whether more arrives than can be served."""
+        return self.queue.overloaded(self._clock())
 
     def check(self, cost: int, deadline: float | None = None) -> None:
         """Raise Overloaded or DeadlineExceeded if a request of this cost could not join now."""
-        self.line.check(cost, self._clock(), deadline)
+        self.queue.check(cost, self._clock(), deadline)
 
-    def promise(self, cost: int) -> None:
-        """Count a request that was let in and is still being prepared."""
-        self.line.promise(cost)
+    def reserve(self, cost: int) -> None:
+        """Count an admitted request that is still being prepared."""
+        self.queue.reserve(cost)
 
-    def redeem(self, cost: int) -> None:
-        """It is submitted now, or will not be."""
-        self.line.redeem(cost)
+    def release(self, cost: int) -> None:
+        """Stop counting it: it is submitted now, or will not be."""
+        self.queue.release(cost)
 
     def submit(
         self,
         items: Sequence[Item],
         costs: Sequence[int],
-        spent: Spent | None = None,
+        times: ItemTimes | None = None,
         deadline: float | None = None,
         admitted: bool = False,
+        staggered: bool = False,
     ) -> "list[asyncio.Future[Result]]":
-        """Queue the items of one caller, all or none; cancelling a future before its run drops that item.
+        """Queue the items of one request, all or none; cancelling a future before its run drops that item.
 
-        spent      is told how long each item took
-        deadline   on `clock`; an item that can't be done by then fails with DeadlineExceeded
-        admitted   it passed `check` already
-        raises     Overloaded, DeadlineExceeded
+        Args:
+            items: what to run.
+            costs: of each item.
+            times: where the times of each item are added.
+            deadline: on `clock`; an item that cannot be done by then fails with DeadlineExceeded.
+            admitted: the request passed `check` already.
+            staggered: concurrent requests arrive over several turns of the event loop.
+
+        Raises:
+            Overloaded: there is no room.
+            DeadlineExceeded: the request would be done too late.
         """
         loop, now = self._running_loop(), self._clock()
         if not admitted:
-            self.line.check(sum(costs), now, deadline)
+            self.queue.check(sum(costs), now, deadline)
         futures: list[asyncio.Future[Result]] = [loop.create_future() for _ in items]
-        self.line.add(items, costs, futures, now, spent or Spent(), deadline)
-        self._one_by_one = self._one_by_one or ONE_BY_ONE.get()
+        self.queue.add(items, costs, futures, now, times or ItemTimes(), deadline)
+        self._staggered = self._staggered or staggered
         if not self._busy:
             self._busy = True
             self._idle_until = now
-            turns = ALONE_TURNS if self._alone and not self._one_by_one else QUIET_TURNS
-            loop.call_soon(self._gather, self.line.items, turns, context=self._nobody)
+            turns = SINGLE_CALLER_TURNS if self._alone and not self._staggered else GATHERING_TURNS
+            loop.call_soon(self._gather, self.queue.items, turns, context=self._empty_context)
         return futures
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
@@ -160,47 +166,47 @@ class Batcher(Generic[Item, Result]):
         return self._loop
 
     def _gather(self, seen: int, turns: int) -> None:
-        """Run once every request that is already readable has been submitted: a few idle turns, no time."""
-        waiting = self.line.items
+        """Run once every request that is already readable has been submitted: a few idle turns, no timer."""
+        waiting = self.queue.items
         if waiting > seen:
-            turns = QUIET_TURNS
-        if turns and self.line.cost < self._max_batch_cost:
-            self._running_loop().call_soon(self._gather, waiting, turns - 1, context=self._nobody)
+            turns = GATHERING_TURNS
+        if turns and self.queue.cost < self._max_batch_cost:
+            self._running_loop().call_soon(self._gather, waiting, turns - 1, context=self._empty_context)
         else:
             self._next()
 
     def _next(self) -> None:
-        started, self._one_by_one = self._clock(), False
-        batch = self.line.take(self._max_batch_cost, started)
+        started, self._staggered = self._clock(), False
+        batch = self.queue.take(self._max_batch_cost, started)
         if not batch:
-            self._go_on()
+            self._continue()
             return
         items = [waiting.item for waiting in batch]
         self._alone = len(items) == 1
         if sum([waiting.cost for waiting in batch]) <= self._max_inline_cost:
-            self._settle(batch, started, self._attempt(items))
+            self._settle(batch, started, self._run_or_errors(items))
         else:
             self._run_in_thread(batch, items, started)
 
-    def _run_in_thread(self, batch: list[Waiting[Item, Result]], items: list[Item], started: float) -> None:
+    def _run_in_thread(self, batch: list[QueuedItem[Item, Result]], items: list[Item], started: float) -> None:
         loop, number = self._running_loop(), self._run_number
         try:
-            run = self._executor.submit(self._attempt, items)
+            run = self._executor.submit(self._run_or_errors, items)
         except RuntimeError as error:
-            self._change_thread(f"after-{number}")  # the work was queued before its thread failed to start (3.11)
+            self._replace_thread(f"after-{number}")  # the work was queued before its thread failed to start (3.11)
             refusal = RuntimeError(f"no thread could be started for it ({error}): try again in a moment")
             self._settle(batch, started, [refusal] * len(batch))
             return
-        watch = loop.call_later(self._stuck_seconds, self._give_up, batch, started, number, run, context=self._nobody)
+        watch = loop.call_later(self._stuck_seconds, self._abandon, batch, started, number, run, context=self._empty_context)
         running = asyncio.wrap_future(run, loop=loop)
-        running.add_done_callback(partial(self._settled, batch, started, number, watch), context=self._nobody)
+        running.add_done_callback(partial(self._settled, batch, started, number, watch), context=self._empty_context)
 
-    def _change_thread(self, name: str) -> None:
-        """Later runs get a thread of their own; what is queued for the present one is dropped."""
+    def _replace_thread(self, name: str) -> None:
+        """Give later runs a thread of their own; drop what is queued for the present one."""
         self._executor.shutdown(wait=False, cancel_futures=True)
         self._executor = ThreadPoolExecutor(1, thread_name_prefix=name)
 
-    def _attempt(self, items: list[Item]) -> list[Result | BaseException]:
+    def _run_or_errors(self, items: list[Item]) -> list[Result | BaseException]:
         try:
             results = list(self._run(items))
             if len(results) != len(items):  # whose is whose cannot be known
@@ -209,11 +215,11 @@ class Batcher(Generic[Item, Result]):
         except Exception as error:
             if len(items) == 1:
                 return [error]
-            return [result for item in items for result in self._attempt([item])]
+            return [result for item in items for result in self._run_or_errors([item])]
 
     def _settled(
         self,
-        batch: list[Waiting[Item, Result]],
+        batch: list[QueuedItem[Item, Result]],
         started: float,
         number: int,
         watch: asyncio.TimerHandle,
@@ -226,38 +232,38 @@ class Batcher(Generic[Item, Result]):
         error = running.exception()
         self._settle(batch, started, [error] * len(batch) if error else running.result())
 
-    def _give_up(
+    def _abandon(
         self,
-        batch: list[Waiting[Item, Result]],
+        batch: list[QueuedItem[Item, Result]],
         started: float,
         number: int,
         run: "Future[list[Result | BaseException]]",
     ) -> None:
-        """A run takes longer than any should: its callers are told, later ones get a thread of their own."""
+        """Fail the requests of a run that takes too long, and give later runs a thread of their own."""
         log.error("a run of %d items is stuck for %.1f s: given up", len(batch), self._clock() - started)
         self.stuck += 1
         self._count_stuck()
-        _given_up.add(run)
+        _abandoned.add(run)
         self._run_number = number + 1
-        self._change_thread(f"after-stuck-{self.stuck}")
+        self._replace_thread(f"after-stuck-{self.stuck}")
         failure = RuntimeError(f"it ran for {self._stuck_seconds:g} s and was given up")
         self._settle(batch, started, [failure] * len(batch))
 
     def _settle(
-        self, batch: list[Waiting[Item, Result]], started: float, results: Sequence[Result | BaseException]
+        self, batch: list[QueuedItem[Item, Result]], started: float, results: Sequence[Result | BaseException]
     ) -> None:
         try:
-            self._tell(batch, started, results)
+            self._deliver(batch, started, results)
         finally:  # whatever happens to one batch, the next one runs
-            self._go_on()
+            self._continue()
 
-    def _tell(
-        self, batch: list[Waiting[Item, Result]], started: float, results: Sequence[Result | BaseException]
+    def _deliver(
+        self, batch: list[QueuedItem[Item, Result]], started: float, results: Sequence[Result | BaseException]
     ) -> None:
         ended = self._clock()
         seconds = ended - started
         for waiting, result in zip(batch, results, strict=True):
-            waiting.spent.add(started - waiting.since, seconds)
+            waiting.times.add(started - waiting.since, seconds)
             if waiting.future.done():  # the caller left during the run
                 continue
             if isinstance(result, BaseException):
@@ -269,12 +275,12 @@ class Batcher(Generic[Item, Result]):
                 waiting.future.set_result(result)
         cost = sum([waiting.cost for waiting in batch])
         if not any([isinstance(result, BaseException) for result in results]):  # one that fails says nothing of others
-            self.line.drained(cost, ended - self._idle_until, 2 * cost >= self._max_batch_cost)
+            self.queue.drained(cost, ended - self._idle_until, 2 * cost >= self._max_batch_cost)
         self._idle_until = ended
         self._observe(len(batch), cost, started - batch[0].since, seconds)
 
-    def _go_on(self) -> None:
-        if self.line.items:
-            self._running_loop().call_soon(self._gather, self.line.items, QUIET_TURNS, context=self._nobody)
+    def _continue(self) -> None:
+        if self.queue.items:
+            self._running_loop().call_soon(self._gather, self.queue.items, GATHERING_TURNS, context=self._empty_context)
         else:
             self._busy = False

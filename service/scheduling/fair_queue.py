@@ -1,8 +1,8 @@
-"""What waits for one graph: who may join, who goes next, how fast it drains. Runs nothing, knows no model.
+"""The queue of one graph: which requests may join, which items run next, and how fast it drains.
 
-Callers share the graph evenly: an item's turn is the virtual time at which its caller, given an equal share, would be
-served (start-time fair queueing; Goyal, Vin and Cheng 1996). A caller of a thousand texts delays a caller of one by the
-one's own share, not by the thousand.
+Requests share the graph evenly: an item's turn is the virtual time at which its request, given an equal share, would be
+served (start-time fair queueing; Goyal, Vin and Cheng 1996). A request of a thousand texts delays a request of one text
+by that text's own share, not by the thousand.
 """
 
 import asyncio
@@ -13,17 +13,17 @@ from typing import Generic, NamedTuple, TypeVar
 
 from service.errors import DeadlineExceeded, Overloaded
 
-LOOK_AHEAD = 4  # batches of items, by turn, among which those of like cost are sought
+LOOK_AHEAD = 4  # batches of items, by turn, among which those of like cost are chosen
 RATE_WEIGHT = 0.2  # of the newest full batch in the drain rate
-OVERLOADED_PART = 8  # of the time that may be waited is left while more comes than can be done
-FULL_BATCHES = 1.5  # always wait, so that the next run is a full one
-SLOWDOWN = 4  # a caller may be delayed by so many times what its own work takes, however little may be waited
+OVERLOADED_FRACTION = 8  # `max_seconds` is divided by it while more arrives than can be served
+FULL_BATCHES = 1.5  # may always be queued, so that the next run is a full one
+SLOWDOWN = 4  # a request may be delayed by so many times what its own work takes, whatever max_seconds is
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-class Spent:
-    """One caller's: seconds its items waited and ran; each item of a batch counts its whole run."""
+class ItemTimes:
+    """Seconds that the items of one request waited and ran; each item of a batch counts the batch's whole run."""
 
     __slots__ = ("items", "queued", "ran")
 
@@ -31,45 +31,45 @@ class Spent:
         self.items, self.queued, self.ran = 0, 0.0, 0.0
 
     def add(self, queued: float, ran: float) -> None:
-        """One item is done."""
+        """Add one finished item."""
         self.items += 1
         self.queued += queued
         self.ran += ran
 
 
-class Waiting(NamedTuple, Generic[Item, Result]):
-    """One item and the future its caller holds.
+class QueuedItem(NamedTuple, Generic[Item, Result]):
+    """One item and the future that its request awaits.
 
-    spent      told how long it took; tells the items of one caller from another's
-    turn       virtual time at which it is due
-    number     of all that came before it, for those of one turn
-    deadline   on the clock of `since`; after it nobody wants the result
+    Args:
+        times: where its times are added; also tells the items of one request from another's.
+        turn: the virtual time at which it is due.
+        number: its place in the order of arrival, for items of one turn.
+        deadline: on the clock of `since`; after it the result is not wanted.
     """
 
     item: Item
     cost: int
     since: float
     future: "asyncio.Future[Result]"
-    spent: Spent
+    times: ItemTimes
     turn: float
     number: int
     deadline: float | None
 
 
-class Line(Generic[Item, Result]):
-    """The waiting items of one graph.
+class FairQueue(Generic[Item, Result]):
+    """The queued items of one graph.
 
-    max_cost      what may wait, promised work included
-    max_seconds   how long others may delay a newcomer, measured by the drain rate; None: any time
-    full_cost     of a full batch
+    A burst may fill the queue up to `max_seconds`. Where that is not enough, more arrives than can be served, and a long
+    queue would only make every request late: from the first refusal until none was needed for `max_seconds`, the queue
+    is kept to a part of them (as CoDel keeps a standing queue short; Nichols and Jacobson 2012), though never too short
+    for full batches. A request that would be refused by the drain rate runs all the same where nothing else is queued,
+    since only runs correct a rate that is too low.
 
-    A crowd that comes at once, or always the same callers, may fill the line to max_seconds. Where that is not enough,
-    more comes than can be done, and a long line would only make everyone late: from the first refusal until none was
-    needed for max_seconds, the line is kept to a part of them (as CoDel keeps a standing queue short; Nichols and
-    Jacobson 2012), though never too short for full batches.
-
-    Whom the drain rate condemns is run all the same where nothing else waits: a rate that is too low is corrected by
-    runs alone.
+    Args:
+        max_cost: what may be queued, reservations included.
+        max_seconds: how long others may delay a new request, by the measured drain rate; None: any time.
+        full_cost: the cost of a full batch.
     """
 
     def __init__(self, max_cost: int, max_seconds: float | None, full_cost: int = 0) -> None:
@@ -77,40 +77,42 @@ class Line(Generic[Item, Result]):
         self._max_seconds = max_seconds
         self._full_cost = full_cost
         self._refused_at = float("-inf")  # for being late
-        self._callers: dict[Spent, deque[Waiting[Item, Result]]] = {}  # items of each by turn, never none
+        self._requests: dict[ItemTimes, deque[QueuedItem[Item, Result]]] = {}  # items of each by turn, never empty
         self._number = 0  # of the newest item
-        self._hurry = False  # an item that waits may have a deadline
+        self._has_deadlines = False  # a queued item may have one
         self._now = 0.0  # virtual time
-        self._promises = 0
-        self.items = 0  # those that left included, until their caller's turn is next looked at
+        self._reservations = 0
+        self.items = 0  # cancelled ones included, until they are next looked at
         self.cost = 0
-        self.promised = 0  # cost of requests let in that are still being tokenised
+        self.reserved = 0  # cost of admitted requests that are still being tokenized
         self.rate: float | None = None  # cost a second; None until a full batch has been timed
 
-    def promise(self, cost: int) -> None:
-        """Count a request that was let in and is still being prepared."""
-        self.promised += cost
-        self._promises += 1
+    def reserve(self, cost: int) -> None:
+        """Count an admitted request that is still being prepared."""
+        self.reserved += cost
+        self._reservations += 1
 
-    def redeem(self, cost: int) -> None:
-        """It joins now, or will not."""
-        self.promised -= cost
-        self._promises -= 1
+    def release(self, cost: int) -> None:
+        """Stop counting it: it joins now, or will not."""
+        self.reserved -= cost
+        self._reservations -= 1
 
     def delay(self, cost: int) -> float:
-        """Seconds that others would delay work of this cost; 0 while the rate is not known."""
+        """Return the seconds that others would delay work of this cost; 0 while the rate is not known."""
         if self.rate is None:
             return 0.0
-        return min(self.cost + self.promised, cost * (len(self._callers) + self._promises)) / self.rate
+        return min(self.cost + self.reserved, cost * (len(self._requests) + self._reservations)) / self.rate
 
     def check(self, cost: int, now: float, deadline: float | None) -> None:
-        """Whether a request of this cost may join.
+        """Check whether a request of this cost may join.
 
-        raises   Overloaded with the time after which there should be room; DeadlineExceeded if it would come too late
+        Raises:
+            Overloaded: it may not, with the time after which there should be room.
+            DeadlineExceeded: it would be done too late.
         """
         if deadline is not None and now >= deadline:
             raise DeadlineExceeded("the time allowed was over before this could wait: allow more time")
-        if not self.items and not self.promised:
+        if not self.items and not self.reserved:
             return
         if deadline is not None and now + (needed := self.delay(cost) + self._alone(cost)) > deadline:
             raise DeadlineExceeded(
@@ -122,11 +124,11 @@ class Line(Generic[Item, Result]):
             self._check_delay(cost, now, self._max_seconds, self.rate)
 
     def _alone(self, cost: int) -> float:
-        """Seconds that work of this cost takes if nothing else waits."""
+        """Return the seconds that work of this cost takes if nothing else is queued."""
         return cost / self.rate if self.rate else 0.0
 
     def _check_room(self, cost: int) -> None:
-        ahead = self.cost + self.promised
+        ahead = self.cost + self.reserved
         if (over := ahead + cost - self._max_cost) > 0:
             raise Overloaded(
                 f"{ahead} tokens are waiting and this request brings {cost}; the queue holds "
@@ -136,24 +138,24 @@ class Line(Generic[Item, Result]):
 
     def _check_delay(self, cost: int, now: float, seconds: float, rate: float) -> None:
         delay, own = self.delay(cost), SLOWDOWN * cost / rate
-        if delay <= self._patience(seconds, rate, now) + own:
+        if delay <= self._allowed_delay(seconds, rate, now) + own:
             return
         self._refused_at = now
-        most = self._patience(seconds, rate, now) + own  # what holds from here on, so that who waits for it is let in
+        most = self._allowed_delay(seconds, rate, now) + own  # what holds from here on, so that a retry then is let in
         raise Overloaded(
-            f"{self.cost + self.promised} tokens are waiting, which would delay this request by {delay:.2g} s; this "
+            f"{self.cost + self.reserved} tokens are waiting, which would delay this request by {delay:.2g} s; this "
             f"server lets one wait {most:.2g} s: try again in a moment",
             delay - most,
         )
 
     def overloaded(self, now: float) -> bool:
-        """Whether somebody was refused for being late, not longer ago than one may wait."""
+        """Return whether a request was refused for its delay within the last `max_seconds`."""
         return self._max_seconds is not None and now - self._refused_at < self._max_seconds
 
-    def _patience(self, seconds: float, rate: float, now: float) -> float:
-        """How long a newcomer may be delayed now."""
+    def _allowed_delay(self, seconds: float, rate: float, now: float) -> float:
+        """Return how long a new request may be delayed now."""
         if now - self._refused_at < seconds:
-            seconds /= OVERLOADED_PART
+            seconds /= OVERLOADED_FRACTION
         return max(seconds, FULL_BATCHES * self._full_cost / rate)
 
     def add(
@@ -162,53 +164,53 @@ class Line(Generic[Item, Result]):
         costs: Sequence[int],
         futures: "Sequence[asyncio.Future[Result]]",
         now: float,
-        spent: Spent,
+        times: ItemTimes,
         deadline: float | None,
     ) -> None:
-        """The items of one caller, each due when its share of the graph comes to it."""
-        own, turn = self._callers.get(spent), self._now
+        """Queue the items of one request, each due when its share of the graph comes to it."""
+        own, turn = self._requests.get(times), self._now
         if own:
             turn = max(turn, own[-1].turn + own[-1].cost)
         else:
-            own = self._callers[spent] = deque()
+            own = self._requests[times] = deque()
         for item, cost, future in zip(items, costs, futures, strict=True):
             self._number += 1
-            own.append(Waiting(item, cost, now, future, spent, turn, self._number, deadline))
+            own.append(QueuedItem(item, cost, now, future, times, turn, self._number, deadline))
             turn += cost
             self.cost += cost
         self.items += len(items)
-        self._hurry = self._hurry or deadline is not None
+        self._has_deadlines = self._has_deadlines or deadline is not None
 
-    def take(self, most: int, now: float) -> list[Waiting[Item, Result]]:
-        """The next batch, at most `most` in cost unless one item alone is dearer; late items are refused here."""
+    def take(self, most: int, now: float) -> list[QueuedItem[Item, Result]]:
+        """Return the next batch, at most `most` in cost unless one item alone costs more; late items are refused here."""
         if self.cost > most:
-            self._drop_gone()
+            self._drop_cancelled()
         if self.cost <= most:
-            every = [each for own in self._callers.values() for each in own if not each.future.done()]
-            hurry, self._hurry = self._hurry, False
-            self._callers.clear()
+            every = [each for own in self._requests.values() for each in own if not each.future.done()]
+            hurry, self._has_deadlines = self._has_deadlines, False
+            self._requests.clear()
             self.items, self.cost, self._now = 0, 0, 0.0
-            return self._timely(every, now) if hurry else every
-        callers, due = len(self._callers), self._next(LOOK_AHEAD * most, now)
+            return self._in_time_or_refused(every, now) if hurry else every
+        requests, due = len(self._requests), self._next(LOOK_AHEAD * most, now)
         if not due:
             return []
-        chosen, taken = _like(due, most)
-        self._now = max(self._now, due[0].turn) + taken / callers
-        self._put_back([each for each in due if each.number not in chosen])
+        chosen, taken = _of_like_cost(due, most)
+        self._now = max(self._now, due[0].turn) + taken / requests
+        self._requeue([each for each in due if each.number not in chosen])
         return [each for each in due if each.number in chosen]
 
-    def _drop_gone(self) -> None:
-        """Forget callers that left, who leave with all their items."""
-        for spent, own in list(self._callers.items()):
+    def _drop_cancelled(self) -> None:
+        """Forget the items of requests that were cancelled."""
+        for times, own in list(self._requests.items()):
             while own and own[0].future.done():
                 self.items -= 1
                 self.cost -= own.popleft().cost
             if not own:
-                del self._callers[spent]
+                del self._requests[times]
 
-    def _next(self, reach: int, now: float) -> list[Waiting[Item, Result]]:
-        """The item whose turn it is and those behind it, till their cost passes `reach`; taken off, late ones too."""
-        due: list[Waiting[Item, Result]] = []
+    def _next(self, reach: int, now: float) -> list[QueuedItem[Item, Result]]:
+        """Remove and return the items due next, until their cost passes `reach`; late ones are refused."""
+        due: list[QueuedItem[Item, Result]] = []
         for each in self._in_turn():
             if each.future.done() or not self._in_time(each, now, self._alone(each.cost)):
                 continue
@@ -218,9 +220,9 @@ class Line(Generic[Item, Result]):
                 break
         return due
 
-    def _in_turn(self) -> Iterator[Waiting[Item, Result]]:
-        """Every item, taken off in its turn."""
-        heads = [(own[0].turn, own[0].number, own) for own in self._callers.values()]
+    def _in_turn(self) -> Iterator[QueuedItem[Item, Result]]:
+        """Remove and yield every item in its turn."""
+        heads = [(own[0].turn, own[0].number, own) for own in self._requests.values()]
         heapify(heads)
         while heads:
             _, _, own = heads[0]
@@ -231,22 +233,22 @@ class Line(Generic[Item, Result]):
                 heapreplace(heads, (own[0].turn, own[0].number, own))
             else:
                 heappop(heads)
-                del self._callers[each.spent]
+                del self._requests[each.times]
             yield each
 
-    def _put_back(self, left: list[Waiting[Item, Result]]) -> None:
+    def _requeue(self, left: list[QueuedItem[Item, Result]]) -> None:
         for each in reversed(left):
-            self._callers.setdefault(each.spent, deque()).appendleft(each)
+            self._requests.setdefault(each.times, deque()).appendleft(each)
             self.items += 1
             self.cost += each.cost
 
-    def _timely(self, every: list[Waiting[Item, Result]], now: float) -> list[Waiting[Item, Result]]:
-        """Those that can be in time, of all that wait; where none can, those whose time is not over yet."""
+    def _in_time_or_refused(self, every: list[QueuedItem[Item, Result]], now: float) -> list[QueuedItem[Item, Result]]:
+        """Return the items that can be in time; where none can, those whose deadline has not passed. Refuse the others."""
         hope = any([each.deadline is None or now + self._alone(each.cost) <= each.deadline for each in every])
         return [each for each in every if self._in_time(each, now, self._alone(each.cost) if hope else 0.0)]
 
-    def _in_time(self, each: Waiting[Item, Result], now: float, needed: float) -> bool:
-        """Whether it can be, if it takes so long; else its caller is told."""
+    def _in_time(self, each: QueuedItem[Item, Result], now: float, needed: float) -> bool:
+        """Return whether an item that takes so long can be in time; refuse it otherwise."""
         if each.deadline is None or now + needed <= each.deadline:
             return True
         each.future.set_exception(
@@ -257,7 +259,7 @@ class Line(Generic[Item, Result]):
         return False
 
     def drained(self, cost: int, seconds: float, full: bool) -> None:
-        """A batch of `cost` took `seconds`; one that is not full says only what can be done at the least."""
+        """Note that a batch of `cost` took `seconds`; one that is not full only shows what can be done at least."""
         if seconds <= 0:
             return
         rate = cost / seconds
@@ -267,8 +269,8 @@ class Line(Generic[Item, Result]):
             self.rate = rate
 
 
-def _like(due: list[Waiting[Item, Result]], most: int) -> tuple[set[int], int]:
-    """Numbers of the item whose turn it is and of those nearest to its cost that fit beside it; and their cost."""
+def _of_like_cost(due: list[QueuedItem[Item, Result]], most: int) -> tuple[set[int], int]:
+    """Return the numbers of the first item and of those nearest to its cost that fit beside it, and their cost."""
     head, *near = due
     chosen, taken = {head.number}, head.cost
     for each in sorted(near, key=lambda other: abs(other.cost - head.cost)):

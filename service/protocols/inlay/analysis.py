@@ -23,16 +23,16 @@ from models.plots.tables import draw_table
 from models.tables import analysis
 from models.tables.analysis import RowFacts, Spectrum
 from models.tables.row_blocks import Check
-from service.context import Parts
+from service.context import ServiceContext
+from service.embedding.model import Model
 from service.embedding.word_table import WordTable, word_table
+from service.http.endpoint import StarletteEndpoint as Endpoint
 from service.http.formats import JSON
 from service.protocols.inlay.positions import parsing as asked
 from service.protocols.inlay.positions import plots as pictures
-from service.protocols.inlay.positions.endpoint import Answer, Endpoint
 from service.protocols.inlay.positions.fields import switch
 from service.protocols.inlay.positions.parameters import Parameters, exactly
 from service.protocols.inlay.positions.table_call import in_the_callers_words
-from service.registry.registry import Model
 from service.scheduling.serial_executor import Turns
 
 PATH = "/models/{name}/analysis"
@@ -45,15 +45,15 @@ QUERY = exactly("Analysis", "What is wanted of the table.", FIELDS)
 class Analysis:
     """Answers for every model; keeps what it found."""
 
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
+    def __init__(self, context: ServiceContext) -> None:
+        self._context = context
         self._rows, self._spectra = Turns("rows", "analyses"), Turns("spectrum", "analyses")
         self._row_facts: WeakKeyDictionary[Model, RowFacts] = WeakKeyDictionary()  # a model has one table
         self._spectrum: WeakKeyDictionary[Model, Spectrum] = WeakKeyDictionary()
 
     async def answer(self, request: Request) -> Response:
         """All that is known of a table and its model."""
-        table = word_table(self._parts.catalog.get(request.path_params["name"]))
+        table = word_table(self._context.registry.get(request.path_params["name"]))
         wanted = asked.of_query(QUERY, request.query_params)
         facts = await self._rows.run(partial(self._facts_of, table))
         found = _document(table, facts)
@@ -63,7 +63,7 @@ class Analysis:
 
     async def draw(self, form: Format, request: Request) -> Response:
         """The picture."""
-        table = word_table(self._parts.catalog.get(request.path_params["name"]))
+        table = word_table(self._context.registry.get(request.path_params["name"]))
         looks = asked.of_query(PICTURE, request.query_params)
         facts = await self._rows.run(partial(self._facts_of, table))
         found = await self._spectra.run(partial(self._spectrum_of, table))
@@ -158,14 +158,14 @@ def _sum(name: str, parts: tuple[analysis.Component, ...]) -> dict[str, Any]:
     return {"step": name, "steps": len(parts)} | {key: sum(getattr(part, key) for part in parts) for key in numbers}
 
 
-def routes(parts: Parts) -> APIRouter:
+def routes(context: ServiceContext) -> APIRouter:
     """The routes; table_docs.py describes it."""
-    found = Analysis(parts)
-    answers: dict[str, Answer] = {PATH: found.answer}
+    found = Analysis(context)
+    answers: dict[str, Any] = {PATH: found.answer}
     answers |= {f"{PATH}.{form}": partial(found.draw, form) for form in get_args(Format)}
     return APIRouter(
         routes=[
-            Route(path, Endpoint(path, answer, parts), methods=["GET"], include_in_schema=False)
+            Route(path, Endpoint(path, answer, context), methods=["GET"], include_in_schema=False)
             for path, answer in answers.items()
         ]
     )

@@ -1,72 +1,53 @@
-"""POST /embed: the JSON body, the road, the bytes of the accepted format. Plain ASGI; FastAPI only describes it."""
+"""POST /embed."""
 
-from time import perf_counter
-
-from fastapi import APIRouter
-from starlette.routing import Route
-
-from service.context import Parts
+from service.context import ServiceContext
 from service.embedding.requests import EmbedResult
-from service.errors import InlayError
-from service.http import json_arrays as numbers
-from service.http import problem_details as problems
-from service.http.asgi import check_json
-from service.http.endpoint import Answer, Call, Endpoint
-from service.http.formats import (
-    FORMATS,
-    Body,
-    Encode,
-    Headers,
-    negotiate,
-)
-from service.protocols.inlay import pooled_bytes
-from service.protocols.inlay import prompt_embeds as precomputed
-from service.protocols.inlay.embed_body import Wanted, read
-from service.protocols.inlay.pooled_bytes import BYTES, BYTES_ONLY
-from service.protocols.inlay.prompt_embeds import INPUT_EMBEDS, PROMPT_EMBEDS
-from service.protocols.tei import timing_headers as spent
+from service.http.formats import FORMATS, Encode, check_json, negotiate
+from service.http.json_arrays import INLINE_VALUES, count
+from service.http.request import Request
+from service.http.response import Body, Headers, Response
+from service.http.worker_threads import in_thread
+from service.protocols.inlay import pooled_bytes, prompt_embeds
+from service.protocols.inlay.embed_body import AnswerForm, read
+from service.protocols.tei import timing_headers
 
-PATH = "/embed"
+HANDED_OVER = (prompt_embeds.PROMPT_EMBEDS, prompt_embeds.INPUT_EMBEDS)
+POOLED_BYTES = (pooled_bytes.BYTES, pooled_bytes.BYTES_ONLY)
 
 
-def routes(parts: Parts) -> APIRouter:
-    """POST /embed."""
-    return APIRouter(routes=[Route(PATH, endpoint(parts), methods=["POST"], include_in_schema=False)])
+class EmbedHandler:
+    """Answers bodies of /embed."""
+
+    def __init__(self, context: ServiceContext) -> None:
+        self._registry = context.registry
+        self._embedder = context.embedder
+        self._max_inputs = context.settings.max_inputs
+
+    async def __call__(self, request: Request) -> Response:
+        """Return the vectors in the accepted format."""
+        headers = request.headers
+        encode = FORMATS[negotiate(headers.get(b"accept"))]
+        check_json(headers.get(b"content-type"))
+        return await self.answer(request, request.body, encode)
+
+    async def answer(self, request: Request, body: bytes, encode: Encode) -> Response:
+        """Return the answer to a body of /embed in one of FORMATS."""
+        wanted, form = read(body, self._max_inputs)
+        if form.encoding in HANDED_OVER:
+            card = self._registry.get(wanted.model).card
+            wanted = prompt_embeds.asked(card, wanted, form.encoding, form.dtype_sent)
+        result = await self._embedder.embed(wanted, request.context)
+        if count(result) <= INLINE_VALUES:
+            headers, encoded = _encoded(result, form, encode, wanted.dtype)
+        else:
+            headers, encoded = await in_thread(_encoded, result, form, encode, wanted.dtype)
+        return Response(encoded, headers, 200, None, timing_headers.lines(result, self._registry, request.arrived))
 
 
-def endpoint(parts: Parts) -> Endpoint:
-    """The ASGI application behind PATH."""
-
-    async def answer(call: Call) -> Answer:
-        started = perf_counter()
-        encode = FORMATS[negotiate(call.fields.get(b"accept"))]
-        check_json(call.fields.get(b"content-type"))
-        return await answered(parts, await call.body(), encode, started)
-
-    return Endpoint("embed", answer, refusal, parts)
-
-
-async def answered(parts: Parts, body: bytes, encode: Encode, started: float) -> Answer:
-    """The answer to a body of PATH in one of FORMATS; `started` is when it arrived."""
-    request, wanted = read(body, parts.settings.max_inputs)
-    if wanted.encoding in (PROMPT_EMBEDS, INPUT_EMBEDS):
-        card = parts.catalog.get(request.model).card
-        request = precomputed.asked(card, request, wanted.encoding, wanted.dtype_sent)
-    result = await parts.encoder.embed(request)
-    headers, encoded = await numbers.written(numbers.count(result), _encoded, result, wanted, encode, request.dtype)
-    return Answer(headers + spent.headers(result, parts.catalog, started), encoded)
-
-
-def _encoded(result: EmbedResult, wanted: Wanted, encode: Encode, dtype: str) -> tuple[Headers, Body]:
-    """In the encoding_format that was sent, else as `encode` has it."""
-    if wanted.encoding in (PROMPT_EMBEDS, INPUT_EMBEDS):
-        return precomputed.answer(result, wanted.encoding, wanted.bare)
-    if wanted.encoding in (BYTES, BYTES_ONLY):
-        return pooled_bytes.answer(result, wanted.encoding, dtype)
-    return encode(result, wanted.encoding == "base64")
-
-
-def refusal(error: InlayError) -> Answer:
-    """An error as a problem document."""
-    status, headers, document = problems.answer(error)
-    return Answer(tuple(headers), [document], status)
+def _encoded(result: EmbedResult, form: AnswerForm, encode: Encode, dtype: str) -> tuple[Headers, Body]:
+    """Return headers and body in the encoding_format that was sent, else as `encode` has it."""
+    if form.encoding in HANDED_OVER:
+        return prompt_embeds.answer(result, form.encoding, form.bare)
+    if form.encoding in POOLED_BYTES:
+        return pooled_bytes.answer(result, form.encoding, dtype)
+    return encode(result, form.encoding == "base64")

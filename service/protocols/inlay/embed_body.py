@@ -96,7 +96,7 @@ ADAPTER = TypeAdapter(EmbedBody)
 CACHED_BYTES = 1000  # longer options are nobody's habit
 
 
-class Wanted(NamedTuple):
+class AnswerForm(NamedTuple):
     """How the answer is wanted: the encoding_format, whether a dtype was sent, whether `inputs` is one and no list."""
 
     encoding: str = "float"
@@ -104,7 +104,7 @@ class Wanted(NamedTuple):
     bare: bool = False
 
 
-def read(body: bytes, most_inputs: int | None = None) -> tuple[EmbedRequest, Wanted]:
+def read(body: bytes, most_inputs: int | None = None) -> tuple[EmbedRequest, AnswerForm]:
     """The request, and how its answer is wanted.
 
     raises   Malformed, BadRequest, TooLarge or BadInput, in terms of the caller's own document
@@ -136,7 +136,7 @@ def packed(data: Any) -> bytes:
 
 
 @lru_cache(maxsize=256)
-def _options(rest: bytes) -> tuple[tuple[Any, ...], Wanted, Wanted]:
+def _options(rest: bytes) -> tuple[tuple[Any, ...], AnswerForm, AnswerForm]:
     """What follows the inputs in EmbedRequest, and how one and a list are wanted; validated once: callers repeat it."""
     fields = _validated({"inputs": None} | orjson.loads(rest))
     outputs, pooling = fields.outputs, fields.pooling
@@ -151,7 +151,7 @@ def _options(rest: bytes) -> tuple[tuple[Any, ...], Wanted, Wanted]:
         fields.dtype,
         fields.prompt_name,
     )
-    one = Wanted(fields.encoding_format, "dtype" in fields.model_fields_set, True)
+    one = AnswerForm(fields.encoding_format, "dtype" in fields.model_fields_set, True)
     return options, one, one._replace(bare=False)
 
 

@@ -19,7 +19,7 @@ from starlette.routing import Route
 
 from models.families.extra_inputs import SENT
 from models.tables.cross_entropy import IGNORED
-from service.context import Parts
+from service.context import ServiceContext
 from service.embedding import validation as sequences
 from service.embedding.gradients import (
     ROWS,
@@ -31,9 +31,9 @@ from service.embedding.gradients import (
 from service.embedding.requests import Ids
 from service.embedding.word_table import WordTable, word_table
 from service.errors import BadRequest
+from service.http.endpoint import StarletteEndpoint as Endpoint
 from service.protocols.inlay.positions import answers, fields
 from service.protocols.inlay.positions import parsing as asked
-from service.protocols.inlay.positions.endpoint import Endpoint
 from service.protocols.inlay.positions.fields import (
     INTEGERS,
     choice,
@@ -100,19 +100,19 @@ BODY = exactly(
 class Gradient:
     """Answers for every model."""
 
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
+    def __init__(self, context: ServiceContext) -> None:
+        self._context = context
         self._turns = Turns("gradient", "gradients")
 
     async def answer(self, request: Request) -> Response:
         """The gradients, in the format the caller accepts."""
-        table = word_table(self._parts.catalog.get(request.path_params["name"]))
-        wanted = await asked.of_body(BODY, request, self._parts.intake)
+        table = word_table(self._context.registry.get(request.path_params["name"]))
+        wanted = await asked.of_body(BODY, request)
         form = answers.wanted(wanted, request)
         found = await self._turns.run(partial(gradients, table, _asked(table, wanted)))
         asked_for = {name: getattr(wanted, name) for name in FIELDS} | {"table": table.identity}
         call = Call(lambda **_: found, asked_for)  # what decides its bytes, so that its tag is its own
-        return await answers.answer(request, self._parts.tables, call, form, None)
+        return await answers.answer(request, self._context.tables, call, form, None)
 
 
 def _asked(table: WordTable, wanted: Any) -> Asked:
@@ -186,7 +186,7 @@ def _loss(table: WordTable, wanted: Any) -> Loss:
     return Loss(hidden.reshape(-1, width), targets, wanted.reduction, wanted.rows)
 
 
-def routes(parts: Parts) -> APIRouter:
+def routes(context: ServiceContext) -> APIRouter:
     """The route; table_docs.py describes it."""
-    endpoint = Endpoint(PATH, Gradient(parts).answer, parts)
+    endpoint = Endpoint(PATH, Gradient(context).answer, context)
     return APIRouter(routes=[Route(PATH, endpoint, methods=["POST"], include_in_schema=False)])

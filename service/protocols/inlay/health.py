@@ -1,14 +1,18 @@
-"""What machines ask: alive, ready, metrics; and one line for people at `/`. Never queues behind inference."""
+"""Probes, metrics, and the greeting at `/`."""
 
-from fastapi import APIRouter, Response
 from pydantic import BaseModel
 
-from service.context import Parts
+from service.context import ServiceContext
 from service.errors import Unavailable
+from service.http.formats import JSON
+from service.http.request import Request
+from service.http.response import Response, bytes_response, json_response
+from service.http.routes import Answer, Route
 from service.observability.metrics import CONTENT_TYPE
-from service.scheduling.batcher import runs_held
+from service.scheduling.batcher import abandoned_runs
 
-MOST_HELD = 2  # runs that were given up and do not end; from the next one on, the process should be started anew
+MOST_ABANDONED = 2  # runs that were given up and do not end; with more, the process should be restarted
+TAG = "operation"
 
 
 class Health(BaseModel):
@@ -25,35 +29,53 @@ class Greeting(BaseModel):
     docs: str
 
 
-def routes(parts: Parts) -> APIRouter:
-    """GET /, /health, /ping, /health/live, /health/ready and /metrics."""
-    router, refuse_unready = APIRouter(tags=["operation"]), parts.refuse_unready
+def routes(context: ServiceContext) -> list[Route]:
+    """Return GET /, the probes and /metrics."""
 
-    @router.get("/", summary="What this server is")
-    async def greet() -> Greeting:
-        await refuse_unready()
-        return Greeting(service="inlay", version=parts.version, docs="/docs")
+    async def greet(request: Request) -> Response:
+        await context.check_ready()
+        return json_response({"service": "inlay", "version": context.version, "docs": "/docs"})
 
-    @router.get("/health/live", summary="The process answers")
-    async def live() -> Health:
-        if (held := runs_held()) > MOST_HELD:
-            raise Unavailable(f"{held} runs were given up and each still holds a thread: start this process anew")
-        return Health(status="live")
+    async def live(request: Request) -> Response:
+        if (held := abandoned_runs()) > MOST_ABANDONED:
+            raise Unavailable(f"{held} runs were given up and each still holds a thread", remedy="restart this process")
+        return json_response({"status": "live"})
 
-    @router.get("/health/ready", summary="Models are loaded and new requests are welcome")
-    async def ready() -> Health:
-        await refuse_unready()
-        return Health(status="ready")
+    async def ready(request: Request) -> Response:
+        await context.check_ready()
+        return json_response({"status": "ready"})
 
-    # text-embeddings-inference's: an empty body, for probes that ask for nothing but the status
-    @router.get("/health", summary="New requests are welcome; no body", response_class=Response)
-    @router.get("/ping", summary="The same, as SageMaker asks", response_class=Response)
-    async def probe() -> Response:
-        await refuse_unready()
+    async def ready_without_body(request: Request) -> Response:
+        await context.check_ready()
         return Response()
 
-    @router.get("/metrics", summary="Prometheus metrics", response_class=Response)
-    async def expose() -> Response:
-        return Response(parts.metrics.text(), media_type=CONTENT_TYPE)
+    async def metrics(request: Request) -> Response:
+        return bytes_response(context.metrics.text(), CONTENT_TYPE)
 
-    return router
+    health = {200: Answer(content={JSON: Health})}
+    empty = {200: Answer(description="Ready; no body.")}
+    text = {200: Answer(content={"text/plain": {"type": "string"}})}
+    rows = (
+        ("/", greet, "greet", "What this server is", {200: Answer(content={JSON: Greeting})}),
+        ("/health/live", live, "live", "The process answers", health),
+        ("/health/ready", ready, "ready", "Models are loaded and requests are served", health),
+        # text-embeddings-inference's and SageMaker's probes
+        ("/health", ready_without_body, "health", "Requests are served; no body", empty),
+        ("/ping", ready_without_body, "ping", "The same, as SageMaker asks", empty),
+        ("/metrics", metrics, "metrics", "Prometheus metrics", text),
+    )
+    return [
+        Route(
+            verb="GET",
+            path=path,
+            handler=handler,
+            name=name,
+            summary=summary,
+            tag=TAG,
+            answers=answers,
+            needs_key=False,
+            admitted=False,
+            probe=True,
+        )
+        for path, handler, name, summary, answers in rows
+    ]

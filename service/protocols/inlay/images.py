@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from service.context import Parts
+from service.context import ServiceContext
 from service.embedding.images import (
     Images,
     ImagesRequest,
@@ -26,6 +26,7 @@ from service.embedding.images import (
 )
 from service.errors import BadInput, BadRequest, EmptyRequest, UnsupportedMedia
 from service.http import json_arrays as numbers
+from service.http.endpoint import StarletteEndpoint as Endpoint
 from service.http.formats import FORMATS, SAFETENSORS, negotiate
 from service.http.intake import Intake
 from service.http.multipart import MULTIPART, parts_of
@@ -33,7 +34,6 @@ from service.http.tensors import from_safetensors, tensor
 from service.process import cpu_count as cores
 from service.protocols.inlay.inputs import show
 from service.protocols.inlay.positions import parsing as asked
-from service.protocols.inlay.positions.endpoint import Endpoint
 from service.protocols.inlay.positions.fields import TENSOR
 
 PATH = "/models/{name}/images"
@@ -73,11 +73,11 @@ class ImagesBody(BaseModel):
     ] = "float"
 
 
-def routes(parts: Parts) -> APIRouter:
+def routes(context: ServiceContext) -> APIRouter:
     """POST /models/{name}/images."""
-    settings = parts.settings
+    settings = context.settings
     images = Images(
-        parts.catalog,
+        context.registry,
         most_inputs=settings.max_inputs,
         most_pixels=settings.max_image_pixels,
         most_rows=settings.max_request_tokens,
@@ -85,17 +85,17 @@ def routes(parts: Parts) -> APIRouter:
     )
 
     async def answer(request: Request) -> Response:
-        parts.catalog.get(request.path_params["name"])
+        context.registry.get(request.path_params["name"])
         accept = ",".join(request.headers.getlist("accept")).encode("latin-1") or None
         encode = FORMATS[negotiate(accept)]
-        wanted, base64 = await _wanted(request, parts.intake)
-        result = await images.embed(wanted)
+        wanted, base64 = await _wanted(request)
+        result = await images.embed(wanted, request.scope["inlay.request"].context)
         headers, body = await numbers.written(numbers.count(result), encode, result, base64)
         response = Response(b"".join(body))
         response.raw_headers = list(headers)
         return response
 
-    route = Route(PATH, Endpoint(PATH, answer, parts), methods=["POST"], include_in_schema=False)
+    route = Route(PATH, Endpoint(PATH, answer, context), methods=["POST"], include_in_schema=False)
     return APIRouter(routes=[route])
 
 

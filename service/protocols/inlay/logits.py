@@ -9,9 +9,10 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from models.positions.table import MAX_WIDTH, Table
-from service.context import Parts
+from service.context import ServiceContext
 from service.embedding import logits
 from service.errors import BadRequest
+from service.http.endpoint import StarletteEndpoint as Endpoint
 from service.http.formats import (
     JSON,
     NPY,
@@ -20,7 +21,6 @@ from service.http.formats import (
 )
 from service.protocols.inlay.positions import answers, fields
 from service.protocols.inlay.positions import parsing as asked
-from service.protocols.inlay.positions.endpoint import Endpoint
 from service.protocols.inlay.positions.fields import (
     choice,
     number,
@@ -51,15 +51,15 @@ BODY = exactly("Logits", "Hidden states, and what is wanted of their logits.", F
 class Logits:
     """Answers for every model."""
 
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
+    def __init__(self, context: ServiceContext) -> None:
+        self._context = context
         self._turns = Turns("logits", "requests for the likeliest tokens")
 
     async def answer(self, request: Request) -> Response:
         """Logits, or the likeliest tokens, in the format the caller accepts."""
-        model = self._parts.catalog.get(request.path_params["name"])
+        model = self._context.registry.get(request.path_params["name"])
         logits.head_of(model)
-        wanted = await asked.of_body(BODY, request, self._parts.intake)
+        wanted = await asked.of_body(BODY, request)
         form = answers.wanted(wanted, request)
         rows = logits.asked(model, wanted.hidden, wanted.temperature)
         if wanted.top_k is None:
@@ -68,7 +68,7 @@ class Logits:
         else:
             found = await self._turns.run(partial(logits.best, rows, wanted.top_k))
             call = _call(rows, found, top_k=wanted.top_k)
-        return await answers.answer(request, self._parts.tables, call, form, None)
+        return await answers.answer(request, self._context.tables, call, form, None)
 
 
 def _whole(output: str | None) -> str:
@@ -86,9 +86,9 @@ def _call(rows: logits.Asked, table: Table, **form: Any) -> Call:
     return Call(logits_of, rows.identity | form)
 
 
-def routes(parts: Parts) -> APIRouter:
+def routes(context: ServiceContext) -> APIRouter:
     """The route."""
-    endpoint = Endpoint(PATH, Logits(parts).answer, parts)
+    endpoint = Endpoint(PATH, Logits(context).answer, context)
     return APIRouter(routes=[Route(PATH, endpoint, methods=["POST"], include_in_schema=False)])
 
 

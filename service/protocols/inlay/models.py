@@ -4,15 +4,19 @@ import asyncio
 from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 
 from models.artifacts.card import FILE_NAME, Card
 from models.families.encodings import Encodings, RopeTable
-from service.context import Parts
+from service.context import ServiceContext
+from service.embedding.model import Model
+from service.http.formats import JSON
+from service.http.request import Request
+from service.http.response import Response, json_response
+from service.http.routes import Answer, Route
 from service.process import memory
 from service.process.memory import Mappings
-from service.registry.registry import Catalog, Model
+from service.registry.registry import ModelRegistry
 from service.settings import Settings
 
 MODEL = ConfigDict(from_attributes=True)
@@ -199,7 +203,7 @@ class ModelList(BaseModel):
     models: list[ModelSummary]
 
 
-def summary(model: Model, catalog: Catalog, mappings: Mappings | None = None) -> ModelSummary:
+def summary(model: Model, catalog: ModelRegistry, mappings: Mappings | None = None) -> ModelSummary:
     """The card of a loaded model, where it runs, and what it holds of the mappings."""
     card, held = model.card, memory.of(model.mapped, mappings or {})
     own = {name: getattr(card, name) for name in ModelSummary.model_fields if hasattr(card, name)}
@@ -266,20 +270,42 @@ def default_flops_per_token(card: Card) -> int:
     return card.flops_per_token.get(graph or "", 0)
 
 
-def routes(parts: Parts) -> APIRouter:
-    """GET /models and GET /models/{name}."""
-    router, catalog, settings = APIRouter(tags=["models"]), parts.catalog, parts.settings
+def routes(context: ServiceContext) -> list[Route]:
+    """Return GET /models and GET /models/{name}."""
+    registry, settings = context.registry, context.settings
 
-    @router.get("/models", summary="Every loaded model")
-    async def list_models() -> ModelList:
-        loaded = catalog.models.values()
+    async def list_models(request: Request) -> Response:
+        loaded = registry.models.values()
         mappings = await asyncio.to_thread(memory.mappings)
         data = [listed(model, settings) for model in loaded]
-        return ModelList(data=data, models=[summary(model, catalog, mappings) for model in loaded])
+        summaries = [summary(model, registry, mappings) for model in loaded]
+        return json_response(ModelList(data=data, models=summaries).model_dump(mode="json"))
 
-    @router.get("/models/{name}", summary="One model")
-    async def get_model(name: str) -> ModelSummary:
+    async def get_model(request: Request) -> Response:
         mappings = await asyncio.to_thread(memory.mappings)
-        return summary(catalog.get(name), catalog, mappings)
+        return json_response(
+            summary(registry.get(request.parameters["name"]), registry, mappings).model_dump(mode="json")
+        )
 
-    return router
+    return [
+        Route(
+            verb="GET",
+            path="/models",
+            handler=list_models,
+            name="list_models",
+            summary="Every loaded model",
+            tag="models",
+            answers={200: Answer(content={JSON: ModelList})},
+            admitted=False,
+        ),
+        Route(
+            verb="GET",
+            path="/models/{name}",
+            handler=get_model,
+            name="get_model",
+            summary="One model",
+            tag="models",
+            answers={200: Answer(content={JSON: ModelSummary})},
+            admitted=False,
+        ),
+    ]

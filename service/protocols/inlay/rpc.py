@@ -7,10 +7,11 @@ from functools import partial
 from typing import Any
 
 from proto import embed_pb2 as pb
-from service.context import Parts
+from service.context import ServiceContext
 from service.embedding.requests import EmbedResult
 from service.errors import InlayError
 from service.grpc.methods import (
+    CALL,
     Service,
     answering,
     answers_stream,
@@ -28,24 +29,23 @@ from service.protocols.inlay.models import default_flops_per_token, summary
 from service.protocols.inlay.prompt_embeds import PROMPT_EMBEDS, PromptEmbeds
 from service.protocols.inlay.rpc_positions import Positions
 from service.protocols.inlay.rpc_requests import decode, encoding
-from service.scheduling import deadlines
 
 Embedded = EmbedResult | PromptEmbeds
 Work = Callable[[Any], Awaitable[Any]]
 
 
-def service(parts: Parts) -> Service:
+def service(context: ServiceContext) -> Service:
     """inlay.v1.Embedder."""
-    return Service("inlay.v1.Embedder", Embedder(parts).handlers())
+    return Service("inlay.v1.Embedder", Embedder(context).handlers())
 
 
 class Embedder:
     """The methods of inlay.v1.Embedder."""
 
-    def __init__(self, parts: Parts) -> None:
-        self._encoder = parts.encoder
-        self._metrics = parts.metrics
-        self._positions = Positions(parts)
+    def __init__(self, context: ServiceContext) -> None:
+        self._context = context
+        self._metrics = context.metrics
+        self._positions = Positions(context)
 
     def handlers(self) -> dict[str, Any]:
         """Method name → handler; Embed and EmbedStream write their own bytes (wire/protobuf.py)."""
@@ -69,7 +69,7 @@ class Embedder:
         """A method that answers with a table in chunks under 1 MiB; it is inside until the last one is sent."""
 
         async def let_in(request: Any) -> AsyncGenerator[Any, None]:
-            with self._encoder.door.request():
+            with self._context.admission.admitted():
                 async with aclosing(work(request)) as chunks:
                     async for chunk in chunks:
                         yield chunk
@@ -77,17 +77,19 @@ class Embedder:
         return answers_stream(partial(guarded_each, self._metrics, method, let_in), kind)
 
     async def _rotated(self, request: pb.RotateRequest) -> pb.RotateResponse:
-        with self._encoder.door.request():
-            async with deadlines.kept():
-                return await self._positions.rotate(request)
+        with self._context.admission.admitted():
+            return await self._positions.rotate(request)
 
     async def _embedded(self, request: pb.EmbedRequest) -> Embedded:
         handed, dtype_sent = encoding(request), request.dtype != pb.DTYPE_UNSPECIFIED
         wanted = decode(request)
         if handed is None:
-            return await self._encoder.embed(wanted)
-        card = self._encoder.catalog.get(wanted.model).card
-        result = await self._encoder.embed(precomputed.asked(card, wanted, handed, dtype_sent))
+            with self._context.admission.admitted():
+                return await self._context.embedder.embed(wanted, CALL.get())
+        card = self._context.registry.get(wanted.model).card
+        result = await self._context.embedder.embed(
+            precomputed.asked(card, wanted, handed, dtype_sent), CALL.get()
+        )
         return precomputed.prompt_embeds(result) if handed == PROMPT_EMBEDS else result
 
     async def _presets(self, request: pb.ListPresetsRequest) -> pb.ListPresetsResponse:
@@ -95,14 +97,14 @@ class Embedder:
 
     async def _models(self, request: pb.ListModelsRequest) -> pb.ListModelsResponse:
         mappings = await asyncio.to_thread(memory.mappings)
-        return pb.ListModelsResponse(models=[self._model(name, mappings) for name in self._encoder.catalog.models])
+        return pb.ListModelsResponse(models=[self._model(name, mappings) for name in self._context.registry.models])
 
     async def _one_model(self, request: pb.GetModelRequest) -> pb.Model:
         """The default where none is named."""
         return self._model(request.name or None, await asyncio.to_thread(memory.mappings))
 
     def _model(self, name: str | None, mappings: memory.Mappings) -> pb.Model:
-        catalog = self._encoder.catalog
+        catalog = self._context.registry
         model = catalog.get(name)
         told = summary(model, catalog, mappings)
         return pb.Model(

@@ -8,7 +8,7 @@ import orjson
 
 from models.positions.rope.presets import PRESETS
 from proto import embed_pb2 as pb
-from service.context import Parts
+from service.context import ServiceContext
 from service.embedding.position_tables import Packed, Piece, pieces
 from service.errors import BadRequest
 from service.http.tensors import shaped
@@ -34,18 +34,18 @@ DTYPES = FLOATS | {pb.DTYPE_UNSPECIFIED: "float32"}
 class Positions:
     """Positions, Rotate, ListPresets and Rope."""
 
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
+    def __init__(self, context: ServiceContext) -> None:
+        self._context = context
 
     async def positions(self, request: pb.PositionsRequest) -> AsyncGenerator[pb.PositionsChunk, None]:
         """What comes, then its bytes; raises an InlayError."""
         scheme = lookup.scheme(request.scheme, bool(request.model))
-        make = lookup.maker(self._parts, scheme, request.model)
+        make = lookup.maker(self._context, scheme, request.model)
         wanted = asked.validated(scheme.parameters, _parameters(request), strict=True)
         call = make(wanted)
-        table = await self._parts.tables.run(call.table)
+        table = await self._context.tables.run(call.table)
         form = answers.Wanted("", wanted.dtype, wanted.output, False)
-        chosen = answers.chosen(self._parts.tables, table, form)
+        chosen = answers.chosen(self._context.tables, table, form)
         shapes = [pb.OutputShape(name=each.name, dtype=each.dtype.upper(), shape=each.output.shape) for each in chosen]
         yield pb.PositionsChunk(facts_json=orjson.dumps(documents.facts(table, chosen, form)).decode(), outputs=shapes)
         for piece in chosen:
@@ -55,7 +55,7 @@ class Positions:
     async def _chunks(self, call: Call, piece: Piece) -> AsyncIterator[tuple[int, bytes]]:
         offset = 0
         key = call.tag(piece.name, piece.dtype)
-        async for block in self._parts.tables.stream(key, Packed(b"", (piece,))):
+        async for block in self._context.tables.stream(key, Packed(b"", (piece,))):
             for start in range(0, len(block), CHUNK_BYTES):
                 yield offset + start, bytes(block[start : start + CHUNK_BYTES])
             offset += len(block)
@@ -65,10 +65,10 @@ class Positions:
         model = rotation.ROTATE_OF_A_MODEL if request.model else rotation.ROTATE
         wanted = asked.validated(model, _parameters(request), strict=True)
         if request.model:
-            call = rotation.rotate_of_a_model(lookup.owner(self._parts, request.model), wanted)
+            call = rotation.rotate_of_a_model(lookup.owner(self._context, request.model), wanted)
         else:
             call = rotation.rotate(wanted)
-        table = await self._parts.tables.run(call.table)
+        table = await self._context.tables.run(call.table)
         chosen = pieces(table, rotation.dtype_of(call, wanted))
         form = answers.Wanted("", chosen[0].dtype, None, False)
         tensors = {each.name: _tensor(each) for each in chosen}
@@ -81,16 +81,16 @@ class Positions:
         values = {"start": request.start, "dtype": _dtype(request.dtype)}
         values |= {name: getattr(request, name) for name in ("length", "layer_type") if getattr(request, name)}
         scheme = lookup.scheme("rope", True)
-        make = lookup.maker(self._parts, scheme, request.model)
+        make = lookup.maker(self._context, scheme, request.model)
         wanted = asked.validated(scheme.parameters, values, strict=True)
         call = make(wanted)
-        table = await self._parts.tables.run(call.table)
-        cos, sin = self._parts.tables.pieces(table, wanted.dtype)
+        table = await self._context.tables.run(call.table)
+        cos, sin = self._context.tables.pieces(table, wanted.dtype)
         step = CHUNK_BYTES // (2 * cos.row_bytes)
-        async for first, rows in self._parts.tables.blocks(cos):
+        async for first, rows in self._context.tables.blocks(cos):
             for start in range(0, len(rows), step):
                 part = rows[start : start + step]
-                sines = await self._parts.tables.run(sin.rows, first + start, first + start + len(part))
+                sines = await self._context.tables.run(sin.rows, first + start, first + start + len(part))
                 tensors = {name: _of_rows(each, cos.dtype) for name, each in (("cos", part), ("sin", sines))}
                 yield pb.RopeChunk(start=request.start + first + start, **tensors)
 

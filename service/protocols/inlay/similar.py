@@ -15,17 +15,18 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from models.errors import BadQuestion
+from models.errors import BadQuery
 from models.tables.row_blocks import Check, floats
 from models.tables.similar import MEASURES, Vector, combined, nearest, row_norms
-from service.context import Parts
+from service.context import ServiceContext
+from service.embedding.model import Model
 from service.embedding.word_table import WordTable, word_table
 from service.errors import BadRequest
+from service.http.endpoint import StarletteEndpoint as Endpoint
 from service.http.formats import JSON
 from service.protocols.inlay.inputs import show
 from service.protocols.inlay.positions import fields
 from service.protocols.inlay.positions import parsing as asked
-from service.protocols.inlay.positions.endpoint import Endpoint
 from service.protocols.inlay.positions.fields import (
     choice,
     read,
@@ -33,7 +34,6 @@ from service.protocols.inlay.positions.fields import (
     whole,
 )
 from service.protocols.inlay.positions.parameters import Parameters, exactly
-from service.registry.registry import Model
 from service.scheduling.serial_executor import Turns
 
 PATH = "/models/{name}/similar"
@@ -96,15 +96,15 @@ BODY = exactly("Similar", "What the tokens are to be near to: a token, a text, a
 class Similar:
     """Answers for every model; keeps the lengths of each table's rows, one float32 a row."""
 
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
+    def __init__(self, context: ServiceContext) -> None:
+        self._context = context
         self._turns = Turns("similar", "searches")
         self._norms: WeakKeyDictionary[Model, NDArray[np.float32]] = WeakKeyDictionary()  # a model has one table
 
     async def answer(self, request: Request) -> Response:
         """The tokens, best first."""
-        table = word_table(self._parts.catalog.get(request.path_params["name"]))
-        wanted = await asked.of_body(BODY, request, self._parts.intake)
+        table = word_table(self._context.registry.get(request.path_params["name"]))
+        wanted = await asked.of_body(BODY, request)
         _check_one(wanted)
         found = await self._turns.run(partial(self._found, table, wanted))
         return Response(orjson.dumps(found), media_type=JSON)
@@ -121,7 +121,7 @@ class Similar:
                 exclude=ids if wanted.exclude_inputs else (),
                 check=check,
             )
-        except BadQuestion as error:
+        except BadQuery as error:
             raise BadRequest(str(error)) from None
         return {
             "model": table.model.card.name,
@@ -184,7 +184,7 @@ def _mean(table: WordTable, ids: list[int]) -> Vector:
     return np.asarray(rows.mean(axis=0))
 
 
-def routes(parts: Parts) -> APIRouter:
+def routes(context: ServiceContext) -> APIRouter:
     """The route; table_docs.py describes it."""
-    endpoint = Endpoint(PATH, Similar(parts).answer, parts)
+    endpoint = Endpoint(PATH, Similar(context).answer, context)
     return APIRouter(routes=[Route(PATH, endpoint, methods=["POST"], include_in_schema=False)])

@@ -11,11 +11,11 @@ from starlette.routing import Route
 
 from models.positions.table import Output, Table
 from models.vision.similarity import Similarity, compared
-from service.context import Parts
+from service.context import ServiceContext
 from service.errors import BadRequest, NotFound
+from service.http.endpoint import StarletteEndpoint as Endpoint
 from service.protocols.inlay.positions import answers, fields
 from service.protocols.inlay.positions import parsing as asked
-from service.protocols.inlay.positions.endpoint import Endpoint
 from service.protocols.inlay.positions.parameters import ANSWER, exactly
 from service.protocols.inlay.positions.table_call import Call
 
@@ -29,18 +29,18 @@ ANSWERS: dict[str, Any] = {name: parameter for name, parameter in ANSWER.items()
 ASKED = exactly("Similarity", "Vectors of texts and images.", VECTORS | ANSWERS)
 
 
-def routes(parts: Parts) -> APIRouter:
+def routes(context: ServiceContext) -> APIRouter:
     """POST /models/{name}/similarity."""
 
     async def answer(request: Request) -> Response:
-        card = parts.catalog.get(request.path_params["name"]).card
+        card = context.registry.get(request.path_params["name"]).card
         if card.similarity is None:
             raise NotFound(f"{card.name} is a {card.family} without a logit_scale: it compares no texts with images")
-        wanted = await asked.of_body(ASKED, request, parts.intake)
+        wanted = await asked.of_body(ASKED, request)
         call = Call(_table, {"how": card.similarity, "texts": wanted.text_embeds, "images": wanted.image_embeds})
-        return await answers.answer(request, parts.tables, call, answers.wanted(wanted, request), None)
+        return await answers.answer(request, context.tables, call, answers.wanted(wanted, request), None)
 
-    route = Route(PATH, Endpoint(PATH, answer, parts), methods=["POST"], include_in_schema=False)
+    route = Route(PATH, Endpoint(PATH, answer, context), methods=["POST"], include_in_schema=False)
     return APIRouter(routes=[route])
 
 

@@ -10,6 +10,7 @@ padded with zeros on the right. `lengths` [B], rows of each, may be asked for, a
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -17,7 +18,9 @@ import numpy as np
 
 from models.artifacts.card import Card
 from models.families.extra_inputs import Extra
-from service.context import Parts
+from service.context import ServiceContext
+from service.embedding.context import ANONYMOUS, RequestContext
+from service.embedding.model import Model
 from service.embedding.requests import (
     EmbedRequest,
     EmbedResult,
@@ -38,7 +41,6 @@ from service.protocols.oip.padding import (
 )
 from service.protocols.oip.parameters import options_of, seconds_of
 from service.protocols.oip.tensors import Tensor
-from service.registry.registry import Model
 from service.scheduling import deadlines
 from service.settings import Settings
 
@@ -63,12 +65,13 @@ class Asked(NamedTuple):
 
 
 async def infer(
-    parts: Parts,
+    context: ServiceContext,
     name: str,
     version: str,
     inputs: Sequence[Tensor],
     parameters: Mapping[str, Any],
     wanted: Sequence[str],
+    call: RequestContext = ANONYMOUS,
 ) -> tuple[str, list[Tensor]]:
     """The name of the model that answered and its output tensors, in the order of `wanted`; counted for its statistics.
 
@@ -77,27 +80,29 @@ async def infer(
     wanted          names of outputs; empty: the model's default one
     raises          an InlayError
     """
-    card = model_of(parts, name, version).card
+    card = model_of(context, name, version).card
     started = perf_counter()
     try:
-        asked = request_of(card, inputs, parameters, wanted, parts.settings)
+        asked = request_of(card, inputs, parameters, wanted, context.settings)
         if (seconds := seconds_of(parameters)) is not None:
-            deadlines.at_most(seconds)
-        result = await parts.encoder.embed(asked.request)
+            until = started + seconds
+            call = replace(call, deadline=until if call.deadline is None else min(call.deadline, until))
+        async with deadlines.within(call.deadline):
+            result = await context.embedder.embed(asked.request, call)
         outputs = outputs_of(result, asked)
     except Exception:
-        parts.statistics.failed(card.name, perf_counter() - started)
+        context.statistics.failed(card.name, perf_counter() - started)
         raise
-    parts.statistics.succeeded(card.name, len(asked.request.inputs), perf_counter() - started, result.times)
+    context.statistics.succeeded(card.name, len(asked.request.inputs), perf_counter() - started, result.times)
     return result.model, outputs
 
 
-def model_of(parts: Parts, name: str, version: str = "") -> Model:
+def model_of(context: ServiceContext, name: str, version: str = "") -> Model:
     """The model of that name; there is one version of each, "1".
 
     raises   NotFound
     """
-    model = parts.catalog.get(name)
+    model = context.registry.get(name)
     if version not in ("", VERSION):
         raise NotFound(f"{model.card.name} has no version {version!r}; it has {VERSION!r}")
     return model

@@ -3,6 +3,7 @@
 from typing import Any
 
 from models.artifacts.card import Card
+from service.embedding.model import Model
 from service.protocols.oip.datatypes import BYTES
 from service.protocols.oip.infer import (
     IDS,
@@ -13,7 +14,6 @@ from service.protocols.oip.infer import (
     VERSION,
 )
 from service.protocols.oip.padding import LENGTHS
-from service.registry.registry import Model
 from service.settings import Settings
 
 NAME = "inlay"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from time import time
 from typing import Any
 
-from service.embedding.requests import Times
+from service.embedding.requests import StageTimes
 
 
 @dataclass(slots=True)
@@ -42,7 +42,7 @@ class Statistics:
     def __init__(self) -> None:
         self._models: dict[str, Counts] = {}
 
-    def succeeded(self, model: str, items: int, seconds: float, times: Times) -> None:
+    def succeeded(self, model: str, items: int, seconds: float, times: StageTimes) -> None:
         """A request of so many sequences was answered."""
         counts = self._of(model)
         counts.items += items

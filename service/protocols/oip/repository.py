@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 from fastapi import APIRouter
 
-from service.context import Parts
+from service.context import ServiceContext
 from service.errors import BadRequest, Malformed, Unsupported
 from service.http.endpoint import Answer, Call
 from service.protocols.inlay.inputs import show
@@ -26,51 +26,51 @@ READY, UNAVAILABLE = "READY", "UNAVAILABLE"
 DEPENDENTS = "unload_dependents"  # no model here has any
 
 
-def routes(parts: Parts) -> APIRouter:
+def routes(context: ServiceContext) -> APIRouter:
     """POST index, load and unload."""
     return APIRouter(
         routes=[
-            route(parts, f"{PATH}/index", "POST", "oip_index", _index),
-            route(parts, f"{MODEL}/load", "POST", "oip_load", _load),
-            route(parts, f"{MODEL}/unload", "POST", "oip_unload", _unload),
+            route(context, f"{PATH}/index", "POST", "oip_index", _index),
+            route(context, f"{MODEL}/load", "POST", "oip_load", _load),
+            route(context, f"{MODEL}/unload", "POST", "oip_unload", _unload),
         ]
     )
 
 
-async def index(parts: Parts, ready: bool, repository: str = "") -> list[dict[str, str]]:
+async def index(context: ServiceContext, ready: bool, repository: str = "") -> list[dict[str, str]]:
     """Every model of the store by name, or the loaded ones alone."""
     _check_repository(repository)
-    states = await asyncio.to_thread(parts.catalog.states)
+    states = await asyncio.to_thread(context.registry.states)
     return [_entry(state) for state in states if state.ready or not ready]
 
 
-async def load(parts: Parts, name: str, parameters: Mapping[str, Any], repository: str = "") -> None:
+async def load(context: ServiceContext, name: str, parameters: Mapping[str, Any], repository: str = "") -> None:
     """Serve the store's present version of a model.
 
-    raises   Unsupported where the operator has not allowed it, or for parameters; what Catalog.load raises
+    raises   Unsupported where the operator has not allowed it, or for parameters; what ModelRegistry.load raises
     """
     _check_repository(repository)
-    _check_control(parts)
+    _check_control(context)
     if parameters:
         raise Unsupported(
             f"parameter {next(iter(parameters))[:80]!r} of a load is not supported: models are served as they were "
             "exported to the store; leave it out"
         )
-    await parts.catalog.known(name)
-    await parts.catalog.load(name)
+    await context.registry.known(name)
+    await context.registry.load(name)
 
 
-async def unload(parts: Parts, name: str, parameters: Mapping[str, Any], repository: str = "") -> None:
+async def unload(context: ServiceContext, name: str, parameters: Mapping[str, Any], repository: str = "") -> None:
     """Stop serving a model.
 
-    raises   Unsupported where the operator has not allowed it, or for parameters; what Catalog.unload raises
+    raises   Unsupported where the operator has not allowed it, or for parameters; what ModelRegistry.unload raises
     """
     _check_repository(repository)
-    _check_control(parts)
+    _check_control(context)
     if others := parameters.keys() - {DEPENDENTS}:
         raise Unsupported(f"parameter {min(others)[:80]!r} of an unload is not supported; leave it out")
-    parts.catalog.get(checked(name))
-    await parts.catalog.unload(name)
+    context.registry.get(checked(name))
+    await context.registry.unload(name)
 
 
 def _entry(state: State) -> dict[str, str]:
@@ -87,28 +87,28 @@ def _check_repository(name: str) -> None:
         raise Unsupported(f"repository_name is {name[:80]!r}; this server has one store: leave it out")
 
 
-def _check_control(parts: Parts) -> None:
-    if parts.settings.model_control != "explicit":
+def _check_control(context: ServiceContext) -> None:
+    if context.settings.model_control != "explicit":
         raise Unsupported("loading and unloading is off: the operator switches it on with INLAY_MODEL_CONTROL=explicit")
 
 
-async def _index(parts: Parts, call: Call) -> Answer:
+async def _index(context: ServiceContext, call: Call) -> Answer:
     document = await _object(call)
     ready = document.get("ready", False)
     if type(ready) is not bool:
         raise BadRequest(f"ready is {show(ready)}; allowed: true or false")
-    return answer_json(await index(parts, ready))
+    return answer_json(await index(context, ready))
 
 
-async def _load(parts: Parts, call: Call) -> Answer:
+async def _load(context: ServiceContext, call: Call) -> Answer:
     name = call.path["name"]
-    await load(parts, name, _parameters(await _object(call)))
+    await load(context, name, _parameters(await _object(call)))
     return answer_json({"name": name, "load": True})
 
 
-async def _unload(parts: Parts, call: Call) -> Answer:
+async def _unload(context: ServiceContext, call: Call) -> Answer:
     name = call.path["name"]
-    await unload(parts, name, _parameters(await _object(call)))
+    await unload(context, name, _parameters(await _object(call)))
     return answer_json({"name": name, "unload": True})
 
 

@@ -6,25 +6,32 @@ from typing import Any
 import orjson
 from starlette.routing import Route
 
-from service.context import Parts
+from service.context import ServiceContext
 from service.error_status import STATUSES, retry_headers
 from service.errors import InlayError
 from service.http.endpoint import Answer, Call, Endpoint
 from service.http.formats import JSON
+from service.http.response import Response
 
 PREFIX = "/v2"
-Reply = Callable[[Parts, Call], Awaitable[Answer]]
+Reply = Callable[[ServiceContext, Call], Awaitable[Answer]]
 Row = tuple[Any, ...]  # verb, name in the metrics, Reply, paths
 NOTHING = Answer(((b"content-length", b"0"),), [b""])
 
 
-def route(parts: Parts, path: str, verb: str, method: str, reply: Reply) -> Route:
+def route(context: ServiceContext, path: str, verb: str, method: str, reply: Reply) -> Route:
     """One path of the protocol; `method` is its name in the metrics."""
 
     async def answers(call: Call) -> Answer:
-        return await reply(parts, call)
+        return await reply(context, call)
 
-    return Route(path, Endpoint(method, answers, refusal, parts), methods=[verb], include_in_schema=False)
+    return Route(path, Endpoint(method, answers, refusal, context), methods=[verb], include_in_schema=False)
+
+
+def render_error(error: InlayError) -> Response:
+    """Return an error as {"error": message}."""
+    answer = refusal(error)
+    return Response(answer.body, answer.headers, answer.status)
 
 
 def refusal(error: InlayError) -> Answer:

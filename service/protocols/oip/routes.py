@@ -4,7 +4,7 @@ from typing import Any
 
 from fastapi import APIRouter
 
-from service.context import Parts
+from service.context import ServiceContext
 from service.errors import Unavailable
 from service.http.endpoint import Answer, Call
 from service.protocols.oip import binary
@@ -24,60 +24,60 @@ MODEL = f"{PREFIX}/models/{{name}}"
 VERSIONED = f"{MODEL}/versions/{{version}}"
 
 
-def routes(parts: Parts) -> APIRouter:
+def routes(context: ServiceContext) -> APIRouter:
     """Everything under /v2 but the model repository."""
     rows = (*ROUTES, *lending.ROUTES)
     return APIRouter(
-        routes=[route(parts, path, verb, method, reply) for verb, method, reply, *paths in rows for path in paths]
+        routes=[route(context, path, verb, method, reply) for verb, method, reply, *paths in rows for path in paths]
     )
 
 
-async def _server(parts: Parts, call: Call) -> Answer:
-    return answer_json(described.server(parts.version, parts.settings))
+async def _server(context: ServiceContext, call: Call) -> Answer:
+    return answer_json(described.server(context.version, context.settings))
 
 
-async def _live(parts: Parts, call: Call) -> Answer:
+async def _live(context: ServiceContext, call: Call) -> Answer:
     return answer_json({"live": True})
 
 
-async def _ready(parts: Parts, call: Call) -> Answer:
-    return await _probed(parts, {"ready": True})
+async def _ready(context: ServiceContext, call: Call) -> Answer:
+    return await _probed(context, {"ready": True})
 
 
-async def _model(parts: Parts, call: Call) -> Answer:
-    return answer_json(described.model(model_of(parts, *_asked(call))))
+async def _model(context: ServiceContext, call: Call) -> Answer:
+    return answer_json(described.model(model_of(context, *_asked(call))))
 
 
-async def _model_ready(parts: Parts, call: Call) -> Answer:
-    name = model_of(parts, *_asked(call)).card.name
-    return await _probed(parts, {"name": name, "ready": True})
+async def _model_ready(context: ServiceContext, call: Call) -> Answer:
+    name = model_of(context, *_asked(call)).card.name
+    return await _probed(context, {"name": name, "ready": True})
 
 
-async def _probed(parts: Parts, document: Any) -> Answer:
+async def _probed(context: ServiceContext, document: Any) -> Answer:
     """A probe's "no" is its answer: nobody was refused anything, and no refusal is counted."""
     try:
-        await parts.refuse_unready()
+        await context.check_ready()
     except Unavailable as error:
         return refusal(error)
     return answer_json(document)
 
 
-async def _config(parts: Parts, call: Call) -> Answer:
-    return answer_json(described.config(model_of(parts, *_asked(call))))
+async def _config(context: ServiceContext, call: Call) -> Answer:
+    return answer_json(described.config(model_of(context, *_asked(call))))
 
 
-async def _statistics(parts: Parts, call: Call) -> Answer:
-    names = [model_of(parts, *_asked(call)).card.name] if "name" in call.path else list(parts.catalog.models)
-    return answer_json({"model_stats": [parts.statistics.document(name, VERSION) for name in names]})
+async def _statistics(context: ServiceContext, call: Call) -> Answer:
+    names = [model_of(context, *_asked(call)).card.name] if "name" in call.path else list(context.registry.models)
+    return answer_json({"model_stats": [context.statistics.document(name, VERSION) for name in names]})
 
 
-async def _infer(parts: Parts, call: Call) -> Answer:
+async def _infer(context: ServiceContext, call: Call) -> Answer:
     name, version = _asked(call)
-    model_of(parts, name, version)
-    asked = binary.read(await call.body(), call.fields, parts.settings, parts.regions)
+    model_of(context, name, version)
+    asked = binary.read(await call.body(), call.fields, context.settings, context.regions)
     wanted = [each.name for each in asked.outputs]
-    model, outputs = await infer(parts, name, version, asked.inputs, asked.parameters, wanted)
-    return await binary.answer(model, asked, outputs, parts.regions)
+    model, outputs = await infer(context, name, version, asked.inputs, asked.parameters, wanted, call.request.context)
+    return await binary.answer(model, asked, outputs, context.regions)
 
 
 def _asked(call: Call) -> tuple[str, str]:

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 from proto import open_inference_pb2 as pb
-from service.context import Parts
+from service.context import ServiceContext
 from service.error_status import OIP_GRPC, STATUSES
 from service.errors import BadRequest, InlayError, Unsupported
 from service.grpc.methods import (
@@ -33,15 +33,15 @@ from service.protocols.oip.tensors import raw_of
 NAME = "inference.GRPCInferenceService"
 PROBES = ("ServerLive", "ServerReady", "ModelReady")
 WANTS_LAST = "triton_enable_empty_final_response"
-Answers = Callable[[Parts, Any], Awaitable[Any]]
+Answers = Callable[[ServiceContext, Any], Awaitable[Any]]
 Failed = tuple[str, InlayError]  # the id of a stream's request, and what it met
 
 
-def service(parts: Parts) -> Service:
+def service(context: ServiceContext) -> Service:
     """inference.GRPCInferenceService."""
-    handlers = {name: _method(parts, name, kind, answer) for name, kind, answer in METHODS}
-    handlers["ModelInfer"] = _method(parts, "ModelInfer", pb.ModelInferRequest, _infer, response)
-    handlers["ModelStreamInfer"] = _stream(parts)
+    handlers = {name: _method(context, name, kind, answer) for name, kind, answer in METHODS}
+    handlers["ModelInfer"] = _method(context, "ModelInfer", pb.ModelInferRequest, _infer, response)
+    handlers["ModelStreamInfer"] = _stream(context)
     return Service(NAME, handlers, status_of=oip_status, probes=PROBES)
 
 
@@ -51,13 +51,13 @@ def oip_status(error: InlayError) -> str:
     return OIP_GRPC.get(row.oip, row.grpc)
 
 
-def _method(parts: Parts, name: str, kind: Any, answer: Answers, write: Callable[[Any], bytes] = serialise) -> Any:
-    return unary(answering(parts.metrics, name, partial(answer, parts), oip_status), kind, write)
+def _method(context: ServiceContext, name: str, kind: Any, answer: Answers, write: Callable[[Any], bytes] = serialise) -> Any:
+    return unary(answering(context.metrics, name, partial(answer, context), oip_status), kind, write)
 
 
-def _stream(parts: Parts) -> Any:
+def _stream(context: ServiceContext) -> Any:
     async def one(request: pb.ModelInferRequest | InlayError) -> Reply | Failed:
-        found = await guarded(parts.metrics, "ModelStreamInfer", partial(_infer, parts), request, oip_status)
+        found = await guarded(context.metrics, "ModelStreamInfer", partial(_infer, context), request, oip_status)
         if isinstance(request, InlayError):
             return "", request
         if isinstance(found, InlayError):
@@ -76,12 +76,12 @@ def _stream_answer(answer: Reply | Failed) -> bytes:
     return serialise(failed)
 
 
-async def _infer(parts: Parts, request: pb.ModelInferRequest) -> Reply:
-    settings, regions = parts.settings, parts.regions
+async def _infer(context: ServiceContext, request: pb.ModelInferRequest) -> Reply:
+    settings, regions = context.settings, context.regions
     inputs, wanted = tensors_of(request, settings, regions), wanted_of(request, settings)
     names = [each.name for each in wanted]
     parameters = values_of(request.parameters) if request.parameters else {}
-    model, tensors = await infer(parts, request.model_name, request.model_version, inputs, parameters, names)
+    model, tensors = await infer(context, request.model_name, request.model_version, inputs, parameters, names)
     lent = {}
     for tensor, (name, place) in zip(tensors, wanted, strict=False):
         if place:
@@ -91,65 +91,65 @@ async def _infer(parts: Parts, request: pb.ModelInferRequest) -> Reply:
     return Reply(model, request.id, tensors, lent)
 
 
-async def _live(parts: Parts, request: Any) -> pb.ServerLiveResponse:
+async def _live(context: ServiceContext, request: Any) -> pb.ServerLiveResponse:
     return pb.ServerLiveResponse(live=True)
 
 
-async def _ready(parts: Parts, request: Any) -> pb.ServerReadyResponse:
-    return pb.ServerReadyResponse(ready=await _serves(parts))
+async def _ready(context: ServiceContext, request: Any) -> pb.ServerReadyResponse:
+    return pb.ServerReadyResponse(ready=await _serves(context))
 
 
-async def _model_ready(parts: Parts, request: Any) -> pb.ModelReadyResponse:
+async def _model_ready(context: ServiceContext, request: Any) -> pb.ModelReadyResponse:
     """False for what is not loaded, as Triton answers; an unknown version too."""
     try:
-        model_of(parts, request.name, request.version)
+        model_of(context, request.name, request.version)
     except InlayError:
         return pb.ModelReadyResponse(ready=False)
-    return pb.ModelReadyResponse(ready=await _serves(parts))
+    return pb.ModelReadyResponse(ready=await _serves(context))
 
 
-async def _serves(parts: Parts) -> bool:
+async def _serves(context: ServiceContext) -> bool:
     try:
-        await parts.refuse_unready()
+        await context.check_ready()
     except InlayError:
         return False
     return True
 
 
-async def _server(parts: Parts, request: Any) -> pb.ServerMetadataResponse:
-    return pb.ServerMetadataResponse(**described.server(parts.version, parts.settings))
+async def _server(context: ServiceContext, request: Any) -> pb.ServerMetadataResponse:
+    return pb.ServerMetadataResponse(**described.server(context.version, context.settings))
 
 
-async def _model(parts: Parts, request: Any) -> pb.ModelMetadataResponse:
-    return pb.ModelMetadataResponse(**described.model(model_of(parts, request.name, request.version)))
+async def _model(context: ServiceContext, request: Any) -> pb.ModelMetadataResponse:
+    return pb.ModelMetadataResponse(**described.model(model_of(context, request.name, request.version)))
 
 
-async def _config(parts: Parts, request: Any) -> pb.ModelConfigResponse:
-    return pb.ModelConfigResponse(config=described.config(model_of(parts, request.name, request.version)))
+async def _config(context: ServiceContext, request: Any) -> pb.ModelConfigResponse:
+    return pb.ModelConfigResponse(config=described.config(model_of(context, request.name, request.version)))
 
 
-async def _statistics(parts: Parts, request: Any) -> pb.ModelStatisticsResponse:
-    chosen = [model_of(parts, request.name, request.version)] if request.name else parts.catalog.models.values()
-    told = [parts.statistics.document(model.card.name, VERSION) for model in chosen]
+async def _statistics(context: ServiceContext, request: Any) -> pb.ModelStatisticsResponse:
+    chosen = [model_of(context, request.name, request.version)] if request.name else context.registry.models.values()
+    told = [context.statistics.document(model.card.name, VERSION) for model in chosen]
     known = pb.ModelStatistics.DESCRIPTOR.fields_by_name
     return pb.ModelStatisticsResponse(
         model_stats=[{name: value for name, value in each.items() if name in known} for each in told]
     )
 
 
-async def _index(parts: Parts, request: Any) -> pb.RepositoryIndexResponse:
-    return pb.RepositoryIndexResponse(models=await repository.index(parts, request.ready, request.repository_name))
+async def _index(context: ServiceContext, request: Any) -> pb.RepositoryIndexResponse:
+    return pb.RepositoryIndexResponse(models=await repository.index(context, request.ready, request.repository_name))
 
 
-async def _load(parts: Parts, request: Any) -> pb.RepositoryModelLoadResponse:
+async def _load(context: ServiceContext, request: Any) -> pb.RepositoryModelLoadResponse:
     repository_name, name = _named(request)
-    await repository.load(parts, name, values_of(request.parameters), repository_name)
+    await repository.load(context, name, values_of(request.parameters), repository_name)
     return pb.RepositoryModelLoadResponse(model_name=name, isLoaded=True)
 
 
-async def _unload(parts: Parts, request: Any) -> pb.RepositoryModelUnloadResponse:
+async def _unload(context: ServiceContext, request: Any) -> pb.RepositoryModelUnloadResponse:
     repository_name, name = _named(request)
-    await repository.unload(parts, name, values_of(request.parameters), repository_name)
+    await repository.unload(context, name, values_of(request.parameters), repository_name)
     return pb.RepositoryModelUnloadResponse(model_name=name, isUnloaded=True)
 
 
@@ -162,9 +162,9 @@ def _named(request: Any) -> tuple[str, str]:
     return "", request.repository_name
 
 
-async def _regions(parts: Parts, request: Any) -> pb.SystemSharedMemoryStatusResponse:
-    check_on(parts.settings)
-    found = parts.regions.status(request.name)
+async def _regions(context: ServiceContext, request: Any) -> pb.SystemSharedMemoryStatusResponse:
+    check_on(context.settings)
+    found = context.regions.status(request.name)
     fields = ("name", "key", "offset", "byte_size")
     return pb.SystemSharedMemoryStatusResponse(
         regions={
@@ -176,27 +176,27 @@ async def _regions(parts: Parts, request: Any) -> pb.SystemSharedMemoryStatusRes
     )
 
 
-async def _register(parts: Parts, request: Any) -> pb.SystemSharedMemoryRegisterResponse:
-    check_on(parts.settings)
-    parts.regions.register(request.name, request.key, request.offset, request.byte_size)
+async def _register(context: ServiceContext, request: Any) -> pb.SystemSharedMemoryRegisterResponse:
+    check_on(context.settings)
+    context.regions.register(request.name, request.key, request.offset, request.byte_size)
     return pb.SystemSharedMemoryRegisterResponse()
 
 
-async def _unregister(parts: Parts, request: Any) -> pb.SystemSharedMemoryUnregisterResponse:
-    check_on(parts.settings)
-    parts.regions.unregister(request.name)
+async def _unregister(context: ServiceContext, request: Any) -> pb.SystemSharedMemoryUnregisterResponse:
+    check_on(context.settings)
+    context.regions.unregister(request.name)
     return pb.SystemSharedMemoryUnregisterResponse()
 
 
-async def _cuda(parts: Parts, request: Any) -> Any:
+async def _cuda(context: ServiceContext, request: Any) -> Any:
     raise no_cuda()
 
 
-async def _tracing(parts: Parts, request: Any) -> Any:
+async def _tracing(context: ServiceContext, request: Any) -> Any:
     raise Unsupported("this server writes no traces: GET /metrics tells what its requests took, by stage")
 
 
-async def _logging(parts: Parts, request: Any) -> Any:
+async def _logging(context: ServiceContext, request: Any) -> Any:
     raise Unsupported("what is logged is not changed over the protocol: the operator sets INLAY_LOG_LEVEL")
 
 

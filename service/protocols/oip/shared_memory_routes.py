@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from service.context import Parts
+from service.context import ServiceContext
 from service.errors import BadRequest
 from service.http.endpoint import Answer, Call
 from service.protocols.inlay.inputs import show
@@ -24,16 +24,16 @@ CUDA = f"{PREFIX}/cudasharedmemory"
 REGION = "region/{region}"
 
 
-async def _status(parts: Parts, call: Call) -> Answer:
-    check_on(parts.settings)
-    regions = parts.regions.status(call.path.get("region"))
+async def _status(context: ServiceContext, call: Call) -> Answer:
+    check_on(context.settings)
+    regions = context.regions.status(call.path.get("region"))
     return answer_json(
         [{"name": each.name, "key": each.key, "offset": each.offset, "byte_size": each.byte_size} for each in regions]
     )
 
 
-async def _register(parts: Parts, call: Call) -> Answer:
-    check_on(parts.settings)
+async def _register(context: ServiceContext, call: Call) -> Answer:
+    check_on(context.settings)
     asked = _object(await call.body())
     key, offset, byte_size = asked.get("key"), asked.get("offset", 0), asked.get("byte_size")
     if not isinstance(key, str) or type(offset) is not int or type(byte_size) is not int:
@@ -41,17 +41,17 @@ async def _register(parts: Parts, call: Call) -> Answer:
             f"key is {show(key)}, offset {show(offset)}, byte_size {show(byte_size)}; allowed: a string and two whole "
             "numbers"
         )
-    parts.regions.register(call.path["region"], key, offset, byte_size)
+    context.regions.register(call.path["region"], key, offset, byte_size)
     return NOTHING
 
 
-async def _unregister(parts: Parts, call: Call) -> Answer:
-    check_on(parts.settings)
-    parts.regions.unregister(call.path.get("region"))
+async def _unregister(context: ServiceContext, call: Call) -> Answer:
+    check_on(context.settings)
+    context.regions.unregister(call.path.get("region"))
     return NOTHING
 
 
-async def _no_cuda(parts: Parts, call: Call) -> Answer:
+async def _no_cuda(context: ServiceContext, call: Call) -> Answer:
     raise no_cuda()
 
 

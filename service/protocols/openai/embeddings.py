@@ -2,13 +2,14 @@
 
 from time import perf_counter
 
-from service.context import Parts
+from service.context import ServiceContext
+from service.embedding.model import Model
 from service.embedding.output_plan import HIDDEN, POOLED
 from service.embedding.requests import EmbedRequest, Ids
 from service.errors import BadInput, BadRequest, WrongModelKind
 from service.http import json_arrays as numbers
-from service.http.asgi import check_json
 from service.http.endpoint import Answer, Call, Endpoint
+from service.http.formats import check_json
 from service.protocols.openai import responses as answers
 from service.protocols.openai.bodies import (
     EmbeddingsBody,
@@ -17,7 +18,6 @@ from service.protocols.openai.bodies import (
     Wanted,
 )
 from service.protocols.openai.errors import refusal
-from service.registry.model import Model
 
 EMBEDDINGS = "/v1/embeddings"
 UNVERSIONED = "/embeddings"  # infinity's, and that of a base_url without /v1
@@ -25,21 +25,21 @@ POOLING = "/pooling"
 TOKENS = "token_embed"
 
 
-def endpoints(parts: Parts) -> dict[str, Endpoint]:
+def endpoints(context: ServiceContext) -> dict[str, Endpoint]:
     """The ASGI application of each path."""
-    vectors = _endpoint("embeddings", Reader(EmbeddingsBody), answers.EMBEDDING, parts)
-    pooled = _endpoint("pooling", Reader(PoolingBody), answers.POOLING, parts)
+    vectors = _endpoint("embeddings", Reader(EmbeddingsBody), answers.EMBEDDING, context)
+    pooled = _endpoint("pooling", Reader(PoolingBody), answers.POOLING, context)
     return {EMBEDDINGS: vectors, UNVERSIONED: vectors, POOLING: pooled}
 
 
-def _endpoint(method: str, read: Reader, shape: answers.Shape, parts: Parts) -> Endpoint:
+def _endpoint(method: str, read: Reader, shape: answers.Shape, context: ServiceContext) -> Endpoint:
     async def answer(call: Call) -> Answer:
         started = perf_counter()
         check_json(call.fields.get(b"content-type"))
         request, wanted, id_ = read(await call.body())
-        model = parts.catalog.get(request.model)
+        model = context.registry.get(request.model)
         request = _fitted(request, wanted, model, shape)
-        result = await parts.encoder.embed(request)
+        result = await context.embedder.embed(request, call.request.context)
         if wanted.task == TOKENS and request.normalize is not False:
             result = answers.of_unit_length(result)
         id_ = id_ or call.fields.get(b"x-request-id", b"").decode("latin-1")
@@ -47,7 +47,7 @@ def _endpoint(method: str, read: Reader, shape: answers.Shape, parts: Parts) -> 
         spent = b"%d" % round(1000 * (perf_counter() - started))
         return Answer((*headers, (b"openai-processing-ms", spent)), body)
 
-    return Endpoint(method, answer, refusal, parts)
+    return Endpoint(method, answer, refusal, context)
 
 
 def _fitted(request: EmbedRequest, wanted: Wanted, model: Model, shape: answers.Shape) -> EmbedRequest:

@@ -8,6 +8,7 @@ from service.error_status import STATUSES, retry_headers
 from service.errors import BadInput, EmptyRequest, InlayError, NoSuchPath, NotFound, TooLarge, WrongModelKind
 from service.http.endpoint import Answer
 from service.http.formats import JSON
+from service.http.response import Response
 from service.protocols.openai.bodies import PoolingBody
 
 CODES = {
@@ -35,6 +36,12 @@ def refusal(error: InlayError) -> Answer:
     body = orjson.dumps({"error": {"message": message, "type": kind, "param": _param(error, message), "code": code}})
     headers = ((b"content-type", JSON.encode()), (b"content-length", b"%d" % len(body)), *retry_headers(error))
     return Answer(headers, [body], status)
+
+
+def render_error(error: InlayError) -> Response:
+    """Return an error as OpenAI's error object."""
+    answer = refusal(error)
+    return Response(answer.body, answer.headers, answer.status)
 
 
 def in_these_words(message: str) -> str:

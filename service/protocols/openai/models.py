@@ -4,21 +4,21 @@ from typing import Any
 
 import orjson
 
-from service.context import Parts
+from service.context import ServiceContext
+from service.embedding.model import Model
 from service.http.endpoint import Answer, Call, Endpoint
 from service.http.formats import JSON, sized
 from service.protocols.inlay.models import created
 from service.protocols.openai.errors import refusal
-from service.registry.model import Model
 
 MODELS = "/v1/models"
 MODEL = "/v1/models/{name:path}"
 OWNER = "inlay"
 
 
-def endpoints(parts: Parts) -> dict[str, Endpoint]:
+def endpoints(context: ServiceContext) -> dict[str, Endpoint]:
     """The ASGI application of each path."""
-    catalog, settings = parts.catalog, parts.settings
+    catalog, settings = context.registry, context.settings
 
     async def every(call: Call) -> Answer:
         data = [entry(model, created(settings, model)) for model in catalog.models.values()]
@@ -28,7 +28,7 @@ def endpoints(parts: Parts) -> dict[str, Endpoint]:
         model = catalog.get(call.path["name"])
         return _json(entry(model, created(settings, model)))
 
-    return {MODELS: Endpoint("models", every, refusal, parts), MODEL: Endpoint("models", one, refusal, parts)}
+    return {MODELS: Endpoint("models", every, refusal, context), MODEL: Endpoint("models", one, refusal, context)}
 
 
 def entry(model: Model, created: int) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import pybase64
 from numpy.typing import NDArray
 
 from service.embedding.packing import split
-from service.embedding.pooling import normalise
+from service.embedding.pooling import normalize
 from service.embedding.requests import EmbedResult, Output
 from service.http import json_arrays as numbers
 from service.http.formats import (
@@ -61,7 +61,7 @@ def answer(result: EmbedResult, wanted: Wanted, shape: Shape, id_: str) -> tuple
 def of_unit_length(result: EmbedResult) -> EmbedResult:
     """The same with the row of each token scaled to unit length, as vLLM's token_embed has them."""
     output = result.outputs[0]
-    return result._replace(outputs=(output._replace(rows=normalise(output.rows)),))
+    return result._replace(outputs=(output._replace(rows=normalize(output.rows)),))
 
 
 def _base64(output: Output, rows: NDArray[Any], endianness: str) -> list[str]:

@@ -1,13 +1,13 @@
-"""How text-embeddings-inference refuses over HTTP: strangers with an empty body, all else as /embed does."""
+"""How text-embeddings-inference answers errors over HTTP: as /embed does, callers without a key with an empty body."""
 
 from service.error_status import STATUSES
 from service.errors import InlayError, Unauthorized
-from service.http.endpoint import Answer
-from service.protocols.inlay import embed
+from service.http.problem_details import render_problem
+from service.http.response import Response
 
 
-def refusal(error: InlayError) -> Answer:
-    """An error as that server words it."""
+def render_error(error: InlayError) -> Response:
+    """Return an error as that server answers it."""
     if isinstance(error, Unauthorized):
-        return Answer(((b"content-length", b"0"),), [b""], STATUSES[error.code].http)
-    return embed.refusal(error)
+        return Response((), (), STATUSES[error.code].http)
+    return render_problem(error)

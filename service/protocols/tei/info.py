@@ -4,11 +4,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from models.artifacts.card import Card
-from service.context import Parts
+from service.context import ServiceContext
+from service.embedding.model import Model
 from service.embedding.output_plan import HIDDEN
 from service.process import cpu_count as cores
-from service.registry.model import BATCH_VALUES, ENCODER_TOKENS
-from service.registry.registry import Model
+from service.registry.loading import BATCH_VALUES, ENCODER_TOKENS
 
 SPELLINGS = {"lasttoken": "last_token"}  # our pooling → theirs; they know cls, mean, last_token and splade
 
@@ -43,9 +43,9 @@ class Info:
     docker_label: str | None = None
 
 
-def info(parts: Parts, model: Model) -> Info:
+def info(context: ServiceContext, model: Model) -> Info:
     """What is true of this server and this model."""
-    card, settings = model.card, parts.settings
+    card, settings = model.card, context.settings
     pooling = card.pooling.mode if card.pooling else "none"
     return Info(
         model_id=card.source if "/" in card.source else card.name,
@@ -60,7 +60,7 @@ def info(parts: Parts, model: Model) -> Info:
         max_client_batch_size=settings.max_inputs,
         auto_truncate=settings.auto_truncate,
         tokenization_workers=cores.available(),
-        version=parts.version,
+        version=context.version,
     )
 
 

@@ -15,19 +15,20 @@ import orjson
 from fastapi import APIRouter
 from starlette.routing import Route
 
-from service.context import Parts
+from service.context import ServiceContext
 from service.embedding.requests import EmbedRequest, EmbedResult, Text
 from service.errors import BadRequest, EmptyRequest, InlayError, TooLarge, WrongModelKind
 from service.http import json_arrays as numbers
-from service.http.asgi import check_json
 from service.http.endpoint import Answer, Call, Endpoint
 from service.http.formats import (
     FORMATS,
     JSON,
     Headers,
+    check_json,
     negotiate,
 )
-from service.protocols.inlay import embed
+from service.http.problem_details import render_problem
+from service.protocols.inlay.embed import EmbedHandler
 from service.protocols.inlay.embed_body import packed, read
 from service.protocols.inlay.inputs import decode
 from service.protocols.inlay.pooled_bytes import BYTES, BYTES_ONLY
@@ -38,70 +39,80 @@ from service.protocols.tei.info import info
 from service.protocols.tei.tokenization import decoded, tokenised
 
 SENTENCES = b'"source_sentence"'  # only a body that holds these bytes can be a /similarity
-Answers = Callable[[Parts, Call], Awaitable[Answer]]
+Answers = Callable[[ServiceContext, Call], Awaitable[Answer]]
 
 
-def routes(parts: Parts) -> APIRouter:
+def routes(context: ServiceContext) -> APIRouter:
     """Every route of ROUTES and GET /info."""
     posts = [
-        Route(path, _endpoint(parts, path, answers), methods=["POST"], include_in_schema=False)
+        Route(path, _endpoint(context, path, answers), methods=["POST"], include_in_schema=False)
         for path, answers in ROUTES.items()
     ]
-    told = Endpoint("tei_info", partial(_info, parts), embed.refusal, parts)
+    told = Endpoint("tei_info", partial(_info, context), _refusal, context)
     return APIRouter(routes=[*posts, Route("/info", told, methods=["GET"], include_in_schema=False)])
 
 
-def _endpoint(parts: Parts, path: str, answers: Answers) -> Endpoint:
+def _endpoint(context: ServiceContext, path: str, answers: Answers) -> Endpoint:
     async def answer(call: Call) -> Answer:
         check_json(call.fields.get(b"content-type"))
-        return await answers(parts, call)
+        return await answers(context, call)
 
-    return Endpoint(f"tei_{path[1:] or 'root'}", answer, embed.refusal, parts)
+    return Endpoint(f"tei_{path[1:] or 'root'}", answer, _refusal, context)
 
 
-async def _either(parts: Parts, call: Call) -> Answer:
+async def _either(context: ServiceContext, call: Call) -> Answer:
     """A body of /embed, or one of /similarity: huggingface_hub sends both to the same address."""
     started, body = perf_counter(), await call.body()
     if SENTENCES in body:
         data = bodies.parsed(body)
         if type(data) is dict and type(data.get("inputs")) is dict and "source_sentence" in data["inputs"]:
-            return await _compared(parts, data, started)
-    return await embed.answered(parts, body, FORMATS[negotiate(call.fields.get(b"accept"))], started)
+            return await _compared(context, call, data, started)
+    answer = await EmbedHandler(context).answer(call.request, body, FORMATS[negotiate(call.fields.get(b"accept"))])
+    return Answer((*answer.headers, *_pairs(answer.lines)), answer.body)
 
 
-async def _embed_all(parts: Parts, call: Call) -> Answer:
+def _refusal(error: InlayError) -> Answer:
+    answer = render_problem(error)
+    return Answer(answer.headers, answer.body, answer.status)
+
+
+def _pairs(lines: bytes) -> list[tuple[bytes, bytes]]:
+    return [(name, value) for name, _, value in (line.partition(b": ") for line in lines.split(b"\r\n")) if name]
+
+
+async def _embed_all(context: ServiceContext, call: Call) -> Answer:
     """A vector a token."""
     started, encode = perf_counter(), FORMATS[negotiate(call.fields.get(b"accept"))]
     asked = bodies.valid(bodies.TokenVectorsBody, bodies.parsed(await call.body()))
-    output = kinds.token_output(parts.catalog.get(asked.model).card)
+    output = kinds.token_output(context.registry.get(asked.model).card)
     request = EmbedRequest(
-        decode(asked.inputs, parts.settings.max_inputs),
+        decode(asked.inputs, context.settings.max_inputs),
         asked.model,
         (output,),
         asked.truncate,
         bodies.side(asked.truncation_direction),
         prompt_name=asked.prompt_name,
     )
-    result = await parts.encoder.embed(request)
+    result = await context.embedder.embed(request, call.request.context)
     headers, body = await numbers.written(numbers.count(result), encode, result._replace(picked=False), False)
-    return Answer(headers + spent.headers(result, parts.catalog, started), body)
+    return Answer(headers + spent.headers(result, context.registry, started), body)
 
 
-async def _similarity(parts: Parts, call: Call) -> Answer:
+async def _similarity(context: ServiceContext, call: Call) -> Answer:
     """How alike a text is to others."""
     started = perf_counter()
-    return await _compared(parts, bodies.parsed(await call.body()), started)
+    return await _compared(context, call, bodies.parsed(await call.body()), started)
 
 
-async def _compared(parts: Parts, data: Any, started: float) -> Answer:
+async def _compared(context: ServiceContext, call: Call, data: Any, started: float) -> Answer:
     asked = bodies.valid(bodies.SimilarityBody, data)
     texts = bodies.inner(bodies.ComparedTexts, asked.inputs, "inputs")
     how = bodies.inner(bodies.ComparedHow, {} if asked.parameters is None else asked.parameters, "parameters")
-    output = kinds.pooled_output(parts.catalog.get(asked.model).card)
+    output = kinds.pooled_output(context.registry.get(asked.model).card)
     if not texts.sentences:
         raise EmptyRequest("`inputs.sentences` cannot be empty: send one at least")
-    if len(texts.sentences) >= parts.settings.max_inputs:
-        most = parts.settings.max_inputs - 1
+    if len(texts.sentences) >= context.settings.max_inputs:
+        most = context.settings.max_inputs - 1
         raise TooLarge(f"batch size {len(texts.sentences)} > maximum allowed batch size {most}: send fewer sentences")
     request = EmbedRequest(
         [Text(texts.source_sentence), *map(Text, texts.sentences)],
@@ -112,8 +123,8 @@ async def _compared(parts: Parts, data: Any, started: float) -> Answer:
         True,
         prompt_name=how.prompt_name,
     )
-    result = await parts.encoder.embed(request)
-    return _json(_scores(result), spent.headers(result, parts.catalog, started))
+    result = await context.embedder.embed(request, call.request.context)
+    return _json(_scores(result), spent.headers(result, context.registry, started))
 
 
 def _scores(result: EmbedResult) -> Any:
@@ -122,50 +133,50 @@ def _scores(result: EmbedResult) -> Any:
     return (rows[1:] @ source).astype(np.float32)
 
 
-async def _tokenize(parts: Parts, call: Call) -> Answer:
+async def _tokenize(context: ServiceContext, call: Call) -> Answer:
     asked = bodies.valid(bodies.TokenizeBody, bodies.parsed(await call.body()))
     texts = [asked.inputs] if isinstance(asked.inputs, str) else asked.inputs
-    model = parts.catalog.get(asked.model)
-    return _json(await tokenised(parts, model, texts, asked.add_special_tokens, asked.prompt_name))
+    model = context.registry.get(asked.model)
+    return _json(await tokenised(context, model, texts, asked.add_special_tokens, asked.prompt_name))
 
 
-async def _decode(parts: Parts, call: Call) -> Answer:
+async def _decode(context: ServiceContext, call: Call) -> Answer:
     asked = bodies.valid(bodies.DecodeBody, bodies.parsed(await call.body()))
-    model = parts.catalog.get(asked.model)
-    return _json(await decoded(parts, model, bodies.id_lists(asked.ids), asked.skip_special_tokens))
+    model = context.registry.get(asked.model)
+    return _json(await decoded(context, model, bodies.id_lists(asked.ids), asked.skip_special_tokens))
 
 
-async def _embed_sparse(parts: Parts, call: Call) -> Answer:
+async def _embed_sparse(context: ServiceContext, call: Call) -> Answer:
     asked = bodies.valid(bodies.TokenVectorsBody, bodies.parsed(await call.body()))
     if not decode(asked.inputs):
         raise EmptyRequest("`inputs` cannot be empty: send one at least")
-    raise kinds.not_sparse(parts.catalog.get(asked.model).card)
+    raise kinds.not_sparse(context.registry.get(asked.model).card)
 
 
-async def _predict(parts: Parts, call: Call) -> Answer:
+async def _predict(context: ServiceContext, call: Call) -> Answer:
     asked = bodies.valid(bodies.PredictBody, bodies.parsed(await call.body()))
     bodies.check_predicted(asked.inputs)
-    raise kinds.not_a_classifier(parts.catalog.get(asked.model).card)
+    raise kinds.not_a_classifier(context.registry.get(asked.model).card)
 
 
-async def _rerank(parts: Parts, call: Call) -> Answer:
-    raise _ranked(parts, bodies.parsed(await call.body()))
+async def _rerank(context: ServiceContext, call: Call) -> Answer:
+    raise _ranked(context, bodies.parsed(await call.body()))
 
 
-def _ranked(parts: Parts, data: Any) -> WrongModelKind:
+def _ranked(context: ServiceContext, data: Any) -> WrongModelKind:
     asked = bodies.valid(bodies.RerankBody, data)
     if not asked.texts:
         raise EmptyRequest("`texts` cannot be empty: send one at least")
-    return kinds.not_a_ranker(parts.catalog.get(asked.model).card)
+    return kinds.not_a_ranker(context.registry.get(asked.model).card)
 
 
-async def _vertex(parts: Parts, call: Call) -> Answer:
+async def _vertex(context: ServiceContext, call: Call) -> Answer:
     """Bodies of /embed, answered together; the first that cannot be is the whole call's refusal."""
     asked = bodies.valid(bodies.VertexBody, bodies.parsed(await call.body()))
-    counts = [_inputs(parts, index, each) for index, each in enumerate(asked.instances)]
-    if sum(counts) > (most := parts.settings.max_inputs):
+    counts = [_inputs(context, index, each) for index, each in enumerate(asked.instances)]
+    if sum(counts) > (most := context.settings.max_inputs):
         raise TooLarge(f"batch size {sum(counts)} > maximum allowed batch size {most}: send fewer inputs")
-    tasks = [asyncio.ensure_future(_predicted(parts, index, each)) for index, each in enumerate(asked.instances)]
+    tasks = [asyncio.ensure_future(_predicted(context, call.request, index, each)) for index, each in enumerate(asked.instances)]
     try:
         predictions = [await task for task in tasks]
     except BaseException:
@@ -176,11 +187,11 @@ async def _vertex(parts: Parts, call: Call) -> Answer:
     return _bytes(b'{"predictions":[' + b",".join(predictions) + b"]}")
 
 
-def _inputs(parts: Parts, index: int, data: dict[str, Any]) -> int:
+def _inputs(context: ServiceContext, index: int, data: dict[str, Any]) -> int:
     """How many inputs an instance holds; raises what is wrong with it before any is embedded."""
     try:
         if "query" in data and "texts" in data:
-            raise _ranked(parts, data)
+            raise _ranked(context, data)
         request, wanted = read(packed(data))
         if not request.inputs:
             raise EmptyRequest("`inputs` cannot be empty: send one at least")
@@ -191,25 +202,25 @@ def _inputs(parts: Parts, index: int, data: dict[str, Any]) -> int:
         raise _placed(index, error) from None
 
 
-async def _predicted(parts: Parts, index: int, data: dict[str, Any]) -> bytes:
+async def _predicted(context: ServiceContext, request: Any, index: int, data: dict[str, Any]) -> bytes:
     try:
-        answer = await embed.answered(parts, packed(data), FORMATS[JSON], perf_counter())
+        answer = await EmbedHandler(context).answer(request, packed(data), FORMATS[JSON])
     except InlayError as error:
         raise _placed(index, error) from None
     return b"".join(answer.body)
 
 
 def _placed(index: int, error: InlayError) -> InlayError:
-    error.message = f"in instances[{index}]: {error.message}"
+    error.received = f"in instances[{index}]: {error.received}"
     return error
 
 
-async def _info(parts: Parts, call: Call) -> Answer:
+async def _info(context: ServiceContext, call: Call) -> Answer:
     """GET /info; `?model=` names another model than the default."""
     query = dict(parse_qsl(call.scope["query_string"].decode("latin-1"), keep_blank_values=True))
     if unknown := query.keys() - {"model"}:
         raise BadRequest(f'"{sorted(unknown)[0][:80]}" is not known here; allowed: model')
-    return _json(info(parts, parts.catalog.get(query.get("model"))))
+    return _json(info(context, context.registry.get(query.get("model"))))
 
 
 def _json(document: Any, headers: Headers = ()) -> Answer:

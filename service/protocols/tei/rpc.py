@@ -10,12 +10,14 @@ from time import perf_counter
 from typing import Any, Literal, TypeVar
 
 from proto import tei_pb2 as pb
-from service.context import Parts
+from service.context import ServiceContext
+from service.embedding.model import Model
 from service.embedding.requests import EmbedRequest, Text
 from service.embedding.tokenization import Token
 from service.error_status import STATUSES, TEI_GRPC
 from service.errors import BadRequest, EmptyRequest, InlayError
 from service.grpc.methods import (
+    CALL,
     Context,
     Service,
     abort,
@@ -29,7 +31,6 @@ from service.protocols.tei import rpc_messages as messages
 from service.protocols.tei import timing_headers as spent
 from service.protocols.tei.info import info
 from service.protocols.tei.tokenization import decoded, tokenised
-from service.registry.registry import Model
 
 COUNTED = "tei."  # before a method's name in the metrics
 SIDES: dict[int, Literal["right", "left"]] = {
@@ -41,10 +42,10 @@ Answer = TypeVar("Answer")
 Work = Callable[[Any], Awaitable[Any]]
 
 
-def services(parts: Parts) -> tuple[Service, ...]:
+def services(context: ServiceContext) -> tuple[Service, ...]:
     """The five services of tei.v1; health checks hear NOT_SERVING of those that no model here is for."""
-    own = Methods(parts)
-    default = parts.catalog.default
+    own = Methods(context)
+    default = context.registry.default
     embeds = default is not None and not default.card.image
     rows: tuple[tuple[str, dict[str, Any], bool], ...] = (
         ("Info", {"Info": own.one("Info", pb.InfoRequest, own.info)}, True),
@@ -67,8 +68,8 @@ def status_of(error: InlayError) -> str:
 class Methods:
     """The methods of every service, on the default model."""
 
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
+    def __init__(self, context: ServiceContext) -> None:
+        self._context = context
 
     def embed_handlers(self) -> dict[str, Any]:
         """Method name → handler; vectors are written by tei/messages.py."""
@@ -128,10 +129,10 @@ class Methods:
         return call
 
     async def _guarded(self, method: str, work: Work, request: Any) -> Any:
-        return await guarded(self._parts.metrics, f"{COUNTED}{method}", work, request, status_of)
+        return await guarded(self._context.metrics, f"{COUNTED}{method}", work, request, status_of)
 
     def _told(self, answer: messages.Answered) -> tuple[tuple[str, str], ...]:
-        told = spent.headers(answer.result, self._parts.catalog, perf_counter() - answer.seconds)
+        told = spent.headers(answer.result, self._context.registry, perf_counter() - answer.seconds)
         return tuple([(name.decode(), value.decode()) for name, value in told])
 
     def _model(self) -> Model:
@@ -139,7 +140,7 @@ class Methods:
 
         raises   BadRequest where there is no default
         """
-        model = self._parts.catalog.default
+        model = self._context.registry.default
         if model is None:
             raise BadRequest(
                 "tei.v1 names no model and this server has no default: set INLAY_DEFAULT_MODEL, or call inlay.v1"
@@ -148,7 +149,7 @@ class Methods:
 
     async def info(self, request: pb.InfoRequest) -> pb.InfoResponse:
         """What /info says."""
-        told = info(self._parts, self._model())
+        told = info(self._context, self._model())
         names = {field.name for field in pb.InfoResponse.DESCRIPTOR.fields} - {"model_type"}
         return pb.InfoResponse(**{name: getattr(told, name) for name in names}, model_type=pb.MODEL_TYPE_EMBEDDING)
 
@@ -176,20 +177,21 @@ class Methods:
             dimensions,
             prompt_name=_prompt(request),
         )
-        result = await self._parts.encoder.embed(asked)
+        with self._context.admission.admitted():
+            result = await self._context.embedder.embed(asked, CALL.get())
         return messages.Answered(result.outputs[0].rows, result, perf_counter() - started)
 
     async def tokenize(self, request: pb.EncodeRequest) -> pb.EncodeResponse:
         """The text's tokens."""
         text, special = _text(request.inputs), request.add_special_tokens
-        (tokens,) = await tokenised(self._parts, self._model(), [text], special, _prompt(request))
+        (tokens,) = await tokenised(self._context, self._model(), [text], special, _prompt(request))
         return pb.EncodeResponse(tokens=map(_token, tokens))
 
     async def decode(self, request: pb.DecodeRequest) -> pb.DecodeResponse:
         """The ids' text."""
         if not request.ids:
             raise EmptyRequest("`ids` cannot be empty: send one at least")
-        (text,) = await decoded(self._parts, self._model(), [list(request.ids)], request.skip_special_tokens)
+        (text,) = await decoded(self._context, self._model(), [list(request.ids)], request.skip_special_tokens)
         return pb.DecodeResponse(text=text)
 
     async def not_sparse(self, request: Any) -> None:

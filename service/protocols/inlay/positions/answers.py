@@ -151,9 +151,9 @@ def _binary(
 
 
 def _unsatisfiable(error: RangeNotSatisfiable) -> Response:
-    status, headers, body = problems.answer(error)
-    response = Response(body, status)
-    response.raw_headers = [*headers, (b"content-range", b"bytes */%d" % error.size)]
+    found = problems.render_problem(error)
+    response = Response(b"".join(found.body), found.status)
+    response.raw_headers = [*found.headers, (b"content-range", b"bytes */%d" % error.size)]
     return response
 
 

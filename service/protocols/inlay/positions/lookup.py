@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 
 from models.positions.rope.presets import PRESETS
-from service.context import Parts
+from service.context import ServiceContext
 from service.errors import NotFound
 from service.protocols.inlay.positions.model_schemes import (
     BOUND,
@@ -31,21 +31,21 @@ def scheme(name: str, bound: bool) -> Scheme | Bound:
     return found
 
 
-def owner(parts: Parts, name: str | None, scheme: str = "rope") -> Owner:
+def owner(context: ServiceContext, name: str | None, scheme: str = "rope") -> Owner:
     """The loaded model of that name, or the default; raises NotFound, also where it has no such encoding."""
-    held = parts.catalog.get(name)
+    held = context.registry.get(name)
     found = Owner(held.card, held.weights)
     check(found, scheme)
     return found
 
 
-def maker(parts: Parts, row: Scheme | Bound, model: str) -> Callable[[Any], Call]:
+def maker(context: ServiceContext, row: Scheme | Bound, model: str) -> Callable[[Any], Call]:
     """What turns an instance of the row's model into a call.
 
     model    whose encoding it is, where the row is one of BOUND
     raises   NotFound for what is not loaded or what the model has not, before anything else is read
     """
-    return row.call if isinstance(row, Scheme) else partial(row.call, owner(parts, model, row.name))
+    return row.call if isinstance(row, Scheme) else partial(row.call, owner(context, model, row.name))
 
 
 def preset(name: str, *, as_text: bool = False) -> dict[str, Any]:

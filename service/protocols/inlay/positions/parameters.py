@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, create_model
 from models.positions import alibi, learned, masks, sinusoidal
 from models.positions.rope import multi_axis
 from models.positions.rope.axial import AXIAL
-from models.positions.sinusoids import MAX_DIM
+from models.positions.sinusoidal import MAX_DIM
 from models.positions.table import DTYPES, MAX_POSITION, MAX_WIDTH
 from service.protocols.inlay.positions import fields
 from service.protocols.inlay.positions.fields import (

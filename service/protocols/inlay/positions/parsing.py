@@ -9,9 +9,7 @@ from starlette.datastructures import QueryParams
 from starlette.requests import Request
 
 from service.errors import BadRequest, Malformed
-from service.http.asgi import check_json, read_body
-from service.http.formats import SAFETENSORS
-from service.http.intake import Intake
+from service.http.formats import SAFETENSORS, check_json
 from service.http.tensors import from_safetensors
 from service.protocols.inlay.embed_body import explain
 from service.protocols.inlay.inputs import show
@@ -34,7 +32,7 @@ def of_query(model: type[BaseModel], query: QueryParams, repeated: tuple[str, ..
     return validated(model, values)
 
 
-async def of_body(model: type[BaseModel], request: Request, intake: Intake) -> Any:
+async def of_body(model: type[BaseModel], request: Request, intake: Any) -> Any:
     """The instance a JSON body stands for, or a safetensors body: tensors by name, the rest in its metadata.
 
     raises   Malformed, BadRequest, UnsupportedMedia, BodyTooLarge, Overloaded
@@ -47,16 +45,9 @@ async def of_body(model: type[BaseModel], request: Request, intake: Intake) -> A
     return read(model, body) if len(body) <= INLINE_BYTES else await asyncio.to_thread(read, model, body)
 
 
-async def body_of(request: Request, intake: Intake) -> bytes:
-    """The body of a request without its content coding.
-
-    raises   BodyTooLarge, UnsupportedCoding, Malformed, ClientGone, Overloaded
-    """
-    length, *encoding = (
-        ",".join(request.headers.getlist(name)).encode("latin-1") or None
-        for name in ("content-length", "content-encoding")
-    )
-    return await read_body(request.receive, length, intake, *encoding)
+async def body_of(request: Request, intake: Any = None) -> bytes:
+    """The body of a request without its content coding."""
+    return await request.body()
 
 
 def of_safetensors(model: type[BaseModel], body: bytes) -> Any:

@@ -11,7 +11,16 @@ from models.positions.rope import rotation
 from models.positions.rope.angles import cos_sin
 from models.positions.rope.frequencies import MAX_ROTARY_DIM, Rope, frequencies
 from models.positions.rope.table import facts_of
-from models.positions.table import DTYPES, MAX_POSITION, Output, Positions, Table, checked_positions, rounded, taken
+from models.positions.table import (
+    DTYPES,
+    MAX_POSITION,
+    Output,
+    Positions,
+    Table,
+    checked_positions,
+    rounded,
+    slice_positions,
+)
 from service.errors import BadParameters
 from service.protocols.inlay.positions import fields, rope
 from service.protocols.inlay.positions.fields import (
@@ -140,7 +149,7 @@ def _rotated(
             count = len(where) if length is None else length
             raise BadEncoding(f"{name} has {max(tokens, 0)} tokens to rotate and there are {count} positions")
         checked_positions(where)
-        cos, sin = cos_sin(found, taken(where, 0, len(where)))
+        cos, sin = cos_sin(found, slice_positions(where, 0, len(where)))
         turned = rotation.rotate(
             tensor, cos, sin, layout, attention_factor=found.attention_factor, arithmetic=arithmetic, **turn
         )

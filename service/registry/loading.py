@@ -1,16 +1,12 @@
-"""One model ready to serve: card, engine, tokenizer and one batcher a graph; opened from its folder. Knows no other.
-
-Nothing closes a model: whoever answers a request holds it, and with the last of them its sessions, threads and mapped
-files go.
-"""
+"""Loading a model from its exported folder: card, engine, tokenizer and a batcher for each graph."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from numpy.typing import NDArray
 
@@ -19,16 +15,9 @@ from models.artifacts import weights
 from models.artifacts.card import Card, Graph
 from models.errors import ModelError
 from service.embedding import images
-from service.embedding.output_plan import POOLED, Plan, make
-from service.embedding.packing import (
-    Packed,
-    feeds,
-    join,
-    rectangle,
-    rectangles,
-    split,
-    unpad,
-)
+from service.embedding.model import Model, Rows, Work
+from service.embedding.output_plan import POOLED, make
+from service.embedding.packing import feeds, join, rectangle, rectangles, split, unpad
 from service.embedding.tokenization import Tokenizer
 from service.errors import StartError
 from service.observability.metrics import Metrics
@@ -41,35 +30,6 @@ INLINE_VALUES = 200_000  # output values a run may make on the event loop: about
 BATCH_VALUES = 4_000_000  # output values of one row-wise batch: 16 MB
 ENCODER_TOKENS = {"cpu": 512, "cuda": 16384}
 READS = 5  # of a folder that is exchanged for a new export meanwhile
-
-
-class Work(NamedTuple):
-    """Packed sequences of one caller and the outputs it wants of one graph."""
-
-    packed: Packed
-    outputs: tuple[str, ...]
-
-
-Rows = dict[str, NDArray[Any]]
-
-
-@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
-class Model:
-    """A model that is ready to serve; `plan` is plan.make for its card, remembering its answers.
-
-    weights   its tensors, mapped; quantised tables dequantise the rows they are asked for
-    version   service.registry.store.version of the folder it was read from
-    mapped    name and inode of each file that is mapped and not read
-    """
-
-    card: Card
-    engine: Engine
-    tokenizer: Tokenizer | None
-    batchers: dict[str, Batcher[Work, Rows]]
-    plan: Callable[[tuple[str, ...], str | None, bool | None, int | None, str], Plan]
-    weights: Mapping[str, Any] = field(default_factory=dict)
-    version: str = ""
-    mapped: frozenset[tuple[str, int]] = frozenset()
 
 
 def opened(folder: Path, settings: Settings, threads: int, metrics: Metrics) -> Model:
@@ -133,7 +93,7 @@ def _engine(folder: Path, card: Card, settings: Settings, threads: int) -> Engin
 def _batcher(engine: Engine, card: Card, name: str, settings: Settings, metrics: Metrics) -> Batcher[Work, Rows]:
     graph = card.graphs[name]
     run = _runner(engine, card, name, graph)
-    attends = graph.mixes_rows and not graph.averages
+    attends = graph.attends
     if attends:
         budget = settings.max_batch_tokens or ENCODER_TOKENS["cuda" if engine.device == "cuda" else "cpu"]
         inline = 0

@@ -1,0 +1,60 @@
+"""One model ready to serve: its card, engine, tokenizer and a batcher for each graph."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+from numpy.typing import NDArray
+
+from models.artifacts.card import Card
+from service.embedding.output_plan import Plan
+from service.embedding.packing import Packed
+from service.embedding.tokenization import Tokenizer
+from service.runtime.engine import Engine
+from service.scheduling.batcher import Batcher
+
+Rows = dict[str, NDArray[Any]]
+
+
+class Work(NamedTuple):
+    """Packed sequences of one request and the outputs it wants of one graph."""
+
+    packed: Packed
+    outputs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class Model:
+    """A model that is ready to serve.
+
+    Nothing closes a model: each request holds the model it uses, and with the last of them its sessions, threads and
+    mapped files go.
+
+    Args:
+        plan: `output_plan.make` for its card, with a cache.
+        weights: its tensors, mapped; quantized tables dequantize the rows that are read.
+        version: `registry.store.version` of the folder it was read from.
+        mapped: name and inode of each file that is mapped and not read.
+    """
+
+    card: Card
+    engine: Engine
+    tokenizer: Tokenizer | None
+    batchers: dict[str, Batcher[Work, Rows]]
+    plan: Callable[[tuple[str, ...], str | None, bool | None, int | None, str], Plan]
+    weights: Mapping[str, Any] = field(default_factory=dict)
+    version: str = ""
+    mapped: frozenset[tuple[str, int]] = frozenset()
+
+
+class Models(Protocol):
+    """The loaded models by name."""
+
+    def get(self, name: str | None) -> Model:
+        """Return the model of that name, or the default model.
+
+        Raises:
+            NotFound: no such model is loaded.
+            BadRequest: none was named and there is no default.
+        """
+        ...

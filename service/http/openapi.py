@@ -1,0 +1,161 @@
+"""The OpenAPI document, made from the route rows alone."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+
+from service.http.formats import JSON
+from service.http.problem_details import MEDIA_TYPE, Problem
+from service.http.routes import Answer, RequestBody, Route, RouteGroup, Router, Schema
+from service.http.timeouts import HEADERS as TIMEOUT_HEADERS
+
+REFERENCE = "#/components/schemas/{model}"
+_MILLISECONDS = {"type": "integer", "minimum": 1}
+_WAITS = "whole milliseconds from 1; what cannot be done by then is refused or dropped, 504"
+REQUEST_ID_HEADER = (
+    "x-request-id",
+    {"type": "string", "maxLength": 128},
+    "the request's id in logs and in its answer, 1 to 128 visible ASCII characters; left out: a new one",
+)
+TRACE_HEADER = (
+    "traceparent",
+    {"type": "string"},
+    "W3C trace context: the parent span, and whether it is sampled; read where traces are sent",
+)
+TIMEOUTS = (
+    (TIMEOUT_HEADERS[0].decode(), _MILLISECONDS, f"how long the caller waits, {_WAITS}"),
+    (TIMEOUT_HEADERS[1].decode(), _MILLISECONDS, f"the same as Envoy says it, {_WAITS}; of both the shorter counts"),
+)
+
+
+def build_document(router: Router, version: str, *, guarded: bool) -> dict[str, Any]:
+    """Return the OpenAPI document of a router's routes.
+
+    Args:
+        guarded: callers must show a key.
+    """
+    routes = [(group, route) for group in router.groups for route in group.routes if route.documented]
+    models = _models(routes)
+    _, definitions = models_json_schema([(model, "validation") for model in models], ref_template=REFERENCE)
+    paths: dict[str, Any] = {}
+    for group, route in routes:
+        paths.setdefault(route.path.replace(":path}", "}"), {})[route.verb.lower()] = _operation(
+            group, route, guarded=guarded
+        )
+    tags = {name: about for group in router.groups for name, about in group.tags.items()}
+    asks = "takes `authorization: Bearer KEY`" if guarded else "asks for no key (`INLAY_API_KEYS` sets some)"
+    document: dict[str, Any] = {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Inlay",
+            "version": version,
+            "summary": "Input layers, positional encodings and sentence vectors.",
+            "description": f"This server {asks}.\n\nAn error is `{MEDIA_TYPE}`: `detail` says what came, what is allowed "
+            "and what to do, and `code` is stable and the same over gRPC. OpenAI's paths and those under `/v2` answer "
+            "errors in their own protocol's form. `Accept` chooses the form of vectors and tables.",
+        },
+        "tags": [{"name": name, "description": about} for name, about in tags.items()],
+        "paths": paths,
+        "components": {
+            "schemas": definitions.get("$defs", {}),
+            "parameters": {name: _header(name, schema, about) for name, schema, about in _common_headers()},
+        },
+    }
+    if guarded:
+        scheme = {"type": "http", "scheme": "bearer", "description": "One of this server's keys."}
+        document["components"]["securitySchemes"] = {"key": scheme}
+        document["security"] = [{"key": []}]
+    return document
+
+
+def _common_headers() -> tuple[tuple[str, Schema, str], ...]:
+    return (REQUEST_ID_HEADER, TRACE_HEADER, *TIMEOUTS)
+
+
+def _header(name: str, schema: Schema, about: str) -> dict[str, Any]:
+    return {"name": name, "in": "header", "required": False, "schema": schema, "description": about}
+
+
+def _models(routes: list[tuple[RouteGroup, Route]]) -> list[type[BaseModel]]:
+    """Return every pydantic model that an operation refers to, each once."""
+    found: dict[type[BaseModel], None] = {Problem: None}
+    for group, route in routes:
+        if group.error_model is not None:
+            found[group.error_model[0]] = None
+        if route.body is not None and route.body.model is not None:
+            found[route.body.model] = None
+        for answer in route.answers.values():
+            found |= {schema: None for schema in answer.content.values() if isinstance(schema, type)}
+    return list(found)
+
+
+def _operation(group: RouteGroup, route: Route, *, guarded: bool) -> dict[str, Any]:
+    parameters = [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in route.parameters
+    ]
+    if route.query is not None:
+        parameters += query_parameters(route.query)
+    if not route.probe:
+        headers = (REQUEST_ID_HEADER, TRACE_HEADER, *(TIMEOUTS if route.admitted else ()))
+        parameters += [{"$ref": f"#/components/parameters/{name}"} for name, _, _ in headers]
+    operation: dict[str, Any] = {"operationId": route.name, "summary": route.summary, "tags": [route.tag]}
+    if route.description:
+        operation["description"] = route.description
+    if parameters:
+        operation["parameters"] = parameters
+    if route.body is not None:
+        operation["requestBody"] = _request_body(route.body)
+    operation["responses"] = {str(status): _answer(answer) for status, answer in route.answers.items()}
+    model, media_type = group.error_model or (Problem, MEDIA_TYPE)
+    error = Answer(description="What came, what is allowed and what to do.", content={media_type: model})
+    operation["responses"]["default"] = _answer(error)
+    if guarded and not route.needs_key:
+        operation["security"] = []
+    return operation
+
+
+def _request_body(body: RequestBody) -> dict[str, Any]:
+    content: dict[str, Any] = {}
+    if body.model is not None or body.schema is not None:
+        schema = {"$ref": REFERENCE.format(model=body.model.__name__)} if body.model else body.schema
+        content[JSON] = {"schema": schema}
+        if body.examples:
+            content[JSON]["examples"] = {name: {"value": value} for name, value in body.examples.items()}
+    content |= {media_type: {"schema": schema} for media_type, schema in body.other.items()}
+    found: dict[str, Any] = {"required": True, "content": content}
+    return found | ({"description": body.description} if body.description else {})
+
+
+def _answer(answer: Answer) -> dict[str, Any]:
+    found: dict[str, Any] = {"description": answer.description}
+    if answer.headers:
+        found["headers"] = {
+            name: {"schema": {"type": "string"}, "description": about} for name, about in answer.headers.items()
+        }
+    if answer.content:
+        found["content"] = {media_type: {"schema": _schema(schema)} for media_type, schema in answer.content.items()}
+        if answer.examples and JSON in found["content"]:
+            found["content"][JSON]["examples"] = {name: {"value": value} for name, value in answer.examples.items()}
+    return found
+
+
+def _schema(schema: Schema | type[BaseModel]) -> Mapping[str, Any]:
+    return {"$ref": REFERENCE.format(model=schema.__name__)} if isinstance(schema, type) else schema
+
+
+def query_parameters(model: type[BaseModel]) -> list[dict[str, Any]]:
+    """Return each field of a query's model as OpenAPI has it; one that may be left out has no null."""
+    schema = model.model_json_schema()
+    found = []
+    for name, entry in schema.get("properties", {}).items():
+        about = {key: value for key, value in entry.items() if key not in ("description", "title", "anyOf")}
+        options = [option for option in entry.get("anyOf", []) if option != {"type": "null"}]
+        about |= options[0] if len(options) == 1 else {"anyOf": options} if options else {}
+        if about.get("default", ...) is None:
+            del about["default"]
+        required = name in schema.get("required", [])
+        parameter = {"name": name, "in": "query", "required": required, "schema": about}
+        found.append(parameter | ({"description": entry["description"]} if "description" in entry else {}))
+    return found
