@@ -1,7 +1,7 @@
-"""A checkpoint: its config, the headers of its tensors, and the tensors that are asked for by name, by rows.
+"""`Checkpoint`: a model's config, the headers of its tensors, and access to tensors by name and by rows.
 
-Reads a Hugging Face folder of safetensors. models/sources.py opens whatever else an operator may name, in this shape.
-A tensor is a view of a mapped file, or makes its rows as they are asked for; none is read as a whole.
+This module reads a Hugging Face folder of safetensors; opening.py turns GGUF files and hub ids into the same shape. A
+tensor is a view of a mapped file, or produces its rows when they are sliced; none is read as a whole.
 """
 
 import json
@@ -21,20 +21,21 @@ from models.errors import BadCheckpoint
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 READABLE = ("F32", "F16", "BF16")
-REFUSED = (".bin", ".h5", ".pt", ".pth", ".ckpt", ".pkl")  # pickles, or what may hold them
+PICKLE_SUFFIXES = (".bin", ".h5", ".pt", ".pth", ".ckpt", ".pkl")  # pickles, or what may hold them
 _EXPONENT_BITS = {"F16": 0x7C00, "BF16": 0x7F80}  # all set: infinite or not a number
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What a checkpoint promises. `tensors` are places on disk, not arrays.
+    """An opened checkpoint; `tensors` are places on disk, not arrays.
 
     Attributes:
         folder: holds config.json and what else comes with a model (tokenizer.json, the sentence-transformers files).
-        fetch: brings the bytes of tensors to disk before they are read; None: they are there. Where it is set the files
-            are partial ones and gone when models/sources.py closes its door: no export may point into them.
-
-    Source: what to call it: the folder's name, the file's, or org/name@commit; "" is the folder's name.
+        config: the object in config.json.
+        tensors: by name.
+        source: what cards call it: the file's name or org/name@commit; "": the folder's name.
+        fetch: downloads the bytes of tensors before they are read; None: they are on disk. Where it is set, the files
+            are partial and temporary: no export may link to them.
     """
 
     folder: Path
@@ -55,10 +56,10 @@ class Checkpoint:
 
 
 def read_json(path: Path) -> Any:
-    """A JSON file's value.
+    """Return the value of a JSON file.
 
     Raises:
-        BadCheckpoint: no such file, not UTF-8, not JSON.
+        BadCheckpoint: no such file, not UTF-8, or not JSON.
     """
     if not path.is_file():
         raise BadCheckpoint(f"{path} is missing; give the folder that holds {path.name}")
@@ -69,7 +70,7 @@ def read_json(path: Path) -> Any:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """A JSON file that must hold an object; errors as `read_json`."""
+    """Return the object of a JSON file; BadCheckpoint for anything else."""
     data = read_json(path)
     if not isinstance(data, dict):
         raise BadCheckpoint(f"{path} holds a JSON {type(data).__name__}; it must be an object")
@@ -77,7 +78,7 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """config.json with a model_type; errors as `read_json`."""
+    """Return the object of config.json, which must name a model_type; BadCheckpoint if it does not."""
     if not folder.is_dir():
         raise BadCheckpoint(
             f"{folder} is not a folder; give a Hugging Face checkpoint: config.json, {WEIGHTS}, tokenizer.json"
@@ -89,64 +90,71 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def open_checkpoint(folder: Path) -> Checkpoint:
-    """Config and tensor headers of a checkpoint folder.
+    """Read the config and the tensor headers of a checkpoint folder.
 
     Raises:
-        BadCheckpoint: a file missing, damaged or hostile.
+        BadCheckpoint: a file is missing, damaged or hostile.
     """
     config = read_config(folder)
     return Checkpoint(folder, config, headers(folder))
 
 
 def headers(folder: Path) -> dict[str, Tensor]:
-    """The tensors of a folder's safetensors, one file or shards; errors as `open_checkpoint`."""
+    """Return the tensors of a folder's safetensors, one file or shards; BadCheckpoint as `open_checkpoint`."""
     if (folder / WEIGHTS).is_file():
         return safetensors.read_header(folder / WEIGHTS)
     if (folder / INDEX).is_file():
         return _sharded(folder)
-    if old := [path.name for suffix in REFUSED for path in sorted(folder.glob(f"*{suffix}"))]:
+    if pickles := [path.name for suffix in PICKLE_SUFFIXES for path in sorted(folder.glob(f"*{suffix}"))]:
         raise BadCheckpoint(
-            f"{folder} holds its weights as {old[0]}, which can run code when read; convert it once with transformers: "
-            "AutoModel.from_pretrained(folder).save_pretrained(new_folder, safe_serialization=True)"
+            f"{folder} holds its weights as {pickles[0]}, which can run code when read; convert it once with "
+            "transformers: AutoModel.from_pretrained(folder).save_pretrained(new_folder, safe_serialization=True)"
         )
     raise BadCheckpoint(f"{folder} holds neither {WEIGHTS} nor {INDEX}")
 
 
 def _sharded(folder: Path) -> dict[str, Tensor]:
-    """The headers of all shards, held against the index."""
-    placed = read_index(folder / INDEX)
+    """Return the tensors of all shards, after checking them against the index."""
+    shard_of = read_index(folder / INDEX)
     tensors: dict[str, Tensor] = {}
-    for shard in sorted(set(placed.values())):
+    for shard in sorted(set(shard_of.values())):
         if not (folder / shard).is_file():
             raise BadCheckpoint(f"{folder / INDEX} names the shard {shard!r}, which is not a file of this folder")
-        found = safetensors.read_header(folder / shard)
-        tensors |= {name: tensor for name, tensor in found.items() if placed.get(name) == shard}
-    if missing := sorted(set(placed) - set(tensors)):
-        raise BadCheckpoint(f"{folder / INDEX} promises {missing[0]!r} in {placed[missing[0]]}, which does not hold it")
+        held = safetensors.read_header(folder / shard)
+        tensors |= {name: tensor for name, tensor in held.items() if shard_of.get(name) == shard}
+    if missing := sorted(set(shard_of) - set(tensors)):
+        raise BadCheckpoint(
+            f"{folder / INDEX} promises {missing[0]!r} in {shard_of[missing[0]]}, which does not hold it"
+        )
     return tensors
 
 
 def read_index(path: Path) -> dict[str, str]:
-    """Tensor name -> shard, each a plain file name; raises BadCheckpoint for a map that leads out of the folder."""
-    placed = read_object(path).get("weight_map")
-    if not isinstance(placed, dict) or not all(isinstance(shard, str) for shard in placed.values()):
+    """Return tensor name -> shard.
+
+    Raises:
+        BadCheckpoint: a shard is not a plain file name, or there is no such map.
+    """
+    shard_of = read_object(path).get("weight_map")
+    if not isinstance(shard_of, dict) or not all(isinstance(shard, str) for shard in shard_of.values()):
         raise BadCheckpoint(f"{path} has no weight_map of tensor names to file names")
-    for shard in placed.values():
+    for shard in shard_of.values():
         if Path(shard).name != shard or shard in ("", ".", "..") or "\0" in shard or "\\" in shard:
             raise BadCheckpoint(f"{path} names the shard {shard!r}, which is not a file of this folder")
-    return placed
+    return shard_of
 
 
 def read_tensors(checkpoint: Checkpoint, names: Iterable[str]) -> dict[str, NDArray[Any]]:
-    """The named tensors, each with shape, dtype, nbytes and slices by rows.
+    """Return the named tensors; each has shape, dtype, nbytes and slices by rows.
 
     Returns:
-        read-only views of the mapped files; of a quantised tensor, gguf_blocks.QuantizedTensor, which makes float32 rows.
+        Read-only views of the mapped files; of a quantized tensor, a gguf_blocks.QuantizedTensor, which makes float32
+            rows.
 
     Raises:
-        BadCheckpoint: a name the checkpoint does not hold, or a dtype that is no weight's (READABLE are).
+        BadCheckpoint: the checkpoint does not hold a name, or its dtype is not one of READABLE.
     """
-    wanted = []
+    selected = []
     for name in names:
         if name not in checkpoint.tensors:
             raise BadCheckpoint(f"{checkpoint.folder} holds no tensor {name!r}")
@@ -157,15 +165,15 @@ def read_tensors(checkpoint: Checkpoint, names: Iterable[str]) -> dict[str, NDAr
                 f"{tensor.path}: {name!r} is {tensor.dtype}; weights are read as {', '.join(readable)}: convert the "
                 "checkpoint to one of these (quantised weights need their scales, and F64 would lose digits silently)"
             )
-        wanted.append(tensor)
+        selected.append(tensor)
     if checkpoint.fetch:
-        checkpoint.fetch(wanted)
-    found = safetensors.read([tensor for tensor in wanted if not tensor.stored])
-    return {tensor.name: found[tensor.name] if tensor.name in found else _rows(tensor) for tensor in wanted}
+        checkpoint.fetch(selected)
+    plain = safetensors.read([tensor for tensor in selected if not tensor.stored])
+    return {tensor.name: plain[tensor.name] if tensor.name in plain else _quantized(tensor) for tensor in selected}
 
 
-def _rows(tensor: Tensor) -> Any:
-    """A quantised tensor: typed as the array it looks like."""
+def _quantized(tensor: Tensor) -> Any:
+    """Return a quantized tensor, which is used like the array it stands for."""
     with tensor.path.open("rb") as file:
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     data = np.frombuffer(mapped, np.uint8, tensor.bytes, tensor.offset)
@@ -173,10 +181,16 @@ def _rows(tensor: Tensor) -> Any:
 
 
 def check_finite(name: str, dtype: str, start: int, rows: NDArray[Any]) -> None:
-    """Refuse infinite and NaN weights; `start` is the row the chunk begins with.
+    """Check that no weight is infinite or NaN.
+
+    Args:
+        name: of the tensor, for the message.
+        dtype: its safetensors name.
+        start: row of the tensor that the chunk begins with.
+        rows: the chunk.
 
     Raises:
-        BadCheckpoint: naming the tensor and its first such row.
+        BadCheckpoint: names the tensor and the first such row.
     """
     if dtype in _EXPONENT_BITS:
         bits = np.uint16(_EXPONENT_BITS[dtype])

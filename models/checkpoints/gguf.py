@@ -1,4 +1,4 @@
-"""The GGUF format: metadata and tensor infos, checked before they are believed. Knows no model, reads no tensor.
+"""The GGUF format: metadata and tensor infos, checked against the file's size before use.
 
     4 bytes   "GGUF"          4 bytes   version, 2 or 3 (1 counted in 32 bits; big-endian files are not read)
     8 bytes   tensors         8 bytes   metadata entries, each: key, type, value
@@ -6,9 +6,9 @@
     then      the tensors' bytes, each on a multiple of general.alignment, one after the other in the infos' order
 
 All numbers are little-endian; a text is its length in 8 bytes and UTF-8. A model too big for one file is split into
-NAME-00001-of-00003.gguf and so on; the first is opened and brings the rest.
+NAME-00001-of-00003.gguf and so on; opening the first opens all.
 
-Source: ggml's docs/gguf.md and llama.cpp's gguf.cpp, whose refusals (nested arrays, tensors out of order) are kept.
+Source: ggml's docs/gguf.md and llama.cpp's gguf.cpp, which rejects nested arrays and tensors out of order as well.
 """
 
 import math
@@ -36,7 +36,7 @@ _SPLIT = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
 
 @dataclass(frozen=True, slots=True)
 class Gguf:
-    """What the header of a file promises. `metadata` holds numbers, texts, truth values and lists of them."""
+    """The header of a file; `metadata` holds numbers, texts, truth values and lists of them."""
 
     metadata: dict[str, Any]
     tensors: dict[str, Tensor]
@@ -50,13 +50,13 @@ class _Cursor:
     path: Path
     at: int = 0
 
-    def refuse(self, what: str) -> BadCheckpoint:
+    def error(self, what: str) -> BadCheckpoint:
         return BadCheckpoint(f"{self.path}: {what}; the file is damaged, download it again")
 
     def take(self, count: int, what: str) -> bytes:
         left = len(self.data) - self.at
         if count > left:
-            raise self.refuse(f"{what} takes {count} bytes, but {left} are left")
+            raise self.error(f"{what} takes {count} bytes, but {left} are left")
         self.at += count
         return self.data[self.at - count : self.at]
 
@@ -71,24 +71,24 @@ class _Cursor:
         try:
             found = content.decode("utf-8")
         except UnicodeDecodeError as error:
-            raise self.refuse(f"{what} is not UTF-8") from error
+            raise self.error(f"{what} is not UTF-8") from error
         if len(content) > LONGEST_NAME or not found.isprintable():
-            raise self.refuse(f"{what} is no name: {len(content)} bytes, {found[:60]!r}")
+            raise self.error(f"{what} is no name: {len(content)} bytes, {found[:60]!r}")
         return found
 
     def count(self, what: str, least_bytes: int) -> int:
-        """How many follow, each of at least so many bytes: more than the file could hold is refused at once."""
+        """Read a number of items of at least `least_bytes` each; BadCheckpoint if the file could not hold them."""
         found: int = self.number("Q", f"the number of {what}")
         if found * least_bytes > len(self.data) - self.at:
-            raise self.refuse(f"it claims {found} {what}, more than its {len(self.data)} bytes could hold")
+            raise self.error(f"it claims {found} {what}, more than its {len(self.data)} bytes could hold")
         return found
 
 
 def read_gguf(path: Path) -> Gguf:
-    """The header of a file, and of the rest of its parts where it is the first of several.
+    """Return the header of a file, and of the rest of its parts where it is the first of several.
 
     Raises:
-        BadCheckpoint: the file is not GGUF or its header promises what the file does not hold.
+        BadCheckpoint: the file is not GGUF, or its header describes what the file does not hold.
     """
     first = _read_one(path)
     count = first.metadata.get("split.count", 1)
@@ -151,7 +151,7 @@ def _metadata(cursor: _Cursor, count: int) -> dict[str, Any]:
     for number in range(count):
         key = cursor.name(f"metadata key {number}")
         if key in found:
-            raise cursor.refuse(f"metadata key {key!r} appears twice")
+            raise cursor.error(f"metadata key {key!r} appears twice")
         found[key] = _value(cursor, cursor.number("I", f"the type of {key!r}"), key)
     return found
 
@@ -164,18 +164,18 @@ def _value(cursor: _Cursor, kind: int, key: str) -> Any:
         return bool(value) if kind == 7 else value
     if kind == _ARRAY:
         return _array(cursor, key)
-    raise cursor.refuse(f"{key!r} has value type {kind}; there are 0 to 12")
+    raise cursor.error(f"{key!r} has value type {kind}; there are 0 to 12")
 
 
 def _array(cursor: _Cursor, key: str) -> list[Any]:
     kind = cursor.number("I", f"the type of {key!r}")
     if kind != _STRING and kind not in _SCALARS:
         what = "arrays in an array" if kind == _ARRAY else f"values of type {kind}"
-        raise cursor.refuse(f"{key!r} is an array of {what}; an array holds numbers, truth values or texts")
+        raise cursor.error(f"{key!r} is an array of {what}; an array holds numbers, truth values or texts")
     size = 8 if kind == _STRING else struct.calcsize("<" + _SCALARS[kind])
     count = cursor.count(f"elements of {key!r}", size)
     if count > LONGEST_ARRAY:
-        raise cursor.refuse(f"{key!r} is an array of {count} elements; at most {LONGEST_ARRAY} are read")
+        raise cursor.error(f"{key!r} is an array of {count} elements; at most {LONGEST_ARRAY} are read")
     if kind == _STRING:
         return [cursor.text(f"{key!r}").decode("utf-8", errors="replace") for _ in range(count)]
     values = struct.unpack(f"<{count}{_SCALARS[kind]}", cursor.take(count * size, f"{key!r}"))
@@ -185,13 +185,13 @@ def _array(cursor: _Cursor, key: str) -> list[Any]:
 def _alignment(cursor: _Cursor, metadata: dict[str, Any]) -> int:
     found = metadata.get("general.alignment", ALIGNMENT)
     if not isinstance(found, int) or isinstance(found, bool) or found < 1 or found & (found - 1) or found > 1 << 30:
-        raise cursor.refuse(f"general.alignment is {str(found)[:60]}; it must be a power of two")
+        raise cursor.error(f"general.alignment is {str(found)[:60]}; it must be a power of two")
     return found
 
 
 @dataclass(frozen=True, slots=True)
 class _Info:
-    """One tensor as the header tells it; `shape` outermost first, `offset` from the beginning of the data."""
+    """One tensor of the header; `shape` is outermost first, `offset` counts from the beginning of the data."""
 
     name: str
     shape: tuple[int, ...]
@@ -208,7 +208,7 @@ def _infos(cursor: _Cursor, count: int) -> list[_Info]:
     for number in range(count):
         name = cursor.name(f"the name of tensor {number}")
         if name in found:
-            raise cursor.refuse(f"tensor {name!r} appears twice")
+            raise cursor.error(f"tensor {name!r} appears twice")
         found[name] = _info(cursor, name)
     return list(found.values())
 
@@ -216,7 +216,7 @@ def _infos(cursor: _Cursor, count: int) -> list[_Info]:
 def _info(cursor: _Cursor, name: str) -> _Info:
     dimensions = cursor.number("I", f"the rank of {name!r}")
     if not 1 <= dimensions <= MOST_DIMENSIONS:
-        raise cursor.refuse(f"{name!r} has {dimensions} dimensions; there are 1 to {MOST_DIMENSIONS}")
+        raise cursor.error(f"{name!r} has {dimensions} dimensions; there are 1 to {MOST_DIMENSIONS}")
     inner_first = struct.unpack(f"<{dimensions}Q", cursor.take(8 * dimensions, f"the shape of {name!r}"))
     kind, offset = cursor.number("I", f"the type of {name!r}"), cursor.number("Q", f"the offset of {name!r}")
     if kind not in FORMATS:
@@ -224,22 +224,22 @@ def _info(cursor: _Cursor, name: str) -> _Info:
         raise BadCheckpoint(f"{cursor.path}: {name!r} has tensor type {kind}, which is none of {known}")
     row, shape = FORMATS[kind], inner_first[::-1]
     if math.prod(shape) >= 1 << 60:
-        raise cursor.refuse(f"{name!r} has shape {list(shape)}, which no file holds")
+        raise cursor.error(f"{name!r} has shape {list(shape)}, which no file holds")
     if shape[-1] % row.values:
-        raise cursor.refuse(f"{name!r} has rows of {shape[-1]} values, but {row.name} packs {row.values} at a time")
+        raise cursor.error(f"{name!r} has rows of {shape[-1]} values, but {row.name} packs {row.values} at a time")
     return _Info(name, shape, row, offset)
 
 
 def _placed(cursor: _Cursor, infos: list[_Info], begin: int, alignment: int) -> dict[str, Tensor]:
-    """Every tensor where it lies: each begins where the one before it ends, padding apart, and inside the file."""
+    """Return where every tensor lies; each begins where the one before it ends, padding apart, and inside the file."""
     tensors: dict[str, Tensor] = {}
     at = 0
     for info in infos:
         if info.offset != at:
             what = "overlaps the tensor before it" if info.offset < at else "leaves a gap before it"
-            raise cursor.refuse(f"{info.name!r} {what} (offset {info.offset}, expected {at})")
+            raise cursor.error(f"{info.name!r} {what} (offset {info.offset}, expected {at})")
         if begin + at + info.bytes > len(cursor.data):
-            raise cursor.refuse(
+            raise cursor.error(
                 f"{info.name!r} ends at byte {begin + at + info.bytes}, but the file has {len(cursor.data)}"
             )
         tensors[info.name] = _tensor(info, cursor.path, begin + at)
@@ -248,7 +248,7 @@ def _placed(cursor: _Cursor, infos: list[_Info], begin: int, alignment: int) -> 
 
 
 def _tensor(info: _Info, path: Path, offset: int) -> Tensor:
-    """In the terms of safetensors: what is quantised reads as F32; what is not read at all keeps its own name."""
+    """Return the tensor in the terms of safetensors; a quantized one reads as F32."""
     row = info.format
     stored = row.name if row.floats else ""
     dtype = "F32" if stored else row.plain or row.name

@@ -1,4 +1,4 @@
-"""GGML's block formats: bytes of a row -> float32 values. Knows no file and no names of tensors.
+"""GGML's block formats: bytes of a row -> float32 values.
 
 A row is a run of blocks; a block is some values with a shared scale. Each function below takes blocks [n] of its own
 record type and gives [n, values] in float32, rounding as llama.cpp does.
@@ -22,19 +22,19 @@ _STRIP = 1 << 20  # values made at once: temporaries stay in cache and off the p
 
 
 def _field(blocks: Blocks, name: str) -> Floats:
-    """A scale as [n, 1]."""
+    """Return a scale as [n, 1]."""
     return blocks[name].astype(np.float32)[:, None]
 
 
 def _spread(codes: Codes, bits: int, width: int) -> Codes:
-    """Codes of `bits` bits packed in runs of `width` bytes, lowest bits first run -> one code a byte, [n, values]."""
+    """Unpack codes of `bits` bits to one a byte, [n, values]; runs of `width` bytes hold the lowest bits first."""
     shifts = np.arange(0, 8, bits, dtype=np.uint8)[:, None]
     runs = codes.reshape(len(codes), -1, 1, width) >> shifts  # [n, runs, 8/bits, width]
     return (runs & np.uint8((1 << bits) - 1)).reshape(len(codes), -1)
 
 
 def _fifth_bits(blocks: Blocks) -> Codes:
-    """The fifth bit of 32 codes, at its place: 0 or 16."""
+    """Return the fifth bit of 32 codes, in its place: 0 or 16."""
     return np.unpackbits(blocks["high"], axis=1, bitorder="little") << np.uint8(4)
 
 
@@ -63,7 +63,7 @@ def _q8_0(blocks: Blocks) -> Floats:
 
 
 def _groups(scales: Floats, codes: NDArray[Any]) -> Floats:
-    """Scales [n, groups] times the codes [n, 256] of their groups."""
+    """Return scales [n, groups] times the codes [n, 256] of their groups."""
     grouped: Floats = scales[:, :, None] * codes.reshape(*scales.shape, -1)
     flat: Floats = grouped.reshape(len(codes), -1)
     return flat
@@ -86,7 +86,7 @@ def _q3_k(blocks: Blocks) -> Floats:
 
 
 def _six_bit(blocks: Blocks) -> tuple[Floats, Floats]:
-    """Scales and minima of eight groups, each of six bits, spread over twelve bytes."""
+    """Return scales and minima of eight groups, each of six bits, spread over twelve bytes."""
     first, second, rest = (blocks["scales"][:, at : at + 4] for at in (0, 4, 8))
     four, two = np.uint8(4), np.uint8(2)
     top = np.uint8(0x30)
@@ -117,9 +117,11 @@ class Format:
     """One of GGML's tensor types.
 
     Attributes:
+        name: GGML's.
         values, bytes: of one block.
-        record: a block's fields, and `floats` makes values of it; None: the format is not read.
-        plain: the name of the dtype in safetensors, where a block is one such number.
+        record: the fields of a block; None: the format is not read.
+        floats: makes values of blocks; None: the format is not read, or plain.
+        plain: name of the dtype in safetensors, where a block is one such number.
     """
 
     name: str
@@ -183,13 +185,14 @@ QUANTIZED = {row.name: row for row in FORMATS.values() if row.floats}
 
 
 def dequantize(data: NDArray[np.uint8], name: str) -> Floats:
-    """Whole blocks as they lie in the file -> their values, one below the other.
+    """Return the values of whole blocks as they lie in the file.
 
     Args:
-        name: a row of QUANTIZED.
+        data: uint8.
+        name: a key of QUANTIZED.
 
     Returns:
-        float32; infinite or NaN where a scale is.
+        float32, one dimension; infinite or NaN where a scale is.
     """
     row = QUANTIZED[name]
     assert row.record is not None
@@ -204,11 +207,12 @@ def dequantize(data: NDArray[np.uint8], name: str) -> Floats:
 
 
 class QuantizedTensor:
-    """A quantised tensor that looks like a float32 array and makes the rows it is asked for.
+    """A quantized tensor that is used like a float32 array and makes rows when they are indexed.
 
-    Attributes:
+    Args:
         data: uint8, the tensor's bytes (a view of the mapped file).
-        shape: its last dimension a multiple of the format's block; one dimension or more.
+        name: a key of QUANTIZED.
+        shape: one dimension or more, the last a multiple of the format's block.
     """
 
     dtype = np.dtype(np.float32)
@@ -225,20 +229,20 @@ class QuantizedTensor:
 
     @property
     def nbytes(self) -> int:
-        """Size as float32, which is what slices have; in the file it is a part of that."""
+        """Size as float32, which is what slices have; in the file it is smaller."""
         return math.prod(self.shape) * self.dtype.itemsize
 
     def __len__(self) -> int:
         return self.shape[0]
 
     def __getitem__(self, rows: Any) -> Floats:
-        """QuantizedTensor by slice, number or array of numbers, as float32."""
+        """Return rows by slice, number or array of numbers, as float32."""
         if self.ndim == 1:
             one: Floats = dequantize(self._rows, self.name)[rows]
             return one
-        wanted = self._rows[rows]
-        return dequantize(wanted, self.name).reshape(*wanted.shape[:-1], *self.shape[1:])
+        selected = self._rows[rows]
+        return dequantize(selected, self.name).reshape(*selected.shape[:-1], *self.shape[1:])
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        """The whole, in memory; for small tensors."""
+        """Return the whole tensor, in memory; for small tensors."""
         return self[:].astype(dtype or self.dtype, copy=False)

@@ -1,10 +1,10 @@
-"""What a GGUF file says of its model, in Hugging Face's words: config.json's keys, and the names of tensors.
+"""Translates a GGUF header to Hugging Face's terms: config.json's keys, and the names of tensors.
 
-Makes no table and reads no weights but the few RoPE factors. What the header does not say (an activation, the lowest
-T5 bucket) is left to the family's defaults. llama.cpp stores queries and keys of the `llama` architectures permuted for
-interleaved rotation: cos and sin are the same, but whoever rotates that file's own q and k pairs channels (2i, 2i+1).
-Norms of Gemma's blocks are stored plus one; nothing before the first block is changed on the way into GGUF, but for
-RoBERTa, whose first rows of positions are cut off, so that its positions count from 0 as BERT's do.
+What the header does not say (an activation, the lowest T5 bucket) is left to the family's defaults. llama.cpp stores
+queries and keys of the `llama` architectures permuted for interleaved rotation: cos and sin are the same, but that
+file's own q and k pair channels (2i, 2i+1). Norms of Gemma's blocks are stored plus one. Nothing before the first block
+is changed on the way into GGUF, except that RoBERTa's first rows of positions are cut off, so that its positions count
+from 0 as BERT's do.
 
 Source: llama.cpp's convert_hf_to_gguf.py and gguf-py/gguf/constants.py (0.19).
 """
@@ -57,7 +57,8 @@ class Architecture:
     """A value of general.architecture.
 
     Attributes:
-        keys: what it calls more of the config's values, as _SIZES.
+        model_type: the family.
+        keys: further keys of the header -> the config's, as _SIZES.
         fixed: config values that hold for all of it.
         head: what the family calls the output matrix.
     """
@@ -114,63 +115,66 @@ ARCHITECTURES: dict[str, Architecture] = {
 
 
 def config_and_tensors(file: Gguf, what: str) -> tuple[Config, dict[str, Tensor]]:
-    """The config.json of a file, and its tensors under the names of the family's base class.
+    """Return the config.json of a file, and its tensors under the names of the family's base class.
 
     Args:
+        file: its header.
         what: how messages call the file.
 
     Raises:
-        BadCheckpoint: an architecture that is not known, values that cannot be.
+        BadCheckpoint: the architecture is unknown, or values are impossible.
     """
-    said = file.metadata.get("general.architecture")
-    if not isinstance(said, str) or said not in ARCHITECTURES:
+    architecture = file.metadata.get("general.architecture")
+    if not isinstance(architecture, str) or architecture not in ARCHITECTURES:
         raise BadCheckpoint(
-            f"{what} has general.architecture {str(said)[:60]!r}; known are {', '.join(sorted(ARCHITECTURES))}"
+            f"{what} has general.architecture {str(architecture)[:60]!r}; known are {', '.join(sorted(ARCHITECTURES))}"
         )
-    row = ARCHITECTURES[said]
-    model_type = _model_type(row, said, file)
-    values = {_after(said, key): _plain(value) for key, value in file.metadata.items() if key.startswith(said + ".")}
+    entry = ARCHITECTURES[architecture]
+    model_type = _model_type(entry, architecture, file)
+    values = {
+        key.removeprefix(architecture + "."): _plain(value)
+        for key, value in file.metadata.items()
+        if key.startswith(architecture + ".")
+    }
     if "embedding_length" not in values:
-        raise BadCheckpoint(f"{what} has no {said}.embedding_length, the width of the model; the file is damaged")
-    config: Config = {"model_type": model_type, **row.fixed}
-    config |= {name: values[key] for key, name in (_SIZES | dict(row.keys)).items() if values.get(key) is not None}
+        raise BadCheckpoint(
+            f"{what} has no {architecture}.embedding_length, the width of the model; the file is damaged"
+        )
+    config: Config = {"model_type": model_type, **entry.fixed}
+    config |= {name: values[key] for key, name in (_SIZES | dict(entry.keys)).items() if values.get(key) is not None}
     config |= _sizes_of_tensors(file.tensors)
     config |= _tokens(file.metadata)
     config |= _norm_eps(model_type, values)
     config |= _alibi(model_type, values)
     config |= rope_config(config, values, file.tensors, what)
-    names = tensor_names(model_type, row.head, config.get("num_hidden_layers"))
+    names = tensor_names(model_type, entry.head, config.get("num_hidden_layers"))
     return config, {
-        names.get(name, name): _under(names.get(name, name), tensor) for name, tensor in file.tensors.items()
+        names.get(name, name): _renamed(names.get(name, name), tensor) for name, tensor in file.tensors.items()
     }
 
 
-def _under(name: str, tensor: Tensor) -> Tensor:
+def _renamed(name: str, tensor: Tensor) -> Tensor:
     return Tensor(name, tensor.dtype, tensor.shape, tensor.path, tensor.offset, tensor.bytes, tensor.stored)
 
 
-def _after(architecture: str, key: str) -> str:
-    return key.removeprefix(architecture + ".")
-
-
 def _plain(value: Any) -> Any:
-    """A value for each layer that is the same for all is one value; a float32 is the shortest decimal that means it."""
+    """Return one value for a list of equal ones (one a layer), and a float32 as its shortest decimal."""
     if isinstance(value, list) and value and all(each == value[0] for each in value):
         value = value[0]
     return float(str(np.float32(value))) if isinstance(value, float) and math.isfinite(value) else value
 
 
-def _model_type(row: Architecture, said: str, file: Gguf) -> str:
-    """Some architectures stand for two families."""
-    if said == "bert" and "token_types.weight" not in file.tensors:
+def _model_type(entry: Architecture, architecture: str, file: Gguf) -> str:
+    """Return the family; some architectures stand for two."""
+    if architecture == "bert" and "token_types.weight" not in file.tensors:
         return "distilbert"
-    if said == "deepseek2" and file.metadata.get("deepseek2.expert_gating_func") == 2:  # sigmoid
+    if architecture == "deepseek2" and file.metadata.get("deepseek2.expert_gating_func") == 2:  # sigmoid
         return "deepseek_v3"
-    return row.model_type
+    return entry.model_type
 
 
 def _sizes_of_tensors(tensors: Mapping[str, Tensor]) -> Config:
-    """Sizes that the tables themselves tell, which count before the header's."""
+    """Return the sizes that the tables have, which override the header's."""
     rows = {
         name: tensors[table].shape[0]
         for table, name in (
@@ -184,7 +188,7 @@ def _sizes_of_tensors(tensors: Mapping[str, Tensor]) -> Config:
 
 
 def _tokens(metadata: Mapping[str, Any]) -> Config:
-    """Ids of special tokens; null where the file has none, which then counts before the family's default."""
+    """Return the ids of special tokens; None where the file has none, which overrides the family's default."""
     return {name: metadata.get(f"tokenizer.ggml.{key}") for key, name in _TOKENS.items()}
 
 
@@ -204,19 +208,21 @@ def _alibi(model_type: str, values: Config) -> Config:
 
 
 def tensor_names(model_type: str, head: str = "lm_head", blocks: Any = 0) -> dict[str, str]:
-    """GGUF's tensor names -> those of the family's base class, by the steps of its row; {} for an unknown family."""
+    """Return GGUF's tensor names -> those of the family's base class; {} for an unknown family."""
     if (family := FAMILIES.get(model_type)) is None:
         return {}
     names = {"output.weight": f"{head}.weight", "output.bias": f"{head}.bias"}
     for step in family.input_layer:
-        for name, ours in _input_names(step).items():
-            names.setdefault(name, ours)
+        for name, family_name in _input_names(step).items():
+            names.setdefault(name, family_name)
     count = blocks if family.block and is_size(blocks) and blocks <= 1 << 10 else 0
     for block in range(count):
         norms = iter(("attn_output_norm", "layer_output_norm"))
         for step in family.block:
-            found = _norm_names(step, next(norms)) if isinstance(step, LayerNorm) else _block_names(step)
-            names |= {f"blk.{block}.{name}": ours.replace("{block}", str(block)) for name, ours in found.items()}
+            own = _norm_names(step, next(norms)) if isinstance(step, LayerNorm) else _block_names(step)
+            names |= {
+                f"blk.{block}.{name}": family_name.replace("{block}", str(block)) for name, family_name in own.items()
+            }
     return names
 
 
@@ -244,4 +250,4 @@ def _block_names(step: Step) -> dict[str, str]:
         linears = {"attn_q": step.query, "attn_k": step.key, "attn_v": step.value, "attn_output": step.output}
     elif isinstance(step, FeedForward):
         linears = {"ffn_up": step.up, "ffn_down": step.down}
-    return {name: ours for stem, linear in linears.items() for name, ours in _norm_names(linear, stem).items()}
+    return {name: own for stem, linear in linears.items() for name, own in _norm_names(linear, stem).items()}

@@ -1,7 +1,7 @@
-"""The RoPE of a GGUF file as config.json would say it: scaling, factors, the share of a head that is rotated.
+"""The RoPE parameters of a GGUF file as config.json states them: scaling, factors, the share of a head that rotates.
 
 llama.cpp stores a scaling as its type and numbers (linear, yarn), or as one divisor for each pair of channels (Llama 3,
-LongRoPE). Makes no table.
+LongRoPE).
 
 Source: llama.cpp's convert_hf_to_gguf.py, and ggml's rope, which divides each angle by its factor.
 """
@@ -30,15 +30,16 @@ _YARN = {
 
 
 def rope_config(config: Config, values: Config, tensors: Mapping[str, Tensor], what: str) -> Config:
-    """rope_scaling, and the share of a head that is rotated.
+    """Return rope_scaling, and the share of a head that rotates.
 
     Args:
         config: what the rest of the header gave.
         values: the metadata by their names after the architecture's.
+        tensors: of the file; the factors are read.
         what: how messages call the file.
 
     Raises:
-        BadCheckpoint: factors that are none.
+        BadCheckpoint: the factors are not a short list of positive numbers.
     """
     found: Config = {}
     rotated, head = values.get("rope.dimension_count"), _head_dim(config)
@@ -52,7 +53,7 @@ def rope_config(config: Config, values: Config, tensors: Mapping[str, Tensor], w
 
 
 def is_size(value: Any) -> TypeGuard[int]:
-    """A whole number that a dimension can be."""
+    """Return whether a value is a whole number that a dimension can be."""
     return isinstance(value, int) and not isinstance(value, bool) and 1 <= value < 1 << 31
 
 
@@ -64,7 +65,7 @@ def _head_dim(config: Config) -> int:
 
 
 def _share(rotated: int, head: int) -> float:
-    """The share that makes exactly `rotated` channels of a head."""
+    """Return the share that makes exactly `rotated` channels of a head."""
     share = rotated / head
     return share if int(head * share) == rotated else math.nextafter(share, math.inf)
 
@@ -96,7 +97,7 @@ def _factors(tensors: Mapping[str, Tensor], name: str, what: str) -> list[float]
 
 
 def _own_factors(factors: list[float], trained: Any) -> Config:
-    """A divisor for each channel, of whatever origin: longrope says just that."""
+    """Return a divisor for each channel, of any origin, as longrope parameters."""
     return {
         "rope_type": "longrope",
         "short_factor": factors,
@@ -107,7 +108,7 @@ def _own_factors(factors: list[float], trained: Any) -> Config:
 
 
 def _llama3(config: Config, factors: list[float], rotated: int) -> Config:
-    """Llama 3's parameters where they make these factors (its converter writes the factors alone); else {}."""
+    """Return Llama 3's parameters where they make these factors (its converter writes the factors alone); else {}."""
     theta, factor = config.get("rope_theta", 10000.0), max(factors, default=0.0)
     if len(factors) * 2 != rotated or factor <= 1 or not isinstance(theta, float) or theta <= 1:
         return {}

@@ -1,8 +1,8 @@
-"""The files beside a model, made of a GGUF header: tokenizer.json, sentence-transformers' pooling. Tokenises nothing.
+"""The files beside a model, made from a GGUF header: tokenizer.json and sentence-transformers' pooling files.
 
-A tokenizer is made where the header holds one whole (tokenizer.huggingface.json) or a WordPiece vocabulary. Other
-vocabularies (BPE, SentencePiece) name their way of cutting texts but do not hold it: such models take token ids only.
-What is pooled is scaled to unit length, as llama.cpp's server does it: the header does not say.
+A tokenizer is made where the header holds a complete one (tokenizer.huggingface.json) or a WordPiece vocabulary. Other
+vocabularies (BPE, SentencePiece) name their pre-tokenization but do not hold it: such models take token ids only.
+Pooled vectors are scaled to unit length, as llama.cpp's server does: the header does not say.
 
 Source: llama.cpp's convert_hf_to_gguf.py (BertModel.set_vocab), llama.h (pooling types), common.h (embd_normalize).
 """
@@ -15,15 +15,15 @@ from typing import Any
 from models.families import FAMILIES
 
 _POOLING = {1: "mean", 2: "cls", 3: "lasttoken"}
-_WORD_BEGINS, _GOES_ON = "\u2581", "##"
+_WORD_START, _CONTINUATION = "\u2581", "##"
 _CONTROL = 3  # a token type
 _SPECIAL = ("cls", "seperator", "unknown", "padding", "mask")  # spelled as the format spells it
 
 
 def write(folder: Path, metadata: Mapping[str, Any], model_type: str) -> None:
-    """Whatever the header gives of tokenizer.json, modules.json and 1_Pooling/config.json, into `folder`."""
-    whole = metadata.get("tokenizer.huggingface.json")
-    text = whole if isinstance(whole, str) else _word_piece(metadata)
+    """Write tokenizer.json, modules.json and 1_Pooling/config.json into `folder`, as far as the header gives them."""
+    complete = metadata.get("tokenizer.huggingface.json")
+    text = complete if isinstance(complete, str) else _word_piece(metadata)
     if text:
         (folder / "tokenizer.json").write_text(text, encoding="utf-8")
     pooling = metadata.get(f"{metadata.get('general.architecture')}.pooling_type")
@@ -40,17 +40,17 @@ def _write_modules(folder: Path, mode: str) -> None:
 
 
 def _word_piece(metadata: Mapping[str, Any]) -> str | None:
-    """tokenizer.json of a WordPiece vocabulary; None where there is none, or it is not whole."""
+    """Return tokenizer.json of a WordPiece vocabulary; None where there is none, or it is not complete."""
     tokens, kinds = (metadata.get(f"tokenizer.ggml.{key}") for key in ("tokens", "token_type"))
     if metadata.get("tokenizer.ggml.model") != "bert" or not isinstance(tokens, list) or not _are_texts(tokens):
         return None
     if not isinstance(kinds, list) or len(kinds) != len(tokens):
         kinds = [0] * len(tokens)
     words = [_word(token, kind == _CONTROL) for token, kind in zip(tokens, kinds, strict=True)]
-    special = {key: _token(metadata, key, words) for key in _SPECIAL}
+    special = {key: _special_token(metadata, key, words) for key in _SPECIAL}
     if len(set(words)) != len(words) or not all(special[key] for key in ("cls", "seperator", "unknown")):
         return None
-    return _built(words, {key: word for key, word in special.items() if word})
+    return _tokenizer_json(words, {key: word for key, word in special.items() if word})
 
 
 def _are_texts(tokens: list[Any]) -> bool:
@@ -58,22 +58,22 @@ def _are_texts(tokens: list[Any]) -> bool:
 
 
 def _word(token: str, control: bool) -> str:
-    """A token as vocab.txt had it: the converter marks where words begin, vocab.txt where they go on."""
+    """Return a token as vocab.txt had it: the converter marks where words begin, vocab.txt where they continue."""
     if control or (token.startswith("[") and token.endswith("]")):
         return token
-    if token.startswith(_WORD_BEGINS) and token != _WORD_BEGINS:
-        return token.removeprefix(_WORD_BEGINS)
-    return _GOES_ON + token
+    if token.startswith(_WORD_START) and token != _WORD_START:
+        return token.removeprefix(_WORD_START)
+    return _CONTINUATION + token
 
 
-def _token(metadata: Mapping[str, Any], key: str, words: list[str]) -> str | None:
+def _special_token(metadata: Mapping[str, Any], key: str, words: list[str]) -> str | None:
     number = metadata.get(f"tokenizer.ggml.{key}_token_id")
     if number is None and key == "cls":
         number = metadata.get("tokenizer.ggml.bos_token_id")
     return words[number] if isinstance(number, int) and 0 <= number < len(words) else None
 
 
-def _built(words: list[str], special: Mapping[str, str]) -> str:
+def _tokenizer_json(words: list[str], special: Mapping[str, str]) -> str:
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
     numbers = {word: number for number, word in enumerate(words)}

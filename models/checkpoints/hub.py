@@ -1,7 +1,7 @@
-"""A repository of the Hugging Face hub over HTTP: files whole, or some bytes of them. Knows no checkpoint.
+"""`Repository`: a model repository of the Hugging Face hub over HTTP, its files whole or by ranges of bytes.
 
-HF_ENDPOINT, HF_TOKEN and HF_HUB_OFFLINE are honoured by the library, which also finds a stored login. Its own headers
-are not sent: making them asks the hub for a list of agents and tells it what runs here.
+huggingface_hub honours HF_ENDPOINT, HF_TOKEN and HF_HUB_OFFLINE, and finds a stored login. Its own headers are not
+sent: making them asks the hub for a list of agents and tells it what runs here.
 
 Source: huggingface_hub 2.4; RFC 9110 (14: range requests).
 """
@@ -20,21 +20,25 @@ from models.progress import Progress, no_progress
 ID = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@([\w][\w./-]*))?", re.ASCII)
 SMALL_FILE_LIMIT = 1 << 28  # the largest tokenizer.json have some 40 MB
 TIMEOUT_S = 30
-RETRIES = 3  # of an answer that says the server is busy
+RETRIES = 3  # of a response that says the server is busy
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
 _NO_FILE = "EntryNotFound"
 _COMMIT = re.compile(r"[0-9a-f]{40}")
-_WAY_OUT = "download it with `hf download` and give its folder"
+_REMEDY = "download it with `hf download` and give its folder"
 
 
 @dataclass(slots=True)
 class Repository:
-    """One model's files at one commit. Every answer is held against what was asked and what came before.
+    """One model's files at one commit. Every response is checked against the request and earlier responses.
 
     Attributes:
-        revision: as asked, then the commit the first answer names, so that no two answers are of different commits.
-        endpoint: None: what huggingface_hub is set to.
+        id: org/name.
+        revision: as requested, then the commit that the first response names, so that all are of one commit.
+        endpoint: address of the hub; None: what huggingface_hub is set to.
+        progress: receives the bytes of large files.
         received: bytes of bodies so far.
+        pinned: whether `revision` is a commit.
+        versions: ETag and size of each file read in parts.
     """
 
     id: str
@@ -51,114 +55,114 @@ class Repository:
         return f"{self.id}@{self.revision}"
 
     def read(self, name: str) -> bytes | None:
-        """A small file whole; None where there is none; raises BadCheckpoint."""
-        with self._answer(name) as answer:
-            return None if answer is None else b"".join(self._body(name, answer, SMALL_FILE_LIMIT))
+        """Return a small file whole; None where there is none; BadCheckpoint if it cannot be fetched."""
+        with self._response(name) as response:
+            return None if response is None else b"".join(self._body(name, response, SMALL_FILE_LIMIT))
 
     def has(self, name: str) -> bool:
-        """Whether there is such a file; raises BadCheckpoint."""
-        with self._answer(name, {"Range": "bytes=0-0"}) as answer:
-            return answer is not None
+        """Return whether there is such a file; BadCheckpoint if the hub cannot be asked."""
+        with self._response(name, {"Range": "bytes=0-0"}) as response:
+            return response is not None
 
     def copy(self, name: str, path: Path) -> bool:
-        """A file whole, onto disk; False where there is none; raises BadCheckpoint."""
-        with self._answer(name) as answer:
-            if answer is None:
+        """Write a file whole to disk; returns False where there is none; BadCheckpoint if it cannot be fetched."""
+        with self._response(name) as response:
+            if response is None:
                 return False
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("wb") as file:
-                for chunk in self._body(name, answer, 1 << 40):
+                for chunk in self._body(name, response, 1 << 40):
                     file.write(chunk)
-                    self.progress(f"fetching {name}", file.tell(), int(answer.headers.get("content-length") or 0))
+                    self.progress(f"fetching {name}", file.tell(), int(response.headers.get("content-length") or 0))
         return True
 
     def part(self, name: str, begin: int, end: int) -> Iterator[bytes]:
-        """Bytes begin to end (not included) of a file; raises BadCheckpoint unless they all come."""
-        with self._answer(name, {"Range": f"bytes={begin}-{end - 1}"}) as answer:
-            if answer is None:
+        """Yield bytes `begin` to `end` (not included) of a file; BadCheckpoint unless they all arrive."""
+        with self._response(name, {"Range": f"bytes={begin}-{end - 1}"}) as response:
+            if response is None:
                 raise BadCheckpoint(f"{self.label} has no {name}, which it should; is it being changed?")
-            self._check_part(name, answer, begin, end)
-            yield from self._body(name, answer, end - begin, exactly=True)
+            self._check_part(name, response, begin, end)
+            yield from self._body(name, response, end - begin, exactly=True)
 
     def size(self, name: str) -> int:
-        """Bytes of a file of which a part has been read."""
+        """Return the bytes of a file of which a part has been read."""
         return self.versions[name][1]
 
-    def _check_part(self, name: str, answer: Any, begin: int, end: int) -> None:
-        if answer.status_code != 206:
+    def _check_part(self, name: str, response: Any, begin: int, end: int) -> None:
+        if response.status_code != 206:
             raise BadCheckpoint(
                 f"{self.label}: the server answered a request for bytes {begin} to {end - 1} of {name} with all of it "
-                f"(status {answer.status_code}); it does not serve parts: {_WAY_OUT}"
+                f"(status {response.status_code}); it does not serve parts: {_REMEDY}"
             )
-        said = _CONTENT_RANGE.fullmatch(answer.headers.get("content-range", ""))
-        if not said or (int(said[1]), int(said[2])) != (begin, end - 1):
+        content_range = _CONTENT_RANGE.fullmatch(response.headers.get("content-range", ""))
+        if not content_range or (int(content_range[1]), int(content_range[2])) != (begin, end - 1):
             raise BadCheckpoint(
                 f"{self.label}: the server answered a request for bytes {begin} to {end - 1} of {name} with "
-                f"{answer.headers.get('content-range')!r}; {_WAY_OUT}"
+                f"{response.headers.get('content-range')!r}; {_REMEDY}"
             )
-        version = (answer.headers.get("etag"), int(said[3]))
+        version = (response.headers.get("etag"), int(content_range[3]))
         if (known := self.versions.setdefault(name, version)) != version:
             raise BadCheckpoint(
                 f"{self.label}: {name} changed while it was read (ETag and size {known}, then {version}); try again"
             )
 
-    def _body(self, name: str, answer: Any, most: int, exactly: bool = False) -> Iterator[bytes]:
-        if (encoding := answer.headers.get("content-encoding", "identity")) != "identity":
-            raise BadCheckpoint(f"{self.label}: {name} came encoded as {encoding}, which was not asked for; {_WAY_OUT}")
-        came = 0
-        for chunk in answer.iter_bytes():
-            came += len(chunk)
+    def _body(self, name: str, response: Any, most: int, exactly: bool = False) -> Iterator[bytes]:
+        if (encoding := response.headers.get("content-encoding", "identity")) != "identity":
+            raise BadCheckpoint(f"{self.label}: {name} came encoded as {encoding}, which was not asked for; {_REMEDY}")
+        received = 0
+        for chunk in response.iter_bytes():
+            received += len(chunk)
             self.received += len(chunk)
-            if came > most:
+            if received > most:
                 raise BadCheckpoint(f"{self.label}: {name} came with more than the {most} bytes that were due")
             yield chunk
-        if exactly and came != most:
-            raise BadCheckpoint(f"{self.label}: of {name} {came} bytes came instead of {most}; try again")
+        if exactly and received != most:
+            raise BadCheckpoint(f"{self.label}: of {name} {received} bytes came instead of {most}; try again")
 
     @contextmanager
-    def _answer(self, name: str, headers: Mapping[str, str] | None = None) -> Iterator[Any]:
-        """The answer to a GET, its body not yet read; None where there is no such file."""
+    def _response(self, name: str, headers: Mapping[str, str] | None = None) -> Iterator[Any]:
+        """Send a GET and yield the response, its body not yet read; None where there is no such file."""
         from httpx2 import HTTPError
         from huggingface_hub.errors import HFValidationError, OfflineModeIsEnabled
         from huggingface_hub.utils import hf_raise_for_status
 
         try:
-            with self._request(name, headers or {}) as answer:
-                if answer.status_code == 404 and answer.headers.get("x-error-code", _NO_FILE) == _NO_FILE:
+            with self._request(name, headers or {}) as response:
+                if response.status_code == 404 and response.headers.get("x-error-code", _NO_FILE) == _NO_FILE:
                     yield None
                     return
-                hf_raise_for_status(answer)
-                self._pin(answer)
-                yield answer
+                hf_raise_for_status(response)
+                self._pin(response)
+                yield response
         except OfflineModeIsEnabled as error:
             raise BadCheckpoint(
                 f"{self.label} is on the hub, but HF_HUB_OFFLINE is set: unset it, or give a folder"
             ) from error
         except (HTTPError, HFValidationError, UnicodeError) as error:
-            raise BadCheckpoint(self._explained(name, error)) from error
+            raise BadCheckpoint(self._describe_error(name, error)) from error
 
     def _request(self, name: str, headers: Mapping[str, str]) -> AbstractContextManager[Any]:
         from huggingface_hub import constants, get_token, hf_hub_url
         from huggingface_hub.utils import http_stream_backoff
 
         url = hf_hub_url(self.id, name, revision=self.revision, endpoint=self.endpoint)
-        asked = {"User-Agent": f"inlay/{VERSION}", "Accept-Encoding": "identity", **headers}
+        sent_headers = {"User-Agent": f"inlay/{VERSION}", "Accept-Encoding": "identity", **headers}
         if not constants.HF_HUB_DISABLE_IMPLICIT_TOKEN and (token := get_token()):
-            asked["Authorization"] = f"Bearer {token}"
+            sent_headers["Authorization"] = f"Bearer {token}"
         # no retry on exceptions: the library's generator cannot start again under a reader of its body
-        answer: AbstractContextManager[Any] = http_stream_backoff(
-            "GET", url, headers=asked, timeout=TIMEOUT_S, max_retries=RETRIES, retry_on_exceptions=()
+        response: AbstractContextManager[Any] = http_stream_backoff(
+            "GET", url, headers=sent_headers, timeout=TIMEOUT_S, max_retries=RETRIES, retry_on_exceptions=()
         )
-        return answer
+        return response
 
-    def _pin(self, answer: Any) -> None:
-        found = [each.headers.get("x-repo-commit", "") for each in (*answer.history, answer)]
+    def _pin(self, response: Any) -> None:
+        found = [each.headers.get("x-repo-commit", "") for each in (*response.history, response)]
         commit = next((each for each in found if _COMMIT.fullmatch(each)), None)
         if commit and not self.pinned:
             self.revision, self.pinned = commit, True
 
-    def _explained(self, name: str, error: Exception) -> str:
-        """One line for whatever the library raised; its own are many, and speak to programmers."""
+    def _describe_error(self, name: str, error: Exception) -> str:
+        """Return one line for any exception of the library."""
         from huggingface_hub import constants
 
         where = self.endpoint or constants.ENDPOINT
@@ -173,12 +177,12 @@ class Repository:
                 f"{self.label} was refused by {where} with status {status}: there is no such model, or it is private "
                 "or gated and needs `hf auth login` or HF_TOKEN; nor is there a folder of that name here"
             )
-        said = str(error).strip().splitlines()
-        what = f"status {status}" if status else f"{type(error).__name__}{f': {said[0]}' if said else ''}"
+        reason = str(error).strip().splitlines()
+        what = f"status {status}" if status else f"{type(error).__name__}{f': {reason[0]}' if reason else ''}"
         return f"{self.label}: {name} did not come from {where} ({what}); {self.id} is no folder here either: try again"
 
 
 def parse_hub_id(what: str) -> tuple[str, str] | None:
-    """(id, revision) of `org/name` or `org/name@revision`; None for what is neither."""
+    """Return (id, revision) of `org/name` or `org/name@revision`; None for any other text."""
     found = ID.fullmatch(what)
     return (found[1], found[2] or "main") if found and ".." not in what else None

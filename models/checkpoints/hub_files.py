@@ -1,7 +1,7 @@
-"""A checkpoint of the hub on disk: the bytes that are needed of it, laid out as the whole files would be.
+"""Downloads what is needed of a hub checkpoint into a folder laid out as the whole files would be.
 
-Small files are fetched whole; of every safetensors file its header, and of its tensors those that are read. What lies
-on disk is a sparse file of the right size, so that one reader serves both. Nothing is cached, nothing is resumed.
+Small files are fetched whole; of every safetensors file its header, and of its tensors those that are read. The file on
+disk is sparse and of the right size, so that the same reader serves both. Nothing is cached or resumed.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -18,19 +18,22 @@ from models.checkpoints.hub import Repository
 from models.checkpoints.safetensors import Tensor
 from models.errors import BadCheckpoint
 
-PARTIAL = "partial"  # apart from the whole files: a reader that knows nothing of ranges must not find holes to read
+PARTIAL = "partial"  # kept apart from the whole files, so that no other reader reads the holes
 _BESIDE = ("tokenizer.json", "tokenizer_config.json", "preprocessor_config.json")
 _OLD_WEIGHTS = ("pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5")
 
 
 def fetch_small_files(repository: Repository, folder: Path) -> Path:
-    """config.json, the tokenizer and the sentence-transformers files into `folder`; where the weights are to lie.
+    """Fetch config.json, the tokenizer and the sentence-transformers files into `folder`.
+
+    Returns:
+        The folder in which the weights belong.
 
     Raises:
-        BadCheckpoint
+        BadCheckpoint: a file cannot be fetched or read, or the repository holds no checkpoint.
     """
     for name in ("config.json", "modules.json"):
-        _keep(repository, name, folder)
+        _fetch_if_present(repository, name, folder)
     chain = sentence_transformers.modules(folder)
     inner = chain[0][1] if chain else ""
     names = [f"{path}/config.json" for _, path in chain if path]
@@ -39,9 +42,9 @@ def fetch_small_files(repository: Repository, folder: Path) -> Path:
     names += [f"{inner}/{name}" if inner else name for name in _BESIDE]
     for number, name in enumerate(names):
         repository.progress("fetching small files", number, len(names))
-        _keep(repository, name, folder)
+        _fetch_if_present(repository, name, folder)
     repository.progress("fetching small files", len(names), len(names))
-    place = sentence_transformers.inside(folder, inner)
+    place = sentence_transformers.path_inside(folder, inner)
     if is_static_embedding(folder):
         return place
     if not (place / "config.json").is_file():
@@ -55,15 +58,15 @@ def _sentence_configs(inner: str) -> list[str]:
     return [f"{inner}/{name}" if inner else name for name in sentence_transformers.TRANSFORMER_CONFIGS]
 
 
-def _keep(repository: Repository, name: str, folder: Path) -> None:
-    path = sentence_transformers.inside(folder, name)
+def _fetch_if_present(repository: Repository, name: str, folder: Path) -> None:
+    path = sentence_transformers.path_inside(folder, name)
     if (content := repository.read(name)) is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
 
 
 def is_static_embedding(folder: Path) -> bool:
-    """Whether the small files say that the weights are one table (static embeddings), which is fetched whole."""
+    """Return whether the small files describe a static embedding, whose one table is fetched whole."""
     chain, config = sentence_transformers.modules(folder), folder / "config.json"
     if chain and chain[0][0] != "Transformer":
         return True
@@ -71,13 +74,18 @@ def is_static_embedding(folder: Path) -> bool:
 
 
 def fetch_headers(repository: Repository, inner: str, folder: Path) -> dict[str, Tensor]:
-    """The headers of all safetensors in `folder`, in sparse files of the right size; the tensors they hold.
+    """Fetch the headers of all safetensors into sparse files in `folder`.
 
     Args:
+        repository: where from.
         inner: the folder of the repository they lie in, "" or ending in /.
+        folder: is created.
+
+    Returns:
+        The tensors they hold, by name.
 
     Raises:
-        BadCheckpoint
+        BadCheckpoint: a header cannot be fetched, or there are no safetensors.
     """
     folder.mkdir()
     if (index := repository.read(inner + INDEX)) is not None and not repository.has(inner + WEIGHTS):
@@ -88,7 +96,7 @@ def fetch_headers(repository: Repository, inner: str, folder: Path) -> dict[str,
     else:
         for old in _OLD_WEIGHTS:
             if repository.has(inner + old):
-                (folder / "pytorch_model.bin").touch()  # the folder's own refusal tells the way out
+                (folder / "pytorch_model.bin").touch()  # checkpoint.headers then says how to convert it
         return checkpoint.headers(folder)
     for number, name in enumerate(names):
         repository.progress("fetching headers", number, len(names))
@@ -113,11 +121,11 @@ def _fetch_header(repository: Repository, name: str, path: Path) -> None:
 
 
 def tensor_fetcher(repository: Repository, inner: str) -> Callable[[list[Tensor]], None]:
-    """What brings tensors into the sparse files, each once, neighbours in one request."""
-    there: set[str] = set()
+    """Return a function that fetches tensors into the sparse files, each once, adjacent ones in one request."""
+    fetched: set[str] = set()
 
     def fetch(tensors: list[Tensor]) -> None:
-        runs = list(_runs(tensor for tensor in tensors if tensor.name not in there))
+        runs = list(_runs(tensor for tensor in tensors if tensor.name not in fetched))
         total, done = sum(end - begin for _, begin, end in runs), 0
         for path, begin, end in runs:
             with path.open("r+b") as file:
@@ -126,13 +134,13 @@ def tensor_fetcher(repository: Repository, inner: str) -> Callable[[list[Tensor]
                     file.write(chunk)
                     done += len(chunk)
                     repository.progress("fetching tensors", done, total)
-        there.update(tensor.name for tensor in tensors)
+        fetched.update(tensor.name for tensor in tensors)
 
     return fetch
 
 
 def _runs(tensors: Iterable[Tensor]) -> Iterator[tuple[Path, int, int]]:
-    """(file, begin, end) of the bytes of tensors, those that touch as one."""
+    """Yield (file, begin, end) of the bytes of tensors, adjacent ones joined."""
     run: tuple[Path, int, int] | None = None
     for tensor in sorted(tensors, key=lambda tensor: (tensor.path, tensor.offset)):
         begin, end = tensor.offset, tensor.offset + tensor.bytes

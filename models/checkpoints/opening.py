@@ -1,4 +1,4 @@
-"""The door for checkpoints: a folder, a .gguf file or a hub id, in one shape. Reads no tensor, exports nothing."""
+"""Opens the checkpoint that an operator names: a folder, a .gguf file or a hub id."""
 
 import json
 import tempfile
@@ -26,13 +26,13 @@ GGUF = ".gguf"
 
 @dataclass(frozen=True, slots=True)
 class LocatedCheckpoint:
-    """What an operator named, found.
+    """A checkpoint that was found.
 
     Attributes:
-        folder: config.json, tokenizer and sentence-transformers files, and safetensors where they are there whole.
+        folder: holds config.json, tokenizer and sentence-transformers files, and safetensors where they are complete.
         name: what a card calls it: a folder's or a file's name, or org/name@commit.
-        temporary: the folder is gone when the door closes: nothing may point into it.
-        checkpoint: config and tensors; raises BadCheckpoint.
+        temporary: the folder is deleted when the context ends: no export may link to it.
+        checkpoint: opens config and tensors; raises BadCheckpoint.
     """
 
     folder: Path
@@ -42,31 +42,39 @@ class LocatedCheckpoint:
 
 
 def is_file_or_hub_id(what: str | Path) -> bool:
-    """Whether this names a .gguf file or a hub id: a checkpoint that is no folder."""
+    """Return whether this names a .gguf file or a hub id: a checkpoint that is not a folder."""
     path = Path(what)
-    return (path.suffix == GGUF and not path.is_dir()) or (not path.exists() and hub.parse_hub_id(str(what)) is not None)
+    return (path.suffix == GGUF and not path.is_dir()) or (
+        not path.exists() and hub.parse_hub_id(str(what)) is not None
+    )
 
 
 @contextmanager
-def located(what: str | Path, progress: Progress = no_progress, endpoint: str | None = None) -> Iterator[LocatedCheckpoint]:
-    """Find a checkpoint; what had to be made or fetched for it is gone when the block ends, however it ends.
+def located(
+    what: str | Path, progress: Progress = no_progress, endpoint: str | None = None
+) -> Iterator[LocatedCheckpoint]:
+    """Find a checkpoint; what is made or fetched for it is deleted when the block ends.
 
     Args:
-        what: a folder, a .gguf file, or org/name or org/name@revision where no such folder is.
+        what: a folder, a .gguf file, or org/name or org/name@revision where no such folder exists.
         progress: called with what is being fetched, bytes or files done and in all.
         endpoint: the hub's address; None: what huggingface_hub is set to (HF_ENDPOINT).
 
+    Yields:
+        The located checkpoint.
+
     Raises:
-        ModelError: also in place of those that come out of the block and name the temporary folder.
+        ModelError: nothing is found, or it cannot be read. A ModelError that leaves the block and names the temporary
+            folder is raised again with the name the operator gave.
     """
     path = Path(what)
-    asked = None if path.exists() else hub.parse_hub_id(str(what))
+    hub_id = None if path.exists() else hub.parse_hub_id(str(what))
     if path.suffix == GGUF and not path.is_dir():
         with _temporary(str(path)) as folder:
             yield _gguf(path, folder)
-    elif asked:
-        repository = Repository(*asked, endpoint, progress)
-        with _temporary("/".join(asked), repository) as folder:
+    elif hub_id:
+        repository = Repository(*hub_id, endpoint, progress)
+        with _temporary("/".join(hub_id), repository) as folder:
             yield _hub(repository, folder)
     else:
         yield LocatedCheckpoint(path, path.resolve().name, False, partial(_folder, path))
@@ -74,7 +82,7 @@ def located(what: str | Path, progress: Progress = no_progress, endpoint: str | 
 
 @contextmanager
 def opened(what: str | Path, progress: Progress = no_progress, endpoint: str | None = None) -> Iterator[Checkpoint]:
-    """The checkpoint that `located` finds; errors as there."""
+    """Open the checkpoint that `located` finds; same errors."""
     with located(what, progress, endpoint) as place:
         yield place.checkpoint()
 
@@ -108,7 +116,7 @@ def _remote(repository: Repository, inner: str, place: Path) -> Checkpoint:
 
 @contextmanager
 def _temporary(label: str, repository: Repository | None = None) -> Iterator[Path]:
-    """A folder that is gone afterwards; errors that name it name what the operator gave instead."""
+    """Create a temporary folder; errors that name it are changed to name what the operator gave."""
     with tempfile.TemporaryDirectory(prefix="inlay-") as name:
         folder = Path(name).resolve()
         try:

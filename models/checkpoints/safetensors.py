@@ -1,6 +1,6 @@
-"""The safetensors format: a header checked before it is believed, tensors mapped from disk, files written in chunks.
+"""The safetensors format: headers read and checked, tensors mapped from disk, files written in chunks.
 
-Knows no model. Nothing is read into memory as a whole: tensors are views of the mapped file, and writing takes chunks.
+No file is read into memory as a whole: tensors are views of the mapped file, and writing takes chunks.
 
     8 bytes   length of the header, little-endian, at most HEADER_LIMIT
     header    JSON: {"name": {"dtype", "shape", "data_offsets": [begin, end]}, "__metadata__": {str: str}}
@@ -50,10 +50,16 @@ NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """Where one tensor lies: `offset` counts from the beginning of the file.
+    """Where one tensor lies.
 
     Attributes:
-        stored: a row of gguf_blocks.QUANTIZED where the file holds blocks of that format; dtype is what reading gives.
+        name: in the file.
+        dtype: a key of DTYPES; what reading gives.
+        shape: outermost dimension first.
+        path: the file.
+        offset: in bytes from the beginning of the file.
+        bytes: size in the file.
+        stored: a key of gguf_blocks.QUANTIZED where the file holds blocks of that format; "": the dtype itself.
     """
 
     name: str
@@ -67,7 +73,7 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class TensorSource:
-    """A tensor to be written: its bytes come as arrays, one below the other."""
+    """A tensor to write: `chunks` are its rows as arrays, in order."""
 
     name: str
     dtype: str
@@ -81,10 +87,10 @@ class TensorSource:
 
 
 def read_header(path: Path) -> dict[str, Tensor]:
-    """The tensors of a file, by name.
+    """Return the tensors of a file, by name.
 
     Raises:
-        BadCheckpoint: the file is not safetensors or its header promises what the file does not hold.
+        BadCheckpoint: the file is not safetensors, or its header describes what the file does not hold.
     """
     size = path.stat().st_size
     with path.open("rb") as file:
@@ -117,7 +123,7 @@ def _parse(text: bytes, path: Path) -> dict[str, Any]:
 
 
 def _tensor(name: str, entry: Any, path: Path, data_begin: int) -> Tensor:
-    """One entry of the header, checked for itself."""
+    """Return one entry of the header, after checking it."""
     try:
         dtype, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
     except (TypeError, KeyError, ValueError) as error:
@@ -137,7 +143,7 @@ def _is_count(number: Any) -> bool:
 
 
 def _check_cover(tensors: Sequence[Tensor], path: Path, begin: int, size: int) -> None:
-    """The format's own rule: no overlap, no gap, no rest; a truncated file shows here as well."""
+    """Check the format's rule of no overlap, no gap and no rest, which also detects a truncated file."""
     at = begin
     for tensor in sorted(tensors, key=lambda tensor: (tensor.offset, tensor.bytes)):
         if tensor.offset != at:
@@ -153,10 +159,10 @@ def _check_cover(tensors: Sequence[Tensor], path: Path, begin: int, size: int) -
 
 
 def read(tensors: Iterable[Tensor]) -> dict[str, NDArray[Any]]:
-    """Read-only views of the mapped files, by name; nothing is copied and a file is mapped once.
+    """Return read-only views of the mapped files, by name; nothing is copied, and a file is mapped once.
 
     Raises:
-        BadCheckpoint: a dtype numpy has no name for.
+        BadCheckpoint: a dtype is not in DTYPES.
     """
     maps: dict[Path, mmap.mmap] = {}
     return {tensor.name: _view(tensor, maps) for tensor in tensors}
@@ -176,22 +182,30 @@ def _view(tensor: Tensor, maps: dict[Path, mmap.mmap]) -> NDArray[Any]:
 
 
 def tensors_of(path: Path) -> Mapping[str, NDArray[Any]]:
-    """All tensors of one file as read-only views of it, by name."""
+    """Return all tensors of one file as read-only views of it, by name."""
     return read(read_header(path).values())
 
 
 def row_chunks(array: NDArray[Any]) -> Iterator[tuple[int, NDArray[Any]]]:
-    """(first row, rows) of an array in pieces of about CHUNK_BYTES."""
+    """Yield (first row, rows) of an array in pieces of about CHUNK_BYTES."""
     rows = max(1, CHUNK_BYTES // max(1, array[:1].nbytes))
     for start in range(0, len(array), rows):
         yield start, array[start : start + rows]
 
 
 def write(path: Path, sources: Sequence[TensorSource], metadata: Mapping[str, str] | None = None) -> dict[str, Tensor]:
-    """Write one file, flushed to disk, its data beginning on a 64-byte boundary; returns where each tensor lies.
+    """Write one file, flushed to disk, its data beginning on a 64-byte boundary.
+
+    Args:
+        path: the file.
+        sources: tensors in the order they are written.
+        metadata: texts for `__metadata__`.
+
+    Returns:
+        Where each tensor lies, by name.
 
     Raises:
-        ValueError: a source gives other bytes than its dtype and shape promise.
+        ValueError: the chunks of a source have another size than its dtype and shape promise.
     """
     entries: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
     at = 0

@@ -1,4 +1,4 @@
-"""What the sentence-transformers files beside a checkpoint say: pooling, prompts, the longest input. Pools nothing.
+"""Reads the sentence-transformers files beside a checkpoint: pooling, prompts, the longest input.
 
 Source: sentence-transformers 6.2: modules.json, 1_Pooling/config.json, sentence_bert_config.json,
     config_sentence_transformers.json.
@@ -25,17 +25,17 @@ TRANSFORMER_CONFIGS = tuple(
     for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
 _COMPUTED = (["Transformer"], ["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"])
-_WAY_OUT = "; export the token vectors alone with --pooling none, or choose one mode with --pooling MODE"
+_REMEDY = "; export the token vectors alone with --pooling none, or choose one mode with --pooling MODE"
 
 
 @dataclass(frozen=True, slots=True)
 class Pooling:
-    """How token rows become one vector, from the sentence-transformers files.
+    """How token rows become one vector.
 
     Attributes:
         mode: cls, mean, max, lasttoken, mean_sqrt_len_tokens or weightedmean.
         normalize: scale to unit length unless the caller says otherwise.
-        include_prompt: False: the prompt's tokens do not count.
+        include_prompt: False: the prompt's tokens are not pooled.
     """
 
     mode: str
@@ -45,7 +45,15 @@ class Pooling:
 
 @dataclass(frozen=True, slots=True)
 class SentenceFiles:
-    """What the files say; everything unset where they are absent."""
+    """The settings in the files; the defaults where the files are absent.
+
+    Attributes:
+        pooling: None: token vectors alone.
+        prompts: by name.
+        default_prompt: name of the prompt that every text gets; None: none.
+        max_tokens: longest input; None: not stated.
+        lowercase: texts are lowercased.
+    """
 
     pooling: Pooling | None = None
     prompts: dict[str, str] = field(default_factory=dict)
@@ -55,13 +63,14 @@ class SentenceFiles:
 
 
 def read(folder: Path, pooling: str | None = None) -> SentenceFiles:
-    """The files of a checkpoint folder.
+    """Read the files of a checkpoint folder.
 
     Args:
-        pooling: what the operator asks for: a mode, "none", or None for what the files say.
+        folder: the checkpoint's.
+        pooling: what the operator chose: a mode, "none", or None for what the files say.
 
     Raises:
-        BadCheckpoint: files that describe something that is not computed.
+        BadCheckpoint: the files describe something that is not computed.
     """
     transformer = _transformer_config(weights_folder(folder))
     found, default_prompt = prompts(folder)
@@ -74,50 +83,52 @@ def read(folder: Path, pooling: str | None = None) -> SentenceFiles:
     )
 
 
-def _pooling(folder: Path, asked: str | None) -> Pooling | None:
-    if asked == "none":
+def _pooling(folder: Path, mode: str | None) -> Pooling | None:
+    if mode == "none":
         return None
     chain = modules(folder)
     normalize = normalizes(folder)
-    if asked is not None:
-        if asked not in MODES:
-            raise BadCheckpoint(f"--pooling {asked!r} is not one of {', '.join(MODES)}, none")
-        return Pooling(asked, normalize)
+    if mode is not None:
+        if mode not in MODES:
+            raise BadCheckpoint(f"--pooling {mode!r} is not one of {', '.join(MODES)}, none")
+        return Pooling(mode, normalize)
     if not chain:
         return None
     kinds = [kind for kind, _ in chain]
     if kinds not in _COMPUTED:
         raise BadCheckpoint(
             f"{folder / 'modules.json'} chains {', '.join(kinds)}; what is computed: "
-            f"Transformer, Pooling, Normalize{_WAY_OUT}"
+            f"Transformer, Pooling, Normalize{_REMEDY}"
         )
     if len(kinds) == 1:
         return None
-    return _pooling_config(inside(folder, chain[1][1]) / "config.json", normalize)
+    return _pooling_config(path_inside(folder, chain[1][1]) / "config.json", normalize)
 
 
 def weights_folder(folder: Path) -> Path:
-    """Where config.json, weights and tokenizer lie: the first module's folder if that is a Transformer, else `folder`.
+    """Return the folder of config.json, weights and tokenizer.
 
-    sentence-transformers 1 wrote them to 0_Transformer; later versions write them beside modules.json.
+    It is the first module's if that is a Transformer, else `folder`: sentence-transformers 1 wrote them to
+    0_Transformer,
+    later versions write them beside modules.json.
     """
     chain = modules(folder)
-    return inside(folder, chain[0][1]) if chain and chain[0][0] == "Transformer" else folder
+    return path_inside(folder, chain[0][1]) if chain and chain[0][0] == "Transformer" else folder
 
 
 def normalizes(folder: Path) -> bool:
-    """Whether the sentence vector is scaled to unit length; BadCheckpoint for a Normalize of anything else."""
-    found = [inside(folder, place) / "config.json" for kind, place in modules(folder) if kind == "Normalize"]
+    """Return whether the sentence vector is scaled to unit length; BadCheckpoint for a Normalize of anything else."""
+    found = [path_inside(folder, place) / "config.json" for kind, place in modules(folder) if kind == "Normalize"]
     for path in found:
         config = read_object(path) if path.is_file() else {}
         for key in ("module_input_name", "module_output_name"):
             if (value := config.get(key, "sentence_embedding")) not in (None, "sentence_embedding"):
-                raise BadCheckpoint(f"{path} says {key} {value!r}; only 'sentence_embedding' is normalised{_WAY_OUT}")
+                raise BadCheckpoint(f"{path} says {key} {value!r}; only 'sentence_embedding' is normalised{_REMEDY}")
     return bool(found)
 
 
 def modules(folder: Path) -> list[tuple[str, str]]:
-    """(class name, folder) of each module, in order; empty where there is no modules.json."""
+    """Return (class name, folder) of each module, in order; empty where there is no modules.json."""
     path = folder / "modules.json"
     if not path.is_file():
         return []
@@ -128,8 +139,8 @@ def modules(folder: Path) -> list[tuple[str, str]]:
         raise BadCheckpoint(f"{path} is not a list of modules with type and path") from error
 
 
-def inside(folder: Path, name: str) -> Path:
-    """A module's folder, which must lie in the checkpoint's own."""
+def path_inside(folder: Path, name: str) -> Path:
+    """Return a path inside the checkpoint's folder; BadCheckpoint if `name` leads out of it."""
     path = folder / name
     if not path.resolve().is_relative_to(folder.resolve()):
         raise BadCheckpoint(f"{folder / 'modules.json'} names the folder {name!r}, which lies outside the checkpoint")
@@ -142,7 +153,7 @@ def _pooling_config(path: Path, normalize: bool) -> Pooling:
     modes = [modes] if isinstance(modes, str) else modes
     if not isinstance(modes, list) or len(modes) != 1 or modes[0] not in MODES:
         raise BadCheckpoint(
-            f"{path} pools by {modes}; one of {', '.join(MODES)} is computed, several at once are not{_WAY_OUT}"
+            f"{path} pools by {modes}; one of {', '.join(MODES)} is computed, several at once are not{_REMEDY}"
         )
     return Pooling(modes[0], normalize, bool(config.get("include_prompt", True)))
 
@@ -155,20 +166,20 @@ def _transformer_config(folder: Path) -> dict[str, Any]:
 
 
 def _max_tokens(value: Any) -> int | None:
-    """A length that is one; transformers writes 1e30 for "unknown"."""
+    """Return a length in a sane range, else None; transformers writes 1e30 for "unknown"."""
     return (
         int(value) if isinstance(value, int | float) and not isinstance(value, bool) and 1 <= value < 1 << 31 else None
     )
 
 
 def tokenizer_max_tokens(folder: Path) -> int | None:
-    """model_max_length of tokenizer_config.json, where it is a sane number."""
+    """Return model_max_length of tokenizer_config.json, where it is a sane number."""
     path = folder / "tokenizer_config.json"
     return _max_tokens(read_object(path).get("model_max_length")) if path.is_file() else None
 
 
 def prompts(folder: Path) -> tuple[dict[str, str], str | None]:
-    """The prompts by name, and the name of the one that every text gets; BadCheckpoint where they are none."""
+    """Return the prompts by name, and the name of the one that every text gets; BadCheckpoint if they are not texts."""
     path = folder / "config_sentence_transformers.json"
     if not path.is_file():
         return {}, None

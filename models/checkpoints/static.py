@@ -1,6 +1,6 @@
-"""Finds and reads static embedding checkpoints, Model2Vec's and sentence-transformers', header and settings alone.
+"""Opens static embedding checkpoints: Model2Vec's and sentence-transformers'.
 
-Exports nothing. A folder both libraries read (Model2Vec writes modules.json too) is Model2Vec's: its config.json says
+A folder that both libraries read (Model2Vec writes modules.json too) is opened as Model2Vec's: its config.json says
 more. Model2Vec drops unknown tokens and cuts texts; sentence-transformers counts every token.
 
 Source: model2vec 0.10 (StaticModel, persistence), sentence-transformers 6.2 (StaticEmbedding).
@@ -30,11 +30,14 @@ Kind = Literal["model2vec", "static_embedding"]
 
 @dataclass(frozen=True, slots=True)
 class StaticCheckpoint:
-    """What a folder promises; `tensors` are places on disk.
+    """An opened static embedding checkpoint; `tensors` are places on disk.
 
-    kind        whose rules it follows
-    folder      holds the weights and tokenizer.json
-    vocab_size  ids there are: of the mapping, or the table's rows
+    Attributes:
+        kind: whose rules it follows.
+        folder: holds the weights and tokenizer.json.
+        static: its table and rules.
+        tensors: by name.
+        sentence: pooling, prompts and the longest input.
     """
 
     kind: Kind
@@ -54,7 +57,7 @@ class StaticCheckpoint:
         return self.tensors[self.static.mapping or self.static.table].shape[0]
 
     def described(self) -> str:
-        """What it is, for a terminal."""
+        """Return a description of the checkpoint for a terminal."""
         table = self.tensors[self.static.table]
         rules = [
             f"{table.shape[0]:,} rows for {self.vocab_size:,} ids",
@@ -71,27 +74,29 @@ class StaticCheckpoint:
 
 
 def find_static_folder(folder: Path) -> Path | None:
-    """The folder inside `folder` that holds a static embedding's weights; None where it is no such checkpoint.
+    """Return the folder inside `folder` that holds a static embedding's weights; None if it is no such checkpoint.
 
     Raises:
-        BadCheckpoint: modules.json that is none, or that names a folder outside.
+        BadCheckpoint: modules.json is not one, or names a folder outside.
     """
     modules = sentence_transformers.modules(folder)
     if modules and modules[0][0] == "StaticEmbedding":
-        return sentence_transformers.inside(folder, modules[0][1])
+        return sentence_transformers.path_inside(folder, modules[0][1])
     path = folder / "config.json"
     config = read_json(path) if not modules and path.is_file() else None
     return folder if isinstance(config, dict) and config.get("model_type") == "model2vec" else None
 
 
 def open_static(folder: Path, place: Path, pooling: str | None = None) -> StaticCheckpoint:
-    """The checkpoint in `place`, which `find_static_folder(folder)` found; every shape and id checked.
+    """Open the static embedding checkpoint in `place` and check every shape and id.
 
     Args:
+        folder: the checkpoint's.
+        place: what `find_static_folder(folder)` returned.
         pooling: None or mean: the mean; none: token vectors alone.
 
     Raises:
-        BadCheckpoint: a file missing, damaged or of other shapes, or modules that are not computed.
+        BadCheckpoint: a file is missing, damaged or of other shapes, or modules are not computed.
     """
     if pooling not in (None, "mean", "none"):
         raise BadCheckpoint(f"{folder} holds static embeddings, whose pooling is mean: leave out --pooling {pooling}")
@@ -112,9 +117,9 @@ def open_static(folder: Path, place: Path, pooling: str | None = None) -> Static
         sentence = replace(sentence, pooling=None)
     mapping, weights = (name if name in held else None for name in ("mapping", "weights"))
     static = StaticTable(table, mapping, weights, dropped, characters)
-    found = StaticCheckpoint(kind, place, static, held, sentence)
-    _check(found, max(tokenizer.get_vocab().values(), default=-1))
-    return found
+    model = StaticCheckpoint(kind, place, static, held, sentence)
+    _check(model, max(tokenizer.get_vocab().values(), default=-1))
+    return model
 
 
 def _headers(place: Path) -> dict[str, Tensor]:
@@ -142,18 +147,18 @@ def _model2vec(folder: Path, place: Path, tokenizer: Any, data: Mapping[str, Any
     median = int(np.median(sizes)) if sizes else 0
     characters = None if limit is None else limit * median
     files = SentenceFiles(Pooling("mean", bool(config.get("normalize", False))), max_tokens=limit)
-    return _unknown(tokenizer, data), characters, files
+    return _unknown_id(tokenizer, data), characters, files
 
 
-def _unknown(tokenizer: Any, data: Mapping[str, Any]) -> int | None:
-    """The id of the unknown token, as Model2Vec finds it."""
-    found: int | None
+def _unknown_id(tokenizer: Any, data: Mapping[str, Any]) -> int | None:
+    """Return the id of the unknown token, as Model2Vec finds it."""
+    unknown_id: int | None
     if not hasattr(tokenizer.model, "unk_token"):  # Unigram
-        found = data["model"].get("unk_id")
+        unknown_id = data["model"].get("unk_id")
     else:
         token = tokenizer.model.unk_token
-        found = None if token is None else tokenizer.token_to_id(token)
-    return found
+        unknown_id = None if token is None else tokenizer.token_to_id(token)
+    return unknown_id
 
 
 def _sentence_transformers(folder: Path, place: Path, tokenizer: Any, data: Mapping[str, Any]) -> Rules:
@@ -168,36 +173,36 @@ def _sentence_transformers(folder: Path, place: Path, tokenizer: Any, data: Mapp
     return None, None, SentenceFiles(Pooling("mean", normalize), prompts, default, truncation.get("max_length"))
 
 
-def _check(found: StaticCheckpoint, last_id: int) -> None:
-    """Shapes and dtypes that make a model, and a row for every id that the tokenizer can give."""
-    path, static = found.folder / WEIGHTS, found.static
-    table = found.tensors[static.table]
+def _check(model: StaticCheckpoint, last_id: int) -> None:
+    """Check shapes and dtypes, and that every id the tokenizer can give has a row."""
+    path, static = model.folder / WEIGHTS, model.static
+    table = model.tensors[static.table]
     if len(table.shape) != 2 or 0 in table.shape or table.dtype not in TABLES:
         raise BadCheckpoint(
             f"{path}: {table.name!r} is {table.dtype} {list(table.shape)}; it is a [rows, d] table of "
             f"{', '.join(TABLES)}"
         )
     for name, dtypes in ((static.mapping, _INTEGERS), (static.weights, (*READABLE, "F64"))):
-        if name and (found.tensors[name].dtype not in dtypes or found.tensors[name].shape != (found.vocab_size,)):
-            held = found.tensors[name]
+        if name and (model.tensors[name].dtype not in dtypes or model.tensors[name].shape != (model.vocab_size,)):
+            held = model.tensors[name]
             raise BadCheckpoint(
-                f"{path}: {name!r} is {held.dtype} {list(held.shape)}; it is [{found.vocab_size}], one value an id, "
+                f"{path}: {name!r} is {held.dtype} {list(held.shape)}; it is [{model.vocab_size}], one value an id, "
                 f"of {', '.join(dtypes)}"
             )
-    if last_id >= found.vocab_size:
+    if last_id >= model.vocab_size:
         raise BadCheckpoint(
-            f"{found.folder / TOKENIZER} gives ids up to {last_id}, but {path} has rows for 0 to {found.vocab_size - 1}"
+            f"{model.folder / TOKENIZER} gives ids up to {last_id}, but {path} has rows for 0 to {model.vocab_size - 1}"
         )
-    _check_mapping(found, table.shape[0])
+    _check_mapping(model, table.shape[0])
 
 
-def _check_mapping(found: StaticCheckpoint, count: int) -> None:
-    if (name := found.static.mapping) is None:
+def _check_mapping(model: StaticCheckpoint, count: int) -> None:
+    if (name := model.static.mapping) is None:
         return
-    mapping = safetensors.read([found.tensors[name]])[name]
+    mapping = safetensors.read([model.tensors[name]])[name]
     wrong = np.flatnonzero((mapping.astype(np.int64) < 0) | (mapping.astype(np.int64) >= count))
     if wrong.size:
         raise BadCheckpoint(
-            f"{found.folder / WEIGHTS}: 'mapping' sends id {wrong[0]} to row {mapping[wrong[0]]}; "
+            f"{model.folder / WEIGHTS}: 'mapping' sends id {wrong[0]} to row {mapping[wrong[0]]}; "
             f"the table has rows 0 to {count - 1}"
         )

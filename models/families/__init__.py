@@ -1,6 +1,7 @@
 """FAMILIES: every supported model_type with its recipe, as data.
 
-`models/families/fitting.py` fits a family to a checkpoint."""
+`models/families/fitting.py` fits a family to a checkpoint.
+"""
 
 from collections.abc import Mapping
 from difflib import get_close_matches

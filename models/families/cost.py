@@ -1,7 +1,8 @@
 """Counts the arithmetic operations of a recipe from its steps and the shapes of its tensors.
 
 One multiply and one add count as two. Norms and activations count as a fixed number of operations a value, lookups as
-none."""
+none.
+"""
 
 from collections.abc import Mapping
 

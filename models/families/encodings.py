@@ -1,6 +1,7 @@
 """What a model's attention does with positions: the part of a card that the positional routes read.
 
-It holds numbers and names; models/positions/ computes the tables."""
+It holds numbers and names; models/positions/ computes the tables.
+"""
 
 from dataclasses import dataclass, field
 from typing import Any

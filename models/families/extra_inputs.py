@@ -1,6 +1,7 @@
 """Extra inputs: what some families read of each token besides id, position and segment.
 
-Most are sent by the caller, under their names in transformers; ESM's two are counts over the token's sequence."""
+Most are sent by the caller, under their names in transformers; ESM's two are counts over the token's sequence.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

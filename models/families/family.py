@@ -1,7 +1,8 @@
 """`Family`: the recipe of one model_type and the config keys that complete it.
 
 Tensor names are those of the base class (`BertModel`). Steps leave out what a config decides: fitting.py fills in eps,
-factors, widths, heads and activation."""
+factors, widths, heads and activation.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,8 @@
 """Fits the output head of a model_type to one checkpoint.
 
 The output matrix is the head's own tensor if the file holds one, whatever the config says; else, where the config ties
-them, the input table; else the checkpoint is exported without a head."""
+them, the input table; else the checkpoint is exported without a head.
+"""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,8 @@
 """Recipes: a model as a tuple of steps from token ids to vectors, which name the tensors they use.
 
 Two interpreters read a recipe: models/reference (numpy float64) and models/graphs (ONNX). Steps hold values only. Every
-step maps the packed rows x [N, d] to new rows; only Attention mixes rows, and only within one sequence."""
+step maps the packed rows x [N, d] to new rows; only Attention mixes rows, and only within one sequence.
+"""
 
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from typing import Any, Literal, get_args

@@ -11,11 +11,11 @@ import pytest
 from tokenizers import Tokenizer
 
 from models.artifacts import card as cards
+from models.artifacts import comparison as compare
 from models.artifacts import folder
 from models.artifacts.export import export
 from models.artifacts.verification import verify
 from models.errors import BadCard, BadCheckpoint, ModelError, ReferenceMismatch
-from models.artifacts import comparison as compare
 from tests.golden_cases import case, write_checkpoint, write_json, write_tiny_bert
 
 FILES = {"card.json", "components.onnx", "embedding.onnx", "encoder.onnx", "tokenizer.json", "weights.safetensors"}

@@ -18,16 +18,15 @@ from safetensors.numpy import load_file
 
 from models.__main__ import main
 from models.artifacts import card as cards
-from models.artifacts import quantization
-from models.artifacts import weights
+from models.artifacts import quantization, weights
 from models.artifacts.description import describe
 from models.artifacts.export import export
-from models.progress import Progress
 from models.artifacts.quantization import Kind
 from models.artifacts.verification import verify
 from models.checkpoints.safetensors import CHUNK_BYTES
 from models.errors import BadCheckpoint, ModelError
 from models.graphs.builder import GraphBuilder, save
+from models.progress import Progress
 from tests.golden_cases import Case, case, cases, tiny_bert, tiny_config, write_checkpoint, write_folder
 from tests.served import serving
 

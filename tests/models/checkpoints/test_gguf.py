@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from models.artifacts.export import export
-from models.checkpoints import gguf_blocks, gguf_config, safetensors
-from models.checkpoints import opening
+from models.checkpoints import gguf_blocks, gguf_config, opening, safetensors
 from models.checkpoints.checkpoint import read_tensors
 from models.checkpoints.gguf import read_gguf
 from models.checkpoints.gguf_config import ARCHITECTURES

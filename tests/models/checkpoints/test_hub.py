@@ -16,8 +16,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from models.checkpoints import opening
-from models.checkpoints import safetensors
+from models.checkpoints import opening, safetensors
 from models.checkpoints.checkpoint import read_tensors
 from models.errors import BadCheckpoint
 from tests.golden_cases import case, tiny_bert, tiny_config, write_checkpoint, write_json, write_tiny_bert

@@ -18,8 +18,8 @@ from models.artifacts.export import export
 from models.artifacts.verification import verify
 from models.checkpoints.safetensors import tensors_of
 from models.errors import BadCheckpoint, ModelError
-from models.positions.learned import PositionRule
 from models.families.static import StaticTable
+from models.positions.learned import PositionRule
 from tests.golden_cases import write_json
 from tests.static_golden import static_case
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from models.artifacts import card as cards
 from models.artifacts import weights
+from models.artifacts.comparison import Session
 from models.artifacts.export import export
 from models.checkpoints.checkpoint import open_checkpoint
 from models.checkpoints.safetensors import read_header
@@ -18,13 +19,12 @@ from models.families import FAMILIES
 from models.families.head_fitting import (
     Head,
     Transform,
-    from_json,
     fit_head,
+    from_json,
 )
 from models.families.heads import HEADS
 from models.families.recipe import LayerNorm, Linear
 from models.reference import head as head_reference
-from models.artifacts.comparison import Session
 from tests.golden_cases import case, write_folder
 
 Tensors = dict[str, NDArray[Any]]

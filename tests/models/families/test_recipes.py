@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from models.artifacts.card import Card
 from models.artifacts.export import export
 from models.checkpoints import safetensors
-from models.families.config import Config
 from models.errors import ReferenceMismatch
 from models.families import FAMILIES, family_for_side
+from models.families.config import Config
 from models.families.extra_inputs import Extra
 from models.families.fitting import input_layer
 from models.families.recipe import (
