@@ -1,1 +1,1 @@
-"""Positional encodings as pure functions of numpy arrays. Know no checkpoint format, no ONNX, no service."""
+"""Positional encodings as pure functions of numpy arrays, usable without the rest of this project."""

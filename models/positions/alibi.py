@@ -1,7 +1,8 @@
-"""ALiBi: a bias on attention scores that grows with distance, one slope a head. Masks nothing: causality is masks.py's.
+"""ALiBi: a bias on attention scores that grows with distance, with one slope per head.
 
-The slopes are all that is stored; a form says how they become a bias. A key-only form has one row for all queries:
-under a causal softmax it differs from the symmetric form by a constant a query, which cancels; without one they differ.
+A bias does not mask: causal and padding masks are in masks.py. Only the slopes are stored; a form (a row of FORMS) says
+how they become a bias. A key-only form has one row for all queries: under a causal softmax it differs from the
+symmetric form by a constant per query, which cancels; without a causal mask the two differ.
 """
 
 import math
@@ -22,13 +23,15 @@ Steps = Literal["paper", "bloom", "mpt", "falcon"]
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How slopes become a bias for query i and key j.
+    """One way in which slopes become a bias for query i and key j.
 
-    formula    for people; K is the key length
-    per_query  one row a query; else one row for all of them
-    reads_mask a padding mask [B, K] renumbers the keys
-    steps      the float32 steps of parity (`_rounded_slopes`)
-    fixed      the only max_bias the library has
+    Attributes:
+        formula: the formula as text; K is the key length.
+        steps: which float32 steps parity arithmetic takes (`_rounded_slopes`).
+        per_query: True: one row per query; False: one row for all queries.
+        reads_mask: whether a padding mask [B, K] renumbers the keys.
+        fixed: the only max_bias the original library supports; None: any.
+        notes: sentences for the reader of a table in this form.
     """
 
     formula: str
@@ -81,25 +84,33 @@ FORMS: dict[str, Form] = {
 def slopes(
     heads: int, max_bias: float = MAX_BIAS, arithmetic: Arithmetic = "exact", form: str = "symmetric"
 ) -> NDArray[Any]:
-    """The slope of each head.
+    """Return the slope of each head.
 
-    heads     1 or more. Heads beyond the largest power of two p take every other slope of 2p heads: not sorted
-    max_bias  the last of p heads has slope 2^-max_bias
-    form      decides the float32 steps of parity; exact slopes are the same in all forms
-    returns   [heads] float64 (exact) or float32 (parity; falcon: bfloat16 values)
-    raises    BadEncoding
-    source    Press et al. 2022, arXiv:2108.12409: 2^(-max_bias (h+1)/p) for h < p, then 2^(-max_bias/2 (2(h-p)+1)/p);
-              parity: the paper's own code (symmetric), transformers 5.23 bloom, mpt, falcon
+    Args:
+        heads: 1 or more. Heads beyond the largest power of two p take every other slope of 2p heads, so that slopes
+            are not sorted.
+        max_bias: the last of p heads has slope 2^-max_bias; above 0.
+        arithmetic: exact or parity.
+        form: a row of FORMS. It decides the float32 steps of parity; exact slopes are the same in all forms.
+
+    Returns:
+        [heads] float64 (exact) or float32 (parity; falcon: bfloat16 values).
+
+    Raises:
+        BadEncoding: an unknown form, or heads or max_bias out of range.
+
+    Source: Press et al. 2022, arXiv:2108.12409: 2^(-max_bias (h+1)/p) for h < p, then 2^(-max_bias/2 (2(h-p)+1)/p);
+        parity: the paper's own code (symmetric), transformers 5.23 bloom, mpt, falcon.
     """
     row = checked_form(form)
-    _count("heads", heads)
+    _check_count("heads", heads)
     if not (isinstance(max_bias, int | float) and math.isfinite(max_bias) and max_bias > 0):
         raise BadEncoding(f"max_bias is {max_bias!r}; it must be a number above 0, usually 8")
     if arithmetic == "exact":
         return np.asarray(np.exp2(-_exponents(heads, float(max_bias))))
     if row.fixed not in (None, max_bias):
         raise BadEncoding(
-            f"max_bias is {max_bias}; {form} knows {row.fixed} alone: leave it out, or ask for exact arithmetic"
+            f"max_bias is {max_bias}; {form} supports only {row.fixed}: leave it out, or ask for exact arithmetic"
         )
     return _rounded_slopes(row.steps, heads, float(max_bias))
 
@@ -112,7 +123,7 @@ def _exponents(heads: int, max_bias: float) -> NDArray[np.float64]:
 
 
 def _power_of_two(heads: int) -> int:
-    """The largest that is not above `heads`."""
+    """The largest power of two that is not above `heads`."""
     return 1 << (heads.bit_length() - 1)
 
 
@@ -125,9 +136,9 @@ def _rounded_slopes(steps: Steps, heads: int, max_bias: float) -> NDArray[np.flo
             exponents = _exponents(heads, max_bias).astype(np.float32)
         return np.asarray(np.float32(1) / np.exp2(exponents.astype(np.float64)).astype(np.float32))
     power = _power_of_two(heads)
-    first, rest = (np.float64(np.float32(2.0 ** -(max_bias / over))) for over in (power, 2 * power))
-    whole = np.concatenate([first ** np.arange(1, power + 1), rest ** np.arange(1, 2 * (heads - power), 2)])
-    return _bfloat16(whole.astype(np.float32)) if steps == "falcon" else whole.astype(np.float32)
+    first, rest = (np.float64(np.float32(2.0 ** -(max_bias / divisor))) for divisor in (power, 2 * power))
+    slopes_of_heads = np.concatenate([first ** np.arange(1, power + 1), rest ** np.arange(1, 2 * (heads - power), 2)])
+    return _bfloat16(slopes_of_heads.astype(np.float32)) if steps == "falcon" else slopes_of_heads.astype(np.float32)
 
 
 def _bfloat16(values: Floats) -> NDArray[np.float32]:
@@ -146,39 +157,51 @@ def tabulate(
     max_bias: float = MAX_BIAS,
     arithmetic: Arithmetic = "exact",
 ) -> Table:
-    """The slopes and the bias of one form.
+    """Return the slopes and the bias of one form as a Table.
 
-    query_length    query i stands at position past + i
-    key_length      key j stands at position j; None: past + query_length
-    attention_mask  int64 [B, key_length] of 0 and 1, for the forms that read one
-    returns         outputs `slopes` [heads] and `bias` [B, heads, S, K]; B is 1 without a mask, S is 1 in the
-                    key-only forms
-    raises          BadEncoding
+    Args:
+        heads: 1 or more.
+        form: a row of FORMS.
+        query_length: query i stands at position past + i.
+        key_length: key j stands at position j; None: past + query_length.
+        past: tokens before the first query, 0 or more.
+        attention_mask: int64 [B, key_length] of 0 and 1, for the forms that read one.
+        max_bias: above 0; see `slopes`.
+        arithmetic: exact or parity.
+
+    Returns:
+        a Table with outputs `slopes` [heads] and `bias` [B, heads, S, K]; B is 1 without a mask, S is 1 in the key-only
+        forms.
+
+    Raises:
+        BadEncoding: an unknown form, a size out of range, or a mask that does not fit.
     """
     row = checked_form(form, attention_mask is not None)
-    _count("query_length", query_length)
+    _check_count("query_length", query_length)
     if not isinstance(past, int) or not 0 <= past < MAX_POSITION - query_length:
         raise BadEncoding(f"past is {past!r}; it must be a whole number, 0 or more")
     keys = past + query_length if key_length is None else key_length
-    _count("key_length", keys)
-    numbered = _key_numbers(form, keys, attention_mask)
-    steep = slopes(heads, max_bias, arithmetic, form)
+    _check_count("key_length", keys)
+    key_numbers = _key_numbers(form, keys, attention_mask)
+    head_slopes = slopes(heads, max_bias, arithmetic, form)
     queries = query_length if row.per_query else 1
-    shape = (len(numbered), heads, queries, keys)
+    shape = (len(key_numbers), heads, queries, keys)
 
     def bias(start: int, stop: int) -> Floats:
         batch, head, query = np.unravel_index(np.arange(start, stop), shape[:-1])
-        number = -np.abs((query + past)[:, None] - numbered[0]) if row.per_query else numbered[batch]  # [rows, K]
-        return _product(row.steps, steep[head, None], number)
+        key_number = (
+            -np.abs((query + past)[:, None] - key_numbers[0]) if row.per_query else key_numbers[batch]
+        )  # [rows, K]
+        return _product(row.steps, head_slopes[head, None], key_number)
 
     return Table(
         "alibi",
         arithmetic,
-        {"slopes": Output((heads,), lambda start, stop: steep[None][start:stop]), "bias": Output(shape, bias)},
+        {"slopes": Output((heads,), lambda start, stop: head_slopes[None][start:stop]), "bias": Output(shape, bias)},
         {
             "form": form,
             "formula": row.formula,
-            "slopes": steep.tolist(),
+            "slopes": head_slopes.tolist(),
             "max_bias": float(max_bias),
             "past": past,
         },
@@ -186,15 +209,15 @@ def tabulate(
     )
 
 
-def _product(steps: Steps, slope: Floats, number: NDArray[np.int64]) -> Floats:
+def _product(steps: Steps, slope: Floats, key_number: NDArray[np.int64]) -> Floats:
     """Slopes times key numbers in the arithmetic of the slopes."""
     if slope.dtype == np.float32 and steps == "falcon":  # torch takes the int64 numbers to bfloat16 too
-        return _bfloat16(slope * _bfloat16(number))
-    return np.asarray(slope * number.astype(slope.dtype))
+        return _bfloat16(slope * _bfloat16(key_number))
+    return np.asarray(slope * key_number.astype(slope.dtype))
 
 
 def _key_numbers(form: str, keys: int, mask: NDArray[np.int64] | None) -> NDArray[np.int64]:
-    """What the slope is multiplied with (key-only), or the keys' positions (symmetric): int64 [B, K]."""
+    """The numbers that slopes are multiplied by (key-only), or the keys' positions (symmetric): int64 [B, K]."""
     if mask is None:
         return np.arange(keys, dtype=np.int64)[None] - (keys - 1 if form == "mpt" else 0)
     if mask.ndim != 2 or mask.shape[1] != keys or len(mask) == 0:
@@ -205,18 +228,26 @@ def _key_numbers(form: str, keys: int, mask: NDArray[np.int64] | None) -> NDArra
 
 
 def checked_form(form: str, masked: bool = False) -> Form:
-    """The row of FORMS; raises BadEncoding where there is none, or where it reads no mask and one came."""
+    """Return the row of FORMS with this name.
+
+    Args:
+        form: a name in FORMS.
+        masked: whether the caller sent an attention_mask.
+
+    Raises:
+        BadEncoding: an unknown form, or an attention_mask for a form that reads none.
+    """
     if form not in FORMS:
         raise BadEncoding(f"ALiBi form {form!r} is not one of {', '.join(FORMS)}")
     if masked and not FORMS[form].reads_mask:
-        reading = ", ".join(name for name, row in FORMS.items() if row.reads_mask)
+        readers = ", ".join(name for name, row in FORMS.items() if row.reads_mask)
         raise BadEncoding(
-            f"attention_mask came, but {form} ALiBi reads none: leave padding to the mask of the scores, "
-            f"or take a form that does: {reading}"
+            f"attention_mask was sent, but {form} ALiBi reads none: leave padding to the mask of the scores, "
+            f"or use a form that reads one: {readers}"
         )
     return FORMS[form]
 
 
-def _count(name: str, value: Any) -> None:
+def _check_count(name: str, value: Any) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MAX_WIDTH:
         raise BadEncoding(f"{name} is {value!r}; it must be a whole number from 1 to {MAX_WIDTH}")

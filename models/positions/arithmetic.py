@@ -1,7 +1,7 @@
-"""The two number systems a frequency formula is evaluated in. A formula is written once and knows neither.
+"""The two number systems in which a frequency formula is evaluated; each formula is written once for both.
 
-exact    decimals of 50 digits: the formula itself, its parameters taken as the float64 values they are
-parity   the steps transformers takes: scalars are Python floats, arrays float32, each step rounded
+- exact: decimals of 50 digits: the formula itself, with parameters taken as the float64 values they are.
+- parity: the steps that transformers takes: scalars are Python floats, arrays float32, each step rounded.
 """
 
 import math
@@ -23,21 +23,23 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """How numbers are made and the functions that Python's operators do not cover.
+    """One number system: its constructors, and the functions that Python's operators do not cover.
 
-    number   a parameter as a scalar
-    array    scalars as a 1-D array
-    power    scalar ** array
-    over     scalar / array
-    log      of a scalar
-    pi       as a scalar
+    Attributes:
+        arithmetic: its name, exact or parity.
+        scalar: converts a parameter to a scalar.
+        array: converts scalars to a 1-D array.
+        power: scalar ** array.
+        divide: scalar / array.
+        log: natural logarithm of a scalar.
+        pi: pi as a scalar.
     """
 
     arithmetic: Arithmetic
-    number: Callable[[float], Any]
+    scalar: Callable[[float], Any]
     array: Callable[[Iterable[float]], Array]
     power: Callable[[Any, Array], Array]
-    over: Callable[[Any, Array], Array]
+    divide: Callable[[Any, Array], Array]
     log: Callable[[Any], Any]
     pi: Any
 
@@ -51,31 +53,31 @@ def _singles(values: Iterable[float]) -> Array:
 
 
 def _single_power(base: float, exponents: Array) -> Array:
-    """float32 pow, correctly rounded: libraries' own differ from each other by up to 2 ulp (torch 2.13, numpy 2.4)."""
+    """float32 pow, correctly rounded: that of torch 2.13 and that of numpy 2.4 differ by up to 2 ulp."""
     result: Array = (np.float64(np.float32(base)) ** exponents.astype(np.float64)).astype(np.float32)
     return result
 
 
-def _single_over(value: float, array: Array) -> Array:
+def _single_divide(value: float, array: Array) -> Array:
     result: Array = (np.float32(1.0) / array) * np.float32(value)  # as torch: scalar / tensor multiplies a reciprocal
     return result
 
 
 EXACT = Numbers(
     "exact",
-    number=Decimal,
+    scalar=Decimal,
     array=_decimals,
     power=lambda base, exponents: np.array([base**exponent for exponent in exponents], dtype=object),
-    over=lambda value, array: value / array,
+    divide=lambda value, array: value / array,
     log=lambda value: value.ln(),
     pi=PI,
 )
 PARITY = Numbers(
     "parity",
-    number=float,
+    scalar=float,
     array=_singles,
     power=_single_power,
-    over=_single_over,
+    divide=_single_divide,
     log=lambda value: math.log(value),
     pi=float(PI),
 )

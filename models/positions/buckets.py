@@ -1,10 +1,13 @@
-"""Relative positions as bucket numbers: T5 (also MPNet, UMT5, LongT5) and DeBERTa-v2. Attends to nothing.
+"""Relative positions as bucket numbers: T5 (also MPNet, UMT5, LongT5) and DeBERTa-v2.
 
-Near positions have a bucket each, far ones share buckets that widen with the logarithm of the distance. Where the
-logarithm falls on the edge of two buckets, or within float32's reach of it, the two arithmetics may part (ladder.py).
+Near positions have a bucket each; far ones share buckets that widen with the logarithm of the distance. Where the
+logarithm falls on the edge between two buckets, or within float32 rounding of it, exact and parity may differ
+(`LogScale`).
 """
 
+import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,14 +15,14 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from models.errors import BadEncoding
-from models.positions.ladder import Ladder
 from models.positions.table import MAX_WIDTH, Arithmetic, Output, Table, checked_count
 
 Int64s = NDArray[np.int64]
 
 MAX_BUCKETS = 2**16
 LAYER_NORM_EPS = 1e-7
-_SHOWN = 8
+_LISTED = 8
+_MAX_TIE = 64  # see LogScale._round
 
 
 def t5_bucket(
@@ -30,29 +33,37 @@ def t5_bucket(
     max_distance: int = 128,
     arithmetic: Arithmetic = "exact",
 ) -> Int64s:
-    """The bucket of each relative position.
+    """Return T5's bucket of each relative position.
 
-    relative_position  int64 [...], key - query
-    bidirectional      encoders: the upper half of the buckets is for keys after the query. Decoders: such keys share
-                       bucket 0 with the query's own
-    num_buckets        2 or more; bidirectional: even, 4 or more
-    max_distance       from here on all share the last bucket; more than the buckets of one distance each
-    returns            int64 [...], 0 .. num_buckets - 1
-    raises             BadEncoding
-    source             Raffel et al. 2020, arXiv:1910.10683; transformers 5.23 T5Attention._relative_position_bucket
+    Args:
+        relative_position: int64 [...], key - query.
+        bidirectional: True (encoders): the upper half of the buckets is for keys after the query. False (decoders):
+            such keys share bucket 0 with the query's own position.
+        num_buckets: 2 or more; bidirectional: even, 4 or more.
+        max_distance: all distances from here on share the last bucket; more than num_buckets/2 (bidirectional: /4),
+            the distances that have a bucket each.
+        arithmetic: exact or parity.
+
+    Returns:
+        int64 [...], 0 .. num_buckets - 1.
+
+    Raises:
+        BadEncoding: num_buckets or max_distance is out of range.
+
+    Source: Raffel et al. 2020, arXiv:1910.10683; transformers 5.23 T5Attention._relative_position_bucket.
     """
-    side = _checked_side(bidirectional, num_buckets, max_distance)
-    single = side // 2  # buckets of one distance each
+    side = _buckets_per_side(bidirectional, num_buckets, max_distance)
+    exact_buckets = side // 2  # buckets of one distance each
     distance = np.abs(relative_position) if bidirectional else np.maximum(-relative_position, 0)
     distance = np.minimum(distance, max_distance)
-    ladder = Ladder(single, max_distance, side - single)
-    far = single + ladder.climbed(np.maximum(distance, single), np.floor, arithmetic)
-    bucket = np.where(distance < single, distance, np.minimum(far, side - 1))
+    scale = LogScale(exact_buckets, max_distance, side - exact_buckets)
+    far = exact_buckets + scale.step_of(np.maximum(distance, exact_buckets), np.floor, arithmetic)
+    bucket = np.where(distance < exact_buckets, distance, np.minimum(far, side - 1))
     return np.asarray(bucket + side * (relative_position > 0)) if bidirectional else np.asarray(bucket)
 
 
-def _checked_side(bidirectional: bool, num_buckets: int, max_distance: int) -> int:
-    """Buckets of one direction."""
+def _buckets_per_side(bidirectional: bool, num_buckets: int, max_distance: int) -> int:
+    """How many buckets one direction has."""
     checked_count("num_buckets", num_buckets, 4 if bidirectional else 2, MAX_BUCKETS)
     checked_count("max_distance", max_distance)
     if bidirectional and num_buckets % 2:
@@ -74,27 +85,38 @@ def deberta_bucket(
     max_relative_positions: int,
     arithmetic: Arithmetic = "exact",
 ) -> Int64s:
-    """The log bucket of each relative position, signed and not yet clamped (see c2p_index).
+    """Return DeBERTa-v2's log bucket of each relative position, signed and not yet clamped (see `c2p_index`).
 
-    relative_position       int64 [...], query - key
-    position_buckets        4 or more; 0 or less: no buckets, relative positions are their own
-    max_relative_positions  more than position_buckets/2 + 1
-    returns                 int64 [...], of the sign of relative_position; grows beyond position_buckets with it
-    raises                  BadEncoding
-    source                  He et al. 2021, arXiv:2111.09543; transformers 5.23 make_log_bucket_position
+    Args:
+        relative_position: int64 [...], query - key.
+        position_buckets: 4 or more; 0 or less: no buckets, the relative positions are returned.
+        max_relative_positions: more than position_buckets/2 + 1.
+        arithmetic: exact or parity.
+
+    Returns:
+        int64 [...], with the sign of relative_position; it grows beyond position_buckets with the distance.
+
+    Raises:
+        BadEncoding: position_buckets or max_relative_positions is out of range.
+
+    Source: He et al. 2021, arXiv:2111.09543; transformers 5.23 make_log_bucket_position.
     """
     span_of(position_buckets, max_relative_positions)
     if position_buckets <= 0:
         return relative_position
     middle = position_buckets // 2
     distance = np.abs(relative_position)
-    ladder = Ladder(middle, max_relative_positions - 1, middle - 1)
-    far = middle + ladder.climbed(np.maximum(distance, middle), np.ceil, arithmetic)
+    scale = LogScale(middle, max_relative_positions - 1, middle - 1)
+    far = middle + scale.step_of(np.maximum(distance, middle), np.ceil, arithmetic)
     return np.asarray(np.where(distance <= middle, relative_position, np.sign(relative_position) * far))
 
 
 def span_of(position_buckets: int, max_relative_positions: int) -> int:
-    """Half the rows of DeBERTa's rel_embeddings; raises BadEncoding if the two do not go together."""
+    """Return half the number of rows of DeBERTa's rel_embeddings.
+
+    Raises:
+        BadEncoding: a size is out of range, or the two do not fit each other.
+    """
     checked_count("max_relative_positions", max_relative_positions)
     if position_buckets <= 0:
         return max_relative_positions
@@ -108,7 +130,7 @@ def span_of(position_buckets: int, max_relative_positions: int) -> int:
 
 
 def c2p_index(bucket: Int64s, span: int) -> Int64s:
-    """The row of rel_embeddings [2 span, d] that a bucket reads: bucket + span, clamped to 0 .. 2 span - 1."""
+    """Return the row of rel_embeddings [2 span, d] of each bucket: bucket + span, clamped to 0 .. 2 span - 1."""
     return np.asarray(np.clip(bucket + span, 0, 2 * span - 1))
 
 
@@ -123,13 +145,21 @@ def tabulate_t5(
     weights: NDArray[Any] | None = None,
     arithmetic: Arithmetic = "exact",
 ) -> Table:
-    """The bucket of each query and key, and with a model's learned table the whole bias.
+    """Return T5's bucket of each query and key and, with a model's learned table, the whole bias.
 
-    query_length  query i stands at past + i
-    key_length    key j stands at j; None: past + query_length, and not less
-    weights       [num_buckets, heads]: relative_attention_bias.weight
-    returns       outputs `bucket` int64 [S, K]; with weights `bias` [1, heads, S, K]
-    raises        BadEncoding
+    Args:
+        query_length: query i stands at past + i.
+        key_length: key j stands at j; at least past + query_length, which is also what None means.
+        past: tokens before the first query, 0 or more.
+        bidirectional: see `t5_bucket`, as for num_buckets and max_distance.
+        weights: [num_buckets, heads]: relative_attention_bias.weight.
+        arithmetic: exact or parity.
+
+    Returns:
+        a Table with the output `bucket` int64 [S, K] and, with weights, `bias` [1, heads, S, K].
+
+    Raises:
+        BadEncoding: a size is out of range, or weights have another shape.
     """
     checked_count("query_length", query_length)
     checked_count("past", past, 0, MAX_WIDTH - query_length)
@@ -137,18 +167,18 @@ def tabulate_t5(
     if keys < past + query_length:
         raise BadEncoding(f"key_length is {keys}; past and query_length make {past + query_length}: send at least that")
 
-    def bucket(relative_position: Int64s, how: Arithmetic = arithmetic) -> Int64s:
+    def bucket(relative_position: Int64s, system: Arithmetic = arithmetic) -> Int64s:
         return t5_bucket(
             relative_position,
             bidirectional=bidirectional,
             num_buckets=num_buckets,
             max_distance=max_distance,
-            arithmetic=how,
+            arithmetic=system,
         )
 
-    # [t] holds the bucket of key - query = t - last: every row of the table is a piece of it
+    # strip[t] is the bucket of key - query = t - last: every row of the table is a slice of it
     strip = bucket(np.arange(keys + query_length - 1, dtype=np.int64) - (past + query_length - 1))
-    outputs = {"bucket": _banded(strip, query_length, keys)}
+    outputs = {"bucket": _band_output(strip, query_length, keys)}
     notes = _disagreement(bucket, max_distance)
     if weights is not None:
         outputs["bias"] = _bias(strip, query_length, keys, _checked_weights(weights, num_buckets, "heads", arithmetic))
@@ -177,34 +207,44 @@ def tabulate_deberta(
     norm_eps: float = LAYER_NORM_EPS,
     arithmetic: Arithmetic = "exact",
 ) -> Table:
-    """The bucket of each query and key, the rows of rel_embeddings they read, and that table where a model gives it.
+    """Return DeBERTa-v2's bucket of each query and key, and the rows of rel_embeddings that they read.
 
-    key_length               None: query_length
-    max_relative_positions   below 1: max_position_embeddings, which is then required
-    weights                  [2 span, d]: rel_embeddings.weight; span is position_buckets, without buckets
-                             max_relative_positions
-    norm                     weight [d] and bias [d] of encoder.LayerNorm, where norm_rel_ebd says layer_norm
-    returns                  outputs int64 `bucket` [S, K]; `c2p` [S, K] and `p2c` [K, S], the row of rel_embeddings a
-                             score against all rows is gathered at; with weights `rel_embeddings` [2 span, d]
-    raises                   BadEncoding
-    source                   transformers 5.23 DisentangledSelfAttention.disentangled_attention_bias
+    Args:
+        query_length: 1 or more.
+        key_length: None: query_length.
+        position_buckets: 4 or more; 0 or less: no buckets.
+        max_relative_positions: below 1: max_position_embeddings is used, which is then required.
+        max_position_embeddings: read only where max_relative_positions is below 1.
+        weights: [2 span, d]: rel_embeddings.weight; span is position_buckets, without buckets max_relative_positions.
+        norm: weight [d] and bias [d] of encoder.LayerNorm, where norm_rel_ebd is layer_norm.
+        norm_eps: of that norm.
+        arithmetic: exact or parity.
+
+    Returns:
+        a Table with the int64 outputs `bucket` [S, K]; `c2p` [S, K] and `p2c` [K, S], the rows of rel_embeddings at
+        which the scores against all rows are gathered; with weights also `rel_embeddings` [2 span, d].
+
+    Raises:
+        BadEncoding: a size is out of range or missing, or weights have another shape.
+
+    Source: transformers 5.23 DisentangledSelfAttention.disentangled_attention_bias.
     """
     checked_count("query_length", query_length)
     keys = query_length if key_length is None else checked_count("key_length", key_length)
     reach = _reach(max_relative_positions, max_position_embeddings)
     span = span_of(position_buckets, reach)
 
-    def bucket(relative_position: Int64s, how: Arithmetic = arithmetic) -> Int64s:
+    def bucket(relative_position: Int64s, system: Arithmetic = arithmetic) -> Int64s:
         return deberta_bucket(
-            relative_position, position_buckets=position_buckets, max_relative_positions=reach, arithmetic=how
+            relative_position, position_buckets=position_buckets, max_relative_positions=reach, arithmetic=system
         )
 
     strip = bucket(query_length - 1 - np.arange(keys + query_length - 1, dtype=np.int64))  # of query - key
     rows = c2p_index(strip, span)
     outputs = {
-        "bucket": _banded(strip, query_length, keys),
-        "c2p": _banded(rows, query_length, keys),
-        "p2c": _banded(rows[::-1], keys, query_length),
+        "bucket": _band_output(strip, query_length, keys),
+        "c2p": _band_output(rows, query_length, keys),
+        "p2c": _band_output(rows[::-1], keys, query_length),
     }
     if weights is not None:
         outputs["rel_embeddings"] = _rel_embeddings(
@@ -235,14 +275,14 @@ def _reach(max_relative_positions: int, max_position_embeddings: int | None) -> 
 
 
 def _band(strip: NDArray[Any], rows: int, columns: int, start: int, stop: int) -> NDArray[Any]:
-    """Rows [start, stop) of a table that depends on column - row alone: row i is strip[rows - 1 - i :][:columns].
+    """Rows [start, stop) of a table that depends on column - row alone, as a read-only view [stop - start, columns].
 
-    returns  [stop - start, columns], a read-only view
+    Row i is strip[rows - 1 - i :][:columns].
     """
     return sliding_window_view(strip[rows - stop : rows - 1 - start + columns], columns)[::-1]
 
 
-def _banded(strip: Int64s, rows: int, columns: int) -> Output:
+def _band_output(strip: Int64s, rows: int, columns: int) -> Output:
     return Output((rows, columns), lambda start, stop: _band(strip, rows, columns, start, stop), "int64")
 
 
@@ -250,13 +290,13 @@ def _bias(strip: Int64s, queries: int, keys: int, weights: NDArray[Any]) -> Outp
     """The learned value of each head, query and key; a row is one (head, query)."""
 
     def block(start: int, stop: int) -> NDArray[Any]:
-        found = np.empty((stop - start, keys), weights.dtype)
+        bias = np.empty((stop - start, keys), weights.dtype)
         for head in range(start // queries, (stop - 1) // queries + 1):
             first, last = max(start - head * queries, 0), min(stop - head * queries, queries)  # this head's queries
             part = strip[queries - last : queries - 1 - first + keys]
             below = head * queries - start
-            found[below + first : below + last] = _band(weights[:, head][part], last - first, keys, 0, last - first)
-        return found
+            bias[below + first : below + last] = _band(weights[:, head][part], last - first, keys, 0, last - first)
+        return bias
 
     return Output((1, weights.shape[1], queries, keys), block)
 
@@ -272,7 +312,7 @@ def _rel_embeddings(
     norm: tuple[NDArray[Any], NDArray[Any]] | None,
     norm_eps: float,
 ) -> Output:
-    """The table as attention reads it, layer-normed in float64 where there is a norm."""
+    """The table as attention reads it, normalised in float64 where there is a norm."""
 
     def block(start: int, stop: int) -> NDArray[Any]:
         rows = weights[start:stop]
@@ -286,11 +326,67 @@ def _rel_embeddings(
     return Output(weights.shape, block)
 
 
-def _disagreement(bucket: Callable[..., Int64s], farthest: int) -> tuple[str, ...]:
-    """A note of the distances that exact and parity put into different buckets."""
-    behind = -np.arange(farthest + 1, dtype=np.int64)
-    apart = np.flatnonzero(bucket(behind, "exact") != bucket(behind, "parity")).tolist()
-    if not apart:
+def _disagreement(bucket: Callable[..., Int64s], max_distance: int) -> tuple[str, ...]:
+    """A note that names the distances for which exact and parity choose different buckets."""
+    behind = -np.arange(max_distance + 1, dtype=np.int64)
+    differing = np.flatnonzero(bucket(behind, "exact") != bucket(behind, "parity")).tolist()
+    if not differing:
         return ()
-    shown = ", ".join(map(str, apart[:_SHOWN])) + (f" and {len(apart) - _SHOWN} more" if len(apart) > _SHOWN else "")
-    return (f"distance {shown}: so near the edge of two buckets that exact and parity (float32) choose different ones",)
+    more = f" and {len(differing) - _LISTED} more" if len(differing) > _LISTED else ""
+    distances = ", ".join(map(str, differing[:_LISTED])) + more
+    return (
+        f"distance {distances}: so near the edge of two buckets that exact and parity (float32) choose different ones",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class LogScale:
+    """A logarithmic scale of distances: `steps` even steps of ln(distance) lead from `start` to `end`.
+
+    T5 rounds the steps down, DeBERTa up. Parity takes the float32 steps of transformers 5.23. Its logarithm is torch's,
+    which differs by an ulp between machines; here it is rounded correctly, which can move only a distance that lies
+    within 1e-6 of a step.
+    """
+
+    start: int
+    end: int
+    steps: int
+
+    def step_of(self, distance: Int64s, rounding: Callable[[Any], Any], arithmetic: Arithmetic) -> Int64s:
+        """Return steps * ln(distance / start) / ln(end / start), rounded.
+
+        Args:
+            distance: int64 [...], `start` or more.
+            rounding: np.floor or np.ceil.
+            arithmetic: exact: float64, and whole numbers where a distance lies exactly on a step. parity: float32.
+        """
+        if arithmetic == "parity":
+            span = _log(np.float32(self.end / self.start))
+            ratio = distance.astype(np.float32) / np.float32(self.start)
+            return np.asarray(rounding(_log(ratio) / span * np.float32(self.steps)).astype(np.int64))
+        span = math.log1p((self.end - self.start) / self.start)
+        position = np.log1p((distance - self.start) / self.start) / span * self.steps
+        return self._round(distance, position, rounding)
+
+    def _round(self, distance: Int64s, position: NDArray[np.float64], rounding: Callable[[Any], Any]) -> Int64s:
+        """`position` rounded; ties are decided in whole numbers.
+
+        A tie at step c means (distance/start)^steps = (end/start)^c. With common factors taken from steps and c, both
+        ratios are powers of one fraction with exactly these exponents; as the numbers are below 2^63, the exponents are
+        below 64. Where they are higher there is no tie, and float64 decides.
+        """
+        nearest = np.rint(position)
+        result = np.asarray(rounding(position).astype(np.int64))
+        close = np.abs(position - nearest) <= 1e-13 * np.maximum(position, 1.0)
+        for tied_distance, step in {(int(d), int(c)) for d, c in zip(distance[close], nearest[close], strict=True)}:
+            shared = math.gcd(self.steps, step)
+            steps, whole = self.steps // shared, step // shared
+            if max(steps, whole) < _MAX_TIE:
+                left, right = tied_distance**steps * self.start**whole, self.end**whole * self.start**steps
+                result[close & (distance == tied_distance)] = rounding(step + ((left > right) - (left < right)) / 2)
+        return result
+
+
+def _log(value: NDArray[np.float32] | np.float32) -> Any:
+    """float32 logarithm, rounded correctly."""
+    return np.log(value, dtype=np.float64).astype(np.float32)

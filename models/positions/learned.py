@@ -1,6 +1,7 @@
-"""Learned positions: which row of a table each token reads when the caller does not say, and the rows themselves.
+"""Learned positions: which row of a position table each token reads by default, and the rows themselves.
 
-Holds no table. Beyond the last row it refuses, unless told to repeat that row or to stretch the table: no library does.
+A position beyond the last row is an error, unless the caller asks to repeat that row or to stretch the table, which the
+libraries do not offer.
 """
 
 from dataclasses import dataclass
@@ -10,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.errors import BadEncoding
-from models.positions.table import Arithmetic, Output, Positions, Table, checked_positions, taken
+from models.positions.table import Arithmetic, Output, Positions, Table, checked_positions, slice_positions
 
-_COUNT = np.arange(8192, dtype=np.int64)  # lent to every sequence that counts its tokens from the left
-_COUNT.flags.writeable = False
+_COUNTING = np.arange(8192, dtype=np.int64)  # shared by all sequences that count their tokens from the left
+_COUNTING.flags.writeable = False
 
 Kind = Literal["arange", "cumsum_non_pad", "cumsum_mask"]
 Beyond = Literal["error", "clamp", "interpolate"]
@@ -26,12 +27,17 @@ BEYOND: dict[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class PositionRule:
-    """How a family numbers the tokens of one sequence (spec: transformers 5.23).
+    """How a model family numbers the tokens of one sequence.
 
-    kind       arange: i + offset (BERT, GPT-2, and every RoPE model: 0; BART: 2); the mask is ignored
-               cumsum_non_pad: cumsum(id != pad) * (id != pad) + offset, offset = pad (RoBERTa); pads sit on row `pad`
-               cumsum_mask: cumsum(mask) * mask - 1 + offset (OPT)
-    rows       rows of the position table: positions 0 .. rows-1 exist; None: any position (RoPE)
+    Attributes:
+        kind: arange: i + offset; the mask is ignored (BERT, GPT-2 and every RoPE model: offset 0; BART: 2).
+            cumsum_non_pad: cumsum(id != pad) * (id != pad) + offset, offset = pad, so pads read row `pad` (RoBERTa).
+            cumsum_mask: cumsum(mask) * mask - 1 + offset (OPT).
+        offset: see kind.
+        rows: rows of the position table: positions 0 .. rows-1 exist; None: any position (RoPE).
+        pad_id: the pad token's id, read by cumsum_non_pad.
+
+    Source: transformers 5.23.
     """
 
     kind: Kind
@@ -41,31 +47,36 @@ class PositionRule:
 
     @property
     def shift(self) -> int:
-        """What transformers adds to position_ids that a caller sends: the offset, but not RoBERTa's pad id."""
+        """The number transformers adds to position_ids that a caller sends: the offset, but not RoBERTa's pad id."""
         return 0 if self.kind == "cumsum_non_pad" else self.offset
 
     def sendable(self) -> int | None:
-        """position_ids that a caller may send are below this; None: any."""
+        """Return the limit below which a caller's position_ids must be; None: no limit."""
         return None if self.rows is None else self.rows - self.shift
 
     def longest(self) -> int | None:
-        """Tokens of the longest sequence whose positions all exist; None: no limit."""
+        """Return the length in tokens of the longest sequence whose positions all exist; None: no limit."""
         if self.rows is None:
             return None
         return self.rows - self.offset - (1 if self.kind == "cumsum_non_pad" else 0)
 
 
 def positions(rule: PositionRule, ids: NDArray[np.int64], mask: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
-    """The position of each token of one sequence.
+    """Return the position of each token of one sequence.
 
-    ids        int64 [n]
-    mask       int64 [n] of 0 and 1, read by cumsum_mask alone; None: all ones
-    returns    int64 [n], rows of the position table; possibly a read-only view
-    source     transformers 5.23: BertEmbeddings, RobertaEmbeddings, OPTLearnedPositionalEmbedding
+    Args:
+        rule: how the family counts.
+        ids: int64 [n].
+        mask: int64 [n] of 0 and 1, read only by cumsum_mask; None: all ones.
+
+    Returns:
+        int64 [n], rows of the position table; possibly a read-only view.
+
+    Source: transformers 5.23: BertEmbeddings, RobertaEmbeddings, OPTLearnedPositionalEmbedding.
     """
     if rule.kind == "arange":
         end = rule.offset + len(ids)
-        return _COUNT[rule.offset : end] if end <= len(_COUNT) else np.arange(rule.offset, end, dtype=np.int64)
+        return _COUNTING[rule.offset : end] if end <= len(_COUNTING) else np.arange(rule.offset, end, dtype=np.int64)
     if rule.kind == "cumsum_non_pad":
         counted = (ids != rule.pad_id).astype(np.int64)
         return np.asarray(np.cumsum(counted) * counted + rule.offset)
@@ -80,19 +91,24 @@ def rows(
     length: int | None = None,
     arithmetic: Arithmetic = "exact",
 ) -> NDArray[Any]:
-    """Rows of a learned table, also beyond its last one.
+    """Return rows of a learned table, also beyond its last one.
 
-    table       [L, d] of floats
-    positions   int64 [N], 0 or more
-    beyond      error: refused. clamp: the last row again. interpolate: the table stretched to `length` rows, as torch's
-                interpolate(mode="linear", align_corners=False) does, which moves the rows within it too
-    length      rows wanted of the stretched table; None: as many as the last position needs, L at least
-    arithmetic  of interpolate: float64 (exact), or torch's float32 steps (parity)
-    returns     [N, d]: the table's own values as float32 (float64 where it is float64); interpolated and exact: float64
-    raises      BadEncoding
+    Args:
+        table: [L, d] of floats.
+        positions: int64 [N], 0 or more.
+        beyond: what a position beyond the last row gives. error: BadEncoding. clamp: the last row. interpolate: the
+            table stretched to `length` rows, as torch's interpolate(mode="linear", align_corners=False) does, which
+            also moves the rows within it.
+        length: rows of the stretched table; None: as many as the last position needs, at least L.
+        arithmetic: of interpolate: float64 (exact), or torch's float32 steps (parity).
+
+    Returns:
+        [N, d]: the table's own values as float32 (float64 where it is float64); interpolated and exact: float64.
+
+    Raises:
+        BadEncoding: no such row, an unknown `beyond`, or a length that is too small or not read.
     """
-    found = tabulate(table, positions, beyond=beyond, length=length, arithmetic=arithmetic)
-    return found.outputs["table"].whole()
+    return tabulate(table, positions, beyond=beyond, length=length, arithmetic=arithmetic).outputs["table"].whole()
 
 
 def tabulate(
@@ -103,61 +119,64 @@ def tabulate(
     length: int | None = None,
     arithmetic: Arithmetic = "exact",
 ) -> Table:
-    """The same rows as `rows`, as a Table with one output `table` [N, d]."""
-    stretched = _checked(table, positions, beyond, length)
+    """Return the rows that `rows` gives, as a Table with one output `table` [N, d]; the parameters are the same."""
+    stretched_length = _stretched_length(table, positions, beyond, length)
     last = len(table) - 1
 
     def block(start: int, stop: int) -> NDArray[Any]:
-        wanted = taken(positions, start, stop)
-        if stretched is not None:
-            return _between(table, wanted, stretched, arithmetic)
-        picked = table[np.minimum(wanted, last)]
-        return picked if picked.dtype == np.float64 else picked.astype(np.float32)
+        part = slice_positions(positions, start, stop)
+        if stretched_length is not None:
+            return _interpolated(table, part, stretched_length, arithmetic)
+        selected = table[np.minimum(part, last)]
+        return selected if selected.dtype == np.float64 else selected.astype(np.float32)
 
     facts = {"formula": BEYOND[beyond], "beyond": beyond, "rows": len(table), "dim": table.shape[1]}
-    facts |= {"length": stretched}
+    facts |= {"length": stretched_length}
     output = Output((len(positions), table.shape[1]), block)
-    return Table("learned", arithmetic, {"table": output}, facts, _notes(beyond, len(table), stretched))
+    return Table("learned", arithmetic, {"table": output}, facts, _notes(beyond, len(table), stretched_length))
 
 
-def _between(
+def _interpolated(
     table: NDArray[Any], positions: NDArray[np.int64], length: int, arithmetic: Arithmetic
 ) -> NDArray[np.floating[Any]]:
     """Rows of the table stretched to `length`, each step in the arithmetic's floats."""
-    real: Any = np.float64 if arithmetic == "exact" else np.float32
+    dtype: Any = np.float64 if arithmetic == "exact" else np.float32
     last = len(table) - 1
-    centre, scale = positions.astype(real) + real(0.5), real(len(table)) / real(length)
-    source = (centre.astype(np.float64) * scale - 0.5).astype(real)  # torch multiplies and subtracts in one rounding
-    source = np.clip(source, real(0), real(last))
+    centre, scale = positions.astype(dtype) + dtype(0.5), dtype(len(table)) / dtype(length)
+    source = (centre.astype(np.float64) * scale - 0.5).astype(dtype)  # torch multiplies and subtracts in one rounding
+    source = np.clip(source, dtype(0), dtype(last))
     low = np.floor(source).astype(np.int64)
-    share = (source - low.astype(real))[:, None]  # [N, 1]
-    before, after = table[low].astype(real), table[np.minimum(low + 1, last)].astype(real)
-    return np.asarray((1 - share) * before + share * after)
+    fraction = (source - low.astype(dtype))[:, None]  # [N, 1]
+    before, after = table[low].astype(dtype), table[np.minimum(low + 1, last)].astype(dtype)
+    return np.asarray((1 - fraction) * before + fraction * after)
 
 
-def _checked(table: NDArray[Any], positions: Positions, beyond: str, length: int | None) -> int | None:
-    """The length to stretch to, or None where rows are read as they are."""
+def _stretched_length(table: NDArray[Any], positions: Positions, beyond: str, length: int | None) -> int | None:
+    """The length to stretch the table to; None: rows are read as they are."""
     if table.ndim != 2 or 0 in table.shape:
-        raise BadEncoding(f"a position table has rows and channels; this one has shape {list(table.shape)}")
+        raise BadEncoding(
+            f"the position table has shape {list(table.shape)}; it must be [rows, channels], both above 0"
+        )
     if beyond not in BEYOND:
         raise BadEncoding(f"beyond {beyond!r} is not one of {', '.join(BEYOND)}")
     checked_positions(positions)
-    most = max(positions[0], positions[-1]) if isinstance(positions, range) else int(positions.max())
-    if beyond == "error" and most >= len(table):
+    last_position = max(positions[0], positions[-1]) if isinstance(positions, range) else int(positions.max())
+    if beyond == "error" and last_position >= len(table):
         raise BadEncoding(
-            f"position {most} is beyond the table's last row, {len(table) - 1}: send positions up to that, "
+            f"position {last_position} is beyond the table's last row, {len(table) - 1}: send positions up to that, "
             'or "beyond": "clamp" or "interpolate"'
         )
     if beyond != "interpolate":
         if length is not None:
-            raise BadEncoding(f"length is {length!r}, but beyond is {beyond}: only interpolate reads a length")
+            raise BadEncoding(
+                f"length is {length!r}, but beyond is {beyond}: leave it out, only interpolate reads a length"
+            )
         return None
-    wanted = max(len(table), most + 1) if length is None else length
-    if not isinstance(wanted, int) or wanted <= most:
-        raise BadEncoding(
-            f"length is {length!r}, but position {most} needs at least {most + 1} rows: send a longer one"
-        )
-    return wanted
+    new_length = max(len(table), last_position + 1) if length is None else length
+    if not isinstance(new_length, int) or new_length <= last_position:
+        needed = last_position + 1
+        raise BadEncoding(f"length is {length!r}, but position {last_position} needs at least {needed} rows: send more")
+    return new_length
 
 
 def _notes(beyond: str, count: int, length: int | None) -> tuple[str, ...]:

@@ -1,8 +1,8 @@
-"""Which keys a query may see: causal, padding, sliding, chunked and packed, combined by AND and emitted once.
+"""Attention masks: causal, padding, sliding-window, chunked and packed rules, combined by AND into one mask.
 
-Every rule but padding lets a query see one run of neighbouring keys, and runs cut with runs are runs: so a mask is the
-first and last key of each query, and the padding. Masks two at once are not added here, nor should they be: the sum of
-two lowest values overflows to -inf.
+Every rule but padding lets a query see one range of neighbouring keys, and the intersection of ranges is a range. So a
+mask is the first and last key of each query, and the padding. Two additive masks must not be added to each other: the
+sum of two lowest values overflows to -inf.
 """
 
 from collections.abc import Callable
@@ -27,11 +27,18 @@ FILLS = ("min", "inf")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rules:
-    """All that decides one mask. Key j stands at j, query i at past + i, both in the row they belong to.
+    """The rules of one mask. Key j stands at position j, query i at past + i, both in their own row of the batch.
 
-    padding  bool [B, K], or None: no pads
-    left     int64 [B], pads before the first real key: chunks are counted from it
-    group    (first, last) int64 [B, K]: the run of keys of one packed sequence, and of one chunk of it, around each key
+    Attributes:
+        queries: number of queries, S.
+        keys: number of keys, K.
+        past: tokens before the first query.
+        causal: whether keys after the query are masked.
+        window: sliding window in tokens; None: none.
+        chunk: length of an attention chunk in tokens; None: none.
+        padding: bool [B, K], False for a pad; None: no pads.
+        left: int64 [B], pads before the first real key; chunks are counted from it.
+        group: (first, last) int64 [B, K]: the range of keys of the packed sequence (and of its chunk) around each key.
     """
 
     queries: int
@@ -46,16 +53,16 @@ class Rules:
 
     @property
     def batch(self) -> int:
-        """Rows of the batch; 1 where neither padding nor packing tells them apart."""
+        """Rows of the batch; 1 where neither padding nor packing distinguishes them."""
         return len(self.left)
 
     @property
-    def near(self) -> bool:
-        """Whether a query must be one of the keys; else keys may be another sequence's (cross-attention)."""
+    def self_attention(self) -> bool:
+        """Whether every query must be one of the keys; if not, keys may be another sequence's (cross-attention)."""
         return self.causal or self.window is not None or self.chunk is not None or self.group is not None
 
-    def runs(self, row: Int64s) -> tuple[Int64s, Int64s]:
-        """First and last key, pads not counted out, that the queries of rows (b, i) of the mask may see."""
+    def key_ranges(self, row: Int64s) -> tuple[Int64s, Int64s]:
+        """Return the first and last key, pads included, that the queries of rows (b, i) of the mask may see."""
         batch, query = row // self.queries, row % self.queries + self.past
         first, last = np.zeros_like(row), np.full_like(row, self.keys - 1)
         if self.causal:
@@ -70,27 +77,27 @@ class Rules:
             first, last = np.maximum(first, chunk), np.minimum(last, chunk + self.chunk - 1)
         return first, last
 
-    def seen(self, start: int, stop: int) -> Bools:
-        """Rows [start, stop) of the boolean mask, [stop - start, K]."""
+    def visible(self, start: int, stop: int) -> Bools:
+        """Return rows [start, stop) of the boolean mask, [stop - start, K]; True where the key is visible."""
         row = np.arange(start, stop, dtype=np.int64)
-        first, last = self.runs(row)
+        first, last = self.key_ranges(row)
         key = np.arange(self.keys, dtype=np.int64)
-        found = key >= first[:, None]
-        found &= key <= last[:, None]
+        visible = key >= first[:, None]
+        visible &= key <= last[:, None]
         if self.padding is not None:
-            found &= self.padding[row // self.queries]
-        return found
+            visible &= self.padding[row // self.queries]
+        return visible
 
-    def blind(self) -> int:
-        """How many queries see no key at all."""
+    def count_blind(self) -> int:
+        """Return how many queries see no key at all."""
         if self.padding is None:
             return 0
-        if not self.near:
+        if not self.self_attention:
             return self.queries * int(np.count_nonzero(~self.padding.any(axis=1)))
         real = np.zeros((self.batch, self.keys + 1), np.int64)
         np.cumsum(self.padding, axis=1, out=real[:, 1:])
         row = np.arange(self.batch * self.queries, dtype=np.int64)
-        first, last = self.runs(row)
+        first, last = self.key_ranges(row)
         batch = row // self.queries
         return int(np.count_nonzero(real[batch, last + 1] == real[batch, first]))
 
@@ -106,11 +113,15 @@ def rules(
     attention_mask: NDArray[Any] | None = None,
     position_ids: NDArray[Any] | None = None,
 ) -> Rules:
-    """The rules of one mask, checked; parameters as in `tabulate`."""
+    """Return the rules of one mask; the parameters are those of `tabulate`.
+
+    Raises:
+        BadEncoding: a size is out of range, or two parameters do not fit each other.
+    """
     checked_count("query_length", query_length)
     checked_count("past", past, 0, MAX_WIDTH - query_length)
-    given = {"attention_mask": attention_mask, "position_ids": position_ids}
-    rows = {name: _checked_rows(name, array) for name, array in given.items() if array is not None}
+    arrays = {"attention_mask": attention_mask, "position_ids": position_ids}
+    rows = {name: _checked_rows(name, array) for name, array in arrays.items() if array is not None}
     keys = _key_length(query_length, key_length, past, rows)
     for name, size in (("window", window), ("chunk", chunk)):
         if size is not None:
@@ -120,13 +131,13 @@ def rules(
     if padding is not None:
         left = np.where(padding.any(axis=1), padding.argmax(axis=1), keys).astype(np.int64)
     group = _groups(rows["position_ids"], chunk) if "position_ids" in rows else None
-    found = Rules(query_length, keys, past, causal, window, chunk, padding, left, group)
-    if found.near and keys < past + query_length:
+    combined = Rules(query_length, keys, past, causal, window, chunk, padding, left, group)
+    if combined.self_attention and keys < past + query_length:
         raise BadEncoding(
             f"key_length is {keys}; past and query_length make {past + query_length}: send at least that, or, for "
             "cross-attention, causal = false and no window, chunk or position_ids"
         )
-    return found
+    return combined
 
 
 def _checked_rows(name: str, array: NDArray[Any]) -> NDArray[Any]:
@@ -159,7 +170,7 @@ def _padding(attention_mask: NDArray[Any] | None) -> Bools | None:
 
 
 def _groups(position_ids: Int64s, chunk: int | None) -> tuple[Int64s, Int64s]:
-    """The first and last key of the run around each key: a new one wherever positions do not go up by one."""
+    """The first and last key of the range around each key; a range ends where positions do not go up by one."""
     starts = np.ones(position_ids.shape, np.bool_)
     starts[:, 1:] = np.diff(position_ids.astype(np.int64)) != 1
     if chunk is not None:
@@ -173,16 +184,28 @@ def _groups(position_ids: Int64s, chunk: int | None) -> tuple[Int64s, Int64s]:
 
 
 def allowed(query_length: int, key_length: int | None = None, **parameters: Any) -> Bools:
-    """The whole boolean mask [B, 1, S, K], true where a query may see a key. For masks known to be small.
+    """Return the whole boolean mask [B, 1, S, K], True where a query may see a key; for small masks.
 
-    parameters  past, causal, window, chunk, attention_mask and position_ids, as in `tabulate`
+    Args:
+        query_length: number of queries, S.
+        key_length: number of keys, K; None: as in `tabulate`.
+        parameters: past, causal, window, chunk, attention_mask and position_ids, as in `tabulate`.
     """
-    found = rules(query_length, key_length, **parameters)
-    return found.seen(0, found.batch * found.queries).reshape(found.batch, 1, found.queries, found.keys)
+    combined = rules(query_length, key_length, **parameters)
+    return combined.visible(0, combined.batch * combined.queries).reshape(
+        combined.batch, 1, combined.queries, combined.keys
+    )
 
 
 def lowest(dtype: str) -> float:
-    """The finite minimum of one of table.DTYPES: what transformers' eager attention adds for a key not to be seen."""
+    """Return the finite minimum of a dtype, which transformers' eager attention adds for a masked key.
+
+    Args:
+        dtype: one of table.DTYPES.
+
+    Raises:
+        BadEncoding: an unknown dtype.
+    """
     if dtype not in DTYPES:
         raise BadEncoding(f"dtype {dtype!r} is not one of {', '.join(DTYPES)}")
     return float(ml_dtypes.finfo(DTYPES[dtype]).min)  # type: ignore[no-untyped-call]
@@ -203,28 +226,36 @@ def tabulate(
     dtype: str = "float32",
     arithmetic: Arithmetic = "exact",
 ) -> Table:
-    """One mask of all the rules that are given.
+    """Return the mask that combines all the given rules, as a Table.
 
-    query_length    query i stands at past + i
-    key_length      key j stands at j; None: that of attention_mask or position_ids, else past + query_length
-    causal          j <= i
-    window          causal: `window` keys with the query's own; not causal: |i - j| <= window, so 2 window + 1
-    chunk           keys of the query's own chunk, counted from the first real key or, where given, by position_ids
-    attention_mask  [B, K] of 0 (pad) and 1: pads are seen by nobody
-    position_ids    [B, K]: rows of packed sequences; where they do not go up by one a new sequence begins
-    form            additive: 0 where seen, elsewhere `fill`. boolean: true where seen
-    fill            min: the lowest finite value of `dtype`. inf: -inf
-    dtype           what the additive mask is to be sent in; in a narrower one its lowest value would overflow to -inf
-    returns         output `mask` [B, 1, S, K]; B is 1 without attention_mask and position_ids
-    raises          BadEncoding
-    source          transformers 5.23 masking_utils: create_causal_mask, create_sliding_window_causal_mask,
-                    create_chunked_causal_mask, create_bidirectional_mask, create_bidirectional_sliding_window_mask
+    Args:
+        query_length: query i stands at past + i.
+        key_length: key j stands at j; None: that of attention_mask or position_ids, else past + query_length.
+        past: tokens before the first query, 0 or more.
+        causal: only keys j <= i.
+        window: causal: `window` keys, the query's own included; not causal: |i - j| <= window, so 2 window + 1 keys.
+        chunk: only keys of the query's own chunk, counted from the first real key or, where given, by position_ids.
+        attention_mask: [B, K] of 0 (pad) and 1; no query sees a pad.
+        position_ids: [B, K]: rows of packed sequences; a new sequence begins where they do not go up by one.
+        form: additive: 0 where visible, elsewhere `fill`. boolean: True where visible.
+        fill: min: the lowest finite value of `dtype`. inf: -inf.
+        dtype: the dtype in which the additive mask is sent; in a narrower one its lowest value would overflow to -inf.
+        arithmetic: recorded in the table; both give the same mask.
+
+    Returns:
+        a Table with output `mask` [B, 1, S, K]; B is 1 without attention_mask and position_ids.
+
+    Raises:
+        BadEncoding: a parameter is unknown or out of range, or two do not fit each other.
+
+    Source: transformers 5.23 masking_utils: create_causal_mask, create_sliding_window_causal_mask,
+        create_chunked_causal_mask, create_bidirectional_mask, create_bidirectional_sliding_window_mask.
     """
     for name, value, known in (("form", form, FORMS), ("fill", fill, FILLS)):
         if value not in known:
             raise BadEncoding(f"{name} {value!r} is not one of {', '.join(known)}")
-    least = lowest(dtype) if fill == "min" else -np.inf
-    found = rules(
+    masked_value = lowest(dtype) if fill == "min" else -np.inf
+    combined = rules(
         query_length,
         key_length,
         past=past,
@@ -234,51 +265,57 @@ def tabulate(
         attention_mask=attention_mask,
         position_ids=position_ids,
     )
-    blind = found.blind()
+    blind = combined.count_blind()
     facts = {
-        "formula": _formula(found),
+        "formula": _formula(combined),
         "past": past,
         "form": form,
-        "masked": False if form == "boolean" else "-inf" if fill == "inf" else least,
+        "masked": False if form == "boolean" else "-inf" if fill == "inf" else masked_value,
         "dtype": "bool" if form == "boolean" else dtype,
         "queries_that_see_nothing": blind,
     }
-    shape = (found.batch, 1, found.queries, found.keys)
-    mask = Output(shape, found.seen, "bool") if form == "boolean" else Output(shape, _additive(found, least, dtype))
-    return Table("mask", arithmetic, {"mask": mask}, facts, _notes(found, position_ids, blind, form, fill))
+    shape = (combined.batch, 1, combined.queries, combined.keys)
+    mask = (
+        Output(shape, combined.visible, "bool")
+        if form == "boolean"
+        else Output(shape, _additive(combined, masked_value, dtype))
+    )
+    return Table("mask", arithmetic, {"mask": mask}, facts, _notes(combined, position_ids, blind, form, fill))
 
 
-def _additive(found: Rules, least: float, dtype: str) -> Callable[[int, int], NDArray[Any]]:
+def _additive(combined: Rules, masked_value: float, dtype: str) -> Callable[[int, int], NDArray[Any]]:
     number = np.float64 if dtype == "float64" else np.float32  # holds the lowest value of every other dtype exactly
-    return lambda start, stop: np.where(found.seen(start, stop), number(0), number(least))
+    return lambda start, stop: np.where(combined.visible(start, stop), number(0), number(masked_value))
 
 
-def _formula(found: Rules) -> str:
+def _formula(combined: Rules) -> str:
     terms = {
-        "j <= i": found.causal,
-        f"j > i - {found.window}": found.causal and found.window,
-        f"|i - j| <= {found.window}": not found.causal and found.window,
-        "sequence[b, j] == sequence[b, i]": found.group,
-        f"position_ids[b, j] // {found.chunk} == position_ids[b, i] // {found.chunk}": found.group and found.chunk,
-        f"(j - left[b]) // {found.chunk} == (i - left[b]) // {found.chunk}": not found.group and found.chunk,
-        "attention_mask[b, j]": found.padding is not None,
+        "j <= i": combined.causal,
+        f"j > i - {combined.window}": combined.causal and combined.window,
+        f"|i - j| <= {combined.window}": not combined.causal and combined.window,
+        "sequence[b, j] == sequence[b, i]": combined.group,
+        f"position_ids[b, j] // {combined.chunk} == position_ids[b, i] // {combined.chunk}": combined.group
+        and combined.chunk,
+        f"(j - left[b]) // {combined.chunk} == (i - left[b]) // {combined.chunk}": not combined.group
+        and combined.chunk,
+        "attention_mask[b, j]": combined.padding is not None,
     }
     return " and ".join(term for term, holds in terms.items() if holds) or "all"
 
 
-def _notes(found: Rules, position_ids: NDArray[Any] | None, blind: int, form: str, fill: str) -> tuple[str, ...]:
+def _notes(combined: Rules, position_ids: NDArray[Any] | None, blind: int, form: str, fill: str) -> tuple[str, ...]:
     notes = []
     if blind:
         nan = form == "boolean" or fill == "inf"
         outcome = "gives NaN there" if nan else "spreads evenly over all keys there, pads too"
         notes.append(f"queries that see no key: {blind}; softmax {outcome}: leave their outputs out")
-    if found.window is not None and not found.causal:
+    if combined.window is not None and not combined.causal:
         notes.append("a window without causal counts both sides: 2 * window + 1 keys; with causal it is `window` keys")
-    if position_ids is not None and (found.padding is not None or found.past):
+    if position_ids is not None and (combined.padding is not None or combined.past):
         notes.append(
             "transformers 5.23 looks for packed sequences only without attention_mask and cache; here all hold"
         )
-    if position_ids is not None and found.chunk and (position_ids[:, 0] != 0).any():
+    if position_ids is not None and combined.chunk and (position_ids[:, 0] != 0).any():
         notes.append(
             "chunks follow position_ids; transformers 5.23 counts them from the row's start if no row is packed"
         )

@@ -1,6 +1,6 @@
-"""What every scheme comes down to: named arrays, computed a block of rows at a time, and how they were computed.
+"""Table: the result of every scheme, named arrays that are computed a block of rows at a time.
 
-A table is a pure function of its parameters. Nothing here holds a whole one; nothing here knows a scheme.
+A table is a pure function of its parameters. It also records how its values were computed.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,19 +25,20 @@ DTYPES: dict[str, Any] = {
     "float16": np.float16,
     "bfloat16": ml_dtypes.bfloat16,
 }
-MAX_POSITION = 2**53  # above it float64 no longer tells positions apart
+MAX_POSITION = 2**53  # above it float64 cannot represent every position
 MAX_WIDTH = 2**20
-BLOCK_VALUES = 2**18  # made at a time: what they are made of stays in a core's own cache
+BLOCK_VALUES = 2**18  # values computed at a time, so that the intermediate arrays stay in a core's own cache
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Output:
     """One array of a table.
 
-    shape   of the whole array; its rows are what is left when all axes but the last are flattened
-    rows    (start, stop) -> those rows, [stop - start, shape[-1]]: float64 before its one rounding (exact), float32
-            (parity), int64 or bool
-    kind    float takes the dtype a caller asks for; int64 and bool are what they are
+    Attributes:
+        shape: of the whole array. Its rows are those of the array with all axes but the last flattened.
+        rows: (start, stop) -> those rows, [stop - start, shape[-1]]: float64 not yet rounded (exact), float32 (parity),
+            int64 or bool.
+        kind: float: the caller chooses the dtype. int64 and bool: the dtype is fixed.
     """
 
     shape: tuple[int, ...]
@@ -46,20 +47,24 @@ class Output:
 
     @property
     def count(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
         return prod(self.shape[:-1])
 
     @property
     def width(self) -> int:
-        """Values in a row."""
+        """The number of values in a row."""
         return self.shape[-1]
 
     def whole(self) -> NDArray[Any]:
-        """The array in its full shape, as `rows` gives it. For arrays known to be small."""
+        """Return the array in its full shape, in the dtype that `rows` gives, computed at once; for small arrays."""
         return self.rows(0, self.count).reshape(self.shape)
 
-    def made(self, dtype: str) -> NDArray[Any]:
-        """The array in its full shape, floats rounded once to `dtype`, made a block at a time."""
+    def to_array(self, dtype: str) -> NDArray[Any]:
+        """Return the array in its full shape, computed a block at a time.
+
+        Args:
+            dtype: one of DTYPES, to which floats are rounded once.
+        """
         whole = np.empty((self.count, self.width), DTYPES[dtype] if self.kind == "float" else self.kind)
         step = max(1, BLOCK_VALUES // self.width)
         for start in range(0, self.count, step):
@@ -70,10 +75,14 @@ class Output:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Table:
-    """The arrays of one scheme with one set of parameters.
+    """The arrays of one scheme for one set of parameters.
 
-    facts   JSON-ready: how the values were made (formula, frequencies, attention_factor, ...)
-    notes   sentences a caller should read: parameters some library ignores, forms that differ between libraries
+    Attributes:
+        scheme: name of the scheme (rope, alibi, t5, ...).
+        arithmetic: exact or parity.
+        outputs: the arrays by name.
+        facts: JSON-ready: how the values were computed (formula, frequencies, attention_factor, ...).
+        notes: sentences for the caller: parameters that some library ignores, forms that differ between libraries.
     """
 
     scheme: str
@@ -83,35 +92,45 @@ class Table:
     notes: tuple[str, ...] = field(default=())
 
 
-def taken(positions: Positions, start: int, stop: int) -> NDArray[np.int64]:
-    """Positions [start:stop] as int64 [stop - start]; a range is never written out whole."""
+def slice_positions(positions: Positions, start: int, stop: int) -> NDArray[np.int64]:
+    """Return positions[start:stop] as int64 [stop - start], without expanding the rest of a range."""
     part = positions[start:stop]
     return np.arange(part.start, part.stop, part.step, dtype=np.int64) if isinstance(part, range) else part
 
 
 def checked_positions(positions: Positions) -> Positions:
-    """The same positions; raises BadEncoding unless all lie in 0 .. 2^53 - 1 and there is at least one."""
+    """Return the same positions.
+
+    Raises:
+        BadEncoding: there is none, or one is not in 0 .. 2^53 - 1.
+    """
     if len(positions) == 0:
         raise BadEncoding("no positions: send at least one")
-    least, most = (positions[0], positions[-1]) if isinstance(positions, range) else (positions.min(), positions.max())
-    if least < 0 or most >= MAX_POSITION:
-        wrong = least if least < 0 else most
-        raise BadEncoding(f"position {int(wrong)} is not in 0 to {MAX_POSITION - 1}")
+    minimum, maximum = (
+        (positions[0], positions[-1]) if isinstance(positions, range) else (positions.min(), positions.max())
+    )
+    if minimum < 0 or maximum >= MAX_POSITION:
+        outside = minimum if minimum < 0 else maximum
+        raise BadEncoding(f"position {int(outside)} is not in 0 to {MAX_POSITION - 1}")
     return positions
 
 
-def checked_count(name: str, value: Any, least: int = 1, most: int = MAX_WIDTH) -> int:
-    """The same whole number; raises BadEncoding unless it is one from least to most."""
-    if not isinstance(value, int | np.integer) or isinstance(value, bool) or not least <= value <= most:
-        raise BadEncoding(f"{name} is {value!r}; it must be a whole number from {least} to {most}")
+def checked_count(name: str, value: Any, minimum: int = 1, maximum: int = MAX_WIDTH) -> int:
+    """Return the value.
+
+    Raises:
+        BadEncoding: it is not a whole number from minimum to maximum.
+    """
+    if not isinstance(value, int | np.integer) or isinstance(value, bool) or not minimum <= value <= maximum:
+        raise BadEncoding(f"{name} is {value!r}; it must be a whole number from {minimum} to {maximum}")
     return int(value)
 
 
 def rounded(values: NDArray[Any], dtype: str) -> NDArray[Any]:
-    """Values in one of DTYPES, rounded to nearest once.
+    """Return the values in one of DTYPES, rounded once, to nearest.
 
-    ml_dtypes goes from float64 to bfloat16 through float32, which rounds twice and can miss the nearest; so float64
-    first becomes float32 rounded to odd, from which the second rounding is the only one (Boldo and Melquiond 2008).
+    ml_dtypes converts float64 to bfloat16 through float32, which rounds twice and can miss the nearest value. So
+    float64 is first rounded to odd in float32; the second rounding is then correct (Boldo and Melquiond 2008).
     """
     if dtype == "bfloat16" and values.dtype == np.float64:
         values = _rounded_to_odd(values)

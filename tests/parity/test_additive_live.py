@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from models.positions import alibi, sinusoidal
 from models.positions.learned import tabulate
-from models.positions.sinusoids import frequencies
+from models.positions.sinusoidal import frequencies
 from tests.parity.conftest import Ledger
 
 pytestmark = pytest.mark.parity

@@ -19,7 +19,7 @@ from transformers.models.t5.modeling_t5 import T5Attention
 from transformers.models.umt5.modeling_umt5 import UMT5Attention
 
 from models.positions.buckets import deberta_bucket, t5_bucket, tabulate_deberta, tabulate_t5
-from models.positions.ladder import Ladder
+from models.positions.buckets import LogScale
 from models.positions.masks import tabulate as tabulate_mask
 from models.positions.table import Table, rounded
 from tests.parity.conftest import Ledger
@@ -29,11 +29,11 @@ DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.
 EDGE = 1e-6  # how near a step of the logarithm torch's float32 logarithm may decide otherwise
 
 
-def check_buckets(got: Any, expected: Any, distance: Any, ladder: Ladder, ledger: Ledger, what: str) -> None:
+def check_buckets(got: Any, expected: Any, distance: Any, scale: LogScale, ledger: Ledger, what: str) -> None:
     """Equal, but for distances within float32's reach of a step, where the neighbouring bucket will do."""
     apart = got != expected
     assert (np.abs(got - expected)[apart] == 1).all()
-    steps = np.log(distance[apart] / ladder.start) / np.log(ladder.end / ladder.start) * ladder.steps
+    steps = np.log(distance[apart] / scale.start) / np.log(scale.end / scale.start) * scale.steps
     away = np.abs(steps - np.rint(steps)) / steps
     ledger.check(what, "distance of a stray from an edge", float(away.max(initial=0.0)), EDGE)
 
@@ -60,9 +60,9 @@ def test_t5_and_mpnet_buckets_of_random_sizes(seed: int, ledger: Ledger) -> None
         if bidirectional:
             others.append(MPNetEncoder.relative_position_bucket(given, **parameters))
         got = t5_bucket(relative, bidirectional=bidirectional, **parameters, arithmetic="parity")
-        ladder = Ladder(side // 2, max_distance, side - side // 2)
+        scale = LogScale(side // 2, max_distance, side - side // 2)
         for expected in others:
-            check_buckets(got, expected.numpy(), np.abs(relative), ladder, ledger, "t5")
+            check_buckets(got, expected.numpy(), np.abs(relative), scale, ledger, "t5")
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -74,8 +74,8 @@ def test_deberta_buckets_of_random_sizes(seed: int, ledger: Ledger) -> None:
         relative = np.arange(-2 * reach, 2 * reach + 1)
         expected = make_log_bucket_position(torch.from_numpy(relative), buckets, reach).long().numpy()
         got = deberta_bucket(relative, position_buckets=buckets, max_relative_positions=reach, arithmetic="parity")
-        ladder = Ladder(buckets // 2, reach - 1, buckets // 2 - 1)
-        check_buckets(got, expected, np.abs(relative), ladder, ledger, "deberta")
+        scale = LogScale(buckets // 2, reach - 1, buckets // 2 - 1)
+        check_buckets(got, expected, np.abs(relative), scale, ledger, "deberta")
 
 
 PUBLISHED = ((32, 128, True), (32, 128, False), (32, 256, True), (64, 128, True), (320, 800, True), (320, 800, False))

@@ -1,1 +1,1 @@
-"""Positional encodings as ONNX graphs: what models/positions/ computes in numpy, emitted. Run nothing."""
+"""Positional encodings as ONNX graphs: the same values that models/positions/ computes in numpy."""

@@ -1,9 +1,10 @@
-"""ALiBi's bias as ONNX, in either arithmetic. The slopes, models/positions/alibi.py decides; they lie in the graph.
+"""ALiBi's bias as ONNX, in either arithmetic; the slopes of models/positions/alibi.py are constants of the graph.
 
-symmetric       query_positions int64 [batch, queries], key_positions int64 [batch, keys]
-bloom, falcon   attention_mask int64 [batch, keys] of 0 and 1, or without one key_positions int64 [batch, keys]
-mpt             key_positions int64 [batch, keys]
-                ->  bias float32 [batch, heads, queries or 1, keys]
+The output is `bias` float32 [batch, heads, queries or 1, keys]. The inputs depend on the form:
+
+- symmetric: query_positions int64 [batch, queries], key_positions int64 [batch, keys]
+- bloom, falcon: attention_mask int64 [batch, keys] of 0 and 1, or without one key_positions int64 [batch, keys]
+- mpt: key_positions int64 [batch, keys]
 """
 
 from typing import Any
@@ -25,13 +26,20 @@ def alibi(
     arithmetic: Arithmetic = "exact",
     masked: bool = False,
 ) -> Any:
-    """The bias of one form as a ModelProto.
+    """Return the bias of one form as a ModelProto.
 
-    masked   numbers the keys by a padding mask, in the forms that read one
-    raises   BadEncoding
+    Args:
+        heads: 1 or more.
+        form: a row of FORMS.
+        max_bias: above 0.
+        arithmetic: exact or parity.
+        masked: whether a padding mask numbers the keys, in the forms that read one.
+
+    Raises:
+        BadEncoding: a parameter is unknown or out of range.
     """
     row = checked_form(form, masked)
-    steep = slopes(heads, max_bias, arithmetic, form)[:, None, None]  # [heads, 1, 1]
+    head_slopes = slopes(heads, max_bias, arithmetic, form)[:, None, None]  # [heads, 1, 1]
     builder = GraphBuilder({})
     axes = builder.constant(np.array([1, 2]))
     inputs = {"attention_mask" if masked else "key_positions": _KEYS}
@@ -42,13 +50,13 @@ def alibi(
         key = builder.op("Unsqueeze", "key_positions", axes)
         number, queries = builder.op("Neg", builder.op("Abs", builder.op("Sub", query, key))), "queries"
     else:
-        number = builder.op("Unsqueeze", _numbered(builder, form, masked), axes)  # [batch, 1, 1, keys]
-    bias = _product(builder, number, steep, row.steps == "falcon")
+        number = builder.op("Unsqueeze", _key_numbers(builder, form, masked), axes)  # [batch, 1, 1, keys]
+    bias = _product(builder, number, head_slopes, row.steps == "falcon")
     return builder.model("alibi", inputs, {"bias": (bias, "FLOAT", ("batch", heads, queries, "keys"))})
 
 
-def _numbered(builder: GraphBuilder, form: str, masked: bool) -> str:
-    """What a key-only form multiplies its slopes with: int64 [batch, keys]."""
+def _key_numbers(builder: GraphBuilder, form: str, masked: bool) -> str:
+    """The numbers by which a key-only form multiplies its slopes: int64 [batch, keys]."""
     if masked:
         counted = builder.op("CumSum", "attention_mask", builder.scalar(1, np.int64))
         return builder.op("Mul", builder.op("Sub", counted, builder.scalar(1, np.int64)), "attention_mask")

@@ -1,9 +1,8 @@
 """Relative buckets as ONNX: query and key positions → bucket numbers, and with T5's learned table the bias.
 
-Buckets are looked up, not computed: the graph holds the bucket of every relative position up to the last that differs,
-in either arithmetic, so it has no logarithm (of 0, or rounded another way) and works in int64 alone.
-
-query_positions int64 [queries], key_positions int64 [keys]  ->  bucket int64 [queries, keys], ...
+The inputs are query_positions int64 [queries] and key_positions int64 [keys]; the first output is `bucket` int64
+[queries, keys]. Buckets are looked up: the graph holds the bucket of every relative position up to the last that
+differs, so it contains no logarithm, which would be infinite at 0 and be rounded differently by each runtime.
 """
 
 from typing import Any
@@ -29,13 +28,19 @@ def t5(
     weights: NDArray[Any] | None = None,
     arithmetic: Arithmetic = "exact",
 ) -> Any:
-    """T5's buckets as a ModelProto; a cached decoder sends its past in the query positions.
+    """Return T5's buckets as a ModelProto; a cached decoder includes its past in the query positions.
 
-    weights  [num_buckets, heads]: adds the output bias float32 [1, heads, queries, keys]
+    Args:
+        bidirectional: see `t5_bucket`, as for num_buckets and max_distance.
+        weights: [num_buckets, heads]: adds the output `bias` float32 [1, heads, queries, keys].
+        arithmetic: exact or parity.
+
+    Raises:
+        BadEncoding: num_buckets or max_distance is out of range.
     """
     checked_count("max_distance", max_distance)
     relative = np.arange(-max_distance, max_distance + 1, dtype=np.int64)  # key - query
-    profile = t5_bucket(
+    bucket_of_distance = t5_bucket(
         relative,
         bidirectional=bidirectional,
         num_buckets=num_buckets,
@@ -43,7 +48,7 @@ def t5(
         arithmetic=arithmetic,
     )
     builder = GraphBuilder({})
-    bucket = _looked_up(builder, profile, "key_positions", "query_positions")
+    bucket = _lookup(builder, bucket_of_distance, "key_positions", "query_positions")
     outputs: dict[str, Any] = {"bucket": (bucket, "INT64", SQUARE)}
     if weights is not None:
         table = builder.constant(np.asarray(weights, np.float32).T)  # [heads, num_buckets]
@@ -60,9 +65,17 @@ def deberta(
     longest: int | None = None,
     arithmetic: Arithmetic = "exact",
 ) -> Any:
-    """DeBERTa's buckets and the rows of rel_embeddings they read, `c2p` int64 [queries, keys], as a ModelProto.
+    """Return DeBERTa's buckets and the rows of rel_embeddings that they read as a ModelProto.
 
-    longest  relative positions beyond it have its bucket; None: where c2p changes no more
+    The outputs are `bucket` and `c2p`, int64 [queries, keys].
+
+    Args:
+        position_buckets: see `deberta_bucket`, as for max_relative_positions.
+        longest: distance from which on all have the same bucket; None: where c2p no longer changes.
+        arithmetic: exact or parity.
+
+    Raises:
+        BadEncoding: position_buckets or max_relative_positions is out of range.
     """
     span = span_of(position_buckets, max_relative_positions)
     distance = np.arange((longest or MAX_WIDTH) + 1, dtype=np.int64)
@@ -75,19 +88,19 @@ def deberta(
     if longest is None:
         buckets = buckets[: np.searchsorted(buckets, span) + 1]
     builder = GraphBuilder({})
-    profile = np.concatenate([-buckets[:0:-1], buckets])  # of query - key
-    bucket = _looked_up(builder, profile, "query_positions", "key_positions")
+    bucket_of_distance = np.concatenate([-buckets[:0:-1], buckets])  # of query - key
+    bucket = _lookup(builder, bucket_of_distance, "query_positions", "key_positions")
     row = builder.op("Add", bucket, builder.scalar(span, np.int64))
     c2p = builder.op("Clip", row, builder.scalar(0, np.int64), builder.scalar(2 * span - 1, np.int64))
     outputs = {"bucket": (bucket, "INT64", SQUARE), "c2p": (c2p, "INT64", SQUARE)}
     return builder.model("deberta_buckets", INPUTS, outputs)
 
 
-def _looked_up(builder: GraphBuilder, profile: Int64s, left: str, right: str) -> str:
-    """profile[left - right], [queries, keys]; its middle is at 0, its ends go on for ever."""
-    reach = len(profile) // 2
+def _lookup(builder: GraphBuilder, bucket_of_distance: Int64s, left: str, right: str) -> str:
+    """The bucket of left - right, [queries, keys]; index 0 is the middle of the list, its ends hold beyond them."""
+    limit = len(bucket_of_distance) // 2
     axes = {"query_positions": 1, "key_positions": 0}
     sides = [builder.op("Unsqueeze", name, builder.constant(np.array([axes[name]]))) for name in (left, right)]
-    far = builder.scalar(reach, np.int64)
-    relative = builder.op("Clip", builder.op("Sub", *sides), builder.scalar(-reach, np.int64), far)
-    return builder.op("Gather", builder.constant(profile), builder.op("Add", relative, far))
+    upper = builder.scalar(limit, np.int64)
+    relative = builder.op("Clip", builder.op("Sub", *sides), builder.scalar(-limit, np.int64), upper)
+    return builder.op("Gather", builder.constant(bucket_of_distance), builder.op("Add", relative, upper))

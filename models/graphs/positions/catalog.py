@@ -1,4 +1,4 @@
-"""GRAPHS: one row a scheme, from the arguments its table is made with to the ONNX graph of any positions. Runs none."""
+"""GRAPHS: one row per scheme, from the arguments of its table to an ONNX graph for any positions."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -17,42 +17,45 @@ from models.positions.rope.frequencies import frequencies
 Arguments = Mapping[str, Any]
 
 
-def _frequencies(given: Arguments) -> Any:
-    return frequencies(given["rope"], given["arithmetic"], given["seq_len"])
+def _frequencies(arguments: Arguments) -> Any:
+    return frequencies(arguments["rope"], arguments["arithmetic"], arguments["seq_len"])
 
 
-def _only(given: Arguments, *names: str) -> dict[str, Any]:
-    return {name: given[name] for name in names if name in given}
+def _select(arguments: Arguments, *names: str) -> dict[str, Any]:
+    return {name: arguments[name] for name in names if name in arguments}
 
 
-def _deberta(given: Arguments) -> Any:
-    reach = given["max_relative_positions"]
-    if reach < 1 and (reach := given.get("max_position_embeddings") or 0) < 1:
+def _deberta(arguments: Arguments) -> Any:
+    reach = arguments["max_relative_positions"]
+    if reach < 1 and (reach := arguments.get("max_position_embeddings") or 0) < 1:
         raise BadEncoding(
-            "max_relative_positions is below 1, that is max_position_embeddings: send one of them, 1 or more"
+            "max_relative_positions is below 1, which means max_position_embeddings: send one of them, 1 or more"
         )
-    return buckets.deberta(**_only(given, "position_buckets", "arithmetic"), max_relative_positions=reach)
+    return buckets.deberta(**_select(arguments, "position_buckets", "arithmetic"), max_relative_positions=reach)
 
 
-def _mask(given: Arguments) -> Any:
-    padding, packed = (given.get(name) is not None for name in ("attention_mask", "position_ids"))
-    own = _only(given, "causal", "window", "chunk", "form", "fill", "dtype")
+def _mask(arguments: Arguments) -> Any:
+    padding, packed = (arguments.get(name) is not None for name in ("attention_mask", "position_ids"))
+    own = _select(arguments, "causal", "window", "chunk", "form", "fill", "dtype")
     return masks.mask(**own, padding=padding, packed=packed)
 
 
 GRAPHS: dict[str, Callable[[Arguments], Any]] = {
-    "rope": lambda given: rope.rope(_frequencies(given)),
-    "mrope": lambda given: multi_axis.mrope(_frequencies(given), given["sections"], given["axes"]),
-    "axial": lambda given: multi_axis.axial(**_only(given, "kind", "head_dim", "theta", "arithmetic")),
-    "sinusoidal": lambda given: sinusoidal.sinusoid(
-        **_only(given, "kind", "dim", "arithmetic", "theta", "offset", "zero_row")
+    "rope": lambda arguments: rope.rope(_frequencies(arguments)),
+    "mrope": lambda arguments: multi_axis.mrope(_frequencies(arguments), arguments["sections"], arguments["axes"]),
+    "axial": lambda arguments: multi_axis.axial(**_select(arguments, "kind", "head_dim", "theta", "arithmetic")),
+    "sinusoidal": lambda arguments: sinusoidal.sinusoid(
+        **_select(arguments, "kind", "dim", "arithmetic", "theta", "offset", "zero_row")
     ),
-    "sinusoidal-2d": lambda given: sinusoidal.sinusoid_grid(**_only(given, "dim", "order", "arithmetic", "theta")),
-    "alibi": lambda given: alibi.alibi(
-        **_only(given, "heads", "form", "max_bias", "arithmetic"), masked=given.get("attention_mask") is not None
+    "sinusoidal-2d": lambda arguments: sinusoidal.sinusoid_grid(
+        **_select(arguments, "dim", "order", "arithmetic", "theta")
     ),
-    "t5": lambda given: buckets.t5(
-        **_only(given, "bidirectional", "num_buckets", "max_distance", "weights", "arithmetic")
+    "alibi": lambda arguments: alibi.alibi(
+        **_select(arguments, "heads", "form", "max_bias", "arithmetic"),
+        masked=arguments.get("attention_mask") is not None,
+    ),
+    "t5": lambda arguments: buckets.t5(
+        **_select(arguments, "bidirectional", "num_buckets", "max_distance", "weights", "arithmetic")
     ),
     "deberta": _deberta,
     "mask": _mask,
@@ -60,10 +63,14 @@ GRAPHS: dict[str, Callable[[Arguments], Any]] = {
 
 
 def graph(scheme: str, arguments: Arguments) -> bytes:
-    """The ONNX file of a scheme.
+    """Return the ONNX file of a scheme.
 
-    arguments  of the scheme's `tabulate`: those that no graph depends on (positions, lengths) are not read
-    raises     BadEncoding, also where the scheme is a table that is looked up, not computed
+    Args:
+        scheme: a row of GRAPHS.
+        arguments: those of the scheme's `tabulate`; positions and lengths are not read.
+
+    Raises:
+        BadEncoding: the scheme has no graph (it is a stored table), or an argument is out of range.
     """
     if scheme not in GRAPHS:
         raise BadEncoding(f"{scheme} has no graph; those that do: {', '.join(GRAPHS)}")

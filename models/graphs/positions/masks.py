@@ -1,10 +1,13 @@
-"""Attention masks as ONNX: the rules of models/positions/masks.py on positions, combined by AND and emitted once.
+"""Attention masks as ONNX: the rules of models/positions/masks.py, combined by AND into one mask.
 
-query_positions int64 [queries]         index of each query in its row of keys: past + i
-key_positions   int64 [keys]            0 .. keys - 1
-attention_mask  int64 [batch, keys]     with padding: 0 for a pad
-position_ids    int64 [batch, keys]     with packed: a new sequence wherever they do not go up by one
-mask            [batch or 1, 1, queries, keys]
+Inputs:
+
+- query_positions int64 [queries]: index of each query in its row of keys, past + i
+- key_positions int64 [keys]: 0 .. keys - 1
+- attention_mask int64 [batch, keys], with padding: 0 for a pad
+- position_ids int64 [batch, keys], with packed sequences: a new sequence begins where they do not go up by one
+
+The output is `mask` [batch or 1, 1, queries, keys].
 """
 
 from typing import Any
@@ -29,9 +32,14 @@ def mask(
     fill: Fill = "min",
     dtype: str = "float32",
 ) -> Any:
-    """The mask of any lengths as a ModelProto; parameters as in models.positions.masks.tabulate.
+    """Return the mask of any lengths as a ModelProto; other parameters as in models.positions.masks.tabulate.
 
-    padding, packed  whether attention_mask and position_ids are inputs
+    Args:
+        padding: whether attention_mask is an input.
+        packed: whether position_ids is an input.
+
+    Raises:
+        BadEncoding: window or chunk is out of range, or an unknown dtype.
     """
     for name, size in (("window", window), ("chunk", chunk)):
         if size is not None:
@@ -40,25 +48,25 @@ def mask(
     query = builder.op("Unsqueeze", "query_positions", builder.constant(np.array([0, 1, 3])))  # [1, 1, queries, 1]
     key = builder.op("Unsqueeze", "key_positions", builder.constant(np.array([0, 1, 2])))  # [1, 1, 1, keys]
     zero = builder.scalar(0, np.int64)
-    # holds for all; spreads a mask that no other rule spreads over queries and keys
+    # always true; broadcasts a mask that no other rule broadcasts over queries and keys
     rules = [builder.op("GreaterOrEqual", side, zero) for side in (query, key)]
     if causal:
         rules.append(builder.op("LessOrEqual", key, query))
     if window is not None:
-        rules.append(_near(builder, query, key, window, causal))
+        rules.append(_within_window(builder, query, key, window, causal))
     if padding:
         rules.append(builder.cast(_as_keys(builder, "attention_mask"), "BOOL"))
     if packed:
         rules.append(_same(builder, _sequences(builder)))
     if chunk is not None:
         rules.append(_same_chunk(builder, query, key, chunk, padding, packed))
-    seen = rules[0]
+    visible = rules[0]
     for rule in rules[1:]:
-        seen = builder.op("And", seen, rule)
-    return _model(builder, seen, padding, packed, form, -np.inf if fill == "inf" else lowest(dtype), dtype)
+        visible = builder.op("And", visible, rule)
+    return _model(builder, visible, padding, packed, form, -np.inf if fill == "inf" else lowest(dtype), dtype)
 
 
-def _near(builder: GraphBuilder, query: str, key: str, window: int, causal: bool) -> str:
+def _within_window(builder: GraphBuilder, query: str, key: str, window: int, causal: bool) -> str:
     behind = builder.op("Sub", query, key)
     if causal:
         return builder.op("Less", behind, builder.scalar(window, np.int64))
@@ -71,7 +79,7 @@ def _as_keys(builder: GraphBuilder, rows: str) -> str:
 
 
 def _same(builder: GraphBuilder, rows: str) -> str:
-    """Whether query and key have the same number: of int64 [batch, keys], bool [batch, 1, queries, keys]."""
+    """Whether query and key have the same number in int64 [batch, keys]: bool [batch, 1, queries, keys]."""
     queries = builder.op("Gather", rows, "query_positions", axis=1)  # [batch, queries]
     queries = builder.op("Unsqueeze", queries, builder.constant(np.array([1, 3])))
     return builder.op("Equal", queries, _as_keys(builder, rows))
@@ -91,7 +99,7 @@ def _sequences(builder: GraphBuilder) -> str:
 
 
 def _same_chunk(builder: GraphBuilder, query: str, key: str, chunk: int, padding: bool, packed: bool) -> str:
-    """Whether query and key lie in one chunk. Mod rounds down where Div, wrong for pads, rounds towards 0."""
+    """Whether query and key lie in one chunk. Mod rounds down; Div would round towards 0, which is wrong for pads."""
     size = builder.scalar(chunk, np.int64)
     if packed:
         return _same(builder, builder.op("Sub", "position_ids", builder.op("Mod", "position_ids", size)))
@@ -110,15 +118,17 @@ def _left(builder: GraphBuilder) -> str:
     return builder.op("Unsqueeze", total, builder.constant(np.array([2, 3])))
 
 
-def _model(builder: GraphBuilder, seen: str, padding: bool, packed: bool, form: Form, least: float, dtype: str) -> Any:
+def _model(
+    builder: GraphBuilder, visible: str, padding: bool, packed: bool, form: Form, masked_value: float, dtype: str
+) -> Any:
     inputs: dict[str, Any] = {"query_positions": ("INT64", ("queries",)), "key_positions": ("INT64", ("keys",))}
     rows = {"attention_mask": padding, "position_ids": packed}
-    inputs |= {name: ("INT64", ("batch", "keys")) for name, given in rows.items() if given}
+    inputs |= {name: ("INT64", ("batch", "keys")) for name, present in rows.items() if present}
     shape = ("batch" if padding or packed else 1, 1, "queries", "keys")
     if form == "boolean":
-        return builder.model("mask", inputs, {"mask": (seen, "BOOL", shape)})
+        return builder.model("mask", inputs, {"mask": (visible, "BOOL", shape)})
     wide = np.float64 if dtype == "float64" else np.float32  # Where has no 16-bit kernel; the cast is exact
-    found = builder.op("Where", seen, builder.scalar(0.0, wide), builder.scalar(least, wide))
+    mask_value = builder.op("Where", visible, builder.scalar(0.0, wide), builder.scalar(masked_value, wide))
     if dtype in ("float16", "bfloat16"):
-        found = builder.cast(found, _ELEMENTS[dtype])
-    return builder.model("mask", inputs, {"mask": (found, _ELEMENTS[dtype], shape)})
+        mask_value = builder.cast(mask_value, _ELEMENTS[dtype])
+    return builder.model("mask", inputs, {"mask": (mask_value, _ELEMENTS[dtype], shape)})

@@ -1,7 +1,7 @@
 """RoPE over more than one axis as ONNX: positions → cos and sin, in either arithmetic.
 
-mrope    positions int64 [3, tokens]                             ->  rope_cos, rope_sin float32 [tokens, rotary_dim/2]
-axial    positions int64 [patches, 2], DINOv3: grid int64 [2]    ->  rope_cos, rope_sin float32 [patches, head_dim/2]
+- mrope: positions int64 [3, tokens] -> rope_cos, rope_sin float32 [tokens, rotary_dim/2]
+- axial: positions int64 [patches, 2] (DINOv3: and grid int64 [2]) -> rope_cos, rope_sin float32 [patches, head_dim/2]
 """
 
 import math
@@ -18,20 +18,27 @@ from models.positions.rope.multi_axis import Int64s, Part, mrope_parts
 from models.positions.table import Arithmetic
 
 
-def mrope(found: Frequencies, sections: Sequence[int] | None = None, axes: str = "chunked") -> Any:
-    """M-RoPE's table of any positions (time, height, width) as a ModelProto; raises BadEncoding as mrope_parts."""
+def mrope(freqs: Frequencies, sections: Sequence[int] | None = None, axes: str = "chunked") -> Any:
+    """Return M-RoPE's table of any positions (time, height, width) as a ModelProto.
+
+    Raises:
+        BadEncoding: unknown axes, or sections that do not fit.
+    """
     builder = GraphBuilder({})
-    joined, axis = _joined(mrope_parts(found, sections, axes))
+    joined, axis = _joined(mrope_parts(freqs, sections, axes))
     by_token = builder.op("Transpose", "positions", perm=[1, 0])
     cos, sin = cos_sin(builder, joined, builder.op("Gather", by_token, builder.constant(axis), axis=1))
     return _model(builder, "mrope", {"positions": ("INT64", (3, "tokens"))}, (cos, sin), len(axis))
 
 
 def axial(kind: str, head_dim: int, *, theta: float | None = None, arithmetic: Arithmetic = "exact") -> Any:
-    """A vision tower's table of any patches (row, column) as a ModelProto.
+    """Return a vision tower's table of any patches (row, column) as a ModelProto.
 
-    Rows that do not rotate (Llama 4's class token) are the caller's to add: cos 1, sin 0. A centred kind also takes
+    The caller adds rows that do not rotate (Llama 4's class token): cos 1, sin 0. A centred kind also has the input
     `grid`, patches down and across.
+
+    Raises:
+        BadEncoding: an unknown kind, or a head_dim that is not a multiple of 4.
     """
     row = axial_named(kind)
     builder = GraphBuilder({})
@@ -41,42 +48,42 @@ def axial(kind: str, head_dim: int, *, theta: float | None = None, arithmetic: A
     if row.centred:
         inputs["grid"] = ("INT64", (2,))
         angle = _centred_angles(builder, joined, positions, builder.op("Gather", "grid", builder.constant(axis)))
-        found = tuple(builder.op(function, angle) for function in ("Cos", "Sin"))
-        values = found if arithmetic == "parity" else tuple(builder.cast(value, "FLOAT") for value in found)
+        freqs = tuple(builder.op(function, angle) for function in ("Cos", "Sin"))
+        values = freqs if arithmetic == "parity" else tuple(builder.cast(value, "FLOAT") for value in freqs)
     else:
         values = cos_sin(builder, joined, _shifted(builder, row, positions))
     return _model(builder, "axial", inputs, values, len(axis))
 
 
 def _joined(parts: Sequence[Part]) -> tuple[Frequencies, Int64s]:
-    """The frequency of every column, and its axis."""
+    """The frequency and the axis of every column."""
     columns = np.concatenate([part.columns for part in parts])
     order = np.argsort(columns)
     inverse_frequency, residue = (
         np.concatenate(values)[order]
-        for values in ([part.found.inverse_frequency for part in parts], [part.found.residue for part in parts])
+        for values in ([part.freqs.inverse_frequency for part in parts], [part.freqs.residue for part in parts])
     )
     axis = np.repeat([part.axis for part in parts], [len(part.columns) for part in parts])[order]
-    some = parts[0].found
-    return Frequencies(inverse_frequency, residue, some.attention_factor, some.arithmetic), axis
+    first = parts[0].freqs
+    return Frequencies(inverse_frequency, residue, first.attention_factor, first.arithmetic), axis
 
 
 def _shifted(builder: GraphBuilder, row: Axial, positions: str) -> str:
     return builder.op("Add", positions, builder.scalar(row.first, np.int64)) if row.first else positions
 
 
-def _centred_angles(builder: GraphBuilder, found: Frequencies, index: str, count: str) -> str:
+def _centred_angles(builder: GraphBuilder, freqs: Frequencies, index: str, count: str) -> str:
     """2 pi ((2 index + 1)/count - 1) * frequency, in the steps of axial.py."""
-    if found.arithmetic == "parity":
+    if freqs.arithmetic == "parity":
         middle = builder.op("Add", builder.cast(index, "FLOAT"), builder.scalar(0.5))
         share = builder.op("Div", middle, builder.cast(count, "FLOAT"))
         centre = builder.op("Sub", builder.op("Mul", share, builder.scalar(2.0)), builder.scalar(1.0))
         around = builder.op("Mul", centre, builder.scalar(2.0 * math.pi))
-        return builder.op("Mul", around, builder.constant(found.inverse_frequency.astype(np.float32)))
+        return builder.op("Mul", around, builder.constant(freqs.inverse_frequency.astype(np.float32)))
     one, two = (builder.scalar(number, np.int64) for number in (1, 2))
     steps = builder.op("Sub", builder.op("Add", builder.op("Mul", index, two), one), count)
     centre = builder.op("Div", builder.cast(steps, "DOUBLE"), builder.cast(count, "DOUBLE"))
-    return builder.op("Mul", centre, builder.constant(2.0 * math.pi * found.inverse_frequency))
+    return builder.op("Mul", centre, builder.constant(2.0 * math.pi * freqs.inverse_frequency))
 
 
 def _model(

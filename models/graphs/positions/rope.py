@@ -1,6 +1,6 @@
-"""RoPE as ONNX: positions → cos and sin, in either arithmetic; and the angle nodes that other graphs build on.
+"""RoPE as ONNX: positions → cos and sin, in either arithmetic; and the angle nodes that other graphs use.
 
-rope    positions int64 [tokens]  ->  rope_cos, rope_sin float32 [tokens, rotary_dim/2]
+positions int64 [tokens] -> rope_cos, rope_sin float32 [tokens, rotary_dim/2]
 """
 
 from typing import Any
@@ -14,36 +14,43 @@ from models.positions.rope.frequencies import Frequencies
 POSITIONS = ("INT64", ("tokens",))
 
 
-def rope(found: Frequencies, suffix: str = "") -> Any:
-    """The table of any positions as a ModelProto; parity keeps the frequencies' float32 bits in the graph.
+def rope(freqs: Frequencies, suffix: str = "") -> Any:
+    """Return the table of any positions as a ModelProto; parity keeps the frequencies' float32 bits in the graph.
 
-    suffix   of the outputs' names, where a model has several tables
+    Args:
+        freqs: the frequencies.
+        suffix: of the outputs' names, where a model has several tables.
     """
     builder = GraphBuilder({})
     column = builder.op("Unsqueeze", "positions", builder.constant(np.array([-1])))
-    cos, sin = cos_sin(builder, found, column)
-    width = len(found.inverse_frequency)
+    cos, sin = cos_sin(builder, freqs, column)
+    width = len(freqs.inverse_frequency)
     named = ((f"rope_cos{suffix}", cos), (f"rope_sin{suffix}", sin))
     outputs = {name: (value, "FLOAT", ("tokens", width)) for name, value in named}
     return builder.model("rope", {"positions": POSITIONS}, outputs)
 
 
-def cos_sin(builder: GraphBuilder, found: Frequencies, positions: str) -> tuple[str, str]:
-    """float32 cos and sin, times the attention factor, of int64 positions [..., 1] or [..., r/2].
+def cos_sin(builder: GraphBuilder, freqs: Frequencies, positions: str) -> tuple[str, str]:
+    """Add nodes for float32 cos and sin, times the attention factor, of int64 positions [..., 1] or [..., r/2].
 
-    exact    whole turns taken off the angle, then float64, rounded last. Below position 2^26 as good as angles.py
+    Exact: whole turns are removed from the angle, which is float64 and rounded last; below position 2^26 the values are
+    as good as those of angles.py.
     """
-    angle = angles(builder, found, positions)
-    cos, sin = (_scaled(builder, found, builder.op(function, angle)) for function in ("Cos", "Sin"))
+    angle = angles(builder, freqs, positions)
+    cos, sin = (_scaled(builder, freqs, builder.op(function, angle)) for function in ("Cos", "Sin"))
     return cos, sin
 
 
-def angles(builder: GraphBuilder, found: Frequencies, positions: str) -> str:
-    """Angles [..., r/2] of int64 positions [..., 1]: float64 without whole turns (exact), float32 (parity)."""
-    if found.arithmetic == "parity":
-        frequencies = builder.constant(found.inverse_frequency.astype(np.float32))
+def angles(builder: GraphBuilder, freqs: Frequencies, positions: str) -> str:
+    """Add nodes for the angles [..., r/2] of int64 positions [..., 1].
+
+    Returns:
+        the name of the value: float64 without whole turns (exact), float32 (parity).
+    """
+    if freqs.arithmetic == "parity":
+        frequencies = builder.constant(freqs.inverse_frequency.astype(np.float32))
         return builder.op("Mul", builder.cast(positions, "FLOAT"), frequencies)
-    parts = turns(found)
+    parts = turns(freqs)
     column = builder.cast(positions, "DOUBLE")
     turned = [
         _fraction(builder, builder.op("Mul", column, builder.constant(part))) for part in (parts.high, parts.middle)
@@ -57,8 +64,8 @@ def _fraction(builder: GraphBuilder, turned: str) -> str:
     return builder.op("Sub", turned, builder.op("Round", turned))
 
 
-def _scaled(builder: GraphBuilder, found: Frequencies, value: str) -> str:
-    if found.attention_factor != 1.0:
-        dtype = np.float32 if found.arithmetic == "parity" else np.float64
-        value = builder.op("Mul", value, builder.scalar(found.attention_factor, dtype))
-    return value if found.arithmetic == "parity" else builder.cast(value, "FLOAT")
+def _scaled(builder: GraphBuilder, freqs: Frequencies, value: str) -> str:
+    if freqs.attention_factor != 1.0:
+        dtype = np.float32 if freqs.arithmetic == "parity" else np.float64
+        value = builder.op("Mul", value, builder.scalar(freqs.attention_factor, dtype))
+    return value if freqs.arithmetic == "parity" else builder.cast(value, "FLOAT")

@@ -1,7 +1,7 @@
-"""Sinusoidal positions as ONNX, in either arithmetic. What stands in a row, models/positions/ decides.
+"""Sinusoidal positions as ONNX, in either arithmetic, in the layouts of models/positions/sinusoidal.py.
 
-sinusoid        positions int64 [tokens]                    ->  table float32 [tokens, dim]
-sinusoid_grid   cells int64 [tokens, 2]: row and column     ->  table float32 [tokens, dim]
+- sinusoid: positions int64 [tokens] -> table float32 [tokens, dim]
+- sinusoid_grid: cells int64 [tokens, 2], row and column -> table float32 [tokens, dim]
 """
 
 from typing import Any
@@ -10,8 +10,16 @@ import numpy as np
 
 from models.graphs.builder import GraphBuilder
 from models.graphs.positions import rope
-from models.positions.sinusoidal import checked_axis
-from models.positions.sinusoids import GRID_AXIS, THETA, Sinusoid, checked, columns, frequencies, powers
+from models.positions.sinusoidal import (
+    GRID_AXIS,
+    THETA,
+    Sinusoid,
+    checked_axis,
+    checked_kind,
+    columns,
+    frequencies,
+    powers,
+)
 from models.positions.table import Arithmetic
 
 
@@ -24,26 +32,29 @@ def sinusoid(
     offset: int = 0,
     zero_row: int | None = None,
 ) -> Any:
-    """Rows of any positions as a ModelProto; the parameters of sinusoidal.tabulate.
+    """Return the rows of any positions as a ModelProto; the parameters are those of sinusoidal.tabulate.
 
-    parity    float32 frequencies are kept bit for bit in the graph
-    raises    BadEncoding
+    In parity, the graph keeps the float32 frequencies bit for bit.
+
+    Raises:
+        BadEncoding: a parameter is unknown or out of range.
     """
-    row = checked(kind, dim, theta)
+    row = checked_kind(kind, dim, theta)
     builder = GraphBuilder({})
     column = builder.op("Unsqueeze", "positions", builder.constant(np.array([-1])))
     if offset:
         column = builder.op("Add", column, builder.scalar(offset, np.int64))
     table = _rows(builder, row, dim, float(theta), arithmetic, column)
     if zero_row is not None:
-        table = _emptied(builder, table, column, zero_row)
+        table = _with_zero_row(builder, table, column, zero_row)
     return _model(builder, "sinusoid", {"positions": ("INT64", ("tokens",))}, table, dim)
 
 
 def sinusoid_grid(dim: int, *, order: str = "hw", arithmetic: Arithmetic = "exact", theta: float = THETA) -> Any:
-    """Rows of the cells of a grid as a ModelProto; a cell with a negative row or column (a CLS token) is all zero.
+    """Return the rows of a grid's cells as a ModelProto; a cell with a negative row or column (CLS) is all zero.
 
-    raises    BadEncoding
+    Raises:
+        BadEncoding: a parameter is unknown or out of range.
     """
     axis_dim = checked_axis(dim, order, theta)
     builder = GraphBuilder({})
@@ -59,13 +70,13 @@ def sinusoid_grid(dim: int, *, order: str = "hw", arithmetic: Arithmetic = "exac
 
 
 def rows(builder: GraphBuilder, kind: str, dim: int, positions: str, zero_row: int | None = None) -> str:
-    """Nodes for other graphs: float32 [tokens, dim] of int64 positions [tokens], exact; zero_row as of `sinusoid`."""
+    """Add nodes for float32 [tokens, dim] of int64 positions [tokens], exact; zero_row as in `sinusoid`."""
     column = builder.op("Unsqueeze", positions, builder.constant(np.array([-1])))
-    table = _rows(builder, checked(kind, dim, THETA), dim, THETA, "exact", column)
-    return table if zero_row is None else _emptied(builder, table, column, zero_row)
+    table = _rows(builder, checked_kind(kind, dim, THETA), dim, THETA, "exact", column)
+    return table if zero_row is None else _with_zero_row(builder, table, column, zero_row)
 
 
-def _emptied(builder: GraphBuilder, table: str, column: str, zero_row: int) -> str:
+def _with_zero_row(builder: GraphBuilder, table: str, column: str, zero_row: int) -> str:
     empty = builder.op("Equal", column, builder.scalar(zero_row, np.int64))
     return builder.op("Where", empty, builder.scalar(0.0), table)
 
@@ -80,7 +91,7 @@ def _rows(builder: GraphBuilder, row: Sinusoid, dim: int, theta: float, arithmet
         sine, cosine = _double_waves(builder, row, dim, theta, column)
     else:
         cosine, sine = rope.cos_sin(builder, frequencies(row, dim, theta, arithmetic), column)
-    return _laid_out(builder, row, dim, sine, cosine)
+    return _arranged(builder, row, dim, sine, cosine)
 
 
 def _double_waves(builder: GraphBuilder, row: Sinusoid, dim: int, theta: float, column: str) -> tuple[str, str]:
@@ -93,8 +104,8 @@ def _double_waves(builder: GraphBuilder, row: Sinusoid, dim: int, theta: float, 
     return sine, cosine
 
 
-def _laid_out(builder: GraphBuilder, row: Sinusoid, dim: int, sine: str, cosine: str) -> str:
-    """Sines, cosines and where needed a zero, brought into the row's columns."""
+def _arranged(builder: GraphBuilder, row: Sinusoid, dim: int, sine: str, cosine: str) -> str:
+    """Sines, cosines and, where needed, a zero, in the order of the row's columns."""
     place = columns(row, dim)
     joined, width = builder.op("Concat", sine, cosine, axis=-1), 2 * place.sines
     order = np.full(dim, width)  # the zero column, behind sines and cosines

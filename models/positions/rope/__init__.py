@@ -1,1 +1,1 @@
-"""Rotary position embedding: config.json → frequencies → cos and sin → rotated q and k. Pure numpy."""
+"""Rotary position embedding: config.json → frequencies → cos and sin → rotated q and k, in numpy alone."""

@@ -1,6 +1,7 @@
-"""Vision RoPE over rows and columns: a tower is a row of AXIAL. Reads no image and rotates nothing.
+"""Vision RoPE over the rows and columns of image patches; each vision tower is a row of AXIAL.
 
-Whole positions take the arithmetic of angles.py; DINOv3's, which are fractions of the image, make their own angles.
+Whole positions use the arithmetic of angles.py; DINOv3's positions are fractions of the image and have their own
+angles.
 """
 
 import math
@@ -25,15 +26,18 @@ Int64s = NDArray[np.int64]
 class Axial:
     """One vision tower's table. With n = head_dim/2, each axis has n/2 frequencies and its own n/2 columns.
 
-    axes      which of (row, column) turns the first half of the columns, which the second
-    theta     what the models were trained with
-    spectrum  each: both axes read theta^(-2j/n). shared: of theta^(-i/n) the even i go to the first axis, the odd to
-              the second
-    layout    how the rotation pairs channels
-    first     the position of the first row and column
-    centred   not the index k turns but the patch's centre in -1..1, (2k + 1)/count - 1, times 2 pi
-    unrotated rows of angle 0 after the grid's
-    merge     patches come in blocks of merge x merge, row by row within a block, as the model's merger reads them
+    Attributes:
+        axes: hw: the patch's row turns the first half of the table's columns, its column the second half. wh: swapped.
+        theta: base that the models were trained with.
+        spectrum: each: both axes use theta^(-2j/n). shared: of theta^(-i/n), even i go to the first axis, odd i to the
+            second.
+        layout: how the rotation pairs channels, a row of rotation.LAYOUTS.
+        first: position of the first row and column.
+        centred: the angle is 2 pi times the patch's centre in -1..1, (2k + 1)/count - 1, not its index k.
+        unrotated: number of rows of angle 0 after the grid's.
+        merge: patches come in blocks of merge x merge, row by row within a block, as the model's merger reads them.
+        source: the class whose table this matches.
+        note: a sentence for the reader of a table.
     """
 
     axes: Literal["hw", "wh"]
@@ -84,27 +88,36 @@ class Grid:
     merge: int = 1
 
     def patches(self, start: int, stop: int) -> Int64s:
-        """Row and column of patches start to stop: int64 [2, stop - start]."""
+        """Return row and column of patches start to stop: int64 [2, stop - start]."""
         block, within = np.divmod(np.arange(start, stop), self.merge**2)
         row, column = np.divmod(block, self.width // self.merge)
         return np.asarray(np.stack(np.divmod(within, self.merge)) + self.merge * np.stack([row, column]))
 
 
 def axial_named(kind: str) -> Axial:
-    """A row of AXIAL; raises BadEncoding that names the known."""
+    """Return a row of AXIAL.
+
+    Raises:
+        BadEncoding: an unknown kind.
+    """
     if kind not in AXIAL:
         raise BadEncoding(f"axial rope {kind!r} is not one of {', '.join(AXIAL)}")
     return AXIAL[kind]
 
 
 def axial_parts(row: Axial, head_dim: int, theta: float | None, arithmetic: Arithmetic) -> tuple[Part, Part]:
-    """The columns that turn with the row (axis 0) and with the column (axis 1), in the order of the table."""
+    """Return the columns that turn with the patch's row (axis 0) and with its column (axis 1), in table order.
+
+    Raises:
+        BadEncoding: head_dim is not a multiple of 4.
+        BadScaling: theta is not above 1.
+    """
     if head_dim < 4 or head_dim % 4:
         raise BadEncoding(f"a head of {head_dim} channels cannot be shared by two axes: it must be a multiple of 4")
     shared = row.spectrum == "shared"
-    found = frequencies(Rope(row.theta if theta is None else theta, head_dim // (1 if shared else 2)), arithmetic)
+    freqs = frequencies(Rope(row.theta if theta is None else theta, head_dim // (1 if shared else 2)), arithmetic)
     every = np.arange(head_dim // 4)
-    first, second = (subset(found, 2 * every + slot) if shared else found for slot in (0, 1))
+    first, second = (subset(freqs, 2 * every + slot) if shared else freqs for slot in (0, 1))
     return (
         Part("hw".index(row.axes[0]), every, first),
         Part("hw".index(row.axes[1]), every + len(every), second),
@@ -122,34 +135,44 @@ def tabulate_axial(
     arithmetic: Arithmetic = "exact",
     table: Width = "single",
 ) -> Table:
-    """cos and sin of a vision tower's patches.
+    """Return cos and sin of a vision tower's patches as a Table.
 
-    kind       a row of AXIAL
-    head_dim   a multiple of 4; all of it rotates
-    grid       patches (down, across), read in the model's own order; then come the kind's unrotated rows
-    positions  instead of a grid, int64 [N, 2]: row and column of each patch. DINOv3 needs the grid besides
-    theta      None: the kind's own
-    merge      patches are read in blocks of merge x merge; None: the kind's own
-    table      single: [N, head_dim/2]. duplicated: [N, head_dim], as the kind's layout pairs channels
-    raises     BadEncoding, BadScaling
-    source     AXIAL[kind].source
+    Args:
+        kind: a row of AXIAL.
+        head_dim: a multiple of 4; all of it rotates.
+        grid: patches (down, across), read in the model's own order; then come the kind's unrotated rows.
+        positions: instead of a grid, int64 [N, 2]: row and column of each patch. DINOv3 also needs the grid.
+        theta: above 1; None: the kind's own.
+        merge: patches are read in blocks of merge x merge; None: the kind's own.
+        arithmetic: exact or parity.
+        table: single: [N, head_dim/2]. duplicated: [N, head_dim], as the kind's layout pairs channels.
+
+    Returns:
+        a Table with outputs `cos` and `sin`.
+
+    Raises:
+        BadEncoding: an unknown kind, or sizes, a grid or positions that do not fit it.
+        BadScaling: theta is not above 1.
+
+    Source: AXIAL[kind].source.
     """
     row = axial_named(kind)
     parts = axial_parts(row, head_dim, theta, arithmetic)
-    patches, count, size = _patches(kind, row, grid, positions, merge)
+    patches, count, known_grid = _patches(kind, row, grid, positions, merge)
 
-    def both(start: int, stop: int) -> tuple[Array, Array]:
-        where = patches(start, min(stop, count))
-        still = np.zeros((2, stop - start - where.shape[1]), np.int64)
-        if row.centred and size is not None:
-            return centred_cos_sin(parts, where, size)
-        return multi_axis_cos_sin(parts, np.concatenate([where + row.first, still], axis=1))
+    def block(start: int, stop: int) -> tuple[Array, Array]:
+        rotated = patches(start, min(stop, count))  # [2, n]
+        unrotated_rows = np.zeros((2, stop - start - rotated.shape[1]), np.int64)
+        if row.centred and known_grid is not None:
+            return centred_cos_sin(parts, rotated, known_grid)
+        return multi_axis_cos_sin(parts, np.concatenate([rotated + row.first, unrotated_rows], axis=1))
 
     unrotated = row.unrotated if positions is None else 0
     facts = column_facts(parts, ("height", "width")) | {"kind": kind, "head_dim": head_dim, "layout": row.layout}
     facts |= {"theta": row.theta if theta is None else theta, "formula": _formula(row), "table": table}
-    facts |= {"grid": None if size is None else [size.height, size.width], "merge": size.merge if size else None}
-    outputs = cos_sin_outputs(both, (count + unrotated,), parts, row.layout, table)
+    facts |= {"grid": [known_grid.height, known_grid.width] if known_grid else None}
+    facts |= {"merge": known_grid.merge if known_grid else None}
+    outputs = cos_sin_outputs(block, (count + unrotated,), parts, row.layout, table)
     return Table("axial_rope", arithmetic, outputs, facts, (row.note,) if row.note else ())
 
 
@@ -162,22 +185,24 @@ def _formula(row: Axial) -> str:
 def _patches(
     kind: str, row: Axial, grid: tuple[int, int] | None, positions: Int64s | None, merge: int | None
 ) -> tuple[Callable[[int, int], Int64s], int, Grid | None]:
-    """Where patches start to stop are, [2, ...]; how many there are; the grid if one is known."""
-    size = None if grid is None else _grid(grid, row.merge if merge is None else merge)
+    """A function for row and column of patches start to stop, [2, ...]; the number of patches; the grid, if known."""
+    known_grid = None if grid is None else _grid(grid, row.merge if merge is None else merge)
     if positions is None:
-        if size is None:
+        if known_grid is None:
             raise BadEncoding(f"{kind} needs a grid (patches down, across) or the positions of the patches")
-        return size.patches, size.height * size.width, size
+        return known_grid.patches, known_grid.height * known_grid.width, known_grid
     if positions.ndim != 2 or positions.shape[1] != 2:
         raise BadEncoding(f"positions are {list(positions.shape)}; they must be [patches, 2]: row and column of each")
     checked_positions(positions.ravel())
-    if row.centred != (size is not None):
-        need = "needs the grid beside the positions" if row.centred else "takes a grid or positions, not both"
+    if row.centred != (known_grid is not None):
+        need = "needs the grid as well as the positions" if row.centred else "takes a grid or positions, not both"
         raise BadEncoding(f"{kind} {need}")
-    if size is not None and (outside := (positions >= [size.height, size.width]).any(axis=1)).any():
-        raise BadEncoding(f"patch {positions[outside][0].tolist()} is outside the grid of {size.height} x {size.width}")
+    if known_grid is not None and (outside := (positions >= [known_grid.height, known_grid.width]).any(axis=1)).any():
+        raise BadEncoding(
+            f"patch {positions[outside][0].tolist()} is outside the grid of {known_grid.height} x {known_grid.width}"
+        )
     columns = np.ascontiguousarray(positions.T)
-    return (lambda start, stop: columns[:, start:stop]), len(positions), size
+    return (lambda start, stop: columns[:, start:stop]), len(positions), known_grid
 
 
 def _grid(grid: tuple[int, int], merge: int) -> Grid:
@@ -191,16 +216,16 @@ def _grid(grid: tuple[int, int], merge: int) -> Grid:
 
 
 def centred_cos_sin(parts: Sequence[Part], patches: Int64s, grid: Grid) -> tuple[Array, Array]:
-    """cos and sin of 2 pi times each patch's centre, -1 to 1, times a frequency; angles stay within a turn each way."""
-    angles = [_centred_angles(patches[part.axis], (grid.height, grid.width)[part.axis], part.found) for part in parts]
+    """Return cos and sin of 2 pi times each patch's centre (-1 to 1) times a frequency, [N, head_dim/2] each."""
+    angles = [_centred_angles(patches[part.axis], (grid.height, grid.width)[part.axis], part.freqs) for part in parts]
     joined = np.concatenate(angles, axis=-1)
     return np.cos(joined), np.sin(joined)
 
 
-def _centred_angles(index: Int64s, count: int, found: Frequencies) -> Array:
-    if found.arithmetic == "exact":
-        return ((2 * index + 1 - count) / count)[:, None] * (2.0 * math.pi * found.inverse_frequency)
+def _centred_angles(index: Int64s, count: int, freqs: Frequencies) -> Array:
+    if freqs.arithmetic == "exact":
+        return ((2 * index + 1 - count) / count)[:, None] * (2.0 * math.pi * freqs.inverse_frequency)
     one = np.float32(1.0)
     centres = (index.astype(np.float32) + one / 2) / np.float32(count)
     around = np.float32(2.0 * math.pi) * (2 * centres - one)
-    return np.asarray(around[:, None] * found.inverse_frequency.astype(np.float32))
+    return np.asarray(around[:, None] * freqs.inverse_frequency.astype(np.float32))

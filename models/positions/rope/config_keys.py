@@ -1,4 +1,4 @@
-"""config.json by its keys, whatever a family calls them: the text tower, its sizes, its heads. Knows no scaling."""
+"""Access to config.json under every family's key names: the text tower, its sizes and its heads."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from typing import Any
 from models.errors import BadEncoding
 from models.positions.rope.conventions import CONVENTIONS, NO_ROPE, TEXT_TYPES, Convention
 
-NESTS = ("text_config", "language_config", "llm_config", "thinker_config")
+TEXT_CONFIG_KEYS = ("text_config", "language_config", "llm_config", "thinker_config")
 SIZES = ("hidden_size", "num_attention_heads", "num_hidden_layers", "max_position_embeddings")
 ALIASES: dict[str, tuple[str, ...]] = {
     "hidden_size": ("n_embd", "d_model", "n_embed"),
@@ -19,7 +19,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "partial_rotary_factor": ("rotary_pct", "rotary_emb_fraction", "rope_pct"),
     "layer_types": ("layers_block_type",),
 }
-SPEAKS_OF_ROPE = (
+ROPE_KEYS = (
     "rope_parameters",
     "rope_scaling",
     "rope_theta",
@@ -40,11 +40,15 @@ SPEAKS_OF_ROPE = (
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The part of one config.json that describes the layers that attend.
+    """The part of one config.json that describes the attention layers.
 
-    known    model_type has a row in CONVENTIONS
-    nested   data stood under text_config or the like, where what equals the class default is left out
-    notes    what had to be assumed; grows as keys are asked for
+    Attributes:
+        data: that part.
+        model_type: its model_type; None: not given.
+        convention: the row of CONVENTIONS, or the default row.
+        known: whether model_type has a row in CONVENTIONS.
+        nested: whether `data` is text_config or the like, where values that equal the class default are left out.
+        notes: assumptions; grows as keys are read.
     """
 
     data: Mapping[str, Any]
@@ -55,15 +59,19 @@ class Source:
     notes: list[str] = field(default_factory=list)
 
     def get(self, key: str) -> Any:
-        """The value under its own name or another family's; None where it is absent or null."""
+        """Return the value under this key or another family's name for it; None where it is absent or null."""
         return next((self.data[name] for name in (key, *ALIASES.get(key, ())) if self.data.get(name) is not None), None)
 
     def has(self, key: str) -> bool:
-        """The key, by any of its names, is there; it may be null."""
+        """Return whether the key is present under any of its names; it may be null."""
         return any(name in self.data for name in (key, *ALIASES.get(key, ())))
 
     def count(self, key: str) -> int | None:
-        """A whole number from 1; None where it is absent or null; raises BadEncoding for anything else."""
+        """Return a whole number from 1; None where it is absent or null.
+
+        Raises:
+            BadEncoding: anything else.
+        """
         if (value := self.get(key)) is None:
             return None
         if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value < 1 << 53:
@@ -71,102 +79,122 @@ class Source:
         return value
 
     def size(self, key: str) -> int | None:
-        """A size, by default that of the config class; None where neither says."""
+        """Return a size, by default that of the config class; None where neither gives it."""
         if (value := self.count(key)) is not None or self.convention.sizes is None:
             return value
         default = self.convention.sizes[SIZES.index(key)]
         return None if default is None else int(self.assume(key, default))
 
     def texts(self, key: str) -> tuple[str, ...]:
-        """A list of texts; () where it is absent or null; raises BadEncoding for anything else."""
+        """Return a list of texts; () where it is absent or null.
+
+        Raises:
+            BadEncoding: anything else.
+        """
         value = self.get(key)
         if value is not None and not (isinstance(value, list) and all(isinstance(each, str) for each in value)):
             raise BadEncoding(f"{key} is {str(value)[:60]}; it must be a list of texts")
         return tuple(value or ())
 
     def assume(self, key: str, value: Any) -> Any:
-        """The value, noted as the default of the model_type."""
+        """Return the value, after a note that it is the default of the model_type."""
         self.note(f"config.json gives no {key}: {value}, the default of {self.model_type}, is taken")
         return value
 
     def note(self, sentence: str) -> None:
-        """Keep a sentence for the reader, once."""
+        """Add a sentence to the notes, once."""
         if sentence not in self.notes:
             self.notes.append(sentence)
 
 
 def source_of(config: Mapping[str, Any], model_type: str | None) -> Source:
-    """The text tower of a config, and its model_type's convention.
+    """Return the text tower of a config, with its model_type's convention.
 
-    model_type  that of the whole config where it does not say
-    raises      BadEncoding for a model that does not rotate, or a config that says nothing of RoPE
+    Args:
+        config: the parsed config.json, or a fragment.
+        model_type: of the whole config where it gives none.
+
+    Raises:
+        BadEncoding: a model that does not rotate, or a config without any RoPE key.
     """
-    data, kind, nested = config, _kind(config, model_type), False
-    while (nest := next((name for name in NESTS if isinstance(data.get(name), Mapping)), None)) is not None:
-        data, nested = data[nest], True
-        kind = _kind(data, TEXT_TYPES.get(kind or ""))
-    if kind not in CONVENTIONS and kind in TEXT_TYPES:
-        kind = TEXT_TYPES[kind]
-    known = kind in CONVENTIONS
-    source = Source(data, kind, CONVENTIONS[kind] if known and kind else Convention(partial=1.0), known, nested)
+    data, model_type, nested = config, _model_type(config, model_type), False
+    while (key := _nested_key(data)) is not None:
+        data, nested = data[key], True
+        model_type = _model_type(data, TEXT_TYPES.get(model_type or ""))
+    if model_type not in CONVENTIONS and model_type in TEXT_TYPES:
+        model_type = TEXT_TYPES[model_type]
+    known = model_type in CONVENTIONS
+    convention = CONVENTIONS[model_type] if known and model_type else Convention(partial=1.0)
+    source = Source(data, model_type, convention, known, nested)
     _check_rotates(source)
     if not known:
+        unknown = "no model_type" if model_type is None else f"model_type {model_type!r} is not known"
         source.note(
-            f"{'no model_type' if kind is None else f'model_type {kind!r} is not known'}: read in the plain way "
-            "(layout half, theta 10000 and the whole head unless said, every layer rotates)"
+            f"{unknown}: read with the defaults (layout half, theta 10000 and the whole head unless given, every layer "
+            "rotates)"
         )
     return source
 
 
-def _kind(data: Mapping[str, Any], otherwise: str | None) -> str | None:
-    kind = data.get("model_type") or otherwise
-    if kind is not None and not isinstance(kind, str):
-        raise BadEncoding(f"model_type is {str(kind)[:60]}; it must be a text such as 'llama'")
-    return kind
+def _nested_key(data: Mapping[str, Any]) -> str | None:
+    return next((name for name in TEXT_CONFIG_KEYS if isinstance(data.get(name), Mapping)), None)
+
+
+def _model_type(data: Mapping[str, Any], default: str | None) -> str | None:
+    model_type = data.get("model_type") or default
+    if model_type is not None and not isinstance(model_type, str):
+        raise BadEncoding(f"model_type is {str(model_type)[:60]}; it must be a text such as 'llama'")
+    return model_type
 
 
 def _check_rotates(source: Source) -> None:
-    kind = source.model_type
-    if kind in NO_ROPE:
-        raise BadEncoding(f"{kind} rotates nothing: it has {NO_ROPE[kind]}, no RoPE")
+    model_type = source.model_type
+    if model_type in NO_ROPE:
+        raise BadEncoding(f"{model_type} rotates nothing: it has {NO_ROPE[model_type]}, no RoPE")
     if source.convention.condition:
         key, value, default = source.convention.condition
-        found = default if source.data.get(key) is None else source.data[key]
-        if found != value:
+        given = default if source.data.get(key) is None else source.data[key]
+        if given != value:
             raise BadEncoding(
-                f"{kind} rotates only where {key} is {value!r}; here it is {found!r}, so there is no RoPE"
+                f"{model_type} rotates only where {key} is {value!r}; here it is {given!r}, so there is no RoPE"
             )
-    if not source.known and not any(key in source.data for key in SPEAKS_OF_ROPE):
+    if not source.known and not any(key in source.data for key in ROPE_KEYS):
         raise BadEncoding(
-            "this config says nothing of RoPE: give rope_parameters or rope_theta, or the model_type of a model that "
-            "rotates"
+            "this config has no RoPE key: give rope_parameters or rope_theta, or the model_type of a model that rotates"
         )
 
 
 def head_dim(source: Source, layer_type: str | None = None) -> int:
-    """Channels of a head; raises BadEncoding where no size tells.
+    """Return the number of channels of a head.
 
-    layer_type  of a family whose layers differ (Gemma 4's global_head_dim)
+    Args:
+        source: the config.
+        layer_type: for a family whose layers differ (Gemma 4's global_head_dim).
+
+    Raises:
+        BadEncoding: the config has no size to derive it from, or an impossible one.
     """
-    rule = source.convention.head
-    if rule == "mla" or (not source.known and source.count("qk_rope_head_dim")):
+    head_rule = source.convention.head
+    if head_rule == "mla" or (not source.known and source.count("qk_rope_head_dim")):
         return _rotary_slice(source)
-    if rule == "joined":
+    if head_rule == "joined":
         return _rotary_slice(source) + (source.count("qk_nope_head_dim") or source.assume("qk_nope_head_dim", 64))
-    if layer_type and layer_type in source.convention.heads and (own := _own_head_dim(source, layer_type)) is not None:
-        return own
-    if rule == "given":
-        if (given := source.count("head_dim")) is not None:
-            return given
+    if layer_type and layer_type in source.convention.heads:
+        own_head_dim = _own_head_dim(source, layer_type)
+        if own_head_dim is not None:
+            return own_head_dim
+    if head_rule == "given":
+        if (value := source.count("head_dim")) is not None:
+            return value
         if not source.has("head_dim") and source.convention.head_dim is not None:
             default: int = source.assume("head_dim", source.convention.head_dim)
             return default
-    return _derived(source) * (2 if rule == "doubled" else 1)
+    return _derived(source) * (2 if head_rule == "doubled" else 1)
 
 
 def _rotary_slice(source: Source) -> int:
-    found = source.count("qk_rope_head_dim")
-    return found if found is not None else int(source.assume("qk_rope_head_dim", source.convention.rotary_dim))
+    value = source.count("qk_rope_head_dim")
+    return value if value is not None else int(source.assume("qk_rope_head_dim", source.convention.rotary_dim))
 
 
 def _own_head_dim(source: Source, layer_type: str) -> int | None:
@@ -186,7 +214,7 @@ def _own_head_dim(source: Source, layer_type: str) -> int | None:
 def _derived(source: Source) -> int:
     hidden, heads = source.size("hidden_size"), source.size("num_attention_heads")
     if hidden is None or heads is None:
-        raise BadEncoding("nothing tells the size of a head: give head_dim, or hidden_size and num_attention_heads")
+        raise BadEncoding("the size of a head is missing: give head_dim, or hidden_size and num_attention_heads")
     if hidden % heads:
         raise BadEncoding(f"{heads} attention heads do not divide hidden_size {hidden}: give head_dim")
     return hidden // heads

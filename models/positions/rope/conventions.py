@@ -1,11 +1,11 @@
-"""CONVENTIONS: how each model_type reads RoPE out of its config.json where that is not the plain way. Reads no config.
+"""CONVENTIONS: how each model_type reads RoPE from its config.json, where that differs from the default.
 
-The plain way: theta 1e4, layout half, all of a head of hidden_size / num_attention_heads channels, one table that every
-layer rotates by. A row also holds the sizes a config.json may leave out, because text_config of a vision-language model
-writes only what differs from its class.
+The default: theta 1e4, layout half, the whole head of hidden_size / num_attention_heads channels, and one table for all
+layers. A row also holds the sizes that a config.json may leave out, because text_config of a vision-language model
+contains only the values that differ from its class.
 
-source   transformers 5.23: configuration_*.py and modeling_*.py of each model_type; rows marked "published code": the
-         modelling code that is published with the checkpoints
+Source: transformers 5.23, configuration_*.py and modeling_*.py of each model_type; for rows marked "published code",
+the modelling code published with the checkpoints.
 """
 
 from collections.abc import Mapping
@@ -20,11 +20,15 @@ NOT_ATTENTION = ("linear_attention", "conv", "mamba", "mamba2", "recurrent", "mo
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """Which layers are of which type where config.json lists none.
+    """The types of layers where config.json does not list them.
 
-    period, key   `one` comes once in every `period` layers; config.json may say the period under `key`
-    first         it is the first of them, not the last
-    also          further layers of type `one`; -1: the last
+    Attributes:
+        period: type `one` comes once in every `period` layers.
+        key: where config.json may give the period; None: nowhere.
+        first: True: it is the first of each period; False: the last.
+        one: the rarer layer type.
+        rest: the type of the other layers.
+        also: further layers of type `one`; -1: the last layer.
     """
 
     period: int
@@ -37,34 +41,36 @@ class Pattern:
 
 @dataclass(frozen=True, slots=True)
 class Convention:
-    """One model_type.
+    """How one model_type reads RoPE from its config.json.
 
-    sizes        hidden_size, num_attention_heads, num_hidden_layers, max_position_embeddings of its config class
-    head_dim     of its config class, taken where the key is absent (null means hidden_size / num_attention_heads)
-    head         given: head_dim, else hidden_size / num_attention_heads. derived: always the latter. doubled: twice it.
-                 mla: qk_rope_head_dim, all of which rotates. joined: qk_nope_head_dim + qk_rope_head_dim
-    rotary_dim   default of qk_rope_head_dim (mla, joined) or of rotary_dim; None: the class has no default
-    rotary_key   the key that gives the number of rotated channels where no partial_rotary_factor does
-    theta        where config.json gives none
-    partial      partial_rotary_factor where config.json gives none; None: without a scaling the class reads none at all
-    layout       a row of rotation.LAYOUTS
-    tables       layer type -> what is assumed of its table; {}: one table serves every layer
-    thetas       layer type -> the top-level key that older files give its theta by
-    scaled       layer types that an older file's rope_scaling is merged into
-    heads        layer type -> (key, default) of its own head_dim
-    assumed      rope_parameters where config.json gives none
-    pattern      layer types where config.json gives none
-    still        layer types that attend without rotating
-    still_with   they rotate after all where this key is null
-    uses         layer type -> the table it rotates by, where that is not its own name or the only table
-    listed       (key, rotate, default): layers in the list under key do, or do not, rotate
-    interval     every interval-th layer does not rotate: default of no_rope_layer_interval
-    condition    (key, value, default): rotates only where key has that value
-    types        what a rope_type of the file means
-    trained      original_max_position_embeddings of its config class, which counts before one among the parameters
-    sections     mrope_section where config.json gives none
-    axes         a row of multi_axis.AXES
-    softmax      attention scores are also scaled by m(factor, mscale_all_dim)^2
+    Attributes:
+        sizes: hidden_size, num_attention_heads, num_hidden_layers, max_position_embeddings of its config class.
+        head_dim: of its config class, used where the key is absent (null means hidden_size / num_attention_heads).
+        head: the size of a head. given: head_dim, else hidden_size / num_attention_heads. derived: always the latter.
+            doubled: twice the latter. mla: qk_rope_head_dim, all of which rotates. joined: qk_nope_head_dim +
+            qk_rope_head_dim.
+        rotary_dim: default of qk_rope_head_dim (mla, joined) or of rotary_dim; None: the class has no default.
+        rotary_key: the key that gives the number of rotated channels where no partial_rotary_factor does.
+        theta: used where config.json gives none.
+        partial: partial_rotary_factor where config.json gives none; None: the class reads it only where RoPE is scaled.
+        layout: a row of rotation.LAYOUTS.
+        tables: layer type -> default parameters of its table; {}: one table for every layer.
+        thetas: layer type -> the top-level key under which older files give its theta.
+        scaled: layer types that an older file's rope_scaling is merged into.
+        heads: layer type -> (key, default) of its own head_dim.
+        assumed: rope_parameters where config.json gives none.
+        pattern: layer types where config.json gives none.
+        unrotated: layer types that attend without rotating.
+        rotates_if_null: a key; where it is null, these layer types rotate after all.
+        table_of: layer type -> the table it rotates by, where that is not its own name or the only table.
+        listed: (key, rotate, default): layers in the list under key do, or do not, rotate.
+        interval: every interval-th layer does not rotate: default of no_rope_layer_interval.
+        condition: (key, value, default): rotates only where key has that value.
+        types: rope_type in the file -> the row of SCALINGS it means.
+        trained: original_max_position_embeddings of its config class, which overrides one among the parameters.
+        sections: mrope_section where config.json gives none.
+        axes: a row of multi_axis.AXES.
+        softmax: attention scores are also scaled by m(factor, mscale_all_dim)^2.
     """
 
     sizes: Sizes | None = None
@@ -81,9 +87,9 @@ class Convention:
     heads: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     assumed: Parameters = field(default_factory=dict)
     pattern: Pattern | None = None
-    still: tuple[str, ...] = ()
-    still_with: str | None = None
-    uses: Mapping[str, str] = field(default_factory=dict)
+    unrotated: tuple[str, ...] = ()
+    rotates_if_null: str | None = None
+    table_of: Mapping[str, str] = field(default_factory=dict)
     listed: tuple[str, bool, tuple[int, ...] | None] | None = None
     interval: int | None = None
     condition: tuple[str, Any, Any] | None = None
@@ -124,7 +130,7 @@ def _yarn(factor: float, trained: int, **rest: Any) -> Parameters:
 
 
 def _two_tables(full: float, sliding: float, **rest: Any) -> dict[str, Any]:
-    """Full and sliding layers with a theta each; older files may say them at the top level."""
+    """Full and sliding layers with a theta each; older files may have them at the top level."""
     return {
         "tables": {"full_attention": {"rope_theta": full}, "sliding_attention": {"rope_theta": sliding}},
         "scaled": ("full_attention",),
@@ -155,7 +161,7 @@ _QWEN_VL: dict[str, Any] = {"theta": 1e6, "sections": (16, 24, 24), "axes": "chu
 _QWEN3_VL: dict[str, Any] = {"sections": (24, 20, 20), "axes": "interleaved"}
 _HYBRID = Pattern(4, "full_attention_interval", rest="linear_attention")
 _GLM_VL: dict[str, Any] = {"sections": (8, 12, 12), "axes": "chunked"}
-_LOCAL_ONLY: dict[str, Any] = {"still": ("full_attention",)}
+_LOCAL_ONLY: dict[str, Any] = {"unrotated": ("full_attention",)}
 _MINISTRAL_YARN = {"mscale": 1.0, "mscale_all_dim": 1.0}
 
 CONVENTIONS: dict[str, Convention] = {
@@ -206,7 +212,7 @@ CONVENTIONS: dict[str, Convention] = {
         tables={"main": {"rope_theta": 1e4}, "compress": {"rope_theta": 160000.0}},
         thetas={"main": "rope_theta", "compress": "compress_rope_theta"},
         scaled=("compress",),
-        uses={
+        table_of={
             "sliding_attention": "main",
             "compressed_sparse_attention": "compress",
             "heavily_compressed_attention": "compress",
@@ -243,13 +249,13 @@ CONVENTIONS: dict[str, Convention] = {
     "exaone4": Convention(
         (4096, 32, 32, 2048),
         pattern=Pattern(4, "sliding_window_pattern"),
-        still_with="sliding_window",
+        rotates_if_null="sliding_window",
         **_LOCAL_ONLY,
     ),
     "exaone_moe": Convention(
         (4096, 32, 32, 2048),
         pattern=Pattern(4, "sliding_window_pattern"),
-        still_with="sliding_window",
+        rotates_if_null="sliding_window",
         **_LOCAL_ONLY,
     ),
     "falcon": Convention((4544, 71, 32, 2048), condition=("alibi", False, False)),
@@ -467,7 +473,7 @@ _NAMED_ALIKE = (
     "glm_image glm_ocr granite4_vision granite_docling llama4 paddleocr_vl qwen2_5_vl qwen2_vl qwen3_5 qwen3_5_moe "
     "qwen3_vl qwen3_vl_moe unlimited_ocr voxtral_realtime"
 )
-# a model of several towers -> the model_type its text tower has where text_config does not say
+# a model of several towers -> the model_type of its text tower where text_config gives none
 TEXT_TYPES: dict[str, str] = {outer: inner for inner, outers in _TEXT_TYPES.items() for outer in outers.split()} | {
     name: f"{name}_text" for name in _NAMED_ALIKE.split()
 }

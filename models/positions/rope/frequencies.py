@@ -1,4 +1,4 @@
-"""What decides a RoPE table, and the frequencies that come of it. Reads no config, makes no table, rotates nothing.
+"""Rope, the parameters of one RoPE table, and the frequencies computed from them.
 
 The angle of position m in channel pair i is m * inverse_frequency[i]. scalings.py has the formulas.
 """
@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from models.errors import BadScaling
 from models.positions.arithmetic import DIGITS, NUMBERS
-from models.positions.rope.scaling import Call, Scaling
-from models.positions.rope.scalings import SCALINGS
+from models.positions.rope.scalings import SCALINGS, Scaling, Unscaled
 from models.positions.table import MAX_POSITION, Arithmetic
 
 Float64s = NDArray[np.float64]
@@ -26,14 +25,15 @@ MAX_ROTARY_DIM = 8192
 
 @dataclass(frozen=True, slots=True)
 class Rope:
-    """All that decides the frequencies of one table.
+    """The parameters that determine the frequencies of one table.
 
-    theta       above 1
-    rotary_dim  channels of a head that are rotated; even, 2 or more
-    rope_type   a row of SCALINGS
-    parameters  (name, value) by the names of config.json; lists as tuples
-    head_dim    channels of a head; None: rotary_dim. `proportional` spreads its exponents over it
-    max_position_embeddings  dynamic needs it, yarn and longrope where no factor is given
+    Attributes:
+        theta: base of the frequencies, above 1.
+        rotary_dim: channels of a head that are rotated; even, 2 or more.
+        rope_type: a row of SCALINGS.
+        parameters: (name, value) by the names of config.json; lists as tuples.
+        head_dim: channels of a head; None: rotary_dim. `proportional` spreads its exponents over it.
+        max_position_embeddings: dynamic needs it, yarn and longrope where no factor is given.
     """
 
     theta: float
@@ -52,7 +52,11 @@ class Rope:
         parameters: Mapping[str, Any] | None = None,
         **rest: Any,
     ) -> "Rope":
-        """A Rope of parameters as JSON has them: null counts as absent, lists become tuples."""
+        """Return a Rope from parameters as JSON has them: null counts as absent, lists become tuples.
+
+        Raises:
+            BadScaling: a parameter is neither a number, a boolean, a text nor a list of these.
+        """
         given = ((name, _hashable(name, value)) for name, value in (parameters or {}).items() if value is not None)
         return cls(theta, rotary_dim, rope_type, tuple(sorted(given)), **rest)
 
@@ -62,16 +66,18 @@ def _hashable(name: str, value: Any) -> Any:
         return tuple(_hashable(name, each) for each in value)
     if isinstance(value, str | int | float):
         return value
-    raise BadScaling(f"{name} is {_shown(value)}; it must be a number, true or false, or a list of numbers")
+    raise BadScaling(f"{name} is {_shorten(value)}; it must be a number, true or false, or a list of numbers")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Frequencies:
-    """The numbers every cos and sin of a table come from.
+    """The numbers from which every cos and sin of a table are computed.
 
-    inverse_frequency  float64 (r/2,), radians per position, fastest first; parity: float32 values, widened
-    residue            float64 (r/2,): what float64 leaves out of it (exact); zeros (parity)
-    attention_factor   both cos and sin are multiplied by it, so attention scores by its square
+    Attributes:
+        inverse_frequency: float64 (r/2,), radians per position, fastest first; parity: float32 values, widened.
+        residue: float64 (r/2,): the exact frequency minus its float64 value (exact); zeros (parity).
+        attention_factor: cos and sin are multiplied by it, so attention scores by its square.
+        arithmetic: exact or parity.
     """
 
     inverse_frequency: Float64s
@@ -82,47 +88,58 @@ class Frequencies:
 
 @lru_cache(maxsize=512)
 def frequencies(rope: Rope, arithmetic: Arithmetic = "exact", seq_len: int | None = None) -> Frequencies:
-    """The frequencies of a rope, in one arithmetic.
+    """Return the frequencies of a rope, in one arithmetic.
 
-    seq_len  tokens of the sequence at hand, which dynamic and longrope ask for
-    raises   BadScaling: rope_type unknown, sizes impossible, a parameter missing, unknown or impossible
-    source   transformers 5.23 modeling_rope_utils (parity); the same formulas in 50 digits (exact)
+    Args:
+        rope: the encoding, scaled or not.
+        arithmetic: exact or parity.
+        seq_len: length of the sequence in tokens, which dynamic and longrope read.
+
+    Raises:
+        BadScaling: an unknown rope_type, impossible sizes, or a parameter that is missing, unknown or impossible.
+
+    Source: transformers 5.23 modeling_rope_utils (parity); the same formulas in 50 digits (exact).
     """
-    row, given = _checked_row(rope), _checked_parameters(rope)
+    scaling, parameters = _scaling_row(rope), _checked_parameters(rope)
     _check_sizes(rope)
     if seq_len is not None and not 1 <= seq_len <= MAX_POSITION:
         raise BadScaling(f"seq_len is {seq_len}; it must be 1 to {MAX_POSITION}")
     numbers = NUMBERS[arithmetic]
     head_dim = rope.head_dim or rope.rotary_dim
     with localcontext(DIGITS), np.errstate(over="raise", invalid="raise", divide="raise"):
-        numbered = {name: numbers.number(each) if type(each) is float else each for name, each in given.items()}
-        theta = numbers.number(rope.theta)
-        call = Call(numbers, theta, rope.rotary_dim, head_dim, rope.max_position_embeddings, seq_len)
+        scalars = {name: numbers.scalar(each) if type(each) is float else each for name, each in parameters.items()}
+        theta = numbers.scalar(rope.theta)
+        unscaled = Unscaled(numbers, theta, rope.rotary_dim, head_dim, rope.max_position_embeddings, seq_len)
         try:
-            found, factor = row.frequencies(call, **numbered)
+            inverse_frequency, factor = scaling.frequencies(unscaled, **scalars)
         except BadScaling as error:
             raise BadScaling(f"{rope.rope_type} RoPE {error}") from None
         except (ArithmeticError, ValueError):
-            given = {"theta": rope.theta, **dict(rope.parameters)}
-            raise BadScaling(f"{rope.rope_type} RoPE has no {arithmetic} frequencies for {_shown(given)}") from None
-        return _split(found, float(factor), arithmetic)
+            shown = _shorten({"theta": rope.theta, **dict(rope.parameters)})
+            raise BadScaling(f"{rope.rope_type} RoPE has no {arithmetic} frequencies for {shown}") from None
+        return _split(inverse_frequency, float(factor), arithmetic)
 
 
 def remarks(rope: Rope) -> tuple[str, ...]:
-    """What a reader of the table should know: parameters some library ignores, forms in which libraries differ."""
-    return tuple(_checked_row(rope).remarks(_checked_parameters(rope)))
+    """Return notes for the reader of the table: parameters that some library ignores, forms that differ.
+
+    Raises:
+        BadScaling: an unknown rope_type, or a parameter that is missing, unknown or impossible.
+    """
+    return tuple(_scaling_row(rope).remarks(_checked_parameters(rope)))
 
 
-def _split(found: NDArray[Any], attention_factor: float, arithmetic: Arithmetic) -> Frequencies:
-    nearest = found.astype(np.float64)
-    residue = np.zeros(len(found))
+def _split(inverse_frequency: NDArray[Any], attention_factor: float, arithmetic: Arithmetic) -> Frequencies:
+    rounded = inverse_frequency.astype(np.float64)
+    residue = np.zeros(len(inverse_frequency))
     if arithmetic == "exact":
-        residue = np.array([float(value - Decimal(float(near))) for value, near in zip(found, nearest, strict=True)])
-    nearest.flags.writeable = residue.flags.writeable = False  # lent to every caller
-    return Frequencies(nearest, residue, attention_factor, arithmetic)
+        pairs = zip(inverse_frequency, rounded, strict=True)
+        residue = np.array([float(value - Decimal(float(near))) for value, near in pairs])
+    rounded.flags.writeable = residue.flags.writeable = False  # shared through the cache
+    return Frequencies(rounded, residue, attention_factor, arithmetic)
 
 
-def _checked_row(rope: Rope) -> Scaling:
+def _scaling_row(rope: Rope) -> Scaling:
     if rope.rope_type not in SCALINGS:
         raise BadScaling(f"rope_type {rope.rope_type!r} is not one of {', '.join(SCALINGS)}")
     return SCALINGS[rope.rope_type]
@@ -137,77 +154,86 @@ def _check_sizes(rope: Rope) -> None:
             f"got rope_theta {theta:g} and rotary_dim {rope.rotary_dim}"
         )
     if rope.rotary_dim > MAX_ROTARY_DIM:
-        raise BadScaling(f"rotary_dim is {rope.rotary_dim}; up to {MAX_ROTARY_DIM} are computed")
+        raise BadScaling(f"rotary_dim is {rope.rotary_dim}; it must be {MAX_ROTARY_DIM} or less")
 
 
 def _checked_parameters(rope: Rope) -> dict[str, Any]:
-    row, name = _checked_row(rope), rope.rope_type
-    given = dict(rope.parameters)
-    allowed = row.required + row.optional
-    if unknown := [parameter for parameter in given if parameter not in allowed]:  # a misspelt one explains a missing
-        near = get_close_matches(unknown[0], allowed, 1)
-        hint = f"did you mean {near[0]!r}? It" if near else "it"
+    scaling, name = _scaling_row(rope), rope.rope_type
+    parameters = dict(rope.parameters)
+    allowed = scaling.required + scaling.optional
+    # unknown before missing: a misspelt parameter explains a missing one
+    if unknown := [parameter for parameter in parameters if parameter not in allowed]:
+        match = get_close_matches(unknown[0], allowed, 1)
+        hint = f"did you mean {match[0]!r}? It" if match else "it"
         raise BadScaling(f"{name} RoPE has no parameter {unknown[0]!r}; {hint} reads {', '.join(allowed) or 'none'}")
-    if missing := [parameter for parameter in row.required if parameter not in given]:
+    if missing := [parameter for parameter in scaling.required if parameter not in parameters]:
         one = len(missing) == 1
         raise BadScaling(
             f"{name} RoPE: {', '.join(missing)} {'is' if one else 'are'} missing; give {'it' if one else 'them'}"
         )
-    return {parameter: _check(parameter)(parameter, value) for parameter, value in given.items()}
+    return {parameter: _check(parameter)(parameter, value) for parameter, value in parameters.items()}
 
 
 def _check(parameter: str) -> Callable[[str, Any], Any]:
     return _CHECKS.get(parameter, positive)
 
 
-def positive(what: str, value: Any) -> float:
-    """A finite number above 0; raises BadScaling."""
-    number = finite(what, value)
+def positive(name: str, value: Any) -> float:
+    """Return the value as a float.
+
+    Raises:
+        BadScaling: it is not a finite number above 0.
+    """
+    number = finite(name, value)
     if number <= 0:
-        raise BadScaling(f"{what} is {value!r}; it must be above 0")
+        raise BadScaling(f"{name} is {value!r}; it must be above 0")
     return number
 
 
-def finite(what: str, value: Any) -> float:
-    """A finite number; raises BadScaling."""
+def finite(name: str, value: Any) -> float:
+    """Return the value as a float.
+
+    Raises:
+        BadScaling: it is not a finite number.
+    """
     if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) <= sys.float_info.max:
-        raise BadScaling(f"{what} is {_shown(value)}; it must be a number")
+        raise BadScaling(f"{name} is {_shorten(value)}; it must be a number")
     return float(value)
 
 
-def _shown(value: Any) -> str:
+def _shorten(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _at_least_one(what: str, value: Any) -> float:
-    if (number := positive(what, value)) < 1.0:
-        raise BadScaling(f"{what} is {value!r}; it must be 1 or more")
+def _at_least_one(name: str, value: Any) -> float:
+    if (number := positive(name, value)) < 1.0:
+        raise BadScaling(f"{name} is {value!r}; it must be 1 or more")
     return number
 
 
-def _not_negative(what: str, value: Any) -> float:
-    if (number := finite(what, value)) < 0:
-        raise BadScaling(f"{what} is {value!r}; it must be 0 or more")
+def _not_negative(name: str, value: Any) -> float:
+    if (number := finite(name, value)) < 0:
+        raise BadScaling(f"{name} is {value!r}; it must be 0 or more")
     return number
 
 
-def _share(what: str, value: Any) -> float:
-    if (number := positive(what, value)) > 1.0:
-        raise BadScaling(f"{what} is {value!r}; it must be above 0, up to 1")
+def _fraction(name: str, value: Any) -> float:
+    if (number := positive(name, value)) > 1.0:
+        raise BadScaling(f"{name} is {value!r}; it must be above 0, up to 1")
     return number
 
 
-def _flag(what: str, value: Any) -> bool:
+def _flag(name: str, value: Any) -> bool:
     if not isinstance(value, bool):
-        raise BadScaling(f"{what} is {_shown(value)}; it must be true or false")
+        raise BadScaling(f"{name} is {_shorten(value)}; it must be true or false")
     return value
 
 
-def _positives(what: str, value: Any) -> tuple[float, ...]:
+def _positives(name: str, value: Any) -> tuple[float, ...]:
     if not isinstance(value, tuple):
-        raise BadScaling(f"{what} is {_shown(value)}; it must be a list of numbers above 0")
-    return tuple(positive(f"{what}[{index}]", each) for index, each in enumerate(value))
+        raise BadScaling(f"{name} is {_shorten(value)}; it must be a list of numbers above 0")
+    return tuple(positive(f"{name}[{index}]", each) for index, each in enumerate(value))
 
 
 _CHECKS: dict[str, Callable[[str, Any], Any]] = {
@@ -215,7 +241,7 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "alpha": _at_least_one,
     "mscale": _not_negative,
     "mscale_all_dim": _not_negative,
-    "partial_rotary_factor": _share,
+    "partial_rotary_factor": _fraction,
     "truncate": _flag,
     "short_factor": _positives,
     "long_factor": _positives,

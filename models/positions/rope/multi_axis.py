@@ -1,6 +1,6 @@
-"""RoPE over more than one axis, and M-RoPE: how text models turn with time, height and width. Rotates nothing.
+"""RoPE over more than one axis, and M-RoPE: text models whose channels turn with time, height or width.
 
-Each column of such a table is one frequency turning with one axis. Which, is data: a row of AXES (or of axial.AXIAL).
+Each column of such a table is one frequency that turns with one axis; a row of AXES (or of axial.AXIAL) says which.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,12 +26,14 @@ NAMES = ("time", "height", "width")
 
 @dataclass(frozen=True, slots=True)
 class Axes:
-    """A way to share the frequencies of M-RoPE among the axes (0 time, 1 height, 2 width).
+    """One way to share the frequencies of M-RoPE among the axes (0 time, 1 height, 2 width).
 
-    owners    sections -> the axis of each frequency, (r/2,); a frequency keeps its own index
-    order     which axis each of the three sections belongs to
-    sections  what the models were trained with
-    layout    how the rotation pairs channels
+    Attributes:
+        owners: sections -> the axis of each frequency, (r/2,); a frequency keeps its own index.
+        order: which axis each of the three sections belongs to.
+        sections: the sections that the models were trained with.
+        layout: how the rotation pairs channels, a row of rotation.LAYOUTS.
+        users: model types that use it.
     """
 
     owners: Callable[[Sequence[int]], Int64s]
@@ -70,17 +72,27 @@ AXES: dict[str, Axes] = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
-    """The columns of a table that turn with one axis: where they are, and their frequencies."""
+    """The columns of a table that turn with one axis.
+
+    Attributes:
+        axis: index of the axis.
+        columns: which columns they are.
+        freqs: their frequencies, in the order of `columns`.
+    """
 
     axis: int
     columns: Int64s
-    found: Frequencies
+    freqs: Frequencies
 
 
-def mrope_parts(found: Frequencies, sections: Sequence[int] | None, axes: str) -> tuple[Part, ...]:
-    """The columns of an M-RoPE table by axis; raises BadEncoding for sections that do not fit."""
+def mrope_parts(freqs: Frequencies, sections: Sequence[int] | None, axes: str) -> tuple[Part, ...]:
+    """Return the columns of an M-RoPE table by axis.
+
+    Raises:
+        BadEncoding: unknown axes, or sections that are not three numbers with the sum rotary_dim/2.
+    """
     row = axes_named(axes)
-    pairs = len(found.inverse_frequency)
+    pairs = len(freqs.inverse_frequency)
     sections = row.sections if sections is None else tuple(sections)
     if len(sections) != 3 or min(sections) < 0 or sum(sections) != pairs:
         order = ", ".join(NAMES[axis] for axis in row.order)
@@ -89,35 +101,45 @@ def mrope_parts(found: Frequencies, sections: Sequence[int] | None, axes: str) -
         )
     owners = row.owners(sections)
     return tuple(
-        Part(axis, mine, subset(found, mine)) for axis in range(3) if len(mine := np.flatnonzero(owners == axis))
+        Part(axis, columns, subset(freqs, columns))
+        for axis in range(3)
+        if len(columns := np.flatnonzero(owners == axis))
     )
 
 
 def axes_named(name: str) -> Axes:
-    """A row of AXES; raises BadEncoding that names the known."""
+    """Return a row of AXES.
+
+    Raises:
+        BadEncoding: an unknown name.
+    """
     if name not in AXES:
         raise BadEncoding(f"M-RoPE axes {name!r} are not one of {', '.join(AXES)}")
     return AXES[name]
 
 
-def subset(found: Frequencies, columns: Int64s) -> Frequencies:
-    """Some of the frequencies, in the order of `columns`."""
+def subset(freqs: Frequencies, columns: Int64s) -> Frequencies:
+    """Return some of the frequencies, in the order of `columns`."""
     return Frequencies(
-        found.inverse_frequency[columns], found.residue[columns], found.attention_factor, found.arithmetic
+        freqs.inverse_frequency[columns], freqs.residue[columns], freqs.attention_factor, freqs.arithmetic
     )
 
 
 def multi_axis_cos_sin(parts: Sequence[Part], positions: Int64s) -> tuple[Array, Array]:
-    """cos and sin of several axes.
+    """Return cos and sin of positions with several axes.
 
-    positions  int64 [axes, ...], 0 or more
-    returns    [..., r/2] each: float64 (exact) or float32 (parity)
+    Args:
+        parts: the columns by axis; together they cover the table.
+        positions: int64 [axes, ...], 0 or more.
+
+    Returns:
+        [..., r/2] each: float64 (exact) or float32 (parity).
     """
     width = sum(len(part.columns) for part in parts)
-    dtype = np.float64 if parts[0].found.arithmetic == "exact" else np.float32
+    dtype = np.float64 if parts[0].freqs.arithmetic == "exact" else np.float32
     cos, sin = (np.empty((*positions.shape[1:], width), dtype) for _ in range(2))
     for part in parts:
-        cos[..., part.columns], sin[..., part.columns] = cos_sin(part.found, positions[part.axis])
+        cos[..., part.columns], sin[..., part.columns] = cos_sin(part.freqs, positions[part.axis])
     return cos, sin
 
 
@@ -131,23 +153,34 @@ def tabulate_mrope(
     seq_len: int | None = None,
     table: Width = "single",
 ) -> Table:
-    """M-RoPE's cos and sin, both times the attention factor.
+    """Return M-RoPE's cos and sin, both times the attention factor, as a Table.
 
-    positions  int64 [3, N] or [3, B, S]: time, height, width
-    sections   how many frequencies each axis gets, in the order of the axes' row; None: the row's own
-    axes       a row of AXES
-    table      single: [..., r/2], a value a pair. duplicated: [..., r], as the row's layout pairs channels
-    raises     BadEncoding, BadScaling
-    source     transformers 5.23 Qwen2VL-, Qwen3VLText- and Ernie4_5_VLMoeTextRotaryEmbedding
+    Args:
+        rope: the encoding, scaled or not.
+        positions: int64 [3, N] or [3, B, S]: time, height, width.
+        sections: how many frequencies each axis gets, in the order of Axes.order; None: Axes.sections.
+        axes: a row of AXES.
+        arithmetic: exact or parity.
+        seq_len: length of the sequence in tokens; dynamic and longrope scale by it.
+        table: single: [..., r/2], one value per pair. duplicated: [..., r], as the row's layout pairs channels.
+
+    Returns:
+        a Table with outputs `cos` and `sin`.
+
+    Raises:
+        BadEncoding: unknown axes or width, or sections or positions that do not fit.
+        BadScaling: an unknown rope_type, or a parameter that is missing, unknown or out of range.
+
+    Source: transformers 5.23 Qwen2VL-, Qwen3VLText- and Ernie4_5_VLMoeTextRotaryEmbedding.
     """
-    found = frequencies(rope, arithmetic, seq_len)
-    parts = mrope_parts(found, sections, axes)
+    freqs = frequencies(rope, arithmetic, seq_len)
+    parts = mrope_parts(freqs, sections, axes)
     row = axes_named(axes)
     if positions.ndim < 2 or positions.shape[0] != 3:
         raise BadEncoding(f"positions are {list(positions.shape)}; M-RoPE needs [3, tokens]: time, height, width")
     flat = positions.reshape(3, -1)
     checked_positions(flat.ravel())
-    facts = facts_of(rope, found) | column_facts(parts, NAMES) | {"axes": axes, "layout": row.layout, "table": table}
+    facts = facts_of(rope, freqs) | column_facts(parts, NAMES) | {"axes": axes, "layout": row.layout, "table": table}
     facts |= {"sections": list(row.sections if sections is None else sections), "seq_len": seq_len}
     outputs = cos_sin_outputs(
         lambda start, stop: multi_axis_cos_sin(parts, flat[:, start:stop]),
@@ -170,29 +203,40 @@ def _shortfalls(parts: Sequence[Part], sections: Sequence[int], row: Axes) -> tu
 
 
 def column_facts(parts: Sequence[Part], names: Sequence[str]) -> dict[str, Any]:
-    """Per column of a single-width table: its frequency and its axis."""
+    """Return, JSON-ready, the frequency and the axis of each column of a single-width table."""
     width = sum(len(part.columns) for part in parts)
     inverse_frequency, axis = np.empty(width), np.empty(width, np.int64)
     for part in parts:
-        inverse_frequency[part.columns], axis[part.columns] = part.found.inverse_frequency, part.axis
+        inverse_frequency[part.columns], axis[part.columns] = part.freqs.inverse_frequency, part.axis
     return {
         "inverse_frequency": inverse_frequency.tolist(),
         "axis": [names[index] for index in axis.tolist()],
-        "attention_factor": parts[0].found.attention_factor,
+        "attention_factor": parts[0].freqs.attention_factor,
     }
 
 
 def cos_sin_outputs(
-    both: Columns, shape: Sequence[int], parts: Sequence[Part], layout: str, table: Width
+    cos_sin_rows: Columns, shape: Sequence[int], parts: Sequence[Part], layout: str, table: Width
 ) -> dict[str, Output]:
-    """The outputs cos and sin of rows that `both` gives in single width; raises BadEncoding for an unknown width."""
+    """Return the outputs `cos` and `sin` of a table.
+
+    Args:
+        cos_sin_rows: (start, stop) -> cos and sin of those rows, [stop - start, r/2] each.
+        shape: of the positions.
+        parts: the columns by axis.
+        layout: how a duplicated table pairs channels.
+        table: single or duplicated.
+
+    Raises:
+        BadEncoding: an unknown `table`.
+    """
     if table not in WIDTHS:
         raise BadEncoding(f"table {table!r} is not one of {', '.join(WIDTHS)}")
     pairs = sum(len(part.columns) for part in parts)
 
-    def output(which: int) -> Output:
+    def output(index: int) -> Output:
         def block(start: int, stop: int) -> Array:
-            values = both(start, stop)[which]
+            values = cos_sin_rows(start, stop)[index]
             return values if table == "single" else duplicate(values, layout)
 
         return Output((*shape, pairs if table == "single" else 2 * pairs), block)

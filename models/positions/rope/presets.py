@@ -1,7 +1,7 @@
-"""PRESETS: the RoPE of well-known public models, as the keys of their config.json. Reads and computes nothing.
+"""PRESETS: the RoPE of well-known public models, as the keys of their config.json.
 
-Only the keys that decide the rotation are kept, in the spelling the model was published with. `source` says whose
-config.json it is, or that it is the defaults of a transformers class.
+Only the keys that determine the rotation are kept, as the model was published with them. `source` names the repository
+of the config.json, or the transformers class whose defaults they are.
 """
 
 from collections.abc import Mapping
@@ -15,10 +15,11 @@ DEFAULTS = "the defaults of transformers 5.23"
 class Preset:
     """One public configuration.
 
-    name    lower case, words joined by hyphens
-    config  a fragment of config.json that config.read understands
-    title   what a person calls the model
-    source  where the values come from
+    Attributes:
+        name: lower case, words joined by hyphens.
+        config: a fragment of config.json that config.read accepts.
+        title: the model's usual name.
+        source: where the values come from.
     """
 
     name: str
@@ -28,7 +29,7 @@ class Preset:
 
 
 def _preset(name: str, title: str, repository: str, model_type: str, sizes: str, /, **config: Any) -> Preset:
-    """sizes: hidden x heads x layers, and the longest position after a @ where the file gives one."""
+    """A Preset; `sizes` is hidden x heads x layers, then @ and max_position_embeddings where the file gives it."""
     shape, _, longest = sizes.partition("@")
     hidden, heads, layers = (int(part) for part in shape.split("x"))
     written = {"hidden_size": hidden, "num_attention_heads": heads, "num_hidden_layers": layers}

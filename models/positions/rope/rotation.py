@@ -1,6 +1,6 @@
-"""Rotating q and k: which channels form a pair, where the pair is written, and which way it turns. Makes no angles.
+"""Rotation of q and k: which channels form a pair, where the pair is written, and in which direction it turns.
 
-A pair (u, v) becomes (u cos a - v sin a, u sin a + v cos a). cos and sin come in single width, one value a pair.
+A pair (u, v) becomes (u cos a - v sin a, u sin a + v cos a). cos and sin have single width, one value per pair.
 """
 
 from collections.abc import Sequence
@@ -20,13 +20,15 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """One way to lay pairs in a head of D channels of which r rotate.
+    """One arrangement of pairs in a head of D channels of which r rotate.
 
-    read, written   half: (i, i + r/2); adjacent: (2i, 2i + 1)
-    sign            1, or -1 where a pair turns by minus the angle
-    trailing        the last r channels rotate, not the first
-    blocks          the r channels fall into this many equal blocks, each paired within itself
-    users           model types of transformers 5.23 that rotate so
+    Attributes:
+        read: channels of pair i in the input. half: (i, i + r/2); adjacent: (2i, 2i + 1).
+        written: channels of pair i in the output, likewise.
+        sign: 1, or -1 where a pair turns by minus the angle.
+        trailing: whether the last r channels rotate, not the first.
+        blocks: the r channels form this many equal blocks, each paired within itself.
+        users: model types of transformers 5.23 with this layout.
     """
 
     read: Pairing
@@ -49,14 +51,22 @@ LAYOUTS: dict[str, Layout] = {
 
 
 def layout_named(name: str) -> Layout:
-    """A row of LAYOUTS; raises BadEncoding that names the known."""
+    """Return a row of LAYOUTS.
+
+    Raises:
+        BadEncoding: an unknown name.
+    """
     if name not in LAYOUTS:
         raise BadEncoding(f"layout {name!r} is not one of {', '.join(LAYOUTS)}")
     return LAYOUTS[name]
 
 
 def check_channels(layout: Layout, head_dim: int, rotary_dim: int) -> None:
-    """Raises BadEncoding unless rotary_dim channels of a head of head_dim can rotate in this layout."""
+    """Check that rotary_dim channels of a head of head_dim can rotate in this layout.
+
+    Raises:
+        BadEncoding: they cannot.
+    """
     if head_dim < 2 or head_dim % 2:
         raise BadEncoding(f"a head of {head_dim} channels has no whole number of pairs: it must be even, 2 or more")
     step = 2 * layout.blocks
@@ -65,7 +75,7 @@ def check_channels(layout: Layout, head_dim: int, rotary_dim: int) -> None:
 
 
 def pairs(layout: Layout, pairing: Pairing, head_dim: int, rotary_dim: int) -> list[Pair]:
-    """First and second channels of the pairs, as two slices of the head for each block."""
+    """Return the first and second channels of the pairs, as two slices of the head for each block."""
     start = head_dim - rotary_dim if layout.trailing else 0
     width = rotary_dim // layout.blocks
     return [_pair(pairing, start + block * width, width) for block in range(layout.blocks)]
@@ -91,19 +101,26 @@ def rotate(
     arithmetic: Arithmetic = "exact",
     widen: bool = False,
 ) -> Array:
-    """q or k with each token's pairs turned by its angles; channels beyond the rotary ones pass.
+    """Return q or k with each token's pairs turned by its angles; channels that do not rotate are unchanged.
 
-    x                 float [..., S, D]
-    cos, sin          [S - skip, r/2], or [B.., S - skip, r/2] where x begins with the same B.. (heads follow)
-    inverse           undo a rotation by the same cos and sin
-    skip              leading tokens that are not rotated (DINOv3's CLS and registers)
-    attention_factor  that cos and sin were multiplied by; only the inverse reads it: it divides by its square
-    arithmetic        exact: float64, rounded once to x's dtype. parity: every product and sum rounded to x's dtype,
-                      to which cos and sin are cast first, as transformers does
-    widen             parity: half precision is rotated in float32 with cos and sin as they are, then rounded once, as
-                      transformers does for Llama 4, Cohere, Ernie 4.5, DeepSeek-V4 and the Qwen vision towers
-    returns           x's shape and dtype
-    raises            BadEncoding: unknown layout, shapes or dtypes that do not fit
+    Args:
+        x: float [..., S, D].
+        cos: [S - skip, r/2], or [B.., S - skip, r/2] where x begins with the same B.. (heads follow).
+        sin: likewise.
+        layout: a row of LAYOUTS.
+        inverse: whether to undo a rotation by the same cos and sin.
+        skip: leading tokens that are not rotated (DINOv3's CLS and registers).
+        attention_factor: factor included in cos and sin; only the inverse reads it and divides by its square.
+        arithmetic: exact: float64, rounded once to x's dtype. parity: every product and sum rounded to x's dtype, to
+            which cos and sin are cast first, as transformers does.
+        widen: parity only: half precision is rotated in float32 with cos and sin as they are, then rounded once, as
+            transformers does for Llama 4, Cohere, Ernie 4.5, DeepSeek-V4 and the Qwen vision towers.
+
+    Returns:
+        x's shape and dtype.
+
+    Raises:
+        BadEncoding: unknown layout, shapes or dtypes that do not fit.
     """
     row = layout_named(layout)
     head_dim, rotary_dim = _checked_shapes(row, x, cos, sin, skip)
@@ -137,7 +154,11 @@ def _over_heads(values: Array, dims: int) -> Array:
 
 
 def inverse_scale(attention_factor: float) -> float:
-    """What the cos and sin of an inverse rotation are multiplied by: 1 / attention_factor^2."""
+    """Return the factor for the cos and sin of an inverse rotation, 1 / attention_factor^2.
+
+    Raises:
+        BadEncoding: attention_factor is not a finite number above 0.
+    """
     if not np.isfinite(attention_factor) or attention_factor <= 0:
         raise BadEncoding(f"attention_factor is {attention_factor}; it must be a number above 0")
     return 1.0 / float(attention_factor) ** 2
@@ -162,18 +183,20 @@ def _checked_shapes(row: Layout, x: Array, cos: Array, sin: Array, skip: int) ->
     if skip < 0 or x.shape[-2] - skip != cos.shape[-2]:
         raise BadEncoding(
             f"x has {x.shape[-2]} tokens of which {skip} are skipped, cos and sin have {cos.shape[-2]}: "
-            "give one row of cos and sin for each token that rotates"
+            "send one row of cos and sin for each token that rotates"
         )
     if (leading := cos.shape[:-2]) != x.shape[: len(leading)]:
-        raise BadEncoding(f"cos begins with {list(leading)}, x with {list(x.shape[:-2])}: they must begin alike")
+        raise BadEncoding(
+            f"cos begins with {list(leading)}, x with {list(x.shape[:-2])}: the leading axes must be the same"
+        )
     return head_dim, rotary_dim
 
 
 def duplicate(values: Array, layout: str) -> Array:
-    """cos or sin as transformers keeps it for this layout: [..., r/2] -> [..., r], a value at both its channels.
+    """Return cos or sin as transformers keeps it for this layout: [..., r/2] -> [..., r], each value at both channels.
 
-    Those of half sit in two copies side by side, those of interleaved next to each other (Cohere, Ernie 4.5). Where
-    reading and writing differ, it is the written order that counts.
+    In half, two copies stand side by side; in interleaved, equal values are neighbours (Cohere, Ernie 4.5). Where
+    reading and writing differ, the written order counts.
     """
     row = layout_named(layout)
     width = 2 * values.shape[-1]
@@ -186,17 +209,25 @@ def duplicate(values: Array, layout: str) -> Array:
 
 
 def sin_cos(cos: Array, sin: Array) -> Array:
-    """[sin | cos] in one table of width r, as GPT-J, CodeGen (parity) and RoFormer (exact) keep it."""
+    """Return [sin | cos] as one table of width r, as GPT-J, CodeGen (parity) and RoFormer (exact) keep it."""
     return np.concatenate([sin, cos], axis=-1)
 
 
 def convert_rows(weight: Array, head_dim: int, rotary_dim: int, source: str, target: str) -> Array:
-    """A q or k projection trained for one layout, its rows reordered for another: the scores stay the same.
+    """Return a q or k projection trained for one layout with its rows reordered for another; scores stay the same.
 
-    weight        [heads * head_dim, ...]: a weight as a Linear keeps it, or its bias
-    source        the layout the weights are for; target the one that will rotate what they give
-    returns       the same rows in another order, nothing computed
-    raises        BadEncoding: sizes that do not fit, unknown layouts
+    Args:
+        weight: [heads * head_dim, ...]: a weight as a Linear keeps it, or its bias.
+        head_dim: channels of a head.
+        rotary_dim: channels of a head that rotate.
+        source: the layout that the weights were trained for.
+        target: the layout in which their output will be rotated.
+
+    Returns:
+        the same rows in another order.
+
+    Raises:
+        BadEncoding: sizes that do not fit, or an unknown layout.
     """
     if weight.ndim < 1 or head_dim < 1 or weight.shape[0] % head_dim:
         raise BadEncoding(f"a weight of shape {list(weight.shape)} has no whole number of heads of {head_dim} rows")
@@ -206,21 +237,23 @@ def convert_rows(weight: Array, head_dim: int, rotary_dim: int, source: str, tar
 
 
 def permutation(head_dim: int, rotary_dim: int, source: str, target: str) -> NDArray[np.int64]:
-    """For each channel of a head in the target layout, the channel of the source layout it comes from."""
-    here, there = (_channels(layout_named(name), head_dim, rotary_dim) for name in (source, target))
+    """Return, for each channel of a head in the target layout, the channel of the source layout it comes from."""
+    source_channels, target_channels = (
+        _channels(layout_named(name), head_dim, rotary_dim) for name in (source, target)
+    )
     order = np.empty(head_dim, np.int64)
-    order[there] = here
+    order[target_channels] = source_channels
     return order
 
 
 def _channels(layout: Layout, head_dim: int, rotary_dim: int) -> NDArray[np.int64]:
-    """First channels of the pairs, then second ones, then those that pass.
+    """First channels of the pairs, then second ones, then those that do not rotate.
 
-    A pair that turns backwards is one that turns forwards with its channels swapped.
+    A pair that turns backwards equals one that turns forwards with its channels swapped.
     """
     check_channels(layout, head_dim, rotary_dim)
-    every = np.arange(head_dim)
-    found: Sequence[Pair] = pairs(layout, layout.read, head_dim, rotary_dim)
-    firsts, seconds = (np.concatenate([every[pair[side]] for pair in found]) for side in (0, 1))
+    channels = np.arange(head_dim)
+    channel_pairs: Sequence[Pair] = pairs(layout, layout.read, head_dim, rotary_dim)
+    firsts, seconds = (np.concatenate([channels[pair[side]] for pair in channel_pairs]) for side in (0, 1))
     turning = np.concatenate([firsts, seconds] if layout.sign > 0 else [seconds, firsts])
-    return np.concatenate([turning, np.setdiff1d(every, turning)])
+    return np.concatenate([turning, np.setdiff1d(channels, turning)])

@@ -1,90 +1,167 @@
-"""SCALINGS: one row a RoPE scaling, its function, parameters, formula and traps. Reads no config and makes no table.
+"""SCALINGS: one row per RoPE scaling, with its function, parameters, formula and remarks.
 
-A function gives inverse frequencies and an attention factor. It is written once, in the order of transformers' steps,
+A function returns inverse frequencies and an attention factor. It is written once, in the order of transformers' steps,
 and evaluated in either arithmetic (arithmetic.py).
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from models.errors import BadScaling
-from models.positions.arithmetic import Numbers
-from models.positions.rope.scaling import Call, Scaled, Scaling
+from models.positions.arithmetic import Array, Numbers
 
 TRAINED = "original_max_position_embeddings"
+Scaled = tuple[Array, Any]  # inverse frequencies and attention factor, both in the arithmetic's numbers
 
 
-def default(call: Call) -> Scaled:
+@dataclass(frozen=True, slots=True)
+class Unscaled:
+    """The encoding before scaling, in the numbers of one arithmetic; the first argument of every scaling.
+
+    Attributes:
+        numbers: the arithmetic.
+        theta: base of the frequencies.
+        rotary_dim: channels that rotate, r.
+        head_dim: channels of a head.
+        max_position_embeddings: of the model; None: not known.
+        seq_len: length of the sequence in tokens; None: not known.
+    """
+
+    numbers: Numbers
+    theta: Any
+    rotary_dim: int
+    head_dim: int
+    max_position_embeddings: int | None
+    seq_len: int | None
+
+    def powers(self, theta: Any = None, denominator: int | None = None, count: int | None = None) -> Array:
+        """Return theta^(2i/denominator) for i < count; by default with the own theta, rotary_dim and every pair."""
+        pairs = self.rotary_dim // 2 if count is None else count
+        exponents = self.numbers.array(range(0, 2 * pairs, 2)) / self.numbers.scalar(denominator or self.rotary_dim)
+        return self.numbers.power(self.theta if theta is None else theta, exponents)
+
+    def plain(self, theta: Any = None) -> Array:
+        """Return theta^(-2i/rotary_dim), by default with the own theta."""
+        return self.numbers.divide(1, self.powers(theta))
+
+    def stretched(self, stretch: Any) -> Array:
+        """Return the frequencies of theta * stretch^(r/(r-2)): the slowest slows by `stretch`, the fastest not at all.
+
+        Raises:
+            BadScaling: rotary_dim is 2.
+        """
+        if self.rotary_dim == 2:
+            raise BadScaling("an NTK stretch needs rotary_dim above 2: its exponent is r/(r-2)")
+        r = self.numbers.scalar(self.rotary_dim)
+        return self.numbers.divide(1, self.powers(self.theta * stretch ** (r / (r - 2))))
+
+    def ratio(self, trained: Any) -> Any:
+        """Return max_position_embeddings / the trained length, the default of a missing factor.
+
+        Raises:
+            BadScaling: max_position_embeddings is missing.
+        """
+        if self.max_position_embeddings is None:
+            raise BadScaling("needs factor, or max_position_embeddings to derive it from")
+        return self.numbers.scalar(self.max_position_embeddings) / trained
+
+
+@dataclass(frozen=True, slots=True)
+class Scaling:
+    """A row of SCALINGS.
+
+    Attributes:
+        frequencies: (Unscaled, parameters by name) -> inverse frequencies and attention factor.
+        formula: text, in which f: theta^(-2i/r) for i = 0 .. r/2 - 1; s: factor; o: original_max_position_embeddings;
+            A: attention_factor.
+        required: parameters by the names of config.json.
+        optional: likewise.
+        remarks: parameters -> notes for the reader of the table: forms in which libraries differ.
+    """
+
+    frequencies: Callable[..., Scaled]
+    formula: str
+    required: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
+    remarks: Callable[[Mapping[str, Any]], list[str]] = lambda given: []
+
+
+def default(rope: Unscaled) -> Scaled:
     """No scaling.
 
-    source   Su et al. 2021, arXiv:2104.09864
+    Source: Su et al. 2021, arXiv:2104.09864.
     """
-    return call.plain(), 1
+    return rope.plain(), 1
 
 
-def linear(call: Call, factor: Any) -> Scaled:
-    """Positions squeezed by `factor`, 1 or more.
+def linear(rope: Unscaled, factor: Any) -> Scaled:
+    """Linear position interpolation: frequencies divided by `factor`, 1 or more.
 
-    source   Chen et al. 2023, arXiv:2306.15595; transformers 5.23 `linear`
+    Source: Chen et al. 2023, arXiv:2306.15595; transformers 5.23 `linear`.
     """
-    return call.plain() / factor, 1
+    return rope.plain() / factor, 1
 
 
-def dynamic(call: Call, factor: Any) -> Scaled:
-    """NTK-aware for the sequence at hand: unscaled up to max_position_embeddings, then theta grows with seq_len.
+def dynamic(rope: Unscaled, factor: Any) -> Scaled:
+    """Dynamic NTK: unscaled up to max_position_embeddings, then theta grows with seq_len.
 
-    seq_len  None: max_position_embeddings. transformers remembers the longest it saw; here the caller says
-    source   u/emozilla 2023; transformers 5.23 `dynamic`
+    seq_len None means max_position_embeddings. transformers remembers the longest sequence it has seen; here the caller
+    gives the length.
+
+    Source: u/emozilla 2023; transformers 5.23 `dynamic`.
     """
-    if (trained := call.max_position_embeddings) is None:
-        raise BadScaling("needs max_position_embeddings: up to there nothing is scaled")
-    length = max(call.seq_len or trained, trained)
-    if call.numbers.arithmetic == "parity" and length > trained and call.rotary_dim > 2:
-        return call.plain(_theta_in_single_steps(call, factor, length, trained)), 1
-    n = call.numbers.number
-    return call.stretched(factor * n(length) / n(trained) - (factor - 1)), 1
+    if (trained := rope.max_position_embeddings) is None:
+        raise BadScaling("needs max_position_embeddings, the length up to which nothing is scaled")
+    length = max(rope.seq_len or trained, trained)
+    if rope.numbers.arithmetic == "parity" and length > trained and rope.rotary_dim > 2:
+        return rope.plain(_theta_in_single_steps(rope, factor, length, trained)), 1
+    n = rope.numbers.scalar
+    return rope.stretched(factor * n(length) / n(trained) - (factor - 1)), 1
 
 
-def _theta_in_single_steps(call: Call, factor: float, length: int, trained: int) -> float:
+def _theta_in_single_steps(rope: Unscaled, factor: float, length: int, trained: int) -> float:
     """theta grown as transformers 5.23 grows it once seq_len is a tensor: every step rounded to float32."""
     single = np.float32
     grown = single(factor) * single(length) / single(trained) - single(factor - 1)
-    power = single(float(grown) ** (call.rotary_dim / (call.rotary_dim - 2)))
-    return float(single(call.theta) * power)
+    power = single(float(grown) ** (rope.rotary_dim / (rope.rotary_dim - 2)))
+    return float(single(rope.theta) * power)
 
 
-def ntk(call: Call, factor: Any) -> Scaled:
+def ntk(rope: Unscaled, factor: Any) -> Scaled:
     """theta' = theta * factor^(r/(r-2)): the slowest channel stretches by `factor`, the fastest stays.
 
-    source   "NTK-aware", u/bloc97 2023; Peng et al. 2023, arXiv:2309.00071, section 3.1
+    Source: "NTK-aware", u/bloc97 2023; Peng et al. 2023, arXiv:2309.00071, section 3.1.
     """
-    return call.stretched(factor), 1
+    return rope.stretched(factor), 1
 
 
-def ntk_alpha(call: Call, alpha: Any) -> Scaled:
+def ntk_alpha(rope: Unscaled, alpha: Any) -> Scaled:
     """theta' = theta * alpha^(r/(r-2)).
 
-    source   transformers 5.23 hunyuan_v1_dense; vLLM 0.33 `dynamic` with `alpha`
+    Source: transformers 5.23 hunyuan_v1_dense; vLLM 0.33 `dynamic` with `alpha`.
     """
-    return call.stretched(alpha), 1
+    return rope.stretched(alpha), 1
 
 
 def llama3(
-    call: Call, factor: Any, low_freq_factor: Any, high_freq_factor: Any, original_max_position_embeddings: Any
+    rope: Unscaled, factor: Any, low_freq_factor: Any, high_freq_factor: Any, original_max_position_embeddings: Any
 ) -> Scaled:
-    """Slow channels divided by `factor`, fast ones left, a linear blend between.
+    """Llama 3.1: slow channels divided by `factor`, fast ones unchanged, a linear blend between.
 
-    raises   BadScaling unless high_freq_factor > low_freq_factor
-    source   transformers 5.23 `llama3` (Llama 3.1)
+    Raises:
+        BadScaling: high_freq_factor is below low_freq_factor.
+
+    Source: transformers 5.23 `llama3` (Llama 3.1).
     """
     if high_freq_factor < low_freq_factor:
         raise BadScaling(f"needs high_freq_factor from low_freq_factor; got {high_freq_factor} and {low_freq_factor}")
-    plain = call.plain()
-    wavelength = call.numbers.over(2 * call.numbers.pi, plain)
-    turns = call.numbers.over(original_max_position_embeddings, wavelength)  # within the trained context
+    plain = rope.plain()
+    wavelength = rope.numbers.divide(2 * rope.numbers.pi, plain)
+    turns = rope.numbers.divide(original_max_position_embeddings, wavelength)  # within the trained context
     blend = (turns - low_freq_factor) / ((high_freq_factor - low_freq_factor) or 1)  # no band between: not read
     blended = (1 - blend) * plain / factor + blend * plain
     slow = wavelength > original_max_position_embeddings / low_freq_factor
@@ -93,7 +170,7 @@ def llama3(
 
 
 def yarn(
-    call: Call,
+    rope: Unscaled,
     original_max_position_embeddings: Any,
     factor: Any = None,
     beta_fast: Any = None,
@@ -103,46 +180,56 @@ def yarn(
     mscale_all_dim: Any = None,
     truncate: bool = True,
 ) -> Scaled:
-    """Channels that turn under beta_slow times in the trained context are divided by `factor`, above beta_fast left.
+    """YaRN: channels that turn less than beta_slow times in the trained context are divided by `factor`.
 
-    factor            None: max_position_embeddings / the trained length
-    beta_fast, beta_slow   None: 32 and 1
-    attention_factor  None: m(mscale) / m(mscale_all_dim) where both are given, else m(1); m(k) = 0.1 k ln(factor) + 1
-    truncate          round the blend's ends outwards to whole channels
-    source            Peng et al. 2023, arXiv:2309.00071; transformers 5.23 `yarn`
+    Those that turn more than beta_fast times are unchanged; between the two is a linear blend.
+
+    Args:
+        rope: the unscaled encoding.
+        original_max_position_embeddings: the trained length.
+        factor: None: max_position_embeddings / the trained length.
+        beta_fast: None: 32.
+        beta_slow: None: 1.
+        attention_factor: None: m(mscale) / m(mscale_all_dim) where both are given, else m(1), with
+            m(k) = 0.1 k ln(factor) + 1.
+        mscale: see attention_factor.
+        mscale_all_dim: see attention_factor.
+        truncate: whether the blend's ends are rounded outwards to whole channels.
+
+    Source: Peng et al. 2023, arXiv:2309.00071; transformers 5.23 `yarn`.
     """
-    numbers, dim = call.numbers, call.rotary_dim
-    factor = call.ratio(original_max_position_embeddings) if factor is None else factor
+    numbers, dim = rope.numbers, rope.rotary_dim
+    factor = rope.ratio(original_max_position_embeddings) if factor is None else factor
 
     def channel(turns: Any) -> Any:
         trained = original_max_position_embeddings / (turns * 2 * numbers.pi)
-        return numbers.number(dim) * numbers.log(trained) / (2 * numbers.log(numbers.number(call.theta)))
+        return numbers.scalar(dim) * numbers.log(trained) / (2 * numbers.log(numbers.scalar(rope.theta)))
 
-    low = channel(numbers.number(32) if beta_fast is None else beta_fast)
-    high = channel(numbers.number(1) if beta_slow is None else beta_slow)
+    low = channel(numbers.scalar(32) if beta_fast is None else beta_fast)
+    high = channel(numbers.scalar(1) if beta_slow is None else beta_slow)
     if truncate:
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, dim - 1)
     if low == high:
-        high += numbers.number(0.001)
-    powers = call.powers()
+        high += numbers.scalar(0.001)
+    powers = rope.powers()
     squeezed = np.clip((numbers.array(range(dim // 2)) - low) / (high - low), 0, 1)
     left = 1 - squeezed
-    scaled = numbers.over(1, factor * powers) * (1 - left) + numbers.over(1, powers) * left
+    scaled = numbers.divide(1, factor * powers) * (1 - left) + numbers.divide(1, powers) * left
     if attention_factor is None:
-        over, under = (mscale, mscale_all_dim) if mscale and mscale_all_dim else (numbers.number(1), None)
-        attention_factor = _magnitude(numbers, factor, over)
-        if under is not None:
-            attention_factor /= _magnitude(numbers, factor, under)
+        upper, lower = (mscale, mscale_all_dim) if mscale and mscale_all_dim else (numbers.scalar(1), None)
+        attention_factor = _magnitude(numbers, factor, upper)
+        if lower is not None:
+            attention_factor /= _magnitude(numbers, factor, lower)
     return scaled, attention_factor
 
 
 def _magnitude(numbers: Numbers, factor: Any, scale: Any) -> Any:
-    return numbers.number(0.1) * scale * numbers.log(factor) + 1 if factor > 1 else numbers.number(1)
+    return numbers.scalar(0.1) * scale * numbers.log(factor) + 1 if factor > 1 else numbers.scalar(1)
 
 
 def deepseek_yarn(
-    call: Call,
+    rope: Unscaled,
     original_max_position_embeddings: Any,
     factor: Any,
     beta_fast: Any = None,
@@ -150,18 +237,18 @@ def deepseek_yarn(
     mscale: Any = None,
     mscale_all_dim: Any = None,
 ) -> Scaled:
-    """yarn, but mscale (None: 1) and mscale_all_dim (None: 0) count each alone; always truncated.
+    """YaRN in which mscale (None: 1) and mscale_all_dim (None: 0) also count alone; always truncated.
 
-    source   vLLM 0.33 DeepseekScalingRotaryEmbedding
+    Source: vLLM 0.33 DeepseekScalingRotaryEmbedding.
     """
-    one, zero = call.numbers.number(1), call.numbers.number(0)
-    over = _magnitude(call.numbers, factor, one if mscale is None else mscale)
-    under = _magnitude(call.numbers, factor, zero if mscale_all_dim is None else mscale_all_dim)
-    return yarn(call, original_max_position_embeddings, factor, beta_fast, beta_slow)[0], over / under
+    one, zero = rope.numbers.scalar(1), rope.numbers.scalar(0)
+    upper = _magnitude(rope.numbers, factor, one if mscale is None else mscale)
+    lower = _magnitude(rope.numbers, factor, zero if mscale_all_dim is None else mscale_all_dim)
+    return yarn(rope, original_max_position_embeddings, factor, beta_fast, beta_slow)[0], upper / lower
 
 
 def longrope(
-    call: Call,
+    rope: Unscaled,
     short_factor: Any,
     long_factor: Any,
     original_max_position_embeddings: Any,
@@ -170,46 +257,60 @@ def longrope(
     short_mscale: Any = None,
     long_mscale: Any = None,
 ) -> Scaled:
-    """Each channel divided by a factor of its own: short_factor up to the trained length, long_factor beyond it.
+    """LongRoPE: each channel divided by its own factor, short_factor up to the trained length, long_factor beyond it.
 
-    seq_len           None: short. transformers looks at the largest position of each call; here the caller says
-    factor            None: max_position_embeddings / the trained length; decides the attention factor alone
-    attention_factor  None: sqrt(1 + ln(factor) / ln(trained length)), 1 up to factor 1
-    short_mscale, long_mscale   stand for the attention factor (phimoe)
-    raises            BadScaling unless both lists have rotary_dim/2 numbers
-    source            Ding et al. 2024, arXiv:2402.13753; transformers 5.23 `longrope`, phimoe
+    seq_len None means short. transformers uses the largest position of each call; here the caller gives the length.
+
+    Args:
+        rope: the unscaled encoding.
+        short_factor: rotary_dim/2 numbers.
+        long_factor: rotary_dim/2 numbers.
+        original_max_position_embeddings: the trained length.
+        factor: None: max_position_embeddings / the trained length; it determines only the attention factor.
+        attention_factor: None: sqrt(1 + ln(factor) / ln(trained length)), 1 up to factor 1.
+        short_mscale: replaces the attention factor up to the trained length (phimoe).
+        long_mscale: replaces it beyond.
+
+    Raises:
+        BadScaling: a list does not have rotary_dim/2 numbers.
+
+    Source: Ding et al. 2024, arXiv:2402.13753; transformers 5.23 `longrope`, phimoe.
     """
-    numbers, pairs = call.numbers, call.rotary_dim // 2
+    numbers, pairs = rope.numbers, rope.rotary_dim // 2
     for name, values in (("short_factor", short_factor), ("long_factor", long_factor)):
         if len(values) != pairs:
             raise BadScaling(f"{name} has {len(values)} numbers; rotary_dim/2 = {pairs} are needed")
-    long = call.seq_len is not None and call.seq_len > original_max_position_embeddings
+    long = rope.seq_len is not None and rope.seq_len > original_max_position_embeddings
     mscale = long_mscale if long else short_mscale
     if mscale is not None:
         attention_factor = mscale
     if attention_factor is None:
-        factor = call.ratio(original_max_position_embeddings) if factor is None else factor
+        factor = rope.ratio(original_max_position_embeddings) if factor is None else factor
         grown = 1 + numbers.log(factor) / numbers.log(original_max_position_embeddings) if factor > 1 else 1
-        attention_factor = numbers.number(grown) ** numbers.number(0.5)
-    return numbers.over(1, numbers.array(long_factor if long else short_factor) * call.powers()), attention_factor
+        attention_factor = numbers.scalar(grown) ** numbers.scalar(0.5)
+    return numbers.divide(1, numbers.array(long_factor if long else short_factor) * rope.powers()), attention_factor
 
 
-def proportional(call: Call, partial_rotary_factor: Any = None, factor: Any = None) -> Scaled:
-    """theta^(-2i/head_dim) for the first share of the head's pairs, 0 (no rotation) for the others; all / factor.
+def proportional(rope: Unscaled, partial_rotary_factor: Any = None, factor: Any = None) -> Scaled:
+    """theta^(-2i/head_dim) for the first fraction of the head's pairs, 0 (no rotation) for the others; all / factor.
 
-    rotary_dim   the whole head: pairs span head_dim/2, unlike partial rotary
-    source       transformers 5.23 `proportional` (Gemma 4)
+    rotary_dim must be the whole head: pairs span head_dim/2, unlike partial rotary.
+
+    Source: transformers 5.23 `proportional` (Gemma 4).
     """
-    numbers, head_dim = call.numbers, call.head_dim
-    if call.rotary_dim != head_dim:
+    numbers, head_dim = rope.numbers, rope.head_dim
+    if rope.rotary_dim != head_dim:
         raise BadScaling(
-            f"spans the whole head: rotary_dim is {call.rotary_dim}, head_dim {head_dim}; "
-            "say the share as partial_rotary_factor"
+            f"spans the whole head: rotary_dim is {rope.rotary_dim}, head_dim {head_dim}; "
+            "give the fraction as partial_rotary_factor"
         )
     share = 1.0 if partial_rotary_factor is None else float(partial_rotary_factor)
     turning = int(share * head_dim // 2)
     frequencies = np.concatenate(
-        [numbers.over(1, call.powers(over=head_dim, count=turning)), numbers.array([0.0] * (head_dim // 2 - turning))]
+        [
+            numbers.divide(1, rope.powers(denominator=head_dim, count=turning)),
+            numbers.array([0.0] * (head_dim // 2 - turning)),
+        ]
     )
     return frequencies if factor is None else frequencies / factor, 1
 

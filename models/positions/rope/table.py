@@ -1,4 +1,4 @@
-"""The cos and sin table of one rope, as a Table. Decides no frequency (frequencies.py) and no angle (angles.py)."""
+"""The cos and sin table of one rope, as a Table."""
 
 from typing import Any, Literal
 
@@ -26,32 +26,41 @@ def tabulate(
     layout: str = "half",
     notes: tuple[str, ...] = (),
 ) -> Table:
-    """cos and sin of each position, both times the attention factor.
+    """Return cos and sin of each position, both times the attention factor, as a Table.
 
-    positions  [N], 0 to 2^53 - 1
-    seq_len    tokens of the sequence at hand; dynamic and longrope scale by it
-    table      single: [N, r/2], a value a pair. duplicated: [N, r], a value a channel, as `layout` pairs them
-    layout     a row of rotation.LAYOUTS; a single table is the same in all of them
-    notes      what is known besides, put before the scaling's own
-    raises     BadScaling, BadEncoding
+    Args:
+        rope: the encoding, scaled or not.
+        positions: [N], 0 to 2^53 - 1.
+        arithmetic: exact or parity.
+        seq_len: length of the sequence in tokens; dynamic and longrope scale by it.
+        table: single: [N, r/2], one value per pair. duplicated: [N, r], one per channel, as `layout` pairs channels.
+        layout: a row of rotation.LAYOUTS; a single table is the same in all of them.
+        notes: sentences to put before the scaling's own notes.
+
+    Returns:
+        a Table with outputs `cos` and `sin`.
+
+    Raises:
+        BadScaling: an unknown rope_type, or a parameter that is missing, unknown or out of range.
+        BadEncoding: an unknown layout or width, or positions out of range.
     """
-    found = frequencies(rope, arithmetic, seq_len)
+    freqs = frequencies(rope, arithmetic, seq_len)
     layout_named(layout)
     if table not in WIDTHS:
         raise BadEncoding(f"table {table!r} is not one of {', '.join(WIDTHS)}")
     checked_positions(positions)
-    pairs = len(found.inverse_frequency)
+    pairs = len(freqs.inverse_frequency)
     shape = (len(positions), pairs if table == "single" else 2 * pairs)
     outputs = {
-        "cos": Output(shape, _rows(found, positions, "cos", table, layout)),
-        "sin": Output(shape, _rows(found, positions, "sin", table, layout)),
+        "cos": Output(shape, _rows(freqs, positions, "cos", table, layout)),
+        "sin": Output(shape, _rows(freqs, positions, "sin", table, layout)),
     }
-    facts = facts_of(rope, found) | {"seq_len": seq_len, "table": table, "layout": layout}
+    facts = facts_of(rope, freqs) | {"seq_len": seq_len, "table": table, "layout": layout}
     return Table("rope", arithmetic, outputs, facts, notes + remarks(rope))
 
 
-def facts_of(rope: Rope, found: Frequencies) -> dict[str, Any]:
-    """What the frequencies are and how they came about, JSON-ready."""
+def facts_of(rope: Rope, freqs: Frequencies) -> dict[str, Any]:
+    """Return, JSON-ready, the frequencies and how they were computed."""
     return {
         "rope_type": rope.rope_type,
         "formula": SCALINGS[rope.rope_type].formula,
@@ -60,13 +69,13 @@ def facts_of(rope: Rope, found: Frequencies) -> dict[str, Any]:
         "head_dim": rope.head_dim or rope.rotary_dim,
         "max_position_embeddings": rope.max_position_embeddings,
         "parameters": dict(rope.parameters),
-        "attention_factor": found.attention_factor,
-        "inverse_frequency": found.inverse_frequency.tolist(),
+        "attention_factor": freqs.attention_factor,
+        "inverse_frequency": freqs.inverse_frequency.tolist(),
     }
 
 
-def _rows(found: Frequencies, positions: Positions, function: Function, table: Width, layout: str) -> Rows:
-    single = angles.rows(found, positions, function)
+def _rows(freqs: Frequencies, positions: Positions, function: Function, table: Width, layout: str) -> Rows:
+    single = angles.rows(freqs, positions, function)
     if table == "single":
         return single
 

@@ -41,7 +41,7 @@ def run(model: Any, **inputs: NDArray[Any]) -> NDArray[Any]:
 
 
 @pytest.mark.parametrize(("case", "arithmetic"), GOLDEN, ids=repr)
-def test_slopes_and_bias_are_those_of_transformers(case: Case, arithmetic: Any) -> None:
+def test_slopes_and_bias_match_transformers(case: Case, arithmetic: Any) -> None:
     heads, form, mask = case.params["num_heads"], case.params["variant"], case.arrays.get("attention_mask")
     how: Any = {"form": form, "arithmetic": arithmetic, "max_bias": case.params.get("alibi_bias_max", 8)}
     keys = case.arrays["bias"].shape[-1]
@@ -58,7 +58,7 @@ def test_slopes_and_bias_are_those_of_transformers(case: Case, arithmetic: Any) 
 
 @pytest.mark.parametrize("max_bias", [8.0, 16.0, 6.5])
 @pytest.mark.parametrize("heads", [1, 2, 3, 12, 71, 100, 112])
-def test_exact_slopes_are_the_papers_in_40_digits(heads: int, max_bias: float) -> None:
+def test_exact_slopes_match_the_paper_in_40_digits(heads: int, max_bias: float) -> None:
     with mpmath.workdps(40):
         power = 2 ** (heads.bit_length() - 1)
         exponents = [mpmath.mpf(max_bias) * (h + 1) / power for h in range(power)]
@@ -68,16 +68,14 @@ def test_exact_slopes_are_the_papers_in_40_digits(heads: int, max_bias: float) -
 
 
 @given(st.integers(0, 8).map(lambda bits: 2**bits), st.floats(0.5, 64))
-def test_slopes_of_a_power_of_two_heads_are_geometric_down_to_the_bias_asked_for(heads: int, max_bias: float) -> None:
+def test_slopes_of_power_of_two_heads_are_geometric(heads: int, max_bias: float) -> None:
     found = slopes(heads, max_bias)
     np.testing.assert_allclose(found[1:] / found[:-1], found[0], rtol=1e-13)
     assert found[-1] == pytest.approx(2.0**-max_bias, rel=1e-13)
 
 
 @given(HEADS, st.sampled_from(ARITHMETICS), st.sampled_from(list(FORMS)))
-def test_heads_beyond_a_power_of_two_take_every_other_slope_of_twice_as_many(
-    heads: int, arithmetic: Any, form: str
-) -> None:
+def test_extra_heads_take_every_other_slope(heads: int, arithmetic: Any, form: str) -> None:
     power = 2 ** (heads.bit_length() - 1)
     first, twice = (slopes(count, arithmetic=arithmetic, form=form) for count in (power, 2 * power))
     expected = np.concatenate([first, twice[::2][: heads - power]])
@@ -91,9 +89,7 @@ def softmax(scores: NDArray[Any]) -> NDArray[Any]:
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(1, 20), LENGTHS, st.integers(0, 9), st.sampled_from(KEY_ONLY), st.integers(0, 99))
-def test_under_a_causal_softmax_every_form_gives_the_same_attention(
-    heads: int, queries: int, past: int, form: str, seed: int
-) -> None:
+def test_forms_agree_under_a_causal_softmax(heads: int, queries: int, past: int, form: str, seed: int) -> None:
     keys = past + queries
     scores = np.random.default_rng(seed).normal(size=(heads, queries, keys))
     future = np.arange(keys) > past + np.arange(queries)[:, None]
@@ -104,14 +100,14 @@ def test_under_a_causal_softmax_every_form_gives_the_same_attention(
     np.testing.assert_allclose(either[0], either[1], rtol=0, atol=1e-13)
 
 
-def test_without_a_causal_mask_a_key_only_form_is_another_attention() -> None:
+def test_key_only_form_differs_without_a_causal_mask() -> None:
     symmetric, key_only = (softmax(whole(8, form=form, query_length=16)) for form in ("symmetric", "mpt"))
     assert np.abs(symmetric - key_only).max() > 0.3
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(1, 20), LENGTHS, st.integers(0, 50))
-def test_the_symmetric_form_depends_on_distance_alone(heads: int, length: int, past: int) -> None:
+def test_symmetric_form_depends_only_on_distance(heads: int, length: int, past: int) -> None:
     near = whole(heads, query_length=length)
     far = whole(heads, query_length=length, past=past)
     assert np.array_equal(far[..., past:], near)
@@ -121,9 +117,7 @@ def test_the_symmetric_form_depends_on_distance_alone(heads: int, length: int, p
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(1, 9), st.integers(1, 9), st.sampled_from(["bloom", "falcon"]), st.sampled_from(ARITHMETICS))
-def test_left_padding_moves_a_masked_form_along_and_leaves_pads_at_zero(
-    heads: int, length: int, form: str, arithmetic: Any
-) -> None:
+def test_left_padding_shifts_masked_forms_and_zeroes_pads(heads: int, length: int, form: str, arithmetic: Any) -> None:
     how: Any = {"form": form, "arithmetic": arithmetic}
     mask = np.concatenate([np.zeros((1, 3), np.int64), np.ones((1, length), np.int64)], axis=1)
     padded = whole(heads, query_length=length + 3, attention_mask=mask, **how)
@@ -131,13 +125,13 @@ def test_left_padding_moves_a_masked_form_along_and_leaves_pads_at_zero(
     assert np.array_equal(padded[..., 3:], whole(heads, query_length=length, **how))
 
 
-def test_a_bias_beyond_float32_is_no_bias_at_all_as_in_torch() -> None:
+def test_exponent_beyond_float32_gives_slope_zero_as_torch() -> None:
     """torch 2.13: 1 / torch.pow(2, inf) is 0, without a word."""
     assert slopes(8, 1e300, "parity", "mpt").tolist() == [0.0] * 8
 
 
 @pytest.mark.parametrize("heads", [12, 71])
-def test_falcons_parity_is_a_bfloat16_product_of_bfloat16_slopes_and_key_numbers(heads: int) -> None:
+def test_falcon_parity_multiplies_in_bfloat16(heads: int) -> None:
     keys = np.arange(700)  # past 256 bfloat16 skips whole numbers
     steep = slopes(heads, arithmetic="parity", form="bloom").astype(ml_dtypes.bfloat16)
     expected = (steep[:, None] * keys.astype(ml_dtypes.bfloat16)).astype(np.float32)
@@ -148,9 +142,7 @@ def test_falcons_parity_is_a_bfloat16_product_of_bfloat16_slopes_and_key_numbers
 
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from(list(FORMS)), st.sampled_from(ARITHMETICS), st.booleans(), st.data())
-def test_a_block_of_rows_is_that_of_the_whole_bias(
-    form: str, arithmetic: Any, masked: bool, data: st.DataObject
-) -> None:
+def test_block_of_rows_equals_the_whole_bias(form: str, arithmetic: Any, masked: bool, data: st.DataObject) -> None:
     mask = np.random.default_rng(1).integers(0, 2, (3, 7)) if masked and FORMS[form].reads_mask else None
     table = tabulate(5, form=form, query_length=4, past=3, attention_mask=mask, arithmetic=arithmetic)
     bias = table.outputs["bias"]
@@ -161,9 +153,7 @@ def test_a_block_of_rows_is_that_of_the_whole_bias(
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(1, 20), LENGTHS, st.integers(0, 600), st.sampled_from(list(FORMS)), st.sampled_from(ARITHMETICS))
-def test_a_graph_gives_the_bias_of_the_function(
-    heads: int, queries: int, past: int, form: str, arithmetic: Any
-) -> None:
+def test_graph_matches_the_function(heads: int, queries: int, past: int, form: str, arithmetic: Any) -> None:
     how: Any = {"form": form, "arithmetic": arithmetic}
     inputs = {"key_positions": np.arange(past + queries)[None]}
     if FORMS[form].per_query:
@@ -172,7 +162,7 @@ def test_a_graph_gives_the_bias_of_the_function(
     assert np.array_equal(run(alibi(heads, **how), **inputs), expected)
 
 
-def test_a_graph_reads_the_positions_of_each_sequence() -> None:
+def test_graph_reads_positions_of_each_sequence() -> None:
     positions = np.array([[0, 1, 2, 3], [5, 5, 0, 9]])
     bias = run(alibi(4), query_positions=positions[:, :2], key_positions=positions)
     distance = np.abs(positions[:, None, :2, None] - positions[:, None, None, :])
@@ -180,7 +170,7 @@ def test_a_graph_reads_the_positions_of_each_sequence() -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_an_answer_says_how_it_was_made(form: str) -> None:
+def test_facts_describe_how_the_table_was_computed(form: str) -> None:
     table = tabulate(12, form=form, query_length=3, past=2)
     assert table.facts["form"] == form
     assert table.facts["formula"].count("slope") >= 1
@@ -195,14 +185,14 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "no bias": (lambda: slopes(8, 0.0), "max_bias is 0.0; it must be a number above 0"),
     "a bias BLOOM has not": (
         lambda: slopes(8, 16, "parity", "bloom"),
-        "max_bias is 16; bloom knows 8.0 alone: leave it out, or ask for exact",
+        "max_bias is 16; bloom supports only 8.0: leave it out, or ask for exact",
     ),
     "no queries": (lambda: tabulate(8, query_length=0), "query_length is 0"),
     "no keys": (lambda: tabulate(8, query_length=3, key_length=0), "key_length is 0"),
     "negative past": (lambda: tabulate(8, query_length=3, past=-1), "past is -1"),
     "a mask MPT ignores": (
         lambda: tabulate(8, form="mpt", query_length=4, attention_mask=MASK),
-        "mpt ALiBi reads none: leave padding to the mask of the scores, or take a form that does: bloom, falcon",
+        "mpt ALiBi reads none: leave padding to the mask of the scores, or use a form that reads one: bloom, falcon",
     ),
     "a short mask": (
         lambda: tabulate(8, form="bloom", query_length=5, attention_mask=MASK),
@@ -217,7 +207,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_be_a_bias_is_refused_with_the_reason(name: str) -> None:
+def test_rejects_impossible_bias_with_the_reason(name: str) -> None:
     call, message = REFUSED[name]
     with pytest.raises(BadEncoding, match=message):
         call()

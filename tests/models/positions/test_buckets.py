@@ -59,7 +59,7 @@ def deberta_of(case: Case) -> dict[str, Any]:
 
 @pytest.mark.parametrize("arithmetic", ARITHMETICS)
 @pytest.mark.parametrize("case", cases("t5_bucket"), ids=repr)
-def test_t5_and_mpnet_buckets_are_those_of_transformers(case: Case, arithmetic: Arithmetic) -> None:
+def test_t5_and_mpnet_buckets_match_transformers(case: Case, arithmetic: Arithmetic) -> None:
     relative, expected = case.arrays["relative_position"], case.arrays["bucket"]
     np.testing.assert_array_equal(t5_bucket(relative, **t5_of(case), arithmetic=arithmetic), expected)
     graph = run(graphs.t5(**t5_of(case), arithmetic=arithmetic), [LAST], relative + LAST)
@@ -68,7 +68,7 @@ def test_t5_and_mpnet_buckets_are_those_of_transformers(case: Case, arithmetic: 
 
 @pytest.mark.parametrize("arithmetic", ARITHMETICS)
 @pytest.mark.parametrize("case", cases("t5_bias"), ids=repr)
-def test_the_learned_bias_is_that_of_transformers(case: Case, arithmetic: Arithmetic) -> None:
+def test_learned_bias_matches_transformers(case: Case, arithmetic: Arithmetic) -> None:
     weights = case.arrays["w:relative_attention_bias.weight"]
     queries, keys = case.params["query_length"], case.params["key_length"]
     table = tabulate_t5(queries, keys, **t5_of(case), weights=weights, arithmetic=arithmetic)
@@ -80,7 +80,7 @@ def test_the_learned_bias_is_that_of_transformers(case: Case, arithmetic: Arithm
 
 @pytest.mark.parametrize("arithmetic", ARITHMETICS)
 @pytest.mark.parametrize("case", cases("deberta_bucket"), ids=repr)
-def test_deberta_buckets_are_those_of_transformers(case: Case, arithmetic: Arithmetic) -> None:
+def test_deberta_buckets_match_transformers(case: Case, arithmetic: Arithmetic) -> None:
     relative, expected = case.arrays["relative_position"], case.arrays["bucket"]
     np.testing.assert_array_equal(deberta_bucket(relative, **deberta_of(case), arithmetic=arithmetic), expected)
     graph = run(graphs.deberta(**deberta_of(case), longest=LAST, arithmetic=arithmetic), relative + LAST, [LAST])
@@ -91,7 +91,7 @@ def test_deberta_buckets_are_those_of_transformers(case: Case, arithmetic: Arith
 
 @settings(deadline=None, max_examples=60)
 @given(t5_parameters())
-def test_exact_t5_buckets_are_those_of_whole_number_arithmetic(parameters: dict[str, Any]) -> None:
+def test_exact_t5_buckets_match_integer_arithmetic(parameters: dict[str, Any]) -> None:
     side = parameters["num_buckets"] // (1 + parameters["bidirectional"])
     single, end = side // 2, parameters["max_distance"]
     steps = side - single
@@ -106,7 +106,7 @@ def test_exact_t5_buckets_are_those_of_whole_number_arithmetic(parameters: dict[
 
 @settings(deadline=None, max_examples=60)
 @given(deberta_parameters())
-def test_exact_deberta_buckets_are_those_of_whole_number_arithmetic(parameters: dict[str, int]) -> None:
+def test_exact_deberta_buckets_match_integer_arithmetic(parameters: dict[str, int]) -> None:
     middle, end = parameters["position_buckets"] // 2, parameters["max_relative_positions"] - 1
     steps = middle - 1
     distance = np.unique(np.concatenate([np.linspace(middle + 1, end, 30, dtype=np.int64), [end]]))
@@ -116,7 +116,7 @@ def test_exact_deberta_buckets_are_those_of_whole_number_arithmetic(parameters: 
     np.testing.assert_array_equal(deberta_bucket(distance, **parameters), expected)
 
 
-def test_a_note_names_the_distance_that_float32_puts_on_the_wrong_side_of_an_edge() -> None:
+def test_note_names_distances_float32_puts_in_another_bucket() -> None:
     parameters: dict[str, Any] = {"bidirectional": False, "num_buckets": 28, "max_distance": 7826}
     assert 1284**14 < 7826**10 * 14**4  # so 1284 has not yet climbed 10 of the 14 steps
     exact, parity = (t5_bucket(np.array([-1284]), **parameters, arithmetic=each) for each in ARITHMETICS)
@@ -126,7 +126,7 @@ def test_a_note_names_the_distance_that_float32_puts_on_the_wrong_side_of_an_edg
 
 
 @pytest.mark.parametrize(("distance", "steps"), [(8, 0), (16, 2), (32, 4), (64, 6)])
-def test_distances_on_the_edge_of_a_t5_bucket_open_it(distance: int, steps: int) -> None:
+def test_edge_distance_starts_the_next_t5_bucket(distance: int, steps: int) -> None:
     # 8 * 2^(steps/2), in both arithmetics
     for arithmetic in ARITHMETICS:
         edge = np.array([1 - distance, -distance])
@@ -135,9 +135,7 @@ def test_distances_on_the_edge_of_a_t5_bucket_open_it(distance: int, steps: int)
 
 @settings(deadline=None)
 @given(t5_parameters(), st.sampled_from(ARITHMETICS))
-def test_t5_buckets_are_monotone_and_bounded_and_the_halves_are_disjoint(
-    parameters: dict[str, Any], arithmetic: Arithmetic
-) -> None:
+def test_t5_buckets_are_monotone_bounded_and_disjoint(parameters: dict[str, Any], arithmetic: Arithmetic) -> None:
     distance = np.arange(1, 2 * parameters["max_distance"], dtype=np.int64)
     behind, ahead = (t5_bucket(sign * distance, **parameters, arithmetic=arithmetic) for sign in (-1, 1))
     assert (np.diff(behind) >= 0).all()
@@ -150,9 +148,7 @@ def test_t5_buckets_are_monotone_and_bounded_and_the_halves_are_disjoint(
 
 @settings(deadline=None)
 @given(deberta_parameters(), st.sampled_from(ARITHMETICS))
-def test_deberta_buckets_are_monotone_antisymmetric_and_within_the_span(
-    parameters: dict[str, int], arithmetic: Arithmetic
-) -> None:
+def test_deberta_buckets_are_monotone_and_antisymmetric(parameters: dict[str, int], arithmetic: Arithmetic) -> None:
     relative = np.arange(-4000, 4001, dtype=np.int64)
     bucket = deberta_bucket(relative, **parameters, arithmetic=arithmetic)
     np.testing.assert_array_equal(bucket, -bucket[::-1])
@@ -164,7 +160,7 @@ def test_deberta_buckets_are_monotone_antisymmetric_and_within_the_span(
     assert index.max() < 2 * parameters["position_buckets"]
 
 
-def test_without_buckets_a_relative_position_is_its_own() -> None:
+def test_without_buckets_relative_positions_are_returned() -> None:
     table = tabulate_deberta(6, position_buckets=-1, max_relative_positions=4)
     relative = np.subtract.outer(np.arange(6), np.arange(6))
     np.testing.assert_array_equal(table.outputs["bucket"].whole(), relative)
@@ -175,7 +171,7 @@ def test_without_buckets_a_relative_position_is_its_own() -> None:
 
 @settings(deadline=None, max_examples=40)
 @given(t5_parameters(), st.integers(1, 9), st.integers(0, 30), st.integers(0, 9), st.integers(1, 12))
-def test_rows_asked_for_in_blocks_are_those_of_the_definition(
+def test_blocks_of_rows_match_the_definition(
     parameters: dict[str, Any], queries: int, past: int, more: int, size: int
 ) -> None:
     keys = past + queries + more
@@ -198,14 +194,14 @@ def test_p2c_is_c2p_transposed_and_blocks_agree(parameters: dict[str, int], quer
     np.testing.assert_array_equal(in_blocks(outputs["bucket"], size), deberta_bucket(relative, **parameters))
 
 
-def test_cached_decoding_reads_the_last_rows_of_the_whole_table() -> None:
+def test_cached_decoding_gives_the_last_rows() -> None:
     whole = tabulate_t5(300, bidirectional=False).outputs["bucket"].whole()
     step = tabulate_t5(1, past=299, bidirectional=False).outputs["bucket"]
     assert step.shape == (1, 300)
     np.testing.assert_array_equal(step.whole(), whole[-1:])
 
 
-def test_a_table_of_a_million_by_a_million_is_read_by_the_row() -> None:
+def test_million_by_million_table_is_read_by_row() -> None:
     length = 1_048_576
     tracemalloc.start()
     outputs = tabulate_t5(length, bidirectional=True, weights=np.eye(32, 4)).outputs
@@ -218,7 +214,7 @@ def test_a_table_of_a_million_by_a_million_is_read_by_the_row() -> None:
     assert peak < 400e6
 
 
-def test_rel_embeddings_are_normed_where_the_model_norms_them() -> None:
+def test_rel_embeddings_are_normalised_where_the_model_does() -> None:
     random = np.random.default_rng(3)
     weights = random.normal(2, 3, (64, 48)).astype(np.float32)
     parameters: dict[str, Any] = {"position_buckets": 32, "max_position_embeddings": 128}
@@ -247,7 +243,7 @@ REFUSED: tuple[tuple[dict[str, Any], str], ...] = (
 
 
 @pytest.mark.parametrize(("wrong", "message"), REFUSED)
-def test_impossible_t5_parameters_are_refused_with_the_reason(wrong: dict[str, Any], message: str) -> None:
+def test_rejects_impossible_t5_parameters(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(BadEncoding, match=message):
         tabulate_t5(**({"query_length": 4, "bidirectional": True} | wrong))
 
@@ -265,6 +261,6 @@ DEBERTA_REFUSED: tuple[tuple[dict[str, Any], str], ...] = (
 
 
 @pytest.mark.parametrize(("wrong", "message"), DEBERTA_REFUSED)
-def test_impossible_deberta_parameters_are_refused_with_the_reason(wrong: dict[str, Any], message: str) -> None:
+def test_rejects_impossible_deberta_parameters(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(BadEncoding, match=message):
         tabulate_deberta(**({"query_length": 4, "max_relative_positions": 512} | wrong))

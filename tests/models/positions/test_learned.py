@@ -24,23 +24,23 @@ def stretched(table: NDArray[Any], length: int) -> NDArray[np.float64]:
 
 
 @pytest.mark.parametrize("beyond", ["error", "clamp", "interpolate"])
-def test_positions_within_the_table_read_its_own_rows(beyond: Any) -> None:
+def test_positions_within_the_table_read_its_rows(beyond: Any) -> None:
     wanted = np.array([5, 0, 3, 3])
     assert np.array_equal(rows(TABLE, wanted, beyond), TABLE[wanted])
 
 
-def test_beyond_the_last_row_is_refused_by_default_naming_it() -> None:
+def test_rejects_positions_beyond_the_last_row_by_default() -> None:
     with pytest.raises(BadEncoding, match=r"position 6 is beyond the table's last row, 5: .* \"clamp\" or"):
         rows(TABLE, np.array([0, 6]))
 
 
-def test_clamp_reads_the_last_row_which_is_not_one_further() -> None:
+def test_clamp_reads_the_last_row() -> None:
     assert np.array_equal(rows(TABLE, np.array([4, 5, 6, 2**40]), "clamp"), TABLE[[4, 5, 5, 5]])
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 9), st.integers(1, 40))
-def test_interpolate_is_a_linear_resize_with_half_pixel_centres(count: int, length: int) -> None:
+def test_interpolate_is_linear_with_half_pixel_centres(count: int, length: int) -> None:
     table = np.random.default_rng(count).normal(size=(count, 3)).astype(np.float32)
     got = tabulate(table, range(length), beyond="interpolate", length=length).outputs["table"].whole()
     np.testing.assert_allclose(got, stretched(table, length), rtol=0, atol=1e-14)
@@ -49,7 +49,7 @@ def test_interpolate_is_a_linear_resize_with_half_pixel_centres(count: int, leng
     np.testing.assert_allclose(single, stretched(table, length), rtol=0, atol=1e-5)
 
 
-def test_interpolate_without_a_length_stretches_to_the_last_position() -> None:
+def test_interpolate_without_length_reaches_the_last_position() -> None:
     assert np.array_equal(rows(TABLE, np.array([8, 2]), "interpolate"), rows(TABLE, np.array([8, 2]), "interpolate", 9))
     table = tabulate(TABLE, np.array([8, 2]), beyond="interpolate")
     assert table.facts["length"] == 9
@@ -57,13 +57,13 @@ def test_interpolate_without_a_length_stretches_to_the_last_position() -> None:
 
 
 @pytest.mark.parametrize("beyond", ["clamp", "interpolate"])
-def test_a_block_of_rows_is_that_of_the_whole_table(beyond: Any) -> None:
+def test_block_of_rows_equals_the_whole_table(beyond: Any) -> None:
     table = tabulate(TABLE, range(3, 30), beyond=beyond).outputs["table"]
     assert np.array_equal(table.rows(4, 19), table.whole()[4:19])
 
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32, np.float64])
-def test_the_tables_own_values_come_back_whatever_its_dtype(dtype: Any) -> None:
+def test_returns_the_tables_values_in_any_dtype(dtype: Any) -> None:
     table = TABLE.astype(dtype)
     got = rows(table, np.array([1, 2]))
     assert got.dtype == (np.float64 if dtype == np.float64 else np.float32)
@@ -79,14 +79,14 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "length without use": (lambda: rows(TABLE, np.array([1]), "clamp", 8), "only interpolate reads a length"),
     "no positions": (lambda: rows(TABLE, np.array([], np.int64)), "no positions"),
     "negative": (lambda: rows(TABLE, np.array([-1])), "position -1 is not in 0 to"),
-    "no table": (lambda: rows(TABLE[0], np.array([0])), r"this one has shape \[4\]"),
-    "no rows": (lambda: rows(TABLE[:0], np.array([0])), r"this one has shape \[0, 4\]"),
+    "no table": (lambda: rows(TABLE[0], np.array([0])), r"the position table has shape \[4\]"),
+    "no rows": (lambda: rows(TABLE[:0], np.array([0])), r"the position table has shape \[0, 4\]"),
     "range beyond": (lambda: tabulate(TABLE, range(7)), "position 6 is beyond"),
 }
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_a_table_cannot_give_is_refused_with_the_reason(name: str) -> None:
+def test_rejects_impossible_rows_with_the_reason(name: str) -> None:
     call, message = REFUSED[name]
     with pytest.raises(BadEncoding, match=message):
         call()
@@ -103,7 +103,7 @@ RULES: dict[str, tuple[PositionRule, list[int], list[int] | None, list[int]]] = 
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_tokens_are_numbered_as_their_family_does(name: str) -> None:
+def test_positions_follow_the_familys_rule(name: str) -> None:
     rule, ids, mask, expected = RULES[name]
     given_mask = None if mask is None else np.array(mask)
     assert positions(rule, np.array(ids), given_mask).tolist() == expected

@@ -118,7 +118,7 @@ def golden(case: Case) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("case", cases("mask"), ids=repr)
-def test_masks_are_bit_for_bit_those_of_transformers(case: Case) -> None:
+def test_masks_are_bitwise_those_of_transformers(case: Case) -> None:
     chosen, expected = golden(case), case.arrays["mask"]
     table = tabulate(**chosen)
     np.testing.assert_array_equal(table.outputs["mask"].whole(), expected)
@@ -129,7 +129,7 @@ def test_masks_are_bit_for_bit_those_of_transformers(case: Case) -> None:
 
 @settings(deadline=None, max_examples=150)
 @given(masks(), st.integers(1, 9))
-def test_every_mask_is_the_and_of_its_rules_in_any_blocks(chosen: dict[str, Any], size: int) -> None:
+def test_mask_is_the_and_of_its_rules_in_any_blocks(chosen: dict[str, Any], size: int) -> None:
     expected = spelt_out(**chosen)
     np.testing.assert_array_equal(allowed(**chosen), expected)
     table = tabulate(**chosen, form="boolean")
@@ -139,13 +139,13 @@ def test_every_mask_is_the_and_of_its_rules_in_any_blocks(chosen: dict[str, Any]
 
 @settings(deadline=None, max_examples=60)
 @given(masks())
-def test_graphs_make_the_same_masks(chosen: dict[str, Any]) -> None:
+def test_graphs_match_the_masks(chosen: dict[str, Any]) -> None:
     np.testing.assert_array_equal(run(graph_of(chosen, form="boolean"), chosen), allowed(**chosen))
 
 
 @settings(deadline=None)
 @given(masks())
-def test_two_rules_together_are_the_and_of_each(chosen: dict[str, Any]) -> None:
+def test_two_rules_combine_by_and(chosen: dict[str, Any]) -> None:
     sizes = {name: chosen[name] for name in ("query_length", "key_length", "past")}
     # a chunk is counted by what else is given, and what a window means depends on causal
     rows = {name: chosen[name] for name in ("attention_mask", "position_ids") if name in chosen}
@@ -157,7 +157,7 @@ def test_two_rules_together_are_the_and_of_each(chosen: dict[str, Any]) -> None:
 
 
 @given(st.integers(1, 12), st.integers(0, 12), st.integers(0, 3))
-def test_a_window_as_long_as_the_row_is_causal_and_no_window(length: int, past: int, more: int) -> None:
+def test_window_as_long_as_the_row_has_no_effect(length: int, past: int, more: int) -> None:
     causal = allowed(length, past=past)
     np.testing.assert_array_equal(allowed(length, past=past, window=length + past + more), causal)
     np.testing.assert_array_equal(causal[0, 0], np.tri(length, length + past, past, dtype=bool))
@@ -166,7 +166,7 @@ def test_a_window_as_long_as_the_row_is_causal_and_no_window(length: int, past: 
 
 
 @given(st.integers(1, 20), st.integers(1, 6))
-def test_a_causal_window_counts_the_token_itself_and_a_two_sided_one_does_not(length: int, window: int) -> None:
+def test_causal_window_includes_the_query_itself(length: int, window: int) -> None:
     causal, both = (allowed(length, causal=each, window=window)[0, 0].sum(axis=1) for each in (True, False))
     place = np.arange(length)
     np.testing.assert_array_equal(causal, np.minimum(place + 1, window))
@@ -174,7 +174,7 @@ def test_a_causal_window_counts_the_token_itself_and_a_two_sided_one_does_not(le
 
 
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=4), masks())
-def test_a_packed_sequence_sees_what_it_sees_alone(lengths: list[int], chosen: dict[str, Any]) -> None:
+def test_packed_sequence_sees_the_same_keys_as_alone(lengths: list[int], chosen: dict[str, Any]) -> None:
     rules = {name: chosen[name] for name in ("causal", "window", "chunk")}
     position_ids = np.concatenate([np.arange(length) for length in lengths])[None]
     expected = np.zeros((sum(lengths), sum(lengths)), bool)
@@ -184,7 +184,7 @@ def test_a_packed_sequence_sees_what_it_sees_alone(lengths: list[int], chosen: d
 
 
 @given(masks())
-def test_a_real_query_sees_itself(chosen: dict[str, Any]) -> None:
+def test_real_query_sees_itself(chosen: dict[str, Any]) -> None:
     seen = allowed(**chosen)[:, 0]  # [B, S, K]
     queries = np.arange(chosen["query_length"])
     own = seen[:, queries, queries + chosen["past"]]
@@ -193,7 +193,7 @@ def test_a_real_query_sees_itself(chosen: dict[str, Any]) -> None:
 
 
 @given(masks(), st.integers(1, 5))
-def test_pads_on_the_left_move_a_mask_and_change_nothing_in_it(chosen: dict[str, Any], pads: int) -> None:
+def test_left_padding_only_shifts_a_mask(chosen: dict[str, Any], pads: int) -> None:
     length = chosen["query_length"]
     rules = {name: chosen[name] for name in ("causal", "window", "chunk")}
     padded = allowed(length + pads, attention_mask=np.array([[0] * pads + [1] * length]), **rules)
@@ -202,7 +202,7 @@ def test_pads_on_the_left_move_a_mask_and_change_nothing_in_it(chosen: dict[str,
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_key_not_to_be_seen_gets_the_finite_minimum_of_its_dtype(dtype: str) -> None:
+def test_masked_key_gets_the_finite_minimum_of_the_dtype(dtype: str) -> None:
     least = {"float16": -65504.0, "bfloat16": -(2.0**127) * (2 - 2.0**-7)}
     expected = least.get(dtype) or float(np.finfo(dtype).min)
     table = tabulate(2, dtype=dtype)
@@ -213,7 +213,7 @@ def test_a_key_not_to_be_seen_gets_the_finite_minimum_of_its_dtype(dtype: str) -
     np.testing.assert_array_equal(run(graph_of(chosen, dtype=dtype), chosen), sent)
 
 
-def test_a_note_says_what_softmax_makes_of_a_query_that_sees_nothing() -> None:
+def test_note_explains_queries_without_visible_keys() -> None:
     padded: dict[str, Any] = {"query_length": 3, "attention_mask": np.array([[0, 1, 1]])}
     for fill, outcome in (("min", 1 / 3), ("inf", np.nan)):
         table = tabulate(**padded, fill=fill)
@@ -234,7 +234,7 @@ def test_cross_attention_may_have_fewer_keys_than_queries() -> None:
     assert blind.facts["queries_that_see_nothing"] == 4
 
 
-def test_a_mask_of_a_million_by_a_million_is_read_by_the_row() -> None:
+def test_million_by_million_mask_is_read_by_row() -> None:
     length = 1_048_576
     mask = tabulate(length, window=4096).outputs["mask"]
     row = mask.rows(length - 1, length)[0]
@@ -265,6 +265,6 @@ REFUSED: tuple[tuple[dict[str, Any], str], ...] = (
 
 
 @pytest.mark.parametrize(("wrong", "message"), REFUSED)
-def test_impossible_parameters_are_refused_with_the_reason(wrong: dict[str, Any], message: str) -> None:
+def test_rejects_impossible_parameters_with_the_reason(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(BadEncoding, match=message):
         tabulate(**({"query_length": 4} | wrong))

@@ -51,7 +51,7 @@ def cells(height: int, width: int, cls: bool) -> NDArray[np.int64]:
 
 @pytest.mark.parametrize("arithmetic", ARITHMETICS)
 @pytest.mark.parametrize("case", cases("sinusoid"), ids=repr)
-def test_a_table_is_that_of_transformers(case: Case, arithmetic: Any) -> None:
+def test_table_matches_transformers(case: Case, arithmetic: Any) -> None:
     kind, dim, zero_row = kind_of(case), case.params["dim"], case.params.get("zero_row")
     expected, atol = case.arrays["table"], case.tolerance["table"]["atol"]
     table = rows(kind, dim, range(case.params["n"]), arithmetic=arithmetic, zero_row=zero_row)
@@ -62,7 +62,7 @@ def test_a_table_is_that_of_transformers(case: Case, arithmetic: Any) -> None:
 
 @pytest.mark.parametrize("arithmetic", ARITHMETICS)
 @pytest.mark.parametrize("case", cases("sinusoid2d"), ids=repr)
-def test_a_grid_is_that_of_transformers(case: Case, arithmetic: Any) -> None:
+def test_grid_matches_transformers(case: Case, arithmetic: Any) -> None:
     height, width, cls = (case.params[name] for name in ("height", "width", "cls"))
     how: Any = {"order": case.params["order"], "arithmetic": arithmetic}
     expected, atol = case.arrays["table"], case.tolerance["table"]["atol"]
@@ -90,7 +90,7 @@ def paper(kind: str, dim: int, position: int, theta: float) -> NDArray[np.float6
 
 @settings(max_examples=60, deadline=None)
 @given(KINDS, st.integers(4, 33), st.integers(0, 2**40), st.sampled_from([10000.0, 500000.0, 1.2e7, 100.0]))
-def test_exact_rows_are_those_of_60_digits_at_any_position(kind: str, dim: int, position: int, theta: float) -> None:
+def test_exact_rows_match_60_digits_at_any_position(kind: str, dim: int, position: int, theta: float) -> None:
     dim += dim % 2 if kind == "whisper" else 0
     row = rows(kind, dim, np.array([position]), theta=theta)[0]
     np.testing.assert_allclose(row, paper(kind, dim, position, theta), rtol=0, atol=2e-15)
@@ -98,7 +98,7 @@ def test_exact_rows_are_those_of_60_digits_at_any_position(kind: str, dim: int, 
 
 @pytest.mark.parametrize("position", [1, 4097, 999_983, 1_048_575, 10_485_759])
 @pytest.mark.parametrize("kind", SINUSOIDS)
-def test_exact_rows_and_their_graph_are_within_a_float32_ulp(kind: str, position: int) -> None:
+def test_exact_rows_and_graph_are_within_a_float32_ulp(kind: str, position: int) -> None:
     expected = paper(kind, 64, position, 10000.0)
     ulp = np.spacing(np.abs(expected.astype(np.float32)))
     graph = run(graphs.sinusoid(kind, 64), positions=np.array([position]))
@@ -108,7 +108,7 @@ def test_exact_rows_and_their_graph_are_within_a_float32_ulp(kind: str, position
 
 @settings(max_examples=30, deadline=None)
 @given(KINDS, st.integers(4, 24), st.lists(st.integers(0, 2**24), min_size=1, max_size=9), st.integers(0, 9))
-def test_a_graph_gives_the_rows_of_the_function(kind: str, dim: int, positions: list[int], offset: int) -> None:
+def test_graph_matches_the_function(kind: str, dim: int, positions: list[int], offset: int) -> None:
     dim += dim % 2 if kind == "whisper" else 0
     given_positions = np.array(positions)
     for arithmetic in ("exact", "parity"):
@@ -128,7 +128,7 @@ def waves(kind: str, table: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
 
 @settings(max_examples=60, deadline=None)
 @given(KINDS, EVEN, st.integers(0, 2**30), st.integers(0, 2**30))
-def test_a_step_of_k_positions_is_one_linear_map(kind: str, dim: int, position: int, step: int) -> None:
+def test_step_of_k_positions_is_one_linear_map(kind: str, dim: int, position: int, step: int) -> None:
     table = rows(kind, dim, np.array([position, step, position + step]))
     (sine, step_sine, far_sine), (cosine, step_cosine, far_cosine) = waves(kind, table)
     np.testing.assert_allclose(far_sine, sine * step_cosine + cosine * step_sine, atol=1e-14)
@@ -144,9 +144,7 @@ def test_every_pair_has_length_one(kind: str, dim: int, position: int, arithmeti
 
 @settings(max_examples=40, deadline=None)
 @given(KINDS, st.integers(4, 20), st.integers(0, 3000), st.integers(0, 3000), st.sampled_from(ARITHMETICS))
-def test_a_block_of_rows_is_that_of_the_whole_table(
-    kind: str, dim: int, start: int, stop: int, arithmetic: Any
-) -> None:
+def test_block_of_rows_equals_the_whole_table(kind: str, dim: int, start: int, stop: int, arithmetic: Any) -> None:
     dim += dim % 2 if kind == "whisper" else 0
     start, stop = sorted((start, stop))
     table = tabulate(kind, dim, range(7, 3007), arithmetic=arithmetic, zero_row=9).outputs["table"]
@@ -157,7 +155,7 @@ def test_a_block_of_rows_is_that_of_the_whole_table(
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(1, 9), st.integers(1, 9), st.integers(0, 3), st.sampled_from(["hw", "wh"]), st.data())
-def test_a_block_of_a_grid_is_that_of_the_whole_grid(
+def test_block_of_a_grid_equals_the_whole_grid(
     height: int, width: int, cls_rows: int, order: str, data: st.DataObject
 ) -> None:
     table = tabulate_grid(8, (height, width), order=order, cls_rows=cls_rows).outputs["table"]
@@ -167,14 +165,14 @@ def test_a_block_of_a_grid_is_that_of_the_whole_grid(
 
 
 @pytest.mark.parametrize("order", ["hw", "wh"])
-def test_each_half_of_a_grid_row_is_marians_row_of_one_axis(order: str) -> None:
+def test_each_half_of_a_grid_row_is_marians_row(order: str) -> None:
     table = tabulate_grid(24, (5, 7), order=order).outputs["table"].whole().reshape(5, 7, 24)
     down, across = np.split(table, 2, axis=-1) if order == "hw" else np.split(table, 2, axis=-1)[::-1]
     assert np.array_equal(down, np.broadcast_to(rows("marian", 12, np.arange(5))[:, None], (5, 7, 12)))
     assert np.array_equal(across, np.broadcast_to(rows("marian", 12, np.arange(7))[None], (5, 7, 12)))
 
 
-def test_an_offset_moves_every_row_and_the_zero_row_counts_from_zero() -> None:
+def test_offset_shifts_rows_and_zero_row_includes_it() -> None:
     plain = rows("tensor2tensor", 10, range(12))
     moved = rows("tensor2tensor", 10, range(10), offset=2, zero_row=3)
     assert not moved[1].any()
@@ -182,7 +180,7 @@ def test_an_offset_moves_every_row_and_the_zero_row_counts_from_zero() -> None:
     assert np.array_equal(moved[kept], plain[2:][kept])
 
 
-def test_an_answer_says_how_it_was_made() -> None:
+def test_facts_describe_how_the_table_was_computed() -> None:
     table = tabulate("tensor2tensor", 7, range(3), arithmetic="parity", theta=100.0, zero_row=1)
     assert table.arithmetic == "parity"
     assert table.facts["formula"] == "w_k = theta^(-k/(floor(d/2) - 1)); row p = [sin(p w_k) ... | cos(p w_k) ...]"
@@ -218,7 +216,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_an_impossible_table_is_refused_with_the_reason(name: str) -> None:
+def test_rejects_impossible_table_with_the_reason(name: str) -> None:
     call, message = REFUSED[name]
     with pytest.raises(BadEncoding, match=message):
         call()

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.errors import BadEncoding
-from models.positions.table import DTYPES, Output, checked_positions, rounded, taken
+from models.positions.table import DTYPES, Output, checked_positions, rounded, slice_positions
 
 
 def neighbours(value: Any) -> list[Fraction]:
@@ -21,7 +21,7 @@ def neighbours(value: Any) -> list[Fraction]:
 
 
 @given(st.floats(-4.0, 4.0, width=64), st.sampled_from([ml_dtypes.bfloat16, np.float16]))
-def test_a_float64_goes_to_the_nearest_half_precision_number(value: float, kind: Any) -> None:
+def test_float64_rounds_to_the_nearest_half_precision(value: float, kind: Any) -> None:
     name = "bfloat16" if kind is ml_dtypes.bfloat16 else "float16"
     found = rounded(np.array([value]), name)[0]
     distance = abs(Fraction(float(found)) - Fraction(value))
@@ -36,20 +36,20 @@ def test_bfloat16_is_rounded_once(rest: float, nearest: float, sign: float) -> N
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_whole_array_is_its_blocks_rounded_once(dtype: str) -> None:
+def test_to_array_rounds_each_block_once(dtype: str) -> None:
     values = 1.0 + 2.0**-8 + 2.0**-40 * np.arange(1, 7).reshape(3, 2)
-    whole = Output((3, 1, 2), lambda start, stop: values[start:stop]).made(dtype)
+    whole = Output((3, 1, 2), lambda start, stop: values[start:stop]).to_array(dtype)
     assert whole.shape == (3, 1, 2)
     np.testing.assert_array_equal(whole.reshape(3, 2), rounded(values, dtype))
 
 
-def test_a_range_is_taken_as_the_integers_it_stands_for() -> None:
-    assert taken(range(5, 2**53), 2, 4).tolist() == [7, 8]
+def test_slice_of_a_range_is_its_integers() -> None:
+    assert slice_positions(range(5, 2**53), 2, 4).tolist() == [7, 8]
 
 
 @pytest.mark.parametrize(
     "positions", [range(-1, 3), range(2**53, 2**53 + 1), np.array([3, -1]), np.array([], np.int64)]
 )
-def test_what_is_no_position_is_refused(positions: Any) -> None:
+def test_rejects_invalid_positions(positions: Any) -> None:
     with pytest.raises(BadEncoding, match="position"):
         checked_positions(positions)

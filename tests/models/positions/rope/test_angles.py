@@ -33,7 +33,7 @@ def ulps(found: np.ndarray[Any, Any], exact: list[Any]) -> float:
 
 
 @pytest.mark.parametrize("theta", [1e4, 5e5, 1e6, 1.2e7])
-def test_exact_values_are_within_one_float32_step_of_mpmath_at_ten_million_positions(theta: float) -> None:
+def test_exact_values_match_mpmath_at_position_ten_million(theta: float) -> None:
     positions = np.array([0, 1, 511, 512, 131_071, 1_048_575, 7_777_777, LAST])
     cos, sin = cos_sin(frequencies(Rope(theta, 128)), positions)
     with mpmath.workdps(60):
@@ -44,7 +44,7 @@ def test_exact_values_are_within_one_float32_step_of_mpmath_at_ten_million_posit
 
 
 @pytest.mark.parametrize("position", [2**26 - 1, 2**27 + 5, 2**40 + 3, 2**53 - 1])
-def test_exact_values_hold_to_the_last_position_there_is(position: int) -> None:
+def test_exact_values_hold_up_to_the_last_position(position: int) -> None:
     cos, sin = cos_sin(frequencies(PLAIN), np.array([position]))
     with mpmath.workdps(60):
         angles = [position * mpmath.power(10000, -mpmath.mpf(2 * i) / 128) for i in range(64)]
@@ -53,7 +53,7 @@ def test_exact_values_hold_to_the_last_position_there_is(position: int) -> None:
 
 
 @pytest.mark.parametrize("case", cases("rope_reference"), ids=str)
-def test_exact_tables_and_their_graph_hold_to_sixty_digits(case: Case, tmp_path: Path) -> None:
+def test_exact_tables_and_graph_match_sixty_digits(case: Case, tmp_path: Path) -> None:
     found = frequencies(Rope(float(case.params["rope_theta"]), case.params["head_dim"]))
     for name, values, graph in zip(
         ("cos", "sin"),
@@ -86,7 +86,7 @@ def golden_tables(case: Case) -> list[tuple[int | None, str]]:
 
 @pytest.mark.parametrize("arithmetic", ["exact", "parity"])
 @pytest.mark.parametrize("case", cases("rope"), ids=str)
-def test_tables_and_their_graphs_are_those_of_transformers(case: Case, arithmetic: Any, tmp_path: Path) -> None:
+def test_tables_and_graphs_match_transformers(case: Case, arithmetic: Any, tmp_path: Path) -> None:
     for seq_len, suffix in golden_tables(case):
         positions = case.arrays["positions" + suffix]
         found = frequencies(rope_of(case), arithmetic, seq_len)
@@ -117,7 +117,7 @@ def spread(allowed: np.ndarray[Any, Any], layout: str) -> np.ndarray[Any, Any]:
 
 @settings(max_examples=50)
 @given(st.lists(POSITIONS, min_size=1, max_size=20), st.sampled_from(["exact", "parity"]))
-def test_a_value_does_not_depend_on_which_others_are_asked_for(positions: list[int], arithmetic: Any) -> None:
+def test_value_is_independent_of_other_requested_positions(positions: list[int], arithmetic: Any) -> None:
     found = frequencies(PLAIN, arithmetic)
     together = cos_sin(found, np.array(positions))
     for row, position in enumerate(positions):
@@ -130,7 +130,7 @@ def test_a_value_does_not_depend_on_which_others_are_asked_for(positions: list[i
 
 @settings(max_examples=50)
 @given(POSITIONS, st.integers(0, 5000), st.sampled_from([1e4, 5e5, 1.2e7]))
-def test_a_step_of_k_positions_is_one_rotation_everywhere(start: int, k: int, theta: float) -> None:
+def test_step_of_k_positions_is_the_same_rotation_everywhere(start: int, k: int, theta: float) -> None:
     """exp(i (m + k) w) = exp(i m w) exp(i k w)."""
     found = frequencies(Rope(theta, 64))
     whole, first, step = (cos_sin(found, np.array([each])) for each in (start + k, start, k))
@@ -140,7 +140,7 @@ def test_a_step_of_k_positions_is_one_rotation_everywhere(start: int, k: int, th
 
 
 @given(st.lists(POSITIONS, min_size=1, max_size=50))
-def test_every_pair_lies_on_the_circle_of_the_attention_factor(positions: list[int]) -> None:
+def test_pair_norm_equals_the_attention_factor(positions: list[int]) -> None:
     rope = Rope.of(10000.0, 64, "yarn", {"factor": 40.0, "original_max_position_embeddings": 4096})
     found = frequencies(rope)
     cos, sin = cos_sin(found, np.array(positions))
@@ -148,13 +148,13 @@ def test_every_pair_lies_on_the_circle_of_the_attention_factor(positions: list[i
 
 
 @pytest.mark.parametrize("name", ["cos", "sin"])
-def test_a_table_of_a_range_is_never_written_out_whole(name: str) -> None:
+def test_table_of_a_range_is_not_expanded(name: str) -> None:
     table = tabulate(PLAIN, range(0, 2**53), arithmetic="exact")
     assert table.outputs[name].shape == (2**53, 64)
     assert table.outputs[name].rows(2**52, 2**52 + 2).shape == (2, 64)
 
 
-def test_facts_say_how_the_table_was_made() -> None:
+def test_facts_describe_how_the_table_was_computed() -> None:
     rope = Rope.of(10000.0, 64, "yarn", {"factor": 40.0, "original_max_position_embeddings": 4096, "mscale": 1.0})
     table = tabulate(rope, range(4), arithmetic="parity", notes=("said before",))
     assert table.facts["rope_type"] == "yarn"

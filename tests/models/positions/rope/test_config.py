@@ -57,7 +57,7 @@ def golden_layer(golden: Case) -> LayerRope:
 
 @pytest.mark.parametrize("arithmetic", ["exact", "parity"])
 @pytest.mark.parametrize("golden", cases("rope"), ids=str)
-def test_a_config_gives_the_frequencies_and_tables_of_transformers(golden: Case, arithmetic: Arithmetic) -> None:
+def test_config_gives_the_tables_of_transformers(golden: Case, arithmetic: Arithmetic) -> None:
     rope, arrays = golden_layer(golden).rope, golden.arrays
     lengths = {"inv_freq": tokens(golden), "inv_freq_short": 1, "inv_freq_long": 1 << 20}
     for name in arrays:
@@ -89,7 +89,7 @@ def compare_tables(golden: Case, rope: Rope, arithmetic: Arithmetic, ending: str
         assert (np.abs(values - expected[:, ::step][:, : values.shape[1]]) <= allowed).all(), name
 
 
-def test_interleaved_and_half_width_tables_come_with_their_layout() -> None:
+def test_interleaved_and_half_tables_have_their_layout() -> None:
     assert golden_layer(case("rope_cohere_interleaved_tables")).layout == "interleaved"
     assert golden_layer(case("rope_gpt_oss_half_width")).layout == "half"
 
@@ -132,7 +132,7 @@ SPELLINGS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", SPELLINGS)
-def test_every_spelling_of_a_config_gives_the_same_rope(name: str) -> None:
+def test_every_form_of_a_config_gives_the_same_rope(name: str) -> None:
     expected = only(read(config(rope_parameters=_V5))).rope
     parameters = {key: value for key, value in _V5.items() if key not in ("rope_type", "rope_theta")}
     assert expected == Rope.of(5e5, 32, "llama3", parameters, head_dim=32, max_position_embeddings=4096)
@@ -174,13 +174,13 @@ FAMILIES: dict[str, tuple[dict[str, Any], tuple[str, float, int]]] = {
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_a_familys_own_spelling_is_understood(name: str) -> None:
+def test_reads_a_familys_own_keys(name: str) -> None:
     data, (rope_type, theta, rotary_dim) = FAMILIES[name]
     rope = only(read(SIZES | data)).rope
     assert (rope.rope_type, rope.theta, rope.rotary_dim) == (rope_type, theta, rotary_dim)
 
 
-def test_a_missing_trained_length_is_max_position_embeddings() -> None:
+def test_missing_trained_length_is_max_position_embeddings() -> None:
     """As transformers 5.23 reads it."""
     found = read(config(rope_scaling=LLAMA3))
     given = read(config(rope_scaling=LLAMA3 | {"original_max_position_embeddings": 4096}))
@@ -242,7 +242,7 @@ TYPED: dict[str, tuple[dict[str, Any], tuple[float, float, str]]] = {
 
 
 @pytest.mark.parametrize("name", TYPED)
-def test_full_and_sliding_layers_have_tables_of_their_own(name: str) -> None:
+def test_full_and_sliding_layers_have_separate_tables(name: str) -> None:
     data, (full, sliding, rope_type) = TYPED[name]
     tables = read(SIZES | data).tables
     assert {key: table.rope.theta for key, table in tables.items()} == {
@@ -255,7 +255,7 @@ def test_full_and_sliding_layers_have_tables_of_their_own(name: str) -> None:
     )
 
 
-def test_gemma4s_full_layers_have_a_wider_head() -> None:
+def test_gemma4_full_layers_have_a_wider_head() -> None:
     found = read({"model_type": "gemma4_text", "head_dim": 256, "global_head_dim": 512})
     assert {key: table.rope.head_dim for key, table in found.tables.items()} == {
         "full_attention": 512,
@@ -325,7 +325,7 @@ LAYERS: dict[str, tuple[dict[str, Any], tuple[str | None, ...]]] = {
 
 
 @pytest.mark.parametrize("name", LAYERS)
-def test_each_layer_knows_its_table_or_that_it_does_not_rotate(name: str) -> None:
+def test_each_layer_has_its_table_or_none(name: str) -> None:
     data, expected = LAYERS[name]
     assert read(SIZES | data).layers == expected
 
@@ -357,7 +357,7 @@ VISION: dict[str, tuple[dict[str, Any], tuple[int, ...], str, str]] = {
 
 
 @pytest.mark.parametrize("name", VISION)
-def test_models_with_three_axes_say_how_they_share_the_frequencies(name: str) -> None:
+def test_mrope_models_give_sections_and_axes(name: str) -> None:
     data, sections, axes, layout = VISION[name]
     found = only(read(SIZES | data))
     assert (found.sections, found.axes, found.layout) == (sections, axes, layout)
@@ -431,7 +431,7 @@ REFUSED_SIZES: dict[str, tuple[dict[str, Any], str]] = {
     "esm with learned positions": ({"model_type": "esm"}, "esm rotates only where position_embedding_type is 'rotary'"),
     "falcon with ALiBi": ({"model_type": "falcon", "alibi": True}, "falcon rotates only where alibi is False"),
     "a granite without": ({"model_type": "granitemoehybrid", "position_embedding_type": "nope"}, "here it is 'nope'"),
-    "nothing of RoPE": ({"rope_theta_": 1e4}, "says nothing of RoPE"),
+    "nothing of RoPE": ({"rope_theta_": 1e4}, "this config has no RoPE key"),
     "a model_type that is no text": ({"model_type": 7}, "model_type is 7"),
     "too few layer types": (
         {"rope_theta": 1e4, "num_hidden_layers": 3, "layer_types": ["full_attention"]},
@@ -472,27 +472,27 @@ REFUSED_SIZES: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_an_impossible_scaling_is_refused_by_name(name: str) -> None:
+def test_rejects_impossible_scaling_by_name(name: str) -> None:
     data, message = REFUSED[name]
     with pytest.raises(BadScaling, match=message):
         read(config(**data))
 
 
 @pytest.mark.parametrize("name", REFUSED_SIZES)
-def test_a_config_that_does_not_rotate_or_add_up_is_refused_with_the_reason(name: str) -> None:
+def test_rejects_config_without_rope_or_with_wrong_sizes(name: str) -> None:
     data, message = REFUSED_SIZES[name]
     with pytest.raises(BadEncoding, match=re.escape(message)):
         read((SIZES if "rope_theta_" in data or "model_type" in data else config()) | data)
 
 
-def test_what_is_no_object_is_refused() -> None:
-    with pytest.raises(BadEncoding, match="a config is an object of keys and values; got"):
+def test_rejects_config_that_is_not_an_object() -> None:
+    with pytest.raises(BadEncoding, match="it must be an object of keys and values"):
         read([1])  # type: ignore[arg-type]
 
 
 NOTES: dict[str, tuple[dict[str, Any], str]] = {
     "an unknown family": ({"model_type": "unheard_of", "rope_theta": 1e4}, "model_type 'unheard_of' is not known"),
-    "no family": ({"rope_theta": 1e4}, "no model_type: read in the plain way"),
+    "no family": ({"rope_theta": 1e4}, "no model_type: read with the defaults"),
     "a default of the class": ({"model_type": "gemma2"}, "no head_dim: 256, the default of gemma2"),
     "partial that is not read": (
         {"model_type": "llama", "partial_rotary_factor": 0.5},
@@ -523,7 +523,7 @@ NOTES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "the trained length outside": (
         {"model_type": "llama", "rope_scaling": LLAMA3 | {"original_max_position_embeddings": 7}} | TRAINED,
-        "1024 beside the RoPE parameters counts, not 7",
+        "1024 at the top level counts, not 7",
     ),
     "hunyuan's other parameters": (
         {"model_type": "hunyuan_v1_dense", "rope_scaling": {"type": "dynamic", "alpha": 5.0, "factor": 1.0}},
@@ -546,19 +546,19 @@ NOTES: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", NOTES)
-def test_what_is_assumed_or_passed_over_is_said(name: str) -> None:
+def test_notes_name_assumptions_and_ignored_keys(name: str) -> None:
     data, message = NOTES[name]
     found = read(SIZES | data)
     notes = [*found.notes, *(note for table in found.tables.values() for note in table.notes)]
     assert [note for note in notes if message in note], notes
 
 
-def test_a_plain_config_of_a_known_family_needs_no_note() -> None:
+def test_plain_config_of_a_known_family_has_no_notes() -> None:
     found = read(config(model_type="llama"))
     assert (found.notes, only(found).notes) == ((), ())
 
 
-def test_truncate_beside_the_layer_types_is_read_as_transformers_does() -> None:
+def test_truncate_is_read_from_the_top_level_only() -> None:
     yarn = {"rope_type": "yarn", "factor": 8.0, "rope_theta": 5e5, "original_max_position_embeddings": 512}
     nested, outside = (
         read({"model_type": "olmo3", "rope_parameters": {"full_attention": yarn | inner} | outer})
@@ -569,11 +569,11 @@ def test_truncate_beside_the_layer_types_is_read_as_transformers_does() -> None:
 
 
 @pytest.mark.parametrize(("rope_interleave", "layout"), [(True, "interleave_in_half_out"), (False, "half")])
-def test_deepseeks_interleaving_can_be_switched_off(rope_interleave: bool, layout: str) -> None:
+def test_deepseek_interleaving_can_be_disabled(rope_interleave: bool, layout: str) -> None:
     assert only(read({"model_type": "deepseek_v3", "rope_interleave": rope_interleave})).layout == layout
 
 
-def test_deepseeks_softmax_scale_is_told_apart_from_cos_and_sin() -> None:
+def test_deepseek_softmax_scale_is_not_in_cos_and_sin() -> None:
     """DeepSeek-V3 multiplies its scores by (0.1 ln 40 + 1)^2 = 1.873854; cos and sin by 1."""
     yarn = {"type": "yarn", "factor": 40, "mscale": 1.0, "mscale_all_dim": 1.0} | TRAINED
     found = only(read({"model_type": "deepseek_v3", "rope_theta": 10000, "rope_scaling": yarn}))
@@ -583,13 +583,13 @@ def test_deepseeks_softmax_scale_is_told_apart_from_cos_and_sin() -> None:
     assert only(read(config(rope_scaling=yarn))).softmax_scale == 1.0
 
 
-def test_every_convention_names_layouts_axes_and_layer_types_that_exist() -> None:
+def test_conventions_name_existing_layouts_axes_and_types() -> None:
     for name, row in CONVENTIONS.items():
         assert row.layout in LAYOUTS, name
         assert row.axes is None or row.axes in AXES, name
         assert (row.axes is None) == (row.sections is None), name
         assert set(row.scaled) | set(row.thetas) | set(row.heads) <= set(row.tables), name
-        assert set(row.uses.values()) <= set(row.tables), name
+        assert set(row.table_of.values()) <= set(row.tables), name
     assert set(TEXT_TYPES.values()) <= set(CONVENTIONS)
     assert not set(NO_ROPE) & set(CONVENTIONS)
 
@@ -601,7 +601,7 @@ WITHOUT_DEFAULTS = {  # rows of published code, and classes whose own defaults d
 
 
 @pytest.mark.parametrize("name", sorted(set(CONVENTIONS) - WITHOUT_DEFAULTS))
-def test_every_convention_reads_a_config_that_says_nothing_else(name: str) -> None:
+def test_every_convention_reads_a_config_with_model_type_only(name: str) -> None:
     row = CONVENTIONS[name]
     said = {row.condition[0]: row.condition[1]} if row.condition else {}
     for table in read({"model_type": name} | said).tables.values():

@@ -47,7 +47,7 @@ def sections_of(golden: Case) -> dict[str, Any]:
 
 @pytest.mark.parametrize("arithmetic", ARITHMETICS)
 @pytest.mark.parametrize("case", cases("mrope"), ids=str)
-def test_mrope_is_that_of_transformers(case: Case, arithmetic: Arithmetic) -> None:
+def test_mrope_matches_transformers(case: Case, arithmetic: Arithmetic) -> None:
     rope = Rope(case.params["rope_theta"], case.params["head_dim"])
     positions, how = case.arrays["position_ids_thw"], sections_of(case)
     atol = case.tolerance["cos/sin"]["atol"]
@@ -66,7 +66,7 @@ def place(golden: Case) -> dict[str, Any]:
 
 @pytest.mark.parametrize("arithmetic", ARITHMETICS)
 @pytest.mark.parametrize("case", cases("axial_rope"), ids=str)
-def test_axial_rope_is_that_of_transformers(case: Case, arithmetic: Arithmetic) -> None:
+def test_axial_rope_matches_transformers(case: Case, arithmetic: Arithmetic) -> None:
     kind, width = case.params["variant"], case.arrays["cos"].shape[-1]
     table = "single" if width < case.params["head_dim"] else "duplicated"
     made = tabulate_axial(kind, case.params["head_dim"], **place(case), arithmetic=arithmetic, table=table)
@@ -80,7 +80,7 @@ def raster(height: int, width: int) -> NDArray[np.int64]:
 
 @pytest.mark.parametrize("arithmetic", ARITHMETICS)
 @pytest.mark.parametrize("case", cases("axial_rope"), ids=str)
-def test_the_axial_graph_is_that_of_transformers(case: Case, arithmetic: Arithmetic) -> None:
+def test_axial_graph_matches_transformers(case: Case, arithmetic: Arithmetic) -> None:
     kind = case.params["variant"]
     model = graphs.axial(kind, case.params["head_dim"], arithmetic=arithmetic)
     where = place(case)
@@ -106,7 +106,7 @@ def drawn_sections(axes: str, seed: int) -> tuple[list[int], NDArray[np.int64]]:
 @pytest.mark.parametrize("arithmetic", ARITHMETICS)
 @pytest.mark.parametrize("axes", AXES)
 @given(seed=SEEDS)
-def test_equal_axes_are_plain_rope_to_the_last_bit(axes: str, arithmetic: Arithmetic, seed: int) -> None:
+def test_equal_axes_are_bitwise_plain_rope(axes: str, arithmetic: Arithmetic, seed: int) -> None:
     sections, positions = drawn_sections(axes, seed)
     rope = Rope(1e6, 2 * sum(sections))
     same = np.stack([positions[0]] * 3)
@@ -117,7 +117,7 @@ def test_equal_axes_are_plain_rope_to_the_last_bit(axes: str, arithmetic: Arithm
 
 @pytest.mark.parametrize("axes", AXES)
 @given(seed=SEEDS)
-def test_each_section_counts_the_frequencies_its_axis_turns(axes: str, seed: int) -> None:
+def test_section_is_the_number_of_frequencies_of_its_axis(axes: str, seed: int) -> None:
     sections, positions = drawn_sections(axes, seed)
     rope = Rope(1e4, 2 * sum(sections))
     before, _ = values(tabulate_mrope(rope, positions, sections=sections, axes=axes))
@@ -131,7 +131,7 @@ def test_each_section_counts_the_frequencies_its_axis_turns(axes: str, seed: int
         assert changed.tolist() == [name == ("time", "height", "width")[axis] for name in table.facts["axis"]]
 
 
-def test_the_axis_of_every_frequency_is_spelled_out_as_the_models_have_it() -> None:
+def test_axis_of_every_frequency_matches_the_models() -> None:
     spelled = {
         "chunked": ([2, 3, 3], "tthhhwww"),
         "interleaved": ([3, 3, 2], "thwthwth"),
@@ -142,13 +142,13 @@ def test_the_axis_of_every_frequency_is_spelled_out_as_the_models_have_it() -> N
         assert "".join(name[0] for name in made.facts["axis"]) == letters, axes
 
 
-def test_sections_the_interleaved_pattern_cannot_honour_are_pointed_out() -> None:
+def test_notes_sections_the_interleaved_pattern_cannot_keep() -> None:
     table = tabulate_mrope(Rope(1e4, 16), np.zeros((3, 1), np.int64), sections=[1, 5, 2], axes="interleaved")
     assert any("sections name 5 frequencies for height; the pattern gives it 3" in note for note in table.notes)
     assert table.facts["axis"].count("height") == 3
 
 
-def test_a_batch_of_positions_keeps_its_shape_and_any_block_of_rows_is_the_same() -> None:
+def test_batch_keeps_its_shape_and_blocks_agree() -> None:
     positions = np.random.default_rng(0).integers(0, 999, (3, 2, 5))
     table = tabulate_mrope(Rope(1e6, 128), positions)
     cos = table.outputs["cos"]
@@ -160,7 +160,7 @@ def test_a_batch_of_positions_keeps_its_shape_and_any_block_of_rows_is_the_same(
 
 @pytest.mark.parametrize("axes", AXES)
 @pytest.mark.parametrize("arithmetic", ARITHMETICS)
-def test_the_mrope_graph_is_the_table_of_a_scaled_rope(axes: str, arithmetic: Arithmetic) -> None:
+def test_mrope_graph_matches_the_table_of_a_scaled_rope(axes: str, arithmetic: Arithmetic) -> None:
     rope = Rope.of(1e6, 128, "yarn", {"factor": 4.0, "original_max_position_embeddings": 32768})
     positions = np.random.default_rng(1).integers(0, 130_000, (3, 50))
     found = graph(graphs.mrope(frequencies(rope, arithmetic), None, axes), positions=positions)
@@ -172,7 +172,7 @@ def test_the_mrope_graph_is_the_table_of_a_scaled_rope(axes: str, arithmetic: Ar
 
 @pytest.mark.parametrize("kind", AXIAL)
 @pytest.mark.parametrize("arithmetic", ARITHMETICS)
-def test_the_axial_graph_is_the_table_of_every_kind(kind: str, arithmetic: Arithmetic) -> None:
+def test_axial_graph_matches_the_table_of_every_kind(kind: str, arithmetic: Arithmetic) -> None:
     positions, centred = raster(6, 4), AXIAL[kind].centred
     grid = {"grid": np.array([6, 4])} if centred else {}
     found = graph(graphs.axial(kind, 32, arithmetic=arithmetic), positions=positions, **grid)
@@ -189,7 +189,7 @@ def expected_axes(kind: str) -> str:
 
 
 @pytest.mark.parametrize("kind", AXIAL)
-def test_each_half_of_the_columns_turns_with_one_axis_alone(kind: str) -> None:
+def test_each_half_of_the_columns_depends_on_one_axis(kind: str) -> None:
     cos, sin = values(tabulate_axial(kind, 32, grid=(6, 4), merge=1))
     for half, axis in enumerate(expected_axes(kind)):
         columns = slice(8 * half, 8 * half + 8)
@@ -200,7 +200,7 @@ def test_each_half_of_the_columns_turns_with_one_axis_alone(kind: str) -> None:
             assert (cube != cube.take([0], axis=along)).any()
 
 
-def test_patches_come_in_the_merge_blocks_of_qwen() -> None:
+def test_patches_are_ordered_in_merge_blocks() -> None:
     """A 4 x 4 grid, merge 2: rows and columns as transformers' get_vision_position_ids orders them."""
     blocks = [(0, 0), (0, 1), (1, 0), (1, 1), (0, 2), (0, 3), (1, 2), (1, 3)]
     order = np.array(blocks + [(row + 2, column) for row, column in blocks])
@@ -211,14 +211,14 @@ def test_patches_come_in_the_merge_blocks_of_qwen() -> None:
 
 
 @pytest.mark.parametrize("kind", AXIAL)
-def test_a_block_of_patches_is_the_same_as_in_the_whole_table(kind: str) -> None:
+def test_block_of_patches_equals_the_whole_table(kind: str) -> None:
     output = tabulate_axial(kind, 32, grid=(6, 4)).outputs["sin"]
     parts = [output.rows(start, min(start + 5, output.count)) for start in range(0, output.count, 5)]
     np.testing.assert_array_equal(np.concatenate(parts), output.whole())
 
 
 @pytest.mark.parametrize("kind", sorted(set(AXIAL) - {"dinov3"}))
-def test_exact_axial_values_are_mpmaths(kind: str) -> None:
+def test_exact_axial_values_match_mpmath(kind: str) -> None:
     row, head_dim = AXIAL[kind], 16
     patches = np.array([[0, 3], [1000, 77], [131_071, 4095]])
     cos, sin = values(tabulate_axial(kind, head_dim, positions=patches))
@@ -234,7 +234,7 @@ def test_exact_axial_values_are_mpmaths(kind: str) -> None:
 
 
 @pytest.mark.parametrize(("height", "width"), [(1, 1), (4, 7), (224, 14)])
-def test_exact_dinov3_values_are_mpmaths(height: int, width: int) -> None:
+def test_exact_dinov3_values_match_mpmath(height: int, width: int) -> None:
     cos, sin = values(tabulate_axial("dinov3", 16, grid=(height, width)))
     with mpmath.workdps(60):
         for index in {0, 3 % (height * width), height * width - 1}:
@@ -247,7 +247,7 @@ def test_exact_dinov3_values_are_mpmaths(height: int, width: int) -> None:
                 assert abs(sin[index, column] - mpmath.sin(angle)) < 3e-15
 
 
-def test_the_class_token_of_llama_4_is_the_last_row_and_does_not_turn() -> None:
+def test_llama4_class_token_is_last_and_not_rotated() -> None:
     cos, sin = values(tabulate_axial("llama4", 32, grid=(3, 5)))
     assert cos.shape == (16, 16)
     assert (cos[-1] == 1).all()
@@ -255,7 +255,7 @@ def test_the_class_token_of_llama_4_is_the_last_row_and_does_not_turn() -> None:
     assert (sin[:-1] != 0).all()  # the first row and column are position 1
 
 
-def test_facts_can_be_written_as_json() -> None:
+def test_facts_are_json_serialisable() -> None:
     made = [tabulate_axial(kind, 32, grid=(4, 4)) for kind in AXIAL]
     made += [tabulate_mrope(Rope(1e6, 128), np.ones((3, 2), np.int64), axes=axes) for axes in AXES]
     for table in made:
@@ -281,7 +281,7 @@ def test_facts_can_be_written_as_json() -> None:
         ({"positions": np.zeros((3, 0), np.int64)}, "no positions"),
     ],
 )
-def test_an_mrope_that_cannot_be_is_refused(options: dict[str, Any], said: str) -> None:
+def test_rejects_impossible_mrope(options: dict[str, Any], said: str) -> None:
     with pytest.raises(BadEncoding) as caught:
         tabulate_mrope(Rope(1e6, 128), **{"positions": np.zeros((3, 4), np.int64)} | options)
     assert said in str(caught.value)
@@ -293,7 +293,7 @@ def test_an_mrope_that_cannot_be_is_refused(options: dict[str, Any], said: str) 
         ("clip", {"grid": (2, 2)}, "'clip' is not one of qwen2_vl"),
         ("pixtral", {}, "pixtral needs a grid (patches down, across) or the positions"),
         ("pixtral", {"grid": (2, 2), "positions": raster(2, 2)}, "takes a grid or positions, not both"),
-        ("dinov3", {"positions": raster(2, 2)}, "dinov3 needs the grid beside the positions"),
+        ("dinov3", {"positions": raster(2, 2)}, "dinov3 needs the grid as well as the positions"),
         ("dinov3", {"grid": (2, 1), "positions": raster(2, 2)}, "patch [0, 1] is outside the grid of 2 x 1"),
         ("qwen2_vl", {"grid": (4, 3)}, "a grid of 4 x 3 patches cannot be read in blocks of 2 x 2"),
         ("pixtral", {"grid": (0, 3)}, "a grid of 0 x 3 patches"),
@@ -304,13 +304,13 @@ def test_an_mrope_that_cannot_be_is_refused(options: dict[str, Any], said: str) 
         ("pixtral", {"grid": (2, 2), "table": "triple"}, "'triple' is not one of single, duplicated"),
     ],
 )
-def test_an_axial_rope_that_cannot_be_is_refused(kind: str, options: dict[str, Any], said: str) -> None:
+def test_rejects_impossible_axial_rope(kind: str, options: dict[str, Any], said: str) -> None:
     with pytest.raises(BadEncoding) as caught:
         tabulate_axial(kind, **{"head_dim": 32} | options)
     assert said in str(caught.value)
 
 
-def test_every_golden_case_of_several_axes_is_compared() -> None:
+def test_every_multi_axis_golden_case_is_compared() -> None:
     assert {found.params["variant"] for found in cases("mrope")} == set(MROPE)
     assert {found.params["variant"] for found in cases("axial_rope")} <= set(AXIAL)
     assert case("axial_qwen2_vl").arrays["position_ids_hw"].shape == (12, 2)

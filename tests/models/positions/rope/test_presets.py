@@ -36,12 +36,12 @@ KNOWN = {
 }
 
 
-def test_there_are_presets_of_at_least_36_models() -> None:
+def test_has_presets_of_at_least_36_models() -> None:
     assert len(PRESETS) >= 36
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_a_preset_is_read_and_gives_frequencies(name: str) -> None:
+def test_every_preset_gives_frequencies(name: str) -> None:
     preset = PRESETS[name]
     found = read(preset.config)
     assert len(found.layers) == (preset.config.get("num_hidden_layers") or len(found.layers))
@@ -53,7 +53,7 @@ def test_a_preset_is_read_and_gives_frequencies(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_a_preset_says_what_it_is_and_where_it_comes_from(name: str) -> None:
+def test_every_preset_has_title_and_source(name: str) -> None:
     preset = PRESETS[name]
     assert preset.name == name
     assert re.fullmatch(r"[a-z0-9]+([.-][a-z0-9]+)*", name)
@@ -64,14 +64,14 @@ def test_a_preset_says_what_it_is_and_where_it_comes_from(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", KNOWN)
-def test_a_preset_has_the_rope_its_model_is_known_for(name: str) -> None:
+def test_preset_has_the_published_rope_of_its_model(name: str) -> None:
     tables = read(PRESETS[name].config).tables
     rope = tables.get("full_attention", tables.get("all"))
     assert rope is not None
     assert (rope.rope.rope_type, rope.rope.theta, rope.rope.rotary_dim) == KNOWN[name]
 
 
-def test_layers_that_do_not_rotate_are_those_the_models_are_known_for() -> None:
+def test_unrotated_layers_are_those_of_the_models() -> None:
     still = {
         name: [layer for layer, table in enumerate(read(PRESETS[name].config).layers) if table is None]
         for name in ("llama-4-maverick", "smollm3-3b", "command-r7b", "llama-2-7b")

@@ -40,7 +40,7 @@ def angles_of(found: Case, skip: int = 0, arithmetic: Arithmetic = "parity") -> 
 
 @pytest.mark.parametrize("arithmetic", ARITHMETICS)
 @pytest.mark.parametrize("case", cases("rope_apply"), ids=str)
-def test_q_and_k_turn_as_in_transformers(case: Case, arithmetic: Arithmetic) -> None:
+def test_rotation_matches_transformers(case: Case, arithmetic: Arithmetic) -> None:
     layout, skip = SKIPPED.get(case.params["variant"], (case.params["variant"], 0))
     cos, sin = angles_of(case, skip)
     for name in "qk":
@@ -51,7 +51,7 @@ def test_q_and_k_turn_as_in_transformers(case: Case, arithmetic: Arithmetic) -> 
 
 @pytest.mark.parametrize("arithmetic", ARITHMETICS)
 @pytest.mark.parametrize("case", cases("rope_apply"), ids=str)
-def test_the_graph_turns_q_and_k_as_transformers_does(case: Case, arithmetic: Arithmetic) -> None:
+def test_rotation_graph_matches_transformers(case: Case, arithmetic: Arithmetic) -> None:
     layout, skip = SKIPPED.get(case.params["variant"], (case.params["variant"], 0))
     cos, sin = angles_of(case, skip)
     sizes, axes = (case.params["head_dim"], case.params["rotary_dim"]), ("batch", "heads", "tokens")
@@ -65,7 +65,7 @@ def test_the_graph_turns_q_and_k_as_transformers_does(case: Case, arithmetic: Ar
 
 
 @pytest.mark.parametrize("case", cases("rope_apply_bf16"), ids=str)
-def test_bfloat16_parity_takes_the_three_roundings_of_transformers(case: Case) -> None:
+def test_bfloat16_parity_rounds_three_times_as_transformers(case: Case) -> None:
     cos, sin = angles_of(case)
     for name in "qk":
         turned = rotate(case.arrays[name].astype(ml_dtypes.bfloat16), cos, sin, "half", arithmetic="parity")
@@ -73,7 +73,7 @@ def test_bfloat16_parity_takes_the_three_roundings_of_transformers(case: Case) -
 
 
 @pytest.mark.parametrize("case", cases("rope_apply_bf16"), ids=str)
-def test_exact_bfloat16_is_within_the_tolerance_of_transformers_and_nearest_to_the_truth(case: Case) -> None:
+def test_exact_bfloat16_is_the_nearest_value(case: Case) -> None:
     cos, sin = angles_of(case, arithmetic="exact")
     q = case.arrays["q"].astype(ml_dtypes.bfloat16)
     turned = rotate(q, cos, sin, "half").astype(np.float64)
@@ -91,7 +91,7 @@ def test_exact_bfloat16_is_within_the_tolerance_of_transformers_and_nearest_to_t
 
 
 @pytest.mark.parametrize(("name", "arithmetic"), [("gptj", "parity"), ("roformer", "exact")])
-def test_sin_cos_tables_are_those_of_transformers(name: str, arithmetic: Arithmetic) -> None:
+def test_sin_cos_tables_match_transformers(name: str, arithmetic: Arithmetic) -> None:
     found = case(f"rope_table_{name}")
     frequency = frequencies(Rope(10000.0, found.params["dim"]), arithmetic)
     positions = np.arange(found.params["n"])
@@ -100,14 +100,14 @@ def test_sin_cos_tables_are_those_of_transformers(name: str, arithmetic: Arithme
         np.testing.assert_allclose(joined, found.arrays["table"], rtol=0, **found.tolerance["table"])
 
 
-def test_every_golden_table_of_sin_and_cos_is_compared() -> None:
+def test_every_golden_sin_cos_table_is_compared() -> None:
     assert {found.name for found in cases("rope_table")} == {"rope_table_gptj", "rope_table_roformer"}
     assert {SKIPPED.get(found.params["variant"], (found.params["variant"],))[0] for found in cases("rope_apply")} == {
         *LAYOUTS
     } - {"half_trailing", "half_per_axis"}  # the first is no model's; the second is compared live with Gemma 4
 
 
-def test_an_interleaved_table_is_coheres() -> None:
+def test_interleaved_table_matches_cohere() -> None:
     found = case("rope_cohere_interleaved_tables")
     config = found.params["rope_parameters"]
     frequency = frequencies(Rope(config["rope_theta"], found.params["head_dim"]), "parity")
@@ -133,7 +133,7 @@ class Drawn:
 
 
 @given(NAMES, SEEDS, st.booleans())
-def test_rotation_keeps_the_length_of_every_pair_and_passes_the_rest(layout: str, seed: int, partial: bool) -> None:
+def test_rotation_keeps_pair_norms_and_unrotated_channels(layout: str, seed: int, partial: bool) -> None:
     drawn = Drawn(layout, seed, partial)
     turned = rotate(drawn.q, drawn.cos, drawn.sin, layout)
     source = permutation(drawn.head_dim, drawn.rotary_dim, layout, "half")
@@ -146,9 +146,7 @@ def test_rotation_keeps_the_length_of_every_pair_and_passes_the_rest(layout: str
 
 
 @given(NAMES, SEEDS, st.booleans(), st.floats(0.5, 4.0))
-def test_the_inverse_undoes_a_rotation_whatever_its_attention_factor(
-    layout: str, seed: int, partial: bool, factor: float
-) -> None:
+def test_inverse_undoes_rotation_for_any_attention_factor(layout: str, seed: int, partial: bool, factor: float) -> None:
     drawn = Drawn(layout, seed, partial)
     cos, sin = drawn.cos * factor, drawn.sin * factor
     turned = rotate(drawn.q, cos, sin, layout)
@@ -158,7 +156,7 @@ def test_the_inverse_undoes_a_rotation_whatever_its_attention_factor(
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("arithmetic", ARITHMETICS)
-def test_the_graph_undoes_a_rotation_whatever_its_attention_factor(layout: str, arithmetic: Arithmetic) -> None:
+def test_graph_undoes_rotation_for_any_attention_factor(layout: str, arithmetic: Arithmetic) -> None:
     drawn = Drawn(layout, 5, partial=True)
     x = drawn.q.swapaxes(0, 1).astype(np.float32)  # [tokens, heads, D]
     cos, sin = (1.5 * values.astype(np.float32) for values in (drawn.cos, drawn.sin))
@@ -171,7 +169,7 @@ def test_the_graph_undoes_a_rotation_whatever_its_attention_factor(layout: str, 
 
 
 @given(NAMES, SEEDS, st.booleans(), st.integers(0, 10_000_000))
-def test_scores_depend_on_the_distance_alone(layout: str, seed: int, partial: bool, shift: int) -> None:
+def test_scores_depend_only_on_distance(layout: str, seed: int, partial: bool, shift: int) -> None:
     drawn = Drawn(layout, seed, partial)
 
     def scores(offset: int) -> Array:
@@ -188,9 +186,7 @@ def exact_scores(q: Array, k: Array) -> list[float]:
 
 
 @given(NAMES, NAMES, SEEDS, st.booleans())
-def test_converted_weights_give_the_same_scores_to_the_last_bit(
-    source: str, target: str, seed: int, partial: bool
-) -> None:
+def test_converted_weights_give_bitwise_equal_scores(source: str, target: str, seed: int, partial: bool) -> None:
     random = np.random.default_rng(seed)
     rotary_dim = 4 * int(random.integers(1, 5))
     head_dim, heads, width, tokens = rotary_dim + 4 * partial, 2, 6, 3
@@ -210,14 +206,14 @@ def test_converted_weights_give_the_same_scores_to_the_last_bit(
 
 
 @given(NAMES, NAMES, SEEDS)
-def test_conversion_there_and_back_is_the_weight_itself(source: str, target: str, seed: int) -> None:
+def test_conversion_round_trip_returns_the_weight(source: str, target: str, seed: int) -> None:
     weight = np.random.default_rng(seed).normal(size=(3 * 12, 5)).astype(ml_dtypes.bfloat16)
     there = convert_rows(weight, 12, 8, source, target)
     assert there.dtype == weight.dtype
     np.testing.assert_array_equal(convert_rows(there, 12, 8, target, source), weight)
 
 
-def test_interleaved_to_half_is_the_even_rows_then_the_odd() -> None:
+def test_interleaved_to_half_is_even_rows_then_odd() -> None:
     rows = np.arange(16)
     np.testing.assert_array_equal(
         convert_rows(rows, 8, 8, "interleaved", "half"), [0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15]
@@ -225,7 +221,7 @@ def test_interleaved_to_half_is_the_even_rows_then_the_odd() -> None:
     np.testing.assert_array_equal(convert_rows(rows[:8], 8, 4, "interleaved", "half"), [0, 2, 1, 3, 4, 5, 6, 7])
 
 
-def test_interleave_in_half_out_is_interleaved_with_its_channels_moved() -> None:
+def test_interleave_in_half_out_permutes_interleaved_output() -> None:
     drawn = Drawn("interleaved", 3, partial=False)
     plain, moved = (rotate(drawn.q, drawn.cos, drawn.sin, name) for name in ("interleaved", "interleave_in_half_out"))
     np.testing.assert_array_equal(
@@ -233,7 +229,7 @@ def test_interleave_in_half_out_is_interleaved_with_its_channels_moved() -> None
     )
 
 
-def test_a_batch_has_its_own_angles_for_every_head() -> None:
+def test_batch_rows_have_their_own_angles_for_all_heads() -> None:
     random = np.random.default_rng(0)
     x, positions = random.normal(size=(2, 3, 4, 8)), random.integers(0, 99, (2, 4))
     cos, sin = cos_sin(frequencies(Rope(10000.0, 8)), positions)
@@ -246,7 +242,7 @@ def test_a_batch_has_its_own_angles_for_every_head() -> None:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_duplicated_table_turns_as_the_single_one(layout: str) -> None:
+def test_duplicated_table_rotates_like_the_single_one(layout: str) -> None:
     """x * cos + rotated x * sin, the formula of transformers, with the partner of each channel read off the layout."""
     drawn = Drawn(layout, 1, partial=False)
     x = drawn.q[..., permutation(drawn.head_dim, drawn.rotary_dim, layout, "half")]
@@ -259,7 +255,7 @@ def test_a_duplicated_table_turns_as_the_single_one(layout: str) -> None:
     np.testing.assert_allclose(turned[..., order], x * cos + quarter_turn * sin, rtol=0, atol=1e-14)
 
 
-def test_the_tensor_that_came_is_left_as_it_was() -> None:
+def test_input_tensor_is_not_modified() -> None:
     drawn = Drawn("half", 0, partial=True)
     before = drawn.q.copy(), drawn.cos.copy(), drawn.sin.copy()
     rotate(drawn.q, drawn.cos, drawn.sin, "half_negative", inverse=True)
@@ -284,13 +280,13 @@ def test_the_tensor_that_came_is_left_as_it_was() -> None:
         ((2, 8), (2, 4), "half", {"inverse": True, "attention_factor": math.nan}, "attention_factor is nan"),
     ],
 )
-def test_what_cannot_rotate_is_refused(x: Any, table: Any, layout: str, options: Any, said: str) -> None:
+def test_rejects_shapes_that_cannot_rotate(x: Any, table: Any, layout: str, options: Any, said: str) -> None:
     with pytest.raises(BadEncoding) as caught:
         rotate(np.zeros(x), np.zeros(table), np.zeros(table), layout, **options)
     assert said in str(caught.value)
 
 
-def test_whole_numbers_are_refused() -> None:
+def test_rejects_integer_input() -> None:
     with pytest.raises(BadEncoding, match="x is int64; it must be one of float64, float32"):
         rotate(np.zeros((2, 8), np.int64), np.zeros((2, 4)), np.zeros((2, 4)), "half")
 
@@ -304,12 +300,12 @@ def test_whole_numbers_are_refused() -> None:
         (14, 7, 4, "7 channels has no whole number of pairs"),
     ],
 )
-def test_weights_that_have_no_such_heads_are_refused(rows: int, head_dim: int, rotary_dim: int, said: str) -> None:
+def test_rejects_weights_without_whole_heads(rows: int, head_dim: int, rotary_dim: int, said: str) -> None:
     with pytest.raises(BadEncoding) as caught:
         convert_rows(np.zeros((rows, 3)), head_dim, rotary_dim, "half", "interleaved")
     assert said in str(caught.value)
 
 
-def test_a_graph_whose_table_has_axes_of_its_own_is_refused() -> None:
+def test_rejects_graph_with_unknown_table_axes() -> None:
     with pytest.raises(BadEncoding, match="they must be some of x's"):
         rotation("half", 8, 8, table_axes=("batch", "tokens"))

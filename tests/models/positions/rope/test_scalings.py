@@ -57,7 +57,7 @@ def seq_len_and_frequencies(case: Case) -> list[tuple[int | None, np.ndarray[Any
 
 @pytest.mark.parametrize("arithmetic", ["exact", "parity"])
 @pytest.mark.parametrize("case", cases("rope"), ids=str)
-def test_frequencies_are_those_of_transformers(case: Case, arithmetic: Any) -> None:
+def test_frequencies_match_transformers(case: Case, arithmetic: Any) -> None:
     for seq_len, expected in seq_len_and_frequencies(case):
         found = frequencies(rope_of(case), arithmetic, seq_len)
         np.testing.assert_allclose(found.inverse_frequency, expected, **case.tolerance["inv_freq"])
@@ -75,7 +75,7 @@ def test_parity_frequencies_are_float32_values(case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", cases("rope_reference"), ids=str)
-def test_unscaled_frequencies_hold_to_sixty_digits(case: Case) -> None:
+def test_unscaled_frequencies_match_sixty_digits(case: Case) -> None:
     found = frequencies(Rope(float(case.params["rope_theta"]), case.params["head_dim"]))
     hi, lo = case.arrays["inv_freq_hi"], case.arrays["inv_freq_lo"]
     assert np.array_equal(found.inverse_frequency, hi)
@@ -116,7 +116,7 @@ def llama3_in_fifty_digits(f: Any) -> Any:
 
 
 @pytest.mark.parametrize("rope_type", SCALINGS)
-def test_exact_frequencies_are_their_formula_to_thirty_digits(rope_type: str) -> None:
+def test_exact_frequencies_match_thirty_digits(rope_type: str) -> None:
     found = frequencies(example(rope_type), "exact", seq_len=16384)
     with mpmath.workdps(50):
         for near, rest, expected in zip(
@@ -125,7 +125,7 @@ def test_exact_frequencies_are_their_formula_to_thirty_digits(rope_type: str) ->
             assert abs(mpmath.mpf(float(near)) + mpmath.mpf(float(rest)) - expected) <= expected * mpmath.mpf("1e-30")
 
 
-def test_attention_factors_are_their_formulas() -> None:
+def test_attention_factors_match_their_formulas() -> None:
     def factor(rope_type: str, **changed: Any) -> float:
         return frequencies(example(rope_type, **changed)).attention_factor
 
@@ -143,7 +143,7 @@ def test_attention_factors_are_their_formulas() -> None:
     assert long.attention_factor == 1.5
 
 
-def test_mscale_counts_alone_in_deepseek_yarn() -> None:
+def test_single_mscale_counts_in_deepseek_yarn() -> None:
     """vLLM 0.33: factor 40 and mscale 0.707 give 1.260804, where yarn leaves mscale out and gives 1.368888."""
 
     def factor(rope_type: str, **changed: Any) -> float:
@@ -156,9 +156,7 @@ def test_mscale_counts_alone_in_deepseek_yarn() -> None:
 
 
 @given(st.integers(2, 128), st.floats(1.0, 64.0), st.floats(100.0, 1e7))
-def test_an_ntk_stretch_slows_the_slowest_channel_by_its_factor_and_the_fastest_not_at_all(
-    pairs: int, factor: float, theta: float
-) -> None:
+def test_ntk_slows_only_slow_channels_by_up_to_its_factor(pairs: int, factor: float, theta: float) -> None:
     plain = frequencies(Rope(theta, 2 * pairs)).inverse_frequency
     found = frequencies(Rope.of(theta, 2 * pairs, "ntk", {"factor": factor})).inverse_frequency
     assert found[0] == plain[0] == 1.0
@@ -168,7 +166,7 @@ def test_an_ntk_stretch_slows_the_slowest_channel_by_its_factor_and_the_fastest_
 
 @pytest.mark.parametrize("rope_type", SCALINGS)
 @pytest.mark.parametrize("arithmetic", ["exact", "parity"])
-def test_a_scaling_only_slows_channels_and_keeps_their_order(rope_type: str, arithmetic: Any) -> None:
+def test_scaling_only_slows_channels_and_keeps_order(rope_type: str, arithmetic: Any) -> None:
     found = frequencies(example(rope_type), arithmetic, 16384).inverse_frequency
     plain = frequencies(Rope(10000.0, 64), arithmetic).inverse_frequency
     assert (found <= plain).all()
@@ -182,7 +180,7 @@ def test_dynamic_scaling_starts_beyond_the_trained_length() -> None:
     assert (frequencies(rope, "exact", 8193).inverse_frequency[1:] < plain[1:]).all()
 
 
-def test_proportional_without_a_factor_is_default_for_a_whole_head() -> None:
+def test_proportional_of_a_whole_head_equals_default() -> None:
     rope = Rope.of(10000.0, 64, "proportional", {})
     assert np.array_equal(frequencies(rope).inverse_frequency, frequencies(Rope(10000.0, 64)).inverse_frequency)
 
@@ -228,31 +226,31 @@ REFUSED: dict[str, tuple[Rope, str]] = {
     "odd": (Rope(1e4, 33), "even number of rotated channels"),
     "nothing rotated": (Rope(1e4, 0), "even number of rotated channels"),
     "more than the head": (Rope(1e4, 64, head_dim=32), "from 2 to the head's 32"),
-    "a head of millions": (Rope(1e4, 1 << 20), "up to 8192 are computed"),
+    "a head of millions": (Rope(1e4, 1 << 20), "it must be 8192 or less"),
 }
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_an_impossible_scaling_is_refused_with_the_reason(name: str) -> None:
+def test_rejects_impossible_scaling_with_the_reason(name: str) -> None:
     rope, message = REFUSED[name]
     with pytest.raises(BadScaling, match=message):
         frequencies(rope)
 
 
 @pytest.mark.parametrize("rope", [example("yarn", beta_fast=1e308), Rope(1e200, 64)])
-def test_numbers_beyond_the_arithmetic_are_refused(rope: Rope) -> None:
+def test_rejects_numbers_beyond_the_arithmetic(rope: Rope) -> None:
     with pytest.raises(BadScaling, match="RoPE has no parity frequencies for"):
         frequencies(rope, "parity")
     assert np.isfinite(frequencies(rope, "exact").inverse_frequency).all()
 
 
-def test_a_parameter_that_is_an_object_is_refused() -> None:
+def test_rejects_parameter_that_is_an_object() -> None:
     with pytest.raises(BadScaling, match=r"factor is \{'a': 1\}; it must be a number"):
         Rope.of(1e4, 64, "linear", {"factor": {"a": 1}})
 
 
 @pytest.mark.parametrize("seq_len", [0, -1, 2**60])
-def test_an_impossible_seq_len_is_refused(seq_len: int) -> None:
+def test_rejects_impossible_seq_len(seq_len: int) -> None:
     with pytest.raises(BadScaling, match=f"seq_len is {seq_len}"):
         frequencies(example("dynamic"), "exact", seq_len)
 
@@ -271,10 +269,10 @@ REMARKED = {
 
 
 @pytest.mark.parametrize("name", REMARKED)
-def test_what_some_library_ignores_is_pointed_out(name: str) -> None:
+def test_remarks_name_parameters_some_library_ignores(name: str) -> None:
     rope, text = REMARKED[name]
     assert any(text in remark for remark in remarks(rope))
 
 
-def test_a_plain_scaling_needs_no_remark() -> None:
+def test_plain_scaling_has_no_remarks() -> None:
     assert [remarks(example(name)) for name in ("default", "linear", "llama3", "ntk", "ntk_alpha")] == [()] * 5

@@ -71,7 +71,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (
         "rope",
         ROPE | {"rotary_dim": 4, "partial_rotary_factor": 0.5},
-        "rotary_dim and partial_rotary_factor say the same",
+        "rotary_dim and partial_rotary_factor exclude each other",
     ),
     ("rope", ROPE | {"partial_rotary_factor": 2}, "partial_rotary_factor"),
     ("rope", {"preset": "llama", "length": 2}, "there is no preset 'llama'"),
@@ -82,7 +82,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("rope", {"config": "[]", "length": 2}, "config: send a JSON object"),
     ("rope", {"config": json.dumps(GEMMA3), "length": 2}, "send layer_type, one of"),
     ("rope", {"config": json.dumps(GEMMA3), "length": 2, "layer": 6}, "layer is 6; 6 layers are known here"),
-    ("rope", {"config": json.dumps(GEMMA3), "length": 2, "layer_type": "x"}, "layer_type is 'x'; here there is"),
+    ("rope", {"config": json.dumps(GEMMA3), "length": 2, "layer_type": "x"}, "layer_type is 'x'; it must be one of"),
     ("rope", ROPE | {"dtype": "int8"}, 'dtype is "int8"; allowed: one of float64'),
     ("rope", ROPE | {"format": "xml"}, "one of json, raw, npy, safetensors"),
     ("rope", ROPE | {"output": "tan"}, "output is 'tan'; this table has cos, sin"),

@@ -1,4 +1,4 @@
-"""What a config.json says of each RoPE table, in whatever spelling, as one flat object a table. Computes nothing.
+"""The RoPE parameters in a config.json, in any of its forms, as one flat object per table.
 
 Version 5 of transformers writes rope_parameters, flat or one object per layer type; version 4 wrote rope_theta and
 rope_scaling, and some families keys of their own.
@@ -22,9 +22,10 @@ _TYPES = {"su": "longrope", "mrope": "default", "xdrope": "dynamic"}
 
 
 def tables_of(source: Source) -> dict[str, Parameters | None]:
-    """Layer type, or ALL -> its parameters with rope_theta; None where such layers do not rotate.
+    """Return layer type, or ALL -> its parameters with rope_theta; None where such layers do not rotate.
 
-    raises   BadScaling: not an object, or flat where the family reads one for each layer type
+    Raises:
+        BadScaling: not an object, or flat where the family reads one for each layer type.
     """
     row = source.convention
     current, legacy = _object(source, "rope_parameters"), _object(source, "rope_scaling")
@@ -46,21 +47,23 @@ def _object(source: Source, key: str) -> Parameters:
     return dict(value)
 
 
-def _nested(given: Parameters) -> bool:
-    """One object per layer type; an object where a parameter is due is left for the scaling to refuse."""
-    return any(isinstance(value, Mapping) and name not in _PARAMETERS for name, value in given.items())
+def _nested(parameters: Parameters) -> bool:
+    """Whether there is one object per layer type. An object as a parameter's value is an error of the scaling."""
+    return any(isinstance(value, Mapping) and name not in _PARAMETERS for name, value in parameters.items())
 
 
-def _flat(source: Source, given: Parameters) -> Parameters:
-    theta = given.get("rope_theta")
-    given["rope_theta"] = _top_theta(source) if theta is None else theta
-    if rope_type_of(source, given) in READING_TRAINED:
-        outer = source.count(TRAINED) or source.convention.trained
-        if outer is not None and given.get(TRAINED) not in (None, outer):
-            source.note(f"{TRAINED} {outer} beside the RoPE parameters counts, not {given[TRAINED]} among them")
-        given[TRAINED] = given.get(TRAINED) if outer is None else outer
-        _default_trained(source, given)
-    return given
+def _flat(source: Source, parameters: Parameters) -> Parameters:
+    theta = parameters.get("rope_theta")
+    parameters["rope_theta"] = _top_theta(source) if theta is None else theta
+    if rope_type_of(source, parameters) in READING_TRAINED:
+        top_level = source.count(TRAINED) or source.convention.trained
+        if top_level is not None and parameters.get(TRAINED) not in (None, top_level):
+            source.note(
+                f"{TRAINED} {top_level} at the top level counts, not {parameters[TRAINED]} in the RoPE parameters"
+            )
+        parameters[TRAINED] = parameters.get(TRAINED) if top_level is None else top_level
+        _default_trained(source, parameters)
+    return parameters
 
 
 def _top_theta(source: Source) -> Any:
@@ -71,9 +74,9 @@ def _top_theta(source: Source) -> Any:
     return source.convention.theta * (1.0 if ratio is None else finite("rope_ratio", ratio))
 
 
-def _default_trained(source: Source, given: Parameters) -> None:
-    if given.get(TRAINED) is None and (longest := source.size("max_position_embeddings")) is not None:
-        given[TRAINED] = longest
+def _default_trained(source: Source, parameters: Parameters) -> None:
+    if parameters.get(TRAINED) is None and (longest := source.size("max_position_embeddings")) is not None:
+        parameters[TRAINED] = longest
         source.note(f"{TRAINED} is missing: max_position_embeddings {longest} stands for it, as in transformers 5.23")
 
 
@@ -99,26 +102,26 @@ def _one_type(source: Source, name: str, current: Parameters, legacy: Parameters
     if written is not None and not isinstance(written, Mapping):
         raise BadScaling(f"rope_parameters.{name} is {str(written)[:60]}; it must be an object of parameters, or null")
     assumed = dict(row.tables.get(name, {}))
-    given: Parameters = dict(written) if written is not None else {**assumed, "rope_theta": None}
+    parameters: Parameters = dict(written) if written is not None else {**assumed, "rope_theta": None}
     if legacy:
-        given = _merged(source, name, given, legacy)
-    if given.get("rope_theta") is None:
-        given["rope_theta"] = _typed_theta(source, name, assumed)
-    if rope_type_of(source, given) in READING_TRAINED:
-        _default_trained(source, given)
-    _drop_truncate(source, name, given, current)
-    return given
+        parameters = _merged(source, name, parameters, legacy)
+    if parameters.get("rope_theta") is None:
+        parameters["rope_theta"] = _typed_theta(source, name, assumed)
+    if rope_type_of(source, parameters) in READING_TRAINED:
+        _default_trained(source, parameters)
+    _drop_truncate(source, name, parameters, current)
+    return parameters
 
 
-def _merged(source: Source, name: str, given: Parameters, legacy: Parameters) -> Parameters:
-    """An older file's rope_scaling, merged into a layer type: there transformers reads `rope_type` and no `type`."""
+def _merged(source: Source, name: str, parameters: Parameters, legacy: Parameters) -> Parameters:
+    """An older file's rope_scaling merged into a layer type, where transformers reads `rope_type` but not `type`."""
     if "type" in legacy and "rope_type" not in legacy and source.model_type != "deepseek_v4":
         source.note(
             f"rope_scaling says type {legacy['type']!r}; for {name} of {source.model_type} transformers 5.23 reads "
             "rope_type alone, so nothing is scaled here"
         )
-        return given
-    merged: Parameters = {"rope_type": "default"} | given | legacy
+        return parameters
+    merged: Parameters = {"rope_type": "default"} | parameters | legacy
     if source.model_type == "deepseek_v4" and rope_type_of(source, merged) == "yarn":
         merged = {"attention_factor": 1.0} | merged
     return merged
@@ -134,25 +137,29 @@ def _typed_theta(source: Source, name: str, assumed: Parameters) -> Any:
     return assumed["rope_theta"] if "rope_theta" in assumed else _top_theta(source)
 
 
-def _drop_truncate(source: Source, name: str, given: Parameters, current: Parameters) -> None:
-    inner, outer = given.pop("truncate", None), current.get("truncate")
-    if outer is not None and rope_type_of(source, given) == "yarn":
-        given["truncate"] = outer
-    if inner is False and outer is not False:
+def _drop_truncate(source: Source, name: str, parameters: Parameters, current: Parameters) -> None:
+    inner, top_level = parameters.pop("truncate", None), current.get("truncate")
+    if top_level is not None and rope_type_of(source, parameters) == "yarn":
+        parameters["truncate"] = top_level
+    if inner is False and top_level is not False:
         source.note(
             f"truncate false of {name} is not read: transformers 5.23 looks for it beside the layer types, so the "
             "blend's ends are whole channels"
         )
 
 
-def rope_type_of(source: Source, given: Parameters) -> str:
-    """The row of SCALINGS that is meant, or a name that is none; raises BadScaling for what is no name."""
-    found = given.get("rope_type") or given.get("type") or "default"
-    if not isinstance(found, str):
-        raise BadScaling(f"rope_type is {str(found)[:60]}; it must be one of {', '.join(SCALINGS)}")
-    found = source.convention.types.get(found, _TYPES.get(found, found))
-    if found == "dynamic" and given.get("alpha"):
+def rope_type_of(source: Source, parameters: Parameters) -> str:
+    """Return the name of the scaling, which may be unknown.
+
+    Raises:
+        BadScaling: it is not a text, or the scaling of a vision tower.
+    """
+    rope_type = parameters.get("rope_type") or parameters.get("type") or "default"
+    if not isinstance(rope_type, str):
+        raise BadScaling(f"rope_type is {str(rope_type)[:60]}; it must be one of {', '.join(SCALINGS)}")
+    rope_type = source.convention.types.get(rope_type, _TYPES.get(rope_type, rope_type))
+    if rope_type == "dynamic" and parameters.get("alpha"):
         return "ntk_alpha"
-    if found == "axial":
-        raise BadScaling("rope_type axial is that of a vision tower: its positions are rows and columns of a grid")
-    return found
+    if rope_type == "axial":
+        raise BadScaling("rope_type axial belongs to a vision tower: its positions are rows and columns of a grid")
+    return rope_type
