@@ -15,6 +15,7 @@ UV = $(BIN)/uv
 RUNTIME = .venv/.locked-$(EXTRA)
 DEMO = models/store/all-MiniLM-L6-v2
 CLIENTS = .venv/clients
+PEERS = .venv/peers
 TOOLS = .venv/tools
 INSTALL = VIRTUAL_ENV=.venv $(UV) pip install --no-deps --require-hashes
 
@@ -102,11 +103,11 @@ load: .venv/.locked-load ## 30 s of mixed load on the service running here; ARGS
 	@$(BIN)/python -m locust -f loadtest/locustfile.py --headless --users 20 --spawn-rate 20 --run-time 30s \
 	  --host http://127.0.0.1:$(or $(INLAY_PORT),8080) --grpc-host 127.0.0.1:$(or $(INLAY_GRPC_PORT),50051) $(ARGS)
 
-bench: $(RUNTIME) .venv/.locked-dev .venv/.locked-load $(DEMO)/card.json ## throughput as ratios to an empty uvicorn app and an empty grpc.aio server
+bench: $(RUNTIME) .venv/.locked-dev .venv/.locked-load $(if $(findstring --peers,$(ARGS)),$(PEERS)/.locked) $(DEMO)/card.json ## throughput as shares of empty servers (on Debian: apt-get install wrk nghttp2-client); ARGS=--peers beside mosec and FastAPI
 	@$(BIN)/python -m loadtest.bench $(ARGS)
 
-tables: $(RUNTIME) .venv/.locked-dev .venv/.locked-load ## positional tables: making, serving and streaming them, as ratios and memory
-	@$(BIN)/python -m loadtest.making $(ARGS)
+tables: $(RUNTIME) .venv/.locked-dev .venv/.locked-load ## positional tables: computing, serving and streaming them, as ratios and memory
+	@$(BIN)/python -m loadtest.table_generation $(ARGS)
 	@$(BIN)/python -m loadtest.tables $(ARGS)
 
 exporting: $(RUNTIME) .venv/.locked-dev ## time and memory of exports of a 1 GB table in every form; needs 6 GB of disk
@@ -182,6 +183,14 @@ $(CLIENTS)/.locked: requirements/clients.txt | $(UV)
 	@VIRTUAL_ENV=$(CLIENTS) $(UV) pip install --no-deps --require-hashes -r $<
 	@touch $@
 
+# The servers that `make bench ARGS=--peers` measures beside Inlay.
+$(PEERS)/.locked: requirements/peers.txt | $(UV)
+	@echo '==> making $(PEERS) of $<'
+	@rm -rf $(PEERS)
+	@$(BIN)/python -m venv --without-pip $(PEERS)
+	@VIRTUAL_ENV=$(PEERS) $(UV) pip install --no-deps --require-hashes -r $<
+	@touch $@
+
 # Apart as well: what they stand on is not to meet what is served.
 $(TOOLS)/.locked: requirements/tools.txt | $(UV)
 	@echo '==> making $(TOOLS) of $<'
@@ -207,6 +216,7 @@ lock: $(UV) ## write requirements/*.txt anew from pyproject.toml; UPGRADE=--upgr
 	$(EXTRA_ALONE) parity | $(COMPILE) $(EVERYWHERE) - -c requirements/cpu.txt -c requirements/dev.txt --no-emit-package torch -o requirements/parity.txt
 	$(EXTRA_ALONE) fuzz | $(COMPILE) $(EVERYWHERE) - -c requirements/cpu.txt -c requirements/dev.txt -o requirements/fuzz.txt
 	$(EXTRA_ALONE) clients | $(COMPILE) $(EVERYWHERE) - -o requirements/clients.txt
+	$(EXTRA_ALONE) peers | $(COMPILE) $(EVERYWHERE) - -c requirements/cpu.txt -o requirements/peers.txt
 	$(EXTRA_ALONE) tools | $(COMPILE) $(EVERYWHERE) - -o requirements/tools.txt
 
 clean: ## remove .venv, caches and the demo model; other models in models/store stay

@@ -1,17 +1,24 @@
-"""One short run that holds the service against servers that compute nothing, measured in turn on the same machine.
+"""Throughput of Inlay as a share of servers that compute nothing, or beside its peers, in one run on one machine.
 
-    python -m loadtest.bench [--quick] [--only REGEX] [--save] [--peer fastapi] [--no-pin] [--python-load]
+    python -m loadtest.bench [--quick] [--only REGEX] [--save]
+    python -m loadtest.bench --peers [--quick] [--only REGEX] [--save]
 
-Where there are two cores, the server under load has one and the generator the other. Rounds are interleaved: in each
-round every case meets every server, one at a time, and a ratio compares neighbours in time. Prints requests/s,
-latencies, the server's CPU time per request, and the ratios; writes nothing but loadtest/results, and that with
---save only.
+Without --peers the server under load has one core and the generator another; Inlay is compared with an empty uvicorn
+app that sends the same bytes, and with an empty grpc.aio server. With --peers Inlay has its default settings and all
+servers share all cores with the generator; it is compared with plain FastAPI and mosec around the same graphs.
+
+Rounds are interleaved: in each round every case meets every server, one at a time, and a ratio compares neighbours in
+time. Before it is measured, each server answers each case once in full, and the numbers of all of them must agree.
+Prints requests/s, latencies, the server's processor time for a request, and the ratios; --save writes
+loadtest/results/bench.md and bench.json, with --peers peers.md and peers.json. Exits with 1 if something could not be
+measured, and with 0 whether or not the bars are met.
 """
 
 import argparse
 import contextlib
 import http.client
 import json
+import os
 import random
 import re
 import sys
@@ -22,164 +29,271 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
+import numpy as np
 
-from loadtest import contestants, generators, report, workload
-from loadtest.contestants import Plan, Running
-from loadtest.generators import Ask, BadLoad
-from loadtest.processes import ROOT, Cores, NotReady, cpu_seconds, end_on_sigterm, split_cores
-from loadtest.report import Row, Sample
+from loadtest import bench_report, generators, servers, workload
+from loadtest.bench_report import Row, Sample
+from loadtest.facts import facts_line
+from loadtest.generators import BadLoad, Generator, LoadRequest
+from loadtest.processes import RESULTS, ROOT, Cores, NotReady, cpu_seconds, end_on_sigterm, split_cores
+from loadtest.response_checks import Floats
+from loadtest.servers import RunningServer, ServerSpec
 from proto import embed_pb2
 
 WIDTH = 384
 EMBED_RPC = "/inlay.v1.Embedder/Embed"
-RAW = {"content-type": "application/json", "accept": "application/octet-stream"}
+HEADERS = {"content-type": "application/json", "accept": "application/octet-stream"}
 HTTP_BARS = {(16, 1): 0.70, (16, 32): 0.70, (128, 32): 0.40, (512, 32): 0.28}  # by ids and connections
 GRPC_BAR = 0.70
 TEXT = "a short text of some twenty words that a caller of an embedding service might well send to it every day"
+TOLERANCE = 1e-5  # between the numbers of two servers
 
 
 @dataclass(frozen=True)
 class Case:
-    """One kind of request at one number of concurrent calls; its answer is `rows` rows of WIDTH float32."""
+    """One kind of request at one number of connections; its answer is `rows` rows of WIDTH float32.
+
+    Attributes:
+        name: without the number of connections.
+        protocol: "http" or "grpc".
+        connections: requests in flight, each on a connection of its own.
+        rows: of the answer.
+        body: the JSON document or the gRPC message.
+        bar: the least share of the empty server's requests/s; None: no bar.
+        is_text: the input is a text, not ids.
+    """
 
     name: str
     protocol: str
-    calls: int
+    connections: int
     rows: int
-    seconds: int
     body: bytes
-    target: float | None = None
-    text: bool = False
+    bar: float | None = None
+    is_text: bool = False
 
-    def ask(self, running: Running) -> Ask:
-        """The request as that server takes it."""
+    @property
+    def label(self) -> str:
+        """Name and number of connections, in which --only searches."""
+        return f"{self.name}, {self.connections} connection{'s' if self.connections > 1 else ''}"
+
+    def request_to(self, running: RunningServer) -> LoadRequest:
+        """Return the request as that server takes it."""
         port, size = running.ports[self.protocol], self.rows * WIDTH * 4
         if self.protocol == "grpc":
-            return Ask(port, EMBED_RPC, {}, self.body, size)
-        return Ask(port, f"/{self.rows}" if running.plan.by_rows else "/embed", RAW, self.body, size)
+            return LoadRequest(port, EMBED_RPC, {}, self.body, size)
+        path = running.spec.text_path if self.is_text else running.spec.ids_path.format(rows=self.rows)
+        return LoadRequest(port, path or "", HEADERS, self.body, size)
 
-    def meets(self, plan: Plan) -> bool:
+    def is_answered_by(self, spec: ServerSpec) -> bool:
         """Whether that server takes part."""
-        return self.protocol in plan.protocols and (plan.reads_text or not self.text)
+        return self.protocol in spec.protocols and (spec.text_path is not None or not self.is_text)
 
 
-def cases(seconds: int) -> list[Case]:
-    """The cases of a run, each measured for `seconds` a round."""
+def cases(peers: bool) -> list[Case]:
+    """Return the cases of a run; the peers have no gRPC and no bars."""
     rng = random.Random(16)
-    found = []
+    listed = []
     for count in (16, 128, 512):
-        ids = workload.ids(rng, count)
-        body = json.dumps({"inputs": [ids], "outputs": ["input_embeddings"]}).encode()
-        found += [
-            Case(f"POST /embed, {count} ids", "http", calls, count, seconds, body, HTTP_BARS.get((count, calls)))
-            for calls in (1, 32)
-        ]
-    body = json.dumps({"inputs": TEXT}).encode()
-    found += [Case("POST /embed, one text", "http", calls, 1, seconds, body, text=True) for calls in (1, 32)]
+        document = {"inputs": [workload.ids(rng, count)], "outputs": ["input_embeddings"]}
+        for calls in (1, 32):
+            bar = None if peers else HTTP_BARS.get((count, calls))
+            listed.append(Case(f"POST /embed, {count} ids", "http", calls, count, json.dumps(document).encode(), bar))
+    text = json.dumps({"inputs": TEXT}).encode()
+    listed += [Case("POST /embed, one text", "http", calls, 1, text, is_text=True) for calls in (1, 32)]
+    if peers:
+        return listed
     message = embed_pb2.EmbedRequest(outputs=["input_embeddings"])
-    message.inputs.add().ids.input_ids.extend(workload.ids(rng, 16))
+    message.inputs.add().ids.input_ids.extend(json.loads(listed[0].body)["inputs"][0])
     body = message.SerializeToString()
-    return [*found, *(Case("gRPC Embed, 16 ids", "grpc", n, 16, seconds, body, GRPC_BAR) for n in (1, 32))]
+    return [*listed, *(Case("gRPC Embed, 16 ids", "grpc", calls, 16, body, GRPC_BAR) for calls in (1, 32))]
 
 
-def check(case: Case, running: Running) -> None:
-    """One real call, answered in full: a fast refusal must never be measured. Raises BadLoad."""
-    ask = case.ask(running)
+def call_once(case: Case, running: RunningServer) -> Floats:
+    """Make one real call and return its numbers, float32 (rows, WIDTH).
+
+    Raises:
+        BadLoad: the status is not a success, or the answer has another size.
+    """
+    request = case.request_to(running)
     if case.protocol == "grpc":
-        with grpc.insecure_channel(f"127.0.0.1:{ask.port}") as channel:
-            call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(ask.path)
-            answer = embed_pb2.EmbedResponse.FromString(call(ask.body, timeout=10))
-        status, size = 200, len(answer.outputs[0].tensor.data)
+        with grpc.insecure_channel(f"127.0.0.1:{request.port}") as channel:
+            call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(request.path)
+            answer = embed_pb2.EmbedResponse.FromString(call(request.body, timeout=10))
+        status, data = 200, answer.outputs[0].tensor.data
     else:
-        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", ask.port, timeout=10)) as connection:
-            connection.request("POST", ask.path, ask.body, dict(ask.headers))
+        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", request.port, timeout=10)) as connection:
+            connection.request("POST", request.path, request.body, dict(request.headers))
             response = connection.getresponse()
-            status, size = response.status, len(response.read())
-    if status != 200 or size != ask.answer_bytes:
-        raise BadLoad(
-            f"{running.plan.name} answered {case.name} with {status} and {size} bytes, not {ask.answer_bytes}"
-        )
+            status, data = response.status, response.read()
+    if status != 200 or len(data) != request.response_bytes:
+        size = request.response_bytes
+        raise BadLoad(f"{running.spec.name} answered {case.name} with {status} and {len(data)} bytes, not {size}")
+    return np.frombuffer(data, np.float32).reshape(case.rows, WIDTH)
 
 
-def measure(case: Case, running: Running, generator: generators.Generator, cores: Cores, seconds: int) -> Sample:
-    """One server, one case, one round."""
+def check_numbers(pairs: Sequence[tuple[Case, RunningServer]]) -> None:
+    """Call every server once for every case and compare their numbers; an empty server must give zeros.
+
+    Raises:
+        BadLoad: an answer is wrong.
+    """
+    first: dict[tuple[int, bool], tuple[str, Floats]] = {}
+    for case, running in pairs:
+        rows = call_once(case, running)
+        if running.spec.is_empty:
+            name, expected = "an empty server", np.zeros_like(rows)
+        else:
+            name, expected = first.setdefault((case.rows, case.is_text), (running.spec.name, rows))
+        difference = float(np.abs(rows - expected).max())
+        if not difference <= TOLERANCE:
+            raise BadLoad(f"{case.name}: {running.spec.name} differs from {name} by {difference:.2g}")
+
+
+def measure(case: Case, running: RunningServer, generator: Generator, cores: Cores, seconds: float) -> Sample:
+    """Load one server with one case, then make one more real call.
+
+    Raises:
+        BadLoad: an answer is wrong.
+    """
     before = cpu_seconds(running.pid)
-    load = generators.run(generator, case.ask(running), case.calls, seconds, cores)
+    load = generators.run(generator, case.request_to(running), case.connections, seconds, cores)
     spent = cpu_seconds(running.pid) - before
+    call_once(case, running)
     return Sample(load.per_second, load.p50_us, load.p99_us, spent / load.requests * 1e6)
 
 
-def rounds(plan: Sequence[Case], servers: Sequence[Running], cores: Cores, count: int, force_python: bool) -> list[Row]:
-    """All cases against all servers, `count` times over, after one unmeasured second for each."""
-    chosen = {protocol: generators.choose(protocol, force_python) for protocol in ("http", "grpc")}
-    pairs = [(case, running) for case in plan for running in servers if case.meets(running.plan)]
-    samples: dict[tuple[Case, str], list[Sample]] = defaultdict(list)
-    for case, running in pairs:
-        check(case, running)
-        if case.calls > 1:
-            measure(case, running, chosen[case.protocol], cores, 1)
-    for number in range(count):
-        for place, (case, running) in enumerate(pairs):
-            tell(f"round {number + 1} of {count}: {place + 1} of {len(pairs)}, {case.name}, {running.plan.name}")
-            one = measure(case, running, chosen[case.protocol], cores, case.seconds)
-            samples[case, running.plan.name].append(one)
-    tell("")
-    return [_row(case, chosen[case.protocol], samples) for case in plan]
+@dataclass(frozen=True)
+class Run:
+    """What is measured: cases and servers that fit each other, on which cores, for how long, how often."""
+
+    pairs: Sequence[tuple[Case, RunningServer]]
+    load_cores: Cores
+    seconds: float
+    rounds: int
+    fallback: bool
+
+    def rows(self) -> list[Row]:
+        """Check every answer, warm every server up for a second a case, measure all rounds."""
+        check_numbers(self.pairs)
+        for case, running in self.pairs:
+            if case.connections > 1:
+                self._measure(case, running, 1)
+        samples: dict[Case, dict[str, list[Sample]]] = defaultdict(lambda: defaultdict(list))
+        for number in range(self.rounds):
+            for place, (case, running) in enumerate(self.pairs):
+                progress(f"round {number + 1}/{self.rounds}, {place + 1}/{len(self.pairs)}: {case.label}")
+                samples[case][running.spec.name].append(self._measure(case, running, self.seconds))
+        progress("")
+        return [self._row(case, samples[case]) for case in samples]
+
+    def _measure(self, case: Case, running: RunningServer, seconds: float) -> Sample:
+        return measure(case, running, generators.choose(case.protocol, self.fallback), self.load_cores, seconds)
+
+    def _row(self, case: Case, samples: dict[str, list[Sample]]) -> Row:
+        generator = generators.choose(case.protocol, self.fallback)
+        return Row(case.name, case.connections, generator.name, generator.is_ceiling, case.bar, samples)
+
+    def generator_notes(self) -> list[str]:
+        """Compare wrk and h2load with the Python generators against the empty servers."""
+        notes = []
+        for case, running in self.pairs:
+            generator = generators.choose(case.protocol, self.fallback)
+            if running.spec.is_empty and case.rows == 16 and case.connections > 1 and not generator.is_ceiling:
+                other = generators.choose(case.protocol, fallback=True)
+                speeds = [measure(case, running, one, self.load_cores, self.seconds) for one in (generator, other)]
+                told = " and ".join(
+                    f"{one.name} {speed.per_second:.0f}/s (server busy for {speed.busy:.0%} of a core)"
+                    for one, speed in zip((generator, other), speeds, strict=True)
+                )
+                notes.append(f"Generators against the empty server, {case.label}: {told}.")
+        return notes
 
 
-def _row(case: Case, generator: generators.Generator, samples: dict[tuple[Case, str], list[Sample]]) -> Row:
-    own = {name: found for (of, name), found in samples.items() if of is case}
-    return Row(case.name, case.calls, generator.name, generator.limits, case.target, own)
-
-
-def tell(line: str) -> None:
-    """Progress, on one line of a terminal and nowhere else."""
+def progress(line: str) -> None:
+    """Show progress on one line of a terminal; print nothing elsewhere."""
     if sys.stderr.isatty():
         print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
 
 
 def arguments() -> argparse.Namespace:
-    """The command line."""
+    """Return the parsed command line."""
     parser = argparse.ArgumentParser(prog="python -m loadtest.bench", description=__doc__.partition("\n")[0])
     parser.add_argument("--store", type=Path, default=ROOT / "models/store", help="folder of exported models")
     parser.add_argument("--model", default="all-MiniLM-L6-v2", help="a model of width 384 in that store")
-    parser.add_argument("--seconds", type=int, default=3, help="of each case and server in a round")
+    parser.add_argument("--seconds", type=float, default=3, help="of each case and server in a round")
     parser.add_argument("--rounds", type=int, default=5, help="interleaved rounds; figures are their medians")
     parser.add_argument("--quick", action="store_true", help="2 rounds of 2 s, for development")
-    parser.add_argument("--only", default="", help='regular expression searched in "POST /embed, 16 ids, 32 calls"')
-    parser.add_argument("--peer", choices=["fastapi"], help="measure a newcomer's server around the same .onnx beside")
-    parser.add_argument("--no-pin", action="store_true", help="let servers and generators share all cores")
+    parser.add_argument("--only", default="", help='regular expression searched in "POST /embed, 16 ids, 1 connection"')
+    parser.add_argument("--peers", action="store_true", help="compare with mosec and FastAPI, default settings")
+    parser.add_argument("--serve", default="", help='more flags of serve, as in --serve="--threads 2"')
+    parser.add_argument("--empty-reads-body", action="store_true", help="let the empty uvicorn app read the body first")
+    parser.add_argument("--no-pin", action="store_true", help="let server and generator share all cores")
     parser.add_argument("--python-load", action="store_true", help="do not use wrk and h2load")
-    parser.add_argument("--save", action="store_true", help="write loadtest/results/bench.json and bench.md")
+    parser.add_argument("--save", action="store_true", help="write loadtest/results/bench.* or peers.*")
     options = parser.parse_args()
     if options.quick:
         options.seconds, options.rounds = 2, 2
     return options
 
 
+def compared(options: argparse.Namespace, one_core: bool) -> list[ServerSpec]:
+    """Return the servers of this run."""
+    folder, flags = options.store / options.model, options.serve.split()
+    if options.peers:
+        peers = [servers.mosec_server(folder, batching) for batching in (True, False)]
+        return [servers.inlay_server(options.store, options.model, flags), servers.fastapi_server(folder), *peers]
+    own = servers.inlay_server(options.store, options.model, [*(servers.ONE_CORE if one_core else ()), *flags])
+    return [servers.empty_http(options.empty_reads_body), servers.empty_grpc(), own]
+
+
+def run(options: argparse.Namespace) -> tuple[list[Row], list[str], str]:
+    """Start the servers and measure; return rows, notes about the generators, and the placement."""
+    server_cores, load_cores = split_cores(pin=not options.no_pin and not options.peers)
+    pinned = server_cores != load_cores
+    wanted = [case for case in cases(options.peers) if re.search(options.only, case.label)]
+    with contextlib.ExitStack() as stack:
+        logs = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        running = [
+            stack.enter_context(servers.started(spec, logs, server_cores))
+            for spec in compared(options, pinned)
+            if any(case.is_answered_by(spec) for case in wanted)
+        ]
+        pairs = [(case, one) for case in wanted for one in running if case.is_answered_by(one.spec)]
+        job = Run(pairs, load_cores, options.seconds, options.rounds, options.python_load)
+        rows = job.rows()
+        notes = [] if options.quick else job.generator_notes()
+    return rows, notes, "one core for the server, one for the generator" if pinned else "all cores shared"
+
+
 def main() -> int:
-    """Run, print, perhaps save; 0 whether or not the targets are met, 1 if something could not be measured."""
+    """Run, print and perhaps save."""
     options = arguments()
     end_on_sigterm()
-    server_cores, load_cores = split_cores(pin=not options.no_pin)
-    plans = [contestants.EMPTY_HTTP, contestants.EMPTY_GRPC, contestants.inlay(options.store, options.model)]
-    if options.peer:
-        plans.append(contestants.plain_fastapi(options.store / options.model))
-    wanted = [case for case in cases(options.seconds) if re.search(options.only, f"{case.name}, {case.calls} calls")]
+    if not options.python_load:
+        for protocol in ("http", "grpc"):
+            if (generator := generators.choose(protocol)).is_ceiling:
+                print(f"bench: warning: using {generator.name}, which may be the ceiling: {generators.INSTALL}")
+    if options.peers and not servers.PEERS_PYTHON.exists():
+        print("bench: mosec is not installed; run: make bench ARGS=--peers", file=sys.stderr)
+        return 1
+    before = os.getloadavg()[0]
     try:
-        with contextlib.ExitStack() as stack:
-            logs = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            servers = [stack.enter_context(contestants.started(plan, logs, server_cores)) for plan in plans]
-            rows = rounds(wanted, servers, load_cores, options.rounds, options.python_load)
-    except (NotReady, BadLoad) as failure:
+        rows, notes, placement = run(options)
+    except (NotReady, BadLoad, grpc.RpcError) as failure:
         print(f"bench: {failure}", file=sys.stderr)
         return 1
-    pinned = "one core for the server, one for the generator" if server_cores != load_cores else "all cores shared"
-    print(f"{pinned}; {options.rounds} rounds; {report.facts_line()}\n")
-    report.print_table(rows)
+    print(f"{placement}; {options.rounds} rounds of {options.seconds:g} s; load average {before:.1f}; {facts_line()}\n")
+    bench_report.print_table(rows, notes)
     if options.save:
-        settings = {"placement": pinned, "rounds": str(options.rounds), "model": options.model}
-        report.save(rows, settings, Path(__file__).parent / "results")
+        settings = {
+            "placement": placement,
+            "rounds": f"{options.rounds} of {options.seconds:g} s",
+            "model": options.model,
+            "load average before": f"{before:.1f}",
+            "more flags of serve": options.serve or "none",
+            "empty app": "reads the body" if options.empty_reads_body else "does not read the body",
+        }
+        bench_report.save(rows, notes, settings, RESULTS / ("peers" if options.peers else "bench"))
     return 0
 
 

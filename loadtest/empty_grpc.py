@@ -1,4 +1,4 @@
-"""The floor for gRPC: a grpc.aio server that answers Embed with 16 rows of 384 float32 zeros. Decodes nothing.
+"""A grpc.aio server that answers Embed with 16 rows of 384 float32 zeros and decodes nothing.
 
 python -m loadtest.empty_grpc PORT
 """
@@ -6,28 +6,29 @@ python -m loadtest.empty_grpc PORT
 import sys
 
 import grpc
+import uvloop
 
 from proto import embed_pb2
 
 ROWS, WIDTH = 16, 384
 
 
-def _answer() -> bytes:
+def _response() -> bytes:
     tensor = embed_pb2.Tensor(dtype=embed_pb2.FLOAT32, shape=[ROWS, WIDTH], data=bytes(ROWS * WIDTH * 4))
     output = embed_pb2.Output(name="input_embeddings", tensor=tensor, lengths=[ROWS])
     return embed_pb2.EmbedResponse(model="empty", outputs=[output], tokens=ROWS).SerializeToString()
 
 
-ANSWER = _answer()
+RESPONSE = _response()
 
 
 async def embed(request: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
-    """The same bytes, whatever was asked."""
-    return ANSWER
+    """Return the same bytes for every request."""
+    return RESPONSE
 
 
 async def serve(port: int) -> None:
-    """Serve on the loopback until the process is ended."""
+    """Serve on the loopback interface until the process is ended."""
     server = grpc.aio.server()
     handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.unary_unary_rpc_method_handler(embed)
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("inlay.v1.Embedder", {"Embed": handler}),))
@@ -37,6 +38,4 @@ async def serve(port: int) -> None:
 
 
 if __name__ == "__main__":
-    import uvloop
-
     uvloop.run(serve(int(sys.argv[1])))

@@ -1,4 +1,4 @@
-"""What a figure was measured on: cores and versions. Never a host name, a user or a path."""
+"""Facts about the machine and the software of a measurement. They hold no host name, user or path."""
 
 import os
 import platform
@@ -13,7 +13,7 @@ PACKAGES = (
 
 
 def facts() -> dict[str, str]:
-    """Date, cores, memory, kernel, Python and library versions of this machine, in reading order."""
+    """Return date, cores, processor, memory, kernel, Python and library versions, in reading order."""
     return {
         "date": datetime.now(UTC).date().isoformat(),
         "cores": str(len(os.sched_getaffinity(0))),
@@ -23,6 +23,11 @@ def facts() -> dict[str, str]:
         "python": platform.python_version(),
         **{name: version for name in PACKAGES if (version := _version(name))},
     }
+
+
+def facts_line() -> str:
+    """Return the facts that matter most, on one line."""
+    return ", ".join(f"{key} {value}" for key, value in facts().items() if key in ("cores", "processor", "python"))
 
 
 def _version(package: str) -> str:

@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from loadtest.facts import facts
-from loadtest.processes import ROOT, NotReady, end_on_sigterm, family, free_port, python, server, wait_for
+from loadtest.processes import ROOT, NotReady, end_on_sigterm, free_port, process_tree, python, server, wait_for
 
 VOCAB, WIDTH, WORKERS = 128256, 4096, 2
 REQUESTS, IDS = 400, 256  # every worker draws a third of all rows; the kernel maps 8 rows around each
@@ -80,7 +80,7 @@ def _of_folder(smaps: str, folder: Path) -> Iterator[str]:
 def observe(pid: int, folder: Path) -> list[Process]:
     """The service's processes; a worker is one that maps files of `folder`."""
     found = []
-    for member in family(pid):
+    for member in process_tree(pid):
         proc = Path("/proc", str(member))
         whole = _memory(iter((proc / "smaps_rollup").read_text().splitlines()))
         table = _memory(_of_folder((proc / "smaps").read_text(), folder))

@@ -1,7 +1,7 @@
-"""Load generators: wrk and h2load where they are installed, else lean Python ones in a process of their own.
+"""Load generators: wrk for HTTP and h2load for gRPC where they are installed, otherwise small Python ones.
 
-A Python generator shares its speed with what it measures: where `limits` is true, requests/s may be the generator's
-own ceiling, and only the server's CPU time per request can be trusted.
+A Python generator shares its speed with what it measures: where `is_ceiling` is true, requests/s may be the generator's
+own limit, and only the server's processor time for a request can be trusted.
 """
 
 import base64
@@ -18,6 +18,8 @@ from pathlib import Path
 from loadtest.processes import ROOT, Cores, python, running_on
 from loadtest.workload import percentile
 
+INSTALL = "apt-get install wrk nghttp2-client"
+HEAD_BYTES = 4096  # the most that status line and headers of one response take
 WRK_SCRIPT = """
 wrk.method = "POST"
 wrk.body = [==[%s]==]
@@ -31,26 +33,32 @@ end
 
 
 class BadLoad(Exception):
-    """A generator that failed or met wrong answers."""
+    """A generator failed, or a server's answers were wrong."""
 
 
 @dataclass(frozen=True)
-class Ask:
-    """One request, sent again and again: POST `body` to a loopback port; for gRPC `body` is the message.
+class LoadRequest:
+    """One request that a generator sends again and again: POST to a loopback port.
 
-    answer_bytes   the least a right answer holds; a shorter one is a failure (h2load does not read grpc-status)
+    Attributes:
+        port: of the server.
+        path: of the route, or of the gRPC method.
+        headers: of HTTP; empty for gRPC.
+        body: of HTTP, or the gRPC message.
+        response_bytes: bytes of float data in a right answer. A smaller answer is a failure; wrk and h2load count
+            headers too, so with them an answer must be smaller by more than these.
     """
 
     port: int
     path: str
     headers: Mapping[str, str]
     body: bytes
-    answer_bytes: int
+    response_bytes: int
 
 
 @dataclass(frozen=True)
-class Load:
-    """What a generator saw: requests answered, over how long, and the median and 99th percentile of their latency."""
+class LoadResult:
+    """Requests answered, in how many seconds, and the median and 99th percentile of their latency."""
 
     requests: int
     seconds: float
@@ -65,83 +73,113 @@ class Load:
 
 @dataclass(frozen=True)
 class Generator:
-    """A way to load one protocol; `limits`: its own speed may be the ceiling."""
+    """A program that loads one protocol; `is_ceiling`: its own speed may be what is measured."""
 
     name: str
-    limits: bool
+    is_ceiling: bool
 
 
-WRK = Generator("wrk", limits=False)
-H2LOAD = Generator("h2load", limits=False)
-PYTHON_HTTP = Generator("python asyncio", limits=True)
-PYTHON_GRPC = Generator("python grpc.aio", limits=True)
+WRK = Generator("wrk", is_ceiling=False)
+H2LOAD = Generator("h2load", is_ceiling=False)
+PYTHON_HTTP = Generator("python asyncio", is_ceiling=True)
+PYTHON_GRPC = Generator("python grpc.aio", is_ceiling=True)
 
 
-def choose(protocol: str, force_python: bool = False) -> Generator:
-    """The best generator on this machine for "http" or "grpc"."""
+def choose(protocol: str, fallback: bool = False) -> Generator:
+    """Return the best generator on this machine.
+
+    Args:
+        protocol: "http" or "grpc".
+        fallback: take the Python one although wrk or h2load is installed.
+    """
     if protocol == "http":
-        return WRK if shutil.which("wrk") and not force_python else PYTHON_HTTP
-    return H2LOAD if shutil.which("h2load") and not force_python else PYTHON_GRPC
+        return WRK if shutil.which("wrk") and not fallback else PYTHON_HTTP
+    return H2LOAD if shutil.which("h2load") and not fallback else PYTHON_GRPC
 
 
-def run(generator: Generator, ask: Ask, calls: int, seconds: float, cores: Cores) -> Load:
-    """Keep `calls` requests under way for `seconds`: HTTP on as many connections, gRPC on the streams of one.
+def run(generator: Generator, request: LoadRequest, calls: int, seconds: float, cores: Cores) -> LoadResult:
+    """Keep `calls` requests in flight for `seconds`, each on a connection of its own.
 
-    raises   BadLoad if any was not answered with success
+    The Python gRPC generator is the exception: its calls are streams of one connection.
+
+    Raises:
+        BadLoad: an answer was not a success, or held too few bytes.
     """
     with running_on(cores):
         if generator is WRK:
-            return _wrk(ask, calls, seconds)
+            return _wrk(request, calls, seconds)
         if generator is H2LOAD:
-            return _h2load(ask, calls, seconds)
-        return _python("loadtest.raw_http" if generator is PYTHON_HTTP else "loadtest.raw_grpc", ask, calls, seconds)
+            return _h2load(request, calls, seconds)
+        module = "loadtest.http_generator" if generator is PYTHON_HTTP else "loadtest.grpc_generator"
+        order = {**asdict(request), "body": base64.b64encode(request.body).decode(), "calls": calls, "seconds": seconds}
+        return LoadResult(**json.loads(output_of(python("-m", module), seconds, json.dumps(order))))
 
 
-def _wrk(ask: Ask, calls: int, seconds: float) -> Load:
-    headers = "\n".join(f'wrk.headers["{name}"] = "{value}"' for name, value in ask.headers.items())
+def _wrk(request: LoadRequest, calls: int, seconds: float) -> LoadResult:
+    headers = "\n".join(f'wrk.headers["{name}"] = "{value}"' for name, value in request.headers.items())
     with tempfile.NamedTemporaryFile("w", suffix=".lua") as script:
-        script.write(WRK_SCRIPT % (ask.body.decode(), headers))
+        script.write(WRK_SCRIPT % (request.body.decode(), headers))
         script.flush()
         # wrk takes whole seconds only; a longer run is steadier, so round up.
         command = ["wrk", "-t1", f"-c{calls}", f"-d{max(1, -int(-seconds // 1))}s", "-s", script.name]
-        output = printed([*command, f"http://127.0.0.1:{ask.port}{ask.path}"], seconds)
-    found = re.search(r"RESULT" + 6 * r" (\d+)", output)
-    if not found:
+        output = output_of([*command, f"http://127.0.0.1:{request.port}{request.path}"], seconds)
+    match = re.search(r"RESULT" + 6 * r" (\d+)", output)
+    if not match:
         raise BadLoad(f"wrk printed no result:\n{output[-1000:]}")
-    requests, duration, size, p50, p99, failures = map(int, found.groups())
-    if failures or not requests or size < requests * ask.answer_bytes:
-        raise BadLoad(f"{failures} of {requests} requests to {ask.path} failed:\n{output[-1000:]}")
-    return Load(requests, duration / 1e6, p50, p99)
+    requests, duration, size, p50, p99, failures = map(int, match.groups())
+    # wrk counts statuses above 399 as errors; any other wrong answer shows in the bytes. Answers cut off by the end of
+    # the run are in the bytes and not in the requests.
+    least, most = requests * request.response_bytes, (requests + calls) * (request.response_bytes + HEAD_BYTES)
+    if failures or not requests or not least <= size <= most:
+        raise BadLoad(
+            f"{failures} of {requests} requests to {request.path} failed; {size} bytes came where {least} to {most} "
+            f"were due:\n{output[-1000:]}"
+        )
+    return LoadResult(requests, duration / 1e6, p50, p99)
 
 
-def _h2load(ask: Ask, calls: int, seconds: float) -> Load:
+def _h2load(request: LoadRequest, calls: int, seconds: float) -> LoadResult:
     # A gRPC message on the wire: one byte "not compressed", four bytes length, the message.
-    frame = struct.pack(">BI", 0, len(ask.body)) + ask.body
+    frame = struct.pack(">BI", 0, len(request.body)) + request.body
     with tempfile.TemporaryDirectory() as folder:
         data, log = Path(folder, "frame"), Path(folder, "log")
         data.write_bytes(frame)
-        command = ["h2load", "-t1", f"-c{calls}", "-m1", "-D", f"{seconds:g}", f"--data={data}", f"--log-file={log}"]
+        command = [
+            "h2load",
+            "-t1",
+            f"-c{calls}",
+            "-m1",
+            "-D",
+            f"{seconds * 1000:.0f}ms",
+            f"--data={data}",
+            f"--log-file={log}",
+        ]
         command += ["-H", "content-type: application/grpc", "-H", "te: trailers"]
-        output = printed([*command, f"http://127.0.0.1:{ask.port}{ask.path}"], seconds)
+        output = output_of([*command, f"http://127.0.0.1:{request.port}{request.path}"], seconds)
         rows = [line.split("\t") for line in log.read_text().splitlines()]
-    # Calls cut off by the end of the run are no failures; a status other than 200 or an answer without data is.
+    # The log holds a row for each finished call. h2load does not read grpc-status: a failed call has HTTP status 200
+    # and no data, so the bytes tell.
     wrong = [row[1] for row in rows if row[1] != "200"]
     size = re.search(r"\((\d+)\) data", output)
-    if wrong or not rows or not size or int(size[1]) < len(rows) * ask.answer_bytes:
-        raise BadLoad(f"{len(wrong)} of {len(rows)} calls to {ask.path} failed:\n{output[-1000:]}")
+    if wrong or not rows or not size or int(size[1]) < len(rows) * request.response_bytes:
+        raise BadLoad(f"{len(wrong)} of {len(rows)} calls to {request.path} failed:\n{output[-1000:]}")
     micros = sorted(float(row[2]) for row in rows)
     ends = [int(row[0]) + int(row[2]) for row in rows]
     lasted = (max(ends) - min(int(row[0]) for row in rows)) / 1e6
-    return Load(len(rows), lasted, percentile(micros, 0.5), percentile(micros, 0.99))
+    return LoadResult(len(rows), lasted, percentile(micros, 0.5), percentile(micros, 0.99))
 
 
-def _python(module: str, ask: Ask, calls: int, seconds: float) -> Load:
-    order = {**asdict(ask), "body": base64.b64encode(ask.body).decode(), "calls": calls, "seconds": seconds}
-    return Load(**json.loads(printed(python("-m", module), seconds, json.dumps(order))))
+def output_of(command: list[str], seconds: float, given: str = "") -> str:
+    """Return what a generator prints.
 
+    Args:
+        command: program and arguments.
+        seconds: how long it is to run; it is ended 20 seconds later.
+        given: its standard input.
 
-def printed(command: list[str], seconds: float, given: str = "") -> str:
-    """What a generator prints that is given `seconds` and a little more; raises BadLoad where it fails."""
+    Raises:
+        BadLoad: it failed or did not end.
+    """
     limit = seconds + 20
     try:
         done = subprocess.run(

@@ -20,7 +20,7 @@ import orjson
 from locust import FastHttpUser, User, between, events, tag, task
 
 from loadtest import workload
-from loadtest.answers import (
+from loadtest.response_checks import (
     ENCODER_TOLERANCE,
     Floats,
     Memory,

@@ -1,19 +1,29 @@
-"""What loadtest.overload found: levels, ratios to the first of them, verdicts, a table. Measures nothing."""
+"""The figures of loadtest.overload: levels, ratios to the first of them, verdicts, and a table."""
 
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from loadtest.arrivals import Tally
+from loadtest.open_loop import Tally
+from loadtest.servers import INLAY
 
-GOODPUT, SLOWER, AT = 0.9, 2.0, 4.0  # of capacity; times the latency at 1x; both up to this multiple
+LEAST_GOODPUT = 0.9  # of capacity
+MOST_SLOWDOWN = 2.0  # of the latency at the first level
+JUDGED_UP_TO = 4.0  # times the capacity
 LATE_MS = 5.0  # of the generator's p99 lag
-BUSY = 0.85  # of its core: a server offered more than it can do and using less was held up by other processes
+BUSY = 0.85  # of its core: a server offered more than its capacity and using less was held up by other processes
 
 
 @dataclass(frozen=True)
 class Level:
-    """One server at one multiple of its capacity; `cpu` is the share of one core that the server used."""
+    """One server at one multiple of its capacity.
+
+    Attributes:
+        multiple: of the capacity.
+        rate: requests due in a second.
+        cpu: cores that the server used.
+        tally: what became of the requests.
+    """
 
     multiple: float
     rate: float
@@ -21,16 +31,16 @@ class Level:
     tally: Tally
 
     @property
-    def doubts(self) -> str:
-        """Why the row says little: the generator was late, or others took the server's core; else empty."""
+    def warnings(self) -> str:
+        """Why the row may be wrong: a late generator, or a server without its core; otherwise empty."""
         late = (self.tally.lag_p99_ms or 0) > LATE_MS or "no connection free" in self.tally.failed
         held_up = self.multiple > 1 and self.cpu < BUSY
         return ", ".join(["generator late"] * late + ["server held up"] * held_up)
 
 
 @dataclass(frozen=True)
-class Contest:
-    """One server: its capacity in requests a second, in rounds, and its levels."""
+class ServerResult:
+    """One server: its capacity in requests a second by round, and its levels."""
 
     name: str
     rounds: Sequence[float]
@@ -38,11 +48,11 @@ class Contest:
 
     @property
     def capacity(self) -> float:
-        """The median round."""
+        """Requests a second, median of the rounds."""
         return statistics.median(self.rounds)
 
     def of_first(self, level: Level) -> dict[str, float | None]:
-        """Goodput and latency as multiples of the first level's."""
+        """Return goodput and latency as multiples of the first level's."""
         first = self.levels[0].tally
         return {
             "goodput": _ratio(level.tally.goodput, first.goodput),
@@ -55,25 +65,23 @@ def _ratio(one: float | None, other: float | None) -> float | None:
     return None if one is None or not other else round(one / other, 3)
 
 
-HEADS = tuple(
-    [
-        *("server", "load", "due/s", "goodput", "of capacity", "of 1x", "accepted", "refused", "told", "failed"),
-        *("p50 ms", "of 1x", "p99 ms", "of 1x", "refusal p99", "CPU", "lag p99 ms", "max"),
-    ]
+HEADS = (
+    *("server", "load", "due/s", "goodput", "of capacity", "of 1x", "accepted", "refused", "retry-after", "failed"),
+    *("p50 ms", "of 1x", "p99 ms", "of 1x", "refusal p99", "CPU", "lag p99 ms", "max"),
 )
 
 
-def cells(found: Contest, one: Level) -> tuple[str, ...]:
-    """One row of the table."""
-    tally, ratios = one.tally, found.of_first(one)
-    load = f"{one.multiple:g}x" + (f" ({one.doubts})" if one.doubts else "")
-    counts = (tally.accepted, tally.refused, tally.told, sum(tally.failed.values()))
+def cells(result: ServerResult, level: Level) -> tuple[str, ...]:
+    """Return one row of the table."""
+    tally, ratios = level.tally, result.of_first(level)
+    load = f"{level.multiple:g}x" + (f" ({level.warnings})" if level.warnings else "")
+    counts = (tally.accepted, tally.refused, tally.with_retry_after, sum(tally.failed.values()))
     return (
-        *(found.name, load, f"{one.rate:.0f}", f"{tally.goodput:.1f}", f"{tally.goodput / found.capacity:.2f}"),
+        *(result.name, load, f"{level.rate:.0f}", f"{tally.goodput:.1f}", f"{tally.goodput / result.capacity:.2f}"),
         _shown(ratios["goodput"], 2),
         *map(str, counts),
         *(_shown(tally.p50_ms), _shown(ratios["p50"], 2), _shown(tally.p99_ms), _shown(ratios["p99"], 2)),
-        *(_shown(tally.refusal_p99_ms), f"{one.cpu:.0%}", _shown(tally.lag_p99_ms, 2), _shown(tally.lag_max_ms)),
+        *(_shown(tally.refusal_p99_ms), f"{level.cpu:.0%}", _shown(tally.lag_p99_ms, 2), _shown(tally.lag_max_ms)),
     )
 
 
@@ -81,13 +89,13 @@ def _shown(value: float | None, digits: int = 1) -> str:
     return "-" if value is None else f"{value:.{digits}f}"
 
 
-def show(found: Sequence[Contest], met: dict[str, bool]) -> None:
+def show(results: Sequence[ServerResult], met: dict[str, bool]) -> None:
     """Print the table, how requests failed, and the verdicts."""
-    lines = [HEADS, *(cells(one, each) for one in found for each in one.levels)]
+    lines = [HEADS, *(cells(one, each) for one in results for each in one.levels)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(HEADS))]
     for line in lines:
         print("  ".join([*map(str.ljust, line[:2], widths), *map(str.rjust, line[2:], widths[2:])]).rstrip())
-    for one in found:
+    for one in results:
         for each in one.levels:
             if each.tally.failed:
                 print(f"{one.name} at {each.multiple:g}x failed: {each.tally.failed}")
@@ -95,19 +103,26 @@ def show(found: Sequence[Contest], met: dict[str, bool]) -> None:
         print(f"{'met    ' if holds else 'NOT met'} {claim}")
 
 
-def verdicts(found: Sequence[Contest]) -> dict[str, bool]:
-    """The targets of the service and whether each is met."""
+def verdicts(results: Sequence[ServerResult]) -> dict[str, bool]:
+    """Return Inlay's targets and whether each is met."""
     met: dict[str, bool] = {}
-    for one in found:
-        for each in one.levels[1:] if one.name == "inlay" else ():
-            at, ratios = f"at {each.multiple:g}x", one.of_first(each)
-            goodput = each.tally.goodput / one.capacity
-            if each.multiple <= AT:
-                met[f"goodput {at} is {goodput:.2f} of capacity (>= {GOODPUT})"] = goodput >= GOODPUT
-            for name in ("p50", "p99"):
-                slower = ratios[name]
-                if each.multiple <= AT and slower is not None:
-                    met[f"{name} of accepted {at} is {slower:.2f} of that at 1x (<= {SLOWER:g})"] = slower <= SLOWER
-            untold = each.tally.refused - each.tally.told
-            met[f"refused without Retry-After {at}: {untold} of {each.tally.refused} (= 0)"] = untold == 0
+    for one in results:
+        for each in one.levels[1:] if one.name == INLAY else ():
+            met |= _level_verdicts(one, each)
+    return met
+
+
+def _level_verdicts(result: ServerResult, level: Level) -> dict[str, bool]:
+    met: dict[str, bool] = {}
+    at, ratios, tally = f"at {level.multiple:g}x", result.of_first(level), level.tally
+    goodput = tally.goodput / result.capacity
+    if level.multiple <= JUDGED_UP_TO:
+        met[f"goodput {at} is {goodput:.2f} of capacity (>= {LEAST_GOODPUT})"] = goodput >= LEAST_GOODPUT
+    for name in ("p50", "p99"):
+        slower = ratios[name]
+        if level.multiple <= JUDGED_UP_TO and slower is not None:
+            claim = f"{name} of accepted {at} is {slower:.2f} of that at 1x (<= {MOST_SLOWDOWN:g})"
+            met[claim] = slower <= MOST_SLOWDOWN
+    without = tally.refused - tally.with_retry_after
+    met[f"refused without Retry-After {at}: {without} of {tally.refused} (= 0)"] = without == 0
     return met

@@ -29,8 +29,8 @@ from typing import Any
 from loadtest import soak_plot, workload
 from loadtest.facts import facts
 from loadtest.mixed import BUSY, RAW, Caller, Crowd, Target
+from loadtest.process_memory import Resident, Trend, forget_peak, peak, resident, trend
 from loadtest.processes import ROOT, NotReady, end_on_sigterm, free_port, python, server, wait_for
-from loadtest.resident import Resident, Trend, forget_peak, peak, resident, trend
 
 RESULTS = Path(__file__).parent / "results"
 FLAT = 2.0  # per cent an hour

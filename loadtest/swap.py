@@ -28,8 +28,8 @@ from typing import Any
 
 from loadtest import variants
 from loadtest.facts import facts
+from loadtest.process_memory import resident
 from loadtest.processes import NotReady, end_on_sigterm, free_port, python, server, wait_for
-from loadtest.resident import resident
 from loadtest.swap_callers import PROBES, Book, Known, Ports, calling, numbers
 from loadtest.workload import percentile
 

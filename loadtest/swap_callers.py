@@ -18,8 +18,8 @@ import grpc
 import numpy as np
 
 from loadtest import workload
-from loadtest.answers import ENCODER_TOLERANCE, Floats, from_bytes, from_message
 from loadtest.mixed_grpc import Stubs, texts_request
+from loadtest.response_checks import ENCODER_TOLERANCE, Floats, from_bytes, from_message
 from proto import embed_pb2
 
 POOLED, LAYER = "sentence_embedding", "input_embeddings"

@@ -31,7 +31,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "models": ("models",),
     "proto": ("proto",),
     "loadtest": ("loadtest", "proto"),
-    "loadtest.making": ("loadtest", "models"),  # times functions, not the service
+    "loadtest.table_generation": ("loadtest", "models"),  # times functions, not the service
     "service": ("service", "models"),
     "service.runtime.engine": ("service.runtime.engine", "service.process.cpu_count", "service.errors", "models"),
     "service.scheduling.batcher": ("service.scheduling.arrivals", "service.errors", "service.scheduling.fair_queue"),
@@ -279,6 +279,7 @@ LOCKED: dict[str, tuple[str | None, ...]] = {
     "parity": ("parity",),
     "fuzz": ("fuzz",),
     "clients": ("clients",),
+    "peers": ("peers",),
     "tools": ("tools",),
 }
 # An environment of its own: what the clients ask for is older than what the service has.

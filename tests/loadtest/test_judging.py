@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
-from loadtest.resident import trend
+from loadtest.process_memory import trend
 from loadtest.swap_callers import POOLED, Book
 from loadtest.variants import reversed_layers
 

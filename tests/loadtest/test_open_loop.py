@@ -1,4 +1,4 @@
-"""The open-loop generator against servers of a few lines: what it sends when, and what it makes of answers."""
+"""The open-loop generator against small servers: what it sends when, and how it counts the answers."""
 
 import asyncio
 import base64
@@ -7,20 +7,20 @@ from contextlib import asynccontextmanager
 from itertools import count
 from typing import Any
 
-from loadtest.arrivals import Order, Tally, carry_out
+from loadtest.open_loop import Order, Tally, execute
 
 Answer = Callable[[int, asyncio.StreamWriter], Awaitable[None]]
 VECTOR = b"x" * 64
 RIGHT = b"HTTP/1.1 200 OK\r\nContent-Length: 64\r\n\r\n" + VECTOR
-TOLD = b"HTTP/1.1 429 Too Many Requests\r\nretry-after: 1\r\ncontent-length: 0\r\n\r\n"
-UNTOLD = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n"
+WITH_RETRY_AFTER = b"HTTP/1.1 429 Too Many Requests\r\nretry-after: 1\r\ncontent-length: 0\r\n\r\n"
+WITHOUT_RETRY_AFTER = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n"
 SHORT = b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\nx"
 FAULT = b"HTTP/1.1 500 Internal Server Error\r\ncontent-length: 0\r\n\r\n"
 
 
 @asynccontextmanager
 async def listening(answer: Answer) -> AsyncIterator[int]:
-    """A server that hands every request, numbered from 0, to `answer`; its port."""
+    """Run a server that passes every request, numbered from 0, to `answer`; yield its port."""
     number = count()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -42,15 +42,15 @@ async def listening(answer: Answer) -> AsyncIterator[int]:
 def order(port: int, **given: float) -> Order:
     settings: dict[str, Any] = {"rate": 400.0, "seconds": 0.5, "warm_seconds": 0.0, "timeout_s": 5.0} | given
     body = base64.b64encode(b"{}").decode()
-    return Order(port, "/", {}, [body], answer_bytes=64, connections=500, **settings)
+    return Order(port, "/", {}, [body], response_bytes=64, connections=500, **settings)
 
 
-async def carried_out(answer: Answer, **given: float) -> Tally:
+async def executed(answer: Answer, **given: float) -> Tally:
     async with listening(answer) as port:
-        return await carry_out(order(port, **given))
+        return await execute(order(port, **given))
 
 
-async def test_requests_leave_when_due_though_none_before_was_answered() -> None:
+async def test_sends_when_due_although_nothing_was_answered() -> None:
     held: list[asyncio.StreamWriter] = []
 
     async def hold(number: int, writer: asyncio.StreamWriter) -> None:
@@ -59,7 +59,7 @@ async def test_requests_leave_when_due_though_none_before_was_answered() -> None
             while held:
                 held.pop().write(RIGHT)
 
-    tally = await carried_out(hold)
+    tally = await executed(hold)
     assert tally.accepted == tally.due > 150
     assert tally.most_open >= 100
     # the first of a hundred waited for about 100 more arrivals, 400 a second
@@ -67,37 +67,37 @@ async def test_requests_leave_when_due_though_none_before_was_answered() -> None
     assert tally.p99_ms > 150
 
 
-async def test_arrivals_come_at_the_rate_that_was_asked() -> None:
+async def test_sends_at_the_ordered_rate() -> None:
     async def at_once(number: int, writer: asyncio.StreamWriter) -> None:
         writer.write(RIGHT)
 
-    tally = await carried_out(at_once, rate=1000.0, seconds=1.0)
+    tally = await executed(at_once, rate=1000.0, seconds=1.0)
     assert abs(tally.due - 1000) < 5 * 1000**0.5  # of a Poisson count, five standard deviations
     assert tally.accepted == tally.due
     assert tally.failed == {}
 
 
-async def test_each_way_to_fail_has_its_count() -> None:
-    answers = (RIGHT, TOLD, UNTOLD, SHORT, FAULT, b"")
+async def test_counts_each_kind_of_failure_apart() -> None:
+    answers = (RIGHT, WITH_RETRY_AFTER, WITHOUT_RETRY_AFTER, SHORT, FAULT, b"")
 
     async def in_turns(number: int, writer: asyncio.StreamWriter) -> None:
         if (answer := answers[number % len(answers)]) == b"":
             writer.close()
         writer.write(answer)
 
-    tally = await carried_out(in_turns)
+    tally = await executed(in_turns)
     share = tally.due / len(answers)
-    assert tally.told == tally.refused / 2
+    assert tally.with_retry_after == tally.refused / 2
     assert set(tally.failed) == {"short", "500", "cut off"}
     for found in (tally.accepted, tally.refused / 2, *tally.failed.values()):
         assert abs(found - share) <= 1
 
 
-async def test_a_client_gives_up_after_its_timeout() -> None:
+async def test_counts_requests_without_an_answer_as_timed_out() -> None:
     async def never(number: int, writer: asyncio.StreamWriter) -> None:
         pass
 
-    tally = await carried_out(never, timeout_s=0.2)
+    tally = await executed(never, timeout_s=0.2)
     assert tally.failed == {"timed out": tally.due}
     assert tally.p50_ms is None
     assert tally.goodput == 0

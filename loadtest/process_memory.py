@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from loadtest.processes import family
+from loadtest.processes import process_tree
 
 MB = 1e6
 KEYS = {
@@ -35,7 +35,7 @@ class Resident:
 
 def resident(pid: int) -> Resident:
     """What `pid` and its descendants hold now; zeros where it has ended."""
-    found = [one for member in family(pid) if (one := _one(Path("/proc", str(member))))]
+    found = [one for member in process_tree(pid) if (one := _one(Path("/proc", str(member))))]
     names = [field.name for field in fields(Resident)]
     sums = [sum(getattr(one, name) for one in found) for name in names]
     return Resident(*(round(value, 3) for value in sums))
@@ -54,14 +54,14 @@ def _one(proc: Path) -> Resident | None:
 
 def forget_peak(pid: int) -> None:
     """From now on, `peak` counts anew."""
-    for member in family(pid):
+    for member in process_tree(pid):
         with contextlib.suppress(OSError):
             Path(f"/proc/{member}/clear_refs").write_text("5")  # proc_pid_clear_refs(5): resets VmHWM
 
 
 def peak(pid: int) -> float:
     """Megabytes resident at most since then, by the kernel's own count: VmHWM of all processes, added up."""
-    return sum(_high_water(member) for member in family(pid))
+    return sum(_high_water(member) for member in process_tree(pid))
 
 
 def _high_water(pid: int) -> float:

@@ -1,7 +1,8 @@
-"""A lean gRPC generator: grpc.aio calls of one prebuilt message on one channel. Decodes no answer; checks its status.
+"""A small gRPC load generator in Python: grpc.aio calls of one prepared message on one channel.
 
-Reads its order as JSON from standard input (loadtest.generators.Ask, calls, seconds) and prints a Load as JSON.
-A Python client costs about what a Python server costs: it may be the ceiling of what it measures.
+Reads the fields of loadtest.generators.LoadRequest, `calls` and `seconds` as JSON from standard input and prints a
+LoadResult as JSON. It checks status and size of each answer and decodes none. A Python client costs about what a Python
+server costs, so it may be the limit of what it measures.
 """
 
 import asyncio
@@ -18,7 +19,7 @@ from loadtest.workload import percentile
 
 
 async def load(order: dict[str, Any]) -> dict[str, float]:
-    """Carry out one order."""
+    """Send the calls of one order and return the fields of a LoadResult."""
     message = base64.b64decode(order["body"])
     micros: list[float] = []
     async with grpc.aio.insecure_channel(f"127.0.0.1:{order['port']}") as channel:
@@ -29,7 +30,9 @@ async def load(order: dict[str, Any]) -> dict[str, float]:
 
         async def caller() -> None:
             while (sent := time.perf_counter()) < deadline:
-                await call(message)  # raises unless the status is OK
+                response = await call(message)  # raises unless the status is OK
+                if len(response) < order["response_bytes"]:
+                    raise ValueError(f"answered with {len(response)} bytes, not {order['response_bytes']}")
                 micros.append((time.perf_counter() - sent) * 1e6)
 
         await asyncio.gather(*(caller() for _ in range(order["calls"])))

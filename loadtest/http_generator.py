@@ -1,7 +1,8 @@
-"""A lean HTTP/1.1 generator: an asyncio protocol that sends one prebuilt request again and again. Checks the status.
+"""A small HTTP/1.1 load generator in Python: an asyncio protocol that sends one prepared request again and again.
 
-Reads its order as JSON from standard input (loadtest.generators.Ask, calls, seconds) and prints a Load as JSON.
-Fewer requests a second than wrk: it may be the ceiling of what it measures.
+Reads the fields of loadtest.generators.LoadRequest, `calls` and `seconds` as JSON from standard input and prints a
+LoadResult as JSON. It checks status and size of each answer. It is slower than wrk and may be the limit of what it
+measures.
 """
 
 import asyncio
@@ -16,11 +17,12 @@ import uvloop
 from loadtest.workload import percentile
 
 
-class Caller(asyncio.Protocol):
-    """One connection with one request under way at a time, until its deadline; `done` tells how it ended."""
+class Connection(asyncio.Protocol):
+    """One connection with one request in flight at a time, until its deadline; `done` holds how it ended."""
 
-    def __init__(self, request: bytes, deadline: float, micros: list[float]) -> None:
-        self.request, self.deadline, self.micros = request, deadline, micros
+    def __init__(self, request: bytes, response_bytes: int, deadline: float, micros: list[float]) -> None:
+        self.request, self.response_bytes = request, response_bytes
+        self.deadline, self.micros = deadline, micros
         self.missing = 0
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -34,9 +36,9 @@ class Caller(asyncio.Protocol):
         self.transport.write(self.request)
 
     def data_received(self, data: bytes) -> None:
-        """Count bytes down to the end of the answer, then send again."""
+        """Count bytes down to the end of the response, then send again."""
         try:
-            self.missing = (self.missing or _length(data)) - len(data)
+            self.missing = (self.missing or _length(data, self.response_bytes)) - len(data)
         except ValueError as error:
             self._end(error)
             return
@@ -50,7 +52,7 @@ class Caller(asyncio.Protocol):
             self._end(None)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """A connection that the server closes is a failure."""
+        """Record a failure: the server closed the connection."""
         self._end(exc or ConnectionError("closed by the server"))
 
     def _end(self, failure: Exception | None) -> None:
@@ -63,17 +65,20 @@ class Caller(asyncio.Protocol):
             self.done.set_result(None)
 
 
-def _length(data: bytes) -> int:
-    """Bytes of the whole answer that begins with `data`; its head is taken to arrive in one piece."""
+def _length(data: bytes, response_bytes: int) -> int:
+    """Return the bytes of the whole response that begins with `data`; its head must arrive in one piece."""
     head = data[: data.index(b"\r\n\r\n") + 4].lower()
     if not head.startswith(b"http/1.1 200"):
         raise ValueError(f"not answered with 200: {data[:200]!r}")
     begin = head.index(b"content-length:") + 15
-    return len(head) + int(head[begin : head.index(b"\r", begin)])
+    size = int(head[begin : head.index(b"\r", begin)])
+    if size < response_bytes:
+        raise ValueError(f"answered with {size} bytes, not {response_bytes}")
+    return len(head) + size
 
 
 async def load(order: dict[str, Any]) -> dict[str, float]:
-    """Carry out one order."""
+    """Send the requests of one order and return the fields of a LoadResult."""
     body = base64.b64decode(order["body"])
     headers = {"host": "127.0.0.1", **order["headers"], "content-length": str(len(body))}
     lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
@@ -82,11 +87,14 @@ async def load(order: dict[str, Any]) -> dict[str, float]:
     loop = asyncio.get_running_loop()
     begun = time.perf_counter()
     deadline = begun + order["seconds"]
-    callers = [
-        (await loop.create_connection(lambda: Caller(request, deadline, micros), "127.0.0.1", order["port"]))[1]
-        for _ in range(order["calls"])
+
+    def connection() -> Connection:
+        return Connection(request, order["response_bytes"], deadline, micros)
+
+    connections = [
+        (await loop.create_connection(connection, "127.0.0.1", order["port"]))[1] for _ in range(order["calls"])
     ]
-    await asyncio.gather(*(caller.done for caller in callers))
+    await asyncio.gather(*(each.done for each in connections))
     seconds = time.perf_counter() - begun
     micros.sort()
     return {

@@ -1,8 +1,8 @@
-"""An open-loop HTTP/1.1 generator: requests leave at the times of a Poisson process, whatever became of those before.
+"""An open-loop HTTP/1.1 load generator: requests leave at the times of a Poisson process, however earlier ones fared.
 
 Reads its order as JSON from standard input (the fields of `Order`) and prints a `Tally` as JSON. Latency counts from
 the moment a request was due, so neither a slow server nor a late generator can hide a wait. Connections are kept alive
-and opened as needed. It follows no redirect, retries nothing and reads bodies by their content-length alone.
+and opened as needed. It follows no redirects, retries nothing and reads bodies by their content-length alone.
 """
 
 import asyncio
@@ -23,19 +23,25 @@ from loadtest.workload import percentile
 
 SPARE_FILES = 100  # descriptors that are no connections
 REFUSALS = ("429", "503")
-LOOPBACKS = 16  # a source address has 28000 ports, and a closed connection keeps its own for a minute
+LOOPBACK_ADDRESSES = 16  # a source address has 28000 ports, and a closed connection keeps its own for a minute
 
 
 @dataclass(frozen=True)
 class Order:
     """What to send.
 
-    bodies         base64; one is drawn for each request
-    rate           requests due in a second
-    seconds        how long requests leave; those under way are awaited for `timeout_s` more
-    warm_seconds   of these, at the beginning, nothing is counted
-    answer_bytes   the least a right answer holds
-    connections    open at a time; 0: as many as this process may open
+    Attributes:
+        port: of the server.
+        path: of the route.
+        headers: of each request.
+        bodies: base64; one is drawn for each request.
+        rate: requests due in a second.
+        seconds: how long requests leave; those in flight are awaited for `timeout_s` more.
+        warm_seconds: the part at the beginning that is not counted.
+        timeout_s: seconds after which a client gives up.
+        response_bytes: the least bytes of a right body.
+        connections: open at a time; 0: as many as this process may open.
+        seed: of the random arrivals.
     """
 
     port: int
@@ -46,29 +52,45 @@ class Order:
     seconds: float
     warm_seconds: float
     timeout_s: float
-    answer_bytes: int
+    response_bytes: int
     connections: int = 0
     seed: int = 1
 
 
 class Outcome(NamedTuple):
-    """One request: seconds from the start of the run; `fate` is its status, or how it failed; `told`: Retry-After."""
+    """One request.
+
+    Attributes:
+        due: seconds since the run began.
+        lag: seconds from due to sent.
+        ended: seconds since the run began.
+        result: its status, or how it failed.
+        has_retry_after: the response carried Retry-After.
+    """
 
     due: float
     lag: float
     ended: float
-    fate: str
-    told: bool
+    result: str
+    has_retry_after: bool
 
 
 @dataclass(frozen=True)
 class Tally:
-    """What became of the requests that were due after the warm-up. Latencies of accepted ones, in milliseconds.
+    """Counts and latencies (milliseconds) of the requests that were due after the warm-up.
 
-    goodput     right answers that came in a second, between the warm-up's end and the last arrival
-    told        refused ones that were told when to come again
-    lag_*       how much later than due the generator itself acted
-    most_open   connections open at a time
+    Attributes:
+        due: requests.
+        seconds: counted.
+        accepted: requests answered with 200.
+        goodput: right answers a second between the warm-up's end and the last arrival.
+        refused: requests answered with 429 or 503.
+        with_retry_after: refused requests whose response carried Retry-After.
+        failed: other results and their counts.
+        p50_ms: latency of accepted requests; p90_ms and p99_ms likewise.
+        refusal_p50_ms: latency of refused requests; refusal_p99_ms likewise.
+        lag_p50_ms: how much later than due the generator acted; lag_p99_ms and lag_max_ms likewise.
+        most_open: connections open at a time.
     """
 
     due: int
@@ -76,7 +98,7 @@ class Tally:
     accepted: int
     goodput: float
     refused: int
-    told: int
+    with_retry_after: int
     failed: dict[str, int]
     p50_ms: float | None
     p90_ms: float | None
@@ -89,8 +111,8 @@ class Tally:
     most_open: int
 
 
-class Caller(asyncio.Protocol):
-    """One connection with one request under way at most."""
+class Connection(asyncio.Protocol):
+    """One connection with at most one request in flight."""
 
     def __init__(self, run: "Run", request: bytes, due: float) -> None:
         self.run = run
@@ -100,27 +122,27 @@ class Caller(asyncio.Protocol):
         self.begin(request, due)
 
     def begin(self, request: bytes, due: float) -> None:
-        """Send a request, now or as soon as the connection stands."""
-        self.request, self.due, self.busy, self.answer, self.size = request, due, True, b"", 0
+        """Send a request, now or as soon as the connection is open."""
+        self.request, self.due, self.busy, self.response, self.size = request, due, True, b"", 0
         self.lag = time.perf_counter() - due
         self.timer = self.run.loop.call_later(self.run.order.timeout_s - self.lag, self.end, "timed out")
         if self.transport:
             self.transport.write(request)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Send what waits."""
+        """Send the request that waits for the connection."""
         self.transport = cast(asyncio.Transport, transport)  # uvloop's own class does not derive from it
         self.transport.write(self.request)
 
     def data_received(self, data: bytes) -> None:
-        """Read on to the end of the answer."""
+        """Read on to the end of the response."""
         if not self.busy:
             self.drop()
             return
-        self.answer += data
+        self.response += data
         if not self.size:
-            head, found, _ = self.answer.partition(b"\r\n\r\n")
-            if not found:
+            head, complete, _ = self.response.partition(b"\r\n\r\n")
+            if not complete:
                 return
             self.head = head.lower()
             place = self.head.find(b"content-length:")
@@ -128,42 +150,42 @@ class Caller(asyncio.Protocol):
                 self.end("without a length")
                 return
             self.size = len(head) + 4 + int(self.head[place + 15 :].partition(b"\r")[0])
-        if len(self.answer) >= self.size:
+        if len(self.response) >= self.size:
             status = self.head[9:12].decode("latin-1")
-            short = status == "200" and self.size - len(self.head) - 4 < self.run.order.answer_bytes
+            short = status == "200" and self.size - len(self.head) - 4 < self.run.order.response_bytes
             self.end("short" if short else status, answered=True)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """A connection that ends under a request fails it."""
+        """Fail the request in flight, if there is one."""
         self.end("cut off")
         self.drop()
 
-    def end(self, fate: str, answered: bool = False) -> None:
-        """Write down what became of the request."""
+    def end(self, result: str, answered: bool = False) -> None:
+        """Record how the request ended; later calls for the same request do nothing."""
         if not self.busy:
             return
         self.busy = False
         self.timer.cancel()
-        told = answered and b"\r\nretry-after:" in self.head
-        self.run.note(self.due, self.lag, fate, told)
+        has_retry_after = answered and b"\r\nretry-after:" in self.head
+        self.run.record(self.due, self.lag, result, has_retry_after)
         if answered and b"\r\nconnection: close" not in self.head:
             self.run.free.append(self)
         else:
             self.drop()
 
     def drop(self) -> None:
-        """Give the connection up; may be called again."""
+        """Close the connection; it may be called again."""
         if self.dialling:
             self.dialling.cancel()
             self.dialling = None
         if self.transport:
             self.transport.abort()
             self.transport = None
-        self.run.gone(self)
+        self.run.open.discard(self)
 
 
 class Run:
-    """One order being carried out."""
+    """The execution of one order."""
 
     def __init__(self, order: Order, connections: int) -> None:
         self.order = order
@@ -171,16 +193,16 @@ class Run:
         self.loop = asyncio.get_running_loop()
         self.random = random.Random(order.seed)
         self.requests = [_request(order, base64.b64decode(body)) for body in order.bodies]
-        self.free: list[Caller] = []
-        self.open: set[Caller] = set()
+        self.free: list[Connection] = []
+        self.open: set[Connection] = set()
         self.most_open = 0
         self.outcomes: list[Outcome] = []
-        self.under_way = 0
+        self.in_flight = 0
         self.done = asyncio.Event()
         self.begun = self.next_due = time.perf_counter()
 
     def start(self) -> None:
-        """Set out for the first arrival."""
+        """Schedule the first arrival."""
         self.next_due += self.random.expovariate(self.order.rate)
         self._tick()
 
@@ -190,44 +212,41 @@ class Run:
             self._arrive(self.next_due)
             self.next_due += self.random.expovariate(self.order.rate)
         if self.next_due <= last:
-            # uvloop rounds to milliseconds; what is below half of one comes round at once
+            # uvloop rounds to milliseconds; a delay below half of one fires at once
             self.loop.call_later(max(0.0, self.next_due - time.perf_counter()), self._tick)
         else:
             self.loop.call_later(self.order.timeout_s + 1, self.done.set)
 
     def _arrive(self, due: float) -> None:
-        self.under_way += 1
+        self.in_flight += 1
         request = self.random.choice(self.requests)
         while self.free:
-            caller = self.free.pop()
-            if caller.transport:
-                caller.begin(request, due)
+            connection = self.free.pop()
+            if connection.transport:
+                connection.begin(request, due)
                 return
         if len(self.open) >= self.connections:
-            self.note(due, time.perf_counter() - due, "no connection free", False)
+            self.record(due, time.perf_counter() - due, "no connection free", False)
             return
-        caller = Caller(self, request, due)
-        self.open.add(caller)
+        connection = Connection(self, request, due)
+        self.open.add(connection)
         self.most_open = max(self.most_open, len(self.open))
-        caller.dialling = self.loop.create_task(self._dial(caller, len(self.outcomes)))
+        connection.dialling = self.loop.create_task(self._dial(connection, len(self.outcomes)))
 
-    async def _dial(self, caller: Caller, number: int) -> None:
-        source = f"127.0.0.{1 + number % LOOPBACKS}"
+    async def _dial(self, connection: Connection, number: int) -> None:
+        source = f"127.0.0.{1 + number % LOOPBACK_ADDRESSES}"
         try:
-            await self.loop.create_connection(lambda: caller, "127.0.0.1", self.order.port, local_addr=(source, 0))
+            await self.loop.create_connection(lambda: connection, "127.0.0.1", self.order.port, local_addr=(source, 0))
         except OSError:
-            caller.end("not connected")
+            connection.end("not connected")
 
-    def note(self, due: float, lag: float, fate: str, told: bool) -> None:
-        """A request is over."""
-        self.outcomes.append(Outcome(due - self.begun, lag, time.perf_counter() - self.begun, fate, told))
-        self.under_way -= 1
-        if not self.under_way and self.next_due > self.begun + self.order.seconds:
+    def record(self, due: float, lag: float, result: str, has_retry_after: bool) -> None:
+        """Add the outcome of one request."""
+        ended = time.perf_counter() - self.begun
+        self.outcomes.append(Outcome(due - self.begun, lag, ended, result, has_retry_after))
+        self.in_flight -= 1
+        if not self.in_flight and self.next_due > self.begun + self.order.seconds:
             self.done.set()
-
-    def gone(self, caller: Caller) -> None:
-        """A connection is over."""
-        self.open.discard(caller)
 
 
 def _request(order: Order, body: bytes) -> bytes:
@@ -237,14 +256,14 @@ def _request(order: Order, body: bytes) -> bytes:
 
 
 def tally(order: Order, outcomes: Sequence[Outcome], most_open: int) -> Tally:
-    """Counts and percentiles."""
+    """Return the counts and percentiles of a run."""
     counted = [one for one in outcomes if one.due >= order.warm_seconds]
-    right = [one for one in counted if one.fate == "200"]
-    refused = [one for one in counted if one.fate in REFUSALS]
+    right = [one for one in counted if one.result == "200"]
+    refused = [one for one in counted if one.result in REFUSALS]
     seconds = order.seconds - order.warm_seconds
-    # An answer to an earlier request is goodput as well: the server gave it in this time.
-    came = sum(one.fate == "200" and order.warm_seconds <= one.ended < order.seconds for one in outcomes)
-    failed = Counter(one.fate for one in counted if one.fate not in ("200", *REFUSALS))
+    # An answer to a request of the warm-up is goodput as well: the server gave it in this time.
+    came = sum(one.result == "200" and order.warm_seconds <= one.ended < order.seconds for one in outcomes)
+    failed = Counter(one.result for one in counted if one.result not in ("200", *REFUSALS))
     waits, refusals, lags = _milliseconds(right), _milliseconds(refused), sorted(one.lag * 1000 for one in counted)
     return Tally(
         due=len(counted),
@@ -252,7 +271,7 @@ def tally(order: Order, outcomes: Sequence[Outcome], most_open: int) -> Tally:
         accepted=len(right),
         goodput=came / seconds,
         refused=len(refused),
-        told=sum(one.told for one in refused),
+        with_retry_after=sum(one.has_retry_after for one in refused),
         failed=dict(failed),
         **{f"p{share}_ms": _percentile(waits, share) for share in (50, 90, 99)},
         **{f"refusal_p{share}_ms": _percentile(refusals, share) for share in (50, 99)},
@@ -270,17 +289,17 @@ def _percentile(ordered: Sequence[float], share: int) -> float | None:
     return round(percentile(ordered, share / 100), 3) if ordered else None
 
 
-async def carry_out(order: Order) -> Tally:
-    """Send everything, await the last answer or its timeout, count."""
+async def execute(order: Order) -> Tally:
+    """Send everything, wait for the last answer or its timeout, and count."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     run = Run(order, min(order.connections or most, most - SPARE_FILES))
     run.start()
     await run.done.wait()
-    for caller in list(run.open):
-        caller.drop()
+    for connection in list(run.open):
+        connection.drop()
     return tally(order, run.outcomes, run.most_open)
 
 
 if __name__ == "__main__":
-    print(json.dumps(asdict(uvloop.run(carry_out(Order(**json.load(sys.stdin)))))))
+    print(json.dumps(asdict(uvloop.run(execute(Order(**json.load(sys.stdin)))))))
