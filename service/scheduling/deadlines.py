@@ -1,36 +1,23 @@
-"""Until when the caller of the running task waits. Set where a request comes in, read where work is queued."""
+"""Cancels work that its caller no longer waits for."""
 
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from contextvars import ContextVar
 from time import perf_counter
 
 from service.errors import DeadlineExceeded
 
-_DEADLINE: ContextVar[float | None] = ContextVar("deadline", default=None)
-
-
-def current() -> float | None:
-    """When the caller stops waiting, on perf_counter; None: it did not say."""
-    return _DEADLINE.get()
-
-
-def allow(seconds: float | None) -> None:
-    """The caller waits so long from now, or did not say."""
-    _DEADLINE.set(None if seconds is None else perf_counter() + seconds)
-
-
-def at_most(seconds: float) -> None:
-    """The caller waits no longer than that from now, whatever was allowed before."""
-    deadline, before = perf_counter() + seconds, _DEADLINE.get()
-    _DEADLINE.set(deadline if before is None else min(before, deadline))
-
 
 @asynccontextmanager
-async def kept() -> AsyncIterator[None]:
-    """What is awaited inside is cancelled when the caller's time is over; raises DeadlineExceeded then."""
-    deadline = _DEADLINE.get()
+async def within(deadline: float | None) -> AsyncIterator[None]:
+    """Cancel what is awaited in the block when the deadline passes.
+
+    Args:
+        deadline: on `time.perf_counter`; None: there is none.
+
+    Raises:
+        DeadlineExceeded: it passed.
+    """
     if deadline is None:
         yield
         return
@@ -42,5 +29,5 @@ async def kept() -> AsyncIterator[None]:
         if not limit.expired():
             raise
         raise DeadlineExceeded(
-            "the time allowed is over and this is not done: allow more time or try again later"
+            "the time allowed is over and this is not done", remedy="allow more time or try again later"
         ) from None
