@@ -3,7 +3,6 @@
 A strict superset of text-embeddings-inference's body. A member nobody knows is refused: it is a typing error.
 """
 
-from difflib import get_close_matches
 from functools import lru_cache
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -11,8 +10,8 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, WithJsonSchema
 
 from service.embedding.requests import EmbedRequest
-from service.errors import BadRequest, Malformed
-from service.protocols.inlay.inputs import decode, show
+from service.http.validation_errors import CACHED_BYTES, json_bytes, parse_json, validation_error
+from service.protocols.inlay.inputs import decode
 
 IDS = {"type": "array", "items": {"type": "integer", "minimum": 0}, "title": "Token ids"}
 FLAGS = {"type": "array", "items": {"enum": [0, 1]}}
@@ -93,9 +92,6 @@ class EmbedBody(BaseModel):
 ADAPTER = TypeAdapter(EmbedBody)
 
 
-CACHED_BYTES = 1000  # longer options are nobody's habit
-
-
 class AnswerForm(NamedTuple):
     """How the answer is wanted: the encoding_format, whether a dtype was sent, whether `inputs` is one and no list."""
 
@@ -109,30 +105,14 @@ def read(body: bytes, most_inputs: int | None = None) -> tuple[EmbedRequest, Ans
 
     raises   Malformed, BadRequest, TooLarge or BadInput, in terms of the caller's own document
     """
-    try:
-        data = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise Malformed(f"the body is not JSON: {error}") from None
+    data = parse_json(body)
     if type(data) is not dict or "inputs" not in data:
         _validated(data)
     inputs = data.pop("inputs")
-    rest = packed(data)
+    rest = json_bytes(data)
     options, one, several = _options(rest) if len(rest) <= CACHED_BYTES else _options.__wrapped__(rest)
     bare = type(inputs) is not list or (len(inputs) > 0 and type(inputs[0]) is int)
     return EmbedRequest(decode(inputs, most_inputs), *options), one if bare else several
-
-
-def packed(data: Any) -> bytes:
-    """A value that was read, as JSON again.
-
-    raises   BadRequest: orjson reads deeper nests than it writes, and no member is one
-    """
-    try:
-        again = orjson.dumps(data)
-    except TypeError:
-        raise BadRequest("the body nests hundreds of lists or objects: no member takes such") from None
-    # its bytes hold 4 KiB of memory, however few they are (3.13): these are kept for long
-    return bytes(memoryview(again)) if len(again) <= CACHED_BYTES else again
 
 
 @lru_cache(maxsize=256)
@@ -159,38 +139,12 @@ def _validated(data: Any) -> EmbedBody:
     try:
         return ADAPTER.validate_python(data)
     except ValidationError as error:
-        raise BadRequest(explain(error, EmbedBody)) from None
+        raise validation_error(error, EmbedBody) from None
+
+
+packed = json_bytes  # the next two go when the other protocols use service.http.validation_errors
 
 
 def explain(error: ValidationError, model: type[BaseModel]) -> str:
-    """The first fault in the caller's words: the member, what came, what is allowed (the field's own description)."""
-    faults = error.errors(include_url=False, include_context=False)
-    fault = min(faults, key=lambda each: each["type"] != "extra_forbidden")  # a misspelt member explains a missing one
-    if not fault["loc"]:
-        return f"the body is {show(fault['input'])}; send a JSON object{_members(model)}"
-    name = str(fault["loc"][0])
-    if fault["type"] == "missing":
-        return _missing([str(each["loc"][0]) for each in faults if each["type"] == "missing"], model)
-    if fault["type"] == "extra_forbidden":
-        near = get_close_matches(name, model.model_fields, 1)
-        return f'"{name}" is not known here; ' + (f'did you mean "{near[0]}"?' if near else f"allowed: {_names(model)}")
-    place = "".join(f"[{step}]" for step in fault["loc"][1:] if isinstance(step, int))
-    return f"{name}{place} is {show(fault['input'])}; allowed: {model.model_fields[name].description}"
-
-
-def _missing(names: list[str], model: type[BaseModel]) -> str:
-    said = "is missing: send it" if len(names) == 1 else "are missing: send them"
-    others = [name for name in model.model_fields if name not in names]
-    return f"{', '.join(names)} {said}" + (f"; also allowed: {', '.join(others)}" if others else "")
-
-
-def _members(model: type[BaseModel]) -> str:
-    """What an object must have, and what it may."""
-    fields = model.model_fields.items()
-    needed, others = ([name for name, field in fields if field.is_required() is each] for each in (True, False))
-    said = f" with {', '.join(needed)}" if needed else ""
-    return said + (f"; {'also ' * bool(needed)}allowed: {', '.join(others)}" if others else "")
-
-
-def _names(model: type[BaseModel]) -> str:
-    return ", ".join(model.model_fields)
+    """Return the message of `validation_error`."""
+    return validation_error(error, model).message

@@ -15,6 +15,7 @@ from service.embedding.requests import (
     Text,
 )
 from service.errors import BadInput, BadRequest, TooLarge
+from service.http.validation_errors import quoted as show
 
 FORMS = 'a text, a list of ids, a pair ["a", "b"] or an object {"input_ids": [...]}'
 EXTRAS = ("task_type_ids", "langs", "bbox")
@@ -29,7 +30,6 @@ ITEMS = {
     "bbox": "a box is four integers from 0",
 }
 JUST_INT = {int}
-SHOWN = 40  # characters of a caller's value that a message repeats
 
 
 def decode(inputs: Any, most: int | None = None) -> list[Input]:
@@ -126,16 +126,3 @@ def _integers(values: Any, key: str, path: str, index: int) -> Int64s:
     except OverflowError:
         place = next(place for place, value in enumerate(values) if not -(2**63) <= value < 2**63)
         raise BadInput(f"{path}[{place}] is {values[place]}; {ITEMS[key]} and fits 64 bits", index) from None
-
-
-def show(value: Any) -> str:
-    """A caller's value in a message: short, and in JSON's own words."""
-    if isinstance(value, str):
-        return f'"{value}"' if len(value) <= SHOWN else f'"{value[:SHOWN]}…"'
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    if isinstance(value, dict):
-        return "an object"
-    if isinstance(value, list):
-        return f"a list of {len(value)}"
-    return str(value)
