@@ -1,56 +1,81 @@
-"""What one request may hold: inputs, characters, tokens, bytes of its answer. Checked before anything is queued."""
+"""Limits of one request: inputs, characters, tokens and bytes of its response, checked before anything is queued."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from models.artifacts.card import Card
 from service.embedding.output_plan import POOLED, Plan
-from service.embedding.requests import Ids, Text
-from service.errors import BadInput, EmptyRequest, TooLarge
+from service.embedding.requests import Ids, Input, Text
+from service.errors import SHORTEN_OR_TRUNCATE, BadInput, EmptyRequest, TooLarge
 from service.settings import Settings
 
+INPUTS = ("inputs",)
 
-def check_count(inputs: Sequence[Any], settings: Settings) -> None:
-    """Raise EmptyRequest or TooLarge for no inputs, or too many."""
+
+def check_count(inputs: Sequence[object], settings: Settings) -> None:
+    """Raise EmptyRequest for a request without inputs, TooLarge for one with more than `max_inputs`."""
     if not inputs:
-        raise EmptyRequest('"inputs" is empty: send one text or one list of token ids at least')
+        raise EmptyRequest("is empty", field=INPUTS, remedy="send one text or one list of token ids at least")
     if len(inputs) > settings.max_inputs:
-        raise TooLarge(f"{len(inputs)} inputs; this server takes {settings.max_inputs} a request: send fewer")
+        raise TooLarge(
+            f"holds {len(inputs)} inputs",
+            field=INPUTS,
+            allowed=f"this server takes {settings.max_inputs} a request",
+            remedy="send fewer",
+        )
 
 
 def check_characters(texts: Sequence[Text], settings: Settings) -> int:
-    """How many there are; a tokenizer needs a hundred bytes for each, however few of its tokens are kept.
+    """Return the number of characters of all texts; a tokenizer needs about 100 bytes for each, cut off or not.
 
-    raises   TooLarge
+    Raises:
+        TooLarge: there are more than `max_request_characters`.
     """
     characters = sum([len(each.text) + len(each.pair or "") for each in texts])
     if characters > settings.max_request_characters:
         raise TooLarge(
-            f"{characters} characters; this server takes {settings.max_request_characters} a request: send fewer or "
-            "shorter texts"
+            f"has {characters} characters",
+            field=INPUTS,
+            allowed=f"this server takes {settings.max_request_characters} a request",
+            remedy="send fewer or shorter texts",
         )
     return characters
 
 
-def check_longest(inputs: Sequence[Any], most: int) -> None:
-    """Raise BadInput for the first list of ids longer than the server takes."""
+def check_longest(inputs: Sequence[Input], max_tokens: int) -> None:
+    """Raise BadInput for the first list of token ids that is longer than `max_tokens`."""
     for index, each in enumerate(inputs):
-        if isinstance(each, Ids) and len(each.ids) > most:
+        if isinstance(each, Ids) and len(each.ids) > max_tokens:
             raise BadInput(
-                f"inputs[{index}] has {len(each.ids)} token ids; this server takes {most} an input: "
-                'shorten it or send "truncate": true',
-                index,
+                f"has {len(each.ids)} token ids",
+                field=("inputs", index),
+                allowed=f"this server takes {max_tokens} an input",
+                remedy=SHORTEN_OR_TRUNCATE,
             )
 
 
 def check_tokens(tokens: int, card: Card, plan: Plan, settings: Settings) -> None:
-    """Raise TooLarge for too many tokens, or rows of them."""
-    most = settings.max_request_tokens
-    if tokens > most:
-        raise TooLarge(f"{tokens} tokens; this server takes {most} a request: send fewer inputs")
+    """Raise TooLarge if a request has more tokens, or a larger response, than the settings allow.
+
+    Args:
+        tokens: of all inputs together.
+    """
+    if tokens > settings.max_request_tokens:
+        raise too_many_tokens(tokens, settings.max_request_tokens)
     size = tokens * card.hidden_size * 4 * (len(plan.outputs) - (POOLED in plan.outputs))
     if size > settings.max_answer_bytes:
         raise TooLarge(
-            f"{tokens} tokens of {', '.join(plan.outputs)} are {size} bytes; this server answers with "
-            f"{settings.max_answer_bytes} at most: send fewer inputs"
+            f"has {tokens} tokens, whose {', '.join(plan.outputs)} are {size} bytes",
+            field=INPUTS,
+            allowed=f"this server answers with {settings.max_answer_bytes} at most",
+            remedy="send fewer inputs",
         )
+
+
+def too_many_tokens(tokens: int, max_tokens: int) -> TooLarge:
+    """Return the error for a request of more tokens than this server takes."""
+    return TooLarge(
+        f"has {tokens} tokens",
+        field=INPUTS,
+        allowed=f"this server takes {max_tokens} a request",
+        remedy="send fewer inputs",
+    )

@@ -1,4 +1,4 @@
-"""What a request's fields come to on one model, worked out once and remembered. Looks at no input."""
+"""Plans: which graphs and steps answer the options of a request on one model, worked out once and kept."""
 
 from dataclasses import dataclass
 
@@ -14,12 +14,17 @@ Graphs = dict[str, tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How to answer.
+    """How a request is computed.
 
-    outputs       the names to answer with, each once
-    plain, typed  outputs to compute by graph, for sequences without and with segment ids
-    whole         the request runs as one row; False: an item a sequence, since an encoder mixes its rows
-    mode          how to pool; None: the graph gives the pooled vector, or nothing is pooled
+    Args:
+        outputs: the names of the outputs to return, each once.
+        plain: outputs to compute by graph, for sequences without segment ids.
+        typed: the same for sequences with segment ids.
+        whole: the request runs as one row of tokens; False: one item per sequence, since an encoder mixes its rows.
+        mode: how to pool, one of POOLINGS; None: the graph gives the pooled vector, or nothing is pooled.
+        normalize: scale the pooled vector to unit length.
+        dimensions: leading values of the pooled vector to keep; None: all.
+        dtype: of the returned arrays, one of DTYPES.
     """
 
     outputs: tuple[str, ...]
@@ -40,9 +45,10 @@ def make(
     dimensions: int | None,
     dtype: str,
 ) -> Plan:
-    """The plan of a request with these fields (service.embedding.requests.EmbedRequest).
+    """Return the plan of a request; the arguments are fields of EmbedRequest.
 
-    raises   BadRequest naming the field, what came and what this model has
+    Raises:
+        BadRequest: the model cannot serve a field's value.
     """
     _check_fields(card, pooling, dimensions, dtype)
     mode = pooling or (card.pooling.mode if card.pooling else None)
@@ -50,13 +56,18 @@ def make(
     outputs = tuple(dict.fromkeys(outputs)) or (default,)
     for name in outputs:
         if name not in card.outputs and not (name == POOLED and mode and HIDDEN in card.outputs):
-            raise BadRequest(f"{card.name} has no output {name!r}; it has {', '.join(card.outputs)}")
+            raise BadRequest(f"{card.name} has no output {name[:40]!r}", allowed=f"it has {', '.join(card.outputs)}")
     if POOLED not in outputs:
-        _refuse_pooled_fields(card, outputs, {"pooling": pooling, "dimensions": dimensions, "normalize": normalize})
+        _check_pooled_fields(card, outputs, {"pooling": pooling, "dimensions": dimensions, "normalize": normalize})
         mode = None
     elif mode and HIDDEN not in card.outputs:
         if pooling:
-            raise BadRequest(f"{card.name} gives sentence vectors as they are: leave out pooling")
+            raise BadRequest(
+                f"is {pooling}",
+                field=("pooling",),
+                allowed=f"{card.name} gives sentence vectors as they are",
+                remedy="leave it out",
+            )
         mode = None
     if normalize is None:
         normalize = card.pooling.normalize if card.pooling else True  # TEI normalises unless told otherwise
@@ -68,19 +79,20 @@ def make(
 
 def _check_fields(card: Card, pooling: str | None, dimensions: int | None, dtype: str) -> None:
     if dtype not in DTYPES:
-        raise BadRequest(f"dtype is {dtype!r}; send one of {', '.join(DTYPES)}")
+        raise BadRequest(f"is {dtype[:40]!r}", field=("dtype",), allowed=f"send one of {', '.join(DTYPES)}")
     if pooling is not None and pooling not in POOLINGS:
-        raise BadRequest(f"pooling is {pooling!r}; send one of {', '.join(POOLINGS)}")
+        raise BadRequest(f"is {pooling[:40]!r}", field=("pooling",), allowed=f"send one of {', '.join(POOLINGS)}")
     if dimensions is not None and not 1 <= dimensions <= card.hidden_size:
-        raise BadRequest(f"dimensions is {dimensions}; send 1 to {card.hidden_size}")
+        raise BadRequest(f"is {dimensions}", field=("dimensions",), allowed=f"send 1 to {card.hidden_size}")
 
 
-def _refuse_pooled_fields(card: Card, outputs: tuple[str, ...], fields: dict[str, object]) -> None:
+def _check_pooled_fields(card: Card, outputs: tuple[str, ...], fields: dict[str, object]) -> None:
     for field, value in fields.items():
         if value:
             raise BadRequest(
-                f"{field} applies to {POOLED} alone, and {card.name} was asked for {', '.join(outputs)}: "
-                f"leave {field} out or ask for {POOLED}"
+                f"applies to {POOLED} alone, and {card.name} was asked for {', '.join(outputs)}",
+                field=(field,),
+                remedy=f"leave it out or ask for {POOLED}",
             )
 
 

@@ -1,4 +1,4 @@
-"""Text → token ids and back, with the model's own special tokens and limits. Never pads; cuts only when told to."""
+"""Tokenizers: text to token ids and back, with the model's own special tokens and limits."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -9,8 +9,9 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from service.embedding.limits import too_many_tokens
 from service.embedding.requests import Direction, Ids, Text
-from service.errors import BadInput, StartError, TooLarge
+from service.errors import SHORTEN_OR_TRUNCATE, BadInput, StartError
 
 INLINE_CHARACTERS = 2000  # about half a millisecond of tokenising; longer work goes to a thread
 MOST_ID = 2**32 - 1  # what the library's ids hold
@@ -19,9 +20,13 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """One token of a text and the UTF-8 bytes it stands for; a special one was added and stands for none.
+    """One token of a text.
 
-    text   what lies between the offsets; of a special token its name
+    Args:
+        text: the characters between the offsets; of a special token its name.
+        special: the tokenizer added it; it has no offsets.
+        start: the first byte of its characters in the text's UTF-8.
+        stop: the byte after its last.
     """
 
     id: int
@@ -32,7 +37,7 @@ class Token:
 
 
 class Cut(NamedTuple):
-    """How a request wants its texts cut; the fields are EmbedRequest's."""
+    """How the texts of a request are cut; the fields are those of EmbedRequest."""
 
     truncate: bool = True
     direction: Direction = "right"
@@ -40,7 +45,7 @@ class Cut(NamedTuple):
     special_tokens: bool = True
 
     def most(self, model: int | None) -> int | None:
-        """The longest result, where the model itself reads `model` tokens."""
+        """Return the longest result in tokens, where the model itself reads `model` tokens."""
         if model is None or self.max_tokens is None:
             return self.max_tokens if model is None else model
         return min(model, self.max_tokens)
@@ -49,11 +54,14 @@ class Cut(NamedTuple):
 class Tokenizer:
     """A tokenizer.json, its own padding and truncation switched off.
 
-    max_tokens      longest result, special tokens included; None: no limit
-    max_characters  longest text, or part of a pair; None: no limit
-    may_be_empty    a text may give no token
-    segments        give segment ids besides
-    raises          StartError if the file is no tokenizer
+    Args:
+        max_tokens: longest result, special tokens included; None: no limit.
+        max_characters: longest text, or part of a pair; None: no limit.
+        may_be_empty: a text may give no token.
+        segments: return segment ids too.
+
+    Raises:
+        StartError: the file is not a tokenizer.
     """
 
     def __init__(
@@ -79,15 +87,16 @@ class Tokenizer:
         self.prompt_length = lru_cache(maxsize=64)(partial(_prompt_length, self._tokenizer))  # no self: no cycle
 
     async def encode(self, texts: Mapping[int, Text], cut: Cut) -> dict[int, Ids]:
-        """Ids and segment ids of each text or pair, under its number in the request.
+        """Return the ids and segment ids of each text or pair, by its number in the request.
 
-        raises   BadInput with that number if a text is too long and is not to be cut, or gives no token
+        Raises:
+            BadInput: a text is too long and must not be cut, or gives no token.
         """
         characters = sum(len(text.text) + len(text.pair or "") for text in texts.values())
         return await _run(characters, self.encode_now, texts, cut)
 
     def encode_now(self, texts: Mapping[int, Text], cut: Cut) -> dict[int, Ids]:
-        """`encode` on the calling thread."""
+        """Run `encode` on the calling thread."""
         if self._max_characters is not None:
             texts = {index: self._short(index, text, cut) for index, text in texts.items()}
         raw = [text.text if text.pair is None else (text.text, text.pair) for text in texts.values()]
@@ -99,84 +108,95 @@ class Tokenizer:
         }
 
     async def tokens(self, texts: Sequence[str], special_tokens: bool, most: int) -> list[list[Token]]:
-        """Every token of each text, however many: nothing is cut.
+        """Return every token of each text; nothing is cut.
 
-        raises   TooLarge if all texts together have more than `most`
+        Raises:
+            TooLarge: all texts together have more than `most` tokens.
         """
         return await _run(sum(map(len, texts)), self.tokens_now, texts, special_tokens, most)
 
     def tokens_now(self, texts: Sequence[str], special_tokens: bool, most: int) -> list[list[Token]]:
-        """`tokens` on the calling thread."""
+        """Run `tokens` on the calling thread."""
         encodings = self._tokenizer.encode_batch(list(texts), add_special_tokens=special_tokens)
         if (count := sum(map(len, encodings))) > most:
-            raise TooLarge(f"{count} tokens; this server takes {most} a request: send fewer inputs")
+            raise too_many_tokens(count, most)
         return [_tokens(text, encoding) for text, encoding in zip(texts, encodings, strict=True)]
 
     async def decode(self, sequences: Sequence[Sequence[int]], skip_special_tokens: bool) -> list[str]:
-        """The text of each sequence of ids.
+        """Return the text of each sequence of ids.
 
-        raises   BadInput, naming `ids[number]`, for an id that the vocabulary does not hold
+        Raises:
+            BadInput: the vocabulary does not have an id.
         """
         return await _run(sum(map(len, sequences)), self.decode_now, sequences, skip_special_tokens)
 
     def decode_now(self, sequences: Sequence[Sequence[int]], skip_special_tokens: bool) -> list[str]:
-        """`decode` on the calling thread."""
-        # the library leaves out what it does not know and says nothing (0.23)
+        """Run `decode` on the calling thread."""
+        # the library silently leaves out ids it does not know (0.23)
         unknown = {each for each in set().union(*sequences) if not 0 <= each <= MOST_ID or self.token(each) is None}
         if unknown:
             index, id_ = next((at, each) for at, ids in enumerate(sequences) for each in ids if each in unknown)
             raise BadInput(
-                f"ids[{index}] holds {id_}, which this model's vocabulary does not have: leave it out", index
+                f"holds {id_}, which this model's vocabulary does not have",
+                field=("ids", index),
+                remedy="leave it out",
             )
         texts: list[str] = self._tokenizer.decode_batch([list(ids) for ids in sequences], skip_special_tokens)
         return texts
 
     def pieces(self, text: str) -> list[int]:
-        """The ids of a text without special tokens, however many they are."""
+        """Return the ids of a text without special tokens."""
         return list(self._tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids)
 
     def id_of(self, token: str) -> int | None:
-        """The id of an entry of the vocabulary; None where it has no such entry."""
+        """Return the id of an entry of the vocabulary; None: it has no such entry."""
         found: int | None = self._tokenizer.token_to_id(token)
         return found
 
     def token(self, id_: int) -> str | None:
-        """The entry of the vocabulary with that id; None where it has none."""
+        """Return the entry of the vocabulary with that id; None: it has none."""
         found: str | None = self._tokenizer.id_to_token(id_)
         return found
 
     def text(self, id_: int) -> str:
-        """What an id decodes to by itself; special tokens are shown."""
+        """Return the text of one id by itself; special tokens are shown."""
         found: str = self._tokenizer.decode([id_], skip_special_tokens=False)
         return found
 
     def _ids(self, index: int, text: Text, encoding: Any, cut: Cut) -> Ids:
         ids = encoding.ids
         if not ids and not self._may_be_empty:
-            raise BadInput(f"inputs[{index}] gives no token: this model adds none of its own, send some text", index)
+            raise BadInput(
+                "gives no token",
+                field=("inputs", index),
+                allowed="this model adds none of its own",
+                remedy="send some text",
+            )
         most = cut.most(self._max_tokens)
         if most is not None and len(ids) > most:
             if not cut.truncate and cut.max_tokens is None:
                 raise BadInput(
-                    f"inputs[{index}] has {len(ids)} tokens; this model reads {most}: "
-                    'shorten it or send "truncate": true',
-                    index,
+                    f"has {len(ids)} tokens",
+                    field=("inputs", index),
+                    allowed=f"this model reads {most}",
+                    remedy=SHORTEN_OR_TRUNCATE,
                 )
             encoding = self._cut(text, most, cut)
         types = np.array(encoding.type_ids, np.int64) if self._segments else None
         return Ids(np.array(encoding.ids, np.int64), None, types)
 
     def _short(self, index: int, text: Text, cut: Cut) -> Text:
-        """The text within the limit of characters, each part of a pair for itself."""
+        """Return the text within the limit of characters, which holds for each part of a pair."""
         most = self._max_characters
         longest = max(len(text.text), len(text.pair or ""))
         if most is None or longest <= most:
             return text
         if not cut.truncate:
             raise BadInput(
-                f"inputs[{index}] has {longest} characters; this model reads {most}: "
-                'shorten it or send "truncate": true',
-                index,
+                f"has {longest} characters",
+                field=("inputs", index),
+                allowed=f"this model reads {most}",
+                remedy=SHORTEN_OR_TRUNCATE,
             )
         kept = slice(most) if cut.direction == "right" else slice(-most, None)
         return Text(text.text[kept], text.pair and text.pair[kept])
@@ -192,7 +212,7 @@ class Tokenizer:
 
 
 async def _run(size: int, work: Callable[..., Result], *arguments: Any) -> Result:
-    """What `work` gives, at once if it is small, else from a thread."""
+    """Return what `work` returns, run inline up to INLINE_CHARACTERS, else in a thread."""
     if size <= INLINE_CHARACTERS:
         return work(*arguments)
     return await asyncio.get_running_loop().run_in_executor(None, work, *arguments)
@@ -209,7 +229,7 @@ def _tokens(text: str, encoding: Any) -> list[Token]:
 
 
 def _byte_offsets(text: str) -> Sequence[int]:
-    """Where each character begins in UTF-8, and the end; the library counts characters (0.23)."""
+    """Return the byte at which each character begins in UTF-8, and the end; the library counts characters (0.23)."""
     if text.isascii():
         return range(len(text) + 1)
     codes = np.frombuffer(text.encode("utf-32-le"), np.uint32)
@@ -219,14 +239,14 @@ def _byte_offsets(text: str) -> Sequence[int]:
 
 
 def _prompt_length(tokenizer: Any, prompt: str) -> int:
-    """Tokens a prompt takes at the front: its own, less a closing special one (sentence-transformers 6.2)."""
+    """Return the tokens of a prompt, less a closing special one (sentence-transformers 6.2)."""
     encoding = tokenizer.encode(prompt)
     closing = bool(encoding.special_tokens_mask) and encoding.special_tokens_mask[-1] == 1
     return len(encoding.ids) - int(closing)
 
 
 def _longest_first(lengths: list[int], room: int) -> list[int]:
-    """How much of each part to keep: the longer gives first, an odd token stays with it (tokenizers 0.23)."""
+    """Return how much of each part to keep: the longer is cut first and keeps an odd token (tokenizers 0.23)."""
     if len(lengths) == 1:
         return [min(lengths[0], room)]
     short, long = sorted(lengths)

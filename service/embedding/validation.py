@@ -1,4 +1,4 @@
-"""Inputs → packed sequences: lengths, ids, segments and positions checked before a row has neighbours. Runs nothing."""
+"""Validation of token ids: lengths, ids, segments and positions are checked before sequences are packed together."""
 
 from collections.abc import Mapping, Sequence
 
@@ -9,7 +9,7 @@ from models.families.extra_inputs import extra_values
 from models.positions import learned
 from service.embedding.packing import Packed, join
 from service.embedding.requests import Direction, Ids, Int64s
-from service.errors import BadInput
+from service.errors import SHORTEN_OR_TRUNCATE, BadInput
 
 _ZEROS = np.zeros(8192, np.int64)  # lent to every sequence that sends no segments
 _ZEROS.flags.writeable = False
@@ -18,12 +18,19 @@ _ZEROS.flags.writeable = False
 def check(
     card: Card, index: int, given: Ids, truncate: bool, direction: Direction, max_tokens: int | None = None
 ) -> Ids:
-    """One caller's token ids, cut to `max_tokens`, and to the positions the model has if `truncate`.
+    """Return one sequence of token ids, checked, and cut where it is too long.
 
-    raises   BadInput naming `inputs[index]` and the list that is wrong
+    Args:
+        index: the number of the input in its request.
+        truncate: cut to the positions that the model has, instead of raising.
+        direction: the side to keep.
+        max_tokens: cut to so many tokens, whatever `truncate` says.
+
+    Raises:
+        BadInput: a list is too long, of another length than the ids, or holds a value outside its table.
     """
     if not len(given.ids):
-        raise BadInput(f"inputs[{index}] has no token ids: send one at least", index)
+        raise BadInput("has no token ids", field=("inputs", index), remedy="send one at least")
     bare = given.mask is None and given.types is None and given.positions is None and not given.extras
     if not bare:
         _same_lengths(index, given)
@@ -43,7 +50,7 @@ def check(
 
 
 def pack(card: Card, sequences: Sequence[Ids]) -> Packed:
-    """Checked sequences one below the other; positions and segments left out follow the family's rule."""
+    """Return checked sequences joined; positions and segments left out are filled by the family's rule."""
     return join([_packed(card, each) for each in sequences])
 
 
@@ -62,7 +69,7 @@ def _packed(card: Card, given: Ids) -> Packed:
 
 
 def counted(sequence: Ids, prompt_tokens: int = 0) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Which tokens of a sequence pooling reads: the attended ones behind the prompt's."""
+    """Return which tokens of a sequence pooling reads, bool [n]: the attended ones after the prompt's."""
     attended = _mask(sequence).astype(bool)
     attended[:prompt_tokens] = False
     return attended
@@ -77,9 +84,9 @@ def _same_lengths(index: int, given: Ids) -> None:
     ):
         if values is not None and len(values) != len(given.ids):
             raise BadInput(
-                f"inputs[{index}].{name} has {len(values)} values where input_ids has {len(given.ids)}: "
-                "send as many, or leave it out",
-                index,
+                f"has {len(values)} values where input_ids has {len(given.ids)}",
+                field=("inputs", index, name),
+                remedy="send as many, or leave it out",
             )
 
 
@@ -89,9 +96,10 @@ def _cut(card: Card, index: int, given: Ids, truncate: bool, direction: Directio
         return given
     if not truncate:
         raise BadInput(
-            f"inputs[{index}] has {len(given.ids)} token ids; {card.name} has positions for {longest}: "
-            'shorten it or send "truncate": true',
-            index,
+            f"has {len(given.ids)} token ids",
+            field=("inputs", index),
+            allowed=f"{card.name} has positions for {longest}",
+            remedy=SHORTEN_OR_TRUNCATE,
         )
     return _kept(given, longest, direction)
 
@@ -110,7 +118,7 @@ def _within(index: int, name: str, values: Int64s, end: int, what: str) -> None:
     if unsigned[unsigned.argmax()] < end:  # argmax, because max goes through Python (numpy 2.4)
         return
     at = int(np.argmax((values < 0) | (values >= end)))
-    raise BadInput(f"inputs[{index}].{name}[{at}] is {values[at]}; {what} holds 0 to {end - 1}", index)
+    raise BadInput(f"is {values[at]}", field=("inputs", index, name, at), allowed=f"{what} holds 0 to {end - 1}")
 
 
 def _typed(card: Card, index: int, given: Ids) -> Ids:
@@ -119,8 +127,10 @@ def _typed(card: Card, index: int, given: Ids) -> Ids:
     if card.types == "none":
         if given.types.any():
             raise BadInput(
-                f"inputs[{index}].token_type_ids is not all 0, and {card.family} models have no segments: leave it out",
-                index,
+                "is not all 0",
+                field=("inputs", index, "token_type_ids"),
+                allowed=f"{card.family} models have no segments",
+                remedy="leave it out",
             )
         return Ids(given.ids, given.mask, None, given.positions, given.extras)
     rows = card.type_rows if card.types == "zeros" else card.vocab_size
@@ -129,13 +139,16 @@ def _typed(card: Card, index: int, given: Ids) -> Ids:
 
 
 def _with_extras(card: Card, index: int, given: Ids, sent: Mapping[str, Int64s]) -> Ids:
-    """The extras this model reads; others may be there as long as they say nothing."""
+    """Return the ids with the extra inputs that the model reads; others may be sent as long as they are all 0."""
     known = {each.name: each for each in card.extras if each.sent}
     for name, values in sent.items():
         if name not in known:
             if values.any():
                 raise BadInput(
-                    f"inputs[{index}].{name} is not all 0, and {card.name} reads no {name}: leave it out", index
+                    "is not all 0",
+                    field=("inputs", index, name),
+                    allowed=f"{card.name} reads no {name}",
+                    remedy="leave it out",
                 )
             continue
         _within_rows(index, name, values, known[name].rows)
@@ -143,18 +156,18 @@ def _with_extras(card: Card, index: int, given: Ids, sent: Mapping[str, Int64s])
 
 
 def _within_rows(index: int, name: str, values: Int64s, rows: int) -> None:
-    """Raises BadInput for a value without a row, and for a box with turned corners: its size is looked up too."""
+    """Raise BadInput for a value without a row, and for a box of negative size, which is looked up too."""
     outside = (values < 0) | (values >= rows)
     if outside.any():
-        at = tuple(np.argwhere(outside)[0])
-        place = "".join(f"[{step}]" for step in at)
-        raise BadInput(f"inputs[{index}].{name}{place} is {values[at]}; its table holds 0 to {rows - 1}", index)
+        at = tuple(np.argwhere(outside)[0].tolist())
+        field = ("inputs", index, name, *at)
+        raise BadInput(f"is {values[at]}", field=field, allowed=f"its table holds 0 to {rows - 1}")
     if values.ndim == 2 and (turned := (values[:, :2] > values[:, 2:]).any(axis=1)).any():
         at_row = int(np.argmax(turned))
         raise BadInput(
-            f"inputs[{index}].{name}[{at_row}] is {values[at_row].tolist()}; a box is [x0, y0, x1, y1] with "
-            "x1 >= x0 and y1 >= y0",
-            index,
+            f"is {values[at_row].tolist()}",
+            field=("inputs", index, name, at_row),
+            allowed="a box is [x0, y0, x1, y1] with x1 >= x0 and y1 >= y0",
         )
 
 

@@ -17,7 +17,7 @@ from service.embedding.requests import EmbedRequest, Ids, Text
 from service.embedding.tokenization import Cut
 from service.errors import BadInput, BadRequest, EmptyRequest, NotFound, StartError, TooLarge
 from service.observability.metrics import Metrics
-from service.registry.registry import open_catalog
+from service.registry.registry import open_registry
 from service.settings import Settings
 from tests.golden_cases import case, write_checkpoint, write_json, write_sentence_files, write_tiny_bert
 from tests.models.artifacts.test_adoption import TABLE, folder_of, model
@@ -42,7 +42,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def make(store: Path) -> Make:
     def made(model: str = "tiny", **changes: object) -> Encoder:
         settings = Settings(store=store, device="cpu", default_model=model, **changes)
-        return Encoder(open_catalog(settings, Metrics()), settings)
+        return Encoder(open_registry(settings, Metrics()), settings)
 
     return made
 
@@ -128,7 +128,7 @@ async def test_a_prompt_that_must_not_count_is_left_out_of_the_pooling(tmp_path)
     write_json(checkpoint / "config_sentence_transformers.json", {"prompts": prompts})
     export(checkpoint, tmp_path / "store/tiny")
     settings = Settings(store=tmp_path / "store", device="cpu")
-    encoder = Encoder(open_catalog(settings, Metrics()), settings)
+    encoder = Encoder(open_registry(settings, Metrics()), settings)
     hidden = await rows(encoder, Text("hello world"), outputs=("last_hidden_state",))
     prompted = await rows(encoder, Text("world"), prompt_name="query", normalize=False)
     np.testing.assert_allclose(prompted[0], hidden[2:].mean(axis=0), atol=1e-6)  # [CLS] and "hello" are the prompt's
@@ -172,7 +172,7 @@ async def test_long_inputs_are_cut_or_refused_as_asked(make):
 @pytest.mark.parametrize(
     ("fields", "error", "message"),
     [
-        ({"inputs": []}, EmptyRequest, '"inputs" is empty'),
+        ({"inputs": []}, EmptyRequest, "inputs is empty"),
         ({"inputs": [ids(1)] * 1025}, TooLarge, "1025 inputs; this server takes 1024"),
         ({"model": "tinny"}, NotFound, "no model 'tinny' here; loaded: .*; did you mean 'tiny'"),
         ({"outputs": ("rope_cos",)}, BadRequest, "tiny has no output 'rope_cos'; it has input_embeddings"),
@@ -215,7 +215,7 @@ async def test_a_value_too_large_for_float16_is_refused(make, monkeypatch):
 )
 def test_a_store_that_cannot_be_served_stops_the_start_in_one_line(store, changes, message):
     with pytest.raises(StartError, match=message) as caught:
-        open_catalog(Settings(**{"store": store, "device": "cpu"} | changes), Metrics())
+        open_registry(Settings(**{"store": store, "device": "cpu"} | changes), Metrics())
     assert "\n" not in str(caught.value)
 
 
@@ -231,13 +231,13 @@ def test_a_damaged_file_of_the_right_size_stops_the_start_in_one_line(store, tmp
     damaged = tmp_path / "tiny" / file
     damaged.write_bytes(content * damaged.stat().st_size)
     with pytest.raises(StartError, match=message) as caught:
-        open_catalog(Settings(store=tmp_path, device="cpu"), Metrics())
+        open_registry(Settings(store=tmp_path, device="cpu"), Metrics())
     assert "\n" not in str(caught.value)
 
 
 async def test_with_several_models_and_no_default_a_request_must_name_one(store):
     settings = Settings(store=store, device="cpu", models=("tiny", "gpt2"))
-    encoder = Encoder(open_catalog(settings, Metrics()), settings)
+    encoder = Encoder(open_registry(settings, Metrics()), settings)
     with pytest.raises(BadRequest, match="holds several models: send \"model\", one of 'tiny', 'gpt2'"):
         await rows(encoder, ids(1))
 
@@ -247,7 +247,7 @@ async def test_an_adopted_model_pads_its_batches_and_answers_under_our_names(tmp
     write_sentence_files(source, "mean")
     adopt(source, tmp_path / "store/adopted")
     settings = Settings(store=tmp_path / "store", device="cpu")
-    encoder = Encoder(open_catalog(settings, Metrics()), settings)
+    encoder = Encoder(open_registry(settings, Metrics()), settings)
     inputs = [ids(5, 6, 7), ids(8), ids(9, 3, mask=[1, 0])]
     hidden = await rows(encoder, *inputs, outputs=("last_hidden_state",))
     np.testing.assert_array_equal(hidden, TABLE[[5, 6, 7, 8, 9, 3]])
@@ -260,8 +260,8 @@ async def test_an_adopted_model_pads_its_batches_and_answers_under_our_names(tmp
 async def test_an_adopted_model_that_pools_itself_gives_its_own_vectors(tmp_path):
     adopt(folder_of(tmp_path / "source", model(hidden=None, pooled=True)), tmp_path / "store/adopted")
     settings = Settings(store=tmp_path / "store", device="cpu")
-    encoder = Encoder(open_catalog(settings, Metrics()), settings)
+    encoder = Encoder(open_registry(settings, Metrics()), settings)
     pooled = await rows(encoder, ids(5, 6, 7), ids(8), normalize=False)
     np.testing.assert_allclose(pooled, [TABLE[5:8].mean(axis=0), TABLE[8]], atol=1e-6)
-    with pytest.raises(BadRequest, match="gives sentence vectors as they are: leave out pooling"):
+    with pytest.raises(BadRequest, match="gives sentence vectors as they are: leave it out"):
         await rows(encoder, ids(5), pooling="cls")

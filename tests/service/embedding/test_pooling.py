@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from service.embedding.pooling import normalise, pool
+from service.embedding.pooling import normalize, pool
 
 ROWS = np.array([[9, 9], [1, 2], [3, -4], [5, 6], [9, 9]], np.float32)
 COUNTED = np.array([False, True, True, True, False])  # masked on both sides
@@ -25,5 +25,5 @@ def test_a_mode_pools_the_counted_rows(mode, expected):
 
 
 def test_normalising_gives_unit_length_and_keeps_zeros():
-    vectors = normalise(np.array([[3, 4], [0, 0]], np.float32))
+    vectors = normalize(np.array([[3, 4], [0, 0]], np.float32))
     np.testing.assert_allclose(vectors, [[0.6, 0.8], [0, 0]], rtol=1e-7)

@@ -135,7 +135,7 @@ REFUSED: list[tuple[list[dict[str, Any]], dict[str, Any], str]] = [
     ([listed("input_ids", [5, 6]), listed("lengths", [[2]])], {}, "has shape [1, 1]; allowed: [B]"),
     ([listed("input_ids", [[[5]]])], {}, "has shape [1, 1, 1]; allowed: [B, T]"),
     ([entry("input_ids", "INT64", [10**12, 0], data=[])], {}, "send one token id at least"),
-    ([entry("text", "BYTES", [0], data=[])], {}, '"inputs" is empty'),
+    ([entry("text", "BYTES", [0], data=[])], {}, "inputs is empty"),
     ([listed("input_ids", [[99]])], {}, "inputs[0].input_ids[0] is 99; the vocabulary holds 0 to 26"),
     ([listed("input_ids", [[-1]])], {}, "input_ids[0] is -1"),
     ([listed("input_ids", [[2**63]], "UINT64")], {}, "holds 9223372036854775808; allowed: below 2**63"),
