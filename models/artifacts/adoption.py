@@ -1,7 +1,7 @@
-"""A folder that already holds ONNX becomes an exported model: the graph is copied byte for byte, a card made for it.
+"""Adopts a folder that already holds ONNX: the graph is copied byte for byte, and a card is made for it.
 
-Emits no graph. What the graph computes cannot be held against a reference; what is checked is what serving relies on:
-it loads, takes the inputs Inlay feeds, gives a known output, and a sequence in a padded batch is what it is alone.
+An adopted graph has no recipe to compare with. What is checked is what serving relies on: it loads, takes the inputs
+Inlay feeds, gives a known output, and computes the same for a sequence in a padded batch as for the sequence alone.
 """
 
 import shutil
@@ -29,7 +29,7 @@ from models.positions.learned import PositionRule
 from models.progress import Progress, no_progress
 
 FILE = "model.onnx"
-PLACES = ("onnx/model.onnx", "model.onnx")
+ONNX_PATHS = ("onnx/model.onnx", "model.onnx")
 INPUTS = ("input_ids", "attention_mask", "token_type_ids", "position_ids")
 HIDDEN = ("last_hidden_state", "token_embeddings")  # the second: what optimum's sentence-transformers exports call it
 POOLED = "sentence_embedding"
@@ -44,8 +44,14 @@ _DTYPES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Contents:
-    """What an ONNX file is made of: its data files beside it, the elements of its weights, the dtype of the largest."""
+class OnnxContents:
+    """What an ONNX file consists of.
+
+    Attributes:
+        data_files: the files of its weights, relative to the file's folder.
+        parameters: elements of its weights.
+        dtype: of the largest weight.
+    """
 
     data_files: tuple[str, ...]
     parameters: int
@@ -64,21 +70,21 @@ def adopt(
     """Write the ONNX model of `source` to `out` and return its card.
 
     Args:
+        source: holds onnx/model.onnx or model.onnx, config.json, and where it has them tokenizer.json and
+            sentence-transformers files.
+        out: the folder to write.
         name, pooling, force, progress: as for `export`.
 
     Raises:
-        ModelError
+        ModelError: the model cannot be adopted, or `out` may not be replaced.
         OSError: the disk refuses.
-
-    Source: holds onnx/model.onnx or model.onnx, config.json, and where it has them tokenizer.json and
-        sentence-transformers files.
     """
     out = out.absolute()
     check_target(out, source, force)
     if name is not None:
         check_name(name)
     data = read_config(source)
-    path = _find(source)
+    path = _find_onnx(source)
     contents = read_contents(path)
     with atomic_folder(out) as folder:
         for file in (path.name, *contents.data_files):
@@ -92,21 +98,21 @@ def adopt(
         size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
         card = _card(name or out.name, source, data, graph, sentence, contents, has_tokenizer, size)
         progress("comparing alone and batched", 0, 0)
-        found = padded_differences(card, graph, session, make_check_inputs(card))
-        return finish_folder(folder, replace(card, largest_difference=found), progress)
+        differences = padded_differences(card, graph, session, make_check_inputs(card))
+        return finish_folder(folder, replace(card, largest_difference=differences), progress)
 
 
-def _find(source: Path) -> Path:
-    for place in PLACES:
+def _find_onnx(source: Path) -> Path:
+    for place in ONNX_PATHS:
         if (source / place).is_file():
             return source / place
     raise BadCheckpoint(
-        f"{source} holds neither {' nor '.join(PLACES)}; `export` makes ONNX of a checkpoint's safetensors"
+        f"{source} holds neither {' nor '.join(ONNX_PATHS)}; `export` makes ONNX of a checkpoint's safetensors"
     )
 
 
-def read_contents(path: Path) -> Contents:
-    """Look into an ONNX file without loading its weights; raises BadCheckpoint."""
+def read_contents(path: Path) -> OnnxContents:
+    """Return what an ONNX file consists of, without loading its weights; BadCheckpoint if it is not one."""
     import onnx
 
     try:
@@ -124,11 +130,11 @@ def read_contents(path: Path) -> Contents:
             raise BadCheckpoint(f"{path} keeps weights in {file!r}, which {state}")
     largest = max(tensors, key=lambda tensor: prod(tensor.dims), default=None)
     dtype = "float32" if largest is None else _DTYPES.get(largest.data_type, "unknown")
-    return Contents(tuple(files), sum(prod(tensor.dims) for tensor in tensors), dtype)
+    return OnnxContents(tuple(files), sum(prod(tensor.dims) for tensor in tensors), dtype)
 
 
 def _tensors(graph: Any) -> Iterator[Any]:
-    """Every stored tensor of a graph, those of constants and inner graphs included."""
+    """Yield every stored tensor of a graph, those of constants and inner graphs included."""
     yield from graph.initializer
     for node in graph.node:
         for attribute in node.attribute:
@@ -139,7 +145,7 @@ def _tensors(graph: Any) -> Iterator[Any]:
 
 
 def graph_of(session: Session) -> Graph:
-    """The card's entry for a graph whose inputs and outputs are ones Inlay knows; raises BadCheckpoint."""
+    """Return the card's entry for a graph; BadCheckpoint if Inlay does not know its inputs and outputs."""
     for name, value in session.inputs.items():
         if name not in INPUTS:
             raise BadCheckpoint(f"{session.path.name} wants the input {name!r}; Inlay feeds {', '.join(INPUTS)}")
@@ -172,14 +178,14 @@ def _card(
     data: dict[str, Any],
     graph: Graph,
     sentence: SentenceFiles,
-    contents: Contents,
+    contents: OnnxContents,
     has_tokenizer: bool,
     size: int,
 ) -> Card:
     family = FAMILIES.get(data["model_type"])
     config = Config(data, family.defaults if family else {}, family.names if family else {})
-    position = position_rule(family, config) if family else _position(config, graph)
-    typed = "token_type_ids" in graph.inputs
+    position = position_rule(family, config) if family else _unknown_position_rule(config, graph)
+    has_types = "token_type_ids" in graph.inputs
     pooled = POOLED in graph.outputs or sentence.pooling is not None
     return Card(
         name=name,
@@ -188,8 +194,8 @@ def _card(
         vocab_size=config.count("vocab_size"),
         max_tokens=max_input_tokens(position.longest(), sentence, source),
         pad_id=config.pad_id(),
-        type_rows=config.count("type_vocab_size") if typed else 0,
-        types="zeros" if typed else "none",
+        type_rows=config.count("type_vocab_size") if has_types else 0,
+        types="zeros" if has_types else "none",
         position=position,
         graphs={"encoder": graph},
         default_output=POOLED if pooled else "last_hidden_state",
@@ -214,8 +220,8 @@ def _card(
     )
 
 
-def _position(config: Config, graph: Graph) -> PositionRule:
-    """A family without a row: its graph must number the tokens itself."""
+def _unknown_position_rule(config: Config, graph: Graph) -> PositionRule:
+    """Return the rule for an unknown model_type, whose graph must number the tokens itself."""
     if "position_ids" in graph.inputs:
         raise BadCheckpoint(
             f"{FILE} wants position_ids, and how model_type {config.get('model_type')!r} numbers positions is not "

@@ -1,4 +1,4 @@
-"""card.json: what an exported model promises. The only thing service/ reads about a model."""
+"""card.json: everything the service needs to know about an exported model, apart from its weights and graphs."""
 
 import json
 from dataclasses import asdict, dataclass, field
@@ -11,14 +11,14 @@ from models.artifacts.quantization import StoredTable
 from models.checkpoints.sentence_transformers import Pooling
 from models.errors import BadCard
 from models.families import encodings
-from models.families import head_fitting as head_plan
 from models.families.encodings import Encodings
 from models.families.extra_inputs import Extra
 from models.families.head_fitting import Head
+from models.families.head_fitting import from_json as head_from_json
 from models.families.recipe import Recipe, from_json, to_json
 from models.families.static import StaticTable
 from models.positions.learned import PositionRule
-from models.vision import image_spec as images
+from models.vision import image_spec
 from models.vision import steps as image_steps
 from models.vision.image_spec import Image
 from models.vision.similarity import Similarity
@@ -33,10 +33,11 @@ class Graph:
     """One ONNX file.
 
     Attributes:
+        file: its name in the folder.
         inputs: packed: some of ids, positions, types, mask, segments [N] and lengths [B]; padded: input_ids,
             attention_mask, token_type_ids, position_ids [B, T]. int64, but mask bool.
         outputs: the names it gives; packed [N, d], padded [B, T, d] (`sentence_embedding`: [B, d]).
-        layout: packed: rows of all sequences one below the other; padded: a rectangle (adopted models); image: pixels,
+        layout: packed: rows of all sequences one after the other; padded: a rectangle (adopted models); image: pixels,
             patches or features of one size, see models/graphs/vision.py.
         rename: our name -> the file's own, for the outputs where they differ (adopted models).
     """
@@ -49,12 +50,12 @@ class Graph:
 
     @property
     def attends(self) -> bool:
-        """Whether a row depends on the other rows of its sequence; False: on its own id and position alone."""
+        """Whether a row depends on other rows of its sequence: the graph contains attention."""
         return (self.layout != "packed" or "lengths" in self.inputs) and not self.pools
 
     @property
     def pools(self) -> bool:
-        """Whether it is one pass over the rows that gives a vector a sequence: as cheap as a row-wise graph."""
+        """Whether it gives one vector a sequence in one pass over the rows, as cheap as a row-wise graph."""
         return self.layout == "packed" and self.outputs == ("sentence_embedding",)
 
 
@@ -68,30 +69,48 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """An exported model. Sizes in elements unless named bytes.
+    """An exported model. Sizes are in elements unless named bytes.
 
     Attributes:
+        name: of the model.
+        family: its model_type.
+        hidden_size: width of its vectors.
+        vocab_size: token ids are 0 to vocab_size - 1.
         max_tokens: what a text is cut to, special tokens included; None: no limit. Token ids are bound by `position`.
+        pad_id: None: it has none.
         type_rows: rows of the segment table; 0: the family has none.
         types: zeros: segment 0 where the caller sends none; optional: added only when sent (GPT-2); none.
+        position: how tokens are numbered.
+        graphs: by name.
+        default_output: what a response holds when the caller names no outputs.
+        recipe, encoder: the steps of the input layer and of all blocks.
+        weights: file of its tensors; None: adopted.
+        tokenizer: file of its tokenizer; None: it takes token ids only.
+        pooling: how token rows become one vector; None: not at all.
+        prompts, default_prompt: texts put before the caller's, and the name of the usual one.
         encodings: what the attention does with positions.
-        default_output: what an answer holds when the caller names no outputs.
-        flops_per_token: one multiply and one add count as two; attention scores are flops_per_token_and_key times the
-            tokens of the sequence, on top.
+        dtype: of the word table.
+        parameters, bytes: of the weights.
+        flops_per_token: by graph; one multiply and one add count as two. Attention scores are flops_per_token_and_key
+            times the tokens of the sequence, on top.
+        largest_difference: by output, ONNX Runtime against the reference, over the export's check inputs.
+        tolerance: the largest difference allowed.
+        files: size and hash of every file.
+        source, tool: what the export was made from, and by.
+        format: of the card.
         tables: how each table lies on disk; None: exported before cards said so.
         linked: files of the checkpoint that are served in place, by name here; None: none.
         static: of a static embedding model: its table and rules; None: a transformer.
-        image: of a model that reads images or spectrograms: its steps and what may go in; None: it reads text.
+        image: of a model that reads images or spectrograms: its steps and inputs; None: it reads text.
         similarity: of one side of a dual encoder: how its vectors are compared with the other's; None: it is none.
         extras: what graphs read of each token besides id, position and segment.
-        mask_from: where a caller sends no mask: sent, all tokens count; pad_count, as many as are no pad (XLM).
+        mask_from: if the caller sends no mask: sent: all tokens count; pad_count: as many as are no padding (XLM).
         per_layer: steps to the embeddings each layer has of its own (Gemma 3n); empty: it has none.
         side: encoder or decoder, of a model that has both.
-        assumed: what was assumed of a model_type no row knows, in sentences.
-        handed_over: the output whose rows are what the same model elsewhere takes as inputs_embeds (prompt_embeds);
-            None: it gives none, or was exported before cards said so.
-        head: how hidden states become logits, by head.onnx; None: not here, for what `headless` says.
-        largest_difference: by output, ONNX Runtime against the reference, over the export's check inputs.
+        assumed: what was assumed of an unknown model_type, in sentences.
+        head: how hidden states become logits, by head.onnx; None: it has none, for the reason in `headless`.
+        handed_over: the output that the same model elsewhere takes as inputs_embeds (prompt_embeds); None: it gives
+            none, or was exported before cards said so.
     """
 
     name: str
@@ -153,14 +172,14 @@ class Card:
         return self.graphs | (head if self.head else {})
 
     def graph_for(self, output: str, typed: bool) -> str | None:
-        """The name of the graph that gives `output`; where two do, the one that reads types if `typed`."""
+        """Return the name of the graph that gives `output`; where two do, the one that reads types if `typed`."""
         names = [name for name, graph in self.graphs.items() if output in graph.outputs]
         matching = [name for name in names if ("types" in self.graphs[name].inputs) == typed]
         return next(iter(matching or names), None)
 
 
 def write(card: Card, folder: Path) -> None:
-    """Write card.json, stable byte for byte for equal cards."""
+    """Write card.json; equal cards give equal bytes."""
     data = asdict(card) | {"recipe": to_json(card.recipe), "encoder": to_json(card.encoder)}
     data["per_layer"] = to_json(card.per_layer)
     if card.image:
@@ -169,16 +188,15 @@ def write(card: Card, folder: Path) -> None:
 
 
 def read(folder: Path) -> Card:
-    """The card of an exported folder, after a check that its files are there in their promised sizes.
+    """Return the card of an exported folder, after checking that its files exist in the recorded sizes.
 
     Raises:
-        BadCard: no card, of another format, or a file missing or of another size (hashes are `verify`'s work).
+        BadCard: there is no card, it has another format, or a file is missing or of another size (`verify` checks
+            hashes).
     """
     path = folder / FILE_NAME
     if not path.is_file():
-        raise BadCard(
-            f"{folder} holds no {FILE_NAME}: export a checkpoint to it, `python -m models export CHECKPOINT {folder}`"
-        )
+        raise BadCard(f"{folder} holds no {FILE_NAME}: export a checkpoint to it, `inlay export CHECKPOINT {folder}`")
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
         card = _from_json(data)
@@ -218,9 +236,9 @@ def _from_json(data: dict[str, Any]) -> Card:
             "extras": tuple(Extra(**entry) for entry in data.get("extras", ())),
             "per_layer": from_json(data.get("per_layer", [])),
             "assumed": tuple(data.get("assumed", ())),
-            "head": head_plan.from_json(data.get("head")),
-            "image": (image := data.get("image")) and images.from_json(image),
-            "similarity": (alike := data.get("similarity")) and Similarity(**alike),
+            "head": head_from_json(data.get("head")),
+            "image": (image := data.get("image")) and image_spec.from_json(image),
+            "similarity": (similarity := data.get("similarity")) and Similarity(**similarity),
         }
     )
 

@@ -1,4 +1,4 @@
-"""What there is to say about families, exported models and checkpoints, as text for a terminal. Changes nothing."""
+"""Describes families, exported models and checkpoints as text for a terminal."""
 
 from collections.abc import Sequence
 from difflib import get_close_matches
@@ -20,24 +20,24 @@ from models.vision.fitting import tower
 
 
 def families() -> str:
-    """The table of known families."""
+    """Return the table of known families."""
     rows = [("model_type", "input layer", "encoder", "attention")]
     for model_type, family in FAMILIES.items():
         steps = " ".join(type(step).__name__ for step in family.input_layer)
         rows.append((model_type, steps, "yes" if family.block else "no", _attention(family)))
     rows += [(kind, "Embed", "the mean of the rows", "none") for kind in ("model2vec", "static_embedding")]
-    seen = [("model_type", "input layer of images", "reads"), *vision.rows()]
-    return f"{table(rows)}\n\n{table(seen)}"
+    image_rows = [("model_type", "input layer of images", "reads"), *vision.rows()]
+    return f"{table(rows)}\n\n{table(image_rows)}"
 
 
 def store(folder: Path) -> str:
-    """The table of exported models in a folder; a broken one says why."""
-    found = sorted(path.parent for path in folder.glob(f"[!.]*/{cards.FILE_NAME}"))
-    if not found:
+    """Return the table of exported models in a folder; for a broken one, why it is broken."""
+    exports = sorted(path.parent for path in folder.glob(f"[!.]*/{cards.FILE_NAME}"))
+    if not exports:
         return f"no exported models in {folder}"
     rows = [("exported model", "family", "dims", "MB", "max tokens", "outputs")]
     broken = []
-    for path in found:
+    for path in exports:
         try:
             card = cards.read(path)
         except BadCard as error:
@@ -49,7 +49,7 @@ def store(folder: Path) -> str:
 
 
 def describe(what: str) -> str:
-    """A model_type, an exported folder or a checkpoint wherever it is; ModelError where it is none of them."""
+    """Describe a model_type, an exported folder or a checkpoint; ModelError if `what` is none of them."""
     path = Path(what)
     if what in FAMILIES:
         return _family(what, family_of(what))
@@ -58,15 +58,15 @@ def describe(what: str) -> str:
     if (path / cards.FILE_NAME).is_file():
         return _card(cards.read(path))
     if (path / "config.json").is_file() or (path / "modules.json").is_file() or is_file_or_hub_id(what):
-        with located(what) as found:
-            if place := find_static_folder(found.folder):
-                return open_static(found.folder, place).described()
-            return _checkpoint(found.name, found.checkpoint())
-    raise ModelError(_nothing(what, path))
+        with located(what) as place:
+            if static_folder := find_static_folder(place.folder):
+                return open_static(place.folder, static_folder).described()
+            return _checkpoint(place.name, place.checkpoint())
+    raise ModelError(_not_found(what, path))
 
 
-def _nothing(what: str, path: Path) -> str:
-    """What is wrong with a name that nothing is found under."""
+def _not_found(what: str, path: Path) -> str:
+    """Return why nothing is found under a name."""
     if path.is_dir():
         return (
             f"{what} holds no {cards.FILE_NAME} (an export) and no config.json (a checkpoint): name a folder that does"
@@ -75,19 +75,19 @@ def _nothing(what: str, path: Path) -> str:
         return f"{what} is a file, and of files only .gguf is read: name one of these, or a folder"
     if "/" in what:
         return f"{what} is no folder: name an export or a checkpoint, a .gguf file, a hub id (org/name) or a model_type"
-    near = get_close_matches(what, (*FAMILIES, *VISION), 1)
-    return f"{what} is no model_type{f'; did you mean {near[0]}?' if near else ' and no folder;'} {LIST_HINT}"
+    nearest = get_close_matches(what, (*FAMILIES, *VISION), 1)
+    return f"{what} is no model_type{f'; did you mean {nearest[0]}?' if nearest else ' and no folder;'} {LIST_HINT}"
 
 
-def faithfulness(card: Card) -> str:
-    """What the comparison at the end of the export found, in one sentence."""
+def comparison_summary(card: Card) -> str:
+    """Return the result of the comparison at the end of the export, in one sentence."""
     worst = max(card.largest_difference.values(), default=0.0)
     pair = "ONNX and the float64 reference" if card.weights else "a sequence alone and the same in a batch"
     return f"largest difference between {pair}: {worst:.1e} (allowed {card.tolerance:.0e})"
 
 
 def table(rows: Sequence[tuple[str, ...]]) -> str:
-    """Rows in aligned columns, the first underlined."""
+    """Return rows in aligned columns, the first underlined."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     return "\n".join([lines[0], "  ".join("-" * width for width in widths), *lines[1:]])
@@ -108,47 +108,49 @@ def _family(model_type: str, family: Family) -> str:
 
 
 def _attention(family: Family) -> str:
-    found = [
+    kinds = [
         "rope" if family.rotates else "",
         f"ALiBi ({family.alibi.form})" if family.alibi else "",
         f"{family.buckets.kind} buckets" if family.buckets else "",
     ]
-    return " or ".join(filter(None, found)) or "no positions"
+    return " or ".join(filter(None, kinds)) or "no positions"
 
 
-def _encodings(found: Encodings) -> str:
-    """What the attention does with positions, in a line."""
+def _encodings(encodings: Encodings) -> str:
+    """Return what the attention does with positions, in one line."""
     parts = [
         f"rope{'' if name == EVERY_LAYER else f' of {name}'}: {table.rope.rope_type}, theta {table.rope.theta:g}, "
         f"{table.rope.rotary_dim} channels, {table.layout}"
-        for name, table in found.ropes.items()
+        for name, table in encodings.ropes.items()
     ]
-    if found.alibi:
-        parts.append(f"ALiBi ({found.alibi.form}), {found.alibi.heads} heads")
-    if found.buckets:
-        parts.append(f"{found.buckets.kind} buckets, {found.buckets.table or 'their table not in the checkpoint'}")
-    return "; ".join([*(parts or ["no positions"]), *_masks(found)])
+    if encodings.alibi:
+        parts.append(f"ALiBi ({encodings.alibi.form}), {encodings.alibi.heads} heads")
+    if encodings.buckets:
+        parts.append(
+            f"{encodings.buckets.kind} buckets, {encodings.buckets.table or 'their table not in the checkpoint'}"
+        )
+    return "; ".join([*(parts or ["no positions"]), *_masks(encodings)])
 
 
-def _masks(found: Encodings) -> list[str]:
-    """Which keys the layers of each type attend to."""
-    said = []
-    for name, mask in found.masks.items():
+def _masks(encodings: Encodings) -> list[str]:
+    """Return which keys the layers of each type attend to."""
+    lines = []
+    for name, mask in encodings.masks.items():
         layers = "" if name == EVERY_LAYER else f" in {name}"
         window = f", window {mask.window}{'' if mask.causal else ' to either side'}" if mask.window else ""
         chunk = f", chunks of {mask.chunk}" if mask.chunk else ""
-        said.append(f"{'causal' if mask.causal else 'both ways'}{layers}{window}{chunk}")
-    return said
+        lines.append(f"{'causal' if mask.causal else 'both ways'}{layers}{window}{chunk}")
+    return lines
 
 
-def _besides(found: Card | Plan, side: str | None) -> dict[str, str]:
-    """What not every model has: a side, extras, embeddings for each layer, an output head."""
-    facts = {"side": side, "extras": ", ".join(extra.name for extra in found.extras)}
-    facts["per layer"] = ", ".join(tensors(found.per_layer))
-    if head := found.head:
+def _optional_facts(model: Card | Plan, side: str | None) -> dict[str, str]:
+    """Return what not every model has: a side, extra inputs, per-layer embeddings, an output head."""
+    facts = {"side": side, "extras": ", ".join(extra.name for extra in model.extras)}
+    facts["per layer"] = ", ".join(tensors(model.per_layer))
+    if head := model.head:
         facts["output head"] = f"{'tied to' if head.tied else 'its own,'} {head.matrix}, {head.vocab_size:,} logits"
-    elif found.headless:
-        facts["output head"] = f"none: {found.headless}"
+    elif model.headless:
+        facts["output head"] = f"none: {model.headless}"
     return {key: value for key, value in facts.items() if value}
 
 
@@ -163,11 +165,11 @@ def _card(card: Card) -> str:
         "pooling": f"{card.pooling.mode}{', normalised' if card.pooling.normalize else ''}" if card.pooling else "none",
         "prompts": ", ".join(card.prompts) or "none",
         "attention": _encodings(card.encodings),
-        **_besides(card, card.side),
+        **_optional_facts(card, card.side),
         "tokenizer": card.tokenizer or "none: takes ids",
         "FLOPs a token": flops or "not counted",
         **(vision.image(card.image) if card.image else {}),
-        "checked": faithfulness(card),
+        "checked": comparison_summary(card),
         "made from": f"{card.source}, by {card.tool}",
     }
     lines = [f"{key:<14} {value}" for key, value in facts.items()]
@@ -180,7 +182,7 @@ def _card(card: Card) -> str:
 
 
 def _tables(card: Card) -> list[str]:
-    """How each table is stored and, where that is not as the checkpoint has it, how far from it."""
+    """Return how each table is stored and, if not as the checkpoint has it, the error of that."""
     homes = {name: f" in {file}, served in place" for file, own in (card.linked or {}).items() for name in own.tensors}
     lines = []
     for name, table in (card.tables or {}).items():
@@ -191,8 +193,8 @@ def _tables(card: Card) -> list[str]:
 
 
 def _checkpoint(name: str, source: Checkpoint) -> str:
-    if source.model_type in VISION and (seen := tower(source.config, None)):
-        return "\n".join(vision.checkpoint(source, seen))
+    if source.model_type in VISION and (image_tower := tower(source.config, None)):
+        return "\n".join(vision.checkpoint(source, image_tower))
     planned = plan(source)
     named = planned.tensors
     size = sum(source.tensors[name].bytes for name in named)
@@ -202,7 +204,7 @@ def _checkpoint(name: str, source: Checkpoint) -> str:
             f"an export reads {len(named)} of its {len(source.tensors)} tensors, {size:,} bytes",
             f"whole encoder: {'yes' if planned.encoder else 'no'}; longest input {planned.position.longest() or 'any'}",
             f"attention: {_encodings(planned.encodings)}",
-            *(f"{key}: {value}" for key, value in _besides(planned, planned.family.side).items()),
+            *(f"{key}: {value}" for key, value in _optional_facts(planned, planned.family.side).items()),
             "input layer",
             *_steps(planned.recipe),
         ]

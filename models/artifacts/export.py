@@ -1,7 +1,7 @@
-"""A checkpoint becomes a folder the service can load: weights, graphs, tokenizer, card.
+"""Exports a checkpoint to a folder that the service can load: weights, graphs, tokenizer, card.
 
-The graphs are compared with the reference, then the folder is renamed into place. A failure, or a stop, leaves nothing
-behind. Needs no torch.
+The graphs are compared with the reference before the folder is renamed into place. A failure, or a stop, leaves nothing
+behind. torch is not needed.
 """
 
 from dataclasses import replace
@@ -55,77 +55,82 @@ def export(
 
     Args:
         checkpoint: a folder, a .gguf file, or a hub id: org/name, org/name@revision.
+        out: the folder to write.
         name: what the model is called; None: the folder's name.
         pooling: a sentence-transformers mode, "none", or None for what the checkpoint's files say.
         dtype: what the tables are stored as: one of weights.TABLE_DTYPES.
         link: serve the tables in place, from the checkpoint's own file.
-        force: replace an exported model also where other files lie in its folder, which are lost.
+        force: replace an exported model even where other files lie in its folder; they are deleted.
         side: which half of a checkpoint that holds two: text, vision, encoder or decoder.
-        assume: take a model_type no row knows for a plain decoder, where it fits one.
+        assume: treat an unknown model_type as a plain decoder, where it fits one.
         progress: called with what is being done, bytes done and bytes in all.
 
     Raises:
-        ModelError
+        ModelError: the checkpoint cannot be exported, or `out` may not be replaced.
         OSError: the disk refuses.
     """
     out = out.absolute()
     check_target(out, Path(checkpoint), force)
     if name is not None:
         check_name(name)
-    with located(checkpoint, progress) as found:
-        if place := find_static_folder(found.folder):
-            static = open_static(found.folder, place, pooling)
+    with located(checkpoint, progress) as place:
+        if static_folder := find_static_folder(place.folder):
+            static = open_static(place.folder, static_folder, pooling)
             return static_export.export(
-                static, out, name or out.name, found.name, tool_version(), dtype=dtype, link=link, progress=progress
+                static, out, name or out.name, place.name, tool_version(), dtype=dtype, link=link, progress=progress
             )
-        source = found.checkpoint()
-        if seen := tower(source.config, side):
+        source = place.checkpoint()
+        if image_tower := tower(source.config, side):
             if dtype != weights.KEEP or link:
                 raise ModelError(f"{checkpoint}: no table of it is looked up, so leave out --dtype and --link")
-            return vision_export.export(source, seen, out, name or out.name, tool_version(), progress)
+            return vision_export.export(source, image_tower, out, name or out.name, tool_version(), progress)
         planned = plan(source, side, assume)
-        sentence = sentence_transformers.read(found.folder, pooling)
+        sentence = sentence_transformers.read(place.folder, pooling)
         if sentence.pooling and not planned.encoder:
             raise BadCheckpoint(
                 f"{checkpoint} pools token vectors, but of model_type {planned.model_type!r} with these tensors only "
                 "the input layer can be exported; export that with --pooling none"
             )
         with atomic_folder(out) as folder:
-            held = write_weights(source, planned, folder, dtype, link, progress)
-            written = write_graphs(folder, planned, held.placed)
+            stored = write_weights(source, planned, folder, dtype, link, progress)
+            graphs = write_graphs(folder, planned, stored.placed)
             has_tokenizer = tokenizer.copy(source.folder, folder, sentence.lowercase)
-            card = _card(name or out.name, source, planned, sentence, written, held, has_tokenizer)
+            card = _card(name or out.name, source, planned, sentence, graphs, stored, has_tokenizer)
             progress("comparing with the reference", 0, 0)
             differences = largest_differences(folder, card)
-            card = replace(card, largest_difference=differences, source=found.name)
+            card = replace(card, largest_difference=differences, source=place.name)
             return finish_folder(folder, card, progress)
 
 
 def write_weights(
     source: Checkpoint, planned: Plan, folder: Path, dtype: str, link: bool, progress: Progress = no_progress
 ) -> WrittenWeights:
-    """Write the plan's tensors, and no others; raises what weights.write does."""
-    found = tables(planned.recipe + planned.per_layer)
-    if planned.head and planned.head.matrix not in found:
-        found = (*found, planned.head.matrix)
+    """Write the plan's tensors, and no others; same errors as weights.write."""
+    table_names = tables(planned.recipe + planned.per_layer)
+    if planned.head and planned.head.matrix not in table_names:
+        table_names = (*table_names, planned.head.matrix)
     if link and source.fetch:
         raise BadCheckpoint(f"{source.name} was fetched in parts: there is no file to serve it from, leave out --link")
-    originals = {name: source.tensors[name] for name in found} if link else None
+    originals = {name: source.tensors[name] for name in table_names} if link else None
     arrays = read_tensors(source, planned.tensors)
-    return weights.write(folder, arrays, found, dtype=dtype, originals=originals, progress=progress)
+    return weights.write(folder, arrays, table_names, dtype=dtype, originals=originals, progress=progress)
 
 
 def write_graphs(folder: Path, planned: Plan, placed: dict[str, Tensor]) -> dict[str, Graph]:
-    """Emit every graph the model has; the card's entries for them."""
+    """Emit every graph the model has and return the card's entries for them."""
     width = planned.config.count("hidden_size")
-    written: dict[str, Graph] = {}
+    graphs: dict[str, Graph] = {}
 
     def add(name: str, model: Any, inputs: tuple[str, ...]) -> None:
         save(model, folder / f"{name}.onnx")
-        written[name] = Graph(f"{name}.onnx", inputs, tuple(output.name for output in model.graph.output))
+        graphs[name] = Graph(f"{name}.onnx", inputs, tuple(output.name for output in model.graph.output))
 
     def add_input_layer(recipe: Recipe, suffix: str) -> None:
-        add("embedding" + suffix, input_layer.embedding(GraphBuilder(placed), recipe, width), input_layer.inputs_of(recipe))
+        add(
+            "embedding" + suffix,
+            input_layer.embedding(GraphBuilder(placed), recipe, width),
+            input_layer.inputs_of(recipe),
+        )
         read = input_layer.inputs_of(input_layer.components_of(recipe))
         add("components" + suffix, input_layer.components(GraphBuilder(placed), recipe), read)
 
@@ -144,7 +149,7 @@ def write_graphs(folder: Path, planned: Plan, placed: dict[str, Tensor]) -> dict
         add("encoder", model, (*input_layer.inputs_of(planned.recipe), "mask", "lengths"))
     if planned.head:
         save(head_graph.head(GraphBuilder(placed), planned.head), folder / f"{HEAD}.onnx")
-    return written
+    return graphs
 
 
 def _card(
@@ -152,8 +157,8 @@ def _card(
     source: Checkpoint,
     planned: Plan,
     sentence: SentenceFiles,
-    written: dict[str, Graph],
-    held: WrittenWeights,
+    graphs: dict[str, Graph],
+    stored: WrittenWeights,
     has_tokenizer: bool,
 ) -> Card:
     width = planned.config.count("hidden_size")
@@ -172,7 +177,7 @@ def _card(
         type_rows=planned.type_rows,
         types=planned.types,
         position=planned.position,
-        graphs=written,
+        graphs=graphs,
         default_output=_default_output(sentence, planned),
         recipe=planned.recipe,
         encoder=planned.encoder,
@@ -182,9 +187,9 @@ def _card(
         prompts=sentence.prompts,
         default_prompt=sentence.default_prompt,
         encodings=planned.encodings,
-        dtype=held.tables[tables(planned.recipe)[0]].dtype,
-        parameters=held.parameters(),
-        bytes=sum(tensor.bytes for tensor in held.placed.values()),
+        dtype=stored.tables[tables(planned.recipe)[0]].dtype,
+        parameters=stored.parameters(),
+        bytes=sum(tensor.bytes for tensor in stored.placed.values()),
         flops_per_token=flops,
         flops_per_token_and_key=cost.flops_per_token_and_key(planned.encoder, width),
         largest_difference={},
@@ -192,8 +197,8 @@ def _card(
         files={},
         source=source.folder.resolve().name,
         tool=tool_version(),
-        tables=held.tables,
-        linked=held.linked,
+        tables=stored.tables,
+        linked=stored.linked,
         extras=planned.extras,
         mask_from=planned.family.mask_from,
         per_layer=planned.per_layer,
@@ -213,21 +218,21 @@ def _default_output(sentence: SentenceFiles, planned: Plan) -> str:
 
 
 def _handed_over(planned: Plan) -> str:
-    """The family's handed_over, as the checkpoint has it: where nothing scales, every row is unscaled."""
-    said = planned.family.handed_over
+    """Return the family's handed_over for this checkpoint; where nothing scales, rows are unscaled already."""
+    output = planned.family.handed_over
     scales = any(isinstance(step, Scale) for step in planned.recipe)
-    return "token_embeddings" if said == "unscaled_embeddings" and not scales else said
+    return "token_embeddings" if output == "unscaled_embeddings" and not scales else output
 
 
 def max_input_tokens(positions: int | None, sentence: SentenceFiles, folder: Path) -> int | None:
-    """Tokens of the longest input: what the positions allow, cut to what the files of the model say."""
-    said = sentence.max_tokens or sentence_transformers.tokenizer_max_tokens(folder)
-    limits = [limit for limit in (positions, said) if limit is not None]
+    """Return the longest input in tokens: what the positions allow, or less if the model's files say so; None: any."""
+    stated = sentence.max_tokens or sentence_transformers.tokenizer_max_tokens(folder)
+    limits = [limit for limit in (positions, stated) if limit is not None]
     return min(limits) if limits else None
 
 
 def tool_version() -> str:
-    """What wrote a card: this tool and the two libraries its graphs depend on."""
+    """Return the version of this tool and of the two libraries its graphs depend on."""
     import onnx
     import onnxruntime
 

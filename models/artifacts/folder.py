@@ -1,4 +1,4 @@
-"""Exported folders on disk: built aside, hashed, renamed into place whole or not at all. Knows not what they hold."""
+"""Writes exported folders: built in a temporary folder, hashed, and renamed into place whole or not at all."""
 
 import ctypes
 import hashlib
@@ -18,15 +18,15 @@ from models.errors import BadCard
 from models.progress import Progress, no_progress
 
 _HASH_CHUNK = 1 << 22
-_HERE, _RENAME_EXCHANGE = -100, 2  # of Linux: AT_FDCWD and a flag of renameat2
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # constants of Linux's renameat2
 
 
 @contextmanager
 def atomic_folder(out: Path) -> Iterator[Path]:
-    """A new folder beside `out` that takes its place when the block ends well, and vanishes when it does not.
+    """Create a folder beside `out` that replaces it when the block ends, or is deleted if the block raises.
 
     Raises:
-        ModelError: before the block and after it, where `out` is anything that may not be replaced.
+        ModelError: `out` may not be replaced; checked before the block and after it.
     """
     check_place(out)
     out = out.resolve()
@@ -45,7 +45,7 @@ def atomic_folder(out: Path) -> Iterator[Path]:
 def _replace(folder: Path, out: Path) -> None:
     """Rename `folder` to `out`; what was there is exchanged with it, or moved aside first, and deleted last.
 
-    Whoever looks sees the old export or the new one; where a filesystem cannot exchange, there is none for a moment.
+    A reader sees the old export or the new one; if the filesystem cannot exchange folders, there is none for a moment.
     """
     if not out.exists():
         folder.rename(out)
@@ -67,7 +67,7 @@ def _exchange(one: Path, other: Path) -> bool:
         swap = ctypes.CDLL(None, use_errno=True).renameat2
     except (OSError, AttributeError):  # no libc by that name, or one without it
         return False
-    return bool(swap(_HERE, os.fsencode(one), _HERE, os.fsencode(other), _RENAME_EXCHANGE) == 0)
+    return bool(swap(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE) == 0)
 
 
 def _sync(folder: Path) -> None:
@@ -79,7 +79,7 @@ def _sync(folder: Path) -> None:
 
 
 def finish_folder(folder: Path, card: Card, progress: Progress = no_progress) -> Card:
-    """Write the card with the size and hash of every file, all flushed to disk; returns it."""
+    """Write the card with the size and hash of every file, flush all to disk, and return the card."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.name not in (card.linked or {}))
     for path in paths:
         _sync(path)
@@ -91,7 +91,7 @@ def finish_folder(folder: Path, card: Card, progress: Progress = no_progress) ->
 
 
 def hashes(folder: Path, names: list[str], progress: Progress = no_progress) -> dict[str, File]:
-    """Size and sha256 of each named file."""
+    """Return size and sha256 of each named file."""
     total, done = sum((folder / name).stat().st_size for name in names), 0
     found = {}
     for name in names:
@@ -106,7 +106,7 @@ def hashes(folder: Path, names: list[str], progress: Progress = no_progress) -> 
 
 
 def check_hashes(folder: Path, card: Card, progress: Progress = no_progress) -> None:
-    """Refuse files that are not the ones the card was written for; raises BadCard naming the first."""
+    """Raise BadCard for the first file that is not the one the card was written for."""
     for name, found in hashes(folder, list(card.files), progress).items():
         if found.sha256 != card.files[name].sha256:
             raise BadCard(

@@ -1,7 +1,7 @@
-"""Tables served in place: a hard link, inside an exported folder, to the file of the checkpoint that holds them.
+"""Tables served in place: hard links, inside an exported folder, to the checkpoint's files.
 
-ONNX Runtime (1.31) maps a hard link and refuses every path and symlink that leads out of the model's folder. Whoever
-replaces the original leaves the link with the old bytes; whoever writes into it is found out by size, time or hash.
+ONNX Runtime (1.31) maps a hard link and refuses every path and symlink that leads out of the model's folder. Replacing
+the original file leaves the link with the old bytes; writing into it is detected by size, time or hash.
 """
 
 import errno
@@ -43,8 +43,9 @@ class LinkedFile:
     """A file of the checkpoint that an exported folder links to.
 
     Attributes:
-        original: where it lay when the model was exported.
-        bytes, mtime_ns: of the whole file: what loading checks. The hashes are what `verify` checks.
+        original: its path when the model was exported.
+        bytes, mtime_ns: of the whole file; loading checks both.
+        tensors: by name; `verify` checks their hashes.
     """
 
     original: str
@@ -54,12 +55,12 @@ class LinkedFile:
 
 
 def is_link(name: str) -> bool:
-    """Whether a file of an exported folder is a link to a checkpoint's."""
+    """Return whether a file of an exported folder is a link to a checkpoint's."""
     return name.startswith(PREFIX)
 
 
 def link(folder: Path, tensors: Iterable[Tensor]) -> dict[str, Tensor]:
-    """Hard-link the files that hold these tensors into `folder`; where each tensor lies there.
+    """Hard-link the files that hold these tensors into `folder` and return where each tensor lies there.
 
     Raises:
         BadCheckpoint: a tensor cannot be mapped as it is, or its file cannot be linked.
@@ -83,7 +84,7 @@ def link(folder: Path, tensors: Iterable[Tensor]) -> dict[str, Tensor]:
 
 
 def _linked(folder: Path, original: Path) -> Path:
-    """The link to a file, made once; a symlink (as in the cache of huggingface_hub) is followed."""
+    """Return the link to a file, made once; a symlink (as in the cache of huggingface_hub) is followed."""
     place = folder / (PREFIX + original.name)
     if place.exists() and place.samefile(original):
         return place
@@ -101,7 +102,15 @@ def _linked(folder: Path, original: Path) -> Path:
 def describe_links(
     placed: Iterable[Tensor], originals: Mapping[str, Tensor], hashes: Mapping[str, str]
 ) -> dict[str, LinkedFile]:
-    """The card's entries for linked tensors, by file name in the exported folder; the others by tensor name."""
+    """Return the card's entries for linked tensors.
+
+    Args:
+        placed: the tensors in the exported folder.
+        originals, hashes: by tensor name.
+
+    Returns:
+        By file name in the exported folder.
+    """
     by_file: dict[Path, dict[str, LinkedTensor]] = {}
     for tensor in placed:
         own = LinkedTensor(tensor.dtype, tensor.shape, tensor.offset, tensor.bytes, hashes[tensor.name])
@@ -115,7 +124,7 @@ def describe_links(
 
 
 def check(folder: Path, linked: dict[str, LinkedFile]) -> None:
-    """Refuse a folder whose linked files were written to since its export; raises BadCard."""
+    """Raise BadCard if a linked file was written to since the export."""
     for name, promised in linked.items():
         path = folder / name
         if not path.is_file():
@@ -129,7 +138,7 @@ def check(folder: Path, linked: dict[str, LinkedFile]) -> None:
 
 
 def check_hashes(folder: Path, linked: dict[str, LinkedFile]) -> Iterator[int]:
-    """Hash every linked tensor; gives the bytes read, a chunk at a time; raises BadCard for one that changed."""
+    """Hash every linked tensor and yield the bytes read, chunk by chunk; BadCard for one that changed."""
     for name, promised in linked.items():
         for tensor, place in promised.tensors.items():
             digest = hashlib.sha256()
@@ -148,7 +157,7 @@ def check_hashes(folder: Path, linked: dict[str, LinkedFile]) -> Iterator[int]:
 
 
 def tensors(folder: Path, linked: dict[str, LinkedFile]) -> list[Tensor]:
-    """Every linked tensor, where it lies."""
+    """Return every linked tensor, where it lies."""
     return [
         Tensor(name, place.dtype, place.shape, folder / file, place.offset, place.bytes)
         for file, own in linked.items()
@@ -157,7 +166,7 @@ def tensors(folder: Path, linked: dict[str, LinkedFile]) -> list[Tensor]:
 
 
 def from_json(data: dict[str, Any] | None) -> dict[str, LinkedFile] | None:
-    """The inverse of dataclasses.asdict; KeyError or TypeError where the data is none."""
+    """Return the linked files of their dataclasses.asdict; KeyError or TypeError if the data is no such object."""
     return data and {file: LinkedFile(**entry | {"tensors": _places(entry["tensors"])}) for file, entry in data.items()}
 
 

@@ -1,7 +1,7 @@
-"""Where a command may write a folder: where nothing is, or over an exported model. Writes and deletes nothing.
+"""Checks where a command may write a folder: where nothing is, or over an exported model.
 
-What lies there is deleted once the new folder has taken its place. So nothing but an export is ever replaced, and
-nothing through a link: --force only says that what was laid beside an export's own files may go with them.
+What lies there is deleted once the new folder has taken its place. So only an export is ever replaced, and nothing
+through a link; --force only allows deleting other files that lie in the export's folder.
 """
 
 import json
@@ -13,58 +13,65 @@ from models.artifacts import links
 from models.errors import ModelError
 
 PROGRAM = Path(__file__).resolve().parents[1]  # models/
-OWN = (cards.FILE_NAME, "weights.safetensors", "tokenizer.json")
-SHOWN = 3  # names in a message
+EXPORT_FILES = (cards.FILE_NAME, "weights.safetensors", "tokenizer.json")
+NAMES_SHOWN = 3  # names in a message
 
 
 def check_target(out: Path, source: Path, force: bool) -> None:
-    """Refuse what `check_place` does, a place that holds `source`, and without `force` files that no export wrote."""
+    """Raise ModelError if a command must not write to `out`.
+
+    Args:
+        out: what `check_place` accepts, and without `force` no export with other files beside its own.
+        source: must not lie in `out`, or be it.
+        force: other files may be deleted.
+    """
     if source.resolve().is_relative_to(out.resolve()):
         raise ModelError(f"{out} is or holds {source}, which it would replace; choose another folder to write to")
     check_place(out)
-    if not force and (lost := _beside(out)):
+    if not force and (lost := _foreign_files(out)):
         raise ModelError(
-            f"{out} holds {_few(lost)} beside an exported model, and replacing it would delete that too: "
+            f"{out} holds {_shortened(lost)} beside an exported model, and replacing it would delete that too: "
             "move it away, choose another folder, or say --force"
         )
 
 
 def check_place(out: Path) -> None:
-    """Refuse a place that is more than one exported model, however it is asked for; raises ModelError."""
+    """Raise ModelError if `out` is anything but a free name or one exported model."""
     if out.is_symlink():
         raise ModelError(f"{out} is a link to {out.readlink()}; name the folder itself")
     if not out.exists():
         return
     if not out.is_dir():
         raise ModelError(f"{out} is a file; choose a folder to write to")
-    for what, place in _kept():
+    for what, place in _protected_places():
         if place.is_relative_to(out.resolve()):
             raise ModelError(f"{out} is or holds {what}, which it would replace; choose another folder to write to")
-    written = _written(out)
+    written = _files_of_export(out)
     if models := sorted(
         path.parent.relative_to(out).as_posix() for path in _cards_below(out, deep=written is not None)
     ):
         count = f"{len(models)} exported model{'s' * (len(models) > 1)}"
         raise ModelError(
-            f"{out} holds {count} ({_few(models)}): name a folder inside it, {out / 'NAME'}; --force deletes no store"
+            f"{out} holds {count} ({_shortened(models)}): name a folder inside it, {out / 'NAME'}; "
+            "--force deletes no store"
         )
     if written is None and (found := sorted(path.name for path in out.iterdir())):
         raise ModelError(
-            f"{out} holds {_few(found)} and no {cards.FILE_NAME} of an export: choose another folder. --force replaces "
-            "exported models alone; if all of it may go, delete it yourself first"
+            f"{out} holds {_shortened(found)} and no {cards.FILE_NAME} of an export: choose another folder. --force "
+            "replaces exported models alone; if all of it may go, delete it yourself first"
         )
 
 
 def check_name(name: str) -> None:
-    """Refuse a name that no folder of a store has; raises ModelError."""
+    """Raise ModelError for a name that cannot be a folder of a store."""
     if not name or name.startswith(".") or any(character in name for character in "/\\\0"):
         raise ModelError(
             f"--name {name!r} names no model: it is one folder of a store, without / and \\, and begins with no dot"
         )
 
 
-def _kept() -> Iterator[tuple[str, Path]]:
-    """What nobody means to replace."""
+def _protected_places() -> Iterator[tuple[str, Path]]:
+    """Yield places that are never replaced."""
     yield "the working directory", Path.cwd()
     yield "this program", PROGRAM
     try:
@@ -74,15 +81,16 @@ def _kept() -> Iterator[tuple[str, Path]]:
 
 
 def _cards_below(out: Path, deep: bool) -> Iterator[Path]:
-    """The cards of folders inside `out`: of a store one level down, of what should be one export at any depth."""
+    """Yield the cards of folders inside `out`: one level down in a store, at any depth in what should be one export."""
     return out.glob(f"*/**/{cards.FILE_NAME}" if deep else f"[!.]*/{cards.FILE_NAME}")
 
 
-def _written(out: Path) -> set[str] | None:
-    """The files that the export in `out` wrote, as its card lists them; None: it is none.
+def _files_of_export(out: Path) -> set[str] | None:
+    """Return the files that the export in `out` wrote, as its card lists them; None: it is no export.
 
-    An export with a spoiled card is one where it holds nothing but files as exports write them: the service says of it
-    that the model is to be exported again.
+    A folder with a damaged card counts as an export if it holds only files as exports write them: the service asks for
+    such
+    a model to be exported again.
     """
     if not (out / cards.FILE_NAME).is_file():
         return None
@@ -93,15 +101,19 @@ def _written(out: Path) -> set[str] | None:
     except (ValueError, KeyError, TypeError, AttributeError):
         pass
     names = {path.name for path in out.iterdir()}
-    return names if all(name in OWN or name.endswith(".onnx") or links.is_link(name) for name in names) else None
+    return (
+        names if all(name in EXPORT_FILES or name.endswith(".onnx") or links.is_link(name) for name in names) else None
+    )
 
 
-def _beside(out: Path) -> list[str]:
-    """The files of an export's folder that it did not write."""
-    written = _written(out) or set()
+def _foreign_files(out: Path) -> list[str]:
+    """Return the files of an export's folder that it did not write."""
+    written = _files_of_export(out) or set()
     found = (path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_symlink() or not path.is_dir())
     return sorted(name for name in found if name not in written)
 
 
-def _few(names: list[str]) -> str:
-    return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
+def _shortened(names: list[str]) -> str:
+    return ", ".join(names[:NAMES_SHOWN]) + (
+        f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
+    )

@@ -1,4 +1,4 @@
-"""Tables in 8 or 4 bits: codes with a scale and a bias for every block of a row. Knows no file and no graph.
+"""Tables in 8 or 4 bits: codes with a scale and a bias for every block of a row.
 
     value = code * scale + bias,  scale = (max - min) / levels,  bias = min,  so |value - weight| <= scale / 2
 
@@ -31,7 +31,7 @@ Codes = NDArray[np.uint8]
 
 
 class RowSource(Protocol):
-    """What a tensor is read as: sliced by rows it gives arrays. A view of a file, or rows made when asked for."""
+    """What a tensor is read as: slicing it by rows gives arrays. A view of a file, or rows made on demand."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -52,7 +52,7 @@ class StoredTable:
     Attributes:
         dtype: float32, float16, bfloat16, int8 or int4.
         bytes: codes and ranges together.
-        block: columns that share a scale and a bias; None: not quantised.
+        block: columns that share a scale and a bias; None: not quantized.
         largest_error, rms_error: of the stored values against the checkpoint's, over the whole table.
     """
 
@@ -64,22 +64,22 @@ class StoredTable:
 
 
 def from_json(data: dict[str, Any] | None) -> dict[str, StoredTable] | None:
-    """Stored tables by name, of their dataclasses.asdict; TypeError where the data is none."""
+    """Return stored tables by name from their dataclasses.asdict; TypeError if the data is no such object."""
     return data and {name: StoredTable(**entry) for name, entry in data.items()}
 
 
 def ranges_name(table: str, kind: Kind) -> str:
-    """Under which name a weights file holds the ranges of a table."""
+    """Return the name under which a weights file holds the ranges of a table."""
     return f"{table}.{kind}"
 
 
 def kind_of(names: Container[str], table: str) -> Kind | None:
-    """How a table of a file with these tensor names is quantised; None: it is not."""
+    """Return how a table of a file with these tensor names is quantized; None: it is not."""
     return next((kind for kind in LEVELS if ranges_name(table, kind) in names), None)
 
 
 def shape_of(shapes: Mapping[str, tuple[int, ...]], name: str) -> tuple[int, ...]:
-    """The shape of a tensor of a weights file, of a quantised table that which its codes stand for."""
+    """Return the shape of a tensor of a weights file; of a quantized table, the shape it stands for."""
     if kind_of(shapes, name) != "int4":
         return shapes[name]
     rows, half = shapes[name]
@@ -87,7 +87,7 @@ def shape_of(shapes: Mapping[str, tuple[int, ...]], name: str) -> tuple[int, ...
 
 
 def view(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
-    """The arrays of a weights file with codes and ranges joined to one Quantised for each quantised table."""
+    """Return the arrays of a weights file, codes and ranges joined to one QuantizedTable a table."""
     kinds = {name: kind for name in arrays if (kind := kind_of(arrays, name))}
     paired = {ranges_name(name, kind) for name, kind in kinds.items()}
     return {
@@ -98,7 +98,7 @@ def view(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
 
 
 def block_of(kind: Kind, width: int) -> int:
-    """Columns of a block of rows `width` wide.
+    """Return the columns of a block of rows `width` wide.
 
     Raises:
         BadCheckpoint: int4 has none: an odd width, or one that no number from 8 to 64 divides.
@@ -115,22 +115,23 @@ def block_of(kind: Kind, width: int) -> int:
 
 
 def codes_shape(kind: Kind, shape: tuple[int, ...]) -> tuple[int, int]:
-    """Of the codes of a table [V, d]."""
+    """Return the shape of the codes of a table [V, d]."""
     rows, width = shape
     return rows, width if kind == "int8" else width // 2
 
 
 def ranges_shape(kind: Kind, shape: tuple[int, ...]) -> tuple[int, int, int]:
-    """Of the ranges of a table [V, d]."""
+    """Return the shape of the ranges of a table [V, d]."""
     rows, width = shape
     return rows, width // block_of(kind, width), 2
 
 
 def ranges(rows: NDArray[Any], kind: Kind) -> Floats:
-    """Scale and bias of every block, float32 [n, blocks, 2].
+    """Return scale and bias of every block, float32 [n, blocks, 2].
 
     Args:
         rows: finite floats [n, d].
+        kind: int8 or int4.
 
     Raises:
         BadCheckpoint: a block spans more than float32 holds.
@@ -147,7 +148,7 @@ def ranges(rows: NDArray[Any], kind: Kind) -> Floats:
 
 
 def codes(rows: NDArray[Any], scales: Floats, kind: Kind) -> Codes:
-    """The nearest codes to finite floats [n, d], packed; `scales` is what `ranges` gave for them."""
+    """Return the nearest codes to finite floats [n, d], packed; `scales` is what `ranges` returned for them."""
     found = np.empty(codes_shape(kind, rows.shape), np.uint8)
     for part, blocks in _in_blocks(rows, kind):
         scale, bias = (scales[part, :, None, each].astype(np.float64) for each in (0, 1))
@@ -157,21 +158,22 @@ def codes(rows: NDArray[Any], scales: Floats, kind: Kind) -> Codes:
     return found
 
 
-def values(found: Codes, scales: Floats) -> Floats:
-    """What codes stand for: float32 [..., d], in the arithmetic of the graphs.
+def values(codes: Codes, scales: Floats) -> Floats:
+    """Return what codes stand for, float32 [..., d], in the arithmetic of the graphs.
 
     Args:
-        found: uint8 [..., d], or [..., d/2] where `scales` [..., blocks, 2] says that they are packed: see `Quantised`.
+        codes: uint8 [..., d], one code a byte.
+        scales: float32 [..., blocks, 2].
     """
-    blocks = found.reshape(*scales.shape[:-1], -1).astype(np.float32)
+    blocks = codes.reshape(*scales.shape[:-1], -1).astype(np.float32)
     blocks *= scales[..., :1]
     blocks += scales[..., 1:]
-    return blocks.reshape(found.shape)
+    return blocks.reshape(codes.shape)
 
 
-def unpacked(found: Codes) -> Codes:
-    """The codes of int4 rows, one a byte: uint8 [..., d] of [..., d/2]."""
-    return np.concatenate([found & np.uint8(15), found >> np.uint8(4)], axis=-1)
+def unpacked(packed: Codes) -> Codes:
+    """Return the codes of int4 rows, one a byte: uint8 [..., d] of [..., d/2]."""
+    return np.concatenate([packed & np.uint8(15), packed >> np.uint8(4)], axis=-1)
 
 
 def _packed(whole: Codes) -> Codes:
@@ -180,7 +182,7 @@ def _packed(whole: Codes) -> Codes:
 
 
 def _in_blocks(rows: NDArray[Any], kind: Kind) -> Iterator[tuple[slice, NDArray[np.float64]]]:
-    """Which rows, and they as float64 [n, blocks, columns], a few at a time."""
+    """Yield slices of rows, and those rows as float64 [n, blocks, columns]."""
     block = block_of(kind, rows.shape[1])
     step = max(1, VALUES_AT_ONCE // rows.shape[1])
     for start in range(0, len(rows), step):
@@ -190,7 +192,7 @@ def _in_blocks(rows: NDArray[Any], kind: Kind) -> Iterator[tuple[slice, NDArray[
 
 @dataclass(frozen=True, slots=True, eq=False)
 class QuantizedTable:
-    """A quantised table that reads as a float32 array: rows are dequantised when they are asked for."""
+    """A quantized table that is used like a float32 array: rows are dequantized when they are indexed."""
 
     codes: Codes
     ranges: Floats
@@ -209,24 +211,24 @@ class QuantizedTable:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of the rows given out."""
+        """Of the rows that indexing gives."""
         return np.dtype(np.float32)
 
     @property
     def nbytes(self) -> int:
-        """What the table takes on disk and, once read, in memory."""
+        """Size on disk and, once read, in memory."""
         return self.codes.nbytes + self.ranges.nbytes
 
     def __len__(self) -> int:
         return len(self.codes)
 
     def __getitem__(self, index: Any) -> Floats:
-        """Rows by number, slice or array, float32 [..., d]."""
+        """Return rows by number, slice or array, float32 [..., d]."""
         own = self.codes[index]
         return values(own if self.kind == "int8" else unpacked(own), self.ranges[index])
 
     def astype(self, dtype: Any) -> NDArray[Any]:
-        """The whole table at once: for small ones, tests and checks."""
+        """Return the whole table at once, for small tables."""
         return self[:].astype(dtype)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:

@@ -1,6 +1,6 @@
-"""Writes a checkpoint of random weights: config.json and a family's input layer, as training begins it. Trains nothing.
+"""Writes a checkpoint of random weights: config.json and a family's input layer, as training begins it.
 
-Which initialisation, its parameter and its seed stand in config.json under `initialised`.
+config.json records the initialisation, its parameter and its seed under `initialised`.
 """
 
 import json
@@ -44,7 +44,7 @@ class Init:
     Attributes:
         spread: (rows, columns, std) -> what a draw is multiplied with.
         draw: (generator, count) -> float32 values of spread 1.
-        about: for people.
+        about: description for people.
     """
 
     spread: Callable[[int, int, float], float]
@@ -90,14 +90,17 @@ def create(
     seed: int = 0,
     progress: Progress = no_progress,
 ) -> None:
-    """Write config.json and model.safetensors; `export` takes the folder like any other.
+    """Write config.json and model.safetensors to a new folder, which `export` takes like any other checkpoint.
 
     Args:
+        folder: absent or empty.
+        model_type: of the family.
         vocab_size, hidden_size: None: the family's default.
         dtype: float32, float16 or bfloat16.
         init: a name of INITS, for every matrix; a padding row is zero; norms have weight 1, every bias is 0.
         std: of `normal` alone; None: 0.02.
         seed: the same numbers for the same seed, sizes and version of numpy.
+        progress: receives the bytes written.
 
     Raises:
         ModelError: unknown family or initialisation, impossible size, or a folder that is not empty.
@@ -105,16 +108,18 @@ def create(
     family = family_of(model_type)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ModelError(f"{folder} is there and not empty; choose a new folder")
-    spread = _checked(init, std)
+    spread = _checked_std(init, std)
     config = _config(family, model_type, vocab_size, hidden_size)
-    seen = config_of(model_type, config)
-    recipe = input_layer(family, seen)
-    shapes = expected_shapes(recipe, seen, family) | encoding_shapes(fit_encodings(family, seen, model_type), seen)
-    shapes |= per_layer_shapes(family.per_layer, seen)
+    config_view = config_of(model_type, config)
+    recipe = input_layer(family, config_view)
+    shapes = expected_shapes(recipe, config_view, family) | encoding_shapes(
+        fit_encodings(family, config_view, model_type), config_view
+    )
+    shapes |= per_layer_shapes(family.per_layer, config_view)
     constants = _constants(recipe, shapes)
-    padding = padding_rows(model_type, recipe, position_rule(family, seen), seen.pad_id())
-    told = {"name": init, "seed": seed, "std": spread if init == "normal" else None, "padding_rows": padding}
-    config |= {"dtype": dtype, "initialised": told}
+    padding = padding_rows(model_type, recipe, position_rule(family, config_view), config_view.pad_id())
+    record = {"name": init, "seed": seed, "std": spread if init == "normal" else None, "padding_rows": padding}
+    config |= {"dtype": dtype, "initialised": record}
     with atomic_folder(folder.absolute()) as place:
         (place / "config.json").write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
         drawn = _Drawn(INITS[init], spread, np.random.Generator(np.random.SFC64(seed)), constants, padding)
@@ -122,8 +127,8 @@ def create(
         safetensors.write(place / "model.safetensors", sources)
 
 
-def _checked(init: str, std: float | None) -> float:
-    """The standard deviation of `normal`; raises ModelError."""
+def _checked_std(init: str, std: float | None) -> float:
+    """Return the standard deviation of `normal`; ModelError for a bad init or std."""
     if init not in INITS:
         raise ModelError(f"--init {init!r} is not one of {', '.join(INITS)}")
     if std is not None and init != "normal":
@@ -134,19 +139,19 @@ def _checked(init: str, std: float | None) -> float:
 
 
 def _constants(recipe: Recipe, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, float]:
-    """What is not drawn: weights of norms are 1, every other vector is a bias."""
+    """Return the values of tensors that are not drawn: 1 for weights of norms, 0 for every other vector."""
     ones = {step.weight for step in recipe if isinstance(step, LayerNorm | RMSNorm)}
     return {name: float(name in ones) for name, shape in shapes.items() if len(shape) == 1}
 
 
 def _config(family: Family, model_type: str, vocab_size: int | None, hidden_size: int | None) -> dict[str, Any]:
-    """The family's defaults with the sizes asked for, heads chosen to fit."""
-    asked = {"vocab_size": vocab_size, "hidden_size": hidden_size}
+    """Return the family's defaults with the requested sizes, and heads chosen to fit."""
+    requested = {"vocab_size": vocab_size, "hidden_size": hidden_size}
     config = {"model_type": model_type, **family.defaults}
-    config |= {_own_name(family, key): value for key, value in asked.items() if value is not None}
-    seen = config_of(model_type, config)
-    hidden, pad = seen.count("hidden_size"), config.get("pad_token_id")
-    config["pad_token_id"] = None if pad and pad >= seen.count("vocab_size") else pad
+    config |= {_own_name(family, key): value for key, value in requested.items() if value is not None}
+    config_view = config_of(model_type, config)
+    hidden, pad = config_view.count("hidden_size"), config.get("pad_token_id")
+    config["pad_token_id"] = None if pad and pad >= config_view.count("vocab_size") else pad
     if pad is None and family.numbering == "cumsum_non_pad":  # ESM's class has none
         config["pad_token_id"] = 1
     if hidden_size is not None:
@@ -154,32 +159,34 @@ def _config(family: Family, model_type: str, vocab_size: int | None, hidden_size
         config[_own_name(family, "num_attention_heads")] = hidden // head_dim
         config |= _rotating(model_type, head_dim)
     if family.per_layer:
-        config["vocab_size_per_layer_input"] = min(config["vocab_size_per_layer_input"], seen.count("vocab_size"))
+        config["vocab_size_per_layer_input"] = min(
+            config["vocab_size_per_layer_input"], config_view.count("vocab_size")
+        )
         config["hidden_size_per_layer_input"] = min(config["hidden_size_per_layer_input"], hidden)
     return config
 
 
 def _rotating(model_type: str, head_dim: int) -> dict[str, Any]:
-    """What the class says of the rotated channels, cut to heads of another size."""
+    """Return the class's sizes of rotated channels, cut to heads of another size."""
     row = CONVENTIONS.get(model_type)
     if row is None or row.head != "given" or row.head_dim is not None:
         return {}
-    found: dict[str, Any] = {"rotary_dim": min(row.rotary_dim, head_dim)} if row.rotary_dim else {}
+    sizes: dict[str, Any] = {"rotary_dim": min(row.rotary_dim, head_dim)} if row.rotary_dim else {}
     if row.sections:
         part = head_dim // 6
         sections = [head_dim // 2 - 2 * part, part, part]
-        found["rope_parameters"] = {"rope_type": "default", "rope_theta": row.theta, "mrope_section": sections}
-    return found
+        sizes["rope_parameters"] = {"rope_type": "default", "rope_theta": row.theta, "mrope_section": sections}
+    return sizes
 
 
 def _own_name(family: Family, key: str) -> str:
-    """What the family's config class calls a key; `names` may hold what older files call it."""
+    """Return what the family's config class calls a key; `names` may hold what older files call it."""
     return key if key in family.defaults else family.names.get(key, key)
 
 
 @dataclass(frozen=True, slots=True)
 class _Drawn:
-    """The values of every tensor: constants, or draws in the order they are asked for."""
+    """The values of every tensor: constants, or draws in the order they are requested."""
 
     init: Init
     std: float
@@ -188,7 +195,7 @@ class _Drawn:
     padding: Mapping[str, int]
 
     def rows(self, name: str, shape: tuple[int, ...], first: int, last: int) -> Float32s:
-        """Rows [first, last) of one tensor; a vector is one row."""
+        """Return rows [first, last) of one tensor; a vector is one row."""
         count = last - first
         if name in self.constants:
             return np.full(count * math.prod(shape[1:]), self.constants[name], np.float32)

@@ -1,6 +1,6 @@
-"""A static embedding checkpoint becomes a folder the service can load: table, two graphs, tokenizer, card.
+"""Exports a static embedding checkpoint to a folder that the service can load: table, two graphs, tokenizer, card.
 
-As export.py does for transformers: compared with the reference, then renamed into place. Needs no torch.
+Like export.py for transformers: compared with the reference, then renamed into place.
 """
 
 import json
@@ -44,19 +44,24 @@ def export(
     """Write the model to `out` and return its card.
 
     Args:
+        source: the opened checkpoint.
+        out: the folder to write.
+        name: what the model is called.
         origin: what the card calls the checkpoint.
         tool: what the card says wrote it.
-        dtype: of the table, and `link`: as for export.export.
+        dtype: of the table.
+        link: as for export.export.
+        progress: as for export.export.
 
     Raises:
-        ModelError
+        ModelError: the checkpoint cannot be exported, or `out` may not be replaced.
         OSError: the disk refuses.
     """
     with atomic_folder(out) as folder:
-        held = write_weights(source, folder, dtype, link, progress)
-        written = write_graphs(source, held.placed, folder)
+        stored = write_weights(source, folder, dtype, link, progress)
+        graphs = write_graphs(source, stored.placed, folder)
         write_tokenizer(source.folder / TOKENIZER, folder / TOKENIZER)
-        card = replace(_card(source, held, written), name=name, source=origin, tool=tool)
+        card = replace(_card(source, stored, graphs), name=name, source=origin, tool=tool)
         progress("comparing with the reference", 0, 0)
         card = replace(card, largest_difference=largest_differences(folder, card))
         return finish_folder(folder, card, progress)
@@ -65,7 +70,7 @@ def export(
 def write_weights(
     source: StaticCheckpoint, folder: Path, dtype: str, link: bool, progress: Progress = no_progress
 ) -> WrittenWeights:
-    """Write the table as `dtype` says, the mapping as int64 and the weights as float32; errors as weights.write."""
+    """Write the table as `dtype`, the mapping as int64 and the weights as float32; errors as weights.write."""
     table = source.tensors[source.static.table]
     if table.dtype == "I8" and dtype != weights.KEEP:
         raise ModelError(f"{table.name!r} is int8, as Model2Vec quantised it: leave out --dtype {dtype}")
@@ -77,30 +82,30 @@ def write_weights(
 
 
 def write_graphs(source: StaticCheckpoint, placed: dict[str, Tensor], folder: Path) -> dict[str, Graph]:
-    """Emit both graphs, or the tokens' alone where nothing is pooled; the card's entries for them."""
-    forms: dict[str, tuple[Callable[[GraphBuilder, StaticTable, int], Any], tuple[str, ...]]] = {}
-    forms["embedding"] = (static_graph.embedding, static_graph.TOKENS)
+    """Emit both graphs, or the tokens' alone where nothing is pooled, and return the card's entries for them."""
+    emitters: dict[str, tuple[Callable[[GraphBuilder, StaticTable, int], Any], tuple[str, ...]]] = {}
+    emitters["embedding"] = (static_graph.embedding, static_graph.TOKENS)
     if source.sentence.pooling:
-        forms["sentences"] = (static_graph.sentences, static_graph.SENTENCES)
-    written = {}
-    for name, (emit, inputs) in forms.items():
+        emitters["sentences"] = (static_graph.sentences, static_graph.SENTENCES)
+    graphs = {}
+    for name, (emit, inputs) in emitters.items():
         model = emit(GraphBuilder(placed), source.static, source.hidden_size)
         save(model, folder / f"{name}.onnx")
-        written[name] = Graph(f"{name}.onnx", inputs, tuple(output.name for output in model.graph.output))
-    return written
+        graphs[name] = Graph(f"{name}.onnx", inputs, tuple(output.name for output in model.graph.output))
+    return graphs
 
 
 def write_tokenizer(path: Path, to: Path) -> None:
-    """The tokenizer without its post-processor: both libraries tokenise with add_special_tokens=False."""
+    """Write the tokenizer without its post-processor: both libraries tokenize with add_special_tokens=False."""
     to.write_text(json.dumps(read_object(path) | {"post_processor": None}, ensure_ascii=False), encoding="utf-8")
     to.chmod(0o644)
 
 
-def _card(source: StaticCheckpoint, held: WrittenWeights, written: dict[str, Graph]) -> Card:
-    """The card but for its name and where it comes from."""
+def _card(source: StaticCheckpoint, stored: WrittenWeights, graphs: dict[str, Graph]) -> Card:
+    """Return the card, its name and origin still empty."""
     static, width = source.static, source.hidden_size
     flops = {"embedding": 0 if static.weights is None else width}
-    if "sentences" in written:
+    if "sentences" in graphs:
         flops["sentences"] = flops["embedding"] + width
     plain = static.mapping is None and static.weights is None
     return Card(
@@ -113,8 +118,8 @@ def _card(source: StaticCheckpoint, held: WrittenWeights, written: dict[str, Gra
         type_rows=0,
         types="none",
         position=PositionRule("arange", 0, None),
-        graphs=written,
-        default_output="sentence_embedding" if "sentences" in written else "input_embeddings",
+        graphs=graphs,
+        default_output="sentence_embedding" if "sentences" in graphs else "input_embeddings",
         recipe=(Embed(static.table),) if plain else (),
         encoder=(),
         weights=weights.FILE_NAME,
@@ -123,9 +128,9 @@ def _card(source: StaticCheckpoint, held: WrittenWeights, written: dict[str, Gra
         prompts=source.sentence.prompts,
         default_prompt=source.sentence.default_prompt,
         encodings=Encodings(),
-        dtype="int8" if source.tensors[static.table].dtype == "I8" else held.tables[static.table].dtype,
-        parameters=held.parameters(),
-        bytes=sum(tensor.bytes for tensor in held.placed.values()),
+        dtype="int8" if source.tensors[static.table].dtype == "I8" else stored.tables[static.table].dtype,
+        parameters=stored.parameters(),
+        bytes=sum(tensor.bytes for tensor in stored.placed.values()),
         flops_per_token=flops,
         flops_per_token_and_key=0,
         largest_difference={},
@@ -134,6 +139,6 @@ def _card(source: StaticCheckpoint, held: WrittenWeights, written: dict[str, Gra
         source="",
         tool="",
         static=static,
-        tables=held.tables,
-        linked=held.linked,
+        tables=stored.tables,
+        linked=stored.linked,
     )

@@ -1,4 +1,4 @@
-"""A Table written to a file of its suffix's format, a block at a time. Makes no table and knows no scheme.
+"""Writes a positional Table to a file in the format of its suffix, a block at a time.
 
 .npy           one array; several outputs of one shape are stacked, cos before sin
 .safetensors   every output under its name, how it was made as metadata
@@ -28,14 +28,17 @@ Write = Callable[[Table, Path, str, Progress], None]
 
 
 def write(table: Table, path: Path, dtype: str = "float32", progress: Progress = no_progress) -> None:
-    """Write a table; a failure or a stop leaves no half file.
+    """Write a table; a failure or a stop leaves no partial file.
 
     Args:
+        table: the table.
+        path: its suffix is one of FORMATS.
         dtype: one of table.DTYPES, for float outputs.
+        progress: receives the rows computed.
 
     Raises:
-        BadEncoding: a suffix or a dtype that no format has.
-        OSError
+        BadEncoding: no format has the suffix or the dtype.
+        OSError: the disk refuses.
     """
     if path.suffix not in FORMATS:
         raise BadEncoding(f"{path} ends in {path.suffix or 'nothing'!r}; a table is written as {', '.join(FORMATS)}")
@@ -46,7 +49,7 @@ def write(table: Table, path: Path, dtype: str = "float32", progress: Progress =
         FORMATS[path.suffix](table, aside, dtype, progress)
         aside.replace(path)
     except OSError as error:
-        if error.filename == str(aside):  # nobody named that
+        if error.filename == str(aside):  # a name the caller does not know
             error.filename = str(path)
         raise
     finally:
@@ -54,7 +57,7 @@ def write(table: Table, path: Path, dtype: str = "float32", progress: Progress =
 
 
 def blocks(output: Output, dtype: str) -> Iterator[NDArray[Any]]:
-    """The output's rows in blocks of about BLOCK_VALUES, rounded once."""
+    """Yield the output's rows in blocks of about BLOCK_VALUES, rounded once."""
     rows = max(1, BLOCK_VALUES // output.width)
     for start in range(0, output.count, rows):
         values = output.rows(start, min(start + rows, output.count))
@@ -62,16 +65,16 @@ def blocks(output: Output, dtype: str) -> Iterator[NDArray[Any]]:
 
 
 def description(table: Table) -> dict[str, Any]:
-    """How the values were made, JSON-ready."""
+    """Return how the values were made, JSON-ready."""
     own = {"scheme": table.scheme, "arithmetic": table.arithmetic, "tool": f"inlay {VERSION}"}
     return own | dict(table.facts) | {"notes": list(table.notes)}
 
 
 def _counted(table: Table, dtype: str, progress: Progress) -> Iterator[tuple[str, Iterator[NDArray[Any]]]]:
-    """Each output and its blocks, telling `progress` of every block."""
+    """Yield each output and its blocks, and report every block to `progress`."""
     total, done = sum(output.count for output in table.outputs.values()), 0
 
-    def told(output: Output) -> Iterator[NDArray[Any]]:
+    def reported(output: Output) -> Iterator[NDArray[Any]]:
         nonlocal done
         for block in blocks(output, dtype):
             yield block
@@ -79,7 +82,7 @@ def _counted(table: Table, dtype: str, progress: Progress) -> Iterator[tuple[str
             progress("computing", done, total)
 
     for name, output in table.outputs.items():
-        yield name, told(output)
+        yield name, reported(output)
 
 
 def _npy(table: Table, path: Path, dtype: str, progress: Progress) -> None:

@@ -1,4 +1,4 @@
-"""Takes a checkpoint's tokenizer.json along. Tokenises nothing; the service does."""
+"""Copies a checkpoint's tokenizer.json into the exported folder."""
 
 import json
 from pathlib import Path
@@ -10,17 +10,19 @@ FILE_NAME = "tokenizer.json"
 
 
 def copy(checkpoint: Path, folder: Path, lowercase: bool) -> bool:
-    """Copy tokenizer.json where there is one, after a check that it loads.
+    """Copy tokenizer.json where there is one, after checking that it loads.
 
     Args:
-        lowercase: put a Lowercase normaliser first unless there is one, as sentence-transformers does for
+        checkpoint: the folder it lies in.
+        folder: where to.
+        lowercase: put a Lowercase normalizer first unless there is one, as sentence-transformers does for
             `do_lower_case`.
 
     Returns:
-        whether there was one.
+        Whether there was one.
 
     Raises:
-        BadCheckpoint
+        BadCheckpoint: the tokenizers library does not read it.
     """
     path = checkpoint / FILE_NAME
     if not path.is_file():

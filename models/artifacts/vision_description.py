@@ -1,4 +1,4 @@
-"""What there is to say about families that see, their checkpoints and their exports, as lines for a terminal."""
+"""Describes image families, their checkpoints and their exports as lines for a terminal."""
 
 from dataclasses import asdict
 from typing import Any
@@ -15,18 +15,18 @@ FEEDS = {"pixels": "pixel_values", "patches": "flattened patches", "features": "
 
 
 def rows() -> list[tuple[str, str, str]]:
-    """(model_type, steps, what goes in) of every family, then of the checkpoints that hold one beside a text side."""
-    found = []
+    """Return (model_type, steps, input) of every family, then of the checkpoints that hold one beside a text side."""
+    lines = []
     for name, family in FAMILIES.items():
         steps = " ".join(type(step).__name__ for step in family.steps)
-        found.append((name, steps, FEEDS[family.feed]))
+        lines.append((name, steps, FEEDS[family.feed]))
     for name, tower in TOWERS.items():
-        found.append((f"{name} --side {tower.side}", f"as {tower.family}, or as its config says", ""))
-    return found
+        lines.append((f"{name} --side {tower.side}", f"as {tower.family}, or as its config says", ""))
+    return lines
 
 
 def family(name: str) -> list[str]:
-    """One family."""
+    """Describe one family."""
     row = FAMILIES[name]
     return [
         f"{name}: tensors under {row.prefix!r} or any one prefix",
@@ -36,9 +36,9 @@ def family(name: str) -> list[str]:
     ]
 
 
-def checkpoint(source: Checkpoint, found: tuple[str, Config]) -> list[str]:
-    """A checkpoint folder; raises BadCheckpoint where it is no model of its family."""
-    planned = plan(source, *found)
+def checkpoint(source: Checkpoint, tower: tuple[str, Config]) -> list[str]:
+    """Describe a checkpoint folder; BadCheckpoint if it is no model of its family."""
+    planned = plan(source, *tower)
     size = sum(source.tensors[name].bytes for name in planned.shapes)
     return [
         f"{source.name}: a checkpoint whose images a {planned.model_type!r} reads",
@@ -48,31 +48,35 @@ def checkpoint(source: Checkpoint, found: tuple[str, Config]) -> list[str]:
     ]
 
 
-def image(seen: Image) -> dict[str, Any]:
-    """What an exported model reads, by what it is called."""
-    allowed = f"of {seen.fixed[0]}x{seen.fixed[1]} alone" if seen.fixed else "of any size"
+def image(spec: Image) -> dict[str, Any]:
+    """Return what an exported model reads, by a heading."""
+    allowed = f"of {spec.fixed[0]}x{spec.fixed[1]} alone" if spec.fixed else "of any size"
     reads = {
-        "pixels": f"pixel_values [{seen.width}, height, width] {allowed}, patches of {seen.patch}",
-        "patches": f"pixel_values [patches, {seen.width}]{' and grid' if seen.takes_grid else ''}",
-        "features": f"input_features [{seen.width}, {seen.frames}]",
+        "pixels": f"pixel_values [{spec.width}, height, width] {allowed}, patches of {spec.patch}",
+        "patches": f"pixel_values [patches, {spec.width}]{' and grid' if spec.takes_grid else ''}",
+        "features": f"input_features [{spec.width}, {spec.frames}]",
     }
-    return {"reads": reads[seen.feed], "pictures": _pictures(seen.preprocessor)}
+    return {"reads": reads[spec.feed], "pictures": _pictures(spec.preprocessor)}
 
 
-def _pictures(how: Preprocessor | None) -> str:
-    if how is None:
+def _pictures(preprocessor: Preprocessor | None) -> str:
+    if preprocessor is None:
         return "not known how they become pixels: takes tensors"
-    sized = f"{how.sizing} {how.sizes}, {FILTERS[how.resample]}" if how.sizing else "their size stays"
-    cut = f", cut to {how.crop}" if how.crop else ""
-    scaled = f", scaled by {how.scale:g}" if how.scale is not None else ""
-    return f"{sized}{cut}{scaled}{f', mean {how.mean}, std {how.std}' if how.mean else ''}"
+    sized = (
+        f"{preprocessor.sizing} {preprocessor.sizes}, {FILTERS[preprocessor.resample]}"
+        if preprocessor.sizing
+        else "their size stays"
+    )
+    cut = f", cut to {preprocessor.crop}" if preprocessor.crop else ""
+    scaled = f", scaled by {preprocessor.scale:g}" if preprocessor.scale is not None else ""
+    return f"{sized}{cut}{scaled}{f', mean {preprocessor.mean}, std {preprocessor.std}' if preprocessor.mean else ''}"
 
 
 def steps(given: tuple[Step, ...]) -> list[str]:
-    """Each step and what it reads."""
-    return [f"  {type(step).__name__:<12} {', '.join(tensors((step,)))}{_how(step)}" for step in given]
+    """Return each step and what it reads."""
+    return [f"  {type(step).__name__:<12} {', '.join(tensors((step,)))}{_options(step)}" for step in given]
 
 
-def _how(step: Step) -> str:
-    told = {key: value for key, value in asdict(step).items() if key in ("resize", "at", "stride") and value}
-    return "".join(f" ({key} {value})" for key, value in told.items())
+def _options(step: Step) -> str:
+    options = {key: value for key, value in asdict(step).items() if key in ("resize", "at", "stride") and value}
+    return "".join(f" ({key} {value})" for key, value in options.items())

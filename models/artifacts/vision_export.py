@@ -1,4 +1,4 @@
-"""A checkpoint that sees becomes a folder the service can load: weights, graphs, card. As export.py does for text.
+"""Exports the image side of a checkpoint to a folder that the service can load: weights, graphs, card.
 
 The graphs are compared with the float64 reference on images of several sizes, then the folder is renamed into place.
 """
@@ -19,7 +19,7 @@ from models.checkpoints.safetensors import Tensor
 from models.errors import BadCheckpoint
 from models.families.config import Config
 from models.families.encodings import Encodings
-from models.graphs import vision as graph
+from models.graphs import vision as vision_graph
 from models.graphs.builder import GraphBuilder, save
 from models.positions.learned import PositionRule
 from models.progress import Progress, no_progress
@@ -39,58 +39,68 @@ FIRST_STRIDES = 2  # frames of a spectrogram for each learned position
 
 
 def export(
-    source: Checkpoint, found: tuple[str, Config], out: Path, name: str, tool: str, progress: Progress = no_progress
+    source: Checkpoint,
+    image_tower: tuple[str, Config],
+    out: Path,
+    name: str,
+    tool: str,
+    progress: Progress = no_progress,
 ) -> Card:
-    """Write the half of a checkpoint that sees to `out` and return its card.
+    """Write the image side of a checkpoint to `out` and return its card.
 
     Args:
-        found: what plan.tower gave.
+        source: the opened checkpoint.
+        image_tower: what models.vision.fitting.tower returned.
+        out: the folder to write.
+        name: what the model is called.
         tool: what the card says wrote it.
+        progress: receives the bytes graphs.
 
     Raises:
-        BadCheckpoint, ReferenceMismatch
+        BadCheckpoint: the checkpoint cannot be exported.
+        ReferenceMismatch: a graph differs from the reference.
         OSError: the disk refuses.
     """
-    planned, alike = plan(source, *found), similarity.of(source)
+    planned, dual_encoder = plan(source, *image_tower), similarity.of(source)
     image = _image(planned, source.folder)
     with atomic_folder(out) as folder:
         views = read_tensors(source, planned.shapes)
         arrays = {tensor: views[tensor].reshape(shape) for tensor, shape in planned.shapes.items()}
         placed = weights.write(folder, arrays, (), progress=progress).placed
         card = _card(planned, image, placed, write_graphs(folder, planned, placed))
-        card = replace(card, name=name, source=source.name, tool=tool, similarity=alike)
+        card = replace(card, name=name, source=source.name, tool=tool, similarity=dual_encoder)
         progress("comparing with the reference", 0, 0)
         return finish_folder(folder, replace(card, largest_difference=largest_differences(folder, card)), progress)
 
 
 def write_graphs(folder: Path, planned: VisionPlan, placed: Mapping[str, Tensor]) -> dict[str, Graph]:
-    """Emit the graphs; the card's entries for them."""
-    inputs = graph.inputs_of(planned.steps, planned.width)
-    written = {}
-    for name, emit in (("image", graph.image), ("image_components", graph.components)):
+    """Emit the graphs and return the card's entries for them."""
+    inputs = vision_graph.inputs_of(planned.steps, planned.width)
+    graphs = {}
+    for name, emit in (("image", vision_graph.image), ("image_components", vision_graph.components)):
         model = emit(GraphBuilder(placed), planned.steps, inputs, planned.hidden_size)
         if model is not None:
             save(model, folder / f"{name}.onnx")
             fed = tuple(value.name for value in model.graph.input)
-            written[name] = Graph(f"{name}.onnx", fed, tuple(each.name for each in model.graph.output), "image")
-    return written
+            graphs[name] = Graph(f"{name}.onnx", fed, tuple(each.name for each in model.graph.output), "image")
+    return graphs
 
 
 def _image(planned: VisionPlan, folder: Path) -> Image:
-    """What the card says of what goes in."""
+    """Return what the card says of the inputs."""
     config, feed = planned.config, planned.family.feed
     first = planned.steps[0]
     fixed = None
     if isinstance(first, Patchify) and any(_is_oblong(step) for step in planned.steps):
         fixed = side(config, "image_size")
     frames = FIRST_STRIDES * config.count("max_source_positions") if isinstance(first, Convolve) else None
-    how = None if feed == "features" else _preprocessor(planned, folder)
+    preprocessing = None if feed == "features" else _preprocessor(planned, folder)
     size = 1 if feed == "features" else patch(config)
-    return Image(planned.steps, feed, planned.width, size, frames, fixed, how, planned.axial)
+    return Image(planned.steps, feed, planned.width, size, frames, fixed, preprocessing, planned.axial)
 
 
 def _is_oblong(step: Any) -> bool:
-    """transformers resizes positions of square grids alone."""
+    """Return whether the positions form no square; transformers resizes positions of square grids only."""
     return isinstance(step, AddGrid) and step.rows != step.columns
 
 
@@ -104,22 +114,23 @@ def _preprocessor(planned: VisionPlan, folder: Path) -> Preprocessor | None:
     if not isinstance(data, dict):
         return None
     channels = 3 if isinstance(planned.steps[0], Project) else planned.width
-    how = preprocessor.read(data, planned.family.processor, channels)
-    if (how.patch > 1) != (planned.family.feed == "patches"):
+    preprocessing = preprocessor.read(data, planned.family.processor, channels)
+    cuts = preprocessing.patch > 1
+    if cuts != (planned.family.feed == "patches"):
         raise BadCheckpoint(
-            f"{preprocessor.FILE_NAME} is of a processor that {'cuts' if how.patch > 1 else 'does not cut'} patches, "
+            f"{preprocessor.FILE_NAME} is of a processor that {'cuts' if cuts else 'does not cut'} patches, "
             f"and a {planned.model_type} takes {planned.family.feed}"
         )
-    if how.patch > 1 and channels * how.frames * how.patch**2 != planned.width:
+    values = channels * preprocessing.frames * preprocessing.patch**2
+    if cuts and values != planned.width:
         raise BadCheckpoint(
-            f"{preprocessor.FILE_NAME} makes patches of {channels * how.frames * how.patch**2} values, and the "
-            f"checkpoint takes {planned.width}"
+            f"{preprocessor.FILE_NAME} makes patches of {values} values, and the checkpoint takes {planned.width}"
         )
-    return how
+    return preprocessing
 
 
-def _card(planned: VisionPlan, image: Image, placed: Mapping[str, Tensor], written: dict[str, Graph]) -> Card:
-    """The card but for its name and where it comes from."""
+def _card(planned: VisionPlan, image: Image, placed: Mapping[str, Tensor], graphs: dict[str, Graph]) -> Card:
+    """Return the card, its name and origin still empty."""
     multiplied = [step for step in planned.steps if isinstance(step, Patchify | Project | Convolve)]
     return Card(
         name="",
@@ -131,7 +142,7 @@ def _card(planned: VisionPlan, image: Image, placed: Mapping[str, Tensor], writt
         type_rows=0,
         types="none",
         position=PositionRule("arange", 0, None),
-        graphs=written,
+        graphs=graphs,
         default_output="input_embeddings",
         recipe=(),
         encoder=(),

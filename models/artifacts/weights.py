@@ -1,6 +1,6 @@
-"""An exported model's tensors: written once from the checkpoint's rows, read back as arrays. Holds no table in memory.
+"""An exported model's tensors: written from the checkpoint's rows in chunks, read back as mapped arrays.
 
-Tables keep their dtype or take the one asked for: rows are widened after the lookup. All other floats are widened to
+Tables keep their dtype or take the requested one: rows are widened after the lookup. All other floats are widened to
 float32, exactly, because ONNX Runtime would otherwise keep a second, widened copy of them in every process.
 """
 
@@ -35,10 +35,13 @@ TABLE_DTYPES = (KEEP, *ELEMENTS, *quantization.LEVELS)
 
 @dataclass(frozen=True, slots=True)
 class WrittenWeights:
-    """Where each tensor lies, how the tables are stored, and the checkpoint's files that are served in place.
+    """What `write` wrote.
 
     Attributes:
-        placed: by tensor name; quantised tables have their codes under the table's name, see models/quantization.py.
+        placed: where each tensor lies, by name; a quantized table has its codes under the table's name, see
+            quantization.py.
+        tables: how each table is stored.
+        linked: the checkpoint's files that are served in place; None: none.
     """
 
     placed: dict[str, Tensor]
@@ -46,9 +49,11 @@ class WrittenWeights:
     linked: dict[str, LinkedFile] | None
 
     def parameters(self) -> int:
-        """Values of all tensors, a quantised table counted as what it stands for."""
+        """Return the number of values of all tensors; a quantized table counts as what it stands for."""
         shapes = {name: tensor.shape for name, tensor in self.placed.items()}
-        paired = {quantization.ranges_name(name, kind) for name in shapes if (kind := quantization.kind_of(shapes, name))}
+        paired = {
+            quantization.ranges_name(name, kind) for name in shapes if (kind := quantization.kind_of(shapes, name))
+        }
         return sum(math.prod(quantization.shape_of(shapes, name)) for name in shapes if name not in paired)
 
 
@@ -64,15 +69,17 @@ def write(
     """Write tensors to `folder`, a chunk of rows at a time.
 
     Args:
-        arrays: by name, sliced by rows: views of mapped files, or rows made as they are asked for.
+        folder: of the export.
+        arrays: by name, sliced by rows: views of mapped files, or rows made on demand.
         tables: names among them whose rows are looked up: these take `dtype`. Other floats become float32, integers
             stay.
         dtype: one of TABLE_DTYPES.
         originals: where the tables lie in the checkpoint: they are served in place, by links, and not written.
+        progress: receives the bytes written.
 
     Raises:
-        BadCheckpoint: a value not finite or beyond the dtype, a table that has no int4 form or cannot be linked.
-        ModelError: an unknown dtype, or one other than keep together with originals.
+        BadCheckpoint: a value is not finite or beyond the dtype, or a table has no int4 form or cannot be linked.
+        ModelError: unknown dtype, or one other than keep together with originals.
     """
     if dtype not in TABLE_DTYPES:
         raise ModelError(f"--dtype {dtype!r} is not one of {', '.join(TABLE_DTYPES)}")
@@ -82,28 +89,28 @@ def write(
     jobs = [_TensorJob(name, array, _target(array, dtype, name in tables)) for name, array in arrays.items()]
     meter = _Meter(sum(job.passes * job.bytes for job in jobs), progress)
     hashes = {job.name: job.hashed(meter) for job in jobs if job.name in placed}
-    own = [job for job in jobs if job.name not in placed]
-    sources = sorted((source for job in own for source in job.sources(meter)), key=_aligned_first)
+    to_write = [job for job in jobs if job.name not in placed]
+    sources = sorted((source for job in to_write for source in job.sources(meter)), key=_aligned_first)
     linked = links.describe_links(placed.values(), originals, hashes) if originals else None
     placed |= safetensors.write(folder / FILE_NAME, sources)
     return WrittenWeights(placed, {job.name: job.stored(placed) for job in jobs if job.name in tables}, linked)
 
 
 def _aligned_first(source: TensorSource) -> tuple[int, int]:
-    """Wide elements first, so that every tensor begins at a whole one; then big tensors first."""
+    """Sort wide elements first, so that every tensor begins at a whole one; then big tensors first."""
     return -DTYPES[source.dtype].itemsize, -source.bytes
 
 
 def _target(array: RowSource, dtype: str, is_table: bool) -> str:
-    """What a tensor is written as: a safetensors dtype, int8 or int4."""
-    own = safetensors.NAMES[np.dtype(array.dtype)]
-    if own == "F64":
-        own = "F32"
-    if own not in NAMES:
-        return own
+    """Return what a tensor is written as: a safetensors dtype, int8 or int4."""
+    dtype_name = safetensors.NAMES[np.dtype(array.dtype)]
+    if dtype_name == "F64":
+        dtype_name = "F32"
+    if dtype_name not in NAMES:
+        return dtype_name
     if not is_table:
         return "F32"
-    return own if dtype == KEEP else ELEMENTS.get(dtype, dtype)
+    return dtype_name if dtype == KEEP else ELEMENTS.get(dtype, dtype)
 
 
 @dataclass(slots=True)
@@ -119,7 +126,7 @@ class _Meter:
 
 @dataclass(slots=True)
 class _TensorJob:
-    """One tensor on its way, and how far its stored values are from the checkpoint's."""
+    """One tensor being written, and how far its stored values are from the checkpoint's."""
 
     name: str
     array: RowSource
@@ -140,7 +147,7 @@ class _TensorJob:
         return 2 if self.kind else 1
 
     def sources(self, meter: _Meter) -> Iterator[TensorSource]:
-        """What to write: the tensor, or its ranges and codes."""
+        """Yield what to write: the tensor, or its ranges and codes."""
         shape = self.array.shape
         if (kind := self.kind) is None:
             yield TensorSource(self.name, self.target, shape, self._converted(meter))
@@ -148,18 +155,20 @@ class _TensorJob:
         if len(shape) != 2:
             raise BadCheckpoint(f"{self.name!r} has shape {list(shape)}; {kind} codes are made of rows and columns")
         ranges = (quantization.ranges(rows, kind) for rows in self._parts(meter))
-        yield TensorSource(quantization.ranges_name(self.name, kind), "F32", quantization.ranges_shape(kind, shape), ranges)
+        yield TensorSource(
+            quantization.ranges_name(self.name, kind), "F32", quantization.ranges_shape(kind, shape), ranges
+        )
         yield TensorSource(self.name, "U8", quantization.codes_shape(kind, shape), self._codes(kind, meter))
 
     def hashed(self, meter: _Meter) -> str:
-        """The sha256 of the tensor's bytes, every value checked."""
+        """Return the sha256 of the tensor's bytes, after checking every value."""
         digest = hashlib.sha256()
         for _, rows in self._chunks(meter):
             digest.update(np.ascontiguousarray(rows).view(np.uint8).data)
         return digest.hexdigest()
 
     def stored(self, placed: Mapping[str, Tensor]) -> StoredTable:
-        """The card's entry, once everything is written."""
+        """Return the card's entry, once everything is written."""
         root = math.sqrt(self.squares / max(1, math.prod(self.array.shape)))
         if (kind := self.kind) is None:
             dtype = NAMES.get(self.target, self.target.lower())
@@ -176,7 +185,7 @@ class _TensorJob:
             _release(rows)
 
     def _parts(self, meter: _Meter) -> Iterator[NDArray[np.float32]]:
-        """All rows as float32, as many at a time as stay in a core's cache."""
+        """Yield all rows as float32, as many at a time as stay in a core's cache."""
         for _, rows in self._chunks(meter):
             for part in _split(rows):
                 yield floats(rows[part])
@@ -227,7 +236,7 @@ def _split(rows: NDArray[Any]) -> Iterator[slice]:
 
 
 def _release(rows: NDArray[Any]) -> None:
-    """Let go of the mapped pages of rows that are done with: they stay in the page cache, but not in this process."""
+    """Release the mapped pages of rows that are done with: they stay in the page cache, but not in this process."""
     owner: Any = rows
     while isinstance(owner, np.ndarray | memoryview):
         owner = owner.base if isinstance(owner, np.ndarray) else owner.obj
@@ -239,14 +248,14 @@ def _release(rows: NDArray[Any]) -> None:
 
 
 def tensors(folder: Path, card: Card) -> dict[str, Any]:
-    """Every tensor of an exported model by name, mapped, and typed as the array it looks like.
+    """Return every tensor of an exported model by name, as a read-only view of its mapped file.
 
-    Returns:
-        read-only views; a quantised table is a quantization.QuantizedTable, which dequantises the rows it is asked for empty
-        where a model has none (adopted as ONNX).
+    A quantized table is a quantization.QuantizedTable, which dequantizes the rows that are indexed. A model adopted as
+    ONNX
+    has none.
 
     Raises:
-        BadCheckpoint: a damaged file.
+        BadCheckpoint: a file is damaged.
     """
     places: Iterable[Tensor] = safetensors.read_header(folder / card.weights).values() if card.weights else ()
     return quantization.view(safetensors.read([*places, *links.tensors(folder, card.linked or {})]))

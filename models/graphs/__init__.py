@@ -1,1 +1,1 @@
-"""Recipes as ONNX graphs."""
+"""Emits recipes as ONNX graphs."""

@@ -1,4 +1,4 @@
-"""One ONNX graph under construction: nodes, constants, and weights that stay in their safetensors. Knows no model."""
+"""`GraphBuilder`: one ONNX graph under construction, whose weights stay in their safetensors files."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,9 +23,9 @@ Outputs = Mapping[str, tuple[str, str, Sequence[str | int]]]
 
 
 class GraphBuilder:
-    """Collects the nodes of one graph; every method returns the name of a value.
+    """Collects the nodes of one graph; methods that add to it return the name of a value.
 
-    Attributes:
+    Args:
         placed: where each tensor lies, in files which must be beside the .onnx.
     """
 
@@ -48,7 +48,7 @@ class GraphBuilder:
         return name
 
     def constant(self, array: NDArray[Any]) -> str:
-        """A small array, stored in the graph itself."""
+        """Add a small array, stored in the graph itself."""
         from onnx import numpy_helper
 
         name = f"constant_{len(self._initializers)}"
@@ -56,11 +56,11 @@ class GraphBuilder:
         return name
 
     def scalar(self, value: float, dtype: Any = np.float32) -> str:
-        """A constant of no dimensions."""
+        """Add a constant of no dimensions."""
         return self.constant(np.asarray(value, dtype))
 
     def weight(self, name: str) -> str:
-        """A tensor of the weights file, mapped from disk."""
+        """Add a tensor of the weights file, mapped from disk."""
         from onnx import TensorProto
 
         tensor = self.placed[name]
@@ -72,60 +72,62 @@ class GraphBuilder:
         return name
 
     def rows(self, table: str, index: str) -> str:
-        """float32 rows [N, d] of a table stored as anything, by int64 row numbers [N].
+        """Look up float32 rows [N, d] of a table of any stored dtype, by int64 row numbers [N].
 
-        Looked up first and widened then: arithmetic on a table itself would be done when the session opens, and ONNX
-        Runtime would keep its widened copy.
+        Rows are looked up first and widened then: arithmetic on a table itself would be done when the session opens,
+        and
+        ONNX Runtime would keep its widened copy.
         """
         return _rows(self, table, index)
 
     def product(self, x: str, table: str) -> str:
-        """x @ table.T, float32 [N, V] of float32 x [N, d], for a table stored as anything.
+        """Add x @ table.T, float32 [N, V] of float32 x [N, d], for a table of any stored dtype.
 
-        One that is not float32 is widened PRODUCT_BYTES at a time, in every run.
+        A table that is not float32 is widened PRODUCT_BYTES at a time, in every run.
         """
         return _product(self, x, table)
 
     def shape_of(self, table: str) -> tuple[int, ...]:
-        """The shape of a table, whatever it is stored as."""
+        """Return the shape of a table, however it is stored."""
         return quantization.shape_of({name: tensor.shape for name, tensor in self.placed.items()}, table)
 
     def cast(self, value: str, element: str) -> str:
-        """The value as another element type, by its ONNX name."""
+        """Cast a value to another element type, by its ONNX name."""
         from onnx import TensorProto
 
         return self.op("Cast", value, to=getattr(TensorProto, element))
 
     def rename(self, old: str, new: str) -> None:
-        """Call a value by the name the graph gives to the outside."""
+        """Rename a value to the name of a graph output."""
         _rename(self._nodes, old, new)
 
     def inner(self) -> "GraphBuilder":
-        """A builder of a graph inside a node of this one: it may use this one's values, and its weights lie here."""
+        """Return a builder of a graph inside a node of this one, which may use this one's values and weights."""
         inside = GraphBuilder(self.placed)
         inside._prefix = f"{self._prefix}inner_{len(self._nodes)}_"
         inside._initializers = self._initializers
         return inside
 
     def graph(self, name: str, inputs: Inputs, outputs: Outputs, initializers: Sequence[Any] = ()) -> Any:
-        """The nodes as a GraphProto: for `inner` builders; others make a `model`, which says what the arguments are."""
+        """Return the nodes as a GraphProto, for `inner` builders; arguments as for `model`."""
         from onnx import TensorProto, helper
 
-        for given, (value, _, _) in outputs.items():
-            self.rename(value, given)
-        taken = [
+        for output, (value, _, _) in outputs.items():
+            self.rename(value, output)
+        input_infos = [
             helper.make_tensor_value_info(key, getattr(TensorProto, kind), dims) for key, (kind, dims) in inputs.items()
         ]
-        given_out = [
+        output_infos = [
             helper.make_tensor_value_info(key, getattr(TensorProto, kind), dims)
             for key, (_, kind, dims) in outputs.items()
         ]
-        return helper.make_graph(self._nodes, name, taken, given_out, list(initializers))
+        return helper.make_graph(self._nodes, name, input_infos, output_infos, list(initializers))
 
     def model(self, name: str, inputs: Inputs, outputs: Outputs) -> Any:
-        """The finished ModelProto.
+        """Return the finished ModelProto.
 
         Args:
+            name: of the graph.
             inputs: name -> (element type, dimensions).
             outputs: name -> (value, element type, dimensions); a dimension is a number or a name.
         """
@@ -146,15 +148,15 @@ def _rename(nodes: Sequence[Any], old: str, new: str) -> None:
 
 
 def _rows(builder: GraphBuilder, table: str, index: str) -> str:
-    found = builder.op("Gather", builder.weight(table), index)
+    rows = builder.op("Gather", builder.weight(table), index)
     kind = quantization.kind_of(builder.placed, table)
     if kind is None:
-        return found if builder.placed[table].dtype == "F32" else builder.cast(found, "FLOAT")
+        return rows if builder.placed[table].dtype == "F32" else builder.cast(rows, "FLOAT")
     ranges = builder.op("Gather", builder.weight(quantization.ranges_name(table, kind)), index)  # [N, blocks, 2]
     halves = builder.constant(np.array([1, 1]))
     scale = builder.op("Split", ranges, halves, outputs=2, axis=2)  # [N, blocks, 1] twice
     bias = f"{scale}.1"
-    return _int8(builder, found, scale, bias) if kind == "int8" else _int4(builder, table, found, scale, bias)
+    return _int8(builder, rows, scale, bias) if kind == "int8" else _int4(builder, table, rows, scale, bias)
 
 
 def _int8(builder: GraphBuilder, codes: str, scale: str, bias: str) -> str:
@@ -164,27 +166,27 @@ def _int8(builder: GraphBuilder, codes: str, scale: str, bias: str) -> str:
 
 
 def _int4(builder: GraphBuilder, table: str, codes: str, scale: str, bias: str) -> str:
-    """Halves of bytes by float arithmetic: exact, and faster in ONNX Runtime than shifts (1.31)."""
+    """Unpack half bytes by float arithmetic: exact, and faster in ONNX Runtime than shifts (1.31)."""
     _, blocks, _ = builder.placed[quantization.ranges_name(table, "int4")].shape
     _, width = builder.shape_of(table)
     both = builder.cast(codes, "FLOAT")  # [N, d/2]
     high = builder.op("Floor", builder.op("Mul", both, builder.scalar(1 / 16)))
     low = builder.op("Sub", both, builder.op("Mul", high, builder.scalar(16)))
     whole = builder.op("Concat", low, high, axis=1)  # [N, d]
-    apart = builder.op("Reshape", whole, builder.constant(np.array([0, blocks, width // blocks])))
-    sums = builder.op("Add", builder.op("Mul", apart, scale), bias)  # [N, blocks, columns]
+    split = builder.op("Reshape", whole, builder.constant(np.array([0, blocks, width // blocks])))
+    sums = builder.op("Add", builder.op("Mul", split, scale), bias)  # [N, blocks, columns]
     return builder.op("Reshape", sums, builder.constant(np.array([0, width])))
 
 
 def _product(builder: GraphBuilder, x: str, table: str) -> str:
     count, width = builder.shape_of(table)
     if builder.placed[table].dtype == "F32":
-        seen = builder.weight(table)
+        matrix = builder.weight(table)
         if builder.placed[table].bytes > PRODUCT_BYTES:
             # of a shape known at run time alone: of a constant, ONNX Runtime (1.31) packs a copy for itself
-            nothing = builder.op("Mul", builder.op("Shape", x, start=0, end=1), builder.constant(np.array([0])))
-            seen = builder.op("Reshape", seen, builder.op("Add", nothing, builder.constant(np.array([count, width]))))
-        return builder.op("Gemm", x, seen, transB=1)
+            zero = builder.op("Mul", builder.op("Shape", x, start=0, end=1), builder.constant(np.array([0])))
+            matrix = builder.op("Reshape", matrix, builder.op("Add", zero, builder.constant(np.array([count, width]))))
+        return builder.op("Gemm", x, matrix, transB=1)
     block = min(count, max(1, PRODUCT_BYTES // (4 * width)))
     starts = builder.constant(np.arange(0, count, block))
     body = builder.inner()
@@ -194,8 +196,8 @@ def _product(builder: GraphBuilder, x: str, table: str) -> str:
     graph = body.graph("block", {"start": ("INT64", ())}, {"part": (part, "FLOAT", ("tokens", block))})
     blocks = builder.op("Scan", starts, body=graph, num_scan_inputs=1)  # [blocks, N, block]
     padded = -(-count // block) * block
-    apart = builder.op("Transpose", blocks, perm=[1, 0, 2])  # Scan's own axis ends the process where N is 0 (1.31)
-    flat = builder.op("Reshape", apart, builder.constant(np.array([0, padded])))
+    split = builder.op("Transpose", blocks, perm=[1, 0, 2])  # Scan's own axis ends the process where N is 0 (1.31)
+    flat = builder.op("Reshape", split, builder.constant(np.array([0, padded])))
     return builder.op("Slice", flat, *(builder.constant(np.array([each])) for each in (0, count, 1)))  # [N, V]
 
 
@@ -217,14 +219,14 @@ def _location(tensor: Any) -> str:
 
 
 def _with_inputs(model: Any, tensors: Sequence[Any]) -> Any:
-    """The model with these initialisers as inputs: the checker opens the file of others, and refuses hard links."""
+    """Return the model with these initializers as inputs, whose files the checker then does not open."""
     from onnx import helper
 
     own = {tensor.name for tensor in tensors}
-    shown = type(model)()
-    shown.CopyFrom(model)
-    kept = [tensor for tensor in shown.graph.initializer if tensor.name not in own]
-    del shown.graph.initializer[:]
-    shown.graph.initializer.extend(kept)
-    shown.graph.input.extend(helper.make_tensor_value_info(each.name, each.data_type, each.dims) for each in tensors)
-    return shown
+    checked = type(model)()
+    checked.CopyFrom(model)
+    kept = [tensor for tensor in checked.graph.initializer if tensor.name not in own]
+    del checked.graph.initializer[:]
+    checked.graph.initializer.extend(kept)
+    checked.graph.input.extend(helper.make_tensor_value_info(each.name, each.data_type, each.dims) for each in tensors)
+    return checked

@@ -1,4 +1,4 @@
-"""The blocks of a whole encoder as one packed ONNX graph: rows [N, d], and a rectangle in attention alone.
+"""Emits a whole encoder as one packed ONNX graph: rows [N, d], and a padded rectangle in attention only.
 
 Measured on one CPU core (ONNX Runtime 1.31, MiniLM, 8 to 256 tokens), this form is at the FLOP or memory limit: merging
 query, key and value, transposing weights beforehand, other Gelu or mask forms and Attention-23 are within 3 % of it.
@@ -43,12 +43,17 @@ class Rectangle:
 
 
 def encoder(builder: GraphBuilder, recipe: Recipe, blocks: Recipe, width: int) -> Any:
-    """The input layer and all blocks.
+    """Return the ModelProto of the input layer and all blocks.
+
+    Its inputs are those of the input layer, mask bool [N] and lengths int64 [B] (sum N, each at least 1). Its output is
+    last_hidden_state float32 [N, d]. A row whose mask is False is attended to by none, but has an output. A sequence
+    whose
+    rows are all False attends to all of them, as if its mask were all True.
 
     Args:
-        inputs: those of the input layer, mask bool [N] and lengths int64 [B] (sum N, each at least 1).
-        output: last_hidden_state float32 [N, d]; a row whose mask is False is attended to by none, but has an output. A
-            sequence whose rows are all False attends to all of them, as if its mask were all True.
+        builder: of the graph.
+        recipe, blocks: the steps of the input layer and of all blocks.
+        width: d.
     """
     x = emit_input_layer(builder, recipe)
     rectangle = _rectangle(builder)
@@ -62,7 +67,9 @@ def encoder(builder: GraphBuilder, recipe: Recipe, blocks: Recipe, width: int) -
             case _:
                 x = emit_row_step(builder, step, x)
     names = (*inputs_of(recipe), "mask", "lengths")
-    return builder.model("encoder", {name: INPUTS[name] for name in names}, {"last_hidden_state": packed_output(x, width)})
+    return builder.model(
+        "encoder", {name: INPUTS[name] for name in names}, {"last_hidden_state": packed_output(x, width)}
+    )
 
 
 def _rectangle(builder: GraphBuilder) -> Rectangle:
@@ -73,10 +80,10 @@ def _rectangle(builder: GraphBuilder) -> Rectangle:
     lengths, starts = (builder.op("Unsqueeze", value, column) for value in ("lengths", starts))  # (B, 1)
     inside = builder.op("Less", columns, lengths)  # (B, S)
     take = builder.op("Where", inside, builder.op("Add", columns, starts), starts)
-    wanted = builder.op("And", inside, builder.op("Gather", "mask", take))
-    counts = builder.op("ReduceSum", builder.cast(wanted, "INT32"), column, keepdims=1)  # (B, 1)
-    idle = builder.op("Not", builder.cast(counts, "BOOL"))  # (B, 1)
-    keys = builder.op("Or", wanted, builder.op("And", inside, idle))
+    attended = builder.op("And", inside, builder.op("Gather", "mask", take))
+    counts = builder.op("ReduceSum", builder.cast(attended, "INT32"), column, keepdims=1)  # (B, 1)
+    all_masked = builder.op("Not", builder.cast(counts, "BOOL"))  # (B, 1)
+    keys = builder.op("Or", attended, builder.op("And", inside, all_masked))
     flat = builder.op("Reshape", inside, builder.constant(np.array([-1])))
     back = builder.op("Squeeze", builder.op("NonZero", flat), builder.constant(np.array([0])))
     return Rectangle(take, builder.cast(keys, "INT32"), back)
@@ -100,7 +107,7 @@ def _project(builder: GraphBuilder, linear: Linear, x: str) -> str:
 
 
 def activate(builder: GraphBuilder, x: str, activation: Activation) -> str:
-    """An activation of recipe.py."""
+    """Add an activation of recipe.py."""
     forms: Mapping[Activation, tuple[str, dict[str, Any]]] = {
         "gelu": ("Gelu", {"approximate": "none"}),
         "gelu_tanh": ("Gelu", {"approximate": "tanh"}),

@@ -1,6 +1,6 @@
-"""An output head as an ONNX graph: hidden float32 [N, width] -> logits float32 [N, V]. Copies no table.
+"""Emits an output head as an ONNX graph: hidden float32 [N, width] -> logits float32 [N, V].
 
-The matrix is the tensor of the weights file, the same one the input layer reads where they are tied.
+The matrix is the tensor of the weights file, which the input layer reads too where they are tied.
 """
 
 from typing import Any
@@ -14,21 +14,21 @@ from models.graphs.encoder import activate
 INPUT, OUTPUT = "hidden", "logits"
 
 
-def head(builder: GraphBuilder, row: Head) -> Any:
-    """The graph of a head, as a ModelProto."""
-    x = _transformed(builder, row.transform, INPUT) if row.transform else INPUT
-    x = _times(builder, x, row.before)
-    x = builder.product(x, row.matrix)  # (N, V)
-    if row.bias:
-        flat = builder.op("Reshape", builder.weight(row.bias), builder.constant(np.array([-1])))
+def head(builder: GraphBuilder, spec: Head) -> Any:
+    """Return the ModelProto of a head."""
+    x = _transformed(builder, spec.transform, INPUT) if spec.transform else INPUT
+    x = _times(builder, x, spec.before)
+    x = builder.product(x, spec.matrix)  # (N, V)
+    if spec.bias:
+        flat = builder.op("Reshape", builder.weight(spec.bias), builder.constant(np.array([-1])))
         x = builder.op("Add", x, flat)
-    x = _times(builder, x, row.after)
-    if row.cap is not None:
-        x = _times(builder, builder.op("Tanh", _times(builder, x, 1.0 / row.cap)), row.cap)
+    x = _times(builder, x, spec.after)
+    if spec.cap is not None:
+        x = _times(builder, builder.op("Tanh", _times(builder, x, 1.0 / spec.cap)), spec.cap)
     if x == INPUT:
         x = builder.op("Identity", x)
-    rows = {INPUT: ("FLOAT", ("rows", row.width))}
-    return builder.model("head", rows, {OUTPUT: (x, "FLOAT", ("rows", row.vocab_size))})
+    rows = {INPUT: ("FLOAT", ("rows", spec.width))}
+    return builder.model("head", rows, {OUTPUT: (x, "FLOAT", ("rows", spec.vocab_size))})
 
 
 def _transformed(builder: GraphBuilder, transform: Transform, x: str) -> str:

@@ -1,4 +1,4 @@
-"""A recipe as ONNX graphs over packed rows. Writes no file and runs nothing; encoder_graph.py emits the blocks.
+"""Emits the input layer of a recipe as ONNX graphs over packed rows; encoder.py emits the blocks.
 
     embedding       ids[N], positions[N], types[N]  ->  input_embeddings [N, d]
     components      the same                        ->  the looked-up rows of each table [N, width of the table]
@@ -58,12 +58,12 @@ _COMPONENTS = {
 
 
 def without_types(recipe: Recipe) -> Recipe:
-    """The recipe without its type step, for rows whose caller sent no types."""
+    """Return the recipe without its type step, for rows whose caller sent no types."""
     return tuple(step for step in recipe if not isinstance(step, AddType))
 
 
 def inputs_of(recipe: Recipe) -> tuple[str, ...]:
-    """The graph inputs that the steps of an input layer read."""
+    """Return the graph inputs that the steps of an input layer read."""
     used = {_READS[type(step)] for step in recipe if type(step) in _READS}
     used |= {step.index for step in recipe if isinstance(step, AddIndexed)}
     if any(isinstance(step, TokenDropout) for step in recipe):
@@ -72,21 +72,25 @@ def inputs_of(recipe: Recipe) -> tuple[str, ...]:
 
 
 def packed_output(value: str, width: int) -> tuple[str, str, tuple[str, int]]:
-    """A graph output of float32 rows, one a token."""
+    """Return a graph output of float32 rows, one a token."""
     return value, "FLOAT", ("tokens", width)
 
 
 def embedding(builder: GraphBuilder, recipe: Recipe, width: int) -> Any:
-    """The whole input layer: rows after the last step, as a ModelProto."""
+    """Return the ModelProto of the whole input layer."""
     rows = emit_input_layer(builder, recipe)
     return builder.model(
-        "embedding", {name: INPUTS[name] for name in inputs_of(recipe)}, {"input_embeddings": packed_output(rows, width)}
+        "embedding",
+        {name: INPUTS[name] for name in inputs_of(recipe)},
+        {"input_embeddings": packed_output(rows, width)},
     )
 
 
 def components(builder: GraphBuilder, recipe: Recipe) -> Any:
-    """The rows each table gives, before they are added; scaled where a Scale follows them, and as they were before it
-    where it is `outside`."""
+    """Return the ModelProto of the rows each table gives, before they are added.
+
+    Rows are scaled where a Scale follows them; where the Scale is `outside`, the rows before it are an output too.
+    """
     values: dict[str, str] = {}
     widths: dict[str, int] = {}
     unscaled: dict[str, str] = {}
@@ -110,7 +114,7 @@ def components(builder: GraphBuilder, recipe: Recipe) -> Any:
 
 
 def per_layer(builder: GraphBuilder, recipe: Recipe) -> Any:
-    """The embeddings each layer has of its own; an id beyond their table reads row 0."""
+    """Return the ModelProto of the embeddings each layer has of its own; an id beyond their table reads row 0."""
     rows, width = next(builder.shape_of(step.table) for step in recipe if isinstance(step, Embed))
     inside = builder.op("Less", "ids", builder.scalar(rows, np.int64))
     index = builder.op("Where", inside, "ids", builder.scalar(0, np.int64))
@@ -121,12 +125,12 @@ def per_layer(builder: GraphBuilder, recipe: Recipe) -> Any:
 
 
 def components_of(recipe: Recipe) -> Recipe:
-    """The steps that `components` reads: lookups and what scales them."""
+    """Return the steps that `components` reads: lookups and what scales them."""
     return tuple(step for step in recipe if type(step) in _COMPONENTS or isinstance(step, Scale | Round))
 
 
 def emit_input_layer(builder: GraphBuilder, recipe: Recipe) -> str:
-    """Emit the input layer's steps; the name of the rows they end with."""
+    """Emit the input layer's steps and return the name of the rows after the last."""
     x = ""
     for step in recipe:
         match step:
@@ -139,7 +143,7 @@ def emit_input_layer(builder: GraphBuilder, recipe: Recipe) -> str:
             case AddIndexed():
                 x = builder.op("Add", x, _indexed(builder, step))
             case TokenDropout(mask_id):
-                x = builder.op("Mul", x, _kept(builder, mask_id))
+                x = builder.op("Mul", x, _token_dropout_factor(builder, mask_id))
             case MaskRows():
                 x = builder.op("Mul", x, _column(builder, builder.cast("mask", "FLOAT")))
             case _:
@@ -152,24 +156,24 @@ def _column(builder: GraphBuilder, value: str) -> str:
 
 
 def _indexed(builder: GraphBuilder, step: AddIndexed) -> str:
-    """Rows of a table by an extra, zero where it is -1."""
+    """Emit rows of a table by an extra input, zero where it is -1."""
     index = step.index
     if step.columns:
-        picked = [
+        selected = [
             builder.op("Gather", step.index, builder.constant(np.array([column])), axis=1) for column in step.columns
         ]  # (N, 1)
-        index = builder.op("Sub", *picked) if len(picked) == 2 else picked[0]
+        index = builder.op("Sub", *selected) if len(selected) == 2 else selected[0]
         index = builder.op("Squeeze", index, builder.constant(np.array([1])))
     zero = builder.scalar(0, np.int64)
-    there = _column(builder, builder.op("GreaterOrEqual", index, zero))
-    return builder.op("Where", there, builder.rows(step.table, builder.op("Max", index, zero)), builder.scalar(0.0))
+    has_index = _column(builder, builder.op("GreaterOrEqual", index, zero))
+    return builder.op("Where", has_index, builder.rows(step.table, builder.op("Max", index, zero)), builder.scalar(0.0))
 
 
-def _kept(builder: GraphBuilder, mask_id: int) -> str:
-    """0.88 / (1 - masked/attended), or 0 where the token is <mask>: [N, 1]."""
+def _token_dropout_factor(builder: GraphBuilder, mask_id: int) -> str:
+    """Emit 0.88 / (1 - masked/attended), or 0 where the token is <mask>: [N, 1]."""
     left = builder.op("Sub", ATTENDED, MASKED)
-    nothing = builder.op("Equal", left, builder.scalar(0, np.int64))
-    left = builder.op("Where", nothing, builder.scalar(1, np.int64), left)
+    none_left = builder.op("Equal", left, builder.scalar(0, np.int64))
+    left = builder.op("Where", none_left, builder.scalar(1, np.int64), left)
     share = builder.op("Div", builder.cast(ATTENDED, "FLOAT"), builder.cast(left, "FLOAT"))
     share = builder.op("Mul", share, builder.scalar(KEPT_IN_TRAINING))
     masked = builder.op("Equal", "ids", builder.scalar(mask_id, np.int64))

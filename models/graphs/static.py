@@ -1,4 +1,4 @@
-"""Static embeddings as two packed ONNX graphs: a row a token, and a mean a sequence. Writes no file.
+"""Emits static embeddings as two packed ONNX graphs: one vector a token, and one mean a sequence.
 
     embedding   ids[N]                                        ->  input_embeddings [N, d]
     sentences   ids[N], mask[N], segments[N], lengths[B]      ->  sentence_embedding [B, d]
@@ -21,18 +21,17 @@ SENTENCES = ("ids", "mask", "segments", "lengths")
 
 
 def embedding(builder: GraphBuilder, static: StaticTable, width: int) -> Any:
-    """The vector of each token, as a ModelProto."""
+    """Return the ModelProto of the vector of each token."""
     rows = _rows(builder, static, "ids")
     inputs = {name: INPUTS[name] for name in TOKENS}
     return builder.model("embedding", inputs, {"input_embeddings": packed_output(rows, width)})
 
 
 def sentences(builder: GraphBuilder, static: StaticTable, width: int) -> Any:
-    """The mean of each sequence's counted tokens, as a ModelProto; the service normalises.
+    """Return the ModelProto of the mean of each sequence's counted tokens; the service normalizes it.
 
-    Args:
-        inputs: segments: the number of the sequence each token belongs to; lengths: read for their count alone.
-        output: sentence_embedding float32 [B, d]; zeros for a sequence that counts no token.
+    Its input `segments` is the number of the sequence each token belongs to; of `lengths` only the count is read. Its
+    output is sentence_embedding float32 [B, d]; zeros for a sequence that counts no token.
     """
     kept = builder.op("Squeeze", builder.op("NonZero", _counted(builder, static)), builder.constant(np.array([0])))
     ids, segments = (builder.op("Gather", value, kept) for value in ("ids", "segments"))
@@ -43,10 +42,10 @@ def sentences(builder: GraphBuilder, static: StaticTable, width: int) -> Any:
     zeros = builder.op("ConstantOfShape", shape)  # (B, d)
     total = builder.op("ScatterND", zeros, place, _rows(builder, static, ids), reduction="add")  # (B, d)
     ones = builder.op("ConstantOfShape", builder.op("Shape", ids), value=_one())  # (K,)
-    found = builder.op(
+    token_counts = builder.op(
         "ScatterElements", builder.op("ConstantOfShape", count), segments, ones, axis=0, reduction="add"
     )  # (B,)
-    least = builder.op("Unsqueeze", builder.op("Max", found, builder.scalar(1)), column)  # (B, 1)
+    least = builder.op("Unsqueeze", builder.op("Max", token_counts, builder.scalar(1)), column)  # (B, 1)
     mean = builder.op("Div", total, least)
     inputs = {name: INPUTS[name] for name in SENTENCES}
     return builder.model("sentences", inputs, {"sentence_embedding": (mean, "FLOAT", ("sequences", width))})
@@ -60,12 +59,12 @@ def _counted(builder: GraphBuilder, static: StaticTable) -> str:
 
 
 def _rows(builder: GraphBuilder, static: StaticTable, ids: str) -> str:
-    places = ids if static.mapping is None else builder.op("Gather", builder.weight(static.mapping), ids)
-    found = builder.rows(static.table, places)
+    row_numbers = ids if static.mapping is None else builder.op("Gather", builder.weight(static.mapping), ids)
+    rows = builder.rows(static.table, row_numbers)
     if static.weights is None:
-        return found
+        return rows
     factors = builder.op("Unsqueeze", builder.rows(static.weights, ids), builder.constant(np.array([1])))  # (K, 1)
-    return builder.op("Mul", found, factors)
+    return builder.op("Mul", rows, factors)
 
 
 def _one() -> Any:

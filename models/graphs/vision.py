@@ -1,4 +1,4 @@
-"""The steps of vision/ as ONNX graphs of any batch, height and width. Writes no file and runs nothing.
+"""Emits the steps of models/vision as ONNX graphs of any batch, height and width.
 
 image             pixel_values [batch, channels, height, width]  ->  input_embeddings [batch, rows, d]
                   pixel_values [rows, f], and grid [2] where positions are resized  ->  input_embeddings [rows, d]
@@ -20,7 +20,7 @@ LAST = 2**31  # beyond the end of any axis
 
 
 def inputs_of(steps: Steps, width: int) -> Inputs:
-    """The graph's inputs; `width` is that of a pixel, a patch or a frame."""
+    """Return the graph's inputs; `width` is that of a pixel, a patch or a frame."""
     match steps[0]:
         case Patchify():
             return {"pixel_values": ("FLOAT", ("batch", width, "height", "width"))}
@@ -31,12 +31,12 @@ def inputs_of(steps: Steps, width: int) -> Inputs:
 
 
 def image(builder: GraphBuilder, steps: Steps, inputs: Inputs, hidden: int) -> Any:
-    """The whole input layer as a ModelProto."""
+    """Return the ModelProto of the whole input layer."""
     return _model(builder, "image", steps, inputs, ("input_embeddings",), hidden)
 
 
 def components(builder: GraphBuilder, steps: Steps, inputs: Inputs, hidden: int) -> Any:
-    """What patches and positions are before they are added; None where the steps name neither."""
+    """Return the ModelProto of patches and positions before they are added; None where the steps name neither."""
     named = _parts(steps)
     return _model(builder, "image_components", steps, inputs, named, hidden) if named else None
 
@@ -61,7 +61,7 @@ def _model(
 
 
 class _Emitter:
-    """Emits the steps of one graph; `run` gives the names of its outputs' values."""
+    """Emits the steps of one graph; `run` returns the names of its outputs' values."""
 
     def __init__(self, builder: GraphBuilder, steps: Steps, only_parts: bool) -> None:
         self._builder = builder
@@ -107,7 +107,7 @@ class _Emitter:
         return self._builder.constant(np.array(values, np.int64))
 
     def _cut(self, value: str, start: int, stop: int) -> str:
-        """value[start:stop]"""
+        """Emit value[start:stop]."""
         return self._op("Slice", value, self._ints(start), self._ints(stop))
 
     def _patches(self, step: Patchify, pixels: str) -> str:
@@ -148,7 +148,7 @@ class _Emitter:
         return self._op("Add", x, positions)
 
     def _grid(self, step: AddGrid) -> str:
-        """[extra + rows * columns, d] of the image's patches."""
+        """Emit the positions [extra + rows * columns, d] of the image's patches."""
         table = self._builder.weight(step.table)
         source = (
             self._op("Slice", table, self._ints(step.extra), self._ints(LAST), self._ints(0)) if step.extra else table
@@ -166,7 +166,7 @@ class _Emitter:
         )
 
     def _rowwise(self, grid: str, merge: int) -> str:
-        """[1, d, h, w] as [hw, d], in blocks of merge x merge."""
+        """Emit [1, d, h, w] as [hw, d], in blocks of merge x merge."""
         depth = self._cut(self._op("Shape", grid), 1, 2)
         if merge > 1:
             sizes, side = self._op("Div", self._sizes, self._ints(merge)), self._ints(merge)

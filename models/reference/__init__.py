@@ -1,1 +1,1 @@
-"""Recipes in numpy float64: the judge of what ONNX Runtime computes."""
+"""Computes recipes in numpy float64: the reference for every exported graph."""

@@ -1,4 +1,4 @@
-"""An output head in plain numpy float64, a block of the vocabulary at a time: the judge of head.onnx. Knows no ONNX."""
+"""Computes an output head in numpy float64, a block of the vocabulary at a time: the reference for head.onnx."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -16,12 +16,21 @@ Weights = Mapping[str, Any]
 
 
 def logits(head: Head, weights: Weights, hidden: NDArray[Any]) -> Rows:
-    """Logits float64 [N, V] of hidden states [N, width], with tensors of any float dtype by their names."""
+    """Return the logits of hidden states.
+
+    Args:
+        head: the head.
+        weights: tensors by name, of any float dtype.
+        hidden: [N, width].
+
+    Returns:
+        float64 [N, V].
+    """
     return np.concatenate(list(blocks(head, weights, hidden)), axis=1)
 
 
 def blocks(head: Head, weights: Weights, hidden: NDArray[Any]) -> Iterator[Rows]:
-    """The same by columns: [N, some of the vocabulary], in order."""
+    """Yield the logits by columns, [N, some of the vocabulary], in order; arguments as for `logits`."""
     x = before_the_matrix(head, weights, hidden)  # (N, inner)
     matrix = weights[head.matrix]
     bias = _vector(weights, head.bias)
@@ -36,7 +45,7 @@ def blocks(head: Head, weights: Weights, hidden: NDArray[Any]) -> Iterator[Rows]
 
 
 def before_the_matrix(head: Head, weights: Weights, hidden: NDArray[Any]) -> Rows:
-    """The rows the matrix is multiplied with, float64 [N, inner]."""
+    """Return the rows that the matrix is multiplied with, float64 [N, inner]."""
     x = hidden.astype(np.float64)
     if head.transform:
         dense, norm = head.transform.dense, head.transform.norm

@@ -1,4 +1,4 @@
-"""A recipe in plain numpy float64: the judge of every exported graph. Slow on purpose, and knows no ONNX."""
+"""Computes a recipe in numpy float64: the reference for every exported graph. It favours clarity over speed."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -55,18 +55,20 @@ def run(
     mask: NDArray[np.bool_] | None = None,
     extras: Mapping[str, Ids] | None = None,
 ) -> dict[str, Rows]:
-    """Every output of the input layer, for packed rows.
+    """Return every output of the input layer, for packed rows.
 
     Args:
+        recipe: the steps of the input layer.
         weights: tensors by the names in the recipe, of any float dtype.
         ids, positions, types: int64 [N]; types None leaves the type step out.
         mask: bool [N], False for a masked token; None: none is.
-        extras: what steps read besides, int64 [N] or [N, columns] by name (extras.py).
+        extras: extra inputs by name, int64 [N] or [N, columns].
 
     Returns:
-        float64 [N, d]: input_embeddings, and token_embeddings, token_type_embeddings, position_embeddings where the
-        recipe has them (each the looked-up rows; scaled where a Scale follows them), and unscaled_embeddings where that
-        Scale is `outside`.
+        float64 [N, d] by name: input_embeddings; token_embeddings, token_type_embeddings and position_embeddings where
+            the
+        recipe has them (the looked-up rows, scaled where a Scale follows them); unscaled_embeddings where that Scale is
+        `outside`.
     """
     extras = extras or {}
     outputs: dict[str, Rows] = {}
@@ -91,7 +93,7 @@ def run(
             case AddIndexed(table, index, columns):
                 x = x + _indexed(weights, table, extras[index], columns)
             case TokenDropout(mask_id):
-                x = _kept(x, ids != mask_id, extras[MASKED], extras[ATTENDED])
+                x = _token_dropout(x, ids != mask_id, extras[MASKED], extras[ATTENDED])
             case MaskRows():
                 x = x if mask is None else x * mask[:, None]
             case Scale() | Round():
@@ -105,7 +107,10 @@ def run(
 
 
 def per_layer(recipe: Recipe, weights: Weights, ids: Ids) -> Rows:
-    """The embeddings each layer has of its own, float64 [N, layers * d_pl]; an id beyond their table reads row 0.
+    """Return the embeddings each layer has of its own; an id beyond their table reads row 0.
+
+    Returns:
+        float64 [N, layers * d_pl].
 
     Source: transformers 5.23: Gemma3nTextModel.get_per_layer_inputs.
     """
@@ -114,10 +119,12 @@ def per_layer(recipe: Recipe, weights: Weights, ids: Ids) -> Rows:
 
 
 def encode(encoder: Recipe, weights: Weights, rows: Rows, mask: NDArray[np.bool_], lengths: Ids) -> Rows:
-    """The blocks' output for packed sequences.
+    """Return the output of the blocks for packed sequences.
 
     Args:
-        rows: float64 [N, d], what `run` calls input_embeddings.
+        encoder: the steps of all blocks.
+        weights: tensors by the names in the steps, of any float dtype.
+        rows: float64 [N, d], input_embeddings of `run`.
         mask: bool [N]; a False row is not attended to, but has an output; all False in a sequence counts as all True.
         lengths: int64 [B], summing to N.
 
@@ -143,8 +150,8 @@ def _indexed(weights: Weights, table: str, extra: Ids, columns: tuple[int, ...])
     return np.where(index[:, None] >= 0, _rows(weights, table, np.maximum(index, 0)), 0.0)
 
 
-def _kept(x: Rows, kept: NDArray[np.bool_], masked: Ids, attended: Ids) -> Rows:
-    """ESM's x * 0.88 / (1 - masked/attended); nothing but <mask> is all zero (there transformers divides by 0)."""
+def _token_dropout(x: Rows, kept: NDArray[np.bool_], masked: Ids, attended: Ids) -> Rows:
+    """Return ESM's x * 0.88 / (1 - masked/attended), 0 for a sequence of <mask> alone (transformers divides by 0)."""
     left = np.where(attended == masked, 1, attended - masked)
     return x * (KEPT_IN_TRAINING * attended / left * kept)[:, None]
 

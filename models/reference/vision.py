@@ -1,4 +1,4 @@
-"""The steps of vision/ in plain numpy float64: the judge of every exported graph. Slow on purpose, knows no ONNX."""
+"""Computes the steps of models/vision in numpy float64: the reference for every exported image graph."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,21 +16,23 @@ Weights = Mapping[str, NDArray[Any]]
 
 
 def outputs(steps: Steps, weights: Weights, feeds: Mapping[str, NDArray[Any]]) -> dict[str, Rows]:
-    """What `run` makes of a graph's inputs, by their names."""
+    """Return what `run` computes from a graph's inputs, given by name."""
     values = feeds["input_features" if isinstance(steps[0], Convolve) else "pixel_values"]
     rows, columns = feeds["grid"].tolist() if "grid" in feeds else (0, 0)
     return run(steps, weights, values, (rows, columns))
 
 
 def run(steps: Steps, weights: Weights, values: NDArray[Any], grid: tuple[int, int] | None = None) -> dict[str, Rows]:
-    """Every output of the input layer.
+    """Return every output of the input layer.
 
     Args:
+        steps: of the input layer.
+        weights: tensors by name, of any float dtype.
         values: pixels [batch, channels, height, width], patches [rows, f] or features [batch, bins, frames].
-        grid: rows and columns of patches that come flattened.
+        grid: rows and columns of flattened patches.
 
     Returns:
-        float64 [batch, rows, d], for flattened patches [rows, d]: input_embeddings, patch_embeddings and
+        float64 [batch, rows, d], for flattened patches [rows, d], by name: input_embeddings, patch_embeddings and
         position_embeddings where the steps have them.
     """
     flat = isinstance(steps[0], Project)
