@@ -1,6 +1,6 @@
-"""Pictures of positional encodings: FIGURES says which, `draw` makes one. Serves nothing.
+"""Pictures of positional encodings: FIGURES lists them and `draw` renders one.
 
-matplotlib is imported by `draw` alone, when it first draws.
+matplotlib is imported only when `draw` first draws.
 """
 
 from models.plots.catalog import (

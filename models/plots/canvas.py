@@ -1,7 +1,7 @@
-"""A picture as the bytes of a PNG or SVG file, the same bytes every time. Chooses no content.
+"""Rendering of a picture to the bytes of a PNG or SVG file, the same bytes every time.
 
-matplotlib shares settings and font caches between threads, so one picture is drawn at a time. It is first imported when
-the first one is (about a second).
+matplotlib shares settings and font caches between threads, so one picture is drawn at a time. It is imported when the
+first picture is drawn (about a second).
 """
 
 import io
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 Format = Literal["png", "svg"]
 DPI = 100
-USUAL_WIDTH = 800
-INCHES = USUAL_WIDTH / DPI  # of every picture: wider ones have more dots per inch
-LEAST_INCHES = 0.25  # of height for panels; with none, matplotlib's layout has no solution
-LETTER = 0.53  # ems: the mean width of a letter, with some to spare
+DEFAULT_WIDTH = 800
+INCHES = DEFAULT_WIDTH / DPI  # width of every picture: wider ones have more dots per inch
+MIN_PANEL_INCHES = 0.25  # height for panels; without it, matplotlib's layout has no solution
+LETTER_EMS = 0.53  # mean width of a letter, with a margin
 _OPENING = re.compile(r'<svg( .*?) width="[0-9.]+pt" height="[0-9.]+pt"')
-_ONE_AT_A_TIME = threading.Lock()
+_DRAWING_LOCK = threading.Lock()
 _SETTINGS: dict[Any, Any] = {
-    "font.family": ["DejaVu Sans"],  # matplotlib brings it along
+    "font.family": ["DejaVu Sans"],  # part of matplotlib
     "font.size": 10.0,
     "axes.labelsize": 10.0,
     "xtick.labelsize": 9.0,
@@ -46,22 +46,30 @@ _SETTINGS: dict[Any, Any] = {
 
 
 def render(picture: Picture, form: Format, width_px: int, height_px: int, dark: bool = False) -> bytes:
-    """The file. Wider than 800 pixels: the same layout, finer. `height_px` is meant at `width_px`.
+    """Return the file.
 
-    raises   BadEncoding where that leaves no height beside the picture's words
+    Args:
+        picture: what to draw.
+        form: png or svg.
+        width_px: width in pixels. The layout is always that of 800 pixels; a wider file has more dots per inch.
+        height_px: height in pixels at that width.
+        dark: light on dark, not dark on light.
+
+    Raises:
+        BadEncoding: the height leaves no room for panels besides the picture's text.
     """
-    with _ONE_AT_A_TIME:
+    with _DRAWING_LOCK:
         import matplotlib
 
         theme = DARK if dark else LIGHT
-        with matplotlib.rc_context(_SETTINGS | _inks(theme)):
+        with matplotlib.rc_context(_SETTINGS | _theme_settings(theme)):
             figure = _laid_out(picture, width_px, height_px, theme)
             return _png(figure, picture) if form == "png" else _svg(figure, picture, width_px, height_px)
 
 
-def _inks(theme: Theme) -> dict[str, str]:
-    inked = ("text.color", "axes.labelcolor", "axes.edgecolor", "axes.titlecolor", "xtick.color", "ytick.color")
-    return dict.fromkeys(inked, theme.ink) | dict.fromkeys(("figure.facecolor", "axes.facecolor"), theme.paper)
+def _theme_settings(theme: Theme) -> dict[str, str]:
+    ink_settings = ("text.color", "axes.labelcolor", "axes.edgecolor", "axes.titlecolor", "xtick.color", "ytick.color")
+    return dict.fromkeys(ink_settings, theme.ink) | dict.fromkeys(("figure.facecolor", "axes.facecolor"), theme.paper)
 
 
 def _laid_out(picture: Picture, width_px: int, height_px: int, theme: Theme) -> "Figure":
@@ -72,12 +80,12 @@ def _laid_out(picture: Picture, width_px: int, height_px: int, theme: Theme) -> 
     figure = Figure((INCHES, height_px / dpi), dpi=dpi)
     top = _heading(figure, picture, theme)
     bottom = _footing(figure, picture, theme)
-    words = (top + bottom) * height_px / dpi
-    if height_px / dpi - words < LEAST_INCHES:
-        least = math.ceil((words + LEAST_INCHES) * dpi)
+    text_inches = (top + bottom) * height_px / dpi
+    if height_px / dpi - text_inches < MIN_PANEL_INCHES:
+        minimum = math.ceil((text_inches + MIN_PANEL_INCHES) * dpi)
         raise BadEncoding(
-            f"height is {height_px} pixels; beside its words this picture takes {least} where it is {width_px} wide: "
-            "make it higher, or less wide"
+            f"height is {height_px} pixels; with its text this picture needs {minimum} at a width of {width_px}: "
+            "make it higher, or narrower"
         )
     engine = ConstrainedLayoutEngine(
         rect=(0.0, bottom, 1.0, 1.0 - top - bottom), w_pad=0.06, h_pad=0.05, compress=_all_square(picture)
@@ -126,7 +134,7 @@ def _label_outer(grid: Any, picture: Picture) -> None:
 
 
 def _heading(figure: "Figure", picture: Picture, theme: Theme) -> float:
-    """Title, subtitle and legend from the top down; returns the share of the height they take."""
+    """Draw title, subtitle and legend from the top down; returns the fraction of the height that they take."""
     width, height = figure.get_size_inches()
     y = 0.1
     for text, size, weight, colour in (
@@ -134,24 +142,24 @@ def _heading(figure: "Figure", picture: Picture, theme: Theme) -> float:
         (picture.subtitle, 9.5, "normal", theme.ink),
         *((key, 9.5, "normal", theme.ink) for key in picture.keys),
     ):
-        for line in textwrap.wrap(text, _letters(width, size)):
+        for line in textwrap.wrap(text, _letters_per_line(width, size)):
             figure.text(0.1 / width, 1 - y / height, line, fontsize=size, weight=weight, color=colour, va="top")
             y += size * 1.35 / 72
     return float((y + _legend(figure, picture, theme, y) + 0.04) / height)
 
 
-def _letters(width: float, size: float) -> int:
-    """How many letters of `size` points fit a line of a picture `width` inches wide."""
-    return int((width - 0.2) * 72 / (LETTER * size))
+def _letters_per_line(width: float, size: float) -> int:
+    """How many letters of `size` points fit in a line of a picture `width` inches wide."""
+    return int((width - 0.2) * 72 / (LETTER_EMS * size))
 
 
 def _legend(figure: "Figure", picture: Picture, theme: Theme, y: float) -> float:
-    """Keys to curves or classes below the title; returns the inches they take."""
+    """Draw the legend of curves or classes below the title; returns the inches that it takes."""
     keys = _keys(picture, theme)
     if not keys:
         return 0.0
     width, height = figure.get_size_inches()
-    letters = _letters(width, 9.5)
+    letters = _letters_per_line(width, 9.5)
     longest = max(len(label) for _, label in keys) + 8
     columns = max(1, min(len(keys), letters // longest))
     labels = [textwrap.shorten(label, letters - 8, placeholder="…") for _, label in keys]
@@ -187,21 +195,21 @@ def _keys(picture: Picture, theme: Theme) -> list[tuple[Any, str]]:
         tone = curve.tone
         colour = theme.faint if tone is None else theme.lines[tone % len(theme.lines)]
         if curve.shape == "points":
-            look: dict[str, Any] = {"marker": MARKERS[(tone or 0) % len(MARKERS)], "linestyle": "none"}
-            look |= {"markerfacecolor": "none", "markeredgewidth": 1.4} if tone else {}
+            style: dict[str, Any] = {"marker": MARKERS[(tone or 0) % len(MARKERS)], "linestyle": "none"}
+            style |= {"markerfacecolor": "none", "markeredgewidth": 1.4} if tone else {}
         else:
-            look = {
+            style = {
                 "linestyle": "solid" if tone is None else DASHES[tone % len(DASHES)],
                 "linewidth": 1.0 if tone is None else 1.8,
             }
-        keys.append((Line2D([], [], color=colour, **look), curve.label))
+        keys.append((Line2D([], [], color=colour, **style), curve.label))
     return keys
 
 
 def _footing(figure: "Figure", picture: Picture, theme: Theme) -> float:
-    """Notes at the bottom; returns the share of the height they take."""
+    """Draw the notes at the bottom; returns the fraction of the height that they take."""
     width, height = figure.get_size_inches()
-    lines = textwrap.wrap("; ".join(picture.notes), _letters(width, 9.0))
+    lines = textwrap.wrap("; ".join(picture.notes), _letters_per_line(width, 9.0))
     for above, line in enumerate(reversed(lines)):
         figure.text(0.1 / width, (0.07 + above * 0.165) / height, line, fontsize=9, color=theme.faint, va="bottom")
     return float((len(lines) * 0.165 + (0.1 if lines else 0.0)) / height)
@@ -211,8 +219,8 @@ def _png(figure: "Figure", picture: Picture) -> bytes:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     buffer = io.BytesIO()
-    told = {"Title": picture.title, "Description": picture.description, "Software": None}
-    FigureCanvasAgg(figure).print_png(buffer, metadata=told)  # type: ignore[no-untyped-call]
+    metadata = {"Title": picture.title, "Description": picture.description, "Software": None}
+    FigureCanvasAgg(figure).print_png(buffer, metadata=metadata)  # type: ignore[no-untyped-call]
     return buffer.getvalue()
 
 
@@ -222,7 +230,7 @@ def _svg(figure: "Figure", picture: Picture, width_px: int, height_px: int) -> b
     buffer = io.BytesIO()
     FigureCanvasSVG(figure).print_svg(buffer, metadata={"Date": None, "Creator": None})  # type: ignore[no-untyped-call]
     text = buffer.getvalue().decode()
-    told = f"<title>{escape(picture.title)}</title>\n <desc>{escape(picture.description)}</desc>\n <metadata>"
-    text = text.replace("<metadata>", told, 1)
+    metadata = f"<title>{escape(picture.title)}</title>\n <desc>{escape(picture.description)}</desc>\n <metadata>"
+    text = text.replace("<metadata>", metadata, 1)
     text = _OPENING.sub(rf'<svg role="img"\1 width="{width_px}" height="{height_px}"', text, count=1)
     return text.replace("'DejaVu Sans'", "'DejaVu Sans', Verdana, sans-serif").encode()

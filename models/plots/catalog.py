@@ -1,4 +1,4 @@
-"""FIGURES: one row a figure, by scheme and name, and the door to them. Computes no curve and draws no line itself."""
+"""FIGURES: one row per figure, by scheme and name, and `draw`, which draws one."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,23 +17,24 @@ from models.plots.picture import AxisScale, Picture
 from models.plots.spectrum import spectrum
 from models.plots.subject import Subject
 
-WIDTHS = (600, 4000)  # below, letters of 9 points have fewer than 9 pixels
+WIDTHS = (600, 4000)  # below 600, letters of 9 points have fewer than 9 pixels
 HEIGHTS = (240, 4000)
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One way to look at a scheme.
+    """One kind of figure.
 
-    compose  subjects and the scale of the distance axis -> the picture as data
-    about    for people
-    most     subjects it can hold side by side or on one pair of axes
-    scales   it has an axis of distances or positions that can be linear or logarithmic
+    Attributes:
+        compose: (subjects, scale of the distance axis) -> the picture as data.
+        about: what it shows, in a few words.
+        max_subjects: how many subjects it can compare, side by side or on one pair of axes.
+        scales: whether it has an axis of distances or positions that can be linear or logarithmic.
     """
 
     compose: Callable[[Sequence[Subject], AxisScale | None], Picture]
     about: str
-    most: int
+    max_subjects: int
     scales: bool = False
 
 
@@ -52,7 +53,7 @@ _MASK = Figure(attention.mask, "which keys each query attends to", 4)
 _ROPE = {"heatmap": _HEATMAP, "spectrum": _SPECTRUM, "decay": _DECAY, "error": _ERROR}
 _TABLE = {"heatmap": _HEATMAP, "similarity": _SIMILARITY, "similarity_matrix": _MATRIX}
 _BUCKETS = {"bucket": _BUCKET, "heatmap": _ATTENTION}
-# The first of a scheme is what it is drawn as when no plot is named.
+# The first figure of a scheme is its default.
 _BY_SCHEME: dict[str, dict[str, Figure]] = {
     "rope": _ROPE,
     "mrope": {"heatmap": _HEATMAP, "spectrum": _SPECTRUM},
@@ -71,12 +72,16 @@ FIGURES: dict[tuple[str, str], Figure] = {
 
 
 def figures_of(scheme: str) -> dict[str, Figure]:
-    """The figures of a scheme by name, the default first; empty where there are none."""
+    """Return the figures of a scheme by name, the default first; empty where there are none."""
     return {plot: figure for (owner, plot), figure in FIGURES.items() if owner == scheme}
 
 
 def default_plot(scheme: str) -> str:
-    """What a scheme is drawn as when no plot is named; raises BadEncoding where it has no figure."""
+    """Return the name of a scheme's default figure.
+
+    Raises:
+        BadEncoding: the scheme has no figure.
+    """
     for plot in figures_of(scheme):
         return plot
     raise BadEncoding(f"scheme {scheme!r} has no figure; those that do: {', '.join(_BY_SCHEME)}")
@@ -87,48 +92,55 @@ def draw(
     subjects: Sequence[Subject],
     *,
     format: Format = "png",
-    width_px: int = canvas.USUAL_WIDTH,
+    width_px: int = canvas.DEFAULT_WIDTH,
     height_px: int | None = None,
     dark: bool = False,
     axis: AxisScale | None = None,
 ) -> bytes:
-    """One figure of one or several tables, the same bytes every time. Safe in threads, which take turns.
+    """Return one figure of one or several tables, the same bytes every time. Threads may call it; they take turns.
 
-    plot       a name of figures_of(scheme); None: the first
-    subjects   one, or several to compare: curves on one pair of axes, grids side by side on one scale of colours
-    width_px   600 to 4000. The layout is made for 800; other widths are the same at other dots per inch
-    height_px  240 to 4000; None: the figure's own
-    axis       of distances and positions: linear or log; None: log where they are many
-    returns    a PNG or SVG file
-    raises     BadEncoding
+    Args:
+        plot: a name of figures_of(scheme); None: the first.
+        subjects: one, or several to compare: curves on one pair of axes, grids side by side with one colour scale.
+        format: png or svg.
+        width_px: 600 to 4000. The layout is made for 800; other widths have other dots per inch.
+        height_px: 240 to 4000; None: the figure's own.
+        dark: light on dark, not dark on light.
+        axis: scale of distances and positions, linear or log; None: log where they are long.
+
+    Returns:
+        a PNG or SVG file.
+
+    Raises:
+        BadEncoding: a parameter is unknown or out of range, or the tables do not have this figure.
     """
     if not subjects:
         raise BadEncoding("nothing to draw: give at least one subject")
     figure = _figure(plot or default_plot(subjects[0].scheme), subjects)
-    if len(subjects) > figure.most:
-        raise BadEncoding(f"{len(subjects)} subjects to compare; this figure holds up to {figure.most}")
+    if len(subjects) > figure.max_subjects:
+        raise BadEncoding(f"{len(subjects)} subjects to compare; this figure holds up to {figure.max_subjects}")
     if format not in get_args(Format):
         raise BadEncoding(f"format {format!r} is not one of {', '.join(get_args(Format))}")
     if axis not in (None, *get_args(AxisScale)):
         raise BadEncoding(f"axis {axis!r} is not one of {', '.join(get_args(AxisScale))}")
     if axis is not None and not figure.scales:
         raise BadEncoding(f"axis {axis!r}: this figure has no axis of distances to scale; leave it out")
-    for name, value, (least, most) in (("width", width_px, WIDTHS), ("height", height_px, HEIGHTS)):
-        if value is not None and not least <= value <= most:
-            raise BadEncoding(f"{name} is {value} pixels; it must be {least} to {most}")
+    for name, value, (minimum, max_subjects) in (("width", width_px, WIDTHS), ("height", height_px, HEIGHTS)):
+        if value is not None and not minimum <= value <= max_subjects:
+            raise BadEncoding(f"{name} is {value} pixels; it must be {minimum} to {max_subjects}")
     picture = figure.compose(subjects, axis)
-    height = height_px or round(picture.height * width_px / canvas.USUAL_WIDTH)
+    height = height_px or round(picture.height * width_px / canvas.DEFAULT_WIDTH)
     return canvas.render(picture, format, width_px, height, dark)
 
 
 def _figure(plot: str, subjects: Sequence[Subject]) -> Figure:
-    found = []
+    figures = []
     for subject in subjects:
         if (subject.scheme, plot) not in FIGURES:
             known = ", ".join(figures_of(subject.scheme)) or "none"
             raise BadEncoding(f"plot {plot!r} is not one of {known}, the figures of {subject.scheme}")
-        found.append(FIGURES[subject.scheme, plot])
-    if len(set(found)) > 1:
+        figures.append(FIGURES[subject.scheme, plot])
+    if len(set(figures)) > 1:
         schemes = ", ".join(dict.fromkeys(subject.scheme for subject in subjects))
         raise BadEncoding(f"plot {plot!r} shows different things of {schemes}: compare schemes that share it")
-    return found[0]
+    return figures[0]

@@ -1,4 +1,4 @@
-"""The colours of figures, for eyes of every kind: lines differ in dash too, maps run evenly in lightness."""
+"""The colours of figures, readable for colour-blind people: lines also differ in dash, maps are even in lightness."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,17 +9,21 @@ import numpy as np
 from models.plots.picture import Colours, Float64s
 
 STEEP = 20.0
-SHOWN = 99.5  # per cent of the values a scale must hold: one odd row may not make all others pale
+SHOWN_PERCENT = 99.5  # per cent of the values that a scale must cover: one outlier must not make all others pale
 
 
 @dataclass(frozen=True, slots=True)
 class Theme:
-    """Colours of paper, ink and lines, and the names of matplotlib's maps.
+    """Colours of background, text and lines, and the names of matplotlib's colour maps.
 
-    lines       Okabe and Ito 2008, without the yellow that is too pale on white, or the blue that is too dark on black
-    diverging   equal lightness on both sides of 0, which has the colour of the paper
-    sequential  lightness runs one way
-    classes     masked, may attend
+    Attributes:
+        paper: background.
+        ink: text and axes.
+        faint: secondary text, grid and reference curves.
+        lines: Okabe and Ito 2008, without the yellow that is too pale on white or the blue that is too dark on black.
+        diverging: map with equal lightness on both sides of 0, which has the colour of the background.
+        sequential: map with monotone lightness.
+        classes: of masked and of visible keys.
     """
 
     paper: str
@@ -61,21 +65,24 @@ MARKERS = ("o", "s", "^", "D", "v", "P")
 MASK = Colours("", "classes", 0.0, 1.0, classes=("masked", "may attend"))
 
 
-def shared(grids: Sequence[Float64s], label: str, steep: bool = False, whole: bool = False) -> Colours:
-    """One scale for all grids: around 0 where they have both signs, else from the least value to the most.
+def colour_scale(grids: Sequence[Float64s], label: str, steep: bool = False, whole: bool = False) -> Colours:
+    """Return one colour scale for all grids: symmetric around 0 where they have both signs, else from min to max.
 
-    steep  values of one sign that go beyond STEEP are shown by their logarithm from 1 on
-    whole  leave no value out
+    Args:
+        grids: the values.
+        label: what the values are, with their unit.
+        steep: whether values of one sign beyond STEEP are shown by their logarithm from 1 on.
+        whole: whether the scale must cover every value, not only SHOWN_PERCENT of them.
     """
     values = np.concatenate([grid[np.isfinite(grid)].ravel() for grid in grids])
     if values.size == 0:
         return Colours(label, "sequential", 0.0, 1.0)
     low, high = float(values.min()), float(values.max())
-    sizes = np.abs(values)
+    magnitudes = np.abs(values)
     if low < 0 < high:
-        shown = float(np.percentile(sizes, SHOWN))
-        shown = shown if 0 < shown < 0.8 * max(-low, high) and not whole else max(-low, high)
-        return Colours(label, "diverging", -shown, shown, clipped=shown < max(-low, high))
-    if steep and sizes.max() > STEEP:
+        limit = float(np.percentile(magnitudes, SHOWN_PERCENT))
+        limit = limit if 0 < limit < 0.8 * max(-low, high) and not whole else max(-low, high)
+        return Colours(label, "diverging", -limit, limit, clipped=limit < max(-low, high))
+    if steep and magnitudes.max() > STEEP:
         return Colours(label, "symlog", low, high)
     return Colours(label, "sequential", low, high if high > low else low + 1.0)

@@ -1,4 +1,4 @@
-"""The numbers that curves are drawn from: score over distance, similarity, error, buckets. Draws nothing."""
+"""The numbers of curves: score over distance, similarity, error, buckets."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -16,20 +16,20 @@ from models.plots.sampling import (
 from models.plots.subject import Subject, Waves
 from models.positions.table import Output, Positions
 
-SIMILARITY_ROWS = 512  # up to here every pair of rows is compared
+SIMILARITY_ROWS = 512  # up to this number of rows, every pair is compared
 ANCHORS = 8
 ERROR_ROWS = 480
 ERROR_BINS = 96
 DECAY_POINTS = 1500  # distances on a linear axis; more than that are drawn as means of bins
 DECAY_SAMPLES = 9600
 DECAY_BINS = 320
-AT_ONCE = 2**20  # values held at a time
-NEAR = 600  # distances of which every one is looked at
+BLOCK_VALUES = 2**20  # values held at a time
+NEAR_DISTANCES = 600  # up to this distance, every one is read
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Band:
-    """y over x with the extremes around it, all [n]; low and high are y itself where nothing was gathered."""
+    """y over x with the extremes around it, all [n]; low and high equal y where points were not binned."""
 
     x: NDArray[Any]
     y: Float64s
@@ -38,38 +38,46 @@ class Band:
 
 
 def score(waves: Waves, distances: Int64s) -> Float64s:
-    """The mean attention score of two equal random vectors of length 1, their rotations `distances` positions apart.
+    """Return the mean attention score of two equal random unit vectors that stand `distances` positions apart.
 
-    returns  [n]: A^2 sum_i cos(m w_i) / (r/2)
-    source   the mean over the sphere of q^T R(m) q; Su et al. 2021, arXiv:2104.09864, section 3.4.3
+    Returns:
+        [n]: A^2 sum_i cos(m w_i) / (r/2).
+
+    Source: the mean over the sphere of q^T R(m) q; Su et al. 2021, arXiv:2104.09864, section 3.4.3.
     """
-    block = max(1, AT_ONCE // len(waves.inverse_frequency))
-    found = [
+    block = max(1, BLOCK_VALUES // len(waves.inverse_frequency))
+    values = [
         np.cos(np.multiply.outer(distances[start : start + block].astype(np.float64), waves.inverse_frequency)).mean(1)
         for start in range(0, len(distances), block)
     ]
-    return np.asarray(np.concatenate(found) * waves.attention_factor**2)
+    return np.asarray(np.concatenate(values) * waves.attention_factor**2)
 
 
-def decay(waves: Waves, most: int, axis: Literal["linear", "log"]) -> Band:
-    """`score` at distances 0 (log: 1) .. most; where they are many, mean and extremes of bins."""
-    if most <= DECAY_POINTS:
-        distances = np.arange(1 if axis == "log" and most else 0, most + 1)
-        found = score(waves, distances)
-        return Band(distances, found, found, found)
-    samples = max(2 * DECAY_BINS, min(DECAY_SAMPLES, 4 * AT_ONCE // len(waves.inverse_frequency)))
+def decay(waves: Waves, max_distance: int, axis: Literal["linear", "log"]) -> Band:
+    """Return `score` at distances 0 (log: 1) .. max_distance; more than DECAY_POINTS are binned."""
+    if max_distance <= DECAY_POINTS:
+        distances = np.arange(1 if axis == "log" and max_distance else 0, max_distance + 1)
+        values = score(waves, distances)
+        return Band(distances, values, values, values)
+    samples = max(2 * DECAY_BINS, min(DECAY_SAMPLES, 4 * BLOCK_VALUES // len(waves.inverse_frequency)))
     if axis == "log":
-        distances = spaced(most, samples)
-        edges = np.geomspace(1, most + 1, DECAY_BINS + 1)
+        distances = spaced(max_distance, samples)
+        edges = np.geomspace(1, max_distance + 1, DECAY_BINS + 1)
     else:
         steps = np.random.default_rng(0).random(samples)  # uneven, or fast channels would alias to slow ones
-        distances = np.unique(((np.arange(samples) + steps) * (most / samples)).astype(np.int64))
-        edges = np.linspace(0, most + 1, DECAY_BINS + 1)
+        distances = np.unique(((np.arange(samples) + steps) * (max_distance / samples)).astype(np.int64))
+        edges = np.linspace(0, max_distance + 1, DECAY_BINS + 1)
     return binned(distances, score(waves, distances), edges)
 
 
 def binned(x: NDArray[Any], y: Float64s, edges: Float64s) -> Band:
-    """Mean and extremes of y in each bin of x that has any; x sorted, y [n]. The x of a bin is the mean of its own."""
+    """Return mean and extremes of y in each non-empty bin of x; the x of a bin is the mean of its points.
+
+    Args:
+        x: [n], sorted.
+        y: [n].
+        edges: of the bins, ascending.
+    """
     place = np.searchsorted(x, edges)
     starts = np.unique(place[:-1][np.diff(place) > 0])
     counts = np.diff(np.append(starts, len(x)))
@@ -78,11 +86,12 @@ def binned(x: NDArray[Any], y: Float64s, edges: Float64s) -> Band:
 
 
 def similarity(output: Output, axis: Literal["linear", "log"]) -> Band:
-    """Cosine of the angle between rows by how many rows lie between: mean and extremes over pairs.
+    """Return the cosine of the angle between rows by their distance: mean and extremes over pairs.
 
-    raises  BadEncoding for fewer than two rows
+    With up to SIMILARITY_ROWS rows, every pair is compared; with more, ANCHORS rows with those at 120 distances.
 
-    Every pair of up to SIMILARITY_ROWS rows; of more, ANCHORS rows with others at logarithmically spaced distances.
+    Raises:
+        BadEncoding: fewer than two rows.
     """
     if output.count < 2:
         raise BadEncoding("similarity over distance needs two rows or more; the table has one")
@@ -91,25 +100,27 @@ def similarity(output: Output, axis: Literal["linear", "log"]) -> Band:
         cosines = cosine_matrix(rows_at(output, np.arange(output.count)))
         diagonals = [np.diagonal(cosines, distance) for distance in range(first, len(cosines))]
         distances = np.arange(first, len(cosines))
-        mean, low, high = (np.array([take(each) for each in diagonals]) for take in (np.mean, np.min, np.max))
+        mean, low, high = (np.array([statistic(each) for each in diagonals]) for statistic in (np.mean, np.min, np.max))
         return Band(distances, mean, low, high)
-    most = output.count // 2
-    distances = spaced(most, 120) if axis == "log" else np.unique(np.linspace(0, most, 120).astype(np.int64))
-    starts = np.linspace(0, output.count - 1 - most, ANCHORS).astype(np.int64)
+    max_distance = output.count // 2
+    distances = (
+        spaced(max_distance, 120) if axis == "log" else np.unique(np.linspace(0, max_distance, 120).astype(np.int64))
+    )
+    starts = np.linspace(0, output.count - 1 - max_distance, ANCHORS).astype(np.int64)
     anchors = _unit(rows_at(output, starts))
-    found = np.stack(
+    values = np.stack(
         [_unit(rows_at(output, start + distances)) @ row for start, row in zip(starts, anchors, strict=True)]
     )
-    return Band(distances, found.mean(axis=0), found.min(axis=0), found.max(axis=0))
+    return Band(distances, values.mean(axis=0), values.min(axis=0), values.max(axis=0))
 
 
 def similarity_rows(output: Output) -> int:
-    """How many rows are compared with each other at most: fewer where they are very wide."""
-    return max(64, min(SIMILARITY_ROWS, 8 * AT_ONCE // output.width))
+    """Return up to how many rows every pair is compared: fewer where rows are very wide."""
+    return max(64, min(SIMILARITY_ROWS, 8 * BLOCK_VALUES // output.width))
 
 
 def cosine_matrix(rows: Float64s) -> Float64s:
-    """Cosine of the angle between every two rows, float64 [n, n]; a row of zeros is at right angles to all."""
+    """Return the cosine of the angle between every two rows, float64 [n, n]; 0 for a row of zeros."""
     unit = _unit(rows)
     return np.asarray(unit @ unit.T)
 
@@ -120,69 +131,74 @@ def _unit(rows: Float64s) -> Float64s:
 
 
 def error(subject: Subject) -> Band:
-    """The largest difference between the table and its twin, over channels and outputs, by position.
+    """Return the largest difference between the table and its twin, over channels and outputs, by position.
 
-    Of up to ERROR_ROWS positions, spaced logarithmically; then mean and extremes of bins. Position 0 is left out.
-    raises  BadEncoding without a twin, or with no position above 0
+    It reads up to ERROR_ROWS positions above 0, spaced logarithmically, and bins them.
+
+    Raises:
+        BadEncoding: there is no twin, or no position above 0.
     """
     if (twin := subject.twin) is None:
-        raise BadEncoding(
-            f"{subject.label}: the error figure compares exact with parity; the table came without its twin"
-        )
+        raise BadEncoding(f"{subject.label}: the error figure compares exact with parity; the table has no twin")
     count = min(output.count for output in subject.table.outputs.values())
     positions, indices = _spread(subject.row_positions(count))
     if len(indices) == 0:
         raise BadEncoding(f"{subject.label}: the error figure needs positions above 0")
     worst = np.zeros(len(indices))
     for name, output in subject.table.outputs.items():
-        block = max(1, AT_ONCE // output.width)
+        block = max(1, BLOCK_VALUES // output.width)
         for start in range(0, len(indices), block):
             part = slice(start, start + block)
-            apart = np.abs(rows_at(output, indices[part]) - rows_at(twin.outputs[name], indices[part]))
-            worst[part] = np.maximum(worst[part], apart.max(axis=1))
+            differences = np.abs(rows_at(output, indices[part]) - rows_at(twin.outputs[name], indices[part]))
+            worst[part] = np.maximum(worst[part], differences.max(axis=1))
     if len(positions) <= ERROR_BINS:
         return Band(positions, worst, worst, worst)
     return binned(positions, worst, np.geomspace(positions[0], positions[-1] + 1, ERROR_BINS + 1))
 
 
 def _spread(positions: Positions) -> tuple[Int64s, Int64s]:
-    """Up to ERROR_ROWS positions above 0, ascending and spaced logarithmically, and the rows they stand in."""
+    """Up to ERROR_ROWS positions above 0, ascending and spaced logarithmically, and the indices of their rows."""
     if isinstance(positions, range):
         ascending = positions if positions.step > 0 else positions[::-1]
-        wanted = spaced(ascending[-1], ERROR_ROWS, max(ascending[0], 1))
-        index = np.unique(np.clip((wanted - ascending.start) // ascending.step, 0, len(ascending) - 1))
-        found = ascending.start + index * ascending.step
+        targets = spaced(ascending[-1], ERROR_ROWS, max(ascending[0], 1))
+        index = np.unique(np.clip((targets - ascending.start) // ascending.step, 0, len(ascending) - 1))
+        chosen = ascending.start + index * ascending.step
         rows = index if positions.step > 0 else len(positions) - 1 - index
     else:
         order = np.argsort(positions, kind="stable")
-        wanted = spaced(int(positions.max()), ERROR_ROWS, max(int(positions.min()), 1))
-        index = np.unique(np.clip(np.searchsorted(positions[order], wanted), 0, len(positions) - 1))
-        rows, found = order[index], positions[order[index]]
-    return found[found > 0], rows[found > 0]
+        targets = spaced(int(positions.max()), ERROR_ROWS, max(int(positions.min()), 1))
+        index = np.unique(np.clip(np.searchsorted(positions[order], targets), 0, len(positions) - 1))
+        rows, chosen = order[index], positions[order[index]]
+    return chosen[chosen > 0], rows[chosen > 0]
 
 
 def by_distance(output: Output, queries: Positions, lead: int = 0) -> tuple[Int64s, Float64s]:
-    """Values of [..., S, K] by how far key j stands from its query, read from the first and the last query alone.
+    """Return the values of [..., S, K] by the distance of key and query, read from the first and the last query.
 
-    lead     which of the leading [S, K] grids
-    returns  key - query, ascending, and the value there; near ones all, far ones spaced logarithmically
+    Args:
+        output: the array.
+        queries: positions of the queries.
+        lead: index of the [S, K] grid.
+
+    Returns:
+        key - query, ascending, and the values; up to NEAR_DISTANCES all, beyond that spaced logarithmically.
     """
     queries_count, keys = output.shape[-2:]
-    found: dict[int, float] = {}
+    value_at: dict[int, float] = {}
     for query in sorted({0, queries_count - 1}):
         row = lead * queries_count + query
         values = np.asarray(output.rows(row, row + 1)[0], np.float64)
         relative = _near_and_far(-int(queries[query]), keys - 1 - int(queries[query]))
-        found |= dict(zip(relative.tolist(), values[relative + int(queries[query])].tolist(), strict=True))
-    ascending = np.array(sorted(found))
-    return ascending, np.array([found[each] for each in ascending.tolist()])
+        value_at |= dict(zip(relative.tolist(), values[relative + int(queries[query])].tolist(), strict=True))
+    ascending = np.array(sorted(value_at))
+    return ascending, np.array([value_at[each] for each in ascending.tolist()])
 
 
-def _near_and_far(least: int, most: int) -> Int64s:
+def _near_and_far(minimum: int, max_distance: int) -> Int64s:
     """least .. most: up to NEAR from 0 all of them, beyond that about as many again on each side."""
-    parts = [np.arange(max(least, -NEAR), min(most, NEAR) + 1)]
-    if least < -NEAR:
-        parts.append(-spaced(-least, NEAR, max(NEAR, -most)))
-    if most > NEAR:
-        parts.append(spaced(most, NEAR, max(NEAR, least)))
+    parts = [np.arange(max(minimum, -NEAR_DISTANCES), min(max_distance, NEAR_DISTANCES) + 1)]
+    if minimum < -NEAR_DISTANCES:
+        parts.append(-spaced(-minimum, NEAR_DISTANCES, max(NEAR_DISTANCES, -max_distance)))
+    if max_distance > NEAR_DISTANCES:
+        parts.append(spaced(max_distance, NEAR_DISTANCES, max(NEAR_DISTANCES, minimum)))
     return np.unique(np.concatenate(parts))

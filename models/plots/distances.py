@@ -1,11 +1,10 @@
-"""Pictures of what changes with distance or position: score decay, similarity of rows, error. Draws nothing."""
+"""Pictures over distance or position: decay of the score, similarity of rows, error."""
 
 from collections.abc import Sequence
 
 import numpy as np
 
 from models.plots import curves
-from models.plots.captions import description, subtitle, title
 from models.plots.curves import Band
 from models.plots.picture import (
     Axis,
@@ -15,9 +14,9 @@ from models.plots.picture import (
     Mark,
     Picture,
 )
-from models.plots.subject import Subject
+from models.plots.subject import Subject, description, subtitle, title
 
-LONG = 4096  # positions from which an axis is logarithmic unless asked otherwise
+LOG_FROM = 4096  # number of positions from which an axis is logarithmic by default
 ROUNDING = (
     Mark("y", 2.0**-9, "bfloat16 rounding"),
     Mark("y", 2.0**-12, "float16 rounding"),
@@ -27,38 +26,38 @@ ZERO = Mark("y", 0.0, "")
 
 
 def decay(subjects: Sequence[Subject], axis: AxisScale | None = None) -> Picture:
-    """The mean score of two equal vectors by how far apart they stand."""
-    most = max(_reach(subject) for subject in subjects)
-    scale = axis or ("log" if most >= LONG else "linear")
-    found = [subject.waves() for subject in subjects]
-    trained = sorted({length for waves in found if (length := waves.trained_context) and length < most})
+    """Return the picture of the mean score of two equal vectors by their distance."""
+    maximum = max(_max_distance(subject) for subject in subjects)
+    scale = axis or ("log" if maximum >= LOG_FROM else "linear")
+    all_waves = [subject.waves() for subject in subjects]
+    trained = sorted({length for waves in all_waves if (length := waves.trained_context) and length < maximum})
     panel = LinePanel(
-        Axis("distance between query and key (tokens)", scale, limits=(1 if scale == "log" else 0, most)),
+        Axis("distance between query and key (tokens)", scale, limits=(1 if scale == "log" else 0, maximum)),
         Axis("mean score of equal unit vectors\n(before softmax)"),
-        _banded(subjects, [curves.decay(waves, most, scale) for waves in found]),
+        _curves(subjects, [curves.decay(waves, maximum, scale) for waves in all_waves]),
         (ZERO, *(Mark("x", length, f"trained context {length:,}", at_end=True) for length in trained)),
     )
     return _picture(
         title("score over distance", subjects),
         subtitle(subjects),
-        description(f"Mean attention score of equal unit vectors at distances up to {most:,} tokens.", subjects),
+        description(f"Mean attention score of equal unit vectors at distances up to {maximum:,} tokens.", subjects),
         panel,
         "line: mean of neighbouring distances; band: their extremes",
     )
 
 
 def similarity(subjects: Sequence[Subject], axis: AxisScale | None = None) -> Picture:
-    """How alike two rows are by how far apart they stand."""
+    """Return the picture of the cosine similarity of two rows by their distance."""
     outputs = [subject.output("table") for subject in subjects]
-    scale = axis or ("log" if max(output.count for output in outputs) >= LONG else "linear")
+    scale = axis or ("log" if max(output.count for output in outputs) >= LOG_FROM else "linear")
     panel = LinePanel(
         Axis("distance between rows (positions)", scale),
         Axis("cosine similarity\n(−1 to 1)"),
-        _banded(subjects, [curves.similarity(output, scale) for output in outputs]),
+        _curves(subjects, [curves.similarity(output, scale) for output in outputs]),
         (ZERO,),
     )
     every = all(output.count <= curves.similarity_rows(output) for output in outputs)
-    pairs = "all pairs of rows" if every else f"up to {curves.ANCHORS} pairs of rows a distance"
+    pairs = "all pairs of rows" if every else f"up to {curves.ANCHORS} pairs of rows per distance"
     return _picture(
         title("similarity over distance", subjects),
         subtitle(subjects),
@@ -69,37 +68,37 @@ def similarity(subjects: Sequence[Subject], axis: AxisScale | None = None) -> Pi
 
 
 def error(subjects: Sequence[Subject], axis: AxisScale | None = None) -> Picture:
-    """How far float32 arithmetic is from the exact values, by position."""
-    drawn = [curves.error(subject) for subject in subjects]
-    most = max(float(band.high.max(initial=0.0)) for band in drawn)
+    """Return the picture of the difference between float32 and exact values, by position."""
+    bands = [curves.error(subject) for subject in subjects]
+    maximum = max(float(band.high.max(initial=0.0)) for band in bands)
     panel = LinePanel(
         Axis("position (tokens)", axis or "log"),
-        Axis("largest error of any channel\n(absolute)", "log" if most > 0 else "linear"),
-        tuple(_above_zero(curve) for curve in _banded(subjects, drawn)),
-        tuple(mark for mark in ROUNDING if mark.value <= 4 * most),
+        Axis("largest error of any channel\n(absolute)", "log" if maximum > 0 else "linear"),
+        tuple(_above_zero(curve) for curve in _curves(subjects, bands)),
+        tuple(mark for mark in ROUNDING if mark.value <= 4 * maximum),
     )
     return _picture(
         title("error of float32 angles", subjects),
         subtitle(subjects, arithmetic=False),
-        description(f"Largest difference of parity from exact values by position; at most {most:.2g}.", subjects),
+        description(f"Largest difference of parity from exact values by position; at most {maximum:.2g}.", subjects),
         panel,
         f"|parity − exact| at up to {curves.ERROR_ROWS} positions; line: mean of neighbours; band: their extremes",
     )
 
 
-def _picture(heading: str, parameters: str, told: str, panel: LinePanel, of_bands: str) -> Picture:
+def _picture(heading: str, parameters: str, alt_text: str, panel: LinePanel, band_note: str) -> Picture:
     banded = any(curve.low is not None for curve in panel.curves)
-    return Picture(heading, parameters, told, ((panel,),), height=460, notes=(of_bands,) if banded else ())
+    return Picture(heading, parameters, alt_text, ((panel,),), height=460, notes=(band_note,) if banded else ())
 
 
-def _reach(subject: Subject) -> int:
+def _max_distance(subject: Subject) -> int:
     """The largest distance between two positions of the table, 1 or more."""
     positions = subject.row_positions(next(iter(subject.table.outputs.values())).count)
-    apart = abs(positions[-1] - positions[0]) if isinstance(positions, range) else int(np.ptp(positions))
-    return max(1, apart)
+    spread = abs(positions[-1] - positions[0]) if isinstance(positions, range) else int(np.ptp(positions))
+    return max(1, spread)
 
 
-def _banded(subjects: Sequence[Subject], bands: Sequence[Band]) -> tuple[Curve, ...]:
+def _curves(subjects: Sequence[Subject], bands: Sequence[Band]) -> tuple[Curve, ...]:
     return tuple(
         Curve(subject.label, band.x, band.y, tone=tone)
         if np.array_equal(band.low, band.high)
@@ -109,6 +108,6 @@ def _banded(subjects: Sequence[Subject], bands: Sequence[Band]) -> tuple[Curve, 
 
 
 def _above_zero(curve: Curve) -> Curve:
-    """A logarithmic axis has no zero."""
+    """The curve without values of 0, which a logarithmic axis cannot show."""
     low, high = (None if each is None else np.where(each > 0, each, np.nan) for each in (curve.low, curve.high))
     return Curve(curve.label, curve.x, np.where(curve.y > 0, curve.y, np.nan), low, high, curve.tone)

@@ -1,17 +1,9 @@
-"""Pictures of tables as grids, positions down and channels across, and of how alike their rows are. Draws nothing."""
+"""Pictures of tables as grids, positions down and channels across, and of the similarity of their rows."""
 
 from collections.abc import Sequence
 
 from models.plots import curves
-from models.plots.captions import (
-    description,
-    joined,
-    lettered,
-    letters,
-    subtitle,
-    title,
-)
-from models.plots.colors import shared
+from models.plots.colors import colour_scale
 from models.plots.picture import (
     Axis,
     AxisScale,
@@ -19,27 +11,30 @@ from models.plots.picture import (
     Picture,
 )
 from models.plots.sampling import (
-    cells,
+    cell_limit,
     evenly,
     grid_at,
-    note,
     row_limit,
     rows_at,
+    sampling_note,
     scattered,
 )
-from models.plots.subject import Subject
+from models.plots.subject import Subject, description, legend_keys, panel_letters, panel_title, subtitle, title
 
-# Rows that are no positions in a text.
+# Labels of rows that are not positions in a text.
 ROWS = {"axial_rope": "patch (index)", "sinusoidal_grid": "patch (index)", "mrope": "token (index)"}
-STRETCHED = "positions drawn, one from each stretch"
+SAMPLED = "positions drawn, one from each interval"
 
 
 def heatmap(subjects: Sequence[Subject], axis: AxisScale | None = None) -> Picture:
-    """The values themselves. A lone table's outputs stand side by side, those of several below each other."""
+    """Return the picture of the values: one table's outputs side by side, those of several below each other."""
     names = list(dict.fromkeys(name for subject in subjects for name in subject.table.outputs))
     columns = max(len(subjects), len(names)) if len(subjects) == 1 else len(subjects)
     rows = [
-        [_values(subject, name, letter, columns) for subject, letter in zip(subjects, letters(subjects), strict=True)]
+        [
+            _values(subject, name, letter, columns)
+            for subject, letter in zip(subjects, panel_letters(subjects), strict=True)
+        ]
         for name in names
     ]
     panels = tuple(tuple(panel for panel, _ in row) for row in rows)
@@ -48,27 +43,29 @@ def heatmap(subjects: Sequence[Subject], axis: AxisScale | None = None) -> Pictu
     return Picture(
         title("values by position and channel", subjects),
         subtitle(subjects),
-        description(f"Heat map of {' and '.join(names)}: a row a position, a column a channel.", subjects),
+        description(f"Heat map of {' and '.join(names)}: one row per position, one column per channel.", subjects),
         panels,
         height=480 if len(panels) == 1 else 600,
-        colours=shared([panel.values for row in panels for panel in row], f"value of {' and '.join(names)}"),
-        keys=lettered(subjects),
-        notes=tuple(dict.fromkeys(line for row in rows for _, lines in row for line in lines)),
+        colours=colour_scale([panel.values for row in panels for panel in row], f"value of {' and '.join(names)}"),
+        keys=legend_keys(subjects),
+        notes=tuple(dict.fromkeys(line for row in rows for _, notes in row for line in notes)),
     )
 
 
-def _values(subject: Subject, name: str, letter: str, beside: int) -> tuple[HeatPanel, tuple[str, ...]]:
+def _values(subject: Subject, name: str, letter: str, grids_in_row: int) -> tuple[HeatPanel, tuple[str, ...]]:
     output = subject.output(name)
-    most = cells(beside)
-    rows, columns = scattered(output.count, row_limit(output, most)), evenly(output.width, most)
+    limit = cell_limit(grids_in_row)
+    rows, columns = scattered(output.count, row_limit(output, limit)), evenly(output.width, limit)
     panel = HeatPanel(
-        joined(letter, "" if name == "table" else name),
+        panel_title(letter, "" if name == "table" else name),
         grid_at(output, rows, columns),
         _channels(subject, output.width),
         rows_axis(subject, output.count, ROWS.get(subject.scheme, "position (tokens)")),
     )
-    lines = note(len(rows), output.count, STRETCHED) + note(len(columns), output.width, "channels drawn")
-    return panel, lines
+    notes = sampling_note(len(rows), output.count, SAMPLED) + sampling_note(
+        len(columns), output.width, "channels drawn"
+    )
+    return panel, notes
 
 
 def _channels(subject: Subject, width: int) -> Axis:
@@ -77,7 +74,7 @@ def _channels(subject: Subject, width: int) -> Axis:
 
 
 def rows_axis(subject: Subject, count: int, label: str) -> Axis:
-    """The axis of rows: their positions, or where these do not run evenly, rows named by their position."""
+    """Return the axis of rows: their positions, or, where these are not evenly spaced, rows labelled by position."""
     positions = subject.row_positions(count)
     if isinstance(positions, range):
         half = positions.step / 2
@@ -87,22 +84,22 @@ def rows_axis(subject: Subject, count: int, label: str) -> Axis:
 
 
 def similarity_matrix(subjects: Sequence[Subject], axis: AxisScale | None = None) -> Picture:
-    """How alike every two rows are."""
+    """Return the picture of the cosine similarity of every two rows."""
     panels: list[HeatPanel] = []
     notes: list[str] = []
-    for subject, letter in zip(subjects, letters(subjects), strict=True):
+    for subject, letter in zip(subjects, panel_letters(subjects), strict=True):
         output = subject.output("table")
-        rows = scattered(output.count, min(cells(len(subjects)), curves.similarity_rows(output)))
+        rows = scattered(output.count, min(cell_limit(len(subjects)), curves.similarity_rows(output)))
         edges = rows_axis(subject, output.count, ROWS.get(subject.scheme, "position (tokens)"))
         panels.append(HeatPanel(letter, curves.cosine_matrix(rows_at(output, rows)), edges, edges, square=True))
-        notes += note(len(rows), output.count, STRETCHED)
+        notes += sampling_note(len(rows), output.count, SAMPLED)
     return Picture(
         title("similarity of every two positions", subjects),
         subtitle(subjects),
         description("Heat map of the cosine similarity of every two rows.", subjects),
         (tuple(panels),),
         height={1: 640, 2: 480}.get(len(panels), 400),
-        colours=shared([panel.values for panel in panels], "cosine similarity (−1 to 1)", whole=True),
-        keys=lettered(subjects),
+        colours=colour_scale([panel.values for panel in panels], "cosine similarity (−1 to 1)", whole=True),
+        keys=legend_keys(subjects),
         notes=tuple(dict.fromkeys(notes)),
     )

@@ -1,4 +1,4 @@
-"""Panels of a picture on matplotlib's axes. Knows no scheme; matplotlib is imported in functions only."""
+"""Drawing of a picture's panels on matplotlib's axes; matplotlib is imported only inside functions."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -27,8 +27,8 @@ _ZERO = 1e-12
 CELLS_WITH_EDGES = 40
 
 
-def shown(value: float, _: Any = None) -> str:
-    """A tick: 0.25, 4,096, −3, 10⁻⁶, 3×10⁷."""
+def format_tick(value: float, _: Any = None) -> str:
+    """Return the text of a tick: 0.25, 4,096, −3, 10⁻⁶, 3×10⁷."""
     size = abs(value)
     if size < _ZERO:
         return "0"
@@ -41,25 +41,25 @@ def shown(value: float, _: Any = None) -> str:
     return f"{sign}{power}" if mantissa == "1" else f"{sign}{mantissa}×{power}"
 
 
-def shown_power_of_ten(value: float, _: Any = None) -> str:
-    """A tick of a logarithmic axis: 10⁻³, 1, 10⁵."""
+def format_power_of_ten(value: float, _: Any = None) -> str:
+    """Return the text of a tick of a logarithmic axis: 10⁻³, 1, 10⁵."""
     exponent = round(math.log10(value))
     return str(10**exponent) if exponent in (0, 1) else f"10{str(exponent).translate(_SUPERSCRIPTS)}"
 
 
-def shown_count(value: float, _: Any = None) -> str:
-    """A tick of a logarithmic axis of whole things: 1, 1,000, 10,000,000."""
+def format_count(value: float, _: Any = None) -> str:
+    """Return the text of a tick of a logarithmic axis of counts: 1, 1,000, 10,000,000."""
     return f"{value:,.0f}"
 
 
-def shown_power_of_two(value: float, _: Any = None) -> str:
-    """A tick of a base-2 axis: 2⁻³, or the number itself where it is whole and short."""
+def format_power_of_two(value: float, _: Any = None) -> str:
+    """Return the text of a tick of a base-2 axis: 2⁻³, or the number itself where it is whole and short."""
     exponent = round(math.log2(value))
-    return shown(value) if 0 <= exponent <= 16 else f"2{str(exponent).translate(_SUPERSCRIPTS)}"
+    return format_tick(value) if 0 <= exponent <= 16 else f"2{str(exponent).translate(_SUPERSCRIPTS)}"
 
 
 def draw_lines(axes: "Axes", panel: LinePanel, theme: Theme) -> None:
-    """Curves, bands, marks and both axes of one panel."""
+    """Draw curves, bands, marks and both axes of one panel."""
     for curve in panel.curves:
         _draw_curve(axes, curve, theme)
     _set_axis(axes.xaxis, panel.x)
@@ -68,7 +68,7 @@ def draw_lines(axes: "Axes", panel: LinePanel, theme: Theme) -> None:
     axes.set_axisbelow(True)
     for name in ("top", "right"):
         axes.spines[name].set_visible(name == "right" and panel.reciprocal is not None)
-    _keep_in_sight(axes, panel)
+    _fit_limits(axes, panel)
     for mark in panel.marks:
         _draw_mark(axes, mark, theme)
     if panel.reciprocal is not None:
@@ -78,7 +78,7 @@ def draw_lines(axes: "Axes", panel: LinePanel, theme: Theme) -> None:
 def _draw_curve(axes: "Axes", curve: Curve, theme: Theme) -> None:
     tone = curve.tone
     colour = theme.faint if tone is None else theme.lines[tone % len(theme.lines)]
-    look: dict[str, Any] = {"color": colour, "label": curve.label, "zorder": 2.5 if tone is None else 3 - 0.01 * tone}
+    style: dict[str, Any] = {"color": colour, "label": curve.label, "zorder": 2.5 if tone is None else 3 - 0.01 * tone}
     steps: Literal["steps-mid", "default"] = "steps-mid" if curve.shape == "steps" else "default"
     mid: Literal["mid"] | None = "mid" if curve.shape == "steps" else None
     if curve.low is not None and curve.high is not None:
@@ -88,49 +88,49 @@ def _draw_curve(axes: "Axes", curve: Curve, theme: Theme) -> None:
     if curve.shape == "points":
         size = 5.0 + 2.4 * (tone or 0)  # a later one is a ring around an earlier one of the same value
         face: dict[str, Any] = {} if not tone else {"markerfacecolor": "none", "markeredgewidth": 1.4}
-        axes.plot(curve.x, curve.y, MARKERS[(tone or 0) % len(MARKERS)], markersize=size, ls="none", **face, **look)
+        axes.plot(curve.x, curve.y, MARKERS[(tone or 0) % len(MARKERS)], markersize=size, ls="none", **face, **style)
         return
     dash = DASHES[0] if tone is None else DASHES[tone % len(DASHES)]
-    axes.plot(curve.x, curve.y, linestyle=dash, linewidth=1.0 if tone is None else 1.8, drawstyle=steps, **look)
+    axes.plot(curve.x, curve.y, linestyle=dash, linewidth=1.0 if tone is None else 1.8, drawstyle=steps, **style)
 
 
-def _set_axis(drawn: "DrawnAxis", axis: Axis, most_ticks: int = 7) -> None:
+def _set_axis(matplotlib_axis: "DrawnAxis", axis: Axis, most_ticks: int = 7) -> None:
     from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullFormatter, NullLocator
 
-    of_axes = drawn.axes
-    set_scale = of_axes.set_xscale if drawn is of_axes.xaxis else of_axes.set_yscale
+    axes = matplotlib_axis.axes
+    set_scale = axes.set_xscale if matplotlib_axis is axes.xaxis else axes.set_yscale
     if axis.scale == "symlog":
         set_scale("symlog", linthresh=axis.linear_up_to, linscale=1.0)
-        drawn.set_minor_locator(NullLocator())
+        matplotlib_axis.set_minor_locator(NullLocator())
     elif axis.scale == "linear":
-        drawn.set_major_locator(
+        matplotlib_axis.set_major_locator(
             MaxNLocator(
                 nbins=most_ticks, steps=[1, 2, 2.5, 5, 10], integer="index" in axis.label or "tokens" in axis.label
             )
         )
     else:
         set_scale("log", base=2 if axis.scale == "log2" else 10)
-    drawn.set_major_formatter(FuncFormatter(_words(axis)))
-    drawn.set_minor_formatter(NullFormatter())
+    matplotlib_axis.set_major_formatter(FuncFormatter(_tick_format(axis)))
+    matplotlib_axis.set_minor_formatter(NullFormatter())
     if axis.ticks:
-        drawn.set_major_locator(FixedLocator([where for where, _ in axis.ticks]))
+        matplotlib_axis.set_major_locator(FixedLocator([point for point, _ in axis.ticks]))
         names = dict(axis.ticks)
-        drawn.set_major_formatter(FuncFormatter(lambda value, _: names.get(value, "")))
+        matplotlib_axis.set_major_formatter(FuncFormatter(lambda value, _: names.get(value, "")))
     if axis.limits is not None:
-        (of_axes.set_xlim if drawn is of_axes.xaxis else of_axes.set_ylim)(*axis.limits)
-    drawn.set_label_text(axis.label)
+        (axes.set_xlim if matplotlib_axis is axes.xaxis else axes.set_ylim)(*axis.limits)
+    matplotlib_axis.set_label_text(axis.label)
 
 
-def _words(axis: Axis) -> Callable[[float, Any], str]:
+def _tick_format(axis: Axis) -> Callable[[float, Any], str]:
     if axis.scale == "log2":
-        return shown_power_of_two
+        return format_power_of_two
     if axis.scale == "log":
-        return shown_count if "tokens" in axis.label or "positions" in axis.label else shown_power_of_ten
-    return shown
+        return format_count if "tokens" in axis.label or "positions" in axis.label else format_power_of_ten
+    return format_tick
 
 
-def _keep_in_sight(axes: "Axes", panel: LinePanel) -> None:
-    """Room for marks, and for curves that hardly change."""
+def _fit_limits(axes: "Axes", panel: LinePanel) -> None:
+    """Widen the y limits to contain all marks and, on a logarithmic axis, at least two ticks."""
     if panel.x.limits is None and panel.x.scale == "linear":
         axes.margins(x=0.02)
     low, high = axes.get_ylim()
@@ -150,18 +150,18 @@ def _draw_mark(axes: "Axes", mark: Mark, theme: Theme) -> None:
     line(mark.value, color=theme.ink, linewidth=0.8, linestyle=(0, (1, 2)) if mark.label else "solid", zorder=1.9)
     if not mark.label:
         return
-    across = mark.axis == "y"
-    along = 0.99 if mark.at_end else 0.01
-    where = (along, mark.value) if across else (mark.value, along)
+    horizontal = mark.axis == "y"
+    offset = 0.99 if mark.at_end else 0.01
+    point = (offset, mark.value) if horizontal else (mark.value, offset)
     axes.annotate(
         mark.label,
-        where,
-        xycoords=axes.get_yaxis_transform() if across else axes.get_xaxis_transform(),
-        xytext=(2, 3) if across else (-3, 2),
+        point,
+        xycoords=axes.get_yaxis_transform() if horizontal else axes.get_xaxis_transform(),
+        xytext=(2, 3) if horizontal else (-3, 2),
         textcoords="offset points",
-        rotation=0 if across else 90,
-        ha="left" if across and not mark.at_end else "right",
-        va="top" if mark.at_end and not across else "bottom",
+        rotation=0 if horizontal else 90,
+        ha="left" if horizontal and not mark.at_end else "right",
+        va="top" if mark.at_end and not horizontal else "bottom",
         fontsize=9,
         color=theme.ink,
         zorder=4,
@@ -175,15 +175,15 @@ def _second_axis(axes: "Axes", numerator: float, axis: Axis) -> None:
     low, high = (numerator / limit for limit in reversed(axes.get_ylim()))
     decades = range(math.ceil(math.log10(low)), math.floor(math.log10(high)) + 1)
     step = 1 + len(decades) // 8
-    drawn = axes.secondary_yaxis("right").yaxis
-    drawn.set_major_locator(FixedLocator([numerator / 10.0**decade for decade in decades[::step]]))
-    drawn.set_minor_locator(NullLocator())
-    drawn.set_major_formatter(FuncFormatter(lambda value, _: shown_count(numerator / value)))
-    drawn.set_label_text(axis.label)
+    matplotlib_axis = axes.secondary_yaxis("right").yaxis
+    matplotlib_axis.set_major_locator(FixedLocator([numerator / 10.0**decade for decade in decades[::step]]))
+    matplotlib_axis.set_minor_locator(NullLocator())
+    matplotlib_axis.set_major_formatter(FuncFormatter(lambda value, _: format_count(numerator / value)))
+    matplotlib_axis.set_label_text(axis.label)
 
 
-def draw_grid(axes: "Axes", panel: HeatPanel, colours: Colours, theme: Theme, beside: int) -> "ScalarMappable":
-    """One grid of values, the first row at the top; `beside`: how many share its row."""
+def draw_grid(axes: "Axes", panel: HeatPanel, colours: Colours, theme: Theme, columns_in_row: int) -> "ScalarMappable":
+    """Draw one grid of values, the first row at the top; `columns_in_row` panels share its row."""
     (left, right), (top, bottom) = panel.edges
     image = axes.imshow(
         panel.values,
@@ -193,9 +193,9 @@ def draw_grid(axes: "Axes", panel: HeatPanel, colours: Colours, theme: Theme, be
         aspect="equal" if panel.square else "auto",
         interpolation="nearest",
     )
-    for drawn, axis in ((axes.xaxis, panel.x), (axes.yaxis, panel.y)):
-        most_ticks = (7, 7, 4, 3)[min(beside, 4) - 1] if drawn is axes.xaxis else 6
-        _set_axis(drawn, Axis(axis.label, ticks=axis.ticks, limits=axis.limits), most_ticks)
+    for matplotlib_axis, axis in ((axes.xaxis, panel.x), (axes.yaxis, panel.y)):
+        most_ticks = (7, 7, 4, 3)[min(columns_in_row, 4) - 1] if matplotlib_axis is axes.xaxis else 6
+        _set_axis(matplotlib_axis, Axis(axis.label, ticks=axis.ticks, limits=axis.limits), most_ticks)
     axes.set_ylim(bottom, top)
     rows, columns = panel.values.shape
     if colours.kind == "classes" and max(rows, columns) <= CELLS_WITH_EDGES:
@@ -223,7 +223,7 @@ def _norm(colours: Colours) -> Any:
 
 
 def draw_scale(figure: "Figure", image: "ScalarMappable", axes: Sequence["Axes"], colours: Colours) -> None:
-    """The bar that says what the colours of all grids mean."""
+    """Draw the colour bar of all grids."""
     from matplotlib.ticker import FuncFormatter
 
     bar = figure.colorbar(
@@ -235,6 +235,6 @@ def draw_scale(figure: "Figure", image: "ScalarMappable", axes: Sequence["Axes"]
         pad=0.015,
         fraction=0.05,
     )
-    bar.ax.yaxis.set_major_formatter(FuncFormatter(shown))
+    bar.ax.yaxis.set_major_formatter(FuncFormatter(format_tick))
     bar.ax.minorticks_off()
     bar.outline.set_linewidth(0.6)

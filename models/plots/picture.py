@@ -1,4 +1,4 @@
-"""A figure as data: panels of curves or of a grid of values, their axes and colours. Knows no scheme and no library."""
+"""A figure as data, independent of the drawing library: panels of curves or grids, their axes and colours."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -17,8 +17,12 @@ Colouring = Literal["diverging", "sequential", "symlog", "classes"]
 class Axis:
     """A labelled axis; the label ends in its unit.
 
-    ticks   (where, text); empty: chosen by the drawer
-    limits  of what is shown; None: what the data needs. symlog is linear between -limits and limits of `linear_up_to`
+    Attributes:
+        label: text, ending in the unit.
+        scale: linear, log (base 10), log2 or symlog.
+        ticks: (value, text); empty: chosen automatically.
+        limits: of the visible range; None: that of the data.
+        linear_up_to: a symlog scale is linear between -linear_up_to and linear_up_to.
     """
 
     label: str
@@ -32,8 +36,14 @@ class Axis:
 class Curve:
     """y over x, both [n]; NaN leaves a gap.
 
-    low, high  [n]: a band around the curve
-    tone       which colour and line style of the palette; None: the grey of references
+    Attributes:
+        label: of the legend.
+        x: [n].
+        y: [n].
+        low: [n]: lower edge of a band around the curve; None: no band.
+        high: [n]: its upper edge.
+        tone: index of the colour and line style; None: the grey of reference curves.
+        shape: line, steps or points.
     """
 
     label: str
@@ -47,7 +57,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A line across a panel at one value of an axis, with a word at its start or its end."""
+    """A line across a panel at one value of an axis, with a label at its start or its end."""
 
     axis: Literal["x", "y"]
     value: float
@@ -59,7 +69,12 @@ class Mark:
 class LinePanel:
     """Curves over one pair of axes.
 
-    reciprocal  a second axis on the right that shows numerator / y
+    Attributes:
+        x: the horizontal axis.
+        y: the vertical axis.
+        curves: in drawing order.
+        marks: lines at single values.
+        reciprocal: (numerator, axis): a second axis on the right that shows numerator / y.
     """
 
     x: Axis
@@ -73,9 +88,12 @@ class LinePanel:
 class HeatPanel:
     """A grid of values; row 0 is at the top.
 
-    values  [rows, columns] float64
-    x, y    axes with limits: the outer edges of the first and last cell
-    square  a token is as wide as it is high
+    Attributes:
+        title: above the grid; may be empty.
+        values: [rows, columns] float64.
+        x: axis whose limits are the outer edges of the first and last column.
+        y: likewise for rows.
+        square: whether a unit of x is as long as a unit of y.
     """
 
     title: str
@@ -86,17 +104,23 @@ class HeatPanel:
 
     @property
     def edges(self) -> tuple[tuple[float, float], tuple[float, float]]:
-        """Of x and of y; the cells themselves where an axis has no limits."""
+        """The limits of x and of y; those of the cells where an axis has none."""
         rows, columns = self.values.shape
         return self.x.limits or (-0.5, columns - 0.5), self.y.limits or (-0.5, rows - 0.5)
 
 
 @dataclass(frozen=True, slots=True)
 class Colours:
-    """The one scale of all grids in a picture.
+    """The colour scale of all grids in a picture.
 
-    kind     diverging: low = -high; symlog: grows with the logarithm beyond `linear_up_to`; classes: 0, 1, ... by name
-    clipped  values beyond low and high exist
+    Attributes:
+        label: of the colour bar.
+        kind: diverging: low = -high. sequential. symlog: logarithmic beyond `linear_up_to`. classes: 0, 1, ... by name.
+        low: smallest value of the scale.
+        high: largest value of the scale.
+        linear_up_to: of symlog.
+        classes: names of the values 0, 1, ...
+        clipped: whether there are values beyond low and high.
     """
 
     label: str
@@ -110,13 +134,17 @@ class Colours:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Picture:
-    """All there is to draw.
+    """A whole figure.
 
-    panels       by row
-    description  for those who do not see it
-    height       in pixels, where the picture is 800 wide
-    keys         lines below the subtitle: what letters above grids stand for
-    notes        below: what was left out
+    Attributes:
+        title: first line.
+        subtitle: second line.
+        description: alternative text for readers who cannot see it.
+        panels: by row.
+        height: in pixels, for a picture 800 pixels wide.
+        colours: the scale of its grids; None: there is none.
+        keys: lines below the subtitle that explain the letters above grids.
+        notes: lines at the bottom, for example what was left out.
     """
 
     title: str

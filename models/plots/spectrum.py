@@ -1,10 +1,9 @@
-"""The picture of frequencies: how fast each channel turns, and how much a scaling slows it. Draws nothing."""
+"""The picture of frequencies: how fast each channel turns, and how much a scaling slows it."""
 
 from collections.abc import Sequence
 
 import numpy as np
 
-from models.plots.captions import description, subtitle, title
 from models.plots.picture import (
     Axis,
     AxisScale,
@@ -13,18 +12,20 @@ from models.plots.picture import (
     Mark,
     Picture,
 )
-from models.plots.subject import Float64s, Subject, Waves
+from models.plots.subject import Float64s, Subject, Waves, description, subtitle, title
 
 FULL_TURN = 2 * np.pi
 
 
 def spectrum(subjects: Sequence[Subject], axis: AxisScale | None = None) -> Picture:
-    """Radians per position of each channel, scaled against unscaled, and by how much scaling slows it."""
-    found = [subject.waves() for subject in subjects]
-    most = max(len(waves.inverse_frequency) for waves in found)
-    x = Axis("channel pair (index)", limits=(-0.5, most - 0.5))
-    panels = [_frequencies(x, subjects, found)]
-    if slowed := [_slowed(subject, waves, tone) for tone, (subject, waves) in _each(subjects, found) if waves.scaled]:
+    """Return the picture of the radians per position of each channel, scaled and unscaled, and their ratio."""
+    all_waves = [subject.waves() for subject in subjects]
+    max_pairs = max(len(waves.inverse_frequency) for waves in all_waves)
+    x = Axis("channel pair (index)", limits=(-0.5, max_pairs - 0.5))
+    panels = [_frequencies(x, subjects, all_waves)]
+    if slowed := [
+        _slowed(subject, waves, tone) for tone, (subject, waves) in _numbered(subjects, all_waves) if waves.scaled
+    ]:
         highest = max(2.0, *(float(np.nanmax(curve.y, initial=0.0)) for curve in slowed))
         y = Axis("slowed down by\n(times)", "log2", limits=(0.9, highest * 1.15))
         panels.append(LinePanel(x, y, tuple(slowed)))
@@ -35,35 +36,37 @@ def spectrum(subjects: Sequence[Subject], axis: AxisScale | None = None) -> Pict
         tuple((panel,) for panel in panels),
         height=600 if slowed else 440,
         notes=tuple(
-            f"{still} pairs never turn and are not drawn" + (f" ({subject.label})" if len(subjects) > 1 else "")
-            for _, (subject, waves) in _each(subjects, found)
-            if (still := int((waves.inverse_frequency == 0).sum()))
+            f"{unrotated} pairs never turn and are not drawn" + (f" ({subject.label})" if len(subjects) > 1 else "")
+            for _, (subject, waves) in _numbered(subjects, all_waves)
+            if (unrotated := int((waves.inverse_frequency == 0).sum()))
         ),
     )
 
 
-def _each(subjects: Sequence[Subject], found: Sequence[Waves]) -> list[tuple[int, tuple[Subject, Waves]]]:
-    return list(enumerate(zip(subjects, found, strict=True)))
+def _numbered(subjects: Sequence[Subject], all_waves: Sequence[Waves]) -> list[tuple[int, tuple[Subject, Waves]]]:
+    return list(enumerate(zip(subjects, all_waves, strict=True)))
 
 
-def _frequencies(x: Axis, subjects: Sequence[Subject], found: Sequence[Waves]) -> LinePanel:
-    drawn = {tuple(waves.inverse_frequency.tolist()) for waves in found}
-    plain = {tuple(waves.unscaled.tolist()): waves.unscaled for waves in found if waves.unscaled is not None}
-    bare = [unscaled for values, unscaled in plain.items() if values not in drawn]
-    trained = sorted({waves.trained_context for waves in found if waves.trained_context})
+def _frequencies(x: Axis, subjects: Sequence[Subject], all_waves: Sequence[Waves]) -> LinePanel:
+    drawn = {tuple(waves.inverse_frequency.tolist()) for waves in all_waves}
+    unscaled_curves = {
+        tuple(waves.unscaled.tolist()): waves.unscaled for waves in all_waves if waves.unscaled is not None
+    }
+    unscaled_only = [unscaled for values, unscaled in unscaled_curves.items() if values not in drawn]
+    trained = sorted({waves.trained_context for waves in all_waves if waves.trained_context})
     return LinePanel(
         x,
         Axis("inverse frequency\n(radians per position)", "log"),
         (
-            *(Curve("unscaled", np.arange(len(values)), values, tone=None) for values in bare),
+            *(Curve("unscaled", np.arange(len(values)), values, tone=None) for values in unscaled_only),
             *(
                 Curve(
-                    "scaled" if bare and len(subjects) == 1 else subject.label,
+                    "scaled" if unscaled_only and len(subjects) == 1 else subject.label,
                     np.arange(len(waves.inverse_frequency)),
-                    _moving(waves.inverse_frequency),
+                    _rotating(waves.inverse_frequency),
                     tone=tone,
                 )
-                for tone, (subject, waves) in _each(subjects, found)
+                for tone, (subject, waves) in _numbered(subjects, all_waves)
             ),
         ),
         tuple(Mark("y", FULL_TURN / length, f"one turn in the trained {length:,} tokens") for length in trained),
@@ -73,8 +76,8 @@ def _frequencies(x: Axis, subjects: Sequence[Subject], found: Sequence[Waves]) -
 
 def _slowed(subject: Subject, waves: Waves, tone: int) -> Curve:
     unscaled = waves.inverse_frequency if waves.unscaled is None else waves.unscaled
-    return Curve(subject.label, np.arange(len(unscaled)), unscaled / _moving(waves.inverse_frequency), tone=tone)
+    return Curve(subject.label, np.arange(len(unscaled)), unscaled / _rotating(waves.inverse_frequency), tone=tone)
 
 
-def _moving(frequencies: Float64s) -> Float64s:
+def _rotating(frequencies: Float64s) -> Float64s:
     return np.where(frequencies > 0, frequencies, np.nan)

@@ -1,6 +1,6 @@
-"""What a figure is drawn of: a table, what to call it and where its rows stand. Computes no encoding."""
+"""Subject, one table to draw with its name and positions, and the titles and legends of subjects."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,12 +17,13 @@ MAX_LABEL = 160
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Waves:
-    """The frequencies of a table whose channels turn.
+    """The frequencies of a table whose channels rotate.
 
-    inverse_frequency  float64 (n,), radians per position; 0: the channel stands still
-    unscaled           the same before any scaling; None: there is no scaling
-    attention_factor   cos and sin are multiplied by it
-    trained_context    positions the model was trained with; None: not known
+    Attributes:
+        inverse_frequency: float64 (n,), radians per position; 0: the channel does not rotate.
+        unscaled: the same before any scaling; None: there is no scaling.
+        attention_factor: factor of cos and sin.
+        trained_context: number of positions that the model was trained with; None: not known.
     """
 
     inverse_frequency: Float64s
@@ -32,7 +33,7 @@ class Waves:
 
     @property
     def scaled(self) -> bool:
-        """There is an unscaled form to compare with."""
+        """Whether there is an unscaled form to compare with."""
         return self.unscaled is not None
 
 
@@ -40,9 +41,11 @@ class Waves:
 class Subject:
     """One table to draw.
 
-    name       in titles and legends; "": scheme and parameters, as the table's facts have them
-    positions  of the table's rows (encodings) or queries (biases, masks); None: they count from 0, or from `past`
-    twin       the same table in the other arithmetic: `error` draws how far apart they are
+    Attributes:
+        table: the table.
+        name: in titles and legends; "": scheme and parameters, from the table's facts.
+        positions: of the table's rows (encodings) or queries (biases, masks); None: they count from 0, or from `past`.
+        twin: the same table in the other arithmetic; the figure `error` draws their difference.
     """
 
     table: Table
@@ -52,17 +55,21 @@ class Subject:
 
     @property
     def scheme(self) -> str:
-        """Of the table."""
+        """The table's scheme."""
         return self.table.scheme
 
     @property
     def label(self) -> str:
-        """One line for titles and legends."""
+        """The subject's name in titles and legends, one line."""
         line = self.name or described(self.table)
         return "".join(letter if letter.isprintable() else " " for letter in line)[:MAX_LABEL]
 
     def output(self, *names: str) -> Output:
-        """The first of these outputs that the table has; raises BadEncoding where it has none."""
+        """Return the first of these outputs that the table has.
+
+        Raises:
+            BadEncoding: it has none of them.
+        """
         for name in names:
             if name in self.table.outputs:
                 return self.table.outputs[name]
@@ -70,7 +77,11 @@ class Subject:
         raise BadEncoding(f"{self.label}: this figure draws {' or '.join(names)}; the table has {has}")
 
     def row_positions(self, count: int) -> Positions:
-        """The positions of `count` rows or queries; raises BadEncoding where another number of them was given."""
+        """Return the positions of `count` rows or queries.
+
+        Raises:
+            BadEncoding: another number of positions was given.
+        """
         if self.positions is None:
             past = int(self.table.facts.get("past") or 0)
             return range(past, past + count)
@@ -79,14 +90,20 @@ class Subject:
         return self.positions
 
     def waves(self) -> Waves:
-        """Its frequencies, beside those it would have unscaled; raises BadEncoding where nothing turns."""
+        """Return the table's frequencies, with those that it would have unscaled.
+
+        Raises:
+            BadEncoding: the table has no frequencies.
+        """
         facts = self.table.facts
         if "inverse_frequency" not in facts:
             raise BadEncoding(f"{self.label}: a {self.scheme} table has no frequencies to draw")
-        found = np.asarray(facts["inverse_frequency"], np.float64)
+        inverse_frequency = np.asarray(facts["inverse_frequency"], np.float64)
         trained = (facts.get("parameters") or {}).get(TRAINED) or facts.get("max_position_embeddings")
         factor = float(facts.get("attention_factor", 1.0))
-        return Waves(found, _unscaled(facts, len(found)), factor, int(trained) if trained else None)
+        return Waves(
+            inverse_frequency, _unscaled(facts, len(inverse_frequency)), factor, int(trained) if trained else None
+        )
 
 
 def _unscaled(facts: Mapping[str, Any], count: int) -> Float64s | None:
@@ -96,8 +113,8 @@ def _unscaled(facts: Mapping[str, Any], count: int) -> Float64s | None:
     return np.asarray(float(facts["theta"]) ** (-np.arange(count) / count))
 
 
-# Facts that tell two tables of a scheme apart, and how they are read out.
-_WORDS: dict[str, str] = {
+# Facts that distinguish two tables of a scheme, and their text.
+_FACT_FORMATS: dict[str, str] = {
     "rope_type": "{}",
     "kind": "{}",
     "form": "{}",
@@ -115,7 +132,7 @@ _WORDS: dict[str, str] = {
     "max_relative_positions": "{} relative positions",
     "past": "past {}",
 }
-_RENAMED = {TRAINED: "trained on"}
+_LABELS = {TRAINED: "trained on"}
 SCHEMES: dict[str, str] = {
     "rope": "RoPE",
     "mrope": "M-RoPE",
@@ -131,7 +148,7 @@ SCHEMES: dict[str, str] = {
 
 
 def described(table: Table) -> str:
-    """Whose it is, scheme and parameters in one line, from the table's facts."""
+    """Return model, scheme and parameters in one line, from the table's facts."""
     owner = [table.facts[fact] for fact in ("model", "preset", "layer_type") if table.facts.get(fact)]
     return f"{' '.join(owner)}: {_parameters(table)}" if owner else _parameters(table)
 
@@ -139,21 +156,71 @@ def described(table: Table) -> str:
 def _parameters(table: Table) -> str:
     facts = table.facts
     scheme = SCHEMES.get(table.scheme, table.scheme)
-    if table.scheme == "mask":  # its formula is what tells it apart
+    if table.scheme == "mask":  # the formula holds all its parameters
         return str(facts["formula"])
-    words = [form.format(_short(facts[fact])) for fact, form in _WORDS.items() if facts.get(fact)]
+    words = [template.format(_format(facts[fact])) for fact, template in _FACT_FORMATS.items() if facts.get(fact)]
     if "slopes" in facts:
         words.insert(1, f"{len(facts['slopes'])} heads")
     if "bidirectional" in facts:
         words.append("bidirectional" if facts["bidirectional"] else "one direction")
     scaling = facts.get("parameters") or {}
-    words += [f"{_RENAMED.get(name, name)} {_short(value)}" for name, value in scaling.items() if np.isscalar(value)]
+    words += [f"{_LABELS.get(name, name)} {_format(value)}" for name, value in scaling.items() if np.isscalar(value)]
     return f"{scheme} {', '.join(words)}".strip()
 
 
-def _short(value: Any) -> str:
+def _format(value: Any) -> str:
     if isinstance(value, list | tuple):
-        return "×".join(_short(each) for each in value)
+        return "×".join(_format(each) for each in value)
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)
     return f"{int(value):,}" if float(value).is_integer() and value < 1e12 else f"{value:,.6g}"
+
+
+_ROUNDED = (
+    "rope",
+    "mrope",
+    "axial_rope",
+    "sinusoidal",
+    "sinusoidal_grid",
+    "alibi",
+)  # the arithmetic changes their values
+_ARITHMETIC = {"exact": "exact arithmetic", "parity": "float32 arithmetic (parity)"}
+
+
+def title(what: str, subjects: Sequence[Subject]) -> str:
+    """Return a title: the schemes and what is drawn of them."""
+    schemes = dict.fromkeys(SCHEMES.get(subject.scheme, subject.scheme) for subject in subjects)
+    return f"{' and '.join(schemes)}: {what}"
+
+
+def subtitle(subjects: Sequence[Subject], arithmetic: bool = True) -> str:
+    """Return the parameters of a single subject; several are named in the legend or above their grids."""
+    if len(subjects) > 1:
+        return ""
+    label = subjects[0].label
+    names_arithmetic = arithmetic and subjects[0].scheme in _ROUNDED
+    return f"{label} · {_ARITHMETIC[subjects[0].table.arithmetic]}" if names_arithmetic else label
+
+
+def panel_letters(subjects: Sequence[Subject]) -> tuple[str, ...]:
+    """Return the letter above the grids of each subject: a, b, c; an empty text for a single one."""
+    return ("",) if len(subjects) == 1 else tuple("abcdefgh"[: len(subjects)])
+
+
+def legend_keys(subjects: Sequence[Subject]) -> tuple[str, ...]:
+    """Return the lines that explain the letters; () for a single subject."""
+    if len(subjects) == 1:
+        return ()
+    return tuple(
+        f"{letter}   {subject.label}" for letter, subject in zip(panel_letters(subjects), subjects, strict=True)
+    )
+
+
+def panel_title(*words: str) -> str:
+    """Return a grid's title from its letter, output and head, without the empty ones."""
+    return " · ".join(word for word in words if word)
+
+
+def description(what: str, subjects: Sequence[Subject]) -> str:
+    """Return the alternative text, for readers who cannot see the picture."""
+    return f"{what} Drawn: {'; '.join(subject.label for subject in subjects)}."

@@ -19,7 +19,7 @@ from starlette.routing import Route
 
 from models.families.head_fitting import Head
 from models.plots.canvas import Format
-from models.plots.tables import draw_table
+from models.plots.word_table import draw_table
 from models.tables import analysis
 from models.tables.analysis import RowFacts, Spectrum
 from models.tables.row_blocks import Check

@@ -23,7 +23,7 @@ from models.plots import (
     figures_of,
     sampling,
 )
-from models.plots.canvas import LETTER
+from models.plots.canvas import LETTER_EMS
 from models.plots.catalog import WIDTHS
 from models.plots.colors import DARK, DASHES, LIGHT
 from models.plots.picture import HeatPanel, LinePanel, Picture
@@ -60,7 +60,7 @@ def mrope() -> Subject:
     return Subject(multi_axis.tabulate_mrope(Rope.of(1e6, 32), positions, sections=(4, 6, 6)))
 
 
-# One table of each scheme, with all that any of its figures asks for.
+# One table of each scheme, with all the inputs of its figures.
 SUBJECTS: dict[str, Callable[[], Subject]] = {
     "rope": rope,
     "mrope": mrope,
@@ -90,18 +90,18 @@ def picture(plot: str, *subjects: Subject, axis: str | None = None) -> Picture:
     return FIGURES[subjects[0].scheme, plot].compose(subjects, axis)  # type: ignore[arg-type]
 
 
-def counted(table: Table) -> tuple[Table, list[int]]:
-    """The same table, and the number of rows of each block that is asked of it."""
-    asked: list[int] = []
+def recorded(table: Table) -> tuple[Table, list[int]]:
+    """The same table, and a list that records the number of rows of each block that is read."""
+    rows_read: list[int] = []
 
-    def watched(output: Output) -> Output:
+    def recording(output: Output) -> Output:
         def rows(start: int, stop: int) -> np.ndarray:
-            asked.append(stop - start)
+            rows_read.append(stop - start)
             return output.rows(start, stop)
 
         return replace(output, rows=rows)
 
-    return replace(table, outputs={name: watched(output) for name, output in table.outputs.items()}), asked
+    return replace(table, outputs={name: recording(output) for name, output in table.outputs.items()}), rows_read
 
 
 def test_every_scheme_of_a_table_has_a_figure() -> None:
@@ -110,14 +110,14 @@ def test_every_scheme_of_a_table_has_a_figure() -> None:
 
 
 @pytest.mark.parametrize(("scheme", "plot"), ALL)
-def test_every_figure_is_a_png_of_the_width_asked_for_and_always_the_same(scheme: str, plot: str) -> None:
+def test_every_figure_is_a_deterministic_png_of_requested_width(scheme: str, plot: str) -> None:
     first, second = (draw(plot, [SUBJECTS[scheme]()]) for _ in range(2))
     assert size(first)[0] == 800
     assert first == second
 
 
 @pytest.mark.parametrize(("width", "height"), [(600, 400), (1203, 640), (1600, None)])
-def test_a_picture_has_the_size_asked_for_in_both_formats(width: int, height: int | None) -> None:
+def test_picture_has_requested_size_in_both_formats(width: int, height: int | None) -> None:
     found = size(draw("decay", [rope()], width_px=width, height_px=height))
     assert found == (width, height or found[1])
     root = ET.fromstring(draw("decay", [rope()], format="svg", width_px=width, height_px=height))
@@ -125,7 +125,7 @@ def test_a_picture_has_the_size_asked_for_in_both_formats(width: int, height: in
 
 
 @pytest.mark.parametrize(("scheme", "plot"), ALL)
-def test_every_figure_is_well_formed_svg_whose_axes_name_their_unit(scheme: str, plot: str) -> None:
+def test_every_figure_is_valid_svg_and_its_axes_name_units(scheme: str, plot: str) -> None:
     subject = SUBJECTS[scheme]()
     root = ET.fromstring(svg := draw(plot, [subject], format="svg"))
     assert svg == draw(plot, [subject], format="svg")
@@ -139,19 +139,19 @@ def test_every_figure_is_well_formed_svg_whose_axes_name_their_unit(scheme: str,
 
 
 @pytest.mark.parametrize(("scheme", "plot"), ALL)
-def test_subjects_that_are_compared_are_named_in_one_picture(scheme: str, plot: str) -> None:
+def test_compared_subjects_are_named_in_one_picture(scheme: str, plot: str) -> None:
     subjects = [replace(SUBJECTS[scheme](), name=f"number {n}") for n in range(3)]
     shown = " ".join(words(draw(plot, subjects, format="svg", dark=True)))
     assert all(subject.label in shown for subject in subjects)
 
 
-def test_the_title_says_scheme_and_parameters() -> None:
+def test_title_names_scheme_and_parameters() -> None:
     shown = " ".join(words(draw("heatmap", [rope()], format="svg")))
     assert "RoPE llama3, theta 10,000, 32 channels, factor 8, high_freq_factor 4" in shown
     assert described(SUBJECTS["alibi"]().table) == "ALiBi symmetric, 12 heads, max bias 8"
 
 
-def test_grids_that_are_compared_have_one_scale_of_colours() -> None:
+def test_compared_grids_share_one_colour_scale() -> None:
     drawn = picture("heatmap", rope(), rope(rope_type="yarn"))
     assert drawn.colours is not None
     most = max(
@@ -162,33 +162,33 @@ def test_grids_that_are_compared_have_one_scale_of_colours() -> None:
 
 
 @pytest.mark.parametrize("plot", ["heatmap", "decay", "error", "spectrum"])
-def test_a_picture_of_a_million_positions_asks_for_few_rows(plot: str) -> None:
+def test_heatmap_of_a_million_positions_reads_few_rows(plot: str) -> None:
     subject = rope(range(MILLION))
-    table, asked = counted(subject.table)
+    table, rows_read = recorded(subject.table)
     draw(plot, [replace(subject, table=table)])
-    assert sum(asked) <= 2 * sampling.MAX_CELLS
+    assert sum(rows_read) <= 2 * sampling.MAX_CELLS
 
 
-def test_similarity_of_a_million_positions_asks_for_few_rows() -> None:
-    table, asked = counted(sinusoidal.tabulate("marian", 32, range(MILLION)))
+def test_similarity_of_a_million_positions_reads_few_rows() -> None:
+    table, rows_read = recorded(sinusoidal.tabulate("marian", 32, range(MILLION)))
     draw("similarity", [Subject(table)])
-    assert sum(asked) <= 1200
+    assert sum(rows_read) <= 1200
 
 
-def test_a_mask_of_a_hundred_thousand_tokens_asks_for_few_rows_and_says_so() -> None:
-    table, asked = counted(masks.tabulate(131_072, window=4096))
+def test_large_mask_reads_few_rows_and_notes_it() -> None:
+    table, rows_read = recorded(masks.tabulate(131_072, window=4096))
     shown = words(draw("heatmap", [Subject(table)], format="svg"))
-    assert sum(asked) * 131_072 <= sampling.MAX_ROW_VALUES
-    assert any(f"{sum(asked)} of 131,072 queries drawn" in line for line in shown)
+    assert sum(rows_read) * 131_072 <= sampling.MAX_ROW_VALUES
+    assert any(f"{sum(rows_read)} of 131,072 queries drawn" in line for line in shown)
 
 
-def test_a_heatmap_in_svg_is_one_small_image_a_grid() -> None:
+def test_svg_heatmap_embeds_one_small_image_per_grid() -> None:
     svg = draw("heatmap", [rope(range(MILLION))], format="svg")
     assert len(list(ET.fromstring(svg).iter(f"{SVG}image"))) == 3  # cos, sin, the scale of colours
     assert len(svg) < 400_000
 
 
-def test_four_threads_draw_what_one_does() -> None:
+def test_four_threads_draw_the_same_as_one() -> None:
     jobs = [(scheme, plot, form) for scheme, plot in (each.values for each in ALL[:5]) for form in ("png", "svg")]
 
     def job(what: tuple[str, str, str]) -> bytes:
@@ -199,7 +199,7 @@ def test_four_threads_draw_what_one_does() -> None:
         assert list(pool.map(job, jobs)) == alone
 
 
-def test_settings_of_matplotlib_are_left_as_they_were() -> None:
+def test_drawing_restores_matplotlib_settings() -> None:
     import matplotlib
 
     before = dict(matplotlib.rcParams)
@@ -207,13 +207,13 @@ def test_settings_of_matplotlib_are_left_as_they_were() -> None:
     assert dict(matplotlib.rcParams) == before
 
 
-def test_matplotlib_is_imported_by_drawing_alone() -> None:
+def test_matplotlib_is_imported_only_when_drawing() -> None:
     code = "import sys, models, models.plots; assert 'matplotlib' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
 
 @pytest.mark.parametrize(
-    ("asked", "message"),
+    ("rows_read", "message"),
     [
         (lambda: draw("pie", [rope()]), "'pie' is not one of heatmap, spectrum, decay, error"),
         (lambda: draw("bias", [SUBJECTS["deberta"]()]), "'bias' is not one of bucket, heatmap, the figures of deberta"),
@@ -222,24 +222,24 @@ def test_matplotlib_is_imported_by_drawing_alone() -> None:
         (lambda: draw("decay", [rope()], format="gif"), "'gif' is not one of png, svg"),  # type: ignore[arg-type]
         (lambda: draw("decay", [rope()], width_px=WIDTHS[0] - 1), "it must be 600 to 4000"),
         (lambda: draw("decay", [rope()], height_px=9000), "height is 9000"),
-        (lambda: draw("decay", [rope()], width_px=3999, height_px=240), "height is 240 pixels; beside its words"),
+        (lambda: draw("decay", [rope()], width_px=3999, height_px=240), "height is 240 pixels; with its text"),
         (lambda: draw("decay", [rope()], axis="cubic"), "'cubic' is not one of linear, log"),  # type: ignore[arg-type]
         (lambda: draw("spectrum", [rope()], axis="log"), "no axis of distances"),
         (lambda: draw("heatmap", [rope(), SUBJECTS["mask"]()]), "different things of rope, mask"),
         (lambda: draw("heatmap", [rope(), sinusoid()]), "the table has"),
-        (lambda: draw("error", [replace(rope(), twin=None)]), "without its twin"),
+        (lambda: draw("error", [replace(rope(), twin=None)]), "the table has no twin"),
         (lambda: draw("error", [rope(range(1))]), "positions above 0"),
         (lambda: draw("similarity", [sinusoid(range(1))]), "two rows"),
         (lambda: draw("heatmap", [replace(rope(), positions=range(9))]), "9 positions were given for 64 rows"),
         (lambda: default_plot("song"), "'song' has no figure"),
     ],
 )
-def test_what_cannot_be_drawn_is_refused_with_the_reason(asked: Callable[[], object], message: str) -> None:
+def test_rejects_what_cannot_be_drawn_with_the_reason(rows_read: Callable[[], object], message: str) -> None:
     with pytest.raises(BadEncoding, match=message):
-        asked()
+        rows_read()
 
 
-def test_a_name_may_hold_any_letter() -> None:
+def test_label_may_contain_any_character() -> None:
     name = 'a<b> & \x07\n$x^2$ "c"'
     svg = draw("heatmap", [replace(rope(), name=name), rope()], format="svg")
     assert any('a<b> &   $x^2$ "c"' in line for line in words(svg))
@@ -251,7 +251,7 @@ def test_tables_of_a_few_positions_are_drawn(length: int) -> None:
         draw(plot, [rope(range(length))])
 
 
-def test_explicit_positions_in_any_order_are_drawn_at_their_place() -> None:
+def test_unordered_positions_are_drawn_in_their_place() -> None:
     positions = np.array([7, 0, 4096, 3, 100])
     band = curves.error(rope(positions))
     assert band.x.tolist() == [3, 7, 100, 4096]
@@ -259,7 +259,7 @@ def test_explicit_positions_in_any_order_are_drawn_at_their_place() -> None:
     draw("heatmap", [rope(positions)])
 
 
-def test_the_first_figure_of_a_scheme_is_its_default() -> None:
+def test_first_figure_of_a_scheme_is_its_default() -> None:
     assert default_plot("rope") == "heatmap"
     assert default_plot("t5") == "bucket"
     assert list(figures_of("mask")) == ["heatmap"]
@@ -277,7 +277,7 @@ def test_score_is_the_mean_over_random_unit_vectors() -> None:
         assert curves.score(waves, np.array([distance]))[0] == pytest.approx(simulated, abs=3e-3)
 
 
-def test_score_far_away_is_that_of_high_precision() -> None:
+def test_score_at_long_distance_matches_high_precision() -> None:
     waves = rope().waves()
     with mpmath.workdps(40):
         angles = [mpmath.mpf(float(each)) * 999_983 for each in waves.inverse_frequency]
@@ -286,7 +286,7 @@ def test_score_far_away_is_that_of_high_precision() -> None:
 
 
 @pytest.mark.parametrize("axis", ["linear", "log"])
-def test_a_band_of_decay_holds_the_scores_of_its_distances(axis: str) -> None:
+def test_decay_band_contains_the_scores_of_its_distances(axis: str) -> None:
     waves = rope().waves()
     band = curves.decay(waves, 200_000, axis)  # type: ignore[arg-type]
     assert len(band.x) <= curves.DECAY_BINS
@@ -306,14 +306,14 @@ def test_unscaled_frequencies_are_powers_of_theta() -> None:
     assert (waves.trained_context, waves.attention_factor) == (8192, 1.0)
 
 
-def test_the_spectrum_shows_a_scaling_that_slows_by_its_factor() -> None:
+def test_spectrum_shows_the_factor_of_a_scaling() -> None:
     panel = picture("spectrum", rope()).panels[1][0]
     assert isinstance(panel, LinePanel)
     slowed = panel.curves[0].y
     assert (slowed[0], slowed[-1]) == (pytest.approx(1.0), pytest.approx(LLAMA3["factor"]))
 
 
-def test_wavelength_is_two_pi_over_the_frequency_beside_it() -> None:
+def test_wavelength_axis_is_two_pi_over_frequency() -> None:
     root = ET.fromstring(draw("spectrum", [sinusoid()], format="svg"))
     down = {text: float(each.get("y", "nan")) for each in root.iter(f"{SVG}text") if (text := each.text)}
     decade = down["10⁻²"] - down["10⁻¹"]
@@ -322,7 +322,7 @@ def test_wavelength_is_two_pi_over_the_frequency_beside_it() -> None:
         assert down[wavelength] == pytest.approx(down["10⁻¹"] - (np.log10(frequency) + 1) * decade, abs=0.1)
 
 
-def test_similarity_is_the_mean_cosine_of_rows_that_far_apart() -> None:
+def test_similarity_is_the_mean_cosine_at_each_distance() -> None:
     table = weights(30, 8).astype(np.float64)
     band = curves.similarity(learned.tabulate(table, range(30)).outputs["table"], "linear")
     for distance in (0, 1, 13, 29):
@@ -337,7 +337,7 @@ def test_similarity_is_the_mean_cosine_of_rows_that_far_apart() -> None:
         assert found == pytest.approx((np.mean(pairs), min(pairs), max(pairs)))
 
 
-def test_similarity_of_a_sinusoid_is_its_score_by_distance() -> None:
+def test_similarity_of_a_sinusoid_equals_its_score() -> None:
     subject = sinusoid(range(100_000))
     band = curves.similarity(subject.table.outputs["table"], "log")
     assert band.y == pytest.approx(curves.score(subject.waves(), band.x), abs=1e-9)  # sum cos(k w) / (d/2), for any row
@@ -358,22 +358,22 @@ def test_error_is_the_largest_difference_of_float32_angles() -> None:
         assert band.y[position - 1] == pytest.approx(max(apart), abs=2e-9)
 
 
-def test_a_bucket_by_distance_is_that_of_the_formula() -> None:
+def test_bucket_by_distance_matches_the_formula() -> None:
     table = buckets.tabulate_t5(2000, bidirectional=True).outputs["bucket"]
     relative, found = curves.by_distance(table, range(2000))
     assert (relative[0], relative[-1]) == (-1999, 1999)
-    assert set(range(-curves.NEAR, curves.NEAR + 1)) <= set(relative.tolist())
+    assert set(range(-curves.NEAR_DISTANCES, curves.NEAR_DISTANCES + 1)) <= set(relative.tolist())
     assert found.tolist() == buckets.t5_bucket(relative, bidirectional=True).tolist()
 
 
-def test_queries_after_a_past_stand_behind_it() -> None:
+def test_queries_start_after_the_past() -> None:
     subject = Subject(buckets.tabulate_t5(4, bidirectional=False, past=60))
     relative, found = curves.by_distance(subject.output("bucket"), subject.row_positions(4))
     assert (relative[0], relative[-1]) == (-63, 3)
     assert found.tolist() == buckets.t5_bucket(relative, bidirectional=False).tolist()
 
 
-def test_an_additive_and_a_boolean_mask_look_the_same() -> None:
+def test_additive_and_boolean_masks_are_drawn_alike() -> None:
     both = [Subject(masks.tabulate(30, window=7, form=form)) for form in ("additive", "boolean")]
     shown = [picture("heatmap", each).panels[0][0] for each in both]
     judged = [[float(i - 7 < j <= i) for j in range(30)] for i in range(30)]
@@ -384,7 +384,7 @@ def test_an_additive_and_a_boolean_mask_look_the_same() -> None:
 
 
 @pytest.mark.parametrize("choose", [sampling.evenly, sampling.scattered])
-def test_a_thinned_axis_takes_one_of_each_stretch(choose: Callable[[int, int], np.ndarray]) -> None:
+def test_thinned_axis_takes_one_row_from_each_stretch(choose: Callable[[int, int], np.ndarray]) -> None:
     chosen = choose(MILLION, 700)
     assert len(chosen) == 700
     assert (np.diff(chosen) > 0).all()
@@ -394,7 +394,7 @@ def test_a_thinned_axis_takes_one_of_each_stretch(choose: Callable[[int, int], n
     assert choose(20, 700).tolist() == list(range(20))
 
 
-def test_scattered_rows_do_not_turn_a_fast_wave_into_a_slow_one() -> None:
+def test_scattered_rows_do_not_alias_a_fast_wave() -> None:
     # Every 1024th position of a wave of length 1025 would draw a wave of a million positions.
     def strongest(rows: np.ndarray) -> float:
         spectrum = np.abs(np.fft.rfft(np.sin(2 * np.pi * rows / 1025)))
@@ -404,15 +404,15 @@ def test_scattered_rows_do_not_turn_a_fast_wave_into_a_slow_one() -> None:
     assert strongest(sampling.scattered(1024 * 1024, 1024)) < 0.25
 
 
-def test_rows_that_follow_each_other_are_asked_for_together() -> None:
-    table, asked = counted(sinusoidal.tabulate("marian", 8, range(1000)))
+def test_consecutive_rows_are_read_together() -> None:
+    table, rows_read = recorded(sinusoidal.tabulate("marian", 8, range(1000)))
     indices = np.array([0, 1, 2, 500, 900, 901])
     found = sampling.rows_at(table.outputs["table"], indices)
-    assert asked == [3, 1, 2]
+    assert rows_read == [3, 1, 2]
     assert (found == sinusoidal.tabulate("marian", 8, indices).outputs["table"].whole()).all()
 
 
-# Eyes
+# Colour vision
 
 
 def luminance(colour: str) -> float:
@@ -429,7 +429,7 @@ _EYES = {
 
 
 @pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])
-def test_text_and_lines_stand_out_from_the_paper(theme: object) -> None:
+def test_text_and_lines_contrast_with_the_background(theme: object) -> None:
     assert theme in (LIGHT, DARK)
     chosen = LIGHT if theme is LIGHT else DARK
     paper = luminance(chosen.paper)
@@ -445,7 +445,7 @@ def test_text_and_lines_stand_out_from_the_paper(theme: object) -> None:
 
 @pytest.mark.parametrize("eyes", _EYES)
 @pytest.mark.parametrize("name", [LIGHT.diverging, DARK.diverging])
-def test_the_two_sides_of_a_diverging_map_differ_for_all_eyes(eyes: str, name: str) -> None:
+def test_diverging_map_sides_differ_for_colour_blind_readers(eyes: str, name: str) -> None:
     import matplotlib
 
     colours = matplotlib.colormaps[name](np.linspace(0, 1, 9))[:, :3]
@@ -455,7 +455,7 @@ def test_the_two_sides_of_a_diverging_map_differ_for_all_eyes(eyes: str, name: s
 
 
 @pytest.mark.parametrize("name", [LIGHT.sequential, DARK.sequential])
-def test_a_sequential_map_runs_one_way_in_lightness(name: str) -> None:
+def test_sequential_map_is_monotone_in_lightness(name: str) -> None:
     import matplotlib
 
     colours = matplotlib.colormaps[name](np.linspace(0, 1, 64))[:, :3]
@@ -463,10 +463,10 @@ def test_a_sequential_map_runs_one_way_in_lightness(name: str) -> None:
     assert (np.diff(linear @ [0.2126, 0.7152, 0.0722]) > 0).all()
 
 
-def test_the_letters_of_a_line_fit_the_picture() -> None:
+def test_wrapped_text_fits_the_picture_width() -> None:
     from matplotlib.font_manager import FontProperties
     from matplotlib.textpath import TextPath
 
     label = described(rope().table)
     extent = TextPath((0, 0), label, prop=FontProperties(family="DejaVu Sans", size=10.0)).get_extents()
-    assert extent.width <= LETTER * 10.0 * len(label)
+    assert extent.width <= LETTER_EMS * 10.0 * len(label)

@@ -16,7 +16,7 @@ from models.checkpoints.safetensors import tensors_of
 from models.errors import ModelError
 from models.families.recipe import AddPosition, Embed, LayerNorm
 from models.plots.picture import LinePanel
-from models.plots.tables import draw_table, picture
+from models.plots.word_table import draw_table, picture
 from models.tables import analysis, row_blocks
 from models.tables.analysis import components, effective_rank, row_facts, spectrum
 from tests.golden_cases import write_tiny_bert
@@ -34,7 +34,7 @@ def table_of(dtype: Any, rows: int = 300, width: int = 20) -> Any:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_rows_are_as_float64_finds_them(dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_row_facts_match_float64(dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_blocks, "BLOCK_VALUES", 90)
     table = table_of(dtype)
     found, rows = row_facts(table, bins=7), table.astype(np.float64)
@@ -63,7 +63,7 @@ def test_rows_with_equal_hashes_are_compared() -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("rows", [300, 11])
-def test_singular_values_are_those_of_lapack(dtype: Any, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_singular_values_match_lapack(dtype: Any, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(analysis, "_GRAM_VALUES", 100)
     table = table_of(dtype, rows)[:rows] if rows == 300 else table_of(dtype)[:rows]
     found = spectrum(table)
@@ -79,7 +79,7 @@ def test_singular_values_are_those_of_lapack(dtype: Any, rows: int, monkeypatch:
     assert found.energy_ranks == {share: int((energy < share).sum()) + 1 for share in analysis.ENERGIES}
 
 
-def test_the_effective_rank_of_an_orthogonal_matrix_is_its_rank() -> None:
+def test_effective_rank_of_an_orthogonal_matrix_is_its_rank() -> None:
     """Roy and Vetterli 2007: between 1 and the rank, which equal singular values reach."""
     q, _ = np.linalg.qr(np.random.default_rng(1).standard_normal((40, 8)))
     assert spectrum(q.astype(np.float32)).effective_rank == pytest.approx(8, rel=1e-6)
@@ -87,7 +87,7 @@ def test_the_effective_rank_of_an_orthogonal_matrix_is_its_rank() -> None:
     assert effective_rank(np.array([1.0, 1.0])) == pytest.approx(2)
 
 
-def test_a_table_of_zeros_has_no_rank_and_no_direction() -> None:
+def test_table_of_zeros_has_no_rank_and_no_direction() -> None:
     zeros = np.zeros((5, 3), np.float32)
     assert (spectrum(zeros).effective_rank, spectrum(zeros).energy_ranks[0.9]) == (0.0, 0)
     found = row_facts(zeros)
@@ -100,7 +100,7 @@ def test_huge_values_do_not_overflow() -> None:
     assert spectrum(table).singular_values[0] == pytest.approx(expected[0], rel=1e-9)
 
 
-def test_the_parts_of_a_model_make_up_its_whole(tmp_path: Path) -> None:
+def test_components_sum_to_the_whole_model(tmp_path: Path) -> None:
     card = export(write_tiny_bert(tmp_path / "x"), tmp_path / "out")
     tensors = tensors_of(tmp_path / "out" / str(card.weights))
     shapes = {name: tensor.shape for name, tensor in tensors.items()}
@@ -113,7 +113,7 @@ def test_the_parts_of_a_model_make_up_its_whole(tmp_path: Path) -> None:
     assert sum(part.bytes for part in parts + blocks) == sum(sizes[name] for name in own)
 
 
-def test_a_table_read_twice_counts_once() -> None:
+def test_table_read_twice_counts_once() -> None:
     recipe = (Embed("word"), AddPosition("word"), LayerNorm("w", None, 1e-5))
     parts = components(recipe, {"word": (5, 4), "w": (4,)}, {"word": 80, "w": 16}, 4)
     assert [(part.parameters, part.bytes) for part in parts] == [(20, 80), (0, 0), (4, 16)]
@@ -126,7 +126,7 @@ def created(folder: Path, init: str, **options: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("init", INITS)
-def test_an_initialisation_has_its_mean_its_spread_and_its_padding_rows(init: str, dtype: str, tmp_path: Path) -> None:
+def test_initialisation_has_its_mean_spread_and_padding_rows(init: str, dtype: str, tmp_path: Path) -> None:
     tensors = created(tmp_path / "x", init, dtype=dtype, seed=7)
     for name in ("word_embeddings", "position_embeddings", "token_type_embeddings"):
         table = tensors[f"roberta.embeddings.{name}.weight"]
@@ -150,14 +150,14 @@ def test_an_initialisation_has_its_mean_its_spread_and_its_padding_rows(init: st
     np.testing.assert_array_equal(tensors["roberta.embeddings.LayerNorm.bias"], 0)
 
 
-def test_a_seed_gives_the_same_numbers_and_another_others(tmp_path: Path) -> None:
+def test_seed_determines_the_numbers(tmp_path: Path) -> None:
     key = "roberta.embeddings.word_embeddings.weight"
     first, again, other = (created(tmp_path / str(at), "scaled", seed=seed)[key] for at, seed in enumerate((3, 3, 4)))
     np.testing.assert_array_equal(first, again)
     assert (first != other).mean() > 0.99
 
 
-def test_the_config_says_how_it_was_initialised(tmp_path: Path) -> None:
+def test_config_records_the_initialisation(tmp_path: Path) -> None:
     created(tmp_path / "x", "normal", std=0.5, seed=9)
     told = json.loads((tmp_path / "x/config.json").read_text())["initialised"]
     assert (told["name"], told["std"], told["seed"]) == ("normal", 0.5, 9)
@@ -173,14 +173,14 @@ def test_the_config_says_how_it_was_initialised(tmp_path: Path) -> None:
         ({"init": "normal", "std": float("nan")}, "a number from 0"),
     ],
 )
-def test_an_initialisation_nobody_knows_is_refused(options: dict[str, Any], says: str, tmp_path: Path) -> None:
+def test_rejects_unknown_initialisation(options: dict[str, Any], says: str, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=says):
         create(tmp_path / "x", model_type="bert", **options)
     assert not (tmp_path / "x").exists()
 
 
 @pytest.mark.parametrize("table", [np.zeros((5, 3), np.float32), np.ones((1, 4), np.float32), table_of(np.float32)])
-def test_every_table_can_be_drawn_and_shows_what_was_found(table: Any) -> None:
+def test_draws_every_table_with_its_facts(table: Any) -> None:
     facts, found = row_facts(table), spectrum(table)
     assert draw_table("x", facts, found).startswith(b"\x89PNG")
     (values,), (lengths,) = picture("x", facts, found).panels

@@ -53,7 +53,7 @@ def test_a_head_of_its_own_is_a_part(served: Served) -> None:
     [
         ("/models/bort/analysis", 404, "did you mean 'bert'"),
         ("/models/bert/analysis?spectrum=maybe", 422, "spectrum"),
-        ("/models/bert/analysis.png?width=3999&height=240", 422, "height is 240 pixels; beside its words"),
+        ("/models/bert/analysis.png?width=3999&height=240", 422, "height is 240 pixels; with its text"),
         ("/models/bert/analysis?spectra=1", 422, 'did you mean "spectrum"'),
     ],
 )
