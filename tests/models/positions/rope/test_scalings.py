@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from models.errors import BadScaling
 from models.positions.rope.frequencies import Rope, frequencies, remarks
-from models.positions.rope.scalings import SCALINGS
+from models.positions.rope.scalings import PARAMETERS, SCALINGS
 from tests.golden_cases import Case, cases
 
 LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
@@ -276,3 +276,7 @@ def test_remarks_name_parameters_some_library_ignores(name: str) -> None:
 
 def test_plain_scaling_has_no_remarks() -> None:
     assert [remarks(example(name)) for name in ("default", "linear", "llama3", "ntk", "ntk_alpha")] == [()] * 5
+
+
+def test_every_scaling_parameter_is_described() -> None:
+    assert set(PARAMETERS) == {name for row in SCALINGS.values() for name in (*row.required, *row.optional)}
