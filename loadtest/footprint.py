@@ -1,10 +1,10 @@
-"""What a large table costs in memory: a 128256 x 4096 fp16 embedding served by two workers that share its pages.
+"""How much memory a large table takes: a 128256 x 4096 fp16 embedding served by two workers that share its pages.
 
     python -m loadtest.footprint [--save] [--store DIR --model NAME]
 
 Without --store it creates a random checkpoint and exports it into a temporary folder (2.2 GB of disk), then removes it.
 Measures the time from process start to /health/ready with the table dropped from the page cache, has both workers read
-rows all over the table, then reads /proc. Linux only. Judges nothing about speed.
+rows all over the table, then reads /proc. Linux only.
 """
 
 import argparse
@@ -22,11 +22,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from loadtest.facts import facts
-from loadtest.processes import ROOT, NotReady, end_on_sigterm, free_port, process_tree, python, server, wait_for
+from loadtest.processes import RESULTS, ROOT, NotReady, end_on_sigterm, free_port, inlay, process_tree, server, wait_for
 
 VOCAB, WIDTH, WORKERS = 128256, 4096, 2
-REQUESTS, IDS = 400, 256  # every worker draws a third of all rows; the kernel maps 8 rows around each
-READY_S, PRIVATE_MB, SHARED = 3.0, 150.0, 0.9
+REQUESTS, IDS = 400, 256  # each worker reads about a third of all rows; the kernel maps 8 rows around each
+MOST_READY_S, MOST_PRIVATE_MB, LEAST_SHARED = 3.0, 150.0, 0.9
 MB = 1e6
 KEYS = ("Rss", "Pss", "Shared_Clean", "Shared_Dirty", "Private_Clean", "Private_Dirty")
 
@@ -43,13 +43,19 @@ class Memory:
 
     @property
     def private(self) -> float:
-        """What would be free again if this process ended."""
+        """Megabytes that would be free again if this process ended."""
         return self.private_clean + self.private_dirty
 
 
 @dataclass(frozen=True)
 class Process:
-    """One process of the service; `table` is its view of the exported files."""
+    """One process of the service.
+
+    Attributes:
+        role: "worker" if it maps the exported files, otherwise "supervisor" or "other".
+        whole: all its memory.
+        table: its mappings of the exported files.
+    """
 
     role: str
     whole: Memory
@@ -68,7 +74,7 @@ def _memory(lines: Iterator[str]) -> Memory:
 
 
 def _of_folder(smaps: str, folder: Path) -> Iterator[str]:
-    """The lines of those mappings whose file lies in `folder`."""
+    """Yield the lines of those mappings whose file lies in `folder`."""
     inside = False
     for line in smaps.splitlines():
         if "-" in line.split(" ", 1)[0]:  # a header: first-last perms offset device inode path
@@ -77,20 +83,25 @@ def _of_folder(smaps: str, folder: Path) -> Iterator[str]:
             yield line
 
 
-def observe(pid: int, folder: Path) -> list[Process]:
-    """The service's processes; a worker is one that maps files of `folder`."""
-    found = []
+def read_processes(pid: int, folder: Path) -> list[Process]:
+    """Return the memory of the service's processes.
+
+    Args:
+        pid: of the supervisor.
+        folder: the exported model.
+    """
+    processes = []
     for member in process_tree(pid):
         proc = Path("/proc", str(member))
         whole = _memory(iter((proc / "smaps_rollup").read_text().splitlines()))
         table = _memory(_of_folder((proc / "smaps").read_text(), folder))
         role = "worker" if table.rss else "supervisor" if member == pid else "other"
-        found.append(Process(role, whole, table))
-    return found
+        processes.append(Process(role, whole, table))
+    return processes
 
 
-def forget(folder: Path) -> None:
-    """Drop the folder's files from the page cache: the start that follows reads from disk."""
+def drop_from_page_cache(folder: Path) -> None:
+    """Drop the folder's files from the page cache, so that the next start reads them from disk."""
     for file in folder.rglob("*"):
         if file.is_file():
             with file.open("rb") as opened:
@@ -99,7 +110,7 @@ def forget(folder: Path) -> None:
 
 
 def read_rows(port: int) -> None:
-    """Ask for random rows, each time on a new connection, so that every worker gets its share."""
+    """Request random rows, each time on a new connection, so that every worker gets its share."""
     rng = random.Random(4096)
     headers = {"content-type": "application/json", "accept": "application/octet-stream", "connection": "close"}
     for _ in range(REQUESTS):
@@ -112,51 +123,52 @@ def read_rows(port: int) -> None:
             raise NotReady(f"/embed answered {answer.status} with {size} bytes, not {IDS * WIDTH * 2}")
 
 
-def make(folder: Path) -> tuple[Path, str]:
-    """A store with one random table, by the project's own commands; its checkpoint is removed again."""
+def create_store(folder: Path) -> tuple[Path, str]:
+    """Create a store with one random table and return it with the model's name; the checkpoint is removed again."""
     checkpoint, store, name = folder / "checkpoint", folder / "store", "table"
     store.mkdir()
     size = ("--vocab-size", str(VOCAB), "--hidden-size", str(WIDTH))
     create = ("create", str(checkpoint), "--model-type", "llama", *size, "--dtype", "float16", "--std", "0.02")
     for command in (create, ("export", str(checkpoint), str(store / name))):
         begun = time.perf_counter()
-        subprocess.run(python("-m", "models", *command), cwd=ROOT, check=True)
-        print(f"models {command[0]}: {time.perf_counter() - begun:.1f} s")
+        subprocess.run(inlay(*command), cwd=ROOT, check=True)
+        print(f"{command[0]}: {time.perf_counter() - begun:.1f} s")
     for file in checkpoint.iterdir():
         file.unlink()
     return store, name
 
 
 def measure(store: Path, model: str, logs: Path) -> tuple[float, list[Process]]:
-    """Seconds from process start to readiness, and the processes after rows were read by all workers."""
+    """Return seconds from process start to readiness, and the processes after all workers have read rows."""
     folder = (store / model).resolve()
-    forget(folder)
+    drop_from_page_cache(folder)
     port, log = free_port(), logs / "service.log"
-    command = ("-m", "service", "serve", "--port", str(port), "--grpc-port", str(free_port()), "--store", str(store))
+    command = ("serve", "--port", str(port), "--grpc-port", str(free_port()), "--store", str(store))
     options = ("--default-model", model, "--workers", str(WORKERS), "--device", "cpu", "--log-level", "warning")
     begun = time.perf_counter()
-    with log.open("wb") as output, server(python(*command, *options), output) as process:
+    with log.open("wb") as output, server(inlay(*command, *options), output) as process:
         wait_for(process, log, port, "/health/ready")
         ready = time.perf_counter() - begun
         read_rows(port)
-        return ready, observe(process.pid, folder)
+        return ready, read_processes(process.pid, folder)
 
 
 def verdicts(ready_s: float, processes: list[Process]) -> dict[str, bool]:
-    """The targets and whether each is met."""
+    """Return the targets and whether each is met."""
     workers = [process for process in processes if process.role == "worker"]
     private = max(one.whole.private for one in processes)
     shared = min((one.table.shared / one.table.rss for one in workers), default=0.0)
     return {
-        f"ready in {ready_s:.2f} s (< {READY_S:.0f} s)": ready_s < READY_S,
+        f"ready in {ready_s:.2f} s (< {MOST_READY_S:.0f} s)": ready_s < MOST_READY_S,
         f"{len(workers)} workers map the table (= {WORKERS})": len(workers) == WORKERS,
-        f"largest private memory {private:.0f} MB (< {PRIVATE_MB:.0f} MB)": private < PRIVATE_MB,
-        f"shared, of a worker's pages of the table: at least {shared:.0%} (> {SHARED:.0%})": shared > SHARED,
+        f"largest private memory {private:.0f} MB (< {MOST_PRIVATE_MB:.0f} MB)": private < MOST_PRIVATE_MB,
+        f"of a worker's pages of the table, {shared:.0%} or more are shared (> {LEAST_SHARED:.0%})": shared
+        > LEAST_SHARED,
     }
 
 
 def show(processes: list[Process], met: dict[str, bool]) -> None:
-    """Print both."""
+    """Print the figures and the verdicts."""
     columns = ("rss", "pss", "private", "clean", "dirty", "table rss", "pss", "shared")
     print("MB".ljust(10), *(name.rjust(10) for name in columns))
     for one in processes:
@@ -168,16 +180,16 @@ def show(processes: list[Process], met: dict[str, bool]) -> None:
 
 
 def main() -> int:
-    """Make, measure, print; 0 if every target is met."""
+    """Measure, print and perhaps save; returns 0 if every target is met."""
     parser = argparse.ArgumentParser(prog="python -m loadtest.footprint", description=__doc__.partition("\n")[0])
-    parser.add_argument("--store", type=Path, help="a store that holds such a table; without it one is made")
+    parser.add_argument("--store", type=Path, help="a store that holds such a table; without it one is created")
     parser.add_argument("--model", default="table", help="its name in that store")
     parser.add_argument("--save", action="store_true", help="write loadtest/results/footprint.json")
     options = parser.parse_args()
     end_on_sigterm()
     try:
         with tempfile.TemporaryDirectory() as scratch:
-            store, model = (options.store, options.model) if options.store else make(Path(scratch))
+            store, model = (options.store, options.model) if options.store else create_store(Path(scratch))
             ready_s, processes = measure(store, model, Path(scratch))
     except (NotReady, subprocess.CalledProcessError) as failure:
         print(f"footprint: {failure}", file=sys.stderr)
@@ -185,16 +197,14 @@ def main() -> int:
     met = verdicts(ready_s, processes)
     show(processes, met)
     if options.save:
-        told = {
+        document = {
             "facts": facts(),
             "table": f"{VOCAB} x {WIDTH} fp16",
             "ready_seconds": round(ready_s, 2),
             "verdicts": met,
+            "megabytes": [asdict(one) for one in processes],
         }
-        document = {**told, "megabytes": [asdict(one) for one in processes]}
-        results = Path(__file__).parent / "results"
-        results.mkdir(exist_ok=True)
-        (results / "footprint.json").write_text(json.dumps(document, indent=1) + "\n")
+        (RESULTS / "footprint.json").write_text(json.dumps(document, indent=1) + "\n")
     return 0 if all(met.values()) else 1
 
 

@@ -1,4 +1,4 @@
-"""How much memory the processes of a server hold at a moment, and at most. Linux only; judges nothing."""
+"""The memory of a server's processes now and at its peak, and the trend of a series of samples. Linux only."""
 
 import contextlib
 from collections.abc import Sequence
@@ -17,12 +17,16 @@ KEYS = {
 
 
 @dataclass(frozen=True)
-class Resident:
-    """Megabytes (10^6 bytes) of a process and all its descendants together; `files` and `threads` are counts.
+class MemoryUse:
+    """Megabytes (10^6 bytes) of a process and all its descendants together.
 
-    rss         resident, mapped files included; pages that several of them share count once for each
-    private     what would be free if they ended, clean pages of files that no other process maps included
-    anonymous   heap, stacks and arenas: what a leak grows
+    Attributes:
+        rss: resident, mapped files included; pages that several of them share count once for each.
+        private: what would be free if they ended, including clean pages of files that no other process maps.
+        shared: mapped by other processes too.
+        anonymous: heap, stacks and arenas, which a leak would grow.
+        files: count of open descriptors.
+        threads: count.
     """
 
     rss: float
@@ -33,34 +37,34 @@ class Resident:
     threads: int
 
 
-def resident(pid: int) -> Resident:
-    """What `pid` and its descendants hold now; zeros where it has ended."""
-    found = [one for member in process_tree(pid) if (one := _one(Path("/proc", str(member))))]
-    names = [field.name for field in fields(Resident)]
-    sums = [sum(getattr(one, name) for one in found) for name in names]
-    return Resident(*(round(value, 3) for value in sums))
+def memory_use(pid: int) -> MemoryUse:
+    """Return what `pid` and its descendants hold now; zeros where it has ended."""
+    members = [one for member in process_tree(pid) if (one := _one(Path("/proc", str(member))))]
+    names = [field.name for field in fields(MemoryUse)]
+    sums = [sum(getattr(one, name) for one in members) for name in names]
+    return MemoryUse(*(round(value, 3) for value in sums))
 
 
-def _one(proc: Path) -> Resident | None:
+def _one(proc: Path) -> MemoryUse | None:
     try:
         lines = (proc / "smaps_rollup").read_text().splitlines()[1:]
         files, threads = len(list((proc / "fd").iterdir())), len(list((proc / "task").iterdir()))
-    except OSError:  # it ended meanwhile
+    except OSError:  # the process has ended
         return None
     sizes = {name: int(value.split()[0]) * 1024 / MB for name, _, value in (line.partition(":") for line in lines)}
     sums = {key: sum(sizes.get(name, 0) for name in names) for key, names in KEYS.items()}
-    return Resident(**sums, files=files, threads=threads)
+    return MemoryUse(**sums, files=files, threads=threads)
 
 
-def forget_peak(pid: int) -> None:
-    """From now on, `peak` counts anew."""
+def reset_peak(pid: int) -> None:
+    """Let `peak` start again from the present memory."""
     for member in process_tree(pid):
         with contextlib.suppress(OSError):
             Path(f"/proc/{member}/clear_refs").write_text("5")  # proc_pid_clear_refs(5): resets VmHWM
 
 
 def peak(pid: int) -> float:
-    """Megabytes resident at most since then, by the kernel's own count: VmHWM of all processes, added up."""
+    """Return the peak of resident megabytes since `reset_peak`: VmHWM of all processes, added up."""
     return sum(_high_water(member) for member in process_tree(pid))
 
 
@@ -74,7 +78,13 @@ def _high_water(pid: int) -> float:
 
 @dataclass(frozen=True)
 class Trend:
-    """A line through samples: per cent of the mean that it climbs in an hour, give or take one standard error."""
+    """A least-squares line through samples.
+
+    Attributes:
+        mean: of the samples.
+        percent_an_hour: its slope, in per cent of the mean.
+        error: one standard error of that slope, as if samples were independent.
+    """
 
     mean: float
     percent_an_hour: float
@@ -82,7 +92,7 @@ class Trend:
 
 
 def trend(seconds: Sequence[float], values: Sequence[float]) -> Trend | None:
-    """The least-squares line; None for fewer than three samples. The error takes samples for independent."""
+    """Return the least-squares line of `values` over `seconds`; None for fewer than three samples."""
     count = len(values)
     if count < 3:
         return None
@@ -90,7 +100,7 @@ def trend(seconds: Sequence[float], values: Sequence[float]) -> Trend | None:
     spread = sum((one - middle) ** 2 for one in seconds)
     pairs = list(zip(seconds, values, strict=True))
     slope = sum((one - middle) * (value - mean) for one, value in pairs) / spread
-    rest = sum((value - mean - slope * (one - middle)) ** 2 for one, value in pairs)
-    error = (rest / (count - 2) / spread) ** 0.5
+    residual = sum((value - mean - slope * (one - middle)) ** 2 for one, value in pairs)
+    error = (residual / (count - 2) / spread) ** 0.5
     hourly = 3600 * 100 / mean
     return Trend(round(mean, 3), round(slope * hourly, 3), round(error * hourly, 3))

@@ -30,7 +30,7 @@ def python(*arguments: str) -> list[str]:
 
 def inlay(command: str, *arguments: str) -> list[str]:
     """Return the command line of one of Inlay's own commands, for example `inlay("serve", "--port", "0")`."""
-    return python("-m", "service" if command in ("serve", "settings") else "models", command, *arguments)
+    return [str(Path(sys.executable).with_name("inlay")), command, *arguments]
 
 
 def free_port() -> int:

@@ -1,4 +1,4 @@
-"""What callers of an embedding service send: texts and ids of a realistic mix of lengths. Knows no protocol."""
+"""Texts and token ids of a realistic mix of lengths, as callers of an embedding service send them."""
 
 import math
 import random
@@ -30,31 +30,31 @@ FOREIGN_SHARE = 0.05
 
 
 def token_count(rng: random.Random) -> int:
-    """Tokens of an input, special ones included, 3 to LONGEST: log-normal, median 17, mean 23, p95 about 60."""
+    """Return the tokens of an input with special ones, 3 to LONGEST: log-normal, median 17, mean 23, p95 about 60."""
     sigma = math.sqrt(2 * math.log(MEAN_TOKENS / MEDIAN_TOKENS))
     return max(3, min(LONGEST, round(rng.lognormvariate(math.log(MEDIAN_TOKENS), sigma))))
 
 
 def ids(rng: random.Random, count: int) -> list[int]:
-    """`count` ids of BERT's vocabulary, framed by its two special tokens; `count` is 2 or more."""
+    """Return `count` ids of BERT's vocabulary between its two special tokens; `count` is 2 or more."""
     return [CLS, *(rng.randint(FIRST_WORD, LAST_WORD) for _ in range(count - 2)), SEP]
 
 
 def text(rng: random.Random, count: int) -> str:
-    """A text of about `count` tokens once its two special ones are added."""
+    """Return a text of about `count` tokens once its two special ones are added."""
     return " ".join(rng.choices(WORDS, k=max(1, count - 2)))
 
 
 def mixed_ids(rng: random.Random) -> list[int]:
-    """Ids of a length drawn from the mix."""
+    """Return ids of a length drawn from the mix."""
     return ids(rng, token_count(rng))
 
 
 def mixed_text(rng: random.Random) -> str:
-    """A text of a length drawn from the mix; one in twenty is not English."""
+    """Return a text of a length drawn from the mix; one in twenty is not English."""
     return rng.choice(FOREIGN) if rng.random() < FOREIGN_SHARE else text(rng, token_count(rng))
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
-    """The value below which `share` (0 to 1) of an ordered, non-empty sequence lies: nearest rank."""
+    """Return the value below which `share` (0 to 1) of an ordered, non-empty sequence lies, by nearest rank."""
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]

@@ -1,4 +1,4 @@
-"""The gRPC rows of loadtest.mixed, in inlay.v1, tei.v1 and the Open Inference Protocol. Looks at no number."""
+"""The gRPC rows of loadtest.mixed_load: inlay.v1, tei.v1 and the Open Inference Protocol. Only statuses are checked."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -14,25 +14,26 @@ LAYER = "input_embeddings"
 
 
 class Stubs:
-    """The methods that are called, on one channel of their own."""
+    """The called methods on one channel of their own."""
 
     def __init__(self, port: int) -> None:
         options = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", -1)]
         self.channel = channel = grpc.insecure_channel(f"127.0.0.1:{port}", options)
         infer, tei = open_inference_pb2.ModelInferResponse, tei_pb2.EmbedResponse
-        own, streamed = embed_pb2.EmbedResponse.FromString, embed_pb2.EmbedStreamResponse.FromString
+        embed, streamed = embed_pb2.EmbedResponse.FromString, embed_pb2.EmbedStreamResponse.FromString
         service = "/inlay.v1.Embedder/"
-        self.embed: Any = channel.unary_unary(f"{service}Embed", _bytes, own)
-        self.stream: Any = channel.stream_stream(f"{service}EmbedStream", _bytes, streamed)
-        self.infer: Any = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer", _bytes, infer.FromString)
-        self.tei: Any = channel.unary_unary("/tei.v1.Embed/Embed", _bytes, tei.FromString)
+        self.embed: Any = channel.unary_unary(f"{service}Embed", _serialize, embed)
+        self.stream: Any = channel.stream_stream(f"{service}EmbedStream", _serialize, streamed)
+        inference = "/inference.GRPCInferenceService/ModelInfer"
+        self.infer: Any = channel.unary_unary(inference, _serialize, infer.FromString)
+        self.tei: Any = channel.unary_unary("/tei.v1.Embed/Embed", _serialize, tei.FromString)
 
     def close(self) -> None:
         """Close the channel."""
         self.channel.close()
 
 
-def _bytes(message: Any) -> bytes:
+def _serialize(message: Any) -> bytes:
     data: bytes = message.SerializeToString()
     return data
 
@@ -44,21 +45,21 @@ class Caller(Protocol):
     stubs: Stubs
 
     def texts(self) -> list[str]:
-        """Some texts."""
+        """Return some texts."""
         ...
 
     def ids(self) -> list[list[int]]:
-        """Some lists of ids."""
+        """Return some lists of ids."""
         ...
 
 
 def texts_request(texts: list[str], **fields: Any) -> embed_pb2.EmbedRequest:
-    """Vectors of some texts."""
+    """Return a request for the vectors of some texts, with further fields of the message."""
     return embed_pb2.EmbedRequest(inputs=[embed_pb2.Input(text=text) for text in texts], **fields)
 
 
 def ids_request(batch: list[list[int]]) -> embed_pb2.EmbedRequest:
-    """Input embeddings of some lists of ids."""
+    """Return a request for the input embeddings of some lists of ids."""
     inputs = [embed_pb2.Input(ids=embed_pb2.TokenIds(input_ids=ids)) for ids in batch]
     return embed_pb2.EmbedRequest(inputs=inputs, outputs=[LAYER])
 
@@ -93,12 +94,12 @@ def _tei(caller: Caller) -> str:
     return "OK"
 
 
-def _refused(caller: Caller) -> str:
+def _invalid_id(caller: Caller) -> str:
     caller.stubs.embed(ids_request([[101, 10**6]]), timeout=TIMEOUT_S)
     return "OK"
 
 
-def _hurried(caller: Caller) -> str:
+def _short_deadline(caller: Caller) -> str:
     texts = [workload.text(caller.rng, 100) for _ in range(16)]
     caller.stubs.embed(texts_request(texts), timeout=caller.rng.uniform(0.001, 0.05))
     return "OK"
@@ -121,8 +122,8 @@ GRPC: tuple[tuple[str, int, Callable[[Any], str], tuple[str, ...]], ...] = (
     ("grpc stream", 1, _stream, ("OK",)),
     ("grpc oip infer", 2, _infer, ("OK",)),
     ("grpc tei embed", 2, _tei, ("OK",)),
-    ("grpc refused: id", 1, _refused, ("INVALID_ARGUMENT",)),
-    ("grpc hurried", 1, _hurried, ("OK", "DEADLINE_EXCEEDED")),
+    ("grpc invalid: id", 1, _invalid_id, ("INVALID_ARGUMENT",)),
+    ("grpc short deadline", 1, _short_deadline, ("OK", "DEADLINE_EXCEEDED")),
     ("grpc cancelled", 1, _cancelled, ("OK", "CANCELLED")),
 )
-"""Name, weight, call, right outcomes."""
+"""Name, weight, call, expected outcomes."""

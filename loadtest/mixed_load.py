@@ -1,8 +1,8 @@
-"""Callers of every kind, welcome and not, for tools that watch a server for long: a table of what they send.
+"""Valid and invalid requests of every kind for long measurements, as a table, and threads that send them.
 
-REST (Inlay's own, OpenAI's, text-embeddings-inference's, Open Inference Protocol), gRPC, requests that must be refused,
-broken ones, and clients that leave. Each row says which outcomes are right. Looks at the status of an answer and never
-at its numbers; loadtest/locustfile.py does that.
+REST (Inlay's own, OpenAI's, text-embeddings-inference's, Open Inference Protocol), gRPC, invalid requests, malformed
+ones, and clients that disconnect. Each row names the expected outcomes. Only statuses are checked here;
+loadtest/locustfile.py checks numbers.
 """
 
 import contextlib
@@ -20,17 +20,17 @@ from typing import Any
 import grpc
 
 from loadtest import workload
-from loadtest.mixed_grpc import GRPC, Stubs
+from loadtest.mixed_load_grpc import GRPC, Stubs
 
 JSON, RAW = "application/json", "application/octet-stream"
-BUSY = ("429", "503", "RESOURCE_EXHAUSTED", "UNAVAILABLE")  # right for any request, and counted apart
+BUSY = ("429", "503", "RESOURCE_EXHAUSTED", "UNAVAILABLE")  # expected of any request, and counted apart
 LONGEST_WORDS = 512
 TIMEOUT_S = 60
 
 
 @dataclass(frozen=True)
 class Target:
-    """Where a server answers, and the model that is asked for."""
+    """A server's loopback ports and the name of the model to request."""
 
     http: int
     grpc: int
@@ -38,7 +38,7 @@ class Target:
 
 
 class Caller:
-    """One caller: a connection, a channel and a random stream of its own."""
+    """One caller with a connection, a channel and a random generator of its own."""
 
     def __init__(self, target: Target, seed: int) -> None:
         self.target = target
@@ -46,29 +46,29 @@ class Caller:
         self.connection = http.client.HTTPConnection("127.0.0.1", target.http, timeout=TIMEOUT_S)
         self.stubs = Stubs(target.grpc)
 
-    def ask(self, verb: str, path: str, document: Any = None, accept: str = JSON) -> str:
-        """One HTTP exchange; its status."""
+    def request(self, verb: str, path: str, document: Any = None, accept: str = JSON) -> str:
+        """Send one HTTP request and return the status of its response."""
         body = document if isinstance(document, bytes | None) else json.dumps(document).encode()
         headers = {"accept": accept} | ({"content-type": JSON} if body else {})
         try:
             self.connection.request(verb, path, body, headers)
-            answer = self.connection.getresponse()
-            answer.read()
+            response = self.connection.getresponse()
+            response.read()
         except (OSError, http.client.HTTPException):
             self.connection.close()  # the next request opens it again
             raise
-        return str(answer.status)
+        return str(response.status)
 
     def texts(self) -> list[str]:
-        """Some texts of the usual mix."""
+        """Return 1 to 8 texts of mixed lengths."""
         return [workload.mixed_text(self.rng) for _ in range(self.rng.randint(1, 8))]
 
     def ids(self) -> list[list[int]]:
-        """Some lists of ids of the usual mix."""
+        """Return 1 to 8 lists of ids of mixed lengths."""
         return [workload.mixed_ids(self.rng) for _ in range(self.rng.randint(1, 8))]
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection and the channel."""
         self.connection.close()
         self.stubs.close()
 
@@ -78,26 +78,33 @@ Call = Callable[[Caller], str]
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of request: how often, among all weights; what outcomes are right."""
+    """One kind of request.
+
+    Attributes:
+        name: in reports.
+        weight: how often it is sent, relative to the other kinds.
+        call: sends it and returns the outcome.
+        expected: outcomes that are right.
+    """
 
     name: str
     weight: int
     call: Call
-    right: tuple[str, ...] = ("200",)
+    expected: tuple[str, ...] = ("200",)
 
 
 def _post(path: str, make: Callable[[Caller], Any], accept: str = JSON) -> Call:
-    return lambda caller: caller.ask("POST", path, make(caller), accept)
+    return lambda caller: caller.request("POST", path, make(caller), accept)
 
 
 def _get(*paths: str) -> Call:
-    return lambda caller: caller.ask("GET", caller.rng.choice(paths))
+    return lambda caller: caller.request("GET", caller.rng.choice(paths))
 
 
 def _oip(caller: Caller) -> str:
     texts = caller.texts()
     tensor = {"name": "text", "datatype": "BYTES", "shape": [len(texts)], "data": texts}
-    return caller.ask("POST", f"/v2/models/{caller.target.model}/infer", {"inputs": [tensor]})
+    return caller.request("POST", f"/v2/models/{caller.target.model}/infer", {"inputs": [tensor]})
 
 
 def _openai(caller: Caller) -> dict[str, Any]:
@@ -106,15 +113,24 @@ def _openai(caller: Caller) -> dict[str, Any]:
 
 
 def _raw(caller: Caller, sent: bytes, wait_s: float) -> str:
-    """Bytes on a connection of their own; the status if one comes within `wait_s`, which 0 does not even await."""
-    with contextlib.closing(socket.create_connection(("127.0.0.1", caller.target.http), TIMEOUT_S)) as line:
-        line.sendall(sent)
+    """Send bytes on a connection of their own.
+
+    Args:
+        caller: whose server and random generator are used.
+        sent: the bytes.
+        wait_s: the longest wait for a response in seconds; 0: disconnect within 50 ms without reading.
+
+    Returns:
+        The status, "closed", "silence", or "left" if it disconnected itself.
+    """
+    with contextlib.closing(socket.create_connection(("127.0.0.1", caller.target.http), TIMEOUT_S)) as connection:
+        connection.sendall(sent)
         if not wait_s:
             time.sleep(caller.rng.uniform(0, 0.05))
             return "left"
-        line.settimeout(wait_s)
+        connection.settimeout(wait_s)
         with contextlib.suppress(TimeoutError):
-            begin = line.recv(64)
+            begin = connection.recv(64)
             return begin[9:12].decode("latin-1") if begin else "closed"
         return "silence"
 
@@ -126,7 +142,7 @@ def _request(body: bytes, length: int | None = None) -> bytes:
     )
 
 
-def _leaves(caller: Caller) -> str:
+def _disconnects(caller: Caller) -> str:
     texts = [workload.text(caller.rng, 100) for _ in range(16)]
     return _raw(caller, _request(json.dumps({"inputs": texts}).encode()), 0)
 
@@ -164,30 +180,30 @@ HTTP: tuple[Kind, ...] = (
     Kind("oip infer", 4, _oip),
     Kind("positions", 2, _get(*(f"/positions/rope?theta=10000&head_dim=64&length={n}" for n in (8, 64, 512)))),
     Kind("probes", 2, _get("/health/live", "/health/ready", "/metrics", "/models")),
-    Kind("refused: id", 1, _post("/embed", lambda c: {"inputs": [[101, 10**6]]}), ("422",)),
-    Kind("refused: model", 1, _post("/embed", lambda c: {"inputs": "x", "model": f"no-{c.rng.random()}"}), ("404",)),
-    Kind("refused: member", 1, _post("/embed", lambda c: {"inputs": "x", f"no{c.rng.random()}": 1}), ("422",)),
+    Kind("invalid: id", 1, _post("/embed", lambda c: {"inputs": [[101, 10**6]]}), ("422",)),
+    Kind("invalid: model", 1, _post("/embed", lambda c: {"inputs": "x", "model": f"no-{c.rng.random()}"}), ("404",)),
+    Kind("invalid: member", 1, _post("/embed", lambda c: {"inputs": "x", f"no{c.rng.random()}": 1}), ("422",)),
     Kind(
-        "refused: too long",
+        "invalid: too long",
         1,
         _post("/embed", lambda c: {"inputs": workload.text(c.rng, LONGEST_WORDS), "truncate": False}),
         ("422",),
     ),
-    Kind("refused: path", 1, lambda c: c.ask("POST", f"/no/{c.rng.random()}", {}), ("404",)),
-    Kind("broken: json", 1, _post("/embed", lambda c: b'{"inputs": "a'), ("400",)),
-    Kind("broken: http", 1, lambda c: _raw(c, b"\x00\x01 nonsense\r\n\r\n", 5), ("400", "closed")),
-    Kind("broken: 1 GiB announced", 1, lambda c: _raw(c, _request(b"", 1 << 30), 5), ("413", "closed")),
-    Kind("broken: half a body", 1, lambda c: _raw(c, _request(b'{"inputs": "a', 1000), 0), ("left",)),
-    Kind("leaves during a run", 2, _leaves, ("left",)),
+    Kind("invalid: path", 1, lambda c: c.request("POST", f"/no/{c.rng.random()}", {}), ("404",)),
+    Kind("malformed: json", 1, _post("/embed", lambda c: b'{"inputs": "a'), ("400",)),
+    Kind("malformed: http", 1, lambda c: _raw(c, b"\x00\x01 nonsense\r\n\r\n", 5), ("400", "closed")),
+    Kind("malformed: 1 GiB announced", 1, lambda c: _raw(c, _request(b"", 1 << 30), 5), ("413", "closed")),
+    Kind("malformed: half a body", 1, lambda c: _raw(c, _request(b'{"inputs": "a', 1000), 0), ("left",)),
+    Kind("disconnects during a run", 2, _disconnects, ("left",)),
 )
 
 
-KINDS = (*HTTP, *(Kind(name, weight, call, right) for name, weight, call, right in GRPC))
+KINDS = (*HTTP, *(Kind(name, weight, call, expected) for name, weight, call, expected in GRPC))
 
 
 @dataclass(frozen=True)
 class Counts:
-    """What was sent: outcomes by kind, and the wrong ones among them."""
+    """What was sent: outcomes and their counts by kind."""
 
     outcomes: Mapping[str, Mapping[str, int]]
 
@@ -198,17 +214,17 @@ class Counts:
 
     @property
     def wrong(self) -> dict[str, dict[str, int]]:
-        """Outcomes that their kind does not allow."""
-        found = {}
+        """Outcomes that their kind does not expect."""
+        unexpected = {}
         for kind in KINDS:
             seen = self.outcomes.get(kind.name, {})
-            if bad := {name: n for name, n in seen.items() if name not in (*kind.right, *BUSY)}:
-                found[kind.name] = bad
-        return found
+            if bad := {name: n for name, n in seen.items() if name not in (*kind.expected, *BUSY)}:
+                unexpected[kind.name] = bad
+        return unexpected
 
 
-class Crowd:
-    """Callers in threads of this process, each sending one request after another until told to stop."""
+class Traffic:
+    """Callers in threads of this process; each sends one request after another until they are stopped."""
 
     def __init__(self, target: Target, callers: int, pause_s: float, kinds: Sequence[Kind] = KINDS) -> None:
         self._kinds, self._weights = kinds, [kind.weight for kind in kinds]
@@ -220,9 +236,9 @@ class Crowd:
 
     @property
     def counts(self) -> Counts:
-        """What was sent so far."""
+        """Everything sent so far."""
         with self._lock:
-            return Counts({name: dict(found) for name, found in self._outcomes.items()})
+            return Counts({name: dict(counts) for name, counts in self._outcomes.items()})
 
     def _call(self, target: Target, seed: int) -> None:
         caller = Caller(target, seed)
@@ -245,8 +261,8 @@ class Crowd:
             return type(error).__name__
 
     @contextlib.contextmanager
-    def calling(self) -> Iterator["Crowd"]:
-        """While inside, they call."""
+    def running(self) -> Iterator["Traffic"]:
+        """Send requests inside the block."""
         for thread in self._threads:
             thread.start()
         try:

@@ -1,7 +1,4 @@
-"""Versions of one model for loadtest.swap: the same architecture with other weights, and exports that are broken.
-
-Makes folders with the project's own command line and edits files; serves nothing and measures nothing.
-"""
+"""Versions of one model for loadtest.swap: the same architecture with other weights, and broken exports."""
 
 import json
 import os
@@ -12,7 +9,7 @@ from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 
-from loadtest.processes import ROOT, python
+from loadtest.processes import ROOT, inlay
 
 WORDS = "embeddings.word_embeddings.weight"
 WEIGHTS = "model.safetensors"
@@ -20,41 +17,47 @@ NUMBER = count()
 
 
 def reversed_layers(checkpoint: Path, out: Path) -> None:
-    """A BERT checkpoint's copy whose layers run in the opposite order and whose words have each other's rows.
+    """Copy a BERT checkpoint with its layers in the opposite order and its word rows shifted by one.
 
-    Tables and layers both differ, so that an answer made of some of each fits neither version.
+    Table and layers both differ, so that an answer that mixes the two versions fits neither.
     """
     shutil.copytree(checkpoint, out)
     data = (checkpoint / WEIGHTS).read_bytes()
     size = int.from_bytes(data[:8], "little")
     header, values = json.loads(data[8 : 8 + size]), data[8 + size :]
-    layers = 1 + max(int(found[1]) for name in header if (found := re.search(r"layer\.(\d+)\.", name)))
+    layers = 1 + max(int(match[1]) for name in header if (match := re.search(r"layer\.(\d+)\.", name)))
 
-    def other(name: str) -> str:
-        return re.sub(r"layer\.(\d+)\.", lambda found: f"layer.{layers - 1 - int(found[1])}.", name)
+    def renamed(name: str) -> str:
+        return re.sub(r"layer\.(\d+)\.", lambda match: f"layer.{layers - 1 - int(match[1])}.", name)
 
     [words] = [name for name in header if name.endswith(WORDS)]
     begin, end = header[words]["data_offsets"]
     row = (end - begin) // header[words]["shape"][0]
     values = values[:begin] + values[end - row : end] + values[begin : end - row] + values[end:]
-    renamed = json.dumps({other(name): value for name, value in header.items()}).encode()
-    renamed += b" " * (-len(renamed) % 8)
-    (out / WEIGHTS).write_bytes(len(renamed).to_bytes(8, "little") + renamed + values)
+    new_header = json.dumps({renamed(name): value for name, value in header.items()}).encode()
+    new_header += b" " * (-len(new_header) % 8)
+    (out / WEIGHTS).write_bytes(len(new_header).to_bytes(8, "little") + new_header + values)
 
 
 def export(checkpoint: Path, out: Path) -> None:
-    """An exported folder, by the project's own command; raises CalledProcessError."""
-    command = python("-m", "models", "export", str(checkpoint), str(out))
+    """Export a checkpoint with the project's own command; raises CalledProcessError."""
+    command = inlay("export", str(checkpoint), str(out))
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=300)
 
 
-def place(version: Path, target: Path, harm: Callable[[Path], None] | None = None) -> None:
-    """A copy of an exported folder in the place of `target`: made beside it, then renamed, so that it is never half."""
+def place(version: Path, target: Path, damage: Callable[[Path], None] | None = None) -> None:
+    """Replace `target` by a copy of an exported folder, by rename, so that it is always complete.
+
+    Args:
+        version: the exported folder.
+        target: the folder in the store.
+        damage: a change to the copy before it is placed.
+    """
     number = next(NUMBER)
     fresh, old = target.with_name(f".new-{number}"), target.with_name(f".old-{number}")
     shutil.copytree(version, fresh)
-    if harm:
-        harm(fresh)
+    if damage:
+        damage(fresh)
     target.rename(old)
     fresh.rename(target)
     shutil.rmtree(old)
@@ -72,7 +75,7 @@ def _fill(file: Path, begin: int, byte: bytes) -> None:
 
 
 def _not_numbers(folder: Path) -> None:
-    """Every float32 a NaN."""
+    """Make every float32 a NaN."""
     file = folder / "weights.safetensors"
     with file.open("rb") as opened:
         begin = 8 + int.from_bytes(opened.read(8), "little")
@@ -80,7 +83,7 @@ def _not_numbers(folder: Path) -> None:
 
 
 def _other_width(folder: Path) -> None:
-    """A card that promises another width than the weights have."""
+    """Write another width into the card than the weights have."""
     card = json.loads((folder / "card.json").read_text(encoding="utf-8"))
     card["hidden_size"] *= 2
     (folder / "card.json").write_text(json.dumps(card), encoding="utf-8")
@@ -94,4 +97,4 @@ BROKEN: dict[str, Callable[[Path], None]] = {
     "a graph of nonsense": lambda folder: _fill(folder / "encoder.onnx", 0, b"\x5a"),
     "no tokenizer": lambda folder: (folder / "tokenizer.json").unlink(),
 }
-"""What happens to a new version: each must be refused, and the old one go on."""
+"""Faults by name; the load of such a folder must fail while the old version serves on."""
