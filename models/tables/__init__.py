@@ -1,1 +1,1 @@
-"""What may be asked of an exported table: neighbours, gradients, norms and spectrum. Pure numpy, blocked."""
+"""Computations on an exported embedding table in numpy, block by block: neighbours, gradients, norms, spectrum."""

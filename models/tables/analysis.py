@@ -1,6 +1,6 @@
-"""What a table of vectors looks like: lengths, copies, directions, singular values; and what each step costs.
+"""Statistics of a table of vectors (lengths, duplicates, directions, singular values), and the cost of each step.
 
-One pass over the table for its rows, one for its spectrum, a block at a time. Never [V, V], never a second table.
+The table is read block by block, once for its rows and twice for its spectrum; no array is [V, V] or a second table.
 """
 
 from collections.abc import Mapping
@@ -12,32 +12,39 @@ from numpy.typing import NDArray
 from models.artifacts.quantization import RowSource
 from models.families import cost
 from models.families.recipe import Recipe, tensors
-from models.tables.row_blocks import BLOCK_VALUES, Check, blocks, floats, go_on
+from models.tables.row_blocks import BLOCK_VALUES, Check, blocks, floats, never_cancel
 
 Floats = NDArray[np.float64]
 BINS = 50
-LIST_HINT = 100  # ids, and groups of them, that are named
+MAX_LISTED = 100  # how many ids, and groups of ids, are listed
 ENERGIES = (0.5, 0.9, 0.99)
 EFFECTIVE_RANK = (
     "exp(-sum p ln p) with p = singular values / their sum (Roy and Vetterli 2007, The effective rank, EUSIPCO); "
-    "of the table as it is, no mean taken off"
+    "of the table itself, its mean not subtracted"
 )
-_GRAM_VALUES = 2**23  # of a block of rows that is multiplied with itself: 64 MB
+_GRAM_VALUES = 2**23  # values of a block of rows that is multiplied with itself: 64 MB
 _SEED = 0x1A7
 
 
 @dataclass(frozen=True, slots=True)
 class RowFacts:
-    """What one pass over the rows finds.
-
-    - duplicates: groups of rows equal bit for bit, zeros aside: groups, rows in them, and the first groups.
+    """Statistics of the rows of a table.
 
     Attributes:
-        edges, counts: the histogram of the rows' lengths, bins of one width from the shortest to the longest.
-        zero_rows: rows of zeros alone: how many, and the first of them.
-        mean_cosine: of two different rows with a length: 0 where directions are spread evenly, 1 where all are the
-            same.
-        mean_length: of the mean of all rows.
+        least: shortest length of a row.
+        mean: mean length.
+        most: longest length.
+        deviation: standard deviation of the lengths.
+        edges: of the histogram of lengths: bins of equal width from the shortest to the longest.
+        counts: rows in each bin.
+        zero_rows: number of rows of zeros.
+        zero_ids: the first MAX_LISTED of them.
+        duplicate_groups: number of groups of bitwise equal rows, without rows of zeros.
+        duplicate_rows: number of rows in these groups.
+        duplicate_ids: the first MAX_LISTED groups.
+        mean_cosine: of two different nonzero rows: 0 where directions are spread evenly, 1 where all are the same; None
+            with fewer than two.
+        mean_length: length of the mean of all rows.
     """
 
     least: float
@@ -57,12 +64,13 @@ class RowFacts:
 
 @dataclass(frozen=True, slots=True)
 class Spectrum:
-    """Singular values of a table, the largest first.
+    """Singular values of a table.
 
     Attributes:
-        reliable_above: singular values below it are rounding: they come from a Gram matrix, which squares them.
+        singular_values: the largest first.
+        reliable_above: smaller singular values are rounding errors: they come from a Gram matrix, which squares them.
         effective_rank: see EFFECTIVE_RANK; 0 for a table of zeros.
-        energy_ranks: share of the squared sum -> how many singular values make it up.
+        energy_ranks: fraction of the sum of squares -> how many singular values reach it.
     """
 
     singular_values: tuple[float, ...]
@@ -71,22 +79,28 @@ class Spectrum:
     energy_ranks: Mapping[float, int]
 
 
-def row_facts(table: RowSource, *, bins: int = BINS, check: Check = go_on) -> RowFacts:
-    """Lengths in float64, rows of zeros, equal rows and mean direction of a finite table [V, d]."""
+def row_facts(table: RowSource, *, bins: int = BINS, check: Check = never_cancel) -> RowFacts:
+    """Return lengths (in float64), rows of zeros, equal rows and mean direction of a finite table [V, d].
+
+    Args:
+        table: [V, d], finite.
+        bins: of the histogram of lengths.
+        check: called between blocks; it raises to cancel.
+    """
     count, width = table.shape
     lengths, hashes = np.empty(count), np.empty(count, np.uint64)
     total, directions = np.zeros(width), np.zeros(width)
     factors = np.random.default_rng(_SEED).integers(0, 2**64, width, np.uint64) | np.uint64(1)
     for start, rows in blocks(table, np.float64, check):
-        own = slice(start, start + len(rows))
-        lengths[own] = np.sqrt(np.einsum("ij,ij->i", rows, rows))
-        hashes[own] = np.einsum("ij,j->i", rows.view(np.uint64), factors)
+        block_rows = slice(start, start + len(rows))
+        lengths[block_rows] = np.sqrt(np.einsum("ij,ij->i", rows, rows))
+        hashes[block_rows] = np.einsum("ij,j->i", rows.view(np.uint64), factors)
         total += rows.sum(axis=0)
-        directions += np.divide(1.0, lengths[own], out=np.zeros(len(rows)), where=lengths[own] > 0) @ rows
+        directions += np.divide(1.0, lengths[block_rows], out=np.zeros(len(rows)), where=lengths[block_rows] > 0) @ rows
     zeros = np.flatnonzero(lengths == 0)
     groups = _equal_rows(table, hashes, lengths, check)
-    pointed = count - len(zeros)
-    cosine = (directions @ directions - pointed) / (pointed * (pointed - 1)) if pointed > 1 else None
+    nonzero = count - len(zeros)
+    cosine = (directions @ directions - nonzero) / (nonzero * (nonzero - 1)) if nonzero > 1 else None
     counts, edges = np.histogram(lengths, bins)
     return RowFacts(
         least=float(lengths.min()),
@@ -96,48 +110,48 @@ def row_facts(table: RowSource, *, bins: int = BINS, check: Check = go_on) -> Ro
         edges=tuple(edges.tolist()),
         counts=tuple(counts.tolist()),
         zero_rows=len(zeros),
-        zero_ids=tuple(zeros[:LIST_HINT].tolist()),
+        zero_ids=tuple(zeros[:MAX_LISTED].tolist()),
         duplicate_groups=len(groups),
         duplicate_rows=sum(map(len, groups)),
-        duplicate_ids=tuple(tuple(group[:LIST_HINT].tolist()) for group in groups[:LIST_HINT]),
+        duplicate_ids=tuple(tuple(group[:MAX_LISTED].tolist()) for group in groups[:MAX_LISTED]),
         mean_cosine=None if cosine is None else float(cosine),
         mean_length=float(np.linalg.norm(total / count)),
     )
 
 
 def _equal_rows(table: RowSource, hashes: NDArray[np.uint64], lengths: Floats, check: Check) -> list[NDArray[np.int64]]:
-    """Groups of equal rows with a length, by their first; equal hashes are looked at again."""
+    """Groups of equal nonzero rows, ordered by their first; rows with equal hashes are compared."""
     kept = np.flatnonzero(lengths > 0)
     order = kept[np.argsort(hashes[kept], kind="stable")]
     bounds = np.flatnonzero(np.diff(hashes[order])) + 1
     groups: list[NDArray[np.int64]] = []
-    for alike in np.split(order, bounds):
-        while len(alike) > 1:
+    for candidates in np.split(order, bounds):
+        while len(candidates) > 1:
             check()
-            same = _equal_to(table, alike)
-            if same.sum() > 1:
-                groups.append(alike[same])
-            alike = alike[~same]
+            equal = _equal_to(table, candidates)
+            if equal.sum() > 1:
+                groups.append(candidates[equal])
+            candidates = candidates[~equal]
     return sorted(groups, key=lambda group: int(group[0]))
 
 
-def _equal_to(table: RowSource, alike: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Which of some rows are the first of them."""
-    first = floats(table[alike[:1]], np.float64).view(np.uint64)
+def _equal_to(table: RowSource, candidates: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Which of the candidate rows equal the first of them."""
+    first = floats(table[candidates[:1]], np.float64).view(np.uint64)
     step = max(1, BLOCK_VALUES // table.shape[1])
-    parts = [alike[start : start + step] for start in range(0, len(alike), step)]
+    parts = [candidates[start : start + step] for start in range(0, len(candidates), step)]
     return np.concatenate([(floats(table[part], np.float64).view(np.uint64) == first).all(axis=1) for part in parts])
 
 
-def spectrum(table: RowSource, check: Check = go_on) -> Spectrum:
-    """Singular values of a finite table [V, d], min(V, d) of them.
+def spectrum(table: RowSource, check: Check = never_cancel) -> Spectrum:
+    """Return the singular values of a finite table [V, d], min(V, d) of them.
 
-    They are the roots of the eigenvalues of table.T @ table, summed over blocks of rows in float64: so those below
-    about 1e-8 of the largest are lost to rounding.
+    They are the square roots of the eigenvalues of table.T @ table, summed over blocks of rows in float64, so those
+    below about 1e-8 of the largest are lost to rounding.
     """
     count, width = table.shape
     gram, part = np.zeros((width, width)), np.empty((width, width))
-    peak = _peak(table, check)
+    peak = _largest_magnitude(table, check)
     for _, rows in blocks(table, np.float64, check, values=max(_GRAM_VALUES, width)):
         rows = rows / peak  # so that no square overflows
         gram += np.matmul(rows.T, rows, out=part)
@@ -153,7 +167,7 @@ def spectrum(table: RowSource, check: Check = go_on) -> Spectrum:
 
 
 def effective_rank(singular_values: Floats) -> float:
-    """exp of the entropy of the singular values taken as shares: from 1 to how many there are; 0 if all are 0."""
+    """Return exp of the entropy of the normalised singular values: from 1 to their number; 0 if all are 0."""
     total = singular_values.sum()
     if total == 0:
         return 0.0
@@ -168,8 +182,8 @@ def _energy_rank(squares: Floats, share: float) -> int:
     return int(np.searchsorted(summed, share * summed[-1]) + 1)
 
 
-def _peak(table: RowSource, check: Check) -> float:
-    """The largest value of the table, whatever its sign; 1 where all are 0."""
+def _largest_magnitude(table: RowSource, check: Check) -> float:
+    """The largest absolute value of the table; 1 where all are 0."""
     most = 0.0
     for _, rows in blocks(table, np.float32, check):
         most = max(most, float(rows.max(initial=0.0)), -float(rows.min(initial=0.0)))
@@ -178,7 +192,15 @@ def _peak(table: RowSource, check: Check) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Component:
-    """One step of a recipe: the tensors it reads, their size, operations a token (a multiply and an add are two)."""
+    """The cost of one step of a recipe.
+
+    Attributes:
+        step: name of the step.
+        tensors: names of the tensors that it reads.
+        parameters: number of values in those that no earlier step reads.
+        bytes: their size on disk.
+        flops_per_token: operations per token; a multiply and an add count as two.
+    """
 
     step: str
     tensors: tuple[str, ...]
@@ -190,19 +212,22 @@ class Component:
 def components(
     recipe: Recipe, shapes: Mapping[str, tuple[int, ...]], sizes: Mapping[str, int], width: int
 ) -> tuple[Component, ...]:
-    """Every step by itself; a tensor read twice counts where it is read first.
+    """Return the cost of every step of a recipe; a tensor that is read twice counts where it is read first.
 
     Args:
-        shapes, sizes: of every tensor of the recipe: its shape, its bytes on disk.
+        recipe: the steps.
+        shapes: shape of every tensor of the recipe.
+        sizes: bytes on disk of every tensor.
+        width: of the rows that the first step gives.
     """
-    found: list[Component] = []
+    parts: list[Component] = []
     seen: set[str] = set()
     for place, step in enumerate(recipe):
         names = tensors((step,))
         new = [name for name in names if name not in seen]
         seen.update(names)
-        until, before = (cost.flops_per_token(recipe[:end], shapes, width) for end in (place + 1, place))
+        up_to, before = (cost.flops_per_token(recipe[:end], shapes, width) for end in (place + 1, place))
         parameters = sum(int(np.prod(shapes[name])) for name in new)
         size = sum(sizes[name] for name in new)
-        found.append(Component(type(step).__name__, names, parameters, size, until - before))
-    return tuple(found)
+        parts.append(Component(type(step).__name__, names, parameters, size, up_to - before))
+    return tuple(parts)

@@ -1,7 +1,7 @@
-"""Gradients of the tensors of an input layer, from the gradient of its output. Changes no weight and reads no file.
+"""Gradients of an input layer's tensors, from the gradient of its output.
 
-The chain rule through a recipe, step by step backwards, in numpy float64. A table's gradient is sparse: only rows that
-were looked up have one. Rounding (Round) passes gradients as they are, as a cast does in torch.
+The chain rule is applied to a recipe, step by step backwards, in numpy float64. A table's gradient is sparse: only rows
+that were looked up have one. Round passes gradients unchanged, as a cast does in torch.
 """
 
 from collections.abc import Mapping
@@ -38,7 +38,12 @@ Weights = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class SparseRows:
-    """The gradient of a table, coalesced: `indices` int64 [n] rise, `rows` float64 [n, d]; other rows have zero."""
+    """The sparse, coalesced gradient of a table.
+
+    Attributes:
+        indices: int64 [n], ascending.
+        rows: float64 [n, d]; the gradient of all other rows is zero.
+    """
 
     indices: Ids
     rows: Floats
@@ -46,11 +51,14 @@ class SparseRows:
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """What an input layer read: one entry a token, sequences one below the other.
+    """The input of an input layer: one entry per token, with all sequences concatenated.
 
     Attributes:
+        ids: int64 [N].
+        positions: int64 [N].
+        types: int64 [N]; None: the model reads none.
         mask: bool [N]; None: no token is masked.
-        extras: what extras.py fills, by name.
+        extras: the inputs that models/families/extra_inputs.py fills, by name.
     """
 
     ids: Ids
@@ -61,8 +69,8 @@ class Packed:
 
 
 @dataclass(slots=True)
-class _Found:
-    """What is known so far: looked-up rows of each table and gradients of other tensors."""
+class _Gradients:
+    """The gradients so far: looked-up rows of each table and gradients of other tensors."""
 
     recipe: Recipe
     weights: Weights
@@ -70,10 +78,10 @@ class _Found:
     lookups: dict[str, list[tuple[Ids, Floats]]] = field(default_factory=dict)
     parameters: dict[str, Floats] = field(default_factory=dict)
 
-    def looked_up(self, table: str, index: Ids, gradient: Floats) -> None:
+    def add_lookup(self, table: str, index: Ids, gradient: Floats) -> None:
         self.lookups.setdefault(table, []).append((index, gradient))
 
-    def parameter(self, name: str | None, gradient: Floats) -> None:
+    def add_parameter(self, name: str | None, gradient: Floats) -> None:
         if name is not None:
             self.parameters[name] = gradient
 
@@ -81,28 +89,30 @@ class _Found:
 def backward(
     recipe: Recipe, weights: Weights, packed: Packed, upstream: Floats, padding: Mapping[str, int]
 ) -> tuple[dict[str, SparseRows], dict[str, Floats]]:
-    """The gradients of an input layer's tensors: those of its tables, and those of its norms and projections.
+    """Return the gradients of an input layer's tables, and those of its norms and projections.
 
     Args:
+        recipe: the steps of the input layer.
         weights: tensors by the names in the recipe.
-        upstream: [N, d], the loss's gradient of the last step's output.
-        padding: table -> the row that has no gradient, as padding_idx has it in torch: it is not among the indices.
+        packed: its input.
+        upstream: [N, d], the gradient of the loss with respect to the last step's output.
+        padding: table -> the row without gradient, as padding_idx in torch; it is not among the indices.
 
     Returns:
-        by tensor name; a table read twice (GPT-2's segments) has one gradient, the sum.
+        both by tensor name; a table that is read twice (GPT-2's segments) has one gradient, the sum.
 
     Raises:
-        BadQuery: a step that has no backward here.
+        BadQuery: a step has no backward implementation.
     """
-    found, gradient = _Found(recipe, weights, packed), upstream
-    for place in reversed(range(len(recipe))):
-        gradient = _step(place, gradient, found)
-    tables = {name: _coalesced(name, found, padding.get(name)) for name in found.lookups}
-    return tables, found.parameters
+    gradients, gradient = _Gradients(recipe, weights, packed), upstream
+    for step_index in reversed(range(len(recipe))):
+        gradient = _step(step_index, gradient, gradients)
+    tables = {name: _coalesced(name, gradients, padding.get(name)) for name in gradients.lookups}
+    return tables, gradients.parameters
 
 
-def added(parts: list[tuple[Ids, Floats]]) -> SparseRows:
-    """Rows with the same index summed, indices rising."""
+def sum_by_index(parts: list[tuple[Ids, Floats]]) -> SparseRows:
+    """Return rows with the same index summed, indices ascending."""
     index = np.concatenate([each for each, _ in parts])
     rows = np.concatenate([each for _, each in parts])
     if not len(index):
@@ -112,35 +122,41 @@ def added(parts: list[tuple[Ids, Floats]]) -> SparseRows:
     return SparseRows(indices, np.add.reduceat(rows[order], starts, axis=0))
 
 
-def _coalesced(name: str, found: _Found, padding: int | None) -> SparseRows:
-    parts = found.lookups[name]
+def _coalesced(name: str, gradients: _Gradients, padding: int | None) -> SparseRows:
+    parts = gradients.lookups[name]
     if padding is not None:
         parts = [(index[index != padding], rows[index != padding]) for index, rows in parts]
-    return added(parts)
+    return sum_by_index(parts)
 
 
-def _read_by(place: int, found: _Found) -> Floats:
-    """What the step at that place reads: the reference's own output of the steps before it."""
-    packed = found.packed
+def _input_of(step_index: int, gradients: _Gradients) -> Floats:
+    """The input of a step: the reference's output of the steps before it."""
+    packed = gradients.packed
     rows = reference.run(
-        found.recipe[:place], found.weights, packed.ids, packed.positions, packed.types, packed.mask, packed.extras
+        gradients.recipe[:step_index],
+        gradients.weights,
+        packed.ids,
+        packed.positions,
+        packed.types,
+        packed.mask,
+        packed.extras,
     )
     return rows["input_embeddings"]
 
 
-def _step(place: int, gradient: Floats, found: _Found) -> Floats:
-    """One step backward: the gradient of what it read."""
-    packed, step = found.packed, found.recipe[place]
+def _step(step_index: int, gradient: Floats, gradients: _Gradients) -> Floats:
+    """The gradient of a step's input."""
+    packed, step = gradients.packed, gradients.recipe[step_index]
     match step:
         case Embed(table):
-            found.looked_up(table, packed.ids, gradient)
+            gradients.add_lookup(table, packed.ids, gradient)
         case AddType(table) if packed.types is not None:
-            found.looked_up(table, packed.types, gradient)
+            gradients.add_lookup(table, packed.types, gradient)
         case AddPosition(table):
-            found.looked_up(table, packed.positions, gradient)
+            gradients.add_lookup(table, packed.positions, gradient)
         case AddIndexed(table):
             index = _index(step, packed)
-            found.looked_up(table, index[index >= 0], gradient[index >= 0])
+            gradients.add_lookup(table, index[index >= 0], gradient[index >= 0])
         case MaskRows() if packed.mask is not None:
             return gradient * packed.mask[:, None]
         case TokenDropout():
@@ -148,38 +164,40 @@ def _step(place: int, gradient: Floats, found: _Found) -> Floats:
         case Scale(factor):
             return gradient * factor
         case Linear() | LayerNorm() | RMSNorm():
-            return _through(step, _read_by(place, found), gradient, found)
+            return _backward_weighted(step, _input_of(step_index, gradients), gradient, gradients)
         case AddType() | AddSinusoid() | MaskRows() | Round():
             pass
         case _:
-            raise BadQuery(f"the step {type(step).__name__} of this input layer has no backward here")
+            raise BadQuery(f"gradients through the step {type(step).__name__} of this input layer are not supported")
     return gradient
 
 
-def _through(step: Linear | LayerNorm | RMSNorm, x: Floats, gradient: Floats, found: _Found) -> Floats:
-    """A step with weights of its own."""
+def _backward_weighted(
+    step: Linear | LayerNorm | RMSNorm, x: Floats, gradient: Floats, gradients: _Gradients
+) -> Floats:
+    """The gradient of the input of a step that has weights."""
     match step:
         case Linear(weight, bias):
-            found.parameter(weight, gradient.T @ x)
-            found.parameter(bias, gradient.sum(axis=0))
-            return np.asarray(gradient @ _whole(found.weights, weight))
+            gradients.add_parameter(weight, gradient.T @ x)
+            gradients.add_parameter(bias, gradient.sum(axis=0))
+            return np.asarray(gradient @ _whole(gradients.weights, weight))
         case LayerNorm(weight, bias, eps):
-            found.parameter(bias, gradient.sum(axis=0))
+            gradients.add_parameter(bias, gradient.sum(axis=0))
             centred = x - x.mean(axis=1, keepdims=True)
-            return _through_norm(centred, weight, eps, gradient, found, centre=True)
+            return _backward_norm(centred, weight, eps, gradient, gradients, centre=True)
         case RMSNorm(weight, eps):
-            return _through_norm(x, weight, eps, gradient, found, centre=False)
+            return _backward_norm(x, weight, eps, gradient, gradients, centre=False)
 
 
-def _through_norm(
-    x: Floats, weight: str | None, eps: float, gradient: Floats, found: _Found, *, centre: bool
+def _backward_norm(
+    x: Floats, weight: str | None, eps: float, gradient: Floats, gradients: _Gradients, *, centre: bool
 ) -> Floats:
     """y = n * weight with n = x / sqrt(mean(x^2) + eps); x already centred where the norm centres."""
     root = np.sqrt((x**2).mean(axis=1, keepdims=True) + eps)
     normed = x / root
-    found.parameter(weight, (gradient * normed).sum(axis=0))
+    gradients.add_parameter(weight, (gradient * normed).sum(axis=0))
     if weight is not None:
-        gradient = gradient * _whole(found.weights, weight)
+        gradient = gradient * _whole(gradients.weights, weight)
     inner = gradient - normed * (gradient * normed).mean(axis=1, keepdims=True)
     if centre:
         inner = inner - gradient.mean(axis=1, keepdims=True)

@@ -1,10 +1,10 @@
-"""Which row of which table is a padding row: zero when a model begins, and without gradient. Reads no tensor."""
+"""Which row of each table is the padding row: zero at initialisation, and without gradient."""
 
 from models.families.recipe import AddPosition, Embed, Recipe
 from models.positions.learned import PositionRule
 
-# Families whose word table has no padding row, whatever their pad_token_id (transformers 5.23: their nn.Embedding is
-# built without padding_idx). Every other text family has one.
+# Families whose word table has no padding row, even with a pad_token_id (transformers 5.23 builds their nn.Embedding
+# without padding_idx). Every other text family has one.
 WITHOUT = frozenset(
     (
         *(
@@ -25,14 +25,20 @@ WITHOUT = frozenset(
         *("clip", "clip_text_model", "siglip", "siglip_text_model", "siglip2_text_model"),
     )
 )
-FIXED = {"mpnet": 1}  # written into MPNetEmbeddings, whatever pad_token_id says
+FIXED = {"mpnet": 1}  # a constant in MPNetEmbeddings, independent of pad_token_id
 
 
 def padding_rows(model_type: str, recipe: Recipe, position: PositionRule, pad_id: int | None) -> dict[str, int]:
-    """The padding row of each table that has one, by the table's name.
+    """Return the padding row of each table that has one, by the table's name.
 
-    A learned position table has one where positions are counted from the pad id: RoBERTa and its kin build both tables
-    with padding_idx.
+    A learned position table has one where positions are counted from the pad id: RoBERTa and its derivatives build both
+    tables with padding_idx.
+
+    Args:
+        model_type: the family.
+        recipe: the steps of its input layer.
+        position: how it numbers tokens.
+        pad_id: of the tokenizer or config; None: none.
     """
     rows: dict[str, int] = {}
     word = FIXED.get(model_type, pad_id)

@@ -1,6 +1,6 @@
-"""A table's rows as floats, a block at a time that stays in a core's own cache. Never holds a table, reads no file.
+"""A table's rows as floats, in blocks that fit a core's own cache.
 
-A table is anything with `shape`, `dtype` and rows that are arrays when they are asked for, quantised ones too.
+A table is anything with `shape`, `dtype` and indexing that returns arrays, including quantised tables.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,28 +12,35 @@ from numpy.typing import NDArray
 from models.artifacts.quantization import RowSource
 
 BLOCK_VALUES = 2**18  # 1 MiB in float32
-UNCAST = 16  # times as many where the rows are lent as they are
+SHARED_BLOCK_FACTOR = 16  # blocks are larger where rows are shared, not cast
 Check = Callable[[], None]
-"""Called between blocks; raises to stop the work."""
+"""Called between blocks; raises to cancel the work."""
 
 
-def go_on() -> None:
-    """The Check that never stops."""
+def never_cancel() -> None:
+    """A Check that never raises."""
 
 
 def blocks(
-    table: RowSource, dtype: Any = np.float32, check: Check = go_on, values: int = BLOCK_VALUES
+    table: RowSource, dtype: Any = np.float32, check: Check = never_cancel, values: int = BLOCK_VALUES
 ) -> Iterator[tuple[int, NDArray[Any]]]:
-    """First row and rows of each block, cast exactly to a wider dtype or lent where it is the table's own."""
-    lent = isinstance(table, np.ndarray) and table.dtype == dtype
-    step = max(1, (values * UNCAST if lent else values) // max(1, table.shape[1]))
+    """Yield the first row's index and the rows of each block, cast exactly to `dtype` or shared if that is their own.
+
+    Args:
+        table: [V, d], finite.
+        dtype: float32 or float64, at least as wide as the table's.
+        check: called before each block; it raises to cancel.
+        values: of a block that is cast.
+    """
+    shared = isinstance(table, np.ndarray) and table.dtype == dtype
+    step = max(1, (values * SHARED_BLOCK_FACTOR if shared else values) // max(1, table.shape[1]))
     for start in range(0, table.shape[0], step):
         check()
         yield start, floats(table[start : start + step], dtype)
 
 
 def floats(rows: NDArray[Any], dtype: Any = np.float32) -> NDArray[Any]:
-    """Finite rows in float32 or float64, exactly; not copied where that is their dtype."""
+    """Return finite rows in float32 or float64, exactly; not copied where that is their dtype."""
     if rows.dtype == np.float16:
         rows = _from_half(rows)
     return rows.astype(dtype, copy=False)

@@ -1,7 +1,7 @@
-"""The rows of a table nearest to a vector, and the vector of an analogy. Holds one float a row, never the table.
+"""The rows of a table nearest to a vector, and the vector of an analogy.
 
-Every row is weighed in float32, with a bound on what rounding may have done to it; those that may be among the nearest
-are weighed again in float64. So the answer is the one of float64 throughout.
+Every row is scored in float32 with a bound on the rounding error; rows that may be among the nearest are scored again
+in float64, so the result is that of float64 throughout. Memory is one float per row.
 """
 
 from collections.abc import Collection, Sequence
@@ -12,18 +12,18 @@ from numpy.typing import NDArray
 
 from models.artifacts.quantization import RowSource
 from models.errors import BadQuery
-from models.tables.row_blocks import Check, blocks, floats, go_on
+from models.tables.row_blocks import Check, blocks, floats, never_cancel
 
 Measure = Literal["cosine", "dot", "euclidean"]
 MEASURES: tuple[str, ...] = get_args(Measure)
 Vector = NDArray[np.float64]
-_UNIT = 2.0**-24  # float32 rounds by at most this share
-_TINY = 2.0**-126  # and loses at most this below its normal numbers
+_UNIT = 2.0**-24  # relative rounding error of float32
+_TINY = 2.0**-126  # absolute error below its normal numbers
 _GATHERED = 2**20  # values of candidates held in float64 at a time
 
 
-def row_norms(table: RowSource, check: Check = go_on) -> NDArray[np.float32]:
-    """The Euclidean length of every row, [V], summed in float64."""
+def row_norms(table: RowSource, check: Check = never_cancel) -> NDArray[np.float32]:
+    """Return the Euclidean length of every row, [V], summed in float64."""
     norms = np.empty(table.shape[0], np.float32)
     for start, rows in blocks(table, np.float64, check):
         norms[start : start + len(rows)] = np.sqrt(np.einsum("ij,ij->i", rows, rows))
@@ -33,10 +33,13 @@ def row_norms(table: RowSource, check: Check = go_on) -> NDArray[np.float32]:
 def combined(
     table: RowSource, positive: Sequence[Vector], negative: Sequence[Vector] = (), *, normalise: bool = False
 ) -> Vector:
-    """sum(positive) - sum(negative): a - b + c is combined(positive=[a, c], negative=[b]).
+    """Return sum(positive) - sum(negative): a - b + c is combined(positive=[a, c], negative=[b]).
 
     Args:
-        normalise: each vector to unit length first, as 3CosAdd has it (Levy and Goldberg 2014, CoNLL).
+        table: [V, d]; only its width is read.
+        positive: vectors [d].
+        negative: vectors [d].
+        normalise: whether each vector is first scaled to unit length, as in 3CosAdd (Levy and Goldberg 2014, CoNLL).
 
     Raises:
         BadQuery: a vector of another width, an infinite one, or one of length 0 that is to be normalised.
@@ -60,18 +63,21 @@ def nearest(
     measure: str = "cosine",
     top_k: int = 10,
     exclude: Collection[int] = (),
-    check: Check = go_on,
+    check: Check = never_cancel,
 ) -> list[tuple[int, float]]:
-    """The best `top_k` rows as (row, score), best first, the lower row first where scores are equal.
+    """Return the best `top_k` rows as (row, score), best first; the lower row first where scores are equal.
 
     Args:
         table: [V, d] of float32, float16 or bfloat16, finite.
         norms: row_norms(table).
+        query: [d].
         measure: cosine: in -1..1, 0 for a row of zeros. dot. euclidean: minus the distance.
-        exclude: rows that are no answer.
+        top_k: how many rows, 1 or more.
+        exclude: rows to leave out.
+        check: called between blocks; it raises to cancel.
 
     Raises:
-        BadQuery: another width, not finite, beyond float32, or a cosine with a vector of length 0.
+        BadQuery: a query of another width, not finite or beyond float32, or a cosine with a vector of length 0.
     """
     _check_vector(query, table.shape[1])
     if measure not in MEASURES:
@@ -80,9 +86,9 @@ def nearest(
     if measure == "cosine" and length == 0:
         raise BadQuery("the vector has length 0, so it has no cosine: send another, or another measure")
     low, high = _bounds(measure, _dots(table, query, length, check), norms, length, table.shape[1])
-    out = np.fromiter(set(exclude), np.int64)
-    low[out] = high[out] = -np.inf
-    count = min(top_k, table.shape[0] - len(out))
+    excluded = np.fromiter(set(exclude), np.int64)
+    low[excluded] = high[excluded] = -np.inf
+    count = min(top_k, table.shape[0] - len(excluded))
     if count <= 0:
         return []
     least = np.partition(low, len(low) - count)[len(low) - count]
@@ -107,14 +113,14 @@ def _length(vector: Vector) -> float:
 def _dots(table: RowSource, query: Vector, length: float, check: Check) -> Vector:
     """Every row times the query's direction, in float32."""
     direction = (query / (length or 1.0)).astype(np.float32)
-    found = np.empty(table.shape[0])
+    dots = np.empty(table.shape[0])
     for start, rows in blocks(table, np.float32, check):
-        found[start : start + len(rows)] = rows @ direction
-    return found
+        dots[start : start + len(rows)] = rows @ direction
+    return dots
 
 
 def _bounds(measure: str, dots: Vector, norms: NDArray[np.float32], length: float, width: int) -> tuple[Vector, Vector]:
-    """Between what each row's score lies, given its float32 product with the direction.
+    """Lower and upper bounds of each row's score, given its float32 product with the direction.
 
     Source: |fl(x.y) - x.y| <= n u |x| |y| for any order of summation (Higham 2002, Accuracy and Stability, 3.1); eight
         more roundings for the direction's own, the norm's and the ones below.
@@ -133,7 +139,7 @@ def _bounds(measure: str, dots: Vector, norms: NDArray[np.float32], length: floa
 
 
 def _exact(table: RowSource, candidates: NDArray[np.int64], query: Vector, measure: str, check: Check) -> Vector:
-    """The scores of some rows in float64. einsum, not a BLAS product: equal rows get equal scores wherever they lie."""
+    """The scores of some rows in float64. einsum, not a BLAS product, gives equal rows equal scores at any index."""
     scores = np.empty(len(candidates))
     step = max(1, _GATHERED // table.shape[1])
     for start in range(0, len(candidates), step):
@@ -145,8 +151,8 @@ def _exact(table: RowSource, candidates: NDArray[np.int64], query: Vector, measu
 
 def _scores(rows: NDArray[np.float64], query: Vector, measure: str) -> Vector:
     if measure == "euclidean":
-        apart = rows - query
-        return np.asarray(0.0 - np.sqrt(np.einsum("ij,ij->i", apart, apart)))  # never -0.0
+        difference = rows - query
+        return np.asarray(0.0 - np.sqrt(np.einsum("ij,ij->i", difference, difference)))  # never -0.0
     dots: Vector = np.einsum("ij,j->i", rows, query)
     if measure == "dot":
         return dots

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from models.artifacts.card import HEAD
 from models.families.head_fitting import Head
 from models.positions.table import Arithmetic, Output, Table
-from models.tables.row_blocks import Check, go_on
+from models.tables.row_blocks import Check, never_cancel
 from service.embedding.model import Model
 from service.errors import BadRequest, NotFound
 
@@ -121,7 +121,7 @@ def whole(wanted: Asked, output: str) -> Table:
     return wanted.table({output: Output(shape, rows)})
 
 
-def best(wanted: Asked, top_k: int, check: Check = go_on) -> Table:
+def best(wanted: Asked, top_k: int, check: Check = never_cancel) -> Table:
     """The likeliest tokens of each row, best first, of equal ones the lower id first.
 
     returns  ids int64, logits, probabilities and log_probabilities [..., top_k]; facts tokens and texts, where the

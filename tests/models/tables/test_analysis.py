@@ -57,7 +57,7 @@ def test_rows_with_equal_hashes_are_compared() -> None:
     table = np.zeros((3, 2), np.float32)
     table[:, 0] = [1, 2, 1]
     lengths = np.ones(3)
-    groups = analysis._equal_rows(table, np.zeros(3, np.uint64), lengths, row_blocks.go_on)
+    groups = analysis._equal_rows(table, np.zeros(3, np.uint64), lengths, row_blocks.never_cancel)
     assert [group.tolist() for group in groups] == [[0, 2]]
 
 

@@ -28,7 +28,7 @@ from models.positions.learned import PositionRule
 from models.reference import interpreter as reference
 from models.tables import cross_entropy
 from models.tables.cross_entropy import IGNORED, Rule, output_side
-from models.tables.gradient import Packed, added, backward
+from models.tables.gradient import Packed, backward, sum_by_index
 from models.tables.padding import padding_rows
 from tests.golden_cases import case
 
@@ -100,7 +100,7 @@ def by_differences(recipe: Recipe, tensors: Arrays, name: str, upstream: Floats)
 
 
 @pytest.mark.parametrize("family", RECIPES)
-def test_every_gradient_is_that_of_differences(family: str) -> None:
+def test_every_gradient_matches_finite_differences(family: str) -> None:
     recipe, tensors = RECIPES[family], weights()
     upstream = np.random.default_rng(1).standard_normal(output(recipe, tensors).shape)
     tables, parameters = backward(recipe, tensors, packed(), upstream, {})
@@ -115,14 +115,14 @@ def test_every_gradient_is_that_of_differences(family: str) -> None:
     assert set(tables) | set(parameters) == named - {None}
 
 
-def test_rounding_passes_a_gradient_as_it_is() -> None:
+def test_rounding_passes_gradients_unchanged() -> None:
     upstream = np.random.default_rng(2).standard_normal((6, 6))
     plain, _ = backward((Embed("word"), Scale(2.0)), weights(), packed(), upstream, {})
     rounded, _ = backward((Embed("word"), Scale(2.0), Round("bfloat16")), weights(), packed(), upstream, {})
     np.testing.assert_array_equal(plain["word"].rows, rounded["word"].rows)
 
 
-def test_the_tied_gradient_is_that_of_torch() -> None:
+def test_tied_gradient_matches_torch() -> None:
     golden = case("grad_tied").arrays
     table, ids = golden["E"], golden["ids"]
     hidden = np.tanh(table[ids] @ golden["W"])
@@ -139,7 +139,7 @@ def test_the_tied_gradient_is_that_of_torch() -> None:
     np.testing.assert_allclose(every, golden["dE_tied"], atol=1e-12)
 
 
-def test_the_worked_example_of_weight_tying_is_right() -> None:
+def test_worked_example_of_weight_tying() -> None:
     golden = case("grad_seed004_example2").arrays
     side = output_side(golden["E"], golden["h"][None], np.array([1]))
     np.testing.assert_allclose(side.rows(np.arange(3)), golden["dE_out"], atol=1e-12)
@@ -163,7 +163,7 @@ def loss_of(table: Floats, hidden: Floats, targets: NDArray[np.int64], rule: Rul
 
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 @pytest.mark.parametrize("rule", [Rule(), Rule(0.5, 1.5), Rule(1.0, 2.0, 3.0), Rule(0.7, 1.1, 2.0, np.arange(13.0))])
-def test_the_output_side_is_that_of_differences(rule: Rule, reduction: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_output_side_matches_finite_differences(rule: Rule, reduction: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cross_entropy, "_VALUES", 12)  # two or three rows of the table at a time
     random = np.random.default_rng(5)
     table, hidden = random.standard_normal((13, 4)), random.standard_normal((3, 4))
@@ -187,13 +187,13 @@ def test_large_logits_do_not_overflow() -> None:
     np.testing.assert_allclose(side.rows(np.arange(3)), [[-0.5], [0.0], [0.5]], atol=1e-12)
 
 
-def test_rows_of_one_index_are_summed() -> None:
-    found = added([(np.array([5, 2, 5]), np.array([[1.0], [2.0], [3.0]])), (np.array([2]), np.array([[10.0]]))])
+def test_rows_with_the_same_index_are_summed() -> None:
+    found = sum_by_index([(np.array([5, 2, 5]), np.array([[1.0], [2.0], [3.0]])), (np.array([2]), np.array([[10.0]]))])
     np.testing.assert_array_equal(found.indices, [2, 5])
     np.testing.assert_array_equal(found.rows, [[12.0], [4.0]])
 
 
-def test_which_row_is_padding_is_as_transformers_builds_the_tables() -> None:
+def test_padding_rows_match_transformers() -> None:
     """transformers 5.23: the padding_idx of every nn.Embedding, read from the live modules."""
     recipe: Recipe = (Embed("word"), AddType("type"), AddPosition("position"))
     arange, counted = PositionRule("arange", 0, 9), PositionRule("cumsum_non_pad", 3, 9, 3)
@@ -204,12 +204,12 @@ def test_which_row_is_padding_is_as_transformers_builds_the_tables() -> None:
     assert padding_rows("gpt2", recipe, arange, 3) == padding_rows("t5", recipe[:1], arange, 0) == {}
 
 
-def test_a_step_without_a_backward_is_refused() -> None:
+def test_rejects_step_without_backward() -> None:
     linear = Linear("up", None)
     with pytest.raises(BadQuery, match="the step Attention"):
         backward((Embed("word"), Attention(1, *[linear] * 4)), weights(), packed(), np.ones((6, 6)), {})
 
 
-def test_targets_that_are_all_ignored_are_refused() -> None:
+def test_rejects_targets_that_are_all_ignored() -> None:
     with pytest.raises(BadQuery, match="every target is -100"):
         output_side(np.ones((2, 2)), np.ones((1, 2)), np.array([IGNORED]))

@@ -56,7 +56,7 @@ def check(table: Any, query: NDArray[np.float64], measure: str, top_k: int, excl
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("measure", MEASURES)
 @pytest.mark.parametrize("seed", range(6))
-def test_the_nearest_rows_are_those_of_float64(dtype: Any, measure: str, seed: int) -> None:
+def test_nearest_rows_match_float64(dtype: Any, measure: str, seed: int) -> None:
     table = table_of(dtype, seed=seed)
     random = np.random.default_rng(seed)
     for query in (random.standard_normal(33), floats(table[[99]], np.float64)[0], random.standard_normal(33) * 1e-20):
@@ -64,21 +64,21 @@ def test_the_nearest_rows_are_those_of_float64(dtype: Any, measure: str, seed: i
 
 
 @pytest.mark.parametrize("measure", MEASURES)
-def test_rows_that_float32_cannot_tell_apart_are_told_apart(measure: str) -> None:
+def test_ranks_rows_that_are_equal_in_float32(measure: str) -> None:
     random = np.random.default_rng(1)
     table = (1 + random.standard_normal((3000, 200)) * 1e-7).astype(np.float32)
     check(table, np.linspace(1, 2, 200), measure, 100)
 
 
 @pytest.mark.parametrize("kind", ["int8", "int4"])
-def test_a_quantised_table_is_searched_as_what_it_stands_for(kind: Any) -> None:
+def test_quantised_table_is_searched_dequantised(kind: Any) -> None:
     rows = np.random.default_rng(2).standard_normal((500, 32)).astype(np.float32)
     scales = quantization.ranges(rows, kind)
     table = QuantizedTable(quantization.codes(rows, scales, kind), scales, kind)
     check(table, rows[7].astype(np.float64), "cosine", 20)
 
 
-def test_the_block_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_result_is_independent_of_the_block_size(monkeypatch: pytest.MonkeyPatch) -> None:
     table, query = table_of(np.float16), np.linspace(-1, 1, 33)
     whole = nearest(table, row_norms(table), query, top_k=700)
     monkeypatch.setattr(row_blocks, "BLOCK_VALUES", 50)
@@ -86,26 +86,26 @@ def test_the_block_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     assert nearest(table, row_norms(table), query, top_k=700) == whole
 
 
-def test_of_equal_rows_the_lower_comes_first() -> None:
+def test_equal_rows_are_ordered_by_index() -> None:
     table = np.ones((300, 7), np.float32)
     assert [id_ for id_, _ in nearest(table, row_norms(table), np.ones(7), top_k=300)] == list(range(300))
 
 
-def test_excluded_rows_are_no_answer_and_top_k_may_be_more_than_there_are() -> None:
+def test_excludes_rows_and_top_k_may_exceed_the_table() -> None:
     table = table_of(np.float32)
     check(table, table[9].astype(np.float64), "cosine", 5, exclude=(9, 77))
     check(table, table[9].astype(np.float64), "dot", 5000, exclude=(9, 9, 3))
     assert nearest(table[:2], row_norms(table[:2]), np.ones(33), exclude=(0, 1)) == []
 
 
-def test_a_row_is_nearest_to_itself_at_cosine_1_and_distance_0() -> None:
+def test_row_is_nearest_to_itself() -> None:
     table = np.random.default_rng(3).standard_normal((100, 16)).astype(np.float32)
     query = table[41].astype(np.float64)
     assert nearest(table, row_norms(table), query, top_k=1)[0] == (41, pytest.approx(1, abs=1e-15))
     assert nearest(table, row_norms(table), query, measure="euclidean", top_k=1) == [(41, 0.0)]
 
 
-def test_the_analogy_of_a_parallelogram_is_its_fourth_corner() -> None:
+def test_analogy_of_a_parallelogram_is_its_fourth_corner() -> None:
     random = np.random.default_rng(4)
     table = random.standard_normal((400, 24)).astype(np.float32)
     table[3] = table[0] - table[1] + table[2]
@@ -116,7 +116,7 @@ def test_the_analogy_of_a_parallelogram_is_its_fourth_corner() -> None:
     np.testing.assert_allclose(combined(table, [a, c], [b], normalise=True), unit[0] - unit[1] + unit[2], atol=1e-15)
 
 
-def test_every_float16_is_widened_to_itself() -> None:
+def test_every_float16_is_widened_exactly() -> None:
     halves = np.arange(2**16, dtype=np.uint16).view(np.float16)
     halves = halves[np.isfinite(halves)][None]
     np.testing.assert_array_equal(floats(halves).view(np.uint32), halves.astype(np.float32).view(np.uint32))
@@ -130,7 +130,7 @@ def test_blocks_cover_a_table_once() -> None:
         np.testing.assert_array_equal(np.concatenate([rows for _, rows in parts]), table.astype(dtype))
 
 
-def test_a_search_stops_where_it_is_told_to() -> None:
+def test_search_stops_when_the_check_raises() -> None:
     def stop() -> None:
         raise TimeoutError
 
@@ -150,12 +150,12 @@ def test_a_search_stops_where_it_is_told_to() -> None:
         (np.ones(33), "manhattan", "one of cosine, dot, euclidean"),
     ],
 )
-def test_a_question_without_an_answer_is_refused(query: NDArray[np.float64], measure: str, says: str) -> None:
+def test_rejects_impossible_queries(query: NDArray[np.float64], measure: str, says: str) -> None:
     table = table_of(np.float32)
     with pytest.raises(BadQuery, match=says):
         nearest(table, row_norms(table), query, measure=measure)
 
 
-def test_a_vector_without_direction_is_not_normalised() -> None:
+def test_rejects_normalising_a_zero_vector() -> None:
     with pytest.raises(BadQuery, match="length 0"):
         combined(np.ones((2, 3)), [np.zeros(3)], normalise=True)
