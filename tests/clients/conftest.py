@@ -61,10 +61,10 @@ class Start(Protocol):
 
 @contextmanager
 def serving(store: Path, **settings: Any) -> Iterator[Server]:
-    """`python -m service serve` on free ports, with INLAY_ variables of these names, once it says that it serves."""
+    """`inlay serve` on free ports, with INLAY_ variables of these names, once it says that it serves."""
     variables = {f"INLAY_{name.upper()}": str(value) for name, value in settings.items()}
     process = subprocess.Popen(
-        [PYTHON, "-m", "service", "serve", "--store", str(store), "--port", "0", "--grpc-port", "0"],
+        [PYTHON.with_name("inlay"), "serve", "--store", str(store), "--port", "0", "--grpc-port", "0"],
         cwd=ROOT,
         env=os.environ | variables,
         stdout=subprocess.PIPE,
@@ -122,7 +122,7 @@ def decoders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("decoders")
     for name, golden in DECODERS.items():
         source = write_checkpoint(case(golden), folder / "checkpoints" / name)
-        export = [PYTHON, "-m", "models", "export", str(source), str(folder / "store" / name)]
+        export = [PYTHON.with_name("inlay"), "export", str(source), str(folder / "store" / name)]
         subprocess.run(export, cwd=ROOT, check=True, capture_output=True, timeout=SECONDS)
     with serving(folder / "store", default_model=next(iter(DECODERS))) as running:
         yield running

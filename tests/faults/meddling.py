@@ -1,4 +1,4 @@
-"""`python -m service` with a fault in it that no client can cause. Each is asked for by a variable, MEDDLING_<NAME>.
+"""`inlay` with a fault in it that no client can cause. Each is asked for by a variable, MEDDLING_<NAME>.
 
 BLOCK   SIGUSR1 makes the event loop stand still
 RAISE   a run that holds this token id raises
@@ -23,7 +23,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from service.__main__ import main
+from service.cli.main import main
 from service.runtime import onnx
 
 ASKED = {name.removeprefix("MEDDLING_"): value for name, value in os.environ.items() if name.startswith("MEDDLING_")}

@@ -141,7 +141,7 @@ def running(
     files       that each process may hold open
     stderr      where its log goes instead of to `log`
     """
-    program = [str(MEDDLING)] if meddling is not None else ["-m", "service"]
+    program = [str(MEDDLING if meddling is not None else Path(sys.executable).with_name("inlay"))]
     fixed = ["--store", str(store), "--port", "0", "--grpc-port", "0", "--default-model", "bert", "--device", "cpu"]
     made = {f"MEDDLING_{name.upper()}": value for name, value in (meddling or {}).items()}
     with log.open("w") as file:

@@ -36,7 +36,7 @@ def full_disk(folder: Path, size: str) -> Iterator[Path]:
 
 def command(*arguments: object, **how: object) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        [sys.executable, "-m", *map(str, arguments)],
+        [Path(sys.executable).with_name("inlay"), *map(str, arguments)],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -55,8 +55,8 @@ def test_an_export_to_a_full_disk(tmp_path: Path) -> None:
     """64 KiB of room: exit code 1, one line, nothing left in the store; a served store beside it is untouched."""
     checkpoint = write_tiny_bert(tmp_path / "bert", pooling="mean")
     with full_disk(tmp_path / "disk", "64k") as disk:
-        ended = command("models", "export", checkpoint, disk / "bert")
-        assert (ended.returncode, told(ended)) == (1, "error: No space left on device")
+        ended = command("export", checkpoint, disk / "bert")
+        assert (ended.returncode, told(ended)) == (1, "inlay: No space left on device")
         assert list(disk.iterdir()) == []
 
 
@@ -67,12 +67,12 @@ def test_an_export_of_a_file_too_large(tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (16384, 16384))
 
     checkpoint, store = write_tiny_bert(tmp_path / "bert", pooling="mean"), tmp_path / "store"
-    ended = command("models", "export", checkpoint, store / "bert", preexec_fn=limit)
-    assert (ended.returncode, told(ended)) == (1, "error: File too large")
+    ended = command("export", checkpoint, store / "bert", preexec_fn=limit)
+    assert (ended.returncode, told(ended)) == (1, "inlay: File too large")
     assert list(store.iterdir()) == []
-    assert command("models", "export", checkpoint, store / "bert").returncode == 0
+    assert command("export", checkpoint, store / "bert").returncode == 0
     before = {file.name: file.read_bytes() for file in (store / "bert").iterdir()}
-    assert command("models", "export", checkpoint, store / "bert", preexec_fn=limit).returncode == 1
+    assert command("export", checkpoint, store / "bert", preexec_fn=limit).returncode == 1
     assert {file.name: file.read_bytes() for file in (store / "bert").iterdir()} == before
     assert [each.name for each in store.iterdir()] == ["bert"]
 
@@ -150,7 +150,7 @@ def test_a_damaged_model_at_the_start(store: Path, tmp_path: Path, damage: str) 
     own = tmp_path / "store"
     shutil.copytree(store / "bert", own / "bert")
     DAMAGES[damage](own / "bert")
-    ended = command("service", "serve", "--store", own, "--port", "0", "--grpc-port", "0", "--device", "cpu")
+    ended = command("serve", "--store", own, "--port", "0", "--grpc-port", "0", "--device", "cpu")
     assert (ended.returncode, ended.stderr.count("\n")) == (1, 1), ended.stderr
     assert str(own / "bert") in ended.stderr
     assert "Traceback" not in ended.stderr

@@ -35,7 +35,7 @@ def running(store: Path, log: Path, *flags: str) -> Iterator[Running]:
     arguments = ["--store", str(store), "--port", "0", "--grpc-port", "0", "--default-model", "bert", *flags]
     with log.open("w") as file:
         process = subprocess.Popen(
-            [sys.executable, "-u", "-m", "service", "serve", *arguments],
+            [sys.executable, "-u", Path(sys.executable).with_name("inlay"), "serve", *arguments],
             cwd=ROOT,
             stdout=subprocess.PIPE,
             stderr=file,

@@ -1,4 +1,4 @@
-"""`python -m service` with keys and TLS, as an operator meets it: what is said, what is not, and the health check."""
+"""`inlay serve` with keys and TLS, as an operator meets it: what is said, what is not, and the health check."""
 
 import os
 import ssl
@@ -13,7 +13,7 @@ import trustme
 
 from proto import embed_pb2 as pb
 from proto.embed_pb2_grpc import EmbedderStub
-from tests.service.process.test_serve import ROOT, command, running
+from tests.service.process.test_serve import INLAY, ROOT, command, running
 
 SECRET = "correct-horse-battery"
 
@@ -65,7 +65,7 @@ def test_workers_share_keys_and_certificates(
 
 
 @pytest.mark.parametrize("mutual", [False, True])
-def test_the_health_check_reaches_its_own_service_over_tls(tiny_store: Path, pem: Path, mutual: bool) -> None:
+def test_health_check_reaches_its_own_service_over_tls(tiny_store: Path, pem: Path, mutual: bool) -> None:
     """As the container runs it: told by the service's own variables alone."""
     flags = [*pair(pem), *(["--tls-client-ca", str(pem / "ca.pem")] if mutual else [])]
     variables = {"INLAY_TLS_CERT": str(pem / "cert.pem"), "INLAY_TLS_KEY": str(pem / "key.pem")}
@@ -76,7 +76,7 @@ def test_the_health_check_reaches_its_own_service_over_tls(tiny_store: Path, pem
     assert command("health", INLAY_PORT=url.rpartition(":")[2], **variables).returncode == 1
 
 
-def test_the_health_check_of_another_machine_is_not_taken_at_its_word(tiny_store: Path, pem: Path) -> None:
+def test_health_check_verifies_other_machines(tiny_store: Path, pem: Path) -> None:
     with running(tiny_store, *pair(pem), "--host", "0.0.0.0") as (_, url, _):
         elsewhere = f"https://127.0.0.2:{url.rpartition(':')[2]}"  # this machine too, but the check cannot know
         asked = command("health", "--url", elsewhere)
@@ -94,7 +94,7 @@ def test_the_health_check_of_another_machine_is_not_taken_at_its_word(tiny_store
     ],
     ids=lambda each: next(iter(each)) if isinstance(each, dict) else each,
 )
-def test_what_cannot_guard_is_one_line_and_exit_code_1(
+def test_unusable_keys_or_files_are_one_line_and_exit_1(
     tiny_store: Path, variables: dict[str, str], said: str, workers: str
 ) -> None:
     flags = ["--store", tiny_store, "--port", "0", "--grpc-port", "0", "--workers", workers]
@@ -114,10 +114,10 @@ def test_no_command_shows_a_key(arguments: list[str]) -> None:
     ("flags", "warned"),
     [(["--host", "0.0.0.0"], True), (["--host", "0.0.0.0", "--api-keys", SECRET], False), ([], False)],
 )
-def test_a_service_open_to_the_network_and_to_all_says_so(tiny_store: Path, flags: list[str], warned: bool) -> None:
+def test_service_open_to_all_is_warned_of(tiny_store: Path, flags: list[str], warned: bool) -> None:
     arguments = ["--store", str(tiny_store), "--port", "0", "--grpc-port", "0", "--default-model", "bert", *flags]
     with subprocess.Popen(
-        [sys.executable, "-m", "service", "serve", *arguments],
+        [INLAY, "serve", *arguments],
         cwd=ROOT,
         env=os.environ,
         stdout=subprocess.PIPE,

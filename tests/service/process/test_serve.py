@@ -1,4 +1,4 @@
-"""`python -m service` as an operator meets it: real processes, exit codes, one line for each failure, a clean stop."""
+"""`inlay serve` as an operator meets it: real processes, exit codes, one line for each failure, a clean stop."""
 
 import json
 import os
@@ -27,12 +27,13 @@ from service.process.serve import _bound
 from service.settings import Settings
 
 ROOT = Path(__file__).parents[3]
+INLAY = Path(sys.executable).with_name("inlay")
 SECONDS = 60
 
 
 def command(*arguments: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "service", *map(str, arguments)],
+        [INLAY, *map(str, arguments)],
         cwd=ROOT,
         env=os.environ | variables,
         capture_output=True,
@@ -47,7 +48,7 @@ def running(store: Path, *flags: str) -> Iterator[tuple["subprocess.Popen[str]",
     """A served store, its REST URL and its gRPC address, once it says that it serves."""
     arguments = ["--store", str(store), "--port", "0", "--grpc-port", "0", "--default-model", "bert", *flags]
     process = subprocess.Popen(
-        [sys.executable, "-m", "service", "serve", *arguments], cwd=ROOT, stdout=subprocess.PIPE, text=True
+        [INLAY, "serve", *arguments], cwd=ROOT, stdout=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
     try:
@@ -66,7 +67,7 @@ def taken() -> Iterator[int]:
         yield listener.getsockname()[1]
 
 
-def test_it_says_what_it_serves_and_the_line_to_paste_works(tiny_store: Path) -> None:
+def test_announced_example_request_works(tiny_store: Path) -> None:
     with running(tiny_store) as (process, url, _):
         assert process.stdout is not None
         line = process.stdout.readline().removeprefix("try: curl ").strip()
@@ -78,14 +79,14 @@ def test_it_says_what_it_serves_and_the_line_to_paste_works(tiny_store: Path) ->
 
 @pytest.mark.parametrize("setting", ["port", "grpc_port"])
 @pytest.mark.parametrize("host", ["999.1.1.1", "no host", "2001:db8::1"])  # no name, and nobody's address
-def test_a_host_that_is_not_here_is_told_as_such(host: str, setting: str) -> None:
+def test_host_of_another_machine_is_reported(host: str, setting: str) -> None:
     with pytest.raises(StartError, match=r"cannot listen on .*:0: .*; choose another with INLAY_HOST or --host"):
         _bound(host, 0, "REST", setting)
 
 
 @pytest.mark.parametrize("flag", ["--port", "--grpc-port"])
 @pytest.mark.parametrize("workers", ["1", "2"])
-def test_a_port_in_use_is_one_line_and_exit_code_1(tiny_store: Path, taken: int, flag: str, workers: str) -> None:
+def test_port_in_use_is_one_line_and_exit_code_1(tiny_store: Path, taken: int, flag: str, workers: str) -> None:
     other = {"--port": "--grpc-port", "--grpc-port": "--port"}[flag]
     ended = command("serve", "--store", tiny_store, flag, str(taken), other, "0", "--workers", workers)
     assert ended.returncode == 1
@@ -109,7 +110,7 @@ def broken_store(folder: Path, kind: str) -> Path:
     [("missing", "does not exist"), ("empty", "holds no model"), ("broken card", "is not a card this version reads")],
 )
 @pytest.mark.parametrize(("verb", "workers"), [("check", "1"), ("serve", "1"), ("serve", "2")])
-def test_a_store_that_cannot_be_served_is_one_line_and_exit_code_1(
+def test_unusable_store_is_one_line_and_exit_code_1(
     tmp_path: Path, kind: str, said: str, verb: str, workers: str
 ) -> None:
     store = broken_store(tmp_path, kind)
@@ -119,7 +120,7 @@ def test_a_store_that_cannot_be_served_is_one_line_and_exit_code_1(
     assert said in ended.stderr
 
 
-def test_a_broken_graph_is_one_line_and_exit_code_1(tiny_store: Path, tmp_path: Path) -> None:
+def test_broken_graph_is_one_line_and_exit_code_1(tiny_store: Path, tmp_path: Path) -> None:
     for file in (tiny_store / "bert").iterdir():
         target = tmp_path / "store/bert" / file.name
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -139,7 +140,7 @@ def test_a_broken_graph_is_one_line_and_exit_code_1(tiny_store: Path, tmp_path: 
         ([], {"INLAY_OTLP_ENDPOINT": "collector:4317"}, "INLAY_OTLP_ENDPOINT is 'collector:4317'; allowed: "),
     ],
 )
-def test_a_bad_setting_is_named_where_it_was_set(flags: list[str], variables: dict[str, str], said: str) -> None:
+def test_bad_setting_is_named_where_it_was_set(flags: list[str], variables: dict[str, str], said: str) -> None:
     ended = command("check", *flags, **variables)
     assert (ended.returncode, ended.stderr.count("\n")) == (1, 1)
     assert said in ended.stderr
@@ -178,7 +179,7 @@ def test_health_asks_a_running_service(tiny_store: Path, taken: int) -> None:
     assert command("health", "--url", url).returncode == 1
 
 
-def test_a_stop_finishes_what_is_in_flight_on_both_protocols_and_exits_0(tiny_store: Path) -> None:
+def test_stop_finishes_requests_in_flight_and_exits_0(tiny_store: Path) -> None:
     with (
         running(tiny_store) as (process, url, rpc_address),
         httpx.Client(base_url=url, timeout=SECONDS) as client,
@@ -226,7 +227,7 @@ def heaps(pid: int) -> int:
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the heaps are glibc's")
 @pytest.mark.parametrize("workers", ["1", "2"])
-def test_whoever_serves_has_few_heaps(tiny_store: Path, workers: str) -> None:
+def test_serving_process_has_few_heaps(tiny_store: Path, workers: str) -> None:
     with running(tiny_store, "--workers", workers) as (process, url, _):
         with ThreadPoolExecutor(16) as pool:
             answers = pool.map(lambda n: httpx.post(f"{url}/embed", json={"inputs": [[n % 8]]}).status_code, range(64))

@@ -1,6 +1,5 @@
-"""The command line: what it prints, its exit codes, and what a stop leaves behind."""
+"""Commands about models: what they print, their exit codes, and what a stop leaves behind."""
 
-import argparse
 import json
 import subprocess
 import sys
@@ -12,12 +11,12 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import load_file
 
-from models.__main__ import _parser, main
 from models.artifacts import random_checkpoint as creation
 from models.families import FAMILIES
+from service.cli.main import main
 from tests.golden_cases import case, write_checkpoint, write_tiny_bert
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
@@ -25,7 +24,7 @@ def checkpoint(tmp_path: Path) -> Path:
     return write_tiny_bert(tmp_path / "checkpoint", pooling="mean")
 
 
-def test_export_describe_verify_and_list_follow_each_other(
+def test_export_verify_list_and_describe_agree(
     checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "store/tiny"
@@ -44,7 +43,7 @@ def test_export_describe_verify_and_list_follow_each_other(
         assert "Embed" in capsys.readouterr().out
 
 
-def test_a_broken_export_is_listed_with_its_reason(
+def test_list_says_why_an_export_is_broken(
     checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in ("good", "bad"):
@@ -57,7 +56,7 @@ def test_a_broken_export_is_listed_with_its_reason(
     assert "weights.safetensors is missing" in told
 
 
-def test_an_empty_store_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_of_an_empty_store_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list", "--store", str(tmp_path)]) == 0
     assert "no exported models in" in capsys.readouterr().out
 
@@ -77,12 +76,12 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_fault_is_one_line_on_stderr_and_exit_code_1(
+def test_an_error_is_one_line_and_exit_code_1(
     name: str, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([word.replace("{tmp}", str(tmp_path)) for word in FAULTS[name]]) == 1
     told = capsys.readouterr()
-    assert told.err.startswith("error: ")
+    assert told.err.startswith("inlay: ")
     assert told.err.count("\n") == 1
     assert told.out == ""
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
@@ -91,19 +90,19 @@ def test_a_fault_is_one_line_on_stderr_and_exit_code_1(
 NEAREST = {
     "a misspelt model_type": (
         ["describe", "lama"],
-        "lama is no model_type; did you mean llama? `python -m models list`",
+        "lama is no model_type; did you mean llama? `inlay list`",
     ),
     "a misspelt one that sees": (["describe", "vitt"], "vitt is no model_type; did you mean vit?"),
-    "nothing like it": (["describe", "xyzzyx"], "xyzzyx is no model_type and no folder; `python -m models list`"),
+    "nothing like it": (["describe", "xyzzyx"], "xyzzyx is no model_type and no folder; `inlay list`"),
     "a path": (["describe", "/nowhere"], "/nowhere is no folder: name an export or"),
     "an empty folder": (["describe", "{tmp}"], "holds no card.json (an export) and no config.json (a checkpoint)"),
     "a file": (["describe", "{tmp}/checkpoint/config.json"], "is a file, and of files only .gguf is read"),
-    "create": (["create", "{tmp}/new", "--model-type", "lama"], "the nearest is 'llama'; `python -m models list`"),
+    "create": (["create", "{tmp}/new", "--model-type", "lama"], "the nearest is 'llama'; `inlay list`"),
 }
 
 
 @pytest.mark.parametrize("name", NEAREST)
-def test_what_is_not_known_is_refused_with_the_nearest_and_no_flood(
+def test_an_unknown_name_is_answered_with_the_nearest(
     name: str, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words, message = NEAREST[name]
@@ -113,31 +112,10 @@ def test_what_is_not_known_is_refused_with_the_nearest_and_no_flood(
     assert len(told.replace(str(tmp_path), "")) < 200
 
 
-def test_every_argument_of_every_command_has_its_help() -> None:
-    (commands,) = (action for action in _parser()._actions if isinstance(action, argparse._SubParsersAction))
-    dumb = [
-        (name, action.dest)
-        for name, command in commands.choices.items()
-        for action in command._actions
-        if not action.help
-    ]
-    assert dumb == []
-
-
-@pytest.mark.parametrize(
-    "words", [[], ["bake"], ["export"], ["create", "x"], ["create", "x", "--model-type", "bert", "--dtype", "int8"]]
-)
-def test_bad_usage_is_exit_code_2(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(words)
-    assert ended.value.code == 2
-    assert "usage:" in capsys.readouterr().err
-
-
 def run(code: str, *words: str) -> "subprocess.CompletedProcess[str]":
     """The command line in a process of its own, after `code`."""
     program = (
-        f"import sys; sys.path.insert(0, {str(ROOT)!r})\n{code}\nfrom models.__main__ import main\nsys.exit(main())"
+        f"import sys; sys.path.insert(0, {str(ROOT)!r})\n{code}\nfrom service.cli.main import main\nsys.exit(main())"
     )
     return subprocess.run(
         [sys.executable, "-c", program, *words], capture_output=True, text=True, timeout=60, check=False
@@ -155,17 +133,17 @@ def test_a_signal_leaves_no_half_export(signal: str, checkpoint: Path, tmp_path:
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
 
 
-def test_a_disk_that_takes_no_more_is_one_line_and_leaves_nothing(checkpoint: Path, tmp_path: Path) -> None:
+def test_a_full_disk_is_one_line_and_leaves_nothing(checkpoint: Path, tmp_path: Path) -> None:
     limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))"
     done = run(limit, "export", str(checkpoint), str(tmp_path / "out"))
     assert done.returncode == 1
-    assert "error: " in done.stderr
+    assert "inlay: " in done.stderr
     assert "File too large" in done.stderr
     assert "Traceback" not in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
 
 
-def test_importing_the_package_needs_numpy_alone() -> None:
+def test_importing_models_needs_numpy_alone() -> None:
     """onnx, onnxruntime, tokenizers, rich and matplotlib wait until something is exported or drawn."""
     paths = [path.relative_to(ROOT).with_suffix("") for path in sorted((ROOT / "models").rglob("*.py"))]
     names = [".".join(path.parts).removesuffix(".__init__") for path in paths if path.name != "__main__"]
@@ -185,7 +163,7 @@ def test_a_created_checkpoint_exports(family: str, dtype: str, tmp_path: Path) -
     assert (card["family"], card["dtype"], card["vocab_size"], card["hidden_size"]) == (family, dtype, 300, 48)
 
 
-def test_created_weights_have_the_spread_and_the_seed_that_were_asked_for(tmp_path: Path) -> None:
+def test_created_weights_have_the_given_std_and_seed(tmp_path: Path) -> None:
     def table(name: str, *words: str) -> np.ndarray:
         sizes = ["--vocab-size", "2000", "--hidden-size", "64"]
         assert main(["create", str(tmp_path / name), "--model-type", "llama", *sizes, *words]) == 0
@@ -198,7 +176,7 @@ def test_created_weights_have_the_spread_and_the_seed_that_were_asked_for(tmp_pa
     assert (table("c", "--std", "0.5", "--seed", "1") != first).any()
 
 
-def test_a_table_is_created_in_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_create_writes_a_table_in_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(creation, "CHUNK_BYTES", 4000)
     creation.create(tmp_path / "x", model_type="bert", vocab_size=501, hidden_size=6, dtype="bfloat16")
     with safe_open(tmp_path / "x/model.safetensors", "np") as file:
@@ -208,7 +186,7 @@ def test_a_table_is_created_in_chunks(tmp_path: Path, monkeypatch: pytest.Monkey
     np.testing.assert_array_equal(tensors["bert.embeddings.LayerNorm.bias"], np.zeros(6, ml_dtypes.bfloat16))
 
 
-def test_a_family_is_described_with_its_rope(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_describe_names_the_rope_of_an_export(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["export", str(write_checkpoint(case("input_llama_tied"), tmp_path / "x")), str(tmp_path / "out")])
     capsys.readouterr()
     main(["describe", str(tmp_path / "out")])
@@ -223,7 +201,7 @@ BESIDES: dict[str, tuple[str, ...]] = {
 
 
 @pytest.mark.parametrize("family", BESIDES)
-def test_what_not_every_model_has_is_described(family: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_describe_names_sides_heads_and_masks(family: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     creation.create(tmp_path / "x", model_type=family, vocab_size=50, hidden_size=16)
     main(["export", str(tmp_path / "x"), str(tmp_path / "out")])
     for what in ("x", "out"):
@@ -237,7 +215,7 @@ def test_what_not_every_model_has_is_described(family: str, tmp_path: Path, caps
     ("name", "sentence"),
     [("input_llama", "output head: its own, lm_head.weight, 61 logits"), ("input_ernie", "extras: task_type_ids")],
 )
-def test_what_a_checkpoint_holds_besides_is_described(
+def test_describe_names_heads_and_extra_inputs(
     name: str, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     main(["describe", str(write_checkpoint(case(name), tmp_path / "x"))])

@@ -1,6 +1,5 @@
-"""python -m models rope: files in every format, judged by their own libraries; what it prints; what it refuses."""
+"""`inlay rope`: files in every format, judged by their own libraries; what it prints; what it refuses."""
 
-import errno
 import json
 from pathlib import Path
 from typing import Any
@@ -11,14 +10,11 @@ import onnxruntime
 import pytest
 from safetensors import safe_open
 
-from models.__main__ import main
-from models.progress import Progress
-from models.artifacts.table_files import FORMATS, write
-from models.errors import BadEncoding
-from models.positions.rope.frequencies import Rope
-from models.positions.rope.table import tabulate
-from models.positions.table import Table
+from service.cli.main import main
+from service.cli.rope import rope_options
+from service.protocols.inlay.positions.parameters import ROPE
 from tests.golden_cases import case
+from tests.service.cli.conftest import Run
 
 LLAMA31 = case("rope_llama3_f8_31")
 CONFIG = {
@@ -48,7 +44,7 @@ ROWS = LLAMA31.arrays["positions"][SMALL]
 
 
 @pytest.mark.parametrize("arithmetic", ["exact", "parity"])
-def test_an_npy_file_holds_transformers_cos_and_sin(config: str, arithmetic: str, tmp_path: Path) -> None:
+def test_npy_holds_transformers_cos_and_sin(config: str, arithmetic: str, tmp_path: Path) -> None:
     out = tmp_path / "table.npy"
     assert main(["rope", "--config", config, "--length", "8192", "--arithmetic", arithmetic, "-o", str(out)]) == 0
     table = np.load(out)
@@ -94,20 +90,29 @@ def test_a_picture_is_drawn(config: str, suffix: str, begins: bytes, tmp_path: P
     assert out.read_bytes().startswith(begins)
 
 
-def test_without_a_file_it_says_what_the_table_is_made_of(config: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_file_it_prints_the_parameters(config: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["rope", "--config", config]) == 0
     told = capsys.readouterr().out
     assert "llama3" in told
     assert "131072 x 64" in told
 
 
-def test_presets_and_parameters_say_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_preset_equals_its_parameters(capsys: pytest.CaptureFixture[str]) -> None:
     """Llama 3.1 8B: theta 500000, factor 8, low 1, high 4, trained on 8192, heads of 128."""
     assert main(["rope", "--preset", "llama-3.1-8b", "--length", "5"]) == 0
     preset = capsys.readouterr().out
-    named = ["factor=8", "low_freq_factor=1", "high_freq_factor=4", "original_max_position_embeddings=8192"]
+    scaling = [
+        "--factor",
+        "8",
+        "--low-freq-factor",
+        "1",
+        "--high-freq-factor",
+        "4",
+        "--original-max-position-embeddings",
+        "8192",
+    ]
     sizes = ["--theta", "5e5", "--head-dim", "128", "--rope-type", "llama3", "--max-position-embeddings", "131072"]
-    assert main(["rope", *sizes, "--length", "5", *(each for name in named for each in ("--set", name))]) == 0
+    assert main(["rope", *sizes, *scaling, "--length", "5"]) == 0
     parameters = capsys.readouterr().out
 
     def frequencies(told: str) -> list[str]:
@@ -118,75 +123,79 @@ def test_presets_and_parameters_say_the_same(capsys: pytest.CaptureFixture[str])
     assert "llama-3.1-8b" in capsys.readouterr().out
 
 
-REFUSED = {
-    "an unknown suffix": (["--head-dim", "64", "--length", "4", "-o", "x.txt"], "what is written: .npy, .safetensors"),
+CANNOT = {
+    "an unknown suffix": (["--head-dim", "64", "--length", "4", "-o", "x.txt"], "allowed: .npy, .safetensors"),
     "bfloat16 in npy": (["--head-dim", "64", "--length", "4", "--dtype", "bfloat16", "-o", "x.npy"], "no bfloat16"),
     "nothing at all": ([], "send head_dim or rotary_dim"),
-    "two sources": (["--preset", "llama-2-7b", "--theta", "5"], "--preset and --theta contradict each other"),
     "an unknown preset": (["--preset", "llama-2-7"], "did you mean 'llama-2-7b'? --preset list names them all"),
     "no such preset": (["--preset", "nope"], "there is no preset 'nope'; --preset list names them all"),
-    "a misspelt parameter": (
-        ["--head-dim", "64", "--length", "4", "--rope-type", "yarn", "--set", "factr=4"],
-        "no parameter 'factr'; did you mean 'factor'?",
+    "a parameter of another type": (
+        ["--head-dim", "64", "--length", "4", "--rope-type", "yarn", "--low-freq-factor", "4"],
+        "low_freq_factor",
     ),
-    "a folder that is not there": (
+    "a missing folder": (
         ["--head-dim", "64", "--length", "4", "-o", "nowhere/t.npy"],
         "nowhere/t.npy: there is no folder nowhere; make it first",
     ),
-    "a parameter that is no JSON": (["--head-dim", "64", "--set", "factor=x"], "is not NAME=VALUE"),
-    "no length": (["--head-dim", "64"], "give --length"),
-    "a negative start": (["--head-dim", "64", "--start", "-4", "--length", "4"], "begins at 0 or later"),
-    "no rows": (["--head-dim", "64", "--length", "0"], "has a row"),
     "a missing file": (["--config", "nowhere.json"], "nowhere.json: No such file"),
     "many values in JSON": (["--head-dim", "64", "--length", "100000", "-o", "x.json"], "too many for .json"),
 }
+MISUSED = {
+    "two sources": (["--preset", "llama-2-7b", "--theta", "5"], "--preset and --theta contradict each other"),
+    "positions and length": (
+        ["--preset", "llama-2-7b", "--positions", "1,2", "--length", "5"],
+        "contradict each other",
+    ),
+    "not a number": (["--head-dim", "64", "--length", "4", "--factor", "x"], "--factor is 'x': "),
+    "not a layout": (["--preset", "llama-2-7b", "--layout", "quarter"], "--layout is 'quarter'; allowed: 'half', "),
+    "no length": (["--head-dim", "64"], "give --length"),
+    "a negative start": (["--head-dim", "64", "--start", "-4", "--length", "4"], "--start is '-4'; allowed: 0 or more"),
+    "no rows": (["--head-dim", "64", "--length", "0"], "--length is '0'; allowed: 1 or more"),
+    "a start past the end": (["--preset", "llama-2-7b", "--start", "9999"], "--start 9999 is not among the 4096"),
+}
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_be_made_is_refused_in_a_line(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("code", "name"), [*((1, name) for name in CANNOT), *((2, name) for name in MISUSED)])
+def test_an_error_is_one_line_and_writes_nothing(
+    code: int, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inlay: Run
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    arguments, message = REFUSED[name]
-    assert main(["rope", *arguments]) == 1
-    told = capsys.readouterr().err
-    assert message in told
-    assert len(told.splitlines()) == 1
+    words, message = (CANNOT | MISUSED)[name]
+    ended, out, error = inlay("rope", *words)
+    assert (ended, out, error.count("\n")) == (code, "", 1), error
+    assert message in error
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_config_that_is_no_json_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_misspelt_option_names_the_nearest(inlay: Run) -> None:
+    code, _, error = inlay("rope", "--head-dim", "64", "--factr", "4")
+    assert code == 2
+    assert "--factr" in error
+    assert "--factor" in error
+
+
+def test_every_http_parameter_is_an_option() -> None:
+    """Of GET /positions/rope, but for those that a file's suffix stands for."""
+    options = {parameter.name for parameter in rope_options()}
+    assert options == set(ROPE.model_fields) - {"format", "output", "encoding_format"}
+
+
+def test_positions_are_written_as_over_http(inlay: Run, tmp_path: Path) -> None:
+    out = tmp_path / "table.npy"
+    assert inlay("rope", "--preset", "llama-2-7b", "--positions", "0,5,100-102", "-o", out)[0] == 0
+    whole = tmp_path / "whole.npy"
+    assert inlay("rope", "--preset", "llama-2-7b", "--length", "103", "-o", whole)[0] == 0
+    np.testing.assert_array_equal(np.load(out), np.load(whole)[:, [0, 5, 100, 101, 102]])
+
+
+def test_a_config_is_a_file_or_its_text(inlay: Run, config: str) -> None:
+    printed = inlay("rope", "--config", config)
+    assert printed[0] == 0
+    assert inlay("rope", "--config", json.dumps(CONFIG)) == printed
+
+
+def test_rejects_a_config_that_is_no_json_object(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for text, message in (("{", "is not JSON"), ("[1]", "holds a JSON list")):
         (tmp_path / "config.json").write_text(text)
         assert main(["rope", "--config", str(tmp_path / "config.json")]) == 1
         assert message in capsys.readouterr().err
-
-
-def test_a_stop_leaves_no_half_file(tmp_path: Path) -> None:
-    def stop(what: str, done: int, total: int) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        write(tabulate(Rope(10000.0, 64), range(100_000)), tmp_path / "table.npy", progress=stop)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_an_error_names_the_file_that_was_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(table: Table, path: Path, dtype: str, progress: Progress) -> None:
-        raise PermissionError(errno.EACCES, "Permission denied", str(path))
-
-    monkeypatch.setitem(FORMATS, ".npy", refuse)
-    with pytest.raises(PermissionError) as refusal:
-        write(tabulate(Rope(10000.0, 64), range(4)), tmp_path / "table.npy")
-    assert refusal.value.filename == str(tmp_path / "table.npy")
-
-
-def test_outputs_of_different_shapes_need_safetensors(tmp_path: Path) -> None:
-    from models.positions import alibi
-
-    table = alibi.tabulate(4, query_length=3)
-    with pytest.raises(BadEncoding, match="different shapes: slopes"):
-        write(table, tmp_path / "bias.npy")
-    write(table, tmp_path / "bias.safetensors", "float64")
-    with safe_open(tmp_path / "bias.safetensors", "numpy") as file:
-        assert file.get_tensor("slopes").tolist() == [0.25, 0.0625, 0.015625, 0.00390625]

@@ -1,0 +1,1 @@
+"""The command line: `inlay serve`, `export`, `list` and the other commands."""

@@ -1,0 +1,89 @@
+"""The sub-commands of `inlay` as a typer application.
+
+Options made from pydantic models are added to the command that is run alone: `inlay --help` need not import pydantic.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Collection, Sequence
+from inspect import Parameter, Signature, signature
+from typing import Any
+
+import typer
+
+from service.cli import models, rope, serving
+from service.cli.console import MISUSED, nearest
+
+COMMANDS: dict[str, Callable[..., None]] = {
+    "serve": serving.serve,
+    "export": models.export,
+    "adopt": models.adopt,
+    "verify": models.verify,
+    "list": models.list_models,
+    "describe": models.describe,
+    "create": models.create,
+    "rope": rope.rope,
+    "settings": serving.settings,
+    "check": serving.check,
+    "health": serving.health,
+}
+"""In the order of --help."""
+GENERATED = ("serve", "check", "rope")
+"""Commands with options made from a pydantic model."""
+CONTAINS_KEYS = ("serve", "check")
+"""Commands whose words may be API keys: those typer does not know are left to the command, which does not show them."""
+
+
+def run(words: Sequence[str]) -> int:
+    """Run one command; return its exit code."""
+    command = next((word for word in words if not word.startswith("-")), None)
+    if command is not None and command not in COMMANDS:  # not shown: it may be a key before a `serve`
+        print(
+            f"inlay: a command comes first, one of {', '.join(COMMANDS)}{nearest(command, COMMANDS)}", file=sys.stderr
+        )
+        return MISUSED
+    generated = GENERATED if "_INLAY_COMPLETE" in os.environ else (command,)
+    try:
+        application([name for name in GENERATED if name in generated])(words, prog_name="inlay")
+    except SystemExit as ended:
+        return int(ended.code or 0)
+    return 0
+
+
+def application(generated: Collection[str]) -> typer.Typer:
+    """Return the commands; of those with generated options, the ones named here have them."""
+    app = typer.Typer(
+        name="inlay",
+        help="Embeddings, positional encodings and sentence vectors over REST and gRPC.",
+        no_args_is_help=True,
+        # at 80 columns a table of rich would cut --original-max-position-embeddings off
+        rich_markup_mode=None if "rope" in generated and len(generated) == 1 else "rich",
+        pretty_exceptions_enable=False,  # they show local variables, which hold what callers sent
+    )
+    for name, command in COMMANDS.items():
+        if name in GENERATED:
+            command = _with_options(command, _options(name) if name in generated else [])
+        leaves = {"allow_extra_args": True, "ignore_unknown_options": True} if name in CONTAINS_KEYS else None
+        app.command(name, context_settings=leaves)(command)
+    return app
+
+
+def _options(command: str) -> list[Parameter]:
+    from service.cli.options import settings_options
+
+    return rope.rope_options() if command == "rope" else settings_options()
+
+
+def _with_options(command: Callable[..., None], options: Sequence[Parameter]) -> Callable[..., None]:
+    """Return the command with more options; those that were given reach its parameter `values` as text by name."""
+    own = [parameter for name, parameter in signature(command).parameters.items() if name != "values"]
+    names = {option.name for option in options}
+
+    def run(**given: Any) -> None:
+        values = {name: given[name] for name in names if given[name] is not None}
+        command(**{name: given[name] for name in given.keys() - names}, values=values)
+
+    run.__signature__ = Signature([*own, *options])  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in (*own, *options)}
+    run.__doc__ = command.__doc__
+    return run

@@ -1,0 +1,185 @@
+"""Checkpoints that `inlay serve --model` names: exported into the store once, and again when they change.
+
+What a model was exported from stands beside it in the store, in `.NAME.checkpoint.json`. Names that begin with a dot
+are no models.
+"""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from models.artifacts import card as cards
+from models.artifacts.adoption import ONNX_PATHS
+from models.artifacts.export import export
+from models.checkpoints import hub
+from models.errors import BadCard, BadCheckpoint, ModelError
+from service.cli.console import progress_bars
+from service.errors import StartError
+from service.registry.store import version
+from service.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What a model of the store was exported from.
+
+    Args:
+        checkpoint: an absolute path, or a hub id with its revision.
+        files: name, bytes and time of each file of a local checkpoint; empty for the hub.
+        version: of the export, as `service.registry.store.version`.
+    """
+
+    checkpoint: str
+    files: list[list[str | int]]
+    version: str
+
+
+def exported(settings: Settings, checkpoints: list[str]) -> Settings:
+    """Return the settings that serve these checkpoints, after exporting those that the store does not hold yet.
+
+    Raises:
+        StartError: a name cannot be used, or a checkpoint cannot be exported.
+    """
+    named: dict[str, str] = {}
+    for checkpoint in checkpoints:
+        name = name_of(checkpoint)
+        if named.setdefault(name, checkpoint) != checkpoint:
+            raise StartError(
+                f"--model {named[name]} and --model {checkpoint} would both be called {name}: export one of them "
+                f"under another name with `inlay export CHECKPOINT {settings.store}/NAME`"
+            )
+        if _lies_in(settings.store, checkpoint):
+            continue
+        _export(checkpoint, settings.store / name)
+    return settings.model_copy(update={"models": tuple(dict.fromkeys((*settings.models, *named)))})
+
+
+def name_of(checkpoint: str) -> str:
+    """Return the name of a checkpoint in the store: its folder's, its file's or its repository's."""
+    repository = _repository(checkpoint)
+    name = repository[0].rpartition("/")[2] if repository else Path(checkpoint).resolve().name.removesuffix(".gguf")
+    if not name or name.startswith("."):
+        raise StartError(f"--model {checkpoint}: {name!r} names no model; `inlay export` takes another name")
+    return name
+
+
+def _lies_in(store: Path, checkpoint: str) -> bool:
+    """Whether this is an exported model of the store, not a checkpoint; StartError where it is one of another store."""
+    path = Path(checkpoint)
+    if not (path / cards.FILE_NAME).is_file():
+        return False
+    folder = path.resolve()
+    if folder.parent != store.resolve():
+        raise StartError(
+            f"--model {checkpoint} is an exported model already: "
+            f"`inlay serve --store {folder.parent} --models {folder.name}` serves it"
+        )
+    return True
+
+
+def _export(checkpoint: str, out: Path) -> None:
+    """Export a checkpoint unless `out` holds its present state."""
+    why = _stale(checkpoint, out)
+    if why is None:
+        return
+    print(f"inlay: exporting {checkpoint} to {out} ({why})", flush=True)
+    identity, files = _identity(checkpoint), _files(checkpoint)  # before: a change meanwhile is seen at the next start
+    try:
+        with progress_bars() as progress:
+            export(checkpoint, out, progress=progress)
+    except ModelError as error:
+        raise StartError(f"--model {checkpoint} cannot be exported: {error}{_adoptable(checkpoint, out)}") from error
+    origin = Origin(identity, files, version(out))
+    _origin_path(out).write_text(json.dumps(asdict(origin)) + "\n", encoding="utf-8")
+
+
+def _stale(checkpoint: str, out: Path) -> str | None:
+    """Return why the checkpoint is to be exported to `out`; None where its export there is up to date."""
+    if not (out / cards.FILE_NAME).is_file():
+        return "once"
+    try:
+        source = cards.read(out).source
+    except BadCard:
+        return "the export that is there cannot be read"
+    origin = _origin(out)
+    held = origin.checkpoint if origin else source
+    if held != (_identity(checkpoint) if origin else _source(checkpoint, source)):
+        raise StartError(
+            f"--model {checkpoint}: {out} holds a model of {held}; remove it, or export under another name with "
+            f"`inlay export {checkpoint} {out.parent}/NAME`"
+        )
+    if origin is None:
+        _tell(f"{out}, which `inlay serve` did not export, is served as it is")
+        return None
+    if _repository(checkpoint):
+        return _moved_on(checkpoint, source)
+    if not Path(checkpoint).exists():
+        _tell(f"{checkpoint} is gone; its export in {out} is served")
+        return None
+    if origin.files != _files(checkpoint):
+        return "it has changed since it was exported"
+    _tell(f"{out} is up to date with {checkpoint}")
+    return None
+
+
+def _tell(sentence: str) -> None:
+    print(f"inlay: {sentence}", flush=True)
+
+
+def _moved_on(checkpoint: str, source: str) -> str | None:
+    """Return that the hub has another commit than the exported one; None where not, or where it cannot be asked."""
+    identity = _identity(checkpoint)
+    if source == identity:  # a commit never changes
+        return None
+    repository_id, _, revision = identity.partition("@")
+    repository = hub.Repository(repository_id, revision)
+    try:
+        any(map(repository.has, ("config.json", "modules.json")))  # its answer names the commit
+    except BadCheckpoint as error:
+        _tell(f"whether {checkpoint} has changed is not known, its export is served: {error}")
+        return None
+    if not repository.pinned or repository.label == source:
+        _tell(f"the export of {source} is up to date")
+        return None
+    return f"the store has {source.partition('@')[2][:12]}, the hub {repository.revision[:12]}"
+
+
+def _repository(checkpoint: str) -> tuple[str, str] | None:
+    """Return the id and the revision of a hub id; None for a path."""
+    return None if Path(checkpoint).exists() or checkpoint.endswith(".gguf") else hub.parse_hub_id(checkpoint)
+
+
+def _identity(checkpoint: str) -> str:
+    repository = _repository(checkpoint)
+    return "@".join(repository) if repository else str(Path(checkpoint).resolve())
+
+
+def _source(checkpoint: str, source: str) -> str:
+    """Return what the card of an export of this checkpoint names as its source; of the hub, whatever the commit."""
+    if repository := _repository(checkpoint):
+        return f"{repository[0]}@{source.partition('@')[2]}"
+    return Path(checkpoint).resolve().name
+
+
+def _files(checkpoint: str) -> list[list[str | int]]:
+    path = Path(checkpoint)
+    files = [path] if path.is_file() else sorted(found for found in path.rglob("[!.]*") if found.is_file())
+    return [[file.relative_to(path).as_posix(), file.stat().st_size, file.stat().st_mtime_ns] for file in files]
+
+
+def _origin_path(out: Path) -> Path:
+    return out.with_name(f".{out.name}.checkpoint.json")
+
+
+def _origin(out: Path) -> Origin | None:
+    """Return what `inlay serve` exported to `out`; None where another command wrote what is there."""
+    try:
+        origin = Origin(**json.loads(_origin_path(out).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return None
+    return origin if origin.version == version(out) else None
+
+
+def _adoptable(checkpoint: str, out: Path) -> str:
+    found = any((Path(checkpoint) / place).is_file() for place in ONNX_PATHS)
+    return f"; it holds ONNX: `inlay adopt {checkpoint} {out}` takes that" if found else ""

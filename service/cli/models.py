@@ -1,0 +1,169 @@
+"""`inlay export`, `adopt`, `verify`, `list`, `describe` and `create`: exported models and their checkpoints."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from typer import Argument, Option
+
+from service.cli.console import progress_bars, reporting
+
+if TYPE_CHECKING:
+    from models.artifacts.card import Card
+
+SOURCE = "folder, .gguf file, or hub id, org/name or org/name@revision"
+Checkpoint = Annotated[str, Argument(metavar="CHECKPOINT", help=SOURCE, show_default=False)]
+Out = Annotated[
+    Path,
+    Argument(metavar="OUT", help="folder to write, such as models/store/NAME; an older export is replaced"),
+]
+Name = Annotated[str | None, Option(metavar="NAME", help="what the model is called; unset: OUT's folder name")]
+Pooling = Annotated[
+    str | None, Option(metavar="MODE", help="a sentence-transformers mode or none, instead of what the files say")
+]
+Force = Annotated[bool, Option("--force", help="replace an older export even where other files lie beside its own")]
+
+
+@reporting
+def export(
+    checkpoint: Checkpoint,
+    out: Out,
+    name: Name = None,
+    pooling: Pooling = None,
+    dtype: Annotated[
+        Literal["keep", "float32", "float16", "bfloat16", "int8", "int4"],
+        Option(help="of the tables; keep: the checkpoint's own"),
+    ] = "keep",
+    side: Annotated[
+        Literal["text", "vision", "encoder", "decoder"] | None,
+        Option(help="which half of a checkpoint with two input layers (CLIP: text, vision; Whisper: encoder, decoder)"),
+    ] = None,
+    assume: Annotated[
+        bool, Option("--assume", help="take an unknown model_type for a plain decoder, where its files fit one")
+    ] = False,
+    link: Annotated[
+        bool, Option("--link", help="serve the tables in place, from the checkpoint's file, by a hard link")
+    ] = False,
+    force: Force = False,
+) -> None:
+    """Export a Hugging Face checkpoint or a GGUF file, so that it can be served."""
+    from models.artifacts.export import export
+
+    with progress_bars() as progress:
+        card = export(
+            checkpoint,
+            out,
+            name=name,
+            pooling=pooling,
+            dtype=dtype,
+            link=link,
+            side=side,
+            assume=assume,
+            force=force,
+            progress=progress,
+        )
+    _report(card, out)
+
+
+@reporting
+def adopt(
+    folder: Annotated[
+        Path,
+        Argument(metavar="FOLDER", help="holds onnx/model.onnx or model.onnx, config.json and tokenizer files"),
+    ],
+    out: Out,
+    name: Name = None,
+    pooling: Pooling = None,
+    force: Force = False,
+) -> None:
+    """Make an exported model of a folder that already holds ONNX, byte for byte."""
+    from models.artifacts.adoption import adopt
+
+    with progress_bars() as progress:
+        card = adopt(folder, out, name=name, pooling=pooling, force=force, progress=progress)
+    _report(card, out)
+
+
+@reporting
+def verify(
+    folder: Annotated[Path, Argument(metavar="FOLDER", help="folder that `inlay export` or `inlay adopt` wrote")],
+) -> None:
+    """Hash an exported model's files and compare its graphs with the reference again."""
+    from models.artifacts.verification import verify
+
+    with progress_bars() as progress:
+        differences = verify(folder, progress)
+    print(f"{folder}: every file is the one its card names; largest difference by output:")
+    for output, difference in differences.items():
+        print(f"  {output:<24}{difference:.1e}")
+
+
+@reporting
+def list_models(
+    store: Annotated[
+        Path | None,
+        Option(metavar="PATH", help="folder of exported models; unset: INLAY_STORE, else models/store"),
+    ] = None,
+) -> None:
+    """List the exported models of the store, and the model families that can be exported."""
+    from models.artifacts.description import families
+    from models.artifacts.description import store as models_of
+
+    print(families())
+    print()
+    print(models_of(store or Path(os.environ.get("INLAY_STORE") or "models/store")))
+
+
+@reporting
+def describe(
+    what: Annotated[str, Argument(metavar="X", help=f"model_type, exported model, or checkpoint: {SOURCE}")],
+) -> None:
+    """Describe what a model_type, an exported model or a checkpoint is made of."""
+    from models.artifacts.description import describe
+
+    print(describe(what))
+
+
+@reporting
+def create(
+    checkpoint: Annotated[Path, Argument(metavar="CHECKPOINT", help="folder to write; a new or an empty one")],
+    model_type: Annotated[str, Option(metavar="NAME", help="one that `inlay list` names, such as bert")],
+    vocab_size: Annotated[int | None, Option(metavar="N", help="rows of the word table; unset: the family's")] = None,
+    hidden_size: Annotated[int | None, Option(metavar="N", help="its columns; unset: the family's")] = None,
+    dtype: Annotated[Literal["float32", "float16", "bfloat16"], Option(help="of the weights")] = "float32",
+    init: Annotated[
+        str,
+        Option(metavar="NAME", help="normal, scaled (1/sqrt(d)) or xavier_uniform; a padding row is zero"),
+    ] = "normal",
+    std: Annotated[
+        float | None, Option(metavar="NUMBER", help="standard deviation of --init normal; unset: 0.02")
+    ] = None,
+    seed: Annotated[int, Option(metavar="N", help="the same numbers for the same seed")] = 0,
+) -> None:
+    """Write a checkpoint of random weights, for measuring."""
+    from models.artifacts.random_checkpoint import create
+
+    with progress_bars() as progress:
+        create(
+            checkpoint,
+            model_type=model_type,
+            vocab_size=vocab_size,
+            hidden_size=hidden_size,
+            dtype=dtype,
+            init=init,
+            std=std,
+            seed=seed,
+            progress=progress,
+        )
+    print(f"{checkpoint}: random weights; next: inlay serve --model {checkpoint}")
+
+
+def _report(card: "Card", out: Path) -> None:
+    from models.artifacts.description import comparison_summary
+
+    print(f"{out}: {card.name}, {card.family}, {card.bytes / 1e6:.1f} MB; outputs {', '.join(card.outputs)}")
+    print(comparison_summary(card))
+    for sentence in card.assumed:
+        print(f"assumed: {sentence}")
+    if card.tokenizer is None and card.image is None:
+        print("no tokenizer.json: this model takes token ids only")

@@ -1,0 +1,175 @@
+"""Options made from a pydantic model: one for each field, named, described and checked by it.
+
+`inlay serve` and `inlay check` take theirs from Settings, `inlay rope` from the parameters of GET /positions/rope.
+Values stay text until pydantic reads them, so an option means what the same text in a variable or a query string means.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from inspect import Parameter
+from typing import Annotated, Any, TypeVar
+
+import typer
+from pydantic import BaseModel, ValidationError
+from pydantic_settings import EnvSettingsSource, SettingsError
+
+from service.cli.console import MISUSED, fail, nearest
+from service.settings import LINK_ADDRESS, SECRET, SECTIONS, Settings
+
+Model = TypeVar("Model", bound=BaseModel)
+PREFIX = "INLAY_"
+LINK_VARIABLE = re.compile(r"INLAY(_\w+)?_(SERVICE_(HOST|PORT(_\w+)?)|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)")
+"""What Kubernetes sets for a Service named inlay or inlay-*, and Docker for a link."""
+USERINFO = re.compile(r"(\w+://)?.*@", re.DOTALL)
+METAVARS = {
+    "integer": "N",
+    "number": "NUMBER",
+    "boolean": "{true|false}",
+    "array": "A,B,...",
+    "object": "FILE",
+    "string": "TEXT",
+    "path": "PATH",
+}
+"""How --help shows a type of JSON schema."""
+WIDEST = 24
+"""Characters of choices that --help shows before a description; with more there is too little room for it."""
+ALLOWED = {
+    "int_parsing": "a whole number",
+    "int_type": "a whole number",
+    "float_parsing": "a number",
+    "bool_parsing": "true or false",
+    "literal_error": "{expected}",
+    "greater_than_equal": "{ge} or more",
+    "greater_than": "more than {gt}",
+    "less_than_equal": "{le} at most",
+    "string_pattern_mismatch": "http://HOST:PORT or https://HOST:PORT",
+}
+"""What is allowed, by the type of a pydantic error."""
+
+
+def options_of(
+    model: type[BaseModel], names: Iterable[str], panels: Mapping[str, str] | None = None
+) -> list[Parameter]:
+    """Return an option for each named field of a pydantic model.
+
+    Args:
+        panels: the heading in --help from a field on, by its name.
+    """
+    schemas = model.model_json_schema(by_alias=False)["properties"]
+    made, panel = [], None
+    for name in names:
+        panel = (panels or {}).get(name, panel)
+        made.append(_option(name, model.model_fields[name].description or "", schemas[name], panel))
+    return made
+
+
+def settings_options() -> list[Parameter]:
+    """Return an option for each setting, described with its default."""
+    return options_of(Settings, Settings.model_fields, SECTIONS)
+
+
+def _option(name: str, description: str, schema: dict[str, Any], panel: str | None) -> Parameter:
+    words = _enumerated(schema)
+    default = f" (default: {shown(schema['default'])})" if schema.get("default") not in (None, []) else ""
+    option = typer.Option(
+        flag(name),
+        metavar=_metavar(schema, words),
+        help=description + default,
+        show_default=False,
+        autocompletion=_completion(words),
+        rich_help_panel=panel,
+    )
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[str | None, option])
+
+
+def _completion(words: Sequence[str]) -> Callable[[], Sequence[str]] | None:
+    return (lambda: words) if words else None
+
+
+def _enumerated(schema: dict[str, Any]) -> list[str]:
+    """Return the words that a value is one of; empty where it is not one of some words."""
+    first = schema.get("anyOf", [schema])[0]
+    return ["true", "false"] if first.get("type") == "boolean" else [str(word) for word in first.get("enum", [])]
+
+
+def _metavar(schema: dict[str, Any], words: Sequence[str]) -> str:
+    first = schema.get("anyOf", [schema])[0]
+    if words:
+        choices = f"{{{'|'.join(words)}}}"
+        return choices if len(choices) <= WIDEST else "NAME"
+    return METAVARS[first.get("format", first.get("type", "string"))]
+
+
+def read_settings(values: Mapping[str, str]) -> Settings:
+    """Return the settings of the options given and of the environment; end the command where one is wrong.
+
+    A variable that is named like a setting but is none is an error: it could be the key meant to protect the service.
+    """
+    if unknown := _unknown_variable():
+        fail(unknown)
+    try:
+        return Settings(**dict[str, Any](values))
+    except ValidationError as error:
+        fail(_explained(error, lambda name: flag(name) if name in values else variable(name)))
+    except SettingsError as error:
+        fail(str(error))
+
+
+def read_options(model: type[Model], values: Mapping[str, object]) -> Model:
+    """Return the model of the options given; end the command as wrong usage where one is wrong."""
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        fail(_explained(error, flag), MISUSED)
+
+
+def _explained(error: ValidationError, source: Callable[[str], str]) -> str:
+    """Return what is wrong with the first wrong value, without showing one that may be secret."""
+    fault = error.errors(include_url=False)[0]
+    message = fault["msg"].removeprefix("Value error, ")
+    if not fault["loc"]:  # of several settings together, which it names
+        return message
+    name = str(fault["loc"][0])
+    # a field that is read from other variables is located by the variable's name
+    where = name if name.isupper() else source(name)
+    received = "" if name in SECRET else f" is {_redacted(fault['input'])}"
+    if allowed := ALLOWED.get(fault["type"]):
+        return f"{where}{received}; allowed: {allowed.format(**fault.get('ctx', {}))}"
+    return f"{where}{received}: {message[0].lower()}{message[1:]}"
+
+
+def _unknown_variable() -> str | None:
+    known = list(map(variable, Settings.model_fields))
+    for lowered, value in EnvSettingsSource(Settings).env_vars.items():
+        name = lowered.upper()
+        if value and name.startswith(PREFIX) and name not in known and not _of_kubernetes(name, value):
+            return (
+                f"{name} is not a setting{nearest(name, known)}: correct or unset it; `inlay settings` lists them all"
+            )
+    return None
+
+
+def _of_kubernetes(name: str, value: str) -> bool:
+    return bool(LINK_VARIABLE.fullmatch(name) or (name.endswith("_PORT") and LINK_ADDRESS.fullmatch(value)))
+
+
+def _redacted(value: object) -> str:
+    """Return a value as text, without the user and password that a URL may hold."""
+    return repr(USERINFO.sub(r"\1***@", value) if isinstance(value, str) else value)
+
+
+def flag(name: str) -> str:
+    """Return the option of a field, e.g. --max-inputs."""
+    return "--" + name.replace("_", "-")
+
+
+def variable(name: str) -> str:
+    """Return the variable of a setting, e.g. INLAY_MAX_INPUTS."""
+    return PREFIX + name.upper()
+
+
+def shown(value: Any) -> str:
+    """Return a default as it is written in a variable."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "unset" if value is None else "empty" if value in ((), []) else str(value)

@@ -1,0 +1,167 @@
+"""`inlay rope`: writes the cos and sin of a rotary encoding to a file, or prints what they are made of.
+
+Its options are the parameters of GET /positions/rope, checked by the same pydantic model.
+"""
+
+import json
+from collections.abc import Mapping
+from inspect import Parameter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from service.cli.console import MISUSED, fail, progress_bars, reporting
+
+if TYPE_CHECKING:
+    from models.positions.rope.config import LayerRope
+    from models.positions.table import Arithmetic, Positions, Table
+
+PICTURES = (".png", ".svg")
+GRAPH = ".onnx"
+RESPONSE = ("format", "output", "encoding_format")
+"""Parameters of the HTTP route that shape a response; the suffix of --out stands for them."""
+SOURCES = ("config", "preset")
+SIZES = ("theta", "head_dim", "rotary_dim", "rope_type", "max_position_embeddings")
+LAYERS = ("model_type", "layer_type", "layer", "seq_len")
+ROWS = ("start", "length", "positions", "table", "layout", "dtype", "arithmetic")
+"""Parameters that go with a preset or a config too; the others, but SIZES, are those of scalings."""
+
+
+def rope_options() -> list[Parameter]:
+    """Return an option for each parameter of GET /positions/rope that does not shape a response."""
+    from service.cli.options import options_of
+    from service.protocols.inlay.positions.parameters import ROPE
+
+    return options_of(ROPE, [name for name in ROPE.model_fields if name not in RESPONSE])
+
+
+@reporting
+def rope(
+    values: Mapping[str, str],
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", metavar="FILE", help="file to write: .npy, .safetensors, .json, .onnx, .png, .svg"),
+    ] = None,
+    plot: Annotated[
+        str | None, typer.Option(metavar="NAME", help="for .png and .svg: heatmap, spectrum, decay or error")
+    ] = None,
+) -> None:
+    """Write the RoPE cos and sin of a preset, a config.json or parameters; without --out, print what they are made of.
+
+    Each option is a parameter of GET /positions/rope. --config also takes a file; --preset list names the presets.
+    """
+    from models.positions.rope import table as rope_table
+    from models.positions.rope.presets import PRESETS
+    from service.cli.options import flag, read_options
+    from service.protocols.inlay.positions.parameters import ROPE
+
+    if values.get("preset") == "list":
+        print("\n".join(f"{name:<28}{preset.title} ({preset.source})" for name, preset in PRESETS.items()))
+        return
+    explicit = [name for name in values if name not in (*SOURCES, *LAYERS, *ROWS)]
+    sources = [name for name in SOURCES if name in values]
+    if sources and (others := [*sources[1:], *explicit]):
+        fail(f"{flag(sources[0])} and {flag(others[0])} contradict each other: give one of them", MISUSED)
+    query: Any = read_options(ROPE, {**values, **({"config": _config(values["config"])} if "config" in values else {})})
+    layer = _layer(query, {name: getattr(query, name) for name in explicit if name not in SIZES})
+    positions = _positions(query, layer)
+    table = rope_table.tabulate(
+        layer.rope,
+        positions,
+        arithmetic=query.arithmetic,
+        seq_len=query.seq_len,
+        table=query.table,
+        layout=query.layout or layer.layout,
+        notes=layer.notes,
+    )
+    if out is None:
+        _print(table)
+    else:
+        _write(query, out, plot, layer, table, positions)
+        print(f"{out}: {out.stat().st_size:,} bytes, {query.arithmetic}")
+    for note in table.notes:
+        print(f"note: {note}")
+
+
+def _config(text: str) -> dict[str, Any]:
+    """Return the config of a JSON text or of a file; raises BadEncoding where it is no JSON object."""
+    from models.errors import BadEncoding
+
+    name, content = ("--config", text) if text.lstrip().startswith("{") else (text, Path(text).read_text("utf-8"))
+    try:
+        config = json.loads(content)
+    except ValueError as error:
+        raise BadEncoding(f"{name} is not JSON: {error}") from None
+    if not isinstance(config, dict):
+        raise BadEncoding(f"{name} holds a JSON {type(config).__name__}; a config.json is an object")
+    return config
+
+
+def _layer(query: Any, scaling: Mapping[str, Any]) -> "LayerRope":
+    """Return the encoding that a config, a preset or parameters name."""
+    from models.positions.rope import choice
+    from models.positions.rope.config import LayerRope
+
+    if query.config is not None:
+        return choice.by_config(query.config, query.model_type, query.layer_type, query.layer)[1]
+    if query.preset is not None:
+        return choice.by_preset(query.preset, query.layer_type, query.layer, listed="--preset list")[1]
+    sizes = {name: getattr(query, name) for name in SIZES}
+    return LayerRope(choice.by_parameters(**sizes, parameters=scaling), query.layout or "half", None, None)
+
+
+def _positions(query: Any, layer: "LayerRope") -> "Positions":
+    if query.positions is not None:
+        if {"start", "length"} & query.model_fields_set:
+            fail("--positions and --start or --length contradict each other: give one or the other", MISUSED)
+        positions: Positions = query.positions
+        return positions
+    stop = layer.rope.max_position_embeddings if query.length is None else query.start + query.length
+    if stop is None:
+        fail("give --length or --positions: how many positions the model was trained for is not known", MISUSED)
+    if query.start >= stop:
+        fail(f"--start {query.start} is not among the {stop} positions of the model: give --length too", MISUSED)
+    return range(query.start, stop)
+
+
+def _write(query: Any, out: Path, plot: str | None, layer: "LayerRope", table: "Table", positions: "Positions") -> None:
+    from models.artifacts.table_files import FORMATS, write
+    from models.errors import BadEncoding
+
+    if not out.parent.is_dir():
+        raise BadEncoding(f"{out}: there is no folder {out.parent}; make it first, or write elsewhere")
+    if out.suffix == GRAPH:
+        from models.graphs.builder import save
+        from models.graphs.positions.rope import rope as graph
+        from models.positions.rope.frequencies import frequencies
+
+        save(graph(frequencies(layer.rope, query.arithmetic, query.seq_len)), out)
+    elif out.suffix in PICTURES:
+        out.write_bytes(_drawn(query, out, plot, layer, table, positions))
+    elif out.suffix in FORMATS:
+        with progress_bars() as progress:
+            write(table, out, query.dtype, progress)
+    else:
+        allowed = ", ".join((*FORMATS, GRAPH, *PICTURES))
+        raise BadEncoding(f"{out} ends in {out.suffix or 'nothing'!r}; allowed: {allowed}")
+
+
+def _drawn(
+    query: Any, out: Path, plot: str | None, layer: "LayerRope", table: "Table", positions: "Positions"
+) -> bytes:
+    from models.plots import Subject, draw
+    from models.positions.rope.table import tabulate
+
+    other: Arithmetic = "parity" if query.arithmetic == "exact" else "exact"
+    twin = tabulate(layer.rope, positions, arithmetic=other, seq_len=query.seq_len, layout=layer.layout)
+    suffix: Any = out.suffix.removeprefix(".")
+    return draw(plot, [Subject(table, query.preset or "", positions, twin)], format=suffix)
+
+
+def _print(table: "Table") -> None:
+    for name, value in table.facts.items():
+        shown = " ".join(f"{each:.9g}" for each in value) if name == "inverse_frequency" else value
+        print(f"{name:<24} {shown}")
+    for name, output in table.outputs.items():
+        print(f"{name:<24} {' x '.join(map(str, output.shape))}")

@@ -1,0 +1,120 @@
+"""`inlay serve`, `check`, `settings` and `health`."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from service.cli.console import MISUSED, fail, nearest, reporting
+
+if TYPE_CHECKING:
+    from service.settings import Settings
+
+
+@reporting
+def serve(
+    context: typer.Context,
+    values: Mapping[str, str],
+    model: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="CHECKPOINT",
+            help="Serve this model: a folder, a .gguf file or a hub id, org/name or org/name@revision. It is exported "
+            "into the store once, and again when it has changed. Repeat it for several.",
+        ),
+    ] = None,
+) -> None:
+    """Serve models over REST and gRPC.
+
+    Each option is a variable too: INLAY_MAX_INPUTS=64 is --max-inputs 64. Options win.
+    """
+    from service.cli.options import read_settings
+
+    _refuse_unknown(context)
+    settings = read_settings(values)
+    if model:
+        from service.cli.checkpoints import exported
+
+        settings = exported(settings, model)
+    from service.process.serve import listen
+
+    raise typer.Exit(listen(settings))
+
+
+@reporting
+def check(context: typer.Context, values: Mapping[str, str]) -> None:
+    """Load everything once and print what would be served, and on what."""
+    from service.cli.options import read_settings
+
+    _refuse_unknown(context)
+    settings = read_settings(values)
+    from service.observability.metrics import Metrics
+    from service.process.serve import introduce
+    from service.registry.registry import open_registry
+
+    _open_security(settings)
+    introduce(settings, open_registry(settings, Metrics()))
+
+
+@reporting
+def settings() -> None:
+    """List every setting with its variable, option, default and meaning."""
+    from service.cli.options import flag, shown, variable
+    from service.settings import SECTIONS, Settings
+
+    for name, field in Settings.model_fields.items():
+        if name in SECTIONS:
+            print(f"{SECTIONS[name]}\n")
+        print(f"{variable(name)}  {flag(name)}  default: {shown(field.default)}\n    {field.description}")
+
+
+def health(
+    url: Annotated[
+        str | None, typer.Option(help="The service's URL; unset: this machine's, https with a certificate.")
+    ] = None,
+    port: Annotated[
+        int | None, typer.Option(metavar="N", help="This machine's port; unset: INLAY_PORT, else 8080.")
+    ] = None,
+    cert: Annotated[
+        str | None, typer.Option(metavar="PATH", help="PEM file for mutual TLS; unset: the service's own.")
+    ] = None,
+    key: Annotated[str | None, typer.Option(metavar="PATH", help="Its private key, PEM.")] = None,
+) -> None:
+    """Ask a running service whether it is ready; exit code 0 or 1."""
+    from service.cli import health
+
+    raise typer.Exit(health.check(url, port, cert, key))
+
+
+def _refuse_unknown(context: typer.Context) -> None:
+    """End the command where words belong to no option, without showing one: it may be part of a key."""
+    if context.args:
+        fail(misused(context.info_name or "", context.args), MISUSED)
+
+
+def misused(command: str, words: Sequence[str]) -> str:
+    """Return what is wrong with words that no option of `serve` or `check` has read."""
+    from service.cli.options import flag
+    from service.settings import Settings
+
+    names = [word.partition("=")[0] for word in words]
+    name = next((name for name in names if re.fullmatch("--[a-z-]+", name)), None)
+    if name is None:
+        return f"{len(words)} of the words belong to no option: one value follows each, lists have commas and no spaces"
+    options = [flag(field) for field in Settings.model_fields] + (["--model"] if command == "serve" else [])
+    return f"{name} is not an option of {command}{nearest(name, options)}"
+
+
+def _open_security(settings: "Settings") -> None:
+    """Open keys, certificates and tracing as `serve` does before it loads; raises StartError where it cannot."""
+    from service.observability.tracing import open_tracing
+    from service.security import tls
+    from service.security.api_keys import open_keys, warn_of_short_keys
+
+    if files := tls.files(settings):
+        tls.context(files)
+    open_keys(settings)
+    warn_of_short_keys(settings)
+    if tracing := open_tracing(settings):
+        tracing.close()

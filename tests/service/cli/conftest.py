@@ -1,0 +1,31 @@
+"""Commands run in this process, without the variables of the machine."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from service.cli.main import main
+from service.settings import Settings
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(autouse=True)
+def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test reads the settings of the machine it runs on."""
+    for name in Settings.model_fields:
+        monkeypatch.delenv(f"INLAY_{name.upper()}", raising=False)
+
+
+@pytest.fixture
+def inlay(capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs a command; returns its exit code, what it printed to stdout and what to stderr."""
+
+    def run(*words: str | Path) -> tuple[int, str, str]:
+        capsys.readouterr()
+        code = main(list(map(str, words)))
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
+
+    return run

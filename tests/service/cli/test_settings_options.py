@@ -1,0 +1,249 @@
+"""Settings from options and variables: what is refused, what `inlay check` tries, and that no error shows a secret."""
+
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+from service.settings import SECTIONS, Settings
+from tests.service.cli.conftest import Run
+
+SECRET = "correct-horse-battery"
+NO_MODEL = "no model is loaded"
+
+
+def refused(inlay: Run, *words: str | Path) -> str:
+    """The one line with which `check` says why it cannot go on."""
+    code, out, error = inlay("check", *words)
+    assert (code, out, error.count("\n")) == (1, "", 1), error
+    return error
+
+
+# ---- variables
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("INLAY_API_KEY", "did you mean INLAY_API_KEYS?"),
+        ("inlay_api_key", "did you mean INLAY_API_KEYS?"),
+        ("INLAY_APIKEYS", "did you mean INLAY_API_KEYS?"),
+        ("INLAY_KEYS", "did you mean INLAY_API_KEYS?"),
+        ("INLAY_MAX_BODY_BYTE", "did you mean INLAY_MAX_BODY_BYTES?"),
+        ("INLAY_MODEL_STORE_QUOTA", "unset it"),
+        ("INLAY_REST_PORT", "INLAY_REST_PORT is not a setting"),
+    ],
+)
+def test_rejects_unknown_variable_and_names_the_nearest(
+    inlay: Run, monkeypatch: pytest.MonkeyPatch, name: str, meant: str
+) -> None:
+    monkeypatch.setenv(name, SECRET)
+    error = refused(inlay)
+    assert f"{name.upper()} is not a setting" in error
+    assert meant in error
+    assert SECRET not in error
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"INLAY_API_KEY": ""},
+        {"INLAY_API_KEYS": ""},
+        {"inlay_port": "0"},
+        {"OTEL_EXPORTER_OTLP_ENDPOINT": ""},
+        {"INLAYS_API_KEY": "another program's"},
+        {
+            "INLAY_SERVICE_HOST": "10.0.0.1",
+            "INLAY_SERVICE_PORT": "8080",
+            "INLAY_SERVICE_PORT_REST": "8080",
+            "INLAY_PORT_8080_TCP": "tcp://10.0.0.1:8080",
+            "INLAY_PORT_8080_TCP_PROTO": "tcp",
+            "INLAY_GPU_PORT": "tcp://10.0.0.1:8080",
+            "INLAY_GPU_PORT_50051_TCP_ADDR": "10.0.0.1",
+        },
+        {"INLAY_PORT": "tcp://10.0.0.1:8080", "INLAY_GRPC_PORT": "tcp://10.0.0.2:50051"},
+    ],
+    ids=lambda each: next(iter(each)),
+)
+def test_ignores_empty_and_kubernetes_variables(
+    inlay: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, variables: dict[str, str]
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    code, out, error = inlay("check", "--store", tmp_path)
+    assert (code, NO_MODEL in out, error) == (0, True, "")
+
+
+def test_the_address_of_a_service_leaves_the_default_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("INLAY_PORT", "tcp://10.0.0.1:9000")
+    monkeypatch.setenv("INLAY_GRPC_PORT", "50052")
+    assert (Settings().port, Settings().grpc_port) == (8080, 50052)
+
+
+def test_rejects_a_service_address_as_an_option(inlay: Run) -> None:
+    assert "--port is 'tcp://10.0.0.1:80'; allowed: a whole number" in refused(inlay, "--port", "tcp://10.0.0.1:80")
+
+
+def test_options_win_over_variables(inlay: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("INLAY_STORE", "/nowhere")
+    assert inlay("check", "--store", tmp_path)[0] == 0
+    assert "/nowhere does not exist" in refused(inlay)
+
+
+@pytest.mark.parametrize("keys", [" , ,", ",", " "])
+@pytest.mark.parametrize("by_option", [False, True])
+def test_rejects_a_list_of_keys_without_a_key(
+    inlay: Run, monkeypatch: pytest.MonkeyPatch, keys: str, by_option: bool
+) -> None:
+    if not by_option:
+        monkeypatch.setenv("INLAY_API_KEYS", keys)
+    error = refused(inlay, *(["--api-keys", keys] if by_option else []))
+    assert error.startswith(f"inlay: {'--api-keys' if by_option else 'INLAY_API_KEYS'}: it holds commas and spaces")
+
+
+# ---- secrets
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        ([f"--api-key={SECRET}"], "--api-key is not an option of serve (did you mean --api-keys?)"),
+        (["--api-key", SECRET], "--api-key is not an option of serve (did you mean --api-keys?)"),
+        (["--api", SECRET], "--api is not an option of serve"),
+        ([f"--key={SECRET}"], "--key is not an option of serve"),
+        (["--modle", SECRET], "--modle is not an option of serve (did you mean --model?)"),
+        (["--api-keys", "one,", SECRET], "1 of the words belong to no option"),
+        (["--port", "1", "-k", SECRET], "2 of the words"),
+        ([SECRET], "1 of the words"),
+    ],
+)
+def test_wrong_usage_names_the_option_but_no_value(inlay: Run, words: list[str], meant: str) -> None:
+    code, out, error = inlay("serve", *words)
+    assert (code, out) == (2, "")
+    assert meant in error
+    assert SECRET not in error
+
+
+@pytest.mark.parametrize(
+    ("address", "shown"),
+    [
+        (f"ftp://user:{SECRET}@host:21", "'ftp://***@host:21'"),
+        (f"user:{SECRET}@host", "'***@host'"),
+        (f"ftp://user:a/{SECRET}@host", "'ftp://***@host'"),
+        (f"ftp://user:a@{SECRET}@host", "'ftp://***@host'"),
+        ("collector:4317", "'collector:4317'"),
+    ],
+)
+@pytest.mark.parametrize("variable", ["INLAY_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"])
+def test_an_address_is_shown_without_user_and_password(
+    inlay: Run, monkeypatch: pytest.MonkeyPatch, variable: str, address: str, shown: str
+) -> None:
+    monkeypatch.setenv(variable, address)
+    error = refused(inlay)
+    assert f" is {shown}; allowed: " in error
+    assert SECRET not in error
+
+
+# ---- values
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "allowed"),
+    [
+        ("--port", "abc", "a whole number"),
+        ("--port", "70000", "65535 at most"),
+        ("--threads", "-1", "0 or more"),
+        ("--max-queue-seconds", "0", "more than 0.0"),
+        ("--log-inputs", "maybe", "true or false"),
+        ("--device", "gpu", "'auto', 'cpu' or 'cuda'"),
+        ("--otlp-endpoint", "collector:4318", "http://HOST:PORT or https://HOST:PORT"),
+    ],
+)
+def test_a_wrong_value_is_answered_with_what_is_allowed(inlay: Run, option: str, value: str, allowed: str) -> None:
+    assert refused(inlay, option, value) == f"inlay: {option} is {value!r}; allowed: {allowed}\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        ("--port 1024 --grpc-port 1024", "INLAY_PORT and INLAY_GRPC_PORT are both 1024"),
+        ("--shared-memory true --workers 2", "set INLAY_WORKERS=1"),
+        ("--model-control explicit --workers 2", "set INLAY_WORKERS=1, or use INLAY_WATCH_STORE"),
+    ],
+)
+def test_rejects_settings_that_contradict_each_other(inlay: Run, words: str, meant: str) -> None:
+    assert meant in refused(inlay, *words.split())
+
+
+def test_port_0_takes_a_free_one_for_each_protocol() -> None:
+    assert Settings(port=0, grpc_port=0, shared_memory=True, model_control="explicit").workers == 1
+
+
+def test_every_section_begins_at_a_setting() -> None:
+    assert list(SECTIONS) == [name for name in Settings.model_fields if name in SECTIONS]
+    assert next(iter(Settings.model_fields)) in SECTIONS
+
+
+# ---- what check tries
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["--api-keys-file", "nowhere.txt"], "nowhere.txt cannot be read"),
+        (["--api-keys", f"{SECRET},{SECRET}"], "twice"),
+        (["--tls-cert", "nowhere.pem", "--tls-key", "nowhere.pem"], "nowhere.pem cannot be used for TLS"),
+        (["--tls-cert", "nowhere.pem"], "INLAY_TLS_CERT and INLAY_TLS_KEY both"),
+        (["--models", "absent"], "holds no 'absent'"),
+        (["--default-model", "absent"], "default model 'absent' is not loaded"),
+    ],
+    ids=lambda each: each[0] if isinstance(each, list) else each,
+)
+def test_check_refuses_what_serve_would(inlay: Run, tmp_path: Path, words: list[str], meant: str) -> None:
+    error = refused(inlay, "--store", tmp_path, *words)
+    assert meant in error
+    assert SECRET not in error
+
+
+@pytest.mark.parametrize("store", [None, "empty"])
+def test_check_of_a_store_without_models_says_how_to_add_one(
+    inlay: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: str | None
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    code, out, error = inlay("check", *(["--store", store] if store else []))
+    assert (code, error) == (0, "")
+    assert f"no model is loaded, {store or 'models/store'} holds none" in out
+    assert "inlay serve --model CHECKPOINT_OR_HUB_ID" in out
+
+
+def test_a_missing_store_that_was_named_is_an_error(inlay: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "model store nowhere does not exist" in refused(inlay, "--store", "nowhere")
+    monkeypatch.setenv("INLAY_STORE", "nowhere")
+    assert "model store nowhere does not exist" in refused(inlay)
+
+
+def test_check_opens_tracing_without_connecting(inlay: Run, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as collector:
+        collector.setblocking(False)
+        address = f"http://127.0.0.1:{collector.getsockname()[1]}"
+        assert inlay("check", "--store", tmp_path, "--otlp-endpoint", address)[0] == 0
+        with pytest.raises(BlockingIOError):
+            collector.accept()
+
+
+def test_check_refuses_tracing_that_is_not_installed(
+    inlay: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(sys.modules, "opentelemetry.sdk.resources", None)
+    assert "install the extra `otel`" in refused(inlay, "--store", tmp_path, "--otlp-endpoint", "http://a:1")
+
+
+def test_check_names_a_short_key_without_showing_it(
+    inlay: Run, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    code, out, error = inlay("check", "--store", tmp_path, "--api-keys", f"mine:brief,other:{SECRET}")
+    assert code == 0
+    assert "can be guessed: mine;" in caplog.text
+    assert "brief" not in caplog.text + out + error
