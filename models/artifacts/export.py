@@ -207,7 +207,7 @@ def _card(
         head=planned.head,
         headless=planned.headless,
         handed_over=_handed_over(planned),
-        similarity=similarity.of(source),
+        similarity=similarity.read_similarity(source),
     )
 
 

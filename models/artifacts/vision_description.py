@@ -8,7 +8,7 @@ from models.families.config import Config
 from models.vision.families import FAMILIES, TOWERS
 from models.vision.fitting import plan
 from models.vision.image_spec import Image
-from models.vision.preprocessor import FILTERS, Preprocessor
+from models.vision.preprocessor_config import FILTERS, Preprocessor
 from models.vision.steps import Step, tensors
 
 FEEDS = {"pixels": "pixel_values", "patches": "flattened patches", "features": "input_features"}

@@ -23,7 +23,7 @@ from models.graphs import vision as vision_graph
 from models.graphs.builder import GraphBuilder, save
 from models.positions.learned import PositionRule
 from models.progress import Progress, no_progress
-from models.vision import preprocessor, similarity
+from models.vision import preprocessor_config, similarity
 from models.vision.fitting import (
     VisionPlan,
     patch,
@@ -31,7 +31,7 @@ from models.vision.fitting import (
     side,
 )
 from models.vision.image_spec import Image
-from models.vision.preprocessor import Preprocessor
+from models.vision.preprocessor_config import Preprocessor
 from models.vision.steps import AddGrid, Convolve, Patchify, Project
 
 PROCESSOR = "processor_config.json"  # newer checkpoints hold the same in it
@@ -61,7 +61,7 @@ def export(
         ReferenceMismatch: a graph differs from the reference.
         OSError: the disk refuses.
     """
-    planned, dual_encoder = plan(source, *image_tower), similarity.of(source)
+    planned, dual_encoder = plan(source, *image_tower), similarity.read_similarity(source)
     image = _image(planned, source.folder)
     with atomic_folder(out) as folder:
         views = read_tensors(source, planned.shapes)
@@ -105,8 +105,8 @@ def _is_oblong(step: Any) -> bool:
 
 
 def _preprocessor(planned: VisionPlan, folder: Path) -> Preprocessor | None:
-    if (folder / preprocessor.FILE_NAME).is_file():
-        data: Any = read_object(folder / preprocessor.FILE_NAME)
+    if (folder / preprocessor_config.FILE_NAME).is_file():
+        data: Any = read_object(folder / preprocessor_config.FILE_NAME)
     elif (folder / PROCESSOR).is_file():
         data = read_object(folder / PROCESSOR).get("image_processor")
     else:
@@ -114,17 +114,18 @@ def _preprocessor(planned: VisionPlan, folder: Path) -> Preprocessor | None:
     if not isinstance(data, dict):
         return None
     channels = 3 if isinstance(planned.steps[0], Project) else planned.width
-    preprocessing = preprocessor.read(data, planned.family.processor, channels)
+    preprocessing = preprocessor_config.read(data, planned.family.processor, channels)
     cuts = preprocessing.patch > 1
     if cuts != (planned.family.feed == "patches"):
         raise BadCheckpoint(
-            f"{preprocessor.FILE_NAME} is of a processor that {'cuts' if cuts else 'does not cut'} patches, "
+            f"{preprocessor_config.FILE_NAME} is of a processor that {'cuts' if cuts else 'does not cut'} patches, "
             f"and a {planned.model_type} takes {planned.family.feed}"
         )
     values = channels * preprocessing.frames * preprocessing.patch**2
     if cuts and values != planned.width:
         raise BadCheckpoint(
-            f"{preprocessor.FILE_NAME} makes patches of {values} values, and the checkpoint takes {planned.width}"
+            f"{preprocessor_config.FILE_NAME} makes patches of {values} values, "
+            f"and the checkpoint takes {planned.width}"
         )
     return preprocessing
 

@@ -1,4 +1,4 @@
-"""Adopting ONNX files: tiny graphs built here, judged with numpy."""
+"""Adoption of ONNX files: tiny graphs built here, checked with numpy."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -36,7 +36,7 @@ def model(
     shape: tuple[Any, ...] = ("batch", "sequence"),
     scale: str = "",
 ) -> Any:
-    """Rows of a table, and their masked mean. `scale`: multiply by what all rows of the batch have in common."""
+    """Return a graph of a table's rows and their masked mean; `scale` multiplies by a value of the whole batch."""
     mean = helper.make_tensor
     constants = [numpy_helper.from_array(TABLE, "table"), numpy_helper.from_array(np.array([1]), "axis")]
     constants += [numpy_helper.from_array(np.array([2]), "last"), mean("tiny", TensorProto.FLOAT, [], [1e-9])]
@@ -76,7 +76,7 @@ def folder_of(place: Path, made: Any, config: dict[str, Any] | None = None, at: 
     return place
 
 
-def test_the_graph_is_copied_byte_for_byte_and_runs(tmp_path: Path) -> None:
+def test_adopt_copies_graph_bytes_and_graph_runs(tmp_path: Path) -> None:
     place = folder_of(tmp_path / "x", model())
     card = adopt(place, tmp_path / "out")
     assert (tmp_path / "out/model.onnx").read_bytes() == (place / "onnx/model.onnx").read_bytes()
@@ -95,7 +95,7 @@ def test_the_graph_is_copied_byte_for_byte_and_runs(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found, TABLE[ids])
 
 
-def test_the_card_reads_back_and_verifies(tmp_path: Path) -> None:
+def test_adopted_card_reads_back_and_verifies(tmp_path: Path) -> None:
     card = adopt(folder_of(tmp_path / "x", model(pooled=True)), tmp_path / "out", name="mine")
     assert cards.read(tmp_path / "out") == card
     assert card.name == "mine"
@@ -103,7 +103,7 @@ def test_the_card_reads_back_and_verifies(tmp_path: Path) -> None:
     assert set(card.largest_difference) == {"last_hidden_state", "sentence_embedding"}
 
 
-def test_token_embeddings_of_optimum_are_our_last_hidden_state(tmp_path: Path) -> None:
+def test_optimum_token_embeddings_become_last_hidden_state(tmp_path: Path) -> None:
     card = adopt(folder_of(tmp_path / "x", model(hidden="token_embeddings", pooled=True)), tmp_path / "out")
     graph = card.graphs["encoder"]
     assert graph.outputs == ("last_hidden_state", "sentence_embedding")
@@ -113,7 +113,7 @@ def test_token_embeddings_of_optimum_are_our_last_hidden_state(tmp_path: Path) -
     assert cards.read(tmp_path / "out").graphs["encoder"].rename == graph.rename
 
 
-def test_a_graph_that_does_not_pool_is_pooled_as_the_files_say(tmp_path: Path) -> None:
+def test_unpooled_graph_takes_pooling_from_files(tmp_path: Path) -> None:
     place = folder_of(tmp_path / "x", model())
     write_sentence_files(place, "cls")
     card = adopt(place, tmp_path / "out")
@@ -122,7 +122,7 @@ def test_a_graph_that_does_not_pool_is_pooled_as_the_files_say(tmp_path: Path) -
     assert adopt(place, tmp_path / "out", pooling="none").default_output == "last_hidden_state"
 
 
-def test_a_graph_that_pools_needs_no_pooling_that_we_compute(tmp_path: Path) -> None:
+def test_pooled_graph_needs_no_pooling(tmp_path: Path) -> None:
     place = folder_of(tmp_path / "x", model(pooled=True))
     write_json(
         place / "modules.json", [{"type": f"a.{kind}", "path": ""} for kind in ("Transformer", "Pooling", "Dense")]
@@ -130,16 +130,16 @@ def test_a_graph_that_pools_needs_no_pooling_that_we_compute(tmp_path: Path) -> 
     assert adopt(place, tmp_path / "out").default_output == "sentence_embedding"
 
 
-def test_segments_are_fed_where_the_graph_takes_them(tmp_path: Path) -> None:
+def test_graph_with_token_type_ids_gets_segments(tmp_path: Path) -> None:
     card = adopt(folder_of(tmp_path / "x", model(("input_ids", "attention_mask", "token_type_ids"))), tmp_path / "out")
     assert (card.types, card.type_rows) == ("zeros", 2)
 
 
-def test_a_model_beside_its_config_is_found(tmp_path: Path) -> None:
+def test_finds_model_onnx_beside_config(tmp_path: Path) -> None:
     assert adopt(folder_of(tmp_path / "x", model(), at="model.onnx"), tmp_path / "out").family == "bert"
 
 
-def test_weights_kept_beside_the_graph_come_along(tmp_path: Path) -> None:
+def test_copies_external_weights(tmp_path: Path) -> None:
     place = folder_of(tmp_path / "x", model())
     made = model()
     onnx.save(made, place / "onnx/model.onnx", save_as_external_data=True, location="model.onnx_data", size_threshold=0)
@@ -153,7 +153,7 @@ def test_weights_kept_beside_the_graph_come_along(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("location", ["../secret", "/etc/hostname"])
-def test_weights_outside_the_folder_are_refused(location: str, tmp_path: Path) -> None:
+def test_rejects_external_weights_outside_folder(location: str, tmp_path: Path) -> None:
     place = folder_of(tmp_path / "x", model())
     (place / "secret").write_bytes(TABLE.tobytes())
     made = onnx.load(place / "onnx/model.onnx")
@@ -166,7 +166,7 @@ def test_weights_outside_the_folder_are_refused(location: str, tmp_path: Path) -
         adopt(place, tmp_path / "out")
 
 
-def test_an_unknown_family_counts_positions_itself(tmp_path: Path) -> None:
+def test_unknown_family_may_number_positions_in_graph(tmp_path: Path) -> None:
     place = folder_of(tmp_path / "x", model(), {"model_type": "mystery"})
     card = adopt(place, tmp_path / "out")
     assert (card.family, card.max_tokens, card.position.kind) == ("mystery", 40, "arange")
@@ -175,7 +175,7 @@ def test_an_unknown_family_counts_positions_itself(tmp_path: Path) -> None:
         adopt(wants, tmp_path / "out2")
 
 
-def test_roberta_keeps_its_own_limit(tmp_path: Path) -> None:
+def test_adopted_roberta_keeps_position_limit(tmp_path: Path) -> None:
     place = folder_of(tmp_path / "x", model(), {"model_type": "roberta", "pad_token_id": 1})
     assert adopt(place, tmp_path / "out").max_tokens == 38
 
@@ -196,7 +196,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_graph_the_service_cannot_feed_is_refused_with_the_reason(name: str, tmp_path: Path) -> None:
+def test_rejects_graph_with_unsupported_inputs_or_outputs(name: str, tmp_path: Path) -> None:
     make, message = REFUSED[name]
     with pytest.raises(BadCheckpoint, match=message) as caught:
         adopt(folder_of(tmp_path / "x", make()), tmp_path / "out")
@@ -204,26 +204,26 @@ def test_a_graph_the_service_cannot_feed_is_refused_with_the_reason(name: str, t
     assert [path.name for path in tmp_path.iterdir()] == ["x"]
 
 
-def test_a_graph_whose_rows_depend_on_their_neighbours_is_refused(tmp_path: Path) -> None:
+def test_rejects_graph_whose_rows_depend_on_batch(tmp_path: Path) -> None:
     with pytest.raises(ReferenceMismatch, match=r"moves by .* when others are batched beside it"):
         adopt(folder_of(tmp_path / "x", model(scale="all")), tmp_path / "out")
     assert [path.name for path in tmp_path.iterdir()] == ["x"]
 
 
-def test_a_width_other_than_the_config_says_is_refused(tmp_path: Path) -> None:
+def test_rejects_width_that_differs_from_config(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"8 wide, but config\.json says hidden_size 9"):
         adopt(folder_of(tmp_path / "x", model(), {"hidden_size": 9}), tmp_path / "out")
 
 
 @pytest.mark.parametrize("content", [b"", b"not a protobuf at all" * 9])
-def test_a_file_that_is_no_onnx_is_refused(content: bytes, tmp_path: Path) -> None:
+def test_rejects_file_that_is_not_onnx(content: bytes, tmp_path: Path) -> None:
     place = folder_of(tmp_path / "x", model())
     (place / "onnx/model.onnx").write_bytes(content)
     with pytest.raises(ModelError, match="ONNX"):
         adopt(place, tmp_path / "out")
 
 
-def test_a_folder_without_onnx_is_told_where_it_should_be(tmp_path: Path) -> None:
+def test_error_names_expected_onnx_paths(tmp_path: Path) -> None:
     write_json(tmp_path / "x/config.json", CONFIG)
     with pytest.raises(BadCheckpoint, match=r"holds neither onnx/model\.onnx nor model\.onnx"):
         adopt(tmp_path / "x", tmp_path / "out")

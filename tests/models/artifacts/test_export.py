@@ -1,4 +1,4 @@
-"""What an export leaves on disk: all of it or nothing, hashes, limits, the tokenizer; and verify."""
+"""Export and verify: complete folders or none, hashes, limits, the tokenizer."""
 
 import json
 import os
@@ -30,7 +30,7 @@ def contents(place: Path) -> dict[str, bytes]:
     return {path.relative_to(place).as_posix(): path.read_bytes() for path in place.rglob("*") if path.is_file()}
 
 
-def test_an_export_holds_its_files_and_no_others(checkpoint: Path, tmp_path: Path) -> None:
+def test_export_writes_expected_files_only(checkpoint: Path, tmp_path: Path) -> None:
     card = export(checkpoint, tmp_path / "store/tiny")
     assert set(contents(tmp_path / "store/tiny")) == FILES
     assert set(card.files) == FILES - {"card.json"}
@@ -39,7 +39,7 @@ def test_an_export_holds_its_files_and_no_others(checkpoint: Path, tmp_path: Pat
     assert (tmp_path / "store/tiny").stat().st_mode & 0o777 == 0o755
 
 
-def test_the_card_on_disk_is_the_card_returned(checkpoint: Path, tmp_path: Path) -> None:
+def test_card_on_disk_equals_returned_card(checkpoint: Path, tmp_path: Path) -> None:
     card = export(checkpoint, tmp_path / "tiny")
     assert cards.read(tmp_path / "tiny") == card
     assert (card.name, card.source, card.default_output) == ("tiny", "checkpoint", "sentence_embedding")
@@ -47,13 +47,13 @@ def test_the_card_on_disk_is_the_card_returned(checkpoint: Path, tmp_path: Path)
     assert export(checkpoint, tmp_path / "other", name="called so").name == "called so"
 
 
-def test_the_same_checkpoint_exports_to_the_same_bytes(checkpoint: Path, tmp_path: Path) -> None:
+def test_export_is_reproducible_byte_for_byte(checkpoint: Path, tmp_path: Path) -> None:
     export(checkpoint, tmp_path / "a", name="x")
     export(checkpoint, tmp_path / "b", name="x")
     assert contents(tmp_path / "a") == contents(tmp_path / "b")
 
 
-def test_an_export_replaces_an_older_one_whole(checkpoint: Path, tmp_path: Path) -> None:
+def test_export_replaces_older_export(checkpoint: Path, tmp_path: Path) -> None:
     export(write_checkpoint(case("input_llama"), tmp_path / "llama"), tmp_path / "out")
     card = export(checkpoint, tmp_path / "out")
     assert card.family == "bert"
@@ -61,21 +61,21 @@ def test_an_export_replaces_an_older_one_whole(checkpoint: Path, tmp_path: Path)
     assert {path.name for path in tmp_path.iterdir()} == {"checkpoint", "llama", "out"}
 
 
-def test_an_empty_folder_is_taken(checkpoint: Path, tmp_path: Path) -> None:
+def test_export_accepts_empty_folder(checkpoint: Path, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     export(checkpoint, tmp_path / "out")
     assert set(contents(tmp_path / "out")) == FILES
 
 
 @pytest.mark.parametrize("out", ["checkpoint", "."])
-def test_an_export_never_replaces_its_own_checkpoint(out: str, checkpoint: Path, tmp_path: Path) -> None:
+def test_rejects_target_that_holds_checkpoint(out: str, checkpoint: Path, tmp_path: Path) -> None:
     before = contents(tmp_path)
     with pytest.raises(ModelError, match="which it would replace"):
         export(checkpoint, tmp_path / out, force=True)
     assert contents(tmp_path) == before
 
 
-def test_a_file_is_not_a_place_to_write_to(checkpoint: Path, tmp_path: Path) -> None:
+def test_rejects_target_that_is_a_file(checkpoint: Path, tmp_path: Path) -> None:
     (tmp_path / "out").write_text("")
     with pytest.raises(ModelError, match="is a file"):
         export(checkpoint, tmp_path / "out", force=True)
@@ -97,7 +97,7 @@ FAILURES: dict[str, tuple[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", FAILURES)
-def test_a_failing_export_leaves_what_was_there(
+def test_failed_export_leaves_old_export_unchanged(
     name: str, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     export(checkpoint, tmp_path / "out")
@@ -111,7 +111,7 @@ def test_a_failing_export_leaves_what_was_there(
     assert {path.name for path in tmp_path.iterdir()} == {"checkpoint", "out"}
 
 
-def test_a_stop_between_the_two_renames_puts_the_old_export_back(
+def test_stop_between_renames_restores_old_export(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("models.artifacts.folder._exchange", lambda *_: False)  # as on a filesystem that cannot
@@ -131,15 +131,15 @@ def test_a_stop_between_the_two_renames_puts_the_old_export_back(
     assert {path.name for path in tmp_path.iterdir()} == {"checkpoint", "out"}
 
 
-def test_progress_tells_bytes_to_the_end(checkpoint: Path, tmp_path: Path) -> None:
+def test_progress_reports_all_bytes(checkpoint: Path, tmp_path: Path) -> None:
     told: list[tuple[str, int, int]] = []
     card = export(checkpoint, tmp_path / "out", progress=lambda *step: told.append(step))
     assert max(done for what, done, _ in told if what == "writing weights") == card.bytes
     assert {total for what, _, total in told if what == "hashing"} == {sum(file.bytes for file in card.files.values())}
 
 
-def test_the_card_counts_parameters_bytes_and_operations(checkpoint: Path, tmp_path: Path) -> None:
-    """By hand, for d 32, f 64, 2 layers, 27 words, 40 positions, 2 types."""
+def test_card_counts_parameters_bytes_and_flops(checkpoint: Path, tmp_path: Path) -> None:
+    """Expected values are computed by hand, for d 32, f 64, 2 layers, 27 words, 40 positions, 2 types."""
     card = export(checkpoint, tmp_path / "out")
     d, f = 32, 64
     block = 4 * (d * d + d) + 2 * d * f + f + d + 4 * d
@@ -173,42 +173,42 @@ LIMITS: dict[str, tuple[Callable[[Path], None], int]] = {
 
 
 @pytest.mark.parametrize("name", LIMITS)
-def test_the_longest_input_is_the_least_of_positions_and_what_the_files_say(name: str, tmp_path: Path) -> None:
-    """tokenizer.json says 8 all along; that must not count."""
+def test_max_tokens_is_minimum_of_positions_and_files(name: str, tmp_path: Path) -> None:
+    """tokenizer.json says 8 in every case, which must have no effect."""
     write, limit = LIMITS[name]
     place = write_tiny_bert(tmp_path / "checkpoint")
     write(place)
     assert export(place, tmp_path / "out").max_tokens == limit
 
 
-def test_max_seq_length_wins_over_model_max_length(tmp_path: Path) -> None:
+def test_max_seq_length_overrides_model_max_length(tmp_path: Path) -> None:
     place = write_tiny_bert(tmp_path / "checkpoint", pooling="cls")
     write_json(place / "tokenizer_config.json", {"model_max_length": 10})
     assert export(place, tmp_path / "out").max_tokens == 24
 
 
-def test_roberta_reads_as_many_tokens_as_it_has_positions_past_the_pad(tmp_path: Path) -> None:
+def test_roberta_max_tokens_excludes_pad_positions(tmp_path: Path) -> None:
     """40 rows, pad 1: transformers counts from row 2, so 38."""
     assert export(write_checkpoint(case("input_roberta"), tmp_path / "x"), tmp_path / "out").max_tokens == 38
 
 
-def test_the_tokenizer_comes_along_unchanged(checkpoint: Path, tmp_path: Path) -> None:
+def test_tokenizer_is_copied_unchanged(checkpoint: Path, tmp_path: Path) -> None:
     export(checkpoint, tmp_path / "out")
     assert (tmp_path / "out/tokenizer.json").read_bytes() == (checkpoint / "tokenizer.json").read_bytes()
 
 
-def test_a_checkpoint_without_a_tokenizer_takes_ids_only(tmp_path: Path) -> None:
+def test_export_without_tokenizer_takes_ids_only(tmp_path: Path) -> None:
     card = export(write_tiny_bert(tmp_path / "x", tokenizer=False), tmp_path / "out")
     assert card.tokenizer is None
 
 
-def test_a_tokenizer_that_does_not_load_is_refused(checkpoint: Path, tmp_path: Path) -> None:
+def test_rejects_tokenizer_that_does_not_load(checkpoint: Path, tmp_path: Path) -> None:
     (checkpoint / "tokenizer.json").write_text('{"version": "1.0"}')
     with pytest.raises(BadCheckpoint, match=r"tokenizer\.json is not a tokenizer"):
         export(checkpoint, tmp_path / "out")
 
 
-def test_do_lower_case_puts_a_lowercase_normaliser_first(tmp_path: Path) -> None:
+def test_do_lower_case_adds_lowercase_normalizer(tmp_path: Path) -> None:
     """As sentence-transformers 6.2 does, unless the tokenizer has one."""
     place = write_tiny_bert(tmp_path / "checkpoint", pooling="mean")
     tokenizer = json.loads((place / "tokenizer.json").read_text())
@@ -226,14 +226,14 @@ def test_do_lower_case_puts_a_lowercase_normaliser_first(tmp_path: Path) -> None
     assert [step["type"] for step in twice] == ["Lowercase", "BertNormalizer"]
 
 
-def test_verify_passes_an_export_and_measures_it_again(checkpoint: Path, tmp_path: Path) -> None:
+def test_verify_repeats_comparison_of_export(checkpoint: Path, tmp_path: Path) -> None:
     card = export(checkpoint, tmp_path / "out")
     assert verify(tmp_path / "out") == card.largest_difference
     assert set(card.largest_difference) == set(card.outputs) - {"sentence_embedding"}
     assert max(card.largest_difference.values()) < 1e-5
 
 
-def test_verify_needs_the_folder_alone(checkpoint: Path, tmp_path: Path) -> None:
+def test_verify_needs_only_the_folder(checkpoint: Path, tmp_path: Path) -> None:
     export(checkpoint, tmp_path / "out")
     checkpoint.rename(tmp_path / "gone")
     (tmp_path / "out").rename(tmp_path / "elsewhere")
@@ -247,14 +247,14 @@ def flip(path: Path, at: int) -> None:
 
 
 @pytest.mark.parametrize("file", sorted(FILES - {"card.json"}))
-def test_verify_finds_one_changed_bit(file: str, checkpoint: Path, tmp_path: Path) -> None:
+def test_verify_detects_one_changed_bit(file: str, checkpoint: Path, tmp_path: Path) -> None:
     export(checkpoint, tmp_path / "out")
     flip(tmp_path / "out" / file, -5)
     with pytest.raises(BadCard, match=f"{file} is not the file its card was written for"):
         verify(tmp_path / "out")
 
 
-def test_verify_finds_wrong_numbers_behind_right_hashes(checkpoint: Path, tmp_path: Path) -> None:
+def test_verify_detects_wrong_numbers_with_right_hashes(checkpoint: Path, tmp_path: Path) -> None:
     card = export(checkpoint, tmp_path / "out")
     data = json.loads((tmp_path / "out/card.json").read_text())
     data["recipe"][-1]["eps"] = 0.5
@@ -264,7 +264,7 @@ def test_verify_finds_wrong_numbers_behind_right_hashes(checkpoint: Path, tmp_pa
     assert card.files == cards.read(tmp_path / "out").files
 
 
-def test_a_graph_that_gives_another_shape_is_a_broken_card(checkpoint: Path, tmp_path: Path) -> None:
+def test_verify_rejects_graph_of_another_shape(checkpoint: Path, tmp_path: Path) -> None:
     card = export(checkpoint, tmp_path / "out")
     (tmp_path / "out/embedding.onnx").write_bytes((tmp_path / "out/components.onnx").read_bytes())
     with pytest.raises(BadCard, match="does not run on the check inputs"):
@@ -274,8 +274,8 @@ def test_a_graph_that_gives_another_shape_is_a_broken_card(checkpoint: Path, tmp
         compare.largest_differences(tmp_path / "out", card)
 
 
-def test_weights_are_mapped_by_the_graphs_not_held_in_them(checkpoint: Path, tmp_path: Path) -> None:
-    """location, offset and length of every external tensor, against the safetensors header."""
+def test_graphs_reference_external_weights(checkpoint: Path, tmp_path: Path) -> None:
+    """Compares location, offset and length of every external tensor with the safetensors header."""
     import onnx
 
     export(checkpoint, tmp_path / "out")
@@ -293,7 +293,7 @@ def test_weights_are_mapped_by_the_graphs_not_held_in_them(checkpoint: Path, tmp
         assert all(np.prod(stored[name].dims) <= 64 for name in set(stored) - external)
 
 
-def test_large_tensors_begin_on_a_cache_line(checkpoint: Path, tmp_path: Path) -> None:
+def test_large_tensors_are_aligned_to_cache_lines(checkpoint: Path, tmp_path: Path) -> None:
     from models.checkpoints.safetensors import read_header
 
     export(checkpoint, tmp_path / "out")
@@ -301,7 +301,7 @@ def test_large_tensors_begin_on_a_cache_line(checkpoint: Path, tmp_path: Path) -
     assert all(tensor.offset % 64 == 0 for tensor in tensors if tensor.bytes % 64 == 0)
 
 
-def test_hashing_reads_the_whole_file_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hashes_cover_whole_file_in_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import hashlib
 
     monkeypatch.setattr(folder, "_HASH_CHUNK", 7)

@@ -1,4 +1,4 @@
-"""Tables served in place from the checkpoint's own file, and everything that must not pass for one."""
+"""Tables served in place from the checkpoint's own file, and tables that must not be."""
 
 import errno
 import json
@@ -39,14 +39,14 @@ def linked(original: Path, out: Path) -> Card:
 
 
 def words_at(original: Path) -> int:
-    """Where the word table begins in the file."""
+    """Return the offset of the word table in the file."""
     length = int.from_bytes(original.read_bytes()[:8], "little")
     header = json.loads(original.read_bytes()[8 : 8 + length])
     return 8 + length + int(header[WORDS]["data_offsets"][0])
 
 
 def poke(path: Path, offset: int) -> None:
-    """Change one byte within a file, as someone does who writes into it."""
+    """Change one byte within a file."""
     with path.open("r+b") as file:
         file.seek(offset)
         byte = file.read(1)
@@ -54,7 +54,7 @@ def poke(path: Path, offset: int) -> None:
         file.write(bytes([byte[0] ^ 1]))
 
 
-def test_the_tables_are_the_checkpoints_own_bytes(original: Path, tmp_path: Path) -> None:
+def test_linked_tables_are_bytes_of_checkpoint(original: Path, tmp_path: Path) -> None:
     card = linked(original, tmp_path / "out")
     assert (tmp_path / "out" / FILE).samefile(original)
     held = weights.tensors(tmp_path / "out", card)
@@ -69,7 +69,7 @@ def test_the_tables_are_the_checkpoints_own_bytes(original: Path, tmp_path: Path
 
 
 @pytest.mark.parametrize("engine", ["onnx", "reference"])
-def test_a_linked_model_serves_the_golden_rows(original: Path, tmp_path: Path, engine: str) -> None:
+def test_linked_model_serves_golden_rows(original: Path, tmp_path: Path, engine: str) -> None:
     linked(original, tmp_path / "store/out")
     fed = [
         {name: GOLDEN.arrays[name][row].tolist() for name in ("input_ids", "attention_mask", "token_type_ids")}
@@ -82,7 +82,7 @@ def test_a_linked_model_serves_the_golden_rows(original: Path, tmp_path: Path, e
     assert table.status_code == 200
 
 
-def test_a_whole_encoder_links_its_tables_alone(tmp_path: Path) -> None:
+def test_encoder_links_only_its_tables(tmp_path: Path) -> None:
     tensors = tiny_bert()
     folder = write_folder(tmp_path / "x", tiny_config(tensors), tensors)
     card = export(folder, tmp_path / "out", link=True)
@@ -92,7 +92,7 @@ def test_a_whole_encoder_links_its_tables_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_narrow_tables_are_linked_too(dtype: str, tmp_path: Path) -> None:
+def test_half_precision_tables_are_linked(dtype: str, tmp_path: Path) -> None:
     export(write_checkpoint(GOLDEN, tmp_path / "x"), tmp_path / "wide")
     narrow = {name: DTYPES[weights.ELEMENTS[dtype]].type for name in GOLDEN.weights}
     tensors: dict[str, NDArray[Any]] = {name: array.astype(narrow[name]) for name, array in GOLDEN.weights.items()}
@@ -101,7 +101,7 @@ def test_narrow_tables_are_linked_too(dtype: str, tmp_path: Path) -> None:
     np.testing.assert_array_equal(weights.tensors(tmp_path / "out", card)[WORDS], tensors[WORDS])
 
 
-def test_a_symlinked_checkpoint_is_followed_to_its_file(original: Path, tmp_path: Path) -> None:
+def test_link_follows_symlinked_checkpoint(original: Path, tmp_path: Path) -> None:
     snapshot = tmp_path / "snapshot"
     snapshot.mkdir()
     for file in original.parent.iterdir():
@@ -111,7 +111,7 @@ def test_a_symlinked_checkpoint_is_followed_to_its_file(original: Path, tmp_path
     assert not (tmp_path / "out" / FILE).is_symlink()
 
 
-def test_a_replaced_original_leaves_the_export_as_it_was(original: Path, tmp_path: Path) -> None:
+def test_replaced_original_leaves_export_unchanged(original: Path, tmp_path: Path) -> None:
     card = linked(original, tmp_path / "out")
     new = original.with_name("new")
     new.write_bytes(b"something else")
@@ -120,7 +120,7 @@ def test_a_replaced_original_leaves_the_export_as_it_was(original: Path, tmp_pat
     verify(tmp_path / "out")
 
 
-def test_an_original_that_was_written_to_is_refused_at_load_and_by_verify(original: Path, tmp_path: Path) -> None:
+def test_load_and_verify_reject_modified_original(original: Path, tmp_path: Path) -> None:
     linked(original, tmp_path / "out")
     before = original.stat().st_mtime_ns
     poke(original, words_at(original))
@@ -131,7 +131,7 @@ def test_an_original_that_was_written_to_is_refused_at_load_and_by_verify(origin
             check(tmp_path / "out")
 
 
-def test_verify_finds_a_change_that_size_and_time_do_not_show(original: Path, tmp_path: Path) -> None:
+def test_verify_detects_change_with_same_size_and_time(original: Path, tmp_path: Path) -> None:
     linked(original, tmp_path / "out")
     before = original.stat().st_mtime_ns
     poke(original, words_at(original))
@@ -141,7 +141,7 @@ def test_verify_finds_a_change_that_size_and_time_do_not_show(original: Path, tm
         verify(tmp_path / "out")
 
 
-def test_a_missing_link_is_named(original: Path, tmp_path: Path) -> None:
+def test_error_names_missing_link(original: Path, tmp_path: Path) -> None:
     linked(original, tmp_path / "out")
     (tmp_path / "out" / FILE).unlink()
     with pytest.raises(BadCard, match=rf"{FILE} is missing: it was a hard link to .*; export the model again"):
@@ -156,7 +156,7 @@ def test_a_missing_link_is_named(original: Path, tmp_path: Path) -> None:
         (errno.EMLINK, "has as many hard links as its filesystem allows"),
     ],
 )
-def test_a_file_that_cannot_be_linked_says_why(
+def test_error_says_why_file_cannot_be_linked(
     original: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, told: str
 ) -> None:
     def refuse(*_: Any) -> None:
@@ -168,7 +168,7 @@ def test_a_file_that_cannot_be_linked_says_why(
     assert not list((tmp_path / "store").iterdir())
 
 
-def test_a_link_takes_no_other_dtype(original: Path, tmp_path: Path) -> None:
+def test_rejects_link_with_other_dtype(original: Path, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="--link serves the checkpoint's own bytes, so it goes with --dtype keep"):
         export(original.parent, tmp_path / "out", link=True, dtype="int8")
 
@@ -181,15 +181,13 @@ def test_a_link_takes_no_other_dtype(original: Path, tmp_path: Path) -> None:
         ("F32", "", 10, "begins at byte 10, within an element of F32"),
     ],
 )
-def test_a_tensor_that_cannot_be_mapped_is_refused(
-    dtype: str, stored: str, offset: int, told: str, tmp_path: Path
-) -> None:
+def test_rejects_link_of_unmappable_tensor(dtype: str, stored: str, offset: int, told: str, tmp_path: Path) -> None:
     tensor = Tensor("table", dtype, (2, 2), tmp_path / "file", offset, 16, stored)
     with pytest.raises(BadCheckpoint, match=told):
         links.link(tmp_path, [tensor])
 
 
-def test_a_checkpoint_fetched_in_parts_has_no_file_to_serve(original: Path, tmp_path: Path) -> None:
+def test_rejects_link_of_partially_fetched_checkpoint(original: Path, tmp_path: Path) -> None:
     opened = replace(open_checkpoint(original.parent), source="org/name@1", fetch=lambda _: None)
     with pytest.raises(BadCheckpoint, match=r"org/name@1 was fetched in parts: .*, leave out --link"):
         write_weights(opened, plan(opened), tmp_path, "keep", link=True)

@@ -1,16 +1,16 @@
-"""What a command writes a folder over: nothing, an empty folder, an exported model. Nothing else is lost, ever."""
+"""Where commands may write a folder: at a free name, over an empty folder, over an exported model."""
 
 import os
 from pathlib import Path
 
 import pytest
 
-from models.__main__ import main
 from models.artifacts import overwrite_checks
 from models.artifacts.export import export
 from models.artifacts.folder import atomic_folder
 from models.artifacts.random_checkpoint import create
 from models.errors import ModelError
+from service.cli.main import main
 from service.errors import NotFound
 from service.registry.store import checked
 from tests.golden_cases import write_tiny_bert
@@ -35,7 +35,7 @@ def contents(place: Path) -> dict[str, bytes]:
 
 
 def refused(checkpoint: Path, out: Path | str, message: str) -> None:
-    """By every command that writes a folder, with and without force; nothing is touched."""
+    """Assert that every command that writes folders rejects `out`, with and without force, and changes nothing."""
     before = contents(checkpoint.parent)
     for force in (False, True):
         with pytest.raises(ModelError, match=message):
@@ -46,7 +46,7 @@ def refused(checkpoint: Path, out: Path | str, message: str) -> None:
 
 
 @pytest.mark.parametrize("marked", [False, True])
-def test_a_store_is_never_replaced(checkpoint: Path, tmp_path: Path, marked: bool) -> None:
+def test_rejects_target_that_is_a_store(checkpoint: Path, tmp_path: Path, marked: bool) -> None:
     """Also where an export was written into the store itself by mistake."""
     store = tmp_path / "store"
     for name in "abcd":
@@ -57,13 +57,13 @@ def test_a_store_is_never_replaced(checkpoint: Path, tmp_path: Path, marked: boo
     export(checkpoint, store / "a", force=True)
 
 
-def test_a_store_of_one_model_is_never_replaced(checkpoint: Path, tmp_path: Path) -> None:
+def test_rejects_target_that_is_a_store_of_one_model(checkpoint: Path, tmp_path: Path) -> None:
     export(checkpoint, tmp_path / "store/only")
     refused(checkpoint, tmp_path / "store", r"holds 1 exported model \(only\)")
 
 
 @pytest.mark.parametrize("out", [".", "..", "../elsewhere", "inner/.."])
-def test_the_working_directory_and_what_holds_it_are_never_replaced(
+def test_rejects_working_directory_and_its_parents(
     out: str, checkpoint: Path, elsewhere: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     away = checkpoint.rename(tmp_path_factory.mktemp("away") / "checkpoint")
@@ -73,14 +73,14 @@ def test_the_working_directory_and_what_holds_it_are_never_replaced(
     assert (elsewhere / "notes.txt").read_text() == "dear"
 
 
-def test_the_home_folder_is_never_replaced(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rejects_home_folder(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "home/me").mkdir(parents=True)
     monkeypatch.setenv("HOME", str(tmp_path / "home/me"))
     for out in ("home", "home/me"):
         refused(checkpoint, tmp_path / out, "is or holds the home folder")
 
 
-def test_the_program_itself_is_never_replaced(checkpoint: Path, elsewhere: Path) -> None:
+def test_rejects_folder_of_the_program(checkpoint: Path, elsewhere: Path) -> None:
     program = overwrite_checks.PROGRAM
     assert (program / "artifacts/export.py").is_file()
     for place in (program, program.parent):
@@ -99,7 +99,7 @@ OTHERS: dict[str, dict[str, str]] = {
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_a_folder_that_is_no_export_is_replaced_by_nobody(name: str, checkpoint: Path, tmp_path: Path) -> None:
+def test_rejects_folder_that_is_no_export_even_with_force(name: str, checkpoint: Path, tmp_path: Path) -> None:
     for file, text in OTHERS[name].items():
         (tmp_path / "out" / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "out" / file).write_text(text)
@@ -108,14 +108,14 @@ def test_a_folder_that_is_no_export_is_replaced_by_nobody(name: str, checkpoint:
 
 
 @pytest.mark.parametrize("spoiled", ["{", "{}", "[]", '{"format": 1}', '{"format": 2, "files": 5}'])
-def test_an_export_with_a_spoiled_card_is_exported_again(spoiled: str, checkpoint: Path, tmp_path: Path) -> None:
+def test_replaces_export_with_damaged_card(spoiled: str, checkpoint: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     card = export(checkpoint, out)
     (out / "card.json").write_text(spoiled)
     assert export(checkpoint, out) == card
 
 
-def test_what_lies_beside_an_export_is_named_and_goes_only_by_force(checkpoint: Path, tmp_path: Path) -> None:
+def test_other_files_are_named_and_deleted_only_with_force(checkpoint: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     export(checkpoint, out)
     (out / "thesis").mkdir()
@@ -130,7 +130,7 @@ def test_what_lies_beside_an_export_is_named_and_goes_only_by_force(checkpoint: 
     export(checkpoint, out)  # its own files alone: an older export
 
 
-def test_nothing_is_written_through_a_link(checkpoint: Path, tmp_path: Path) -> None:
+def test_rejects_target_that_is_a_symlink(checkpoint: Path, tmp_path: Path) -> None:
     export(checkpoint, tmp_path / "model")
     (tmp_path / "empty").mkdir()
     for name in ("model", "empty", "nowhere"):
@@ -143,7 +143,7 @@ def test_nothing_is_written_through_a_link(checkpoint: Path, tmp_path: Path) -> 
     export(checkpoint, tmp_path / "store/tiny")
 
 
-def test_what_came_while_an_export_was_made_is_not_replaced(tmp_path: Path) -> None:
+def test_rejects_files_that_appeared_during_export(tmp_path: Path) -> None:
     out = tmp_path / "out"
 
     def write() -> None:
@@ -159,7 +159,7 @@ def test_what_came_while_an_export_was_made_is_not_replaced(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("name", ["a/b", "..", ".a", "a\\b", "", "a\0b"])
 @pytest.mark.parametrize("command", ["export", "adopt"])
-def test_a_name_that_no_store_has_is_refused(
+def test_rejects_invalid_model_name(
     command: str, name: str, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(NotFound):

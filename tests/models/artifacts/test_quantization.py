@@ -1,4 +1,4 @@
-"""Quantised tables: torch's own codes, what the arithmetic promises, and the same through export and service."""
+"""Quantized tables: torch's codes, the error bounds, and the same through export and service."""
 
 import tracemalloc
 from collections.abc import Iterator
@@ -16,7 +16,6 @@ from hypothesis.extra.numpy import array_shapes, arrays
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
-from models.__main__ import main
 from models.artifacts import card as cards
 from models.artifacts import quantization, weights
 from models.artifacts.description import describe
@@ -27,6 +26,7 @@ from models.checkpoints.safetensors import CHUNK_BYTES
 from models.errors import BadCheckpoint, ModelError
 from models.graphs.builder import GraphBuilder, save
 from models.progress import Progress
+from service.cli.main import main
 from tests.golden_cases import Case, case, cases, tiny_bert, tiny_config, write_checkpoint, write_folder
 from tests.served import serving
 
@@ -44,7 +44,7 @@ tables = arrays(
 
 
 def llama(folder: Path, table: NDArray[Any]) -> Path:
-    """A checkpoint whose input layer is this table and nothing else."""
+    """Return a checkpoint whose input layer is this table."""
     rows, width = table.shape
     config = {"model_type": "llama", "vocab_size": rows, "hidden_size": width, "num_attention_heads": 1}
     return write_folder(folder, config, {WORDS: table})
@@ -56,18 +56,18 @@ def made(table: NDArray[Any], kind: Kind) -> quantization.QuantizedTable:
 
 
 def rounding(table: NDArray[Any]) -> Any:
-    """What float32 may lose on the way back: two roundings of the largest value, and a scale too small for all bits."""
+    """Return the error of float32 arithmetic: two roundings of the largest value, and a subnormal scale."""
     return 2 * np.spacing(np.abs(table).max(initial=TINY)).astype(np.float64) + 256 * SMALLEST
 
 
-def test_codes_scales_and_biases_are_those_of_torch() -> None:
+def test_int8_codes_scales_and_biases_match_torch() -> None:
     found = made(GOLDEN.arrays["weight"], "int8")
     packed = np.concatenate([found.codes, found.ranges[:, 0].copy().view(np.uint8)], axis=1)
     np.testing.assert_array_equal(packed, GOLDEN.arrays["packed"])
     np.testing.assert_allclose(found[:], GOLDEN.arrays["dequantised"], **GOLDEN.tolerance["dequantised"])
 
 
-def test_the_golden_table_through_export_and_service(tmp_path: Path) -> None:
+def test_golden_table_is_served_after_export(tmp_path: Path) -> None:
     table, packed = GOLDEN.arrays["weight"], GOLDEN.arrays["packed"]
     card = export(llama(tmp_path / "checkpoint", table), tmp_path / "store/golden", dtype="int8")
     held = load_file(tmp_path / "store/golden/weights.safetensors")
@@ -83,7 +83,7 @@ def test_the_golden_table_through_export_and_service(tmp_path: Path) -> None:
 
 @given(tables)
 @settings(deadline=None)
-def test_no_value_moves_by_more_than_half_a_scale(table: NDArray[np.float32]) -> None:
+def test_error_is_at_most_half_a_scale(table: NDArray[np.float32]) -> None:
     for kind in KINDS:
         found = made(table, kind)
         columns = table.shape[1] // found.ranges.shape[1]
@@ -94,7 +94,7 @@ def test_no_value_moves_by_more_than_half_a_scale(table: NDArray[np.float32]) ->
 
 @given(st.floats(-(2.0**100), 2.0**100, width=32), st.integers(1, 5), st.integers(1, 40))
 @settings(deadline=None)
-def test_a_row_of_one_value_is_exact(value: float, rows: int, pairs: int) -> None:
+def test_constant_row_is_exact(value: float, rows: int, pairs: int) -> None:
     table = np.full((rows, 2 * pairs), value, np.float32)
     for kind in KINDS if pairs < 5 or pairs % 4 == 0 else KINDS[:1]:
         np.testing.assert_array_equal(made(table, kind)[:], table)
@@ -102,7 +102,7 @@ def test_a_row_of_one_value_is_exact(value: float, rows: int, pairs: int) -> Non
 
 @given(tables)
 @settings(deadline=None)
-def test_order_within_a_block_is_kept(table: NDArray[np.float32]) -> None:
+def test_quantization_keeps_order_within_block(table: NDArray[np.float32]) -> None:
     for kind in KINDS:
         found = made(table, kind)
         blocks = table.reshape(*found.ranges.shape[:2], -1)
@@ -112,7 +112,7 @@ def test_order_within_a_block_is_kept(table: NDArray[np.float32]) -> None:
 
 
 @each_kind
-def test_rows_asked_for_one_by_one_are_those_of_the_whole(kind: Kind) -> None:
+def test_indexed_rows_equal_rows_of_whole_table(kind: Kind) -> None:
     table = np.random.default_rng(1).normal(size=(50, 128)).astype(np.float32)
     found = made(table, kind)
     np.testing.assert_array_equal(found[[3, 3, -1]], found[:][[3, 3, -1]])
@@ -122,7 +122,7 @@ def test_rows_asked_for_one_by_one_are_those_of_the_whole(kind: Kind) -> None:
 
 
 @pytest.mark.parametrize(("width", "block"), [(12, 12), (64, 64), (300, 60), (312, 52), (384, 64), (4096, 64)])
-def test_int4_blocks_divide_every_usual_width(width: int, block: int) -> None:
+def test_int4_block_divides_width(width: int, block: int) -> None:
     assert quantization.block_of("int4", width) == block
 
 
@@ -131,7 +131,7 @@ FAMILIES = ("input_bert", "input_gpt2", "input_llama", "input_bloom", "input_rob
 
 @pytest.mark.parametrize("dtype", [*NARROW, *KINDS])
 @pytest.mark.parametrize("name", FAMILIES)
-def test_the_error_the_card_tells_is_the_error_that_is_served(name: str, dtype: str, tmp_path: Path) -> None:
+def test_card_error_equals_served_error(name: str, dtype: str, tmp_path: Path) -> None:
     golden = case(name)
     card = export(write_checkpoint(golden, tmp_path / "x"), tmp_path / "out", dtype=dtype)
     assert card.tables is not None
@@ -152,7 +152,7 @@ def test_the_error_the_card_tells_is_the_error_that_is_served(name: str, dtype: 
 
 
 @pytest.mark.parametrize("dtype", KINDS)
-def test_a_whole_encoder_takes_quantised_tables(dtype: str, tmp_path: Path) -> None:
+def test_encoder_runs_on_quantized_tables(dtype: str, tmp_path: Path) -> None:
     words = tiny_bert()
     card = export(write_folder(tmp_path / "x", tiny_config(words), words), tmp_path / "out", dtype=dtype)
     assert card.tables is not None
@@ -165,7 +165,7 @@ def test_a_whole_encoder_takes_quantised_tables(dtype: str, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(("dtype", "bits"), [("float16", 16), ("bfloat16", 16), ("int8", 8 + 64 / 256), ("int4", 5)])
-def test_a_table_takes_the_bits_it_is_said_to(dtype: str, bits: float, tmp_path: Path) -> None:
+def test_quantized_table_has_promised_size(dtype: str, bits: float, tmp_path: Path) -> None:
     table = np.random.default_rng(2).normal(size=(2000, 256)).astype(np.float32)
     card = export(llama(tmp_path / "x", table), tmp_path / "out", dtype=dtype)
     assert card.tables is not None
@@ -176,7 +176,7 @@ def test_a_table_takes_the_bits_it_is_said_to(dtype: str, bits: float, tmp_path:
 
 
 @pytest.mark.parametrize("dtype", weights.TABLE_DTYPES)
-def test_a_product_with_a_table_is_that_of_its_rows(
+def test_product_with_table_equals_product_with_rows(
     dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("models.graphs.builder.PRODUCT_BYTES", 4 * 48 * 30)  # 30 rows a block, the last one cut
@@ -198,7 +198,7 @@ def test_a_product_with_a_table_is_that_of_its_rows(
         np.testing.assert_allclose(logits, hidden[:count].astype(np.float64) @ rows.T, atol=1e-4)
 
 
-def test_checkpoints_of_every_float_dtype_are_quantised_alike(tmp_path: Path) -> None:
+def test_every_float_dtype_gives_same_codes(tmp_path: Path) -> None:
     narrow = np.random.default_rng(4).normal(size=(40, 32)).astype(ml_dtypes.bfloat16)
     for name, dtype in NARROW.items():
         export(llama(tmp_path / name, narrow.astype(dtype)), tmp_path / f"out-{name}", dtype="int8")
@@ -207,7 +207,7 @@ def test_checkpoints_of_every_float_dtype_are_quantised_alike(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("golden", [each for each in cases("input_layer") if each.name in FAMILIES], ids=repr)
-def test_keeping_the_dtype_keeps_every_bit(golden: Case, tmp_path: Path) -> None:
+def test_keep_preserves_every_bit(golden: Case, tmp_path: Path) -> None:
     card = export(write_checkpoint(golden, tmp_path / "x"), tmp_path / "out")
     held = load_file(tmp_path / "out/weights.safetensors")
     assert card.tables is not None
@@ -227,7 +227,9 @@ def test_keeping_the_dtype_keeps_every_bit(golden: Case, tmp_path: Path) -> None
         (0.0, 16, "int3", "--dtype 'int3' is not one of keep, float32, float16, bfloat16, int8, int4"),
     ],
 )
-def test_what_cannot_be_stored_is_refused(value: float, width: int, dtype: str, told: str, tmp_path: Path) -> None:
+def test_rejects_values_and_widths_that_do_not_fit(
+    value: float, width: int, dtype: str, told: str, tmp_path: Path
+) -> None:
     table = np.zeros((5, width), np.float32)
     table[3, 1], table[3, 2] = value, -value
     with pytest.raises((BadCheckpoint, ModelError), match=told):
@@ -235,7 +237,7 @@ def test_what_cannot_be_stored_is_refused(value: float, width: int, dtype: str, 
     assert not list((tmp_path / "store").iterdir() if (tmp_path / "store").exists() else [])
 
 
-def test_a_card_without_tables_still_reads(tmp_path: Path) -> None:
+def test_reads_card_without_tables(tmp_path: Path) -> None:
     card = export(llama(tmp_path / "x", GOLDEN.arrays["weight"]), tmp_path / "out")
     path = tmp_path / "out/card.json"
     text = path.read_text(encoding="utf-8")
@@ -246,7 +248,7 @@ def test_a_card_without_tables_still_reads(tmp_path: Path) -> None:
 
 
 class Lazy:
-    """Rows that exist only when they are asked for, as those of a quantised GGUF tensor: it counts the most at once."""
+    """Rows that are made when indexed, as those of a quantized GGUF tensor; it records the most made at once."""
 
     def __init__(self, rows: int, width: int) -> None:
         self.shape, self.dtype, self.most = (rows, width), np.dtype(np.float32), 0
@@ -266,7 +268,7 @@ class Lazy:
 
 
 @pytest.mark.parametrize("dtype", weights.TABLE_DTYPES)
-def test_no_table_is_ever_held_whole(dtype: str, tmp_path: Path) -> None:
+def test_quantization_never_holds_whole_table(dtype: str, tmp_path: Path) -> None:
     table = Lazy(30_000, 512)  # 61 MB, in chunks of 17
     tracemalloc.start()
     try:
@@ -283,7 +285,7 @@ def test_no_table_is_ever_held_whole(dtype: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("options", [("--dtype", "int4"), ("--dtype", "bfloat16"), ("--link",)])
 @pytest.mark.parametrize("stop", ["writing weights", "hashing"])
-def test_a_stop_leaves_nothing_and_a_second_try_succeeds(
+def test_stop_leaves_nothing_and_retry_succeeds(
     options: tuple[str, ...], stop: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = llama(tmp_path / "x", np.random.default_rng(5).normal(size=(500, 64)).astype(np.float32))
@@ -298,7 +300,7 @@ def test_a_stop_leaves_nothing_and_a_second_try_succeeds(
 
     command = ["export", str(source), str(tmp_path / "store/out"), *options]
     with monkeypatch.context() as patched:
-        patched.setattr("models.__main__.progress_bar", stopped)
+        patched.setattr("service.cli.models.progress_bars", stopped)
         assert main(command) == 130
     assert not list((tmp_path / "store").iterdir())
     assert (source / "model.safetensors").stat().st_nlink == 1
@@ -306,7 +308,7 @@ def test_a_stop_leaves_nothing_and_a_second_try_succeeds(
     assert main(["verify", str(tmp_path / "store/out")]) == 0
 
 
-def test_progress_counts_every_pass_to_its_end(tmp_path: Path) -> None:
+def test_progress_counts_every_pass(tmp_path: Path) -> None:
     told: list[tuple[int, int]] = []
     export(
         llama(tmp_path / "x", GOLDEN.arrays["weight"]),

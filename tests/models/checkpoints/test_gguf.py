@@ -24,7 +24,7 @@ from models.families import FAMILIES
 from tests.gguf_files import HALVES, random_blocks, write_gguf
 from tests.golden_cases import Case, case, tiny_bert, write_tokenizer
 from tests.minilm_golden import checkpoint
-from tests.models.families.test_recipes import packed, run
+from tests.models.graphs.test_recipes import packed, run
 
 Weights = dict[str, NDArray[Any]]
 TABLE = "token_embd.weight"
@@ -32,21 +32,21 @@ KINDS = list(gguf_blocks.QUANTIZED)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_values_are_those_of_the_gguf_package_bit_for_bit(kind: str) -> None:
+def test_dequantized_values_equal_gguf_package(kind: str) -> None:
     blocks = random_blocks(kind, 40, 1024)
     expected = gguf.dequantize(blocks, gguf.GGMLQuantizationType[kind])
     found = gguf_blocks.dequantize(blocks, kind).reshape(expected.shape)
     np.testing.assert_array_equal(found.view(np.uint32), expected.view(np.uint32))
 
 
-def test_every_format_has_the_size_the_gguf_package_says() -> None:
+def test_format_sizes_equal_gguf_package() -> None:
     expected = {int(kind): (kind.name, *size) for kind, size in gguf.GGML_QUANT_SIZES.items()}
     assert {number: (row.name, row.values, row.bytes) for number, row in gguf_blocks.FORMATS.items()} == expected
     assert set(HALVES) == set(KINDS)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_rows_are_slices_of_the_whole(kind: str) -> None:
+def test_rows_equal_slices_of_whole_tensor(kind: str) -> None:
     blocks = random_blocks(kind, 30, 512)
     rows = gguf_blocks.QuantizedTensor(blocks.reshape(-1), kind, (30, 512))
     whole = np.asarray(rows)
@@ -62,7 +62,7 @@ def test_rows_are_slices_of_the_whole(kind: str) -> None:
     np.testing.assert_array_equal(rows[7], whole[7])
 
 
-def test_a_scale_that_is_infinite_or_no_number_gives_values_that_are() -> None:
+def test_non_finite_scale_gives_non_finite_values() -> None:
     blocks = random_blocks("Q6_K", 1, 512)
     blocks[0, 208:210] = np.array([np.inf], np.float16).view(np.uint8)
     blocks[0, 418:420] = np.array([np.nan], np.float16).view(np.uint8)
@@ -70,7 +70,7 @@ def test_a_scale_that_is_infinite_or_no_number_gives_values_that_are() -> None:
 
 
 @pytest.mark.parametrize("alignment", [32, 64, 4096])
-def test_a_file_reads_as_the_gguf_package_reads_it(alignment: int, tmp_path: Path) -> None:
+def test_reads_file_like_gguf_package(alignment: int, tmp_path: Path) -> None:
     tensors = {
         TABLE: ("Q4_K", random_blocks("Q4_K", 5, 512)),
         "a": np.arange(7, dtype=np.float32),
@@ -114,7 +114,7 @@ def first(config: dict[str, Any], *names: str, otherwise: Any = None) -> Any:
 
 
 def metadata_of(config: dict[str, Any]) -> dict[str, Any]:
-    """What convert_hf_to_gguf.py writes of a config, as far as these cases have it."""
+    """Return what convert_hf_to_gguf.py writes of a config, as far as these cases need it."""
     heads = first(config, "num_attention_heads", "n_head", "n_heads", "num_heads")
     hidden = first(config, "hidden_size", "n_embd", "d_model", "dim", "n_embed")
     rope = config.get("rope_parameters") or {}
@@ -139,7 +139,7 @@ def metadata_of(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def as_gguf(golden: Case, path: Path) -> Path:
-    """A golden checkpoint under GGUF's names for its tensors, and nothing the map has no name for."""
+    """Write a golden checkpoint under GGUF's tensor names, without tensors that have none."""
     kind = golden.config["model_type"]
     architecture = ARCHITECTURE_OF.get(kind, kind)
     number = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
@@ -157,7 +157,7 @@ def as_gguf(golden: Case, path: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_input_layer_of_a_gguf_file_is_that_of_transformers(name: str, tmp_path: Path) -> None:
+def test_gguf_input_layer_equals_transformers(name: str, tmp_path: Path) -> None:
     golden = case(f"input_{name}")
     card = export(as_gguf(golden, tmp_path / "x.gguf"), tmp_path / "out")
     feeds = packed(golden, card)
@@ -167,7 +167,7 @@ def test_the_input_layer_of_a_gguf_file_is_that_of_transformers(name: str, tmp_p
     np.testing.assert_allclose(found, expected, **golden.tolerance["hidden_states"])
 
 
-def test_a_roberta_counts_from_the_first_row_that_the_converter_left(tmp_path: Path) -> None:
+def test_gguf_roberta_numbers_positions_from_zero(tmp_path: Path) -> None:
     golden = case("input_roberta")
     first_row = golden.config["pad_token_id"] + 1
     cut = {
@@ -187,7 +187,7 @@ def test_a_roberta_counts_from_the_first_row_that_the_converter_left(tmp_path: P
     np.testing.assert_allclose(found[rows], expected[rows], **golden.tolerance["hidden_states"])
 
 
-def test_a_whole_encoder_comes_along_where_the_family_has_its_blocks(tmp_path: Path) -> None:
+def test_gguf_encoder_is_exported_with_its_blocks(tmp_path: Path) -> None:
     card = export(write_gguf(tmp_path / "x.gguf", "bert", BERT, bert_tensors()), tmp_path / "out")
     assert "encoder" in card.graphs
     written = safetensors.tensors_of(tmp_path / "out/weights.safetensors")
@@ -199,7 +199,7 @@ LLAMA = {"embedding_length": 512, "block_count": 1, "attention.head_count": 4, "
 
 
 @pytest.mark.parametrize("kind", ["Q8_0", "Q4_K", "Q6_K"])
-def test_a_quantised_table_is_exported_as_its_values(kind: str, tmp_path: Path) -> None:
+def test_quantized_table_is_exported_as_values(kind: str, tmp_path: Path) -> None:
     blocks = random_blocks(kind, 50, 512)
     path = write_gguf(tmp_path / "x.gguf", "llama", LLAMA, {TABLE: (kind, blocks)})
     card = export(path, tmp_path / "out")
@@ -209,14 +209,14 @@ def test_a_quantised_table_is_exported_as_its_values(kind: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(("kind", "dtype"), [("F16", np.float16), ("BF16", ml_dtypes.bfloat16)])
-def test_a_half_table_is_kept(kind: str, dtype: Any, tmp_path: Path) -> None:
+def test_half_precision_table_keeps_dtype(kind: str, dtype: Any, tmp_path: Path) -> None:
     values = np.random.default_rng(1).normal(size=(20, 512)).astype(np.float32)
     export(write_gguf(tmp_path / "x.gguf", "llama", LLAMA, {TABLE: (kind, values)}), tmp_path / "out")
     written = safetensors.tensors_of(tmp_path / "out/weights.safetensors")["embed_tokens.weight"]
     np.testing.assert_array_equal(written, values.astype(dtype))
 
 
-def test_a_large_quantised_table_is_never_whole_in_memory(tmp_path: Path) -> None:
+def test_large_quantized_table_is_never_whole_in_memory(tmp_path: Path) -> None:
     rows, width = 32_000, 1024
     blocks = np.zeros((rows, width // 256 * 144), np.uint8)
     path = write_gguf(tmp_path / "x.gguf", "llama", LLAMA | {"embedding_length": width}, {TABLE: ("Q4_K", blocks)})
@@ -239,7 +239,7 @@ def rope_card(tmp_path: Path, architecture: str, metadata: dict[str, Any], tenso
 
 
 def llama3_factors(theta: float, dim: int, factor: float) -> NDArray[np.float32]:
-    """As LlamaModel.generate_extra_tensors of llama.cpp's converter computes rope_freqs."""
+    """Return rope_freqs as LlamaModel.generate_extra_tensors of llama.cpp's converter computes it."""
     frequencies = 1.0 / (theta ** (np.arange(0, dim, 2, dtype=np.float32) / dim))
     low, high, context = 1.0, 4.0, 8192
     found = []
@@ -259,7 +259,7 @@ ROPE = {"embedding_length": 512, "block_count": 1, "attention.head_count": 4, "c
         "rope.dimension_count": 128, "rope.freq_base": 5e5}  # fmt: skip
 
 
-def test_llama3_factors_are_recognised(tmp_path: Path) -> None:
+def test_recognizes_llama3_factors(tmp_path: Path) -> None:
     golden = case("rope_llama3_f8_31")
     factors = llama3_factors(5e5, 128, 8.0)
     rope = rope_card(tmp_path, "llama", ROPE, {"rope_freqs.weight": factors}).encodings.ropes["all"]
@@ -267,7 +267,7 @@ def test_llama3_factors_are_recognised(tmp_path: Path) -> None:
     np.testing.assert_allclose(rope.inverse_frequency, golden.arrays["inv_freq"], rtol=3e-7)
 
 
-def test_factors_of_any_origin_divide_each_channel(tmp_path: Path) -> None:
+def test_other_factors_divide_each_channel(tmp_path: Path) -> None:
     factors = np.linspace(1, 3, 64, dtype=np.float32)
     rope = rope_card(tmp_path, "llama", ROPE, {"rope_freqs.weight": factors}).encodings.ropes["all"]
     expected = 5e5 ** (-np.arange(64) / 64) / factors
@@ -275,7 +275,7 @@ def test_factors_of_any_origin_divide_each_channel(tmp_path: Path) -> None:
     assert rope.attention_factor == 1
 
 
-def test_longrope_comes_with_both_lists_and_its_attention_factor(tmp_path: Path) -> None:
+def test_reads_longrope_lists_and_attention_factor(tmp_path: Path) -> None:
     golden = case("rope_longrope_phi3mini128k")
     given = golden.params["config"]["rope_parameters"] if "config" in golden.params else golden.params
     given = given.get("rope_parameters", given)
@@ -289,7 +289,7 @@ def test_longrope_comes_with_both_lists_and_its_attention_factor(tmp_path: Path)
     assert rope.attention_factor == pytest.approx(np.sqrt(1 + np.log(32) / np.log(4096)), rel=1e-6)
 
 
-def test_linear_and_yarn_scalings_are_read(tmp_path: Path) -> None:
+def test_reads_linear_and_yarn_scalings(tmp_path: Path) -> None:
     linear = ROPE | {"rope.scaling.type": "linear", "rope.scaling.factor": 4.0}
     rope = rope_card(tmp_path / "a", "llama", linear).encodings.ropes["all"]
     np.testing.assert_allclose(rope.inverse_frequency, 5e5 ** (-np.arange(64) / 64) / 4, rtol=1e-6)
@@ -303,13 +303,13 @@ def test_linear_and_yarn_scalings_are_read(tmp_path: Path) -> None:
     assert rope.attention_factor == pytest.approx(0.1 * np.log(4) + 1)
 
 
-def test_sections_of_m_rope_are_read(tmp_path: Path) -> None:
+def test_reads_mrope_sections(tmp_path: Path) -> None:
     metadata = ROPE | {"rope.dimension_sections": [8, 28, 28, 0]}
     rope = rope_card(tmp_path, "qwen2vl", metadata).encodings.ropes["all"]
     assert rope.sections == (8, 28, 28)
 
 
-def test_gemma3_has_a_table_for_each_kind_of_layer(tmp_path: Path) -> None:
+def test_gemma3_has_rope_table_per_layer_type(tmp_path: Path) -> None:
     metadata = ROPE | {"rope.freq_base": 1e6, "attention.key_length": 128, "attention.sliding_window": 512,
                        "block_count": 6, "rope.scaling.type": "linear", "rope.scaling.factor": 8.0}  # fmt: skip
     ropes = rope_card(tmp_path, "gemma3", metadata).encodings.ropes
@@ -318,7 +318,7 @@ def test_gemma3_has_a_table_for_each_kind_of_layer(tmp_path: Path) -> None:
     np.testing.assert_allclose(ropes["sliding_attention"].inverse_frequency, 1e4**-plain, rtol=1e-6)
 
 
-def test_every_share_of_a_head_is_rotated_to_the_channel() -> None:
+def test_partial_rotary_factor_gives_exact_channels() -> None:
     from models.checkpoints.gguf_rope import _share
 
     assert all(int(head * _share(part, head)) == part for head in range(2, 257) for part in range(2, head + 1))
@@ -327,12 +327,12 @@ def test_every_share_of_a_head_is_rotated_to_the_channel() -> None:
 # ---- names
 
 
-def test_every_architecture_is_one_of_llama_cpp() -> None:
+def test_every_architecture_exists_in_llama_cpp() -> None:
     assert set(ARCHITECTURES) <= set(gguf.MODEL_ARCH_NAMES.values())
 
 
 @pytest.mark.parametrize("architecture", sorted(ARCHITECTURES))
-def test_tensors_have_the_names_the_gguf_package_gives_them(architecture: str) -> None:
+def test_tensor_names_equal_gguf_package(architecture: str) -> None:
     row = ARCHITECTURES[architecture]
     family = FAMILIES[row.model_type]
     number = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
@@ -346,7 +346,7 @@ def test_tensors_have_the_names_the_gguf_package_gives_them(architecture: str) -
             assert theirs in spelled, (ours, spelled)
 
 
-def test_an_unknown_architecture_is_refused_with_the_known_ones(tmp_path: Path) -> None:
+def test_rejects_unknown_architecture_and_lists_known(tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "x.gguf", "wavtokenizer-dec", {}, {TABLE: np.ones((2, 32), np.float32)})
     with pytest.raises(BadCheckpoint, match=r"x\.gguf has general.architecture 'wavtokenizer-dec'; known are apertus"):
         export(path, tmp_path / "out")
@@ -365,7 +365,7 @@ def bert_tensors() -> dict[str, Any]:
 
 
 def vocabulary(words: list[str], special: dict[str, str]) -> dict[str, Any]:
-    """As BertModel.set_vocab of llama.cpp's converter writes a vocab.txt."""
+    """Return the metadata that BertModel.set_vocab of llama.cpp's converter writes for a vocab.txt."""
     kinds = [3 if word in special.values() else 1 for word in words]
     tokens = [
         word if kind == 3 else word[2:] if word.startswith("##") else "\u2581" + word
@@ -375,7 +375,7 @@ def vocabulary(words: list[str], special: dict[str, str]) -> dict[str, Any]:
     return {"tokenizer.ggml.model": "bert", "tokenizer.ggml.tokens": tokens, "tokenizer.ggml.token_type": kinds} | ids
 
 
-def test_a_word_piece_vocabulary_becomes_the_tokenizer_it_came_from(tmp_path: Path) -> None:
+def test_wordpiece_vocabulary_restores_tokenizer(tmp_path: Path) -> None:
     original = Tokenizer.from_file(str(checkpoint() / "tokenizer.json"))
     original.no_truncation()
     original.no_padding()
@@ -388,13 +388,13 @@ def test_a_word_piece_vocabulary_becomes_the_tokenizer_it_came_from(tmp_path: Pa
         assert made.encode(text).ids == original.encode(text).ids
 
 
-def test_pooling_comes_along_and_vectors_are_of_unit_length(tmp_path: Path) -> None:
+def test_pooling_is_read_and_vectors_are_normalized(tmp_path: Path) -> None:
     card = export(write_gguf(tmp_path / "x.gguf", "bert", BERT | {"pooling_type": 1}, bert_tensors()), tmp_path / "out")
     assert card.pooling is not None
     assert (card.pooling.mode, card.pooling.normalize, card.tokenizer) == ("mean", True, None)
 
 
-def test_a_tokenizer_held_whole_is_kept(tmp_path: Path) -> None:
+def test_embedded_tokenizer_json_is_kept(tmp_path: Path) -> None:
     write_tokenizer(tmp_path / "tokenizer.json")
     whole = (tmp_path / "tokenizer.json").read_text()
     path = write_gguf(tmp_path / "x.gguf", "bert", BERT | {"tokenizer.huggingface.json": whole}, bert_tensors())
@@ -402,7 +402,7 @@ def test_a_tokenizer_held_whole_is_kept(tmp_path: Path) -> None:
     assert (tmp_path / "out/tokenizer.json").read_text() == whole
 
 
-def test_a_vocabulary_of_another_kind_gives_no_tokenizer(tmp_path: Path) -> None:
+def test_other_vocabularies_give_no_tokenizer(tmp_path: Path) -> None:
     metadata = LLAMA | {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.tokens": ["a", "b"]}
     path = write_gguf(tmp_path / "x.gguf", "llama", metadata, {TABLE: np.ones((8, 512), np.float32)})
     assert export(path, tmp_path / "out").tokenizer is None
@@ -411,7 +411,7 @@ def test_a_vocabulary_of_another_kind_gives_no_tokenizer(tmp_path: Path) -> None
 # ---- parts
 
 
-def test_a_model_in_parts_is_read_from_the_first(tmp_path: Path) -> None:
+def test_reads_split_model_from_first_part(tmp_path: Path) -> None:
     table, norm = np.ones((8, 512), np.float32), np.full(512, 2, np.float32)
     for number, tensors in enumerate(({TABLE: table}, {"output_norm.weight": norm})):
         split = {"split.count": 2, "split.no": number}

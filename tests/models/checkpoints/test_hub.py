@@ -28,7 +28,7 @@ WORDS = "embeddings.word_embeddings.weight"
 
 @pytest.fixture(autouse=True)
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where temporary folders are made, so that one left behind is seen."""
+    """Return where temporary folders are made, so that one left behind is found."""
     folder = tmp_path / "temporary"
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
@@ -42,7 +42,7 @@ def words(hub: Hub, what: str = "org/name") -> Any:
 
 
 def shards(folder: Path) -> dict[str, Any]:
-    """A tiny BERT in two shards and an index."""
+    """Write a tiny BERT in two shards and an index."""
     weights = tiny_bert(1)
     write_json(folder / "config.json", tiny_config(weights))
     names = sorted(weights)
@@ -56,7 +56,7 @@ def shards(folder: Path) -> dict[str, Any]:
     return weights
 
 
-def test_tensors_of_the_hub_are_those_of_the_folder(tmp_path: Path) -> None:
+def test_hub_tensors_equal_folder_tensors(tmp_path: Path) -> None:
     folder = tmp_path / "x"
     weights = shards(folder)
     with serving(folder) as hub, opening.opened("org/name", endpoint=hub.endpoint) as checkpoint:
@@ -65,7 +65,7 @@ def test_tensors_of_the_hub_are_those_of_the_folder(tmp_path: Path) -> None:
             np.testing.assert_array_equal(found[name], value)
 
 
-def test_only_headers_and_the_tensors_asked_for_are_sent(tmp_path: Path) -> None:
+def test_fetches_only_headers_and_needed_tensors(tmp_path: Path) -> None:
     folder = tmp_path / "x"
     weights = shards(folder)
     header_bytes = sum(8 + int.from_bytes(path.read_bytes()[:8], "little") for path in folder.glob("*.safetensors"))
@@ -75,7 +75,7 @@ def test_only_headers_and_the_tensors_asked_for_are_sent(tmp_path: Path) -> None
         assert hub.sent == small + header_bytes + weights[WORDS].nbytes
 
 
-def test_a_tensor_is_fetched_once_and_neighbours_in_one_request(tmp_path: Path) -> None:
+def test_fetches_adjacent_tensors_once_in_one_request(tmp_path: Path) -> None:
     folder = write_tiny_bert(tmp_path / "x")
     with serving(folder) as hub, opening.opened("org/name", endpoint=hub.endpoint) as checkpoint:
         before = len(hub.requests)
@@ -86,7 +86,7 @@ def test_a_tensor_is_fetched_once_and_neighbours_in_one_request(tmp_path: Path) 
 
 
 def sparse_checkpoint(folder: Path, shard_count: int, shard_bytes: int) -> int:
-    """A Llama of sparse shards whose word table is in the first; returns the table's bytes."""
+    """Write a Llama of sparse shards whose word table is in the first; return the table's bytes."""
     rows, width = 2048, 1024
     table, block = rows * width * 2, 200_000_000
     folder.mkdir()
@@ -110,7 +110,7 @@ def sparse_checkpoint(folder: Path, shard_count: int, shard_bytes: int) -> int:
     return table
 
 
-def test_a_checkpoint_of_100_gb_costs_its_table_and_its_headers(tmp_path: Path, temporary: Path) -> None:
+def test_checkpoint_of_100_gb_costs_table_and_headers(tmp_path: Path, temporary: Path) -> None:
     folder = tmp_path / "x"
     table = sparse_checkpoint(folder, 20, 5_010_000_000)
     assert sum(path.stat().st_size for path in folder.iterdir()) > 99e9
@@ -122,7 +122,7 @@ def test_a_checkpoint_of_100_gb_costs_its_table_and_its_headers(tmp_path: Path, 
         assert on_disk < table + 1_000_000
 
 
-def test_every_request_after_the_first_is_of_the_same_commit(tmp_path: Path) -> None:
+def test_all_requests_use_the_same_commit(tmp_path: Path) -> None:
     folder = write_tiny_bert(tmp_path / "x")
     with (
         serving(folder, revisions=("v1", COMMIT)) as hub,
@@ -131,9 +131,7 @@ def test_every_request_after_the_first_is_of_the_same_commit(tmp_path: Path) -> 
         assert place.checkpoint().name == place.name == f"org/name@{COMMIT}"
 
 
-def test_files_kept_elsewhere_are_fetched_there_without_the_token(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_redirects_are_followed_without_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     folder = write_tiny_bert(tmp_path / "x")
     with serving(folder) as store, serving(folder, redirect_to=store.endpoint) as hub:
@@ -143,14 +141,14 @@ def test_files_kept_elsewhere_are_fetched_there_without_the_token(
     assert {headers.get("authorization") for headers in store.headers} == {None}
 
 
-def test_the_hub_is_asked_for_files_and_nothing_else(tmp_path: Path) -> None:
+def test_requests_are_for_files_only(tmp_path: Path) -> None:
     with serving(write_tiny_bert(tmp_path / "x")) as hub:
         words(hub)
     assert hub.strangers == []
     assert all(headers["user-agent"].startswith("inlay/") for headers in hub.headers)
 
 
-def test_a_folder_of_that_name_wins_over_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_wins_over_hub_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_tiny_bert(tmp_path / "org/name")
     monkeypatch.chdir(tmp_path)
     with opening.located("org/name") as place:
@@ -158,7 +156,7 @@ def test_a_folder_of_that_name_wins_over_the_hub(tmp_path: Path, monkeypatch: py
         assert WORDS in place.checkpoint().tensors
 
 
-def test_tokenizer_and_sentence_files_come_along(tmp_path: Path) -> None:
+def test_fetches_tokenizer_and_sentence_files(tmp_path: Path) -> None:
     folder = write_tiny_bert(tmp_path / "x", pooling="mean")
     with serving(folder) as hub, opening.located("org/name", endpoint=hub.endpoint) as place:
         found = {path.relative_to(place.folder).as_posix() for path in place.folder.rglob("*") if path.is_file()}
@@ -167,7 +165,7 @@ def test_tokenizer_and_sentence_files_come_along(tmp_path: Path) -> None:
     }
 
 
-def test_weights_in_the_folder_of_the_first_module_are_found(tmp_path: Path) -> None:
+def test_finds_weights_in_first_module_folder(tmp_path: Path) -> None:
     folder = write_tiny_bert(tmp_path / "x", pooling="mean")
     (folder / "0_Transformer").mkdir()
     for name in ("config.json", "model.safetensors", "tokenizer.json", "sentence_bert_config.json"):
@@ -179,7 +177,7 @@ def test_weights_in_the_folder_of_the_first_module_are_found(tmp_path: Path) -> 
         np.testing.assert_array_equal(words(hub), tiny_bert()[WORDS])
 
 
-def test_a_reader_that_knows_no_ranges_finds_no_holes_to_read(tmp_path: Path) -> None:
+def test_partial_files_are_kept_apart(tmp_path: Path) -> None:
     with (
         serving(write_tiny_bert(tmp_path / "x")) as hub,
         opening.opened("org/name", endpoint=hub.endpoint) as checkpoint,
@@ -187,7 +185,7 @@ def test_a_reader_that_knows_no_ranges_finds_no_holes_to_read(tmp_path: Path) ->
         assert not list(checkpoint.folder.glob("*.safetensors"))
 
 
-def test_the_folder_is_gone_when_the_block_ends_however_it_ends(tmp_path: Path, temporary: Path) -> None:
+def test_temporary_folder_is_always_deleted(tmp_path: Path, temporary: Path) -> None:
     with (
         serving(write_tiny_bert(tmp_path / "x")) as hub,
         pytest.raises(KeyboardInterrupt),
@@ -197,7 +195,7 @@ def test_the_folder_is_gone_when_the_block_ends_however_it_ends(tmp_path: Path, 
     assert list(temporary.iterdir()) == []
 
 
-def test_an_error_names_what_was_asked_for_not_the_temporary_folder(tmp_path: Path) -> None:
+def test_error_names_hub_id_not_temporary_folder(tmp_path: Path) -> None:
     with (
         serving(write_tiny_bert(tmp_path / "x")) as hub,
         pytest.raises(BadCheckpoint, match=f"^org/name@{COMMIT} holds no tensor 'nothing'"),
@@ -206,7 +204,7 @@ def test_an_error_names_what_was_asked_for_not_the_temporary_folder(tmp_path: Pa
         read_tensors(checkpoint, ["nothing"])
 
 
-def test_progress_ends_at_all_of_it(tmp_path: Path) -> None:
+def test_progress_ends_at_total(tmp_path: Path) -> None:
     seen: dict[str, tuple[int, int]] = {}
     with (
         serving(write_tiny_bert(tmp_path / "x")) as hub,
@@ -237,7 +235,7 @@ FAULTS: dict[str, tuple[str, str, str]] = {  # what the server does -> to which 
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_server_that_fails_is_one_clear_line(name: str, tmp_path: Path, temporary: Path) -> None:
+def test_server_failure_is_one_line(name: str, tmp_path: Path, temporary: Path) -> None:
     fault, fault_on, message = FAULTS[name]
     with (
         serving(write_tiny_bert(tmp_path / "x"), fault=fault, fault_on=fault_on) as hub,
@@ -256,19 +254,19 @@ def test_a_server_that_fails_is_one_clear_line(name: str, tmp_path: Path, tempor
         ("org/name@v9", "org/name has no revision 'v9'"),
     ],
 )
-def test_what_the_hub_does_not_have_is_said(what: str, message: str, tmp_path: Path) -> None:
+def test_error_says_what_hub_does_not_have(what: str, message: str, tmp_path: Path) -> None:
     with serving(write_tiny_bert(tmp_path / "x")) as hub, pytest.raises(BadCheckpoint, match=message):
         words(hub, what)
 
 
-def test_no_network_is_one_clear_line(tmp_path: Path) -> None:
+def test_no_network_is_one_line(tmp_path: Path) -> None:
     with serving(tmp_path) as hub:
         pass
     with pytest.raises(BadCheckpoint, match=r"config\.json did not come from http.*is no folder here either"):
         words(hub)
 
 
-def test_a_pickle_on_the_hub_is_refused_with_the_way_out(tmp_path: Path) -> None:
+def test_rejects_pickle_on_hub_and_says_what_to_do(tmp_path: Path) -> None:
     folder = write_tiny_bert(tmp_path / "x")
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
     with serving(folder) as hub, pytest.raises(BadCheckpoint, match="safe_serialization=True"):
@@ -276,7 +274,7 @@ def test_a_pickle_on_the_hub_is_refused_with_the_way_out(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("shard", ["../../evil.safetensors", "/evil.safetensors", "..", "a/../b.safetensors"])
-def test_an_index_that_leads_out_of_the_folder_writes_nothing(shard: str, tmp_path: Path) -> None:
+def test_index_that_leads_out_of_folder_writes_nothing(shard: str, tmp_path: Path) -> None:
     folder = write_tiny_bert(tmp_path / "x")
     (folder / "model.safetensors").unlink()
     write_json(folder / "model.safetensors.index.json", {"weight_map": {WORDS: shard}})
@@ -285,7 +283,7 @@ def test_an_index_that_leads_out_of_the_folder_writes_nothing(shard: str, tmp_pa
     assert sorted(path.name for path in tmp_path.iterdir()) == ["temporary", "x"]
 
 
-def test_a_module_that_leads_out_of_the_folder_writes_nothing(tmp_path: Path) -> None:
+def test_module_that_leads_out_of_folder_writes_nothing(tmp_path: Path) -> None:
     folder = write_tiny_bert(tmp_path / "x", pooling="mean")
     write_json(folder / "modules.json", [{"type": "a.Transformer", "path": "../../evil"}])
     with serving(folder) as hub, pytest.raises(BadCheckpoint, match="evil"):
@@ -293,7 +291,7 @@ def test_a_module_that_leads_out_of_the_folder_writes_nothing(tmp_path: Path) ->
     assert sorted(path.name for path in tmp_path.iterdir()) == ["temporary", "x"]
 
 
-def test_a_header_longer_than_its_file_is_refused_before_it_is_fetched(tmp_path: Path) -> None:
+def test_rejects_header_longer_than_file_before_fetch(tmp_path: Path) -> None:
     folder = write_tiny_bert(tmp_path / "x")
     (folder / "model.safetensors").write_bytes((1 << 40).to_bytes(8, "little") + bytes(100))
     with serving(folder) as hub, pytest.raises(BadCheckpoint, match=r"org/name@\w+: model\.safetensors is no safetens"):
@@ -301,12 +299,12 @@ def test_a_header_longer_than_its_file_is_refused_before_it_is_fetched(tmp_path:
 
 
 @pytest.mark.parametrize("what", ["name", "org/name/file", "org/name@", "org/na me", "../name", "org/..", "org/a..b"])
-def test_what_is_no_id_is_a_folder_that_is_not_there(what: str) -> None:
+def test_invalid_hub_id_is_a_missing_folder(what: str) -> None:
     with pytest.raises(BadCheckpoint, match="is not a folder"), opening.opened(what):
         pass
 
 
-def test_a_static_table_is_fetched_whole(tmp_path: Path) -> None:
+def test_static_table_is_fetched_whole(tmp_path: Path) -> None:
     folder = tmp_path / "x"
     write_json(folder / "config.json", {"model_type": "model2vec"})
     table = np.arange(12, dtype=np.float32).reshape(4, 3)
@@ -315,12 +313,12 @@ def test_a_static_table_is_fetched_whole(tmp_path: Path) -> None:
         np.testing.assert_array_equal(load_file(place.folder / "model.safetensors")["embeddings"], table)
 
 
-def test_hf_endpoint_is_where_the_command_line_looks(tmp_path: Path) -> None:
+def test_command_line_uses_hf_endpoint(tmp_path: Path) -> None:
     folder = write_checkpoint(case("input_bert"), tmp_path / "x")
     with serving(folder) as hub:
         environment = os.environ | {"HF_ENDPOINT": hub.endpoint, "HF_HOME": str(tmp_path / "home")}
         done = subprocess.run(
-            [sys.executable, "-m", "models", "export", "org/name", str(tmp_path / "out")],
+            [Path(sys.executable).with_name("inlay"), "export", "org/name", str(tmp_path / "out")],
             cwd=ROOT, env=environment, capture_output=True, text=True, timeout=100, check=False,
         )  # fmt: skip
     assert done.returncode == 0, done.stderr

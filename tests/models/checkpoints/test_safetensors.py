@@ -1,4 +1,4 @@
-"""The safetensors format, judged by its own library, and headers that lie."""
+"""The safetensors format, compared with the official library, and wrong headers."""
 
 import json
 import struct
@@ -26,7 +26,7 @@ def entry(shape: Any = (2,), begin: Any = 0, end: Any = 8, dtype: Any = "F32") -
     return {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
 
 
-def test_a_file_of_the_official_library_reads_the_same(tmp_path: Path) -> None:
+def test_reads_file_of_official_library(tmp_path: Path) -> None:
     tensors = {
         "a": np.arange(12, dtype=np.float32).reshape(3, 4),
         "b": np.arange(5, dtype=np.float16),
@@ -42,7 +42,7 @@ def test_a_file_of_the_official_library_reads_the_same(tmp_path: Path) -> None:
         np.testing.assert_array_equal(found[name], tensor)
 
 
-def test_the_official_library_reads_what_is_written(tmp_path: Path) -> None:
+def test_official_library_reads_written_file(tmp_path: Path) -> None:
     first = np.arange(12, dtype=np.float32).reshape(4, 3)
     second = np.arange(3, dtype=np.float16)
     sources = [
@@ -59,14 +59,14 @@ def test_the_official_library_reads_what_is_written(tmp_path: Path) -> None:
     assert (tmp_path / "x").stat().st_mode & 0o777 == 0o644
 
 
-def test_a_tensor_is_a_view_of_the_file_not_a_copy(tmp_path: Path) -> None:
+def test_tensor_is_a_view_of_the_file(tmp_path: Path) -> None:
     save_file({"a": np.zeros((1000, 1000), np.float32)}, tmp_path / "x")
     view = safetensors.tensors_of(tmp_path / "x")["a"]
     assert not view.flags.owndata
     assert not view.flags.writeable
 
 
-def test_a_source_that_gives_too_few_bytes_is_refused(tmp_path: Path) -> None:
+def test_rejects_source_with_too_few_bytes(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="first is 8 bytes but its chunks gave 4"):
         safetensors.write(tmp_path / "x", [TensorSource("first", "F32", (2,), [np.zeros(1, np.float32)])])
 
@@ -100,7 +100,7 @@ LIES: dict[str, tuple[Any, bytes, str]] = {
 
 
 @pytest.mark.parametrize("name", LIES)
-def test_a_header_that_lies_is_refused_in_one_line(name: str, tmp_path: Path) -> None:
+def test_rejects_wrong_header_in_one_line(name: str, tmp_path: Path) -> None:
     header, data, message = LIES[name]
     path = raw(tmp_path / "model.safetensors", header, data)
     if not header:
@@ -112,13 +112,13 @@ def test_a_header_that_lies_is_refused_in_one_line(name: str, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("size", [0, 1, 7])
-def test_a_file_shorter_than_its_length_field_is_refused(size: int, tmp_path: Path) -> None:
+def test_rejects_file_shorter_than_length_field(size: int, tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(bytes(size))
     with pytest.raises(BadCheckpoint, match="not a safetensors file"):
         safetensors.read_header(tmp_path / "x")
 
 
-def test_a_header_over_the_limit_is_refused_before_it_is_read(tmp_path: Path) -> None:
+def test_rejects_header_over_limit_before_reading(tmp_path: Path) -> None:
     with (tmp_path / "x").open("wb") as file:  # sparse: the bytes are never written
         file.write(struct.pack("<Q", 100_000_001))
         file.truncate(200_000_000)

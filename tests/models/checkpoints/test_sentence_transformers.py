@@ -1,4 +1,4 @@
-"""What the sentence-transformers files say, old and new, and what is refused of it."""
+"""The sentence-transformers files, old and new, and files that are rejected."""
 
 from pathlib import Path
 from typing import Any
@@ -27,29 +27,29 @@ def pooling(folder: Path, **config: Any) -> Pooling | None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_mode_is_read_in_its_old_and_its_new_spelling(mode: str, tmp_path: Path) -> None:
+def test_reads_old_and_new_mode_spelling(mode: str, tmp_path: Path) -> None:
     write_sentence_files(tmp_path, mode)
     assert read(tmp_path).pooling == Pooling(mode, normalize=True)
     assert pooling(tmp_path, pooling_mode=mode, embedding_dimension=32) == Pooling(mode, normalize=True)
     assert pooling(tmp_path, pooling_mode=[mode]) == Pooling(mode, normalize=True)
 
 
-def test_nothing_switched_on_is_the_mean(folder: Path) -> None:
+def test_default_mode_is_mean(folder: Path) -> None:
     """As sentence-transformers 6.2 reads it."""
     assert pooling(folder, word_embedding_dimension=32) == Pooling("mean", normalize=True)
     assert pooling(folder, pooling_mode_cls_token=False) == Pooling("mean", normalize=True)
 
 
-def test_include_prompt_is_kept(folder: Path) -> None:
+def test_reads_include_prompt(folder: Path) -> None:
     assert pooling(folder, pooling_mode="mean", include_prompt=False) == Pooling("mean", True, include_prompt=False)
 
 
-def test_without_normalize_vectors_keep_their_length(tmp_path: Path) -> None:
+def test_no_normalize_module_means_no_scaling(tmp_path: Path) -> None:
     write_sentence_files(tmp_path, "cls", normalize=False)
     assert read(tmp_path).pooling == Pooling("cls", normalize=False)
 
 
-def test_module_names_of_version_6_are_known(folder: Path) -> None:
+def test_reads_module_names_of_version_6(folder: Path) -> None:
     stem = "sentence_transformers."
     kinds = [
         "base.modules.transformer.Transformer",
@@ -63,12 +63,12 @@ def test_module_names_of_version_6_are_known(folder: Path) -> None:
     assert read(folder).pooling == Pooling("mean", normalize=True)
 
 
-def test_no_files_say_nothing(tmp_path: Path) -> None:
+def test_missing_files_give_defaults(tmp_path: Path) -> None:
     found = read(tmp_path)
     assert (found.pooling, found.prompts, found.default_prompt, found.max_tokens) == (None, {}, None, None)
 
 
-def test_prompts_and_the_default_one_are_read(folder: Path) -> None:
+def test_reads_prompts_and_default_prompt(folder: Path) -> None:
     prompts = {"query": "query: ", "passage": "passage: "}
     write_json(folder / "config_sentence_transformers.json", {"prompts": prompts, "default_prompt_name": "query"})
     found = read(folder)
@@ -83,7 +83,7 @@ def test_prompts_and_the_default_one_are_read(folder: Path) -> None:
         ({"prompts": {"a": "b"}, "default_prompt_name": "c"}, "default_prompt_name 'c' is not one of its prompts: a"),
     ],
 )
-def test_prompts_that_are_none_are_refused(config: dict[str, Any], message: str, folder: Path) -> None:
+def test_rejects_invalid_prompts(config: dict[str, Any], message: str, folder: Path) -> None:
     write_json(folder / "config_sentence_transformers.json", config)
     with pytest.raises(BadCheckpoint, match=message):
         read(folder)
@@ -99,7 +99,7 @@ def test_prompts_that_are_none_are_refused(config: dict[str, Any], message: str,
         {"pooling_mode": []},
     ],
 )
-def test_a_pooling_that_is_not_computed_is_refused_with_the_way_out(config: dict[str, Any], folder: Path) -> None:
+def test_rejects_unsupported_pooling_with_remedy(config: dict[str, Any], folder: Path) -> None:
     with pytest.raises(BadCheckpoint, match="--pooling none"):
         pooling(folder, **config)
     assert read(folder, "none").pooling is None
@@ -107,7 +107,7 @@ def test_a_pooling_that_is_not_computed_is_refused_with_the_way_out(config: dict
 
 
 @pytest.mark.parametrize("kinds", [["Transformer", "Pooling", "Dense"], ["WordEmbeddings", "Pooling"], ["Pooling"], []])
-def test_a_chain_that_is_not_computed_is_refused_with_the_way_out(kinds: list[str], tmp_path: Path) -> None:
+def test_rejects_unsupported_modules_with_remedy(kinds: list[str], tmp_path: Path) -> None:
     place = write_tiny_bert(tmp_path / "x", pooling="mean")
     entries = [
         {"type": f"sentence_transformers.models.{kind}", "path": "" if kind == "Transformer" else "1_Pooling"}
@@ -123,13 +123,13 @@ def test_a_chain_that_is_not_computed_is_refused_with_the_way_out(kinds: list[st
 
 
 @pytest.mark.parametrize("path", ["../..", "/etc"])
-def test_a_module_outside_the_checkpoint_is_refused(path: str, folder: Path) -> None:
+def test_rejects_module_outside_checkpoint(path: str, folder: Path) -> None:
     write_json(folder / "modules.json", [{"type": "a.Transformer", "path": ""}, {"type": "a.Pooling", "path": path}])
     with pytest.raises(BadCheckpoint, match="lies outside the checkpoint"):
         read(folder)
 
 
-def test_a_transformer_in_a_folder_of_its_own_is_found_there(tmp_path: Path) -> None:
+def test_finds_transformer_in_its_own_folder(tmp_path: Path) -> None:
     """As sentence-transformers 1 saved it; the folder is one that sentence-transformers 6.2 wrote."""
     case = static_case("transformer_in_a_folder")
     card = export(case.folder, tmp_path / "out")
@@ -138,7 +138,7 @@ def test_a_transformer_in_a_folder_of_its_own_is_found_there(tmp_path: Path) -> 
     assert (tmp_path / "out/tokenizer.json").is_file()
 
 
-def test_the_limits_beside_a_transformer_in_a_folder_of_its_own_are_read(tmp_path: Path) -> None:
+def test_reads_limits_in_transformer_folder(tmp_path: Path) -> None:
     place = tmp_path / "x"
     write_sentence_files(place, "cls")
     modules = [{"type": "a.Transformer", "path": "0_Transformer"}, {"type": "a.Pooling", "path": "1_Pooling"}]
@@ -149,7 +149,7 @@ def test_the_limits_beside_a_transformer_in_a_folder_of_its_own_are_read(tmp_pat
 
 
 @pytest.mark.parametrize("key", ["module_input_name", "module_output_name"])
-def test_a_norm_of_anything_but_the_sentence_vector_is_refused(key: str, folder: Path) -> None:
+def test_rejects_normalize_of_other_outputs(key: str, folder: Path) -> None:
     write_json(folder / "2_Normalize/config.json", {key: "token_embeddings"})
     with pytest.raises(BadCheckpoint, match=f"{key} 'token_embeddings'; only 'sentence_embedding' is normalised"):
         read(folder)
@@ -157,29 +157,29 @@ def test_a_norm_of_anything_but_the_sentence_vector_is_refused(key: str, folder:
 
 
 @pytest.mark.parametrize("modules", [{"a": 1}, [3], [{"type": "a.Transformer"}]])
-def test_a_module_list_that_is_none_is_refused(modules: Any, folder: Path) -> None:
+def test_rejects_invalid_module_list(modules: Any, folder: Path) -> None:
     write_json(folder / "modules.json", modules)
     with pytest.raises(BadCheckpoint, match="not a list of modules"):
         read(folder)
 
 
-def test_a_transformer_alone_has_no_pooling(folder: Path) -> None:
+def test_transformer_alone_has_no_pooling(folder: Path) -> None:
     write_json(folder / "modules.json", [{"type": "a.Transformer", "path": ""}])
     assert read(folder).pooling is None
 
 
-def test_a_mode_can_be_asked_for_where_no_file_says_one(tmp_path: Path) -> None:
+def test_operator_may_choose_mode_without_files(tmp_path: Path) -> None:
     card = export(write_tiny_bert(tmp_path / "x"), tmp_path / "out", pooling="cls")
     assert card.pooling == Pooling("cls", normalize=False)
     assert card.default_output == "sentence_embedding"
 
 
-def test_a_mode_nobody_knows_is_refused(tmp_path: Path) -> None:
+def test_rejects_unknown_mode(tmp_path: Path) -> None:
     with pytest.raises(BadCheckpoint, match="--pooling 'median' is not one of cls, max, mean"):
         export(write_tiny_bert(tmp_path / "x"), tmp_path / "out", pooling="median")
 
 
-def test_an_input_layer_alone_cannot_be_pooled(tmp_path: Path) -> None:
+def test_rejects_pooling_of_input_layer_only(tmp_path: Path) -> None:
     place = write_checkpoint(case("input_bert"), tmp_path / "x")
     write_sentence_files(place, "mean")
     with pytest.raises(BadCheckpoint, match="only the input layer can be exported; export that with --pooling none"):

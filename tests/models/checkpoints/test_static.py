@@ -1,4 +1,4 @@
-"""Which static embedding checkpoints are read, by whose rules, and what is refused of a broken one."""
+"""Static embedding checkpoints: the rules of both libraries, and broken ones."""
 
 import json
 import shutil
@@ -37,7 +37,7 @@ def change(path: Path, **values: Any) -> None:
     write_json(path, json.loads(path.read_text(encoding="utf-8")) | values)
 
 
-def test_a_card_says_what_the_table_is_and_whose_rules_hold(tmp_path: Path) -> None:
+def test_card_describes_table_and_rules(tmp_path: Path) -> None:
     card = export(static_case("model2vec_mapping").folder, tmp_path / "out")
     assert cards.read(tmp_path / "out") == card
     assert card.static == StaticTable("embeddings", "mapping", "weights", dropped=1, max_characters=2560)
@@ -62,14 +62,14 @@ def test_a_card_says_what_the_table_is_and_whose_rules_hold(tmp_path: Path) -> N
         ("model2vec_unigram_without_limit", "model2vec", "float32", None),
     ],
 )
-def test_family_dtype_and_limit_are_the_checkpoints(
+def test_card_has_family_dtype_and_limit_of_checkpoint(
     name: str, family: str, dtype: str, max_tokens: int | None, tmp_path: Path
 ) -> None:
     card = export(static_case(name).folder, tmp_path / "out")
     assert (card.family, card.dtype, card.max_tokens, card.source) == (family, dtype, max_tokens, name)
 
 
-def test_the_table_is_kept_once_and_byte_for_byte(folder: Path, tmp_path: Path) -> None:
+def test_table_is_stored_once_byte_for_byte(folder: Path, tmp_path: Path) -> None:
     export(folder, tmp_path / "out")
     kept, held = tensors_of(tmp_path / "out/weights.safetensors"), load_file(folder / "model.safetensors")
     assert set(kept) == set(held)
@@ -77,13 +77,13 @@ def test_the_table_is_kept_once_and_byte_for_byte(folder: Path, tmp_path: Path) 
     assert not any(path.stat().st_size > 4000 for path in (tmp_path / "out").glob("*.onnx"))
 
 
-def test_the_token_vectors_alone_can_be_exported(folder: Path, tmp_path: Path) -> None:
+def test_exports_token_vectors_only(folder: Path, tmp_path: Path) -> None:
     card = export(folder, tmp_path / "out", pooling="none")
     assert (card.outputs, card.default_output, card.pooling) == (("input_embeddings",), "input_embeddings", None)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "int8", "int4"])
-def test_a_table_in_fewer_bits_is_off_by_what_the_card_says(dtype: str, folder: Path, tmp_path: Path) -> None:
+def test_card_states_error_of_quantized_table(dtype: str, folder: Path, tmp_path: Path) -> None:
     card = export(folder, tmp_path / "out", dtype=dtype)
     held = load_file(folder / "model.safetensors")["embeddings"]
     kept = weights.tensors(tmp_path / "out", card)["embeddings"][np.arange(7)]
@@ -93,26 +93,26 @@ def test_a_table_in_fewer_bits_is_off_by_what_the_card_says(dtype: str, folder: 
     assert 0 < largest == pytest.approx(card.tables["embeddings"].largest_error)
 
 
-def test_a_table_is_served_in_place(folder: Path, tmp_path: Path) -> None:
+def test_links_table_in_place(folder: Path, tmp_path: Path) -> None:
     card = export(folder, tmp_path / "out", link=True)
     assert card.linked
     assert "embeddings" not in tensors_of(tmp_path / "out/weights.safetensors")
     assert verify(tmp_path / "out") == card.largest_difference
 
 
-def test_a_table_that_model2vec_quantised_takes_no_other_dtype(tmp_path: Path) -> None:
+def test_rejects_other_dtype_for_int8_table(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="is int8, as Model2Vec quantised it: leave out --dtype float16"):
         export(static_case("model2vec_int8").folder, tmp_path / "out", dtype="float16")
 
 
-def test_a_model2vec_folder_needs_no_modules(folder: Path, tmp_path: Path) -> None:
+def test_opens_model2vec_without_modules_json(folder: Path, tmp_path: Path) -> None:
     """The first versions of Model2Vec wrote config.json with its model_type alone."""
     (folder / "modules.json").unlink()
     change(folder / "config.json", model_type="model2vec")
     assert export(folder, tmp_path / "out").family == "model2vec"
 
 
-def test_what_is_there_can_be_described(folder: Path, tmp_path: Path) -> None:
+def test_describes_checkpoint(folder: Path, tmp_path: Path) -> None:
     export(folder, tmp_path / "out")
     assert "static embeddings: 7 rows for 19 ids, weighted, without token 1" in describe(str(folder))
     assert "largest difference between ONNX and the float64 reference" in describe(str(tmp_path / "out"))
@@ -187,7 +187,7 @@ BROKEN: dict[str, tuple[Callable[[Path], Any], str]] = {
 
 
 @pytest.mark.parametrize("what", BROKEN)
-def test_a_broken_checkpoint_is_refused_and_leaves_nothing(what: str, folder: Path, tmp_path: Path) -> None:
+def test_rejects_broken_checkpoint_and_leaves_nothing(what: str, folder: Path, tmp_path: Path) -> None:
     spoil, message = BROKEN[what]
     spoil(folder)
     with pytest.raises(BadCheckpoint, match=message):
@@ -195,6 +195,6 @@ def test_a_broken_checkpoint_is_refused_and_leaves_nothing(what: str, folder: Pa
     assert sorted(path.name for path in tmp_path.iterdir()) == ["x"]
 
 
-def test_another_pooling_is_refused(folder: Path, tmp_path: Path) -> None:
+def test_rejects_other_pooling(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(BadCheckpoint, match="whose pooling is mean: leave out --pooling cls"):
         export(folder, tmp_path / "out", pooling="cls")

@@ -1,4 +1,4 @@
-"""What a card says of attention and positions: read from config.json, kept in card.json, its tables in the weights."""
+"""Positional encodings of a card: read from config.json, kept in card.json, their tables in the weights."""
 
 import json
 from dataclasses import asdict, replace
@@ -41,7 +41,7 @@ NORM = ("deberta.encoder.LayerNorm.weight", "deberta.encoder.LayerNorm.bias")
 
 
 def changed(name: str, folder: Path, more: dict[str, NDArray[Any]] | None = None, **config: Any) -> Path:
-    """A golden checkpoint with other words in its config.json, and more tensors."""
+    """Write a golden checkpoint with a changed config.json and more tensors."""
     golden = case(name)
     return write_folder(folder, golden.config | config, golden.weights | (more or {}))
 
@@ -60,7 +60,7 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Card]:
 
 
 def kept(bare: tuple[Path, Card], found: Encodings) -> Encodings:
-    """What comes back of encodings that went into a card.json."""
+    """Return encodings after a round trip through card.json."""
     folder, card = bare
     cards.write(replace(card, encodings=found), folder)
     return cards.read(folder).encodings
@@ -107,11 +107,11 @@ EVERYTHING = st.builds(
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(found=EVERYTHING)
-def test_a_card_gives_back_the_encodings_it_was_given(bare: tuple[Path, Card], found: Encodings) -> None:
+def test_encodings_survive_card(bare: tuple[Path, Card], found: Encodings) -> None:
     assert kept(bare, found) == found
 
 
-def test_the_ropes_of_every_kind_come_back_hashable_and_whole(bare: tuple[Path, Card]) -> None:
+def test_ropes_survive_card_and_are_hashable(bare: tuple[Path, Card]) -> None:
     """Lists of longrope and M-RoPE become lists in JSON; a Rope is a key of caches and needs tuples."""
     tables = {
         f"{number}": RopeTable(each.rope, each.layout, each.sections, each.axes, 1.0, 1.0, (), (), "rope")
@@ -123,14 +123,14 @@ def test_the_ropes_of_every_kind_come_back_hashable_and_whole(bare: tuple[Path, 
     assert {table.rope.rope_type for table in back.values()} >= {"default", "linear", "llama3", "longrope", "yarn"}
 
 
-def test_json_of_encodings_is_their_asdict() -> None:
+def test_encodings_json_is_asdict() -> None:
     buckets = Buckets("deberta", 32, 128, True, "x", ("w", "b", 1e-7))
     found = Encodings({}, ("all", None), Alibi("bloom", 8, 8.0), buckets, {"all": Mask(False, 4)})
     assert encodings.from_json(json.loads(json.dumps(asdict(found)))) == found
 
 
 @pytest.mark.parametrize("part", ["ropes", "layers", "alibi", "buckets", "masks"])
-def test_a_card_without_a_part_of_them_is_no_card(part: str, bare: tuple[Path, Card]) -> None:
+def test_rejects_card_without_part_of_encodings(part: str, bare: tuple[Path, Card]) -> None:
     folder, card = bare
     cards.write(card, folder)
     data = json.loads((folder / "card.json").read_text())
@@ -144,7 +144,7 @@ def test_a_card_without_a_part_of_them_is_no_card(part: str, bare: tuple[Path, C
 
 
 def random_bits(shape: tuple[int, ...], dtype: Any, seed: int = 0) -> NDArray[Any]:
-    """Finite numbers of every size, subnormal ones and -0 among them."""
+    """Return finite numbers of every magnitude, with subnormal ones and -0."""
     random = np.random.default_rng(seed)
     values = random.normal(size=shape) * 10.0 ** random.uniform(-6, 4, shape)
     table = values.astype(dtype)
@@ -152,7 +152,7 @@ def random_bits(shape: tuple[int, ...], dtype: Any, seed: int = 0) -> NDArray[An
     return table
 
 
-def test_the_bias_table_of_a_t5_is_copied_bit_for_bit(tmp_path: Path) -> None:
+def test_t5_bias_table_is_copied_bit_for_bit(tmp_path: Path) -> None:
     table = random_bits((32, 4), np.float32)
     card = exported("input_t5_encoder", tmp_path, {BIAS: table})
     assert card.encodings.buckets == Buckets("t5", 32, 128, True, BIAS)
@@ -160,7 +160,7 @@ def test_the_bias_table_of_a_t5_is_copied_bit_for_bit(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
-def test_a_narrower_bias_table_is_widened_without_loss(dtype: Any, tmp_path: Path) -> None:
+def test_half_precision_bias_table_is_widened_exactly(dtype: Any, tmp_path: Path) -> None:
     table = random_bits((32, 4), dtype)
     exported("input_t5_encoder", tmp_path, {BIAS: table})
     found = load_file(tmp_path / "out/weights.safetensors")[BIAS]
@@ -169,7 +169,7 @@ def test_a_narrower_bias_table_is_widened_without_loss(dtype: Any, tmp_path: Pat
     np.testing.assert_array_equal(found.astype(np.float64), table.astype(np.float64))
 
 
-def test_the_relative_vectors_of_a_deberta_are_copied_with_their_norm(tmp_path: Path) -> None:
+def test_deberta_relative_vectors_and_norm_are_copied(tmp_path: Path) -> None:
     more = {"deberta.encoder.rel_embeddings.weight": random_bits((16, 32), np.float32)}
     more |= {name: random_bits((32,), np.float32, seed=1) for name in NORM}
     found = exported("input_deberta_v2_rel_only", tmp_path, more).encodings.buckets
@@ -179,7 +179,7 @@ def test_the_relative_vectors_of_a_deberta_are_copied_with_their_norm(tmp_path: 
 
 
 @pytest.mark.parametrize("name", ["input_t5_encoder", "input_deberta_v2_rel_only"])
-def test_a_file_of_the_input_layer_alone_knows_its_buckets_and_no_table(name: str, tmp_path: Path) -> None:
+def test_input_layer_file_has_buckets_without_table(name: str, tmp_path: Path) -> None:
     found = exported(name, tmp_path).encodings
     assert found.buckets is not None
     assert (found.buckets.table, found.buckets.norm, found.tables) == (None, None, ())
@@ -187,19 +187,19 @@ def test_a_file_of_the_input_layer_alone_knows_its_buckets_and_no_table(name: st
 
 
 @pytest.mark.parametrize(("rows", "heads"), [(31, 4), (32, 5)])
-def test_a_bias_table_of_another_size_is_refused(rows: int, heads: int, tmp_path: Path) -> None:
+def test_rejects_bias_table_of_wrong_size(rows: int, heads: int, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=rf"has shape \[{rows}, {heads}\], but config.json makes it \[32, 4\]"):
         exported("input_t5_encoder", tmp_path, {BIAS: np.zeros((rows, heads), np.float32)})
 
 
-def test_a_deberta_with_vectors_and_no_norm_for_them_is_refused(tmp_path: Path) -> None:
+def test_rejects_deberta_vectors_without_norm(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"no tensor 'deberta\.encoder\.LayerNorm\.weight'"):
         exported(
             "input_deberta_v2_rel_only", tmp_path, {"deberta.encoder.rel_embeddings.weight": np.zeros((16, 32), "f4")}
         )
 
 
-def test_the_heads_of_a_t5_need_not_divide_its_width(tmp_path: Path) -> None:
+def test_t5_heads_need_not_divide_width(tmp_path: Path) -> None:
     """T5 v1.1 small: 6 heads of 64 and vectors of 512."""
     table = random_bits((32, 6), np.float32)
     found = exported("input_t5_encoder", tmp_path, {BIAS: table}, num_heads=6).encodings.buckets
@@ -208,7 +208,7 @@ def test_the_heads_of_a_t5_need_not_divide_its_width(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["input_t5_encoder", "input_marian_encoder"])
-def test_an_encoders_own_word_table_counts_where_there_is_one(name: str, tmp_path: Path) -> None:
+def test_encoder_own_word_table_is_preferred(name: str, tmp_path: Path) -> None:
     """As transformers 5.23 reads them: it ties the two only where they are equal."""
     golden = case(name)
     (shared,) = [tensor for tensor in golden.weights if tensor.endswith("shared.weight")]
@@ -224,21 +224,21 @@ def test_an_encoders_own_word_table_counts_where_there_is_one(name: str, tmp_pat
 # ---- what a family and its config make of them ----
 
 
-def test_a_family_rotates_only_where_its_model_type_does() -> None:
+def test_families_rotate_iff_conventions_say_so() -> None:
     rotating = {name for name, row in FAMILIES.items() if row.rotates}
     assert rotating == set(FAMILIES) & set(CONVENTIONS)
     assert not rotating & set(NO_ROPE)
 
 
 @pytest.mark.parametrize("family", [name for name, row in FAMILIES.items() if not row.rotates])
-def test_a_family_that_does_not_rotate_has_no_ropes(family: str, tmp_path: Path) -> None:
+def test_family_without_rope_has_no_ropes(family: str, tmp_path: Path) -> None:
     create(tmp_path / "x", model_type=family, vocab_size=50, hidden_size=16)
     card = export(tmp_path / "x", tmp_path / "out")
     assert (card.encodings.ropes, card.encodings.layers) == ({}, ())
     assert not any("rope" in name for name in card.graphs)
 
 
-def test_a_falcon_has_a_rope_or_alibi_and_never_both(tmp_path: Path) -> None:
+def test_falcon_has_either_rope_or_alibi(tmp_path: Path) -> None:
     for number, switch in enumerate((True, False, None, "absent")):
         config: dict[str, Any] = {} if switch == "absent" else {"alibi": switch}
         found = exported("input_falcon", tmp_path / str(number), **config).encodings
@@ -247,7 +247,7 @@ def test_a_falcon_has_a_rope_or_alibi_and_never_both(tmp_path: Path) -> None:
         assert ("rope_cos" in cards.read(tmp_path / str(number) / "out").outputs) == (switch is not True)
 
 
-def test_alibi_of_each_family_is_its_own_form(tmp_path: Path) -> None:
+def test_each_family_has_its_alibi_form(tmp_path: Path) -> None:
     assert exported("input_bloom", tmp_path / "a", alibi_bias_max=16).encodings.alibi == Alibi("bloom", 4, 8.0)
     assert exported("input_mpt", tmp_path / "b").encodings.alibi == Alibi("mpt", 4, 8.0)
     told = exported("input_mpt", tmp_path / "c", attn_config={"alibi": True, "alibi_bias_max": 16}).encodings.alibi
@@ -272,14 +272,14 @@ MASKS: dict[str, tuple[str, dict[str, Any], dict[str, Mask]]] = {
 
 
 @pytest.mark.parametrize("name", MASKS)
-def test_a_window_is_that_of_the_layers_that_slide(name: str, tmp_path: Path) -> None:
+def test_window_applies_to_sliding_layers(name: str, tmp_path: Path) -> None:
     source, config, expected = MASKS[name]
     found = exported(source, tmp_path, **config).encodings
     assert found.masks == expected
     assert set(found.ropes) in (set(), set(expected))
 
 
-def test_layers_that_config_json_does_not_count_are_those_of_the_family(tmp_path: Path) -> None:
+def test_missing_layer_count_is_family_default(tmp_path: Path) -> None:
     """22 of ModernBERT, every third of them full, as its class has it."""
     golden = case("input_modernbert")
     silent = ("num_hidden_layers", "global_attn_every_n_layers")
@@ -289,7 +289,7 @@ def test_layers_that_config_json_does_not_count_are_those_of_the_family(tmp_path
     assert found.masks == {"full_attention": Mask(False), "sliding_attention": Mask(False, 4)}
 
 
-def test_a_norm_of_modernbert_has_a_bias_where_config_json_says_so(tmp_path: Path) -> None:
+def test_modernbert_norm_bias_follows_config(tmp_path: Path) -> None:
     bias = {"model.embeddings.norm.bias": np.arange(32, dtype=np.float32)}
     card = exported("input_modernbert", tmp_path / "a", bias, norm_bias=True)
     assert card.recipe[-1].bias == "model.embeddings.norm.bias"  # type: ignore[union-attr]
@@ -299,7 +299,7 @@ def test_a_norm_of_modernbert_has_a_bias_where_config_json_says_so(tmp_path: Pat
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_created_checkpoint_holds_what_its_encodings_read(family: str, tmp_path: Path) -> None:
+def test_random_checkpoint_holds_encoding_tables(family: str, tmp_path: Path) -> None:
     create(tmp_path / "x", model_type=family, vocab_size=50, hidden_size=16)
     config = json.loads((tmp_path / "x/config.json").read_text())
     assert 16 in config.values()
@@ -332,7 +332,7 @@ SAID: dict[str, tuple[str, dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", SAID)
-def test_describe_says_what_the_attention_does_with_positions(name: str, tmp_path: Path) -> None:
+def test_describe_states_positional_encodings(name: str, tmp_path: Path) -> None:
     source, config, sentence = SAID[name]
     exported(source, tmp_path, **config)
     assert sentence in describe(str(tmp_path / "out"))
@@ -368,7 +368,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_config_that_no_row_computes_is_refused_in_one_line(name: str, tmp_path: Path) -> None:
+def test_rejects_unsupported_config_in_one_line(name: str, tmp_path: Path) -> None:
     source, config, message = REFUSED[name]
     with pytest.raises(ModelError, match=message) as caught:
         exported(source, tmp_path, **config)

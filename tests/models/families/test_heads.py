@@ -1,4 +1,4 @@
-"""Output heads: the rule of tying and the numbers of a config, held against transformers' rules; dtypes; refusals."""
+"""Output heads: the rule of tying and the numbers of a config, compared with transformers; dtypes; errors."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -37,7 +37,7 @@ def array(*shape: int) -> NDArray[np.float32]:
 
 
 def fitted(folder: Path, model_type: str, names: dict[str, tuple[int, ...]], **config: Any) -> tuple[Head | None, str]:
-    """What a file with tensors of these names and shapes has for a head, its first the input table."""
+    """Return the head of a file with tensors of these names and shapes, the first the input table."""
     tensors = {name: array(*shape) for name, shape in names.items()}
     checkpoint = open_checkpoint(write_folder(folder, {"model_type": model_type, **config}, tensors))
     head, why = fit_head(checkpoint, model_type, next(iter(names)))
@@ -80,7 +80,7 @@ TYING: list[tuple[str, tuple[str, ...], dict[str, Any], tuple[str, bool] | None]
 
 
 @pytest.mark.parametrize(("model_type", "names", "config", "expected"), TYING)
-def test_a_heads_own_tensor_wins_then_the_config_ties(
+def test_own_tensor_wins_over_tying(
     model_type: str, names: tuple[str, ...], config: dict[str, Any], expected: tuple[str, bool] | None, tmp_path: Path
 ) -> None:
     head, why = fitted(tmp_path, model_type, dict.fromkeys(names, (V, D)), **config)
@@ -116,7 +116,7 @@ NUMBERS: list[tuple[str, dict[str, Any], tuple[float, float, float | None]]] = [
 
 
 @pytest.mark.parametrize(("model_type", "config", "expected"), NUMBERS)
-def test_the_numbers_of_a_head_are_its_configs_or_its_familys(
+def test_head_numbers_come_from_config_or_defaults(
     model_type: str, config: dict[str, Any], expected: tuple[float, float, float | None], tmp_path: Path
 ) -> None:
     head, _ = fitted(tmp_path, model_type, {E: (V, D), OWN: (V, D)}, **config)
@@ -125,11 +125,11 @@ def test_the_numbers_of_a_head_are_its_configs_or_its_familys(
     assert head.cap == expected[2]
 
 
-def test_every_family_that_reads_text_and_makes_words_has_a_row() -> None:
+def test_every_language_model_family_has_a_head() -> None:
     assert set(FAMILIES) - set(HEADS) == {"clip_text_model", "siglip_text_model", "siglip2_text_model"}
 
 
-def test_a_checkpoint_without_its_head_is_exported_and_says_so(tmp_path: Path) -> None:
+def test_checkpoint_without_head_is_exported_with_reason(tmp_path: Path) -> None:
     golden = case("input_bert")
     bare = {name: value for name, value in golden.weights.items() if not name.startswith("cls.")}
     card = export(write_folder(tmp_path / "x", golden.config, bare), tmp_path / "out")
@@ -140,7 +140,7 @@ def test_a_checkpoint_without_its_head_is_exported_and_says_so(tmp_path: Path) -
     assert cards.read(tmp_path / "out") == card
 
 
-def test_the_newest_spelling_of_a_bias_wins(tmp_path: Path) -> None:
+def test_newest_bias_spelling_wins(tmp_path: Path) -> None:
     golden = case("input_bert")
     both = golden.weights | {"cls.predictions.decoder.bias": array(61)}
     checkpoint = open_checkpoint(write_folder(tmp_path, golden.config, both))
@@ -149,7 +149,7 @@ def test_the_newest_spelling_of_a_bias_wins(tmp_path: Path) -> None:
     assert head.bias == "cls.predictions.decoder.bias"
 
 
-def test_tensorflows_names_of_a_norm_are_read(tmp_path: Path) -> None:
+def test_reads_tensorflow_norm_names(tmp_path: Path) -> None:
     golden = case("input_bert")
     old = {
         name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): value
@@ -161,7 +161,7 @@ def test_tensorflows_names_of_a_norm_are_read(tmp_path: Path) -> None:
     assert card.head.transform.norm.weight.endswith("transform.LayerNorm.gamma")
 
 
-def test_debertas_own_head_is_read_where_the_legacy_one_is_not_there(tmp_path: Path) -> None:
+def test_deberta_falls_back_to_its_own_head(tmp_path: Path) -> None:
     golden = case("input_deberta_v2_rel_only")
     renamed = {
         name.replace("cls.predictions.transform.", "lm_predictions.lm_head.").replace(
@@ -201,20 +201,20 @@ BAD: dict[str, tuple[str, dict[str, tuple[int, ...]], dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("what", BAD)
-def test_a_head_that_is_not_what_it_promises_is_refused(what: str, tmp_path: Path) -> None:
+def test_rejects_inconsistent_head(what: str, tmp_path: Path) -> None:
     model_type, names, config, message = BAD[what]
     with pytest.raises(BadCheckpoint, match=message):
         fitted(tmp_path, model_type, names, **config)
 
 
-def test_an_adaptive_softmax_is_no_head(tmp_path: Path) -> None:
+def test_adaptive_softmax_is_not_a_head(tmp_path: Path) -> None:
     head, why = fitted(tmp_path, "xlm", {E: (V, D), "pred_layer.proj.bias": (V,)}, asm=True)
     assert head is None
     assert "asm" in why
 
 
 def big(tmp_path: Path, tied: bool, seed: int = 3) -> tuple[Path, Tensors]:
-    """A plain decoder whose matrix is multiplied in more than one block."""
+    """Write a plain decoder whose matrix is multiplied in more than one block."""
     random = np.random.default_rng(seed)
     tensors = {E: random.normal(size=(9001, 256)).astype(np.float32)}
     if not tied:
@@ -225,7 +225,7 @@ def big(tmp_path: Path, tied: bool, seed: int = 3) -> tuple[Path, Tensors]:
 
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("dtype", ["keep", "bfloat16", "float16", "int8", "int4"])
-def test_a_matrix_of_any_dtype_gives_the_products_with_its_rows(dtype: str, tied: bool, tmp_path: Path) -> None:
+def test_matrix_of_any_dtype_gives_row_products(dtype: str, tied: bool, tmp_path: Path) -> None:
     checkpoint, tensors = big(tmp_path, tied)
     out = tmp_path / "out"
     card = export(checkpoint, out, dtype=dtype)
@@ -245,14 +245,14 @@ def test_a_matrix_of_any_dtype_gives_the_products_with_its_rows(dtype: str, tied
     assert card.flops_per_token["head"] == 2 * 9001 * 256
 
 
-def test_a_tied_matrix_is_in_the_file_once(tmp_path: Path) -> None:
+def test_tied_matrix_is_stored_once(tmp_path: Path) -> None:
     checkpoint, _ = big(tmp_path, tied=True)
     export(checkpoint, tmp_path / "out")
     assert list(read_header(tmp_path / "out/weights.safetensors")) == [E]
     assert (tmp_path / "out/head.onnx").stat().st_size < 2000
 
 
-def test_a_row_does_not_depend_on_its_neighbours(tmp_path: Path) -> None:
+def test_logits_row_does_not_depend_on_other_rows(tmp_path: Path) -> None:
     checkpoint, _ = big(tmp_path, tied=True)
     export(checkpoint, tmp_path / "out", dtype="bfloat16")
     session = Session(tmp_path / "out/head.onnx")
@@ -263,7 +263,7 @@ def test_a_row_does_not_depend_on_its_neighbours(tmp_path: Path) -> None:
         np.testing.assert_allclose(alone, together[row], atol=1e-6 * np.abs(together).max())
 
 
-def test_a_head_survives_its_card() -> None:
+def test_head_survives_card() -> None:
     transform = Transform(Linear("d.weight", None), "gelu", LayerNorm("n.weight", None, 1e-5))
     head = Head(8, 4, 100, "m", True, "b", transform, 0.5, 2.0, 30.0)
     assert from_json(asdict(head)) == head

@@ -1,4 +1,4 @@
-"""Which tensors a checkpoint's file holds for a family: prefixes, towers, tied tensors, sides, and unknown families."""
+"""Tensor names of a family in a file: prefixes, towers, tied tensors, sides, and unknown families."""
 
 import json
 from pathlib import Path
@@ -9,11 +9,11 @@ import pytest
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
-from models.__main__ import main
 from models.artifacts import card as cards
 from models.artifacts.export import export
 from models.errors import BadCheckpoint, UnknownFamily
 from models.families.recipe import tensors
+from service.cli.main import main
 from tests.golden_cases import case, write_folder
 
 Weights = dict[str, NDArray[Any]]
@@ -27,13 +27,13 @@ def table(rows: int = 20, width: int = 8) -> NDArray[Any]:
 @pytest.mark.parametrize(
     "prefix", ["", "model.", "language_model.model.", "model.language_model.", "model.text_model.", "thinker.model."]
 )
-def test_a_word_table_is_found_under_the_prefix_of_any_class(prefix: str, tmp_path: Path) -> None:
+def test_finds_word_table_under_any_prefix(prefix: str, tmp_path: Path) -> None:
     weights = {f"{prefix}embed_tokens.weight": table(), f"{prefix}layers.0.mlp.up_proj.weight": table(3)}
     card = export(write_folder(tmp_path / "x", LLAMA, weights), tmp_path / "out")
     assert tensors(card.recipe) == (f"{prefix}embed_tokens.weight",)
 
 
-def test_of_several_word_tables_the_one_of_the_vocabulary_counts(tmp_path: Path) -> None:
+def test_prefers_word_table_of_vocabulary_size(tmp_path: Path) -> None:
     """Qwen2.5-Omni's files hold a thinker, a talker and a table of codes."""
     weights = {"thinker.model.embed_tokens.weight": table(), "talker.model.embed_tokens.weight": table(9)}
     card = export(write_folder(tmp_path / "x", LLAMA, weights), tmp_path / "out")
@@ -62,7 +62,7 @@ TOWERS: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", TOWERS)
-def test_of_several_towers_the_one_that_reads_text_is_exported(name: str, tmp_path: Path) -> None:
+def test_exports_text_tower(name: str, tmp_path: Path) -> None:
     config, family = TOWERS[name]
     weights = {"language_model.model.embed_tokens.weight": table()}
     card = export(write_folder(tmp_path / "x", config, weights), tmp_path / "out")
@@ -74,7 +74,7 @@ def bart(**changes: Any) -> tuple[dict[str, Any], Weights]:
     return golden.config | changes, dict(golden.weights)
 
 
-def test_both_sides_of_one_checkpoint_are_exported_from_its_shared_table(tmp_path: Path) -> None:
+def test_both_sides_are_exported_from_shared_table(tmp_path: Path) -> None:
     config, weights = bart()
     encoder = {name: value for name, value in weights.items() if ".encoder." in name}
     decoder = {name.replace(".encoder.", ".decoder."): value + 1 for name, value in encoder.items()}
@@ -87,7 +87,7 @@ def test_both_sides_of_one_checkpoint_are_exported_from_its_shared_table(tmp_pat
 
 
 @pytest.mark.parametrize("held", ["encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight"])
-def test_a_tied_table_is_found_under_the_one_name_the_file_kept(held: str, tmp_path: Path) -> None:
+def test_finds_tied_table_under_any_stored_name(held: str, tmp_path: Path) -> None:
     config, weights = bart()
     weights[f"model.{held}"] = weights.pop("model.shared.weight")
     card = export(write_folder(tmp_path / "x", config, weights), tmp_path / "out")
@@ -95,13 +95,13 @@ def test_a_tied_table_is_found_under_the_one_name_the_file_kept(held: str, tmp_p
 
 
 @pytest.mark.parametrize(("name", "side"), [("input_bert", "decoder"), ("input_t5_encoder", "vision")])
-def test_a_side_that_is_not_there_is_refused(name: str, side: str, tmp_path: Path) -> None:
+def test_rejects_missing_side(name: str, side: str, tmp_path: Path) -> None:
     golden = case(name)
     with pytest.raises(UnknownFamily, match=f"--side {side}: of .* there is"):
         export(write_folder(tmp_path / "x", golden.config, golden.weights), tmp_path / "out", side=side)
 
 
-def test_stored_sinusoids_count_before_the_formula(tmp_path: Path) -> None:
+def test_stored_sinusoids_override_formula(tmp_path: Path) -> None:
     """Pegasus and FSMT files hold them; a file of other rows is read as it is."""
     golden = case("input_marian_encoder")
     config = golden.config | {"model_type": "pegasus"}
@@ -116,14 +116,14 @@ UNKNOWN = LLAMA | {"model_type": "llamma", "rope_theta": 10000.0}
 PLAIN: Weights = {"model.embed_tokens.weight": table(), "lm_head.weight": table()}
 
 
-def test_an_unknown_family_names_the_nearest_and_says_where_assume_would_do(tmp_path: Path) -> None:
+def test_unknown_family_error_suggests_assume(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "x", UNKNOWN, PLAIN)
-    said = r"'llamma' is not known; the nearest is 'llama'; `python -m models list` .*with --assume"
+    said = r"'llamma' is not known; the nearest is 'llama'; `inlay list` .*with --assume"
     with pytest.raises(UnknownFamily, match=said):
         export(folder, tmp_path / "out")
 
 
-def test_assume_takes_a_plain_decoder_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_assume_exports_plain_decoder_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = write_folder(tmp_path / "x", UNKNOWN, PLAIN)
     assert main(["export", str(folder), str(tmp_path / "out"), "--assume"]) == 0
     card = cards.read(tmp_path / "out")
@@ -147,7 +147,7 @@ NOT_PLAIN: dict[str, tuple[dict[str, Any], Weights, str]] = {
 
 
 @pytest.mark.parametrize("name", NOT_PLAIN)
-def test_assume_refuses_what_is_no_plain_decoder(name: str, tmp_path: Path) -> None:
+def test_assume_rejects_other_models(name: str, tmp_path: Path) -> None:
     changes, more, message = NOT_PLAIN[name]
     config = {key: value for key, value in (UNKNOWN | changes).items() if value is not None}
     folder = write_folder(tmp_path / "x", config, PLAIN | more)
@@ -156,7 +156,7 @@ def test_assume_refuses_what_is_no_plain_decoder(name: str, tmp_path: Path) -> N
             export(folder, tmp_path / "out", assume=assume)
 
 
-def test_a_card_of_a_side_and_its_extras_survives_json(tmp_path: Path) -> None:
+def test_side_and_extras_survive_card(tmp_path: Path) -> None:
     golden = case("input_ernie")
     card = export(write_folder(tmp_path / "x", golden.config, golden.weights), tmp_path / "out")
     assert [each.name for each in card.extras] == ["task_type_ids"]
@@ -164,6 +164,6 @@ def test_a_card_of_a_side_and_its_extras_survives_json(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "out/card.json").read_text())["mask_from"] == "sent"
 
 
-def test_a_table_of_other_rows_than_the_vocabulary_is_refused(tmp_path: Path) -> None:
+def test_rejects_table_of_other_vocabulary_size(tmp_path: Path) -> None:
     with pytest.raises(BadCheckpoint, match=r"has shape \[9, 8\], but config\.json makes it \[20, 8\]"):
         export(write_folder(tmp_path / "x", LLAMA, {"model.embed_tokens.weight": table(9)}), tmp_path / "out")

@@ -29,7 +29,7 @@ def written(folder: Path) -> Weights:
 
 
 def shard(folder: Path, **changes: str) -> Path:
-    """The bert checkpoint in two shards and an index; `changes` alter the index."""
+    """Write the bert checkpoint in two shards and an index; `changes` alter the index."""
     bert(folder)
     weights = load_file(folder / "model.safetensors")
     (folder / "model.safetensors").unlink()
@@ -42,7 +42,7 @@ def shard(folder: Path, **changes: str) -> Path:
     return folder
 
 
-def test_shards_export_to_the_same_weights_as_one_file(tmp_path: Path) -> None:
+def test_shards_export_same_weights_as_one_file(tmp_path: Path) -> None:
     export(bert(tmp_path / "one"), tmp_path / "a")
     export(shard(tmp_path / "two"), tmp_path / "b")
     assert (tmp_path / "a/weights.safetensors").read_bytes() == (tmp_path / "b/weights.safetensors").read_bytes()
@@ -58,14 +58,14 @@ def test_shards_export_to_the_same_weights_as_one_file(tmp_path: Path) -> None:
         ("model-1.safetensors", "does not hold it"),
     ],
 )
-def test_an_index_that_points_elsewhere_is_refused(place: str, message: str, tmp_path: Path) -> None:
+def test_rejects_index_that_leads_out_of_folder(place: str, message: str, tmp_path: Path) -> None:
     folder = shard(tmp_path / "x", **{"made.up.weight": place})
     with pytest.raises(BadCheckpoint, match=message):
         open_checkpoint(folder)
 
 
 @pytest.mark.parametrize("weight_map", [None, [], {"a": 3}])
-def test_an_index_without_a_map_is_refused(weight_map: Any, tmp_path: Path) -> None:
+def test_rejects_index_without_weight_map(weight_map: Any, tmp_path: Path) -> None:
     folder = shard(tmp_path / "x")
     write_json(folder / "model.safetensors.index.json", {"weight_map": weight_map})
     with pytest.raises(BadCheckpoint, match="no weight_map"):
@@ -73,28 +73,28 @@ def test_an_index_without_a_map_is_refused(weight_map: Any, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("prefix", ["", "bert.", "model.", "encoder.bert."])
-def test_tensors_are_found_under_any_one_prefix(prefix: str, tmp_path: Path) -> None:
+def test_finds_tensors_under_any_prefix(prefix: str, tmp_path: Path) -> None:
     golden = case("input_bert")
     weights = {prefix + name.removeprefix("bert."): value for name, value in golden.weights.items() if "bert." in name}
     card = export(write_folder(tmp_path / "x", golden.config, weights), tmp_path / "out")
     assert set(written(tmp_path / "out")) == set(tensors(card.recipe)) == set(weights)
 
 
-def test_the_usual_prefix_wins_over_another(tmp_path: Path) -> None:
+def test_usual_prefix_wins(tmp_path: Path) -> None:
     golden = case("input_bert")
     other = {"teacher." + name: np.zeros_like(value) for name, value in golden.weights.items()}
     card = export(write_folder(tmp_path / "x", golden.config, golden.weights | other), tmp_path / "out")
     assert all(name.startswith("bert.") for name in tensors(card.recipe))
 
 
-def test_two_word_tables_and_neither_the_usual_one_are_refused_by_name(tmp_path: Path) -> None:
+def test_rejects_two_word_tables_without_usual_prefix(tmp_path: Path) -> None:
     golden = case("input_bert")
     both = {f"{side}.{name}": value for name, value in golden.weights.items() for side in ("left", "right")}
     with pytest.raises(BadCheckpoint, match=r"left\.bert\.embeddings\.word.*right\.bert"):
         export(write_folder(tmp_path / "x", golden.config, both), tmp_path / "out")
 
 
-def test_norms_named_gamma_and_beta_are_read(tmp_path: Path) -> None:
+def test_reads_norms_named_gamma_and_beta(tmp_path: Path) -> None:
     golden = case("input_bert")
     old = {
         name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): value
@@ -104,14 +104,14 @@ def test_norms_named_gamma_and_beta_are_read(tmp_path: Path) -> None:
     assert tensors(card.recipe)[-2:] == ("bert.embeddings.LayerNorm.gamma", "bert.embeddings.LayerNorm.beta")
 
 
-def test_a_name_is_never_a_pattern(tmp_path: Path) -> None:
+def test_tensor_name_is_not_a_pattern(tmp_path: Path) -> None:
     golden = case("input_bert")
     odd = {name.replace("word_embeddings", "word*embeddings"): value for name, value in golden.weights.items()}
     with pytest.raises(BadCheckpoint, match="word table"):
         export(write_folder(tmp_path / "x", golden.config, odd), tmp_path / "out")
 
 
-def test_only_named_tensors_are_read_and_written(tmp_path: Path) -> None:
+def test_reads_and_writes_only_needed_tensors(tmp_path: Path) -> None:
     golden = case("input_bert")
     poisoned = golden.weights | {"unused.weight": np.full((3, 3), np.nan, np.float32), "ids": np.arange(4)}
     export(write_folder(tmp_path / "x", golden.config, poisoned), tmp_path / "out")
@@ -196,7 +196,7 @@ BROKEN: dict[str, tuple[Callable[[Path], None], str]] = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_checkpoint_that_cannot_be_read_is_refused_in_one_line(name: str, tmp_path: Path) -> None:
+def test_rejects_unreadable_checkpoint_in_one_line(name: str, tmp_path: Path) -> None:
     break_it, message = BROKEN[name]
     folder = bert(tmp_path / "x")
     break_it(folder)
@@ -206,45 +206,45 @@ def test_a_checkpoint_that_cannot_be_read_is_refused_in_one_line(name: str, tmp_
     assert [path.name for path in tmp_path.iterdir()] == ["x"]
 
 
-def test_an_unknown_family_is_refused_with_the_known_ones(tmp_path: Path) -> None:
+def test_rejects_unknown_family_and_names_similar_one(tmp_path: Path) -> None:
     folder = bert(tmp_path / "x")
     configured(model_type="t6")(folder)
-    with pytest.raises(UnknownFamily, match=r"'t6' is not known; the nearest is 't5'.*`python -m models list` names"):
+    with pytest.raises(UnknownFamily, match=r"'t6' is not known; the nearest is 't5'.*`inlay list` names"):
         export(folder, tmp_path / "out")
 
 
-def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_error_names_missing_folder(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="nowhere is not a folder"):
         export(tmp_path / "nowhere", tmp_path / "out")
 
 
-def test_roberta_without_a_pad_id_is_refused(tmp_path: Path) -> None:
+def test_rejects_roberta_without_pad_id(tmp_path: Path) -> None:
     folder = write_checkpoint(case("input_roberta"), tmp_path / "x")
     configured(pad_token_id=None)(folder)
     with pytest.raises(BadCheckpoint, match="counts positions from the pad id"):
         export(folder, tmp_path / "out")
 
 
-def test_a_checkpoint_of_some_blocks_is_refused_not_cut(tmp_path: Path) -> None:
+def test_rejects_checkpoint_with_missing_blocks(tmp_path: Path) -> None:
     weights = tiny_bert(2)
     folder = write_folder(tmp_path / "x", tiny_config(weights, num_hidden_layers=3), weights)
     with pytest.raises(BadCheckpoint, match=r"no tensor 'encoder\.layer\.2\.attention\.self\.query\.weight'"):
         export(folder, tmp_path / "out")
 
 
-def test_a_checkpoint_of_no_blocks_gives_the_input_layer(tmp_path: Path) -> None:
+def test_checkpoint_without_blocks_gives_input_layer(tmp_path: Path) -> None:
     card = export(bert(tmp_path / "x"), tmp_path / "out")
     assert card.encoder == ()
     assert set(card.graphs) == {"embedding", "components"}
 
 
-def test_a_decoder_of_bert_gives_the_input_layer_alone(tmp_path: Path) -> None:
+def test_bert_decoder_gives_only_input_layer(tmp_path: Path) -> None:
     weights = tiny_bert(1)
     card = export(write_folder(tmp_path / "x", tiny_config(weights, is_decoder=True), weights), tmp_path / "out")
     assert card.encoder == ()
 
 
-def test_what_a_config_leaves_out_is_the_family_default(tmp_path: Path) -> None:
+def test_missing_config_values_are_family_defaults(tmp_path: Path) -> None:
     """eps 1e-12 and type_vocab_size 2, as BertConfig of transformers 5.23 has them."""
     weights = tiny_bert(0)
     config = {key: value for key, value in tiny_config(weights).items() if key != "type_vocab_size"}

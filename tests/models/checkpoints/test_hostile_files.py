@@ -35,7 +35,7 @@ Make = Callable[[Path], Path]  # makes the checkpoint in a folder, and says what
 
 
 def altered(change: Callable[[Path], Any]) -> Make:
-    """A good BERT, then changed."""
+    """Return a maker of a valid BERT that is then changed."""
 
     def make(folder: Path) -> Path:
         change(write_checkpoint(case("input_bert"), folder))
@@ -45,7 +45,7 @@ def altered(change: Callable[[Path], Any]) -> Make:
 
 
 def header(change: Callable[[dict[str, Any]], Any]) -> Make:
-    """A good BERT whose safetensors header is changed, its data as it was."""
+    """Return a maker of a valid BERT with a changed safetensors header."""
 
     def rewrite(folder: Path) -> None:
         content = (folder / MODEL).read_bytes()
@@ -59,7 +59,7 @@ def header(change: Callable[[dict[str, Any]], Any]) -> Make:
 
 
 def words(**values: Any) -> Make:
-    """Other words in the header entry of the word table."""
+    """Change the header entry of the word table."""
     return header(lambda entries: entries[WORDS].update(values))
 
 
@@ -74,7 +74,7 @@ def configured(**values: Any) -> Make:
 
 
 def value(number: Any) -> Make:
-    """One value of the word table replaced."""
+    """Replace one value of the word table."""
 
     def poison(folder: Path) -> None:
         weights = case("input_bert").weights
@@ -86,7 +86,7 @@ def value(number: Any) -> Make:
 
 
 def index(weight_map: Any) -> Make:
-    """The weights in one shard, and an index that says `weight_map` of them."""
+    """Write the weights in one shard, and an index with this `weight_map`."""
 
     def shard(folder: Path) -> None:
         (folder / MODEL).rename(folder / "model-00001-of-00001.safetensors")
@@ -209,7 +209,7 @@ FOLDERS: dict[str, tuple[Make, str]] = {
 
 
 def gguf(content: bytes) -> Make:
-    """A file of these bytes."""
+    """Write a file of these bytes."""
 
     def make(folder: Path) -> Path:
         folder.mkdir()
@@ -220,7 +220,7 @@ def gguf(content: bytes) -> Make:
 
 
 def llama(tensors: dict[str, Any], **metadata: Any) -> Make:
-    """A file of the gguf package."""
+    """Write a file with the gguf package."""
     said = {"embedding_length": 256, "block_count": 1, "attention.head_count": 4, "context_length": 64}
 
     def make(folder: Path) -> Path:
@@ -360,7 +360,7 @@ CASES = FOLDERS | GGUFS
 
 @pytest.fixture(autouse=True)
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where temporary folders are made, so that one left behind is seen."""
+    """Return where temporary folders are made, so that one left behind is found."""
     folder = tmp_path / "temporary"
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
@@ -368,9 +368,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_hostile_checkpoint_is_refused_in_one_line_and_leaves_nothing(
-    name: str, tmp_path: Path, temporary: Path
-) -> None:
+def test_rejects_hostile_checkpoint_and_leaves_nothing(name: str, tmp_path: Path, temporary: Path) -> None:
     make, message = CASES[name]
     path = make(tmp_path / "x")
     with pytest.raises(ModelError, match=message) as caught:
@@ -382,7 +380,7 @@ def test_a_hostile_checkpoint_is_refused_in_one_line_and_leaves_nothing(
     assert list(temporary.iterdir()) == []
 
 
-def test_links_of_the_hubs_cache_are_followed(tmp_path: Path) -> None:
+def test_follows_symlinks_of_hub_cache(tmp_path: Path) -> None:
     """huggingface_hub keeps a snapshot as links to its blobs, outside of the snapshot's folder."""
     blobs = write_checkpoint(case("input_bert"), tmp_path / "blobs")
     snapshot = tmp_path / "snapshots/1"
@@ -392,7 +390,7 @@ def test_links_of_the_hubs_cache_are_followed(tmp_path: Path) -> None:
     assert export(snapshot, tmp_path / "out").family == "bert"
 
 
-def test_a_link_to_nothing_is_a_missing_file(tmp_path: Path) -> None:
+def test_dangling_symlink_is_a_missing_file(tmp_path: Path) -> None:
     folder = write_checkpoint(case("input_bert"), tmp_path / "x")
     (folder / MODEL).unlink()
     (folder / MODEL).symlink_to("/nowhere/at/all")
@@ -401,7 +399,7 @@ def test_a_link_to_nothing_is_a_missing_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["missing.gguf", "folder.gguf"])
-def test_a_gguf_that_is_no_file_is_refused(name: str, tmp_path: Path) -> None:
+def test_rejects_gguf_path_that_is_no_file(name: str, tmp_path: Path) -> None:
     (tmp_path / "folder.gguf").mkdir()
     with pytest.raises(BadCheckpoint, match=r"is missing or no file|config\.json is missing"):
         export(tmp_path / name, tmp_path / "out")
@@ -411,7 +409,7 @@ def test_a_gguf_that_is_no_file_is_refused(name: str, tmp_path: Path) -> None:
 
 
 def reads_or_refuses(content: bytes) -> None:
-    """Either BadCheckpoint, or a header whose tensors lie in the file and can be read."""
+    """Assert BadCheckpoint, or a header whose tensors lie in the file and can be read."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "x.gguf"
         path.write_bytes(content)
@@ -451,14 +449,14 @@ FUZZ = settings(deadline=None, max_examples=400, suppress_health_check=[HealthCh
 @FUZZ
 @given(st.binary(max_size=400))
 @example(b"")
-def test_any_bytes_are_read_or_refused(content: bytes) -> None:
+def test_any_bytes_are_read_or_rejected(content: bytes) -> None:
     reads_or_refuses(content)
     reads_or_refuses(b"GGUF" + struct.pack("<I", 3) + content)
 
 
 @FUZZ
 @given(st.lists(st.tuples(st.integers(0, len(GOOD) - 1), st.integers(0, 255)), min_size=1, max_size=6))
-def test_a_good_file_with_some_bytes_changed_is_read_or_refused(changes: list[tuple[int, int]]) -> None:
+def test_changed_bytes_are_read_or_rejected(changes: list[tuple[int, int]]) -> None:
     content = bytearray(GOOD)
     for at, byte in changes:
         content[at] = byte
@@ -467,11 +465,11 @@ def test_a_good_file_with_some_bytes_changed_is_read_or_refused(changes: list[tu
 
 @FUZZ
 @given(st.integers(0, len(GOOD)), st.integers(0, len(GOOD)), st.binary(max_size=24))
-def test_a_good_file_with_a_piece_replaced_is_read_or_refused(begin: int, end: int, piece: bytes) -> None:
+def test_replaced_piece_is_read_or_rejected(begin: int, end: int, piece: bytes) -> None:
     reads_or_refuses(GOOD[:begin] + piece + GOOD[end:])
 
 
-def test_the_file_that_is_changed_is_a_good_one(tmp_path: Path) -> None:
+def test_unchanged_file_is_valid(tmp_path: Path) -> None:
     (tmp_path / "x.gguf").write_bytes(GOOD)
     with opening.opened(tmp_path / "x.gguf") as checkpoint:
         assert read_tensors(checkpoint, ["embed_tokens.weight"])["embed_tokens.weight"].shape == (2, 32)

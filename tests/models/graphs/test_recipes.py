@@ -1,4 +1,4 @@
-"""Every family against the golden numbers, in both interpreters, and both against each other."""
+"""Recipes of every family: graphs and reference compared with golden data and with each other."""
 
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ ARANGE: Arrays = {"positions": np.arange(40)}
 
 
 def run(folder: Path, card: Card, graph: str, feeds: Arrays) -> Arrays:
-    """The outputs of one graph of an export, each feed cut to what the graph reads."""
+    """Return the outputs of one graph of an export; feeds it does not read are dropped."""
     entry = card.graphs[graph]
     session = onnxruntime.InferenceSession(folder / entry.file, providers=["CPUExecutionProvider"])
     values = session.run(list(entry.outputs), {name: feeds[name] for name in entry.inputs})
@@ -44,7 +44,7 @@ def run(folder: Path, card: Card, graph: str, feeds: Arrays) -> Arrays:
 
 
 def packed(case: Case, card: Card) -> Arrays:
-    """A golden batch as packed rows, positions by the family's own rule."""
+    """Return a golden batch as packed rows, with positions by the family's rule."""
     ids, mask = case.ids, case.mask
     types = case.arrays.get("token_type_ids", np.zeros_like(ids))
     places = [positions(card.position, row, masked) for row, masked in zip(ids, mask, strict=True)]
@@ -59,7 +59,7 @@ def packed(case: Case, card: Card) -> Arrays:
 
 
 def exported(case: Case, place: Path) -> Card:
-    """The case's checkpoint exported to place/out."""
+    """Export the case's checkpoint to place/out."""
     return export(write_checkpoint(case, place / "x"), place / "out", side=case.side)
 
 
@@ -68,7 +68,7 @@ def graph_of(case: Case, card: Card, name: str) -> str:
 
 
 @pytest.mark.parametrize("case", cases("input_layer"), ids=str)
-def test_the_input_layer_is_that_of_transformers(case: Case, tmp_path: Path) -> None:
+def test_input_layer_graph_equals_transformers(case: Case, tmp_path: Path) -> None:
     card = exported(case, tmp_path)
     feeds = packed(case, card)
     expected = case.arrays["hidden_states"].reshape(len(feeds["ids"]), -1)
@@ -77,7 +77,7 @@ def test_the_input_layer_is_that_of_transformers(case: Case, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("case", cases("input_layer"), ids=str)
-def test_the_reference_is_that_of_transformers(case: Case, tmp_path: Path) -> None:
+def test_reference_equals_transformers(case: Case, tmp_path: Path) -> None:
     card = exported(case, tmp_path)
     feeds = packed(case, card)
     types = feeds["types"] if "token_type_ids" in case.arrays or card.types == "zeros" else None
@@ -88,7 +88,7 @@ def test_the_reference_is_that_of_transformers(case: Case, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("case", cases("encoder"), ids=str)
-def test_the_whole_encoder_is_that_of_transformers(case: Case, tmp_path: Path) -> None:
+def test_encoder_graph_equals_transformers(case: Case, tmp_path: Path) -> None:
     card = exported(case, tmp_path)
     feeds = packed(case, card)
     found = run(tmp_path / "out", card, "encoder", feeds)["last_hidden_state"]
@@ -100,7 +100,7 @@ def test_the_whole_encoder_is_that_of_transformers(case: Case, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("case", [case for case in cases("input_layer") if "rope_cos" in case.arrays], ids=str)
-def test_the_rope_graph_is_that_of_transformers(case: Case, tmp_path: Path) -> None:
+def test_rope_graph_equals_transformers(case: Case, tmp_path: Path) -> None:
     card = exported(case, tmp_path)
     expected = case.arrays["rope_cos"][0], case.arrays["rope_sin"][0]  # (tokens, rotary_dim), halves repeated
     found = run(tmp_path / "out", card, card.encodings.ropes[case.rope_layers or "all"].graph, ARANGE)
@@ -136,7 +136,7 @@ SIDES = [
 
 
 def random_checkpoint(model_type: str, side: str, folder: Path, dtype: Any) -> Path:
-    """A small input layer of any row, with all of its switches on; a file of BERT's base class has no prefix."""
+    """Write a small input layer of any family, with all of its switches on, without prefix for BERT."""
     family = family_for_side(model_type, FAMILIES[model_type], side if FAMILIES[model_type].decoder else None)
     own = {
         family.names.get(key, key): value
@@ -158,7 +158,7 @@ def random_checkpoint(model_type: str, side: str, folder: Path, dtype: Any) -> P
 
 
 def compared(folder: Path, card: Card) -> None:
-    """Every output of every graph against the reference, on inputs of this test's own."""
+    """Compare every output of every graph with the reference, on inputs that export does not use."""
     random = np.random.default_rng(1)
     lengths = np.array([1, 7, 2, 9])
     ids = random.integers(0, card.vocab_size, lengths.sum())
@@ -185,7 +185,7 @@ def random_extra(extra: Extra, count: int, random: np.random.Generator) -> NDArr
 
 
 @pytest.mark.parametrize(("model_type", "side"), SIDES)
-def test_both_interpreters_agree_over_all_families(model_type: str, side: str, tmp_path: Path) -> None:
+def test_interpreters_agree_for_every_family(model_type: str, side: str, tmp_path: Path) -> None:
     dtype = (np.float32, np.float16)[len(model_type) % 2]
     checkpoint = random_checkpoint(model_type, side, tmp_path / "x", dtype)
     card = export(checkpoint, tmp_path / "out", side=side if FAMILIES[model_type].decoder else None)
@@ -194,11 +194,11 @@ def test_both_interpreters_agree_over_all_families(model_type: str, side: str, t
 
 
 @pytest.mark.parametrize("case", cases("encoder"), ids=str)
-def test_both_interpreters_agree_over_whole_encoders(case: Case, tmp_path: Path) -> None:
+def test_interpreters_agree_for_encoders(case: Case, tmp_path: Path) -> None:
     compared(tmp_path / "out", exported(case, tmp_path))
 
 
-def test_every_family_whose_blocks_are_exported_has_a_golden_encoder() -> None:
+def test_every_exported_encoder_has_golden_data() -> None:
     whole = {model_type for model_type, family in FAMILIES.items() if family.block}
     assert {case.params["model_type"] for case in cases("encoder")} == whole - {
         "camembert"
@@ -224,7 +224,7 @@ def judge(folder: Path, card: Card, reads: tuple[str, ...], feeds: Arrays) -> Ar
 
 
 @pytest.mark.parametrize("case", cases("input_layer"), ids=str)
-def test_a_row_of_the_input_layer_is_bitwise_the_same_alone(case: Case, tmp_path: Path) -> None:
+def test_input_layer_row_is_bitwise_same_alone(case: Case, tmp_path: Path) -> None:
     card = exported(case, tmp_path)
     feeds = packed(case, card)
     graph = graph_of(case, card, "embedding")
@@ -234,7 +234,7 @@ def test_a_row_of_the_input_layer_is_bitwise_the_same_alone(case: Case, tmp_path
         assert run(tmp_path / "out", card, graph, alone)["input_embeddings"].tobytes() == together[row].tobytes()
 
 
-def test_a_sequence_through_the_encoder_does_not_depend_on_its_neighbours(tmp_path: Path) -> None:
+def test_encoder_sequence_does_not_depend_on_batch(tmp_path: Path) -> None:
     card = export(write_tiny_bert(tmp_path / "x"), tmp_path / "out")
     random = np.random.default_rng(5)
     lengths = [1, 30, 4, 17, 2]
@@ -255,7 +255,7 @@ def test_a_sequence_through_the_encoder_does_not_depend_on_its_neighbours(tmp_pa
         np.testing.assert_allclose(part, alone, rtol=0, atol=1e-6)
 
 
-def test_a_sequence_whose_mask_is_all_false_attends_to_all_of_its_rows(tmp_path: Path) -> None:
+def test_all_false_mask_attends_to_all_rows(tmp_path: Path) -> None:
     card = export(write_tiny_bert(tmp_path / "x"), tmp_path / "out")
     ids = np.array([2, 5, 9, 3, 2, 7, 3])
     feeds = {"ids": ids, "positions": np.array([0, 1, 2, 3, 0, 1, 2]), "types": np.zeros(7, np.int64)}
@@ -265,7 +265,7 @@ def test_a_sequence_whose_mask_is_all_false_attends_to_all_of_its_rows(tmp_path:
     np.testing.assert_array_equal(found, unmasked)
 
 
-def test_token_types_of_gpt2_are_added_only_when_sent(tmp_path: Path) -> None:
+def test_gpt2_token_types_are_added_only_when_sent(tmp_path: Path) -> None:
     (case,) = (case for case in cases("input_layer") if case.name == "input_gpt2")
     card = exported(case, tmp_path)
     feeds = packed(case, card)
@@ -277,7 +277,7 @@ def test_token_types_of_gpt2_are_added_only_when_sent(tmp_path: Path) -> None:
     assert "types" not in card.graphs["components"].inputs
 
 
-def test_all_tables_of_half_precision_stay_so_on_disk(tmp_path: Path) -> None:
+def test_half_precision_tables_stay_so_on_disk(tmp_path: Path) -> None:
     """And rows are widened after the lookup, so they equal the checkpoint's exactly."""
     for dtype, name in ((np.float16, "float16"), (np.float32, "float32")):
         (case,) = (case for case in cases("input_layer") if case.name == "input_bert")
@@ -297,7 +297,7 @@ def test_all_tables_of_half_precision_stay_so_on_disk(tmp_path: Path) -> None:
         assert held["bert.embeddings.LayerNorm.weight"].dtype == "F32"
 
 
-def test_an_export_that_differs_from_its_reference_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rejects_export_that_differs_from_reference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     right = reference.run
 
     def wrong(*given: Any) -> Arrays:
@@ -320,7 +320,7 @@ def rms(x: NDArray[np.float64]) -> NDArray[np.float64]:
 @pytest.mark.parametrize(
     "steps", [(Scale(3.0),), (RMSNorm("g", 1e-6),), (Scale(0.5), RMSNorm("g", 1e-6), LayerNorm("g", None, 1e-5))]
 )
-def test_steps_no_family_uses_yet_are_the_same_in_both_interpreters(steps: Recipe, tmp_path: Path) -> None:
+def test_interpreters_agree_for_unused_steps(steps: Recipe, tmp_path: Path) -> None:
     from models.families.recipe import Embed
     from models.graphs import input_layer as graphs
     from models.graphs.builder import GraphBuilder, save
@@ -349,7 +349,7 @@ def test_steps_no_family_uses_yet_are_the_same_in_both_interpreters(steps: Recip
 
 
 @pytest.mark.parametrize("case", [*cases("input_layer"), *cases("encoder")], ids=str)
-def test_a_recipe_survives_json(case: Case, tmp_path: Path) -> None:
+def test_recipe_survives_json(case: Case, tmp_path: Path) -> None:
     card = exported(case, tmp_path)
     assert from_json(to_json(card.recipe)) == card.recipe
     assert from_json(to_json(card.encoder)) == card.encoder
