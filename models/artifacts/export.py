@@ -67,7 +67,7 @@ def export(
 
     Raises:
         ModelError: the checkpoint cannot be exported, or `out` may not be replaced.
-        OSError: the disk refuses.
+        OSError: a file cannot be written.
     """
     out = out.absolute()
     check_target(out, Path(checkpoint), force)

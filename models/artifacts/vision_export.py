@@ -59,7 +59,7 @@ def export(
     Raises:
         BadCheckpoint: the checkpoint cannot be exported.
         ReferenceMismatch: a graph differs from the reference.
-        OSError: the disk refuses.
+        OSError: a file cannot be written.
     """
     planned, dual_encoder = plan(source, *image_tower), similarity.read_similarity(source)
     image = _image(planned, source.folder)

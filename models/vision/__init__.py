@@ -1,1 +1,1 @@
-"""Input layers that begin with an image or a spectrogram: what models/ does for tokens, for patches and frames."""
+"""Input layers of models that read images or spectrograms: preprocessing, patches, frames and their positions."""

@@ -1,6 +1,6 @@
-"""FAMILIES: from pixels to the first block, one row a model_type. The same data as models/families.py, for images.
+"""FAMILIES: from pixels to the first block, one row per model_type of a vision or audio model.
 
-A row names tensors as its base class does; which prefix a file puts before them is found by the patch weight.
+A row names tensors as its base class does; the prefix that a file puts before them is found by the patch weight.
 """
 
 from collections.abc import Mapping
@@ -11,20 +11,23 @@ from models.families.recipe import LayerNorm, RMSNorm
 from models.vision.steps import AddGrid, AddRows, Convolve, Insert, Patchify, Project, Step
 
 Feed = Literal["pixels", "patches", "features"]
-FILLED = 0  # a size that the config decides
-EPS = -1.0  # config's layer_norm_eps
+FROM_CONFIG = 0  # placeholder for a size in the config
+EPS = -1.0  # placeholder for the config's layer_norm_eps
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One row.
+    """One row of FAMILIES.
 
-    feed      what goes in: pixels [channels, height, width], patches that come flattened, or features [bins, frames]
-    prefix    what most files put before the tensor names
-    names     the family's own keys for the usual ones of config.json
-    only_if   a step is there only if this key of the config is true
-    axial     the row of positions/rope/axial.AXIAL by which its attention turns; None: it does not
-    processor the row of preprocessor.PROCESSORS where preprocessor_config.json names none
+    Attributes:
+        steps: from the input to the rows before the first block.
+        processor: the row of preprocessor_config.PROCESSORS where preprocessor_config.json names none.
+        prefix: what most files put before the tensor names.
+        feed: the input: pixels [channels, height, width], flattened patches, or features [bins, frames].
+        defaults: values of config.json keys that may be missing.
+        names: usual key of config.json -> the family's own key.
+        only_if: step type -> the key of the config that must be true for the step to exist.
+        axial: the row of positions/rope/axial.AXIAL of its attention; None: none.
     """
 
     steps: tuple[Step, ...]
@@ -44,11 +47,11 @@ SQUARE: dict[str, Any] = {"image_size": 224, "patch_size": 16, "num_channels": 3
 
 
 def _patchify(stem: str, biased: bool = True, padded: bool = False) -> Patchify:
-    return Patchify(f"{stem}.weight", f"{stem}.bias" if biased else None, FILLED, padded)
+    return Patchify(f"{stem}.weight", f"{stem}.bias" if biased else None, FROM_CONFIG, padded)
 
 
 def _grid(table: str, extra: int, resize: str = "bicubic") -> AddGrid:
-    return AddGrid(table, extra, FILLED, FILLED, resize)
+    return AddGrid(table, extra, FROM_CONFIG, FROM_CONFIG, resize)
 
 
 def _vit(prefix: str, processor: str = "ViT", **changes: Any) -> Family:
@@ -144,7 +147,7 @@ FAMILIES: dict[str, Family] = {
         defaults=SQUARE | {"hidden_size": 1024, "image_size": 1024, "num_attention_heads": 16},
         axial="pixtral",
     ),
-    # rows in the image processor's order; Qwen2.5-VL's attention puts them in the order of its windows itself
+    # rows in the image processor's order; Qwen2.5-VL's attention itself reorders them by window
     "qwen2_vl": _qwen(False, (), names={"hidden_size": "embed_dim"}, defaults={"embed_dim": 1280}, axial="qwen2_vl"),
     "qwen2_5_vl": _qwen(False, (), defaults={"hidden_size": 3584}, axial="qwen2_5_vl"),
     "qwen3_vl": _qwen(
@@ -171,25 +174,26 @@ FAMILIES: dict[str, Family] = {
 
 @dataclass(frozen=True, slots=True)
 class Tower:
-    """The half of a checkpoint that sees, where it holds another that reads.
+    """The vision (or audio) tower of a checkpoint that also has a text model.
 
-    inside   the key of config.json that holds its own config; None: config.json is its config too
-    family   its row, where its own config names none
-    side     what --side calls it
-    needed   without --side it is refused; False: without --side the other half is meant
+    Attributes:
+        config_key: the key of config.json that holds the tower's config; None: config.json is its config too.
+        family: its row, where its own config names none.
+        side: its value of --side.
+        required: whether --side must be given; False: without --side the text model is exported.
     """
 
-    inside: str | None
+    config_key: str | None
     family: str
     side: str = "vision"
-    needed: bool = False
+    required: bool = False
 
 
 TOWERS: dict[str, Tower] = {
-    "clip": Tower("vision_config", "clip_vision_model", needed=True),
-    "siglip": Tower("vision_config", "siglip_vision_model", needed=True),
-    "siglip2": Tower("vision_config", "siglip2_vision_model", needed=True),
-    "blip": Tower("vision_config", "blip_vision_model", needed=True),
+    "clip": Tower("vision_config", "clip_vision_model", required=True),
+    "siglip": Tower("vision_config", "siglip_vision_model", required=True),
+    "siglip2": Tower("vision_config", "siglip2_vision_model", required=True),
+    "blip": Tower("vision_config", "blip_vision_model", required=True),
     "llava": Tower("vision_config", "clip_vision_model"),
     "mistral3": Tower("vision_config", "pixtral"),
     "qwen2_vl": Tower("vision_config", "qwen2_vl"),

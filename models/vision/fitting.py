@@ -1,4 +1,4 @@
-"""A family's row of vision/ fitted to one checkpoint: on-disk names, values from the config, shapes checked."""
+"""A row of vision/families.py fitted to one checkpoint: tensor names in the file, config values, checked shapes."""
 
 import math
 from collections.abc import Mapping
@@ -19,14 +19,15 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class VisionPlan:
-    """A row fitted to one checkpoint.
+    """A row of FAMILIES fitted to one checkpoint.
 
     Attributes:
         model_type: the row's name.
-        steps: with on-disk tensor names.
-        shapes: of every tensor as the exported folder holds it: no dimensions of one, patches flattened or as
-            convolved.
-        width: of what goes in: channels of a pixel, values of a flattened patch, bins of a frame.
+        family: the row.
+        config: the tower's config.
+        steps: with the file's tensor names.
+        shapes: of every tensor in the exported folder: without dimensions of one, patches flattened or as convolved.
+        width: of the input: channels of a pixel, values of a flattened patch, bins of a frame.
     """
 
     model_type: str
@@ -38,7 +39,7 @@ class VisionPlan:
 
     @property
     def axial(self) -> AxialRope | None:
-        """How the attention turns with a patch's place; None where it does not, or two axes cannot share a head."""
+        """The axial RoPE of the attention; None where there is none, or where two axes cannot share a head."""
         kind, config = self.family.axial, self.config
         if kind is None or (width := _head_dim(config)) is None:
             return None
@@ -49,15 +50,22 @@ class VisionPlan:
 
     @property
     def hidden_size(self) -> int:
-        """Width of a row."""
+        """The width of a row."""
         return self.config.count("hidden_size")
 
 
 def tower(config: Mapping[str, Any], side: str | None) -> tuple[str, Config] | None:
-    """The row and the config of what a checkpoint sees with, if that is the half that is meant; None: it is not.
+    """Return the row and the config of a checkpoint's vision tower, if that is the side to export.
+
+    Args:
+        config: config.json of the checkpoint.
+        side: the value of --side; None: not given.
+
+    Returns:
+        (name in FAMILIES, config); None where the text side is to be exported.
 
     Raises:
-        BadCheckpoint: both halves may be meant, or this side is not there.
+        BadCheckpoint: the checkpoint has two sides and `side` is missing, or it does not have this side.
     """
     model_type = config.get("model_type")
     if not isinstance(model_type, str):
@@ -67,31 +75,38 @@ def tower(config: Mapping[str, Any], side: str | None) -> tuple[str, Config] | N
         if model_type not in FAMILIES:
             return None
         if side not in (None, "vision"):
-            raise BadCheckpoint(f"--side {side} was asked for, but a {model_type} has one side, vision: leave it out")
+            raise BadCheckpoint(f"--side is {side}, but a {model_type} has only the side vision: leave it out")
         return model_type, _config(model_type, config)
-    if side is None and found.needed:
-        raise BadCheckpoint(
-            f"a {model_type} holds two input layers: say --side text or --side {found.side} for the one you want"
-        )
+    if side is None and found.required:
+        raise BadCheckpoint(f"a {model_type} has two input layers: give --side text or --side {found.side}")
     if side != found.side:
         return None
-    own = config if found.inside is None else config.get(found.inside)
-    if not isinstance(own, Mapping | None):
-        raise BadCheckpoint(f"config.json says {found.inside} {own!r}; it must be an object")
-    named = (own or {}).get("model_type")
-    name = named if found.inside and named in FAMILIES else found.family
-    return name, _config(name, own or {})
+    own_config = config if found.config_key is None else config.get(found.config_key)
+    if not isinstance(own_config, Mapping | None):
+        raise BadCheckpoint(f"{found.config_key} in config.json is {own_config!r}; it must be an object")
+    named = (own_config or {}).get("model_type")
+    name = named if found.config_key and named in FAMILIES else found.family
+    return name, _config(name, own_config or {})
 
 
-def _config(name: str, own: Mapping[str, Any]) -> Config:
-    return Config(own, FAMILIES[name].defaults, FAMILIES[name].names)
+def _config(name: str, own_config: Mapping[str, Any]) -> Config:
+    return Config(own_config, FAMILIES[name].defaults, FAMILIES[name].names)
 
 
 def plan(checkpoint: Checkpoint, name: str, config: Config) -> VisionPlan:
-    """Fit a row to a checkpoint; raises BadCheckpoint where config and tensors do not make a model of this family."""
+    """Return a row fitted to a checkpoint.
+
+    Args:
+        checkpoint: the opened checkpoint.
+        name: the row of FAMILIES.
+        config: the tower's config.
+
+    Raises:
+        BadCheckpoint: config and tensors do not form a model of this family.
+    """
     family = FAMILIES[name]
-    there = tuple(step for step in family.steps if _is_there(step, family, config))
-    filled = tuple(_filled(step, name, config) for step in there)
+    present = tuple(step for step in family.steps if _is_present(step, family, config))
+    filled = tuple(_with_config_values(step, name, config) for step in present)
     prefix = _prefix(filled[0], family, checkpoint)
     shapes: dict[str, Shape] = {}
     for step in filled:
@@ -102,14 +117,14 @@ def plan(checkpoint: Checkpoint, name: str, config: Config) -> VisionPlan:
 
 
 def _head_dim(config: Config) -> int | None:
-    """Channels of a head; None where the config's numbers make no heads of multiples of 4."""
+    """Channels of a head; None where they are not a multiple of 4."""
     heads = config.count("num_attention_heads")
     width = config.count("head_dim") if config.get("head_dim") is not None else config.count("hidden_size") // heads
     fits = width % 4 == 0 and (config.get("head_dim") is not None or config.count("hidden_size") % heads == 0)
     return width if fits else None
 
 
-def _is_there(step: Step, family: Family, config: Config) -> bool:
+def _is_present(step: Step, family: Family, config: Config) -> bool:
     if isinstance(step, Insert) and step.table.endswith("register_tokens"):
         return config.count("num_register_tokens", least=0) > 0
     key = family.only_if.get(type(step))
@@ -117,7 +132,11 @@ def _is_there(step: Step, family: Family, config: Config) -> bool:
 
 
 def side(config: Config, key: str) -> tuple[int, int]:
-    """A size that is one number or [height, width]; raises BadCheckpoint."""
+    """Return (height, width) of a size that is one number or [height, width].
+
+    Raises:
+        BadCheckpoint: it is neither.
+    """
     value = config.get(key)
     pair = value if isinstance(value, list | tuple) else [value, value]
     if len(pair) != 2 or not all(type(each) is int and 1 <= each < 1 << 16 for each in pair):
@@ -126,15 +145,19 @@ def side(config: Config, key: str) -> tuple[int, int]:
 
 
 def patch(config: Config) -> int:
-    """The side of a patch; raises BadCheckpoint where it is not square."""
+    """Return the side of a patch.
+
+    Raises:
+        BadCheckpoint: patches are not square.
+    """
     height, width = side(config, "patch_size")
     if height != width:
-        raise BadCheckpoint(f"config.json says patch_size {[height, width]}; only square patches are computed")
+        raise BadCheckpoint(f"patch_size in config.json is {[height, width]}; only square patches are supported")
     return height
 
 
 def input_width(first: Step, config: Config) -> int:
-    """Values of a pixel, of a flattened patch, or of a frame."""
+    """Return the number of values of a pixel, of a flattened patch, or of a frame."""
     if isinstance(first, Patchify):
         return config.count("num_channels")
     if isinstance(first, Convolve):
@@ -144,7 +167,7 @@ def input_width(first: Step, config: Config) -> int:
     return channels * frames * patch(config) ** 2
 
 
-def _filled(step: Step, name: str, config: Config) -> Step:
+def _with_config_values(step: Step, name: str, config: Config) -> Step:
     if isinstance(step, Patchify):
         return replace(step, patch=patch(config))
     if isinstance(step, LayerNorm) and step.eps == EPS:
@@ -162,16 +185,16 @@ def _source_grid(name: str, config: Config) -> tuple[int, int]:
         height, width = (size // patch(config) for size in side(config, "image_size"))
         if height and width:
             return height, width
-        raise BadCheckpoint("config.json says an image_size below its patch_size")
+        raise BadCheckpoint("image_size in config.json is below patch_size; it must be at least one patch")
     count = config.count("num_patches")
     root = math.isqrt(count)
     if root * root != count:
-        raise BadCheckpoint(f"a {name} of {count} learned positions: they make no square")
+        raise BadCheckpoint(f"a {name} has {count} learned positions; their number must be a square")
     return root, root
 
 
 def _shapes(step: Step, config: Config) -> dict[str, Shape]:
-    """The shape each tensor of a step must have, dimensions of one aside."""
+    """The shape that each tensor of a step must have, apart from dimensions of one."""
     hidden = config.count("hidden_size")
     match step:
         case Patchify(weight, bias, size):
@@ -197,10 +220,10 @@ def _shapes(step: Step, config: Config) -> dict[str, Shape]:
 def _checked(checkpoint: Checkpoint, name: str, shape: Shape) -> Shape:
     if name not in checkpoint.tensors:
         raise BadCheckpoint(f"{checkpoint.folder} holds no tensor {name!r}, which its model_type needs")
-    held = checkpoint.tensors[name].shape
-    same = _bare(held) == _bare(shape) or (len(shape) == 2 and _flattened(held) == shape)
+    actual = checkpoint.tensors[name].shape
+    same = _bare(actual) == _bare(shape) or (len(shape) == 2 and _flattened(actual) == shape)
     if not same:
-        raise BadCheckpoint(f"{name!r} has shape {list(held)}, but config.json makes it {list(shape)}")
+        raise BadCheckpoint(f"{name!r} has shape {list(actual)}, but config.json makes it {list(shape)}")
     return shape
 
 
@@ -214,7 +237,7 @@ def _flattened(shape: Shape) -> Shape:
 
 
 def _prefix(first: Step, family: Family, checkpoint: Checkpoint) -> str:
-    """What this file puts before the names of the base class, found by the first step's weight."""
+    """What this file puts before the base class's tensor names, found by the first step's weight."""
     stem = tensors((first,))[0]
     found = [name.removesuffix(stem) for name in checkpoint.tensors if name == stem or name.endswith("." + stem)]
     for prefix in (family.prefix, ""):
@@ -222,9 +245,9 @@ def _prefix(first: Step, family: Family, checkpoint: Checkpoint) -> str:
             return prefix
     if len(found) == 1:
         return found[0]
-    held = f"several: {', '.join(sorted(prefix + stem for prefix in found))}" if found else "none"
+    actual = f"several: {', '.join(sorted(prefix + stem for prefix in found))}" if found else "none"
     raise BadCheckpoint(
-        f"{checkpoint.folder} should hold {family.prefix + stem!r} (any one prefix will do), but holds {held}"
+        f"{checkpoint.folder} should hold {family.prefix + stem!r} (any one prefix will do), but holds {actual}"
     )
 
 

@@ -1,22 +1,25 @@
-"""What a card says of a model that reads images: its steps, what may go in, and how pixels are made of a picture."""
+"""Image, the part of a card that describes a vision model: its steps, its input and its image preprocessing."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from models.vision.families import Feed
-from models.vision.preprocessor import Preprocessor
-from models.vision.preprocessor import from_json as preprocessor_from_json
+from models.vision.preprocessor_config import Preprocessor
+from models.vision.preprocessor_config import from_json as preprocessor_from_json
 from models.vision.steps import AddGrid, Patchify, Steps
 from models.vision.steps import from_json as steps_from_json
 
 
 @dataclass(frozen=True, slots=True)
 class AxialRope:
-    """How a tower's attention turns with rows and columns: what positions/rope/axial.py is asked for.
+    """The axial RoPE of a tower's attention; the parameters of positions/rope/axial.py.
 
-    kind     a row of AXIAL
-    merge    patches come in blocks of merge x merge
+    Attributes:
+        kind: a row of AXIAL.
+        head_dim: channels of a head.
+        theta: base of the frequencies.
+        merge: patches come in blocks of merge x merge.
     """
 
     kind: str
@@ -27,15 +30,17 @@ class AxialRope:
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """The part of a card that the routes of images read.
+    """The part of a card that the image routes read.
 
-    feed     pixels [channels, height, width], patches [rows, width] or features [bins, frames]
-    width    channels of a pixel, values of a flattened patch, bins of a frame
-    patch    side of a patch; 1 for features
-    frames   how many frames the model takes, features alone
-    fixed    the one [height, width] it takes; None: any, the positions are resized
-    preprocessor  how a picture becomes pixels; None: the checkpoint does not say, and only tensors go in
-    axial    how the attention turns with a patch's place; None: it does not
+    Attributes:
+        steps: from the input to the rows before the first block.
+        feed: pixels [channels, height, width], patches [rows, width] or features [bins, frames].
+        width: channels of a pixel, values of a flattened patch, bins of a frame.
+        patch: side of a patch; 1 for features.
+        frames: how many frames the model takes (features only).
+        fixed: the only (height, width) it takes; None: any, the positions are resized.
+        preprocessor: how an image becomes pixels; None: the checkpoint does not say, so only tensors are accepted.
+        axial: the axial RoPE of the attention; None: none.
     """
 
     steps: Steps
@@ -49,7 +54,7 @@ class Image:
 
     @property
     def takes_grid(self) -> bool:
-        """Whether flattened patches need their rows and columns beside them."""
+        """Whether flattened patches need the number of their rows and columns as a second input."""
         return self.feed == "patches" and any(isinstance(step, AddGrid) for step in self.steps)
 
     @property
@@ -58,7 +63,7 @@ class Image:
         return next((step.merge for step in self.steps if isinstance(step, AddGrid)), 1)
 
     def patches(self, height: int, width: int) -> tuple[int, int]:
-        """Rows and columns of patches of pixels of this size."""
+        """Return the numbers of rows and columns of patches in pixels of this size."""
         first = self.steps[0]
         if isinstance(first, Patchify) and first.padded:
             return -(-height // self.patch), -(-width // self.patch)
@@ -66,14 +71,19 @@ class Image:
 
     @property
     def reads_pictures(self) -> bool:
-        """Whether a picture can become pixels."""
+        """Whether the model accepts image files, not only tensors."""
         return self.preprocessor is not None
 
 
 def from_json(data: Mapping[str, Any]) -> Image:
-    """The inverse of dataclasses.asdict with steps as steps.to_json gives them; KeyError or TypeError otherwise."""
-    made = data["preprocessor"] and preprocessor_from_json(data["preprocessor"])
+    """Return the Image of its JSON: dataclasses.asdict with steps as steps.to_json gives them.
+
+    Raises:
+        KeyError: a key is missing.
+        TypeError: a value has another type.
+    """
+    preprocessor = data["preprocessor"] and preprocessor_from_json(data["preprocessor"])
     fixed = data["fixed"] and tuple(data["fixed"])
     axial = data["axial"] and AxialRope(**data["axial"])
-    parts = {"steps": steps_from_json(data["steps"]), "preprocessor": made, "fixed": fixed, "axial": axial}
+    parts = {"steps": steps_from_json(data["steps"]), "preprocessor": preprocessor, "fixed": fixed, "axial": axial}
     return Image(**dict(data) | parts)

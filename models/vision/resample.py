@@ -1,9 +1,9 @@
-"""Resizing along two axes as torch does it, in numpy float64: each axis a matrix of weights. Knows no image, no model.
+"""Resizing along two axes as torch does it, in numpy float64, with one matrix of weights per axis.
 
-source  torch 2.13 `interpolate(align_corners=False)`, its upsample kernels: without antialias, border rows stand for
-        what lies beyond them and the cubic has a = -0.75; with it, the filter grows with the scale, rows beyond the
-        border count nothing, weights are normalised and the cubic has a = -0.5. Where antialias leaves one column and
-        the rows change too, torch's CPU kernel gives other values than itself one axis at a time; this is the latter
+Source: torch 2.13 `interpolate(align_corners=False)` and its upsample kernels. Without antialias, border rows are
+repeated beyond the border and the cubic has a = -0.75. With antialias, the filter grows with the scale, rows beyond the
+border have no weight, weights are normalised and the cubic has a = -0.5. Where antialias leaves one column and the rows
+change too, torch's CPU kernel differs from its own result one axis at a time; this module gives the latter.
 """
 
 from collections.abc import Callable
@@ -32,11 +32,12 @@ def _hat(distance: Matrix) -> Matrix:
 class Resize:
     """One way to resize.
 
-    kernel     weights by distance in source rows
-    taps       source rows that a target row reads at scale 1
-    antialias  the filter grows with the scale when there are fewer target rows
-    corners    the first and last rows of both meet (align_corners)
-    onnx       the attributes of ONNX's Resize that say the same
+    Attributes:
+        kernel: weight by distance in source rows.
+        taps: source rows that a target row reads at scale 1.
+        antialias: whether the filter grows with the scale when there are fewer target rows.
+        corners: whether the first and last rows of source and target coincide (align_corners).
+        onnx: the attributes of the equivalent ONNX Resize.
     """
 
     kernel: Callable[[Matrix], Matrix]
@@ -60,24 +61,30 @@ RESIZES: dict[str, Resize] = {
 
 @lru_cache(maxsize=256)
 def weights(resize: str, source: int, target: int) -> Matrix:
-    """[target, source]: what every source row gives to every target row; rows sum to 1."""
+    """Return [target, source]: the weight of every source row in every target row; rows sum to 1.
+
+    Args:
+        resize: a row of RESIZES.
+        source: number of source rows.
+        target: number of target rows.
+    """
     row = RESIZES[resize]
     if row.antialias:
         return _filtered(row, source, target)
     places = _places(row, source, target)
-    found = np.zeros((target, source))
+    matrix = np.zeros((target, source))
     for offset in range(1 - row.taps // 2, row.taps // 2 + 1):
         tap = np.floor(places) + offset
-        np.add.at(found, (np.arange(target), np.clip(tap, 0, source - 1).astype(np.int64)), row.kernel(places - tap))
-    return found
+        np.add.at(matrix, (np.arange(target), np.clip(tap, 0, source - 1).astype(np.int64)), row.kernel(places - tap))
+    return matrix
 
 
 def _places(row: Resize, source: int, target: int) -> Matrix:
     rows = np.arange(target, dtype=np.float64)
-    found: Matrix = (
+    matrix: Matrix = (
         rows * ((source - 1) / max(target - 1, 1)) if row.corners else (rows + 0.5) * (source / target) - 0.5
     )
-    return found
+    return matrix
 
 
 def _filtered(row: Resize, source: int, target: int) -> Matrix:
@@ -86,16 +93,16 @@ def _filtered(row: Resize, source: int, target: int) -> Matrix:
     centre = (np.arange(target)[:, None] + 0.5) * scale
     reach = row.taps / 2 * stretch
     rows = np.arange(source)[None]
-    # the rows torch lets a filter see: from int(centre - reach + 0.5) to int(centre + reach + 0.5)
-    seen = (rows >= np.floor(np.maximum(centre - reach + 0.5, 0.0))) & (rows < np.floor(centre + reach + 0.5))
-    found = np.where(seen, row.kernel((rows - centre + 0.5) / stretch), 0.0)
-    total: Matrix = found / found.sum(axis=1, keepdims=True)
+    # the rows that torch's filter reads: from int(centre - reach + 0.5) to int(centre + reach + 0.5)
+    visible = (rows >= np.floor(np.maximum(centre - reach + 0.5, 0.0))) & (rows < np.floor(centre + reach + 0.5))
+    matrix = np.where(visible, row.kernel((rows - centre + 0.5) / stretch), 0.0)
+    total: Matrix = matrix / matrix.sum(axis=1, keepdims=True)
     return total
 
 
 def resized(grid: NDArray[Any], resize: str, rows: int, columns: int) -> Matrix:
-    """A grid [..., h, w] as [..., rows, columns], float64."""
+    """Return a grid [..., h, w] resized to [..., rows, columns], float64; `resize` is a row of RESIZES."""
     down = weights(resize, grid.shape[-2], rows)
     across = weights(resize, grid.shape[-1], columns)
-    found: Matrix = down @ grid.astype(np.float64) @ across.T
-    return found
+    matrix: Matrix = down @ grid.astype(np.float64) @ across.T
+    return matrix

@@ -1,4 +1,4 @@
-"""How alike texts and images are, as a dual encoder says it: scaled products of unit vectors. Makes no vectors."""
+"""Similarity of texts and images in a dual encoder: scaled products of unit vectors."""
 
 import math
 from dataclasses import dataclass
@@ -18,9 +18,10 @@ Matrix = NDArray[np.float64]
 class Similarity:
     """The last step of a dual encoder.
 
-    kind   softmax: an image's probabilities over the texts sum to 1 (CLIP); sigmoid: each pair has its own (SigLIP)
-    scale  exp of the checkpoint's logit_scale
-    bias   its logit_bias; 0 where it has none
+    Attributes:
+        kind: softmax: an image's probabilities over the texts sum to 1 (CLIP); sigmoid: each pair has its own (SigLIP).
+        scale: exp of the checkpoint's logit_scale.
+        bias: the checkpoint's logit_bias; 0 where it has none.
     """
 
     kind: str
@@ -28,10 +29,11 @@ class Similarity:
     bias: float
 
 
-def of(checkpoint: Checkpoint) -> Similarity | None:
-    """What a checkpoint of both sides holds; None: it holds one side.
+def read_similarity(checkpoint: Checkpoint) -> Similarity | None:
+    """Return the similarity of a dual encoder's checkpoint; None where the checkpoint has one side only.
 
-    raises   BadCheckpoint for a scale or bias that is no finite number
+    Raises:
+        BadCheckpoint: scale or bias is not a finite number.
     """
     kind = KINDS.get(checkpoint.model_type)
     names = [name for name in ("logit_scale", "logit_bias") if name in checkpoint.tensors]
@@ -46,20 +48,26 @@ def of(checkpoint: Checkpoint) -> Similarity | None:
 def _number(name: str, array: NDArray[Any]) -> float:
     value = float(array.reshape(-1)[0]) if array.size == 1 else math.nan
     if not math.isfinite(value):
-        raise BadCheckpoint(f"{name!r} is no finite number; the checkpoint is damaged")
+        raise BadCheckpoint(f"{name!r} is not one finite number; the checkpoint is damaged")
     return value
 
 
-def compared(how: Similarity, texts: NDArray[Any], images: NDArray[Any]) -> dict[str, Matrix]:
-    """Logits and probabilities of every pair.
+def compared(similarity: Similarity, texts: NDArray[Any], images: NDArray[Any]) -> dict[str, Matrix]:
+    """Return logits and probabilities of every pair.
 
-    texts, images   [texts, d] and [images, d], scaled to unit length here; a zero vector stays zero
-    returns  float64 logits_per_text [texts, images], logits_per_image [images, texts] and probabilities [images, texts]
-    source   transformers 5.23: CLIPModel, SiglipModel
+    Args:
+        similarity: of the model.
+        texts: [texts, d], of any length; a zero vector stays zero.
+        images: [images, d], likewise.
+
+    Returns:
+        float64 logits_per_text [texts, images], logits_per_image [images, texts] and probabilities [images, texts].
+
+    Source: transformers 5.23: CLIPModel, SiglipModel.
     """
-    logits = how.scale * (_unit(texts) @ _unit(images).T) + how.bias
+    logits = similarity.scale * (_unit(texts) @ _unit(images).T) + similarity.bias
     per_image = logits.T
-    if how.kind == "softmax":
+    if similarity.kind == "softmax":
         raised = np.exp(per_image - per_image.max(axis=1, keepdims=True))
         probabilities = raised / raised.sum(axis=1, keepdims=True)
     else:

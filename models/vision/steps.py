@@ -1,6 +1,7 @@
-"""The steps from pixels to the rows before the first block, naming the tensors they use. Values alone, as recipe.py.
+"""The steps from pixels to the rows before the first block, as data that names the tensors they use.
 
-Rows x are [batch, rows, d]. Two interpreters read the steps: reference.py (numpy float64, the judge) and graph.py.
+Rows x are [batch, rows, d]. Two interpreters read the steps: models/reference/vision.py (numpy float64) and
+models/graphs/vision.py (ONNX).
 """
 
 from collections.abc import Mapping
@@ -12,10 +13,13 @@ from models.families.recipe import LayerNorm, RMSNorm
 
 @dataclass(frozen=True, slots=True)
 class Patchify:
-    """x = the patches of pixels [batch, channels, height, width], row by row, each a matrix product with its pixels.
+    """x = projected patches of pixels [batch, channels, height, width], row by row; named output `patch_embeddings`.
 
-    weight [d, channels, patch, patch]. What is left of a patch at the lower and right edge is dropped, or with
-    `padded` filled up with zeros (Swin). Named output `patch_embeddings`.
+    Attributes:
+        weight: [d, channels, patch, patch].
+        bias: [d]; None: none.
+        patch: side of a patch in pixels.
+        padded: True: incomplete patches at the lower and right edge are filled with zeros (Swin). False: dropped.
     """
 
     weight: str
@@ -26,7 +30,7 @@ class Patchify:
 
 @dataclass(frozen=True, slots=True)
 class Project:
-    """x = patches [rows, f] @ weight.T + bias: patches that come flattened. Named output `patch_embeddings`."""
+    """x = flattened patches [rows, f] @ weight.T + bias; named output `patch_embeddings`."""
 
     weight: str
     bias: str | None
@@ -34,7 +38,7 @@ class Project:
 
 @dataclass(frozen=True, slots=True)
 class Insert:
-    """The rows of `table` [k, d] put in before row `at` of every image: CLS, distillation and register tokens."""
+    """Insert the rows of `table` [k, d] before row `at` of every image: CLS, distillation and register tokens."""
 
     table: str
     at: int = 0
@@ -44,9 +48,13 @@ class Insert:
 class AddGrid:
     """x += a learned grid of positions, resized to the image's patches; named output `position_embeddings`.
 
-    table   [extra + rows * columns, d]; the extra rows stay as they are
-    resize  a row of resample.RESIZES
-    merge   patches come in blocks of merge x merge (Qwen), not row by row
+    Attributes:
+        table: [extra + rows * columns, d]; the extra rows are not resized.
+        extra: number of rows before the grid, for CLS and the like.
+        rows: of the grid.
+        columns: of the grid.
+        resize: a row of resample.RESIZES.
+        merge: patches come in blocks of merge x merge (Qwen), not row by row.
     """
 
     table: str
@@ -82,16 +90,21 @@ KINDS: dict[str, type[Any]] = {
 
 
 def tensors(steps: Steps) -> tuple[str, ...]:
-    """The tensor names the steps read, in order of first use, each once."""
+    """Return the names of the tensors that the steps read, in order of first use, each once."""
     named = (getattr(step, field, None) for step in steps for field in ("table", "weight", "bias"))
     return tuple(dict.fromkeys(name for name in named if name is not None))
 
 
 def to_json(steps: Steps) -> list[dict[str, Any]]:
-    """The steps as JSON objects, each with its `step` name."""
+    """Return the steps as JSON objects, each with its `step` name."""
     return [{"step": type(step).__name__, **asdict(step)} for step in steps]
 
 
 def from_json(data: list[Mapping[str, Any]]) -> Steps:
-    """The inverse of `to_json`; KeyError or TypeError where the data is no list of steps."""
+    """Return the steps of `to_json`.
+
+    Raises:
+        KeyError: an unknown step or a missing key.
+        TypeError: an unknown key.
+    """
     return tuple(KINDS[entry["step"]](**{key: entry[key] for key in entry if key != "step"}) for entry in data)

@@ -20,10 +20,10 @@ from transformers import CONFIG_MAPPING, AutoModel
 from models.artifacts.export import export
 from models.positions.rope.axial import tabulate_axial
 from models.artifacts.comparison import Session
-from models.vision import preprocessor
+from models.vision import preprocessor_config
 from models.vision.families import FAMILIES
 from models.vision.preprocess import Prepared, prepare, target_size
-from models.vision.preprocessor import PROCESSORS
+from models.vision.preprocessor_config import PROCESSORS
 from models.vision.resample import RESIZES, resized
 from service.embedding.image_decoding import in_rgb, opened
 from tests.parity.conftest import Ledger
@@ -334,7 +334,7 @@ def test_a_picture_is_prepared_as_by_the_image_processor(name: str, number: int,
     options = OPTIONS[name][number]
     theirs = getattr(transformers, f"{name}ImageProcessorPil")(**{"do_convert_rgb": True} | options)
     source = PICTURES[image]()
-    how = preprocessor.read(json.loads(theirs.to_json_string()), name)
+    how = preprocessor_config.read(json.loads(theirs.to_json_string()), name)
     if 0 in target_size(how, source.height, source.width):
         with pytest.raises(ValueError, match="must be > 0"):
             theirs(source, return_tensors="np")
@@ -365,7 +365,7 @@ def test_every_processor_is_compared() -> None:
 def test_dinov3_pictures_are_resized_in_floats_as_torch_does(size: dict[str, int], ledger: Ledger) -> None:
     """Its only processor is torchvision's, whose resize of floats is torch's interpolate with antialias."""
     source = picture(60, 45)
-    how = preprocessor.read({"image_processor_type": "DINOv3ViTImageProcessorFast", "size": size}, "ViT")
+    how = preprocessor_config.read({"image_processor_type": "DINOv3ViTImageProcessorFast", "size": size}, "ViT")
     scaled = torch.from_numpy(np.asarray(source).transpose(2, 0, 1)[None] * np.float32(1 / 255))
     options: dict[str, Any] = {"mode": "bilinear", "antialias": True, "align_corners": False}
     grown = torch.nn.functional.interpolate(scaled, size=(size["height"], size["width"]), **options)[0].numpy()

@@ -105,8 +105,8 @@ def recorded(table: Table) -> tuple[Table, list[int]]:
 
 
 def test_every_scheme_of_a_table_has_a_figure() -> None:
-    made = {subject().scheme for subject in SUBJECTS.values()}
-    assert made == set(SUBJECTS) == {scheme for scheme, _ in FIGURES}
+    created = {subject().scheme for subject in SUBJECTS.values()}
+    assert created == set(SUBJECTS) == {scheme for scheme, _ in FIGURES}
 
 
 @pytest.mark.parametrize(("scheme", "plot"), ALL)
@@ -118,10 +118,10 @@ def test_every_figure_is_a_deterministic_png_of_requested_width(scheme: str, plo
 
 @pytest.mark.parametrize(("width", "height"), [(600, 400), (1203, 640), (1600, None)])
 def test_picture_has_requested_size_in_both_formats(width: int, height: int | None) -> None:
-    found = size(draw("decay", [rope()], width_px=width, height_px=height))
-    assert found == (width, height or found[1])
+    actual = size(draw("decay", [rope()], width_px=width, height_px=height))
+    assert actual == (width, height or actual[1])
     root = ET.fromstring(draw("decay", [rope()], format="svg", width_px=width, height_px=height))
-    assert (root.get("width"), root.get("height")) == tuple(map(str, found))
+    assert (root.get("width"), root.get("height")) == tuple(map(str, actual))
 
 
 @pytest.mark.parametrize(("scheme", "plot"), ALL)
@@ -333,8 +333,8 @@ def test_similarity_is_the_mean_cosine_at_each_distance() -> None:
             for i in range(30 - distance)
         ]
         assert band.x[distance] == distance
-        found = (band.y[distance], band.low[distance], band.high[distance])
-        assert found == pytest.approx((np.mean(pairs), min(pairs), max(pairs)))
+        actual = (band.y[distance], band.low[distance], band.high[distance])
+        assert actual == pytest.approx((np.mean(pairs), min(pairs), max(pairs)))
 
 
 def test_similarity_of_a_sinusoid_equals_its_score() -> None:
@@ -360,17 +360,17 @@ def test_error_is_the_largest_difference_of_float32_angles() -> None:
 
 def test_bucket_by_distance_matches_the_formula() -> None:
     table = buckets.tabulate_t5(2000, bidirectional=True).outputs["bucket"]
-    relative, found = curves.by_distance(table, range(2000))
+    relative, actual = curves.by_distance(table, range(2000))
     assert (relative[0], relative[-1]) == (-1999, 1999)
     assert set(range(-curves.NEAR_DISTANCES, curves.NEAR_DISTANCES + 1)) <= set(relative.tolist())
-    assert found.tolist() == buckets.t5_bucket(relative, bidirectional=True).tolist()
+    assert actual.tolist() == buckets.t5_bucket(relative, bidirectional=True).tolist()
 
 
 def test_queries_start_after_the_past() -> None:
     subject = Subject(buckets.tabulate_t5(4, bidirectional=False, past=60))
-    relative, found = curves.by_distance(subject.output("bucket"), subject.row_positions(4))
+    relative, actual = curves.by_distance(subject.output("bucket"), subject.row_positions(4))
     assert (relative[0], relative[-1]) == (-63, 3)
-    assert found.tolist() == buckets.t5_bucket(relative, bidirectional=False).tolist()
+    assert actual.tolist() == buckets.t5_bucket(relative, bidirectional=False).tolist()
 
 
 def test_additive_and_boolean_masks_are_drawn_alike() -> None:
@@ -407,9 +407,9 @@ def test_scattered_rows_do_not_alias_a_fast_wave() -> None:
 def test_consecutive_rows_are_read_together() -> None:
     table, rows_read = recorded(sinusoidal.tabulate("marian", 8, range(1000)))
     indices = np.array([0, 1, 2, 500, 900, 901])
-    found = sampling.rows_at(table.outputs["table"], indices)
+    actual = sampling.rows_at(table.outputs["table"], indices)
     assert rows_read == [3, 1, 2]
-    assert (found == sinusoidal.tabulate("marian", 8, indices).outputs["table"].whole()).all()
+    assert (actual == sinusoidal.tabulate("marian", 8, indices).outputs["table"].whole()).all()
 
 
 # Colour vision

@@ -1,4 +1,4 @@
-"""ALiBi against golden biases of transformers, and the laws that hold its forms together."""
+"""ALiBi against golden biases of transformers, and the relations between its forms."""
 
 from collections.abc import Callable
 from typing import Any
@@ -30,8 +30,8 @@ GOLDEN = [
 ]
 
 
-def whole(heads: int, **how: Any) -> NDArray[Any]:
-    return tabulate(heads, **how).outputs["bias"].whole()
+def whole(heads: int, **arguments: Any) -> NDArray[Any]:
+    return tabulate(heads, **arguments).outputs["bias"].whole()
 
 
 def run(model: Any, **inputs: NDArray[Any]) -> NDArray[Any]:
@@ -43,10 +43,10 @@ def run(model: Any, **inputs: NDArray[Any]) -> NDArray[Any]:
 @pytest.mark.parametrize(("case", "arithmetic"), GOLDEN, ids=repr)
 def test_slopes_and_bias_match_transformers(case: Case, arithmetic: Any) -> None:
     heads, form, mask = case.params["num_heads"], case.params["variant"], case.arrays.get("attention_mask")
-    how: Any = {"form": form, "arithmetic": arithmetic, "max_bias": case.params.get("alibi_bias_max", 8)}
+    arguments: Any = {"form": form, "arithmetic": arithmetic, "max_bias": case.params.get("alibi_bias_max", 8)}
     keys = case.arrays["bias"].shape[-1]
-    table = tabulate(heads, query_length=keys, attention_mask=mask, **how)
-    graph = alibi(heads, masked=mask is not None, **how)
+    table = tabulate(heads, query_length=keys, attention_mask=mask, **arguments)
+    graph = alibi(heads, masked=mask is not None, **arguments)
     inputs = {"key_positions": np.arange(keys)[None]} if mask is None else {"attention_mask": mask}
     for bias in (table.outputs["bias"].whole(), run(graph, **inputs)):
         rtol = case.tolerance["bias"]["rtol"]
@@ -69,9 +69,9 @@ def test_exact_slopes_match_the_paper_in_40_digits(heads: int, max_bias: float) 
 
 @given(st.integers(0, 8).map(lambda bits: 2**bits), st.floats(0.5, 64))
 def test_slopes_of_power_of_two_heads_are_geometric(heads: int, max_bias: float) -> None:
-    found = slopes(heads, max_bias)
-    np.testing.assert_allclose(found[1:] / found[:-1], found[0], rtol=1e-13)
-    assert found[-1] == pytest.approx(2.0**-max_bias, rel=1e-13)
+    actual = slopes(heads, max_bias)
+    np.testing.assert_allclose(actual[1:] / actual[:-1], actual[0], rtol=1e-13)
+    assert actual[-1] == pytest.approx(2.0**-max_bias, rel=1e-13)
 
 
 @given(HEADS, st.sampled_from(ARITHMETICS), st.sampled_from(list(FORMS)))
@@ -118,15 +118,15 @@ def test_symmetric_form_depends_only_on_distance(heads: int, length: int, past: 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(1, 9), st.integers(1, 9), st.sampled_from(["bloom", "falcon"]), st.sampled_from(ARITHMETICS))
 def test_left_padding_shifts_masked_forms_and_zeroes_pads(heads: int, length: int, form: str, arithmetic: Any) -> None:
-    how: Any = {"form": form, "arithmetic": arithmetic}
+    arguments: Any = {"form": form, "arithmetic": arithmetic}
     mask = np.concatenate([np.zeros((1, 3), np.int64), np.ones((1, length), np.int64)], axis=1)
-    padded = whole(heads, query_length=length + 3, attention_mask=mask, **how)
+    padded = whole(heads, query_length=length + 3, attention_mask=mask, **arguments)
     assert not padded[..., :3].any()
-    assert np.array_equal(padded[..., 3:], whole(heads, query_length=length, **how))
+    assert np.array_equal(padded[..., 3:], whole(heads, query_length=length, **arguments))
 
 
 def test_exponent_beyond_float32_gives_slope_zero_as_torch() -> None:
-    """torch 2.13: 1 / torch.pow(2, inf) is 0, without a word."""
+    """torch 2.13: 1 / torch.pow(2, inf) is 0, without a warning."""
     assert slopes(8, 1e300, "parity", "mpt").tolist() == [0.0] * 8
 
 
@@ -135,9 +135,9 @@ def test_falcon_parity_multiplies_in_bfloat16(heads: int) -> None:
     keys = np.arange(700)  # past 256 bfloat16 skips whole numbers
     steep = slopes(heads, arithmetic="parity", form="bloom").astype(ml_dtypes.bfloat16)
     expected = (steep[:, None] * keys.astype(ml_dtypes.bfloat16)).astype(np.float32)
-    how: Any = {"form": "falcon", "arithmetic": "parity"}
-    assert np.array_equal(whole(heads, query_length=700, **how)[0, :, 0], expected)
-    assert np.array_equal(run(alibi(heads, **how), key_positions=keys[None])[0, :, 0], expected)
+    arguments: Any = {"form": "falcon", "arithmetic": "parity"}
+    assert np.array_equal(whole(heads, query_length=700, **arguments)[0, :, 0], expected)
+    assert np.array_equal(run(alibi(heads, **arguments), key_positions=keys[None])[0, :, 0], expected)
 
 
 @settings(max_examples=60, deadline=None)
@@ -154,12 +154,12 @@ def test_block_of_rows_equals_the_whole_bias(form: str, arithmetic: Any, masked:
 @settings(max_examples=40, deadline=None)
 @given(st.integers(1, 20), LENGTHS, st.integers(0, 600), st.sampled_from(list(FORMS)), st.sampled_from(ARITHMETICS))
 def test_graph_matches_the_function(heads: int, queries: int, past: int, form: str, arithmetic: Any) -> None:
-    how: Any = {"form": form, "arithmetic": arithmetic}
+    arguments: Any = {"form": form, "arithmetic": arithmetic}
     inputs = {"key_positions": np.arange(past + queries)[None]}
     if FORMS[form].per_query:
         inputs["query_positions"] = past + np.arange(queries)[None]
-    expected = whole(heads, query_length=queries, past=past, **how).astype(np.float32)
-    assert np.array_equal(run(alibi(heads, **how), **inputs), expected)
+    expected = whole(heads, query_length=queries, past=past, **arguments).astype(np.float32)
+    assert np.array_equal(run(alibi(heads, **arguments), **inputs), expected)
 
 
 def test_graph_reads_positions_of_each_sequence() -> None:

@@ -1,4 +1,4 @@
-"""Relative buckets: transformers' golden numbers, whole-number arithmetic as the judge of ties, laws, ONNX graphs."""
+"""Relative buckets against transformers' golden numbers, integer arithmetic for ties, properties and ONNX graphs."""
 
 import tracemalloc
 from typing import Any
@@ -210,7 +210,7 @@ def test_million_by_million_table_is_read_by_row() -> None:
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert last[[0, -2, -1]].tolist() == [15, 1, 0]
-    assert bias[[-4, -1]].tolist() == [1.0, 0.0]  # distance 3 is bucket 3, which head 3 alone knows
+    assert bias[[-4, -1]].tolist() == [1.0, 0.0]  # distance 3 is bucket 3, which only head 3 weights
     assert peak < 400e6
 
 

@@ -1,4 +1,4 @@
-"""Rows of a learned table and what happens beyond its last one, against numpy's own interpolation."""
+"""Rows of a learned table, within it and beyond its last row, against numpy's interpolation."""
 
 from collections.abc import Callable
 from typing import Any
@@ -25,8 +25,8 @@ def stretched(table: NDArray[Any], length: int) -> NDArray[np.float64]:
 
 @pytest.mark.parametrize("beyond", ["error", "clamp", "interpolate"])
 def test_positions_within_the_table_read_its_rows(beyond: Any) -> None:
-    wanted = np.array([5, 0, 3, 3])
-    assert np.array_equal(rows(TABLE, wanted, beyond), TABLE[wanted])
+    expected_rows = np.array([5, 0, 3, 3])
+    assert np.array_equal(rows(TABLE, expected_rows, beyond), TABLE[expected_rows])
 
 
 def test_rejects_positions_beyond_the_last_row_by_default() -> None:

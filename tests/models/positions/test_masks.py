@@ -1,4 +1,4 @@
-"""Attention masks: transformers' golden masks, the definition spelt out as a second judge, laws, ONNX graphs."""
+"""Attention masks against transformers' golden masks and a literal definition, properties and ONNX graphs."""
 
 import ctypes
 from itertools import product
@@ -54,7 +54,7 @@ def spelt_out(
 ) -> Any:
     """The definition, one query and key at a time."""
     batch = max(len(rows) if rows is not None else 1 for rows in (attention_mask, position_ids))
-    found = np.zeros((batch, 1, query_length, key_length), bool)
+    actual = np.zeros((batch, 1, query_length, key_length), bool)
     for b, i, j in product(range(batch), range(query_length), range(key_length)):
         query, holds = i + past, []
         if causal:
@@ -71,8 +71,8 @@ def spelt_out(
         elif chunk is not None:
             left = 0 if attention_mask is None else [*attention_mask[b], 1].index(1)
             holds.append((j - left) // chunk == (query - left) // chunk)
-        found[b, 0, i, j] = all(holds)
-    return found
+        actual[b, 0, i, j] = all(holds)
+    return actual
 
 
 def run(model: Any, chosen: dict[str, Any]) -> Any:
@@ -83,13 +83,13 @@ def run(model: Any, chosen: dict[str, Any]) -> Any:
     }
     given |= {name: chosen[name] for name in ("attention_mask", "position_ids") if name in chosen}
     values = {name: onnxruntime.OrtValue.ortvalue_from_numpy(array) for name, array in given.items()}
-    (found,) = session.run_with_ort_values(["mask"], values)
-    if found.data_type() != "tensor(bfloat16)":
-        return found.numpy()
-    bits = (ctypes.c_uint16 * prod(found.shape())).from_address(
-        found.data_ptr()
+    (actual,) = session.run_with_ort_values(["mask"], values)
+    if actual.data_type() != "tensor(bfloat16)":
+        return actual.numpy()
+    bits = (ctypes.c_uint16 * prod(actual.shape())).from_address(
+        actual.data_ptr()
     )  # onnxruntime has no numpy type for it
-    return np.array(bits, np.uint16).view(ml_dtypes.bfloat16).reshape(found.shape())
+    return np.array(bits, np.uint16).view(ml_dtypes.bfloat16).reshape(actual.shape())
 
 
 def graph_of(chosen: dict[str, Any], **form: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Sinusoidal tables against golden tables of transformers, mpmath, and the laws that make them position encodings."""
+"""Sinusoidal tables against golden tables of transformers, mpmath, and the properties of position encodings."""
 
 from collections.abc import Callable
 from typing import Any
@@ -34,8 +34,8 @@ def kind_of(case: Case) -> str:
     return KIND_OF[case.params["layout"], case.params["denom"]]
 
 
-def rows(kind: str, dim: int, positions: Any, **how: Any) -> NDArray[Any]:
-    return tabulate(kind, dim, positions, **how).outputs["table"].whole()
+def rows(kind: str, dim: int, positions: Any, **arguments: Any) -> NDArray[Any]:
+    return tabulate(kind, dim, positions, **arguments).outputs["table"].whole()
 
 
 def run(model: Any, **inputs: NDArray[Any]) -> NDArray[Any]:
@@ -64,11 +64,11 @@ def test_table_matches_transformers(case: Case, arithmetic: Any) -> None:
 @pytest.mark.parametrize("case", cases("sinusoid2d"), ids=repr)
 def test_grid_matches_transformers(case: Case, arithmetic: Any) -> None:
     height, width, cls = (case.params[name] for name in ("height", "width", "cls"))
-    how: Any = {"order": case.params["order"], "arithmetic": arithmetic}
+    arguments: Any = {"order": case.params["order"], "arithmetic": arithmetic}
     expected, atol = case.arrays["table"], case.tolerance["table"]["atol"]
-    table = tabulate_grid(case.params["dim"], (height, width), cls_rows=int(cls), **how).outputs["table"].whole()
+    table = tabulate_grid(case.params["dim"], (height, width), cls_rows=int(cls), **arguments).outputs["table"].whole()
     np.testing.assert_allclose(table, expected, rtol=0, atol=atol)
-    graph = graphs.sinusoid_grid(case.params["dim"], **how)
+    graph = graphs.sinusoid_grid(case.params["dim"], **arguments)
     np.testing.assert_allclose(run(graph, cells=cells(height, width, cls)), expected, rtol=0, atol=atol)
 
 
@@ -112,9 +112,11 @@ def test_graph_matches_the_function(kind: str, dim: int, positions: list[int], o
     dim += dim % 2 if kind == "whisper" else 0
     given_positions = np.array(positions)
     for arithmetic in ("exact", "parity"):
-        how: Any = {"arithmetic": arithmetic, "offset": offset, "zero_row": positions[0] + offset}
-        table = rows(kind, dim, given_positions, **how)
-        np.testing.assert_allclose(run(graphs.sinusoid(kind, dim, **how), positions=given_positions), table, atol=2e-7)
+        arguments: Any = {"arithmetic": arithmetic, "offset": offset, "zero_row": positions[0] + offset}
+        table = rows(kind, dim, given_positions, **arguments)
+        np.testing.assert_allclose(
+            run(graphs.sinusoid(kind, dim, **arguments), positions=given_positions), table, atol=2e-7
+        )
 
 
 def waves(kind: str, table: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:

@@ -1,4 +1,4 @@
-"""Tables: floats rounded once, ranges never written out, and what cannot be a position refused."""
+"""Tables: floats are rounded once, ranges are not expanded, and invalid positions are rejected."""
 
 from fractions import Fraction
 from typing import Any
@@ -23,15 +23,15 @@ def neighbours(value: Any) -> list[Fraction]:
 @given(st.floats(-4.0, 4.0, width=64), st.sampled_from([ml_dtypes.bfloat16, np.float16]))
 def test_float64_rounds_to_the_nearest_half_precision(value: float, kind: Any) -> None:
     name = "bfloat16" if kind is ml_dtypes.bfloat16 else "float16"
-    found = rounded(np.array([value]), name)[0]
-    distance = abs(Fraction(float(found)) - Fraction(value))
-    assert all(distance <= abs(each - Fraction(value)) for each in neighbours(found))
+    actual = rounded(np.array([value]), name)[0]
+    distance = abs(Fraction(float(actual)) - Fraction(value))
+    assert all(distance <= abs(each - Fraction(value)) for each in neighbours(actual))
 
 
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 @pytest.mark.parametrize(("rest", "nearest"), [(2.0**-40, 1.0 + 2.0**-7), (-(2.0**-40), 1.0), (0.0, 1.0)])
 def test_bfloat16_is_rounded_once(rest: float, nearest: float, sign: float) -> None:
-    """Beside a tie between two bfloat16 that float32 cannot tell from the tie itself."""
+    """A value so near a tie between two bfloat16 numbers that float32 rounds it to the tie."""
     assert float(rounded(np.array([sign * (1.0 + 2.0**-8 + rest)]), "bfloat16")[0]) == sign * nearest
 
 

@@ -1,4 +1,4 @@
-"""What is said of a table against numpy's float64 over the whole of it."""
+"""Table statistics against numpy's float64 over the whole table."""
 
 import json
 from itertools import combinations
@@ -37,20 +37,20 @@ def table_of(dtype: Any, rows: int = 300, width: int = 20) -> Any:
 def test_row_facts_match_float64(dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_blocks, "BLOCK_VALUES", 90)
     table = table_of(dtype)
-    found, rows = row_facts(table, bins=7), table.astype(np.float64)
+    actual, rows = row_facts(table, bins=7), table.astype(np.float64)
     lengths = np.linalg.norm(rows, axis=1)
     counts, edges = np.histogram(lengths, 7)
-    np.testing.assert_allclose(found.edges, edges, rtol=1e-12)
-    np.testing.assert_array_equal(found.counts, counts)
-    numbers = (found.least, found.mean, found.most, found.deviation)
+    np.testing.assert_allclose(actual.edges, edges, rtol=1e-12)
+    np.testing.assert_array_equal(actual.counts, counts)
+    numbers = (actual.least, actual.mean, actual.most, actual.deviation)
     np.testing.assert_allclose(numbers, (lengths.min(), lengths.mean(), lengths.max(), lengths.std()), rtol=1e-12)
-    assert (found.zero_rows, found.zero_ids) == (2, (4, 250))
-    assert (found.duplicate_groups, found.duplicate_rows) == (2, 6)
-    assert found.duplicate_ids == ((3, 7, 90, 200), (98, 99))
+    assert (actual.zero_rows, actual.zero_ids) == (2, (4, 250))
+    assert (actual.duplicate_groups, actual.duplicate_rows) == (2, 6)
+    assert actual.duplicate_ids == ((3, 7, 90, 200), (98, 99))
     unit = [row / np.linalg.norm(row) for row in rows if row.any()]
     cosines = [first @ second for first, second in combinations(unit, 2)]
-    assert found.mean_cosine == pytest.approx(np.mean(cosines), abs=1e-12)
-    assert found.mean_length == pytest.approx(np.linalg.norm(rows.mean(axis=0)), rel=1e-12)
+    assert actual.mean_cosine == pytest.approx(np.mean(cosines), abs=1e-12)
+    assert actual.mean_length == pytest.approx(np.linalg.norm(rows.mean(axis=0)), rel=1e-12)
 
 
 def test_rows_with_equal_hashes_are_compared() -> None:
@@ -66,17 +66,17 @@ def test_rows_with_equal_hashes_are_compared() -> None:
 def test_singular_values_match_lapack(dtype: Any, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(analysis, "_GRAM_VALUES", 100)
     table = table_of(dtype, rows)[:rows] if rows == 300 else table_of(dtype)[:rows]
-    found = spectrum(table)
+    actual = spectrum(table)
     expected = np.linalg.svd(table.astype(np.float64), compute_uv=False)
-    assert len(found.singular_values) == min(table.shape)
-    above = expected > found.reliable_above
-    np.testing.assert_allclose(np.array(found.singular_values)[above], expected[above], rtol=1e-6)
-    assert (np.array(found.singular_values)[~above] <= found.reliable_above * 1.01).all()
+    assert len(actual.singular_values) == min(table.shape)
+    above = expected > actual.reliable_above
+    np.testing.assert_allclose(np.array(actual.singular_values)[above], expected[above], rtol=1e-6)
+    assert (np.array(actual.singular_values)[~above] <= actual.reliable_above * 1.01).all()
     shares = expected / expected.sum()
     shares = shares[shares > 0]
-    assert found.effective_rank == pytest.approx(np.exp(-(shares * np.log(shares)).sum()), rel=1e-5)
+    assert actual.effective_rank == pytest.approx(np.exp(-(shares * np.log(shares)).sum()), rel=1e-5)
     energy = np.cumsum(expected**2) / (expected**2).sum()
-    assert found.energy_ranks == {share: int((energy < share).sum()) + 1 for share in analysis.ENERGIES}
+    assert actual.energy_ranks == {share: int((energy < share).sum()) + 1 for share in analysis.ENERGIES}
 
 
 def test_effective_rank_of_an_orthogonal_matrix_is_its_rank() -> None:
@@ -90,8 +90,8 @@ def test_effective_rank_of_an_orthogonal_matrix_is_its_rank() -> None:
 def test_table_of_zeros_has_no_rank_and_no_direction() -> None:
     zeros = np.zeros((5, 3), np.float32)
     assert (spectrum(zeros).effective_rank, spectrum(zeros).energy_ranks[0.9]) == (0.0, 0)
-    found = row_facts(zeros)
-    assert (found.zero_rows, found.duplicate_groups, found.mean_cosine) == (5, 0, None)
+    actual = row_facts(zeros)
+    assert (actual.zero_rows, actual.duplicate_groups, actual.mean_cosine) == (5, 0, None)
 
 
 def test_huge_values_do_not_overflow() -> None:
@@ -159,9 +159,9 @@ def test_seed_determines_the_numbers(tmp_path: Path) -> None:
 
 def test_config_records_the_initialisation(tmp_path: Path) -> None:
     created(tmp_path / "x", "normal", std=0.5, seed=9)
-    told = json.loads((tmp_path / "x/config.json").read_text())["initialised"]
-    assert (told["name"], told["std"], told["seed"]) == ("normal", 0.5, 9)
-    assert set(told["padding_rows"].values()) == {1}
+    message = json.loads((tmp_path / "x/config.json").read_text())["initialised"]
+    assert (message["name"], message["std"], message["seed"]) == ("normal", 0.5, 9)
+    assert set(message["padding_rows"].values()) == {1}
 
 
 @pytest.mark.parametrize(
@@ -181,13 +181,13 @@ def test_rejects_unknown_initialisation(options: dict[str, Any], says: str, tmp_
 
 @pytest.mark.parametrize("table", [np.zeros((5, 3), np.float32), np.ones((1, 4), np.float32), table_of(np.float32)])
 def test_draws_every_table_with_its_facts(table: Any) -> None:
-    facts, found = row_facts(table), spectrum(table)
-    assert draw_table("x", facts, found).startswith(b"\x89PNG")
-    (values,), (lengths,) = picture("x", facts, found).panels
+    facts, actual = row_facts(table), spectrum(table)
+    assert draw_table("x", facts, actual).startswith(b"\x89PNG")
+    (values,), (lengths,) = picture("x", facts, actual).panels
     assert isinstance(values, LinePanel)
     assert isinstance(lengths, LinePanel)
     shown = values.curves[0].y
-    above = np.array(found.singular_values) > found.reliable_above
-    np.testing.assert_array_equal(shown[above], np.array(found.singular_values)[above])
+    above = np.array(actual.singular_values) > actual.reliable_above
+    np.testing.assert_array_equal(shown[above], np.array(actual.singular_values)[above])
     assert np.isnan(shown[~above]).all()
     assert lengths.curves[0].y.sum() == len(table)

@@ -1,4 +1,4 @@
-"""Gradients of an input layer: torch's golden numbers, finite differences of the reference, and laws."""
+"""Gradients of an input layer against torch's golden numbers and finite differences of the reference."""
 
 from typing import Any
 
@@ -82,21 +82,21 @@ def packed() -> Packed:
 
 def output(recipe: Recipe, tensors: Arrays) -> Floats:
     given = packed()
-    found = reference.run(recipe, tensors, given.ids, given.positions, given.types, given.mask, given.extras)
-    return found["input_embeddings"]
+    actual = reference.run(recipe, tensors, given.ids, given.positions, given.types, given.mask, given.extras)
+    return actual["input_embeddings"]
 
 
 def by_differences(recipe: Recipe, tensors: Arrays, name: str, upstream: Floats) -> Floats:
     """d sum(upstream * output) / d tensor, by central differences."""
-    found = np.zeros_like(tensors[name])
-    for place in np.ndindex(found.shape):
+    actual = np.zeros_like(tensors[name])
+    for place in np.ndindex(actual.shape):
         sides = []
         for step in (1e-6, -1e-6):
             moved = tensors[name].copy()
             moved[place] += step
             sides.append((upstream * output(recipe, tensors | {name: moved})).sum())
-        found[place] = (sides[0] - sides[1]) / 2e-6
-    return found
+        actual[place] = (sides[0] - sides[1]) / 2e-6
+    return actual
 
 
 @pytest.mark.parametrize("family", RECIPES)
@@ -188,9 +188,9 @@ def test_large_logits_do_not_overflow() -> None:
 
 
 def test_rows_with_the_same_index_are_summed() -> None:
-    found = sum_by_index([(np.array([5, 2, 5]), np.array([[1.0], [2.0], [3.0]])), (np.array([2]), np.array([[10.0]]))])
-    np.testing.assert_array_equal(found.indices, [2, 5])
-    np.testing.assert_array_equal(found.rows, [[12.0], [4.0]])
+    actual = sum_by_index([(np.array([5, 2, 5]), np.array([[1.0], [2.0], [3.0]])), (np.array([2]), np.array([[10.0]]))])
+    np.testing.assert_array_equal(actual.indices, [2, 5])
+    np.testing.assert_array_equal(actual.rows, [[12.0], [4.0]])
 
 
 def test_padding_rows_match_transformers() -> None:

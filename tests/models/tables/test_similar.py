@@ -1,4 +1,4 @@
-"""The nearest rows are those of numpy's float64 over the whole table, whatever the dtype, the block and the ties."""
+"""Nearest rows against numpy's float64 over the whole table, for every dtype, block size and ties."""
 
 from typing import Any
 
@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from models.artifacts import quantization
-from models.artifacts.quantization import QuantizedTable
 from models.errors import BadQuery
-from models.tables import row_blocks, similar
+from models.tables import quantization, row_blocks, similar
+from models.tables.quantization import QuantizedTable
 from models.tables.row_blocks import blocks, floats
 from models.tables.similar import MEASURES, combined, nearest, row_norms
 
@@ -18,7 +17,7 @@ DTYPES = (np.float32, np.float16, ml_dtypes.bfloat16)
 
 
 def table_of(dtype: Any, rows: int = 700, width: int = 33, seed: int = 0) -> NDArray[Any]:
-    """Random rows, some of them zero, some twice there, some hardly apart, some long and some short."""
+    """Random rows: some zero, some duplicated, some almost equal, some long and some short."""
     random = np.random.default_rng(seed)
     table = random.standard_normal((rows, width)).astype(np.float32)
     table[5] = table[600] = 0
@@ -42,11 +41,11 @@ def judged(table: NDArray[Any], query: NDArray[np.float64], measure: str) -> NDA
 
 
 def check(table: Any, query: NDArray[np.float64], measure: str, top_k: int, exclude: tuple[int, ...] = ()) -> None:
-    found = nearest(table, row_norms(table), query, measure=measure, top_k=top_k, exclude=exclude)
+    actual = nearest(table, row_norms(table), query, measure=measure, top_k=top_k, exclude=exclude)
     expected = judged(table[:], query, measure)
     allowed = np.delete(np.arange(len(expected)), list(exclude))
     best = allowed[np.lexsort((allowed, -expected[allowed]))][:top_k]
-    ids, scores = np.array([id_ for id_, _ in found]), np.array([score for _, score in found])
+    ids, scores = np.array([id_ for id_, _ in actual]), np.array([score for _, score in actual])
     np.testing.assert_allclose(scores, expected[best], rtol=1e-12, atol=1e-12)
     np.testing.assert_allclose(expected[ids], expected[best], rtol=1e-12, atol=1e-12)
     assert len(set(ids)) == len(ids) == min(top_k, len(allowed))
@@ -110,8 +109,8 @@ def test_analogy_of_a_parallelogram_is_its_fourth_corner() -> None:
     table = random.standard_normal((400, 24)).astype(np.float32)
     table[3] = table[0] - table[1] + table[2]
     a, b, c = (table[row].astype(np.float64) for row in range(3))
-    found = nearest(table, row_norms(table), combined(table, [a, c], [b]), exclude=(0, 1, 2), top_k=1)
-    assert found[0] == (3, pytest.approx(1, abs=1e-6))
+    actual = nearest(table, row_norms(table), combined(table, [a, c], [b]), exclude=(0, 1, 2), top_k=1)
+    assert actual[0] == (3, pytest.approx(1, abs=1e-6))
     unit = [vector / np.linalg.norm(vector) for vector in (a, b, c)]
     np.testing.assert_allclose(combined(table, [a, c], [b], normalise=True), unit[0] - unit[1] + unit[2], atol=1e-15)
 

@@ -1,4 +1,4 @@
-"""Laws of resizing; that it is torch's is shown by tests/parity."""
+"""Properties of resizing; tests/parity compares it with torch."""
 
 import numpy as np
 import pytest
@@ -17,24 +17,24 @@ def test_weights_sum_to_one(name: str, source: int, target: int) -> None:
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("name", RESIZES)
-def test_the_same_size_is_the_same_grid(name: str, size: int) -> None:
+def test_resizing_to_the_same_size_is_the_identity(name: str, size: int) -> None:
     np.testing.assert_array_equal(weights(name, size, size), np.eye(size))
 
 
 @pytest.mark.parametrize("target", SIZES)
 @pytest.mark.parametrize("source", SIZES)
 @pytest.mark.parametrize("name", [name for name in RESIZES if "corners" not in name])
-def test_a_grid_upside_down_becomes_the_resized_grid_upside_down(name: str, source: int, target: int) -> None:
+def test_resizing_commutes_with_flipping(name: str, source: int, target: int) -> None:
     there = weights(name, source, target)
     np.testing.assert_allclose(there[::-1, ::-1], there, atol=1e-12)
 
 
-def test_the_cubic_of_torch_at_two_thirds_of_a_step() -> None:
+def test_cubic_matches_torch_at_two_thirds_of_a_step() -> None:
     """4 -> 6 rows: row 1 stands at (1 + 0.5) * 4/6 - 0.5 = 0.5, halfway; a = -0.75 gives -3/32, 19/32, 19/32, -3/32."""
     np.testing.assert_allclose(weights("bicubic", 4, 6)[1], np.array([-3 + 19, 19, -3, 0]) / 32)
 
 
-def test_both_axes_are_resized_apart() -> None:
+def test_axes_are_resized_independently() -> None:
     grid = np.arange(12.0).reshape(1, 3, 4)
-    found = resized(grid, "bilinear_corners", 5, 7)
-    np.testing.assert_allclose(found[0], np.add.outer(np.linspace(0, 8, 5), np.linspace(0, 3, 7)))
+    actual = resized(grid, "bilinear_corners", 5, 7)
+    np.testing.assert_allclose(actual[0], np.add.outer(np.linspace(0, 8, 5), np.linspace(0, 3, 7)))

@@ -23,12 +23,12 @@ LAST = 10_485_759
 POSITIONS = st.integers(0, LAST)
 
 
-def ulps(found: np.ndarray[Any, Any], exact: list[Any]) -> float:
+def ulps(actual: np.ndarray[Any, Any], exact: list[Any]) -> float:
     """The largest distance from exact values in float32 steps at each value."""
     steps = [mpmath.mpf(float(np.spacing(np.float32(abs(float(value)))))) for value in exact]
     return max(
         float(abs(mpmath.mpf(float(near)) - value) / step)
-        for near, value, step in zip(found.astype(np.float32), exact, steps, strict=True)
+        for near, value, step in zip(actual.astype(np.float32), exact, steps, strict=True)
     )
 
 
@@ -54,11 +54,11 @@ def test_exact_values_hold_up_to_the_last_position(position: int) -> None:
 
 @pytest.mark.parametrize("case", cases("rope_reference"), ids=str)
 def test_exact_tables_and_graph_match_sixty_digits(case: Case, tmp_path: Path) -> None:
-    found = frequencies(Rope(float(case.params["rope_theta"]), case.params["head_dim"]))
+    actual = frequencies(Rope(float(case.params["rope_theta"]), case.params["head_dim"]))
     for name, values, graph in zip(
         ("cos", "sin"),
-        cos_sin(found, case.arrays["positions"]),
-        run(found, case.arrays["positions"], tmp_path),
+        cos_sin(actual, case.arrays["positions"]),
+        run(actual, case.arrays["positions"], tmp_path),
         strict=True,
     ):
         exact = case.arrays[f"{name}_hi"] + case.arrays[f"{name}_lo"]
@@ -67,8 +67,8 @@ def test_exact_tables_and_graph_match_sixty_digits(case: Case, tmp_path: Path) -
         assert (np.abs(graph - exact) <= 0.51 * np.spacing(np.abs(exact).astype(np.float32))).all()
 
 
-def run(found: Frequencies, positions: np.ndarray[Any, Any], folder: Path) -> list[np.ndarray[Any, Any]]:
-    save(rope_graph(found), folder / "rope.onnx")
+def run(actual: Frequencies, positions: np.ndarray[Any, Any], folder: Path) -> list[np.ndarray[Any, Any]]:
+    save(rope_graph(actual), folder / "rope.onnx")
     values: list[np.ndarray[Any, Any]] = onnxruntime.InferenceSession(folder / "rope.onnx").run(
         None, {"positions": positions}
     )
@@ -89,15 +89,15 @@ def golden_tables(case: Case) -> list[tuple[int | None, str]]:
 def test_tables_and_graphs_match_transformers(case: Case, arithmetic: Any, tmp_path: Path) -> None:
     for seq_len, suffix in golden_tables(case):
         positions = case.arrays["positions" + suffix]
-        found = frequencies(rope_of(case), arithmetic, seq_len)
+        actual = frequencies(rope_of(case), arithmetic, seq_len)
         layout = "interleaved" if "cohere" in case.name else "half"
         table = tabulate(
             rope_of(case), positions, arithmetic=arithmetic, seq_len=seq_len, table="duplicated", layout=layout
         )
-        angles = positions[:, None] * found.inverse_frequency
-        allowed = found.attention_factor * (3e-7 + 5e-7 * angles)  # the manifest's own formula
+        angles = positions[:, None] * actual.inverse_frequency
+        allowed = actual.attention_factor * (3e-7 + 5e-7 * angles)  # the manifest's own formula
         single = {"cos": 0, "sin": 1}
-        graph = run(found, positions, tmp_path)
+        graph = run(actual, positions, tmp_path)
         for name, place in single.items():
             expected = case.arrays[name + suffix]
             wide = table.outputs[name].whole()
@@ -118,11 +118,11 @@ def spread(allowed: np.ndarray[Any, Any], layout: str) -> np.ndarray[Any, Any]:
 @settings(max_examples=50)
 @given(st.lists(POSITIONS, min_size=1, max_size=20), st.sampled_from(["exact", "parity"]))
 def test_value_is_independent_of_other_requested_positions(positions: list[int], arithmetic: Any) -> None:
-    found = frequencies(PLAIN, arithmetic)
-    together = cos_sin(found, np.array(positions))
+    actual = frequencies(PLAIN, arithmetic)
+    together = cos_sin(actual, np.array(positions))
     for row, position in enumerate(positions):
         for name, values in zip(("cos", "sin"), together, strict=True):
-            block = rows(found, range(max(0, position - 700), position + 3), name)  # type: ignore[arg-type]
+            block = rows(actual, range(max(0, position - 700), position + 3), name)  # type: ignore[arg-type]
             at = min(position, 700)
             assert np.array_equal(block(at, at + 1)[0], values[row])
             assert np.array_equal(block(0, at + 1)[at], values[row])
@@ -132,8 +132,8 @@ def test_value_is_independent_of_other_requested_positions(positions: list[int],
 @given(POSITIONS, st.integers(0, 5000), st.sampled_from([1e4, 5e5, 1.2e7]))
 def test_step_of_k_positions_is_the_same_rotation_everywhere(start: int, k: int, theta: float) -> None:
     """exp(i (m + k) w) = exp(i m w) exp(i k w)."""
-    found = frequencies(Rope(theta, 64))
-    whole, first, step = (cos_sin(found, np.array([each])) for each in (start + k, start, k))
+    actual = frequencies(Rope(theta, 64))
+    whole, first, step = (cos_sin(actual, np.array([each])) for each in (start + k, start, k))
     np.testing.assert_allclose(
         whole[0] + 1j * whole[1], (first[0] + 1j * first[1]) * (step[0] + 1j * step[1]), rtol=0, atol=4e-15
     )
@@ -142,9 +142,9 @@ def test_step_of_k_positions_is_the_same_rotation_everywhere(start: int, k: int,
 @given(st.lists(POSITIONS, min_size=1, max_size=50))
 def test_pair_norm_equals_the_attention_factor(positions: list[int]) -> None:
     rope = Rope.of(10000.0, 64, "yarn", {"factor": 40.0, "original_max_position_embeddings": 4096})
-    found = frequencies(rope)
-    cos, sin = cos_sin(found, np.array(positions))
-    np.testing.assert_allclose(np.hypot(cos, sin), found.attention_factor, rtol=1e-15)
+    actual = frequencies(rope)
+    cos, sin = cos_sin(actual, np.array(positions))
+    np.testing.assert_allclose(np.hypot(cos, sin), actual.attention_factor, rtol=1e-15)
 
 
 @pytest.mark.parametrize("name", ["cos", "sin"])

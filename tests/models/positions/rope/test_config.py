@@ -1,4 +1,4 @@
-"""Every way a config.json spells RoPE, against transformers' own tables; and what is refused, with the reason."""
+"""Every form of RoPE in a config.json against transformers' tables, and the errors of invalid ones."""
 
 import re
 from typing import Any
@@ -35,9 +35,9 @@ def config(**data: Any) -> dict[str, Any]:
     return SIZES | {"rope_theta": 10000.0} | data
 
 
-def only(found: RopeConfig) -> LayerRope:
-    assert list(found.tables) == ["all"]
-    return found.tables["all"]
+def only(actual: RopeConfig) -> LayerRope:
+    assert list(actual.tables) == ["all"]
+    return actual.tables["all"]
 
 
 def golden_layer(golden: Case) -> LayerRope:
@@ -63,9 +63,9 @@ def test_config_gives_the_tables_of_transformers(golden: Case, arithmetic: Arith
     for name in arrays:
         if name.startswith("inv_freq"):
             length = lengths[name] if name in lengths else int(name.removeprefix("inv_freq_seq"))
-            found = frequencies(rope, arithmetic, length)
-            np.testing.assert_allclose(found.inverse_frequency, arrays[name], **golden.tolerance["inv_freq"])
-            assert found.attention_factor == pytest.approx(float(arrays["attention_factor"]), rel=1e-7)
+            actual = frequencies(rope, arithmetic, length)
+            np.testing.assert_allclose(actual.inverse_frequency, arrays[name], **golden.tolerance["inv_freq"])
+            assert actual.attention_factor == pytest.approx(float(arrays["attention_factor"]), rel=1e-7)
     for ending in ("", "_short"):
         if f"cos{ending}" in arrays:
             compare_tables(golden, rope, arithmetic, ending)
@@ -81,9 +81,9 @@ def compare_tables(golden: Case, rope: Rope, arithmetic: Arithmetic, ending: str
     """cos and sin within the manifest's formula, att * (3e-7 + 5e-7 * position * inv_freq)."""
     arrays = golden.arrays
     positions = arrays[f"positions{ending}"]
-    found = frequencies(rope, arithmetic, tokens(golden, ending))
-    allowed = found.attention_factor * (3e-7 + 5e-7 * positions[:, None] * found.inverse_frequency)
-    for name, values in zip(("cos", "sin"), cos_sin(found, positions), strict=True):
+    actual = frequencies(rope, arithmetic, tokens(golden, ending))
+    allowed = actual.attention_factor * (3e-7 + 5e-7 * positions[:, None] * actual.inverse_frequency)
+    for name, values in zip(("cos", "sin"), cos_sin(actual, positions), strict=True):
         expected = arrays[f"{name}{ending}"]
         step = 2 if golden.name == "rope_cohere_interleaved_tables" else 1
         assert (np.abs(values - expected[:, ::step][:, : values.shape[1]]) <= allowed).all(), name
@@ -182,10 +182,10 @@ def test_reads_a_familys_own_keys(name: str) -> None:
 
 def test_missing_trained_length_is_max_position_embeddings() -> None:
     """As transformers 5.23 reads it."""
-    found = read(config(rope_scaling=LLAMA3))
+    actual = read(config(rope_scaling=LLAMA3))
     given = read(config(rope_scaling=LLAMA3 | {"original_max_position_embeddings": 4096}))
-    assert only(found).rope == only(given).rope
-    assert any("max_position_embeddings 4096 stands for it" in note for note in found.notes)
+    assert only(actual).rope == only(given).rope
+    assert any("max_position_embeddings 4096 stands for it" in note for note in actual.notes)
 
 
 # Files with a table per layer type: full theta, sliding theta, and the rope_type of the full layers
@@ -256,8 +256,8 @@ def test_full_and_sliding_layers_have_separate_tables(name: str) -> None:
 
 
 def test_gemma4_full_layers_have_a_wider_head() -> None:
-    found = read({"model_type": "gemma4_text", "head_dim": 256, "global_head_dim": 512})
-    assert {key: table.rope.head_dim for key, table in found.tables.items()} == {
+    actual = read({"model_type": "gemma4_text", "head_dim": 256, "global_head_dim": 512})
+    assert {key: table.rope.head_dim for key, table in actual.tables.items()} == {
         "full_attention": 512,
         "sliding_attention": 256,
     }
@@ -359,8 +359,8 @@ VISION: dict[str, tuple[dict[str, Any], tuple[int, ...], str, str]] = {
 @pytest.mark.parametrize("name", VISION)
 def test_mrope_models_give_sections_and_axes(name: str) -> None:
     data, sections, axes, layout = VISION[name]
-    found = only(read(SIZES | data))
-    assert (found.sections, found.axes, found.layout) == (sections, axes, layout)
+    actual = only(read(SIZES | data))
+    assert (actual.sections, actual.axes, actual.layout) == (sections, axes, layout)
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
@@ -548,14 +548,14 @@ NOTES: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("name", NOTES)
 def test_notes_name_assumptions_and_ignored_keys(name: str) -> None:
     data, message = NOTES[name]
-    found = read(SIZES | data)
-    notes = [*found.notes, *(note for table in found.tables.values() for note in table.notes)]
+    actual = read(SIZES | data)
+    notes = [*actual.notes, *(note for table in actual.tables.values() for note in table.notes)]
     assert [note for note in notes if message in note], notes
 
 
 def test_plain_config_of_a_known_family_has_no_notes() -> None:
-    found = read(config(model_type="llama"))
-    assert (found.notes, only(found).notes) == ((), ())
+    actual = read(config(model_type="llama"))
+    assert (actual.notes, only(actual).notes) == ((), ())
 
 
 def test_truncate_is_read_from_the_top_level_only() -> None:
@@ -576,10 +576,10 @@ def test_deepseek_interleaving_can_be_disabled(rope_interleave: bool, layout: st
 def test_deepseek_softmax_scale_is_not_in_cos_and_sin() -> None:
     """DeepSeek-V3 multiplies its scores by (0.1 ln 40 + 1)^2 = 1.873854; cos and sin by 1."""
     yarn = {"type": "yarn", "factor": 40, "mscale": 1.0, "mscale_all_dim": 1.0} | TRAINED
-    found = only(read({"model_type": "deepseek_v3", "rope_theta": 10000, "rope_scaling": yarn}))
-    assert found.softmax_scale == pytest.approx(1.873854, abs=5e-7)
-    assert frequencies(found.rope).attention_factor == 1.0
-    assert any("= 1.87385" in note for note in found.notes)
+    actual = only(read({"model_type": "deepseek_v3", "rope_theta": 10000, "rope_scaling": yarn}))
+    assert actual.softmax_scale == pytest.approx(1.873854, abs=5e-7)
+    assert frequencies(actual.rope).attention_factor == 1.0
+    assert any("= 1.87385" in note for note in actual.notes)
     assert only(read(config(rope_scaling=yarn))).softmax_scale == 1.0
 
 

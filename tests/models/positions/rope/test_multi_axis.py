@@ -1,4 +1,4 @@
-"""RoPE over several axes: transformers' tables, mpmath's digits, and what the axes must do."""
+"""RoPE over several axes against transformers' tables and mpmath, and properties of the axes."""
 
 import json
 from typing import Any
@@ -28,16 +28,16 @@ SEEDS = st.integers(0, 2**32 - 1)
 
 
 def graph(model: Any, **inputs: Array) -> list[Array]:
-    found: list[Array] = onnxruntime.InferenceSession(model.SerializeToString()).run(None, inputs)
-    return found
+    actual: list[Array] = onnxruntime.InferenceSession(model.SerializeToString()).run(None, inputs)
+    return actual
 
 
 def values(table: Table) -> list[Array]:
     return [output.whole() for output in table.outputs.values()]
 
 
-def check(found: list[Array], golden: Case, atol: float) -> None:
-    for name, mine in zip(("cos", "sin"), found, strict=True):
+def check(actual: list[Array], golden: Case, atol: float) -> None:
+    for name, mine in zip(("cos", "sin"), actual, strict=True):
         np.testing.assert_allclose(mine, golden.arrays[name].reshape(mine.shape), rtol=0, atol=atol)
 
 
@@ -49,12 +49,12 @@ def sections_of(golden: Case) -> dict[str, Any]:
 @pytest.mark.parametrize("case", cases("mrope"), ids=str)
 def test_mrope_matches_transformers(case: Case, arithmetic: Arithmetic) -> None:
     rope = Rope(case.params["rope_theta"], case.params["head_dim"])
-    positions, how = case.arrays["position_ids_thw"], sections_of(case)
+    positions, arguments = case.arrays["position_ids_thw"], sections_of(case)
     atol = case.tolerance["cos/sin"]["atol"]
-    wide = tabulate_mrope(rope, positions, **how, arithmetic=arithmetic, table="duplicated")
+    wide = tabulate_mrope(rope, positions, **arguments, arithmetic=arithmetic, table="duplicated")
     check(values(wide), case, atol)
-    found = graph(graphs.mrope(frequencies(rope, arithmetic), **how), positions=positions)
-    check([duplicate(each, AXES[how["axes"]].layout) for each in found], case, atol)
+    actual = graph(graphs.mrope(frequencies(rope, arithmetic), **arguments), positions=positions)
+    check([duplicate(each, AXES[arguments["axes"]].layout) for each in actual], case, atol)
 
 
 def place(golden: Case) -> dict[str, Any]:
@@ -69,9 +69,9 @@ def place(golden: Case) -> dict[str, Any]:
 def test_axial_rope_matches_transformers(case: Case, arithmetic: Arithmetic) -> None:
     kind, width = case.params["variant"], case.arrays["cos"].shape[-1]
     table = "single" if width < case.params["head_dim"] else "duplicated"
-    made = tabulate_axial(kind, case.params["head_dim"], **place(case), arithmetic=arithmetic, table=table)
-    check(values(made), case, case.tolerance["cos/sin"]["atol"])
-    assert made.facts["theta"] == case.params["rope_theta"]
+    created = tabulate_axial(kind, case.params["head_dim"], **place(case), arithmetic=arithmetic, table=table)
+    check(values(created), case, case.tolerance["cos/sin"]["atol"])
+    assert created.facts["theta"] == case.params["rope_theta"]
 
 
 def raster(height: int, width: int) -> NDArray[np.int64]:
@@ -87,13 +87,13 @@ def test_axial_graph_matches_transformers(case: Case, arithmetic: Arithmetic) ->
     inputs = {"positions": where.get("positions", raster(*where.get("grid", (0, 1))))}
     if AXIAL[kind].centred:
         inputs["grid"] = np.array(where["grid"])
-    found = [
+    actual = [
         np.concatenate([each, np.full((AXIAL[kind].unrotated, each.shape[1]), still, np.float32)])
         for each, still in zip(graph(model, **inputs), (1, 0), strict=True)
     ]
     if case.arrays["cos"].shape[-1] == case.params["head_dim"]:
-        found = [duplicate(each, AXIAL[kind].layout) for each in found]
-    check(found, case, case.tolerance["cos/sin"]["atol"])
+        actual = [duplicate(each, AXIAL[kind].layout) for each in actual]
+    check(actual, case, case.tolerance["cos/sin"]["atol"])
 
 
 def drawn_sections(axes: str, seed: int) -> tuple[list[int], NDArray[np.int64]]:
@@ -138,8 +138,8 @@ def test_axis_of_every_frequency_matches_the_models() -> None:
         "ernie": ([3, 3, 2], "hwhwhwtt"),
     }
     for axes, (sections, letters) in spelled.items():
-        made = tabulate_mrope(Rope(1e4, 16), np.zeros((3, 1), np.int64), sections=sections, axes=axes)
-        assert "".join(name[0] for name in made.facts["axis"]) == letters, axes
+        created = tabulate_mrope(Rope(1e4, 16), np.zeros((3, 1), np.int64), sections=sections, axes=axes)
+        assert "".join(name[0] for name in created.facts["axis"]) == letters, axes
 
 
 def test_notes_sections_the_interleaved_pattern_cannot_keep() -> None:
@@ -163,11 +163,11 @@ def test_batch_keeps_its_shape_and_blocks_agree() -> None:
 def test_mrope_graph_matches_the_table_of_a_scaled_rope(axes: str, arithmetic: Arithmetic) -> None:
     rope = Rope.of(1e6, 128, "yarn", {"factor": 4.0, "original_max_position_embeddings": 32768})
     positions = np.random.default_rng(1).integers(0, 130_000, (3, 50))
-    found = graph(graphs.mrope(frequencies(rope, arithmetic), None, axes), positions=positions)
+    actual = graph(graphs.mrope(frequencies(rope, arithmetic), None, axes), positions=positions)
     table = tabulate_mrope(rope, positions, axes=axes, arithmetic=arithmetic)
-    for mine, expected in zip(found, values(table), strict=True):
+    for mine, expected in zip(actual, values(table), strict=True):
         np.testing.assert_allclose(mine, expected, rtol=0, atol=2e-7)
-    assert found[0].max() > 1.1  # the attention factor of yarn times 4 is 1.139
+    assert actual[0].max() > 1.1  # the attention factor of yarn times 4 is 1.139
 
 
 @pytest.mark.parametrize("kind", AXIAL)
@@ -175,11 +175,11 @@ def test_mrope_graph_matches_the_table_of_a_scaled_rope(axes: str, arithmetic: A
 def test_axial_graph_matches_the_table_of_every_kind(kind: str, arithmetic: Arithmetic) -> None:
     positions, centred = raster(6, 4), AXIAL[kind].centred
     grid = {"grid": np.array([6, 4])} if centred else {}
-    found = graph(graphs.axial(kind, 32, arithmetic=arithmetic), positions=positions, **grid)
+    actual = graph(graphs.axial(kind, 32, arithmetic=arithmetic), positions=positions, **grid)
     table = tabulate_axial(
         kind, 32, positions=positions, grid=(6, 4) if centred else None, merge=1, arithmetic=arithmetic
     )
-    for mine, expected in zip(found, values(table), strict=True):
+    for mine, expected in zip(actual, values(table), strict=True):
         np.testing.assert_allclose(mine, expected, rtol=0, atol=2e-7)
 
 
@@ -256,9 +256,9 @@ def test_llama4_class_token_is_last_and_not_rotated() -> None:
 
 
 def test_facts_are_json_serialisable() -> None:
-    made = [tabulate_axial(kind, 32, grid=(4, 4)) for kind in AXIAL]
-    made += [tabulate_mrope(Rope(1e6, 128), np.ones((3, 2), np.int64), axes=axes) for axes in AXES]
-    for table in made:
+    created = [tabulate_axial(kind, 32, grid=(4, 4)) for kind in AXIAL]
+    created += [tabulate_mrope(Rope(1e6, 128), np.ones((3, 2), np.int64), axes=axes) for axes in AXES]
+    for table in created:
         facts = json.loads(json.dumps(table.facts))
         width = len(facts["inverse_frequency"])
         assert len(facts["axis"]) == width == table.outputs["cos"].width
@@ -311,6 +311,6 @@ def test_rejects_impossible_axial_rope(kind: str, options: dict[str, Any], said:
 
 
 def test_every_multi_axis_golden_case_is_compared() -> None:
-    assert {found.params["variant"] for found in cases("mrope")} == set(MROPE)
-    assert {found.params["variant"] for found in cases("axial_rope")} <= set(AXIAL)
+    assert {actual.params["variant"] for actual in cases("mrope")} == set(MROPE)
+    assert {actual.params["variant"] for actual in cases("axial_rope")} <= set(AXIAL)
     assert case("axial_qwen2_vl").arrays["position_ids_hw"].shape == (12, 2)

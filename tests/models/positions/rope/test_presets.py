@@ -1,4 +1,4 @@
-"""The presets: each is read and computed, says where it comes from, and has the rope its model is known for."""
+"""Presets: each one is computed, names its source and has the published rope of its model."""
 
 import json
 import re
@@ -43,9 +43,9 @@ def test_has_presets_of_at_least_36_models() -> None:
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_preset_gives_frequencies(name: str) -> None:
     preset = PRESETS[name]
-    found = read(preset.config)
-    assert len(found.layers) == (preset.config.get("num_hidden_layers") or len(found.layers))
-    for table in found.tables.values():
+    actual = read(preset.config)
+    assert len(actual.layers) == (preset.config.get("num_hidden_layers") or len(actual.layers))
+    for table in actual.tables.values():
         exact, parity = (frequencies(table.rope, arithmetic) for arithmetic in ("exact", "parity"))
         assert exact.inverse_frequency[0] <= 1.0
         assert (np.diff(exact.inverse_frequency) <= 0).all()

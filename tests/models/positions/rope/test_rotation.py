@@ -1,4 +1,4 @@
-"""Rotation of q and k: transformers' own outputs, the laws of a rotation, and layouts that convert exactly."""
+"""Rotation of q and k against transformers' outputs, properties of a rotation, and exact conversion of layouts."""
 
 import math
 from typing import Any
@@ -28,14 +28,14 @@ SEEDS = st.integers(0, 2**32 - 1)
 
 
 def graph(model: Any, **inputs: Array) -> list[Array]:
-    found: list[Array] = onnxruntime.InferenceSession(model.SerializeToString()).run(None, inputs)
-    return found
+    actual: list[Array] = onnxruntime.InferenceSession(model.SerializeToString()).run(None, inputs)
+    return actual
 
 
-def angles_of(found: Case, skip: int = 0, arithmetic: Arithmetic = "parity") -> tuple[Array, Array]:
-    params = found.params
+def angles_of(actual: Case, skip: int = 0, arithmetic: Arithmetic = "parity") -> tuple[Array, Array]:
+    params = actual.params
     frequency = frequencies(Rope(params["rope_theta"], params["rotary_dim"]), arithmetic)
-    return cos_sin(frequency, found.arrays["positions"][skip:])
+    return cos_sin(frequency, actual.arrays["positions"][skip:])
 
 
 @pytest.mark.parametrize("arithmetic", ARITHMETICS)
@@ -92,29 +92,32 @@ def test_exact_bfloat16_is_the_nearest_value(case: Case) -> None:
 
 @pytest.mark.parametrize(("name", "arithmetic"), [("gptj", "parity"), ("roformer", "exact")])
 def test_sin_cos_tables_match_transformers(name: str, arithmetic: Arithmetic) -> None:
-    found = case(f"rope_table_{name}")
-    frequency = frequencies(Rope(10000.0, found.params["dim"]), arithmetic)
-    positions = np.arange(found.params["n"])
+    actual = case(f"rope_table_{name}")
+    frequency = frequencies(Rope(10000.0, actual.params["dim"]), arithmetic)
+    positions = np.arange(actual.params["n"])
     for table in (cos_sin(frequency, positions), graph(rope(frequency), positions=positions)):
         joined = sin_cos(*table)
-        np.testing.assert_allclose(joined, found.arrays["table"], rtol=0, **found.tolerance["table"])
+        np.testing.assert_allclose(joined, actual.arrays["table"], rtol=0, **actual.tolerance["table"])
 
 
 def test_every_golden_sin_cos_table_is_compared() -> None:
-    assert {found.name for found in cases("rope_table")} == {"rope_table_gptj", "rope_table_roformer"}
-    assert {SKIPPED.get(found.params["variant"], (found.params["variant"],))[0] for found in cases("rope_apply")} == {
-        *LAYOUTS
-    } - {"half_trailing", "half_per_axis"}  # the first is no model's; the second is compared live with Gemma 4
+    assert {actual.name for actual in cases("rope_table")} == {"rope_table_gptj", "rope_table_roformer"}
+    assert {
+        SKIPPED.get(actual.params["variant"], (actual.params["variant"],))[0] for actual in cases("rope_apply")
+    } == {*LAYOUTS} - {
+        "half_trailing",
+        "half_per_axis",
+    }  # the first is no model's; the second is compared live with Gemma 4
 
 
 def test_interleaved_table_matches_cohere() -> None:
-    found = case("rope_cohere_interleaved_tables")
-    config = found.params["rope_parameters"]
-    frequency = frequencies(Rope(config["rope_theta"], found.params["head_dim"]), "parity")
-    cos, sin = cos_sin(frequency, found.arrays["positions"])
-    allowed = 3e-7 + 5e-7 * np.abs(found.arrays["positions"][:, None])  # the manifest's formula, frequencies up to 1
+    actual = case("rope_cohere_interleaved_tables")
+    config = actual.params["rope_parameters"]
+    frequency = frequencies(Rope(config["rope_theta"], actual.params["head_dim"]), "parity")
+    cos, sin = cos_sin(frequency, actual.arrays["positions"])
+    allowed = 3e-7 + 5e-7 * np.abs(actual.arrays["positions"][:, None])  # the manifest's formula, frequencies up to 1
     for name, single in (("cos", cos), ("sin", sin)):
-        assert (np.abs(duplicate(single, "interleaved") - found.arrays[name].reshape(len(cos), -1)) <= allowed).all()
+        assert (np.abs(duplicate(single, "interleaved") - actual.arrays[name].reshape(len(cos), -1)) <= allowed).all()
 
 
 class Drawn:

@@ -1,4 +1,4 @@
-"""RoPE scalings: transformers' frequencies, the formulas in fifty digits, the laws they obey, and what they refuse."""
+"""RoPE scalings against transformers' frequencies and the formulas in fifty digits, their properties and errors."""
 
 import math
 from typing import Any
@@ -59,27 +59,27 @@ def seq_len_and_frequencies(case: Case) -> list[tuple[int | None, np.ndarray[Any
 @pytest.mark.parametrize("case", cases("rope"), ids=str)
 def test_frequencies_match_transformers(case: Case, arithmetic: Any) -> None:
     for seq_len, expected in seq_len_and_frequencies(case):
-        found = frequencies(rope_of(case), arithmetic, seq_len)
-        np.testing.assert_allclose(found.inverse_frequency, expected, **case.tolerance["inv_freq"])
-        assert found.attention_factor == pytest.approx(float(case.arrays["attention_factor"]), rel=1e-12)
+        actual = frequencies(rope_of(case), arithmetic, seq_len)
+        np.testing.assert_allclose(actual.inverse_frequency, expected, **case.tolerance["inv_freq"])
+        assert actual.attention_factor == pytest.approx(float(case.arrays["attention_factor"]), rel=1e-12)
 
 
 @pytest.mark.parametrize("case", cases("rope"), ids=str)
 def test_parity_frequencies_are_float32_values(case: Case) -> None:
     """Within an ulp or two of torch's, whose pow differs from a correctly rounded one in a few channels."""
     for seq_len, expected in seq_len_and_frequencies(case):
-        found = frequencies(rope_of(case), "parity", seq_len).inverse_frequency
-        steps = np.abs(found.astype(np.float32).view(np.int32) - expected.view(np.int32))
-        assert (found == found.astype(np.float32)).all()
+        actual = frequencies(rope_of(case), "parity", seq_len).inverse_frequency
+        steps = np.abs(actual.astype(np.float32).view(np.int32) - expected.view(np.int32))
+        assert (actual == actual.astype(np.float32)).all()
         assert steps.max() <= 2
 
 
 @pytest.mark.parametrize("case", cases("rope_reference"), ids=str)
 def test_unscaled_frequencies_match_sixty_digits(case: Case) -> None:
-    found = frequencies(Rope(float(case.params["rope_theta"]), case.params["head_dim"]))
+    actual = frequencies(Rope(float(case.params["rope_theta"]), case.params["head_dim"]))
     hi, lo = case.arrays["inv_freq_hi"], case.arrays["inv_freq_lo"]
-    assert np.array_equal(found.inverse_frequency, hi)
-    np.testing.assert_allclose(found.residue, lo, rtol=1e-12, atol=1e-40)
+    assert np.array_equal(actual.inverse_frequency, hi)
+    np.testing.assert_allclose(actual.residue, lo, rtol=1e-12, atol=1e-40)
 
 
 def in_fifty_digits(rope_type: str) -> list[Any]:
@@ -117,10 +117,10 @@ def llama3_in_fifty_digits(f: Any) -> Any:
 
 @pytest.mark.parametrize("rope_type", SCALINGS)
 def test_exact_frequencies_match_thirty_digits(rope_type: str) -> None:
-    found = frequencies(example(rope_type), "exact", seq_len=16384)
+    actual = frequencies(example(rope_type), "exact", seq_len=16384)
     with mpmath.workdps(50):
         for near, rest, expected in zip(
-            found.inverse_frequency, found.residue, in_fifty_digits(rope_type), strict=True
+            actual.inverse_frequency, actual.residue, in_fifty_digits(rope_type), strict=True
         ):
             assert abs(mpmath.mpf(float(near)) + mpmath.mpf(float(rest)) - expected) <= expected * mpmath.mpf("1e-30")
 
@@ -158,19 +158,19 @@ def test_single_mscale_counts_in_deepseek_yarn() -> None:
 @given(st.integers(2, 128), st.floats(1.0, 64.0), st.floats(100.0, 1e7))
 def test_ntk_slows_only_slow_channels_by_up_to_its_factor(pairs: int, factor: float, theta: float) -> None:
     plain = frequencies(Rope(theta, 2 * pairs)).inverse_frequency
-    found = frequencies(Rope.of(theta, 2 * pairs, "ntk", {"factor": factor})).inverse_frequency
-    assert found[0] == plain[0] == 1.0
-    assert plain[-1] / found[-1] == pytest.approx(factor, rel=1e-12)
-    assert (found <= plain).all()
+    actual = frequencies(Rope.of(theta, 2 * pairs, "ntk", {"factor": factor})).inverse_frequency
+    assert actual[0] == plain[0] == 1.0
+    assert plain[-1] / actual[-1] == pytest.approx(factor, rel=1e-12)
+    assert (actual <= plain).all()
 
 
 @pytest.mark.parametrize("rope_type", SCALINGS)
 @pytest.mark.parametrize("arithmetic", ["exact", "parity"])
 def test_scaling_only_slows_channels_and_keeps_order(rope_type: str, arithmetic: Any) -> None:
-    found = frequencies(example(rope_type), arithmetic, 16384).inverse_frequency
+    actual = frequencies(example(rope_type), arithmetic, 16384).inverse_frequency
     plain = frequencies(Rope(10000.0, 64), arithmetic).inverse_frequency
-    assert (found <= plain).all()
-    assert (np.diff(found) <= 0).all()
+    assert (actual <= plain).all()
+    assert (np.diff(actual) <= 0).all()
 
 
 def test_dynamic_scaling_starts_beyond_the_trained_length() -> None:

@@ -20,12 +20,12 @@ from models.artifacts import card as cards
 from models.artifacts import quantization, weights
 from models.artifacts.description import describe
 from models.artifacts.export import export
-from models.artifacts.quantization import Kind
 from models.artifacts.verification import verify
 from models.checkpoints.safetensors import CHUNK_BYTES
 from models.errors import BadCheckpoint, ModelError
 from models.graphs.builder import GraphBuilder, save
 from models.progress import Progress
+from models.tables.quantization import Kind
 from service.cli.main import main
 from tests.golden_cases import Case, case, cases, tiny_bert, tiny_config, write_checkpoint, write_folder
 from tests.served import serving

@@ -1,6 +1,6 @@
-"""preprocessor_config.json through its processor's defaults: sizes, filter, crop, scale, mean, std. Opens no image.
+"""preprocessor_config.json with its processor's defaults: sizes, filter, crop, scale, mean, std.
 
-PROCESSORS holds what each class of transformers 5.23 does where the file says nothing.
+PROCESSORS holds the defaults of each image processor class of transformers 5.23.
 """
 
 import math
@@ -13,27 +13,33 @@ from models.errors import BadCheckpoint
 Sizing = Literal["exact", "shortest", "between", "within", "pixels", "patches", "longest"]
 FILE_NAME = "preprocessor_config.json"
 FILTERS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}  # Pillow's codes
-LARGEST = 1 << 15  # a side
+LARGEST = 1 << 15  # pixels of a side
 HALVES, IMAGENET = ((0.5,) * 3, (0.5,) * 3), ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 OPENAI = ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
 
 
 @dataclass(frozen=True, slots=True)
 class Preprocessor:
-    """How a picture becomes pixels.
+    """How an image becomes pixels.
 
-    sizing     None: its size stays. exact: to (height, width). shortest: the shorter side to the first number.
-               between: the same, the longer side at most the second. within: inside (height, width), in proportion.
-               pixels: sides in multiples of `multiple`, pixels between the two numbers. patches: at most the first
-               number of patches. longest: no side above these, then up to multiples of `multiple`
-    sizes      the two numbers that sizing speaks of; the second 0 where it needs one
-    resample   the filter, a key of FILTERS
-    crop       height and width cut from the middle, black where the picture is smaller; None: none
-    scale      of the values, 1/255 usually; None: as they are
-    mean, std  of each channel, after scaling; None: not normalised
-    scale_first  scaled before it is resized, in floats (DINOv3), not after, in bytes
-    patch, frames, merge   flattened patches: their side, how often a still picture is repeated, their blocks
-    channels_last  a flattened patch holds its pixels one after the other (SigLIP 2), not its channels
+    Attributes:
+        sizing: how it is resized. None: not at all. exact: to (height, width). shortest: the shorter side to the first
+            number. between: the same, with the longer side at most the second number. within: inside (height, width),
+            keeping the aspect ratio. pixels: sides in multiples of `multiple`, with a number of pixels between the two
+            numbers. patches: at most the first number of patches. longest: no side above these, then rounded up to
+            multiples of `multiple`.
+        sizes: the two numbers of `sizing`; the second is 0 where it needs one.
+        resample: the filter, a key of FILTERS.
+        crop: height and width of the centre crop, black where the image is smaller; None: none.
+        scale: factor of the values, usually 1/255; None: none.
+        mean: of each channel, after scaling; None: not normalised.
+        std: likewise.
+        multiple: see sizing.
+        scale_first: True: scaled before resizing, in floats (DINOv3). False: after resizing, in bytes.
+        patch: side of a flattened patch; 1: not flattened.
+        frames: how often an image is repeated in a flattened patch.
+        merge: flattened patches come in blocks of merge x merge.
+        channels_last: whether a flattened patch is ordered by pixel, then channel (SigLIP 2).
     """
 
     sizing: Sizing | None
@@ -52,17 +58,27 @@ class Preprocessor:
 
 
 def from_json(data: Mapping[str, Any]) -> Preprocessor:
-    """The inverse of dataclasses.asdict; KeyError or TypeError where the data is none."""
+    """Return the Preprocessor of its JSON, the inverse of dataclasses.asdict.
+
+    Raises:
+        KeyError: a key is missing.
+        TypeError: a value has another type.
+    """
     lists = {name: data[name] and tuple(data[name]) for name in ("sizes", "crop", "mean", "std")}
     return Preprocessor(**dict(data) | lists)
 
 
 @dataclass(frozen=True, slots=True)
 class Processor:
-    """What a class of transformers does where the file says nothing.
+    """The defaults of an image processor class of transformers.
 
-    square   one number for a size means both sides; False: the shorter side
-    defaults by the keys of the file
+    Attributes:
+        size: as in the file.
+        colours: mean and std of the channels.
+        resample: a key of FILTERS.
+        crop: side of the centre crop; None: none.
+        square: True: a single number as size means both sides; False: the shorter side.
+        defaults: other values, by the keys of the file.
     """
 
     size: Mapping[str, int]
@@ -73,20 +89,20 @@ class Processor:
     defaults: Mapping[str, Any] = field(default_factory=dict)
 
 
-def _both(side: int) -> dict[str, int]:
+def _square(side: int) -> dict[str, int]:
     return {"height": side, "width": side}
 
 
 PROCESSORS: dict[str, Processor] = {
-    "ViT": Processor(_both(224), HALVES, 2),
-    "DeiT": Processor(_both(256), HALVES, 3, 224),
-    "Beit": Processor(_both(224), HALVES, 3),
+    "ViT": Processor(_square(224), HALVES, 2),
+    "DeiT": Processor(_square(256), HALVES, 3, 224),
+    "Beit": Processor(_square(224), HALVES, 3),
     "CLIP": Processor({"shortest_edge": 224}, OPENAI, 3, 224, square=False),
     "Bit": Processor({"shortest_edge": 224}, OPENAI, 3, 224, square=False),
-    "Siglip": Processor(_both(224), HALVES, 3, square=False),
+    "Siglip": Processor(_square(224), HALVES, 3, square=False),
     "Siglip2": Processor({}, HALVES, 2, defaults={"patch_size": 16, "max_num_patches": 256}),
-    "Blip": Processor(_both(384), OPENAI, 3),
-    "DINOv3ViT": Processor(_both(224), IMAGENET, 2),
+    "Blip": Processor(_square(384), OPENAI, 3),
+    "DINOv3ViT": Processor(_square(224), IMAGENET, 2),
     "Pixtral": Processor({"longest_edge": 1024}, OPENAI, 3, defaults={"patch_size": 16}),
     "Qwen2VL": Processor(
         {"shortest_edge": 56 * 56, "longest_edge": 28 * 28 * 1280},
@@ -98,26 +114,33 @@ PROCESSORS: dict[str, Processor] = {
 ENDINGS = ("ImageProcessorFast", "ImageProcessorPil", "ImageProcessor", "FeatureExtractor")
 
 
-def read(data: Mapping[str, Any], usual: str, channels: int = 3) -> Preprocessor:
-    """The values of a preprocessor_config.json.
+def read(data: Mapping[str, Any], default: str, channels: int = 3) -> Preprocessor:
+    """Return the values of a preprocessor_config.json.
 
-    usual     the row of PROCESSORS where the file names no class
-    raises    BadCheckpoint for an unknown class, and for a value that is none of the allowed
+    Args:
+        data: the parsed file.
+        default: the row of PROCESSORS where the file names no class.
+        channels: of an image.
+
+    Raises:
+        BadCheckpoint: an unknown class, or a value that is not allowed.
     """
-    name = _named(data, usual)
+    name = _named(data, default)
     row = PROCESSORS[name]
     sizing, sizes = _sizing(name, row, data) if _flag(data, "do_resize", True) else (None, (0, 0))
     crop = _pair(data, "crop_size", row.crop or 224) if _flag(data, "do_center_crop", row.crop is not None) else None
     scale = _number(data, "rescale_factor", 1 / 255) if _flag(data, "do_rescale", True) else None
     mean, std = _colours(data, row, channels) if _flag(data, "do_normalize", True) else (None, None)
-    found = Preprocessor(sizing, sizes, _filter(data, row), crop, scale, mean, std, scale_first=name == "DINOv3ViT")
-    return _patched(found, name, row, data)
+    preprocessor = Preprocessor(
+        sizing, sizes, _filter(data, row), crop, scale, mean, std, scale_first=name == "DINOv3ViT"
+    )
+    return _patched(preprocessor, name, row, data)
 
 
-def _named(data: Mapping[str, Any], usual: str) -> str:
+def _named(data: Mapping[str, Any], default: str) -> str:
     given = data.get("image_processor_type") or data.get("feature_extractor_type")
     if given is None:
-        return usual
+        return default
     name = str(given)
     for ending in ENDINGS:
         name = name.removesuffix(ending)
@@ -127,20 +150,20 @@ def _named(data: Mapping[str, Any], usual: str) -> str:
     return name
 
 
-def _patched(found: Preprocessor, name: str, row: Processor, data: Mapping[str, Any]) -> Preprocessor:
-    """With what flattened patches need."""
+def _patched(preprocessor: Preprocessor, name: str, row: Processor, data: Mapping[str, Any]) -> Preprocessor:
+    """The preprocessor with the values for flattened patches."""
     if not row.defaults:
-        return found
-    sizes = {key: _count(data, key, usual) for key, usual in row.defaults.items()}
-    own = {
+        return preprocessor
+    sizes = {key: _count(data, key, default) for key, default in row.defaults.items()}
+    patch_values = {
         "patch": sizes["patch_size"],
         "frames": sizes.get("temporal_patch_size", 1),
         "merge": sizes.get("merge_size", 1),
     }
-    multiple = own["patch"] * own["merge"]
+    multiple = patch_values["patch"] * patch_values["merge"]
     if name == "Pixtral":
-        own = {}
-    changed = asdict(found) | own | {"multiple": multiple, "channels_last": name == "Siglip2"}
+        patch_values = {}
+    changed = asdict(preprocessor) | patch_values | {"multiple": multiple, "channels_last": name == "Siglip2"}
     return Preprocessor(**changed)
 
 
@@ -161,7 +184,7 @@ def _sizing(name: str, row: Processor, data: Mapping[str, Any]) -> tuple[Sizing,
         frozenset({"max_height", "max_width"}): ("within", ("max_height", "max_width")),
     }
     if frozenset(keys) not in kinds:
-        raise _refusal(
+        raise _bad_value(
             "size", given, "a whole number or an object of " + " or ".join("+".join(sorted(k)) for k in kinds)
         )
     sizing, names = kinds[frozenset(keys)]
@@ -170,52 +193,53 @@ def _sizing(name: str, row: Processor, data: Mapping[str, Any]) -> tuple[Sizing,
 
 
 def _size(given: Any, row: Processor) -> dict[str, Any]:
-    """Older files give one number, or [height, width]."""
+    """The size as an object; older files give one number, or [height, width]."""
     if isinstance(given, Mapping):
         return dict(given)
     if isinstance(given, list) and len(given) == 2:
         return {"height": given[0], "width": given[1]}
     if type(given) is int:
-        return _both(given) if row.square else {"shortest_edge": given}
-    raise _refusal("size", given, "a whole number, [height, width] or an object")
+        return _square(given) if row.square else {"shortest_edge": given}
+    raise _bad_value("size", given, "a whole number, [height, width] or an object")
 
 
 def _pixels(size: Mapping[str, Any], data: Mapping[str, Any]) -> tuple[int, int]:
-    """Qwen's least and most pixels, under their old names or as edges."""
+    """Qwen's smallest and largest number of pixels, under their old names or as edges."""
     named = (("min_pixels", "shortest_edge"), ("max_pixels", "longest_edge"))
     values = [data.get(old) if data.get(old) is not None else size.get(old, size.get(new)) for old, new in named]
-    least, most = (_whole(old, value, 1 << 40) for (old, _), value in zip(named, values, strict=True))
-    if least > most:
-        raise _refusal("min_pixels", least, f"at most max_pixels, {most}")
-    return least, most
+    minimum, maximum = (_whole(old, value, 1 << 40) for (old, _), value in zip(named, values, strict=True))
+    if minimum > maximum:
+        raise _bad_value("min_pixels", minimum, f"at most max_pixels, {maximum}")
+    return minimum, maximum
 
 
 def _filter(data: Mapping[str, Any], row: Processor) -> int:
     value = row.resample if data.get("resample") is None else data["resample"]
     if type(value) is not int or value not in FILTERS:
-        raise _refusal("resample", value, ", ".join(f"{code} ({name})" for code, name in FILTERS.items()))
+        raise _bad_value("resample", value, ", ".join(f"{code} ({name})" for code, name in FILTERS.items()))
     return value
 
 
 def _colours(data: Mapping[str, Any], row: Processor, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
     mean, std = (
-        _list(data, key, usual, channels) for key, usual in zip(("image_mean", "image_std"), row.colours, strict=True)
+        _list(data, key, default, channels)
+        for key, default in zip(("image_mean", "image_std"), row.colours, strict=True)
     )
     if not all(std):
-        raise _refusal("image_std", list(std), "numbers other than 0")
+        raise _bad_value("image_std", list(std), "numbers other than 0")
     return mean, std
 
 
-def _list(data: Mapping[str, Any], key: str, usual: tuple[float, ...], channels: int) -> tuple[float, ...]:
-    value = usual if data.get(key) is None else data[key]
+def _list(data: Mapping[str, Any], key: str, default: tuple[float, ...], channels: int) -> tuple[float, ...]:
+    value = default if data.get(key) is None else data[key]
     listed = value if isinstance(value, list | tuple) else [value] * channels
     if len(listed) != channels or not all(_finite(each) for each in listed):
-        raise _refusal(key, value, f"a number or {channels} of them")
+        raise _bad_value(key, value, f"a number or {channels} of them")
     return tuple(float(each) for each in listed)
 
 
-def _pair(data: Mapping[str, Any], key: str, usual: int) -> tuple[int, int]:
-    value = usual if data.get(key) is None else data[key]
+def _pair(data: Mapping[str, Any], key: str, default: int) -> tuple[int, int]:
+    value = default if data.get(key) is None else data[key]
     sides = (
         [value.get("height"), value.get("width")]
         if isinstance(value, Mapping)
@@ -226,30 +250,30 @@ def _pair(data: Mapping[str, Any], key: str, usual: int) -> tuple[int, int]:
     return _whole(key, sides[0]), _whole(key, sides[1])
 
 
-def _flag(data: Mapping[str, Any], key: str, usual: bool) -> bool:
-    value = usual if data.get(key) is None else data[key]
+def _flag(data: Mapping[str, Any], key: str, default: bool) -> bool:
+    value = default if data.get(key) is None else data[key]
     if type(value) is not bool:
-        raise _refusal(key, value, "true or false")
+        raise _bad_value(key, value, "true or false")
     return value
 
 
-def _number(data: Mapping[str, Any], key: str, usual: float) -> float:
-    value = usual if data.get(key) is None else data[key]
+def _number(data: Mapping[str, Any], key: str, default: float) -> float:
+    value = default if data.get(key) is None else data[key]
     if not _finite(value):
-        raise _refusal(key, value, "a number")
+        raise _bad_value(key, value, "a number")
     return float(value)
 
 
-def _count(data: Mapping[str, Any], key: str, usual: int) -> int:
-    value = usual if data.get(key) is None else data[key]
+def _count(data: Mapping[str, Any], key: str, default: int) -> int:
+    value = default if data.get(key) is None else data[key]
     if isinstance(value, Mapping) and set(value) == {"height", "width"} and value["height"] == value["width"]:
         value = value["height"]
     return _whole(key, value)
 
 
-def _whole(key: str, value: Any, most: int = LARGEST) -> int:
-    if type(value) is not int or not 1 <= value <= most:
-        raise _refusal(key, value, f"a whole number from 1 to {most}")
+def _whole(key: str, value: Any, maximum: int = LARGEST) -> int:
+    if type(value) is not int or not 1 <= value <= maximum:
+        raise _bad_value(key, value, f"a whole number from 1 to {maximum}")
     return value
 
 
@@ -257,5 +281,5 @@ def _finite(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _refusal(key: str, value: Any, allowed: str) -> BadCheckpoint:
+def _bad_value(key: str, value: Any, allowed: str) -> BadCheckpoint:
     return BadCheckpoint(f"{FILE_NAME} says {key} {str(value)[:80]}; it must be {allowed}")

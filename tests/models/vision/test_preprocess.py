@@ -1,4 +1,4 @@
-"""preprocessor_config.json: values that are refused, old spellings, and laws of what a picture becomes."""
+"""preprocessor_config.json: rejected values, old forms, and properties of preprocessed images."""
 
 from dataclasses import asdict
 from typing import Any
@@ -9,7 +9,7 @@ from PIL import Image
 
 from models.errors import BadCheckpoint
 from models.vision.preprocess import flattened, prepare, target_size
-from models.vision.preprocessor import PROCESSORS, from_json, read
+from models.vision.preprocessor_config import PROCESSORS, from_json, read
 from tests.vision_cases import picture, pixels_of
 
 PLAIN = {"do_resize": False, "do_center_crop": False, "do_rescale": False, "do_normalize": False}
@@ -41,39 +41,39 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_value_that_is_none_is_refused_with_what_is_allowed(name: str) -> None:
+def test_rejects_invalid_value_and_names_the_allowed(name: str) -> None:
     data, message = REFUSED[name]
     with pytest.raises(BadCheckpoint, match=f"^preprocessor_config.json says .*{message}"):
         read(data, "CLIP")
 
 
 @pytest.mark.parametrize("usual", PROCESSORS)
-def test_an_empty_file_takes_every_default_and_survives_json(usual: str) -> None:
-    found = read({}, usual)
-    assert from_json(asdict(found)) == found
-    assert read({"image_processor_type": f"{usual}ImageProcessorFast"}, "ViT") == found
-    assert read({"feature_extractor_type": f"{usual}FeatureExtractor"}, "ViT") == found
+def test_empty_file_takes_all_defaults_and_round_trips(usual: str) -> None:
+    actual = read({}, usual)
+    assert from_json(asdict(actual)) == actual
+    assert read({"image_processor_type": f"{usual}ImageProcessorFast"}, "ViT") == actual
+    assert read({"feature_extractor_type": f"{usual}FeatureExtractor"}, "ViT") == actual
 
 
-def test_one_number_is_both_sides_or_the_shorter_one() -> None:
+def test_single_size_is_both_sides_or_the_shorter() -> None:
     assert target_size(read({"size": 20}, "ViT"), 50, 100) == (20, 20)
     assert target_size(read({"size": 20}, "CLIP"), 50, 100) == (20, 40)
     assert target_size(read({"size": [20, 30]}, "CLIP"), 50, 100) == (20, 30)
 
 
-def test_with_every_step_off_pixels_are_the_pictures_bytes() -> None:
+def test_without_any_step_pixels_are_the_image_bytes() -> None:
     image = picture(6, 9)
     values = prepare(read(PLAIN, "CLIP"), image).values
     assert np.array_equal(values, pixels_of(image).transpose(2, 0, 1))
 
 
-def test_resizing_to_its_own_size_changes_nothing() -> None:
+def test_resizing_to_the_same_size_changes_nothing() -> None:
     image = picture(12, 12)
     same = read(PLAIN | {"do_resize": True, "size": {"height": 12, "width": 12}}, "ViT")
     assert np.array_equal(prepare(same, image).values, prepare(read(PLAIN, "ViT"), image).values)
 
 
-def test_one_colour_stays_that_colour_at_any_size() -> None:
+def test_uniform_colour_is_kept_at_any_size() -> None:
     image = Image.new("RGB", (31, 17), (10, 200, 77))
     for name in ("CLIP", "ViT", "DINOv3ViT"):
         data = {"size": {"height": 9, "width": 40}, "do_normalize": False, "do_center_crop": False}
@@ -84,7 +84,7 @@ def test_one_colour_stays_that_colour_at_any_size() -> None:
 
 
 @pytest.mark.parametrize(("height", "width"), [(10, 10), (11, 10), (9, 12), (4, 4), (5, 13), (3, 20)])
-def test_a_crop_takes_the_middle_and_is_black_beyond_the_picture(height: int, width: int) -> None:
+def test_crop_is_centred_and_padded_with_black(height: int, width: int) -> None:
     image = picture(height, width)
     values = prepare(
         read(PLAIN | {"do_center_crop": True, "crop_size": {"height": 6, "width": 7}}, "CLIP"), image
@@ -98,11 +98,11 @@ def test_a_crop_takes_the_middle_and_is_black_beyond_the_picture(height: int, wi
             assert tuple(values[:, y, x]) == tuple(expected)
 
 
-def test_flattened_patches_come_in_blocks_and_hold_channels_then_frames_then_pixels() -> None:
+def test_flattened_patches_have_qwens_order() -> None:
     """Qwen2-VL: four patches of a block, then the next block; each patch [C, T, P, P]."""
-    how = read(PLAIN | {"image_processor_type": "Qwen2VLImageProcessor", "patch_size": 2}, "Qwen2VL")
+    config = read(PLAIN | {"image_processor_type": "Qwen2VLImageProcessor", "patch_size": 2}, "Qwen2VL")
     pixels = np.arange(3 * 4 * 8, dtype=np.float32).reshape(3, 4, 8)
-    values, grid = flattened(how, pixels)
+    values, grid = flattened(config, pixels)
     assert grid == (2, 4)
     places = [(0, 0), (0, 1), (1, 0), (1, 1), (0, 2), (0, 3), (1, 2), (1, 3)]
     for row, (y, x) in zip(values, places, strict=True):
@@ -110,29 +110,29 @@ def test_flattened_patches_come_in_blocks_and_hold_channels_then_frames_then_pix
         assert np.array_equal(row.reshape(3, 2, 2, 2), np.stack([patch, patch], axis=1))
 
 
-def test_flattened_patches_of_siglip2_hold_pixels_then_channels() -> None:
-    how = read(PLAIN | {"image_processor_type": "Siglip2ImageProcessor", "patch_size": 2}, "Siglip2")
+def test_flattened_patches_of_siglip2_end_in_channels() -> None:
+    config = read(PLAIN | {"image_processor_type": "Siglip2ImageProcessor", "patch_size": 2}, "Siglip2")
     pixels = np.arange(3 * 4 * 6, dtype=np.float32).reshape(3, 4, 6)
-    values, grid = flattened(how, pixels)
+    values, grid = flattened(config, pixels)
     assert grid == (2, 3)
     assert np.array_equal(values[4].reshape(2, 2, 3), pixels[:, 2:4, 2:4].transpose(1, 2, 0))
 
 
 @pytest.mark.parametrize("size", [(30, 40), (500, 37), (1, 150), (2000, 3000), (64, 64)])
-def test_qwen_sizes_are_multiples_within_the_pixels_allowed(size: tuple[int, int]) -> None:
-    how = read({"min_pixels": 3136, "max_pixels": 100352}, "Qwen2VL")
-    height, width = target_size(how, *size)
+def test_qwen_sizes_are_multiples_within_allowed_pixels(size: tuple[int, int]) -> None:
+    config = read({"min_pixels": 3136, "max_pixels": 100352}, "Qwen2VL")
+    height, width = target_size(config, *size)
     assert height % 28 == width % 28 == 0
     assert 3136 <= height * width <= 100352
 
 
-def test_a_picture_too_long_for_qwen_is_refused() -> None:
+def test_rejects_image_too_long_for_qwen() -> None:
     with pytest.raises(ValueError, match="more than 200 times"):
         target_size(read({}, "Qwen2VL"), 2, 500)
 
 
 @pytest.mark.parametrize("size", [(30, 40), (500, 37), (1, 90), (64, 64)])
-def test_siglip2_takes_no_more_patches_than_allowed(size: tuple[int, int]) -> None:
+def test_siglip2_uses_at_most_the_allowed_patches(size: tuple[int, int]) -> None:
     height, width = target_size(read({"max_num_patches": 50}, "Siglip2"), *size)
     assert height % 16 == width % 16 == 0
     assert 1 <= (height // 16) * (width // 16) <= 50
