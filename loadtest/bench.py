@@ -184,7 +184,7 @@ class Run:
                 progress(f"round {number + 1}/{self.rounds}, {place + 1}/{len(self.pairs)}: {case.label}")
                 samples[case][running.spec.name].append(self._measure(case, running, self.seconds))
         progress("")
-        return [self._row(case, samples[case]) for case in samples]
+        return [self._row(case, dict(samples[case])) for case in samples]
 
     def _measure(self, case: Case, running: RunningServer, seconds: float) -> Sample:
         return measure(case, running, generators.choose(case.protocol, self.fallback), self.load_cores, seconds)
