@@ -5,7 +5,7 @@ Values stay text until pydantic reads them, so an option means what the same tex
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from inspect import Parameter
 from typing import Annotated, Any, TypeVar
 
@@ -47,34 +47,31 @@ ALLOWED = {
 """What is allowed, by the type of a pydantic error."""
 
 
-def options_of(
-    model: type[BaseModel], names: Iterable[str], panels: Mapping[str, str] | None = None
-) -> list[Parameter]:
-    """Return an option for each named field of a pydantic model.
+def options_of(properties: Mapping[str, dict[str, Any]], panels: Mapping[str, str] | None = None) -> list[Parameter]:
+    """Return an option for each property of a pydantic model's JSON schema.
 
     Args:
-        panels: the heading in --help from a field on, by its name.
+        panels: the heading in --help from a property on, by its name.
     """
-    schemas = model.model_json_schema(by_alias=False)["properties"]
-    made, panel = [], None
-    for name in names:
+    options, panel = [], None
+    for name, schema in properties.items():
         panel = (panels or {}).get(name, panel)
-        made.append(_option(name, model.model_fields[name].description or "", schemas[name], panel))
-    return made
+        options.append(_option(name, schema, panel))
+    return options
 
 
 def settings_options() -> list[Parameter]:
     """Return an option for each setting, described with its default."""
-    return options_of(Settings, Settings.model_fields, SECTIONS)
+    return options_of(Settings.model_json_schema(by_alias=False)["properties"], SECTIONS)
 
 
-def _option(name: str, description: str, schema: dict[str, Any], panel: str | None) -> Parameter:
+def _option(name: str, schema: dict[str, Any], panel: str | None) -> Parameter:
     words = _enumerated(schema)
     default = f" (default: {shown(schema['default'])})" if schema.get("default") not in (None, []) else ""
     option = typer.Option(
         flag(name),
         metavar=_metavar(schema, words),
-        help=description + default,
+        help=schema["description"] + default,
         show_default=False,
         autocompletion=_completion(words),
         rich_help_panel=panel,

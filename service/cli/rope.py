@@ -16,24 +16,21 @@ from service.cli.console import MISUSED, fail, progress_bars, reporting
 if TYPE_CHECKING:
     from models.positions.rope.config import LayerRope
     from models.positions.table import Arithmetic, Positions, Table
+    from service.protocols.inlay.positions.parameters import RopeParameters
 
 PICTURES = (".png", ".svg")
 GRAPH = ".onnx"
 RESPONSE = ("format", "output", "encoding_format")
 """Parameters of the HTTP route that shape a response; the suffix of --out stands for them."""
-SOURCES = ("config", "preset")
-SIZES = ("theta", "head_dim", "rotary_dim", "rope_type", "max_position_embeddings")
-LAYERS = ("model_type", "layer_type", "layer", "seq_len")
-ROWS = ("start", "length", "positions", "table", "layout", "dtype", "arithmetic")
-"""Parameters that go with a preset or a config too; the others, but SIZES, are those of scalings."""
 
 
 def rope_options() -> list[Parameter]:
     """Return an option for each parameter of GET /positions/rope that does not shape a response."""
     from service.cli.options import options_of
-    from service.protocols.inlay.positions.parameters import ROPE
+    from service.protocols.inlay.positions.parameters import RopeParameters
 
-    return options_of(ROPE, [name for name in ROPE.model_fields if name not in RESPONSE])
+    properties = RopeParameters.model_json_schema()["properties"]
+    return options_of({name: schema for name, schema in properties.items() if name not in RESPONSE})
 
 
 @reporting
@@ -51,30 +48,25 @@ def rope(
 
     Each option is a parameter of GET /positions/rope. --config also takes a file; --preset list names the presets.
     """
-    from models.positions.rope import table as rope_table
     from models.positions.rope.presets import PRESETS
-    from service.cli.options import flag, read_options
-    from service.protocols.inlay.positions.parameters import ROPE
+    from models.positions.rope.table import tabulate
+    from service.cli.options import read_options
+    from service.protocols.inlay.positions.parameters import RopeParameters
 
     if values.get("preset") == "list":
         print("\n".join(f"{name:<28}{preset.title} ({preset.source})" for name, preset in PRESETS.items()))
         return
-    explicit = [name for name in values if name not in (*SOURCES, *LAYERS, *ROWS)]
-    sources = [name for name in SOURCES if name in values]
-    if sources and (others := [*sources[1:], *explicit]):
-        fail(f"{flag(sources[0])} and {flag(others[0])} contradict each other: give one of them", MISUSED)
-    query: Any = read_options(ROPE, {**values, **({"config": _config(values["config"])} if "config" in values else {})})
-    layer = _layer(query, {name: getattr(query, name) for name in explicit if name not in SIZES})
+    config = {"config": _config(values["config"])} if "config" in values else {}
+    query = read_options(RopeParameters, {**values, **config})
+    layer = _layer(query)
     positions = _positions(query, layer)
-    table = rope_table.tabulate(
-        layer.rope,
-        positions,
-        arithmetic=query.arithmetic,
-        seq_len=query.seq_len,
-        table=query.table,
-        layout=query.layout or layer.layout,
-        notes=layer.notes,
-    )
+    options: dict[str, Any] = {
+        "arithmetic": query.arithmetic,
+        "seq_len": query.seq_len,
+        "table": query.table,
+        "notes": layer.notes,
+    }
+    table = tabulate(layer.rope, positions, layout=query.layout or layer.layout, **options)
     if out is None:
         _print(table)
     else:
@@ -98,20 +90,34 @@ def _config(text: str) -> dict[str, Any]:
     return config
 
 
-def _layer(query: Any, scaling: Mapping[str, Any]) -> "LayerRope":
-    """Return the encoding that a config, a preset or parameters name."""
+def _layer(query: "RopeParameters") -> "LayerRope":
+    """Return the encoding that a config, a preset or parameters name; end the command where two of them do."""
     from models.positions.rope import choice
     from models.positions.rope.config import LayerRope
+    from service.cli.options import flag
+    from service.protocols.inlay.positions.parameters import SIZES
 
+    scaling = query.scaling_parameters
+    sources = [name for name in ("config", "preset") if getattr(query, name) is not None]
+    explicit = [name for name in SIZES if getattr(query, name) is not None] + list(scaling)
+    if sources and (others := [*sources[1:], *explicit]):
+        fail(f"{flag(sources[0])} and {flag(others[0])} contradict each other: give one of them", MISUSED)
     if query.config is not None:
         return choice.by_config(query.config, query.model_type, query.layer_type, query.layer)[1]
     if query.preset is not None:
         return choice.by_preset(query.preset, query.layer_type, query.layer, listed="--preset list")[1]
-    sizes = {name: getattr(query, name) for name in SIZES}
-    return LayerRope(choice.by_parameters(**sizes, parameters=scaling), query.layout or "half", None, None)
+    rope = choice.by_parameters(
+        theta=query.theta,
+        head_dim=query.head_dim,
+        rotary_dim=query.rotary_dim,
+        rope_type=query.rope_type,
+        parameters={**scaling, choice.FRACTION: query.partial_rotary_factor},
+        max_position_embeddings=query.max_position_embeddings,
+    )
+    return LayerRope(rope, query.layout or "half", None, None)
 
 
-def _positions(query: Any, layer: "LayerRope") -> "Positions":
+def _positions(query: "RopeParameters", layer: "LayerRope") -> "Positions":
     if query.positions is not None:
         if {"start", "length"} & query.model_fields_set:
             fail("--positions and --start or --length contradict each other: give one or the other", MISUSED)
@@ -125,7 +131,9 @@ def _positions(query: Any, layer: "LayerRope") -> "Positions":
     return range(query.start, stop)
 
 
-def _write(query: Any, out: Path, plot: str | None, layer: "LayerRope", table: "Table", positions: "Positions") -> None:
+def _write(
+    query: "RopeParameters", out: Path, plot: str | None, layer: "LayerRope", table: "Table", positions: "Positions"
+) -> None:
     from models.artifacts.table_files import FORMATS, write
     from models.errors import BadEncoding
 
@@ -148,7 +156,7 @@ def _write(query: Any, out: Path, plot: str | None, layer: "LayerRope", table: "
 
 
 def _drawn(
-    query: Any, out: Path, plot: str | None, layer: "LayerRope", table: "Table", positions: "Positions"
+    query: "RopeParameters", out: Path, plot: str | None, layer: "LayerRope", table: "Table", positions: "Positions"
 ) -> bytes:
     from models.plots import Subject, draw
     from models.positions.rope.table import tabulate

@@ -12,7 +12,7 @@ from safetensors import safe_open
 
 from service.cli.main import main
 from service.cli.rope import rope_options
-from service.protocols.inlay.positions.parameters import ROPE
+from service.protocols.inlay.positions.parameters import RopeParameters
 from tests.golden_cases import case
 from tests.service.cli.conftest import Run
 
@@ -177,7 +177,7 @@ def test_a_misspelt_option_names_the_nearest(inlay: Run) -> None:
 def test_every_http_parameter_is_an_option() -> None:
     """Of GET /positions/rope, but for those that a file's suffix stands for."""
     options = {parameter.name for parameter in rope_options()}
-    assert options == set(ROPE.model_fields) - {"format", "output", "encoding_format"}
+    assert options == set(RopeParameters.model_json_schema()["properties"]) - {"format", "output", "encoding_format"}
 
 
 def test_positions_are_written_as_over_http(inlay: Run, tmp_path: Path) -> None:

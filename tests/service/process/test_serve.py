@@ -25,6 +25,7 @@ from service.process import cpu_count as cores
 from service.process import memory
 from service.process.serve import _bound
 from service.settings import Settings
+from tests.golden_cases import write_tiny_bert
 
 ROOT = Path(__file__).parents[3]
 INLAY = Path(sys.executable).with_name("inlay")
@@ -44,12 +45,13 @@ def command(*arguments: str | Path, **variables: str) -> subprocess.CompletedPro
 
 
 @contextmanager
-def running(store: Path, *flags: str) -> Iterator[tuple["subprocess.Popen[str]", str, str]]:
+def running(
+    store: Path, *flags: str, default: str | None = "bert"
+) -> Iterator[tuple["subprocess.Popen[str]", str, str]]:
     """A served store, its REST URL and its gRPC address, once it says that it serves."""
-    arguments = ["--store", str(store), "--port", "0", "--grpc-port", "0", "--default-model", "bert", *flags]
-    process = subprocess.Popen(
-        [INLAY, "serve", *arguments], cwd=ROOT, stdout=subprocess.PIPE, text=True
-    )
+    arguments = ["--store", str(store), "--port", "0", "--grpc-port", "0", *flags]
+    arguments += ["--default-model", default] if default else []
+    process = subprocess.Popen([INLAY, "serve", *arguments], cwd=ROOT, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:
         lines = iter(process.stdout.readline, "")
@@ -97,17 +99,15 @@ def test_port_in_use_is_one_line_and_exit_code_1(tiny_store: Path, taken: int, f
 
 def broken_store(folder: Path, kind: str) -> Path:
     store = folder / "store"
-    if kind != "missing":
-        store.mkdir()
     if kind == "broken card":
-        (store / "bert").mkdir()
+        (store / "bert").mkdir(parents=True)
         (store / "bert/card.json").write_text("{")
     return store
 
 
 @pytest.mark.parametrize(
     ("kind", "said"),
-    [("missing", "does not exist"), ("empty", "holds no model"), ("broken card", "is not a card this version reads")],
+    [("missing", "does not exist"), ("broken card", "is not a card this version reads")],
 )
 @pytest.mark.parametrize(("verb", "workers"), [("check", "1"), ("serve", "1"), ("serve", "2")])
 def test_unusable_store_is_one_line_and_exit_code_1(
@@ -118,6 +118,25 @@ def test_unusable_store_is_one_line_and_exit_code_1(
     assert ended.returncode == 1
     assert ended.stderr.count("\n") == 1
     assert said in ended.stderr
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_serves_positions_without_a_model(tmp_path: Path, workers: str) -> None:
+    """An empty store: ready, tables are served, and a route that needs a model says that none is loaded."""
+    with running(tmp_path, "--workers", workers, default=None) as (_, url, _):
+        assert command("health", "--url", url).returncode == 0
+        assert httpx.get(f"{url}/positions/rope?preset=llama-3.1-8b&length=2").status_code == 200
+        refused = httpx.post(f"{url}/embed", json={"inputs": [5]})
+        assert refused.is_client_error
+        assert "no model is loaded" in refused.text
+
+
+def test_exports_and_serves_a_checkpoint(tmp_path: Path) -> None:
+    checkpoint = write_tiny_bert(tmp_path / "tiny", pooling="mean")
+    for _ in range(2):  # the second start reuses the export
+        with running(tmp_path / "store", "--model", str(checkpoint), default=None) as (_, url, _):
+            assert len(httpx.post(f"{url}/embed", json={"inputs": "hello"}).json()[0]) == 32
+    assert sorted(path.name for path in (tmp_path / "store").iterdir()) == [".tiny.checkpoint.json", "tiny"]
 
 
 def test_broken_graph_is_one_line_and_exit_code_1(tiny_store: Path, tmp_path: Path) -> None:
