@@ -77,7 +77,7 @@ def adopt(
 
     Raises:
         ModelError: the model cannot be adopted, or `out` may not be replaced.
-        OSError: the disk refuses.
+        OSError: a file cannot be written.
     """
     out = out.absolute()
     check_target(out, source, force)

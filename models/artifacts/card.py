@@ -5,9 +5,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from models.artifacts import links, quantization
+from models.artifacts import links
 from models.artifacts.links import LinkedFile
-from models.artifacts.quantization import StoredTable
 from models.checkpoints.sentence_transformers import Pooling
 from models.errors import BadCard
 from models.families import encodings
@@ -18,6 +17,8 @@ from models.families.head_fitting import from_json as head_from_json
 from models.families.recipe import Recipe, from_json, to_json
 from models.families.static import StaticTable
 from models.positions.learned import PositionRule
+from models.tables import quantization
+from models.tables.quantization import StoredTable
 from models.vision import image_spec
 from models.vision import steps as image_steps
 from models.vision.image_spec import Image

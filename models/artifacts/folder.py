@@ -93,7 +93,7 @@ def finish_folder(folder: Path, card: Card, progress: Progress = no_progress) ->
 def hashes(folder: Path, names: list[str], progress: Progress = no_progress) -> dict[str, File]:
     """Return size and sha256 of each named file."""
     total, done = sum((folder / name).stat().st_size for name in names), 0
-    found = {}
+    files = {}
     for name in names:
         digest = hashlib.sha256()
         with (folder / name).open("rb") as file:
@@ -101,14 +101,14 @@ def hashes(folder: Path, names: list[str], progress: Progress = no_progress) -> 
                 digest.update(chunk)
                 done += len(chunk)
                 progress("hashing", done, total)
-        found[name] = File((folder / name).stat().st_size, digest.hexdigest())
-    return found
+        files[name] = File((folder / name).stat().st_size, digest.hexdigest())
+    return files
 
 
 def check_hashes(folder: Path, card: Card, progress: Progress = no_progress) -> None:
     """Raise BadCard for the first file that is not the one the card was written for."""
-    for name, found in hashes(folder, list(card.files), progress).items():
-        if found.sha256 != card.files[name].sha256:
+    for name, file in hashes(folder, list(card.files), progress).items():
+        if file.sha256 != card.files[name].sha256:
             raise BadCard(
                 f"{folder / name} is not the file its card was written for (sha256 differs); export the model again"
             )

@@ -115,12 +115,12 @@ def describe_links(
     for tensor in placed:
         own = LinkedTensor(tensor.dtype, tensor.shape, tensor.offset, tensor.bytes, hashes[tensor.name])
         by_file.setdefault(tensor.path, {})[tensor.name] = own
-    found = {}
+    linked = {}
     for path, tensors in by_file.items():
         stat = path.stat()
         original = str(originals[next(iter(tensors))].path.resolve())
-        found[path.name] = LinkedFile(original, stat.st_size, stat.st_mtime_ns, tensors)
-    return found
+        linked[path.name] = LinkedFile(original, stat.st_size, stat.st_mtime_ns, tensors)
+    return linked
 
 
 def check(folder: Path, linked: dict[str, LinkedFile]) -> None:

@@ -55,10 +55,10 @@ def check_place(out: Path) -> None:
             f"{out} holds {count} ({_shortened(models)}): name a folder inside it, {out / 'NAME'}; "
             "--force deletes no store"
         )
-    if written is None and (found := sorted(path.name for path in out.iterdir())):
+    if written is None and (other_files := sorted(path.name for path in out.iterdir())):
         raise ModelError(
-            f"{out} holds {_shortened(found)} and no {cards.FILE_NAME} of an export: choose another folder. --force "
-            "replaces exported models alone; if all of it may go, delete it yourself first"
+            f"{out} holds {_shortened(other_files)} and no {cards.FILE_NAME} of an export: choose another folder. "
+            "--force replaces exported models alone; if all of it may go, delete it yourself first"
         )
 
 
@@ -109,8 +109,8 @@ def _files_of_export(out: Path) -> set[str] | None:
 def _foreign_files(out: Path) -> list[str]:
     """Return the files of an export's folder that it did not write."""
     written = _files_of_export(out) or set()
-    found = (path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_symlink() or not path.is_dir())
-    return sorted(name for name in found if name not in written)
+    files = (path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_symlink() or not path.is_dir())
+    return sorted(name for name in files if name not in written)
 
 
 def _shortened(names: list[str]) -> str:

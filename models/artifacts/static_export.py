@@ -55,7 +55,7 @@ def export(
 
     Raises:
         ModelError: the checkpoint cannot be exported, or `out` may not be replaced.
-        OSError: the disk refuses.
+        OSError: a file cannot be written.
     """
     with atomic_folder(out) as folder:
         stored = write_weights(source, folder, dtype, link, progress)

@@ -38,7 +38,7 @@ def write(table: Table, path: Path, dtype: str = "float32", progress: Progress =
 
     Raises:
         BadEncoding: no format has the suffix or the dtype.
-        OSError: the disk refuses.
+        OSError: a file cannot be written.
     """
     if path.suffix not in FORMATS:
         raise BadEncoding(f"{path} ends in {path.suffix or 'nothing'!r}; a table is written as {', '.join(FORMATS)}")

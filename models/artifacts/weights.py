@@ -15,15 +15,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.artifacts import links, quantization
+from models.artifacts import links
 from models.artifacts.card import Card
 from models.artifacts.links import LinkedFile
-from models.artifacts.quantization import Kind, RowSource, StoredTable
 from models.checkpoints import safetensors
 from models.checkpoints.checkpoint import check_finite
 from models.checkpoints.safetensors import DTYPES, Tensor, TensorSource
 from models.errors import BadCheckpoint, ModelError
 from models.progress import Progress, no_progress
+from models.tables import quantization
+from models.tables.quantization import Kind, RowSource, StoredTable
 from models.tables.row_blocks import floats
 
 FILE_NAME = "weights.safetensors"
@@ -39,7 +40,7 @@ class WrittenWeights:
 
     Attributes:
         placed: where each tensor lies, by name; a quantized table has its codes under the table's name, see
-            quantization.py.
+            models/tables/quantization.py.
         tables: how each table is stored.
         linked: the checkpoint's files that are served in place; None: none.
     """

@@ -69,19 +69,19 @@ class _Cursor:
     def name(self, what: str) -> str:
         content = self.text(what)
         try:
-            found = content.decode("utf-8")
+            name = content.decode("utf-8")
         except UnicodeDecodeError as error:
             raise self.error(f"{what} is not UTF-8") from error
-        if len(content) > LONGEST_NAME or not found.isprintable():
-            raise self.error(f"{what} is no name: {len(content)} bytes, {found[:60]!r}")
-        return found
+        if len(content) > LONGEST_NAME or not name.isprintable():
+            raise self.error(f"{what} is no name: {len(content)} bytes, {name[:60]!r}")
+        return name
 
     def count(self, what: str, least_bytes: int) -> int:
         """Read a number of items of at least `least_bytes` each; BadCheckpoint if the file could not hold them."""
-        found: int = self.number("Q", f"the number of {what}")
-        if found * least_bytes > len(self.data) - self.at:
-            raise self.error(f"it claims {found} {what}, more than its {len(self.data)} bytes could hold")
-        return found
+        count: int = self.number("Q", f"the number of {what}")
+        if count * least_bytes > len(self.data) - self.at:
+            raise self.error(f"it claims {count} {what}, more than its {len(self.data)} bytes could hold")
+        return count
 
 
 def read_gguf(path: Path) -> Gguf:
@@ -104,13 +104,13 @@ def read_gguf(path: Path) -> Gguf:
 
 
 def _other_parts(path: Path, count: int) -> list[Path]:
-    found = _SPLIT.search(path.name)
-    if not found or int(found[1]) != 1 or int(found[2]) != count:
+    match = _SPLIT.search(path.name)
+    if not match or int(match[1]) != 1 or int(match[2]) != count:
         raise BadCheckpoint(
             f"{path} says it is one of {count} parts; give the first of them, named NAME-00001-of-{count:05}.gguf, "
             "with the others beside it"
         )
-    stem = path.name[: found.start()]
+    stem = path.name[: match.start()]
     parts = [path.with_name(f"{stem}-{number:05}-of-{count:05}.gguf") for number in range(2, count + 1)]
     for part in parts:
         if not part.is_file():
@@ -147,13 +147,13 @@ def _check_kind(cursor: _Cursor) -> None:
 
 
 def _metadata(cursor: _Cursor, count: int) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    metadata: dict[str, Any] = {}
     for number in range(count):
         key = cursor.name(f"metadata key {number}")
-        if key in found:
+        if key in metadata:
             raise cursor.error(f"metadata key {key!r} appears twice")
-        found[key] = _value(cursor, cursor.number("I", f"the type of {key!r}"), key)
-    return found
+        metadata[key] = _value(cursor, cursor.number("I", f"the type of {key!r}"), key)
+    return metadata
 
 
 def _value(cursor: _Cursor, kind: int, key: str) -> Any:
@@ -183,10 +183,16 @@ def _array(cursor: _Cursor, key: str) -> list[Any]:
 
 
 def _alignment(cursor: _Cursor, metadata: dict[str, Any]) -> int:
-    found = metadata.get("general.alignment", ALIGNMENT)
-    if not isinstance(found, int) or isinstance(found, bool) or found < 1 or found & (found - 1) or found > 1 << 30:
-        raise cursor.error(f"general.alignment is {str(found)[:60]}; it must be a power of two")
-    return found
+    alignment = metadata.get("general.alignment", ALIGNMENT)
+    if (
+        not isinstance(alignment, int)
+        or isinstance(alignment, bool)
+        or alignment < 1
+        or alignment & (alignment - 1)
+        or alignment > 1 << 30
+    ):
+        raise cursor.error(f"general.alignment is {str(alignment)[:60]}; it must be a power of two")
+    return alignment
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,13 +210,13 @@ class _Info:
 
 
 def _infos(cursor: _Cursor, count: int) -> list[_Info]:
-    found: dict[str, _Info] = {}
+    infos: dict[str, _Info] = {}
     for number in range(count):
         name = cursor.name(f"the name of tensor {number}")
-        if name in found:
+        if name in infos:
             raise cursor.error(f"tensor {name!r} appears twice")
-        found[name] = _info(cursor, name)
-    return list(found.values())
+        infos[name] = _info(cursor, name)
+    return list(infos.values())
 
 
 def _info(cursor: _Cursor, name: str) -> _Info:

@@ -41,15 +41,15 @@ def rope_config(config: Config, values: Config, tensors: Mapping[str, Tensor], w
     Raises:
         BadCheckpoint: the factors are not a short list of positive numbers.
     """
-    found: Config = {}
+    rope: Config = {}
     rotated, head = values.get("rope.dimension_count"), _head_dim(config)
     if is_size(rotated) and head and "qk_rope_head_dim" not in config:
-        found |= {"partial_rotary_factor": _share(rotated, head), "rotary_dim": rotated}
+        rope |= {"partial_rotary_factor": _share(rotated, head), "rotary_dim": rotated}
     scaling = _scaling(config, values, tensors, rotated if is_size(rotated) else head, what)
     sections = values.get("rope.dimension_sections")  # of M-RoPE; a fourth is always 0
     if isinstance(sections, list):
         scaling = {"rope_type": "default"} | scaling | {"mrope_section": sections[:3]}
-    return found | ({"rope_scaling": scaling} if scaling else {})
+    return rope | ({"rope_scaling": scaling} if scaling else {})
 
 
 def is_size(value: Any) -> TypeGuard[int]:
@@ -121,10 +121,10 @@ def _llama3(config: Config, factors: list[float], rotated: int) -> Config:
 
 
 def _yarn(config: Config, values: Config) -> Config:
-    found: Config = {"rope_type": "yarn"}
-    found |= {name: values[key] for key, name in _YARN.items() if values.get(key) is not None}
+    scaling: Config = {"rope_type": "yarn"}
+    scaling |= {name: values[key] for key, name in _YARN.items() if values.get(key) is not None}
     if (multiplier := values.get("rope.scaling.yarn_log_multiplier")) and isinstance(multiplier, float):
-        found["mscale"] = found["mscale_all_dim"] = 10 * multiplier  # it is written as 0.1 mscale_all_dim
+        scaling["mscale"] = scaling["mscale_all_dim"] = 10 * multiplier  # it is written as 0.1 mscale_all_dim
     if config["model_type"] == "gpt_oss":
-        found["truncate"] = False
-    return found
+        scaling["truncate"] = False
+    return scaling

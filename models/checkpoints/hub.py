@@ -156,8 +156,8 @@ class Repository:
         return response
 
     def _pin(self, response: Any) -> None:
-        found = [each.headers.get("x-repo-commit", "") for each in (*response.history, response)]
-        commit = next((each for each in found if _COMMIT.fullmatch(each)), None)
+        commits = [each.headers.get("x-repo-commit", "") for each in (*response.history, response)]
+        commit = next((each for each in commits if _COMMIT.fullmatch(each)), None)
         if commit and not self.pinned:
             self.revision, self.pinned = commit, True
 
@@ -184,5 +184,5 @@ class Repository:
 
 def parse_hub_id(what: str) -> tuple[str, str] | None:
     """Return (id, revision) of `org/name` or `org/name@revision`; None for any other text."""
-    found = ID.fullmatch(what)
-    return (found[1], found[2] or "main") if found and ".." not in what else None
+    match = ID.fullmatch(what)
+    return (match[1], match[2] or "main") if match and ".." not in what else None

@@ -73,10 +73,10 @@ def read(folder: Path, pooling: str | None = None) -> SentenceFiles:
         BadCheckpoint: the files describe something that is not computed.
     """
     transformer = _transformer_config(weights_folder(folder))
-    found, default_prompt = prompts(folder)
+    prompt_texts, default_prompt = prompts(folder)
     return SentenceFiles(
         pooling=_pooling(folder, pooling),
-        prompts=found,
+        prompts=prompt_texts,
         default_prompt=default_prompt,
         max_tokens=_max_tokens(transformer.get("max_seq_length")),
         lowercase=bool(transformer.get("do_lower_case")),
@@ -118,13 +118,15 @@ def weights_folder(folder: Path) -> Path:
 
 def normalizes(folder: Path) -> bool:
     """Return whether the sentence vector is scaled to unit length; BadCheckpoint for a Normalize of anything else."""
-    found = [path_inside(folder, place) / "config.json" for kind, place in modules(folder) if kind == "Normalize"]
-    for path in found:
+    config_paths = [
+        path_inside(folder, place) / "config.json" for kind, place in modules(folder) if kind == "Normalize"
+    ]
+    for path in config_paths:
         config = read_object(path) if path.is_file() else {}
         for key in ("module_input_name", "module_output_name"):
             if (value := config.get(key, "sentence_embedding")) not in (None, "sentence_embedding"):
                 raise BadCheckpoint(f"{path} says {key} {value!r}; only 'sentence_embedding' is normalised{_REMEDY}")
-    return bool(found)
+    return bool(config_paths)
 
 
 def modules(folder: Path) -> list[tuple[str, str]]:
@@ -184,11 +186,11 @@ def prompts(folder: Path) -> tuple[dict[str, str], str | None]:
     if not path.is_file():
         return {}, None
     config = read_object(path)
-    found, default = config.get("prompts") or {}, config.get("default_prompt_name")
-    if not isinstance(found, dict) or not all(isinstance(text, str) for text in found.values()):
+    texts, default = config.get("prompts") or {}, config.get("default_prompt_name")
+    if not isinstance(texts, dict) or not all(isinstance(text, str) for text in texts.values()):
         raise BadCheckpoint(f"{path}: prompts must be an object of texts")
-    if default is not None and default not in found:
+    if default is not None and default not in texts:
         raise BadCheckpoint(
-            f"{path}: default_prompt_name {default!r} is not one of its prompts: {', '.join(found) or 'none'}"
+            f"{path}: default_prompt_name {default!r} is not one of its prompts: {', '.join(texts) or 'none'}"
         )
-    return found, default
+    return texts, default

@@ -33,7 +33,7 @@ _GPT2_NAMES = {
 
 def _sizes(vocab_size: int, hidden: int, layers: int, heads: int, longest: int | None, pad: int | None) -> Any:
     """Return the defaults of the usual config class; `longest` None: it has no such key."""
-    found = {
+    sizes = {
         "vocab_size": vocab_size,
         "hidden_size": hidden,
         "num_hidden_layers": layers,
@@ -41,7 +41,7 @@ def _sizes(vocab_size: int, hidden: int, layers: int, heads: int, longest: int |
         "max_position_embeddings": longest,
         "pad_token_id": pad,
     }
-    return {key: value for key, value in found.items() if key == "pad_token_id" or value is not None}
+    return {key: value for key, value in sizes.items() if key == "pad_token_id" or value is not None}
 
 
 def _plain(

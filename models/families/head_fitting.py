@@ -170,17 +170,17 @@ def _matrix(spec: HeadSpec, values: HeadConfig, checkpoint: Checkpoint, table: s
 def _bias(spec: HeadSpec, values: HeadConfig, checkpoint: Checkpoint, vocab_size: int) -> str | None:
     if not spec.bias or (spec.bias_if and not values.get(spec.bias_if)):
         return None
-    found = _find(spec.bias, checkpoint)
-    if found is None:
+    bias = _find(spec.bias, checkpoint)
+    if bias is None:
         if spec.needs_bias:
             raise MissingHead(
                 f"the checkpoint holds no {spec.bias[-1]}: it was saved without its language model's head"
             )
         return None
-    shape = checkpoint.tensors[found].shape
+    shape = checkpoint.tensors[bias].shape
     if shape not in ((vocab_size,), (1, vocab_size)):  # BART's final_logits_bias is one row
-        raise BadCheckpoint(f"{found!r} has shape {list(shape)}, but the output matrix has {vocab_size} rows")
-    return found
+        raise BadCheckpoint(f"{bias!r} has shape {list(shape)}, but the output matrix has {vocab_size} rows")
+    return bias
 
 
 def _transform(spec: HeadSpec, values: HeadConfig, checkpoint: Checkpoint, inner: int) -> Transform | None:
@@ -189,12 +189,12 @@ def _transform(spec: HeadSpec, values: HeadConfig, checkpoint: Checkpoint, inner
     names = {}
     for stem, kind in ((spec.dense, "dense"), (spec.norm, "norm")):
         for part in ("weight", "bias"):
-            found = _find(_spellings(f"{stem}.{part}"), checkpoint)
-            if found is None and f"{stem}.{part}" not in spec.optional_tensors:
+            name = _find(_spellings(f"{stem}.{part}"), checkpoint)
+            if name is None and f"{stem}.{part}" not in spec.optional_tensors:
                 raise MissingHead(
                     f"the checkpoint holds no {stem}.{part}: it was saved without its language model's head"
                 )
-            names[kind, part] = found
+            names[kind, part] = name
     _check(checkpoint, names, inner)
     weight, norm = str(names["dense", "weight"]), str(names["norm", "weight"])
     eps = values.number(spec.eps) if isinstance(spec.eps, str) else spec.eps

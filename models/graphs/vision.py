@@ -117,15 +117,15 @@ class _Emitter:
             pixels = self._op("Pad", pixels, self._op("Concat", self._ints(0, 0, 0, 0, 0, 0), lacking, axis=0))
         weights = [self._builder.weight(name) for name in (step.weight, step.bias) if name]
         side = [step.patch, step.patch]
-        found = self._op("Conv", pixels, *weights, kernel_shape=side, strides=side)  # (B, d, h, w)
-        self._sizes = self._cut(self._op("Shape", found), 2, 4)
-        flat = self._op("Reshape", found, self._ints(0, 0, -1))
+        patches = self._op("Conv", pixels, *weights, kernel_shape=side, strides=side)  # (B, d, h, w)
+        self._sizes = self._cut(self._op("Shape", patches), 2, 4)
+        flat = self._op("Reshape", patches, self._ints(0, 0, -1))
         return self._op("Transpose", flat, perm=[0, 2, 1])  # (B, hw, d)
 
     def _projected(self, weight: str, bias: str | None, x: str) -> str:
         turned = self._op("Transpose", self._builder.weight(weight), perm=[1, 0])
-        found = self._op("MatMul", x, turned)
-        return self._op("Add", found, self._builder.weight(bias)) if bias else found
+        product = self._op("MatMul", x, turned)
+        return self._op("Add", product, self._builder.weight(bias)) if bias else product
 
     def _inserted(self, table: str, at: int, x: str) -> str:
         batch = self._cut(self._op("Shape", x), 0, 1)
@@ -157,8 +157,8 @@ class _Emitter:
         square = self._op("Transpose", square, perm=[0, 3, 1, 2])  # (1, d, h0, w0)
         depth = self._cut(self._op("Shape", square), 0, 2)
         sizes = self._op("Concat", depth, self._sizes, axis=0)
-        found = self._op("Resize", square, "", "", sizes, **RESIZES[step.resize].onnx)
-        rows = self._rowwise(found, step.merge)
+        resized = self._op("Resize", square, "", "", sizes, **RESIZES[step.resize].onnx)
+        rows = self._rowwise(resized, step.merge)
         if not step.extra:
             return rows
         return self._op(
@@ -180,8 +180,8 @@ class _Emitter:
     def _convolved(self, step: Convolve, x: str) -> str:
         weights = [self._builder.weight(name) for name in (step.weight, step.bias)]
         first = self._op("Transpose", x, perm=[0, 2, 1])
-        found = self._op("Conv", first, *weights, kernel_shape=[3], pads=[1, 1], strides=[step.stride])
-        return self._op("Transpose", self._op("Gelu", found), perm=[0, 2, 1])
+        convolved = self._op("Conv", first, *weights, kernel_shape=[3], pads=[1, 1], strides=[step.stride])
+        return self._op("Transpose", self._op("Gelu", convolved), perm=[0, 2, 1])
 
     def _normed(self, step: LayerNorm | RMSNorm, x: str) -> str:
         names = (step.weight, step.bias) if isinstance(step, LayerNorm) else (step.weight,)

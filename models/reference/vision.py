@@ -78,8 +78,8 @@ def _patches(step: Patchify, weights: Weights, pixels: Rows) -> tuple[Rows, tupl
     cut = pixels[:, :, : rows * side, : columns * side]
     cut = cut.reshape(len(cut), -1, rows, side, columns, side)  # (B, C, h, P, w, P)
     flat = cut.transpose(0, 2, 4, 1, 3, 5).reshape(len(cut), rows * columns, -1)  # (B, hw, CPP)
-    found: Rows = flat @ weight.reshape(len(weight), -1).T + _vector(weights, step.bias, 0.0)
-    return found, (rows, columns)
+    projected: Rows = flat @ weight.reshape(len(weight), -1).T + _vector(weights, step.bias, 0.0)
+    return projected, (rows, columns)
 
 
 def _positions(step: AddGrid, weights: Weights, rows: int, columns: int) -> Rows:
@@ -106,5 +106,5 @@ def _normed(step: LayerNorm | RMSNorm, weights: Weights, x: Rows) -> Rows:
     else:
         added = 0.0
     root = np.sqrt((x**2).mean(axis=-1, keepdims=True) + step.eps)
-    found: Rows = x / root * _vector(weights, step.weight, 1.0) + added
-    return found
+    normed: Rows = x / root * _vector(weights, step.weight, 1.0) + added
+    return normed

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from models.artifacts.quantization import RowSource
 from models.families import cost
 from models.families.recipe import Recipe, tensors
+from models.tables.quantization import RowSource
 from models.tables.row_blocks import BLOCK_VALUES, Check, blocks, floats, never_cancel
 
 Floats = NDArray[np.float64]

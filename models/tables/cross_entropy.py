@@ -9,8 +9,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from models.artifacts.quantization import RowSource
 from models.errors import BadQuery
+from models.tables.quantization import RowSource
 from models.tables.row_blocks import Check, blocks, floats, never_cancel
 
 Floats = NDArray[np.float64]

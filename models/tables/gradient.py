@@ -29,7 +29,7 @@ from models.families.recipe import (
     Scale,
     TokenDropout,
 )
-from models.reference import interpreter as reference
+from models.reference import interpreter
 
 Floats = NDArray[np.float64]
 Ids = NDArray[np.int64]
@@ -132,7 +132,7 @@ def _coalesced(name: str, gradients: _Gradients, padding: int | None) -> SparseR
 def _input_of(step_index: int, gradients: _Gradients) -> Floats:
     """The input of a step: the reference's output of the steps before it."""
     packed = gradients.packed
-    rows = reference.run(
+    rows = interpreter.run(
         gradients.recipe[:step_index],
         gradients.weights,
         packed.ids,

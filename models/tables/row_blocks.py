@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.artifacts.quantization import RowSource
+from models.tables.quantization import RowSource
 
 BLOCK_VALUES = 2**18  # 1 MiB in float32
 SHARED_BLOCK_FACTOR = 16  # blocks are larger where rows are shared, not cast

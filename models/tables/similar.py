@@ -10,8 +10,8 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from models.artifacts.quantization import RowSource
 from models.errors import BadQuery
+from models.tables.quantization import RowSource
 from models.tables.row_blocks import Check, blocks, floats, never_cancel
 
 Measure = Literal["cosine", "dot", "euclidean"]

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.artifacts.quantization import RowSource
 from models.families.recipe import Embed
+from models.tables.quantization import RowSource
 from service.embedding.model import Model
 from service.embedding.tokenization import Tokenizer
 from service.errors import BadRequest, NotFound

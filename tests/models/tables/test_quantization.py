@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
 from models.artifacts import card as cards
-from models.artifacts import quantization, weights
+from models.artifacts import weights
 from models.artifacts.description import describe
 from models.artifacts.export import export
 from models.artifacts.verification import verify
@@ -25,6 +25,7 @@ from models.checkpoints.safetensors import CHUNK_BYTES
 from models.errors import BadCheckpoint, ModelError
 from models.graphs.builder import GraphBuilder, save
 from models.progress import Progress
+from models.tables import quantization
 from models.tables.quantization import Kind
 from service.cli.main import main
 from tests.golden_cases import Case, case, cases, tiny_bert, tiny_config, write_checkpoint, write_folder

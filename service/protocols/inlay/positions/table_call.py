@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from models import VERSION
-from models.artifacts.quantization import QuantizedTable
 from models.errors import BadEncoding
 from models.positions.table import Table
+from models.tables.quantization import QuantizedTable
 from service.errors import BadParameters
 
 

@@ -136,26 +136,26 @@ def ranges(rows: NDArray[Any], kind: Kind) -> Floats:
     Raises:
         BadCheckpoint: a block spans more than float32 holds.
     """
-    found = np.empty(ranges_shape(kind, rows.shape), np.float32)
+    ranges = np.empty(ranges_shape(kind, rows.shape), np.float32)
     for part, blocks in _in_blocks(rows, kind):
         low, high = blocks.min(axis=-1), blocks.max(axis=-1)
         span = high - low
         if span.max(initial=0.0) > np.finfo(np.float32).max:
             raise BadCheckpoint(f"a row of a table spans {span.max():.3g}, more than {kind} codes can: keep its dtype")
-        found[part, :, 0] = span.astype(np.float32) / np.float32(LEVELS[kind])
-        found[part, :, 1] = low
-    return found
+        ranges[part, :, 0] = span.astype(np.float32) / np.float32(LEVELS[kind])
+        ranges[part, :, 1] = low
+    return ranges
 
 
 def codes(rows: NDArray[Any], scales: Floats, kind: Kind) -> Codes:
     """Return the nearest codes to finite floats [n, d], packed; `scales` is what `ranges` returned for them."""
-    found = np.empty(codes_shape(kind, rows.shape), np.uint8)
+    codes = np.empty(codes_shape(kind, rows.shape), np.uint8)
     for part, blocks in _in_blocks(rows, kind):
         scale, bias = (scales[part, :, None, each].astype(np.float64) for each in (0, 1))
         steps = np.divide(blocks - bias, scale, out=np.zeros_like(blocks), where=scale > 0)
         whole = np.rint(steps).clip(0, LEVELS[kind]).astype(np.uint8).reshape(len(blocks), -1)
-        found[part] = whole if kind == "int8" else _packed(whole)
-    return found
+        codes[part] = whole if kind == "int8" else _packed(whole)
+    return codes
 
 
 def values(codes: Codes, scales: Floats) -> Floats:
