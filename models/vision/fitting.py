@@ -70,22 +70,22 @@ def tower(config: Mapping[str, Any], side: str | None) -> tuple[str, Config] | N
     model_type = config.get("model_type")
     if not isinstance(model_type, str):
         return None
-    found = TOWERS.get(model_type)
-    if found is None:
+    entry = TOWERS.get(model_type)
+    if entry is None:
         if model_type not in FAMILIES:
             return None
         if side not in (None, "vision"):
             raise BadCheckpoint(f"--side is {side}, but a {model_type} has only the side vision: leave it out")
         return model_type, _config(model_type, config)
-    if side is None and found.required:
-        raise BadCheckpoint(f"a {model_type} has two input layers: give --side text or --side {found.side}")
-    if side != found.side:
+    if side is None and entry.required:
+        raise BadCheckpoint(f"a {model_type} has two input layers: give --side text or --side {entry.side}")
+    if side != entry.side:
         return None
-    own_config = config if found.config_key is None else config.get(found.config_key)
+    own_config = config if entry.config_key is None else config.get(entry.config_key)
     if not isinstance(own_config, Mapping | None):
-        raise BadCheckpoint(f"{found.config_key} in config.json is {own_config!r}; it must be an object")
+        raise BadCheckpoint(f"{entry.config_key} in config.json is {own_config!r}; it must be an object")
     named = (own_config or {}).get("model_type")
-    name = named if found.config_key and named in FAMILIES else found.family
+    name = named if entry.config_key and named in FAMILIES else entry.family
     return name, _config(name, own_config or {})
 
 
@@ -239,13 +239,13 @@ def _flattened(shape: Shape) -> Shape:
 def _prefix(first: Step, family: Family, checkpoint: Checkpoint) -> str:
     """What this file puts before the base class's tensor names, found by the first step's weight."""
     stem = tensors((first,))[0]
-    found = [name.removesuffix(stem) for name in checkpoint.tensors if name == stem or name.endswith("." + stem)]
+    prefixes = [name.removesuffix(stem) for name in checkpoint.tensors if name == stem or name.endswith("." + stem)]
     for prefix in (family.prefix, ""):
-        if prefix in found:
+        if prefix in prefixes:
             return prefix
-    if len(found) == 1:
-        return found[0]
-    actual = f"several: {', '.join(sorted(prefix + stem for prefix in found))}" if found else "none"
+    if len(prefixes) == 1:
+        return prefixes[0]
+    actual = f"several: {', '.join(sorted(prefix + stem for prefix in prefixes))}" if prefixes else "none"
     raise BadCheckpoint(
         f"{checkpoint.folder} should hold {family.prefix + stem!r} (any one prefix will do), but holds {actual}"
     )

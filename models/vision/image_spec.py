@@ -4,11 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from models.vision import preprocessor_config, steps
 from models.vision.families import Feed
 from models.vision.preprocessor_config import Preprocessor
-from models.vision.preprocessor_config import from_json as preprocessor_from_json
 from models.vision.steps import AddGrid, Patchify, Steps
-from models.vision.steps import from_json as steps_from_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +81,8 @@ def from_json(data: Mapping[str, Any]) -> Image:
         KeyError: a key is missing.
         TypeError: a value has another type.
     """
-    preprocessor = data["preprocessor"] and preprocessor_from_json(data["preprocessor"])
+    preprocessor = data["preprocessor"] and preprocessor_config.from_json(data["preprocessor"])
     fixed = data["fixed"] and tuple(data["fixed"])
     axial = data["axial"] and AxialRope(**data["axial"])
-    parts = {"steps": steps_from_json(data["steps"]), "preprocessor": preprocessor, "fixed": fixed, "axial": axial}
+    parts = {"steps": steps.from_json(data["steps"]), "preprocessor": preprocessor, "fixed": fixed, "axial": axial}
     return Image(**dict(data) | parts)

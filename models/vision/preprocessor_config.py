@@ -138,15 +138,15 @@ def read(data: Mapping[str, Any], default: str, channels: int = 3) -> Preprocess
 
 
 def _named(data: Mapping[str, Any], default: str) -> str:
-    given = data.get("image_processor_type") or data.get("feature_extractor_type")
-    if given is None:
+    value = data.get("image_processor_type") or data.get("feature_extractor_type")
+    if value is None:
         return default
-    name = str(given)
+    name = str(value)
     for ending in ENDINGS:
         name = name.removesuffix(ending)
     if name not in PROCESSORS:
         known = ", ".join(f"{each}ImageProcessor" for each in PROCESSORS)
-        raise BadCheckpoint(f"{FILE_NAME} says image_processor_type {str(given)[:60]!r}; known: {known}")
+        raise BadCheckpoint(f"{FILE_NAME} says image_processor_type {str(value)[:60]!r}; known: {known}")
     return name
 
 
@@ -170,8 +170,8 @@ def _patched(preprocessor: Preprocessor, name: str, row: Processor, data: Mappin
 def _sizing(name: str, row: Processor, data: Mapping[str, Any]) -> tuple[Sizing, tuple[int, int]]:
     if name == "Siglip2":
         return "patches", (_count(data, "max_num_patches", row.defaults["max_num_patches"]), 0)
-    given = data.get("size")
-    size = dict(row.size) if given is None else _size(given, row)
+    value = data.get("size")
+    size = dict(row.size) if value is None else _size(value, row)
     if name == "Qwen2VL":
         return "pixels", _pixels(size, data)
     keys = {key for key, value in size.items() if value is not None}
@@ -185,22 +185,22 @@ def _sizing(name: str, row: Processor, data: Mapping[str, Any]) -> tuple[Sizing,
     }
     if frozenset(keys) not in kinds:
         raise _bad_value(
-            "size", given, "a whole number or an object of " + " or ".join("+".join(sorted(k)) for k in kinds)
+            "size", value, "a whole number or an object of " + " or ".join("+".join(sorted(k)) for k in kinds)
         )
     sizing, names = kinds[frozenset(keys)]
     numbers = [_whole(f"size.{key}", size[key]) for key in names]
     return sizing, (numbers[0], numbers[-1] if len(numbers) > 1 else 0)
 
 
-def _size(given: Any, row: Processor) -> dict[str, Any]:
+def _size(value: Any, row: Processor) -> dict[str, Any]:
     """The size as an object; older files give one number, or [height, width]."""
-    if isinstance(given, Mapping):
-        return dict(given)
-    if isinstance(given, list) and len(given) == 2:
-        return {"height": given[0], "width": given[1]}
-    if type(given) is int:
-        return _square(given) if row.square else {"shortest_edge": given}
-    raise _bad_value("size", given, "a whole number, [height, width] or an object")
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, list) and len(value) == 2:
+        return {"height": value[0], "width": value[1]}
+    if type(value) is int:
+        return _square(value) if row.square else {"shortest_edge": value}
+    raise _bad_value("size", value, "a whole number, [height, width] or an object")
 
 
 def _pixels(size: Mapping[str, Any], data: Mapping[str, Any]) -> tuple[int, int]:

@@ -87,7 +87,7 @@ class Scaling:
     formula: str
     required: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
-    remarks: Callable[[Mapping[str, Any]], list[str]] = lambda given: []
+    remarks: Callable[[Mapping[str, Any]], list[str]] = lambda parameters: []
 
 
 def default(rope: Unscaled) -> Scaled:
@@ -315,39 +315,39 @@ def proportional(rope: Unscaled, partial_rotary_factor: Any = None, factor: Any 
     return frequencies if factor is None else frequencies / factor, 1
 
 
-def _dynamic_remarks(given: Mapping[str, Any]) -> list[str]:
+def _dynamic_remarks(parameters: Mapping[str, Any]) -> list[str]:
     return [
         "the frequencies are those of one seq_len; transformers keeps the longest sequence it has seen until one is "
         "shorter than max_position_embeddings, vLLM fixes them when it starts, llama.cpp has no dynamic scaling"
     ]
 
 
-def _yarn_remarks(given: Mapping[str, Any]) -> list[str]:
+def _yarn_remarks(parameters: Mapping[str, Any]) -> list[str]:
     notes = []
-    if bool(given.get("mscale")) != bool(given.get("mscale_all_dim")):
+    if bool(parameters.get("mscale")) != bool(parameters.get("mscale_all_dim")):
         notes.append(
             "mscale and mscale_all_dim count only together: transformers and vLLM's yarn ignore one alone; vLLM's "
             "deepseek_yarn does not"
         )
-    if given.get("attention_factor") and (given.get("mscale") or given.get("mscale_all_dim")):
+    if parameters.get("attention_factor") and (parameters.get("mscale") or parameters.get("mscale_all_dim")):
         notes.append("attention_factor is given, so mscale and mscale_all_dim count for nothing here")
-    if given.get("truncate") is False:
+    if parameters.get("truncate") is False:
         notes.append("llama.cpp rounds the blend's ends all the same: its table differs where truncate is false")
     return notes
 
 
-def _longrope_remarks(given: Mapping[str, Any]) -> list[str]:
+def _longrope_remarks(parameters: Mapping[str, Any]) -> list[str]:
     notes = [
         "short_factor up to the trained length, long_factor beyond it: transformers switches with every call, vLLM "
         "once by max_model_len, llama.cpp by its context size; seq_len says which is meant here"
     ]
-    if ignored := [name for name in ("factor", "attention_factor") if given.get(name) is not None]:
+    if ignored := [name for name in ("factor", "attention_factor") if parameters.get(name) is not None]:
         notes.append(f"vLLM ignores {' and '.join(ignored)} and takes max_position_embeddings / the trained length")
     return notes
 
 
-def _proportional_remarks(given: Mapping[str, Any]) -> list[str]:
-    factor = given.get("factor")
+def _proportional_remarks(parameters: Mapping[str, Any]) -> list[str]:
+    factor = parameters.get("factor")
     return (
         [f"vLLM ignores factor; here, as in transformers, it divides by {factor:g}"] if factor not in (None, 1) else []
     )
