@@ -9,11 +9,11 @@ from models.artifacts import links
 from models.artifacts.links import LinkedFile
 from models.checkpoints.sentence_transformers import Pooling
 from models.errors import BadCard
-from models.families import encodings
-from models.families.encodings import Encodings
+from models.families import positional_encodings
 from models.families.extra_inputs import Extra
 from models.families.head_fitting import Head
 from models.families.head_fitting import from_json as head_from_json
+from models.families.positional_encodings import Encodings
 from models.families.recipe import Recipe, from_json, to_json
 from models.families.static import StaticTable
 from models.positions.learned import PositionRule
@@ -229,7 +229,7 @@ def _from_json(data: dict[str, Any]) -> Card:
             "recipe": from_json(data["recipe"]),
             "encoder": from_json(data["encoder"]),
             "pooling": data["pooling"] and Pooling(**data["pooling"]),
-            "encodings": encodings.from_json(data["encodings"]),
+            "encodings": positional_encodings.from_json(data["encodings"]),
             "files": {name: File(**entry) for name, entry in data["files"].items()},
             "tables": quantization.from_json(data.get("tables")),
             "linked": links.from_json(data.get("linked")),

@@ -12,8 +12,8 @@ from models.checkpoints.opening import is_file_or_hub_id, located
 from models.checkpoints.static import find_static_folder, open_static
 from models.errors import BadCard, ModelError
 from models.families import FAMILIES, LIST_HINT, Family, family_of
-from models.families.encodings import EVERY_LAYER, Encodings
 from models.families.fitting import Plan, plan
+from models.families.positional_encodings import EVERY_LAYER, Encodings
 from models.families.recipe import Recipe, Step, tensors
 from models.vision.families import FAMILIES as VISION
 from models.vision.fitting import tower

@@ -18,7 +18,7 @@ from models.checkpoints import safetensors
 from models.checkpoints.safetensors import CHUNK_BYTES, DTYPES, TensorSource
 from models.errors import ModelError
 from models.families import Family, config_of, family_of
-from models.families.attention_positions import fit_encodings
+from models.families.encoding_fitting import fit_encodings
 from models.families.fitting import (
     encoding_shapes,
     expected_shapes,

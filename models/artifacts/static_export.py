@@ -21,7 +21,7 @@ from models.checkpoints.checkpoint import read_object
 from models.checkpoints.safetensors import Tensor
 from models.checkpoints.static import TOKENIZER, StaticCheckpoint
 from models.errors import ModelError
-from models.families.encodings import Encodings
+from models.families.positional_encodings import Encodings
 from models.families.recipe import Embed
 from models.families.static import StaticTable
 from models.graphs import static as static_graph

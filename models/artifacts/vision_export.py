@@ -18,7 +18,7 @@ from models.checkpoints.checkpoint import Checkpoint, read_object, read_tensors
 from models.checkpoints.safetensors import Tensor
 from models.errors import BadCheckpoint
 from models.families.config import Config
-from models.families.encodings import Encodings
+from models.families.positional_encodings import Encodings
 from models.graphs import vision as vision_graph
 from models.graphs.builder import GraphBuilder, save
 from models.positions.learned import PositionRule

@@ -36,7 +36,7 @@ class BucketSpec:
     """Which relative buckets a family uses, and the config keys of their sizes.
 
     Attributes:
-        kind: as encodings.Buckets.
+        kind: as positional_encodings.Buckets.
         table: the table's tensor; None: every layer has a table of its own, and none is exported.
         count, reach: a config key, or the number itself.
         switch: config key that must be true; None: always on.

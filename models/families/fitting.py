@@ -11,11 +11,11 @@ from models.checkpoints.checkpoint import Checkpoint
 from models.errors import BadCheckpoint
 from models.families import ACTIVATIONS, FAMILIES, ConfigKey, Family, Types, family_for_side, text_tower
 from models.families.assumptions import assume_decoder
-from models.families.attention_positions import fit_encodings
 from models.families.config import Config
-from models.families.encodings import Encodings
+from models.families.encoding_fitting import fit_encodings
 from models.families.extra_inputs import ATTENDED, MASKED, Extra
 from models.families.head_fitting import Head, fit_head
+from models.families.positional_encodings import Encodings
 from models.families.recipe import (
     TENSORS,
     AddIndexed,

@@ -2,7 +2,7 @@
 
 from models.families import Family
 from models.families.config import Config
-from models.families.encodings import Encodings
+from models.families.positional_encodings import Encodings
 from models.families.recipe import (
     AddIndexed,
     AddPosition,

@@ -12,12 +12,12 @@ from transformers import CONFIG_MAPPING, LlamaModel
 
 from models.artifacts.export import export
 from models.families import FAMILIES
-from models.families.encodings import EVERY_LAYER, RopeTable
+from models.families.positional_encodings import EVERY_LAYER, RopeTable
 from models.positions.rope.table import tabulate
 from service.embedding.pipeline import Encoder
 from service.embedding.requests import EmbedRequest, Ids
 from service.observability.metrics import Metrics
-from service.registry.registry import open_catalog
+from service.registry.registry import open_registry
 from service.settings import Settings
 from tests.parity.conftest import Ledger
 from tests.parity.tiny_models import TINY, Sample, read_back, reference, sample, sequences
@@ -32,7 +32,7 @@ EXTRAS = ("task_type_ids", "langs", "bbox")
 def opened(checkpoint: Path, store: Path, side: str | None = None) -> Encoder:
     export(checkpoint, store / "tiny", side=side)
     settings = Settings(store=store, device="cpu", threads=1)
-    return Encoder(open_catalog(settings, Metrics()), settings)
+    return Encoder(open_registry(settings, Metrics()), settings)
 
 
 def as_ids(given: dict[str, list[int]]) -> Ids:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from models.artifacts.card import FILE_NAME, Card
-from models.families.encodings import Encodings, RopeTable
+from models.families.positional_encodings import Encodings, RopeTable
 from service.context import ServiceContext
 from service.embedding.model import Model
 from service.http.formats import JSON
@@ -205,7 +205,7 @@ class ModelList(BaseModel):
 
 def summary(model: Model, catalog: ModelRegistry, mappings: Mappings | None = None) -> ModelSummary:
     """The card of a loaded model, where it runs, and what it holds of the mappings."""
-    card, held = model.card, memory.of(model.mapped, mappings or {})
+    card, held = model.card, memory.mapped_of(model.mapped, mappings or {})
     own = {name: getattr(card, name) for name in ModelSummary.model_fields if hasattr(card, name)}
     nested = {
         "pooling": card.pooling and PoolingSummary.model_validate(card.pooling),

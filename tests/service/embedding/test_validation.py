@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from models.artifacts.card import Card
-from models.families.encodings import Encodings
+from models.families.positional_encodings import Encodings
 from models.positions.learned import PositionRule
 from service.embedding import validation as sequences
 from service.embedding.requests import Ids

@@ -19,8 +19,8 @@ from models.artifacts.description import describe
 from models.artifacts.export import export
 from models.artifacts.random_checkpoint import create
 from models.errors import BadCard, ModelError
-from models.families import FAMILIES, encodings
-from models.families.encodings import (
+from models.families import FAMILIES, positional_encodings
+from models.families.positional_encodings import (
     EVERY_LAYER,
     Alibi,
     Buckets,
@@ -126,7 +126,7 @@ def test_ropes_survive_card_and_are_hashable(bare: tuple[Path, Card]) -> None:
 def test_encodings_json_is_asdict() -> None:
     buckets = Buckets("deberta", 32, 128, True, "x", ("w", "b", 1e-7))
     found = Encodings({}, ("all", None), Alibi("bloom", 8, 8.0), buckets, {"all": Mask(False, 4)})
-    assert encodings.from_json(json.loads(json.dumps(asdict(found)))) == found
+    assert positional_encodings.from_json(json.loads(json.dumps(asdict(found)))) == found
 
 
 @pytest.mark.parametrize("part", ["ropes", "layers", "alibi", "buckets", "masks"])

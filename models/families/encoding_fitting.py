@@ -5,7 +5,7 @@ import numpy as np
 from models.errors import BadCheckpoint
 from models.families import BucketSpec, Family
 from models.families.config import Config
-from models.families.encodings import (
+from models.families.positional_encodings import (
     EVERY_LAYER,
     Alibi,
     Buckets,
