@@ -1,16 +1,18 @@
-"""Log lines, as text or as JSON, with the request they belong to. Says nothing a caller sent unless told to.
+"""Log lines, as text or as JSON, with the request they belong to.
 
-What callers send gets into logs by way of exceptions: libraries quote the value they stumbled over. So the message of
-an exception is left out, of a traceback too, unless the operator alone can have caused it; types and places stay.
+What callers send could reach logs through exceptions, whose messages quote the value that a library met. So the message
+of an exception is left out, in tracebacks too, unless only the operator can have caused it; types and places are kept.
 """
 
 import json
 import logging
+import os
+import select
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from traceback import TracebackException
+from traceback import format_exception
 from types import TracebackType
-from typing import Any
+from typing import Any, TextIO
 
 from models.errors import ModelError
 from service.errors import StartError
@@ -18,104 +20,161 @@ from service.observability.request_context import KEY_NAME, REQUEST_ID, TRACE_ID
 
 ACCESS = "inlay.access"
 FIELDS = ("protocol", "method", "status", "seconds", "peer")  # of an access line, as `extra`
-OPERATORS = (StartError, ModelError, OSError)  # what these say is of files, ports and settings
+OPERATORS = (StartError, ModelError, OSError)  # their messages are about files, ports and settings
 WITHHELD = "(message withheld: it may quote a caller; INLAY_LOG_INPUTS=true shows it)"
+FORMATS: Mapping[str, str] = {
+    "text": "service.observability.logs.TextFormatter",
+    "json": "service.observability.logs.JsonFormatter",
+}
 Info = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
 
 
 def config(format: str, level: str, inputs: bool) -> dict[str, Any]:
-    """What logging.config.dictConfig reads; can be pickled, for workers.
+    """Return what logging.config.dictConfig reads; it can be pickled, for workers.
 
-    format       text or json
-    inputs       whether messages of exceptions are written out
+    Args:
+        format: text or json.
+        level: the least severe level that is written.
+        inputs: whether messages of exceptions are written.
     """
-    formatter = {"()": FORMATS[format], "inputs": inputs}
+    handler = {"class": "service.observability.logs.NonBlockingHandler", "formatter": "line"}
     return {
         "version": 1,
         "disable_existing_loggers": False,
-        "formatters": {"line": formatter},
-        "handlers": {"stderr": {"class": "service.observability.log_handler.NonBlockingHandler", "formatter": "line"}},
+        "formatters": {"line": {"()": FORMATS[format], "inputs": inputs}},
+        "handlers": {"stderr": handler},
         "root": {"level": level.upper(), "handlers": ["stderr"]},
     }
 
 
-class Line(logging.Formatter):
-    """One line of text, and the traceback below it."""
+class TextFormatter(logging.Formatter):
+    """Formats a record as one line of text, and its traceback below it."""
 
     def __init__(self, inputs: bool = False) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s %(message)s")
         self._inputs = inputs
 
     def format(self, record: logging.LogRecord) -> str:
-        """The record as it is written."""
-        record = self._safe(record)
-        line = super().format(record)
-        known = "".join(f" {name}={_printable(value)}" for name, value in self._context(record).items())
-        first, *more = line.split("\n", 1)
+        """Return the text of a record."""
+        record = self._without_inputs(record)
+        known = "".join(f" {name}={_printable(value)}" for name, value in _context(record).items())
+        first, *more = super().format(record).split("\n", 1)
         return "\n".join([first + known, *more])
 
     def formatException(self, ei: Info) -> str:
-        """The traceback: places and types; the messages only of what the operator causes."""
+        """Return the traceback, with messages only of the exceptions that the operator causes."""
         if self._inputs or ei[1] is None:
             return super().formatException(ei)
-        found = TracebackException.from_exception(ei[1])
-        _withhold(found, ei[1])
-        return "".join(found.format()).rstrip("\n")
+        return "".join(format_exception(_stand_in(ei[1], {}))).rstrip("\n")
 
-    def _safe(self, record: logging.LogRecord) -> logging.LogRecord:
-        """The record without callers' words: in arguments that are exceptions, and in what asyncio shows of values."""
+    def _without_inputs(self, record: logging.LogRecord) -> logging.LogRecord:
+        """Return the record without messages of exceptions, and without the values that asyncio shows."""
         if self._inputs:
             return record
         args, message = record.args, record.msg
         if isinstance(args, tuple) and any(isinstance(each, BaseException) for each in args):
-            args = tuple([_told(each) if isinstance(each, BaseException) else each for each in args])
+            args = tuple([_message(each) if isinstance(each, BaseException) else each for each in args])
         if record.name == "asyncio" and isinstance(message, str):
             message = message.split("\n")[0].split("(")[0].split("<")[0].rstrip()
         if args is record.args and message is record.msg:
             return record
         return logging.makeLogRecord({**record.__dict__, "args": args, "msg": message, "exc_text": None})
 
-    def _context(self, record: logging.LogRecord) -> dict[str, Any]:
-        own = {name: record.__dict__[name] for name in FIELDS if name in record.__dict__}
-        request_id, trace_id = REQUEST_ID.get().decode("latin-1"), TRACE_ID.get()
-        found = {"request_id": "" if request_id == "-" else request_id, "trace_id": trace_id, "key": KEY_NAME.get()}
-        return own | {name: value for name, value in found.items() if value}
 
-
-class Json(Line):
-    """One JSON object a line: time, level, logger, message, what is known of the request, the traceback."""
+class JsonFormatter(TextFormatter):
+    """Formats a record as one JSON object: time, level, logger, message, the request, the traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The record as it is written."""
-        record = self._safe(record)
+        """Return the JSON text of a record."""
+        record = self._without_inputs(record)
         time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         line: dict[str, Any] = {"time": time, "level": record.levelname.lower(), "logger": record.name}
-        line |= {"message": record.getMessage(), **self._context(record)}
+        line |= {"message": record.getMessage(), **_context(record)}
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return json.dumps(line, ensure_ascii=False)
 
 
-FORMATS: Mapping[str, str] = {"text": "service.observability.logs.Line", "json": "service.observability.logs.Json"}
+class NonBlockingHandler(logging.StreamHandler[TextIO]):
+    """Writes to stderr; drops lines while its reader does not read, and says later how many.
+
+    A write to a full pipe waits for its reader, and on the event loop the whole service waits with it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lost = 0
+        self._poll: select.poll | None = None
+        try:
+            self._descriptor = self.stream.fileno()
+        except OSError:  # a stream in memory
+            return
+        self._poll = select.poll()
+        self._poll.register(self._descriptor, select.POLLOUT)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one record as far as there is room."""
+        if self._poll is None:
+            super().emit(record)
+            return
+        try:
+            line = self.format(record)
+            if self.lost:
+                line = f"({self.lost} lines are missing here: nobody read them)\n{line}"
+            data = (line + self.terminator).encode("utf-8", "backslashreplace")
+            for start in range(0, len(data), select.PIPE_BUF):  # a pipe that can be written to has room for so much
+                if not self._poll.poll(0):
+                    self.lost += 1
+                    return
+                os.write(self._descriptor, data[start : start + select.PIPE_BUF])
+            self.lost = 0
+        except RecursionError:
+            raise
+        except OSError:  # a full disk, a pipe whose reader is gone
+            self.lost += 1
+        except Exception:
+            self.handleError(record)
+
+
+def _context(record: logging.LogRecord) -> dict[str, Any]:
+    own = {name: record.__dict__[name] for name in FIELDS if name in record.__dict__}
+    request_id = REQUEST_ID.get().decode("latin-1")
+    found = {
+        "request_id": "" if request_id == "-" else request_id,
+        "trace_id": TRACE_ID.get(),
+        "key": KEY_NAME.get(),
+    }
+    return own | {name: value for name, value in found.items() if value}
 
 
 def _printable(value: object) -> str:
-    """One line, whatever it is: a newline in it would begin a line that nobody logged."""
+    """Return a value in one line: a newline in it would begin a line that no logger wrote."""
     return "".join([each if each.isprintable() else each.encode("unicode_escape").decode() for each in str(value)])
 
 
-def _told(error: BaseException) -> str:
+def _message(error: BaseException) -> str:
     return str(error) if isinstance(error, OPERATORS) else WITHHELD
 
 
-def _withhold(found: TracebackException, error: BaseException) -> None:
-    """Take the messages of an exception, its causes and its groups out of what is shown."""
-    if not isinstance(error, OPERATORS):
-        found._str = WITHHELD  # type: ignore[attr-defined]
-        found.__notes__ = None
-    linked = [(found.__cause__, error.__cause__), (found.__context__, error.__context__)]
+def _stand_in(error: BaseException, made: dict[int, Exception]) -> Exception:
+    """Return an exception of the same name, places, causes and groups, whose messages say nothing of a caller.
+
+    Args:
+        error: the exception that is logged.
+        made: the stand-ins so far, by the id of what they stand for: causes may form a circle.
+    """
+    if id(error) in made:
+        return made[id(error)]
+    kind = type(error)
+    names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
+    found: Exception
     if isinstance(error, BaseExceptionGroup):
-        linked += zip(found.exceptions or [], error.exceptions, strict=False)
-    for shown, behind in linked:
-        if shown is not None and behind is not None:
-            _withhold(shown, behind)
+        inner = [_stand_in(each, made) for each in error.exceptions]
+        found = type(kind.__name__, (ExceptionGroup,), names)(_message(error), inner)
+    else:
+        found = type(kind.__name__, (Exception,), names)(_message(error))
+    made[id(error)] = found.with_traceback(error.__traceback__)
+    found.__cause__ = _stand_in(error.__cause__, made) if error.__cause__ else None
+    found.__context__ = _stand_in(error.__context__, made) if error.__context__ else None
+    found.__suppress_context__ = error.__suppress_context__
+    return found

@@ -1,37 +1,79 @@
-"""What the service counts, read as one by whoever scrapes any of its workers. Knows no protocol.
+"""What the service counts, shown as one by a scrape of any of its workers.
 
-Observations come from the event loop's thread alone, several for every request, so they are additions to plain numbers
-(counts.py): prometheus_client 0.26 locks for each, 4 of 76 µs a request. What is so now (queues, memory) is not told
-but watched: asked when it is shown. What happened is told when it happens: whoever could be asked later may be gone.
+Events are counted when they happen, by the thread of the event loop; current values (queues, memory) are read when
+they are shown.
 """
 
 import math
 import sys
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple, Protocol
 from weakref import ref
 
 from models import VERSION
 from service.errors import InlayError
-from service.observability import process_stats as process
-from service.observability.counter_store import Key, Private, Store
-from service.observability.exposition import CONTENT_TYPE, Exposition
-from service.observability.metric_definitions import (
-    AT_THE_GATE,
-    BY_NAME,
-    GATE,
-    STAGES,
-    USUAL,
-    Counter,
-    Histogram,
-    Queue,
-    RunMetrics,
-    Watched,
-)
+from service.observability.exposition import CONTENT_TYPE, exposition
+from service.observability.metric_families import BY_NAME, STAGES
+from service.observability.metric_store import Key, MetricStore
+from service.observability.process_stats import open_files, private_bytes
 
-__all__ = ["CONTENT_TYPE", "Metrics"]
+__all__ = ["CONTENT_TYPE", "Histogram", "Metrics", "RunMetrics"]
 
-RUN_FAMILIES = ("inlay_engine_run_seconds", "inlay_batch_items", "inlay_batch_tokens", "inlay_queue_seconds")
+SUCCESS = {"http": "200", "grpc": "OK"}
+"""The status that is shown, as 0, before the first request of a method."""
+GATE = "gate"
+"""The method of requests that are refused before their method is known."""
+
+
+class Histogram:
+    """Counts how many values fell between two bounds, and their sum in the last number."""
+
+    __slots__ = ("bounds", "numbers")
+
+    def __init__(self, bounds: Sequence[float], numbers: list[float]) -> None:
+        self.bounds = bounds
+        self.numbers = numbers
+
+    def observe(self, value: float) -> None:
+        """Count one value."""
+        numbers = self.numbers
+        numbers[bisect_left(self.bounds, value)] += 1
+        numbers[-1] += value
+
+
+class RunMetrics(NamedTuple):
+    """The histograms of the runs of one graph; called by its batcher."""
+
+    run_seconds: Histogram
+    items: Histogram
+    tokens: Histogram
+    queue_seconds: Histogram
+
+    def __call__(self, items: int, tokens: int, queued_seconds: float, seconds: float) -> None:
+        """Count a run of `items` that took `seconds`, after the oldest of them had waited `queued_seconds`."""
+        self.run_seconds.observe(seconds)
+        self.items.observe(items)
+        self.tokens.observe(tokens)
+        self.queue_seconds.observe(queued_seconds)
+
+
+class Queue(Protocol):
+    """The queue of one graph."""
+
+    @property
+    def waiting_cost(self) -> int:
+        """Tokens that wait."""
+        ...
+
+    @property
+    def waiting_items(self) -> int:
+        """Items that wait."""
+        ...
+
+
 QUEUE_FAMILIES: dict[str, Callable[[Queue], float]] = {
     "inlay_queue_tokens": lambda queue: queue.waiting_cost,
     "inlay_queue_items": lambda queue: queue.waiting_items,
@@ -39,67 +81,82 @@ QUEUE_FAMILIES: dict[str, Callable[[Queue], float]] = {
 
 
 class Metrics:
-    """The numbers and their families; children with known label values are made early, so that rates start at 0."""
+    """Counts events and shows all families.
 
-    def __init__(self, store: Store | None = None) -> None:
-        self._store = store or Private()
-        self._children: dict[Key, Histogram] = {}
-        self._watched: dict[Key, Watched] = {}
-        self._exposition = Exposition()
-        for reason in _codes(InlayError):
-            self._store.cells(("inlay_refusals", reason), 1)
+    Args:
+        store: where the numbers are kept; None: in a store of this process alone.
+    """
+
+    def __init__(self, store: MetricStore | None = None) -> None:
+        self._store = store or MetricStore()
+        self._requests: dict[Key, tuple[list[float], Histogram | None]] = {}
+        self._watched: dict[Key, Callable[[], float]] = {}
+        for code in sorted(_codes(InlayError)):
+            self._store.counter(("inlay_refusals", code))
+        self._store.counter(("inlay_worker_restarts",))[0] += self._store.replaces_another
+        started = time.time()  # read once: it must not move when the clock is set
         python = ".".join(map(str, sys.version_info[:3]))
         self.watch("inlay_build_info", {"version": VERSION, "python": python}, lambda: 1)
-        started = time.time()  # not read again: it must not move when the clock is set
+        self.watch("inlay_workers", {}, lambda: 1)
         self.watch("process_start_time_seconds", {}, lambda: started)
-        self.watch("inlay_worker_private_bytes", {}, process.private_bytes)
-        self.watch("inlay_worker_cpu_seconds", {}, process.cpu_seconds)
-        self.watch("inlay_worker_open_files", {}, process.open_files)
+        self.watch("inlay_worker_private_bytes", {}, private_bytes)
+        self.watch("inlay_worker_cpu_seconds", {}, time.process_time)
+        self.watch("inlay_worker_open_files", {}, open_files)
 
     def expect(self, protocol: str, methods: Iterable[str]) -> None:
-        """These methods will be counted: show them from now on."""
+        """Show these methods from now on, with no success yet, so that the first one is seen as a change."""
         for method in methods:
-            self._expect(protocol, method, USUAL[protocol])
+            self._store.counter(("inlay_requests", method, protocol, SUCCESS[protocol]))
 
     def gate(self, protocol: str) -> Callable[[str, str, float], None]:
-        """Counts the requests that are refused before they reach a method: code, status and seconds of each."""
-        self._expect(protocol, GATE, AT_THE_GATE[protocol])
+        """Return what counts a request refused before its method is known: called with its code, status, seconds."""
+        return partial(self._refused_at_gate, protocol)
 
-        def count(reason: str, status: str, seconds: float) -> None:
-            self.refused(reason)
-            self.request(protocol, GATE, status, seconds)
+    def _refused_at_gate(self, protocol: str, code: str, status: str, seconds: float) -> None:
+        self.refused(code)
+        self.request(protocol, GATE, status, seconds)
+
+    def request(self, protocol: str, method: str, status: str, seconds: float) -> None:
+        """Count an answered request; its time too if it succeeded."""
+        found = self._requests.get((method, protocol, status))
+        count, times = found or self._request((method, protocol, status))
+        count[0] += 1
+        if times is not None:
+            times.observe(seconds)
+
+    def _request(self, key: Key) -> tuple[list[float], Histogram | None]:
+        method, protocol, status = key
+        times = None
+        if status == "OK" or status.startswith("2"):
+            times = self._histogram("inlay_request_seconds", method, protocol)
+        found = self._requests[key] = (self._store.counter(("inlay_requests", *key)), times)
+        return found
+
+    def refused(self, code: str) -> None:
+        """Count a request that ended with an error; `code` is that of an InlayError."""
+        self._store.counter(("inlay_refusals", code))[0] += 1
+
+    def stages(self, model: str) -> tuple[Histogram, Histogram, Histogram, Histogram]:
+        """Return the histograms of the times of a request in STAGES, in their order."""
+        tokenize, queue, run, encode = [self._histogram("inlay_stage_seconds", model, stage) for stage in STAGES]
+        return tokenize, queue, run, encode
+
+    def runs(self, model: str, graph: str) -> RunMetrics:
+        """Return what counts the runs of one graph."""
+        names = ("inlay_engine_run_seconds", "inlay_batch_items", "inlay_batch_tokens", "inlay_queue_seconds")
+        return RunMetrics(*[self._histogram(name, model, graph) for name in names])
+
+    def counter(self, name: str, *labels: str) -> Callable[[], None]:
+        """Return what adds 1 to a counter with these values of its labels, which is shown as 0 until then."""
+        numbers = self._store.counter((name, *labels))
+
+        def count() -> None:
+            numbers[0] += 1
 
         return count
 
-    def request(self, protocol: str, method: str, status: str, seconds: float) -> None:
-        """One request was answered."""
-        key = ("inlay_request_seconds", protocol, method, status)
-        (self._children.get(key) or self._histogram(*key)).observe(seconds)
-
-    def refused(self, reason: str) -> None:
-        """One of the requests that are counted was refused, or failed; `reason` is the code of an InlayError."""
-        self._store.cells(("inlay_refusals", reason), 1)[0] += 1
-
-    def stage(self, model: str, stage: str, seconds: float) -> None:
-        """One request spent so long in one of STAGES."""
-        key = ("inlay_stage_seconds", model, stage)
-        (self._children.get(key) or self._histogram(*key)).observe(seconds)
-
-    def stages(self, model: str) -> tuple[Histogram, Histogram, Histogram, Histogram]:
-        """The times of the model's STAGES, in their order, for whoever counts them often."""
-        tokenise, queue, run, encode = [self._histogram("inlay_stage_seconds", model, stage) for stage in STAGES]
-        return tokenise, queue, run, encode
-
-    def runs(self, model: str, graph: str) -> RunMetrics:
-        """The instruments of one graph."""
-        return RunMetrics(*[self._histogram(name, model, graph) for name in RUN_FAMILIES])
-
-    def counter(self, name: str, *labels: str) -> Counter:
-        """The counter of FAMILIES with these values of its labels, for whoever counts it."""
-        return Counter(self._store.cells((name, *labels), 1))
-
     def loaded(self, model: str, weight_bytes: int, queues: Mapping[str, Queue] | None = None) -> None:
-        """A model is ready to serve; each graph's queue is watched, and not kept alive."""
+        """Show a model that is ready to serve, and the queue of each of its graphs, without keeping it alive."""
         self.stages(model)
         self._set(("inlay_model_bytes", model), weight_bytes)
         self._set(("inlay_model_workers", model), 1)
@@ -110,55 +167,51 @@ class Metrics:
                 self.watch(name, {"model": model, "graph": graph}, _weakly(queue, number))
 
     def resident(self, model: str, mapped_bytes: float) -> None:
-        """So much of a model's mapped files is in memory; 0 before anyone looked."""
+        """Show how much of a model's mapped files is in memory."""
         self._set(("inlay_model_resident_bytes", model), mapped_bytes)
 
     def unloaded(self, model: str) -> None:
-        """A model is no longer served: its numbers are shown no more, and go on if it is loaded again."""
+        """Show a model no more; its counters go on if it is loaded again."""
         self._unwatch(model)
-        self.resident(model, math.nan)
-        self._set(("inlay_model_bytes", model), math.nan)
-        self._set(("inlay_model_workers", model), math.nan)
+        for name in ("inlay_model_resident_bytes", "inlay_model_bytes", "inlay_model_workers"):
+            self._set((name, model), math.nan)
 
     def watch(self, name: str, labels: Mapping[str, str], read: Callable[[], float]) -> None:
-        """Show what `read` gives whenever this is asked for, in the place of what was watched there before.
+        """Show what `read` returns whenever metrics are shown, in place of an earlier one with the same labels.
 
-        name     of a gauge of FAMILIES, or of a counter whose total each worker shows for itself
-        labels   exactly the family's
+        Args:
+            name: of a gauge, or of a counter whose total each worker shows for itself.
+            labels: exactly the family's.
+            read: returns the present value.
         """
-        family = BY_NAME[name]
-        key = (name, *[labels[label] for label in family.labels])
-        cells = self._store.cells(key, 1, gauge=family.kind == "gauge" or family.merged == "each")
-        self._watched[key] = Watched(cells, read)
+        key = (name, *[labels[label] for label in BY_NAME[name].labels])
+        self._store.gauge(key)
+        self._watched[key] = read
 
-    def ask(self) -> None:
-        """Write down everything watched, for whoever reads next."""
-        for watched in list(self._watched.values()):
-            watched.ask()
+    def save(self) -> None:
+        """Let scrapes of other workers see the present numbers of this one."""
+        for key, read in [*self._watched.items()]:
+            self._set(key, read())
+        self._store.save()
 
     def text(self) -> bytes:
-        """The exposition format Prometheus scrapes."""
-        self.ask()
-        return self._exposition.text(self._store.seen())
+        """Return the exposition format that Prometheus scrapes, of CONTENT_TYPE."""
+        self.save()
+        return exposition(self._store.snapshots())
 
     def _unwatch(self, model: str, keep: Container[str] = ()) -> None:
-        """Ask no more after the graphs of a model, but for those to keep."""
+        """Show the queues of a model's graphs no more, except those to keep."""
         for key in [key for key in self._watched if key[0] in QUEUE_FAMILIES and key[1] == model]:
             if key[2] not in keep:
                 del self._watched[key]
                 self._set(key, math.nan)
 
-    def _expect(self, protocol: str, method: str, statuses: Sequence[str]) -> None:
-        for status in statuses:
-            self._store.cells(("inlay_requests", protocol, method, status), 1)
-        self._histogram("inlay_request_seconds", protocol, method, statuses[0])
-
     def _set(self, key: Key, value: float) -> None:
-        self._store.cells(key, 1, gauge=True)[0] = value
+        self._store.gauge(key)[0] = float(value)
 
     def _histogram(self, *key: str) -> Histogram:
         bounds = BY_NAME[key[0]].bounds
-        return self._children.setdefault(key, Histogram(bounds, self._store.cells(key, len(bounds) + 2)))
+        return Histogram(bounds, self._store.counter(key, len(bounds) + 2))
 
 
 def _weakly(queue: Queue, number: Callable[[Queue], float]) -> Callable[[], float]:
@@ -171,5 +224,5 @@ def _weakly(queue: Queue, number: Callable[[Queue], float]) -> Callable[[], floa
     return read
 
 
-def _codes(error: type[InlayError]) -> list[str]:
-    return sorted({error.code}.union(*[_codes(each) for each in error.__subclasses__()]))
+def _codes(error: type[InlayError]) -> set[str]:
+    return {error.code}.union(*[_codes(each) for each in error.__subclasses__()])

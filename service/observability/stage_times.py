@@ -1,32 +1,33 @@
-"""What the stages of a request took: told by the encoder and by who writes the answer, kept for metrics and traces.
+"""The times of a request's stages, reported by the embedding pipeline and by what writes the response.
 
-A request runs in a task of its own, so what the encoder found is handed on in context variables. Knows no protocol.
+Metrics count them; a traced request makes spans of them. They are handed on in context variables, because a request
+runs in a task of its own.
 """
 
 from contextvars import ContextVar
 from time import perf_counter
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from service.embedding.requests import Times
-from service.observability.metric_definitions import Histogram
-from service.observability.metrics import Metrics
+from service.observability.metrics import Histogram, Metrics
 
-MOST_KEPT = 64  # of one stream; a span each
+if TYPE_CHECKING:
+    from service.embedding.requests import StageTimes
+
+MAX_PASSES = 64  # of one stream that become spans
 
 
-class Embedded(NamedTuple):
-    """One pass through the encoder that ended at `at`, on perf_counter."""
+class Pass(NamedTuple):
+    """One pass through the embedding pipeline, which ended at `ended` on the clock of perf_counter."""
 
     model: str
     tokens: int
-    times: Times
-    at: float
+    times: "StageTimes"
+    ended: float
 
 
-Trail = list[Embedded]
-TRAIL: ContextVar[Trail | None] = ContextVar("trail", default=None)
-"""Where a request that is traced collects its passes; None: it is not."""
-_WRITES: ContextVar[tuple[Histogram, float] | None] = ContextVar("writes", default=None)
+PASSES: ContextVar[list[Pass] | None] = ContextVar("passes", default=None)
+"""Where the passes of the running task's request are collected; None: it is not traced."""
+_ENCODING: ContextVar[tuple[Histogram, float] | None] = ContextVar("encoding", default=None)
 
 
 class Stages:
@@ -34,29 +35,29 @@ class Stages:
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
-        self._known: dict[str, tuple[Histogram, Histogram, Histogram, Histogram]] = {}
+        self._histograms: dict[str, tuple[Histogram, Histogram, Histogram, Histogram]] = {}
 
-    def embedded(self, model: str, tokens: int, times: Times) -> None:
-        """The encoder is done with a request of the running task."""
-        known = self._known.get(model)
-        if known is None:
-            known = self._known[model] = self._metrics.stages(model)
-        tokenise, queue, run, encode = known
+    def embedded(self, model: str, tokens: int, times: "StageTimes") -> None:
+        """Count a pass of the running task's request that ends now."""
+        histograms = self._histograms.get(model)
+        if histograms is None:
+            histograms = self._histograms[model] = self._metrics.stages(model)
+        tokenize, queue, run, encode = histograms
         if times.tokenization:
-            tokenise.observe(times.tokenization)
+            tokenize.observe(times.tokenization)
         queue.observe(times.queue)
         run.observe(times.inference)
         now = perf_counter()
-        _WRITES.set((encode, now))
-        trail = TRAIL.get()
-        if trail is not None and len(trail) < MOST_KEPT:
-            trail.append(Embedded(model, tokens, times, now))
+        _ENCODING.set((encode, now))
+        passes = PASSES.get()
+        if passes is not None and len(passes) < MAX_PASSES:
+            passes.append(Pass(model, tokens, times, now))
 
 
 def written() -> None:
-    """The answer of the running task is written; what the encoder gave to it, if anything, became bytes since."""
-    found = _WRITES.get()
+    """Count the time since the last pass of the running task's request: its response has been written."""
+    found = _ENCODING.get()
     if found is not None:
         encode, since = found
         encode.observe(perf_counter() - since)
-        _WRITES.set(None)
+        _ENCODING.set(None)

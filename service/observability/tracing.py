@@ -1,21 +1,22 @@
 """OpenTelemetry spans: one for each request, its stages below it. The only module that imports opentelemetry.
 
-Off unless an endpoint is set; else nothing is imported. Continues a caller's W3C trace context and its decision whether
-to sample; of requests without one a share is taken. Attributes never hold what a caller sent. Knows no protocol.
+Nothing is imported unless an endpoint is set. A caller's W3C trace context and its decision whether to sample are
+continued; of the requests without one, a share is sampled. Attributes never hold what a caller sent.
 """
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from models import VERSION
 from service.errors import StartError
 from service.observability.request_context import TRACE_ID
-from service.observability.stage_times import TRAIL, Embedded, Trail
+from service.observability.stage_times import PASSES, Pass
 from service.settings import Settings
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.trace import Span
 
 TRACEPARENT, TRACESTATE = "traceparent", "tracestate"
 PATH = "v1/traces"  # below the endpoint (OTLP/HTTP)
@@ -23,9 +24,10 @@ Attributes = Mapping[str, str | int]
 
 
 def open_tracing(settings: Settings) -> "Tracing | None":
-    """Spans to the collector that the settings name; None where they name none.
+    """Return what sends spans to the collector that the settings name; None if they name none.
 
-    raises   StartError if OpenTelemetry is not installed
+    Raises:
+        StartError: OpenTelemetry is not installed.
     """
     if not settings.otlp_endpoint:
         return None
@@ -45,7 +47,7 @@ def open_tracing(settings: Settings) -> "Tracing | None":
 
 
 class Tracing:
-    """Begins spans of requests at `provider`."""
+    """Begins the spans of requests."""
 
     def __init__(self, provider: "TracerProvider") -> None:
         from opentelemetry import trace
@@ -57,68 +59,83 @@ class Tracing:
         self._trace = trace
 
     def begin(self, name: str, carrier: Mapping[str, Sequence[str]], attributes: Attributes) -> "Traced":
-        """A server span, the child of the caller's; log lines of the running task name its trace from now on.
+        """Begin a server span, below the caller's; log lines of the running task name its trace from now on.
 
-        carrier   the values of TRACEPARENT and TRACESTATE, as far as they came
+        Args:
+            name: a first name of the span, until its route is known.
+            carrier: the values of TRACEPARENT and TRACESTATE that the caller sent.
+            attributes: of the span.
         """
         context = self._propagator.extract(carrier) if carrier else None
         kind = self._trace.SpanKind.SERVER
         span = self._tracer.start_span(name, context=context, kind=kind, attributes=dict(attributes))
         TRACE_ID.set(self._trace.format_trace_id(span.get_span_context().trace_id))
-        trail: Trail = []
+        passes: list[Pass] = []
         if span.is_recording():
-            TRAIL.set(trail)
-        return Traced(self, span, trail)
+            PASSES.set(passes)
+        return Traced(self, span, passes)
 
     def close(self) -> None:
-        """Send what is still here; takes until the exporter gives up at most."""
+        """Send the spans that are not sent yet; returns when the exporter has sent them or given up."""
         self._provider.shutdown()
 
-    def stages(self, span: Any, trail: Trail, written: bool) -> None:
-        """A child of `span` for each stage of each pass; `written`: the last one's answer became bytes until now."""
+    def stages(self, span: "Span", passes: Sequence[Pass], written: bool) -> None:
+        """Add a child of `span` for each stage of each pass.
+
+        Args:
+            span: of the request.
+            passes: in the order of time.
+            written: whether the time since the last pass went into writing the response.
+        """
         parent = self._trace.set_span_in_context(span)
         now = time.perf_counter()
         epoch = time.time_ns() - round(now * 1e9)
-        for each in trail:
+        for each in passes:
             attributes: dict[str, str | int] = {"inlay.model": each.model, "inlay.tokens": each.tokens}
-            for name, begun, ended in _spans(each):
-                child = self._tracer.start_span(name, parent, attributes=attributes, start_time=_ns(epoch, begun))
-                child.end(_ns(epoch, ended))
-        if trail and written:
-            self._tracer.start_span("encode", parent, start_time=_ns(epoch, trail[-1].at)).end(_ns(epoch, now))
+            for name, start, end in _stages(each):
+                child = self._tracer.start_span(name, parent, attributes=attributes, start_time=_ns(epoch, start))
+                child.end(_ns(epoch, end))
+        if passes and written:
+            self._tracer.start_span("encode", parent, start_time=_ns(epoch, passes[-1].ended)).end(_ns(epoch, now))
+
+    def failed(self, span: "Span") -> None:
+        """Mark a span as failed."""
+        span.set_status(self._trace.StatusCode.ERROR)
 
 
 class Traced:
     """The span of a request that is being served."""
 
-    def __init__(self, tracing: Tracing, span: Any, trail: Trail) -> None:
-        self._tracing, self._span, self._trail = tracing, span, trail
+    def __init__(self, tracing: Tracing, span: "Span", passes: list[Pass]) -> None:
+        self._tracing, self._span, self._passes = tracing, span, passes
 
     def end(self, name: str, attributes: Attributes, failed: bool, written: bool) -> None:
-        """The request is answered.
+        """End the span, as the request is answered.
 
-        name      of the span, now that its route is known
-        failed    through our own fault, not the caller's
-        written   the time since the encoder was done went into writing the answer
+        Args:
+            name: of the span, now that its route is known.
+            attributes: more of the span.
+            failed: whether the request failed through the service's own fault.
+            written: whether the time since the last pass went into writing the response.
         """
         if not self._span.is_recording():
             return
-        self._tracing.stages(self._span, self._trail, written)
+        self._tracing.stages(self._span, self._passes, written)
         self._span.update_name(name)
         self._span.set_attributes(dict(attributes))
         if failed:
-            self._span.set_status(self._tracing._trace.StatusCode.ERROR)
+            self._tracing.failed(self._span)
         self._span.end()
 
 
-def _spans(passed: Embedded) -> list[tuple[str, float, float]]:
-    """The stages of a pass, one behind the other up to its end; several runs' times are means, pooling is left out."""
-    run = passed.at - passed.times.inference
-    queue = run - passed.times.queue
-    found = [("queue", queue, run), ("run", run, passed.at)]
-    if passed.times.tokenization:
-        found.insert(0, ("tokenise", queue - passed.times.tokenization, queue))
-    return found
+def _stages(each: Pass) -> list[tuple[str, float, float]]:
+    """Return name, start and end of each stage of a pass, back to back; times of several runs are means."""
+    run = each.ended - each.times.inference
+    queue = run - each.times.queue
+    stages = [("queue", queue, run), ("run", run, each.ended)]
+    if each.times.tokenization:
+        stages.insert(0, ("tokenize", queue - each.times.tokenization, queue))
+    return stages
 
 
 def _ns(epoch: int, at: float) -> int:

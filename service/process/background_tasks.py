@@ -1,4 +1,4 @@
-"""What a process does besides answering: follow the store and its fellow workers, give memory back. Decides nothing."""
+"""What a process does besides answering requests: following the store, giving memory back."""
 
 import asyncio
 import logging
@@ -14,17 +14,15 @@ log = logging.getLogger(__name__)
 
 
 @asynccontextmanager
-async def background_tasks(
-    context: ServiceContext, *others: Coroutine[Any, Any, None]
-) -> AsyncIterator[None]:
-    """All of them, and the `others`, while the block lasts."""
+async def background_tasks(context: ServiceContext, *others: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Run all background tasks, and the `others`, while the block lasts; log one that ends before."""
     settings, registry, runs = context.settings, context.registry, [*others]
     runs.append(MemoryTrimmer(registry, context.metrics, lambda: context.admission.active).run())
     if settings.watch_store:
         runs.append(Watch(registry, settings.store, settings.models).run(settings.watch_store))
     tasks = [asyncio.create_task(run, name=getattr(run, "__qualname__", None)) for run in runs]
     for task in tasks:
-        task.add_done_callback(_tell)
+        task.add_done_callback(_log_end)
     try:
         yield
     finally:
@@ -33,8 +31,10 @@ async def background_tasks(
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _tell(ended: asyncio.Task[None]) -> None:
-    if not ended.cancelled():
+def _log_end(task: asyncio.Task[None]) -> None:
+    if not task.cancelled():
         log.critical(
-            "%s ended and is not begun again: start this process anew", ended.get_name(), exc_info=ended.exception()
+            "the background task %s ended and is not started again: restart this process",
+            task.get_name(),
+            exc_info=task.exception(),
         )

@@ -1,4 +1,4 @@
-"""How many cores this process may use: its affinity and its cgroup's quota, whichever is less. Sets nothing."""
+"""The number of cores that this process may use."""
 
 import os
 from pathlib import Path
@@ -7,7 +7,10 @@ CGROUP = Path("/sys/fs/cgroup")
 
 
 def available(cgroup: Path = CGROUP) -> int:
-    """Whole cores, 1 at least; ONNX Runtime's own default counts the machine's and ignores both limits."""
+    """Return the lesser of its affinity and its cgroup's quota, in whole cores, at least 1.
+
+    ONNX Runtime's own default counts the machine's cores and ignores both.
+    """
     allowed = len(os.sched_getaffinity(0))
     quota = _quota_v2(cgroup) or _quota_v1(cgroup)
     return max(1, allowed if quota is None else min(allowed, int(quota)))

@@ -1,4 +1,4 @@
-"""What files this process has mapped, how many heaps it has, and giving freed memory back. Frees nothing itself."""
+"""The memory of this process: the files it has mapped, the number of its heaps, giving freed memory back."""
 
 import ctypes
 import os
@@ -8,13 +8,13 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from service.process import cpu_count as cores
+from service.process import cpu_count
 
 SMAPS = Path("/proc/self/smaps")
-LEAST_HEAPS = 2
+MIN_HEAPS = 2
 _LIBC = ctypes.CDLL(None)
 _TRIM = getattr(_LIBC, "malloc_trim", None)  # glibc's; other C libraries give back by themselves
-_MALLOPT = getattr(_LIBC, "mallopt", None) if _TRIM else None  # another library's heeds nothing
+_MALLOPT = getattr(_LIBC, "mallopt", None) if _TRIM else None  # of another C library it does nothing
 _M_ARENA_MAX = -8  # of malloc.h
 _TUNABLE = "glibc.malloc.arena_max"
 _MAPPING = re.compile(
@@ -25,9 +25,9 @@ File = tuple[str, int]  # its name without folders, its inode: folders are renam
 
 
 class Mapped(NamedTuple):
-    """Bytes of a file that are mapped, and how many of them at most are in memory and touched by this process.
+    """Bytes of a file that are mapped, and an upper bound of those in memory that this process has touched.
 
-    At most, since a page that several mappings of the file show is counted for each.
+    A page that several mappings of the file show is counted for each.
     """
 
     mapped: int
@@ -37,31 +37,33 @@ class Mapped(NamedTuple):
 Mappings = dict[File, Mapped]
 
 
-def few_heaps(variables: Mapping[str, str] = os.environ) -> int | None:
-    """Let glibc divide its memory into no more heaps than there are cores. To be called before threads begin.
+def limit_heaps(variables: Mapping[str, str] = os.environ) -> int | None:
+    """Let glibc divide its memory into no more heaps than there are cores; to be called before threads start.
 
     Its default is eight a core: each of the threads, which take turns at the interpreter, would fill one of its own
-    with holes. What an operator sets for glibc stays as it is set.
+    with holes. What an operator sets for glibc is left as it is.
 
-    variables   of the environment
-    return      how many; None where it was left alone, or with another C library
-    raises      nothing
+    Args:
+        variables: the environment.
+
+    Returns:
+        The number of heaps; None where it was left as it is, or with another C library.
     """
     set_already = "MALLOC_ARENA_MAX" in variables or f"{_TUNABLE}=" in variables.get("GLIBC_TUNABLES", "")
-    heaps = max(LEAST_HEAPS, cores.available())
+    heaps = max(MIN_HEAPS, cpu_count.available())
     if set_already or _MALLOPT is None or not _MALLOPT(_M_ARENA_MAX, heaps):
         return None
     return heaps
 
 
-def give_back() -> None:
-    """Return unused pages of the heap: glibc keeps a model's worth of them in each arena after every exchange."""
+def trim() -> None:
+    """Give unused pages of the heap back: glibc keeps a model's worth of them in each arena after an exchange."""
     if _TRIM is not None:
         _TRIM(0)
 
 
 def mappings(smaps: Path = SMAPS) -> Mappings:
-    """Every file that is mapped; empty where the system does not say. Takes some milliseconds, more for big tables."""
+    """Return every mapped file, none where it is not Linux; takes some milliseconds, more for big tables."""
     try:
         text = smaps.read_text(errors="replace")
     except OSError:
@@ -78,7 +80,7 @@ def mappings(smaps: Path = SMAPS) -> Mappings:
 
 
 def _union(ranges: list[tuple[int, int]]) -> int:
-    """How much several ranges cover together."""
+    """Return how much several ranges cover together."""
     length = reached = 0
     for start, end in sorted(ranges):
         length += max(0, end - max(start, reached))
@@ -86,7 +88,7 @@ def _union(ranges: list[tuple[int, int]]) -> int:
     return length
 
 
-def of(files: Iterable[File], found: Mappings) -> Mapped:
-    """What is mapped of a few files."""
+def mapped_of(files: Iterable[File], found: Mappings) -> Mapped:
+    """Return what is mapped of a few files together."""
     each = [found.get(file, Mapped(0, 0)) for file in files]
     return Mapped(sum(one.mapped for one in each), sum(one.resident for one in each))

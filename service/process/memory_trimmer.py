@@ -1,7 +1,7 @@
-"""Gives memory back that long batches left in ONNX Runtime's arenas and in the heap. Runs no request.
+"""Gives memory back that long batches left in ONNX Runtime's arenas and in the heap.
 
 An arena keeps what its longest run needed, and glibc keeps what was freed. A run that shrinks costs the next one its
-page faults, so it is done where the process has grown: as soon as nobody is being served, else once a minute.
+page faults, so memory is given back only where the process has grown: when no request is served, else once a minute.
 """
 
 import asyncio
@@ -12,75 +12,78 @@ from contextlib import suppress
 from time import monotonic
 
 from service.errors import Overloaded, StartError
-from service.observability import process_stats as process
 from service.observability.metrics import Metrics
+from service.observability.process_stats import private_bytes
 from service.process import memory
-from service.registry import warmup as trial
-from service.registry.registry import Catalog
+from service.registry import warmup
+from service.registry.registry import ModelRegistry
 
-EVERY_SECONDS = 5.0
+LOOK_SECONDS = 5.0
 BUSY_SECONDS = 60.0  # between two times that memory is given back while requests are served
 GROWTH_BYTES = 4 * 2**20  # of private memory, since it was given back
-PATIENCE_SECONDS = 5.0  # with a model's run; where it takes longer, the next run gives back
-TOLD_SECONDS = 15.0  # between looks at the mapped files
+RUN_SECONDS = 5.0  # for a model's run; where it takes longer, the next run gives back
+MAPPED_SECONDS = 15.0  # between looks at the mapped files
 log = logging.getLogger(__name__)
 
 
 class MemoryTrimmer:
-    """Looks now and then whether memory can be given back, and tells the metrics what each model has mapped.
+    """Gives memory back now and then, and reports to the metrics what each model has mapped.
 
-    inside    how many requests are being served
-    private   bytes that this process shares with none
-    clock     seconds
+    Args:
+        registry: the models being served.
+        metrics: told the mapped bytes of each model.
+        active: returns the number of requests being served.
+        private: returns the bytes that no other process shares.
+        clock: returns seconds.
     """
 
     def __init__(
         self,
-        catalog: Catalog,
+        registry: ModelRegistry,
         metrics: Metrics,
-        inside: Callable[[], int],
-        private: Callable[[], float] = process.private_bytes,
+        active: Callable[[], int],
+        private: Callable[[], float] = private_bytes,
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        self._catalog = catalog
+        self._registry = registry
         self._metrics = metrics
-        self._inside = inside
+        self._active = active
         self._private = private
         self._clock = clock
-        self._level = -math.inf
-        self._given = -math.inf
-        self._told = -math.inf
+        self._lowest_bytes = -math.inf  # since memory was given back
+        self._trimmed = -math.inf
+        self._reported = -math.inf
 
-    async def run(self, seconds: float = EVERY_SECONDS) -> None:
+    async def run(self, seconds: float = LOOK_SECONDS) -> None:
         """Look every so many seconds, for ever."""
         while True:
             await asyncio.sleep(seconds)
             try:
                 await self.look()
-            except Exception:  # what no one foresaw must not end it
-                log.exception("giving memory back met a fault")
+            except Exception:  # a fault in one look must not be the end of all
+                log.exception("giving memory back failed")
 
     async def look(self) -> None:
-        """Give back if the process has grown, and work pauses or has not paused for long."""
-        if self._clock() - self._told >= TOLD_SECONDS:
-            self._told = self._clock()
-            await self._tell()
-        if self._inside() and self._clock() - self._given < BUSY_SECONDS:
+        """Give memory back if the process has grown, and no request is served or the last time is long ago."""
+        if self._clock() - self._reported >= MAPPED_SECONDS:
+            self._reported = self._clock()
+            await self._report()
+        if self._active() and self._clock() - self._trimmed < BUSY_SECONDS:
             return
-        if not self._private() - self._level < GROWTH_BYTES:
-            await self._give_back()
-            self._given = self._clock()
-            self._level = self._private()
-        self._level = min(self._level, self._private())
+        if not self._private() - self._lowest_bytes < GROWTH_BYTES:
+            await self._trim()
+            self._trimmed = self._clock()
+            self._lowest_bytes = self._private()
+        self._lowest_bytes = min(self._lowest_bytes, self._private())
 
-    async def _give_back(self) -> None:
-        for model in list(self._catalog.models.values()):
+    async def _trim(self) -> None:
+        for model in list(self._registry.models.values()):
             model.engine.shrink()
-            with suppress(Overloaded, StartError):  # readiness tells; and whoever fills the queue shrinks
-                await trial.passes_within(model, PATIENCE_SECONDS)
-        await asyncio.to_thread(memory.give_back)
+            with suppress(Overloaded, StartError):  # readiness reports it; other runs shrink as well
+                await warmup.passes_within(model, RUN_SECONDS)
+        await asyncio.to_thread(memory.trim)
 
-    async def _tell(self) -> None:
-        found = await asyncio.to_thread(memory.mappings)
-        for name, model in self._catalog.models.items():
-            self._metrics.resident(name, memory.of(model.mapped, found).resident)
+    async def _report(self) -> None:
+        mappings = await asyncio.to_thread(memory.mappings)
+        for name, model in self._registry.models.items():
+            self._metrics.resident(name, memory.mapped_of(model.mapped, mappings).resident)

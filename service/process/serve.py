@@ -1,85 +1,130 @@
-"""Ports, processes and what is said at start-up. Binds before it loads: a taken port costs no wait."""
+"""Serving: binds the ports, starts the service in this process or in workers, and announces it.
+
+Ports are bound before anything is loaded, so that a taken port is reported at once.
+"""
 
 import asyncio
 import errno
 import gc
 import logging
-import math
+import logging.config
 import os
 import signal
 import socket
-import ssl
 import sys
+from collections.abc import Iterator
 from functools import partial
-from multiprocessing import current_process
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Timer
 from typing import TYPE_CHECKING, Any, NoReturn
 
-import uvicorn
-from uvicorn.config import STARTUP_FAILURE
-
 from models.artifacts import card as cards
 from models.errors import ModelError
 from service.errors import StartError
-from service.http.server import OneWrite
 from service.observability import logs
 from service.process import memory
-from service.process.supervisor import Supervisor
-from service.registry.registry import Catalog, Model, default_name, folders
+from service.process.supervisor import START_FAILURE, Supervisor
+from service.registry.registry import ModelRegistry, default_name
+from service.registry.store import folders
 from service.security import tls
-from service.security.api_keys import open_keys, tell_short_keys
+from service.security.api_keys import open_keys, warn_of_short_keys
 from service.settings import Settings
 
-if TYPE_CHECKING:  # a supervisor of workers never imports the application: its workers start sooner
-    from service.app import Service
-    from service.context import Parts
+if TYPE_CHECKING:  # a supervisor never imports the application, so that its workers start sooner
+    from service.context import ServiceContext
+    from service.embedding.model import Model
     from service.observability.metrics import Metrics
 
 ANYWHERE = ("0.0.0.0", "::")
 NO_SUCH_HOST = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)  # another machine's address, or a kind that is switched off
-TELL_SECONDS = 1.0
+SAVE_SECONDS = 1.0
 STOPS = (signal.SIGTERM, signal.SIGINT)
-ANNOUNCED = "announced"  # a file beside the counts: some worker has served
-LAST_SECONDS = 2.0  # for what is left to do once all that was in flight is done or told that it is not
+ANNOUNCED = "announced"  # a file in the workers' directory: some worker has served
+LAST_SECONDS = 2.0  # for what is left to do once requests in flight are finished or refused
 log = logging.getLogger(__name__)
 
 
 def listen(settings: Settings) -> int:
-    """Serve on both ports until a stop signal; the exit code.
+    """Serve on both ports until a stop signal; return the exit code.
 
-    raises   StartError or ModelError before anything is served
+    Raises:
+        StartError, ModelError: it cannot serve; the message is one line.
     """
+    logging.config.dictConfig(logs.config(settings.log_format, settings.log_level, settings.log_inputs))
     if files := tls.files(settings):
         tls.context(files)
     listener = _bound(settings.host, settings.port, "REST", "port")
     settings = settings.model_copy(update={"port": listener.getsockname()[1]})
-    probe = _bound(settings.host, settings.grpc_port, "gRPC", "grpc_port")
-    with probe:
-        free = probe.getsockname()[1]
-    # after a graceful stop the HTTP server raises its signals again, for whoever held them before: this
+    with _bound(settings.host, settings.grpc_port, "gRPC", "grpc_port") as probe:
+        grpc_port = probe.getsockname()[1]
+    # after a graceful stop the HTTP server raises its signals again, for the handlers before its own: these
     for number in STOPS:
         signal.signal(number, _leave)
     if settings.workers == 1:
-        config = _config(settings, _application(settings), factory=False)
-        listener.listen(config.backlog)  # before it is announced
-        uvicorn.Server(config).run([listener])
-        return 0
+        return 0 if _serve(settings, listener) else 1
+    return _supervise(settings.model_copy(update={"grpc_port": grpc_port}), listener)
+
+
+def _supervise(settings: Settings, listener: socket.socket) -> int:
+    """Serve with several workers."""
     models = folders(settings)
     for folder in models.values():
         cards.read(folder)  # what would fail in every worker fails here, once
     settings = settings.model_copy(update={"default_model": default_name(settings, models)})
     open_keys(settings)
-    with _reserved(settings.host, free), _directory() as directory:
-        settings = settings.model_copy(update={"grpc_port": free})
-        worker = partial(_worker, settings, Path(directory))
-        served = (Path(directory) / ANNOUNCED).exists
-        supervisor = Supervisor(_config(settings, worker, factory=True), [listener], served, settings.shutdown_seconds)
-        print(f"inlay: starting {settings.workers} workers", flush=True)
-        supervisor.run()
+    with _reserved(settings.host, settings.grpc_port), _directory() as name:
+        run = partial(_run_worker, settings, listener, Path(name))
+        served = (Path(name) / ANNOUNCED).exists
+        _say(settings, f"starting {settings.workers} workers")
+        # the supervisor's copy of the socket is closed first: with it open, connections that come during a stop would
+        # be taken into its backlog and never be answered
+        code = Supervisor(run, settings.workers, served, settings.shutdown_seconds, listener.close).run()
         _ignore_stops()
-    return max((abs(process.exitcode or 0) == STARTUP_FAILURE for process in supervisor.processes), default=0)
+    return code
+
+
+def _run_worker(settings: Settings, listener: socket.socket, directory: Path, place: int) -> None:
+    logging.config.dictConfig(logs.config(settings.log_format, settings.log_level, settings.log_inputs))
+    for number in STOPS:
+        signal.signal(number, _leave)
+    try:
+        served = _serve(settings, listener, directory, place)
+    except (StartError, ModelError) as error:
+        log.error("%s", error)
+        served = False
+    if not served:
+        sys.exit(START_FAILURE)
+
+
+def _serve(settings: Settings, listener: socket.socket, directory: Path | None = None, place: int = 0) -> bool:
+    """Serve in this process until a stop signal; return whether it ever served.
+
+    Args:
+        directory: what the workers of a service share; None: this process serves alone.
+        place: the worker's number.
+    """
+    memory.limit_heaps()
+    from service.app import create_app
+    from service.http.listener import run_http_server
+    from service.observability.metric_store import MetricStore
+    from service.observability.metrics import Metrics
+
+    metrics = Metrics(MetricStore(directory, place))
+    return run_http_server(create_app(settings, partial(_ready, settings, directory), metrics), listener, settings)
+
+
+def _ready(settings: Settings, directory: Path | None, context: "ServiceContext", grpc_port: int) -> None:
+    """Do what is left before requests come: what is loaded stays, so the garbage collector need not look at it."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)  # requests leave few cycles behind; the default looks for them every few requests
+    context.lifecycle.on_stop.append(partial(_exit_within, settings.shutdown_seconds + LAST_SECONDS))
+    if directory is not None:
+        log.info("a worker is ready (process %d)", os.getpid())
+        _save_repeatedly(context.metrics, asyncio.get_running_loop())
+    if directory is None or _first(directory):
+        announce(settings, context, grpc_port)
 
 
 def _leave(number: int, frame: Any) -> NoReturn:
@@ -88,62 +133,31 @@ def _leave(number: int, frame: Any) -> NoReturn:
 
 
 def _ignore_stops() -> None:
-    """All is done: Python gives handlers up before it has ended, and a second signal would make the exit code -15."""
+    """Ignore further signals: Python drops handlers before it has ended, and one more would make the exit code -15."""
     for number in STOPS:
         signal.signal(number, signal.SIG_IGN)
 
 
-def _directory() -> "TemporaryDirectory[str]":
-    """Where the workers keep what they count: in memory where there is such a place; gone with this process."""
-    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    return TemporaryDirectory(prefix="inlay-", dir=memory)
-
-
-def _application(settings: Settings, directory: Path | None = None) -> "Service":
-    memory.few_heaps()
-    from service.app import create_app
-    from service.observability.counter_store import Shared
-    from service.observability.metrics import Metrics
-
-    store = Shared(directory) if directory else None
-    return create_app(settings, partial(_ready, settings, directory), Metrics(store))
-
-
-def _worker(settings: Settings, directory: Path) -> "Service":
-    try:
-        return _application(settings, directory)
-    except (StartError, ModelError) as error:
-        log.error("%s", error)
-        sys.exit(STARTUP_FAILURE)
-
-
-def _ready(settings: Settings, directory: Path | None, parts: "Parts", grpc_port: int) -> None:
-    """The last step before serving: what is loaded stays, so the collector need not look at it again, nor often."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 50)  # requests leave few cycles behind; the default looks for them every few requests
-    parts.life.at_stop.append(partial(_end_in, settings.shutdown_seconds + LAST_SECONDS))
-    if directory is not None:
-        log.info("%s is ready", current_process().name)
-        _tell(parts.metrics, asyncio.get_running_loop())
-    if directory is None or _first(directory):
-        announce(settings, parts, grpc_port)
-
-
-def _end_in(seconds: float) -> None:
+def _exit_within(seconds: float) -> None:
     """End this process by then: Python waits for every thread, and that of a run that was given up may never end."""
 
     def end() -> None:
         log.error("something did not stop within %g s: ended without it", seconds)
         os._exit(0)
 
-    last = Timer(seconds, end)
-    last.daemon = True
-    last.start()
+    timer = Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
+
+
+def _directory() -> "TemporaryDirectory[str]":
+    """Return where workers share their metrics: in memory if possible; removed with this process."""
+    shared_memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    return TemporaryDirectory(prefix="inlay-", dir=shared_memory)
 
 
 def _first(directory: Path) -> bool:
-    """Whether no worker was ready before this one."""
+    """Return whether no worker was ready before this one."""
     try:
         (directory / ANNOUNCED).touch(exist_ok=False)
     except FileExistsError:
@@ -151,42 +165,13 @@ def _first(directory: Path) -> bool:
     return True
 
 
-def _tell(metrics: "Metrics", loop: asyncio.AbstractEventLoop) -> None:
-    """Write down now and then what is only known here, for scrapes that reach another worker."""
-    loop.call_later(TELL_SECONDS, _tell, metrics, loop)  # first: a fault now must not be the end of it
-    metrics.ask()
-
-
-def _config(settings: Settings, app: Any, factory: bool) -> uvicorn.Config:
-    files = tls.files(settings)
-    config = uvicorn.Config(
-        app,
-        ssl_context_factory=partial(_context, files) if files else None,
-        factory=factory,
-        loop="uvloop",
-        http=OneWrite,
-        ws="none",
-        interface="asgi3",
-        lifespan="on",
-        workers=settings.workers,
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        log_config=logs.config(settings.log_format, settings.log_level, settings.log_inputs),
-        log_level="warning",
-        timeout_keep_alive=settings.idle_seconds,  # type: ignore[arg-type]  # only ever added to a time
-        timeout_graceful_shutdown=math.ceil(settings.shutdown_seconds),
-    )
-    config.client_seconds = settings.client_seconds  # type: ignore[attr-defined]  # for OneWrite
-    return config
-
-
-def _context(files: tls.Files, config: uvicorn.Config, default: object) -> ssl.SSLContext:
-    return tls.renewing(files)
+def _save_repeatedly(metrics: "Metrics", loop: asyncio.AbstractEventLoop) -> None:
+    loop.call_later(SAVE_SECONDS, _save_repeatedly, metrics, loop)  # first: a fault now must not be the end of it
+    metrics.save()
 
 
 def _bound(host: str, port: int, what: str, setting: str) -> socket.socket:
-    """A socket bound to the address, which nobody else may share; StartError where that fails."""
+    """Return a socket bound to the address, which no other process may share; raises StartError where that fails."""
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # else a port is taken for a minute after a stop
     try:
@@ -204,23 +189,42 @@ def _bound(host: str, port: int, what: str, setting: str) -> socket.socket:
 
 
 def _reserved(host: str, port: int) -> socket.socket:
-    """Hold the gRPC port for the workers, which share it: bound, never listening."""
+    """Return a socket that holds the gRPC port, which the workers share: bound, never listening."""
     holder = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     holder.bind((host, port))
     return holder
 
 
-def introduce(settings: Settings, catalog: Catalog) -> None:
-    """Print what is loaded and where it runs, a line a model."""
-    for name, model in catalog.models.items():
-        card, marks = model.card, ", default" if model is catalog.default else ""
+def _say(settings: Settings, line: str) -> None:
+    """Print a line of the start-up announcement; log it where the log is JSON, so that every line is an object."""
+    if settings.log_format == "json":
+        log.info("%s", line)
+    else:
+        print(line if line.startswith("try: ") else f"inlay: {line}", flush=True)
+
+
+def introduce(settings: Settings, registry: ModelRegistry) -> None:
+    """Print which models are loaded and on what they run."""
+    for line in _models(settings, registry):
+        print(f"inlay: {line}")
+
+
+def _models(settings: Settings, registry: ModelRegistry) -> Iterator[str]:
+    for name, model in registry.models.items():
+        card, default = model.card, ", default" if model is registry.default else ""
         size = f"{card.hidden_size} wide, {card.parameters / 1e6:.1f} M parameters, {card.bytes / 2**20:.0f} MiB"
-        print(f"inlay: {name} ({card.family}{marks}): {size} {card.dtype}, outputs: {', '.join(card.outputs)}")
-        print(f"inlay: {name} runs on {model.engine.device} ({_why(settings, model)})")
+        yield f"{name} ({card.family}{default}): {size} {card.dtype}, outputs: {', '.join(card.outputs)}"
+        yield f"{name} runs on {model.engine.device} ({_device_reason(settings, model)})"
+    if not registry.models:
+        yield f"no model is loaded, {settings.store} holds none; routes that need none, such as /positions, are served"
+        yield (
+            "add one with `inlay serve --model CHECKPOINT_OR_HUB_ID` or "
+            f"`inlay export CHECKPOINT {settings.store / 'NAME'}`"
+        )
 
 
-def _why(settings: Settings, model: Model) -> str:
+def _device_reason(settings: Settings, model: "Model") -> str:
     if settings.device != "auto" or settings.engine == "reference":
         return "as set"
     from service.runtime.onnx import why
@@ -228,23 +232,26 @@ def _why(settings: Settings, model: Model) -> str:
     return why(model.engine.device)
 
 
-def announce(settings: Settings, parts: "Parts", grpc_port: int) -> None:
-    """Print what is loaded, where it answers, and a line to paste."""
-    introduce(settings, parts.catalog)
+def announce(settings: Settings, context: "ServiceContext", grpc_port: int) -> None:
+    """Say what is loaded, where it answers, and a line to paste."""
+    for line in _models(settings, context.registry):
+        _say(settings, line)
     host = "localhost" if settings.host in ANYWHERE else f"[{settings.host}]" if ":" in settings.host else settings.host
     url = f"http{'s' if settings.tls_cert else ''}://{host}:{settings.port}"
-    model = parts.catalog.default or next(iter(parts.catalog.models.values()))
-    print(f"inlay: REST {url} · docs {url}/docs · gRPC {host}:{grpc_port}")
-    closed = settings.api_keys or settings.api_keys_file
-    if settings.host in ANYWHERE and not (closed or settings.tls_client_ca):
+    _say(settings, f"REST {url} · docs {url}/docs · gRPC {host}:{grpc_port}")
+    needs_key = settings.api_keys or settings.api_keys_file
+    if settings.host in ANYWHERE and not (needs_key or settings.tls_client_ca):
         log.warning("all who reach this machine may call: INLAY_API_KEYS or INLAY_TLS_CLIENT_CA says who may")
-    tell_short_keys(settings)
-    key = " -H 'authorization: Bearer KEY'" if closed else ""
-    example = _example(model, parts.catalog)
-    print(f"try: curl {url}/embed{key} -H 'content-type: application/json' -d '{example}'", flush=True)
+    warn_of_short_keys(settings)
+    key = " -H 'authorization: Bearer KEY'" if needs_key else ""
+    _say(settings, f"try: curl {url}{_example(context.registry, key)}")
 
 
-def _example(model: Model, catalog: Catalog) -> str:
+def _example(registry: ModelRegistry, key: str) -> str:
+    """Return path and flags of an example request."""
+    model = registry.default or next(iter(registry.models.values()), None)
+    if model is None:
+        return f"/positions{key}"
+    name = "" if model is registry.default else f'"model": "{model.card.name}", '
     inputs = '"hello world"' if model.tokenizer else "[1, 2, 3]"
-    name = "" if model is catalog.default else f'"model": "{model.card.name}", '
-    return f'{{{name}"inputs": {inputs}}}'
+    return f"/embed{key} -H 'content-type: application/json' -d '{{{name}\"inputs\": {inputs}}}'"

@@ -1,122 +1,190 @@
-"""The parent of the workers: starts another for one that ended or stands still, stops them in bounded time.
+"""The parent of the workers: starts them, replaces those that end or stand still, stops all in bounded time."""
 
-uvicorn 0.54 keeps watch; what it does is bent in three places. It stops every worker when one cannot start, though the
-others serve: here only while none ever did. It waits for ever for a worker that does not stop. And it ends, leaving
-its workers alone, where the system has no room for another process.
-"""
-
+import ctypes
 import logging
+import multiprocessing
+import os
+import signal
+import threading
 from collections.abc import Callable
-from socket import socket
-from time import monotonic
-
-import uvicorn
-from uvicorn.config import STARTUP_FAILURE
-from uvicorn.supervisors import Multiprocess
-from uvicorn.supervisors.multiprocess import Process
+from contextlib import suppress
+from multiprocessing.connection import Connection, wait
+from time import monotonic, sleep
+from typing import Any
 
 from service.errors import StartError
 
+START_FAILURE = 3
+"""The exit code of a worker that cannot serve what the settings ask for."""
+POLL_SECONDS = 0.25
+HEARTBEAT_SECONDS = 1.0
+SILENT_SECONDS = 5.0  # without a heartbeat; after that a worker is stopped (SIGSTOP) or starved, and is killed
 SHORT_LIFE_SECONDS = 10.0
-LONGEST_PAUSE_SECONDS = 16.0
+MAX_PAUSE_SECONDS = 16.0
 STOP_SECONDS = 5.0  # beyond what a worker has for its requests in flight
+_PR_SET_PDEATHSIG = 1  # of sys/prctl.h
 log = logging.getLogger(__name__)
+_spawn = multiprocessing.get_context("spawn")
 
 
-class Supervisor(Multiprocess):
-    """Workers that share a listening socket.
+class Worker:
+    """One worker process.
 
-    served        whether any worker ever did: tells a passing fault from one that every worker would meet
-    stop_seconds  that a worker has for its requests in flight, once it is told to stop
+    Args:
+        run: what the process does, told its place; can be pickled.
+        place: its number, from 0 to the number of workers - 1.
+    """
+
+    def __init__(self, run: Callable[[int], None], place: int) -> None:
+        self._heartbeats, sender = _spawn.Pipe(duplex=False)
+        arguments = (run, place, sender, os.getpid())
+        self.process = _spawn.Process(target=_main, args=arguments, name=f"worker {place}")
+        self.process.start()
+        sender.close()
+        self.started = self.last_seen = monotonic()
+
+    def silent_seconds(self) -> float:
+        """Return how long the process has sent no heartbeat."""
+        with suppress(EOFError, OSError):
+            while self._heartbeats.poll():
+                self._heartbeats.recv_bytes()
+                self.last_seen = monotonic()
+        return monotonic() - self.last_seen
+
+
+class Supervisor:
+    """Keeps a number of workers alive.
+
+    Args:
+        run: what a worker does, told its place; can be pickled.
+        workers: how many there are.
+        served: whether any worker was ready; tells a passing fault from one that every worker would meet.
+        stop_seconds: what a worker has for its requests in flight once it is told to stop.
+        on_stop: called before the workers are told to stop.
     """
 
     def __init__(
-        self, config: uvicorn.Config, sockets: list[socket], served: Callable[[], bool], stop_seconds: float
+        self,
+        run: Callable[[int], None],
+        workers: int,
+        served: Callable[[], bool],
+        stop_seconds: float,
+        on_stop: Callable[[], None] = lambda: None,
     ) -> None:
-        super().__init__(config, sockets)
+        self._run = run
         self._served = served
         self._stop_seconds = stop_seconds
-        self._started: dict[int, float] = {}
-        self._pauses: dict[int, float] = {}  # of places whose worker did not live long
+        self._on_stop = on_stop
+        self.workers: list[Worker | None] = [None] * workers
+        self.stopping = False
+        self._failed = False
+        self._pauses: dict[int, float] = {}  # before the next start of places whose worker did not live long
         self._due: dict[int, float] = {}  # when a place gets its next worker
+        self._looked = monotonic()
 
-    def init_processes(self) -> None:
-        """Start as many as are wanted.
+    def run(self) -> int:
+        """Serve until SIGTERM or SIGINT; return the exit code.
 
-        raises   StartError in one line where the system has no room for them: none is left
+        Raises:
+            StartError: the system has no room for as many processes.
         """
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._on_signal)
         try:
-            super().init_processes()
-        except OSError as error:
-            self.terminate_all()
-            self.join_all()
-            number = f"worker {len(self.processes) + 1} of {self.processes_num}"
-            why = f"{number} cannot be started: {error.strerror}; allow for more processes and memory"
-            raise StartError(f"{why}, or ask for fewer with INLAY_WORKERS or --workers") from error
-        self._started = dict.fromkeys(range(len(self.processes)), monotonic())
+            self.start()
+            while not self.stopping:
+                wait([worker.process.sentinel for worker in self.workers if worker], POLL_SECONDS)
+                self.check()
+        finally:
+            self.stop()
+        return int(self._failed)
 
-    def handle_signals(self) -> None:
-        """Do what signals ask for; SIGHUP and SIGTTIN start processes, for which there may be no room."""
-        try:
-            super().handle_signals()
-        except OSError as error:
-            log.error("what a signal asked for cannot be done now, ask again: %s", error)
+    def _on_signal(self, number: int, frame: Any) -> None:
+        self.stopping = True
 
-    def keep_subprocess_alive(self) -> None:
-        """Look at every worker once; replace what ended, at once where it had lived for long enough."""
-        for place, process in enumerate(self.processes):
-            if self.should_exit.is_set():
-                return
-            if place in self._due:
-                if monotonic() >= self._due[place]:
-                    self._start(place)
-            elif not process.is_alive(timeout=self.config.timeout_worker_healthcheck):
-                process.kill()  # it may live and not answer
-                process.join()
-                self._ended(place, process)
+    def start(self) -> None:
+        """Start all workers; raises StartError where the system has no room for them."""
+        for place in range(len(self.workers)):
+            try:
+                self.workers[place] = Worker(self._run, place)
+            except OSError as error:
+                number = f"worker {place + 1} of {len(self.workers)}"
+                why = f"{number} cannot be started: {error.strerror}; allow for more processes and memory"
+                raise StartError(f"{why}, or ask for fewer with INLAY_WORKERS or --workers") from error
 
-    def _ended(self, place: int, process: Process) -> None:
-        if process.exitcode == STARTUP_FAILURE and not self._served():
-            self.should_exit.set()
+    def check(self) -> None:
+        """Look at every worker once; replace those that ended, at once where they had lived for long enough."""
+        now = monotonic()
+        paused, self._looked = now - self._looked > SILENT_SECONDS / 2, now
+        for place, worker in enumerate(self.workers):
+            if worker is None:
+                if now >= self._due[place]:
+                    self._replace(place)
+            elif not worker.process.is_alive():
+                self._ended(place, worker, "")
+            elif paused:  # this process stood still as well: a paused container, a debugger
+                worker.last_seen = now
+            elif worker.silent_seconds() > SILENT_SECONDS:
+                worker.process.kill()
+                worker.process.join()
+                self._ended(place, worker, "no heartbeat")
+
+    def _ended(self, place: int, worker: Worker, reason: str) -> None:
+        code = worker.process.exitcode or 0
+        self.workers[place] = None
+        if code == START_FAILURE and not self._served():
+            self.stopping = self._failed = True
             return
-        lived = monotonic() - self._started.get(place, 0.0)
-        if process.exitcode != STARTUP_FAILURE and lived > SHORT_LIFE_SECONDS:
+        lived = monotonic() - worker.started
+        if code != START_FAILURE and lived > SHORT_LIFE_SECONDS:
             self._pauses.pop(place, None)
         pause = self._put_off(place)
-        log.error("worker %s ended (%s) after %.1f s; the next starts in %g s", place, _how(process), lived, pause)
+        reason = reason or (f"signal {-code}" if code < 0 else f"exit code {code}")
+        log.error("worker %s ended (%s) after %.1f s; the next starts in %g s", place, reason, lived, pause)
         if not pause:
-            self._start(place)
+            self._replace(place)
 
     def _put_off(self, place: int) -> float:
-        """In how many seconds the place gets its next worker: more from one time to the next."""
+        """Return in how many seconds the place gets its next worker: longer from one time to the next."""
         pause = self._pauses.get(place, 0.0)
-        self._pauses[place] = min(LONGEST_PAUSE_SECONDS, 2 * pause or 1.0)
+        self._pauses[place] = min(MAX_PAUSE_SECONDS, 2 * pause or 1.0)
         self._due[place] = monotonic() + pause
         return pause
 
-    def _start(self, place: int) -> None:
+    def _replace(self, place: int) -> None:
         try:
-            process = Process(self.config, self.sockets)
-            process.start()
+            self.workers[place] = Worker(self._run, place)
         except OSError as error:  # no memory, process number or file left: just after an OOM kill, for example
             pause = self._put_off(place)
             log.error("worker %s cannot be started now (%s); tried again in %g s", place, error, pause)
-            return
-        self._due.pop(place, None)
-        self._started[place] = monotonic()
-        self.processes[place] = process
 
-    def join_all(self) -> None:
-        """Wait for all to end, and end what does not."""
-        over = monotonic() + self._stop_seconds + STOP_SECONDS
-        for process in self.processes:
-            process.process.join(max(0.0, over - monotonic()))
-            if process.process.is_alive():
-                log.error("worker %d did not stop: killed", process.pid)
-                process.process.kill()
-                process.process.join()
+    def stop(self) -> None:
+        """Tell all workers to stop, wait for them, and kill those that do not."""
+        self._on_stop()
+        workers = [worker for worker in self.workers if worker]
+        for worker in workers:
+            worker.process.terminate()
+        deadline = monotonic() + self._stop_seconds + STOP_SECONDS
+        for worker in workers:
+            worker.process.join(max(0.0, deadline - monotonic()))
+            if worker.process.is_alive():
+                log.error("worker %s did not stop: killed", worker.process.pid)
+                worker.process.kill()
+                worker.process.join()
 
 
-def _how(process: Process) -> str:
-    code = process.exitcode
-    return "no answer" if code is None else f"signal {-code}" if code < 0 else f"exit code {code}"
+def _main(run: Callable[[int], None], place: int, heartbeats: Connection, parent: int) -> None:
+    """What a worker process runs."""
+    with suppress(AttributeError):  # not Linux: a worker may outlive a supervisor killed by SIGKILL
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    if os.getppid() != parent:  # it ended before this process could ask to be told
+        return
+    threading.Thread(target=_send_heartbeats, args=(heartbeats,), name="heartbeat", daemon=True).start()
+    run(place)
+
+
+def _send_heartbeats(heartbeats: Connection) -> None:
+    with suppress(OSError):  # the supervisor has ended
+        while True:
+            heartbeats.send_bytes(b".")
+            sleep(HEARTBEAT_SECONDS)

@@ -238,7 +238,7 @@ def _whole(folder: Path) -> str:
 def _after(loop: asyncio.AbstractEventLoop) -> None:
     """Called as a model goes, in whatever thread held it last: its parts are freed only after this returns."""
     with suppress(RuntimeError):  # the loop is closed: so is the process, almost
-        loop.call_soon_threadsafe(loop.run_in_executor, None, memory.give_back)
+        loop.call_soon_threadsafe(loop.run_in_executor, None, memory.trim)
 
 
 def open_registry(settings: Settings, metrics: Metrics) -> ModelRegistry:

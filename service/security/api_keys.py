@@ -1,6 +1,6 @@
-"""Who may call: keys from the settings and from a file, and how much each may ask. Knows no protocol.
+"""API keys from the settings and from a file, and how much each may ask.
 
-Holds SHA-256 digests, no key; compares with every one of them in constant time. Limits are those of one process.
+SHA-256 digests are kept, no key; a key is compared with each of them in constant time. Limits are those of one process.
 """
 
 import hmac
@@ -17,12 +17,12 @@ from typing import Any
 
 from service.errors import KeyLimited, StartError, Unauthorized
 from service.observability.request_context import KEY_NAME
-from service.security.file_changes import Changes
+from service.security.file_changes import FileChanges
 from service.settings import Settings
 
-RECENT = 0.1  # weight of the newest request in what one of a key takes
-FIRST_SECONDS = 0.1  # what a request takes, until one was timed
-LEAST_CHARACTERS = 16  # nothing slows who guesses; shorter keys are told of, not refused: people try things with them
+NEWEST_WEIGHT = 0.1  # of a request's time in the mean of a key's requests
+FIRST_SECONDS = 0.1  # taken for that mean until a request was timed
+MIN_CHARACTERS = 16  # nothing slows who guesses; shorter keys are warned of, not refused: people try things with them
 _ENTRY = re.compile(r"(?:([A-Za-z0-9_.-]{1,64}):)?([A-Za-z0-9._~+/-]+=*)((?:\s+\S+)*)")  # b64token (RFC 6750)
 _LIMIT = re.compile(r"(concurrent|rate)=(\d+(?:\.\d+)?)")
 SHAPE = "[NAME:]KEY [concurrent=N] [rate=PER_SECOND], the key of letters, digits and -._~+/ with = at its end alone"
@@ -31,11 +31,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One key as it is written down.
+    """One key as it is configured.
 
-    concurrent   requests at a time; None: any number
-    rate         requests a second; None: any number
-    short        it has fewer than LEAST_CHARACTERS
+    Attributes:
+        name: what logs call it.
+        digest: the SHA-256 of the key.
+        short: whether it has fewer than MIN_CHARACTERS.
+        concurrent: requests at a time; None: any number.
+        rate: requests a second; None: any number.
     """
 
     name: str
@@ -46,32 +49,39 @@ class Entry:
 
 
 class Key:
-    """One key at work.
+    """One key and what its callers have spent.
 
-    name   what logs call it
+    Attributes:
+        entry: the key as it is configured now.
+        active: its requests being served, counted where it is `limited`.
     """
 
-    __slots__ = ("_ready", "_seconds", "_since", "entry", "inside", "name")
+    __slots__ = ("_ready", "_seconds", "_since", "active", "entry")
 
     def __init__(self, entry: Entry, now: float) -> None:
-        self.entry, self.name = entry, entry.name
-        self.inside = 0
+        self.entry = entry
+        self.active = 0
         self._ready, self._since = _burst(entry), now
         self._seconds = FIRST_SECONDS
 
     @property
+    def name(self) -> str:
+        """What logs call it."""
+        return self.entry.name
+
+    @property
     def limited(self) -> bool:
-        """Whether its requests must be seen to end."""
+        """Whether each of its requests must be released at its end."""
         return self.entry.concurrent is not None
 
     def acquire(self, now: float) -> None:
-        """Begin a request; where `limited`, `release` ends it. Raises KeyLimited with the time until there is room."""
+        """Begin a request; raises KeyLimited, with the time until there is room."""
         concurrent, rate = self.entry.concurrent, self.entry.rate
-        if concurrent is not None and self.inside >= concurrent:
+        if concurrent is not None and self.active >= concurrent:
             raise KeyLimited(
-                f"{self.inside} requests of this key are being served; it may have {concurrent} at a time: "
+                f"{self.active} requests of this key are being served; it may have {concurrent} at a time: "
                 "wait for one to end",
-                self._seconds / self.inside,
+                self._seconds / self.active,
             )
         if rate is not None:
             self._ready = min(_burst(self.entry), self._ready + (now - self._since) * rate)
@@ -79,54 +89,61 @@ class Key:
             if self._ready < 1:
                 raise KeyLimited(f"this key may ask {rate:g} times a second: slow down", (1 - self._ready) / rate)
             self._ready -= 1
-        self.inside += concurrent is not None
+        self.active += concurrent is not None
 
     def release(self, seconds: float) -> None:
-        """A request ended, after so many seconds."""
-        self.inside -= 1
-        self._seconds += RECENT * (seconds - self._seconds)
-
-    def rewritten(self, entry: Entry) -> None:
-        """The same key, written down anew."""
-        self.entry, self.name = entry, entry.name
+        """End a request that took so many seconds."""
+        self.active -= 1
+        self._seconds += NEWEST_WEIGHT * (seconds - self._seconds)
 
 
 class Keys:
-    """Every key that opens this service.
+    """All keys of this service.
 
-    written   those of the settings, which never change
-    file      read again when it changes; one that cannot be read leaves the keys as they were
+    Args:
+        configured: the keys of the settings, which never change.
+        file: more keys, read again when it changes; while it cannot be read, the keys stay as they were.
+        concurrent: requests at a time of a key whose entry does not say; None: any number.
+        rate: requests a second of a key whose entry does not say; None: any number.
+        clock: returns seconds.
+
+    Raises:
+        StartError: a key cannot be read, or there is none.
     """
 
     def __init__(
         self,
-        written: Sequence[str],
+        configured: Sequence[str],
         file: Path | None = None,
         concurrent: int | None = None,
         rate: float | None = None,
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        """Raises StartError where a key cannot be read or there is none."""
         self._limits = (concurrent, rate)
         self._file, self._clock = file, clock
-        self._changes = Changes([file] if file else [], clock)
-        self._fixed = self._entries(enumerate(written, 1), "api_keys, entry")
+        self._changes = FileChanges([file] if file else [], clock)
+        self._fixed = self._entries(enumerate(configured, 1), "api_keys, entry")
         self._keys: dict[bytes, Key] = {}
-        self._take(self._read())
+        self._replace(self._read())
         if not self._keys:
             raise StartError(f"{file} holds no key: write one a line, or unset INLAY_API_KEYS_FILE")
 
     def acquire(self, shown: bytes | None) -> Key:
-        """The key of a request that begins; where it is `limited`, `release` ends the request.
+        """Begin a request and return its key; where that is `limited`, `release` must end the request.
 
-        raises   Unauthorized, KeyLimited
+        Args:
+            shown: the key that the caller sent; None: it sent none.
+
+        Raises:
+            Unauthorized: it is none of these keys.
+            KeyLimited: its callers ask for more than they may.
         """
         if self._file and self._changes.since_last():
             self._read_again()
         if not shown:
             raise Unauthorized("this needs a key: send the header authorization: Bearer KEY")
         digest, found = sha256(shown).digest(), None
-        for known, key in self._keys.items():  # all of them, whichever it is
+        for known, key in self._keys.items():  # all of them, also after one fits: the time must not tell which
             if hmac.compare_digest(known, digest):
                 found = key
         if found is None:
@@ -135,12 +152,12 @@ class Keys:
         found.acquire(self._clock())
         return found
 
-    def tell_short(self) -> None:
-        """Name in the log the keys that could be guessed."""
+    def warn_of_short(self) -> None:
+        """Log the names of the keys that could be guessed."""
         if short := [key.name for key in self._keys.values() if key.entry.short]:
             log.warning(
                 "keys of fewer than %d characters can be guessed: %s; `openssl rand -hex 32` makes one that cannot",
-                LEAST_CHARACTERS,
+                MIN_CHARACTERS,
                 ", ".join(short),
             )
 
@@ -150,9 +167,9 @@ class Keys:
         except StartError as error:
             log.error("the keys stay as they were: %s", error)
             return
-        self._take(entries)
+        self._replace(entries)
         log.info("%d keys from %s", len(self._keys), self._file)
-        self.tell_short()
+        self.warn_of_short()
 
     def _read(self) -> list[Entry]:
         if self._file is None:
@@ -163,38 +180,38 @@ class Keys:
             reason = error.strerror if isinstance(error, OSError) else "it is not ASCII"
             raise StartError(f"{self._file} cannot be read: {reason}") from None
         stripped = ((number, re.sub(r"(^|\s)#.*", "", line).strip()) for number, line in enumerate(lines, 1))
-        found = self._entries(((number, line) for number, line in stripped if line), f"{self._file}, line")
-        return _distinct([*self._fixed, *found], self._file)
+        entries = self._entries(((number, line) for number, line in stripped if line), f"{self._file}, line")
+        return _distinct([*self._fixed, *entries], self._file)
 
-    def _take(self, entries: Iterable[Entry]) -> None:
-        """These and no others; those that stay keep what they have spent."""
+    def _replace(self, entries: Iterable[Entry]) -> None:
+        """Take these keys and no others; those that stay keep what they have spent."""
         now, before = self._clock(), self._keys
         self._keys = {each.digest: before.get(each.digest) or Key(each, now) for each in entries}
         for each in entries:
-            self._keys[each.digest].rewritten(each)
+            self._keys[each.digest].entry = each
 
     def _entries(self, lines: Iterable[tuple[int, str]], where: str) -> list[Entry]:
         return _distinct([_entry(line, f"{where} {number}", number, *self._limits) for number, line in lines], where)
 
 
 def open_keys(settings: Settings) -> Keys | None:
-    """The keys that the settings name; None: anybody may call. Raises StartError where one cannot be read."""
+    """Return the keys that the settings name, None where all may call; raises StartError where one cannot be read."""
     if not settings.api_keys and settings.api_keys_file is None:
         return None
-    written = [each.get_secret_value() for each in settings.api_keys]
+    configured = [each.get_secret_value() for each in settings.api_keys]
     limits = settings.key_max_concurrent_requests, settings.key_max_requests_per_second
-    return Keys(written, settings.api_keys_file, *limits)
+    return Keys(configured, settings.api_keys_file, *limits)
 
 
-def tell_short_keys(settings: Settings) -> None:
-    """Name in the log the keys that could be guessed. For whoever starts the service, once for all of its workers."""
-    with suppress(StartError):  # a file that broke since it was read: those who use it tell
+def warn_of_short_keys(settings: Settings) -> None:
+    """Log the names of the keys that could be guessed, once for all workers."""
+    with suppress(StartError):  # a file that broke since it was read: the keys themselves report it
         if keys := open_keys(settings):
-            keys.tell_short()
+            keys.warn_of_short()
 
 
 def _entry(line: str, where: str, number: int, concurrent: int | None, rate: float | None) -> Entry:
-    """One line; what is wrong with it is told without it."""
+    """Return the entry of a line; errors do not show it."""
     found = _ENTRY.fullmatch(line)
     if not found:
         raise StartError(f"{where} is not a key: {SHAPE}")
@@ -202,11 +219,10 @@ def _entry(line: str, where: str, number: int, concurrent: int | None, rate: flo
     for word in found[3].split():
         limit = _LIMIT.fullmatch(word)
         if not limit or float(limit[2]) <= 0 or (limit[1] == "concurrent" and not limit[2].isdigit()):
-            raise StartError(f"{where} has a limit that is none: {SHAPE}")
+            raise StartError(f"{where} has an invalid limit: {SHAPE}")
         limits[limit[1]] = int(limit[2]) if limit[1] == "concurrent" else float(limit[2])
-    return Entry(
-        found[1] or f"key-{number}", sha256(found[2].encode()).digest(), len(found[2]) < LEAST_CHARACTERS, **limits
-    )
+    digest = sha256(found[2].encode()).digest()
+    return Entry(found[1] or f"key-{number}", digest, len(found[2]) < MIN_CHARACTERS, **limits)
 
 
 def _distinct(entries: list[Entry], where: object) -> list[Entry]:
@@ -219,5 +235,5 @@ def _distinct(entries: list[Entry], where: object) -> list[Entry]:
 
 
 def _burst(entry: Entry) -> float:
-    """Requests that may come at once: a second's."""
+    """Return how many requests may come at once: those of a second."""
     return max(1.0, math.floor(entry.rate)) if entry.rate is not None else 1.0

@@ -1,4 +1,4 @@
-"""Whether files have changed, without a thread: asked, it looks at most once a second. Reads none of them."""
+"""Noticing that files have changed, without a thread and without reading them."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -8,30 +8,32 @@ LOOK_SECONDS = 1.0
 Stamp = tuple[int, int, int]
 
 
-class Changes:
-    """What a few files were when last looked at.
+class FileChanges:
+    """Compares files with what they were when last looked at, at most once a second.
 
-    clock   seconds
+    Args:
+        paths: of the files.
+        clock: returns seconds.
     """
 
     def __init__(self, paths: Sequence[Path], clock: Callable[[], float] = monotonic) -> None:
         self._paths = tuple(paths)
         self._clock = clock
         self._looked = clock()
-        self._seen = self.stamps()
+        self._stamps = self.stamps()
 
     def since_last(self) -> bool:
-        """True once after each change that can be seen; False within a second of the last look."""
+        """Return True once after each change; False within a second of the last look."""
         now = self._clock()
         if now - self._looked < LOOK_SECONDS:
             return False
         self._looked = now
-        seen = self.stamps()
-        changed, self._seen = seen != self._seen, seen
+        stamps = self.stamps()
+        changed, self._stamps = stamps != self._stamps, stamps
         return changed
 
     def stamps(self) -> tuple[Stamp | None, ...]:
-        """Time, size and identity of each file, links followed; None where there is none."""
+        """Return time, size and inode of each file, links followed; None where there is none."""
         return tuple([_stamp(path) for path in self._paths])
 
 

@@ -1,7 +1,7 @@
-"""TLS and mutual TLS for both protocols, TLS 1.2 at the least; new files are taken up while serving. Knows no protocol.
+"""TLS and mutual TLS for REST and gRPC, TLS 1.2 or newer; new files are used without a restart.
 
-HTTP handshakes ask for the newest context, gRPC's for the newest bytes: nobody is looked at between handshakes, and
-connections that are open go on. A pair that does not fit is told once and the last good one stays.
+Files are looked at in handshakes: HTTP asks for the newest context, gRPC for the newest bytes, and open connections go
+on as they are. Certificate and key that do not fit are logged once, and the last good ones are kept.
 """
 
 import logging
@@ -12,7 +12,7 @@ from time import monotonic
 from typing import Any, NamedTuple
 
 from service.errors import StartError
-from service.security.file_changes import Changes
+from service.security.file_changes import FileChanges
 from service.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -21,9 +21,10 @@ log = logging.getLogger(__name__)
 class Files(NamedTuple):
     """PEM files.
 
-    cert        the certificate and those that lead to its authority
-    key         its private key, not encrypted
-    client_ca   authorities whose certificates callers must show; None: callers show none
+    Args:
+        cert: the certificate and those that lead to its authority.
+        key: its private key, not encrypted.
+        client_ca: authorities whose certificates callers must show; None: callers show none.
     """
 
     cert: Path
@@ -32,7 +33,7 @@ class Files(NamedTuple):
 
 
 class Pem(NamedTuple):
-    """What Files hold."""
+    """The contents of Files."""
 
     cert: bytes
     key: bytes
@@ -40,7 +41,7 @@ class Pem(NamedTuple):
 
 
 def files(settings: Settings) -> Files | None:
-    """The files that the settings name; None: no TLS. Raises StartError where they name only some."""
+    """Return the files that the settings name, None without TLS; raises StartError where they name only some."""
     cert, key, client_ca = settings.tls_cert, settings.tls_key, settings.tls_client_ca
     if cert and key:
         return Files(cert, key, client_ca)
@@ -50,7 +51,7 @@ def files(settings: Settings) -> Files | None:
 
 
 def context(files: Files) -> ssl.SSLContext:
-    """A server's side of TLS; raises StartError where the files do not do."""
+    """Return the context of a server; raises StartError where the files cannot be used."""
     made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     made.minimum_version = ssl.TLSVersion.TLSv1_2
     made.set_alpn_protocols(["http/1.1"])
@@ -64,13 +65,14 @@ def context(files: Files) -> ssl.SSLContext:
             # a resumed session shows no certificate, so it outlives its authority; that of TLS 1.2 cannot be refused
             made.minimum_version, made.num_tickets = ssl.TLSVersion.TLSv1_3, 0
     except (OSError, ValueError) as error:
-        raise StartError(f"{_culprit(files, path)} cannot be used for TLS: {_reason(error)}") from None
+        unreadable = next((each for each in _paths(files) if not each.is_file()), path)
+        raise StartError(f"{unreadable} cannot be used for TLS: {_reason(error)}") from None
     return made
 
 
 def renewing(files: Files, clock: Callable[[], float] = monotonic) -> ssl.SSLContext:
-    """A context whose handshakes use what the files hold by then. Raises StartError where they do not do now."""
-    changes = Changes(_paths(files), clock)  # before they are read: a pair exchanged meanwhile is seen at the next look
+    """Return a context whose handshakes use the present contents of the files; raises as `context` does."""
+    changes = FileChanges(_paths(files), clock)  # before they are read: a change meanwhile is seen at the next look
     first = current = context(files)
 
     def choose(connection: Any, name: str | None, asked: ssl.SSLContext) -> None:
@@ -84,21 +86,21 @@ def renewing(files: Files, clock: Callable[[], float] = monotonic) -> ssl.SSLCon
         if current is not asked:
             connection.context = current
 
-    first.sni_callback = choose  # OpenSSL calls it in every handshake, names or not
+    first.sni_callback = choose  # OpenSSL calls it in every handshake, with a server name or without
     return first
 
 
 class Renewed:
-    """The bytes of the files, for gRPC, which asks in every handshake, from threads of its own."""
+    """The contents of the files, for gRPC, which asks in every handshake, from threads of its own."""
 
     def __init__(self, files: Files, clock: Callable[[], float] = monotonic) -> None:
-        """Raises StartError where the files do not do."""
+        """Read the files; raises StartError where they cannot be used."""
         self._files = files
-        self._changes = Changes(_paths(files), clock)
+        self._changes = FileChanges(_paths(files), clock)
         self.first = _read(files)
 
     def next(self) -> Pem | None:
-        """What the files hold where they have changed; None where they have not, or do not do."""
+        """Return the contents if they have changed and can be used, else None."""
         if not self._changes.since_last():
             return None
         try:
@@ -111,11 +113,12 @@ class Renewed:
 
 
 def _read(files: Files) -> Pem:
-    """All of the files at one moment, proven to fit."""
-    before = Changes(_paths(files)).stamps()
+    """Return the contents of all files at one moment, after checking that they fit together."""
+    changes = FileChanges(_paths(files))
+    before = changes.stamps()
     context(files)
     cert, key, *client_ca = [path.read_bytes() for path in _paths(files)]
-    if Changes(_paths(files)).stamps() != before:
+    if changes.stamps() != before:
         raise StartError(f"{files.cert} is being written")
     return Pem(cert, key, client_ca[0] if client_ca else None)
 
@@ -126,11 +129,6 @@ def _paths(files: Files) -> list[Path]:
 
 def _no_password() -> str:
     raise ValueError("the key is encrypted: store it without a password, readable by this service alone")
-
-
-def _culprit(files: Files, path: Path) -> Path:
-    """The first file that cannot even be read, else `path`."""
-    return next((each for each in _paths(files) if not each.is_file()), path)
 
 
 def _reason(error: Exception) -> str:

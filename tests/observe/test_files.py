@@ -7,7 +7,7 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from service.observability.metric_definitions import BY_NAME, FAMILIES, USUAL
+from service.observability.metric_families import BY_NAME, FAMILIES
 from service.observability.metrics import Metrics
 from tests.observe.queries import METRIC, OBSERVE, RECORDED, dashboard, drawn, read, rules
 
@@ -21,14 +21,13 @@ class Queue:
 
 @pytest.fixture(scope="module")
 def samples() -> dict[str, set[str]]:
-    """Names of what is shown from the start, before any request, with the names of their labels."""
+    """Names of what is shown after one request, with the names of their labels."""
     metrics, queue = Metrics(), Queue()
     metrics.runs("m", "encoder")
     for name in ("inlay_run_failures", "inlay_stuck_runs"):
         metrics.counter(name, "m", "encoder")
     metrics.loaded("m", 10, {"encoder": queue})
-    for protocol in USUAL:
-        metrics.expect(protocol, ["embed"])
+    metrics.request("http", "embed", "200", 0.1)
     metrics.watch("inlay_requests_in_flight", {}, lambda: 0)
     metrics.watch("inlay_workers_ready", {}, lambda: True)
     found: dict[str, set[str]] = {}
@@ -43,9 +42,7 @@ def asked() -> list[str]:
 
 
 @pytest.mark.parametrize("expression", asked())
-def test_every_metric_asked_for_is_shown_from_the_start_with_the_labels_asked_for(
-    expression: str, samples: dict[str, set[str]]
-) -> None:
+def test_every_metric_in_a_query_is_shown_with_its_labels(expression: str, samples: dict[str, set[str]]) -> None:
     recorded = {rule["record"] for rule in rules() if "record" in rule}
     assert set(RECORDED.findall(expression)) <= recorded
     names = set(METRIC.findall(expression))
@@ -56,13 +53,13 @@ def test_every_metric_asked_for_is_shown_from_the_start_with_the_labels_asked_fo
     assert grouped | matched <= labels
 
 
-def test_every_family_is_shown_from_the_start_and_looked_at_somewhere(samples: dict[str, set[str]]) -> None:
+def test_every_family_is_shown_and_used_by_a_query(samples: dict[str, set[str]]) -> None:
     names = {family.name: re.compile(rf"\b{family.name}(_bucket|_count|_sum|_total)?\b") for family in FAMILIES}
     assert {name for name, pattern in names.items() if not any(map(pattern.fullmatch, samples))} == set()
     assert {name for name, pattern in names.items() if not any(map(pattern.search, asked()))} == set()
 
 
-def test_a_threshold_in_seconds_is_a_bound_of_its_histogram() -> None:
+def test_thresholds_in_seconds_are_bounds_of_the_histogram() -> None:
     """Between two bounds Prometheus guesses: of batches that all wait 0.35 s it says 0.93 where the next bound is 1."""
     asked_for = 0
     for rule in rules():
@@ -75,7 +72,7 @@ def test_a_threshold_in_seconds_is_a_bound_of_its_histogram() -> None:
     assert asked_for
 
 
-def test_every_alert_has_a_test_in_which_it_fires_and_one_in_which_it_is_quiet() -> None:
+def test_every_alert_has_a_firing_and_a_quiet_test() -> None:
     tests = [check for each in read("alerts_test.yml")["tests"] for check in each["promql_expr_test"]]
     for rule in rules():
         if "alert" in rule:
@@ -83,14 +80,14 @@ def test_every_alert_has_a_test_in_which_it_fires_and_one_in_which_it_is_quiet()
             assert {bool(check["exp_samples"]) for check in own} == {True, False}, rule["alert"]
 
 
-def test_every_alert_says_how_grave_it_is_and_what_to_do() -> None:
+def test_every_alert_has_a_severity_and_an_action() -> None:
     for rule in rules():
         if "alert" in rule:
             assert rule["labels"]["severity"] in ("critical", "warning")
             assert set(rule["annotations"]) == {"summary", "action"}
 
 
-def test_the_dashboard_draws_from_the_source_that_is_provisioned() -> None:
+def test_dashboard_uses_the_provisioned_data_source() -> None:
     (source,) = read("grafana/provisioning/datasources/prometheus.yml")["datasources"]
     uids = set(re.findall(r"'uid': '(\w+)'", str(dashboard()["panels"])))
     assert uids == {source["uid"]}
@@ -98,7 +95,7 @@ def test_the_dashboard_draws_from_the_source_that_is_provisioned() -> None:
     assert len(set(ids)) == len(ids)
 
 
-def test_panels_do_not_overlap_and_every_query_has_its_letter() -> None:
+def test_panels_do_not_overlap_and_queries_have_letters() -> None:
     taken: set[tuple[int, int]] = set()
     for panel in dashboard()["panels"]:
         place = panel["gridPos"]
@@ -114,14 +111,14 @@ def test_panels_do_not_overlap_and_every_query_has_its_letter() -> None:
         assert len(set(letters)) == len(letters)
 
 
-def test_opening_inlay_to_the_network_does_not_open_what_observes_it() -> None:
+def test_opening_inlay_does_not_open_prometheus_or_grafana() -> None:
     services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
     for name, each in services.items():
         own = "OBSERVE_BIND" if "observe" in each.get("profiles", ()) else "BIND"
         assert [port for port in each.get("ports", ()) if not port.startswith(f"${{{own}:-127.0.0.1}}:")] == [], name
 
 
-def test_compose_mounts_what_is_there_and_where_it_is_looked_for() -> None:
+def test_compose_mounts_existing_files_where_they_are_read() -> None:
     services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
     observing = {name: each for name, each in services.items() if "observe" in each.get("profiles", ())}
     assert set(observing) == {"prometheus", "grafana"}

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from service.observability.log_handler import NonBlockingHandler
+from service.observability.logs import NonBlockingHandler
 
 PIPE_BYTES = 16384
 

@@ -7,7 +7,6 @@ import json
 import logging
 import logging.config
 from collections.abc import Iterator
-from contextvars import ContextVar
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ import pytest
 
 from models.errors import ModelError
 from service.errors import StartError
-from service.http.request_ids import request_id
 from service.observability import logs
 from service.observability.request_context import KEY_NAME, REQUEST_ID, TRACE_ID
 
@@ -67,7 +65,8 @@ def unnumbered() -> Iterator[None]:
 
 @pytest.fixture
 def numbered(unnumbered: None) -> str:
-    return request_id(b"abc-123").decode()
+    REQUEST_ID.set(b"abc-123")
+    return "abc-123"
 
 
 def fail(cause: BaseException | None = None) -> None:
@@ -78,7 +77,7 @@ def fail(cause: BaseException | None = None) -> None:
         raise
 
 
-def test_a_json_line_has_time_level_logger_message_and_request(as_json: Written, numbered: str) -> None:
+def test_json_line_has_time_level_logger_message_request(as_json: Written, numbered: str) -> None:
     token = TRACE_ID.set("4bf92f3577b34da6a3ce929d0e0e4736")
     as_json.logger.warning("%d of %s", 3, "these")
     TRACE_ID.reset(token)
@@ -93,38 +92,38 @@ def test_a_json_line_has_time_level_logger_message_and_request(as_json: Written,
     }
 
 
-def test_outside_of_a_request_a_line_names_none(as_json: Written) -> None:
+def test_line_outside_a_request_names_none(as_json: Written) -> None:
     as_json.logger.info("started")
     assert "request_id" not in as_json.objects[0]
 
 
-def test_an_access_line_has_fields_of_its_own(as_json: Written) -> None:
+def test_access_line_has_its_own_fields(as_json: Written) -> None:
     fields = {"protocol": "http", "method": "POST /embed", "status": 200, "seconds": 0.0021}
     as_json.logger.info("answered", extra=fields)
     assert as_json.objects[0].items() >= fields.items()
 
 
-def test_a_text_line_ends_with_what_is_known_of_the_request(numbered: str) -> None:
+def test_text_line_ends_with_fields_of_the_request(numbered: str) -> None:
     written = Written("text", inputs=False)
     written.logger.info("answered", extra={"status": 200})
     assert written.text.endswith(f"INFO test answered status=200 request_id={numbered}\n")
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\x0b", "\x1b[2K", "\x85", "\u2028", "\x00"])
-def test_what_is_known_of_a_request_begins_no_line_of_its_own(end: str) -> None:
+def test_control_characters_begin_no_new_line(end: str) -> None:
     written = Written("text", inputs=False)
     written.logger.info("answered", extra={"method": f"GET /a{end}2026-01-01 CRITICAL the service has a fault"})
     assert len(written.text.splitlines()) == 1
     assert written.text.removesuffix("\n").isprintable()
 
 
-def test_what_can_be_printed_is_written_as_it_is() -> None:
+def test_printable_characters_are_written_unchanged() -> None:
     written = Written("text", inputs=False)
     written.logger.info("answered", extra={"method": "GET /modèles/字 \\n"})
     assert written.text.endswith("method=GET /modèles/字 \\n\n")
 
 
-def test_a_traceback_shows_places_and_types_but_no_message(written: Written) -> None:
+def test_traceback_shows_places_and_types_without_messages(written: Written) -> None:
     try:
         fail(KeyError(SECRET))
     except ValueError:
@@ -135,7 +134,15 @@ def test_a_traceback_shows_places_and_types_but_no_message(written: Written) -> 
     assert "KeyError: (message withheld" in written.text
 
 
-def test_a_group_of_exceptions_keeps_their_messages_to_itself(written: Written) -> None:
+def test_circular_causes_are_formatted(written: Written) -> None:
+    error, cause = ValueError(SECRET), TypeError(SECRET)
+    error.__cause__, cause.__cause__ = cause, error
+    written.logger.error("a request met a fault", exc_info=error)
+    assert SECRET not in written.text
+    assert "TypeError" in written.text
+
+
+def test_messages_in_exception_groups_are_withheld(written: Written) -> None:
     try:
         raise ExceptionGroup("several", [ValueError(SECRET), TypeError(SECRET)])
     except ExceptionGroup:
@@ -144,14 +151,14 @@ def test_a_group_of_exceptions_keeps_their_messages_to_itself(written: Written) 
     assert "TypeError" in written.text
 
 
-def test_an_exception_among_the_arguments_loses_its_message(written: Written) -> None:
+def test_message_of_exception_argument_is_withheld(written: Written) -> None:
     written.logger.error("a run failed: %s: %s", "ValueError", ValueError(SECRET))
     assert SECRET not in written.text
     assert "a run failed: ValueError: (message withheld" in written.text
 
 
 @pytest.mark.parametrize("error", [StartError("no such port"), ModelError("no such port"), OSError("no such port")])
-def test_what_the_operator_caused_is_told_in_full(error: Exception, written: Written) -> None:
+def test_messages_of_operator_errors_are_written(error: Exception, written: Written) -> None:
     written.logger.error("%s", error)
     try:
         raise error
@@ -160,7 +167,7 @@ def test_what_the_operator_caused_is_told_in_full(error: Exception, written: Wri
     assert written.text.count("no such port") == 2
 
 
-def test_what_asyncio_shows_of_values_is_cut(written: Written) -> None:
+def test_values_in_asyncio_messages_are_cut(written: Written) -> None:
     async def lose() -> None:
         loop = asyncio.get_running_loop()
         loop.call_soon(int, SECRET)
@@ -181,7 +188,7 @@ def test_what_asyncio_shows_of_values_is_cut(written: Written) -> None:
     assert SECRET not in written.text
 
 
-def test_all_of_it_is_written_where_the_operator_asks_for_it() -> None:
+def test_log_inputs_writes_every_message() -> None:
     written = Written("json", inputs=True)
     try:
         fail()
@@ -192,14 +199,14 @@ def test_all_of_it_is_written_where_the_operator_asks_for_it() -> None:
     assert SECRET in line["exception"]
 
 
-def test_a_record_that_others_format_too_is_left_as_it_is() -> None:
+def test_record_is_left_unchanged_for_other_handlers() -> None:
     record = logging.LogRecord("asyncio", logging.ERROR, __file__, 1, "a %s", (ValueError(SECRET),), None)
-    logs.Line(ContextVar("id", default=b"-")).format(record)
+    logs.TextFormatter().format(record)
     assert record.getMessage() == f"a {SECRET}"
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "service").rglob("*.py")), ids=lambda path: path.stem)
-def test_no_log_line_is_put_together_before_it_is_logged(path: Path) -> None:
+def test_log_messages_are_constants(path: Path) -> None:
     calls = [
         node
         for node in ast.walk(ast.parse(path.read_bytes()))

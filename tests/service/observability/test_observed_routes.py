@@ -38,7 +38,7 @@ SECRET, OPEN = "hunter2planted", "correct-horse-battery"
 SECONDS = 30
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"  # W3C trace context's own example
 NOT_SERVED = ("httpx", "uvicorn.access")  # the test's own client; what service.process.serve switches off
-STAGES = ["tokenise", "queue", "run"]
+STAGES = ["tokenize", "queue", "run"]
 
 
 class Seen:
@@ -228,7 +228,7 @@ async def failing(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     async def fail(request: Any) -> None:
         raise RuntimeError(f"cannot read {SECRET}")
 
-    monkeypatch.setattr(here.parts.encoder, "embed", fail)
+    monkeypatch.setattr(here.context.embedder, "embed", fail)
     url = "http://{}:{}".format(*here.address)
     async with httpx.AsyncClient(base_url=url, trust_env=False) as client:
         answer = await client.post("/embed", json={"inputs": SECRET}, headers={"x-request-id": "abc-1"})

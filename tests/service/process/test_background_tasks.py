@@ -1,4 +1,4 @@
-"""A chore goes on for as long as its process; one that ends is told."""
+"""A background task goes on for as long as its process; one that ends is logged."""
 
 import asyncio
 import logging
@@ -6,17 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from models.artifacts.export import export
-from service.embedding.pipeline import Encoder
-from service.observability.metrics import Metrics
 from service.process.background_tasks import background_tasks
-from service.registry.registry import open_catalog
-from service.settings import Settings
-from tests.golden_cases import write_tiny_bert
+from tests.served import serving_here
 
 
 async def fails() -> None:
-    raise ZeroDivisionError("what no one foresaw")
+    raise ZeroDivisionError("unforeseen")
 
 
 async def returns() -> None: ...
@@ -26,18 +21,14 @@ async def lasts() -> None:
     await asyncio.get_running_loop().create_future()
 
 
-async def test_a_chore_that_ends_is_told_by_its_name_and_one_that_is_stopped_is_not(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    settings, metrics = Settings(store=tmp_path / "store", device="cpu"), Metrics()
-    export(write_tiny_bert(tmp_path / "a", pooling="mean"), tmp_path / "store/a")
-    encoder = Encoder(open_catalog(settings, metrics), settings)
-    with caplog.at_level(logging.ERROR):
-        async with background_tasks(settings, encoder, metrics, fails(), returns(), lasts()):
-            for _ in range(5):
-                await asyncio.sleep(0)
+async def test_task_that_ends_is_logged_by_name(tiny_store: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with serving_here(tiny_store, default_model="bert") as here:
+        with caplog.at_level(logging.CRITICAL):
+            async with background_tasks(here.context, fails(), returns(), lasts()):
+                for _ in range(5):
+                    await asyncio.sleep(0)
     assert [each.message for each in caplog.records] == [
-        "fails ended and is not begun again: start this process anew",
-        "returns ended and is not begun again: start this process anew",
+        "the background task fails ended and is not started again: restart this process",
+        "the background task returns ended and is not started again: restart this process",
     ]
-    assert "ZeroDivisionError: what no one foresaw" in caplog.text
+    assert "ZeroDivisionError: unforeseen" in caplog.text

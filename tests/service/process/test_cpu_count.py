@@ -18,7 +18,7 @@ from service.process import cpu_count as cores
         ({}, None),
     ],
 )
-def test_a_quota_bounds_the_cores(tmp_path, files, quota):
+def test_cgroup_quota_bounds_the_cores(tmp_path, files, quota):
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)

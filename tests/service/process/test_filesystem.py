@@ -119,7 +119,7 @@ def exposed(tiny_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
         yield service
 
 
-def test_the_watch_sees_what_it_should(watch: Watch, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_observer_sees_file_access(watch: Watch, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with watch.watching(monkeypatch) as seen:
         (tmp_path / MARK).write_text("")
         (tmp_path / MARK).is_file()
@@ -164,7 +164,7 @@ def documents(name: str) -> Iterator[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", NAMES, ids=lambda name: ascii(name)[:40])
-def test_no_route_leads_a_name_to_a_file_a_host_or_a_fault(
+def test_no_route_opens_a_file_or_host_named_by_a_caller(
     exposed: Served, watch: Watch, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     paths = exposed.http.get("/openapi.json").json()["paths"]
@@ -207,7 +207,7 @@ FAULTS = (grpc.StatusCode.UNKNOWN, grpc.StatusCode.INTERNAL)
 
 
 @pytest.mark.parametrize(("service", "method"), CALLS, ids=lambda each: getattr(each, "name", each))
-def test_no_call_does_either(
+def test_no_call_opens_a_file_or_host_named_by_a_caller(
     exposed: Served, watch: Watch, monkeypatch: pytest.MonkeyPatch, service: str, method: Any
 ) -> None:
     kind = message_factory.GetMessageClass(method.input_type)
@@ -226,7 +226,7 @@ def ends(call: Any) -> grpc.StatusCode:
     return code
 
 
-def test_names_that_cannot_be_sent_as_http_are_refused_too(exposed: Served) -> None:
+def test_names_invalid_in_http_are_refused(exposed: Served) -> None:
     for raw in (
         b"/models/..%2f..%2fetc%2fpasswd",
         b"/models/%00",

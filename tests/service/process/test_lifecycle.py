@@ -12,18 +12,18 @@ import pytest
 from models import VERSION
 from service.errors import EngineFailure
 from service.protocols.inlay import embed
-from service.scheduling.batcher import Batcher, runs_held
+from service.scheduling.batcher import Batcher, abandoned_runs
 from tests.served import serving_here
 
 ROOT = Path(__file__).parents[3]
 
 
-async def test_a_stopping_service_fails_its_readiness_stays_alive_and_lets_connections_go(tiny_store: Path) -> None:
+async def test_stopping_service_is_alive_and_not_ready(tiny_store: Path) -> None:
     async with serving_here(tiny_store, default_model="bert") as here:
         url = "http://{}:{}".format(*here.address)
         async with httpx.AsyncClient(base_url=url, trust_env=False) as client:
             assert (await client.get("/health/ready")).status_code == 200
-            here.parts.life.stopping = True
+            here.context.lifecycle.stopping = True
             refused = await client.get("/health/ready")
             assert (refused.status_code, refused.json()["code"]) == (503, "unavailable")
             assert (await client.get("/health/live")).status_code == 200
@@ -31,12 +31,12 @@ async def test_a_stopping_service_fails_its_readiness_stays_alive_and_lets_conne
             assert (answer.status_code, answer.headers["connection"]) == (200, "close")
 
 
-async def test_a_fault_is_a_problem_without_its_insides(tiny_store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_fault_is_a_500_without_details(tiny_store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def fail(request: object) -> None:
         raise RuntimeError("secret")
 
     async with serving_here(tiny_store, default_model="bert") as here:
-        monkeypatch.setattr(here.parts.encoder, "embed", fail)
+        monkeypatch.setattr(here.context.embedder, "embed", fail)
         url = "http://{}:{}".format(*here.address)
         async with httpx.AsyncClient(base_url=url, trust_env=False) as client:
             answer = await client.post("/embed", json={"inputs": [5]})
@@ -44,9 +44,7 @@ async def test_a_fault_is_a_problem_without_its_insides(tiny_store: Path, monkey
     assert "secret" not in answer.text
 
 
-async def test_a_cancellation_that_no_client_caused_is_passed_on(
-    tiny_store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_cancellation_by_the_server_is_passed_on(tiny_store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     entered = asyncio.Event()
 
     async def wait(request: object) -> None:
@@ -60,16 +58,16 @@ async def test_a_cancellation_that_no_client_caused_is_passed_on(
         raise AssertionError(message)
 
     async with serving_here(tiny_store, default_model="bert") as here:
-        monkeypatch.setattr(here.parts.encoder, "embed", wait)
+        monkeypatch.setattr(here.context.embedder, "embed", wait)
         scope = {"headers": [(b"content-type", b"application/json")]}
-        task = asyncio.ensure_future(embed.endpoint(here.parts)(scope, receive, send))
+        task = asyncio.ensure_future(embed.endpoint(here.context)(scope, receive, send))
         await entered.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
 
 
-async def test_headers_of_one_name_are_one_list(tiny_store: Path) -> None:
+async def test_headers_of_one_name_are_joined(tiny_store: Path) -> None:
     async with serving_here(tiny_store, default_model="bert") as here:
         url = "http://{}:{}".format(*here.address)
         async with httpx.AsyncClient(base_url=url, trust_env=False) as client:
@@ -78,13 +76,11 @@ async def test_headers_of_one_name_are_one_list(tiny_store: Path) -> None:
     assert (answer.status_code, answer.headers["content-type"]) == (200, "application/x-npy")
 
 
-def test_the_version_is_the_projects() -> None:
+def test_version_is_that_of_pyproject() -> None:
     assert f'version = "{VERSION}"' in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
 
 
-async def test_a_request_that_a_stop_cannot_wait_for_is_told_so(
-    tiny_store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_request_longer_than_the_stop_gets_an_error(tiny_store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     entered = asyncio.Event()
 
     async def wait(request: object) -> None:
@@ -92,19 +88,19 @@ async def test_a_request_that_a_stop_cannot_wait_for_is_told_so(
         await asyncio.Event().wait()
 
     async with serving_here(tiny_store, default_model="bert") as here:
-        monkeypatch.setattr(here.parts.encoder, "embed", wait)
+        monkeypatch.setattr(here.context.embedder, "embed", wait)
         url = "http://{}:{}".format(*here.address)
         async with httpx.AsyncClient(base_url=url, trust_env=False) as client:
             asked = asyncio.create_task(client.post("/embed", json={"inputs": [5]}))
             await entered.wait()
-            here.parts.life.stopping = True
+            here.context.lifecycle.stopping = True
             for task in here.server.server_state.tasks:  # as uvicorn does when its patience ends
                 task.cancel()
             answer = await asked
     assert (answer.status_code, answer.json()["code"]) == (503, "unavailable")
 
 
-async def test_a_process_is_alive_again_once_the_runs_it_gave_up_have_ended(tiny_store: Path) -> None:
+async def test_liveness_returns_once_stuck_runs_have_ended(tiny_store: Path) -> None:
     gate = threading.Event()
 
     async def gives_up() -> None:
@@ -129,6 +125,6 @@ async def test_a_process_is_alive_again_once_the_runs_it_gave_up_have_ended(tiny
             assert "3 runs were given up and each still holds a thread" in (await client.get("/health/live")).text
             gate.set()
             async with asyncio.timeout(20):
-                while runs_held():
+                while abandoned_runs():
                     await asyncio.sleep(0)
             assert (await client.get("/health/live")).status_code == 200

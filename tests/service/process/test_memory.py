@@ -14,19 +14,19 @@ import numpy as np
 import pytest
 
 from models.artifacts.export import export
-from service.embedding.pipeline import Encoder
+from service.embedding.model import Model
+from service.embedding.pipeline import EmbeddingPipeline
 from service.embedding.requests import EmbedRequest, Ids
 from service.observability.metrics import Metrics
 from service.observability.process_stats import private_bytes
-from service.process import memory
-from service.process import memory_trimmer as resting
+from service.process import memory, memory_trimmer
 from service.process.memory_trimmer import (
     BUSY_SECONDS,
     GROWTH_BYTES,
-    TOLD_SECONDS,
+    MAPPED_SECONDS,
     MemoryTrimmer,
 )
-from service.registry.registry import Model, open_catalog
+from service.registry.registry import open_registry
 from service.scheduling.batcher import Batcher
 from service.settings import Settings
 from tests.golden_cases import write_tiny_bert
@@ -38,32 +38,32 @@ TOKENS = 32768  # of a batch that takes tens of megabytes
 # ---- mapped files
 
 
-def test_of_a_mapped_file_all_is_mapped_and_what_was_touched_is_resident(tmp_path: Path) -> None:
+def test_touched_pages_of_a_mapped_file_are_resident(tmp_path: Path) -> None:
     path = tmp_path / "table"
     path.write_bytes(b"1" * 64 * PAGE)
     file = (path.name, path.stat().st_ino)
     with path.open("rb") as opened, mmap.mmap(opened.fileno(), 0, prot=mmap.PROT_READ) as mapped:
         mapped.madvise(mmap.MADV_RANDOM)  # else the kernel maps the neighbours of a touched page too
-        before = memory.of([file], memory.mappings())
+        before = memory.mapped_of([file], memory.mappings())
         assert before.mapped == 64 * PAGE
         assert sum(mapped[: 64 * PAGE : PAGE]) == 64 * ord("1")
-        assert memory.of([file], memory.mappings()) == (64 * PAGE, 64 * PAGE)
-    assert memory.of([file], memory.mappings()) == (0, 0)
+        assert memory.mapped_of([file], memory.mappings()) == (64 * PAGE, 64 * PAGE)
+    assert memory.mapped_of([file], memory.mappings()) == (0, 0)
 
 
-def test_a_file_that_is_renamed_or_removed_while_it_is_mapped_is_still_seen(tmp_path: Path) -> None:
+def test_renamed_and_removed_mapped_files_are_seen(tmp_path: Path) -> None:
     path, other = tmp_path / "a/table", tmp_path / "b"
     path.parent.mkdir()
     path.write_bytes(b"1" * PAGE)
     file = (path.name, path.stat().st_ino)
     with path.open("rb") as opened, mmap.mmap(opened.fileno(), 0, prot=mmap.PROT_READ):
         path.parent.rename(other)
-        assert memory.of([file], memory.mappings()).mapped == PAGE
+        assert memory.mapped_of([file], memory.mappings()).mapped == PAGE
         (other / path.name).unlink()
-        assert memory.of([file], memory.mappings()).mapped == PAGE
+        assert memory.mapped_of([file], memory.mappings()).mapped == PAGE
 
 
-def test_ranges_that_overlap_count_once(tmp_path: Path) -> None:
+def test_overlapping_ranges_count_once(tmp_path: Path) -> None:
     smaps = tmp_path / "smaps"
     each = "{} r--p {:08x} fe:00 7                          /store/a table/w\nSize: 8 kB\nRss: {} kB\nPss: 4 kB\n"
     whole, part, apart = ("1000-5000", 0, 16), ("6000-8000", 0x1000, 8), ("9000-a000", 0x9000, 0)
@@ -71,9 +71,9 @@ def test_ranges_that_overlap_count_once(tmp_path: Path) -> None:
     assert memory.mappings(smaps) == {("w", 7): (0x5000, 0x5000)}
 
 
-def test_a_system_that_does_not_say_maps_nothing(tmp_path: Path) -> None:
+def test_nothing_is_mapped_without_proc(tmp_path: Path) -> None:
     assert memory.mappings(tmp_path / "none") == {}
-    assert memory.of([("w", 7)], {}) == (0, 0)
+    assert memory.mapped_of([("w", 7)], {}) == (0, 0)
 
 
 # ---- heaps
@@ -84,7 +84,7 @@ import ctypes, threading
 from service.process import cpu_count
 from service.process import memory
 cpu_count.available = lambda: 3
-told = memory.few_heaps()
+told = memory.limit_heaps()
 begun = threading.Barrier(12)
 def hold():
     begun.wait()
@@ -111,9 +111,7 @@ print(told, flush=True)
         ({"GLIBC_TUNABLES": "glibc.malloc.tcache_count=8"}, 3, "3"),
     ],
 )
-def test_threads_share_few_heaps_unless_an_operator_says_how_many(
-    variables: dict[str, str], heaps: int, told: str
-) -> None:
+def test_threads_share_few_heaps_unless_set_otherwise(variables: dict[str, str], heaps: int, told: str) -> None:
     command = [sys.executable, "-c", HOLD]
     environment = {name: value for name, value in os.environ.items() if name not in HEEDED} | variables
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=60)
@@ -123,7 +121,7 @@ def test_threads_share_few_heaps_unless_an_operator_says_how_many(
 
 def test_another_c_library_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "_MALLOPT", None)
-    assert memory.few_heaps({}) is None
+    assert memory.limit_heaps({}) is None
 
 
 # ---- giving back
@@ -132,7 +130,7 @@ def test_another_c_library_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One encoder that is tiny in all but its longest input."""
-    folder = tmp_path_factory.mktemp("resting")
+    folder = tmp_path_factory.mktemp("trimmer")
     export(write_tiny_bert(folder / "checkpoint", pooling="mean"), folder / "store/a")
     return folder / "store"
 
@@ -142,15 +140,16 @@ class Process:
 
     def __init__(self, store: Path) -> None:
         settings, self.metrics = Settings(store=store, device="cpu"), Metrics()
-        self.encoder = Encoder(open_catalog(settings, self.metrics), settings)
-        self.private, self.inside, self.now, self.shrunk = 1e9, 0, 0.0, 0
-        self.resting = MemoryTrimmer(
-            self.encoder.catalog, self.metrics, lambda: self.inside, lambda: self.private, lambda: self.now
+        self.registry = open_registry(settings, self.metrics)
+        self.embedder = EmbeddingPipeline(self.registry, settings)
+        self.private, self.active, self.now, self.shrunk = 1e9, 0, 0.0, 0
+        self.trimmer = MemoryTrimmer(
+            self.registry, self.metrics, lambda: self.active, lambda: self.private, lambda: self.now
         )
 
     @property
     def model(self) -> Model:
-        return self.encoder.catalog.models["a"]
+        return self.registry.models["a"]
 
     def count(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def shrink() -> None:
@@ -159,9 +158,7 @@ class Process:
         monkeypatch.setattr(self.model.engine, "shrink", shrink)
 
 
-async def test_memory_is_given_back_once_it_grew_and_nobody_is_served(
-    store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_memory_is_given_back_when_idle_after_growth(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     process = Process(store)
     process.count(monkeypatch)
     shrunk = []
@@ -174,18 +171,16 @@ async def test_memory_is_given_back_once_it_grew_and_nobody_is_served(
         (1e9, 0),
         (1e9 + GROWTH_BYTES, 0),
     ):
-        process.private, process.inside = private, inside
-        await process.resting.look()
+        process.private, process.active = private, inside
+        await process.trimmer.look()
         shrunk.append(process.shrunk)
     assert shrunk == [1, 1, 1, 2, 2, 2, 3]
 
 
-async def test_memory_is_given_back_once_a_minute_where_callers_never_pause(
-    store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_memory_is_given_back_once_a_minute_when_busy(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     process = Process(store)
     process.count(monkeypatch)
-    process.inside = 1
+    process.active = 1
     shrunk = []
     for private, now in (
         (1e9, 0),
@@ -195,38 +190,34 @@ async def test_memory_is_given_back_once_a_minute_where_callers_never_pause(
         (1e9 + 2 * GROWTH_BYTES, 9 * BUSY_SECONDS),
     ):
         process.private, process.now = private, now
-        await process.resting.look()
+        await process.trimmer.look()
         shrunk.append(process.shrunk)
     assert shrunk == [1, 1, 2, 2, 3]
 
 
-async def test_a_run_that_gives_back_changes_no_number(store: Path) -> None:
+async def test_run_that_gives_back_changes_no_number(store: Path) -> None:
     process = Process(store)
     request = EmbedRequest([Ids(np.array([5, 6, 7]))], "a")
-    (before,) = (await process.encoder.embed(request)).outputs
+    (before,) = (await process.embedder.embed(request)).outputs
     process.model.engine.shrink()
     for _ in range(2):
-        (after,) = (await process.encoder.embed(request)).outputs
+        (after,) = (await process.embedder.embed(request)).outputs
         assert after.rows.tobytes() == before.rows.tobytes()
 
 
-async def test_a_model_that_fails_does_not_keep_the_others_from_giving_back(
-    store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_failing_model_does_not_prevent_trimming(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     process, given = Process(store), []
 
     def fail(*_: object) -> None:
         raise RuntimeError("no kernel")
 
     monkeypatch.setattr(process.model.engine, "run", fail)
-    monkeypatch.setattr(memory, "give_back", lambda: given.append(1))
-    await process.resting.look()
+    monkeypatch.setattr(memory, "trim", lambda: given.append(1))
+    await process.trimmer.look()
     assert given == [1]
 
 
-async def test_a_run_that_hangs_does_not_keep_memory_from_being_given_back(
-    store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_stuck_run_does_not_prevent_trimming(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     process, given, held = Process(store), [], threading.Event()
     run = process.model.engine.run
 
@@ -236,49 +227,50 @@ async def test_a_run_that_hangs_does_not_keep_memory_from_being_given_back(
         return run(graph, *rest)
 
     monkeypatch.setattr(process.model.engine, "run", hangs)
-    monkeypatch.setattr(resting, "PATIENCE_SECONDS", 0.02)
-    monkeypatch.setattr(memory, "give_back", lambda: given.append(1))
+    monkeypatch.setattr(memory_trimmer, "RUN_SECONDS", 0.02)
+    monkeypatch.setattr(memory, "trim", lambda: given.append(1))
     try:
-        await asyncio.wait_for(process.resting.look(), 10)
+        await asyncio.wait_for(process.trimmer.look(), 10)
     finally:
         held.set()
     assert given == [1]
 
 
-async def test_the_resident_bytes_of_a_model_are_told_now_and_then(store: Path) -> None:
+async def test_resident_bytes_of_a_model_are_shown(store: Path) -> None:
     process = Process(store)
     shown = 'inlay_model_resident_bytes{model="a"}'
     assert f"{shown} 0.0" in process.metrics.text().decode()
-    await process.encoder.embed(EmbedRequest([Ids(np.array([5, 6, 7]))], "a"))
-    await process.resting.look()
+    await process.embedder.embed(EmbedRequest([Ids(np.array([5, 6, 7]))], "a"))
+    await process.trimmer.look()
     (line,) = [line for line in process.metrics.text().decode().splitlines() if line.startswith(shown)]
     size = sum(path.stat().st_size for path in (store / "a").iterdir() if path.name == "weights.safetensors")
     assert 0 < float(line.split()[1]) <= size + PAGE
-    await process.encoder.catalog.unload("a")
-    process.now = TOLD_SECONDS
-    await process.resting.look()
+    await process.registry.unload("a")
+    process.now = MAPPED_SECONDS
+    await process.trimmer.look()
     assert shown not in process.metrics.text().decode()
 
 
-async def test_what_longest_inputs_took_is_given_back(tmp_path: Path) -> None:
+async def test_memory_of_longest_inputs_is_given_back(tmp_path: Path) -> None:
     """A wide burst on a real engine: the private memory of this process returns to where it was, within a quarter."""
     settings = Settings(store=tmp_path / "store", device="cpu", max_batch_tokens=TOKENS, max_inputs=TOKENS, threads=1)
     export(write_tiny_bert(tmp_path / "checkpoint", pooling="mean"), tmp_path / "store/a")
-    encoder = Encoder(open_catalog(settings, Metrics()), settings)
-    resting = MemoryTrimmer(encoder.catalog, Metrics(), lambda: 0)
-    longest = encoder.catalog.models["a"].card.max_tokens or 24
+    registry = open_registry(settings, Metrics())
+    embedder = EmbeddingPipeline(registry, settings)
+    trimmer = MemoryTrimmer(registry, Metrics(), lambda: 0)
+    longest = registry.models["a"].card.max_tokens or 24
 
     async def burst() -> None:
-        await encoder.embed(EmbedRequest([Ids(np.full(longest, 5)) for _ in range(TOKENS // longest)], "a"))
+        await embedder.embed(EmbedRequest([Ids(np.full(longest, 5)) for _ in range(TOKENS // longest)], "a"))
 
     await burst()
-    await resting.look()
+    await trimmer.look()
     low, kept = private_bytes(), []
     for _ in range(3):  # other tests' threads free and take memory meanwhile
         await burst()
         grown = private_bytes() - low
         assert grown > GROWTH_BYTES
-        await resting.look()
+        await trimmer.look()
         kept.append((private_bytes() - low) / grown)
     assert min(kept) < 0.25
 
@@ -286,25 +278,25 @@ async def test_what_longest_inputs_took_is_given_back(tmp_path: Path) -> None:
 # ---- a batch is bounded
 
 
-async def test_no_batch_of_an_encoder_passes_the_budget_but_a_single_longer_input(store: Path) -> None:
+async def test_batches_stay_within_the_token_budget(store: Path) -> None:
     settings = Settings(store=store, device="cpu", max_batch_tokens=8)
-    encoder = Encoder(open_catalog(settings, Metrics()), settings)
-    batcher: Batcher[object, object] = encoder.catalog.models["a"].batchers["encoder"]  # type: ignore[assignment]
+    registry = open_registry(settings, Metrics())
+    embedder = EmbeddingPipeline(registry, settings)
+    batcher: Batcher[object, object] = registry.models["a"].batchers["encoder"]  # type: ignore[assignment]
     runs: list[tuple[int, int]] = []
     batcher._observe = lambda items, cost, waited, seconds: runs.append((items, cost))
     lengths = [3, 20, 8, 1, 7, 9, 2, 2, 2, 2]
-    await encoder.embed(EmbedRequest([Ids(np.full(length, 5)) for length in lengths], "a"))
+    await embedder.embed(EmbedRequest([Ids(np.full(length, 5)) for length in lengths], "a"))
     assert sum(cost for _, cost in runs) == sum(lengths)
     assert all(cost <= 8 or items == 1 for items, cost in runs)
     assert {cost for items, cost in runs if cost > 8} == {9, 20}
 
 
-async def test_one_long_text_among_short_ones_is_padded_within_the_budget(
-    store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_padding_stays_within_the_token_budget(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = Settings(store=store, device="cpu", max_batch_tokens=64)
-    encoder = Encoder(open_catalog(settings, Metrics()), settings)
-    engine = encoder.catalog.models["a"].engine
+    registry = open_registry(settings, Metrics())
+    embedder = EmbeddingPipeline(registry, settings)
+    engine = registry.models["a"].engine
     run, rectangles = engine.run, []
 
     def watched(graph: str, feeds: Any, outputs: Any) -> Any:
@@ -313,8 +305,8 @@ async def test_one_long_text_among_short_ones_is_padded_within_the_budget(
 
     monkeypatch.setattr(engine, "run", watched)
     inputs = [Ids(np.full(length, 5 + index)) for index, length in enumerate([1, 24, 2, 1, 20, 1, 1, 5, 1, 1])]
-    (together,) = (await encoder.embed(EmbedRequest(inputs, "a"))).outputs
+    (together,) = (await embedder.embed(EmbedRequest(inputs, "a"))).outputs
     assert sum(rows for rows, _ in rectangles) == len(inputs)
     assert all(rows * longest <= 64 for rows, longest in rectangles)
-    alone = [(await encoder.embed(EmbedRequest([each], "a"))).outputs[0].rows[0] for each in inputs]
+    alone = [(await embedder.embed(EmbedRequest([each], "a"))).outputs[0].rows[0] for each in inputs]
     np.testing.assert_allclose(together.rows, alone, rtol=0, atol=1e-6)

@@ -1,53 +1,65 @@
-"""A worker's end is answered by its next, sooner or later; what every worker would meet ends them all."""
+"""Workers that end or stand still are replaced, and none outlives its supervisor."""
 
 import errno
-import logging
 import os
 import signal
-import socket
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from time import monotonic, sleep
 from typing import Any
 
 import pytest
-import uvicorn
-from uvicorn.config import STARTUP_FAILURE
 
 from service.errors import StartError
 from service.process import supervisor
-from service.process.supervisor import LONGEST_PAUSE_SECONDS, SHORT_LIFE_SECONDS, Supervisor
+from service.process.supervisor import (
+    MAX_PAUSE_SECONDS,
+    SHORT_LIFE_SECONDS,
+    SILENT_SECONDS,
+    START_FAILURE,
+    Supervisor,
+)
+
+ROOT = Path(__file__).parents[3]
+SECONDS = 30
 
 
-class Worker:
-    """As uvicorn's Process; ends with the code it is given."""
+class FakeWorker:
+    """Ends with the code it is given, and is its own process."""
 
     made = 0
     room = 1000  # for so many more the system has memory
 
-    def __init__(self, config: Any = None, sockets: Any = None) -> None:
-        Worker.made += 1
+    def __init__(self, run: object = None, place: int = 0) -> None:
+        if FakeWorker.room == 0:
+            raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        FakeWorker.room -= 1
+        FakeWorker.made += 1
         self.exitcode: int | None = None
-        self.pid = Worker.made
-        self.asked: list[str] = []
+        self.pid = FakeWorker.made
+        self.calls: list[str] = []
         self.process = self
         self.stubborn = False
+        self.started = self.last_seen = supervisor.monotonic()
 
-    def start(self) -> None:
-        if Worker.room == 0:
-            raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
-        Worker.room -= 1
+    def silent_seconds(self) -> float:
+        return supervisor.monotonic() - self.last_seen
 
-    def is_alive(self, timeout: float = 0) -> bool:
+    def is_alive(self) -> bool:
         return self.exitcode is None
 
     def kill(self) -> None:
-        self.asked.append("kill")
+        self.calls.append("kill")
         self.exitcode = self.exitcode if self.exitcode is not None else -signal.SIGKILL
 
     def terminate(self) -> None:
-        self.asked.append("terminate")
+        self.calls.append("terminate")
 
     def join(self, timeout: float | None = None) -> None:
-        self.asked.append("join")
+        self.calls.append("join")
         if timeout is not None and not self.stubborn:
             self.exitcode = 0
 
@@ -63,9 +75,8 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     monkeypatch.setattr(supervisor, "monotonic", clock)
-    monkeypatch.setattr(Worker, "room", 1000)
-    monkeypatch.setattr(supervisor, "Process", Worker)
-    monkeypatch.setattr("uvicorn.supervisors.multiprocess.Process", Worker)
+    monkeypatch.setattr(FakeWorker, "room", 1000)
+    monkeypatch.setattr(supervisor, "Worker", FakeWorker)
     return clock
 
 
@@ -75,109 +86,199 @@ def served() -> list[bool]:
 
 
 @pytest.fixture
-def watched(clock: Clock, served: list[bool]) -> Iterator[Supervisor]:
-    held = {number: signal.getsignal(number) for number in signal.valid_signals()}
-    with socket.socket() as listener:
-        made = Supervisor(uvicorn.Config("none:none", workers=2, log_config=None), [listener], lambda: served[0], 30.0)
-        made.init_processes()
-        yield made
-    for number, handler in held.items():
-        if number not in (signal.SIGKILL, signal.SIGSTOP) and handler is not None:
-            signal.signal(number, handler)
+def watched(clock: Clock, served: list[bool]) -> Supervisor:
+    made = Supervisor(lambda place: None, 2, lambda: served[0], 30.0)
+    made.start()
+    return made
 
 
-def ends(watched: Supervisor, place: int, code: int) -> None:
-    watched.processes[place].exitcode = code  # type: ignore[misc]
-    watched.keep_subprocess_alive()
+def pass_seconds(watched: Supervisor, clock: Clock, seconds: float) -> None:
+    """Look twice a second meanwhile, while all workers send heartbeats."""
+    for _ in range(round(2 * seconds)):
+        clock.now += 0.5
+        for worker in watched.workers:
+            if worker is not None:
+                worker.last_seen = clock.now
+        watched.check()
 
 
-def test_a_worker_that_ends_is_replaced_at_once_and_the_others_stay(watched: Supervisor, clock: Clock) -> None:
-    first, second = watched.processes
-    clock.now += SHORT_LIFE_SECONDS + 1
-    ends(watched, 0, 70)
-    assert watched.processes[0] is not first
-    assert watched.processes[1] is second
+def end(watched: Supervisor, place: int, code: int) -> None:
+    worker: Any = watched.workers[place]
+    worker.exitcode = code
+    watched.check()
 
 
-def test_one_that_ends_again_and_again_is_started_ever_more_rarely(watched: Supervisor, clock: Clock) -> None:
+def test_worker_that_ends_is_replaced_and_others_stay(watched: Supervisor, clock: Clock) -> None:
+    first, second = watched.workers
+    pass_seconds(watched, clock, SHORT_LIFE_SECONDS + 1)
+    end(watched, 0, 70)
+    assert watched.workers[0] not in (first, None)
+    assert watched.workers[1] is second
+
+
+def test_pauses_grow_for_workers_that_end_repeatedly(watched: Supervisor, clock: Clock) -> None:
     pauses = []
     for _ in range(8):
-        before, began = watched.processes[0], clock.now
-        ends(watched, 0, 1)
-        while watched.processes[0] is before:
-            clock.now += 0.5
-            watched.keep_subprocess_alive()
+        before, began = watched.workers[0], clock.now
+        end(watched, 0, 1)
+        while watched.workers[0] in (before, None):
+            pass_seconds(watched, clock, 0.5)
         pauses.append(clock.now - began)
     assert pauses[:5] == [0, 1, 2, 4, 8]
-    assert pauses[-1] == LONGEST_PAUSE_SECONDS
-    clock.now += SHORT_LIFE_SECONDS + 1
-    before = watched.processes[0]
-    ends(watched, 0, 1)
-    assert watched.processes[0] is not before  # it had lived: at once again
+    assert pauses[-1] == MAX_PAUSE_SECONDS
+    pass_seconds(watched, clock, SHORT_LIFE_SECONDS + 1)
+    before = watched.workers[0]
+    end(watched, 0, 1)
+    assert watched.workers[0] not in (before, None)  # it had lived: at once again
 
 
-def test_what_no_worker_can_start_with_ends_them_all(watched: Supervisor, served: list[bool]) -> None:
+def test_start_failure_before_any_served_ends_all(watched: Supervisor, served: list[bool]) -> None:
     served[0] = False
-    ends(watched, 0, STARTUP_FAILURE)
-    assert watched.should_exit.is_set()
+    end(watched, 0, START_FAILURE)
+    assert watched.stopping
 
 
-def test_what_one_worker_cannot_start_with_later_leaves_the_others(watched: Supervisor, clock: Clock) -> None:
-    ends(watched, 0, STARTUP_FAILURE)
-    ends(watched, 0, STARTUP_FAILURE)
-    assert not watched.should_exit.is_set()
-    assert watched.processes[1].is_alive()
+def test_later_start_failure_leaves_the_others(watched: Supervisor) -> None:
+    end(watched, 0, START_FAILURE)
+    end(watched, 0, START_FAILURE) if watched.workers[0] else None
+    assert not watched.stopping
+    assert watched.workers[1] is not None
 
 
-def test_a_worker_that_does_not_stop_is_killed(watched: Supervisor) -> None:
-    watched.processes[0].stubborn = True  # type: ignore[attr-defined]
-    watched.join_all()
-    assert "kill" in watched.processes[0].asked  # type: ignore[attr-defined]
-    assert "kill" not in watched.processes[1].asked  # type: ignore[attr-defined]
+def test_silent_worker_is_killed_and_replaced(
+    watched: Supervisor, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    first: Any = watched.workers[0]
+    while clock.now < 1000 + SILENT_SECONDS + 1:
+        clock.now += 0.5
+        watched.workers[1].last_seen = clock.now  # type: ignore[union-attr]
+        watched.check()
+    assert first.calls == ["kill", "join"]
+    assert watched.workers[0] not in (first, None)
+    assert "no heartbeat" in caplog.text
+
+
+def test_paused_supervisor_does_not_kill_its_workers(watched: Supervisor, clock: Clock) -> None:
+    before = [*watched.workers]
+    clock.now += 100
+    watched.check()
+    watched.check()
+    assert watched.workers == before
+
+
+def test_worker_that_does_not_stop_is_killed(watched: Supervisor) -> None:
+    first, second = workers = [*watched.workers]
+    first.stubborn = True  # type: ignore[union-attr]
+    watched.stop()
+    assert [worker.calls[0] for worker in workers] == ["terminate", "terminate"]  # type: ignore[union-attr]
+    assert "kill" in first.calls  # type: ignore[union-attr]
+    assert "kill" not in second.calls  # type: ignore[union-attr]
 
 
 # ---- no memory for another process
 
 
-def test_a_worker_that_cannot_be_started_now_is_tried_again_ever_more_rarely_and_the_others_stay(
+def test_worker_that_cannot_start_now_is_tried_again(
     watched: Supervisor, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    first, second = watched.processes
-    clock.now += SHORT_LIFE_SECONDS + 1
-    Worker.room, began, tried = 0, clock.now, []
-    ends(watched, 0, -signal.SIGKILL)
+    second: Any = watched.workers[1]
+    pass_seconds(watched, clock, SHORT_LIFE_SECONDS + 1)
+    FakeWorker.room, began, tried = 0, clock.now, []
+    end(watched, 0, -signal.SIGKILL)
     for _ in range(20):
         before = len(caplog.records)
-        clock.now += 0.5
-        watched.keep_subprocess_alive()
+        pass_seconds(watched, clock, 0.5)
         if len(caplog.records) > before:
             tried.append(clock.now - began)
     assert tried == [1, 3, 7]
     assert all("cannot be started now ([Errno 11]" in each.message for each in caplog.records[1:])
-    assert watched.processes == [first, second]
-    assert not second.asked  # type: ignore[attr-defined]
-    Worker.room, clock.now = 1, began + 15
-    watched.keep_subprocess_alive()
-    assert watched.processes[0] is not first
-    assert watched.processes[0].is_alive()
+    assert watched.workers == [None, second]
+    assert not second.calls
+    FakeWorker.room = 1
+    pass_seconds(watched, clock, 5)
+    assert watched.workers[0] is not None
 
 
-@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTTIN])
-def test_a_signal_that_asks_for_a_process_too_many_leaves_those_there_are(
-    number: int, watched: Supervisor, caplog: pytest.LogCaptureFixture
-) -> None:
-    before = [*watched.processes]
-    Worker.room = 0
-    watched.signal_queue.append(number)
-    watched.handle_signals()
-    assert watched.processes == before
-    assert not watched.should_exit.is_set()
-    assert [each.levelno for each in caplog.records] == [logging.ERROR]
+def test_too_little_room_at_the_start_is_one_line(clock: Clock) -> None:
+    stopped: list[bool] = []
+    starting = Supervisor(lambda place: None, 2, lambda: False, 30.0, lambda: stopped.append(True))
+    FakeWorker.room = 1
+    held = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        with pytest.raises(StartError, match=r"worker 2 of 2 cannot be started: Resource .*unavailable; .*--work"):
+            starting.run()
+    finally:
+        for number, handler in held.items():
+            signal.signal(number, handler)
+    assert stopped == [True]
+    assert [worker and worker.calls for worker in starting.workers] == [["terminate", "join"], None]  # type: ignore[attr-defined]
 
 
-def test_too_little_room_for_all_at_the_start_is_said_in_one_line_and_leaves_none(watched: Supervisor) -> None:
-    watched.processes.clear()
-    Worker.room = 1
-    with pytest.raises(StartError, match=r"worker 2 of 2 cannot be started: Resource .*unavailable; .*--work"):
-        watched.init_processes()
-    assert [each.asked for each in watched.processes] == [["terminate", "join"]]  # type: ignore[attr-defined]
+# ---- real processes
+
+SCRIPT = """
+import os, signal, sys, time
+from functools import partial
+from pathlib import Path
+from service.process.supervisor import Supervisor
+
+def run(folder, place):
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
+    (Path(folder) / f"{place}-{os.getpid()}").touch()
+    while True:
+        time.sleep(1)
+
+if __name__ == "__main__":
+    sys.exit(Supervisor(partial(run, sys.argv[1]), 2, lambda: True, 1.0).run())
+"""
+
+
+@contextmanager
+def supervised(folder: Path) -> Iterator[tuple["subprocess.Popen[bytes]", Callable[[], set[int]]]]:
+    """A supervisor of two workers in a process of its own, and what lists the workers that have started."""
+    script, pids = folder / "script.py", folder / "pids"
+    script.write_text(SCRIPT)
+    pids.mkdir()
+    process = subprocess.Popen([sys.executable, script, pids], cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)})
+
+    def workers() -> set[int]:
+        return {int(path.name.split("-")[1]) for path in pids.iterdir()}
+
+    try:
+        until(lambda: len(workers()) == 2)
+        yield process, workers
+    finally:
+        process.kill()
+        process.wait(SECONDS)
+
+
+def until(holds: Callable[[], bool]) -> None:
+    ends = monotonic() + SECONDS
+    while not holds():
+        assert monotonic() < ends
+        sleep(0.02)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(") ", 1)[1][0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_workers_end_with_a_supervisor_killed_by_sigkill(tmp_path: Path) -> None:
+    with supervised(tmp_path) as (process, workers):
+        process.kill()
+        process.wait(SECONDS)
+        until(lambda: not any(is_alive(pid) for pid in workers()))
+
+
+def test_stopped_worker_is_replaced_and_sigterm_exits_0(tmp_path: Path) -> None:
+    with supervised(tmp_path) as (process, workers):
+        first = min(workers())
+        os.kill(first, signal.SIGSTOP)
+        until(lambda: len(workers()) == 3)
+        assert not is_alive(first)
+        process.terminate()
+        assert process.wait(SECONDS) == 0
+        assert not any(is_alive(pid) for pid in workers())

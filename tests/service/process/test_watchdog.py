@@ -8,7 +8,7 @@ import threading
 from service.process.watchdog import EXIT_CODE, Watchdog
 
 
-async def test_a_loop_that_turns_is_left_alone():
+async def test_running_loop_is_left_alone():
     ended = threading.Event()
     watchdog = Watchdog(0.2, lambda still: ended.set())
     watchdog.start()
@@ -17,7 +17,7 @@ async def test_a_loop_that_turns_is_left_alone():
     assert not ended.is_set()
 
 
-async def test_a_loop_that_stands_still_is_noticed_from_outside():
+async def test_loop_that_stands_still_is_noticed():
     ended = threading.Event()
     watchdog = Watchdog(0.1, lambda still: ended.set())
     watchdog.start()
@@ -25,7 +25,7 @@ async def test_a_loop_that_stands_still_is_noticed_from_outside():
     watchdog.stop()
 
 
-def test_the_process_ends_and_says_where_it_stood():
+def test_process_ends_and_logs_every_stack():
     code = (
         "import asyncio, threading\nfrom service.process.watchdog import Watchdog\n"
         "async def main():\n    Watchdog(0.1).start()\n    threading.Event().wait(20)\nasyncio.run(main())"
@@ -36,7 +36,7 @@ def test_the_process_ends_and_says_where_it_stood():
     assert "stood still" in ended.stderr
 
 
-def test_the_process_ends_though_no_thread_can_be_started_to_say_so():
+def test_process_ends_when_no_thread_can_start():
     code = (
         "import asyncio, threading\nfrom service.process.watchdog import Watchdog\n"
         "def full(self): raise RuntimeError('no thread left')\n"
@@ -47,7 +47,7 @@ def test_the_process_ends_though_no_thread_can_be_started_to_say_so():
     assert ended.returncode == EXIT_CODE
 
 
-async def test_a_process_that_was_paused_is_given_time_to_go_on(monkeypatch):
+async def test_paused_process_is_given_time_to_go_on(monkeypatch):
     now = iter([0.0, 0.0, 0.0, 100.0, 100.0, 100.01, 100.02, 100.02, *[100.05] * 1000])
     ended, looked = threading.Event(), threading.Event()
 

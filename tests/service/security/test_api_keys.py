@@ -13,10 +13,10 @@ from pydantic import SecretStr
 from service.errors import Overloaded, StartError, Unauthorized
 from service.observability.request_context import KEY_NAME
 from service.security.api_keys import (
-    LEAST_CHARACTERS,
+    MIN_CHARACTERS,
     Keys,
     open_keys,
-    tell_short_keys,
+    warn_of_short_keys,
 )
 from service.settings import Settings
 
@@ -72,7 +72,7 @@ def refused(keys: Keys, key: str) -> bool:
         ("mine:abc  concurrent=8   rate=0.5", "mine", "abc"),
     ],
 )
-def test_an_entry_is_a_key_that_may_have_a_name_and_limits(line: str, name: str, key: str) -> None:
+def test_entry_is_a_key_with_optional_name_and_limits(line: str, name: str, key: str) -> None:
     assert Keys([line]).acquire(key.encode()).name == name
 
 
@@ -95,7 +95,7 @@ def test_an_entry_is_a_key_that_may_have_a_name_and_limits(line: str, name: str,
         f"n ame:{SECRET}",
     ],
 )
-def test_what_is_no_key_is_told_without_showing_it(line: str) -> None:
+def test_invalid_keys_are_reported_without_showing_them(line: str) -> None:
     with pytest.raises(StartError) as told:
         Keys(["fine", line])
     assert "entry 2" in str(told.value)
@@ -103,12 +103,12 @@ def test_what_is_no_key_is_told_without_showing_it(line: str) -> None:
 
 
 @pytest.mark.parametrize("lines", [["a:x", "b:x"], ["a:x", "a:y"]])
-def test_a_key_or_a_name_stands_there_once(lines: list[str]) -> None:
+def test_keys_and_names_must_be_distinct(lines: list[str]) -> None:
     with pytest.raises(StartError, match=r"twice|same name"):
         Keys(lines)
 
 
-def test_no_key_is_kept() -> None:
+def test_only_digests_are_kept() -> None:
     assert SECRET.encode() not in pickle.dumps([key.entry for key in Keys([SECRET])._keys.values()])
 
 
@@ -119,11 +119,11 @@ def test_settings_never_show_a_key() -> None:
     assert settings.api_keys == (SecretStr(SECRET), SecretStr(f"other:{SECRET}2"))
 
 
-def test_where_no_key_is_set_there_are_none() -> None:
+def test_no_keys_without_settings() -> None:
     assert open_keys(Settings()) is None
 
 
-def test_every_key_is_compared_whichever_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_key_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     lengths: list[tuple[int, int]] = []
 
     def counting(known: bytes, shown: bytes) -> bool:
@@ -142,23 +142,23 @@ def test_every_key_is_compared_whichever_it_is(monkeypatch: pytest.MonkeyPatch) 
 # ---- keys that can be guessed
 
 
-def test_short_keys_are_told_by_name_and_never_shown(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    short, long = "a" * (LEAST_CHARACTERS - 1), "b" * LEAST_CHARACTERS
+def test_short_keys_are_logged_by_name_and_never_shown(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    short, long = "a" * (MIN_CHARACTERS - 1), "b" * MIN_CHARACTERS
     file = tmp_path / "keys"
     file.write_text(f"# ours\n\nbrief\nlong:c{long}\n")
-    tell_short_keys(Settings(api_keys=f"mine:{short},{long}", api_keys_file=file))  # type: ignore[arg-type]
+    warn_of_short_keys(Settings(api_keys=f"mine:{short},{long}", api_keys_file=file))  # type: ignore[arg-type]
     (line,) = [record.getMessage() for record in caplog.records]
     assert "can be guessed: mine, key-3;" in line
     assert [short in line, long in line, "brief" in line] == [False] * 3
 
 
 @pytest.mark.parametrize("keys", ["", SECRET])
-def test_where_no_key_is_short_nothing_is_told(caplog: pytest.LogCaptureFixture, keys: str) -> None:
-    tell_short_keys(Settings(api_keys=keys))  # type: ignore[arg-type]
+def test_long_keys_are_not_warned_of(caplog: pytest.LogCaptureFixture, keys: str) -> None:
+    warn_of_short_keys(Settings(api_keys=keys))  # type: ignore[arg-type]
     assert caplog.records == []
 
 
-def test_a_file_that_is_read_again_is_looked_at_for_short_keys_too(
+def test_file_read_again_is_checked_for_short_keys(
     tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     file = tmp_path / "keys"
@@ -172,14 +172,14 @@ def test_a_file_that_is_read_again_is_looked_at_for_short_keys_too(
     ]
 
 
-def test_a_file_that_breaks_before_it_is_told_of_stops_nobody(tmp_path: Path) -> None:
-    tell_short_keys(Settings(api_keys_file=tmp_path / "gone"))
+def test_warning_ignores_a_file_that_broke(tmp_path: Path) -> None:
+    warn_of_short_keys(Settings(api_keys_file=tmp_path / "gone"))
 
 
 # ---- limits
 
 
-def test_requests_at_a_time(clock: Clock) -> None:
+def test_limit_of_concurrent_requests(clock: Clock) -> None:
     keys = Keys(["a concurrent=2"], clock=clock)
     first, second = keys.acquire(b"a"), keys.acquire(b"a")
     assert first is second
@@ -191,7 +191,7 @@ def test_requests_at_a_time(clock: Clock) -> None:
     assert full.value.retry_after == pytest.approx((0.1 + 0.1 * (4.0 - 0.1)) / 2)  # what one took, shared by two
 
 
-def test_a_key_may_ask_so_often_and_is_told_when_again(clock: Clock) -> None:
+def test_rate_limit_says_when_to_retry(clock: Clock) -> None:
     keys = Keys(["a rate=2"], clock=clock)
     keys.acquire(b"a"), keys.acquire(b"a")
     with pytest.raises(Overloaded) as fast:
@@ -203,7 +203,7 @@ def test_a_key_may_ask_so_often_and_is_told_when_again(clock: Clock) -> None:
         keys.acquire(b"a")
 
 
-def test_over_a_long_time_a_key_gets_its_rate_and_no_more(clock: Clock) -> None:
+def test_key_gets_its_rate_over_a_long_time(clock: Clock) -> None:
     keys, answered = Keys(["a rate=7.5"], clock=clock), 0
     for _ in range(100_000):
         clock.now += 0.001
@@ -215,7 +215,7 @@ def test_over_a_long_time_a_key_gets_its_rate_and_no_more(clock: Clock) -> None:
     assert 7.5 * 100 <= answered <= 7.5 * 100 + 7
 
 
-def test_an_idle_key_saves_up_no_more_than_a_second(clock: Clock) -> None:
+def test_idle_key_saves_up_at_most_a_second(clock: Clock) -> None:
     keys = Keys(["a rate=3"], clock=clock)
     clock.now += 3600
     for _ in range(3):
@@ -224,12 +224,12 @@ def test_an_idle_key_saves_up_no_more_than_a_second(clock: Clock) -> None:
         keys.acquire(b"a")
 
 
-def test_an_entrys_own_limits_stand_before_those_of_the_settings(clock: Clock) -> None:
+def test_limits_of_an_entry_override_the_settings(clock: Clock) -> None:
     keys = Keys(["a", "b concurrent=3"], None, 1, None, clock)
     assert [keys.acquire(key).entry.concurrent for key in (b"a", b"b")] == [1, 3]
 
 
-def test_the_limit_of_one_key_is_not_another_ones(clock: Clock) -> None:
+def test_limits_of_keys_are_independent(clock: Clock) -> None:
     keys = Keys(["a", "b"], None, 1, None, clock)
     keys.acquire(b"a")
     keys.acquire(b"b")
@@ -238,7 +238,7 @@ def test_the_limit_of_one_key_is_not_another_ones(clock: Clock) -> None:
 # ---- the file
 
 
-def test_a_file_has_a_key_a_line_and_comments(tmp_path: Path) -> None:
+def test_file_has_a_key_a_line_and_comments(tmp_path: Path) -> None:
     file = tmp_path / "keys"
     file.write_text("# ours\n\n  one:abc concurrent=2 # the first\r\ndef\n#ghi\n")
     keys = Keys(["xyz"], file)
@@ -246,7 +246,7 @@ def test_a_file_has_a_key_a_line_and_comments(tmp_path: Path) -> None:
     assert refused(keys, "ghi")
 
 
-def test_the_file_is_read_again_a_second_after_it_changed(tmp_path: Path, clock: Clock) -> None:
+def test_changed_file_is_read_again_after_a_second(tmp_path: Path, clock: Clock) -> None:
     file = tmp_path / "keys"
     write(file, "old", 1)
     keys = Keys([], file, clock=clock)
@@ -257,7 +257,7 @@ def test_the_file_is_read_again_a_second_after_it_changed(tmp_path: Path, clock:
     assert not refused(keys, "new")
 
 
-def test_a_file_renamed_into_place_is_a_change_though_time_and_size_are_the_same(tmp_path: Path, clock: Clock) -> None:
+def test_replaced_file_of_same_time_and_size_is_read_again(tmp_path: Path, clock: Clock) -> None:
     file = tmp_path / "keys"
     write(file, "old", 1)
     keys = Keys([], file, clock=clock)
@@ -268,7 +268,7 @@ def test_a_file_renamed_into_place_is_a_change_though_time_and_size_are_the_same
 
 
 @pytest.mark.parametrize("text", ["ok:abc\nnot a key", None])
-def test_a_broken_file_leaves_the_keys_as_they_were_and_says_so_once(
+def test_broken_file_keeps_the_keys_and_is_logged_once(
     tmp_path: Path, clock: Clock, text: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     file = tmp_path / "keys"
@@ -285,7 +285,7 @@ def test_a_broken_file_leaves_the_keys_as_they_were_and_says_so_once(
     assert "abc" not in caplog.text
 
 
-def test_a_file_that_becomes_empty_lets_nobody_in(tmp_path: Path, clock: Clock) -> None:
+def test_empty_file_refuses_everyone(tmp_path: Path, clock: Clock) -> None:
     file = tmp_path / "keys"
     write(file, "old", 1)
     keys = Keys([], file, clock=clock)
@@ -297,7 +297,7 @@ def test_a_file_that_becomes_empty_lets_nobody_in(tmp_path: Path, clock: Clock) 
 
 
 @pytest.mark.parametrize("text", ["", "# none\n", None, "é"])
-def test_a_file_without_keys_does_not_open_the_service_to_all(tmp_path: Path, text: str | None) -> None:
+def test_file_without_keys_is_refused_at_start(tmp_path: Path, text: str | None) -> None:
     file = tmp_path / "keys"
     if text is not None:
         file.write_text(text, encoding="utf-8")
@@ -305,28 +305,28 @@ def test_a_file_without_keys_does_not_open_the_service_to_all(tmp_path: Path, te
         Keys([], file)
 
 
-def test_a_key_that_stays_keeps_what_it_has_spent(tmp_path: Path, clock: Clock) -> None:
+def test_key_that_stays_keeps_what_it_has_spent(tmp_path: Path, clock: Clock) -> None:
     file = tmp_path / "keys"
     write(file, "a concurrent=1", 1)
     keys = Keys([], file, clock=clock)
-    inside = keys.acquire(b"a")
+    first = keys.acquire(b"a")
     write(file, "named:a concurrent=1\nb", 2)
     clock.now += 1.0
     with pytest.raises(Overloaded):
         keys.acquire(b"a")
-    inside.release(0.1)
+    first.release(0.1)
     assert keys.acquire(b"a").name == "named"
 
 
-def test_a_request_of_a_key_whose_limit_was_lifted_meanwhile_ends_well(tmp_path: Path, clock: Clock) -> None:
+def test_request_ends_after_its_limit_was_lifted(tmp_path: Path, clock: Clock) -> None:
     file = tmp_path / "keys"
     write(file, "a concurrent=1", 1)
     keys = Keys([], file, clock=clock)
-    inside = keys.acquire(b"a")
+    first = keys.acquire(b"a")
     write(file, "a", 2)
     clock.now += 1.0
     keys.acquire(b"a")
-    inside.release(0.1)
+    first.release(0.1)
     write(file, "a concurrent=1", 3)
     clock.now += 1.0
-    assert keys.acquire(b"a").inside == 1
+    assert keys.acquire(b"a").active == 1

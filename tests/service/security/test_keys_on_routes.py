@@ -258,14 +258,14 @@ class Held:
 
     def __init__(self, here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
         self.running, self.free = asyncio.Event(), asyncio.Event()
-        embed = here.parts.encoder.embed
+        embed = here.context.embedder.embed
 
         async def held(request: EmbedRequest) -> Any:
             self.running.set()
             await self.free.wait()
             return await embed(request)
 
-        monkeypatch.setattr(here.parts.encoder, "embed", held)
+        monkeypatch.setattr(here.context.embedder, "embed", held)
 
 
 @pytest.fixture
@@ -323,7 +323,7 @@ async def test_the_name_of_the_key_is_in_log_lines_and_the_key_is_not(
     limited: Here, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     lines: list[str] = []
-    line = logs.Line()
+    line = logs.TextFormatter()
 
     class Kept(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
@@ -333,7 +333,7 @@ async def test_the_name_of_the_key_is_in_log_lines_and_the_key_is_not(
         raise RuntimeError("a fault")
 
     handler = Kept()
-    monkeypatch.setattr(limited.parts.encoder, "embed", broken)
+    monkeypatch.setattr(limited.context.embedder, "embed", broken)
     logging.getLogger().addHandler(handler)
     url = "http://{}:{}".format(*limited.address)
     try:
@@ -358,13 +358,13 @@ async def test_a_request_of_one_key_leaves_no_trace_in_the_next_ones_lines(
     limited: Here, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[str] = []
-    embed = limited.parts.encoder.embed
+    embed = limited.context.embedder.embed
 
     async def noting(request: EmbedRequest) -> Any:
         seen.append(KEY_NAME.get())
         return await embed(request)
 
-    monkeypatch.setattr(limited.parts.encoder, "embed", noting)
+    monkeypatch.setattr(limited.context.embedder, "embed", noting)
     url = "http://{}:{}".format(*limited.address)
     async with httpx.AsyncClient(base_url=url, trust_env=False) as http:  # one connection
         for key in (KEY, OTHER, KEY):

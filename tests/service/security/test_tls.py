@@ -25,7 +25,7 @@ from proto import embed_pb2 as pb
 from proto.embed_pb2_grpc import EmbedderStub
 from service.app import create_app
 from service.errors import StartError
-from service.http.server import OneWrite
+from service.http.server import HttpProtocol
 from service.security import tls
 from service.security.file_changes import LOOK_SECONDS
 from service.settings import Settings
@@ -119,7 +119,7 @@ def serving_securely(store: Path, shop: Shop, monkeypatch: pytest.MonkeyPatch) -
     listener = socket.create_server(("127.0.0.1", 0))
     context = tls.renewing(shop.files, Clock())
     config = uvicorn.Config(
-        app, http=OneWrite, log_config=None, access_log=False, ssl_context_factory=lambda _config, _default: context
+        app, http=HttpProtocol, log_config=None, access_log=False, ssl_context_factory=lambda _config, _default: context
     )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="secure")
@@ -183,7 +183,7 @@ def code_of(channel: Any, timeout: float = 10) -> grpc.StatusCode:
     return grpc.StatusCode.OK
 
 
-def test_a_vector_is_the_same_over_tls(secure: Secure, shop: Shop, served: Served) -> None:
+def test_vector_is_the_same_over_tls(secure: Secure, shop: Shop, served: Served) -> None:
     plain = np.frombuffer(served.post(TEXT, BYTES["accept"]).content, "<f4")
     np.testing.assert_array_equal(np.frombuffer(embed(secure.url, shop.trusting()), "<f4"), plain)
     with shop.channel(secure.rpc_address) as channel:
@@ -191,7 +191,7 @@ def test_a_vector_is_the_same_over_tls(secure: Secure, shop: Shop, served: Serve
     np.testing.assert_array_equal(np.frombuffer(tensor.data, "<f4"), plain)
 
 
-def test_a_large_answer_arrives_whole(secure: Secure, shop: Shop) -> None:
+def test_large_response_arrives_whole(secure: Secure, shop: Shop) -> None:
     with httpx.Client(verify=shop.trusting(), trust_env=False, timeout=60) as http:
         asked = {"inputs": ["a b c d e"] * 1000}
         small, large = (http.post(f"{secure.url}/embed", json=each, headers=BYTES) for each in (TEXT, asked))
@@ -206,14 +206,14 @@ def test_another_authority_is_not_trusted(secure: Secure, shop: Shop) -> None:
     assert code_of(shop.channel(secure.rpc_address, other=stranger), 3) is grpc.StatusCode.UNAVAILABLE
 
 
-def test_who_does_not_speak_tls_is_not_answered(secure: Secure) -> None:
+def test_plain_text_clients_get_no_response(secure: Secure) -> None:
     with pytest.raises(httpx.TransportError):
         httpx.get(secure.url.replace("https", "http") + "/health", trust_env=False)
     assert code_of(grpc.insecure_channel(secure.rpc_address), 3) is grpc.StatusCode.UNAVAILABLE
 
 
 @pytest.mark.parametrize(("version", "spoken"), [("TLSv1_1", False), ("TLSv1_2", True), ("TLSv1_3", True)])
-def test_tls_1_2_is_the_least(secure: Secure, shop: Shop, version: str, spoken: bool) -> None:
+def test_tls_1_1_is_refused(secure: Secure, shop: Shop, version: str, spoken: bool) -> None:
     context = shop.trusting()
     context.set_ciphers("ALL:@SECLEVEL=0")  # else this client's own OpenSSL refuses 1.1
     with warnings.catch_warnings(action="ignore"):  # 1.1 is old, which is the point
@@ -227,7 +227,7 @@ def test_tls_1_2_is_the_least(secure: Secure, shop: Shop, version: str, spoken: 
                     context.wrap_socket(plain, server_hostname="localhost")
 
 
-def test_with_mutual_tls_a_caller_shows_a_certificate_of_the_authority(mutual: Secure, mutual_shop: Shop) -> None:
+def test_mutual_tls_needs_a_certificate_of_the_authority(mutual: Secure, mutual_shop: Shop) -> None:
     known = mutual_shop.authority.issue_cert("caller@example.org")
     assert embed(mutual.url, mutual_shop.trusting(shown=known))
     assert code_of(mutual_shop.channel(mutual.rpc_address, shown=known)) is grpc.StatusCode.OK
@@ -237,7 +237,7 @@ def test_with_mutual_tls_a_caller_shows_a_certificate_of_the_authority(mutual: S
         assert code_of(mutual_shop.channel(mutual.rpc_address, shown=shown), 3) is grpc.StatusCode.UNAVAILABLE
 
 
-def test_a_new_certificate_is_shown_without_a_restart_and_old_connections_go_on(secure: Secure, shop: Shop) -> None:
+def test_new_certificate_is_used_without_a_restart(secure: Secure, shop: Shop) -> None:
     context = shop.trusting()
     with (
         httpx.Client(verify=context, trust_env=False, base_url=secure.url) as http,
@@ -257,7 +257,7 @@ def test_a_new_certificate_is_shown_without_a_restart_and_old_connections_go_on(
 
 
 @pytest.mark.parametrize("fault", ["another key", "no certificate", "gone"])
-def test_a_broken_pair_leaves_the_old_one_serving_and_is_told_once(
+def test_broken_pair_keeps_the_old_one_and_is_logged_once(
     secure: Secure, shop: Shop, fault: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     context, before = shop.trusting(), (shop.folder / "key.pem").read_bytes()
@@ -279,7 +279,7 @@ def test_a_broken_pair_leaves_the_old_one_serving_and_is_told_once(
     assert code_of(shop.channel(secure.rpc_address)) is grpc.StatusCode.OK
 
 
-def test_callers_of_an_authority_that_is_taken_away_are_refused(mutual: Secure, mutual_shop: Shop) -> None:
+def test_callers_of_a_removed_authority_are_refused(mutual: Secure, mutual_shop: Shop) -> None:
     old, new = mutual_shop.authority.issue_cert("old@example.org"), trustme.CA()
     context = mutual_shop.trusting(shown=old)
     assert embed(mutual.url, context)
@@ -294,9 +294,7 @@ def test_callers_of_an_authority_that_is_taken_away_are_refused(mutual: Secure, 
 
 @pytest.mark.parametrize("version", ["TLSv1_2", "TLSv1_3"])
 @pytest.mark.parametrize("protocol", ["HTTP", "gRPC"])
-def test_with_mutual_tls_no_session_outlives_its_authority(
-    mutual: Secure, mutual_shop: Shop, protocol: str, version: str
-) -> None:
+def test_no_tls_session_outlives_its_authority(mutual: Secure, mutual_shop: Shop, protocol: str, version: str) -> None:
     """One of TLS 1.2 over HTTP would: so it speaks 1.3 alone, and gives no ticket. gRPC forgets its sessions."""
     port = mutual.port if protocol == "HTTP" else int(mutual.rpc_address.rpartition(":")[2])
     context = mutual_shop.trusting(shown=mutual_shop.authority.issue_cert("old@example.org"))
@@ -342,7 +340,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_files_that_do_not_do_are_one_line_at_the_start(mutual_shop: Shop, fault: str) -> None:
+def test_unusable_files_are_one_line_at_the_start(mutual_shop: Shop, fault: str) -> None:
     breaks, said = FAULTS[fault]
     breaks(mutual_shop)
     with pytest.raises(StartError, match=said) as told:
@@ -356,11 +354,11 @@ def test_half_a_pair_is_refused(names: tuple[str, ...]) -> None:
         tls.files(Settings(**{f"tls_{name}": Path("a.pem") for name in names}))  # type: ignore[arg-type]
 
 
-def test_without_files_there_is_no_tls() -> None:
+def test_no_tls_without_files() -> None:
     assert tls.files(Settings()) is None
 
 
-def test_a_pair_exchanged_while_the_first_is_read_is_taken_up(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pair_exchanged_while_reading_is_used(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     read = tls.context
 
     def exchanged(files: tls.Files) -> ssl.SSLContext:

@@ -1,0 +1,53 @@
+"""The HTTP server of one process: uvicorn with our protocol class."""
+
+import math
+import socket
+import ssl
+from functools import partial
+from typing import TYPE_CHECKING
+
+import uvicorn
+
+from service.http.server import HttpProtocol
+from service.security import tls
+from service.settings import Settings
+
+if TYPE_CHECKING:
+    from service.app import Application
+
+BACKLOG = 2048
+
+
+def run_http_server(app: "Application", listener: socket.socket, settings: Settings) -> bool:
+    """Serve until a stop signal and what is in flight then is done; return whether it ever served.
+
+    Args:
+        app: whose lifespan starts and stops everything else.
+        listener: a bound TCP socket; it listens from before the service is announced.
+        settings: of timeouts and TLS.
+    """
+    files = tls.files(settings)
+    config = uvicorn.Config(
+        app,
+        ssl_context_factory=partial(_tls_context, files) if files else None,
+        loop="uvloop",
+        http=HttpProtocol,
+        ws="none",
+        interface="asgi3",
+        lifespan="on",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        log_config=None,
+        log_level="warning",
+        timeout_keep_alive=math.ceil(settings.idle_seconds),
+        timeout_graceful_shutdown=math.ceil(settings.shutdown_seconds),
+    )
+    listener.listen(BACKLOG)
+    server = uvicorn.Server(config)
+    server.run([listener])
+    return server.started
+
+
+def _tls_context(files: tls.Files, config: uvicorn.Config, default: object) -> ssl.SSLContext:
+    return tls.renewing(files)

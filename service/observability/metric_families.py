@@ -1,0 +1,61 @@
+"""The families of metrics, a row each."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+SECONDS = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
+QUEUE_SECONDS = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 0.5, 1.0, 3.0, 10.0)  # 0.5: alert InlayQueueWaits
+ITEMS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+TOKENS = (16, 64, 256, 1024, 4096, 16384, 65536)
+STAGES = ("tokenize", "queue", "run", "encode")
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """All metrics of one name.
+
+    Attributes:
+        name: without the suffixes `_total`, `_bucket`, `_count` and `_sum`.
+        help: the text after `# HELP`.
+        labels: names of the labels.
+        bounds: upper bounds of a histogram's buckets, without +Inf.
+        merged: how the gauges of several workers become one; `each`: one sample a worker, with the label `worker`.
+    """
+
+    name: str
+    kind: Literal["histogram", "counter", "gauge"]
+    help: str
+    labels: tuple[str, ...] = ()
+    bounds: Sequence[float] = ()
+    merged: Literal["sum", "max", "min", "each"] = "sum"
+
+
+_GRAPH = ("model", "graph")
+FAMILIES = (
+    Family("inlay_requests", "counter", "Requests answered.", ("method", "protocol", "status")),
+    Family("inlay_request_seconds", "histogram", "Time to a successful answer.", ("method", "protocol"), SECONDS),
+    Family("inlay_requests_in_flight", "gauge", "Requests being served now."),
+    Family("inlay_refusals", "counter", "Requests that ended with an error, by its code.", ("reason",)),
+    Family("inlay_stage_seconds", "histogram", "Time of a request in a stage.", ("model", "stage"), SECONDS),
+    Family("inlay_engine_run_seconds", "histogram", "Time of one run.", _GRAPH, SECONDS),
+    Family("inlay_run_failures", "counter", "Items whose run failed.", _GRAPH),
+    Family("inlay_stuck_runs", "counter", "Runs given up because they took too long.", _GRAPH),
+    Family("inlay_batch_items", "histogram", "Items run together.", _GRAPH, ITEMS),
+    Family("inlay_batch_tokens", "histogram", "Tokens run together.", _GRAPH, TOKENS),
+    Family("inlay_queue_seconds", "histogram", "Waiting time of the oldest item of a run.", _GRAPH, QUEUE_SECONDS),
+    Family("inlay_queue_tokens", "gauge", "Tokens waiting now.", _GRAPH),
+    Family("inlay_queue_items", "gauge", "Items waiting now.", _GRAPH),
+    Family("inlay_model_bytes", "gauge", "Bytes of weights of a loaded model.", ("model",), merged="max"),
+    Family("inlay_model_resident_bytes", "gauge", "Mapped weights in memory.", ("model",), merged="max"),
+    Family("inlay_model_workers", "gauge", "Workers that have a model loaded.", ("model",)),
+    Family("inlay_workers", "gauge", "Worker processes that are alive."),
+    Family("inlay_workers_ready", "gauge", "Worker processes that accept requests and whose models answer."),
+    Family("inlay_worker_restarts", "counter", "Workers started in the place of one that ended."),
+    Family("inlay_worker_private_bytes", "gauge", "Memory of a worker that no other shares.", merged="each"),
+    Family("inlay_worker_cpu_seconds", "counter", "Processor time of a worker.", merged="each"),
+    Family("inlay_worker_open_files", "gauge", "Files and connections that a worker holds open.", merged="each"),
+    Family("process_start_time_seconds", "gauge", "Start of the oldest worker since the epoch.", merged="min"),
+    Family("inlay_build_info", "gauge", "1, labelled with the versions running.", ("python", "version"), merged="max"),
+)
+BY_NAME = {family.name: family for family in FAMILIES}

@@ -1,0 +1,111 @@
+"""The numbers behind /metrics: plain lists in each worker, and snapshot files by which workers read each other's.
+
+Several workers share a port, so a scrape reaches one of them and must report all. Each worker writes its numbers to
+`N.json` of a shared directory once a second and before it answers a scrape; N is its place at the supervisor. The
+worker started in the place of another continues its counters, while gauges start anew. What a killed worker counted
+after its last snapshot was shown by no scrape, so no counter ever falls. A lock that ends with its process says which
+workers are alive.
+
+Plain lists rather than prometheus_client 0.26: all observations of one /embed request take 2 µs, not 7 (single
+process) or 16 (its multiprocess mode).
+"""
+
+import fcntl
+import json
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+Key = tuple[str, ...]
+"""The name of a family of metrics, then the values of its labels."""
+Numbers = Mapping[Key, Sequence[float]]
+log = logging.getLogger(__name__)
+
+
+class Snapshot(NamedTuple):
+    """The numbers of one worker; a worker that has ended has no gauges."""
+
+    worker: int
+    counters: Numbers
+    gauges: Numbers
+
+
+class MetricStore:
+    """The numbers of this process, by key.
+
+    Counters may be changed by the thread of the event loop alone; any thread may ask for their lists.
+
+    Args:
+        directory: the folder that all workers share; None for a process that serves alone.
+        worker: the place of this worker at its supervisor.
+    """
+
+    def __init__(self, directory: Path | None = None, worker: int = 0) -> None:
+        self.worker = worker
+        self.replaces_another = False
+        self._counters: dict[Key, list[float]] = {}
+        self._gauges: dict[Key, list[float]] = {}
+        self._directory = directory
+        self._fault = ""
+        if directory is not None:
+            self._lock = (directory / f"{worker}.lock").open("ab")
+            fcntl.flock(self._lock, fcntl.LOCK_EX)
+            if (path := directory / f"{worker}.json").exists():
+                self.replaces_another = True
+                self._counters = {key: [*numbers] for key, numbers in _read(path)[0].items()}
+            self.save()
+
+    def close(self) -> None:
+        """Give up the place of this worker, as the end of its process does."""
+        if self._directory is not None:
+            self._lock.close()
+
+    def counter(self, key: Key, size: int = 1) -> list[float]:
+        """Return the list of a counter or histogram, the same one each time; it begins with zeros."""
+        return self._counters.get(key) or self._counters.setdefault(key, [0.0] * size)
+
+    def gauge(self, key: Key) -> list[float]:
+        """Return the list of a gauge, the same one each time; its one number is NaN while there is no value."""
+        return self._gauges.get(key) or self._gauges.setdefault(key, [math.nan])
+
+    def save(self) -> None:
+        """Write the snapshot that other workers read; a failure is logged once, and this worker counts on."""
+        if self._directory is None:
+            return
+        path = self._directory / f"{self.worker}.json"
+        text = json.dumps([[*self._counters.copy().items()], [*self._gauges.copy().items()]])
+        try:
+            path.with_suffix(".new").write_text(text)
+            path.with_suffix(".new").replace(path)
+            self._fault = ""
+        except OSError as error:
+            if self._fault != str(error):
+                log.error("metrics of this worker cannot be shared with the others: %s", error)
+            self._fault = str(error)
+
+    def snapshots(self) -> list[Snapshot]:
+        """Return this worker's numbers as they are, and the others' as they were last saved."""
+        found = [Snapshot(self.worker, self._counters.copy(), self._gauges.copy())]
+        for path in self._directory.glob("*.json") if self._directory else ():
+            worker = int(path.stem)
+            if worker != self.worker:
+                counters, gauges = _read(path)
+                found.append(Snapshot(worker, counters, gauges if _is_held(path.with_suffix(".lock")) else {}))
+        return sorted(found)
+
+
+def _read(path: Path) -> tuple[Numbers, Numbers]:
+    counters, gauges = json.loads(path.read_bytes())
+    return {tuple(key): numbers for key, numbers in counters}, {tuple(key): numbers for key, numbers in gauges}
+
+
+def _is_held(path: Path) -> bool:
+    """Return whether a living process holds the lock."""
+    with path.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
