@@ -29,7 +29,14 @@ NEAR_DISTANCES = 600  # up to this distance, every one is read
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Band:
-    """y over x with the extremes around it, all [n]; low and high equal y where points were not binned."""
+    """y over x with the extremes around it.
+
+    Attributes:
+        x: [n], ascending.
+        y: [n].
+        low: [n]; equal to y where points were not binned.
+        high: [n], likewise.
+    """
 
     x: NDArray[Any]
     y: Float64s

@@ -57,7 +57,14 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A line across a panel at one value of an axis, with a label at its start or its end."""
+    """A line across a panel at one value of an axis.
+
+    Attributes:
+        axis: the axis that the value is on.
+        value: where the line is.
+        label: text at its start; may be empty.
+        at_end: whether the text is at its end instead.
+    """
 
     axis: Literal["x", "y"]
     value: float

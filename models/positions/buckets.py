@@ -346,6 +346,11 @@ class LogScale:
     T5 rounds the steps down, DeBERTa up. Parity takes the float32 steps of transformers 5.23. Its logarithm is torch's,
     which differs by an ulp between machines; here it is rounded correctly, which can move only a distance that lies
     within 1e-6 of a step.
+
+    Attributes:
+        start: distance of step 0, 1 or more.
+        end: distance of the last step.
+        steps: number of steps between them.
     """
 
     start: int

@@ -88,7 +88,14 @@ GRID_AXIS = Sinusoid("half", "sin", "d", "refused", "float64_product", "AIMv2, R
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """The columns that hold sines and cosines; other columns are zero. There are as many angles as sines."""
+    """The columns that hold sines and cosines; other columns are zero. There are as many angles as sines.
+
+    Attributes:
+        sin: columns of the sines.
+        cos: columns of the cosines.
+        sines: number of sines.
+        cosines: number of cosines.
+    """
 
     sin: slice
     cos: slice
@@ -138,6 +145,12 @@ def check_sizes(row: Sinusoid, kind: str, dim: int, theta: float) -> None:
 @lru_cache(maxsize=64)
 def frequencies(row: Sinusoid, dim: int, theta: float, arithmetic: Arithmetic) -> Frequencies:
     """Return the radians per position of each sine, fastest first: exact, or the bits of the parity steps.
+
+    Args:
+        row: the kind.
+        dim: channels, already checked.
+        theta: base of the frequencies.
+        arithmetic: exact or parity.
 
     Source: transformers 5.23: ctrl (float32_power), m2m_100 and whisper (float32_exponential), vit_mae (float64).
     """

@@ -74,7 +74,13 @@ class AddRows:
 
 @dataclass(frozen=True, slots=True)
 class Convolve:
-    """x = gelu(convolution over three neighbouring rows), weight [d, channels, 3], zeros beyond both ends."""
+    """x = gelu(convolution over three neighbouring rows), with zeros beyond both ends.
+
+    Attributes:
+        weight: [d, channels, 3].
+        bias: [d].
+        stride: 1 or 2.
+    """
 
     weight: str
     bias: str

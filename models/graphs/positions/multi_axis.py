@@ -19,7 +19,7 @@ from models.positions.table import Arithmetic
 
 
 def mrope(freqs: Frequencies, sections: Sequence[int] | None = None, axes: str = "chunked") -> Any:
-    """Return M-RoPE's table of any positions (time, height, width) as a ModelProto.
+    """Return M-RoPE's table of any positions (time, height, width) as a ModelProto; parameters as in `mrope_parts`.
 
     Raises:
         BadEncoding: unknown axes, or sections that do not fit.
@@ -32,7 +32,7 @@ def mrope(freqs: Frequencies, sections: Sequence[int] | None = None, axes: str =
 
 
 def axial(kind: str, head_dim: int, *, theta: float | None = None, arithmetic: Arithmetic = "exact") -> Any:
-    """Return a vision tower's table of any patches (row, column) as a ModelProto.
+    """Return a vision tower's table of any patches (row, column) as a ModelProto; parameters as in `tabulate_axial`.
 
     The caller adds rows that do not rotate (Llama 4's class token): cos 1, sin 0. A centred kind also has the input
     `grid`, patches down and across.

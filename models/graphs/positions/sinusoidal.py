@@ -53,6 +53,8 @@ def sinusoid(
 def sinusoid_grid(dim: int, *, order: str = "hw", arithmetic: Arithmetic = "exact", theta: float = THETA) -> Any:
     """Return the rows of a grid's cells as a ModelProto; a cell with a negative row or column (CLS) is all zero.
 
+    The parameters are those of sinusoidal.tabulate_grid.
+
     Raises:
         BadEncoding: a parameter is unknown or out of range.
     """

@@ -104,7 +104,13 @@ def cos_sin(freqs: Frequencies, positions: NDArray[np.int64]) -> tuple[NDArray[A
 
 
 def rows(freqs: Frequencies, positions: Positions, function: Function) -> Rows:
-    """Return a function that computes blocks of the cos or the sin table, with the same bits as `cos_sin`."""
+    """Return a function (start, stop) -> rows of the cos or the sin table, with the same bits as `cos_sin`.
+
+    Args:
+        freqs: the frequencies.
+        positions: of the table's rows.
+        function: cos or sin.
+    """
     consecutive = isinstance(positions, range) and positions.step == 1
 
     def block(start: int, stop: int) -> NDArray[Any]:

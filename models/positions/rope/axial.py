@@ -81,7 +81,13 @@ AXIAL: dict[str, Axial] = {
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """The patches of one image, in the order a model reads them."""
+    """The patches of one image, in the order in which a model reads them.
+
+    Attributes:
+        height: patches down.
+        width: patches across.
+        merge: they come in blocks of merge x merge.
+    """
 
     height: int
     width: int
@@ -107,6 +113,12 @@ def axial_named(kind: str) -> Axial:
 
 def axial_parts(row: Axial, head_dim: int, theta: float | None, arithmetic: Arithmetic) -> tuple[Part, Part]:
     """Return the columns that turn with the patch's row (axis 0) and with its column (axis 1), in table order.
+
+    Args:
+        row: the tower.
+        head_dim: channels of a head, a multiple of 4.
+        theta: base of the frequencies; None: the tower's own.
+        arithmetic: exact or parity.
 
     Raises:
         BadEncoding: head_dim is not a multiple of 4.

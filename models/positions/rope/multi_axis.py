@@ -88,6 +88,11 @@ class Part:
 def mrope_parts(freqs: Frequencies, sections: Sequence[int] | None, axes: str) -> tuple[Part, ...]:
     """Return the columns of an M-RoPE table by axis.
 
+    Args:
+        freqs: of all columns.
+        sections: how many frequencies each axis gets, in the order of Axes.order; None: Axes.sections.
+        axes: a row of AXES.
+
     Raises:
         BadEncoding: unknown axes, or sections that are not three numbers with the sum rotary_dim/2.
     """

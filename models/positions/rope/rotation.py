@@ -75,7 +75,14 @@ def check_channels(layout: Layout, head_dim: int, rotary_dim: int) -> None:
 
 
 def pairs(layout: Layout, pairing: Pairing, head_dim: int, rotary_dim: int) -> list[Pair]:
-    """Return the first and second channels of the pairs, as two slices of the head for each block."""
+    """Return the first and second channels of the pairs, as two slices of the head for each block.
+
+    Args:
+        layout: the arrangement of pairs.
+        pairing: its `read` or its `written`.
+        head_dim: channels of a head.
+        rotary_dim: channels that rotate.
+    """
     start = head_dim - rotary_dim if layout.trailing else 0
     width = rotary_dim // layout.blocks
     return [_pair(pairing, start + block * width, width) for block in range(layout.blocks)]
@@ -237,7 +244,11 @@ def convert_rows(weight: Array, head_dim: int, rotary_dim: int, source: str, tar
 
 
 def permutation(head_dim: int, rotary_dim: int, source: str, target: str) -> NDArray[np.int64]:
-    """Return, for each channel of a head in the target layout, the channel of the source layout it comes from."""
+    """Return, for each channel of a head in the target layout, the channel of the source layout it comes from.
+
+    Raises:
+        BadEncoding: sizes that do not fit, or an unknown layout.
+    """
     source_channels, target_channels = (
         _channels(layout_named(name), head_dim, rotary_dim) for name in (source, target)
     )

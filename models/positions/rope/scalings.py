@@ -15,7 +15,7 @@ from models.errors import BadScaling
 from models.positions.arithmetic import Array, Numbers
 
 TRAINED = "original_max_position_embeddings"
-Scaled = tuple[Array, Any]  # inverse frequencies and attention factor, both in the arithmetic's numbers
+Scaled = tuple[Array, Any]  # inverse frequencies [r/2], radians per position, and attention factor, as Numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class Scaling:
 
 
 def default(rope: Unscaled) -> Scaled:
-    """No scaling.
+    """Return unscaled frequencies, theta^(-2i/r).
 
     Source: Su et al. 2021, arXiv:2104.09864.
     """
@@ -99,7 +99,11 @@ def default(rope: Unscaled) -> Scaled:
 
 
 def linear(rope: Unscaled, factor: Any) -> Scaled:
-    """Linear position interpolation: frequencies divided by `factor`, 1 or more.
+    """Return frequencies divided by `factor` (linear position interpolation).
+
+    Args:
+        rope: the unscaled encoding.
+        factor: new context length / trained context length, 1 or more.
 
     Source: Chen et al. 2023, arXiv:2306.15595; transformers 5.23 `linear`.
     """
@@ -107,10 +111,17 @@ def linear(rope: Unscaled, factor: Any) -> Scaled:
 
 
 def dynamic(rope: Unscaled, factor: Any) -> Scaled:
-    """Dynamic NTK: unscaled up to max_position_embeddings, then theta grows with seq_len.
+    """Return dynamic NTK frequencies: unscaled up to max_position_embeddings, then theta grows with seq_len.
 
     seq_len None means max_position_embeddings. transformers remembers the longest sequence it has seen; here the caller
     gives the length.
+
+    Args:
+        rope: the unscaled encoding, with max_position_embeddings.
+        factor: 1 or more.
+
+    Raises:
+        BadScaling: max_position_embeddings is missing, or rotary_dim is 2.
 
     Source: u/emozilla 2023; transformers 5.23 `dynamic`.
     """
@@ -132,7 +143,14 @@ def _theta_in_single_steps(rope: Unscaled, factor: float, length: int, trained: 
 
 
 def ntk(rope: Unscaled, factor: Any) -> Scaled:
-    """theta' = theta * factor^(r/(r-2)): the slowest channel stretches by `factor`, the fastest stays.
+    """Return NTK-aware frequencies, theta' = theta * factor^(r/(r-2)): the slowest slows by `factor`, the fastest not.
+
+    Args:
+        rope: the unscaled encoding; rotary_dim above 2.
+        factor: new context length / trained context length, 1 or more.
+
+    Raises:
+        BadScaling: rotary_dim is 2.
 
     Source: "NTK-aware", u/bloc97 2023; Peng et al. 2023, arXiv:2309.00071, section 3.1.
     """
@@ -140,7 +158,7 @@ def ntk(rope: Unscaled, factor: Any) -> Scaled:
 
 
 def ntk_alpha(rope: Unscaled, alpha: Any) -> Scaled:
-    """theta' = theta * alpha^(r/(r-2)).
+    """Return NTK-aware frequencies with theta' = theta * alpha^(r/(r-2)); parameters as in `ntk`.
 
     Source: transformers 5.23 hunyuan_v1_dense; vLLM 0.33 `dynamic` with `alpha`.
     """
@@ -150,7 +168,14 @@ def ntk_alpha(rope: Unscaled, alpha: Any) -> Scaled:
 def llama3(
     rope: Unscaled, factor: Any, low_freq_factor: Any, high_freq_factor: Any, original_max_position_embeddings: Any
 ) -> Scaled:
-    """Llama 3.1: slow channels divided by `factor`, fast ones unchanged, a linear blend between.
+    """Return Llama 3.1's frequencies: slow channels divided by `factor`, fast ones unchanged, a linear blend between.
+
+    Args:
+        rope: the unscaled encoding.
+        factor: divisor of the slow channels, 1 or more.
+        low_freq_factor: channels with fewer turns in the trained context are slow.
+        high_freq_factor: channels with more turns are fast; at least low_freq_factor.
+        original_max_position_embeddings: the trained context, in tokens.
 
     Raises:
         BadScaling: high_freq_factor is below low_freq_factor.
@@ -158,7 +183,7 @@ def llama3(
     Source: transformers 5.23 `llama3` (Llama 3.1).
     """
     if high_freq_factor < low_freq_factor:
-        raise BadScaling(f"needs high_freq_factor from low_freq_factor; got {high_freq_factor} and {low_freq_factor}")
+        raise BadScaling(f"needs high_freq_factor at least low_freq_factor; got {high_freq_factor} and {low_freq_factor}")
     plain = rope.plain()
     wavelength = rope.numbers.divide(2 * rope.numbers.pi, plain)
     turns = rope.numbers.divide(original_max_position_embeddings, wavelength)  # within the trained context
@@ -180,7 +205,7 @@ def yarn(
     mscale_all_dim: Any = None,
     truncate: bool = True,
 ) -> Scaled:
-    """YaRN: channels that turn less than beta_slow times in the trained context are divided by `factor`.
+    """Return YaRN's frequencies: channels that turn less than beta_slow times in training are divided by `factor`.
 
     Those that turn more than beta_fast times are unchanged; between the two is a linear blend.
 
@@ -237,7 +262,9 @@ def deepseek_yarn(
     mscale: Any = None,
     mscale_all_dim: Any = None,
 ) -> Scaled:
-    """YaRN in which mscale (None: 1) and mscale_all_dim (None: 0) also count alone; always truncated.
+    """Return `yarn` with an attention factor in which mscale (None: 1) and mscale_all_dim (None: 0) also count alone.
+
+    The blend's ends are always whole channels. The parameters are those of `yarn`.
 
     Source: vLLM 0.33 DeepseekScalingRotaryEmbedding.
     """
@@ -257,7 +284,7 @@ def longrope(
     short_mscale: Any = None,
     long_mscale: Any = None,
 ) -> Scaled:
-    """LongRoPE: each channel divided by its own factor, short_factor up to the trained length, long_factor beyond it.
+    """Return LongRoPE's frequencies: each channel divided by its short_factor, beyond the trained length long_factor.
 
     seq_len None means short. transformers uses the largest position of each call; here the caller gives the length.
 
@@ -292,9 +319,15 @@ def longrope(
 
 
 def proportional(rope: Unscaled, partial_rotary_factor: Any = None, factor: Any = None) -> Scaled:
-    """theta^(-2i/head_dim) for the first fraction of the head's pairs, 0 (no rotation) for the others; all / factor.
+    """Return theta^(-2i/head_dim) / factor for the first pairs of the head, 0 (no rotation) for the others.
 
-    rotary_dim must be the whole head: pairs span head_dim/2, unlike partial rotary.
+    Args:
+        rope: the unscaled encoding; rotary_dim is the whole head, because pairs span head_dim/2, unlike partial rotary.
+        partial_rotary_factor: fraction of the pairs that rotate; None: 1.
+        factor: divisor of all frequencies; None: 1.
+
+    Raises:
+        BadScaling: rotary_dim is not head_dim.
 
     Source: transformers 5.23 `proportional` (Gemma 4).
     """
