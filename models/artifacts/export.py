@@ -93,13 +93,20 @@ def export(
             )
         with atomic_folder(out) as folder:
             stored = write_weights(source, planned, folder, dtype, link, progress)
-            graphs = write_graphs(folder, planned, stored.placed)
-            has_tokenizer = tokenizer.copy(source.folder, folder, sentence.lowercase)
-            card = _card(name or out.name, source, planned, sentence, graphs, stored, has_tokenizer)
+            card = replace(
+                _write_parts(source, planned, sentence, stored, folder), name=name or out.name, source=place.name
+            )
             progress("comparing with the reference", 0, 0)
-            differences = largest_differences(folder, card)
-            card = replace(card, largest_difference=differences, source=place.name)
-            return finish_folder(folder, card, progress)
+            return finish_folder(folder, replace(card, largest_difference=largest_differences(folder, card)), progress)
+
+
+def _write_parts(
+    source: Checkpoint, planned: Plan, sentence: SentenceFiles, stored: WrittenWeights, folder: Path
+) -> Card:
+    """Write graphs and tokenizer; return the card, its name still empty."""
+    graphs = write_graphs(folder, planned, stored.placed)
+    has_tokenizer = tokenizer.copy(source.folder, folder, sentence.lowercase)
+    return _card(source, planned, sentence, graphs, stored, has_tokenizer)
 
 
 def write_weights(
@@ -153,7 +160,6 @@ def write_graphs(folder: Path, planned: Plan, placed: dict[str, Tensor]) -> dict
 
 
 def _card(
-    name: str,
     source: Checkpoint,
     planned: Plan,
     sentence: SentenceFiles,
@@ -168,7 +174,7 @@ def _card(
     if planned.head:
         flops["head"] = planned.head.flops_per_row
     return Card(
-        name=name,
+        name="",
         family=planned.model_type,
         hidden_size=width,
         vocab_size=planned.config.count("vocab_size"),

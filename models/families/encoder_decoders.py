@@ -197,9 +197,8 @@ ENCODER_DECODERS: dict[str, Family] = {
     "blenderbot": _pair(
         _sizes(8008, 2560, 2, 32, 128, 0) | {"decoder_layers": 24}, (Embed(_WORD_TABLE), Scale(0.0), _POSITION_TABLE)
     ),
-    "blenderbot-small": _with_decoder_layer(
-        _BLENDERBOT_SMALL, (Embed(_WORD_TABLE), _NORM, _POSITION_TABLE)
-    ),  # which does not scale either
+    # its decoder does not scale
+    "blenderbot-small": _with_decoder_layer(_BLENDERBOT_SMALL, (Embed(_WORD_TABLE), _NORM, _POSITION_TABLE)),
     "pegasus": _with_unscaled_decoder_inputs(
         _pair(
             _sizes(50265, 1024, 12, 16, 1024, 0),

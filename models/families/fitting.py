@@ -1,6 +1,7 @@
 """Fits a family to one checkpoint: the file's tensor names, the config's values, every shape checked."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, TypeVar
 
@@ -36,7 +37,7 @@ from models.families.recipe import (
     tensors,
 )
 from models.families.tensor_names import TensorNaming, checkpoint_naming, find_prefix
-from models.families.tensor_shapes import encoding_shapes, expected_shapes, per_layer_shapes
+from models.families.tensor_shapes import Shape, encoding_shapes, expected_shapes, per_layer_shapes
 from models.positions.learned import PositionRule
 
 __all__ = ["Plan", "encoding_shapes", "expected_shapes", "fill_step", "input_layer", "plan", "position_rule", "renamed"]
@@ -129,39 +130,52 @@ def _fitted(model_type: str, family: Family, config: Config, checkpoint: Checkpo
     encoder = _encoder_blocks(family, config, prefix, checkpoint)
     encodings = _encodings_in_file(fit_encodings(family, config, model_type), prefix, checkpoint, naming)
     shapes = expected_shapes(recipe + encoder, config, family) | encoding_shapes(encodings, config)
-    shapes |= per_layer_shapes(per_layer, config)
-    if family.sinusoid_table and (stored := checkpoint.tensors.get(prefix + family.sinusoid_table)):
-        shapes[prefix + family.sinusoid_table] = (stored.shape[0], config.count("hidden_size"))  # any number of rows
-    for name, shape in shapes.items():
-        if (actual := checkpoint.tensors[name].shape) != shape:
-            raise BadCheckpoint(f"{name!r} has shape {list(actual)}, but config.json makes it {list(shape)}")
-    type_rows = next((shapes[step.table][0] for step in recipe if isinstance(step, AddType)), 0)
-    rule = position_rule(family, config)
-    if position_step := next((step for step in recipe if isinstance(step, AddPosition)), None):
-        rule = replace(rule, rows=shapes[position_step.table][0])
-    extras = _extras(family, config, recipe)
+    shapes |= per_layer_shapes(per_layer, config) | _stored_sinusoid_shape(family, config, prefix, checkpoint)
+    _check_shapes(shapes, checkpoint)
     word_table = next((step.table for step in recipe if isinstance(step, Embed)), None)
     head, headless = fit_head(checkpoint, model_type, word_table, assumed=bool(assumed))
     if assumed and head:
         assumed += (f"logits are hidden states times {head.matrix!r}, with nothing before or after it",)
     return Plan(
-        model_type,
-        family,
-        config,
-        recipe,
-        encoder,
-        rule,
-        config.pad_id(),
-        type_rows,
-        encodings,
-        shapes,
-        prefix,
-        extras,
-        per_layer,
-        assumed,
-        head,
-        headless,
+        model_type=model_type,
+        family=family,
+        config=config,
+        recipe=recipe,
+        encoder=encoder,
+        position=_position_rule_of_table(family, config, recipe, shapes),
+        pad_id=config.pad_id(),
+        type_rows=next((shapes[step.table][0] for step in recipe if isinstance(step, AddType)), 0),
+        encodings=encodings,
+        shapes=shapes,
+        prefix=prefix,
+        extras=_extras(family, config, recipe),
+        per_layer=per_layer,
+        assumed=assumed,
+        head=head,
+        headless=headless,
     )
+
+
+def _stored_sinusoid_shape(family: Family, config: Config, prefix: str, checkpoint: Checkpoint) -> dict[str, Shape]:
+    """Return the shape of the file's own sinusoids, which may have any number of rows."""
+    if family.sinusoid_table is None or (name := prefix + family.sinusoid_table) not in checkpoint.tensors:
+        return {}
+    return {name: (checkpoint.tensors[name].shape[0], config.count("hidden_size"))}
+
+
+def _check_shapes(shapes: Mapping[str, Shape], checkpoint: Checkpoint) -> None:
+    for name, shape in shapes.items():
+        if (actual := checkpoint.tensors[name].shape) != shape:
+            raise BadCheckpoint(f"{name!r} has shape {list(actual)}, but config.json makes it {list(shape)}")
+
+
+def _position_rule_of_table(
+    family: Family, config: Config, recipe: Recipe, shapes: Mapping[str, Shape]
+) -> PositionRule:
+    """Return the position rule, with the rows of the file's position table where there is one."""
+    rule = position_rule(family, config)
+    table = next((step.table for step in recipe if isinstance(step, AddPosition)), None)
+    return rule if table is None else replace(rule, rows=shapes[table][0])
 
 
 def position_rule(family: Family, config: Config) -> PositionRule:

@@ -207,9 +207,8 @@ def save(model: Any, path: Path) -> None:
     path.write_bytes(model.SerializeToString())
     path.chmod(0o644)
     external = [tensor for tensor in model.graph.initializer if tensor.external_data]
-    if any(
-        (path.parent / _location(tensor)).stat().st_nlink > 1 for tensor in external
-    ):  # the checker rejects hard links
+    files = {path.parent / _location(tensor) for tensor in external}
+    if any(file.stat().st_nlink > 1 for file in files):  # the checker rejects hard links
         onnx.checker.check_model(_with_inputs(model, external))
     else:
         onnx.checker.check_model(path)

@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 
-from models.artifacts.card import Pooling
 from models.artifacts.export import export
-from models.checkpoints.sentence_transformers import read
+from models.checkpoints.sentence_transformers import Pooling, read
 from models.errors import BadCheckpoint
 from tests.golden_cases import case, write_checkpoint, write_json, write_sentence_files, write_tiny_bert
 from tests.static_golden import static_case

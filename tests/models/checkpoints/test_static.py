@@ -12,11 +12,11 @@ from safetensors.numpy import load_file, save_file
 
 from models.artifacts import card as cards
 from models.artifacts import weights
-from models.artifacts.card import Pooling
 from models.artifacts.description import describe
 from models.artifacts.export import export
 from models.artifacts.verification import verify
 from models.checkpoints.safetensors import tensors_of
+from models.checkpoints.sentence_transformers import Pooling
 from models.errors import BadCheckpoint, ModelError
 from models.families.static import StaticTable
 from models.positions.learned import PositionRule
