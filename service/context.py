@@ -6,6 +6,7 @@ from typing import Any
 
 from service.embedding.pipeline import EmbeddingPipeline
 from service.embedding.position_tables import Tables
+from service.embedding.row_lookup import RowLookup
 from service.errors import Unavailable
 from service.observability.metrics import Metrics
 from service.observability.tracing import Tracing
@@ -35,6 +36,7 @@ class ServiceContext:
 
     Args:
         embedder: embeds texts and token ids.
+        lookup: answers requests for rows of token ids that arrive together.
         tables: streams positional tables and keeps finished ones.
         admission: counts the requests being served.
     """
@@ -42,6 +44,7 @@ class ServiceContext:
     settings: Settings
     registry: ModelRegistry
     embedder: EmbeddingPipeline
+    lookup: RowLookup
     admission: AdmissionController
     metrics: Metrics
     version: str

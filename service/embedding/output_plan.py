@@ -25,6 +25,7 @@ class Plan:
         normalize: scale the pooled vector to unit length.
         dimensions: leading values of the pooled vector to keep; None: all.
         dtype: of the returned arrays, one of DTYPES.
+        lookup: the graph whose rows for plain token ids are the answer as they are; None: there is no such graph.
     """
 
     outputs: tuple[str, ...]
@@ -35,6 +36,7 @@ class Plan:
     normalize: bool
     dimensions: int | None
     dtype: str
+    lookup: str | None = None
 
 
 def make(
@@ -74,7 +76,17 @@ def make(
     computed = tuple(dict.fromkeys(HIDDEN if name == POOLED and mode else name for name in outputs))
     plain, typed = _by_graph(card, computed, False), _by_graph(card, computed, True)
     whole = all(not card.graphs[graph].attends for graph in plain)
-    return Plan(outputs, plain, typed, whole, mode, normalize, dimensions, dtype)
+    lookup = _lookup(card, typed) if whole and dtype == "float32" and POOLED not in outputs else None
+    return Plan(outputs, plain, typed, whole, mode, normalize, dimensions, dtype, lookup)
+
+
+def _lookup(card: Card, graphs: Graphs) -> str | None:
+    """Return the one graph that reads nothing but ids, positions and segments, which the family fills."""
+    if len(graphs) != 1 or card.types == "optional" or card.mask_from == "pad_count":
+        return None
+    (graph,) = graphs
+    reads = set(card.graphs[graph].inputs) <= {"ids", "positions", "types"}
+    return graph if reads and card.graphs[graph].layout == "packed" else None
 
 
 def _check_fields(card: Card, pooling: str | None, dimensions: int | None, dtype: str) -> None:

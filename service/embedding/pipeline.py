@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from models.artifacts.card import Card
 from service.embedding import limits, validation
-from service.embedding.context import ANONYMOUS, RequestContext
+from service.embedding.context import RequestContext
 from service.embedding.model import Model, Models, Rows, Work
 from service.embedding.output_plan import HIDDEN, POOLED, Graphs, Plan
 from service.embedding.packing import Packed
@@ -24,7 +24,7 @@ from service.scheduling.fair_queue import ItemTimes
 from service.settings import Settings
 
 PromptTokens = Mapping[int, int]  # input → leading tokens that pooling leaves out
-Observer = Callable[[str, int, StageTimes], None]
+Observer = Callable[[Sequence[RequestContext], str, int, StageTimes], None]
 _NO_PROMPTS: PromptTokens = {}
 NUMPY_DTYPES: dict[str, Any] = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 
@@ -38,19 +38,20 @@ class EmbeddingPipeline:
     """
 
     def __init__(
-        self, models: Models, settings: Settings, observe: Observer = lambda model, tokens, times: None
+        self, models: Models, settings: Settings, observe: Observer = lambda *_: None
     ) -> None:
         self._models = models
         self._observe = observe
         self._estimator = TokenEstimator()
         self._settings = settings
 
-    async def embed(self, request: EmbedRequest, context: RequestContext = ANONYMOUS) -> EmbedResult:
+    async def embed(self, request: EmbedRequest, context: RequestContext | None = None) -> EmbedResult:
         """Return one request's outputs, in the order asked for.
 
         Raises:
             InlayError: the request cannot be served; the caller's mistakes are raised before anything is queued.
         """
+        context = context or RequestContext()
         model = self._models.get(request.model)
         card = model.card
         if card.image:
@@ -75,7 +76,7 @@ class EmbeddingPipeline:
             check_finite(card.name, rows)
         outputs = tuple([_select(name, plan, rows, ids, prompts) for name in plan.outputs])
         spent = StageTimes(tokenizing, times.queued / times.items, times.ran / times.items)
-        self._observe(card.name, tokens, spent)
+        self._observe((context,), card.name, tokens, spent)
         return EmbedResult(card.name, outputs, tokens, bool(request.outputs), lengths, characters, spent)
 
     def _validate(self, card: Card, request: EmbedRequest) -> list[Any]:

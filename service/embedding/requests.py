@@ -9,6 +9,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from service.observability.stage_times import StageTimes
+
 Int64s = NDArray[np.int64]
 Direction = Literal["right", "left"]
 DTYPES = ("float32", "float16", "bfloat16")
@@ -76,14 +78,6 @@ class Output(NamedTuple):
     rows: NDArray[Any]
     lengths: tuple[int, ...]
     pooled: bool
-
-
-class StageTimes(NamedTuple):
-    """Seconds a request took, by stage; waiting and running are means over its items."""
-
-    tokenization: float
-    queue: float
-    inference: float
 
 
 class EmbedResult(NamedTuple):

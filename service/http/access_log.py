@@ -40,10 +40,11 @@ class AccessLog:
             carrier = {}
         attributes = {"http.request.method": request.verb, "url.scheme": "http"}
         request.span = self._tracing.begin(request.verb, carrier, attributes)
+        request.context.passes = request.span.passes
 
     def end(self, request: Request, status: str, gone: bool) -> None:
         """End the span and write the line."""
-        route = request.matched
+        route = None if request.route is None else request.route.path
         name = f"{request.verb} {route}" if route else request.verb
         if request.span is not None:
             attributes: dict[str, str | int] = {"http.response.status_code": int(status)}

@@ -10,71 +10,103 @@ from service.embedding.context import RequestContext
 if TYPE_CHECKING:
     from service.http.routes import Route
 
-Headers = tuple[tuple[bytes, bytes], ...]
 
-
-class Request:
-    """A request whose body has arrived whole and is decoded.
+class Head:
+    """A request line and headers; shared by requests whose heads are the same bytes.
 
     Attributes:
-        verb: e.g. "POST"; "HEAD" where the route answers GET.
+        verb: e.g. "POST".
         path: percent-decoded.
         query: the raw query string.
         headers: by lower-case name; repeated ones joined by commas (RFC 9110, 5.3).
-        body: without its content coding.
-        parameters: the values of the route's `{names}`.
+        body_bytes: the declared length of the body, 0 without one; None: it comes in chunks.
         route: the route that matched; None: no route has this path and verb.
-        matched: the template of that route's path, kept also where its key was refused.
+        parameters: the values of the route's `{names}`.
+        direct: nothing in the headers asks for more than the route's handler: no deadline, coding or origin.
+        batched: requests go to the route's batch handler first.
+        memo: what that handler keeps of the head.
+    """
+
+    route: "Route | None" = None
+    direct = False
+    batched = False
+    memo: Any = None
+
+    def __init__(self, verb: str, target: bytes, headers: dict[bytes, bytes], version: str = "1.1") -> None:
+        path, _, self.query = target.partition(b"?")
+        text = path.decode("latin-1")
+        self.verb, self.path = verb, unquote(text) if "%" in text else text
+        self.headers, self.version = headers, version
+        declared = headers.get(b"content-length", b"0")
+        self.body_bytes = None if b"transfer-encoding" in headers or not declared.isdigit() else int(declared)
+        self.parameters: dict[str, str] = {}
+
+
+class Request:
+    """A request whose body has arrived whole and is decoded. Most attributes keep their class's default.
+
+    Attributes:
+        head: its line and headers.
+        body: without its content coding.
         context: the deadline and the caller, for the core.
         id: the x-request-id.
         arrived: when the head was complete, on `time.perf_counter`.
         client: the peer's address.
+        refused_at_gate: whether its key was refused, which is counted apart.
         scope: the context variables of its task.
+        key: the API key that it took a place of.
+        span: the span that follows it.
+        disconnected: whether the client has left.
+        admitted: whether it holds a place of the admission controller.
     """
 
-    __slots__ = (
-        "arrived",
-        "body",
-        "client",
-        "context",
-        "disconnected",
-        "headers",
-        "id",
-        "key",
-        "matched",
-        "parameters",
-        "path",
-        "query",
-        "route",
-        "scope",
-        "span",
-        "verb",
-        "_admitted",
-    )
+    body = b""
+    id = b""
+    key: Any = None
+    span: Any = None
+    scope: Context | None = None
+    disconnected = False
+    refused_at_gate = False
+    admitted = False
 
-    def __init__(
-        self, verb: str, target: bytes, headers: dict[bytes, bytes], client: tuple[str, int] | None = None
-    ) -> None:
-        path, _, self.query = target.partition(b"?")
-        text = path.decode("latin-1")
-        self.verb, self.path = verb, unquote(text) if "%" in text else text
-        self.headers, self.client = headers, client
+    def __init__(self, head: Head, client: tuple[str, int] | None = None) -> None:
+        self.head, self.client = head, client
         self.arrived = perf_counter()
-        self.body = b""
-        self.parameters: dict[str, str] = {}
-        self.route: Route | None = None
-        self.matched = ""
         self.context = RequestContext()
-        self.id = b""
-        self.key: Any = None
-        self.span: Any = None
-        self.disconnected = False
-        self.scope: Context | None = None
-        self._admitted = False
+
+    @property
+    def route(self) -> "Route | None":
+        """The route that matched; None: no route has this path and verb."""
+        return self.head.route
+
+    @property
+    def verb(self) -> str:
+        """The head's verb, "HEAD" where the route answers GET."""
+        return self.head.verb
+
+    @property
+    def path(self) -> str:
+        """The percent-decoded path."""
+        return self.head.path
+
+    @property
+    def query(self) -> bytes:
+        """The raw query string."""
+        return self.head.query
+
+    @property
+    def headers(self) -> dict[bytes, bytes]:
+        """The headers by lower-case name."""
+        return self.head.headers
+
+    @property
+    def parameters(self) -> dict[str, str]:
+        """The values of the route's `{names}`."""
+        return self.head.parameters
 
     def header(self, name: bytes) -> str:
         """Return a header as text, empty where it was not sent."""
-        return self.headers.get(name, b"").decode("latin-1")
+        return self.head.headers.get(name, b"").decode("latin-1")
 
     @property
     def media_type(self) -> str:

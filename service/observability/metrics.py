@@ -37,11 +37,11 @@ class Histogram:
         self.bounds = bounds
         self.numbers = numbers
 
-    def observe(self, value: float) -> None:
-        """Count one value."""
+    def observe(self, value: float, count: int = 1) -> None:
+        """Count a value, `count` times."""
         numbers = self.numbers
-        numbers[bisect_left(self.bounds, value)] += 1
-        numbers[-1] += value
+        numbers[bisect_left(self.bounds, value)] += count
+        numbers[-1] += value * count
 
 
 class RunMetrics(NamedTuple):

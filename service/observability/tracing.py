@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from models import VERSION
 from service.errors import StartError
 from service.observability.request_context import TRACE_ID
-from service.observability.stage_times import PASSES, Pass
+from service.observability.stage_times import Pass
 from service.settings import Settings
 
 if TYPE_CHECKING:
@@ -70,10 +70,7 @@ class Tracing:
         kind = self._trace.SpanKind.SERVER
         span = self._tracer.start_span(name, context=context, kind=kind, attributes=dict(attributes))
         TRACE_ID.set(self._trace.format_trace_id(span.get_span_context().trace_id))
-        passes: list[Pass] = []
-        if span.is_recording():
-            PASSES.set(passes)
-        return Traced(self, span, passes)
+        return Traced(self, span)
 
     def close(self) -> None:
         """Send the spans that are not sent yet; returns when the exporter has sent them or given up."""
@@ -104,10 +101,11 @@ class Tracing:
 
 
 class Traced:
-    """The span of a request that is being served."""
+    """The span of a request that is being served; `passes` collects its passes through the core."""
 
-    def __init__(self, tracing: Tracing, span: "Span", passes: list[Pass]) -> None:
-        self._tracing, self._span, self._passes = tracing, span, passes
+    def __init__(self, tracing: Tracing, span: "Span") -> None:
+        self._tracing, self._span = tracing, span
+        self.passes: list[Pass] = []
 
     def end(self, name: str, attributes: Attributes, failed: bool, written: bool) -> None:
         """End the span, as the request is answered.
@@ -120,7 +118,7 @@ class Traced:
         """
         if not self._span.is_recording():
             return
-        self._tracing.stages(self._span, self._passes, written)
+        self._tracing.stages(self._span, self.passes, written)
         self._span.update_name(name)
         self._span.set_attributes(dict(attributes))
         if failed:

@@ -48,6 +48,10 @@ class AdmissionController:
             )
         self.active += 1
 
+    def has_room(self, requests: int) -> bool:
+        """Return whether so many more could be admitted."""
+        return self.active + requests <= self._max_requests
+
     def release(self) -> None:
         """End one request."""
         self.active -= 1

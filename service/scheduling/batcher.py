@@ -147,18 +147,61 @@ class Batcher(Generic[Item, Result]):
             Overloaded: there is no room.
             DeadlineExceeded: the request would be done too late.
         """
-        loop, now = self._running_loop(), self._clock()
+        loop, now, times = self._running_loop(), self._clock(), times or ItemTimes()
         if not admitted:
             self.queue.check(sum(costs), now, deadline)
         futures: list[asyncio.Future[Result]] = [loop.create_future() for _ in items]
-        self.queue.add(items, costs, futures, now, times or ItemTimes(), deadline)
-        self._staggered = self._staggered or staggered
+        for item, cost, future in zip(items, costs, futures, strict=True):
+            self.queue.add(item, cost, future, now, times, deadline)
+        self._start(loop, now, staggered)
+        return futures
+
+    def submit_one(
+        self,
+        item: Item,
+        cost: int,
+        times: ItemTimes,
+        deadline: float | None = None,
+        admitted: bool = False,
+        staggered: bool = False,
+    ) -> "asyncio.Future[Result]":
+        """Queue a request of a single item, as `submit` does."""
+        loop, now = self._running_loop(), self._clock()
+        if not admitted:
+            self.queue.check(cost, now, deadline)
+        future: asyncio.Future[Result] = loop.create_future()
+        self.queue.add(item, cost, future, now, times, deadline)
+        self._start(loop, now, staggered)
+        return future
+
+    def run_now(self, item: Item, cost: int, requests: int) -> tuple[Result, float] | None:
+        """Run an item of several requests on the event loop, if nothing is queued or running.
+
+        Returns:
+            Its result and the seconds it took; None where it must wait or its run failed, so that each of its requests
+            is to be submitted on its own.
+        """
+        if self._busy or cost > self._max_inline_cost:
+            return None
+        started = self._clock()
+        try:
+            (result,) = self._run([item])
+        except Exception:
+            return None
+        ended = self._clock()
+        self.succeeded_at = ended
+        self._observe(requests, cost, 0.0, ended - started)
+        return result, ended - started
+
+    def _start(self, loop: asyncio.AbstractEventLoop, now: float, staggered: bool) -> None:
+        """Start gathering a batch unless a run is under way."""
+        if staggered:
+            self._staggered = True
         if not self._busy:
             self._busy = True
             self._idle_until = now
             turns = SINGLE_CALLER_TURNS if self._alone and not self._staggered else GATHERING_TURNS
             loop.call_soon(self._gather, self.queue.items, turns, context=self._empty_context)
-        return futures
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
         if self._loop is None or self._loop.is_closed():

@@ -160,26 +160,25 @@ class FairQueue(Generic[Item, Result]):
 
     def add(
         self,
-        items: Sequence[Item],
-        costs: Sequence[int],
-        futures: "Sequence[asyncio.Future[Result]]",
+        item: Item,
+        cost: int,
+        future: "asyncio.Future[Result]",
         now: float,
         times: ItemTimes,
         deadline: float | None,
     ) -> None:
-        """Queue the items of one request, each due when its share of the graph comes to it."""
+        """Queue one item of a request, due when the request's share of the graph comes to it."""
         own, turn = self._requests.get(times), self._now
         if own:
             turn = max(turn, own[-1].turn + own[-1].cost)
         else:
             own = self._requests[times] = deque()
-        for item, cost, future in zip(items, costs, futures, strict=True):
-            self._number += 1
-            own.append(QueuedItem(item, cost, now, future, times, turn, self._number, deadline))
-            turn += cost
-            self.cost += cost
-        self.items += len(items)
-        self._has_deadlines = self._has_deadlines or deadline is not None
+        self._number += 1
+        own.append(QueuedItem(item, cost, now, future, times, turn, self._number, deadline))
+        self.items += 1
+        self.cost += cost
+        if deadline is not None:
+            self._has_deadlines = True
 
     def take(self, most: int, now: float) -> list[QueuedItem[Item, Result]]:
         """Return the next batch, at most `most` in cost unless one item alone costs more; late items are refused here."""

@@ -1,7 +1,11 @@
 """POST /embed."""
 
+from collections.abc import Sequence
+
 from service.context import ServiceContext
-from service.embedding.requests import EmbedResult
+from service.embedding.context import RequestContext
+from service.embedding.requests import EmbedRequest, EmbedResult
+from service.errors import InlayError
 from service.http.formats import FORMATS, Encode, check_json, negotiate
 from service.http.json_arrays import INLINE_VALUES, count
 from service.http.request import Request
@@ -21,6 +25,7 @@ class EmbedHandler:
     def __init__(self, context: ServiceContext) -> None:
         self._registry = context.registry
         self._embedder = context.embedder
+        self._lookup = context.lookup
         self._max_inputs = context.settings.max_inputs
 
     async def __call__(self, request: Request) -> Response:
@@ -42,6 +47,40 @@ class EmbedHandler:
         else:
             headers, encoded = await in_thread(_encoded, result, form, encode, wanted.dtype)
         return Response(encoded, headers, 200, None, timing_headers.lines(result, self._registry, request.arrived))
+
+    def answer_batch(self, requests: Sequence[Request]) -> list[Response | None]:
+        """Answer at once the requests for rows of plain token ids; None in the place of the others."""
+        entries: list[tuple[EmbedRequest, RequestContext] | None] = []
+        forms: list[tuple[Encode, AnswerForm] | None] = []
+        for request in requests:
+            entry = form = None
+            head = request.head
+            try:
+                encode = head.memo
+                if encode is None:
+                    check_json(head.headers.get(b"content-type"))
+                    encode = head.memo = FORMATS[negotiate(head.headers.get(b"accept"))]
+                wanted, answer_form = read(request.body, self._max_inputs)
+                if answer_form.encoding in ("float", "base64"):
+                    entry, form = (wanted, request.context), (encode, answer_form)
+            except InlayError:  # the handler tells the caller
+                pass
+            entries.append(entry)
+            forms.append(form)
+        responses: list[Response | None] = []
+        for request, form, result in zip(requests, forms, self._lookup.answer(entries), strict=True):
+            response = None
+            if result is not None and form is not None:
+                response = self._response(request, result, *form)
+            responses.append(response)
+        return responses
+
+    def _response(self, request: Request, result: EmbedResult, encode: Encode, form: AnswerForm) -> Response | None:
+        try:
+            headers, body = encode(result, form.encoding == "base64")
+        except InlayError:
+            return None
+        return Response(body, headers, 200, None, timing_headers.lines(result, self._registry, request.arrived))
 
 
 def _encoded(result: EmbedResult, form: AnswerForm, encode: Encode, dtype: str) -> tuple[Headers, Body]:
