@@ -183,7 +183,9 @@ def llama3(
     Source: transformers 5.23 `llama3` (Llama 3.1).
     """
     if high_freq_factor < low_freq_factor:
-        raise BadScaling(f"needs high_freq_factor at least low_freq_factor; got {high_freq_factor} and {low_freq_factor}")
+        raise BadScaling(
+            f"needs high_freq_factor at least low_freq_factor; got {high_freq_factor} and {low_freq_factor}"
+        )
     plain = rope.plain()
     wavelength = rope.numbers.divide(2 * rope.numbers.pi, plain)
     turns = rope.numbers.divide(original_max_position_embeddings, wavelength)  # within the trained context

@@ -208,7 +208,7 @@ REFUSED: dict[str, tuple[Rope, str]] = {
         example("linear", beta_fast=32),
         "linear RoPE has no parameter 'beta_fast'; it reads factor",
     ),
-    "high below low": (example("llama3", high_freq_factor=0.5), "needs high_freq_factor from low_freq_factor"),
+    "high below low": (example("llama3", high_freq_factor=0.5), "needs high_freq_factor at least low_freq_factor"),
     "truncate a number": (example("yarn", truncate=1), "truncate is 1; it must be true or false"),
     "a short list": (example("longrope", long_factor=[1.0, 2.0]), "long_factor has 2 numbers; rotary_dim/2 = 32"),
     "a list with zero": (example("longrope", long_factor=[0.0] * 32), r"long_factor\[0\] is 0.0; it must be above 0"),
