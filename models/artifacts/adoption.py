@@ -23,7 +23,7 @@ from models.checkpoints.sentence_transformers import SentenceFiles
 from models.errors import BadCheckpoint
 from models.families import FAMILIES, LIST_HINT
 from models.families.config import Config
-from models.families.fitting import position_rule
+from models.families.filling import position_rule
 from models.families.positional_encodings import Encodings
 from models.positions.learned import PositionRule
 from models.progress import Progress, no_progress

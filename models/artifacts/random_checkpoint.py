@@ -19,14 +19,9 @@ from models.checkpoints.safetensors import CHUNK_BYTES, DTYPES, TensorSource
 from models.errors import ModelError
 from models.families import Family, config_of, family_of
 from models.families.encoding_fitting import fit_encodings
-from models.families.fitting import (
-    encoding_shapes,
-    expected_shapes,
-    input_layer,
-    position_rule,
-)
+from models.families.filling import input_layer, position_rule
 from models.families.recipe import LayerNorm, Recipe, RMSNorm
-from models.families.tensor_shapes import per_layer_shapes
+from models.families.tensor_shapes import encoding_shapes, expected_shapes, per_layer_shapes
 from models.positions.rope.conventions import CONVENTIONS
 from models.progress import Progress, no_progress
 from models.tables.padding import padding_rows

@@ -15,7 +15,7 @@ from models.errors import ReferenceMismatch
 from models.families import FAMILIES, family_for_side
 from models.families.config import Config
 from models.families.extra_inputs import Extra
-from models.families.fitting import input_layer
+from models.families.filling import input_layer
 from models.families.recipe import (
     LayerNorm,
     Recipe,
