@@ -6,21 +6,23 @@ half the processor time of the pipeline: 16 ids at 32 connections (`make bench`)
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
 from models.positions import learned
 from service.embedding.context import RequestContext
-from service.embedding.model import Model, Models, Work
+from service.embedding.model import Model, Models
 from service.embedding.output_plan import Plan
-from service.embedding.packing import Packed
 from service.embedding.pipeline import Observer
 from service.embedding.requests import EmbedRequest, EmbedResult, Ids, Int64s, Output, StageTimes
 from service.errors import InlayError
 from service.settings import Settings
 
 RUN_TOKENS = 128  # of one run: its values stay in the processor's cache, which halves the time of 512 at once
+_ZEROS = np.zeros(8192, np.int64)  # the segments of a run
+_ZEROS.flags.writeable = False
 _PLAIN = (None, None, None, None)  # what Ids hold besides the ids
 
 
@@ -115,22 +117,32 @@ class RowLookup:
     def _run(self, batch: _Batch, results: list[EmbedResult | None]) -> None:
         """Run a batch unless an id is outside the vocabulary or the engine is busy."""
         model, plan, members = batch.model, batch.plan, batch.members
-        card, ids = model.card, np.concatenate(batch.ids)
+        card, graph = model.card, plan.lookup
+        assert graph is not None
+        ids = batch.ids[0] if len(batch.ids) == 1 else np.concatenate(batch.ids)
         unsigned = ids.view(np.uint64)  # negative ids wrap to huge ones
         if unsigned[unsigned.argmax()] >= card.vocab_size:
             return
-        positions = np.concatenate([learned.positions(card.position, each) for each in batch.ids])
-        types = np.zeros(len(ids), np.int64) if card.types == "zeros" else None
-        assert plan.lookup is not None
-        work = Work(Packed(ids, positions, types, None, (len(ids),)), plan.outputs)
-        found = model.batchers[plan.lookup].run_now(work, batch.tokens, len(members))
+        positions = [learned.positions(card.position, each) for each in batch.ids]
+        values = {
+            "ids": ids,
+            "positions": positions[0] if len(positions) == 1 else np.concatenate(positions),
+            "types": _ZEROS[: len(ids)] if len(ids) <= len(_ZEROS) else np.zeros(len(ids), np.int64),
+        }
+        feeds = {name: values[name] for name in card.graphs[graph].inputs}
+        found = model.batchers[graph].run_now(partial(model.engine.run, graph, feeds, plan.outputs), batch.tokens, len(members))
         if found is None:
             return
-        rows, seconds = found
+        arrays, seconds = found
         name, times, start = card.name, StageTimes(0.0, 0.0, seconds), 0
         self._observe([member.context for member in members], name, batch.tokens, times)
         for number, request, _, lengths, tokens in members:
             stop = start + tokens
-            outputs = tuple([Output(each, rows[each][start:stop], lengths, False) for each in plan.outputs])
+            outputs = tuple(
+                [
+                    Output(output, array[start:stop], lengths, False)
+                    for output, array in zip(plan.outputs, arrays, strict=True)
+                ]
+            )
             start = stop
             results[number] = EmbedResult(name, outputs, tokens, bool(request.outputs), lengths, 0, times)

@@ -20,7 +20,7 @@ from service.http.negotiation import Policy, choose
 from service.http.request import Head, Request
 from service.http.request_ids import request_id
 from service.http.response import Response
-from service.http.routes import Router
+from service.http.routes import Route, Router
 from service.http.timeouts import HEADERS as TIMEOUT_HEADERS
 from service.http.timeouts import allowed_seconds
 from service.observability.metrics import Metrics
@@ -140,24 +140,31 @@ class Pipeline:
         batch, self._gathered = waiting[:count], waiting[count:]
         if self._gathered:
             asyncio.get_running_loop().call_soon(self._answer_gathered)
-        routes = {id(request.head.route): request.head.route for request, _ in batch}
-        for route in routes.values():
-            members = [entry for entry in batch if entry[0].head.route is route] if len(routes) > 1 else batch
-            responses: Sequence[Response | None] = [None] * len(members)
-            assert route is not None
-            assert route.batch_handler is not None
-            if self._admission.has_room(len(members)) and not self._lifecycle.stopping:
-                try:
-                    responses = route.batch_handler([request for request, _ in members])
-                except Exception:  # the handler meets it again and tells its caller
-                    log.exception("a batch of requests to %s met a fault", route.path)
-            for (request, connection), response in zip(members, responses, strict=True):
-                if response is None:
-                    connection.serve(request)
-                else:
-                    connection.respond(request, response)
+        first = batch[0][0].head.route
+        if all([request.head.route is first for request, _ in batch]):
+            self._answer_batch(first, batch)
+        else:
+            routes = {id(request.head.route): request.head.route for request, _ in batch}
+            for route in routes.values():
+                self._answer_batch(route, [entry for entry in batch if entry[0].head.route is route])
         self._alone = count == 1
         self._answered_at = perf_counter()
+
+    def _answer_batch(self, route: Route | None, batch: Sequence[tuple[Request, Connection]]) -> None:
+        """Answer gathered requests of one route."""
+        assert route is not None
+        assert route.batch_handler is not None
+        responses: Sequence[Response | None] = [None] * len(batch)
+        if self._admission.has_room(len(batch)) and not self._lifecycle.stopping:
+            try:
+                responses = route.batch_handler([request for request, _ in batch])
+            except Exception:  # the handler meets it again and tells its caller
+                log.exception("a batch of requests to %s met a fault", route.path)
+        for (request, connection), response in zip(batch, responses, strict=True):
+            if response is None:
+                connection.serve(request)
+            else:
+                connection.respond(request, response)
 
     def accept(self, request: Request) -> Response | None:
         """Check the head of a request; return the response if the body need not be read."""

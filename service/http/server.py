@@ -239,7 +239,7 @@ class HttpProtocol(asyncio.Protocol):
             request.body = body[0] if len(body) == 1 else b"".join(body)
             self._release_body()
         if self._current is None:
-            self.serve(request)
+            self._begin(request)
         else:
             self._waiting.append((request, None))
             if len(self._waiting) >= MAX_PIPELINED:
@@ -261,9 +261,14 @@ class HttpProtocol(asyncio.Protocol):
     def _take(self, request: Request) -> None:
         """Serve a whole request on an idle connection."""
         early = self._pipeline.accept(request)
-        if early is not None:
+        if early is None:
+            self._begin(request)
+        else:
             self._respond_now(request, early)
-        elif request.head.batched:
+
+    def _begin(self, request: Request) -> None:
+        """Begin to answer a whole request."""
+        if request.head.batched and self._keep_alive:
             self._current = request
             self._pipeline.gather(request, self)
         else:
@@ -378,7 +383,7 @@ class HttpProtocol(asyncio.Protocol):
             if len(self._waiting) < MAX_PIPELINED:
                 self._transport.resume_reading()
             if response is None:
-                self.serve(request)
+                self._begin(request)
             else:
                 self._respond_now(request, response)
         elif not self._keep_alive:

@@ -51,7 +51,8 @@ class Stages:
         count, now = len(contexts), perf_counter()
         if times.tokenization:
             tokenize.observe(times.tokenization, count)
-        queue.observe(times.queue, count)
+        if times.queue:
+            queue.observe(times.queue, count)
         run.observe(times.inference, count)
         encoding = encode, now
         for context in contexts:
