@@ -91,7 +91,7 @@ def test_rejects_folder_of_the_program(checkpoint: Path, elsewhere: Path) -> Non
 OTHERS: dict[str, dict[str, str]] = {
     "letters": {"letters.txt": "dear"},
     "a checkpoint": {"config.json": "{}", "model.safetensors": "x"},
-    "an ONNX model that is nobody's export": {"model.onnx": "x", "tokenizer.json": "{}"},
+    "an ONNX model that is no export": {"model.onnx": "x", "tokenizer.json": "{}"},
     "a card of something else": {"card.json": '{"name": "ace of spades"}', "back.png": "x"},
     "a spoiled card beside something else": {"card.json": "{", "config.json": "{}", "model.safetensors": "x"},
     "a project": {"src/program.py": "x", ".git/config": "x"},

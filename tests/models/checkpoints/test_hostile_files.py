@@ -143,7 +143,7 @@ FOLDERS: dict[str, tuple[Make, str]] = {
     "a shape of other size": (words(shape=[61, 31]), "but its data_offsets are"),
     "another rank": (words(shape=[61, 2, 16]), "has shape"),
     "rows and columns exchanged": (words(shape=[32, 61]), "has shape"),
-    "a dtype nobody knows": (words(dtype="F4_E9M9"), "is F4_E9M9; weights are read as F32, F16, BF16"),
+    "an unknown dtype": (words(dtype="F4_E9M9"), "is F4_E9M9; weights are read as F32, F16, BF16"),
     "a dtype that is a list": (words(dtype=["F32"]), "the dtype of"),
     "two tensors on one place": (
         header(lambda entries: entries.update(again={"dtype": "F32", "shape": [1], "data_offsets": [0, 4]})),
@@ -186,7 +186,7 @@ FOLDERS: dict[str, tuple[Make, str]] = {
     "an index with a zero byte": (placed(a="x\0.safetensors"), "not a file of this folder"),
     "an index to the folder itself": (placed(a="."), "not a file of this folder"),
     "an index to a shard that is missing": (placed(a="model-00002-of-00002.safetensors"), "not a file of this folder"),
-    "an index that promises a tensor nobody holds": (
+    "an index that names a missing tensor": (
         placed(invented="model-00001-of-00001.safetensors"),
         "promises 'invented'",
     ),
@@ -270,9 +270,9 @@ GGUFS: dict[str, tuple[Make, str]] = {
         gguf(raw([entry("a", STRING, struct.pack("<Q", 1 << 40))], [ONE], DATA)),
         "'a' takes",
     ),
-    "a value type nobody knows": (gguf(raw([entry("a", 77, bytes(8))], [ONE], DATA)), "'a' has value type 77"),
+    "an unknown value type": (gguf(raw([entry("a", 77, bytes(8))], [ONE], DATA)), "'a' has value type 77"),
     "arrays in an array": (gguf(raw([array(ARRAY, 1, bytes(12))], [ONE], DATA)), "an array of arrays in an array"),
-    "an array of a type nobody knows": (
+    "an array of an unknown type": (
         gguf(raw([array(55, 1, bytes(8))], [ONE], DATA)),
         "an array of values of type 55",
     ),
@@ -301,7 +301,7 @@ GGUFS: dict[str, tuple[Make, str]] = {
         gguf(raw([ARCH], [info("a", (1 << 32, 1 << 32, 1 << 32))], DATA)),
         "which no file holds",
     ),
-    "a tensor type nobody knows": (
+    "an unknown tensor type": (
         gguf(raw([ARCH], [info("a", kind=99)], DATA)),
         "has tensor type 99, which is none of",
     ),
@@ -321,7 +321,7 @@ GGUFS: dict[str, tuple[Make, str]] = {
         r"'a' ends at byte 43980\d+, but the file has",
     ),
     "GGUF cut short": (gguf(raw([ARCH], [ONE], DATA[:-1])), "ends at byte"),
-    "a table of blocks nobody reads": (
+    "a table of unreadable blocks": (
         llama({"token_embd.weight": ("IQ4_NL", np.zeros((9, 144), np.uint8))}),
         "is IQ4_NL; weights are read as F32, F16, BF16, Q4_0",
     ),

@@ -189,7 +189,7 @@ BAD: dict[str, tuple[str, dict[str, tuple[int, ...]], dict[str, Any], str]] = {
         {},
         "is 16 columns wide",
     ),
-    "an activation nobody knows": (
+    "an unknown activation": (
         "bert",
         {E: (V, D), "cls.predictions.transform.dense.weight": (D, D), "cls.predictions.transform.dense.bias": (D,)}
         | {"cls.predictions.transform.LayerNorm.weight": (D,), "cls.predictions.transform.LayerNorm.bias": (D,)}

@@ -172,7 +172,7 @@ def compared(folder: Path, card: Card) -> None:
         **{each.name: random_extra(each, len(ids), random) for each in card.extras},
     }
     for graph, entry in card.graphs.items():
-        expected = judge(folder, card, entry.inputs, feeds)
+        expected = reference_outputs(folder, card, entry.inputs, feeds)
         for output, value in run(folder, card, graph, feeds).items():
             np.testing.assert_allclose(value, expected[output], rtol=2e-5, atol=2e-5, err_msg=f"{graph} {output}")
 
@@ -205,7 +205,7 @@ def test_every_exported_encoder_has_golden_data() -> None:
     }  # a roberta by another name
 
 
-def judge(folder: Path, card: Card, reads: tuple[str, ...], feeds: Arrays) -> Arrays:
+def reference_outputs(folder: Path, card: Card, reads: tuple[str, ...], feeds: Arrays) -> Arrays:
     weights = safetensors.tensors_of(folder / "weights.safetensors")
     types, mask = (feeds[name] if name in reads else None for name in ("types", "mask"))
     if card.per_layer and reads == ("ids",) and "per_layer" in card.graphs:
