@@ -60,7 +60,7 @@ class _Start:
         chosen = Settings(store=store, grpc_port=0, device="cpu", **settings)
         self.app = create_app(chosen, ready=lambda _context, port: self.rpc_port.put(port))
         self.server = uvicorn.Server(
-            uvicorn.Config(self.app, http=HttpProtocol, log_config=None, access_log=False, timeout_keep_alive=75)
+            uvicorn.Config(self.app, http=HttpProtocol, log_config=None, access_log=False, proxy_headers=False)
         )
         self.listener = socket.create_server(("127.0.0.1", 0), backlog=1024)  # listens now: no client comes too early
 
