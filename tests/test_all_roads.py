@@ -166,9 +166,6 @@ EITHER: dict[str, Road] = {
     "/embed, bytes_only": lambda roads, given: raw(embed(roads, [given], "*/*", encoding_format="bytes_only").content),
     "/": lambda roads, given: exactly(roads.post("/", {"inputs": [given]}).json()[0]),
     "/invocations": lambda roads, given: exactly(roads.post("/invocations", {"inputs": given}).json()[0]),
-    "/vertex": lambda roads, given: exactly(
-        roads.post("/vertex", {"instances": [{"inputs": given}]}).json()["predictions"][0][0]
-    ),
     "/v1/embeddings, float": lambda roads, given: exactly(first(openai(roads, "/v1/embeddings", given, "float"))),
     "/v1/embeddings, base64": lambda roads, given: decoded(first(openai(roads, "/v1/embeddings", given, "base64"))),
     "/v1/embeddings, bytes": lambda roads, given: raw(openai(roads, "/v1/embeddings", [given], "bytes").content),

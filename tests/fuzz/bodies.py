@@ -10,6 +10,7 @@ from pydantic import BaseModel
 from safetensors.numpy import save
 from starlette.datastructures import QueryParams
 
+from service.http.validation_errors import parse_json, validated
 from service.protocols.inlay import (
     embed_body as body,
 )
@@ -22,9 +23,9 @@ from service.protocols.inlay import (
 from service.protocols.inlay.positions import parsing as asked
 from service.protocols.inlay.positions import rotation
 from service.protocols.inlay.positions.schemes import SCHEMES
-from service.protocols.openai.bodies import EXAMPLES as OPENAI
-from service.protocols.openai.bodies import EmbeddingsBody, PoolingBody, Reader
-from service.protocols.tei import bodies as tei
+from service.protocols.openai.schemas import EXAMPLES as OPENAI
+from service.protocols.openai.schemas import Decoder, EmbeddingsBody, PoolingBody
+from service.protocols.tei import schemas as tei
 from tests.fuzz.judging import Target
 
 DEEP = b"[" * 300 + b"]" * 300  # orjson reads it and does not write it
@@ -42,7 +43,7 @@ VALUES = (
     b'"\\ud800"',
     b"[1,true]",
 )
-READERS = (Reader(EmbeddingsBody), Reader(PoolingBody))
+READERS = (Decoder(EmbeddingsBody), Decoder(PoolingBody))
 TEI: tuple[type[BaseModel], ...] = (
     tei.TokenVectorsBody,
     tei.SimilarityBody,
@@ -50,7 +51,6 @@ TEI: tuple[type[BaseModel], ...] = (
     tei.DecodeBody,
     tei.PredictBody,
     tei.RerankBody,
-    tei.VertexBody,
 )
 TEI_SEEDS: tuple[dict[str, Any], ...] = (
     {"inputs": ["a", [1, 2]], "truncate": True, "truncation_direction": "Left", "prompt_name": "q"},
@@ -59,7 +59,6 @@ TEI_SEEDS: tuple[dict[str, Any], ...] = (
     {"ids": [[1, 2], [3]], "skip_special_tokens": False},
     {"inputs": [["a", "b"], ["c"]], "raw_scores": True},
     {"query": "a", "texts": ["b"], "return_text": True},
-    {"instances": [{"inputs": "a"}, {"inputs": [1]}]},
 )
 TENSOR = {"dtype": "float32", "shape": [1, 2], "data": "AACAPwAAgD8="}
 PARAMETERS: tuple[type[BaseModel], ...] = (
@@ -117,15 +116,10 @@ def _openai(data: bytes) -> None:
 
 
 def _tei(data: bytes) -> None:
-    kind, found = TEI[(data[:1] or b"\0")[0] % len(TEI)], tei.parsed(data[1:])
-    valid = tei.valid(kind, found)
-    if isinstance(valid, tei.SimilarityBody):
-        tei.inner(tei.ComparedTexts, valid.inputs, "inputs")
-        tei.inner(tei.ComparedHow, valid.parameters, "parameters")
-    elif isinstance(valid, tei.DecodeBody):
-        tei.id_lists(valid.ids)
-    elif isinstance(valid, tei.PredictBody):
-        tei.check_predicted(valid.inputs)
+    kind, value = TEI[(data[:1] or b"\0")[0] % len(TEI)], parse_json(data[1:])
+    body = tei.similarity_body(value) if kind is tei.SimilarityBody else validated(kind, value)
+    if isinstance(body, tei.DecodeBody):
+        tei.id_lists(body.ids)
 
 
 def _parameters(data: bytes, read: Any) -> None:

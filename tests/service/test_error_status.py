@@ -1,4 +1,4 @@
-"""The one table of statuses knows every error."""
+"""Every error has a status for HTTP and gRPC, and protocols that have errors of their own give it theirs."""
 
 import grpc
 import pytest
@@ -6,44 +6,49 @@ import pytest
 from service import errors
 from service.error_status import STATUSES
 from service.errors import BadInput, InlayError, Overloaded
-from service.http.problem_details import Problem, answer, document
+from service.http.problem_details import ERROR_TYPES, Problem, error_type, problem_document, render_problem
+from service.protocols.openai.errors import INVALID_REQUESTS
 
 KINDS = [each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, InlayError)]
+CODES = {kind.code: kind for kind in KINDS if "code" in vars(kind)}
 TEI = {"Unhealthy": 503, "Backend": 424, "Overloaded": 429, "Validation": 422, "Tokenizer": 422, "Empty": 400}
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_error_has_a_row(kind: type[InlayError]) -> None:
-    assert kind.code in STATUSES
-
-
-def test_every_row_has_an_error() -> None:
+def test_every_error_has_a_status_and_every_status_an_error() -> None:
     assert {kind.code for kind in KINDS} == set(STATUSES)
 
 
 def test_codes_are_not_shared() -> None:
-    own = [kind.code for kind in KINDS if "code" in vars(kind)]
-    assert len(set(own)) == len(own)
+    assert len(CODES) == len([kind for kind in KINDS if "code" in vars(kind)])
+
+
+def test_protocols_have_no_codes_of_their_own() -> None:
+    assert ERROR_TYPES.keys() | INVALID_REQUESTS <= STATUSES.keys()
 
 
 @pytest.mark.parametrize("code", STATUSES)
-def test_grpc_and_text_embeddings_inference_know_their_names(code: str) -> None:
+def test_grpc_status_names_exist(code: str) -> None:
     assert hasattr(grpc.StatusCode, STATUSES[code].grpc)
-    assert STATUSES[code].tei in TEI
+
+
+def test_error_types_are_those_of_tei() -> None:
+    assert set(ERROR_TYPES.values()) <= TEI.keys()
 
 
 @pytest.mark.parametrize(
     "code", ["empty", "bad_request", "bad_input", "too_large", "overloaded", "engine_failure", "unavailable"]
 )
-def test_where_text_embeddings_inference_has_the_error_the_status_is_its_own(code: str) -> None:
-    assert STATUSES[code].http == TEI[STATUSES[code].tei]  # TEI 1.9.3, From<&ErrorType> for StatusCode
+def test_statuses_are_those_of_tei(code: str) -> None:
+    """TEI 1.9.3, From<&ErrorType> for StatusCode."""
+    assert STATUSES[code].http == TEI[error_type(CODES[code]("x"))]
 
 
-def test_a_problem_is_what_the_documentation_says() -> None:
-    problem = Problem.model_validate(document(BadInput("inputs[3] is bad", 3)), strict=True)
+def test_problem_document_matches_its_schema() -> None:
+    error = BadInput("is bad", field=("inputs", 3))
+    problem = Problem.model_validate(problem_document(error), strict=True)
     assert (problem.code, problem.index, problem.status, problem.error) == ("bad_input", 3, 422, problem.detail)
 
 
-def test_a_refused_caller_is_told_when_to_come_back() -> None:
-    status, headers, _ = answer(Overloaded("full"))
-    assert (status, dict(headers)[b"retry-after"]) == (429, b"1")
+def test_overloaded_response_says_when_to_retry() -> None:
+    response = render_problem(Overloaded("full"))
+    assert (response.status, dict(response.headers)[b"retry-after"]) == (429, b"1")

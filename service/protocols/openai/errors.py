@@ -1,66 +1,74 @@
-"""An InlayError as OpenAI's nested error object, in the members of its requests. Decides nothing else."""
+"""Errors as OpenAI's nested error object, with the field names of its requests."""
 
-import re
+from typing import Annotated
 
-import orjson
+from pydantic import BaseModel, Field
 
 from service.error_status import STATUSES, retry_headers
-from service.errors import BadInput, EmptyRequest, InlayError, NoSuchPath, NotFound, TooLarge, WrongModelKind
-from service.http.endpoint import Answer
-from service.http.formats import JSON
-from service.http.response import Response
-from service.protocols.openai.bodies import PoolingBody
+from service.errors import SHORTEN_OR_TRUNCATE, InlayError, NoSuchPath, Spelling
+from service.http.response import Response, json_response
+from service.http.validation_errors import InvalidField
 
+SPELLING = Spelling(
+    fields={"inputs": "input", "input_ids": "", "outputs": "output", "dtype": "embed_dtype"},
+    remedies={SHORTEN_OR_TRUNCATE: 'shorten it or send "truncate_prompt_tokens": -1'},
+)
 CODES = {
     "unauthorized": "invalid_api_key",
     "not_found": "model_not_found",
     "overloaded": "rate_limit_exceeded",
     "key_limited": "rate_limit_exceeded",
 }
-# What the road says of /embed's members, in those of these paths
-WORDS = (
-    ('"inputs" is empty', '"input" is empty'),
-    ("inputs[", "input["),
-    ("].input_ids", "]"),
-    ('send "truncate": true', 'send "truncate_prompt_tokens": -1'),
+DEFAULT_PARAMS = {"not_found": "model", "wrong_model_kind": "model"}  # of errors that name no field
+# OpenAI answers these with 400 whatever their HTTP status is elsewhere
+INVALID_REQUESTS = frozenset(
+    (
+        "bad_request",
+        "bad_parameters",
+        "too_large",
+        "head_too_large",
+        "too_slow",
+        "bad_input",
+        "wrong_model_kind",
+        "not_acceptable",
+        "range_not_satisfiable",
+    )
 )
-MEMBERS = {"dtype": "embed_dtype", "outputs": "output"}
-_UNKNOWN = re.compile(r'"([^"]*)" is not known')
+TYPES = {424: "server_error", 429: "rate_limit_exceeded", 500: "server_error", 503: "server_error", 504: "server_error"}
+INVALID_REQUEST = "invalid_request_error"
 
 
-def refusal(error: InlayError) -> Answer:
-    """The status, the headers and {"error": {message, type, param, code}}."""
-    status, kind = STATUSES[error.code].openai
-    message = in_these_words(error.message)
-    code = error.code if isinstance(error, NoSuchPath) else CODES.get(error.code, error.code)
-    body = orjson.dumps({"error": {"message": message, "type": kind, "param": _param(error, message), "code": code}})
-    headers = ((b"content-type", JSON.encode()), (b"content-length", b"%d" % len(body)), *retry_headers(error))
-    return Answer(headers, [body], status)
+class OpenAIFault(BaseModel):
+    """What OpenAI's clients raise as APIStatusError."""
+
+    message: Annotated[str, Field(description="What came, what is allowed, what to do.")]
+    type: Annotated[str, Field(examples=[INVALID_REQUEST, *sorted(set(TYPES.values()))])]
+    param: Annotated[str | None, Field(description="the field to blame")]
+    code: Annotated[str, Field(examples=["model_not_found", "bad_input"])]
+
+
+class OpenAIError(BaseModel):
+    """An error of OpenAI's routes."""
+
+    error: OpenAIFault
 
 
 def render_error(error: InlayError) -> Response:
     """Return an error as OpenAI's error object."""
-    answer = refusal(error)
-    return Response(answer.body, answer.headers, answer.status)
+    status = 400 if error.code in INVALID_REQUESTS else STATUSES[error.code].http
+    unknown_path = isinstance(error, NoSuchPath)
+    fault = {
+        "message": error.render(SPELLING),
+        "type": TYPES.get(status, INVALID_REQUEST),
+        "param": None if unknown_path else _param(error),
+        "code": error.code if unknown_path else CODES.get(error.code, error.code),
+    }
+    return json_response({"error": fault}, status, tuple(retry_headers(error)))
 
 
-def in_these_words(message: str) -> str:
-    """The message with the names that members have here."""
-    for theirs, ours in WORDS:
-        message = message.replace(theirs, ours)
-    return message
-
-
-def _param(error: InlayError, message: str) -> str | None:
-    """The member to blame, where one is."""
-    if isinstance(error, BadInput | EmptyRequest | TooLarge):
-        return "input"
-    if isinstance(error, NoSuchPath):
-        return None
-    if isinstance(error, NotFound | WrongModelKind):
-        return "model"
-    if unknown := _UNKNOWN.match(message):
-        return unknown[1]
-    word = message.split(maxsplit=1)[0]
-    member = MEMBERS.get(word, word)
-    return member if member in PoolingBody.model_fields else None
+def _param(error: InlayError) -> str | None:
+    """Return the field of the body to blame."""
+    if not error.field:
+        return DEFAULT_PARAMS.get(error.code)
+    name = str(error.field[0])
+    return name if isinstance(error, InvalidField) else SPELLING.fields.get(name, name)

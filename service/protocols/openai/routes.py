@@ -1,23 +1,234 @@
-"""OpenAI's embeddings and models, with what vLLM and infinity add to them. Mounts; decodes and encodes nothing."""
+"""OpenAI's routes: /v1/embeddings, /embeddings, vLLM's /pooling, and /v1/models."""
 
-from fastapi import APIRouter
-from starlette.routing import Route
+from collections.abc import Mapping
+from itertools import accumulate
+from time import perf_counter, time
+from typing import Any, NamedTuple
+
+import pybase64
+from numpy.typing import NDArray
+from pydantic import BaseModel
 
 from service.context import ServiceContext
-from service.protocols.openai import embeddings
-from service.protocols.openai import models as listed
-from service.protocols.openai.errors import refusal
+from service.embedding.model import Model
+from service.embedding.output_plan import HIDDEN, POOLED
+from service.embedding.packing import split
+from service.embedding.pooling import normalize
+from service.embedding.requests import EmbedRequest, EmbedResult, Ids, Output
+from service.errors import BadInput, BadRequest, WrongModelKind
+from service.http import json_arrays
+from service.http.formats import JSON, OCTETS, check_json, sized
+from service.http.request import Request
+from service.http.response import Body, Headers, Response, json_response
+from service.http.routes import Answer, Handler, RequestBody, Route, RouteGroup
+from service.protocols.inlay import pooled_bytes
+from service.protocols.inlay.models import created
+from service.protocols.openai import schemas
+from service.protocols.openai.errors import OpenAIError, render_error
+from service.protocols.openai.schemas import Decoder, OpenAIModel, OpenAIModelList, ResponseOptions
 
-__all__ = ["PREFIXES", "refusal", "routes"]
+PREFIXES = ("/v1", "/embeddings", "/pooling")
+TOKEN_EMBED = "token_embed"
+EMBEDDINGS_ABOUT = "OpenAI's route, with vLLM's and infinity's fields. One vector an input."
+POOLING_ABOUT = "vLLM's route: as /v1/embeddings, and rows of tokens where the model or `task` gives them."
+METADATA = {"metadata": "with encoding_format bytes: JSON that says where each vector lies, as vLLM has it"}
+VECTOR_BYTES = {"type": "string", "format": "binary", "description": "vectors in the order of the inputs"}
 
-PREFIXES = ("/v1", embeddings.UNVERSIONED, embeddings.POOLING)
-"""The paths whose refusals are worded here, those of unknown paths and verbs too."""
+
+class Shape(NamedTuple):
+    """How the responses of a path look.
+
+    Args:
+        id_prefix: the beginning of the response's id.
+        object: the `object` of an entry.
+        field: the entry's field that holds the vector.
+        any_rows: it may answer with a vector for each token.
+    """
+
+    id_prefix: str
+    object: str
+    field: str
+    any_rows: bool
 
 
-def routes(context: ServiceContext) -> APIRouter:
-    """POST /v1/embeddings, /embeddings and /pooling; GET /v1/models and /v1/models/{name}."""
-    paths = embeddings.endpoints(context)
-    hot = [Route(path, endpoint, methods=["POST"], include_in_schema=False) for path, endpoint in paths.items()]
-    lists = listed.endpoints(context)
-    cold = [Route(path, endpoint, methods=["GET"], include_in_schema=False) for path, endpoint in lists.items()]
-    return APIRouter(routes=[*hot, *cold])
+EMBEDDING = Shape("embd-", "embedding", "embedding", False)
+POOLING = Shape("pooling-", "pooling", "data", True)
+
+
+def routes(context: ServiceContext) -> RouteGroup:
+    """Return OpenAI's routes."""
+    embeddings = _embedding_handler(context, Decoder(schemas.EmbeddingsBody), EMBEDDING)
+    pooling = _embedding_handler(context, Decoder(schemas.PoolingBody), POOLING)
+    rows = [
+        _embedding_route("/v1/embeddings", embeddings, "openai_embeddings", "Embed as OpenAI does"),
+        _embedding_route("/embeddings", embeddings, "embeddings", "The same without /v1"),
+        _embedding_route("/pooling", pooling, "pooling", "Embed as vLLM's pooling does", pooled=True),
+        *_model_routes(context),
+    ]
+    return RouteGroup(rows, render_error, PREFIXES, (OpenAIError, JSON))
+
+
+def _embedding_route(path: str, handler: Handler, name: str, summary: str, *, pooled: bool = False) -> Route:
+    content: Mapping[str, Any] = {JSON: schemas.PoolingList if pooled else schemas.EmbeddingList, OCTETS: VECTOR_BYTES}
+    return Route(
+        verb="POST",
+        path=path,
+        handler=handler,
+        name=name,
+        summary=summary,
+        tag="embed",
+        description=POOLING_ABOUT if pooled else EMBEDDINGS_ABOUT,
+        body=RequestBody(model=schemas.PoolingBody if pooled else schemas.EmbeddingsBody, examples=schemas.EXAMPLES),
+        answers={
+            200: Answer(description="The vectors, in the order of the inputs.", content=content, headers=METADATA)
+        },
+        vectors=True,
+    )
+
+
+def _model_routes(context: ServiceContext) -> list[Route]:
+    registry, settings = context.registry, context.settings
+
+    def entry(model: Model) -> OpenAIModel:
+        card = model.card
+        return OpenAIModel(
+            id=card.name, created=created(settings, model), max_model_len=card.max_tokens, root=card.source
+        )
+
+    async def list_models(request: Request) -> Response:
+        return _json(OpenAIModelList(data=[entry(model) for model in registry.models.values()]))
+
+    async def get_model(request: Request) -> Response:
+        return _json(entry(registry.get(request.parameters["name"])))
+
+    rows: tuple[tuple[str, Handler, str, str, type[BaseModel]], ...] = (
+        ("/v1/models", list_models, "openai_models", "Every loaded model, as OpenAI lists them", OpenAIModelList),
+        ("/v1/models/{name:path}", get_model, "openai_model", "One model, as OpenAI has it", OpenAIModel),
+    )
+    return [
+        Route(
+            verb="GET",
+            path=path,
+            handler=handler,
+            name=name,
+            summary=summary,
+            tag="models",
+            answers={200: Answer(description="What is loaded.", content={JSON: model})},
+            admitted=False,
+        )
+        for path, handler, name, summary, model in rows
+    ]
+
+
+def _json(document: BaseModel) -> Response:
+    return json_response(document.model_dump())
+
+
+def _embedding_handler(context: ServiceContext, decode: Decoder, shape: Shape) -> Handler:
+    registry, embedder = context.registry, context.embedder
+
+    async def handler(request: Request) -> Response:
+        began = perf_counter()
+        check_json(request.headers.get(b"content-type"))
+        decoded, options, caller_id = decode(request.body)
+        embed_request = _for_model(decoded, options, registry.get(decoded.model), shape)
+        result = await embedder.embed(embed_request, request.context)
+        if options.task == TOKEN_EMBED and embed_request.normalize is not False:
+            result = _normalized_tokens(result)
+        response_id = shape.id_prefix + (caller_id or request.id.decode())
+        values = json_arrays.count(result)
+        headers, body = await json_arrays.inline_or_in_thread(values, _encode, result, options, shape, response_id)
+        milliseconds = round(1000 * (perf_counter() - began))
+        return Response(body, headers, lines=b"openai-processing-ms: %d\r\n" % milliseconds)
+
+    return handler
+
+
+def _for_model(request: EmbedRequest, options: ResponseOptions, model: Model, shape: Shape) -> EmbedRequest:
+    """Return the request with the output that the path answers with.
+
+    Raises:
+        WrongModelKind, BadRequest, BadInput: the model cannot serve it.
+    """
+    card = model.card
+    _check_ids(request, card.name, card.vocab_size)
+    _check_options(request, options, model)
+    if card.image or request.outputs:
+        return request  # the core names the route for images
+    if options.task == TOKEN_EMBED:
+        if HIDDEN not in card.outputs:
+            remedy = "leave out task, or send output, one of its outputs"
+            raise WrongModelKind(f"{card.name} has no {HIDDEN}", remedy=remedy)
+        return request._replace(outputs=(HIDDEN,), normalize=False if request.normalize is False else None)
+    if (not shape.any_rows or options.task == "embed") and card.default_output != POOLED:
+        raise WrongModelKind(
+            f"{card.name} gives a vector a token, {card.default_output}, and no vector of a text",
+            remedy="POST to /pooling or /embed, or export it with --pooling",
+        )
+    return request
+
+
+def _check_options(request: EmbedRequest, options: ResponseOptions, model: Model) -> None:
+    card, longest = model.card, model.card.max_tokens
+    if options.max_tokens is not None and longest is not None and options.max_tokens > longest:
+        raise BadRequest(
+            f"is {options.max_tokens}",
+            field=("truncate_prompt_tokens",),
+            allowed=f"{card.name} reads {longest}",
+            remedy=f"send -1, or 1 to {longest}",
+        )
+    if request.outputs and options.task:
+        raise BadRequest(
+            "is sent, and so is output, which also says which rows to return",
+            field=("task",),
+            remedy="send one of them",
+        )
+    if request.outputs and request.outputs[0] not in card.outputs:
+        allowed = f"{card.name} has {', '.join(card.outputs)}"
+        raise BadRequest(f"is {request.outputs[0][:40]!r}", field=("outputs",), allowed=allowed)
+
+
+def _check_ids(request: EmbedRequest, name: str, vocab_size: int) -> None:
+    """Raise BadInput for ids of a larger vocabulary; ids of another one that also exist here cannot be told apart."""
+    for index, each in enumerate(request.inputs):
+        if isinstance(each, Ids) and len(each.ids) and (largest := int(each.ids.max())) >= vocab_size:
+            raise BadInput(
+                f"holds the token id {largest}",
+                field=("inputs", index),
+                allowed=f"the vocabulary of {name} ends at {vocab_size - 1}",
+                remedy="if you sent text, your client tokenised it for another model, as langchain-openai does unless "
+                "you pass check_embedding_ctx_length=False",
+            )
+
+
+def _normalized_tokens(result: EmbedResult) -> EmbedResult:
+    """Return the result with the row of each token scaled to unit length, as vLLM's token_embed has them."""
+    output = result.outputs[0]
+    return result._replace(outputs=(output._replace(rows=normalize(output.rows)),))
+
+
+def _encode(result: EmbedResult, options: ResponseOptions, shape: Shape, response_id: str) -> tuple[Headers, Body]:
+    """Return the headers and the body of a response."""
+    if options.encoding in (pooled_bytes.BYTES, pooled_bytes.BYTES_ONLY):
+        return pooled_bytes.answer(result, options.encoding, options.embed_dtype, options.endianness, response_id)
+    output = result.outputs[0]
+    values: list[Any]
+    if options.encoding == "base64":
+        values = _base64(output, pooled_bytes.narrowed(output.rows, options.embed_dtype), options.endianness)
+    else:
+        values = list(output.rows) if output.pooled else split(output.rows, output.lengths)
+    document = {
+        "id": response_id,
+        "object": "list",
+        "created": int(time()),
+        "model": result.model,
+        "data": [{"object": shape.object, "index": index, shape.field: value} for index, value in enumerate(values)],
+        "usage": {"prompt_tokens": result.tokens, "total_tokens": result.tokens},
+    }
+    return sized(JSON, [json_arrays.dumps(document, output.rows.size)])
+
+
+def _base64(output: Output, rows: NDArray[Any], endianness: str) -> list[str]:
+    size, width = rows.dtype.itemsize, rows.shape[1]
+    data, ends = pooled_bytes.raw(rows, endianness), [width * size * end for end in accumulate(output.lengths)]
+    return [pybase64.b64encode_as_string(data[start:end]) for start, end in zip([0, *ends], ends, strict=False)]

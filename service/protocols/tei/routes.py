@@ -1,246 +1,233 @@
-"""text-embeddings-inference's REST routes besides /embed, whose superset protocols/inlay/embed.py serves.
+"""text-embeddings-inference's REST routes; POST /embed, whose fields are a superset of TEI's, is in protocols/inlay.
 
-Refusals are problem documents, which hold TEI's `error` and `error_type` too.
+Errors are problem documents, which hold TEI's `error` and `error_type` too.
 """
 
-import asyncio
-from collections.abc import Awaitable, Callable
-from functools import partial
-from time import perf_counter
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import parse_qsl
 
 import numpy as np
-import orjson
-from fastapi import APIRouter
-from starlette.routing import Route
+from numpy.typing import NDArray
+from pydantic import BaseModel
 
 from service.context import ServiceContext
 from service.embedding.requests import EmbedRequest, EmbedResult, Text
-from service.errors import BadRequest, EmptyRequest, InlayError, TooLarge, WrongModelKind
-from service.http import json_arrays as numbers
-from service.http.endpoint import Answer, Call, Endpoint
-from service.http.formats import (
-    FORMATS,
-    JSON,
-    Headers,
-    check_json,
-    negotiate,
-)
-from service.http.problem_details import render_problem
+from service.http import json_arrays
+from service.http.formats import FORMATS, JSON, check_json, negotiate
+from service.http.openapi import REFERENCE
+from service.http.problem_details import MEDIA_TYPE, Problem
+from service.http.request import Request
+from service.http.response import Response, json_response
+from service.http.routes import Answer, Handler, RequestBody, Route, RouteGroup
+from service.http.validation_errors import parse_json, validated
 from service.protocols.inlay.embed import EmbedHandler
-from service.protocols.inlay.embed_body import packed, read
+from service.protocols.inlay.embed_response import EMBED_ANSWER, EMBED_BYTES, EMBED_JSON, VECTOR, VECTORS
 from service.protocols.inlay.inputs import decode
-from service.protocols.inlay.pooled_bytes import BYTES, BYTES_ONLY
-from service.protocols.tei import bodies
-from service.protocols.tei import model_kinds as kinds
-from service.protocols.tei import timing_headers as spent
-from service.protocols.tei.info import info
-from service.protocols.tei.tokenization import decoded, tokenised
+from service.protocols.tei import operations, schemas, timing_headers
+from service.protocols.tei.errors import render_error
 
-SENTENCES = b'"source_sentence"'  # only a body that holds these bytes can be a /similarity
-Answers = Callable[[ServiceContext, Call], Awaitable[Answer]]
-
-
-def routes(context: ServiceContext) -> APIRouter:
-    """Every route of ROUTES and GET /info."""
-    posts = [
-        Route(path, _endpoint(context, path, answers), methods=["POST"], include_in_schema=False)
-        for path, answers in ROUTES.items()
-    ]
-    told = Endpoint("tei_info", partial(_info, context), _refusal, context)
-    return APIRouter(routes=[*posts, Route("/info", told, methods=["GET"], include_in_schema=False)])
+TAG = "tei"
+TAGS = {TAG: "The rest of text-embeddings-inference's contract; /embed is its superset."}
+SENTENCES = b'"source_sentence"'  # a body without these bytes is not one of /similarity
+COMPARED = {"inputs": {"source_sentence": "a text", "sentences": ["another", "a third"]}}
+EITHER = {"anyOf": [{"$ref": REFERENCE.format(model=name)} for name in ("EmbedBody", "SimilarityBody")]}
+TOKENS = {"type": "array", "items": {"type": "array", "items": schemas.TextToken.model_json_schema()}}
+UNAUTHORIZED = Answer(description="No key, or an unknown one; no body.", headers={"www-authenticate": "Bearer"})
+WRONG_KIND = Answer(description="The model is of another kind.", content={MEDIA_TYPE: Problem})
 
 
-def _endpoint(context: ServiceContext, path: str, answers: Answers) -> Endpoint:
-    async def answer(call: Call) -> Answer:
-        check_json(call.fields.get(b"content-type"))
-        return await answers(context, call)
-
-    return Endpoint(f"tei_{path[1:] or 'root'}", answer, _refusal, context)
-
-
-async def _either(context: ServiceContext, call: Call) -> Answer:
-    """A body of /embed, or one of /similarity: huggingface_hub sends both to the same address."""
-    started, body = perf_counter(), await call.body()
-    if SENTENCES in body:
-        data = bodies.parsed(body)
-        if type(data) is dict and type(data.get("inputs")) is dict and "source_sentence" in data["inputs"]:
-            return await _compared(context, call, data, started)
-    answer = await EmbedHandler(context).answer(call.request, body, FORMATS[negotiate(call.fields.get(b"accept"))])
-    return Answer((*answer.headers, *_pairs(answer.lines)), answer.body)
-
-
-def _refusal(error: InlayError) -> Answer:
-    answer = render_problem(error)
-    return Answer(answer.headers, answer.body, answer.status)
-
-
-def _pairs(lines: bytes) -> list[tuple[bytes, bytes]]:
-    return [(name, value) for name, _, value in (line.partition(b": ") for line in lines.split(b"\r\n")) if name]
-
-
-async def _embed_all(context: ServiceContext, call: Call) -> Answer:
-    """A vector a token."""
-    started, encode = perf_counter(), FORMATS[negotiate(call.fields.get(b"accept"))]
-    asked = bodies.valid(bodies.TokenVectorsBody, bodies.parsed(await call.body()))
-    output = kinds.token_output(context.registry.get(asked.model).card)
-    request = EmbedRequest(
-        decode(asked.inputs, context.settings.max_inputs),
-        asked.model,
-        (output,),
-        asked.truncate,
-        bodies.side(asked.truncation_direction),
-        prompt_name=asked.prompt_name,
+def routes(context: ServiceContext) -> RouteGroup:
+    """Return text-embeddings-inference's routes."""
+    handlers = Handlers(context)
+    either = Answer(
+        content={**EMBED_ANSWER.content, JSON: {"anyOf": [VECTOR, EMBED_JSON]}}, headers=EMBED_ANSWER.headers
     )
-    result = await context.embedder.embed(request, call.request.context)
-    headers, body = await numbers.written(numbers.count(result), encode, result._replace(picked=False), False)
-    return Answer(headers + spent.headers(result, context.registry, started), body)
+    either_body = RequestBody(schema=EITHER, examples={"texts": {"inputs": ["hello"]}, "similarity": COMPARED})
+    rows = [
+        _post(
+            path, handlers.embed_or_similarity, name, f"/embed or /similarity, by the form of its inputs{whose}",
+            either_body, either, vectors=True,
+        )
+        for path, name, whose in (("/", "tei_root", ""), ("/invocations", "tei_invocations", "; SageMaker's path"))
+    ]  # fmt: skip
+    rows += [
+        _post(
+            "/embed_all", handlers.embed_all, "tei_embed_all",
+            "A vector a token, special ones included, never normalised",
+            _body(schemas.TokenVectorsBody, {"inputs": ["hello world"]}),
+            Answer(
+                content={JSON: {"type": "array", "items": VECTORS}, **EMBED_BYTES}, headers=timing_headers.HEADERS
+            ),
+            vectors=True,
+        ),
+        _post(
+            "/similarity", handlers.similarity, "tei_similarity", "The cosine of a text with others",
+            _body(schemas.SimilarityBody, COMPARED),
+            Answer(content={JSON: VECTOR}, headers=timing_headers.HEADERS),
+            vectors=True,
+        ),
+        _post(
+            "/tokenize", handlers.tokenize, "tei_tokenize", "The tokens of texts",
+            _body(schemas.TokenizeBody, {"inputs": ["hello world"]}), Answer(content={JSON: TOKENS}),
+        ),
+        _post(
+            "/decode", handlers.decode, "tei_decode", "The texts of token ids",
+            _body(schemas.DecodeBody, {"ids": [[101, 7592, 102]]}),
+            Answer(content={JSON: {"type": "array", "items": {"type": "string"}}}),
+        ),
+        _post(
+            "/embed_sparse", handlers.embed_sparse, "tei_embed_sparse", "Always an error: no model here is sparse",
+            _body(schemas.TokenVectorsBody, {"inputs": "a"}),
+        ),
+        _post(
+            "/predict", handlers.predict, "tei_predict", "Always an error: no model here classifies",
+            _body(schemas.PredictBody, {"inputs": "a"}),
+        ),
+        _post(
+            "/rerank", handlers.rerank, "tei_rerank", "Always an error: no model here ranks",
+            _body(schemas.RerankBody, {"query": "a", "texts": ["b"]}),
+        ),
+        Route(
+            verb="GET", path="/info", handler=handlers.info, name="tei_info", summary="What is served, and its limits",
+            tag=TAG, query=schemas.InfoQuery, answers={200: Answer(content={JSON: schemas.Info}), 401: UNAUTHORIZED},
+            admitted=False,
+        ),
+    ]  # fmt: skip
+    return RouteGroup(rows, render_error, tags=TAGS)
 
 
-async def _similarity(context: ServiceContext, call: Call) -> Answer:
-    """How alike a text is to others."""
-    started = perf_counter()
-    return await _compared(context, call, bodies.parsed(await call.body()), started)
-
-
-async def _compared(context: ServiceContext, call: Call, data: Any, started: float) -> Answer:
-    asked = bodies.valid(bodies.SimilarityBody, data)
-    texts = bodies.inner(bodies.ComparedTexts, asked.inputs, "inputs")
-    how = bodies.inner(bodies.ComparedHow, {} if asked.parameters is None else asked.parameters, "parameters")
-    output = kinds.pooled_output(context.registry.get(asked.model).card)
-    if not texts.sentences:
-        raise EmptyRequest("`inputs.sentences` cannot be empty: send one at least")
-    if len(texts.sentences) >= context.settings.max_inputs:
-        most = context.settings.max_inputs - 1
-        raise TooLarge(f"batch size {len(texts.sentences)} > maximum allowed batch size {most}: send fewer sentences")
-    request = EmbedRequest(
-        [Text(texts.source_sentence), *map(Text, texts.sentences)],
-        asked.model,
-        (output,),
-        how.truncate,
-        bodies.side(how.truncation_direction),
-        True,
-        prompt_name=how.prompt_name,
+def _post(
+    path: str,
+    handler: Handler,
+    name: str,
+    summary: str,
+    body: RequestBody,
+    answer: Answer | None = None,
+    *,
+    vectors: bool = False,
+) -> Route:
+    answers = {424: WRONG_KIND} if answer is None else {200: answer}
+    return Route(
+        verb="POST",
+        path=path,
+        handler=handler,
+        name=name,
+        summary=summary,
+        tag=TAG,
+        body=body,
+        answers=answers | {401: UNAUTHORIZED},
+        vectors=vectors,
     )
-    result = await context.embedder.embed(request, call.request.context)
-    return _json(_scores(result), spent.headers(result, context.registry, started))
 
 
-def _scores(result: EmbedResult) -> Any:
-    """Products of the first unit vector with the others."""
+def _body(model: type[BaseModel], example: Mapping[str, Any]) -> RequestBody:
+    return RequestBody(model=model, examples={"example": example})
+
+
+class Handlers:
+    """Handlers of text-embeddings-inference's REST routes."""
+
+    def __init__(self, context: ServiceContext) -> None:
+        self._context = context
+        self._registry = context.registry
+        self._embed = EmbedHandler(context)
+        self._max_inputs = context.settings.max_inputs
+
+    async def embed_or_similarity(self, request: Request) -> Response:
+        """Answer a body of /embed or of /similarity: huggingface_hub sends both to the same address."""
+        if SENTENCES in request.body:
+            data = _json_body(request)
+            if type(data) is dict and type(data.get("inputs")) is dict and "source_sentence" in data["inputs"]:
+                return await self._similarities(request, data)
+        return await self._embed(request)
+
+    async def embed_all(self, request: Request) -> Response:
+        """Return a vector for each token."""
+        encode = FORMATS[negotiate(request.headers.get(b"accept"))]
+        body = validated(schemas.TokenVectorsBody, _json_body(request))
+        output = operations.token_output(self._registry.get(body.model).card)
+        embed_request = EmbedRequest(
+            decode(body.inputs, self._max_inputs),
+            body.model,
+            (output,),
+            body.truncate,
+            schemas.direction(body.truncation_direction),
+            prompt_name=body.prompt_name,
+        )
+        result = await self._context.embedder.embed(embed_request, request.context)
+        bare = result._replace(picked=False)
+        headers, parts = await json_arrays.inline_or_in_thread(json_arrays.count(result), encode, bare, False)
+        return Response(parts, headers, lines=self._timing(request, result))
+
+    async def similarity(self, request: Request) -> Response:
+        """Return the cosine of a text with each of the others."""
+        return await self._similarities(request, _json_body(request))
+
+    async def _similarities(self, request: Request, data: Any) -> Response:
+        body = schemas.similarity_body(data)
+        texts, parameters = body.inputs, body.parameters or schemas.SimilarityParameters()
+        output = operations.pooled_output(self._registry.get(body.model).card)
+        operations.check_batch(len(texts.sentences), self._max_inputs - 1, "inputs.sentences")
+        embed_request = EmbedRequest(
+            [Text(texts.source_sentence), *map(Text, texts.sentences)],
+            body.model,
+            (output,),
+            parameters.truncate,
+            schemas.direction(parameters.truncation_direction),
+            True,
+            prompt_name=parameters.prompt_name,
+        )
+        result = await self._context.embedder.embed(embed_request, request.context)
+        return json_response(_cosines(result))._replace(lines=self._timing(request, result))
+
+    def _timing(self, request: Request, result: EmbedResult) -> bytes:
+        return timing_headers.lines(result, self._registry, request.arrived)
+
+    async def tokenize(self, request: Request) -> Response:
+        """Return the tokens of each text."""
+        body = validated(schemas.TokenizeBody, _json_body(request))
+        texts = [body.inputs] if isinstance(body.inputs, str) else body.inputs
+        model = self._registry.get(body.model)
+        tokens = await operations.tokenize(self._context, model, texts, body.add_special_tokens, body.prompt_name)
+        return json_response(tokens)
+
+    async def decode(self, request: Request) -> Response:
+        """Return the text of each list of ids."""
+        body = validated(schemas.DecodeBody, _json_body(request))
+        model, sequences = self._registry.get(body.model), schemas.id_lists(body.ids)
+        return json_response(await operations.decode(self._context, model, sequences, body.skip_special_tokens))
+
+    async def embed_sparse(self, request: Request) -> Response:
+        """Raise WrongModelKind for a valid body."""
+        body = validated(schemas.TokenVectorsBody, _json_body(request))
+        operations.check_batch(len(decode(body.inputs, self._max_inputs)), self._max_inputs, "inputs")
+        raise operations.not_sparse(self._registry.get(body.model).card)
+
+    async def predict(self, request: Request) -> Response:
+        """Raise WrongModelKind for a valid body."""
+        body = validated(schemas.PredictBody, _json_body(request))
+        raise operations.not_a_classifier(self._registry.get(body.model).card)
+
+    async def rerank(self, request: Request) -> Response:
+        """Raise WrongModelKind for a valid body."""
+        body = validated(schemas.RerankBody, _json_body(request))
+        operations.check_batch(len(body.texts), self._max_inputs, "texts")
+        raise operations.not_a_ranker(self._registry.get(body.model).card)
+
+    async def info(self, request: Request) -> Response:
+        """Return what is served, and its limits."""
+        query = validated(schemas.InfoQuery, dict(parse_qsl(request.query.decode("latin-1"), keep_blank_values=True)))
+        return json_response(operations.info(self._context, self._registry.get(query.model)).model_dump())
+
+
+def _json_body(request: Request) -> Any:
+    check_json(request.headers.get(b"content-type"))
+    return parse_json(request.body)
+
+
+def _cosines(result: EmbedResult) -> NDArray[np.float32]:
+    """Return the products of the first unit vector with the others, float32 [n - 1]."""
     source, *_ = rows = result.outputs[0].rows.astype(np.float64)
-    return (rows[1:] @ source).astype(np.float32)
-
-
-async def _tokenize(context: ServiceContext, call: Call) -> Answer:
-    asked = bodies.valid(bodies.TokenizeBody, bodies.parsed(await call.body()))
-    texts = [asked.inputs] if isinstance(asked.inputs, str) else asked.inputs
-    model = context.registry.get(asked.model)
-    return _json(await tokenised(context, model, texts, asked.add_special_tokens, asked.prompt_name))
-
-
-async def _decode(context: ServiceContext, call: Call) -> Answer:
-    asked = bodies.valid(bodies.DecodeBody, bodies.parsed(await call.body()))
-    model = context.registry.get(asked.model)
-    return _json(await decoded(context, model, bodies.id_lists(asked.ids), asked.skip_special_tokens))
-
-
-async def _embed_sparse(context: ServiceContext, call: Call) -> Answer:
-    asked = bodies.valid(bodies.TokenVectorsBody, bodies.parsed(await call.body()))
-    if not decode(asked.inputs):
-        raise EmptyRequest("`inputs` cannot be empty: send one at least")
-    raise kinds.not_sparse(context.registry.get(asked.model).card)
-
-
-async def _predict(context: ServiceContext, call: Call) -> Answer:
-    asked = bodies.valid(bodies.PredictBody, bodies.parsed(await call.body()))
-    bodies.check_predicted(asked.inputs)
-    raise kinds.not_a_classifier(context.registry.get(asked.model).card)
-
-
-async def _rerank(context: ServiceContext, call: Call) -> Answer:
-    raise _ranked(context, bodies.parsed(await call.body()))
-
-
-def _ranked(context: ServiceContext, data: Any) -> WrongModelKind:
-    asked = bodies.valid(bodies.RerankBody, data)
-    if not asked.texts:
-        raise EmptyRequest("`texts` cannot be empty: send one at least")
-    return kinds.not_a_ranker(context.registry.get(asked.model).card)
-
-
-async def _vertex(context: ServiceContext, call: Call) -> Answer:
-    """Bodies of /embed, answered together; the first that cannot be is the whole call's refusal."""
-    asked = bodies.valid(bodies.VertexBody, bodies.parsed(await call.body()))
-    counts = [_inputs(context, index, each) for index, each in enumerate(asked.instances)]
-    if sum(counts) > (most := context.settings.max_inputs):
-        raise TooLarge(f"batch size {sum(counts)} > maximum allowed batch size {most}: send fewer inputs")
-    tasks = [asyncio.ensure_future(_predicted(context, call.request, index, each)) for index, each in enumerate(asked.instances)]
-    try:
-        predictions = [await task for task in tasks]
-    except BaseException:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        raise
-    return _bytes(b'{"predictions":[' + b",".join(predictions) + b"]}")
-
-
-def _inputs(context: ServiceContext, index: int, data: dict[str, Any]) -> int:
-    """How many inputs an instance holds; raises what is wrong with it before any is embedded."""
-    try:
-        if "query" in data and "texts" in data:
-            raise _ranked(context, data)
-        request, wanted = read(packed(data))
-        if not request.inputs:
-            raise EmptyRequest("`inputs` cannot be empty: send one at least")
-        if wanted.encoding in (BYTES, BYTES_ONLY):
-            raise BadRequest(f"encoding_format is {wanted.encoding}, which no list of predictions holds: send base64")
-        return len(request.inputs)
-    except InlayError as error:
-        raise _placed(index, error) from None
-
-
-async def _predicted(context: ServiceContext, request: Any, index: int, data: dict[str, Any]) -> bytes:
-    try:
-        answer = await EmbedHandler(context).answer(request, packed(data), FORMATS[JSON])
-    except InlayError as error:
-        raise _placed(index, error) from None
-    return b"".join(answer.body)
-
-
-def _placed(index: int, error: InlayError) -> InlayError:
-    error.received = f"in instances[{index}]: {error.received}"
-    return error
-
-
-async def _info(context: ServiceContext, call: Call) -> Answer:
-    """GET /info; `?model=` names another model than the default."""
-    query = dict(parse_qsl(call.scope["query_string"].decode("latin-1"), keep_blank_values=True))
-    if unknown := query.keys() - {"model"}:
-        raise BadRequest(f'"{sorted(unknown)[0][:80]}" is not known here; allowed: model')
-    return _json(info(context, context.registry.get(query.get("model"))))
-
-
-def _json(document: Any, headers: Headers = ()) -> Answer:
-    return _bytes(orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY), headers)
-
-
-def _bytes(body: bytes, headers: Headers = ()) -> Answer:
-    own = ((b"content-type", JSON.encode()), (b"content-length", b"%d" % len(body)))
-    return Answer(own + headers, [body])
-
-
-ROUTES: dict[str, Answers] = {
-    "/": _either,
-    "/invocations": _either,
-    "/embed_all": _embed_all,
-    "/embed_sparse": _embed_sparse,
-    "/similarity": _similarity,
-    "/predict": _predict,
-    "/rerank": _rerank,
-    "/tokenize": _tokenize,
-    "/decode": _decode,
-    "/vertex": _vertex,
-}
+    cosines: NDArray[np.float32] = (rows[1:] @ source).astype(np.float32)
+    return cosines

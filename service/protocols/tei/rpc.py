@@ -1,228 +1,256 @@
-"""tei.v1: Info, Embed and Tokenize over gRPC; Predict and Rerank say that no model here does that.
+"""tei.v1 over gRPC: Info, Embed and Tokenize; Predict and Rerank answer that no model here does that.
 
-Its clients name no model, so every call is the default model's. What is unset reads as proto3 has it: `truncate` and
-the two flags of special tokens are false here, unlike over REST.
+Clients name no model, so every call is served by the default model. Fields that are not set have proto3's defaults:
+`truncate` and the two flags of special tokens are then false, unlike over REST.
 """
 
-from collections.abc import Awaitable, Callable
-from functools import partial
+from collections.abc import AsyncIterator, Callable
 from time import perf_counter
-from typing import Any, Literal, TypeVar
+from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
+from models.artifacts.card import Card
 from proto import tei_pb2 as pb
 from service.context import ServiceContext
+from service.embedding.context import RequestContext
 from service.embedding.model import Model
-from service.embedding.requests import EmbedRequest, Text
-from service.embedding.tokenization import Token
-from service.error_status import STATUSES, TEI_GRPC
-from service.errors import BadRequest, EmptyRequest, InlayError
-from service.grpc.methods import (
-    CALL,
-    Context,
-    Service,
-    abort,
-    collects,
-    guarded,
-    streams,
-    unary,
-)
-from service.protocols.tei import model_kinds as kinds
-from service.protocols.tei import rpc_messages as messages
-from service.protocols.tei import timing_headers as spent
-from service.protocols.tei.info import info
-from service.protocols.tei.tokenization import decoded, tokenised
+from service.embedding.requests import Direction, EmbedRequest, EmbedResult, Text
+from service.errors import BadRequest, EmptyRequest
+from service.grpc.methods import Metadata, Method, Service
+from service.http.formats import buffer
+from service.protocols.inlay.rpc_messages import varint
+from service.protocols.tei import operations, timing_headers
+from service.protocols.tei.errors import grpc_message, grpc_status
 
-COUNTED = "tei."  # before a method's name in the metrics
-SIDES: dict[int, Literal["right", "left"]] = {
+DIRECTIONS: dict[int, Direction] = {
     pb.TRUNCATION_DIRECTION_RIGHT: "right",
     pb.TRUNCATION_DIRECTION_LEFT: "left",
 }
-UNKNOWN_TO_TEI = {"error": "INTERNAL", "unauthorized": "UNAUTHENTICATED", "deadline_exceeded": "DEADLINE_EXCEEDED"}
-Answer = TypeVar("Answer")
-Work = Callable[[Any], Awaitable[Any]]
+METADATA_TAGS = (b"\x08", b"\x10", b"\x18", b"\x20", b"\x28", b"\x30")
+FIELD_1, FIELD_2 = b"\x0a", b"\x12"  # each is followed by a length and its bytes
+VectorsRequest = pb.EmbedRequest | pb.EmbedAllRequest
+PredictRequest = pb.PredictRequest | pb.PredictPairRequest
+
+
+class Vectors(NamedTuple):
+    """The vectors of one text.
+
+    Args:
+        rows: float32 [1, width] of Embed, [tokens, width] of EmbedAll.
+        result: what the core returned.
+        seconds: since the request arrived.
+    """
+
+    rows: NDArray[np.float32]
+    result: EmbedResult
+    seconds: float
 
 
 def services(context: ServiceContext) -> tuple[Service, ...]:
-    """The five services of tei.v1; health checks hear NOT_SERVING of those that no model here is for."""
-    own = Methods(context)
+    """Return the services of tei.v1; health checks hear NOT_SERVING of those that no model here is for."""
+    handlers = Handlers(context)
     default = context.registry.default
-    embeds = default is not None and not default.card.image
-    rows: tuple[tuple[str, dict[str, Any], bool], ...] = (
-        ("Info", {"Info": own.one("Info", pb.InfoRequest, own.info)}, True),
-        ("Embed", own.embed_handlers(), embeds),
-        ("Predict", own.predict_handlers(), False),
-        ("Rerank", own.rerank_handlers(), False),
-        ("Tokenize", own.tokenize_handlers(), True),
+    rows: tuple[tuple[str, tuple[Method, ...], bool], ...] = (
+        ("Info", (Method(name="Info", request=pb.InfoRequest, handler=handlers.info),), True),
+        ("Embed", _embed_methods(handlers), default is not None and not default.card.image),
+        ("Predict", _predict_methods(handlers), False),
+        ("Rerank", _rerank_methods(handlers), False),
+        ("Tokenize", _tokenize_methods(handlers), True),
     )
     return tuple(
-        Service(f"tei.v1.{name}", handlers, serving=serving, counted=COUNTED, status_of=status_of)
-        for name, handlers, serving in rows
+        Service(
+            name=f"tei.v1.{name}",
+            methods=methods,
+            serving=serving,
+            metric_prefix="tei.",
+            status_of=grpc_status,
+            message_of=grpc_message,
+        )
+        for name, methods, serving in rows
     )
 
 
-def status_of(error: InlayError) -> str:
-    """The gRPC status text-embeddings-inference gives an error."""
-    return UNKNOWN_TO_TEI.get(error.code) or TEI_GRPC[STATUSES[error.code].tei]
+def _embed_methods(handlers: "Handlers") -> tuple[Method, ...]:
+    embed, embed_all, sparse = handlers.embed, handlers.embed_all, handlers.embed_sparse
+    timed = handlers.initial_metadata
+    one, every = embed_response, embed_all_response
+    return (
+        Method(name="Embed", request=pb.EmbedRequest, handler=embed, serialize=one, admitted=True,
+               initial_metadata=timed),
+        Method(name="EmbedStream", request=pb.EmbedRequest, handler=embed, serialize=one, admitted=True,
+               kind="bidirectional"),
+        Method(name="EmbedAll", request=pb.EmbedAllRequest, handler=embed_all, serialize=every, admitted=True,
+               initial_metadata=timed),
+        Method(name="EmbedAllStream", request=pb.EmbedAllRequest, handler=embed_all, serialize=every, admitted=True,
+               kind="bidirectional"),
+        Method(name="EmbedSparse", request=pb.EmbedSparseRequest, handler=sparse),
+        Method(name="EmbedSparseStream", request=pb.EmbedSparseRequest, handler=sparse, kind="bidirectional"),
+    )  # fmt: skip
 
 
-class Methods:
-    """The methods of every service, on the default model."""
+def _predict_methods(handlers: "Handlers") -> tuple[Method, ...]:
+    predict = handlers.predict
+    return (
+        Method(name="Predict", request=pb.PredictRequest, handler=predict),
+        Method(name="PredictPair", request=pb.PredictPairRequest, handler=predict),
+        Method(name="PredictStream", request=pb.PredictRequest, handler=predict, kind="bidirectional"),
+        Method(name="PredictPairStream", request=pb.PredictPairRequest, handler=predict, kind="bidirectional"),
+    )
+
+
+def _rerank_methods(handlers: "Handlers") -> tuple[Method, ...]:
+    rerank = handlers.rerank
+    return (
+        Method(name="Rerank", request=pb.RerankRequest, handler=rerank),
+        Method(name="RerankStream", request=pb.RerankStreamRequest, handler=rerank, kind="client_stream"),
+    )
+
+
+def _tokenize_methods(handlers: "Handlers") -> tuple[Method, ...]:
+    tokenize, decode = handlers.tokenize, handlers.decode
+    return (
+        Method(name="Tokenize", request=pb.EncodeRequest, handler=tokenize, admitted=True),
+        Method(name="TokenizeStream", request=pb.EncodeRequest, handler=tokenize, admitted=True, kind="bidirectional"),
+        Method(name="Decode", request=pb.DecodeRequest, handler=decode, admitted=True),
+        Method(name="DecodeStream", request=pb.DecodeRequest, handler=decode, admitted=True, kind="bidirectional"),
+    )
+
+
+class Handlers:
+    """Handlers of tei.v1, each for one request of the default model."""
 
     def __init__(self, context: ServiceContext) -> None:
         self._context = context
 
-    def embed_handlers(self) -> dict[str, Any]:
-        """Method name → handler; vectors are written by tei/messages.py."""
-        bytes_of, bytes_of_all = messages.embed_response, messages.embed_all_response
-        return {
-            "Embed": self.one("Embed", pb.EmbedRequest, self.embed, bytes_of),
-            "EmbedStream": self.many("EmbedStream", pb.EmbedRequest, self.embed, bytes_of),
-            "EmbedAll": self.one("EmbedAll", pb.EmbedAllRequest, self.embed_all, bytes_of_all),
-            "EmbedAllStream": self.many("EmbedAllStream", pb.EmbedAllRequest, self.embed_all, bytes_of_all),
-            "EmbedSparse": self.one("EmbedSparse", pb.EmbedSparseRequest, self.not_sparse),
-            "EmbedSparseStream": self.many("EmbedSparseStream", pb.EmbedSparseRequest, self.not_sparse),
-        }
-
-    def predict_handlers(self) -> dict[str, Any]:
-        """Method name → handler."""
-        return {
-            "Predict": self.one("Predict", pb.PredictRequest, self.not_a_classifier),
-            "PredictPair": self.one("PredictPair", pb.PredictPairRequest, self.not_a_classifier),
-            "PredictStream": self.many("PredictStream", pb.PredictRequest, self.not_a_classifier),
-            "PredictPairStream": self.many("PredictPairStream", pb.PredictPairRequest, self.not_a_classifier),
-        }
-
-    def rerank_handlers(self) -> dict[str, Any]:
-        """Method name → handler; RerankStream collects its texts into one answer."""
-        one = self._one("RerankStream", self.not_a_ranker)
-        return {
-            "Rerank": self.one("Rerank", pb.RerankRequest, self.not_a_ranker),
-            "RerankStream": collects(one, pb.RerankStreamRequest),
-        }
-
-    def tokenize_handlers(self) -> dict[str, Any]:
-        """Method name → handler."""
-        return {
-            "Tokenize": self.one("Tokenize", pb.EncodeRequest, self.tokenize),
-            "TokenizeStream": self.many("TokenizeStream", pb.EncodeRequest, self.tokenize),
-            "Decode": self.one("Decode", pb.DecodeRequest, self.decode),
-            "DecodeStream": self.many("DecodeStream", pb.DecodeRequest, self.decode),
-        }
-
-    def one(self, method: str, kind: Any, work: Work, *serialise: Callable[[Any], bytes]) -> Any:
-        """A handler of one request and one answer."""
-        return unary(self._one(method, work), kind, *serialise)
-
-    def many(self, method: str, kind: Any, work: Work, *serialise: Callable[[Any], bytes]) -> Any:
-        """A handler of a stream: answers in the requests' order, the first failure ends it."""
-        return streams(partial(self._guarded, method, work), kind, *serialise, ends=status_of)
-
-    def _one(self, method: str, work: Work) -> Callable[[Any, Context], Awaitable[Any]]:
-        async def call(request: Any, context: Context) -> Any:
-            answer = await self._guarded(method, work, request)
-            if isinstance(answer, InlayError):
-                await abort(context, answer, status_of)
-            if isinstance(answer, messages.Answered):
-                await context.send_initial_metadata(self._told(answer))
-            return answer
-
-        return call
-
-    async def _guarded(self, method: str, work: Work, request: Any) -> Any:
-        return await guarded(self._context.metrics, f"{COUNTED}{method}", work, request, status_of)
-
-    def _told(self, answer: messages.Answered) -> tuple[tuple[str, str], ...]:
-        told = spent.headers(answer.result, self._context.registry, perf_counter() - answer.seconds)
-        return tuple([(name.decode(), value.decode()) for name, value in told])
-
     def _model(self) -> Model:
-        """The model of every call.
-
-        raises   BadRequest where there is no default
-        """
         model = self._context.registry.default
         if model is None:
             raise BadRequest(
-                "tei.v1 names no model and this server has no default: set INLAY_DEFAULT_MODEL, or call inlay.v1"
+                "tei.v1 names no model and this server has no default",
+                remedy="set INLAY_DEFAULT_MODEL, or call inlay.v1",
             )
         return model
 
-    async def info(self, request: pb.InfoRequest) -> pb.InfoResponse:
-        """What /info says."""
-        told = info(self._context, self._model())
+    async def info(self, request: pb.InfoRequest, call: RequestContext) -> pb.InfoResponse:
+        """Return what /info says."""
+        info = operations.info(self._context, self._model())
         names = {field.name for field in pb.InfoResponse.DESCRIPTOR.fields} - {"model_type"}
-        return pb.InfoResponse(**{name: getattr(told, name) for name in names}, model_type=pb.MODEL_TYPE_EMBEDDING)
+        return pb.InfoResponse(**{name: getattr(info, name) for name in names}, model_type=pb.MODEL_TYPE_EMBEDDING)
 
-    async def embed(self, request: pb.EmbedRequest) -> messages.Answered:
-        """The text's vector."""
+    async def embed(self, request: pb.EmbedRequest, call: RequestContext) -> Vectors:
+        """Return the vector of a text."""
         normalize = request.normalize if request.HasField("normalize") else True
         dimensions = request.dimensions if request.HasField("dimensions") else None
-        return await self._vectors(request, kinds.pooled_output, normalize, dimensions)
+        return await self._vectors(request, call, operations.pooled_output, normalize, dimensions)
 
-    async def embed_all(self, request: pb.EmbedAllRequest) -> messages.Answered:
-        """The text's token vectors."""
-        return await self._vectors(request, kinds.token_output, None, None)
+    async def embed_all(self, request: pb.EmbedAllRequest, call: RequestContext) -> Vectors:
+        """Return the vectors of a text's tokens."""
+        return await self._vectors(request, call, operations.token_output, None, None)
 
     async def _vectors(
-        self, request: Any, output_of: Callable[[Any], str], normalize: bool | None, dimensions: int | None
-    ) -> messages.Answered:
+        self,
+        request: VectorsRequest,
+        call: RequestContext,
+        output_of: Callable[[Card], str],
+        normalize: bool | None,
+        dimensions: int | None,
+    ) -> Vectors:
         started, model = perf_counter(), self._model()
-        asked = EmbedRequest(
+        embed_request = EmbedRequest(
             [Text(_text(request.inputs))],
             model.card.name,
             (output_of(model.card),),
             request.truncate,
-            _side(request.truncation_direction),
+            _direction(request.truncation_direction),
             normalize,
             dimensions,
-            prompt_name=_prompt(request),
+            prompt_name=_prompt_name(request),
         )
-        with self._context.admission.admitted():
-            result = await self._context.embedder.embed(asked, CALL.get())
-        return messages.Answered(result.outputs[0].rows, result, perf_counter() - started)
+        result = await self._context.embedder.embed(embed_request, call)
+        return Vectors(result.outputs[0].rows, result, perf_counter() - started)
 
-    async def tokenize(self, request: pb.EncodeRequest) -> pb.EncodeResponse:
-        """The text's tokens."""
-        text, special = _text(request.inputs), request.add_special_tokens
-        (tokens,) = await tokenised(self._context, self._model(), [text], special, _prompt(request))
-        return pb.EncodeResponse(tokens=map(_token, tokens))
+    def initial_metadata(self, vectors: Vectors) -> Metadata:
+        """Return the timing headers of an answer."""
+        return timing_headers.metadata(vectors.result, self._context.registry, perf_counter() - vectors.seconds)
 
-    async def decode(self, request: pb.DecodeRequest) -> pb.DecodeResponse:
-        """The ids' text."""
+    async def tokenize(self, request: pb.EncodeRequest, call: RequestContext) -> pb.EncodeResponse:
+        """Return the tokens of a text."""
+        texts, special_tokens = [_text(request.inputs)], request.add_special_tokens
+        model, prompt_name = self._model(), _prompt_name(request)
+        (tokens,) = await operations.tokenize(self._context, model, texts, special_tokens, prompt_name)
+        return pb.EncodeResponse(
+            tokens=[
+                pb.SimpleToken(id=each.id, text=each.text, special=each.special, start=each.start, stop=each.stop)
+                for each in tokens
+            ]
+        )
+
+    async def decode(self, request: pb.DecodeRequest, call: RequestContext) -> pb.DecodeResponse:
+        """Return the text of token ids."""
         if not request.ids:
-            raise EmptyRequest("`ids` cannot be empty: send one at least")
-        (text,) = await decoded(self._context, self._model(), [list(request.ids)], request.skip_special_tokens)
+            raise EmptyRequest("`ids` cannot be empty", remedy="send one at least")
+        ids, skip = list(request.ids), request.skip_special_tokens
+        (text,) = await operations.decode(self._context, self._model(), [ids], skip)
         return pb.DecodeResponse(text=text)
 
-    async def not_sparse(self, request: Any) -> None:
-        """No model here gives sparse vectors."""
-        raise kinds.not_sparse(self._model().card)
+    async def embed_sparse(self, request: pb.EmbedSparseRequest, call: RequestContext) -> pb.EmbedSparseResponse:
+        """Raise WrongModelKind."""
+        raise operations.not_sparse(self._model().card)
 
-    async def not_a_classifier(self, request: Any) -> None:
-        """No model here classifies."""
-        raise kinds.not_a_classifier(self._model().card)
+    async def predict(self, request: PredictRequest, call: RequestContext) -> pb.PredictResponse:
+        """Raise WrongModelKind."""
+        raise operations.not_a_classifier(self._model().card)
 
-    async def not_a_ranker(self, request: Any) -> None:
-        """No model here ranks."""
-        raise kinds.not_a_ranker(self._model().card)
+    async def rerank(
+        self, request: pb.RerankRequest | AsyncIterator[pb.RerankStreamRequest], call: RequestContext
+    ) -> pb.RerankResponse:
+        """Raise WrongModelKind."""
+        raise operations.not_a_ranker(self._model().card)
 
 
 def _text(inputs: str) -> str:
-    if not inputs:  # proto3 can't tell an empty text from one that was never set
-        raise EmptyRequest("`inputs` cannot be empty: send some text")
+    if not inputs:  # proto3 does not tell an empty text from one that was not set
+        raise EmptyRequest("`inputs` cannot be empty", remedy="send some text")
     return inputs
 
 
-def _side(number: int) -> Literal["right", "left"]:
-    if number not in SIDES:
-        raise BadRequest(f"truncation_direction is {number}; allowed: {', '.join(pb.TruncationDirection.keys())}")
-    return SIDES[number]
+def _direction(number: int) -> Direction:
+    if number not in DIRECTIONS:
+        names = ", ".join(pb.TruncationDirection.keys())
+        raise BadRequest(f"is {number}", field=("truncation_direction",), allowed=f"allowed: {names}")
+    return DIRECTIONS[number]
 
 
-def _prompt(request: Any) -> str | None:
-    name: str | None = request.prompt_name if request.HasField("prompt_name") else None
-    return name
+def _prompt_name(request: VectorsRequest | pb.EncodeRequest) -> str | None:
+    return request.prompt_name if request.HasField("prompt_name") else None
 
 
-def _token(token: Token) -> pb.SimpleToken:
-    return pb.SimpleToken(id=token.id, text=token.text, special=token.special, start=token.start, stop=token.stop)
+def embed_response(vectors: Vectors) -> bytes:
+    """Return a serialized EmbedResponse, byte for byte protobuf's own.
+
+    Setting a `repeated float` makes a Python float of every number; packed, it is the rows' little-endian bytes after
+    their length. Fields are written in the order of their numbers and zeros are left out (protobuf encoding, proto3).
+    """
+    floats = buffer(vectors.rows)
+    return b"".join([FIELD_1, varint(len(floats)), floats, _metadata(vectors)])
+
+
+def embed_all_response(vectors: Vectors) -> bytes:
+    """Return a serialized EmbedAllResponse, which holds a message for each token."""
+    count, width = vectors.rows.shape
+    floats = FIELD_1 + varint(4 * width)
+    head = np.frombuffer(FIELD_1 + varint(len(floats) + 4 * width) + floats, np.uint8)
+    tokens = np.empty((count, len(head) + 4 * width), np.uint8)
+    tokens[:, : len(head)] = head
+    tokens[:, len(head) :] = np.frombuffer(buffer(vectors.rows), np.uint8).reshape(count, 4 * width)
+    return b"".join([tokens.data.cast("B"), _metadata(vectors)])
+
+
+def _metadata(vectors: Vectors) -> bytes:
+    result, times = vectors.result, vectors.result.times
+    seconds = (vectors.seconds, times.tokenization, times.queue, times.inference)
+    values = (result.characters, result.tokens, *[int(each * 1e9) for each in seconds])
+    packed = b"".join([tag + varint(value) for tag, value in zip(METADATA_TAGS, values, strict=True) if value])
+    return FIELD_2 + varint(len(packed)) + packed

@@ -1,55 +1,55 @@
-"""What an answer took, as text-embeddings-inference's headers tell it. Measures nothing but the whole."""
+"""The x-* headers that say what a response took, as text-embeddings-inference sends them."""
 
+from functools import lru_cache
 from time import perf_counter
 
 from service.embedding.requests import EmbedResult
-from service.http.formats import Headers
 from service.registry.registry import ModelRegistry
 
-KINDS = {"cpu": b"cpu+optimized", "cuda": b"gpu+optimized"}  # theirs says gpu+optimized whatever it runs on
-PLAIN = b"cpu"
-NAMES = (
-    "x-compute-type",
-    "x-compute-time",
-    "x-compute-characters",
-    "x-compute-tokens",
-    "x-total-time",
-    "x-tokenization-time",
-    "x-queue-time",
-    "x-inference-time",
-)
-_LINES = b"x-compute-type: %b\r\n" + b"".join([name.encode() + b": %d\r\n" for name in NAMES[1:]])
-_NUMBERS = tuple([b"%d" % number for number in range(1024)])
+DEVICES = {"cpu": b"cpu+optimized", "cuda": b"gpu+optimized"}  # TEI sends gpu+optimized on every device
+UNLOADED = b"cpu"  # of a model that was unloaded meanwhile
+_TOTAL = "whole milliseconds from the request's arrival to its response"
+HEADERS = {
+    "x-compute-type": "what the model ran on: cpu+optimized, gpu+optimized, or cpu of a model that is gone by now",
+    "x-compute-time": _TOTAL,
+    "x-compute-characters": "characters of the texts, prompts not counted",
+    "x-compute-tokens": "tokens that were read, special ones included",
+    "x-total-time": _TOTAL,
+    "x-tokenization-time": "whole milliseconds that tokenising all texts took",
+    "x-queue-time": "whole milliseconds that an input waited, the mean over the inputs",
+    "x-inference-time": "whole milliseconds that the run of an input took, the mean over the inputs",
+}
+"""Descriptions by name, in the order in which they are sent."""
+Values = tuple[bytes, int, int, int, int, int, int, int]
+_LINES = b"x-compute-type: %b\r\n" + b"".join([name.encode() + b": %d\r\n" for name in list(HEADERS)[1:]])
 
 
-def headers(result: EmbedResult, catalog: ModelRegistry, started: float) -> Headers:
-    """NAMES and their values, times in whole milliseconds.
+def lines(result: EmbedResult, registry: ModelRegistry, started: float) -> bytes:
+    """Return the headers as lines for `Response.lines`.
 
-    started   when the request arrived, on perf_counter
+    Args:
+        started: when the request arrived, on `time.perf_counter`.
     """
-    total = _number(int((perf_counter() - started) * 1e3))
-    tokenization, queue, inference = result.times
-    model = catalog.models.get(result.model)
-    return (
-        (b"x-compute-type", PLAIN if model is None else KINDS.get(model.engine.device, PLAIN)),
-        (b"x-compute-time", total),
-        (b"x-compute-characters", _number(result.characters)),
-        (b"x-compute-tokens", _number(result.tokens)),
-        (b"x-total-time", total),
-        (b"x-tokenization-time", _number(int(tokenization * 1e3))),
-        (b"x-queue-time", _number(int(queue * 1e3))),
-        (b"x-inference-time", _number(int(inference * 1e3))),
-    )
+    return _lines(_values(result, registry, started))
 
 
-def lines(result: EmbedResult, models: ModelRegistry, started: float) -> bytes:
-    """Return the same as header lines; made anew for every response, at a third of the cost of pairs."""
+@lru_cache(maxsize=1024)
+def _lines(values: Values) -> bytes:
+    return _LINES % values
+
+
+def metadata(result: EmbedResult, registry: ModelRegistry, started: float) -> tuple[tuple[str, str], ...]:
+    """Return the headers as gRPC metadata."""
+    device, *numbers = _values(result, registry, started)
+    return tuple(zip(HEADERS, (device.decode(), *map(str, numbers)), strict=True))
+
+
+def _values(result: EmbedResult, registry: ModelRegistry, started: float) -> Values:
     total = int((perf_counter() - started) * 1e3)
     tokenization, queue, inference = result.times
-    model = models.models.get(result.model)
-    kind = PLAIN if model is None else KINDS.get(model.engine.device, PLAIN)
-    return _LINES % (
-        kind,
+    model = registry.models.get(result.model)
+    return (
+        UNLOADED if model is None else DEVICES.get(model.engine.device, UNLOADED),
         total,
         result.characters,
         result.tokens,
@@ -58,7 +58,3 @@ def lines(result: EmbedResult, models: ModelRegistry, started: float) -> bytes:
         int(queue * 1e3),
         int(inference * 1e3),
     )
-
-
-def _number(value: int) -> bytes:
-    return _NUMBERS[value] if value < 1024 else b"%d" % value

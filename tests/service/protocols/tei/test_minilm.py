@@ -1,4 +1,4 @@
-"""The demo model over text-embeddings-inference's contract, judged by transformers and sentence-transformers."""
+"""The demo model over TEI's contract, compared with transformers and sentence-transformers."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,7 +30,7 @@ def embed(served: Served) -> Iterator[stubs.EmbedStub]:
 
 
 @each_text
-def test_embed_all_is_the_last_hidden_state_of_transformers(served: Served, case: Case) -> None:
+def test_embed_all_matches_transformers_last_hidden_state(served: Served, case: Case) -> None:
     body = {"inputs": case.input, "truncation_direction": case.direction}
     (rows,) = served.http.post("/embed_all", json=body).json()
     assert len(rows) == len(case.input_ids)
@@ -38,13 +38,13 @@ def test_embed_all_is_the_last_hidden_state_of_transformers(served: Served, case
 
 
 @each_text
-def test_tei_grpc_gives_the_vectors_of_sentence_transformers(embed: stubs.EmbedStub, case: Case) -> None:
+def test_grpc_vectors_match_sentence_transformers(embed: stubs.EmbedStub, case: Case) -> None:
     side = pb.TRUNCATION_DIRECTION_LEFT if case.direction == "left" else pb.TRUNCATION_DIRECTION_RIGHT
     request = pb.EmbedRequest(inputs=case.input, truncate=True, truncation_direction=side)
     np.testing.assert_allclose(embed.Embed(request).embeddings, case.unit, atol=UNIT)
 
 
-def test_similarity_is_the_cosine_of_sentence_transformers(served: Served) -> None:
+def test_similarity_matches_sentence_transformers(served: Served) -> None:
     source, *others = [case for case in TEXTS if case.direction == "right"]
     for path in ("/similarity", "/"):
         inputs = {"source_sentence": source.input, "sentences": [case.input for case in others]}
@@ -53,7 +53,7 @@ def test_similarity_is_the_cosine_of_sentence_transformers(served: Served) -> No
 
 
 @each_text
-def test_tokens_are_those_transformers_read(served: Served, case: Case) -> None:
+def test_tokens_match_transformers(served: Served, case: Case) -> None:
     (tokens,) = served.http.post("/tokenize", json={"inputs": case.input}).json()
     if len(case.input_ids) < 256:
         assert [token["id"] for token in tokens] == case.input_ids

@@ -1,4 +1,4 @@
-"""Offsets are bytes of UTF-8, whatever the text and the kind of tokenizer; the judge is the tokenizers library."""
+"""Token offsets are UTF-8 bytes for every text and kind of tokenizer, compared with the tokenizers library."""
 
 from functools import cache
 from pathlib import Path
@@ -73,13 +73,13 @@ def test_offsets_of_any_text_are_bytes(kind: str, text: str) -> None:
 
 
 @kinds
-def test_texts_together_give_what_each_gives_alone(kind: str) -> None:
+def test_batched_texts_tokenise_as_single_ones(kind: str) -> None:
     ours, _ = both(kind)
     assert ours.tokens_now(TEXTS, False, MOST) == [ours.tokens_now([text], False, MOST)[0] for text in TEXTS]
 
 
 @kinds
-def test_decoding_is_the_librarys_and_knows_no_other_id(kind: str) -> None:
+def test_decode_matches_the_library_and_rejects_unknown_ids(kind: str) -> None:
     ours, judge = both(kind)
     sequences = [judge.encode(text).ids for text in TEXTS]
     for skip in (True, False):

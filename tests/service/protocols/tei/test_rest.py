@@ -1,4 +1,4 @@
-"""text-embeddings-inference's REST routes: answers, defaults, and every refusal with its code and kind."""
+"""text-embeddings-inference's REST routes: responses, defaults, and every error with its status and type."""
 
 import asyncio
 from dataclasses import replace
@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 
 from models.artifacts import card as cards
 from service.errors import WrongModelKind
-from service.protocols.tei import model_kinds as kinds
+from service.protocols.tei.operations import token_output
 from tests.golden_cases import write_tokenizer
 from tests.served import Served, serving_here
 from tests.service.protocols.tei.conftest import PROMPTS
@@ -24,33 +24,45 @@ EMPTY = "cannot be empty: send one at least"
 NO_CLASSIFIER = "Model is not a classifier model: bert gives embeddings, by /embed"
 
 # path, body, status, error_type, what the message says
-REFUSALS: list[tuple[str, Any, int, str, str]] = [
+ERRORS: list[tuple[str, Any, int, str, str]] = [
     ("/", b"{", 400, "Validation", "the body is not JSON"),
     ("/", {"inputs": []}, 400, "Empty", "send one text"),
     ("/", {"input": "a"}, 422, "Validation", 'did you mean "inputs"?'),
-    ("/", {"inputs": {"source_sentence": "a"}}, 422, "Validation", "in inputs: sentences is missing"),
+    ("/", {"inputs": {"source_sentence": "a"}}, 422, "Validation", "inputs.sentences is missing"),
     ("/invocations", {"inputs": {"source_sentence": "a", "sentences": []}}, 400, "Empty", EMPTY),
     ("/similarity", b"[", 400, "Validation", "the body is not JSON"),
-    ("/similarity", {"inputs": "a"}, 422, "Validation", 'inputs is "a"; send an object with source_sentence'),
+    ("/similarity", {"inputs": "a"}, 422, "Validation", 'inputs is "a"; allowed: an object with source_sentence'),
     ("/similarity", {"inputs": PAIRED | {"sentence": "a"}}, 422, "Validation", 'did you mean "sentences"?'),
-    ("/similarity", {"inputs": PAIRED | {"sentences": ["a", 1]}}, 422, "Validation", "in inputs: sentences[1] is 1"),
+    ("/similarity", {"inputs": PAIRED | {"sentences": ["a", 1]}}, 422, "Validation", "inputs.sentences[1] is 1"),
     ("/similarity", {"inputs": PAIRED | {"sentences": []}}, 400, "Empty", f"`inputs.sentences` {EMPTY}"),
     ("/similarity", {"inputs": PAIRED | {"sentences": ["a"] * 8}}, 422, "Validation", "batch size 8 > maximum"),
-    ("/similarity", {"inputs": PAIRED, "parameters": []}, 422, "Validation", "parameters is a list of 0; send an"),
-    ("/similarity", {"inputs": PAIRED, "parameters": {"normalize": True}}, 422, "Validation", "in parameters:"),
-    ("/similarity", {"inputs": PAIRED, "parameters": {"prompt_name": "x"}}, 422, "Validation", "no prompt 'x'"),
-    ("/similarity", {"inputs": PAIRED, "model": "llama"}, 424, "Backend", "Model is not an embedding model: llama"),
+    (
+        "/similarity",
+        {"inputs": PAIRED, "parameters": []},
+        422,
+        "Validation",
+        "parameters is a list of 0; allowed: an object",
+    ),
+    (
+        "/similarity",
+        {"inputs": PAIRED, "parameters": {"normalize": True}},
+        422,
+        "Validation",
+        "parameters.normalize is not known",
+    ),
+    ("/similarity", {"inputs": PAIRED, "parameters": {"prompt_name": "x"}}, 422, "Validation", "prompt_name is 'x'"),
+    ("/similarity", {"inputs": PAIRED, "model": "llama"}, 424, "Backend", "Model is not an embedding model; llama"),
     ("/embed_all", {"inputs": []}, 400, "Empty", "send one text"),
     ("/embed_all", {"inputs": ["a"] * 9}, 422, "Validation", "9 inputs; this server takes 8"),
     ("/embed_all", {"inputs": LONG, "truncate": False}, 422, "Validation", "inputs[0] has 62 tokens"),
-    ("/embed_all", {"inputs": "a", "pooling": "cls"}, 422, "Validation", '"pooling" is not known here'),
+    ("/embed_all", {"inputs": "a", "pooling": "cls"}, 422, "Validation", "pooling is not known here"),
     ("/embed_all", {"inputs": "a", "model": "berd"}, 404, "Validation", "did you mean 'bert'?"),
     ("/tokenize", {"inputs": []}, 400, "Empty", f"`inputs` {EMPTY}"),
     ("/tokenize", {"inputs": ["a"] * 9}, 422, "Validation", "batch size 9 > maximum allowed batch size 8"),
     ("/tokenize", {"inputs": ["a " * 300] * 2}, 422, "Validation", "604 tokens; this server takes 400"),
     ("/tokenize", {"inputs": [1]}, 422, "Validation", "allowed: a text or a list of texts"),
     ("/tokenize", {"inputs": "a", "add_special_tokens": 1}, 422, "Validation", "add_special_tokens is 1"),
-    ("/tokenize", {"inputs": "a", "prompt_name": "x"}, 422, "Validation", "it has 'query', 'passage'"),
+    ("/tokenize", {"inputs": "a", "prompt_name": "x"}, 422, "Validation", "bert has the prompts 'query', 'passage'"),
     ("/tokenize", {"inputs": "a", "model": "llama"}, 424, "Backend", "llama was exported without a tokenizer"),
     ("/decode", {"ids": []}, 400, "Empty", f"`ids` {EMPTY}"),
     ("/decode", {"ids": [[5]] * 9}, 422, "Validation", "batch size 9 > maximum allowed batch size 8"),
@@ -66,7 +78,7 @@ REFUSALS: list[tuple[str, Any, int, str, str]] = [
     ("/embed_sparse", {"inputs": []}, 400, "Empty", EMPTY),
     ("/embed_sparse", {"inputs": 1}, 422, "Validation", "inputs is 1"),
     ("/embed_sparse", {"inputs": ["a", [5, 6]]}, 424, "Backend", SPARSE),
-    ("/predict", {"text": "a"}, 422, "Validation", "inputs"),
+    ("/predict", {"text": "a"}, 422, "Validation", "text is not known here"),
     ("/predict", {"inputs": []}, 422, "Validation", "inputs is a list of 0"),
     ("/predict", {"inputs": ["a", "b", "c"]}, 422, "Validation", "inputs is a list of 3"),
     ("/predict", {"inputs": "a", "raw_scores": True}, 424, "Backend", NO_CLASSIFIER),
@@ -75,14 +87,8 @@ REFUSALS: list[tuple[str, Any, int, str, str]] = [
     ("/rerank", {"query": "a", "texts": []}, 400, "Empty", f"`texts` {EMPTY}"),
     ("/rerank", {"query": "a", "texts": "b"}, 422, "Validation", 'texts is "b"; allowed: a list of texts'),
     ("/rerank", {"query": "a", "texts": ["b"], "return_text": True}, 424, "Backend", "Model is not a re-ranker model"),
-    ("/vertex", {"instances": 1}, 422, "Validation", "instances is 1; allowed: a list of bodies of /embed"),
-    ("/vertex", {"instances": [{"inputs": "a"}, {"inputs": []}]}, 400, "Empty", "in instances[1]: `inputs` cannot"),
-    ("/vertex", {"instances": [{"inputs": [99]}]}, 422, "Validation", "in instances[0]: inputs[0].input_ids[0] is 99"),
-    ("/vertex", {"instances": [{"query": "a", "texts": ["b"]}]}, 424, "Backend", "in instances[0]: Model is not a re-"),
-    ("/vertex", {"instances": [{"inputs": ["a"] * 5}] * 2}, 422, "Validation", "batch size 10 > maximum"),
-    ("/vertex", {"instances": [{"inputs": "a", "encoding_format": "bytes"}]}, 422, "Validation", "send base64"),
 ]
-POSTS = sorted({path for path, *_ in REFUSALS})
+POSTS = sorted({path for path, *_ in ERRORS})
 
 
 def post(served: Served, path: str, body: Any, **headers: str) -> httpx.Response:
@@ -96,8 +102,8 @@ def answer(served: Served, path: str, body: Any) -> Any:
     return found.json()
 
 
-@pytest.mark.parametrize(("path", "body", "status", "kind", "message"), REFUSALS)
-def test_a_refusal_has_their_code_their_kind_and_a_way_out(
+@pytest.mark.parametrize(("path", "body", "status", "kind", "message"), ERRORS)
+def test_errors_have_tei_status_type_and_a_remedy(
     served: Served, path: str, body: Any, status: int, kind: str, message: str
 ) -> None:
     found = post(served, path, body)
@@ -108,7 +114,7 @@ def test_a_refusal_has_their_code_their_kind_and_a_way_out(
 
 
 @pytest.mark.parametrize("path", POSTS)
-def test_the_framework_refuses_as_theirs_does(served: Served, path: str) -> None:
+def test_rejects_bad_media_types_sizes_and_json_as_tei_does(served: Served, path: str) -> None:
     assert served.http.post(path, content=b"{}").status_code == 415
     assert served.http.post(path, content=b"{}", headers={"content-type": "text/plain"}).status_code == 415
     assert post(served, path, b'{"inputs": "' + b"a" * 20_000 + b'"}').status_code == 413
@@ -118,7 +124,7 @@ def test_the_framework_refuses_as_theirs_does(served: Served, path: str) -> None
 
 
 @pytest.mark.parametrize("path", ["/", "/invocations"])
-def test_the_root_answers_as_embed_or_as_similarity_by_the_form_of_its_inputs(served: Served, path: str) -> None:
+def test_root_answers_as_embed_or_similarity(served: Served, path: str) -> None:
     for body in (
         {"inputs": "a b"},
         {"inputs": ["a b", [5, 6]], "normalize": False, "truncate": True, "dimensions": 4},
@@ -130,7 +136,7 @@ def test_the_root_answers_as_embed_or_as_similarity_by_the_form_of_its_inputs(se
     assert answer(served, path, compared) == answer(served, "/similarity", compared)
 
 
-def test_the_root_has_the_formats_of_embed(served: Served) -> None:
+def test_root_has_the_formats_of_embed(served: Served) -> None:
     body = {"inputs": ["a b", "c"]}
     octets = post(served, "/", body, accept="application/octet-stream")
     np.testing.assert_array_equal(
@@ -146,7 +152,7 @@ def test_similarity_is_the_product_of_unit_vectors(served: Served) -> None:
 
 
 @pytest.mark.parametrize("how", [{"truncate": True, "truncation_direction": "Left"}, {"prompt_name": "query"}])
-def test_similarity_reads_texts_as_its_parameters_say(served: Served, how: dict[str, Any]) -> None:
+def test_similarity_applies_its_parameters(served: Served, how: dict[str, Any]) -> None:
     texts = ["a " * 40 + "b c d e f g", "b " * 40 + "a"]
     body = {"inputs": {"source_sentence": texts[0], "sentences": texts[1:]}}
     source, other = np.array(answer(served, "/embed", {"inputs": texts, "normalize": True} | how))
@@ -155,7 +161,7 @@ def test_similarity_reads_texts_as_its_parameters_say(served: Served, how: dict[
     assert found != answer(served, "/similarity", body)[0]
 
 
-def test_embed_all_gives_the_encoders_rows_as_they_are_whatever_is_beside_them(served: Served) -> None:
+def test_embed_all_returns_encoder_rows_unnormalised(served: Served) -> None:
     inputs = ["a b c", [5, 6], "a"]
     rows = answer(served, "/embed_all", {"inputs": inputs})
     named = answer(served, "/embed", {"inputs": inputs, "outputs": "last_hidden_state"})
@@ -168,20 +174,20 @@ def test_embed_all_gives_the_encoders_rows_as_they_are_whatever_is_beside_them(s
 
 
 @pytest.mark.parametrize("model", ["llama", "words"])
-def test_embed_all_of_an_input_layer_gives_its_rows(served: Served, model: str) -> None:
-    asked = {"inputs": [[5, 6, 7]], "model": model}
-    named = answer(served, "/embed", asked | {"outputs": "input_embeddings"})
-    assert answer(served, "/embed_all", asked) == named["outputs"]["input_embeddings"]
+def test_embed_all_of_an_input_layer_returns_its_rows(served: Served, model: str) -> None:
+    body = {"inputs": [[5, 6, 7]], "model": model}
+    named = answer(served, "/embed", body | {"outputs": "input_embeddings"})
+    assert answer(served, "/embed_all", body) == named["outputs"]["input_embeddings"]
 
 
-def test_a_model_of_pooled_vectors_alone_has_none_a_token(served: Served, store: Any) -> None:
+def test_rejects_embed_all_of_models_with_pooled_vectors_only(served: Served, store: Any) -> None:
     card = cards.read(store / "words")
     alone = {"vectors": replace(next(iter(card.graphs.values())), outputs=("sentence_embedding",))}
-    with pytest.raises(WrongModelKind, match="Model has no token embeddings: words gives sentence_embedding alone"):
-        kinds.token_output(replace(card, name="words", graphs=alone))
+    with pytest.raises(WrongModelKind, match="Model has no token embeddings; words gives sentence_embedding alone"):
+        token_output(replace(card, name="words", graphs=alone))
 
 
-def test_embed_all_cuts_where_it_is_told_to(served: Served) -> None:
+def test_embed_all_truncates_from_the_named_side(served: Served) -> None:
     text = "a " * 40 + "b"
     right = answer(served, "/embed_all", {"inputs": text})
     left = answer(served, "/embed_all", {"inputs": text, "truncation_direction": "Left"})
@@ -200,7 +206,7 @@ def test_embed_all_cuts_where_it_is_told_to(served: Served) -> None:
         ("/embed", {"inputs": "c", "prompt_name": "query"}, 1, 5),
     ],
 )
-def test_what_an_answer_took_is_in_its_headers(
+def test_timing_headers_count_characters_and_tokens(
     served: Served, path: str, body: Any, characters: int, tokens: int
 ) -> None:
     found = post(served, path, body).headers
@@ -210,7 +216,7 @@ def test_what_an_answer_took_is_in_its_headers(
     assert times["x-total-time"] >= times["x-inference-time"]
 
 
-def test_tokens_are_the_librarys(served: Served, tmp_path: Any) -> None:
+def test_tokens_match_the_tokenizers_library(served: Served, tmp_path: Any) -> None:
     write_tokenizer(tmp_path / "tokenizer.json")
     judge = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
     judge.no_padding()
@@ -226,7 +232,7 @@ def test_tokens_are_the_librarys(served: Served, tmp_path: Any) -> None:
             assert (each["start"], each["stop"], each["text"]) == place
 
 
-def test_special_tokens_are_there_unless_refused_and_have_no_place(served: Served) -> None:
+def test_special_tokens_have_no_offsets_and_can_be_left_out(served: Served) -> None:
     first, word, last = answer(served, "/tokenize", {"inputs": "a"})[0]
     assert first == {"id": 2, "text": "[CLS]", "special": True, "start": None, "stop": None}
     assert word == {"id": 5, "text": "a", "special": False, "start": 0, "stop": 1}
@@ -234,37 +240,21 @@ def test_special_tokens_are_there_unless_refused_and_have_no_place(served: Serve
     assert answer(served, "/tokenize", {"inputs": ["a"], "add_special_tokens": False}) == [[word]]
 
 
-def test_a_prompt_stands_before_the_text_and_counts_in_the_offsets(served: Served) -> None:
-    asked = {"inputs": "d", "prompt_name": "query", "add_special_tokens": False}
-    prompted = answer(served, "/tokenize", asked)[0]
+def test_prompt_precedes_the_text_and_counts_in_offsets(served: Served) -> None:
+    body = {"inputs": "d", "prompt_name": "query", "add_special_tokens": False}
+    prompted = answer(served, "/tokenize", body)[0]
     assert [each["text"] for each in prompted] == ["a", "b", "d"]
     assert prompted[2]["start"] == len(PROMPTS["query"])
     assert answer(served, "/tokenize", {"inputs": "d", "add_special_tokens": False, "model": "prompted"})[0] == prompted
 
 
-def test_decode_leaves_special_tokens_out_unless_told_not_to(served: Served) -> None:
+def test_decode_leaves_out_special_tokens_by_default(served: Served) -> None:
     assert answer(served, "/decode", {"ids": [2, 25, 26, 3]}) == ["hello world"]
     assert answer(served, "/decode", {"ids": [[2, 25, 3], [26], []]}) == ["hello", "world", ""]
     assert answer(served, "/decode", {"ids": [2, 25, 3], "skip_special_tokens": False}) == ["[CLS] hello [SEP]"]
 
 
-def test_vertex_answers_each_instance_as_embed_does(served: Served) -> None:
-    instances = [{"inputs": "a"}, {"inputs": ["a b", "c"], "normalize": False}, {"inputs": [5], "dimensions": 4}]
-    assert answer(served, "/vertex", {"instances": instances}) == {
-        "predictions": [answer(served, "/embed", each) for each in instances]
-    }
-    assert answer(served, "/vertex", {"instances": []}) == {"predictions": []}
-
-
-def test_vertex_refuses_nests_that_json_cannot_be_written_of(served: Served) -> None:
-    nest = "[" * 300 + "]" * 300
-    body = f'{{"instances": [{{"inputs": {nest}}}]}}'.encode()
-    refused = served.http.post("/vertex", content=body, headers={"content-type": "application/json"})
-    assert (refused.status_code, refused.json()["code"]) == (422, "bad_request")
-    assert "in instances[0]: the body nests" in refused.json()["detail"]
-
-
-def test_info_holds_every_member_and_the_settings_that_are_meant(served: Served) -> None:
+def test_info_holds_every_field_of_tei(served: Served) -> None:
     found = served.http.get("/info").json()
     assert found == {
         "model_id": "bert",
@@ -286,32 +276,32 @@ def test_info_holds_every_member_and_the_settings_that_are_meant(served: Served)
     assert found["tokenization_workers"] >= 1
 
 
-def test_info_of_another_model_is_asked_by_name(served: Served) -> None:
+def test_info_of_another_model_by_name(served: Served) -> None:
     found = served.http.get("/info", params={"model": "llama"}).json()
     assert (found["served_model_name"], found["model_type"]) == ("llama", {"embedding": {"pooling": "none"}})
     assert served.http.get("/info", params={"model": "x"}).status_code == 404
     assert "allowed: model" in served.http.get("/info", params={"name": "x"}).json()["error"]
 
 
-def test_probes_answer_without_a_body(served: Served) -> None:
+def test_probes_answer_without_body(served: Served) -> None:
     for path in ("/health", "/ping"):
         found = served.http.get(path)
         assert (found.status_code, found.content) == (200, b"")
     assert served.http.get("/").json()["service"] == "inlay"
 
 
-async def test_probes_refuse_with_the_error_object_once_the_service_stops(store: Any) -> None:
+async def test_probes_fail_with_error_object_while_stopping(store: Any) -> None:
     async with serving_here(store, default_model="bert") as here, httpx.AsyncClient(trust_env=False) as client:
-        here.parts.life.stopping = True
+        here.context.lifecycle.stopping = True
         for path in ("/", "/health", "/ping"):
             found = await client.get(f"http://127.0.0.1:{here.address[1]}{path}")
             assert (found.status_code, found.json()["error_type"]) == (503, "Unhealthy")
-        here.parts.life.stopping = False
+        here.context.lifecycle.stopping = False
 
 
-async def test_a_long_text_is_tokenised_off_the_event_loop(store: Any) -> None:
+async def test_long_texts_are_tokenised_off_the_event_loop(store: Any) -> None:
     async with serving_here(store, default_model="bert", max_body_bytes=4_000_000, max_request_tokens=10**7) as here:
-        model = here.parts.catalog.get(None)
+        model = here.context.registry.get(None)
         assert model.tokenizer is not None
         turns = 0
         tokenising = asyncio.ensure_future(model.tokenizer.tokens(["a b " * 100_000], True, 10**7))

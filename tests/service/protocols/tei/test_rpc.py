@@ -1,4 +1,4 @@
-"""tei.v1 as a client meets it: its defaults, its order, its statuses, its health."""
+"""tei.v1 over gRPC: defaults, order of answers, statuses and health."""
 
 from collections.abc import Iterator
 from itertools import count
@@ -48,12 +48,18 @@ NUMBERS = {
     "max_input_length max_batch_tokens max_batch_requests max_client_batch_size tokenization_workers",
 }
 # method, request (None: a stream's), status, code, what the message says
-REFUSALS: list[tuple[str, Any, str, str, str]] = [
+ERRORS: list[tuple[str, Any, str, str, str]] = [
     ("Embed/Embed", pb.EmbedRequest(), "INVALID_ARGUMENT", "empty", "`inputs` cannot be empty"),
     ("Embed/Embed", pb.EmbedRequest(inputs=LONG), "INVALID_ARGUMENT", "bad_input", "inputs[0] has 43 tokens"),
     ("Embed/Embed", pb.EmbedRequest(inputs="a", dimensions=0), "INVALID_ARGUMENT", "bad_request", "dimensions is 0"),
     ("Embed/Embed", pb.EmbedRequest(inputs="a", dimensions=33), "INVALID_ARGUMENT", "bad_request", "send 1 to 32"),
-    ("Embed/Embed", pb.EmbedRequest(inputs="a", prompt_name="x"), "INVALID_ARGUMENT", "bad_request", "no prompt 'x'"),
+    (
+        "Embed/Embed",
+        pb.EmbedRequest(inputs="a", prompt_name="x"),
+        "INVALID_ARGUMENT",
+        "bad_request",
+        "prompt_name is 'x'",
+    ),
     (
         "Embed/Embed",
         pb.EmbedRequest(inputs="a", truncation_direction=7),
@@ -107,20 +113,20 @@ def near(found: Any, expected: Any) -> None:
 def call(channel: grpc.Channel, method: str, request: Any) -> list[Any]:
     service, name = method.split("/")
     stub = getattr(stubs, f"{service}Stub")(channel)
-    asked = iter([request]) if name.endswith("Stream") else request
-    answer = getattr(stub, name)(asked)
+    sent = iter([request]) if name.endswith("Stream") else request
+    answer = getattr(stub, name)(sent)
     return list(answer) if name.endswith("Stream") and name != "RerankStream" else [answer]
 
 
 @pytest.mark.parametrize("message", NUMBERS)
-def test_every_field_has_its_number(message: str) -> None:
+def test_fields_have_the_numbers_of_the_contract(message: str) -> None:
     fields = pb.DESCRIPTOR.message_types_by_name[message].fields
     assert [field.name for field in sorted(fields, key=lambda each: each.number)] == NUMBERS[message].split()
     assert sorted(field.number for field in fields) == list(range(1, len(fields) + 1))
 
 
-@pytest.mark.parametrize(("method", "request_", "status", "code", "message"), REFUSALS)
-def test_a_refusal_has_their_status(
+@pytest.mark.parametrize(("method", "request_", "status", "code", "message"), ERRORS)
+def test_errors_have_tei_statuses(
     channel: grpc.Channel, method: str, request_: Any, status: str, code: str, message: str
 ) -> None:
     with pytest.raises(grpc.RpcError) as refusal:
@@ -130,7 +136,7 @@ def test_a_refusal_has_their_status(
     assert ("inlay-code", code) in [(each.key, each.value) for each in refusal.value.trailing_metadata()]
 
 
-def test_a_vector_is_rests_and_of_unit_length_unless_told_not_to(served: Served, embed: stubs.EmbedStub) -> None:
+def test_vectors_match_rest_and_are_normalised_by_default(served: Served, embed: stubs.EmbedStub) -> None:
     unit = embed.Embed(pb.EmbedRequest(inputs="a b"))
     near(unit.embeddings, rest(served, "/embed", inputs="a b", normalize=True)[0])
     assert np.linalg.norm(unit.embeddings) == pytest.approx(1, abs=1e-6)
@@ -148,9 +154,7 @@ def test_a_vector_is_rests_and_of_unit_length_unless_told_not_to(served: Served,
         {"inputs": LONG, "truncate": True, "truncation_direction": "Left"},
     ],
 )
-def test_every_field_means_what_it_means_over_rest(
-    served: Served, embed: stubs.EmbedStub, fields: dict[str, Any]
-) -> None:
+def test_fields_mean_what_they_mean_over_rest(served: Served, embed: stubs.EmbedStub, fields: dict[str, Any]) -> None:
     body = {"inputs": "a b"} | fields
     sides = {"Left": pb.TRUNCATION_DIRECTION_LEFT}
     message = body | {key: sides[value] for key, value in fields.items() if key == "truncation_direction"}
@@ -160,18 +164,18 @@ def test_every_field_means_what_it_means_over_rest(
         near([each.embeddings for each in found], rest(served, "/embed_all", **body)[0])
 
 
-def test_what_an_answer_took_is_in_it_and_in_the_initial_metadata(embed: stubs.EmbedStub) -> None:
+def test_timings_are_in_response_and_initial_metadata(embed: stubs.EmbedStub) -> None:
     for method, request in ((embed.Embed, pb.EmbedRequest), (embed.EmbedAll, pb.EmbedAllRequest)):
         answer, done = method.with_call(request(inputs="a b"))
-        took, told = answer.metadata, {each.key: each.value for each in done.initial_metadata()}
+        took, sent = answer.metadata, {each.key: each.value for each in done.initial_metadata()}
         assert (took.compute_chars, took.compute_tokens) == (3, 4)
         assert took.total_time_ns >= took.inference_time_ns > 0
-        assert told["x-compute-type"] == "cpu+optimized"
-        assert (told["x-compute-characters"], told["x-compute-tokens"]) == ("3", "4")
-        assert 0 <= int(told["x-total-time"]) - took.total_time_ns // 10**6 <= 1
+        assert sent["x-compute-type"] == "cpu+optimized"
+        assert (sent["x-compute-characters"], sent["x-compute-tokens"]) == ("3", "4")
+        assert 0 <= int(sent["x-total-time"]) - took.total_time_ns // 10**6 <= 1
 
 
-def test_a_stream_answers_in_the_order_of_its_requests(served: Served, embed: stubs.EmbedStub) -> None:
+def test_stream_answers_in_request_order(served: Served, embed: stubs.EmbedStub) -> None:
     texts = ["a " * (1 + number * 7 % 20) for number in range(150)]
     answers = list(embed.EmbedAllStream(pb.EmbedAllRequest(inputs=text) for text in texts))
     assert [len(each.token_embeddings) for each in answers] == [text.count("a") + 2 for text in texts]
@@ -179,7 +183,7 @@ def test_a_stream_answers_in_the_order_of_its_requests(served: Served, embed: st
     near([each.embeddings for each in vectors], rest(served, "/embed", inputs=texts[:8]))
 
 
-def test_the_first_failure_ends_a_stream_behind_the_answers_before_it(embed: stubs.EmbedStub) -> None:
+def test_first_failure_ends_a_stream_after_earlier_answers(embed: stubs.EmbedStub) -> None:
     def requests() -> Iterator[pb.EmbedRequest]:
         for number in count():
             yield pb.EmbedRequest(inputs=LONG if number == 5 else "a b")
@@ -191,12 +195,12 @@ def test_the_first_failure_ends_a_stream_behind_the_answers_before_it(embed: stu
     assert "has 43 tokens" in refusal.value.details()
 
 
-def test_an_empty_stream_ends(embed: stubs.EmbedStub, tokenize: stubs.TokenizeStub) -> None:
+def test_empty_stream_ends(embed: stubs.EmbedStub, tokenize: stubs.TokenizeStub) -> None:
     assert list(embed.EmbedStream(iter(()))) == []
     assert list(tokenize.DecodeStream(iter(()))) == []
 
 
-def test_special_tokens_come_only_where_asked_for(served: Served, tokenize: stubs.TokenizeStub) -> None:
+def test_special_tokens_are_added_only_on_request(served: Served, tokenize: stubs.TokenizeStub) -> None:
     for special in (False, True):
         request = pb.EncodeRequest(inputs="a é b", add_special_tokens=special, prompt_name="query")
         body = {"inputs": "a é b", "add_special_tokens": special, "prompt_name": "query"}
@@ -215,23 +219,23 @@ def test_special_tokens_come_only_where_asked_for(served: Served, tokenize: stub
     assert [each.text for each in tokenize.Tokenize(pb.EncodeRequest(inputs="a")).tokens] == ["a"]
 
 
-def test_decode_shows_special_tokens_unless_told_not_to(tokenize: stubs.TokenizeStub) -> None:
+def test_decode_keeps_special_tokens_by_default(tokenize: stubs.TokenizeStub) -> None:
     assert tokenize.Decode(pb.DecodeRequest(ids=[2, 25, 3])).text == "[CLS] hello [SEP]"
     requests = [pb.DecodeRequest(ids=[2, number, 3], skip_special_tokens=True) for number in (25, 26, 5)]
     assert [each.text for each in tokenize.DecodeStream(iter(requests))] == ["hello", "world", "a"]
 
 
-def test_info_is_rests(served: Served, channel: grpc.Channel) -> None:
+def test_info_matches_rest(served: Served, channel: grpc.Channel) -> None:
     found = stubs.InfoStub(channel).Info(pb.InfoRequest())
-    told = served.http.get("/info").json()
+    info = served.http.get("/info").json()
     for field in pb.InfoResponse.DESCRIPTOR.fields:
         if field.name != "model_type":
             value = getattr(found, field.name) if not field.has_presence or found.HasField(field.name) else None
-            assert value == told[field.name], field.name
+            assert value == info[field.name], field.name
     assert found.model_type == pb.MODEL_TYPE_EMBEDDING
 
 
-def test_health_tells_what_the_models_here_are_for(channel: grpc.Channel) -> None:
+def test_health_is_serving_for_services_with_a_model(channel: grpc.Channel) -> None:
     health = health_pb2_grpc.HealthStub(channel)
     states = {"Info": SERVING, "Embed": SERVING, "Tokenize": SERVING, "Predict": NOT_SERVING, "Rerank": NOT_SERVING}
     for name, status in states.items():
@@ -240,7 +244,7 @@ def test_health_tells_what_the_models_here_are_for(channel: grpc.Channel) -> Non
     assert {f"tei.v1.{name}" for name in states} <= set(reflected.get_services())
 
 
-def test_without_a_default_model_every_call_says_what_to_do(store: Any) -> None:
+def test_calls_without_default_model_name_a_remedy(store: Any) -> None:
     with serving(store, models=["bert", "llama"]) as running, grpc.insecure_channel(running.rpc_address) as channel:
         with pytest.raises(grpc.RpcError, match="INVALID_ARGUMENT") as refusal:
             stubs.InfoStub(channel).Info(pb.InfoRequest())
@@ -249,7 +253,7 @@ def test_without_a_default_model_every_call_says_what_to_do(store: Any) -> None:
         assert health_pb2_grpc.HealthStub(channel).Check(request).status == NOT_SERVING
 
 
-def test_a_model_without_sentence_vectors_or_tokenizer_is_of_another_kind(store: Any) -> None:
+def test_rejects_models_without_vectors_or_tokenizer(store: Any) -> None:
     with serving(store, default_model="llama") as running, grpc.insecure_channel(running.rpc_address) as channel:
         for method, request in (
             ("Embed/Embed", pb.EmbedRequest(inputs="a")),

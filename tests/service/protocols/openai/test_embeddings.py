@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from service.errors import Overloaded
-from service.protocols.openai.routes import refusal
+from service.protocols.openai.errors import render_error
 from tests.minilm_golden import Case, cases
 from tests.served import Served, serving
 
@@ -23,10 +23,11 @@ TEXTS = [case for case in ALL if isinstance(case.input, str) and case.input]
 BARE_IDS = [
     case for case in ALL if all(case.attention_mask) and not any(case.token_type_ids) and len(case.input_ids) <= 256
 ]
+# body, status, param, code, beginning of the message
 ERRORS: list[tuple[dict[str, Any], int, str | None, str, str]] = [
     ({"input": ""}, 400, "input", "bad_input", "input is an empty string"),
     ({"input": ["a", ""]}, 400, "input", "bad_input", "input[1] is an empty string"),
-    ({"input": []}, 400, "input", "empty", '"input" is empty'),
+    ({"input": []}, 400, "input", "empty", "input is empty"),
     ({"input": 5}, 400, "input", "bad_request", "input is 5; send a text"),
     ({"input": [["a", "b"]]}, 400, "input", "bad_input", 'input[0][0] is "a"'),
     ({"input": [1, True]}, 400, "input", "bad_input", "input[1] is true"),
@@ -38,14 +39,28 @@ ERRORS: list[tuple[dict[str, Any], int, str | None, str, str]] = [
     ({"input": "a", "dimensions": 0}, 400, "dimensions", "bad_request", "dimensions is 0"),
     ({"input": "a", "dimensions": 99999}, 400, "dimensions", "bad_request", "dimensions is 99999"),
     ({"input": "a", "encoding_format": "hex"}, 400, "encoding_format", "bad_request", 'encoding_format is "hex"'),
+    ({"input": ["a"] * 65}, 400, "input", "too_large", "input holds 65 inputs; this server takes 64"),
+    (
+        {"input": "a b c" * 9, "truncate_prompt_tokens": "1"},
+        400,
+        "truncate_prompt_tokens",
+        "bad_request",
+        "truncate_pr",
+    ),
     ({"input": "a", "embed_dtype": "int8"}, 400, "embed_dtype", "bad_request", 'embed_dtype is "int8"'),
     ({"input": "a", "truncate_prompt_tokens": -2}, 400, "truncate_prompt_tokens", "bad_request", "truncate_prompt_tok"),
     ({"input": "a", "truncate_prompt_tokens": 0}, 400, "truncate_prompt_tokens", "bad_request", "truncate_prompt_tok"),
     ({"input": "a", "truncate_prompt_tokens": 9999}, 400, "truncate_prompt_tokens", "bad_request", "truncate_prompt"),
     ({"input": "a", "priority": 1}, 400, "priority", "bad_request", "priority is 1"),
     ({"input": "a", "user": 1}, 400, "user", "bad_request", "user is 1"),
-    ({"input": "a", "dimension": 1}, 400, "dimension", "bad_request", '"dimension" is not known here; did you mean'),
-    ({"inputs": "a"}, 400, "inputs", "bad_request", '"inputs" is not known here; did you mean "input"?'),
+    (
+        {"input": "a", "dimension": 1},
+        400,
+        "dimension",
+        "bad_request",
+        'dimension is not known here; did you mean "dimensions"?',
+    ),
+    ({"inputs": "a"}, 400, "inputs", "bad_request", 'inputs is not known here; did you mean "input"?'),
 ]
 
 
@@ -69,14 +84,14 @@ def decoded(response: httpx.Response, dtype: Any = "<f4") -> list[Any]:
 
 
 @pytest.mark.parametrize("case", TEXTS, ids=lambda case: case.name)
-def test_a_text_has_the_vector_of_sentence_transformers(minilm: Served, case: Case) -> None:
+def test_text_vectors_match_sentence_transformers(minilm: Served, case: Case) -> None:
     side = {"truncation_side": case.direction.lower()}
     found = vectors(post(minilm, input=case.input, model="minilm", truncate_prompt_tokens=-1, **side))
     np.testing.assert_allclose(found[0], case.unit, atol=UNIT)
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_texts_and_their_token_ids_have_the_same_vectors_alone_and_together(minilm: Served, path: str) -> None:
+def test_texts_and_token_ids_give_the_same_vectors(minilm: Served, path: str) -> None:
     chosen = [case for case in TEXTS if case in BARE_IDS and case.direction.lower() == "right"]
     assert len(chosen) > 2
     mixed = [case.input if index % 2 else case.input_ids for index, case in enumerate(chosen)]
@@ -88,7 +103,7 @@ def test_texts_and_their_token_ids_have_the_same_vectors_alone_and_together(mini
             np.testing.assert_allclose(each, case.unit, atol=UNIT)
 
 
-def test_the_answer_has_openais_shape_and_counts_the_tokens(minilm: Served) -> None:
+def test_response_has_openai_shape_and_token_counts(minilm: Served) -> None:
     case = next(case for case in BARE_IDS if isinstance(case.input, str))
     response = post(minilm, input=[case.input, case.input_ids], model="minilm", user="me")
     document = response.json()
@@ -99,7 +114,7 @@ def test_the_answer_has_openais_shape_and_counts_the_tokens(minilm: Served) -> N
     assert response.headers["openai-processing-ms"].isdigit()
 
 
-def test_base64_is_the_floats_in_little_endian_float32(served: Served) -> None:
+def test_base64_is_little_endian_float32(served: Served) -> None:
     floats = vectors(post(served, input=["a", "b c"]))
     packed = decoded(post(served, input=["a", "b c"], encoding_format="base64"))
     np.testing.assert_array_equal(np.float32(floats), packed)
@@ -116,24 +131,24 @@ def test_base64_is_the_floats_in_little_endian_float32(served: Served) -> None:
         ("fp8_e5m2", ml_dtypes.float8_e5m2),
     ],
 )
-def test_every_dtype_and_byte_order_is_the_rounded_float_in_base64_and_bytes(
+def test_dtypes_and_byte_orders_hold_the_rounded_floats(
     served: Served, embed_dtype: str, kind: Any, endianness: str
 ) -> None:
-    asked: dict[str, Any] = {"input": ["a", "b c"], "embed_dtype": embed_dtype, "endianness": endianness}
+    body: dict[str, Any] = {"input": ["a", "b c"], "embed_dtype": embed_dtype, "endianness": endianness}
     expected = np.float32(vectors(post(served, input=["a", "b c"]))).astype(kind)
     order = "big" if endianness == "big" else "little"
     plain = np.dtype(f"u{expected.itemsize}").newbyteorder(">" if order == "big" else "<")
     as_integers = expected.view(f"u{expected.itemsize}")
-    in_base64 = decoded(post(served, encoding_format="base64", **asked), plain)
+    in_base64 = decoded(post(served, encoding_format="base64", **body), plain)
     np.testing.assert_array_equal(in_base64, as_integers)
-    raw = post(served, encoding_format="bytes_only", **asked)
+    raw = post(served, encoding_format="bytes_only", **body)
     np.testing.assert_array_equal(np.frombuffer(raw.content, plain).reshape(2, -1), as_integers)
     assert "metadata" not in raw.headers
     assert raw.headers["inlay-shape"] == f"2,{expected.shape[1]}"
 
 
 @pytest.mark.parametrize("path", ["/v1/embeddings", "/pooling", "/embed"])
-def test_bytes_come_with_metadata_that_says_where_each_vector_lies(served: Served, path: str) -> None:
+def test_bytes_metadata_locates_each_vector(served: Served, path: str) -> None:
     member = "inputs" if path == "/embed" else "input"
     response = post(served, path, **{member: ["a", "b c", "d"], "encoding_format": "bytes", "dimensions": 8})
     metadata = json.loads(response.headers["metadata"])
@@ -148,7 +163,7 @@ def test_bytes_come_with_metadata_that_says_where_each_vector_lies(served: Serve
         np.testing.assert_array_equal(found, np.float32(vector))
 
 
-def test_a_header_no_client_reads_is_refused_and_the_way_out_taken(tiny_store: Path) -> None:
+def test_rejects_metadata_header_longer_than_clients_read(tiny_store: Path) -> None:
     with serving(tiny_store, default_model="bert", max_inputs=1024) as service:
         many = {"input": [[1]] * 700}
         refused = post(service, encoding_format="bytes", **many)
@@ -157,7 +172,7 @@ def test_a_header_no_client_reads_is_refused_and_the_way_out_taken(tiny_store: P
         assert post(service, encoding_format="bytes_only", **many).status_code == 200
 
 
-def test_short_vectors_are_the_leading_values_at_unit_length(minilm: Served) -> None:
+def test_dimensions_keeps_leading_values_at_unit_length(minilm: Served) -> None:
     case = next(case for case in TEXTS if "dimensions_128" in case.arrays)
     short = np.float64(case.arrays["dimensions_128"])
     found = vectors(post(minilm, input=case.input, dimensions=128))[0]
@@ -165,13 +180,13 @@ def test_short_vectors_are_the_leading_values_at_unit_length(minilm: Served) -> 
 
 
 @pytest.mark.parametrize("member", ["normalize", "use_activation"])
-def test_both_of_vllms_names_leave_the_length_alone(minilm: Served, member: str) -> None:
+def test_normalize_and_use_activation_false_keep_the_length(minilm: Served, member: str) -> None:
     case = TEXTS[0]
     found = vectors(post(minilm, input=case.input, **{member: False}))[0]
     np.testing.assert_allclose(found, case.arrays["pooled"], atol=3e-6)
 
 
-def test_truncation_cuts_ids_to_so_many_from_the_side_that_is_named(served: Served) -> None:
+def test_truncate_prompt_tokens_keeps_the_named_side(served: Served) -> None:
     ids = [5, 6, 7, 8, 9]
     for side, kept in (("right", ids[:3]), ("left", ids[-3:])):
         response = post(served, input=ids, truncate_prompt_tokens=3, truncation_side=side)
@@ -179,27 +194,27 @@ def test_truncation_cuts_ids_to_so_many_from_the_side_that_is_named(served: Serv
         np.testing.assert_array_equal(vectors(response), vectors(post(served, input=kept)))
 
 
-def test_special_tokens_are_left_out_when_told(served: Served) -> None:
+def test_add_special_tokens_false_leaves_them_out(served: Served) -> None:
     counts = [
         post(served, input="a", add_special_tokens=flag).json()["usage"]["prompt_tokens"] for flag in (True, False)
     ]
     assert counts[0] == counts[1] + 2
 
 
-def test_infinitys_client_names_no_model_and_asks_for_no_dimensions(served: Served) -> None:
+def test_accepts_what_infinity_client_sends_by_default(served: Served) -> None:
     response = post(
         served, "/embeddings", input="a", model="default/not-specified", dimensions=0, modality="text", user=None
     )
     np.testing.assert_array_equal(vectors(response), vectors(post(served, input="a")))
 
 
-def test_an_id_the_caller_gives_comes_back(served: Served) -> None:
+def test_response_id_contains_the_request_id(served: Served) -> None:
     assert post(served, input="a", request_id="mine").json()["id"] == "embd-mine"
     assert post(served, "/pooling", input="a", request_id="mine").json()["id"] == "pooling-mine"
 
 
 @pytest.mark.parametrize(("body", "status", "param", "code", "message"), ERRORS)
-def test_a_refusal_is_openais_error_object(
+def test_error_is_openai_error_object(
     served: Served, body: dict[str, Any], status: int, param: str | None, code: str, message: str
 ) -> None:
     response = post(served, **body)
@@ -210,7 +225,7 @@ def test_a_refusal_is_openais_error_object(
     assert set(error) == {"message", "type", "param", "code"}
 
 
-def test_ids_of_another_vocabulary_are_refused_with_the_way_out(minilm: Served) -> None:
+def test_rejects_ids_of_another_vocabulary_with_a_remedy(minilm: Served) -> None:
     tiktokens = [[15339, 1917], [1234, 99999]]  # what langchain-openai sends of two texts
     error = post(minilm, input=tiktokens).json()["error"]
     assert error["message"].startswith("input[1] holds the token id 99999; the vocabulary of minilm ends at 30521")
@@ -221,26 +236,24 @@ def test_ids_of_another_vocabulary_are_refused_with_the_way_out(minilm: Served) 
     ("method", "path", "status"),
     [("GET", "/v1/embeddings", 405), ("POST", "/v1/nothing", 404), ("GET", "/v1/models/berd", 404)],
 )
-def test_wrong_paths_and_verbs_are_refused_in_the_same_form(
-    served: Served, method: str, path: str, status: int
-) -> None:
+def test_unknown_paths_and_verbs_get_openai_errors(served: Served, method: str, path: str, status: int) -> None:
     response = served.http.request(method, path)
     assert (response.status_code, set(response.json()["error"])) == (status, {"message", "type", "param", "code"})
 
 
-def test_a_body_that_is_not_json_is_refused_in_the_same_form(served: Served) -> None:
+def test_body_that_is_not_json_gets_openai_error(served: Served) -> None:
     headers = {"content-type": "application/json"}
     assert served.http.post("/v1/embeddings", content=b"{", headers=headers).json()["error"]["code"] == "malformed"
     assert served.http.post("/v1/embeddings", content=b"{}").json()["error"]["code"] == "unsupported_media"
 
 
-def test_a_nest_deeper_than_json_is_written_is_the_senders_fault(served: Served) -> None:
+def test_rejects_deeply_nested_body(served: Served) -> None:
     body = b'{"input": "a", "x": ' + b"[" * 300 + b"]" * 300 + b"}"
     refused = served.http.post("/v1/embeddings", content=body, headers={"content-type": "application/json"})
     assert (refused.status_code, refused.json()["error"]["code"]) == (400, "bad_request")
 
 
-def test_pooling_answers_with_rows_where_the_model_has_no_vector(served: Served) -> None:
+def test_pooling_returns_rows_of_models_without_vectors(served: Served) -> None:
     plain = served.post({"inputs": [[3, 4], [5]], "model": "llama", "outputs": ["input_embeddings"]}).json()
     found = post(served, "/pooling", input=[[3, 4], [5]], model="llama").json()
     assert [entry["data"] for entry in found["data"]] == plain["outputs"]["input_embeddings"]
@@ -248,7 +261,7 @@ def test_pooling_answers_with_rows_where_the_model_has_no_vector(served: Served)
     assert np.array(named.json()["data"][0]["data"]).shape[0] == 1
 
 
-def test_token_embed_is_the_last_hidden_state_at_unit_length(minilm: Served) -> None:
+def test_token_embed_is_last_hidden_state_at_unit_length(minilm: Served) -> None:
     case = next(case for case in TEXTS if case in BARE_IDS)
     found = vectors(post(minilm, "/pooling", input=case.input_ids, task="token_embed"), "data")[0]
     expected = case.arrays["last_hidden_state"].astype(np.float64)
@@ -258,7 +271,7 @@ def test_token_embed_is_the_last_hidden_state_at_unit_length(minilm: Served) -> 
     np.testing.assert_allclose(as_it_is[case.rows], case.arrays["last_hidden_state"], atol=5e-6)
 
 
-def test_models_are_listed_as_openai_and_as_infinity_list_them(served: Served) -> None:
+def test_models_are_listed_for_openai_and_infinity_clients(served: Served) -> None:
     document = served.http.get("/v1/models").json()
     assert document["object"] == "list"
     for entry in document["data"]:
@@ -271,8 +284,8 @@ def test_models_are_listed_as_openai_and_as_infinity_list_them(served: Served) -
     assert [model["name"] for model in ours["models"]] == [entry["id"] for entry in document["data"]]
 
 
-def test_a_full_queue_tells_openais_client_when_to_come_back() -> None:
-    headers, body, status = refusal(Overloaded("the queue is full", 1.25))
-    error = json.loads(b"".join(body))["error"]
-    assert (status, error["type"], error["code"]) == (429, "rate_limit_exceeded", "rate_limit_exceeded")
-    assert {(b"retry-after", b"2"), (b"retry-after-ms", b"1250")} <= set(headers)
+def test_overloaded_error_tells_client_when_to_retry() -> None:
+    response = render_error(Overloaded("the queue is full", 1.25))
+    error = json.loads(b"".join(response.body))["error"]
+    assert (response.status, error["type"], error["code"]) == (429, "rate_limit_exceeded", "rate_limit_exceeded")
+    assert {(b"retry-after", b"2"), (b"retry-after-ms", b"1250")} <= set(response.headers)

@@ -1,0 +1,254 @@
+"""Bodies and responses of OpenAI's routes as pydantic models, and how a body becomes an EmbedRequest.
+
+The fields are OpenAI's, vLLM's and infinity's; an unknown one is an error, because it is a typing mistake.
+
+Source: openai-python 3.52; vLLM 0.33, entrypoints/pooling/base/protocol.py; infinity-client 0.0.78.
+"""
+
+from functools import lru_cache
+from typing import Annotated, Any, Literal, NamedTuple
+
+import numpy as np
+import orjson
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+
+from service.embedding.requests import EmbedRequest, Ids, Input, Text
+from service.errors import BadInput, BadRequest, FieldPath
+from service.http.validation_errors import CACHED_BYTES, json_bytes, parse_json, quoted, validated
+from service.protocols.inlay.embed_body import IDS, TEXT
+
+FORMS = "a text, a list of token ids, or a list of either"
+INPUT = {"anyOf": [TEXT, IDS, {"type": "array", "items": {"anyOf": [TEXT, IDS]}}], "description": FORMS}
+UNNAMED = "default/not-specified"  # what infinity-client sends for a model that was not named
+ONLY_INT = {int}
+Base64 = Annotated[
+    str, Field(description="in embed_dtype and endianness", json_schema_extra={"contentEncoding": "base64"})
+]
+
+EXAMPLES: dict[str, dict[str, Any]] = {
+    "text": {"input": "hello world", "model": "all-MiniLM-L6-v2"},
+    "texts": {"input": ["hello world", "how are you"], "encoding_format": "base64"},
+    "token_ids": {"input": [[101, 7592, 102], [101, 2088, 102]], "dimensions": 128},
+    "bytes": {"input": ["hello world"], "encoding_format": "bytes", "embed_dtype": "float16"},
+}
+
+
+class EmbeddingsBody(BaseModel):
+    """What to embed, and the form of the response: OpenAI's fields, vLLM's and infinity's."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    input: Annotated[Any, WithJsonSchema(INPUT)]
+    model: Annotated[str | None, Field(description="a model's name; left out: the server's default")] = None
+    encoding_format: Annotated[
+        Literal["float", "base64", "bytes", "bytes_only"],
+        Field(description="float, base64, or the vectors' bytes with (bytes) or without (bytes_only) metadata"),
+    ] = "float"
+    dimensions: Annotated[
+        int | None, Field(ge=0, description="an integer from 1: leading values kept, then normalised")
+    ] = None
+    user: Annotated[str | None, Field(description="a text; not used")] = None
+    embed_dtype: Annotated[
+        Literal["float32", "float16", "bfloat16", "fp8_e4m3", "fp8_e5m2"],
+        Field(description="of base64 and bytes: float32, float16, bfloat16, fp8_e4m3 or fp8_e5m2"),
+    ] = "float32"
+    endianness: Annotated[
+        Literal["native", "little", "big"], Field(description="of base64 and bytes: native (here: little), little, big")
+    ] = "native"
+    truncate_prompt_tokens: Annotated[
+        int | None,
+        Field(ge=-1, description="-1 cuts to what the model reads, an integer from 1 to so many tokens"),
+    ] = None
+    truncation_side: Annotated[
+        Literal["left", "right"] | None, Field(description="right keeps the beginning, left the end")
+    ] = None
+    normalize: Annotated[bool | None, Field(description="true scales vectors to unit length, false does not")] = None
+    use_activation: Annotated[bool | None, Field(description="as normalize: vLLM's newer name for it")] = None
+    add_special_tokens: Annotated[bool, Field(description="false: a text's bare pieces")] = True
+    priority: Annotated[Literal[0], Field(description="0: requests are answered as they come")] = 0
+    padding: Annotated[Literal["do_not_pad"] | None, Field(description="do_not_pad: nothing is padded here")] = None
+    cache_salt: Annotated[str | None, Field(description="a text; not used: no prompt is cached")] = None
+    request_id: Annotated[str | None, Field(description="a text: becomes part of the response's id")] = None
+    modality: Annotated[
+        Literal["text"] | None,
+        Field(description="text; images go to /models/{name}/images. Where it is sent, 0 dimensions are all"),
+    ] = None
+
+
+class PoolingBody(EmbeddingsBody):
+    """The same, and which rows to return."""
+
+    task: Annotated[
+        Literal["embed", "token_embed"] | None,
+        Field(description="embed: a vector an input; token_embed: last_hidden_state, a vector a token, of unit length"),
+    ] = None
+    output: Annotated[
+        str | None, Field(description="the name of one of the model's outputs, as it is; left out: as task says")
+    ] = None
+
+
+class OpenAIUsage(BaseModel):
+    """The tokens that were read, special ones included."""
+
+    prompt_tokens: int
+    total_tokens: int
+
+
+class EmbeddingEntry(BaseModel):
+    """The vector of one input; of /embeddings."""
+
+    object: Literal["embedding"]
+    index: int
+    embedding: list[float] | Base64
+
+
+class PoolingEntry(BaseModel):
+    """The vector of one input, or those of its tokens; of /pooling."""
+
+    object: Literal["pooling"]
+    index: int
+    data: list[float] | list[list[float]] | Base64
+
+
+class _List(BaseModel):
+    id: str
+    object: Literal["list"]
+    created: int
+    model: str
+    usage: OpenAIUsage
+
+
+class EmbeddingList(_List):
+    """The vectors, in the order of the inputs."""
+
+    data: list[EmbeddingEntry]
+
+
+class PoolingList(_List):
+    """The vectors, in the order of the inputs."""
+
+    data: list[PoolingEntry]
+
+
+class OpenAIModel(BaseModel):
+    """A loaded model, with vLLM's `max_model_len`."""
+
+    id: str
+    object: Literal["model"] = "model"
+    created: Annotated[int, Field(description="when it was exported, in seconds since 1970")]
+    owned_by: Literal["inlay"] = "inlay"
+    max_model_len: Annotated[int | None, Field(description="longest text, in tokens")]
+    root: Annotated[str, Field(description="what it was exported from")]
+    parent: None = None
+
+
+class OpenAIModelList(BaseModel):
+    """Every loaded model."""
+
+    object: Literal["list"] = "list"
+    data: list[OpenAIModel]
+
+
+class ResponseOptions(NamedTuple):
+    """The fields of a body that the core does not need.
+
+    Args:
+        max_tokens: `truncate_prompt_tokens`, where it is a number of tokens.
+    """
+
+    encoding: str
+    embed_dtype: str
+    endianness: str
+    task: str | None
+    max_tokens: int | None
+
+
+class Decoder:
+    """Decodes the bodies of one path; options are validated once and cached, since callers repeat them."""
+
+    def __init__(self, model: type[EmbeddingsBody]) -> None:
+        self._model = model
+        self._cached_options = lru_cache(maxsize=256)(self._options)
+
+    def __call__(self, body: bytes) -> tuple[EmbedRequest, ResponseOptions, str | None]:
+        """Return the request, the options of its response and the caller's own id of the request.
+
+        Raises:
+            Malformed, BadRequest, BadInput: the body is not JSON, or a field cannot be read.
+        """
+        data = parse_json(body)
+        if type(data) is not dict or "input" not in data:
+            validated(self._model, data)
+        inputs = data.pop("input")
+        user, request_id = data.pop("user", None), data.pop("request_id", None)
+        if type(user) not in (str, type(None)) or type(request_id) not in (str, type(None)):
+            validated(self._model, {"input": inputs, "user": user, "request_id": request_id})
+        rest = json_bytes(data)
+        options, response = self._cached_options(rest) if len(rest) <= CACHED_BYTES else self._options(rest)
+        return options._replace(inputs=decode_inputs(inputs)), response, request_id
+
+    def _options(self, rest: bytes) -> tuple[EmbedRequest, ResponseOptions]:
+        fields = validated(self._model, {"input": None} | orjson.loads(rest))
+        for name, refused in (
+            ("dimensions", fields.dimensions == 0 and fields.modality is None),
+            ("truncate_prompt_tokens", fields.truncate_prompt_tokens == 0),
+        ):
+            if refused:
+                allowed = f"allowed: {self._model.model_fields[name].description}"
+                raise BadRequest("is 0", field=(name,), allowed=allowed)
+        cut = fields.truncate_prompt_tokens
+        task, output = (fields.task, fields.output) if isinstance(fields, PoolingBody) else (None, None)
+        request = EmbedRequest(
+            (),
+            model=None if fields.model == UNNAMED else fields.model,
+            outputs=(output,) if output else (),
+            truncate=None if cut is None else True,
+            truncation_direction=fields.truncation_side or "right",
+            normalize=fields.use_activation if fields.normalize is None else fields.normalize,
+            dimensions=fields.dimensions or None,
+            max_tokens=cut if cut and cut > 0 else None,
+            special_tokens=fields.add_special_tokens,
+        )
+        response = ResponseOptions(
+            fields.encoding_format, fields.embed_dtype, fields.endianness, task, request.max_tokens
+        )
+        return request, response
+
+
+def decode_inputs(value: Any) -> list[Input]:
+    """Return every input of a body, in order.
+
+    Raises:
+        BadInput, BadRequest: an input, or the whole value, has none of FORMS.
+    """
+    if type(value) is str:
+        return [_decode_input(value, ("inputs",), 0)]
+    if type(value) is not list:
+        raise BadRequest(f"is {quoted(value)}", field=("inputs",), allowed=f"send {FORMS}")
+    if value and type(value[0]) is int:
+        return [_decode_ids(value, ("inputs",), 0)]
+    return [_decode_input(each, ("inputs", index), index) for index, each in enumerate(value)]
+
+
+def _decode_input(value: Any, field: FieldPath, index: int) -> Input:
+    if type(value) is str:
+        if not value:
+            raise BadInput(
+                "is an empty string, which OpenAI's embeddings refuse", index, field=field, remedy="send some text"
+            )
+        return Text(value)
+    if type(value) is list:
+        return _decode_ids(value, field, index)
+    raise BadInput(f"is {quoted(value)}", index, field=field, allowed=f"send {FORMS}")
+
+
+def _decode_ids(values: list[Any], field: FieldPath, index: int) -> Ids:
+    if not set(map(type, values)) <= ONLY_INT:  # numpy would read true as 1
+        place, value = next((place, value) for place, value in enumerate(values) if type(value) is not int)
+        allowed = "a list of token ids holds integers from 0"
+        raise BadInput(f"is {quoted(value)}", index, field=(*field, place), allowed=allowed)
+    try:
+        return Ids(np.array(values, np.int64))
+    except OverflowError:
+        allowed = "a token id is in the vocabulary"
+        raise BadInput("holds an integer beyond 64 bits", index, field=field, allowed=allowed) from None

@@ -1,0 +1,136 @@
+"""What text-embeddings-inference's REST and gRPC routes do alike: info, tokenize, decode, and which output answers."""
+
+from collections.abc import Sequence
+
+from models.artifacts.card import Card
+from service.context import ServiceContext
+from service.embedding.limits import check_characters
+from service.embedding.model import Model
+from service.embedding.output_plan import HIDDEN, POOLED
+from service.embedding.pipeline import prompt_of
+from service.embedding.pooling import POOLINGS
+from service.embedding.requests import Text
+from service.embedding.tokenization import Token, Tokenizer
+from service.errors import EmptyRequest, TooLarge, WrongModelKind
+from service.process import cpu_count
+from service.protocols.tei.schemas import Info
+from service.registry.loading import BATCH_VALUES, ENCODER_TOKENS
+
+INPUT_LAYER = "input_embeddings"
+POOLING_NAMES = {"lasttoken": "last_token"}  # TEI's names, where they differ: it has cls, mean, last_token and splade
+
+
+def info(context: ServiceContext, model: Model) -> Info:
+    """Return what /info says of this server and a model."""
+    card, settings = model.card, context.settings
+    pooling = card.pooling.mode if card.pooling else "none"
+    lengths = (settings.max_request_tokens, card.max_tokens, card.position.longest())
+    return Info(
+        model_id=card.source if "/" in card.source else card.name,
+        model_dtype=card.dtype,
+        served_model_name=card.name,
+        model_type={"embedding": {"pooling": POOLING_NAMES.get(pooling, pooling)}},
+        max_concurrent_requests=settings.max_concurrent_requests,
+        max_input_length=min([length for length in lengths if length is not None]),
+        max_batch_tokens=_batch_tokens(model, settings.max_batch_tokens),
+        max_client_batch_size=settings.max_inputs,
+        auto_truncate=settings.auto_truncate,
+        tokenization_workers=cpu_count.available(),
+        version=context.version,
+    )
+
+
+def _batch_tokens(model: Model, setting: int) -> int:
+    if HIDDEN not in model.card.outputs:
+        return max(1, BATCH_VALUES // model.card.hidden_size)
+    return setting or ENCODER_TOKENS["cuda" if model.engine.device == "cuda" else "cpu"]
+
+
+async def tokenize(
+    context: ServiceContext, model: Model, texts: Sequence[str], special_tokens: bool, prompt_name: str | None
+) -> list[list[Token]]:
+    """Return every token of each text after its prompt; offsets count from the prompt's beginning.
+
+    Raises:
+        EmptyRequest, TooLarge, BadRequest, WrongModelKind: there are no texts, or too many, no such prompt, or the
+            model has no tokenizer.
+    """
+    tokenizer, settings = _tokenizer(model), context.settings
+    check_batch(len(texts), settings.max_inputs, "inputs")
+    check_characters([Text(text) for text in texts], settings)
+    prompt = prompt_of(model.card, prompt_name)
+    return await tokenizer.tokens([prompt + text for text in texts], special_tokens, settings.max_request_tokens)
+
+
+async def decode(
+    context: ServiceContext, model: Model, sequences: Sequence[Sequence[int]], skip_special_tokens: bool
+) -> list[str]:
+    """Return the text of each sequence of ids.
+
+    Raises:
+        EmptyRequest, TooLarge, BadInput, WrongModelKind: there are no ids, too many sequences, an unknown id, or the
+            model has no tokenizer.
+    """
+    tokenizer = _tokenizer(model)
+    check_batch(len(sequences), context.settings.max_inputs, "ids")
+    return await tokenizer.decode(sequences, skip_special_tokens)
+
+
+def check_batch(size: int, limit: int, name: str) -> None:
+    """Raise EmptyRequest or TooLarge for a list of no items, or of more than `limit`."""
+    if not size:
+        raise EmptyRequest(f"`{name}` cannot be empty", remedy="send one at least")
+    if size > limit:
+        raise TooLarge(f"batch size {size} > maximum allowed batch size {limit}", remedy=f"send fewer {name}")
+
+
+def _tokenizer(model: Model) -> Tokenizer:
+    if model.tokenizer is None:
+        raise WrongModelKind(f"{model.card.name} was exported without a tokenizer", allowed="it reads ids alone")
+    return model.tokenizer
+
+
+def pooled_output(card: Card) -> str:
+    """Return the name of the output that holds one vector per text; raise WrongModelKind if there is none."""
+    if POOLED in card.outputs:
+        return POOLED
+    raise WrongModelKind(
+        "Model is not an embedding model",
+        allowed=f"{card.name} has {', '.join(card.outputs)} and no sentence vector",
+        remedy=f"send a pooling ({', '.join(POOLINGS)}) to /embed"
+        if HIDDEN in card.outputs
+        else "ask /embed for these",
+    )
+
+
+def token_output(card: Card) -> str:
+    """Return the name of the output that holds one vector per token: the encoder's, else the input layer's.
+
+    Raises:
+        WrongModelKind: there is neither.
+    """
+    for name in (HIDDEN, INPUT_LAYER):
+        if name in card.outputs:
+            return name
+    raise WrongModelKind(
+        "Model has no token embeddings", allowed=f"{card.name} gives {', '.join(card.outputs)} alone, by /embed"
+    )
+
+
+def not_sparse(card: Card) -> WrongModelKind:
+    """Return the error of routes for sparse vectors."""
+    dense = f"{card.name} gives dense vectors, by /embed"
+    return WrongModelKind("Model is not an embedding model with SPLADE pooling", remedy=dense)
+
+
+def not_a_classifier(card: Card) -> WrongModelKind:
+    """Return the error of routes for labels and scores."""
+    return WrongModelKind("Model is not a classifier model", remedy=f"{card.name} gives embeddings, by /embed")
+
+
+def not_a_ranker(card: Card) -> WrongModelKind:
+    """Return the error of routes for ranks."""
+    return WrongModelKind(
+        "Model is not a re-ranker model",
+        remedy=f"{card.name} gives embeddings; /similarity compares a text with others",
+    )

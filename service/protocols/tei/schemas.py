@@ -1,0 +1,195 @@
+"""Bodies and responses of text-embeddings-inference's routes as pydantic models.
+
+Besides TEI's fields a body may name a `model`. An unknown field is an error, because it is a typing mistake.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema
+
+from service.embedding.requests import Direction
+from service.errors import BadRequest
+from service.http.validation_errors import quoted, validated, validation_error
+from service.protocols.inlay.embed_body import INPUTS
+
+MAX_ID = 2**32 - 1
+ID_LIST = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": MAX_ID}}
+STRICT = ConfigDict(extra="forbid", strict=True)
+
+ModelName = Annotated[str | None, Field(description="a model's name; left out: the server's default")]
+Truncate = Annotated[bool | None, Field(description="true cuts inputs that are too long, false refuses them")]
+Side = Annotated[
+    Literal["Right", "right", "Left", "left"], Field(description="Right keeps the beginning, Left the end")
+]
+PromptName = Annotated[str | None, Field(description="the name of one of the model's prompts")]
+RawScores = Annotated[bool, Field(description="true leaves scores as the model gives them")]
+Texts = Annotated[list[str], Field(description="a list of texts", fail_fast=True)]  # else every fault is kept
+OneOrTwoTexts = Annotated[list[str], Field(min_length=1, max_length=2)]
+
+
+class TokenVectorsBody(BaseModel):
+    """What to embed token by token."""
+
+    model_config = STRICT
+    inputs: Annotated[Any, WithJsonSchema(INPUTS)]
+    model: ModelName = None
+    truncate: Truncate = None
+    truncation_direction: Side = "Right"
+    prompt_name: PromptName = None
+    normalize: Annotated[bool | None, Field(description="true or false; not used: tei-client sends it")] = None
+
+
+class ComparedTexts(BaseModel):
+    """A text and those it is compared with."""
+
+    model_config = STRICT
+    source_sentence: Annotated[str, Field(description="a text")]
+    sentences: Texts
+
+
+class SimilarityParameters(BaseModel):
+    """How texts are read."""
+
+    model_config = STRICT
+    truncate: Truncate = None
+    truncation_direction: Side = "Right"
+    prompt_name: PromptName = None
+
+
+class SimilarityBody(BaseModel):
+    """A text, those it is compared with, and how they are read."""
+
+    model_config = STRICT
+    inputs: Annotated[ComparedTexts, Field(description="an object with source_sentence and sentences")]
+    parameters: Annotated[
+        SimilarityParameters | None, Field(description="an object with truncate, truncation_direction and prompt_name")
+    ] = None
+    model: ModelName = None
+
+
+class TokenizeBody(BaseModel):
+    """Texts, and whether to add the model's special tokens."""
+
+    model_config = STRICT
+    inputs: Annotated[str | Texts, Field(description="a text or a list of texts")]
+    add_special_tokens: Annotated[bool, Field(description="true or false; left out: true")] = True
+    prompt_name: PromptName = None
+    model: ModelName = None
+
+
+class DecodeBody(BaseModel):
+    """Token ids, and whether to leave special tokens out of their text."""
+
+    model_config = STRICT
+    ids: Annotated[Any, WithJsonSchema({"anyOf": [ID_LIST, {"type": "array", "items": ID_LIST}]})]
+    skip_special_tokens: Annotated[bool, Field(description="true or false; left out: true")] = True
+    model: ModelName = None
+
+
+class PredictBody(BaseModel):
+    """What a classifier reads."""
+
+    model_config = STRICT
+    inputs: Annotated[
+        str | OneOrTwoTexts | Annotated[list[OneOrTwoTexts], Field(min_length=1, fail_fast=True)],
+        Field(description='a text, a pair ["a", "b"] or a list of ["a"] and ["a", "b"]'),
+    ]
+    truncate: Truncate = None
+    truncation_direction: Side = "Right"
+    raw_scores: RawScores = False
+    model: ModelName = None
+
+
+class RerankBody(BaseModel):
+    """What a re-ranker reads."""
+
+    model_config = STRICT
+    query: Annotated[str, Field(description="a text")]
+    texts: Texts
+    truncate: Truncate = None
+    truncation_direction: Side = "Right"
+    raw_scores: RawScores = False
+    return_text: Annotated[bool, Field(description="true repeats each text in the response")] = False
+    model: ModelName = None
+
+
+class InfoQuery(BaseModel):
+    """The query of /info."""
+
+    model_config = STRICT
+    model: ModelName = None
+
+
+class Info(BaseModel):
+    """What is served, and its limits."""
+
+    model_id: Annotated[str, Field(description="the Hub id it was made from, else its name here")]
+    model_sha: Annotated[str | None, Field(description="the Hub's revision, which is not kept here")] = None
+    model_dtype: str
+    served_model_name: str
+    model_type: dict[str, dict[str, str]]
+    max_concurrent_requests: Annotated[int, Field(description="of this process")]
+    max_input_length: Annotated[int, Field(description="in tokens, special ones included")]
+    max_batch_tokens: Annotated[int, Field(description="tokens that run together; a longer single input runs alone")]
+    max_batch_requests: int | None = None
+    max_client_batch_size: Annotated[int, Field(description="inputs of one request")]
+    auto_truncate: bool
+    tokenization_workers: Annotated[int, Field(description="threads that tokenise one request's texts")]
+    version: str
+    sha: str | None = None
+    docker_label: str | None = None
+
+
+class TextToken(BaseModel):
+    """One token of a text."""
+
+    id: int
+    text: str
+    special: bool
+    start: Annotated[int | None, Field(description="in UTF-8 bytes; null: a special token")]
+    stop: int | None
+
+
+def similarity_body(data: Any) -> SimilarityBody:
+    """Return a JSON value as a SimilarityBody; an error names the field inside `inputs` or `parameters`.
+
+    Raises:
+        InvalidField: the first fault.
+    """
+    try:
+        return SimilarityBody.model_validate(data)
+    except ValidationError as error:
+        parts: tuple[tuple[str, type[BaseModel]], ...] = (
+            ("inputs", ComparedTexts),
+            ("parameters", SimilarityParameters),
+        )
+        for name, model in parts:
+            if type(data) is dict and type(data.get(name)) is dict:
+                validated(model, data[name], (name,))
+        raise validation_error(error, SimilarityBody) from None
+
+
+def direction(side: str) -> Direction:
+    """Return the truncation direction that a `truncation_direction` names."""
+    return "left" if side in ("Left", "left") else "right"
+
+
+def id_lists(ids: Any) -> list[list[int]]:
+    """Return one list of ids, or several, as several.
+
+    Raises:
+        BadRequest: a value is not an id or a list of ids.
+    """
+    if type(ids) is not list:
+        raise BadRequest(f"is {quoted(ids)}", field=("ids",), allowed="send a list of ids, or a list of such lists")
+    nested = bool(ids) and type(ids[0]) is list
+    lists = ids if nested or not ids else [ids]
+    for index, each in enumerate(lists):
+        if type(each) is not list:
+            raise BadRequest(f"is {quoted(each)}", field=("ids", index), allowed="where one is a list of ids, all are")
+        for place, value in enumerate(each):
+            if type(value) is not int or not 0 <= value <= MAX_ID:
+                field = ("ids", index, place) if nested else ("ids", place)
+                allowed = f"an id is an integer from 0 to {MAX_ID}"
+                raise BadRequest(f"is {quoted(value)}", index, field=field, allowed=allowed)
+    return lists
