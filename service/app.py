@@ -15,16 +15,15 @@ from models import VERSION
 from service.context import Lifecycle, ServiceContext
 from service.embedding.pipeline import EmbeddingPipeline
 from service.embedding.position_tables import Tables
-from service.grpc import key_interceptor
+from service.embedding.row_lookup import RowLookup
 from service.grpc.server import RpcServer
 from service.http.access_log import AccessLog
 from service.http.asgi_fallback import through_asgi
 from service.http.cors import Cors
-from service.http.endpoint import legacy_group
 from service.http.intake import Intake
 from service.http.openapi import build_document
 from service.http.pipeline import Limits, Pipeline
-from service.http.problem_details import render_problem
+from service.http.request import Head
 from service.http.routes import Route, RouteGroup, Router
 from service.http.server import ConnectionSettings
 from service.observability.metrics import Metrics
@@ -32,22 +31,14 @@ from service.observability.stage_times import Stages
 from service.observability.tracing import open_tracing
 from service.process.background_tasks import background_tasks
 from service.process.watchdog import Watchdog
-from service.protocols.inlay import analysis, gradient, health, images, logits, models, similar, similarity
+from service.protocols.inlay import routes as inlay_routes
 from service.protocols.inlay import rpc as inlay_rpc
-from service.protocols.inlay.embed import EmbedHandler
-from service.protocols.inlay.positions import routes as positions
-from service.protocols.oip import repository
 from service.protocols.oip import routes as oip
 from service.protocols.oip import rpc as oip_rpc
-from service.protocols.oip.model_statistics import Statistics
-from service.protocols.oip.responses import render_error as oip_render_error
-from service.protocols.oip.shared_memory import Regions
+from service.protocols.oip.data_plane import DataPlane
 from service.protocols.openai import routes as openai
-from service.protocols.openai.errors import render_error as openai_render_error
 from service.protocols.tei import routes as tei
 from service.protocols.tei import rpc as tei_rpc
-from service.protocols.tei.errors import render_error as tei_render_error
-from service.protocols.words import RPC_WORDS
 from service.registry.readiness import Readiness
 from service.registry.registry import open_registry
 from service.scheduling.admission import AdmissionController
@@ -67,6 +58,7 @@ class Application:
         pipeline: serves HTTP requests.
         connections: how long clients may hold connections up.
         intake: bounds the bodies of all connections together.
+        heads: request heads that came before, by their bytes.
         context: what create_app built.
         api: the FastAPI application behind the documentation pages.
     """
@@ -76,6 +68,7 @@ class Application:
     ) -> None:
         self.api = api
         self.pipeline, self.connections, self.intake = pipeline, connections, intake
+        self.heads: dict[bytes, Head] = {}
         self.context = context
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -96,7 +89,8 @@ def create_app(settings: Settings, ready: Ready | None = None, metrics: Metrics 
     metrics, keys = metrics or Metrics(), open_keys(settings)
     context = _open_context(settings, metrics)
     api = _documentation_pages()
-    router = Router(_route_groups(context, api))
+    plane = DataPlane(context)
+    router = Router(_route_groups(context, plane, api))
     document: dict[str, Any] = {}
 
     def openapi() -> dict[str, Any]:
@@ -119,16 +113,17 @@ def create_app(settings: Settings, ready: Ready | None = None, metrics: Metrics 
     connections = ConnectionSettings(settings.client_seconds, settings.idle_seconds)
     intake = Intake(settings.max_body_bytes, settings.max_receiving_bytes)
     app = Application(api, pipeline, connections, intake, context)
-    api.router.lifespan_context = _lifespan(context, ready, keys)
+    api.router.lifespan_context = _lifespan(context, plane, ready, keys)
     return app
 
 
 def _open_context(settings: Settings, metrics: Metrics) -> ServiceContext:
-    registry = open_registry(settings, metrics)
+    registry, stages = open_registry(settings, metrics), Stages(metrics)
     context = ServiceContext(
         settings,
         registry,
-        EmbeddingPipeline(registry, settings, Stages(metrics).embedded),
+        EmbeddingPipeline(registry, settings, stages.observe),
+        RowLookup(registry, settings, stages.observe),
         AdmissionController(settings.max_concurrent_requests),
         metrics,
         VERSION,
@@ -136,8 +131,6 @@ def _open_context(settings: Settings, metrics: Metrics) -> ServiceContext:
         Readiness(registry.models),
         Lifecycle(),
         open_tracing(settings),
-        Regions(),
-        Statistics(),
     )
     metrics.watch("inlay_requests_in_flight", {}, lambda: context.admission.active)
     metrics.watch("inlay_workers_ready", {}, lambda: context.lifecycle.ready and context.readiness.fault is None)
@@ -156,7 +149,7 @@ def _documentation_pages() -> FastAPI:
     return api
 
 
-def _route_groups(context: ServiceContext, api: FastAPI) -> list[RouteGroup]:
+def _route_groups(context: ServiceContext, plane: DataPlane, api: FastAPI) -> list[RouteGroup]:
     handler = through_asgi(api)
     pages = [
         Route(
@@ -173,35 +166,29 @@ def _route_groups(context: ServiceContext, api: FastAPI) -> list[RouteGroup]:
         )
         for path in ("/docs", "/docs/oauth2-redirect", "/openapi.json", OFFLINE_DOCS + "/{file:path}")
     ]
-    embed = Route(
-        verb="POST", path="/embed", handler=EmbedHandler(context), name="embed", summary="", tag="embed",
-        vectors=True, render_error=tei_render_error,
-    )  # fmt: skip
-    inlay = RouteGroup([embed, *health.routes(context), *models.routes(context), *pages], render_problem)
-    legacy = [
-        legacy_group(module.routes(context), render_problem)
-        for module in (positions, images, similarity, similar, gradient, analysis, logits)
-    ]
+    inlay = inlay_routes.routes(context)
     return [
-        inlay,
-        *legacy,
-        legacy_group(openai.routes(context), openai_render_error, ("/v1", "/embeddings", "/pooling")),
-        legacy_group(tei.routes(context), tei_render_error),
-        legacy_group(oip.routes(context), oip_render_error, ("/v2",)),
-        legacy_group(repository.routes(context), oip_render_error),
+        inlay._replace(routes=[*inlay.routes, *pages]),
+        openai.routes(context),
+        tei.routes(context),
+        oip.routes(plane),
     ]
 
 
 def _lifespan(
-    context: ServiceContext, ready: Ready | None, keys: Keys | None
+    context: ServiceContext, plane: DataPlane, ready: Ready | None, keys: Keys | None
 ) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        services = [inlay_rpc.service(context), oip_rpc.service(context), *tei_rpc.services(context)]
-        for each in services:
-            context.metrics.expect("grpc", [each.counted + name for name in each.handlers])
-        gate = key_interceptor.Gate(keys, context, RPC_WORDS) if keys else None
-        server = RpcServer(context.settings, services, context.tracing, gate, context.metrics)
+        services = [inlay_rpc.service(context), oip_rpc.service(plane), *tei_rpc.services(context)]
+        server = RpcServer(
+            context.settings,
+            services,
+            metrics=context.metrics,
+            admission=context.admission,
+            keys=keys,
+            tracing=context.tracing,
+        )
         port = await server.start()
         stop = asyncio.Event()
         stopping = asyncio.create_task(_stop_after(stop, context, server))
@@ -234,7 +221,7 @@ async def _stop_after(stop: asyncio.Event, context: ServiceContext, server: RpcS
     for callback in context.lifecycle.on_stop:
         callback()
     log.info("stopping: finishing requests in flight, for %g s at most", context.settings.shutdown_seconds)
-    await server.refuse()
+    server.refuse()
     await server.stop()
 
 

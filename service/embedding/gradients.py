@@ -1,6 +1,6 @@
 """Gradients of a served model's tables: the input side by its recipe, the output side of a tied one, and their sum.
 
-Rows of the dense output side are made when they are asked for. Reads no request.
+Rows of the dense output side are computed when they are read.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from models.tables.cross_entropy import IGNORED, OutputSide, Reduction, Rule, ou
 from models.tables.gradient import Packed, SparseRows, backward
 from models.tables.padding import padding_rows
 from models.tables.row_blocks import Check
-from service.embedding import validation as sequences
+from service.embedding import validation
 from service.embedding.model import Model
 from service.embedding.requests import Ids
 from service.embedding.word_table import WordTable
@@ -31,7 +31,7 @@ Int64s = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Layer:
-    """Checked sequences, and the loss's gradient of what the input layer gives for them, [N, d]."""
+    """Checked sequences, and the loss's gradient of what the input layer gives for them, float64 [N, d]."""
 
     sequences: Sequence[Ids]
     upstream: Floats
@@ -39,9 +39,10 @@ class Layer:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Loss:
-    """A cross-entropy, its members those of cross_entropy.output_side.
+    """A cross-entropy, with the arguments of `cross_entropy.output_side`.
 
-    rows   of the word table that are wanted: touched (read or a target), all, or rising ids
+    Args:
+        rows: of the word table's gradient: touched (read or a target), all, or rising ids.
     """
 
     hidden: Floats
@@ -51,42 +52,49 @@ class Loss:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Asked:
-    """The sides that are wanted, one at least; `padding`: the padding row has no gradient of the input side."""
+class GradientRequest:
+    """The sides to differentiate, at least one.
+
+    Args:
+        padding: the padding row has no gradient of the input side.
+    """
 
     layer: Layer | None
     loss: Loss | None
     padding: bool
 
 
-def gradients(table: WordTable, wanted: Asked, check: Check) -> Table:
-    """Every gradient, float64: token_indices, token_rows and the others that wire/gradient.py names.
+def gradients(table: WordTable, request: GradientRequest, check: Check) -> Table:
+    """Return every gradient, float64, by the names that protocols/inlay/gradient.py lists.
 
-    raises   BadRequest
+    Raises:
+        BadRequest: there is none, or the model's tables do not allow it.
     """
     try:
-        tables, parameters = _input_side(table.model, wanted)
-        output = None if wanted.loss is None else _output_side(table, wanted.loss, check)
+        tables, parameters = _input_side(table.model, request)
+        output = None if request.loss is None else _output_side(table, request.loss, check)
     except BadQuery as error:
         raise BadRequest(str(error)) from None
     word = tables.pop(table.name, None)
-    outputs = _word_outputs(table, word, output, wanted.loss)
+    outputs = _word_outputs(table, word, output, request.loss)
     names = _names(table.model)
     for name, sparse in tables.items():
         outputs |= _sparse(names.get(name, name), sparse)
     outputs |= {f"parameter/{name}": _array(value) for name, value in parameters.items()}
     facts: dict[str, Any] = {"model": table.model.card.name}
     facts["tables"] = {"token": table.name} | {names.get(name, name): name for name in tables}
-    if output is not None and wanted.loss is not None:
+    if output is not None and request.loss is not None:
         outputs["hidden_gradient"] = _array(output.hidden_gradient)
-        facts |= {"loss": output.loss, "reduction": wanted.loss.reduction}
+        facts |= {"loss": output.loss, "reduction": request.loss.reduction}
     if not outputs:
-        raise BadRequest('every token is the padding row, which has no gradient: send others or "padding": false')
+        raise BadRequest(
+            "every token is the padding row, which has no gradient", remedy='send others or "padding": false'
+        )
     return Table("gradient", "exact", outputs, facts, _notes(table, output))
 
 
 def _names(model: Model) -> dict[str, str]:
-    """What the answer calls a table, by its own name."""
+    """Return what the response calls each table, by its own name."""
     kinds = {AddPosition: "position", AddType: "segment"}
     return {step.table: kinds[type(step)] for step in model.card.recipe if isinstance(step, AddPosition | AddType)}
 
@@ -97,17 +105,17 @@ def _notes(table: WordTable, output: OutputSide | None) -> tuple[str, ...]:
     return (f"{table.model.card.name} was exported without an output head: {table.name} is taken for its matrix",)
 
 
-def _input_side(model: Model, wanted: Asked) -> tuple[dict[str, SparseRows], dict[str, Floats]]:
-    if wanted.layer is None:
+def _input_side(model: Model, request: GradientRequest) -> tuple[dict[str, SparseRows], dict[str, Floats]]:
+    if request.layer is None:
         return {}, {}
     card = model.card
     if not card.recipe:
         raise BadQuery(f"{card.name} has no input layer: its vectors are rows of the table")
-    packed = sequences.pack(card, wanted.layer.sequences)
+    packed = validation.pack(card, request.layer.sequences)
     mask = None if packed.mask is None else packed.mask.astype(bool)
-    read = Packed(packed.ids, packed.positions, packed.types, mask, packed.extras or {})
-    padding = padding_rows(card.family, card.recipe, card.position, card.pad_id) if wanted.padding else {}
-    tables, parameters = backward(card.recipe, model.weights, read, wanted.layer.upstream, padding)
+    inputs = Packed(packed.ids, packed.positions, packed.types, mask, packed.extras or {})
+    padding = padding_rows(card.family, card.recipe, card.position, card.pad_id) if request.padding else {}
+    tables, parameters = backward(card.recipe, model.weights, inputs, request.layer.upstream, padding)
     return {name: each for name, each in tables.items() if len(each.indices)}, parameters
 
 
@@ -116,7 +124,7 @@ def _output_side(table: WordTable, loss: Loss, check: Check) -> OutputSide:
 
 
 def _rule(table: WordTable) -> Rule:
-    """How the model's head makes logits of the word table; raises BadQuery where its matrix is another."""
+    """Return how the head makes logits of the word table; raise BadQuery where its matrix is another."""
     head = table.model.card.head
     if head is None:
         return Rule()
@@ -132,7 +140,7 @@ def _rule(table: WordTable) -> Rule:
 def _word_outputs(
     table: WordTable, word: SparseRows | None, output: OutputSide | None, loss: Loss | None
 ) -> dict[str, Output]:
-    """Rows of the word table's gradient: the input side alone, or both sides for some ids or for all."""
+    """Return rows of the word table's gradient: the input side alone, or both sides for some ids or for all."""
     if output is None or loss is None:
         return {} if word is None else _sparse("token", word)
     if isinstance(loss.rows, str) and loss.rows == "all":
@@ -148,7 +156,7 @@ def _touched(word: SparseRows | None, loss: Loss) -> Int64s:
 
 
 def _both(word: SparseRows | None, output: OutputSide, ids: Int64s) -> Floats:
-    """Rows of both sides, for rising ids."""
+    """Return rows of both sides, for rising ids."""
     rows = output.rows(ids)
     if word is not None:
         _, here, there = np.intersect1d(ids, word.indices, assume_unique=True, return_indices=True)

@@ -1,4 +1,4 @@
-"""The bytes of a picture → upright pixels in RGB, or a refusal that says why. Knows no model and fetches nothing."""
+"""Pictures as upright pixels in RGB."""
 
 import io
 from typing import Any
@@ -11,46 +11,52 @@ MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "RGBa", "La", "CMYK",
 SHOWN = 80  # characters of a decoder's reason
 
 
-def opened(data: bytes, index: int, most_pixels: int) -> Any:
-    """A Pillow image of mode RGB, turned as its EXIF says, transparency on white.
+def open_picture(data: bytes, index: int, max_pixels: int) -> Any:
+    """Return a Pillow image of mode RGB, turned as its EXIF says, transparency on white.
 
-    index    of the input, for refusals
-    raises   BadInput for what is no picture, is animated, cut short, of more than 8 bits a channel, or too large
+    Args:
+        data: the bytes of a JPEG, PNG or WebP file.
+        index: of the input, for errors.
+
+    Raises:
+        BadInput: it is no picture, animated, cut short, of more than 8 bits a channel, or too large.
     """
     from PIL import Image, ImageOps, UnidentifiedImageError
 
-    Image.MAX_IMAGE_PIXELS = None  # most_pixels stands in its place; open reads the header alone
+    Image.MAX_IMAGE_PIXELS = None  # max_pixels takes its place; open reads the header alone
     try:
         picture = Image.open(io.BytesIO(data), formats=FORMATS)
-        _check(picture, index, most_pixels)
+        _check(picture, index, max_pixels)
         picture.load()
         return in_rgb(ImageOps.exif_transpose(picture))
     except BadInput:
         raise
     except UnidentifiedImageError:
-        raise BadInput(f"inputs[{index}] is no image: send a JPEG, PNG or WebP file", index) from None
+        raise BadInput("is no image", field=("inputs", index), remedy="send a JPEG, PNG or WebP file") from None
     except Exception as error:  # decoders of damaged bytes raise whatever they meet
         reason = str(error)[:SHOWN] or type(error).__name__
-        raise BadInput(f"inputs[{index}] is damaged or cut short: {reason}; send the whole file", index) from None
-
-
-def _check(picture: Any, index: int, most_pixels: int) -> None:
-    width, height = picture.size
-    if width * height > most_pixels:
         raise BadInput(
-            f"inputs[{index}] has {width}x{height} pixels; this server takes {most_pixels}: send it smaller", index
-        )
+            f"is damaged or cut short: {reason}", field=("inputs", index), allowed="send the whole file"
+        ) from None
+
+
+def _check(picture: Any, index: int, max_pixels: int) -> None:
+    width, height = picture.size
+    field = ("inputs", index)
+    if width * height > max_pixels:
+        allowed = f"this server takes {max_pixels}"
+        raise BadInput(f"has {width}x{height} pixels", field=field, allowed=allowed, remedy="send it smaller")
     frames = getattr(picture, "n_frames", 1)
     if frames > 1 and picture.format != PHOTO:
-        raise BadInput(f"inputs[{index}] is animated, {frames} frames: send one frame", index)
+        raise BadInput(f"is animated, {frames} frames", field=field, remedy="send one frame")
     if picture.mode not in MODES:
-        raise BadInput(f"inputs[{index}] is of mode {picture.mode}; send 8 bits a channel: RGB or grey", index)
+        raise BadInput(f"is of mode {picture.mode}", field=field, allowed="send 8 bits a channel: RGB or grey")
 
 
 def in_rgb(picture: Any) -> Any:
-    """The picture in RGB, transparency laid on white.
+    """Return the picture in RGB, transparency laid on white.
 
-    source   transformers 5.23, convert_to_rgb; its load_image, which drops the transparency, is not followed
+    Source: transformers 5.23, convert_to_rgb; its load_image drops the transparency, which is not done here.
     """
     from PIL import Image
 

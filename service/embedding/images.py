@@ -1,7 +1,4 @@
-"""Pictures and tensors → rows of a model that sees: check → decode in threads → batch → select. Knows no protocol.
-
-Nothing is fetched: a picture is bytes that the caller sent.
-"""
+"""The image pipeline: check, decode in threads, schedule, select. A picture is bytes that the caller sent."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -16,13 +13,15 @@ from models.artifacts.card import Card
 from models.vision.image_spec import Image
 from models.vision.preprocess import Prepared, prepare, target_size
 from service.embedding.context import ANONYMOUS, RequestContext
-from service.embedding.image_decoding import opened
+from service.embedding.image_decoding import open_picture
+from service.embedding.model import Model, Models
+from service.embedding.output_plan import Graphs
 from service.embedding.pipeline import check_finite
 from service.embedding.requests import EmbedResult, Output
 from service.errors import BadInput, BadRequest, EmptyRequest, Overloaded, TooLarge
 from service.runtime.engine import Engine
 
-MOST_WAITING = 256  # pictures of all callers that wait to be decoded
+MAX_WAITING = 256  # pictures of all callers that wait to be decoded
 
 Rows = dict[str, NDArray[Any]]
 
@@ -34,14 +33,18 @@ class Picture(NamedTuple):
 
 
 class Values(NamedTuple):
-    """A tensor, already prepared: pixels, patches or features; `grid`: rows and columns of flattened patches."""
+    """A tensor, already prepared: pixels, patches or features.
+
+    Args:
+        grid: rows and columns of flattened patches.
+    """
 
     array: NDArray[Any]
     grid: tuple[int, int] | None = None
 
 
 class ImagesRequest(NamedTuple):
-    """What a caller asks for; `outputs` empty: the model's default output."""
+    """What a caller asks for; without `outputs` the model's default output."""
 
     inputs: Sequence[Picture | Values]
     model: str | None = None
@@ -57,21 +60,20 @@ class Work(NamedTuple):
 
 
 def runner(engine: Engine, graph: str) -> Callable[[list[Work]], list[Rows]]:
-    """What a batcher runs: images of one size and one wish together, flattened patches one by one."""
+    """Return what a batcher runs: images of one size and the same outputs together, flattened patches one by one."""
 
     def run(works: list[Work]) -> list[Rows]:
-        found: list[Rows] = [{} for _ in works]
-        for alike in _alike(works):
-            together = _run(engine, graph, [works[index] for index in alike])
-            for index, rows in zip(alike, together, strict=True):
-                found[index] = rows
-        return found
+        results: list[Rows] = [{} for _ in works]
+        for indices in _groups(works):
+            for index, rows in zip(indices, _run(engine, graph, [works[index] for index in indices]), strict=True):
+                results[index] = rows
+        return results
 
     return run
 
 
-def _alike(works: Sequence[Work]) -> list[list[int]]:
-    """Indices of works that one run of the graph can answer."""
+def _groups(works: Sequence[Work]) -> list[list[int]]:
+    """Return the indices of works that one run of the graph can serve."""
     groups: dict[Any, list[int]] = {}
     for index, work in enumerate(works):
         name, array = next(iter(work.feeds.items()))
@@ -81,7 +83,7 @@ def _alike(works: Sequence[Work]) -> list[list[int]]:
 
 
 def _is_flat(work: Work) -> bool:
-    """Whether its patches come flattened: the graph has no batch then."""
+    """Return whether its patches come flattened: the graph has no batch then."""
     return "pixel_values" in work.feeds and work.feeds["pixel_values"].ndim == 2
 
 
@@ -95,58 +97,52 @@ def _run(engine: Engine, graph: str, works: list[Work]) -> list[Rows]:
 
 
 class Images:
-    """Answers requests for images from the models of a catalog.
+    """Embeds images with loaded models.
 
-    most_pixels  of a picture, as it comes and as it is resized
-    most_rows    patches of one request
-    threads      that decode pictures
+    Args:
+        models: the loaded models.
+        max_inputs: images of one request.
+        max_pixels: of a picture, as it comes and as it is resized.
+        max_rows: patches of one request.
+        threads: that decode pictures.
     """
 
-    def __init__(self, catalog: Any, *, most_inputs: int, most_pixels: int, most_rows: int, threads: int) -> None:
-        self._catalog = catalog
-        self._most_inputs = most_inputs
-        self._most_pixels = most_pixels
-        self._most_rows = most_rows
+    def __init__(self, models: Models, *, max_inputs: int, max_pixels: int, max_rows: int, threads: int) -> None:
+        self._models = models
+        self._max_inputs = max_inputs
+        self._max_pixels = max_pixels
+        self._max_rows = max_rows
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="images")
         self._waiting = 0
 
     async def embed(self, request: ImagesRequest, context: RequestContext = ANONYMOUS) -> EmbedResult:
-        """One request's outputs, in the order asked for; raises an InlayError."""
-        model = self._catalog.get(request.model)
+        """Return one request's outputs, in the order asked for; raise InlayError where it cannot be served."""
+        model = self._models.get(request.model)
         image = reads_images(model.card)
         plan = model.plan(request.outputs, None, None, None, request.dtype)
         self._check_count(request.inputs)
         feeds = await self._prepared(image, request.inputs)
         costs = [_rows_of(image, each) for each in feeds]
-        queued = []
-        try:
-            for graph, outputs in plan.plain.items():
-                queued.append(
-                    model.batchers[graph].submit([Work(each, outputs) for each in feeds], costs, deadline=context.deadline)
-                )
-            found = [[await future for future in futures] for futures in queued]
-        except BaseException:
-            for future in (future for futures in queued for future in futures):
-                future.cancel()
-            raise
-        rows = [{name: array for each in own for name, array in each.items()} for own in zip(*found, strict=True)]
+        rows = await _run_graphs(model, plan.plain, feeds, costs, context)
         check_finite(model.card.name, rows)
         outputs = tuple(_output(name, rows, request.dtype) for name in plan.outputs)
         return EmbedResult(model.card.name, outputs, sum(costs), bool(request.outputs))
 
     def _check_count(self, inputs: Sequence[Any]) -> None:
         if not inputs:
-            raise EmptyRequest('"inputs" is empty: send one image at least')
-        if len(inputs) > self._most_inputs:
-            raise TooLarge(f"{len(inputs)} images; this server takes {self._most_inputs} a request: send fewer")
+            raise EmptyRequest("is empty", field=("inputs",), remedy="send one image at least")
+        if len(inputs) > self._max_inputs:
+            allowed = f"this server takes {self._max_inputs} a request"
+            raise TooLarge(f"{len(inputs)} images", allowed=allowed, remedy="send fewer")
 
     async def _prepared(self, image: Image, inputs: Sequence[Picture | Values]) -> list[dict[str, NDArray[Any]]]:
-        """Feeds of the graph for every input, pictures decoded in threads, one request's after each other."""
+        """Return the graph's feeds for every input; the pictures of a request are decoded in one thread."""
         pictures = sum(isinstance(each, Picture) for each in inputs)
         if pictures and image.preprocessor is None:
-            raise BadRequest(_tensors_only(image))
-        if self._waiting and self._waiting + pictures > MOST_WAITING:
-            raise Overloaded(f"{self._waiting} images wait to be decoded; {MOST_WAITING} may: try again in a moment")
+            raise _tensors_only(image)
+        if self._waiting and self._waiting + pictures > MAX_WAITING:
+            received, allowed = f"{self._waiting} images wait to be decoded", f"{MAX_WAITING} may"
+            raise Overloaded(received, allowed=allowed, remedy="try again in a moment")
         self._waiting += pictures
         try:
             return await asyncio.get_running_loop().run_in_executor(self._threads, self._all, image, tuple(inputs))
@@ -154,89 +150,103 @@ class Images:
             self._waiting -= pictures
 
     def _all(self, image: Image, inputs: Sequence[Picture | Values]) -> list[dict[str, NDArray[Any]]]:
-        found, rows = [], 0
+        feeds, rows = [], 0
         for index, each in enumerate(inputs):
             ready = (
                 self._decoded(image, each.data, index) if isinstance(each, Picture) else Prepared(each.array, each.grid)
             )
-            found.append(checked(image, ready, index))
-            rows += _rows_of(image, found[-1])
-            if rows > self._most_rows:
-                raise TooLarge(
-                    f"inputs[0] to inputs[{index}] make {rows} patches; this server takes {self._most_rows} a request"
-                )
-        return found
+            feeds.append(checked(image, ready, index))
+            rows += _rows_of(image, feeds[-1])
+            if rows > self._max_rows:
+                allowed = f"this server takes {self._max_rows} a request"
+                raise TooLarge(f"inputs[0] to inputs[{index}] make {rows} patches", allowed=allowed)
+        return feeds
 
     def _decoded(self, image: Image, data: bytes, index: int) -> Prepared:
         assert image.preprocessor is not None
-        picture = opened(data, index, self._most_pixels)
+        picture = open_picture(data, index, self._max_pixels)
         try:
             height, width = target_size(image.preprocessor, picture.height, picture.width)
-            if not 0 < height * width <= self._most_pixels:
+            if not 0 < height * width <= self._max_pixels:
                 raise ValueError(
-                    f"it would be resized to {height}x{width}; this server takes {self._most_pixels} pixels"
+                    f"it would be resized to {height}x{width}; this server takes {self._max_pixels} pixels"
                 )
             return prepare(image.preprocessor, picture)
         except ValueError as error:
-            raise BadInput(f"inputs[{index}] of {picture.height}x{picture.width} pixels: {error}", index) from None
+            raise BadInput(f"of {picture.height}x{picture.width} pixels: {error}", field=("inputs", index)) from None
+
+
+async def _run_graphs(
+    model: Model, graphs: Graphs, feeds: list[dict[str, NDArray[Any]]], costs: list[int], context: RequestContext
+) -> list[Rows]:
+    """Return the rows of each image; if one graph fails or the caller leaves, what is still queued is dropped."""
+    queued: list[Sequence[asyncio.Future[Rows]]] = []
+    try:
+        for graph, outputs in graphs.items():
+            works: list[Any] = [Work(each, outputs) for each in feeds]
+            queued.append(model.batchers[graph].submit(works, costs, deadline=context.deadline))
+        results = [[await future for future in futures] for futures in queued]
+    except BaseException:
+        for future in (future for futures in queued for future in futures):
+            future.cancel()
+        raise
+    return [{name: array for each in own for name, array in each.items()} for own in zip(*results, strict=True)]
 
 
 def reads_images(card: Card) -> Image:
-    """What the card says of images; raises BadRequest for a model that reads text."""
+    """Return what the card says of images; raise BadRequest for a model that reads text."""
     if card.image is None:
-        raise BadRequest(f"{card.name} is a {card.family}, which reads no images: send text or token ids to /embed")
+        received = f"{card.name} is a {card.family}, which reads no images"
+        raise BadRequest(received, remedy="send text or token ids to /embed")
     return card.image
 
 
-def _tensors_only(image: Image) -> str:
+def _tensors_only(image: Image) -> BadRequest:
     if image.feed == "features":
-        return "this model reads spectrograms: send input_features, a tensor"
-    return (
-        "this model was exported without a preprocessor_config.json, so how a picture becomes pixels is not known: "
-        "send pixel_values, a tensor"
+        return BadRequest("this model reads spectrograms", remedy="send input_features, a tensor")
+    return BadRequest(
+        "this model was exported without a preprocessor_config.json, so how a picture becomes pixels is not known",
+        remedy="send pixel_values, a tensor",
     )
 
 
 def checked(image: Image, ready: Prepared, index: int) -> dict[str, NDArray[Any]]:
-    """The graph's feeds; raises BadInput for a tensor of a shape the model does not take."""
+    """Return the graph's feeds; raise BadInput for a tensor of a shape that the model does not take."""
     values = np.ascontiguousarray(ready.values, dtype=np.float32)
     shape = list(values.shape)
     if image.feed == "features":
         if shape != [image.width, image.frames]:
-            raise BadInput(
-                f"inputs[{index}].input_features is {shape}; send [{image.width}, {image.frames}]: mel bins, frames",
-                index,
-            )
+            allowed = f"send [{image.width}, {image.frames}]: mel bins, frames"
+            raise BadInput(f"is {shape}", field=("inputs", index, "input_features"), allowed=allowed)
         return {"input_features": values}
     if image.feed == "patches":
         return {"pixel_values": values} | _grid(image, shape, ready.grid, index)
+    field = ("inputs", index, "pixel_values")
     allowed = f"[{image.width}, height, width]" if image.fixed is None else f"[{image.width}, *{list(image.fixed)}]"
     if len(shape) != 3 or shape[0] != image.width or (image.fixed and tuple(shape[1:]) != image.fixed):
-        raise BadInput(f"inputs[{index}].pixel_values is {shape}; send {allowed}", index)
+        raise BadInput(f"is {shape}", field=field, allowed=f"send {allowed}")
     if min(image.patches(shape[1], shape[2])) < 1:
-        raise BadInput(
-            f"inputs[{index}].pixel_values is {shape}; each side must hold a patch of {image.patch} pixels", index
-        )
+        raise BadInput(f"is {shape}", field=field, allowed=f"each side must hold a patch of {image.patch} pixels")
     return {"pixel_values": values}
 
 
 def _grid(image: Image, shape: list[int], grid: tuple[int, int] | None, index: int) -> dict[str, NDArray[Any]]:
     if len(shape) != 2 or shape[1] != image.width or not shape[0]:
-        raise BadInput(
-            f"inputs[{index}].pixel_values is {shape}; send flattened patches [patches, {image.width}]", index
-        )
+        allowed = f"send flattened patches [patches, {image.width}]"
+        raise BadInput(f"is {shape}", field=("inputs", index, "pixel_values"), allowed=allowed)
     if not image.takes_grid:
         return {}
     if grid is None:
-        raise BadInput(f"inputs[{index}].grid is missing; send [rows, columns] of the patches", index)
+        raise BadInput("is missing", field=("inputs", index, "grid"), allowed="send [rows, columns] of the patches")
     if grid[0] * grid[1] != shape[0] or grid[0] % image.merge or grid[1] % image.merge:
         blocks = f" in multiples of {image.merge}" if image.merge > 1 else ""
-        raise BadInput(f"inputs[{index}].grid is {list(grid)}; {shape[0]} patches need rows x columns{blocks}", index)
+        allowed = f"{shape[0]} patches need rows x columns{blocks}"
+        raise BadInput(f"is {list(grid)}", field=("inputs", index, "grid"), allowed=allowed)
     return {"grid": np.array(grid, np.int64)}
 
 
 def _rows_of(image: Image, feeds: Mapping[str, NDArray[Any]]) -> int:
-    """Patches or frames of an image: its cost."""
+    """Return the patches or frames of an image: its cost."""
     shape: tuple[int, ...] = next(iter(feeds.values())).shape
     if image.feed == "pixels":
         rows, columns = image.patches(shape[1], shape[2])
@@ -251,5 +261,5 @@ def _output(name: str, rows: Sequence[Rows], dtype: str) -> Output:
         with np.errstate(over="ignore"):
             joined = joined.astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else np.float16)
         if dtype == "float16" and not np.isfinite(joined).all():
-            raise BadRequest("a value is too large for float16: ask for bfloat16 or float32")
+            raise BadRequest("a value is too large for float16", remedy="ask for bfloat16 or float32")
     return Output(name, np.ascontiguousarray(joined), tuple(len(each) for each in arrays), False)

@@ -1,4 +1,4 @@
-"""Hidden states → logits of a served model, a block of rows at a time, and the likeliest tokens. Knows no protocol.
+"""Hidden states to logits of a served model, a block of rows at a time, and the tokens of the largest logits.
 
 Logits are the engine's float32; the softmax over the whole vocabulary is taken of them in float64.
 """
@@ -18,14 +18,14 @@ from models.tables.row_blocks import Check, never_cancel
 from service.embedding.model import Model
 from service.errors import BadRequest, NotFound
 
-BLOCK_VALUES = 1 << 23  # logits made at a time: 32 MB
+BLOCK_VALUES = 1 << 23  # logits computed at a time: 32 MB
 OUTPUTS = ("logits", "probabilities", "log_probabilities")
 
 Rows = NDArray[np.float64]
 
 
 def head_of(model: Model) -> Head:
-    """The output head of a served model; raises NotFound that says why it has none."""
+    """Return the output head of a served model; raise NotFound that says why it has none."""
     card = model.card
     if card.head is not None:
         return card.head
@@ -34,16 +34,17 @@ def head_of(model: Model) -> Head:
         why = "it was adopted as ONNX; export its checkpoint"
     elif why is None:
         why = f"a {card.family} gives none" if card.image or card.static else "export it again"
-    raise NotFound(f"{card.name} has no output head: {why}")
+    raise NotFound(f"{card.name} has no output head", remedy=why)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Asked:
-    """Hidden states whose logits are wanted.
+class HiddenStates:
+    """Hidden states, checked, and the head that makes logits of them.
 
-    hidden       finite float32 [N, width], N at least 1
-    lead         the shape they came in, without the last axis
-    temperature  what logits are divided by
+    Args:
+        hidden: finite float32 [N, width], N at least 1.
+        lead: the shape they came in, without the last axis.
+        temperature: what logits are divided by.
     """
 
     model: Model
@@ -54,15 +55,15 @@ class Asked:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What decides every value."""
+        """What decides every value of the logits."""
         card = self.model.card
         hashes = tuple(file.sha256 for file in card.files.values())
-        told = {"model": card.name, "files": hashes, "device": self.model.engine.device}
-        return told | {"hidden": self.hidden, "lead": self.lead, "temperature": self.temperature}
+        source = {"model": card.name, "files": hashes, "device": self.model.engine.device}
+        return source | {"hidden": self.hidden, "lead": self.lead, "temperature": self.temperature}
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What is told beside the values."""
+        """Facts beside the values, for the response."""
         return {
             "model": self.model.card.name,
             "formula": "cap * tanh(after * (transform(hidden) * before @ matrix.T + bias) / cap) / temperature",
@@ -74,84 +75,93 @@ class Asked:
 
     @property
     def block_rows(self) -> int:
-        """Rows the engine is given at a time."""
+        """The number of rows that the engine is given at a time."""
         return max(1, BLOCK_VALUES // self.head.vocab_size)
 
     def logits(self, start: int, stop: int) -> NDArray[np.float32]:
-        """Of rows [start, stop), before the temperature: float32 [n, V]."""
-        (found,) = self.model.engine.run(HEAD, {"hidden": self.hidden[start:stop]}, ("logits",))
-        return found
+        """Return the logits of rows [start, stop) before the temperature, float32 [n, V]."""
+        (logits,) = self.model.engine.run(HEAD, {"hidden": self.hidden[start:stop]}, ("logits",))
+        return logits
 
     def table(self, outputs: Mapping[str, Output], **facts: Any) -> Table:
-        """The outputs, and how they were made."""
+        """Return the outputs and how they were computed."""
         arithmetic: Arithmetic = "exact" if "float64" in self.model.engine.device else "parity"
         return Table("logits", arithmetic, outputs, self.facts | facts)
 
 
-def asked(model: Model, sent: NDArray[Any], temperature: float) -> Asked:
-    """Checked hidden states of any float dtype, [..., width].
+def check_states(model: Model, hidden: NDArray[Any], temperature: float) -> HiddenStates:
+    """Return hidden states of any float dtype, [..., width], checked.
 
-    raises   NotFound for a model without a head; BadRequest for another width, no row, or values beyond float32
+    Raises:
+        NotFound: the model has no head.
+        BadRequest: another width, no row, values beyond float32, or a temperature that is not above 0.
     """
-    head = head_of(model)
-    if not sent.ndim or sent.shape[-1] != head.width:
-        raise BadRequest(
-            f"hidden has shape {list(sent.shape)}; the head of {model.card.name} reads [..., {head.width}]"
-        )
-    if not sent.size:
-        raise BadRequest(f"hidden has shape {list(sent.shape)}: send at least one row")
+    head, shape = head_of(model), list(hidden.shape)
+    if not shape or shape[-1] != head.width:
+        allowed = f"the head of {model.card.name} reads [..., {head.width}]"
+        raise BadRequest(f"has shape {shape}", field=("hidden",), allowed=allowed)
+    if not hidden.size:
+        raise BadRequest(f"has shape {shape}", field=("hidden",), remedy="send at least one row")
     with np.errstate(over="ignore"):
-        rows = np.ascontiguousarray(sent.reshape(-1, head.width).astype(np.float32))
+        rows = np.ascontiguousarray(hidden.reshape(-1, head.width).astype(np.float32))
     if not np.isfinite(rows).all():
-        raise BadRequest("hidden holds a value beyond float32: send finite numbers up to 3.4e38")
+        raise BadRequest("holds a value beyond float32", field=("hidden",), remedy="send finite numbers up to 3.4e38")
     if not 0 < temperature < float("inf"):
-        raise BadRequest(f"temperature is {temperature}; it must be a number above 0")
-    return Asked(model, head, rows, sent.shape[:-1], temperature)
+        raise BadRequest(f"is {temperature}", field=("temperature",), allowed="it must be a number above 0")
+    return HiddenStates(model, head, rows, hidden.shape[:-1], temperature)
 
 
-def whole(wanted: Asked, output: str) -> Table:
-    """One of OUTPUTS for every token, [..., V]; computed when its rows are asked for."""
-    shape = (*wanted.lead, wanted.head.vocab_size)
-    made = _FORMS[output]
-    blocks = _Blocks(wanted)
+def whole(states: HiddenStates, output: str) -> Table:
+    """Return one of OUTPUTS for every token, [..., V]; its rows are computed when they are read."""
+    shape = (*states.lead, states.head.vocab_size)
+    transform = _TRANSFORMS[output]
+    blocks = _Blocks(states)
 
     def rows(start: int, stop: int) -> NDArray[Any]:
-        return np.stack([made(blocks.row(index), wanted.temperature) for index in range(start, stop)])
+        return np.stack([transform(blocks.row(index), states.temperature) for index in range(start, stop)])
 
-    return wanted.table({output: Output(shape, rows)})
+    return states.table({output: Output(shape, rows)})
 
 
-def best(wanted: Asked, top_k: int, check: Check = never_cancel) -> Table:
-    """The likeliest tokens of each row, best first, of equal ones the lower id first.
+def top(states: HiddenStates, top_k: int, check: Check = never_cancel) -> Table:
+    """Return the tokens of the largest logits of each row, the largest first, of equal ones the lower id first.
 
-    returns  ids int64, logits, probabilities and log_probabilities [..., top_k]; facts tokens and texts, where the
-             model has a tokenizer: the vocabulary's entries and what they decode to
-    raises   BadRequest: top_k beyond the vocabulary, logits that overflow float32; what `check` raises
+    Args:
+        top_k: tokens of each row.
+        check: called before each block of rows.
+
+    Returns:
+        ids int64, logits, probabilities and log_probabilities [..., top_k]; where the model has a tokenizer, the facts
+        tokens and texts: the vocabulary's entries and what they decode to.
+
+    Raises:
+        BadRequest: top_k is beyond the vocabulary, or logits overflow float32.
     """
-    if not 1 <= top_k <= wanted.head.vocab_size:
-        raise BadRequest(f"top_k is {top_k}; {wanted.model.card.name} has {wanted.head.vocab_size} tokens: 1 to that")
-    ids = np.empty((len(wanted.hidden), top_k), np.int64)
+    if not 1 <= top_k <= states.head.vocab_size:
+        allowed = f"{states.model.card.name} has {states.head.vocab_size} tokens: 1 to that"
+        raise BadRequest(f"is {top_k}", field=("top_k",), allowed=allowed)
+    ids = np.empty((len(states.hidden), top_k), np.int64)
     values = {name: np.empty(ids.shape) for name in OUTPUTS}
-    for start in range(0, len(ids), wanted.block_rows):
+    for start in range(0, len(ids), states.block_rows):
         check()
-        for row, logits in enumerate(wanted.logits(start, min(start + wanted.block_rows, len(ids))), start):
+        for row, logits in enumerate(states.logits(start, min(start + states.block_rows, len(ids))), start):
             if not np.isfinite(logits).all():
-                raise BadRequest(f"the logits of row {row} overflow float32: its hidden states are too large")
+                raise BadRequest(f"the logits of row {row} overflow float32", remedy="send smaller hidden states")
             ids[row] = _largest(logits, top_k)
-            for name, made in _FORMS.items():
-                values[name][row] = made(logits, wanted.temperature)[ids[row]]
-    outputs = {"ids": _output(ids, wanted.lead, "int64")}
-    outputs |= {name: _output(array, wanted.lead, "float") for name, array in values.items()}
-    return wanted.table(outputs, top_k=top_k, **_named(wanted, ids))
+            for name, transform in _TRANSFORMS.items():
+                values[name][row] = transform(logits, states.temperature)[ids[row]]
+    outputs = {"ids": _output(ids, states.lead, "int64")}
+    outputs |= {name: _output(array, states.lead, "float") for name, array in values.items()}
+    return states.table(outputs, top_k=top_k, **_names(states, ids))
 
 
 def _largest(logits: NDArray[np.float32], count: int) -> NDArray[np.int64]:
-    """Where the `count` largest stand, the largest first, of equal ones the first."""
+    """Return the places of the `count` largest, the largest first, of equal ones the first."""
     bound = np.partition(logits, len(logits) - count)[len(logits) - count]
     above = np.flatnonzero(logits > bound)
     equal = np.flatnonzero(logits == bound)[: count - len(above)]
-    found = np.concatenate([above, equal])
-    return found[np.lexsort((found, -logits[found]))]
+    places = np.concatenate([above, equal])
+    return places[np.lexsort((places, -logits[places]))]
 
 
 def _scaled(logits: NDArray[np.float32], temperature: float) -> Rows:
@@ -170,12 +180,12 @@ def _probabilities(logits: NDArray[np.float32], temperature: float) -> Rows:
 
 
 def _shifted(logits: NDArray[np.float32], temperature: float) -> Rows:
-    """Scaled logits below the largest, which is 0; one that overflows is -inf, of probability 0."""
+    """Return scaled logits minus the largest; one that overflows is -inf, of probability 0."""
     with np.errstate(over="ignore"):
         return np.asarray((logits - np.float64(logits.max())) / temperature)
 
 
-_FORMS: dict[str, Callable[[NDArray[np.float32], float], Rows]] = {
+_TRANSFORMS: dict[str, Callable[[NDArray[np.float32], float], Rows]] = {
     "logits": _scaled,
     "probabilities": _probabilities,
     "log_probabilities": _log_probabilities,
@@ -183,38 +193,38 @@ _FORMS: dict[str, Callable[[NDArray[np.float32], float], Rows]] = {
 
 
 class _Blocks:
-    """Logits row by row, made in blocks: the last block is kept, for rows are taken in order."""
+    """Logits row by row, computed in blocks: the last block is kept, because rows are taken in order."""
 
-    def __init__(self, wanted: Asked) -> None:
-        self._wanted = wanted
+    def __init__(self, states: HiddenStates) -> None:
+        self._states = states
         self._lock = threading.Lock()
         self._start = 0
         self._rows = np.empty((0, 0), np.float32)
 
     def row(self, index: int) -> NDArray[np.float32]:
-        """One row, before the temperature."""
-        step = self._wanted.block_rows
+        """Return one row, before the temperature."""
+        step = self._states.block_rows
         with self._lock:
             if not self._start <= index < self._start + len(self._rows):
                 self._start = index // step * step
-                stop = min(self._start + step, len(self._wanted.hidden))
-                self._rows = self._wanted.logits(self._start, stop)
-            found: NDArray[np.float32] = self._rows[index - self._start]
-            return found
+                stop = min(self._start + step, len(self._states.hidden))
+                self._rows = self._states.logits(self._start, stop)
+            row: NDArray[np.float32] = self._rows[index - self._start]
+            return row
 
 
 def _output(array: NDArray[Any], lead: tuple[int, ...], kind: Any) -> Output:
     return Output((*lead, array.shape[-1]), lambda start, stop: array[start:stop], kind)
 
 
-def _named(wanted: Asked, ids: NDArray[np.int64]) -> dict[str, Any]:
-    """The tokens and their texts in the shape of the ids; none without a tokenizer."""
-    tokenizer = wanted.model.tokenizer
+def _names(states: HiddenStates, ids: NDArray[np.int64]) -> dict[str, Any]:
+    """Return the tokens and their texts in the shape of the ids; nothing without a tokenizer."""
+    tokenizer = states.model.tokenizer
     if tokenizer is None:
         return {}
     known = {int(id_): (tokenizer.token(int(id_)), tokenizer.text(int(id_))) for id_ in np.unique(ids)}
     names = [[known[id_] for id_ in row] for row in ids.tolist()]
-    shape = (*wanted.lead, ids.shape[-1])
+    shape = (*states.lead, ids.shape[-1])
     return {
         what: np.array([[pair[place] for pair in row] for row in names], object).reshape(shape).tolist()
         for place, what in enumerate(("tokens", "texts"))

@@ -1,39 +1,50 @@
-"""Tables as bytes, block by block, and a cache of finished ones. Knows no protocol, no format and no scheme.
+"""Position tables as bytes, computed block by block, and a cache of finished ones.
 
-A packed table is never held whole unless the cache takes it: it is computed a block of rows at a time, on one grid of
-blocks counted from its first row, so that whoever asks for which bytes gets the same ones.
+A table is not held in memory as a whole unless the cache takes it. It is computed a block of rows at a time, on one
+grid of blocks counted from its first row, so that every request for a range of bytes gets the same ones.
 """
 
 import asyncio
+import hashlib
 import sys
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import prod
-from typing import Any
+from typing import Any, TypeVar, TypeVarTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from models import VERSION
+from models.tables.quantization import QuantizedTable
+from models.errors import BadEncoding
 from models.positions.table import DTYPES, Output, Table, rounded
-from service.errors import TooLarge
-from service.process import cpu_count as cores
+from service.errors import BadParameters, TooLarge
+from service.process import cpu_count
 
 BLOCK_VALUES = 65536  # computed at a time: about 3 ms, 512 KiB in float64
 HEAD_BYTES = 65536  # what a format may add to a table that fits
 INLINE_VALUES = 4096  # computed on the event loop; a hop to a thread costs as much
-CACHEABLE_SHARE = 2  # a table may take one over this of the cache: 128 MiB of the usual 256
+CACHEABLE_SHARE = 2  # a table may take up to 1/2 of the cache: 128 MiB of the default 256
 ITEM_SIZES: dict[str, int] = {name: np.dtype(dtype).itemsize for name, dtype in DTYPES.items()} | {
     "int64": 8,
     "bool": 1,
 }
+Result = TypeVar("Result")
+Arguments = TypeVarTuple("Arguments")
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """One output of a table in the dtype it is sent in; floats take the dtype a caller asks for."""
+class TypedOutput:
+    """One output of a table in the dtype it is sent in: floats in the requested one, integers and booleans as they are.
+
+    Args:
+        dtype: one of ITEM_SIZES.
+    """
 
     name: str
     output: Output
@@ -41,26 +52,26 @@ class Piece:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of a row."""
+        """The bytes of a row."""
         return self.output.width * ITEM_SIZES[self.dtype]
 
     @property
     def size(self) -> int:
-        """Bytes of all of it."""
+        """The bytes of all rows."""
         return prod(self.output.shape) * ITEM_SIZES[self.dtype]
 
     @property
     def block_rows(self) -> int:
-        """Rows computed at a time."""
+        """The number of rows computed at a time."""
         return max(1, BLOCK_VALUES // self.output.width)
 
     def spans(self) -> Iterator[tuple[int, int]]:
-        """First and last row + 1 of each block of the grid."""
+        """Yield the first row and the last row + 1 of each block of the grid."""
         for first in range(0, self.output.count, self.block_rows):
             yield first, min(first + self.block_rows, self.output.count)
 
     def rows(self, first: int, last: int) -> NDArray[Any]:
-        """Rows [first, last) in the dtype, C-contiguous; overflow is infinite, as rounding has it."""
+        """Return rows [first, last) in the dtype, C-contiguous; a float beyond the dtype becomes infinite."""
         values = self.output.rows(first, last)
         if self.output.kind == "float":
             with np.errstate(over="ignore", under="ignore", invalid="ignore"):
@@ -68,14 +79,16 @@ class Piece:
         return np.ascontiguousarray(values)
 
 
-def pieces(table: Table, dtype: str, names: tuple[str, ...] = ()) -> tuple[Piece, ...]:
-    """The outputs of a table, all or those named, floats in `dtype`."""
-    chosen = {name: table.outputs[name] for name in names or table.outputs}
-    return tuple(Piece(name, each, dtype if each.kind == "float" else each.kind) for name, each in chosen.items())
+def typed_outputs(table: Table, dtype: str, names: tuple[str, ...] = ()) -> tuple[TypedOutput, ...]:
+    """Return the outputs of a table, all or the named ones, floats in `dtype`."""
+    outputs = {name: table.outputs[name] for name in names or table.outputs}
+    return tuple(
+        TypedOutput(name, each, dtype if each.kind == "float" else each.kind) for name, each in outputs.items()
+    )
 
 
-def lent(rows: NDArray[Any]) -> memoryview:
-    """The little-endian bytes of C-contiguous rows, not copied."""
+def little_endian(rows: NDArray[Any]) -> memoryview:
+    """Return the little-endian bytes of C-contiguous rows, not copied."""
     if sys.byteorder == "big":
         rows = rows.byteswap()
     if not rows.size:
@@ -84,108 +97,115 @@ def lent(rows: NDArray[Any]) -> memoryview:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Packed:
-    """Pieces one below the other, behind a head: the body of a file that can be read from any byte."""
+class TableFile:
+    """A file that can be read from any byte: a header and behind it the rows of one output after the other."""
 
-    head: bytes
-    pieces: tuple[Piece, ...]
+    header: bytes
+    outputs: tuple[TypedOutput, ...]
 
     @property
     def size(self) -> int:
-        """Bytes in all."""
-        return len(self.head) + sum(piece.size for piece in self.pieces)
+        """The bytes of the file."""
+        return len(self.header) + sum(output.size for output in self.outputs)
 
     def parts(self, start: int, stop: int) -> Iterator["Part"]:
-        """What makes the bytes [start, stop), in order; nothing is computed yet."""
-        if start < len(self.head):
-            head = memoryview(self.head)[start:stop]
-            yield Part(0, lambda: head)
-        offset = len(self.head)
-        for piece in self.pieces:
-            size = piece.block_rows * piece.row_bytes  # of a block of the grid
-            begin, end = max(start - offset, 0), min(stop - offset, piece.size)
-            for place in range(begin // size * size, end, size) if begin < end else ():
-                within = slice(max(begin - place, 0), min(end - place, size))
-                first = place // piece.row_bytes
-                last = min(first + piece.block_rows, piece.output.count)
-                values = (last - first) * piece.output.width
-                yield Part(values, partial(_bytes, piece, first, last, within))
-            offset += piece.size
+        """Yield what computes the bytes [start, stop), in order."""
+        if start < len(self.header):
+            header = memoryview(self.header)[start:stop]
+            yield Part(0, lambda: header)
+        offset = len(self.header)
+        for output in self.outputs:
+            block_bytes = output.block_rows * output.row_bytes
+            begin, end = max(start - offset, 0), min(stop - offset, output.size)
+            for place in range(begin // block_bytes * block_bytes, end, block_bytes) if begin < end else ():
+                within = slice(max(begin - place, 0), min(end - place, block_bytes))
+                first = place // output.row_bytes
+                last = min(first + output.block_rows, output.output.count)
+                values = (last - first) * output.output.width
+                yield Part(values, partial(_bytes, output, first, last, within))
+            offset += output.size
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
-    """Some bytes to be made, and how many values that takes."""
+    """Some bytes of a file: the number of values behind them, and what computes them."""
 
     values: int
-    make: Callable[[], memoryview]
+    compute: Callable[[], memoryview]
 
 
-def _bytes(piece: Piece, first: int, last: int, within: slice) -> memoryview:
-    return lent(piece.rows(first, last))[within]
+def _bytes(output: TypedOutput, first: int, last: int, within: slice) -> memoryview:
+    return little_endian(output.rows(first, last))[within]
 
 
 class Tables:
-    """Computes packed tables off the event loop and keeps finished ones.
+    """Computes tables off the event loop and caches finished files.
 
-    cache_bytes   of all that is kept; the least recently asked for goes first
-    most_bytes    of one table
+    Args:
+        cache_bytes: of all cached files; the least recently used goes first.
+        max_table_bytes: of one table.
     """
 
-    def __init__(self, cache_bytes: int, most_bytes: int = sys.maxsize) -> None:
-        self._room = cache_bytes
-        self._most = most_bytes
-        self._kept: OrderedDict[str, memoryview] = OrderedDict()
-        self._filling: dict[str, _Filling] = {}
-        self._threads = ThreadPoolExecutor(max(1, cores.available()), thread_name_prefix="tables")
+    def __init__(self, cache_bytes: int, max_table_bytes: int = sys.maxsize) -> None:
+        self._cache_bytes = cache_bytes
+        self._max_table_bytes = max_table_bytes
+        self._cache: OrderedDict[str, memoryview] = OrderedDict()
+        self._growing: dict[str, _GrowingBody] = {}
+        self._threads = ThreadPoolExecutor(max(1, cpu_count.available()), thread_name_prefix="tables")
 
-    def pieces(self, table: Table, dtype: str, names: tuple[str, ...] = ()) -> tuple["Piece", ...]:
-        """What is to be sent of a table, as `pieces` gives it; raises TooLarge."""
-        found = pieces(table, dtype, names)
-        size = sum(piece.size for piece in found)
-        if size > self._most:
-            raise TooLarge(f"the table has {size} bytes; an answer holds {self._most}: ask for fewer rows at a time")
-        return found
+    def outputs(self, table: Table, dtype: str, names: tuple[str, ...] = ()) -> tuple["TypedOutput", ...]:
+        """Return `typed_outputs` of a table; raise TooLarge for more bytes than one response holds."""
+        outputs = typed_outputs(table, dtype, names)
+        size = sum(output.size for output in outputs)
+        if size > self._max_table_bytes:
+            raise TooLarge(
+                f"the table has {size} bytes",
+                allowed=f"a response holds {self._max_table_bytes}",
+                remedy="ask for fewer rows at a time",
+            )
+        return outputs
 
-    async def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """The function's result, computed in a thread of the tables."""
+    async def run(self, function: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
+        """Return the function's result, computed in a thread of the tables."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
 
-    def whole(self, key: str) -> memoryview | None:
-        """The finished body of that key, if it is kept."""
-        if key in self._kept:
-            self._kept.move_to_end(key)
-        return self._kept.get(key)
+    def cached(self, key: str) -> memoryview | None:
+        """Return the finished body of a key; None: it is not cached."""
+        if key in self._cache:
+            self._cache.move_to_end(key)
+        return self._cache.get(key)
 
-    def keep(self, key: str, body: memoryview) -> None:
-        """Keep a finished body, if it is not too large."""
-        if key not in self._kept and self._makes_room(len(body)):
-            self._kept[key] = body
+    def cache(self, key: str, body: memoryview) -> None:
+        """Cache a finished body, unless it is too large."""
+        if key not in self._cache and self._make_room(len(body)):
+            self._cache[key] = body
 
-    def stream(self, key: str, packed: Packed, start: int = 0, stop: int | None = None) -> AsyncIterator[memoryview]:
-        """The bytes [start, stop) of a packed table in order, computed as they are taken, or kept ones.
+    def stream(self, key: str, file: TableFile, start: int = 0, stop: int | None = None) -> AsyncIterator[memoryview]:
+        """Return the bytes [start, stop) of a file in order, cached or computed as they are taken.
 
-        key   equal for equal bytes, as an ETag is. Callers who want the whole of one table share one computation of it
+        Args:
+            key: equal for equal bytes, as an ETag is. Callers of the whole file share one computation of it.
         """
-        stop = packed.size if stop is None else stop
-        if (body := self.whole(key)) is not None:
-            return _lend(body[start:stop])
-        if stop - start == packed.size and (key in self._filling or self._makes_room(packed.size)):
-            return self._share(key, packed)
-        return self._compute(packed.parts(start, stop))
+        stop = file.size if stop is None else stop
+        if (body := self.cached(key)) is not None:
+            return _once(body[start:stop])
+        if stop - start == file.size and (key in self._growing or self._make_room(file.size)):
+            return self._share(key, file)
+        return self._compute(file.parts(start, stop))
 
-    async def blocks(self, piece: Piece) -> AsyncIterator[tuple[int, NDArray[Any]]]:
-        """First row and rows of each block of a piece."""
-        for first, last in piece.spans():
-            yield first, await self._rows(piece, first, last)
+    async def blocks(self, output: TypedOutput) -> AsyncIterator[tuple[int, NDArray[Any]]]:
+        """Yield the first row and the rows of each block of an output."""
+        for first, last in output.spans():
+            yield first, await self.rows(output, first, last)
 
-    async def _rows(self, piece: Piece, first: int, last: int) -> Any:
-        if (last - first) * piece.output.width <= INLINE_VALUES:
-            return piece.rows(first, last)
-        return await self.run(piece.rows, first, last)
+    async def rows(self, output: TypedOutput, first: int, last: int) -> NDArray[Any]:
+        """Return rows [first, last) of an output; many are computed in a thread."""
+        if (last - first) * output.output.width <= INLINE_VALUES:
+            return output.rows(first, last)
+        return await self.run(output.rows, first, last)
 
     async def _compute(self, parts: Iterator[Part]) -> AsyncIterator[memoryview]:
-        """The bytes of the parts; one is made in a thread while the one before it is sent."""
+        """Yield the bytes of the parts; each is computed in a thread while the one before it is sent."""
         ahead: Future[memoryview] | None = None
         try:
             for part in parts:
@@ -200,63 +220,63 @@ class Tables:
 
     def _begin(self, part: Part) -> Future[memoryview]:
         if part.values > INLINE_VALUES:
-            return self._threads.submit(part.make)
+            return self._threads.submit(part.compute)
         done: Future[memoryview] = Future()
-        done.set_result(part.make())
+        done.set_result(part.compute())
         return done
 
-    def _makes_room(self, size: int) -> bool:
-        """Drop what was not asked for lately until `size` more bytes fit; False: they cannot."""
-        taken = sum(filling.packed.size for filling in self._filling.values())
-        if size > self._room // CACHEABLE_SHARE + HEAD_BYTES or taken + size > self._room:
+    def _make_room(self, size: int) -> bool:
+        """Drop the least recently used files until `size` more bytes fit; False: they cannot."""
+        taken = sum(growing.file.size for growing in self._growing.values())
+        if size > self._cache_bytes // CACHEABLE_SHARE + HEAD_BYTES or taken + size > self._cache_bytes:
             return False
-        taken += sum(map(len, self._kept.values()))
-        while taken + size > self._room:
-            taken -= len(self._kept.popitem(last=False)[1])
+        taken += sum(map(len, self._cache.values()))
+        while taken + size > self._cache_bytes:
+            taken -= len(self._cache.popitem(last=False)[1])
         return True
 
-    async def _share(self, key: str, packed: Packed) -> AsyncIterator[memoryview]:
-        """The whole body as it grows; the last reader to leave stops the work."""
-        filling = self._filling.get(key)
-        if filling is None:
-            filling = self._filling[key] = _Filling(packed)
-            filling.task = asyncio.create_task(self._fill(key, filling))
-        filling.readers += 1
+    async def _share(self, key: str, file: TableFile) -> AsyncIterator[memoryview]:
+        """Yield the whole body as it grows; the last reader to leave stops the computation."""
+        growing = self._growing.get(key)
+        if growing is None:
+            growing = self._growing[key] = _GrowingBody(file)
+            growing.task = asyncio.create_task(self._fill(key, growing))
+        growing.readers += 1
         sent = 0
         try:
-            while sent < packed.size:
-                if filling.filled == sent:
-                    await filling.grows()
-                sent, start = filling.filled, sent
-                yield filling.body[start:sent]
+            while sent < file.size:
+                if growing.filled == sent:
+                    await growing.wait()
+                sent, start = growing.filled, sent
+                yield growing.body[start:sent]
         finally:
-            filling.readers -= 1
-            if not filling.readers and filling.task:
-                filling.task.cancel()
-                if self._filling.get(key) is filling:
-                    del self._filling[key]
+            growing.readers -= 1
+            if not growing.readers and growing.task:
+                growing.task.cancel()
+                if self._growing.get(key) is growing:
+                    del self._growing[key]
 
-    async def _fill(self, key: str, filling: "_Filling") -> None:
+    async def _fill(self, key: str, growing: "_GrowingBody") -> None:
         try:
-            async for block in self._compute(filling.packed.parts(0, filling.packed.size)):
-                filling.add(block)
-            self._kept[key] = filling.body
+            async for block in self._compute(growing.file.parts(0, growing.file.size)):
+                growing.add(block)
+            self._cache[key] = growing.body
         except Exception as fault:
-            filling.fail(fault)
+            growing.fail(fault)
         finally:
-            if self._filling.get(key) is filling:
-                del self._filling[key]
+            if self._growing.get(key) is growing:
+                del self._growing[key]
 
 
-class _Filling:
-    """A body that grows, and those who read it."""
+class _GrowingBody:
+    """The body of a file that is being computed, and the number of its readers."""
 
-    def __init__(self, packed: Packed) -> None:
-        self.packed = packed
+    def __init__(self, file: TableFile) -> None:
+        self.file = file
         self.filled = 0
         self.readers = 0
         self.task: asyncio.Task[None] | None = None
-        self._writable = memoryview(bytearray(packed.size))
+        self._writable = memoryview(bytearray(file.size))
         self.body = self._writable.toreadonly()
         self._fault: Exception | None = None
         self._change = asyncio.Event()
@@ -268,7 +288,7 @@ class _Filling:
         self._wake()
 
     def fail(self, fault: Exception) -> None:
-        """Let every reader meet this fault."""
+        """Make every reader raise this fault."""
         self._fault = fault
         self._wake()
 
@@ -276,13 +296,65 @@ class _Filling:
         self._change.set()
         self._change = asyncio.Event()
 
-    async def grows(self) -> None:
-        """Wait for more bytes; raises what stopped them."""
+    async def wait(self) -> None:
+        """Wait for more bytes; raise the fault that stopped them."""
         if self._fault is None:
             await self._change.wait()
         if self._fault is not None:
             raise self._fault
 
 
-async def _lend(body: memoryview) -> AsyncIterator[memoryview]:
+async def _once(body: memoryview) -> AsyncIterator[memoryview]:
     yield body
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TableCall:
+    """A table that is not computed yet: the function that makes it and its arguments, which decide every byte.
+
+    Args:
+        arguments: by the function's own names; arrays, ranges, numbers, texts and frozen dataclasses.
+        facts: beside the table's own: the preset or the model it belongs to.
+    """
+
+    function: Callable[..., Table]
+    arguments: Mapping[str, Any]
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    def table(self) -> Table:
+        """Return the table; raise BadParameters for arguments that the function does not take."""
+        with as_bad_parameters():
+            table = self.function(**self.arguments)
+        return replace(table, facts={**self.facts, **table.facts})
+
+    def with_arguments(self, **arguments: Any) -> "TableCall":
+        """Return the same call with other arguments."""
+        return replace(self, arguments={**self.arguments, **arguments})
+
+    def etag(self, *form: str) -> str:
+        """Return a strong ETag, which differs where bytes differ.
+
+        Args:
+            form: the form that the bytes take.
+        """
+        digest = hashlib.sha256(repr((VERSION, np.__version__, self.function.__name__, *form)).encode())
+        for name, value in sorted({**self.arguments, **self.facts}.items()):
+            digest.update(f"{name}={_identity(value)};".encode())
+        return f'"{digest.hexdigest()[:32]}"'
+
+
+def _identity(value: Any) -> str:
+    if isinstance(value, QuantizedTable):
+        value = value[:]
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype}{value.shape}{hashlib.sha256(value.tobytes()).hexdigest()}"
+    return repr(value)
+
+
+@contextmanager
+def as_bad_parameters() -> Iterator[None]:
+    """Raise BadParameters where `models` raises BadEncoding."""
+    try:
+        yield
+    except BadEncoding as error:
+        raise BadParameters(str(error)) from None

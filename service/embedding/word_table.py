@@ -1,4 +1,4 @@
-"""The word table of a served model: its rows, and which ids a token's text or a text stands for. Computes nothing."""
+"""The word table of a served model: its rows, and the ids that a token's text or a text stands for."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -10,12 +10,12 @@ from models.families.recipe import Embed
 from models.tables.quantization import RowSource
 from service.embedding.model import Model
 from service.embedding.tokenization import Tokenizer
-from service.errors import BadRequest, NotFound
+from service.errors import BadRequest, FieldPath, NotFound
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Mapped:
-    """Rows by id, of a table that holds each once."""
+    """Rows by id of a table that holds each distinct row once."""
 
     table: RowSource
     mapping: NDArray[np.int64]
@@ -36,9 +36,10 @@ class _Mapped:
 class WordTable:
     """One row for each id, as stored: before any scaling, projection, norm or per-token weight of the model.
 
-    rows     [V, d], d the table's own width; quantised rows are dequantised when they are asked for
-    dtype    as it lies on disk
-    bytes    of it on disk
+    Args:
+        rows: [V, d], d the table's own width; quantized rows are dequantized when they are read.
+        dtype: as it lies on disk.
+        bytes: of it on disk.
     """
 
     model: Model
@@ -49,58 +50,67 @@ class WordTable:
 
     @property
     def identity(self) -> tuple[str, ...]:
-        """Other for other values: what is kept of a table is kept under it."""
+        """What decides the table's values: the key of a cache of what is computed from it."""
         card = self.model.card
         hashes = [file.sha256 for file in card.files.values()]
         return (card.name, self.name, *hashes, repr(card.linked))
 
     def ids_of(self, text: str, *, entry: bool = False) -> list[int]:
-        """The ids of a text, without special tokens; raises BadRequest where there is no tokenizer or no token.
+        """Return the ids of a text, without special tokens.
 
-        entry   a text that is an entry of the vocabulary stands for it
+        Args:
+            entry: a text that is an entry of the vocabulary is its id.
+
+        Raises:
+            BadRequest: there is no tokenizer, or the text gives no token.
         """
         whole = self._tokenizer().id_of(text) if entry else None
         ids = self._tokenizer().pieces(text) if whole is None else [whole]
         if not ids:
-            raise BadRequest(f"{text[:40]!r} gives no token: send some text")
-        return [self.checked(id_, "a token of the text") for id_ in ids]
+            raise BadRequest(f"{text[:40]!r} gives no token", remedy="send some text")
+        return [self.checked(id_, ("a token of the text",)) for id_ in ids]
 
     def id_of(self, token: str) -> int:
-        """The id of one token: an entry of the vocabulary, or a text that is one token; raises BadRequest."""
+        """Return the id of an entry of the vocabulary or of a text that is one token; raise BadRequest for others."""
         ids = self.ids_of(token, entry=True)
         if len(ids) > 1:
             names = ", ".join(f"{id_} {self.token(id_)!r}" for id_ in ids[:8])
-            raise BadRequest(f"{token[:40]!r} is {len(ids)} tokens: {names}; send the id of one, or all as text")
+            raise BadRequest(
+                f"{token[:40]!r} is {len(ids)} tokens: {names}", allowed="send the id of one, or all as text"
+            )
         return ids[0]
 
     def token(self, id_: int) -> str | None:
-        """The text of an id; None where the model has no tokenizer, or the tokenizer no such id."""
+        """Return the text of an id; None where the model has no tokenizer, or the tokenizer no such id."""
         tokenizer = self.model.tokenizer
         return tokenizer.token(id_) if tokenizer else None
 
-    def checked(self, id_: int, what: str) -> int:
-        """The same id; raises BadRequest unless the table has it."""
+    def checked(self, id_: int, field: FieldPath) -> int:
+        """Return the same id; raise BadRequest for the field unless the table has it."""
         if not 0 <= id_ < self.rows.shape[0]:
-            raise BadRequest(f"{what} is {id_}; {self.model.card.name} has ids from 0 to {self.rows.shape[0] - 1}")
+            allowed = f"{self.model.card.name} has ids from 0 to {self.rows.shape[0] - 1}"
+            raise BadRequest(f"is {id_}", field=field, allowed=allowed)
         return id_
 
     def _tokenizer(self) -> Tokenizer:
         if self.model.tokenizer is None:
-            raise BadRequest(f"{self.model.card.name} was exported without a tokenizer: send ids instead of text")
+            raise BadRequest(
+                f"{self.model.card.name} was exported without a tokenizer", remedy="send ids instead of text"
+            )
         return self.model.tokenizer
 
 
 def word_table(model: Model) -> WordTable:
-    """The word table of a model; raises NotFound where it has none of its own."""
+    """Return the word table of a model; raise NotFound where it has none of its own."""
     card = model.card
     if card.weights is None:
-        raise NotFound(f"{card.name} was adopted: its ONNX files hold its tables; export its checkpoint instead")
+        raise NotFound(f"{card.name} was adopted: its ONNX files hold its tables", remedy="export its checkpoint")
     if card.static is not None:
         name, mapping = card.static.table, card.static.mapping
     else:
         name, mapping = next((step.table for step in card.recipe if isinstance(step, Embed)), ""), None
     if not name:
-        raise NotFound(f"{card.name} is a {card.family}: it has no table of words")
+        raise NotFound(f"{card.name} is a {card.family}", allowed="it has no table of words")
     table = model.weights[name]
     stored = (card.tables or {}).get(name)
     rows = table if mapping is None else _Mapped(table, np.asarray(model.weights[mapping]))

@@ -1,20 +1,24 @@
-"""The Range header of one byte range (RFC 9110, section 14). Knows no table; ranges of several parts are not served."""
+"""The Range header of one byte range (RFC 9110, section 14); several ranges at a time are not served."""
 
 import re
 
 from service.errors import RangeNotSatisfiable
 
-_ONE = re.compile(r"bytes\s*=\s*(\d{0,20})-(\d{0,20})", re.IGNORECASE)
+_SINGLE = re.compile(r"bytes\s*=\s*(\d{0,20})-(\d{0,20})", re.IGNORECASE)
 
 
-def wanted(header: str | None, size: int) -> tuple[int, int] | None:
-    """First byte and last + 1 of what a Range header asks of `size` bytes; None: all of it.
+def requested(header: str, size: int) -> tuple[int, int] | None:
+    """Return the first byte and the last byte + 1 that a Range header asks for; None: all bytes.
 
-    A header of another unit, of several ranges or that makes no sense counts as none, as the RFC allows.
+    A header of another unit, of several ranges or that makes no sense is ignored, as the RFC allows.
 
-    raises   RangeNotSatisfiable: the range begins behind the last byte
+    Args:
+        size: of the whole body, in bytes.
+
+    Raises:
+        RangeNotSatisfiable: the range begins behind the last byte.
     """
-    match = _ONE.fullmatch((header or "").strip())
+    match = _SINGLE.fullmatch(header.strip())
     if match is None or not any(match.groups()):
         return None
     first, last = (int(text) if text else None for text in match.groups())
@@ -27,6 +31,6 @@ def wanted(header: str | None, size: int) -> tuple[int, int] | None:
     return first, size if last is None else min(last + 1, size)
 
 
-def current(if_range: str | None, etag: str) -> bool:
-    """Whether a Range is still of the bytes the client holds: no If-Range, or this very tag."""
-    return if_range is None or if_range.strip() == etag
+def is_current(if_range: bytes | None, etag: str) -> bool:
+    """Return whether a Range is of the bytes that the client holds: no If-Range, or this very tag."""
+    return if_range is None or if_range.strip().decode("latin-1") == etag

@@ -1,7 +1,6 @@
-"""JSON that holds arrays: written at once where they are small, else beside the event loop, which goes on meanwhile.
+"""JSON that holds arrays: encoded at once where they are small, else slice by slice in a thread.
 
-orjson keeps the GIL for as long as it writes: a second for a hundred thousand rows, in which no probe is answered. What
-is large is written slice by slice in a thread. Knows no document.
+orjson keeps the GIL for as long as it encodes: a second for a hundred thousand rows, in which no probe is answered.
 """
 
 from collections.abc import Callable
@@ -13,28 +12,29 @@ import orjson
 from service.embedding.requests import EmbedResult
 from service.http.worker_threads import in_thread
 
-Given = TypeVarTuple("Given")
-Found = TypeVar("Found")
+Arguments = TypeVarTuple("Arguments")
+Result = TypeVar("Result")
 INLINE_VALUES = 65536  # about 3 ms
 
 
 def dumps(document: Any, values: int) -> bytes:
-    """The document, its numpy arrays as lists.
+    """Return a document as JSON, its numpy arrays as lists.
 
-    values   numbers in them together
+    Args:
+        values: the numbers in its arrays.
     """
     if values <= INLINE_VALUES:
         return orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
     return orjson.dumps(document, default=_list)
 
 
-async def written(values: int, encode: Callable[[*Given], Found], *given: *Given) -> Found:
-    """What `encode` gives; `values` numbers go through it."""
-    return encode(*given) if values <= INLINE_VALUES else await in_thread(encode, *given)
+async def inline_or_in_thread(values: int, encode: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
+    """Return what `encode` gives, called in a thread if it handles many values."""
+    return encode(*arguments) if values <= INLINE_VALUES else await in_thread(encode, *arguments)
 
 
 def count(result: EmbedResult) -> int:
-    """Numbers in the rows of a result."""
+    """Return the number of values in the rows of a result."""
     values = 0
     for output in result.outputs:
         values += output.rows.size
@@ -42,7 +42,7 @@ def count(result: EmbedResult) -> int:
 
 
 def _list(rows: Any) -> orjson.Fragment:
-    """A list of C-contiguous rows; between two slices other threads have their turn."""
+    """Return C-contiguous rows as a JSON list; between two slices other threads have their turn."""
     if not isinstance(rows, np.ndarray):
         raise TypeError(f"{type(rows).__name__} is not written as JSON")
     step = max(1, INLINE_VALUES * len(rows) // max(1, rows.size))

@@ -1,4 +1,4 @@
-"""The parts of a multipart/form-data body that is already in memory (RFC 7578). Writes no file; nests nothing."""
+"""The parts of a multipart/form-data body that is already in memory (RFC 7578)."""
 
 import logging
 from typing import NamedTuple
@@ -9,15 +9,15 @@ from python_multipart.multipart import MultipartParser, MultipartState, parse_op
 from service.errors import Malformed
 
 MULTIPART = "multipart/form-data"
-MOST_PARTS = 4096
+MAX_PARTS = 4096
 LONGEST_BOUNDARY = 70  # RFC 2046
 
-# it logs a line for every broken body, whose sender is told anyway
+# it logs a line for every malformed body, which its sender learns of anyway
 logging.getLogger("python_multipart").setLevel(logging.ERROR)
 
 
 class Part(NamedTuple):
-    """One part: its field's name, whether it is a file, and its bytes."""
+    """A part: its field's name, whether it is a file, and its bytes."""
 
     name: str
     file: bool
@@ -25,16 +25,13 @@ class Part(NamedTuple):
 
 
 def parts_of(content_type: str, body: bytes) -> list[Part]:
-    """Every part in its order.
-
-    raises   Malformed for a body that is not cut by the boundary its content-type names
-    """
+    """Return every part, in order; raise Malformed for a body that its content type's boundary does not divide."""
     boundary = parse_options_header(content_type)[1].get(b"boundary", b"")
     if not 0 < len(boundary) <= LONGEST_BOUNDARY:
         raise Malformed(f"the content-type names no boundary of 1 to {LONGEST_BOUNDARY} characters")
     delimiter = b"\r\n--" + boundary
-    if body.count(delimiter) > MOST_PARTS:
-        raise Malformed(f"the body holds more than {MOST_PARTS} parts")
+    if body.count(delimiter) > MAX_PARTS:
+        raise Malformed(f"the body holds more than {MAX_PARTS} parts")
     names: list[bytes] = []
     parts: list[tuple[dict[bytes, bytes], list[bytes]]] = []
     parser = MultipartParser(
@@ -47,19 +44,19 @@ def parts_of(content_type: str, body: bytes) -> list[Part]:
         },
     )
     try:
-        parser.write(delimiter[2:] + b"\r\n\r\n\r\n")  # it knows no preamble: that becomes the data of a first part
+        parser.write(delimiter[2:] + b"\r\n\r\n\r\n")  # it parses no preamble: that becomes the data of a first part
         parser.write(body)
     except MultipartParseError as error:
         raise Malformed(f"the form is not well formed: {error}") from None
     if parser.state != MultipartState.END:
-        raise Malformed("the body is not closed by its boundary: it was cut short, or the boundary is another one")
+        raise Malformed("the body is not closed by its boundary", remedy="send all of it, with its own boundary")
     return [_part(headers, b"".join(data)) for headers, data in parts[1:]]
 
 
 def _part(headers: dict[bytes, bytes], data: bytes) -> Part:
     disposition = headers.get(b"content-disposition", b"")
-    if b"name" not in (given := parse_options_header(disposition)[1]):
+    if b"name" not in (options := parse_options_header(disposition)[1]):
         raise Malformed("a part has no name in its content-disposition")
     # `filename*=`, which RFC 7578 forbids and the library passes over, is how older clients send names beyond ASCII
-    file = b"filename" in given or b"filename*=" in disposition
-    return Part(given[b"name"].decode("utf-8", "replace"), file, data)
+    file = b"filename" in options or b"filename*=" in disposition
+    return Part(options[b"name"].decode("utf-8", "replace"), file, data)

@@ -145,9 +145,9 @@ def _schema(schema: Schema | type[BaseModel]) -> Mapping[str, Any]:
     return {"$ref": REFERENCE.format(model=schema.__name__)} if isinstance(schema, type) else schema
 
 
-def query_parameters(model: type[BaseModel]) -> list[dict[str, Any]]:
+def query_parameters(query: type[BaseModel] | Schema) -> list[dict[str, Any]]:
     """Return each field of a query's model as OpenAPI has it; one that may be left out has no null."""
-    schema = model.model_json_schema()
+    schema = query.model_json_schema() if isinstance(query, type) else query
     found = []
     for name, entry in schema.get("properties", {}).items():
         about = {key: value for key, value in entry.items() if key not in ("description", "title", "anyOf")}

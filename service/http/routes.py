@@ -12,6 +12,7 @@ from service.http.request import Request
 from service.http.response import Response
 
 Handler = Callable[[Request], Awaitable[Response]]
+BatchHandler = Callable[[Sequence[Request]], Sequence[Response | None]]
 ErrorRenderer = Callable[[InlayError], Response]
 Schema = Mapping[str, Any]
 _PARAMETER = re.compile(r"\{([A-Za-z_]\w*)(:path)?\}")
@@ -60,8 +61,10 @@ class Route:
     Args:
         path: plain segments, `{name}`s, and segments such as `{name}.png` or a last `{name:path}`.
         name: the operation's id in the OpenAPI document.
-        query: the pydantic model of the query string.
+        query: the pydantic model of the query string, or a JSON schema.
         answers: responses by status; 200 at least.
+        batch_handler: answers at once what it can of requests that arrived together; None in the place of a request
+            that the handler has to answer.
         needs_key: whether callers must show a key, where the server has any.
         admitted: whether a request counts against `max_concurrent_requests` until its response is sent.
         probe: whether it is for probes and scrapers: never refused, counted or timed out.
@@ -77,9 +80,10 @@ class Route:
     summary: str
     tag: str
     description: str = ""
-    query: type[BaseModel] | None = None
+    query: type[BaseModel] | Schema | None = None
     body: RequestBody | None = None
     answers: Mapping[int, Answer] = field(default_factory=lambda: {200: Answer()})
+    batch_handler: BatchHandler | None = None
     needs_key: bool = True
     admitted: bool = True
     probe: bool = False

@@ -1,4 +1,4 @@
-"""Tensors callers send: nested lists, base64 with a dtype and a shape, or a safetensors body. Computes nothing."""
+"""Tensors that callers send: nested lists, base64 with a dtype and a shape, or a safetensors body."""
 
 from math import prod
 from typing import Any
@@ -18,9 +18,10 @@ LENGTH_BYTES = 8
 
 
 def tensor(value: Any) -> NDArray[Any]:
-    """A JSON value as an array: nested lists (float64) or {dtype, shape, data}.
+    """Return a JSON value as an array: nested lists (float64) or {dtype, shape, data}.
 
-    raises   ValueError that says what is allowed
+    Raises:
+        ValueError: it is neither; the message says what is allowed.
     """
     if isinstance(value, list):
         return _nested(value)
@@ -30,13 +31,18 @@ def tensor(value: Any) -> NDArray[Any]:
         data = pybase64.b64decode(value["data"], validate=True)
     except (TypeError, ValueError):
         raise ValueError("data is not base64") from None
-    return shaped(value["dtype"], value["shape"], data)
+    return tensor_of_bytes(value["dtype"], value["shape"], data)
 
 
-def shaped(dtype: Any, shape: Any, data: bytes | memoryview) -> NDArray[Any]:
-    """Little-endian bytes as an array.
+def tensor_of_bytes(dtype: Any, shape: Any, data: bytes | memoryview) -> NDArray[Any]:
+    """Return little-endian bytes as an array.
 
-    raises   ValueError
+    Args:
+        dtype: one of DTYPES.
+        shape: a list of integers, 0 or more.
+
+    Raises:
+        ValueError: another dtype or shape, as many bytes as it does not take, or numbers that are not finite.
     """
     if not isinstance(dtype, str) or dtype not in DTYPES:
         raise ValueError(f"dtype is {str(dtype)[:40]}; it is one of {', '.join(DTYPES)}")
@@ -49,10 +55,7 @@ def shaped(dtype: Any, shape: Any, data: bytes | memoryview) -> NDArray[Any]:
 
 
 def from_safetensors(body: bytes) -> dict[str, Any]:
-    """The tensors of a safetensors body by name, and its metadata under their own names.
-
-    raises   Malformed
-    """
+    """Return the tensors of a safetensors body and its metadata, by name; raise Malformed where it is none."""
     length = int.from_bytes(body[:LENGTH_BYTES], "little")
     begin = LENGTH_BYTES + length
     try:
@@ -72,26 +75,26 @@ def _entry(name: str, entry: dict[str, Any], data: memoryview) -> NDArray[Any]:
         raise ValueError(f"{name} lies outside the body")
     if entry["dtype"] not in NAMED:
         raise ValueError(f"{name} is {str(entry['dtype'])[:20]}; allowed: {', '.join(NAMED)}")
-    return shaped(NAMED[entry["dtype"]], entry["shape"], data[begin:end])
+    return tensor_of_bytes(NAMED[entry["dtype"]], entry["shape"], data[begin:end])
 
 
 def _nested(value: list[Any]) -> NDArray[Any]:
     try:
-        found = np.array(value)
+        array = np.array(value)
     except (ValueError, OverflowError):
         raise ValueError("the lists are of different lengths") from None
-    if found.dtype.kind not in "if" or _holds_bool(value):
+    if array.dtype.kind not in "if" or _holds_bool(value):
         raise ValueError("only numbers can stand in the lists")
-    return _checked(found.astype(np.float64))
+    return _checked(array.astype(np.float64))
 
 
 def _holds_bool(values: list[Any]) -> bool:
-    """Whether a true or false stands where numpy would read 1 or 0."""
+    """Return whether a true or false stands where numpy would read 1 or 0."""
     kinds = set(map(type, values))
     return bool in kinds or (list in kinds and any(_holds_bool(each) for each in values if type(each) is list))
 
 
-def _checked(found: NDArray[Any]) -> NDArray[Any]:
-    if not np.isfinite(found.astype(np.float64)).all():
+def _checked(array: NDArray[Any]) -> NDArray[Any]:
+    if not np.isfinite(array.astype(np.float64)).all():
         raise ValueError("every number must be finite")
-    return found
+    return array

@@ -31,17 +31,18 @@ def parse_json(body: bytes) -> Any:
         raise Malformed(f"the body is not JSON: {error}") from None
 
 
-def validated(model: type[Body], data: Any, path: FieldPath = ()) -> Body:
+def validated(model: type[Body], data: Any, path: FieldPath = (), *, strict: bool | None = None) -> Body:
     """Return a JSON value as a pydantic model.
 
     Args:
         path: where the value stands in the body.
+        strict: whether types are taken as they are; None: as the model says.
 
     Raises:
         InvalidField: the first fault.
     """
     try:
-        return model.model_validate(data)
+        return model.model_validate(data, strict=strict)
     except ValidationError as error:
         raise validation_error(error, model, path) from None
 
@@ -63,11 +64,17 @@ def validation_error(error: ValidationError, model: type[BaseModel], path: Field
     if fault["type"] == "extra_forbidden":
         return unknown_field(name, model.model_fields, path)
     steps = tuple(step for step in fault["loc"][1:] if isinstance(step, int))
-    return InvalidField(
-        f"is {quoted(fault['input'])}",
-        field=(*path, name, *steps),
-        allowed=f"allowed: {model.model_fields[name].description}",
-    )
+    received = f"is {quoted(fault['input'])}"
+    if fault["type"] == "value_error":  # raised by a validator of ours
+        received = f"cannot be read: {fault['msg'].removeprefix('Value error, ')}"
+    return InvalidField(received, field=(*path, name, *steps), allowed=f"allowed: {_description(name, model)}")
+
+
+def _description(name: str, model: type[BaseModel]) -> str | None:
+    if name in model.model_fields:
+        return model.model_fields[name].description
+    description: str = model.model_json_schema()["properties"][name]["description"]
+    return description
 
 
 def unknown_field(name: str, known: Any, path: FieldPath = ()) -> InvalidField:

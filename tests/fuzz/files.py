@@ -16,7 +16,7 @@ from safetensors.numpy import save
 from models.checkpoints import safetensors
 from models.checkpoints.checkpoint import read_tensors
 from models.checkpoints.opening import opened
-from service.embedding.image_decoding import opened as picture_opened
+from service.embedding.image_decoding import open_picture
 from service.protocols.inlay.torch_file import ALIGNMENT, VALUES, torch_file
 from tests.fuzz.judging import Target
 from tests.gguf_files import ARRAY, STRING, UINT32, entry, info, random_blocks, raw, text, write_gguf
@@ -93,7 +93,7 @@ def _gguf_seeds() -> list[bytes]:
 
 def _picture(data: bytes) -> None:
     """Few pixels are allowed, so that none of the time goes into large ones."""
-    found = picture_opened(data, 0, 10_000)
+    found = open_picture(data, 0, 10_000)
     assert found.mode == "RGB"
 
 

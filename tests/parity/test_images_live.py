@@ -25,7 +25,7 @@ from models.vision.families import FAMILIES
 from models.vision.preprocess import Prepared, prepare, target_size
 from models.vision.preprocessor_config import PROCESSORS
 from models.vision.resample import RESIZES, resized
-from service.embedding.image_decoding import in_rgb, opened
+from service.embedding.image_decoding import in_rgb, open_picture
 from tests.parity.conftest import Ledger
 from tests.vision_cases import encoded, picture
 
@@ -382,4 +382,4 @@ def test_a_file_is_read_as_pillow_reads_it() -> None:
     for form, options in forms:
         data = encoded(source, form, **options)
         expected = transformers.image_utils.load_image(base64.b64encode(data).decode())
-        assert np.array_equal(np.asarray(opened(data, 0, 10**6)), np.asarray(expected))
+        assert np.array_equal(np.asarray(open_picture(data, 0, 10**6)), np.asarray(expected))

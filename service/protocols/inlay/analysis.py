@@ -1,21 +1,15 @@
-"""GET /models/{name}/analysis: lengths, copies and singular values of the word table; what each step of a model costs.
+"""GET /models/{name}/analysis: norms, copies and singular values of the word table; the cost of a model's steps.
 
-spectrum=false leaves out the singular values, which take the longest. Kept by table once they are computed.
-analysis.png and analysis.svg draw the lengths and the singular values.
+spectrum=false leaves out the singular values, which take the longest. Results are kept by table. analysis.png and
+analysis.svg draw the norms and the singular values.
 """
 
 from collections.abc import Mapping
 from dataclasses import asdict
 from functools import partial
 from math import prod
-from typing import Any, get_args
+from typing import Annotated, Any, get_args
 from weakref import WeakKeyDictionary
-
-import orjson
-from fastapi import APIRouter
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
 
 from models.families.head_fitting import Head
 from models.plots.canvas import Format
@@ -25,25 +19,29 @@ from models.tables.analysis import RowFacts, Spectrum
 from models.tables.row_blocks import Check
 from service.context import ServiceContext
 from service.embedding.model import Model
+from service.embedding.position_tables import as_bad_parameters
 from service.embedding.word_table import WordTable, word_table
-from service.http.endpoint import StarletteEndpoint as Endpoint
 from service.http.formats import JSON
-from service.protocols.inlay.positions import parsing as asked
-from service.protocols.inlay.positions import plots as pictures
-from service.protocols.inlay.positions.fields import switch
-from service.protocols.inlay.positions.parameters import Parameters, exactly
-from service.protocols.inlay.positions.table_call import in_the_callers_words
+from service.http.request import Request
+from service.http.response import Response, bytes_response, json_response
+from service.http.routes import Answer, Route
+from service.protocols.inlay.parameter_types import Parameters, switch
+from service.protocols.inlay.parsing import from_query
+from service.protocols.inlay.positions.plots import PICTURE_TYPES, PictureSize
+from service.protocols.inlay.positions.responses import binary
 from service.scheduling.serial_executor import Turns
 
 PATH = "/models/{name}/analysis"
-FIELDS: Parameters = {"spectrum": switch("false: without the singular values, which take the longest", True)}
-LOOKS: Parameters = {name: pictures.LOOKS[name] for name in ("width", "height", "dark")}
-PICTURE = exactly("AnalysisPicture", "How the picture looks.", LOOKS)
-QUERY = exactly("Analysis", "What is wanted of the table.", FIELDS)
 
 
-class Analysis:
-    """Answers for every model; keeps what it found."""
+class AnalysisQuery(Parameters):
+    """What to compute."""
+
+    spectrum: Annotated[bool, switch("false: without the singular values, which take the longest")] = True
+
+
+class TableAnalysis:
+    """Analyses the word table of every model, and keeps the results."""
 
     def __init__(self, context: ServiceContext) -> None:
         self._context = context
@@ -51,37 +49,39 @@ class Analysis:
         self._row_facts: WeakKeyDictionary[Model, RowFacts] = WeakKeyDictionary()  # a model has one table
         self._spectrum: WeakKeyDictionary[Model, Spectrum] = WeakKeyDictionary()
 
-    async def answer(self, request: Request) -> Response:
-        """All that is known of a table and its model."""
-        table = word_table(self._context.registry.get(request.path_params["name"]))
-        wanted = asked.of_query(QUERY, request.query_params)
-        facts = await self._rows.run(partial(self._facts_of, table))
-        found = _document(table, facts)
-        if wanted.spectrum:
-            found["spectrum"] = _spectrum(await self._spectra.run(partial(self._spectrum_of, table)))
-        return Response(orjson.dumps(found), media_type=JSON)
+    async def analyse(self, request: Request) -> Response:
+        """Return the analysis as JSON."""
+        table = word_table(self._context.registry.get(request.parameters["name"]))
+        query = from_query(AnalysisQuery, request)
+        document = _document(table, await self._rows.run(partial(self._facts_of, table)))
+        if query.spectrum:
+            document["spectrum"] = _spectrum(await self._spectra.run(partial(self._spectrum_of, table)))
+        return json_response(document)
 
-    async def draw(self, form: Format, request: Request) -> Response:
-        """The picture."""
-        table = word_table(self._context.registry.get(request.path_params["name"]))
-        looks = asked.of_query(PICTURE, request.query_params)
+    async def draw(self, extension: Format, request: Request) -> Response:
+        """Return the picture."""
+        table = word_table(self._context.registry.get(request.parameters["name"]))
+        looks = from_query(PictureSize, request)
         facts = await self._rows.run(partial(self._facts_of, table))
-        found = await self._spectra.run(partial(self._spectrum_of, table))
-        size = {"width_px": looks.width, "height_px": looks.height}
-        drawn = partial(draw_table, table.model.card.name, facts, found, format=form, dark=looks.dark, **size)
-        with in_the_callers_words():
-            body = await self._rows.run(lambda check: drawn())
-        return Response(body, media_type=pictures.MEDIA_TYPES[form])
+        spectrum = await self._spectra.run(partial(self._spectrum_of, table))
+        name, width, height, dark = table.model.card.name, looks.width, looks.height, looks.dark
+
+        def drawn(check: Check) -> bytes:
+            with as_bad_parameters():
+                return draw_table(name, facts, spectrum, format=extension, width_px=width, height_px=height, dark=dark)
+
+        body = await self._rows.run(drawn)
+        return bytes_response(body, PICTURE_TYPES[extension])
 
     def _facts_of(self, table: WordTable, check: Check) -> RowFacts:
-        if (found := self._row_facts.get(table.model)) is None:
-            found = self._row_facts[table.model] = analysis.row_facts(table.rows, check=check)
-        return found
+        if (facts := self._row_facts.get(table.model)) is None:
+            facts = self._row_facts[table.model] = analysis.row_facts(table.rows, check=check)
+        return facts
 
     def _spectrum_of(self, table: WordTable, check: Check) -> Spectrum:
-        if (found := self._spectrum.get(table.model)) is None:
-            found = self._spectrum[table.model] = analysis.spectrum(table.rows, check)
-        return found
+        if (spectrum := self._spectrum.get(table.model)) is None:
+            spectrum = self._spectrum[table.model] = analysis.spectrum(table.rows, check)
+        return spectrum
 
 
 def _document(table: WordTable, facts: RowFacts) -> dict[str, Any]:
@@ -116,33 +116,33 @@ def _document(table: WordTable, facts: RowFacts) -> dict[str, Any]:
     }
 
 
-def _spectrum(found: Spectrum) -> dict[str, Any]:
+def _spectrum(spectrum: Spectrum) -> dict[str, Any]:
     return {
-        "effective_rank": found.effective_rank,
+        "effective_rank": spectrum.effective_rank,
         "definition": analysis.EFFECTIVE_RANK,
-        "energy_ranks": {str(share): count for share, count in found.energy_ranks.items()},
-        "reliable_above": found.reliable_above,
-        "singular_values": found.singular_values,
+        "energy_ranks": {str(share): count for share, count in spectrum.energy_ranks.items()},
+        "reliable_above": spectrum.reliable_above,
+        "singular_values": spectrum.singular_values,
     }
 
 
 def _components(model: Model) -> dict[str, Any]:
-    """The steps of the input layer, the blocks as one, and the head."""
+    """Return the steps of the input layer, the blocks as one, and the head."""
     card, weights = model.card, model.weights
     shapes = {name: tuple(tensor.shape) for name, tensor in weights.items()}
     sizes = {name: int(tensor.nbytes) for name, tensor in weights.items()}
     parts = analysis.components(card.recipe, shapes, sizes, card.hidden_size)
-    found: dict[str, Any] = {"input_layer": [asdict(part) for part in parts]}
+    components: dict[str, Any] = {"input_layer": [asdict(part) for part in parts]}
     if card.encoder:
         blocks = analysis.components(card.encoder, shapes, sizes, card.hidden_size)
-        found["encoder"] = [_sum("Encoder", blocks)]
+        components["encoder"] = [_sum("Encoder", blocks)]
     if card.head:
-        found["head"] = [_head(card.head, {name for part in parts for name in part.tensors}, shapes, sizes)]
-    return found
+        components["head"] = [_head(card.head, {name for part in parts for name in part.tensors}, shapes, sizes)]
+    return components
 
 
 def _head(head: Head, counted: set[str], shapes: Mapping[str, tuple[int, ...]], sizes: Mapping[str, int]) -> Any:
-    """The output head; a table it shares with the input layer counts there."""
+    """Return the output head; a table that it shares with the input layer counts there."""
     own = [name for name in head.tensors if name not in counted]
     return {
         "step": "Head",
@@ -158,14 +158,62 @@ def _sum(name: str, parts: tuple[analysis.Component, ...]) -> dict[str, Any]:
     return {"step": name, "steps": len(parts)} | {key: sum(getattr(part, key) for part in parts) for key in numbers}
 
 
-def routes(context: ServiceContext) -> APIRouter:
-    """The routes; table_docs.py describes it."""
-    found = Analysis(context)
-    answers: dict[str, Any] = {PATH: found.answer}
-    answers |= {f"{PATH}.{form}": partial(found.draw, form) for form in get_args(Format)}
-    return APIRouter(
-        routes=[
-            Route(path, Endpoint(path, answer, context), methods=["GET"], include_in_schema=False)
-            for path, answer in answers.items()
-        ]
+_IDS = {"type": "object", "properties": {"count": {"type": "integer"}, "ids": {"type": "array", "items": {}}}}
+_DOCUMENT = {
+    "type": "object",
+    "properties": {
+        "model": {"type": "string"},
+        "table": {"type": "object", "description": "the word table: name, shape, dtype, bytes, parameters"},
+        "norms": {"type": "object", "description": "of its rows: min, mean, max, std and a histogram"},
+        "zero_rows": _IDS,
+        "duplicate_rows": _IDS | {"description": "rows equal bit for bit to another, in groups; zeros aside"},
+        "mean_cosine": {"type": ["number", "null"], "description": "of two different rows, over all pairs"},
+        "mean_vector_norm": {"type": "number"},
+        "memory": {"type": "object"},
+        "flops": {"type": "object"},
+        "components": {"type": "object", "description": "each step: tensors, parameters, bytes, FLOPs a token"},
+        "spectrum": {
+            "type": "object",
+            "properties": {
+                "effective_rank": {"type": "number"},
+                "definition": {"type": "string"},
+                "energy_ranks": {"type": "object", "description": "share of the squared sum: singular values it takes"},
+                "reliable_above": {"type": "number", "description": "smaller singular values are rounding"},
+                "singular_values": {
+                    "type": "array",
+                    "items": {"type": "number"},
+                    "description": "the largest first",
+                },
+            },
+        },
+    },
+}
+
+
+def routes(context: ServiceContext) -> list[Route]:
+    """Return GET /models/{name}/analysis, and its .png and .svg."""
+    handlers = TableAnalysis(context)
+    document = Route(
+        verb="GET",
+        path=PATH,
+        handler=handlers.analyse,
+        name="model_analysis",
+        summary="What the word table looks like, and what each step costs",
+        tag="models",
+        query=AnalysisQuery,
+        answers={200: Answer(description="The analysis.", content={JSON: _DOCUMENT})},
     )
+    pictures = [
+        Route(
+            verb="GET",
+            path=f"{PATH}.{extension}",
+            handler=partial(handlers.draw, extension),
+            name=f"model_analysis_{extension}",
+            summary="Singular values and norms of the word table, drawn",
+            tag="models",
+            query=PictureSize,
+            answers={200: Answer(description="The picture.", content={PICTURE_TYPES[extension]: binary("")})},
+        )
+        for extension in get_args(Format)
+    ]
+    return [document, *pictures]

@@ -1,126 +1,100 @@
-"""POST /models/{name}/logits: hidden states → logits, or the likeliest tokens with their probabilities."""
+"""POST /models/{name}/logits: logits of hidden states, or the tokens of the largest ones and their probabilities."""
 
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
+from pydantic import Field
 
 from models.positions.table import MAX_WIDTH, Table
 from service.context import ServiceContext
 from service.embedding import logits
+from service.embedding.position_tables import TableCall
 from service.errors import BadRequest
-from service.http.endpoint import StarletteEndpoint as Endpoint
-from service.http.formats import (
-    JSON,
-    NPY,
-    OCTETS,
-    SAFETENSORS,
+from service.http.request import Request
+from service.http.response import Response
+from service.http.routes import RequestBody, Route
+from service.protocols.inlay.parameter_types import Tensor, TypedArrayOptions, number, one_of, whole
+from service.protocols.inlay.parsing import from_body
+from service.protocols.inlay.positions.responses import (
+    TENSOR_BODY,
+    TENSOR_BODY_DESCRIPTION,
+    table_answer,
+    table_form,
+    table_response,
 )
-from service.protocols.inlay.positions import answers, fields
-from service.protocols.inlay.positions import parsing as asked
-from service.protocols.inlay.positions.fields import (
-    choice,
-    number,
-    read,
-    whole,
-)
-from service.protocols.inlay.positions.parameters import ANSWER, Parameters, exactly
-from service.protocols.inlay.positions.table_call import Call
 from service.scheduling.serial_executor import Turns
 
-PATH = "/models/{name}/logits"
 EXAMPLES: dict[str, dict[str, Any]] = {
     "tokens": {"hidden": [[0.1, -0.2, 0.3]], "top_k": 5, "temperature": 0.7},
     "whole": {"hidden": [[0.1, -0.2, 0.3]], "dtype": "float16", "format": "npy"},
 }
-FIELDS: Parameters = {
-    "hidden": read(fields.floats, fields.TENSOR, "what the last block and the final norm give [..., hidden_size]"),
-    "top_k": whole(1, MAX_WIDTH, "how many tokens of each row, the likeliest first; left out: every token", None),
-    "temperature": number("what logits are divided by, above 0", 1.0),
-    **{name: field for name, field in ANSWER.items() if name not in ("arithmetic", "output")},
-    "output": choice(
-        ("ids", *logits.OUTPUTS), "with top_k: one alone; left out: all. Without: which, left out: logits", None
-    ),
-}
-BODY = exactly("Logits", "Hidden states, and what is wanted of their logits.", FIELDS)
 
 
-class Logits:
-    """Answers for every model."""
+class LogitsParameters(TypedArrayOptions):
+    """Hidden states, and what is computed from their logits."""
 
-    def __init__(self, context: ServiceContext) -> None:
-        self._context = context
-        self._turns = Turns("logits", "requests for the likeliest tokens")
+    hidden: Annotated[Tensor, Field(description="what the last block and the final norm give [..., hidden_size]")]
+    top_k: Annotated[
+        int | None, whole(1, MAX_WIDTH, "tokens of each row, the largest logits first; left out: every token")
+    ] = None
+    temperature: Annotated[float, number("what logits are divided by, above 0")] = 1.0
+    output: Annotated[
+        str | None,
+        one_of(("ids", *logits.OUTPUTS), "with top_k: one alone; left out: all. Without: which, left out: logits"),
+    ] = None
 
-    async def answer(self, request: Request) -> Response:
-        """Logits, or the likeliest tokens, in the format the caller accepts."""
-        model = self._context.registry.get(request.path_params["name"])
+
+def routes(context: ServiceContext) -> list[Route]:
+    """Return POST /models/{name}/logits."""
+    turns = Turns("logits", "requests for the tokens of the largest logits")
+
+    async def handler(request: Request) -> Response:
+        model = context.registry.get(request.parameters["name"])
         logits.head_of(model)
-        wanted = await asked.of_body(BODY, request)
-        form = answers.wanted(wanted, request)
-        rows = logits.asked(model, wanted.hidden, wanted.temperature)
-        if wanted.top_k is None:
-            output = _whole(wanted.output)
-            call = _call(rows, logits.whole(rows, output), output=output)
+        parameters = await from_body(LogitsParameters, request)
+        form = table_form(request, parameters, parameters.dtype)
+        states = logits.check_states(model, parameters.hidden, parameters.temperature)
+        if parameters.top_k is None:
+            output = _whole_output(parameters.output)
+            call = _call(states, logits.whole(states, output), output=output)
         else:
-            found = await self._turns.run(partial(logits.best, rows, wanted.top_k))
-            call = _call(rows, found, top_k=wanted.top_k)
-        return await answers.answer(request, self._context.tables, call, form, None)
+            table = await turns.run(partial(logits.top, states, parameters.top_k))
+            call = _call(states, table, top_k=parameters.top_k)
+        return await table_response(request, context.tables, call, form)
+
+    return [
+        Route(
+            verb="POST",
+            path="/models/{name}/logits",
+            handler=handler,
+            name="model_logits",
+            summary="Logits of hidden states, or the tokens of the largest ones",
+            tag="models",
+            description=TENSOR_BODY_DESCRIPTION,
+            body=RequestBody(model=LogitsParameters, examples=EXAMPLES, other=TENSOR_BODY),
+            answers={200: table_answer(_DOCUMENT)},
+        )
+    ]
 
 
-def _whole(output: str | None) -> str:
+def _whole_output(output: str | None) -> str:
     if output == "ids":
-        raise BadRequest(f"output ids goes with top_k; without it there are {', '.join(logits.OUTPUTS)}")
+        allowed = f"without it there are {', '.join(logits.OUTPUTS)}"
+        raise BadRequest("ids goes with top_k", field=("output",), allowed=allowed)
     return output or logits.OUTPUTS[0]
 
 
-def _call(rows: logits.Asked, table: Table, **form: Any) -> Call:
-    """A table whose tag says what decides its values."""
+def _call(states: logits.HiddenStates, table: Table, **form: Any) -> TableCall:
+    """Return a call whose ETag is of what decides the table's values."""
 
     def logits_of(**_: Any) -> Table:
         return table
 
-    return Call(logits_of, rows.identity | form)
-
-
-def routes(context: ServiceContext) -> APIRouter:
-    """The route."""
-    endpoint = Endpoint(PATH, Logits(context).answer, context)
-    return APIRouter(routes=[Route(PATH, endpoint, methods=["POST"], include_in_schema=False)])
-
-
-def paths(problem: dict[str, Any]) -> dict[str, Any]:
-    """The path in the OpenAPI document; `problem` describes a refusal."""
-    binary = {"type": "string", "format": "binary"}
-    sent = {JSON: {"schema": {"$ref": f"#/components/schemas/{BODY.__name__}"}, "examples": _examples()}}
-    answered = {
-        JSON: {"schema": ANSWERED},
-        OCTETS: {"schema": binary | {"description": "One output, little-endian: with top_k send `output`."}},
-        NPY: {"schema": binary | {"description": "One output as a NumPy file: with top_k send `output`."}},
-        SAFETENSORS: {"schema": binary | {"description": "A tensor for each output; facts in __metadata__."}},
-    }
-    name = {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}, "description": "of a model"}
-    operation = {
-        "tags": ["models"],
-        "summary": "Logits of hidden states, or the likeliest tokens",
-        "operationId": "model_logits",
-        "description": "JSON, or safetensors: a tensor `hidden`, other parameters in __metadata__.",
-        "parameters": [name],
-        "requestBody": {"required": True, "content": sent | {SAFETENSORS: {"schema": binary}}},
-        "responses": {"200": {"description": "What was found.", "content": answered}, "default": problem},
-    }
-    return {PATH: {"post": operation}}
-
-
-def _examples() -> dict[str, Any]:
-    return {name: {"value": value} for name, value in EXAMPLES.items()}
+    return TableCall(logits_of, states.identity | form)
 
 
 _NUMBERS = {"type": "array", "items": {}}
-ANSWERED = {
+_DOCUMENT = {
     "type": "object",
     "description": "Facts, then each array by its name: nested lists, or base64 of its bytes.",
     "required": ["scheme", "model", "temperature", "vocab_size", "shapes"],

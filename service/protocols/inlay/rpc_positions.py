@@ -1,4 +1,4 @@
-"""The positional methods of inlay.v1.Embedder: messages in, messages out. Reads what HTTP reads; knows no channel."""
+"""The positional methods of inlay.v1.Embedder, with the parameters of the HTTP routes."""
 
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
@@ -9,19 +9,14 @@ import orjson
 from models.positions.rope.presets import PRESETS
 from proto import embed_pb2 as pb
 from service.context import ServiceContext
-from service.embedding.position_tables import Packed, Piece, pieces
+from service.embedding.position_tables import TableCall, TableFile, TypedOutput, typed_outputs
 from service.errors import BadRequest
-from service.http.tensors import shaped
-from service.protocols.inlay.positions import (
-    answers,
-    documents,
-    lookup,
-    rotation,
-)
-from service.protocols.inlay.positions import (
-    parsing as asked,
-)
-from service.protocols.inlay.positions.table_call import Call
+from service.http.tensors import tensor_of_bytes
+from service.http.validation_errors import InvalidField, validated
+from service.protocols.inlay.positions.model_schemes import call_maker, find_model, find_scheme
+from service.protocols.inlay.positions.parameters import ModelRopeParameters, ModelRotateParameters, RotateParameters
+from service.protocols.inlay.positions.responses import TableForm, chosen_outputs, json_facts
+from service.protocols.inlay.positions.rotation import dtype_of, rotate, rotate_by_model
 from service.protocols.inlay.rpc_requests import dtype_name
 
 CHUNK_BYTES = 896 * 1024  # of data in a message; clients take 4 MiB by default, proxies often 1
@@ -38,54 +33,53 @@ class Positions:
         self._context = context
 
     async def positions(self, request: pb.PositionsRequest) -> AsyncGenerator[pb.PositionsChunk, None]:
-        """What comes, then its bytes; raises an InlayError."""
-        scheme = lookup.scheme(request.scheme, bool(request.model))
-        make = lookup.maker(self._context, scheme, request.model)
-        wanted = asked.validated(scheme.parameters, _parameters(request), strict=True)
-        call = make(wanted)
+        """Yield the facts and shapes of a table, then its bytes; raise InlayError where it cannot be made."""
+        scheme = find_scheme(request.scheme, of_model=bool(request.model))
+        make_call = call_maker(self._context, scheme, request.model)
+        parameters = validated(scheme.parameters, _parameters(request), strict=True)
+        call = make_call(parameters)
         table = await self._context.tables.run(call.table)
-        form = answers.Wanted("", wanted.dtype, wanted.output, False)
-        chosen = answers.chosen(self._context.tables, table, form)
-        shapes = [pb.OutputShape(name=each.name, dtype=each.dtype.upper(), shape=each.output.shape) for each in chosen]
-        yield pb.PositionsChunk(facts_json=orjson.dumps(documents.facts(table, chosen, form)).decode(), outputs=shapes)
-        for piece in chosen:
-            async for offset, data in self._chunks(call, piece):
-                yield pb.PositionsChunk(output=piece.name, offset=offset, data=data)
+        form = TableForm("", parameters.dtype, parameters.output)
+        outputs = chosen_outputs(self._context.tables, table, form)
+        shapes = [pb.OutputShape(name=each.name, dtype=each.dtype.upper(), shape=each.output.shape) for each in outputs]
+        yield pb.PositionsChunk(facts_json=orjson.dumps(json_facts(table, outputs, form)).decode(), outputs=shapes)
+        for output in outputs:
+            async for offset, data in self._chunks(call, output):
+                yield pb.PositionsChunk(output=output.name, offset=offset, data=data)
 
-    async def _chunks(self, call: Call, piece: Piece) -> AsyncIterator[tuple[int, bytes]]:
+    async def _chunks(self, call: TableCall, output: TypedOutput) -> AsyncIterator[tuple[int, bytes]]:
         offset = 0
-        key = call.tag(piece.name, piece.dtype)
-        async for block in self._context.tables.stream(key, Packed(b"", (piece,))):
+        key = call.etag(output.name, output.dtype)
+        async for block in self._context.tables.stream(key, TableFile(b"", (output,))):
             for start in range(0, len(block), CHUNK_BYTES):
                 yield offset + start, bytes(block[start : start + CHUNK_BYTES])
             offset += len(block)
 
     async def rotate(self, request: pb.RotateRequest) -> pb.RotateResponse:
-        """The tensors, turned; raises an InlayError."""
-        model = rotation.ROTATE_OF_A_MODEL if request.model else rotation.ROTATE
-        wanted = asked.validated(model, _parameters(request), strict=True)
+        """Return the tensors, turned; raise InlayError where they cannot be."""
+        values = _parameters(request)
         if request.model:
-            call = rotation.rotate_of_a_model(lookup.owner(self._context, request.model), wanted)
+            by_model = validated(ModelRotateParameters, values, strict=True)
+            call = rotate_by_model(find_model(self._context, request.model), by_model)
+            dtype = dtype_of(call, by_model)
         else:
-            call = rotation.rotate(wanted)
+            parameters = validated(RotateParameters, values, strict=True)
+            call = rotate(parameters)
+            dtype = dtype_of(call, parameters)
         table = await self._context.tables.run(call.table)
-        chosen = pieces(table, rotation.dtype_of(call, wanted))
-        form = answers.Wanted("", chosen[0].dtype, None, False)
-        tensors = {each.name: _tensor(each) for each in chosen}
-        return pb.RotateResponse(
-            facts_json=orjson.dumps(documents.facts(table, chosen, form)).decode(), tensors=tensors
-        )
+        outputs = typed_outputs(table, dtype)
+        facts = json_facts(table, outputs, TableForm("", dtype))
+        tensors = {each.name: _tensor(each) for each in outputs}
+        return pb.RotateResponse(facts_json=orjson.dumps(facts).decode(), tensors=tensors)
 
     async def rope(self, request: pb.RopeRequest) -> AsyncGenerator[pb.RopeChunk, None]:
-        """cos and sin of one model side by side; raises an InlayError."""
+        """Yield cos and sin of one model side by side; raise InlayError where it has none."""
         values = {"start": request.start, "dtype": _dtype(request.dtype)}
         values |= {name: getattr(request, name) for name in ("length", "layer_type") if getattr(request, name)}
-        scheme = lookup.scheme("rope", True)
-        make = lookup.maker(self._context, scheme, request.model)
-        wanted = asked.validated(scheme.parameters, values, strict=True)
-        call = make(wanted)
-        table = await self._context.tables.run(call.table)
-        cos, sin = self._context.tables.pieces(table, wanted.dtype)
+        make_call = call_maker(self._context, find_scheme("rope", of_model=True), request.model)
+        parameters = validated(ModelRopeParameters, values, strict=True)
+        table = await self._context.tables.run(make_call(parameters).table)
+        cos, sin = self._context.tables.outputs(table, parameters.dtype)
         step = CHUNK_BYTES // (2 * cos.row_bytes)
         async for first, rows in self._context.tables.blocks(cos):
             for start in range(0, len(rows), step):
@@ -95,22 +89,27 @@ class Positions:
                 yield pb.RopeChunk(start=request.start + first + start, **tensors)
 
     def presets(self) -> pb.ListPresetsResponse:
-        """Every preset."""
-        return pb.ListPresetsResponse(presets=[pb.Preset(**lookup.preset(name, as_text=True)) for name in PRESETS])
+        """Return every preset."""
+        return pb.ListPresetsResponse(
+            presets=[
+                pb.Preset(name=name, title=row.title, source=row.source, config_json=orjson.dumps(row.config).decode())
+                for name, row in PRESETS.items()
+            ]
+        )
 
 
 def _parameters(request: Any) -> dict[str, Any]:
-    """The struct, the tensors and the dtype as one set of parameters."""
+    """Return the struct, the tensors and the dtype as one set of parameters."""
     values = {name: _value(value) for name, value in request.parameters.fields.items()}
     tensors = {name: _array(name, tensor) for name, tensor in request.tensors.items()}
     own = {"dtype": _dtype(request.dtype)} if request.dtype else {}
     for name in (tensors | own).keys() & values.keys():
-        raise BadRequest(f"{name} came in parameters and beside them: send it once")
+        raise InvalidField("came in parameters and beside them", field=(name,), remedy="send it once")
     return values | tensors | own
 
 
 def _value(value: Any) -> Any:
-    """A google.protobuf.Value as JSON has it; all its numbers are floats, so whole ones count as integers."""
+    """Return a google.protobuf.Value as JSON has it; its numbers are floats, so whole ones become integers."""
     kind = value.WhichOneof("kind")
     if kind == "struct_value":
         return {name: _value(each) for name, each in value.struct_value.fields.items()}
@@ -124,20 +123,21 @@ def _value(value: Any) -> Any:
 
 def _array(name: str, tensor: pb.Tensor) -> Any:
     try:
-        return shaped(_dtype(tensor.dtype), list(tensor.shape), tensor.data)
+        return tensor_of_bytes(_dtype(tensor.dtype), list(tensor.shape), tensor.data)
     except ValueError as error:
-        raise BadRequest(f"{name}: {error}") from None
+        raise InvalidField(f"cannot be read: {error}", field=(name,)) from None
 
 
 def _dtype(number: int) -> str:
     if number not in DTYPES:
-        raise BadRequest(f"dtype is {dtype_name(number)}; allowed: {', '.join(map(pb.DType.Name, DTYPES))}")
+        allowed = f"allowed: {', '.join(map(pb.DType.Name, DTYPES))}"
+        raise BadRequest(f"is {dtype_name(number)}", field=("dtype",), allowed=allowed)
     return DTYPES[number]
 
 
-def _tensor(piece: Piece) -> pb.Tensor:
-    rows = piece.rows(0, piece.output.count)
-    return pb.Tensor(dtype=piece.dtype.upper(), shape=piece.output.shape, data=rows.tobytes())
+def _tensor(output: TypedOutput) -> pb.Tensor:
+    rows = output.rows(0, output.output.count)
+    return pb.Tensor(dtype=output.dtype.upper(), shape=output.output.shape, data=rows.tobytes())
 
 
 def _of_rows(rows: Any, dtype: str) -> pb.Tensor:

@@ -1,60 +1,79 @@
-"""POST /models/{name}/similarity: vectors of texts and images → a dual encoder's logits and probabilities."""
+"""POST /models/{name}/similarity: vectors of texts and images to a dual encoder's logits and probabilities."""
 
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
-from fastapi import APIRouter
 from numpy.typing import NDArray
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
+from pydantic import Field
 
 from models.positions.table import Output, Table
 from models.vision.similarity import Similarity, compared
 from service.context import ServiceContext
+from service.embedding.position_tables import TableCall
 from service.errors import BadRequest, NotFound
-from service.http.endpoint import StarletteEndpoint as Endpoint
-from service.protocols.inlay.positions import answers, fields
-from service.protocols.inlay.positions import parsing as asked
-from service.protocols.inlay.positions.parameters import ANSWER, exactly
-from service.protocols.inlay.positions.table_call import Call
+from service.http.request import Request
+from service.http.response import Response
+from service.http.routes import RequestBody, Route
+from service.protocols.inlay.parameter_types import Tensor, TypedArrayOptions
+from service.protocols.inlay.parsing import from_body
+from service.protocols.inlay.positions.responses import (
+    TENSOR_BODY,
+    TENSOR_BODY_DESCRIPTION,
+    table_answer,
+    table_form,
+    table_response,
+)
 
-PATH = "/models/{name}/similarity"
-MOST_PAIRS = 1 << 24
-VECTORS: dict[str, Any] = {
-    name: fields.read(fields.floats, fields.TENSOR, f"vectors of {what} [{what}, d], of any length")
-    for name, what in {"text_embeds": "texts", "image_embeds": "images"}.items()
-}
-ANSWERS: dict[str, Any] = {name: parameter for name, parameter in ANSWER.items() if name != "arithmetic"}
-ASKED = exactly("Similarity", "Vectors of texts and images.", VECTORS | ANSWERS)
+MAX_PAIRS = 1 << 24
 
 
-def routes(context: ServiceContext) -> APIRouter:
-    """POST /models/{name}/similarity."""
+class SimilarityParameters(TypedArrayOptions):
+    """Vectors of texts and images."""
 
-    async def answer(request: Request) -> Response:
-        card = context.registry.get(request.path_params["name"]).card
+    text_embeds: Annotated[Tensor, Field(description="vectors of texts [texts, d], of any length")]
+    image_embeds: Annotated[Tensor, Field(description="vectors of images [images, d], of any length")]
+
+
+def routes(context: ServiceContext) -> list[Route]:
+    """Return POST /models/{name}/similarity."""
+
+    async def handler(request: Request) -> Response:
+        card = context.registry.get(request.parameters["name"]).card
         if card.similarity is None:
-            raise NotFound(f"{card.name} is a {card.family} without a logit_scale: it compares no texts with images")
-        wanted = await asked.of_body(ASKED, request)
-        call = Call(_table, {"how": card.similarity, "texts": wanted.text_embeds, "images": wanted.image_embeds})
-        return await answers.answer(request, context.tables, call, answers.wanted(wanted, request), None)
+            raise NotFound(f"{card.name} is a {card.family} without a logit_scale", allowed="it compares no images")
+        parameters = await from_body(SimilarityParameters, request)
+        values = {"how": card.similarity, "texts": parameters.text_embeds, "images": parameters.image_embeds}
+        form = table_form(request, parameters, parameters.dtype)
+        return await table_response(request, context.tables, TableCall(_table, values), form)
 
-    route = Route(PATH, Endpoint(PATH, answer, context), methods=["POST"], include_in_schema=False)
-    return APIRouter(routes=[route])
+    return [
+        Route(
+            verb="POST",
+            path="/models/{name}/similarity",
+            handler=handler,
+            name="model_similarity",
+            summary="Compare texts with images",
+            tag="embed",
+            description=TENSOR_BODY_DESCRIPTION,
+            body=RequestBody(model=SimilarityParameters, other=TENSOR_BODY),
+            answers={200: table_answer()},
+        )
+    ]
 
 
 def _table(how: Similarity, texts: NDArray[Any], images: NDArray[Any]) -> Table:
     for name, vectors in (("text_embeds", texts), ("image_embeds", images)):
         if vectors.ndim != 2 or not vectors.size:
-            raise BadRequest(f"{name} is {list(vectors.shape)}; send a vector for each, [count, d]")
+            raise BadRequest(f"is {list(vectors.shape)}", field=(name,), allowed="send a vector for each, [count, d]")
     if texts.shape[1] != images.shape[1]:
-        raise BadRequest(f"text_embeds are {texts.shape[1]} wide and image_embeds {images.shape[1]}: send one width")
-    if len(texts) * len(images) > MOST_PAIRS:
-        raise BadRequest(f"{len(texts)} x {len(images)} pairs; at most {MOST_PAIRS} at a time")
-    found = compared(how, texts, images)
-    told = {"kind": how.kind, "scale": how.scale, "bias": how.bias, "formula": "scale * text . image + bias"}
-    return Table("similarity", "exact", {name: _output(array) for name, array in found.items()}, told)
+        raise BadRequest(
+            f"text_embeds are {texts.shape[1]} wide and image_embeds {images.shape[1]}", remedy="send one width"
+        )
+    if len(texts) * len(images) > MAX_PAIRS:
+        raise BadRequest(f"{len(texts)} x {len(images)} pairs", allowed=f"at most {MAX_PAIRS} at a time")
+    arrays = compared(how, texts, images)
+    facts = {"kind": how.kind, "scale": how.scale, "bias": how.bias, "formula": "scale * text . image + bias"}
+    return Table("similarity", "exact", {name: _output(array) for name, array in arrays.items()}, facts)
 
 
 def _output(array: NDArray[np.float64]) -> Output:

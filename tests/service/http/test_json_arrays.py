@@ -48,7 +48,7 @@ def test_no_slice_of_many_rows_is_longer_than_what_is_written_at_once(monkeypatc
 
 @pytest.mark.parametrize(("values", "beside"), [(numbers.INLINE_VALUES, False), (LARGE, True)])
 async def test_what_is_large_is_written_beside_the_event_loop(values: int, beside: bool) -> None:
-    thread = await numbers.written(values, threading.get_ident)
+    thread = await numbers.inline_or_in_thread(values, threading.get_ident)
     assert (thread != threading.get_ident()) is beside
 
 

@@ -1,165 +1,170 @@
-"""BOUND: the positional encodings of a loaded model, as its card has them. The only file here that reads a card."""
+"""MODEL_SCHEMES: the positional encodings of a loaded model, with the parameters that its card does not decide."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from difflib import get_close_matches
+from functools import partial
+from typing import Any, Generic
 
 from numpy.typing import NDArray
-from pydantic import BaseModel
 
 from models.artifacts.card import Card
-from models.families.encodings import RopeTable
+from models.families.positional_encodings import RopeTable
 from models.families.recipe import AddPosition, AddSinusoid
 from models.positions import alibi, buckets, learned, masks, sinusoidal
 from models.positions.rope import axial
 from models.positions.rope import choice as rope_choice
 from models.positions.rope import table as rope_table
+from service.context import ServiceContext
+from service.embedding.position_tables import TableCall, as_bad_parameters
 from service.errors import NotFound
-from service.protocols.inlay.positions import rope
+from service.http.validation_errors import LONGEST_COMPARED
 from service.protocols.inlay.positions.parameters import (
-    BEYOND,
-    LENGTHS,
-    PACKED,
-    PADDING,
-    PAST,
-    PATCHES,
-    PLACES,
-    Parameters,
-    model,
+    Layer,
+    ModelAlibiParameters,
+    ModelAxialParameters,
+    ModelDebertaParameters,
+    ModelLearnedParameters,
+    ModelMaskParameters,
+    ModelRopeParameters,
+    ModelSinusoidalParameters,
+    ModelT5Parameters,
 )
-from service.protocols.inlay.positions.schemes import named, places
-from service.protocols.inlay.positions.table_call import Call, in_the_callers_words
-
-KINDS = {"t5": buckets.tabulate_t5, "deberta": buckets.tabulate_deberta}
-LAYER = {name: rope.FIELDS[name] for name in ("layer_type", "layer")}
-LAYER_TYPE = {"layer_type": rope.FIELDS["layer_type"]}
+from service.protocols.inlay.positions.schemes import SCHEMES, P, Scheme, arguments, positions_of
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
-    """A loaded model.
-
-    weights  its tensors, mapped when it was loaded: the folder may hold another export by now
-    """
+class CardAndWeights:
+    """A loaded model's card and its tensors as mapped then: its folder may hold another export by now."""
 
     card: Card
     weights: Mapping[str, Any]
 
     def tensor(self, name: str | None) -> NDArray[Any] | None:
-        """A tensor of the weights file, as a view of it; None where the model has none."""
+        """Return a view of a tensor of the weights file; None where the model has none."""
         if name is None:
             return None
         if self.card.weights is None:
-            raise NotFound(f"{self.card.name} was adopted: its ONNX files hold its tables")
-        found: NDArray[Any] = self.weights[name]
-        return found
+            raise NotFound(f"{self.card.name} was adopted", allowed="its ONNX files hold its tables")
+        tensor: NDArray[Any] = self.weights[name]
+        return tensor
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
-    """One row: an encoding a model may have, what may be asked of it, and the call that makes."""
+class ModelScheme(Generic[P]):
+    """A row of MODEL_SCHEMES.
+
+    Args:
+        parameters: the model that validates and describes the parameters.
+        call: returns the table that they stand for.
+    """
 
     name: str
     summary: str
-    parameters: type[BaseModel]
-    call: Callable[[Owner, Any], Call]
+    parameters: type[P]
+    call: Callable[[CardAndWeights, P], TableCall]
     methods: tuple[str, ...] = ("GET", "POST")
 
 
-def _rope(owner: Owner, asked: Any) -> Call:
-    found, table = rope_of(owner, asked)
-    arguments = {
-        "rope": table.rope,
-        "positions": places(asked, table.rope.max_position_embeddings),
-        "arithmetic": asked.arithmetic,
-        "seq_len": asked.seq_len,
-        "table": asked.table,
-        "layout": table.layout,
-        "notes": table.notes,
-    }
-    told = {"model": owner.card.name, "softmax_scale": table.softmax_scale}
-    return Call(rope_table.tabulate, arguments, told | ({"layer_type": found} if found != "all" else {}))
+def _rope(model: CardAndWeights, parameters: ModelRopeParameters) -> TableCall:
+    layer_type, table = model_rope(model, parameters)
+    own = {"rope": table.rope, "layout": table.layout, "notes": table.notes}
+    own |= {"positions": positions_of(parameters, table.rope.max_position_embeddings)}
+    facts = {"model": model.card.name, "softmax_scale": table.softmax_scale}
+    facts |= {"layer_type": layer_type} if layer_type != "all" else {}
+    return TableCall(rope_table.tabulate, arguments(parameters, "seq_len", "table") | own, facts)
 
 
-def rope_of(owner: Owner, asked: Any) -> tuple[str, RopeTable]:
-    """The layer type that is asked for, and how it rotates; raises NotFound where the model does not."""
-    encodings = owner.card.encodings
-    check(owner, "rope")
-    with in_the_callers_words():
-        return rope_choice.chosen(encodings.ropes, encodings.layers, asked.layer_type, asked.layer)
+def model_rope(model: CardAndWeights, layer: Layer) -> tuple[str, RopeTable]:
+    """Return the requested layer type and how it rotates; raise NotFound where the model does not rotate."""
+    check_has(model, "rope")
+    encodings = model.card.encodings
+    with as_bad_parameters():
+        return rope_choice.chosen(encodings.ropes, encodings.layers, layer.layer_type, layer.layer)
 
 
-def _alibi(owner: Owner, asked: Any) -> Call:
-    found = owner.card.encodings.alibi
-    assert found is not None  # checked
-    own = {"heads": found.heads, "form": found.form, "max_bias": found.max_bias}
-    return _call(owner, alibi.tabulate, own, asked, *LENGTHS, *PAST, *PADDING)
-
-
-def _t5(owner: Owner, asked: Any) -> Call:
-    row = owner.card.encodings.buckets
+def _alibi(model: CardAndWeights, parameters: ModelAlibiParameters) -> TableCall:
+    row = model.card.encodings.alibi
     assert row is not None  # checked
-    own = {"num_buckets": row.buckets, "max_distance": row.reach, "bidirectional": row.bidirectional}
-    return _call(owner, KINDS["t5"], own | {"weights": owner.tensor(row.table)}, asked, *LENGTHS, *PAST)
+    own = {"heads": row.heads, "form": row.form, "max_bias": row.max_bias}
+    return _call(model, alibi.tabulate, arguments(parameters, *_LENGTHS, "past", "attention_mask") | own)
 
 
-def _deberta(owner: Owner, asked: Any) -> Call:
-    row = owner.card.encodings.buckets
+def _t5(model: CardAndWeights, parameters: ModelT5Parameters) -> TableCall:
+    row = model.card.encodings.buckets
+    assert row is not None  # checked
+    own: dict[str, Any] = {"num_buckets": row.buckets, "max_distance": row.reach, "bidirectional": row.bidirectional}
+    own |= {"weights": model.tensor(row.table)}
+    return _call(model, buckets.tabulate_t5, arguments(parameters, *_LENGTHS, "past") | own)
+
+
+def _deberta(model: CardAndWeights, parameters: ModelDebertaParameters) -> TableCall:
+    row = model.card.encodings.buckets
     assert row is not None  # checked
     own: dict[str, Any] = {"position_buckets": row.buckets, "max_relative_positions": row.reach}
-    own |= {"weights": owner.tensor(row.table)}
+    own |= {"weights": model.tensor(row.table)}
     if row.norm:
         weight, bias, eps = row.norm
-        own |= {"norm": (owner.tensor(weight), owner.tensor(bias)), "norm_eps": eps}
-    return _call(owner, KINDS["deberta"], own, asked, *LENGTHS)
+        own |= {"norm": (model.tensor(weight), model.tensor(bias)), "norm_eps": eps}
+    return _call(model, buckets.tabulate_deberta, arguments(parameters, *_LENGTHS) | own)
 
 
-def _mask(owner: Owner, asked: Any) -> Call:
-    with in_the_callers_words():
-        _, mask = rope_choice.chosen(owner.card.encodings.masks, (), asked.layer_type, None)
-    return _call(owner, masks.tabulate, asdict(mask), asked, *LENGTHS, *PAST, *PADDING, *PACKED, "dtype")
+def _mask(model: CardAndWeights, parameters: ModelMaskParameters) -> TableCall:
+    with as_bad_parameters():
+        _, mask = rope_choice.chosen(model.card.encodings.masks, (), parameters.layer_type, None)
+    names = ("past", "attention_mask", "position_ids", "form", "fill", "dtype")
+    return _call(model, masks.tabulate, arguments(parameters, *_LENGTHS, *names) | asdict(mask))
 
 
-def _learned(owner: Owner, asked: Any) -> Call:
-    step = next(step for step in owner.card.recipe if isinstance(step, AddPosition))
-    table = owner.tensor(step.table)
-    own = {"table": table, "positions": places(asked, owner.card.position.rows), "length": asked.stretch_to}
-    return _call(owner, learned.tabulate, own, asked, "beyond")
+def _learned(model: CardAndWeights, parameters: ModelLearnedParameters) -> TableCall:
+    step = next(step for step in model.card.recipe if isinstance(step, AddPosition))
+    own: dict[str, Any] = {"table": model.tensor(step.table), "length": parameters.stretch_to}
+    own |= {"positions": positions_of(parameters, model.card.position.rows)}
+    return _call(model, learned.tabulate, arguments(parameters, "beyond") | own)
 
 
-def _sinusoidal(owner: Owner, asked: Any) -> Call:
-    step = next(step for step in owner.card.recipe if isinstance(step, AddSinusoid))
-    own = {"kind": step.kind, "dim": step.dim, "positions": places(asked, owner.card.position.rows)}
-    return _call(owner, sinusoidal.tabulate, own, asked)
+def _sinusoidal(model: CardAndWeights, parameters: ModelSinusoidalParameters) -> TableCall:
+    step = next(step for step in model.card.recipe if isinstance(step, AddSinusoid))
+    positions = positions_of(parameters, model.card.position.rows)
+    own = {"kind": step.kind, "dim": step.dim, "positions": positions}
+    return _call(model, sinusoidal.tabulate, arguments(parameters) | own)
 
 
-def _axial(owner: Owner, asked: Any) -> Call:
-    assert owner.card.image is not None  # checked
-    assert owner.card.image.axial is not None
-    return _call(owner, axial.tabulate_axial, asdict(owner.card.image.axial), asked, "grid", "positions", "table")
+def _axial(model: CardAndWeights, parameters: ModelAxialParameters) -> TableCall:
+    assert model.card.image is not None  # checked
+    assert model.card.image.axial is not None
+    own = asdict(model.card.image.axial)
+    return _call(model, axial.tabulate_axial, arguments(parameters, "grid", "positions", "table") | own)
 
 
-def _call(owner: Owner, function: Any, own: dict[str, Any], asked: Any, *names: str) -> Call:
-    return Call(function, named(asked, *names) | own, {"model": owner.card.name})
+def _call(model: CardAndWeights, function: Any, values: dict[str, Any]) -> TableCall:
+    return TableCall(function, values, {"model": model.card.name})
 
 
-def check(owner: Owner, name: str) -> None:
-    """Raise NotFound unless the model has the encoding of that row of BOUND."""
-    if name not in available(owner.card):
-        has = ", ".join(available(owner.card)) or "none"
-        told = f"it is a {owner.card.family}; positional encodings it has: {has}"
-        raise NotFound(f"{owner.card.name} has no {name}: {told}")
+_LENGTHS = ("query_length", "key_length")
+_ROWS: tuple[ModelScheme[Any], ...] = (
+    ModelScheme("rope", "Its rotary cos and sin", ModelRopeParameters, _rope),
+    ModelScheme("sinusoidal", "Its sinusoidal positions", ModelSinusoidalParameters, _sinusoidal),
+    ModelScheme("learned", "Its learned positions", ModelLearnedParameters, _learned),
+    ModelScheme("alibi", "Its ALiBi slopes and bias", ModelAlibiParameters, _alibi),
+    ModelScheme("t5", "Its relative buckets and their bias", ModelT5Parameters, _t5),
+    ModelScheme("deberta", "Its relative buckets and their vectors", ModelDebertaParameters, _deberta),
+    ModelScheme("axial", "Rotary cos and sin of its patches", ModelAxialParameters, _axial),
+    ModelScheme("mask", "Its attention mask", ModelMaskParameters, _mask),
+)
+MODEL_SCHEMES: dict[str, ModelScheme[Any]] = {row.name: row for row in _ROWS}
+AnyScheme = Scheme[Any] | ModelScheme[Any]
 
 
 def available(card: Card) -> tuple[str, ...]:
-    """The names of the rows of BOUND that a model has."""
-    found, steps = card.encodings, {type(step) for step in card.recipe}
+    """Return the names of the rows of MODEL_SCHEMES that a model has."""
+    encodings, steps = card.encodings, {type(step) for step in card.recipe}
     has = {
-        "rope": bool(found.ropes),
-        "alibi": found.alibi is not None,
-        "t5": found.buckets is not None and found.buckets.kind == "t5",
-        "deberta": found.buckets is not None and found.buckets.kind == "deberta",
-        "mask": bool(found.masks),
+        "rope": bool(encodings.ropes),
+        "alibi": encodings.alibi is not None,
+        "t5": encodings.buckets is not None and encodings.buckets.kind == "t5",
+        "deberta": encodings.buckets is not None and encodings.buckets.kind == "deberta",
+        "mask": bool(encodings.masks),
         "learned": AddPosition in steps and card.weights is not None,
         "sinusoidal": AddSinusoid in steps,
         "axial": card.image is not None and card.image.axial is not None,
@@ -167,20 +172,41 @@ def available(card: Card) -> tuple[str, ...]:
     return tuple(name for name, there in has.items() if there)
 
 
-def _parameters(name: str, *groups: Parameters) -> type[BaseModel]:
-    return model(f"Model{name}", "What is asked of the model's own encoding.", *groups, arithmetic="parity")
+def check_has(model: CardAndWeights, scheme: str) -> None:
+    """Raise NotFound unless the model has the encoding of that row of MODEL_SCHEMES."""
+    if scheme not in available(model.card):
+        names = ", ".join(available(model.card)) or "none"
+        raise NotFound(
+            f"{model.card.name} has no {scheme}: it is a {model.card.family}",
+            allowed=f"positional encodings it has: {names}",
+        )
 
 
-BOUND: dict[str, Bound] = {
-    row.name: row
-    for row in (
-        Bound("rope", "Its rotary cos and sin", _parameters("Rope", PLACES, rope.SEQ_LEN, LAYER, rope.WIDTH), _rope),
-        Bound("sinusoidal", "Its sinusoidal positions", _parameters("Sinusoidal", PLACES), _sinusoidal),
-        Bound("learned", "Its learned positions", _parameters("Learned", PLACES, BEYOND), _learned),
-        Bound("alibi", "Its ALiBi slopes and bias", _parameters("Alibi", LENGTHS, PAST, PADDING), _alibi),
-        Bound("t5", "Its relative buckets and their bias", _parameters("T5", LENGTHS, PAST), _t5),
-        Bound("deberta", "Its relative buckets and their vectors", _parameters("Deberta", LENGTHS), _deberta),
-        Bound("axial", "Rotary cos and sin of its patches", _parameters("Axial", PATCHES, rope.WIDTH), _axial),
-        Bound("mask", "Its attention mask", _parameters("Mask", LENGTHS, PAST, PADDING, PACKED, LAYER_TYPE), _mask),
-    )
-}
+def find_model(context: ServiceContext, name: str | None, scheme: str = "rope") -> CardAndWeights:
+    """Return the loaded model of a name, or the default; raise NotFound where it has no such encoding."""
+    loaded = context.registry.get(name)
+    model = CardAndWeights(loaded.card, loaded.weights)
+    check_has(model, scheme)
+    return model
+
+
+def find_scheme(name: str, *, of_model: bool) -> AnyScheme:
+    """Return the row of SCHEMES, or of MODEL_SCHEMES; raise NotFound for an unknown name."""
+    rows: Mapping[str, AnyScheme] = MODEL_SCHEMES if of_model else SCHEMES
+    if name not in rows:
+        near = get_close_matches(name, rows, 1) if len(name) <= LONGEST_COMPARED else []
+        remedy = f"did you mean {near[0]}?" if near else ""
+        raise NotFound(f"there is no scheme {name[:40]!r}", allowed=f"there are {', '.join(rows)}", remedy=remedy)
+    return rows[name]
+
+
+def call_maker(context: ServiceContext, row: AnyScheme, model: str) -> Callable[[Any], TableCall]:
+    """Return what turns the row's parameters into a call.
+
+    Args:
+        model: whose encoding it is, for a row of MODEL_SCHEMES.
+
+    Raises:
+        NotFound: the model is not loaded or has no such encoding; it is checked before parameters are read.
+    """
+    return row.call if isinstance(row, Scheme) else partial(row.call, find_model(context, model, row.name))

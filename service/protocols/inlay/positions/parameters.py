@@ -1,218 +1,430 @@
-"""Every parameter of every scheme, said once, and the pydantic models they make up.
+"""The parameters of every scheme: query string, JSON body and gRPC struct at once, and what OpenAPI says of them.
 
-A model is the query string, the JSON body and the gRPC struct of its scheme at once, and what OpenAPI says of it.
+The parameters of RoPE scalings are those of `models.positions.rope.scalings.PARAMETERS`: a new scaling needs nothing
+here.
 """
 
-from collections.abc import Mapping
-from typing import Any
+from functools import cache
+from typing import Annotated, Any, get_args
 
-from pydantic import BaseModel, ConfigDict, create_model
+from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, PlainValidator, WithJsonSchema, model_validator
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
 from models.positions import alibi, learned, masks, sinusoidal
+from models.positions.rope import choice as rope_choice
 from models.positions.rope import multi_axis
+from models.positions.rope import table as rope_table
 from models.positions.rope.axial import AXIAL
+from models.positions.rope.frequencies import MAX_ROTARY_DIM
+from models.positions.rope.rotation import LAYOUTS
+from models.positions.rope.scalings import PARAMETERS as SCALING_PARAMETERS
+from models.positions.rope.scalings import SCALINGS
 from models.positions.sinusoidal import MAX_DIM
-from models.positions.table import DTYPES, MAX_POSITION, MAX_WIDTH
-from service.protocols.inlay.positions import fields
-from service.protocols.inlay.positions.fields import (
+from models.positions.table import DTYPES, MAX_POSITION, MAX_WIDTH, Arithmetic
+from service.http.validation_errors import unknown_field
+from service.protocols.inlay.parameter_types import (
+    ARITHMETIC,
     MAX_LISTED,
     MAX_ROWS,
-    Parameter,
-    choice,
+    ArrayOptions,
+    Grid,
+    IntegerRows,
+    JsonObject,
+    ModelTableOptions,
+    Parameters,
+    PositionList,
+    TableOptions,
+    Tensor,
+    TensorAsSent,
+    Triple,
     number,
-    read,
+    one_of,
+    read_scaling_value,
     switch,
+    text,
     whole,
-    word,
-)
-from service.protocols.inlay.positions.rope import FIELDS, LAYOUT, WIDTH
-
-Parameters = Mapping[str, Parameter]
-ARITHMETICS = ("exact", "parity")
-FORMATS = ("json", "raw", "npy", "safetensors")
-ROWS_SCHEMA = {
-    "anyOf": [
-        {"type": "string", "examples": ["1,1,1,0;1,1,0,0"]},
-        {"type": "array", "items": {"anyOf": [{"type": "integer"}, fields.INTEGERS]}},
-    ]
-}
-PLACES_SCHEMA = {"anyOf": [{"type": "string", "examples": ["0,5,100-110"]}, fields.INTEGERS]}
-PLACES_ABOUT = (
-    "positions with commas between, a-b for a span of them, both ends counted, such as 0,5,100-110; or a list of "
-    f"integers; {MAX_LISTED} at most; instead of start and length"
 )
 
-
-def rows(about: str, default: Any = None) -> Parameter:
-    """Lists of integers of one length."""
-    return read(fields.rows_of_integers, ROWS_SCHEMA, about, default)
-
-
-def tensor(about: str, default: Any = None) -> Parameter:
-    """A tensor of floats."""
-    return read(fields.floats, fields.TENSOR, about, default)
-
-
-ANSWER: Parameters = {
-    "dtype": choice(DTYPES, "of floating-point outputs", "float32"),
-    "arithmetic": choice(
-        ARITHMETICS, "exact: float64, rounded once. parity: the float32 steps of transformers", "exact"
-    ),
-    "format": choice(FORMATS, "of the answer; left out: as Accept says, else json", None),
-    "output": word("one output by its name; left out: all", None),
-    "encoding_format": choice(("float", "base64"), "of the arrays in JSON", "float"),
+MAX_LAYER = 100_000
+_SCALING_TYPES: dict[str, JsonSchemaValue] = {
+    "number": {"type": "number"},
+    "boolean": {"type": "boolean"},
+    "numbers": {"type": "array", "items": {"type": "number"}},
 }
-PLACES: Parameters = {
-    "start": whole(0, MAX_POSITION - 1, "the first position", 0),
-    "length": whole(1, MAX_ROWS, "how many positions", None),
-    "positions": read(fields.positions, PLACES_SCHEMA, PLACES_ABOUT, None),
-}
-LENGTHS: Parameters = {
-    "query_length": whole(1, MAX_ROWS, "queries, that is rows"),
-    "key_length": whole(1, MAX_WIDTH, "keys, that is columns; left out: as many as there must be", None),
-}
-PAST: Parameters = {"past": whole(0, MAX_POSITION - 1, "keys before the first query", 0)}
-PADDING: Parameters = {"attention_mask": rows("1 for a token, 0 for padding, a list a sequence, such as 1,1,0;1,0,0")}
-PACKED: Parameters = {
-    "position_ids": rows("packed sequences, such as 0,1,0,1,2: a new one begins where these do not rise by 1"),
-    "form": choice(masks.FORMS, "additive: 0 where a query may look. boolean: true where it may", "additive"),
-    "fill": choice(masks.FILLS, "of an additive mask: the lowest number of its dtype, or -inf", "min"),
-}
-BEYOND: Parameters = {
-    "beyond": choice(learned.BEYOND, "past the last row: refuse, repeat it, or stretch the table", "error"),
-    "stretch_to": whole(1, MAX_ROWS, "rows of the stretched table; left out: as many as needed", None),
-}
-THETA: Parameters = {"theta": number("the base of the frequencies, above 1", sinusoidal.THETA)}
-GRID_ABOUT = "patches down x across, such as 14x14"
+ScalingValue = Annotated[Any, PlainValidator(read_scaling_value), WithJsonSchema({})]
 
 
-def model(
-    name: str, about: str, *groups: Parameters, arithmetic: str = "exact", answer: Parameters | None = None
-) -> type[BaseModel]:
-    """The pydantic model of these parameters and of ANSWER's; one that is not among them is refused.
-
-    arithmetic  the default
-    answer      what differs from ANSWER
-    """
-    every = {key: value for group in (*groups, ANSWER, answer or {}) for key, value in group.items()}
-    return exactly(name, about, every | {"arithmetic": (every["arithmetic"][0], arithmetic)})
+# ---- parameters that several schemes share
 
 
-def exactly(name: str, about: str, every: Parameters) -> type[BaseModel]:
-    """The pydantic model of these parameters alone."""
-    config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
-    return create_model(name, __config__=config, __doc__=about, **dict[str, Any](every))
+class PositionRange(Parameters):
+    """Consecutive positions, or a list of them."""
 
-
-ROPE = model("Rope", "Which RoPE, and which rows of its table.", FIELDS, PLACES, WIDTH, LAYOUT)
-MROPE = model(
-    "Mrope",
-    "Which M-RoPE, and the positions on its three axes.",
-    FIELDS,
-    {
-        "positions": rows("three lists of one length: time, height, width, such as 0,1,2;0,0,1;0,1,0", ...),
-        "sections": read(
-            fields.triple,
-            fields.INTEGERS,
-            "three integers that sum to rotary_dim/2, such as 16,24,24; left out: as the config says, else the axes",
-            None,
+    start: Annotated[int, whole(0, MAX_POSITION - 1, "the first position")] = 0
+    length: Annotated[int | None, whole(1, MAX_ROWS, "how many positions")] = None
+    positions: Annotated[
+        PositionList | None,
+        Field(
+            description="positions with commas between, a-b for a range of them, both ends included, such as "
+            f"0,5,100-110; or a list of integers; {MAX_LISTED} at most; instead of start and length"
         ),
-        "axes": choice(multi_axis.AXES, "who owns which frequency; left out: as the config says, else chunked", None),
-    },
-    WIDTH,
-)
-PATCHES: Parameters = {
-    "grid": read(fields.pair, fields.GRID, GRID_ABOUT, None),
-    "positions": rows("instead of a grid: row and column of each patch, such as 0,0;0,1"),
-}
-AXIAL_ROPE = model(
-    "Axial",
-    "Which vision tower, and its patches.",
-    {
-        "kind": choice(AXIAL, "whose vision tower"),
-        "head_dim": whole(4, MAX_DIM, "channels of a head, a multiple of 4"),
-        **PATCHES,
-        "theta": number("the base of the frequencies; left out: the tower's own", None),
-        "merge": whole(1, 64, "patches come in blocks of merge x merge; left out: as the tower reads them", None),
-    },
-    WIDTH,
-)
-SINUSOIDAL = model(
-    "Sinusoidal",
-    "Which sinusoids, and which rows.",
-    {
-        "kind": choice(sinusoidal.SINUSOIDS, "where sines and cosines stand", "vaswani"),
-        "dim": whole(1, MAX_DIM, "channels"),
-    },
-    PLACES,
-    THETA,
-    {
-        "offset": whole(-(2**31), 2**31, "added to every position, such as 2 in M2M100", 0),
-        "zero_row": whole(0, MAX_POSITION - 1, "a position whose row is all zero: padding_idx", None),
-    },
-)
-SINUSOIDAL_GRID = model(
-    "SinusoidalGrid",
-    "The channels and the patches.",
-    {
-        "dim": whole(4, MAX_DIM, "channels, a multiple of 4"),
-        "grid": read(fields.pair, fields.GRID, GRID_ABOUT),
-        "order": choice(sinusoidal.ORDERS, "hw: the first half for the row. wh: swapped, as ViT-MAE", "hw"),
-        "cls_rows": whole(0, 1024, "rows of zeros before the patches", 0),
-    },
-    THETA,
-)
-LEARNED = model(
-    "Learned", "A table, and which rows of it.", {"weights": tensor("the table [rows, dim]", ...)}, PLACES, BEYOND
-)
-ALIBI = model(
-    "Alibi",
-    "Heads, form and lengths.",
-    {
-        "heads": whole(1, MAX_WIDTH, "attention heads"),
-        "form": choice(alibi.FORMS, "what the slopes are multiplied with", "symmetric"),
-    },
-    LENGTHS,
-    PAST,
-    PADDING,
-    {"max_bias": number("alibi_bias_max, above 0", alibi.MAX_BIAS)},
-)
-T5 = model(
-    "T5",
-    "Lengths and buckets.",
-    LENGTHS,
-    PAST,
-    {
-        "bidirectional": switch("true in encoders, false in decoders", True),
-        "num_buckets": whole(2, MAX_WIDTH, "relative_attention_num_buckets", 32),
-        "max_distance": whole(1, MAX_POSITION, "relative_attention_max_distance", 128),
-        "weights": tensor("relative_attention_bias.weight [num_buckets, heads]; with it comes the bias"),
-    },
-)
-DEBERTA = model(
-    "Deberta",
-    "Lengths and buckets.",
-    LENGTHS,
-    {
-        "position_buckets": whole(-1, MAX_WIDTH, "below 1: no buckets", 256),
-        "max_relative_positions": whole(-1, MAX_POSITION, "below 1: max_position_embeddings", -1),
-        "max_position_embeddings": whole(1, MAX_POSITION, "where max_relative_positions is below 1", None),
-        "weights": tensor("rel_embeddings.weight [2 span, dim]"),
-        "norm_weight": tensor("encoder.LayerNorm.weight [dim], where norm_rel_ebd says layer_norm"),
-        "norm_bias": tensor("encoder.LayerNorm.bias [dim]"),
-        "norm_eps": number("layer_norm_eps", 1e-7),
-    },
-)
-MASK = model(
-    "Mask",
-    "Lengths, and what a query may look at.",
-    LENGTHS,
-    PAST,
-    {
-        "causal": switch("a query sees itself and what comes before", True),
-        "window": whole(0, MAX_POSITION, "causal: tokens it sees, its own counted. Otherwise: to either side", None),
-        "chunk": whole(1, MAX_POSITION, "tokens of a chunk that sees itself alone", None),
-    },
-    PADDING,
-    PACKED,
-)
+    ] = None
+
+
+class Lengths(Parameters):
+    """The queries and keys of an attention."""
+
+    query_length: Annotated[int, whole(1, MAX_ROWS, "queries, that is rows")]
+    key_length: Annotated[
+        int | None, whole(1, MAX_WIDTH, "keys, that is columns; left out: as many as there must be")
+    ] = None
+
+
+class Past(Parameters):
+    """Keys of earlier calls."""
+
+    past: Annotated[int, whole(0, MAX_POSITION - 1, "keys before the first query")] = 0
+
+
+class Padding(Parameters):
+    """Padding of a batch."""
+
+    attention_mask: Annotated[
+        IntegerRows | None, Field(description="1 for a token, 0 for padding, a list a sequence, such as 1,1,0;1,0,0")
+    ] = None
+
+
+class MaskForm(Parameters):
+    """Packed sequences, and the form of a mask."""
+
+    position_ids: Annotated[
+        IntegerRows | None,
+        Field(description="packed sequences, such as 0,1,0,1,2: a new one begins where these do not rise by 1"),
+    ] = None
+    form: Annotated[str, one_of(masks.FORMS, "additive: 0 where a query may look. boolean: true where it may")] = (
+        "additive"
+    )
+    fill: Annotated[str, one_of(masks.FILLS, "of an additive mask: the lowest number of its dtype, or -inf")] = "min"
+
+
+class BeyondTable(Parameters):
+    """Positions behind the last row of a learned table."""
+
+    beyond: Annotated[str, one_of(learned.BEYOND, "past the last row: refuse, repeat it, or stretch the table")] = (
+        "error"
+    )
+    stretch_to: Annotated[
+        int | None, whole(1, MAX_ROWS, "rows of the stretched table; left out: as many as needed")
+    ] = None
+
+
+class TableWidth(Parameters):
+    """The width of a rotary table."""
+
+    table: Annotated[
+        str, one_of(rope_table.WIDTHS, "single: a value a pair of channels. duplicated: a value a channel")
+    ] = "single"
+
+
+class SequenceLength(Parameters):
+    """The length that dynamic and longrope scale by."""
+
+    seq_len: Annotated[
+        int | None, whole(1, MAX_POSITION, "tokens of the sequence, which dynamic and longrope scale by")
+    ] = None
+
+
+class LayerType(Parameters):
+    """The kind of a layer."""
+
+    layer_type: Annotated[
+        str | None, text("where layers rotate differently: full_attention, sliding_attention, ...")
+    ] = None
+
+
+class Layer(LayerType):
+    """A layer, by its kind or its number."""
+
+    layer: Annotated[int | None, whole(0, MAX_LAYER, "instead of layer_type: the number of a layer")] = None
+
+
+class Scaling(BaseModel):
+    """A RoPE scaling and its parameters, which are extra fields with the names of config.json.
+
+    Args:
+        model_extra: parameters of scalings, by name.
+    """
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, ScalingValue]
+    rope_type: Annotated[str | None, one_of(SCALINGS, "how the frequencies are scaled; left out: default")] = None
+
+    @property
+    def scaling_parameters(self) -> dict[str, Any]:
+        """The parameters that were sent."""
+        return {name: value for name, value in (self.model_extra or {}).items() if value is not None}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_names(cls, values: Any) -> Any:
+        for name in values if isinstance(values, dict) else ():
+            if name not in cls.model_fields and name not in SCALING_PARAMETERS:
+                raise unknown_field(str(name), parameter_names(cls))
+        return values
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """Return the schema with the parameters of every scaling."""
+        document = handler.resolve_ref_schema(handler(schema))
+        document["properties"] = document["properties"] | {
+            name: _scaling_schema(name) for name in SCALING_PARAMETERS if name not in cls.model_fields
+        }
+        document["additionalProperties"] = False
+        return document
+
+
+def _scaling_schema(name: str) -> JsonSchemaValue:
+    kind, description = SCALING_PARAMETERS[name]
+    types = [
+        rope_type + (" (required)" if name in row.required else "")
+        for rope_type, row in SCALINGS.items()
+        if name in (*row.required, *row.optional)
+    ]
+    return {
+        "anyOf": [_SCALING_TYPES[kind], {"type": "null"}],
+        "default": None,
+        "title": name.replace("_", " ").title(),
+        "description": f"a {kind.replace('numbers', 'list of numbers')} ({description}); of {', '.join(types)}",
+    }
+
+
+class RopeSource(SequenceLength, Layer, Scaling, extra="allow"):
+    """A RoPE: by its parameters, by the name of a preset, or by a config.json."""
+
+    theta: Annotated[float | None, number(f"the base of the frequencies, above 1; left out: {rope_choice.THETA:g}")] = (
+        None
+    )
+    head_dim: Annotated[int | None, whole(2, MAX_ROTARY_DIM, "channels of a head")] = None
+    rotary_dim: Annotated[
+        int | None, whole(2, MAX_ROTARY_DIM, "channels of it that rotate; left out: head_dim times the partial factor")
+    ] = None
+    max_position_embeddings: Annotated[int | None, whole(1, MAX_POSITION, "positions the model was trained for")] = None
+    partial_rotary_factor: Annotated[float | None, number("share of head_dim that rotates, above 0, at most 1")] = None
+    preset: Annotated[str | None, text("a name of GET /positions/presets, instead of parameters")] = None
+    config: Annotated[JsonObject | None, Field(description="a config.json or its rope part, a JSON object")] = None
+    model_type: Annotated[str | None, text("whose conventions a config follows that does not say")] = None
+
+
+SIZES = ("theta", "head_dim", "rotary_dim", "max_position_embeddings", "rope_type", "partial_rotary_factor")
+"""Fields of RopeSource that make up a rope, besides the parameters of scalings."""
+SOURCES = ("preset", "config", "model_type", "layer_type", "layer")
+"""Fields of RopeSource that choose a rope from elsewhere."""
+
+
+class RotaryLayout(Parameters):
+    """How the channels of a head pair."""
+
+    layout: Annotated[str | None, one_of(LAYOUTS, "how channels pair; left out: as the config says, else half")] = None
+
+
+class Patches(Parameters):
+    """The patches of an image."""
+
+    grid: Annotated[Grid | None, Field(description="patches down x across, such as 14x14")] = None
+    positions: Annotated[
+        IntegerRows | None, Field(description="instead of a grid: row and column of each patch, such as 0,0;0,1")
+    ] = None
+
+
+# ---- one class a scheme
+
+
+class RopeParameters(TableOptions, TableWidth, RotaryLayout, PositionRange, RopeSource, extra="allow"):
+    """Which RoPE, and which rows of its table."""
+
+
+class MropeParameters(TableOptions, TableWidth, RopeSource, extra="allow"):
+    """Which M-RoPE, and the positions on its three axes."""
+
+    positions: Annotated[
+        IntegerRows, Field(description="three lists of one length: time, height, width, such as 0,1,2;0,0,1;0,1,0")
+    ]
+    sections: Annotated[
+        Triple | None,
+        Field(
+            description="three integers that sum to rotary_dim/2, such as 16,24,24; left out: as the config says, "
+            "else the axes"
+        ),
+    ] = None
+    axes: Annotated[
+        str | None,
+        one_of(multi_axis.AXES, "which axis has which frequency; left out: as the config says, else chunked"),
+    ] = None
+
+
+class AxialParameters(TableOptions, TableWidth, Patches):
+    """Which vision tower, and its patches."""
+
+    kind: Annotated[str, one_of(AXIAL, "whose vision tower")]
+    head_dim: Annotated[int, whole(4, MAX_DIM, "channels of a head, a multiple of 4")]
+    theta: Annotated[float | None, number("the base of the frequencies; left out: the tower's own")] = None
+    merge: Annotated[
+        int | None, whole(1, 64, "patches come in blocks of merge x merge; left out: as the tower reads them")
+    ] = None
+
+
+class SinusoidalParameters(TableOptions, PositionRange):
+    """Which sinusoids, and which rows."""
+
+    kind: Annotated[str, one_of(sinusoidal.SINUSOIDS, "where sines and cosines stand")] = "vaswani"
+    dim: Annotated[int, whole(1, MAX_DIM, "channels")]
+    theta: Annotated[float, number("the base of the frequencies, above 1")] = sinusoidal.THETA
+    offset: Annotated[int, whole(-(2**31), 2**31, "added to every position, such as 2 in M2M100")] = 0
+    zero_row: Annotated[int | None, whole(0, MAX_POSITION - 1, "a position whose row is all zero: padding_idx")] = None
+
+
+class SinusoidalGridParameters(TableOptions):
+    """The channels and the patches of sinusoids in two dimensions."""
+
+    dim: Annotated[int, whole(4, MAX_DIM, "channels, a multiple of 4")]
+    grid: Annotated[Grid, Field(description="patches down x across, such as 14x14")]
+    order: Annotated[str, one_of(sinusoidal.ORDERS, "hw: the first half for the row. wh: swapped, as ViT-MAE")] = "hw"
+    cls_rows: Annotated[int, whole(0, 1024, "rows of zeros before the patches")] = 0
+    theta: Annotated[float, number("the base of the frequencies, above 1")] = sinusoidal.THETA
+
+
+class LearnedParameters(TableOptions, BeyondTable, PositionRange):
+    """A table, and which rows of it."""
+
+    weights: Annotated[Tensor, Field(description="the table [rows, dim]")]
+
+
+class AlibiParameters(TableOptions, Padding, Past, Lengths):
+    """Heads, form and lengths of an ALiBi bias."""
+
+    heads: Annotated[int, whole(1, MAX_WIDTH, "attention heads")]
+    form: Annotated[str, one_of(alibi.FORMS, "what the slopes are multiplied with")] = "symmetric"
+    max_bias: Annotated[float, number("alibi_bias_max, above 0")] = alibi.MAX_BIAS
+
+
+class T5Parameters(TableOptions, Past, Lengths):
+    """Lengths and buckets of T5's relative positions."""
+
+    bidirectional: Annotated[bool, switch("true in encoders, false in decoders")] = True
+    num_buckets: Annotated[int, whole(2, MAX_WIDTH, "relative_attention_num_buckets")] = 32
+    max_distance: Annotated[int, whole(1, MAX_POSITION, "relative_attention_max_distance")] = 128
+    weights: Annotated[
+        Tensor | None, Field(description="relative_attention_bias.weight [num_buckets, heads]; with it comes the bias")
+    ] = None
+
+
+class DebertaParameters(TableOptions, Lengths):
+    """Lengths and buckets of DeBERTa-v2's relative positions."""
+
+    position_buckets: Annotated[int, whole(-1, MAX_WIDTH, "below 1: no buckets")] = 256
+    max_relative_positions: Annotated[int, whole(-1, MAX_POSITION, "below 1: max_position_embeddings")] = -1
+    max_position_embeddings: Annotated[
+        int | None, whole(1, MAX_POSITION, "where max_relative_positions is below 1")
+    ] = None
+    weights: Annotated[Tensor | None, Field(description="rel_embeddings.weight [2 span, dim]")] = None
+    norm_weight: Annotated[
+        Tensor | None, Field(description="encoder.LayerNorm.weight [dim], where norm_rel_ebd says layer_norm")
+    ] = None
+    norm_bias: Annotated[Tensor | None, Field(description="encoder.LayerNorm.bias [dim]")] = None
+    norm_eps: Annotated[float, number("layer_norm_eps")] = 1e-7
+
+
+class MaskParameters(TableOptions, MaskForm, Padding, Past, Lengths):
+    """Lengths, and which keys a query may look at."""
+
+    causal: Annotated[bool, switch("a query sees itself and what comes before")] = True
+    window: Annotated[
+        int | None, whole(0, MAX_POSITION, "causal: tokens it sees, its own counted. Otherwise: to either side")
+    ] = None
+    chunk: Annotated[int | None, whole(1, MAX_POSITION, "tokens of a chunk that sees itself alone")] = None
+
+
+# ---- a model's own encodings, whose other parameters its card has
+
+
+class ModelRopeParameters(ModelTableOptions, TableWidth, Layer, SequenceLength, PositionRange):
+    """Which rows of a model's rotary table."""
+
+
+class ModelSinusoidalParameters(ModelTableOptions, PositionRange):
+    """Which rows of a model's sinusoids."""
+
+
+class ModelLearnedParameters(ModelTableOptions, BeyondTable, PositionRange):
+    """Which rows of a model's learned positions."""
+
+
+class ModelAlibiParameters(ModelTableOptions, Padding, Past, Lengths):
+    """Lengths of a model's ALiBi bias."""
+
+
+class ModelT5Parameters(ModelTableOptions, Past, Lengths):
+    """Lengths of a model's T5 buckets."""
+
+
+class ModelDebertaParameters(ModelTableOptions, Lengths):
+    """Lengths of a model's DeBERTa-v2 buckets."""
+
+
+class ModelAxialParameters(ModelTableOptions, TableWidth, Patches):
+    """An image's patches, as a model's vision tower rotates them."""
+
+
+class ModelMaskParameters(ModelTableOptions, LayerType, MaskForm, Padding, Past, Lengths):
+    """Lengths, padding and form of a model's attention mask."""
+
+
+# ---- tensors in, tensors out
+
+
+class TensorOptions(ArrayOptions):
+    """The form and the dtype of tensors that came in a request."""
+
+    dtype: Annotated[
+        str | None,
+        one_of(DTYPES, "of the response, and of tensors sent as lists; left out: as they came, lists float32"),
+    ] = None
+
+
+class Rotation(TensorOptions, PositionRange):
+    """Tensors, where their tokens stand, and how they turn."""
+
+    q: Annotated[TensorAsSent | None, Field(description="queries [..., tokens, head_dim]")] = None
+    k: Annotated[TensorAsSent | None, Field(description="keys [..., tokens, head_dim]")] = None
+    inverse: Annotated[bool, switch("undo a rotation")] = False
+    skip: Annotated[int, whole(0, MAX_POSITION, "leading tokens that do not rotate, such as DINOv3's CLS")] = 0
+    widen: Annotated[bool, switch("in parity: half precision rotates in float32, as in Llama 4 and Cohere")] = False
+
+
+class RotateParameters(Rotation, RotaryLayout, RopeSource, extra="allow"):
+    """Tensors, and the RoPE that turns them."""
+
+    arithmetic: Annotated[Arithmetic, one_of(get_args(Arithmetic), ARITHMETIC)] = "exact"
+
+
+class ModelRotateParameters(Rotation, Layer, SequenceLength):
+    """Tensors that a model's own RoPE turns."""
+
+    arithmetic: Annotated[Arithmetic, one_of(get_args(Arithmetic), ARITHMETIC)] = "parity"
+
+
+class ConvertParameters(TensorOptions):
+    """A projection of q or k, and the layouts it is for."""
+
+    weight: Annotated[TensorAsSent, Field(description="a weight [heads * head_dim, ...] or its bias")]
+    head_dim: Annotated[int, whole(2, MAX_ROTARY_DIM, "channels of a head")]
+    rotary_dim: Annotated[int | None, whole(2, MAX_ROTARY_DIM, "channels of it that rotate; left out: head_dim")] = None
+    source: Annotated[str, one_of(LAYOUTS, "the layout the weights are for")]
+    target: Annotated[str, one_of(LAYOUTS, "the layout that is wanted")]
+
+
+@cache
+def parameter_names(model: type[BaseModel]) -> tuple[str, ...]:
+    """Return the names of a model's parameters, those of scalings included."""
+    return tuple(model.model_json_schema()["properties"])

@@ -1,198 +1,272 @@
-"""GET {scheme}.png and .svg: which tables a picture shows, how it looks, and that it is kept. Draws no line itself.
+"""GET {scheme}.png and .svg: pictures of tables, drawn one at a time and cached.
 
-compare   what else to show, as often as there is something: a preset's name, names with commas between, or parameters
-          written as a query string and escaped once more. These replace those of the picture's own; with scheme=NAME
-          first they stand alone: compare=theta%3D500000, compare=scheme%3Dsinusoidal%26dim%3D64
+`compare` names further tables for the same picture, as often as there is one: a preset, names with commas between, or
+parameters as an escaped query string. These replace those of the picture's own table; with scheme=NAME first they
+stand alone: compare=theta%3D500000, compare=scheme%3Dsinusoidal%26dim%3D64
 """
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 from urllib.parse import parse_qsl
 
 from pydantic import BaseModel
-from starlette.requests import Request
-from starlette.responses import Response
+from pydantic.json_schema import JsonSchemaValue
 
-from models.plots import (
-    FIGURES,
-    Subject,
-    draw,
-    figures_of,
-)
+from models.plots import FIGURES, Subject, draw, figures_of
 from models.plots.catalog import HEIGHTS, WIDTHS
-from service.embedding.position_tables import Tables
+from service.embedding.position_tables import TableCall, Tables, as_bad_parameters
 from service.errors import BadRequest, Overloaded
-from service.protocols.inlay.positions import (
-    answers,
-    parameters,
-    rope,
-)
-from service.protocols.inlay.positions import (
-    parsing as asked,
-)
-from service.protocols.inlay.positions.fields import (
-    MAX_ROWS,
-    choice,
+from service.http.request import Request
+from service.http.response import Response
+from service.http.validation_errors import InvalidField, quoted, unknown_field, validated
+from service.protocols.inlay.parameter_types import (
+    ArrayOptions,
+    Parameters,
+    TableOptions,
+    one_of,
     switch,
+    text,
     whole,
-    word,
 )
-from service.protocols.inlay.positions.model_schemes import Bound
-from service.protocols.inlay.positions.parameters import Parameters
+from service.protocols.inlay.parsing import query_pairs, query_values
+from service.protocols.inlay.positions.model_schemes import AnyScheme
+from service.protocols.inlay.positions.parameters import SIZES, SOURCES, RopeSource, parameter_names
+from service.protocols.inlay.positions.responses import is_held
 from service.protocols.inlay.positions.schemes import SCHEMES, Scheme
-from service.protocols.inlay.positions.table_call import Call, in_the_callers_words
 
-MEDIA_TYPES = {"png": "image/png", "svg": "image/svg+xml"}
+PICTURE_TYPES = {"png": "image/png", "svg": "image/svg+xml"}
+PLOTS = tuple(dict.fromkeys(plot for _, plot in FIGURES))
 MAX_WAITING = 16
 ONE_AXIS = ("rope", "sinusoidal", "learned")  # schemes whose positions are one a row
-LOOKS: Parameters = {
-    "plot": choice(dict.fromkeys(plot for _, plot in FIGURES), "what to draw; left out: the scheme's first", None),
-    "width": whole(*WIDTHS, "pixels", 800),
-    "height": whole(*HEIGHTS, "pixels; left out: the figure's own", None),
-    "dark": switch("light lines on a dark ground", False),
-    "axis": choice(("linear", "log"), "of distances and positions; left out: log where they are many", None),
-    "compare": word("a preset, or parameters as a query string: what else to show; as often as you like", None),
-}
-LENGTHS: Parameters = {  # what the tables must be told and a picture need not
-    "length": whole(1, MAX_ROWS, "how many positions", 2048),
-    "query_length": whole(1, MAX_ROWS, "queries, that is rows", 64),
-}
-OTHER_NAMES = {"axial": "axial_rope", "sinusoidal-2d": "sinusoidal_grid"}  # routes whose tables are called otherwise
+FIGURE_NAMES = {"axial": "axial_rope", "sinusoidal-2d": "sinusoidal_grid"}  # where figures call a scheme otherwise
+USUAL_LENGTHS = {"length": 2048, "query_length": 64}
+"""Lengths that a table requires, with the value that a picture or a graph takes without."""
+
+
+class PictureSize(Parameters):
+    """Size and colours of a picture."""
+
+    width: Annotated[int, whole(*WIDTHS, "pixels")] = 800
+    height: Annotated[int | None, whole(*HEIGHTS, "pixels; left out: the figure's own")] = None
+    dark: Annotated[bool, switch("light lines on a dark ground")] = False
+
+
+class PlotOptions(PictureSize):
+    """What to draw, and how it looks."""
+
+    plot: Annotated[str | None, one_of(PLOTS, "what to draw; left out: the first of these")] = None
+    axis: Annotated[
+        Literal["linear", "log"] | None,
+        one_of(("linear", "log"), "of distances and positions; left out: log where they are many"),
+    ] = None
+    compare: Annotated[str | None, text("a preset, or parameters as a query string: what else to show; repeatable")] = (
+        None
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """One table of a picture, and what to call it; "" leaves that to the figure."""
+    """A table of a picture, and its name; "" leaves that to the figure."""
 
-    call: Call
-    name: str
-
-
-def figured(name: str) -> str:
-    """What the figures call a scheme."""
-    return OTHER_NAMES.get(name, name)
+    call: TableCall
+    name: str = ""
 
 
-def drawable(name: str) -> bool:
-    """Whether a scheme has figures."""
-    return bool(figures_of(figured(name)))
+def figure_name(scheme: str) -> str:
+    """Return what figures call a scheme."""
+    return FIGURE_NAMES.get(scheme, scheme)
+
+
+def is_drawable(scheme: str) -> bool:
+    """Return whether a scheme has figures."""
+    return bool(figures_of(figure_name(scheme)))
+
+
+# ---- parameters of a table without the form of a response
 
 
 @cache
-def model_of(row: Scheme | Bound) -> type[BaseModel]:
-    """The parameters of a scheme's picture: the table's, without the form of an answer, and how it looks."""
-    plots = choice(figures_of(figured(row.name)), "what to draw; left out: the first of these", None)
-    own = {**formless(row), **LOOKS, "plot": plots}
-    return parameters.exactly(f"{row.parameters.__name__}Picture", "What to draw.", own)
-
-
-def formless(row: Scheme | Bound) -> Parameters:
-    """A scheme's parameters without those of the form of an answer, lengths with a usual value."""
-    fields = row.parameters.model_fields
-    own = {name: (Annotated[field.annotation, field], field.default) for name, field in fields.items()}
-    usual = {
-        name: LENGTHS[name] for name in LENGTHS if name in own and not (name == "length" and isinstance(row, Bound))
+def source_schema(row: AnyScheme) -> JsonSchemaValue:
+    """Return the JSON schema of a scheme's parameters without those of the form of a response."""
+    schema: JsonSchemaValue = row.parameters.model_json_schema()
+    usual = _usual_lengths(row)
+    properties = {
+        name: entry | ({"default": usual[name]} if name in usual else {})
+        for name, entry in schema["properties"].items()
+        if name not in ArrayOptions.model_fields
     }
-    kept = {
-        name: value for name, value in own.items() if name not in parameters.ANSWER or name in ("arithmetic", "dtype")
+    return schema | {"properties": properties, "required": [n for n in schema.get("required", []) if n not in usual]}
+
+
+@cache
+def plot_schema(row: AnyScheme) -> JsonSchemaValue:
+    """Return the JSON schema of a picture's query string."""
+    plots = list(figures_of(figure_name(row.name)))
+    looks = PlotOptions.model_json_schema()["properties"]
+    looks["plot"] = {"enum": plots, "description": _plot_description(plots)}
+    source = source_schema(row)
+    return source | {"properties": source["properties"] | looks}
+
+
+def _plot_description(plots: list[str]) -> str:
+    return f"one of {', '.join(plots)} (what to draw; left out: the first of these)"
+
+
+def parse_source(row: AnyScheme, values: Mapping[str, str]) -> TableOptions:
+    """Return a scheme's parameters of a query string, without those of the form of a response."""
+    names = source_schema(row)["properties"]
+    for name in values:
+        if name not in names:
+            raise unknown_field(name, tuple(names))
+    usual = {} if "positions" in values else _usual_lengths(row)
+    parameters: TableOptions = validated(row.parameters, usual | dict(values))
+    return parameters
+
+
+def _usual_lengths(row: AnyScheme) -> dict[str, int]:
+    model: type[BaseModel] = row.parameters
+    names = parameter_names(model)
+    of_model = not isinstance(row, Scheme)  # where a missing length is that of the model
+    return {
+        name: length for name, length in USUAL_LENGTHS.items() if name in names and not (name == "length" and of_model)
     }
-    return {**kept, **usual}
 
 
-class Pictures:
-    """Draws one picture at a time and keeps it among the tables."""
+def _parse_plot(row: AnyScheme, values: Mapping[str, str]) -> tuple[TableOptions, PlotOptions]:
+    """Return the parameters of a picture's own table, and how it looks."""
+    looks = {name: value for name, value in values.items() if name in PlotOptions.model_fields}
+    source = {name: value for name, value in values.items() if name not in looks}
+    names = plot_schema(row)["properties"]
+    for name in source:
+        if name not in names:
+            raise unknown_field(name, tuple(names))
+    options = validated(PlotOptions, looks)
+    plots = list(figures_of(figure_name(row.name)))
+    if options.plot is not None and options.plot not in plots:
+        allowed = f"allowed: {_plot_description(plots)}"
+        raise InvalidField(f"is {quoted(options.plot)}", field=("plot",), allowed=allowed)
+    return parse_source(row, source), options
+
+
+class Plots:
+    """Draws one picture at a time and caches it among the tables."""
 
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
         self._turn = asyncio.Lock()
         self._waiting = 0
 
-    async def answer(self, request: Request, shown: list[Shown], looks: Any, form: str, cache: str) -> Response:
-        """The picture; raises BadParameters, Overloaded."""
-        own = {name: getattr(looks, name) for name in LOOKS if name != "compare"}
-        tag = shown[0].call.tag(form, repr(own), *(each.call.tag(each.name) for each in shown))
-        headers = {"etag": tag, "cache-control": cache}
-        if answers.holds(request.headers.get("if-none-match"), tag):
-            return Response(status_code=304, headers=headers)
-        body = self._tables.whole(tag) or await self._drawn(tag, shown, own, form)
-        return Response(body, headers=headers, media_type=MEDIA_TYPES[form])
+    async def respond(
+        self,
+        request: Request,
+        row: AnyScheme,
+        make_call: Callable[[Any], TableCall],
+        extension: str,
+        cache_control: str,
+    ) -> Response:
+        """Return a picture; raise BadParameters for one that cannot be drawn, Overloaded where too many wait.
 
-    async def _drawn(self, tag: str, shown: list[Shown], looks: dict[str, Any], form: str) -> memoryview:
+        Args:
+            make_call: turns the row's parameters into a call.
+            extension: of PICTURE_TYPES.
+        """
+        parameters, options = _parse_plot(row, query_values(request, repeated=("compare",)))
+        shown = [Shown(make_call(parameters), _preset_name(parameters)), *_compared(request, row, make_call)]
+        looks = options.model_dump(exclude={"compare"})
+        etag = shown[0].call.etag(extension, repr(looks), *(each.call.etag(each.name) for each in shown))
+        headers = ((b"etag", etag.encode()), (b"cache-control", cache_control.encode()))
+        if is_held(request, etag):
+            return Response((), headers, 304)
+        body = self._tables.cached(etag) or await self._draw_next(etag, shown, options, extension)
+        return Response((body,), (*headers, (b"content-type", PICTURE_TYPES[extension].encode())))
+
+    async def _draw_next(self, etag: str, shown: list[Shown], options: PlotOptions, extension: str) -> memoryview:
         if self._waiting >= MAX_WAITING:
-            raise Overloaded(f"{self._waiting} pictures are waiting to be drawn: try again soon")
+            raise Overloaded(f"{self._waiting} pictures are waiting to be drawn", remedy="try again soon")
         self._waiting += 1
         try:
             await self._turn.acquire()
         finally:
             self._waiting -= 1
-        drawing = asyncio.create_task(self._kept(tag, shown, looks, form))
-        drawing.add_done_callback(self._done)
-        return await asyncio.shield(drawing)  # once begun it is finished, whoever leaves
+        drawing = asyncio.create_task(self._draw_once(etag, shown, options, extension))
+        drawing.add_done_callback(self._finish)
+        return await asyncio.shield(drawing)  # once begun it is finished, even if its client leaves
 
-    async def _kept(self, tag: str, shown: list[Shown], looks: dict[str, Any], form: str) -> memoryview:
-        if (body := self._tables.whole(tag)) is None:
-            body = memoryview(await asyncio.to_thread(_draw, shown, looks, form))
-            self._tables.keep(tag, body)
+    async def _draw_once(self, etag: str, shown: list[Shown], options: PlotOptions, extension: str) -> memoryview:
+        if (body := self._tables.cached(etag)) is None:
+            body = memoryview(await asyncio.to_thread(_draw, shown, options, extension))
+            self._tables.cache(etag, body)
         return body
 
-    def _done(self, drawing: "asyncio.Task[memoryview]") -> None:
+    def _finish(self, drawing: "asyncio.Task[memoryview]") -> None:
         self._turn.release()
         if not drawing.cancelled():
-            drawing.exception()  # seen, even if nobody waits for it any more
+            drawing.exception()  # retrieved, even if its client has left
 
 
-def name_of(looks: Any) -> str:
-    """What a preset's picture is called: the preset and, where layers differ, which; "" without a preset."""
-    if not (preset := getattr(looks, "preset", None)):
+def _preset_name(parameters: TableOptions) -> str:
+    """Return the name of a preset's picture: the preset and, where layers differ, the layer; "" without a preset."""
+    if not isinstance(parameters, RopeSource) or not parameters.preset:
         return ""
-    layer = f"layer {looks.layer}" if looks.layer is not None else looks.layer_type
-    return f"{preset} {layer}" if layer else str(preset)
+    layer = f"layer {parameters.layer}" if parameters.layer is not None else parameters.layer_type
+    return f"{parameters.preset} {layer}" if layer else parameters.preset
 
 
-def _draw(shown: list[Shown], looks: dict[str, Any], form: str) -> bytes:
-    with in_the_callers_words():
-        subjects = [_subject(each, looks["plot"]) for each in shown]
-        size = {"width_px": looks["width"], "height_px": looks["height"]}
-        return draw(looks["plot"], subjects, format=form, dark=looks["dark"], axis=looks["axis"], **size)  # type: ignore[arg-type]
+def _draw(shown: list[Shown], options: PlotOptions, extension: str) -> bytes:
+    with as_bad_parameters():
+        return draw(
+            options.plot,
+            [_subject(each, options.plot) for each in shown],
+            format=extension,  # type: ignore[arg-type]
+            dark=options.dark,
+            axis=options.axis,
+            width_px=options.width,
+            height_px=options.height,
+        )
 
 
 def _subject(shown: Shown, plot: str | None) -> Subject:
     call = shown.call
     table, twin = call.table(), None
     if plot == "error":
-        twin = call.within(arithmetic="exact" if table.arithmetic == "parity" else "parity").table()
+        twin = call.with_arguments(arithmetic="exact" if table.arithmetic == "parity" else "parity").table()
     positions = call.arguments.get("positions") if table.scheme in ONE_AXIS else None
     return Subject(table, shown.name, positions, twin)
 
 
-def compared(request: Request, scheme: str, call: Callable[[Mapping[str, Any]], Call]) -> Iterator[Shown]:
-    """What `compare` asks for.
-
-    call    makes the picture's own call of other parameters
-    raises  BadRequest
-    """
-    own = {name: value for name, value in request.query_params.items() if name not in LOOKS}
-    for text in request.query_params.getlist("compare"):
-        if "=" in text:
-            yield Shown(_other(scheme, own, text, call), "")
+def _compared(request: Request, row: AnyScheme, make_call: Callable[[Any], TableCall]) -> Iterator[Shown]:
+    """Yield what each `compare` asks for; raise BadRequest for what it cannot."""
+    pairs = query_pairs(request)
+    own = {name: value for name, value in pairs if name not in PlotOptions.model_fields}
+    for value in [value for name, value in pairs if name == "compare"]:
+        if "=" in value:
+            yield Shown(_other_call(row, own, value, make_call))
             continue
-        for name in text.split(","):
-            kept = {key: value for key, value in own.items() if key not in {**rope.EXPLICIT, **rope.ELSEWHERE}}
-            yield Shown(call({**kept, "preset": name.strip()}), name.strip())
+        for preset in value.split(","):
+            replaced = {name for name in own if name in (*SIZES, *SOURCES) or name in _scaling_names()}
+            kept = {name: each for name, each in own.items() if name not in replaced}
+            yield Shown(make_call(parse_source(row, {**kept, "preset": preset.strip()})), preset.strip())
 
 
-def _other(scheme: str, own: Mapping[str, str], text: str, call: Callable[[Mapping[str, Any]], Call]) -> Call:
-    given = dict(parse_qsl(text, keep_blank_values=True, max_num_fields=100))
-    other = given.pop("scheme", scheme)
-    if other == scheme:
-        return call({**own, **given})
-    if other not in SCHEMES or not drawable(other):
-        raise BadRequest(f"compare names the scheme {other[:60]!r}; allowed: {', '.join(filter(drawable, SCHEMES))}")
-    row = SCHEMES[other]
-    shared: dict[str, str] = {
-        name: own[name] for name in ("start", "length") if name in own and name in row.parameters.model_fields
-    }
-    return row.call(asked.validated(model_of(row), {**shared, **given}))
+@cache
+def _scaling_names() -> frozenset[str]:
+    return frozenset(parameter_names(RopeSource)) - frozenset(RopeSource.model_fields)
+
+
+def _other_call(
+    row: AnyScheme, own: Mapping[str, str], compare: str, make_call: Callable[[Any], TableCall]
+) -> TableCall:
+    values = dict(parse_qsl(compare, keep_blank_values=True, max_num_fields=100))
+    scheme = values.pop("scheme", row.name)
+    if scheme == row.name:
+        return make_call(parse_source(row, {**own, **values}))
+    if scheme not in SCHEMES or not is_drawable(scheme):
+        allowed = f"allowed: {', '.join(filter(is_drawable, SCHEMES))}"
+        raise BadRequest(f"names the scheme {scheme[:40]!r}", field=("compare",), allowed=allowed)
+    other = SCHEMES[scheme]
+    model: type[BaseModel] = other.parameters
+    shared = {name: own[name] for name in ("start", "length") if name in own and name in model.model_fields}
+    return other.call(parse_source(other, shared | values))

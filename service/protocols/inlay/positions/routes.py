@@ -1,117 +1,277 @@
-"""Positional encodings over HTTP: /positions/... of any parameters, and the same of a model under /models/{name}/..."""
+"""The routes of positional encodings: /positions/... of any parameters, /models/{name}/... of a model's own."""
 
-from functools import partial
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from fastapi import APIRouter
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import BaseRoute, Route
+import orjson
 
+from models.graphs.positions.catalog import GRAPHS, graph
+from models.plots import figures_of
+from models.positions.rope.presets import PRESETS
 from service.context import ServiceContext
-from service.http.endpoint import StarletteEndpoint as Endpoint
-from service.protocols.inlay.positions import (
-    answers,
-    graphs,
-    listing,
-    lookup,
-    rotation,
+from service.embedding.position_tables import TableCall, as_bad_parameters
+from service.http.formats import JSON, OCTETS
+from service.http.request import Request
+from service.http.response import Response
+from service.http.routes import Answer, RequestBody, Route
+from service.protocols.inlay.parsing import from_body, from_query, query_values
+from service.protocols.inlay.positions import rotation
+from service.protocols.inlay.positions.model_schemes import (
+    MODEL_SCHEMES,
+    AnyScheme,
+    call_maker,
+    find_model,
 )
-from service.protocols.inlay.positions import (
-    parsing as asked,
+from service.protocols.inlay.positions.parameters import (
+    ConvertParameters,
+    ModelRotateParameters,
+    RotateParameters,
+    TensorOptions,
 )
-from service.protocols.inlay.positions import (
-    plots as pictures,
+from service.protocols.inlay.positions.plots import (
+    PICTURE_TYPES,
+    Plots,
+    figure_name,
+    is_drawable,
+    parse_source,
+    plot_schema,
+    source_schema,
 )
-
-Answer = Any
-from service.protocols.inlay.positions.model_schemes import BOUND, Bound
+from service.protocols.inlay.positions.responses import (
+    BINARY_TABLES,
+    FOREVER,
+    REVALIDATE,
+    TENSOR_BODY,
+    TENSOR_BODY_DESCRIPTION,
+    binary,
+    is_held,
+    table_answer,
+    table_form,
+    table_response,
+)
 from service.protocols.inlay.positions.schemes import SCHEMES, Scheme
-from service.protocols.inlay.positions.table_call import Call
 
-PURE, OF_A_MODEL = "/positions", "/models/{name}"
-TENSORS_ONLY = ("POST",)
+Handler = Callable[[Request], Awaitable[Response]]
+TAG = "positions"
+TAG_DESCRIPTION = "Positional encodings: of any parameters, and those of a model."
+HELD = Answer(description="The client's copy is current.")
+RANGES = {
+    206: Answer(description="The bytes of a Range.", content=BINARY_TABLES),
+    304: HELD,
+    416: Answer(description="The range begins behind the last byte."),
+}
 
 
-def routes(context: ServiceContext) -> APIRouter:
-    """Every route of positions; openapi.py describes them."""
-    drawn = pictures.Pictures(context.tables)
-    found: list[BaseRoute] = [
-        _route(context, PURE, _json(listing.schemes()), ("GET",)),
-        _route(context, f"{PURE}/presets", _json(listing.presets()), ("GET",)),
-        _route(context, f"{PURE}/rope/rotate", partial(_rotate, context), TENSORS_ONLY),
-        _route(context, f"{PURE}/rope/convert", partial(_convert, context), TENSORS_ONLY),
-        _route(context, f"{OF_A_MODEL}/rope/rotate", partial(_rotate_of_a_model, context), TENSORS_ONLY),
+def routes(context: ServiceContext) -> list[Route]:
+    """Return the lists of schemes and presets, and the routes of every scheme."""
+    rows = [
+        _list_route("", _scheme_list(), "Every scheme, its parameters and plots"),
+        _list_route("/presets", _preset_list(), "RoPE configurations by name, with their sources"),
+        *_tensor_routes(context),
     ]
-    for prefix, rows in ((PURE, SCHEMES), (OF_A_MODEL, BOUND)):
-        for name, row in rows.items():
-            found.append(_route(context, f"{prefix}/{name}", partial(_table, context, row), row.methods))
-            found += [
-                _route(context, f"{prefix}/{name}.{form}", partial(_picture, context, drawn, row, form), ("GET",))
-                for form in pictures.MEDIA_TYPES
-                if "GET" in row.methods and pictures.drawable(name)
-            ]
-            if "GET" in row.methods and graphs.emitted(name):
-                found.append(_route(context, f"{prefix}/{name}.onnx", partial(_graph, context, row), ("GET",)))
-    return APIRouter(routes=found)
+    plots = Plots(context.tables)
+    schemes: list[AnyScheme] = [*SCHEMES.values(), *MODEL_SCHEMES.values()]
+    for row in schemes:
+        rows += _table_routes(context, row)
+        if "GET" in row.methods and is_drawable(row.name):
+            rows += [_plot_route(context, plots, row, extension) for extension in PICTURE_TYPES]
+        if "GET" in row.methods and row.name in GRAPHS:
+            rows.append(_graph_route(context, row))
+    return rows
 
 
-def _route(context: ServiceContext, path: str, answer: Answer, methods: tuple[str, ...]) -> Route:
-    return Route(path, Endpoint(path, answer, context), methods=list(methods), include_in_schema=False)
+def _path(row: AnyScheme, suffix: str = "") -> str:
+    return f"{'/positions' if isinstance(row, Scheme) else '/models/{name}'}/{row.name}{suffix}"
 
 
-def _json(document: bytes) -> Answer:
-    async def answer(request: Request) -> Response:
-        return Response(document, media_type="application/json")
-
-    return answer
+def _operation(row: AnyScheme, verb: str, suffix: str = "") -> str:
+    of_model = "" if isinstance(row, Scheme) else "_of_a_model"
+    return f"{verb}_{row.name}{suffix}{of_model}".replace("-", "_")
 
 
-async def _table(context: ServiceContext, row: Scheme | Bound, request: Request) -> Response:
-    make = lookup.maker(context, row, request.path_params.get("name", ""))
-    if request.method == "POST":
-        wanted, cache = await asked.of_body(row.parameters, request), None
-    else:
-        wanted, cache = asked.of_query(row.parameters, request.query_params), _cache(row)
-    return await answers.answer(request, context.tables, make(wanted), answers.wanted(wanted, request), cache)
+def _cache_control(row: AnyScheme) -> str:
+    return FOREVER if isinstance(row, Scheme) else REVALIDATE
 
 
-async def _picture(
-    context: ServiceContext, drawn: pictures.Pictures, row: Scheme | Bound, form: str, request: Request
-) -> Response:
-    make, model = lookup.maker(context, row, request.path_params.get("name", "")), pictures.model_of(row)
-    looks = asked.of_query(model, request.query_params, repeated=("compare",))
-    others = pictures.compared(request, row.name, lambda values: make(asked.validated(model, values)))
-    shown = [pictures.Shown(make(looks), pictures.name_of(looks)), *others]
-    return await drawn.answer(request, shown, looks, form, _cache(row))
+def _maker(context: ServiceContext, row: AnyScheme, request: Request) -> Callable[[Any], TableCall]:
+    return call_maker(context, row, request.parameters.get("name", ""))
 
 
-async def _graph(context: ServiceContext, row: Scheme | Bound, request: Request) -> Response:
-    make = lookup.maker(context, row, request.path_params.get("name", ""))
-    call = make(asked.of_query(graphs.model_of(row), request.query_params))
-    return await graphs.answer(request, context.tables, row.name, call, _cache(row))
+# ---- tables
 
 
-async def _rotate(context: ServiceContext, request: Request) -> Response:
-    wanted = await asked.of_body(rotation.ROTATE, request)
-    return await _tensors(context, request, rotation.rotate(wanted), wanted)
+def _table_routes(context: ServiceContext, row: AnyScheme) -> list[Route]:
+    async def get(request: Request) -> Response:
+        make_call = _maker(context, row, request)
+        parameters = from_query(row.parameters, request)
+        form = table_form(request, parameters, parameters.dtype)
+        return await table_response(request, context.tables, make_call(parameters), form, _cache_control(row))
+
+    async def post(request: Request) -> Response:
+        make_call = _maker(context, row, request)
+        parameters = await from_body(row.parameters, request)
+        form = table_form(request, parameters, parameters.dtype)
+        return await table_response(request, context.tables, make_call(parameters), form)
+
+    by_post = Route(
+        verb="POST",
+        path=_path(row),
+        handler=post,
+        name=_operation(row, "post"),
+        summary=row.summary,
+        tag=TAG,
+        description=TENSOR_BODY_DESCRIPTION,
+        body=RequestBody(model=row.parameters, other=TENSOR_BODY),
+        answers={200: table_answer()},
+    )
+    if "GET" not in row.methods:
+        return [by_post]
+    by_get = Route(
+        verb="GET",
+        path=_path(row),
+        handler=get,
+        name=_operation(row, "get"),
+        summary=row.summary,
+        tag=TAG,
+        query=row.parameters,
+        answers={200: table_answer(), **RANGES},
+    )
+    return [by_get, by_post]
 
 
-async def _rotate_of_a_model(context: ServiceContext, request: Request) -> Response:
-    owner = lookup.owner(context, request.path_params["name"])
-    wanted = await asked.of_body(rotation.ROTATE_OF_A_MODEL, request)
-    return await _tensors(context, request, rotation.rotate_of_a_model(owner, wanted), wanted)
+# ---- pictures and graphs
 
 
-async def _convert(context: ServiceContext, request: Request) -> Response:
-    wanted = await asked.of_body(rotation.CONVERT, request)
-    return await _tensors(context, request, rotation.convert(wanted), wanted)
+def _plot_route(context: ServiceContext, plots: Plots, row: AnyScheme, extension: str) -> Route:
+    async def handler(request: Request) -> Response:
+        make_call = _maker(context, row, request)
+        return await plots.respond(request, row, make_call, extension, _cache_control(row))
+
+    return Route(
+        verb="GET",
+        path=_path(row, f".{extension}"),
+        handler=handler,
+        name=_operation(row, "draw", f"_{extension}"),
+        summary=f"{row.summary}, drawn",
+        tag=TAG,
+        query=plot_schema(row),
+        answers={200: Answer(description="The picture.", content={PICTURE_TYPES[extension]: binary("")}), 304: HELD},
+    )
 
 
-async def _tensors(context: ServiceContext, request: Request, call: Call, wanted: Any) -> Response:
-    form = answers.wanted(wanted, request, dtype=rotation.dtype_of(call, wanted))
-    return await answers.answer(request, context.tables, call, form, None)
+def _graph_route(context: ServiceContext, row: AnyScheme) -> Route:
+    """Return GET {scheme}.onnx: the ONNX graph that computes a scheme for any positions, cached."""
+
+    async def handler(request: Request) -> Response:
+        call = _maker(context, row, request)(parse_source(row, query_values(request)))
+        etag = call.etag("onnx")
+        headers = ((b"etag", etag.encode()), (b"cache-control", _cache_control(row).encode()))
+        if is_held(request, etag):
+            return Response((), headers, 304)
+        body = context.tables.cached(etag)
+        if body is None:
+            with as_bad_parameters():
+                body = memoryview(await asyncio.to_thread(graph, row.name, call.arguments))
+            context.tables.cache(etag, body)
+        name = b'attachment; filename="%b.onnx"' % row.name.encode()
+        return Response((body,), (*headers, (b"content-disposition", name), (b"content-type", OCTETS.encode())))
+
+    return Route(
+        verb="GET",
+        path=_path(row, ".onnx"),
+        handler=handler,
+        name=_operation(row, "graph"),
+        summary=f"{row.summary}, as an ONNX graph",
+        tag=TAG,
+        query=source_schema(row),
+        answers={
+            200: Answer(description="The graph, of any positions and lengths.", content={OCTETS: binary("")}),
+            304: HELD,
+        },
+    )
 
 
-def _cache(row: Scheme | Bound) -> str:
-    return answers.FOREVER if isinstance(row, Scheme) else answers.ASK_AGAIN
+# ---- tensors in, tensors out
+
+
+def _tensor_routes(context: ServiceContext) -> list[Route]:
+    async def respond(request: Request, call: TableCall, options: TensorOptions) -> Response:
+        form = table_form(request, options, rotation.dtype_of(call, options))
+        return await table_response(request, context.tables, call, form)
+
+    async def rotate(request: Request) -> Response:
+        parameters = await from_body(RotateParameters, request)
+        return await respond(request, rotation.rotate(parameters), parameters)
+
+    async def rotate_by_model(request: Request) -> Response:
+        model = find_model(context, request.parameters["name"])
+        parameters = await from_body(ModelRotateParameters, request)
+        return await respond(request, rotation.rotate_by_model(model, parameters), parameters)
+
+    async def convert(request: Request) -> Response:
+        parameters = await from_body(ConvertParameters, request)
+        return await respond(request, rotation.convert(parameters), parameters)
+
+    turned, converted = "q and k turned by their positions", "Weights of q or k for another layout"
+    rows: tuple[tuple[str, Handler, str, str, type[TensorOptions]], ...] = (
+        ("/positions/rope/rotate", rotate, "rotate_tensors", turned, RotateParameters),
+        ("/positions/rope/convert", convert, "convert_tensors", converted, ConvertParameters),
+        ("/models/{name}/rope/rotate", rotate_by_model, "rotate_tensors_of_a_model", turned, ModelRotateParameters),
+    )
+    return [
+        Route(
+            verb="POST",
+            path=path,
+            handler=handler,
+            name=name,
+            summary=summary,
+            tag=TAG,
+            description=TENSOR_BODY_DESCRIPTION,
+            body=RequestBody(model=parameters, other=TENSOR_BODY),
+            answers={200: table_answer()},
+        )
+        for path, handler, name, summary, parameters in rows
+    ]
+
+
+# ---- lists
+
+
+def _list_route(path: str, body: bytes, summary: str) -> Route:
+    async def handler(request: Request) -> Response:
+        return Response((body,), ((b"content-type", b"application/json"),))
+
+    return Route(
+        verb="GET",
+        path=f"/positions{path}",
+        handler=handler,
+        name="list_presets" if path else "list_schemes",
+        summary=summary,
+        tag=TAG,
+        answers={200: Answer(description="The list.", content={JSON: {"type": "object"}})},
+    )
+
+
+def _scheme_list() -> bytes:
+    return orjson.dumps({"schemes": [_scheme(row) for row in SCHEMES.values()]})
+
+
+def _scheme(row: Scheme[Any]) -> Mapping[str, Any]:
+    schema = row.parameters.model_json_schema()
+    return {
+        "name": row.name,
+        "summary": row.summary,
+        "methods": row.methods,
+        "paths": [_path(row)] + ([_path(MODEL_SCHEMES[row.name])] if row.name in MODEL_SCHEMES else []),
+        "required": schema.get("required", []),
+        "parameters": {name: entry.get("description", "") for name, entry in schema["properties"].items()},
+        "plots": {plot: figure.about for plot, figure in figures_of(figure_name(row.name)).items()},
+    }
+
+
+def _preset_list() -> bytes:
+    presets = [
+        {"name": name, "title": row.title, "source": row.source, "config": row.config} for name, row in PRESETS.items()
+    ]
+    return orjson.dumps({"presets": presets})

@@ -1,121 +1,221 @@
-"""SCHEMES: one row a positional encoding: its parameters and the call they stand for. Computes nothing."""
+"""SCHEMES: one row per positional encoding, with its parameters and the table they stand for."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
-
-from pydantic import BaseModel
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from models.positions import alibi, buckets, learned, masks, sinusoidal
-from models.positions.rope import axial
+from models.positions.rope import axial, multi_axis
+from models.positions.rope import choice as rope_choice
+from models.positions.rope import table as rope_table
+from models.positions.rope.config import LayerRope
+from models.positions.rope.frequencies import Rope
+from models.positions.rope.layers import ALL
 from models.positions.table import MAX_POSITION, Positions
+from service.embedding.position_tables import TableCall, as_bad_parameters
 from service.errors import BadParameters
-from service.protocols.inlay.positions import parameters, rope
-from service.protocols.inlay.positions.fields import MAX_ROWS
-from service.protocols.inlay.positions.table_call import Call
+from service.protocols.inlay.parameter_types import MAX_ROWS, TableOptions
+from service.protocols.inlay.positions.parameters import (
+    SIZES,
+    AlibiParameters,
+    AxialParameters,
+    DebertaParameters,
+    LearnedParameters,
+    MaskParameters,
+    MropeParameters,
+    PositionRange,
+    RopeParameters,
+    RopeSource,
+    SinusoidalGridParameters,
+    SinusoidalParameters,
+    T5Parameters,
+)
+
+PRESET_LIST = "GET /positions/presets (gRPC: ListPresets)"
+P = TypeVar("P", bound=TableOptions)
 
 
 @dataclass(frozen=True, slots=True)
-class Scheme:
-    """One row.
+class Scheme(Generic[P]):
+    """A row of SCHEMES.
 
-    parameters  the model that validates and describes them
-    call        what an instance of it asks for
-    methods     GET where an answer may be cached and linked to
+    Args:
+        parameters: the model that validates and describes the parameters.
+        call: returns the table that they stand for.
+        methods: with GET, whose responses can be cached and linked to, or with POST alone.
     """
 
     name: str
     summary: str
-    parameters: type[BaseModel]
-    call: Callable[[Any], Call]
+    parameters: type[P]
+    call: Callable[[P], TableCall]
     methods: tuple[str, ...] = ("GET", "POST")
 
 
-def places(asked: Any, trained: int | None = None) -> Positions:
-    """The positions that start and length, or a list, stand for.
+def positions_of(parameters: PositionRange, trained: int | None = None) -> Positions:
+    """Return the positions that start and length, or a list, stand for.
 
-    trained  where length is left out: up to this position; None: it must be there
-    raises   BadParameters
+    Args:
+        trained: the positions of the model, up to which a missing length goes; None: length is required.
+
+    Raises:
+        BadParameters: both were sent, or none, or they pass the highest position.
     """
-    if asked.positions is not None:
-        if {"start", "length"} & asked.model_fields_set:
-            raise BadParameters("positions and start or length contradict each other: send one or the other")
-        found: Positions = asked.positions
-        return found
-    length = asked.length
+    if parameters.positions is not None:
+        check_positions_alone(parameters)
+        return parameters.positions
+    start, length = parameters.start, parameters.length
     if length is None:
         if trained is None:
             raise BadParameters(f"send length, 1 to {MAX_ROWS}, or a list of positions")
-        if asked.start >= trained:
+        if start >= trained:
             raise BadParameters(
-                f"start is {asked.start} and the model was trained on {trained} positions: send length too"
+                f"is {start}",
+                field=("start",),
+                allowed=f"the model was trained on {trained} positions",
+                remedy="send length too",
             )
-        length = min(trained - asked.start, MAX_ROWS)
-    if asked.start + length > MAX_POSITION:
-        raise BadParameters(f"start + length is {asked.start + length}; allowed: up to {MAX_POSITION}")
-    return range(asked.start, asked.start + length)
+        length = min(trained - start, MAX_ROWS)
+    if start + length > MAX_POSITION:
+        raise BadParameters(f"start + length is {start + length}", allowed=f"allowed: up to {MAX_POSITION}")
+    return range(start, start + length)
 
 
-def named(asked: Any, *names: str) -> dict[str, Any]:
-    """Some parameters as arguments of the same names, and the arithmetic."""
-    return {name: getattr(asked, name) for name in (*names, "arithmetic")}
+def check_positions_alone(parameters: PositionRange) -> None:
+    """Raise BadParameters where both a list of positions and start or length were sent."""
+    if parameters.positions is not None and {"start", "length"} & parameters.model_fields_set:
+        raise BadParameters("positions and start or length contradict each other", remedy="send one or the other")
 
 
-def _axial(asked: Any) -> Call:
-    names = ("kind", "head_dim", "grid", "positions", "theta", "merge", "table")
-    return Call(axial.tabulate_axial, named(asked, *names))
+def arguments(parameters: TableOptions, *names: str) -> dict[str, Any]:
+    """Return some parameters as arguments of the same names, and the arithmetic."""
+    return {name: getattr(parameters, name) for name in (*names, "arithmetic")}
 
 
-def _sinusoidal(asked: Any) -> Call:
-    arguments = named(asked, "kind", "dim", "theta", "offset", "zero_row")
-    return Call(sinusoidal.tabulate, arguments | {"positions": places(asked)})
+# ---- RoPE
 
 
-def _grid(asked: Any) -> Call:
-    return Call(sinusoidal.tabulate_grid, named(asked, "dim", "grid", "order", "cls_rows", "theta"))
+class ChosenRope(NamedTuple):
+    """The rope that a caller means, and facts about where it comes from."""
+
+    layer: LayerRope
+    facts: Mapping[str, Any]
 
 
-def _learned(asked: Any) -> Call:
-    own = {"table": asked.weights, "length": asked.stretch_to, "positions": places(asked)}
-    return Call(learned.tabulate, named(asked, "beyond") | own)
+def choose_rope(source: RopeSource) -> ChosenRope:
+    """Return the rope that parameters, a preset or a config stand for.
+
+    Raises:
+        BadParameters: they contradict each other, or describe no rope.
+    """
+    sources = [name for name in ("config", "preset") if getattr(source, name) is not None]
+    explicit = [name for name in SIZES if getattr(source, name) is not None] + list(source.scaling_parameters)
+    if len(sources) > 1 or (sources and explicit):
+        raise BadParameters(f"{' and '.join([*sources, *explicit])} contradict each other", remedy="send one of them")
+    if not sources and (source.layer is not None or source.layer_type is not None):
+        raise BadParameters(
+            "layer and layer_type choose a table of a config or a preset", remedy="send one of these too"
+        )
+    with as_bad_parameters():
+        if source.preset is not None:
+            name, layer = rope_choice.by_preset(source.preset, source.layer_type, source.layer, listed=PRESET_LIST)
+        elif source.config is not None:
+            name, layer = rope_choice.by_config(source.config, source.model_type, source.layer_type, source.layer)
+        else:
+            return ChosenRope(LayerRope(_explicit_rope(source), "half", None, None), {})
+    facts = {"preset": source.preset, "layer_type": name if name != ALL else None, "softmax_scale": layer.softmax_scale}
+    return ChosenRope(layer, {fact: value for fact, value in facts.items() if value is not None})
 
 
-def _alibi(asked: Any) -> Call:
-    names = ("heads", "form", "query_length", "key_length", "past", "attention_mask", "max_bias")
-    return Call(alibi.tabulate, named(asked, *names))
-
-
-def _t5(asked: Any) -> Call:
-    names = ("query_length", "key_length", "past", "bidirectional", "num_buckets", "max_distance", "weights")
-    return Call(buckets.tabulate_t5, named(asked, *names))
-
-
-def _deberta(asked: Any) -> Call:
-    names = ("query_length", "key_length", "position_buckets", "max_relative_positions", "max_position_embeddings")
-    norm = (asked.norm_weight, asked.norm_bias)
-    if (norm[0] is None) != (norm[1] is None):
-        raise BadParameters("norm_weight and norm_bias go together: send both")
-    own = {"norm": None if norm[0] is None else norm}
-    return Call(buckets.tabulate_deberta, named(asked, *names, "weights", "norm_eps") | own)
-
-
-def _mask(asked: Any) -> Call:
-    names = ("query_length", "key_length", "past", "causal", "window", "chunk", "attention_mask")
-    return Call(masks.tabulate, named(asked, *names, *parameters.PACKED, "dtype"))
-
-
-SCHEMES: dict[str, Scheme] = {
-    row.name: row
-    for row in (
-        Scheme("rope", "Rotary cos and sin", parameters.ROPE, lambda asked: rope.table(asked, places)),
-        Scheme("mrope", "M-RoPE cos and sin: time, height and width", parameters.MROPE, rope.mrope),
-        Scheme("axial", "Rotary cos and sin of an image's patches", parameters.AXIAL_ROPE, _axial),
-        Scheme("sinusoidal", "Sinusoidal positions", parameters.SINUSOIDAL, _sinusoidal),
-        Scheme("sinusoidal-2d", "Sinusoidal positions of an image's patches", parameters.SINUSOIDAL_GRID, _grid),
-        Scheme("learned", "Rows of a learned table", parameters.LEARNED, _learned, ("POST",)),
-        Scheme("alibi", "ALiBi slopes and bias", parameters.ALIBI, _alibi),
-        Scheme("t5", "T5's relative buckets, and the bias of a learned table", parameters.T5, _t5),
-        Scheme("deberta", "DeBERTa-v2's relative buckets", parameters.DEBERTA, _deberta),
-        Scheme("mask", "Attention masks: causal, sliding, chunked, padded, packed", parameters.MASK, _mask),
+def _explicit_rope(source: RopeSource) -> Rope:
+    return rope_choice.by_parameters(
+        theta=source.theta,
+        head_dim=source.head_dim,
+        rotary_dim=source.rotary_dim,
+        rope_type=source.rope_type,
+        parameters={**source.scaling_parameters, rope_choice.FRACTION: source.partial_rotary_factor},
+        max_position_embeddings=source.max_position_embeddings,
     )
-}
+
+
+def _rope(parameters: RopeParameters) -> TableCall:
+    layer, facts = choose_rope(parameters)  # a wrong rope is reported before the positions are read
+    own = {"rope": layer.rope, "layout": parameters.layout or layer.layout, "notes": layer.notes}
+    own |= {"positions": positions_of(parameters)}
+    return TableCall(rope_table.tabulate, arguments(parameters, "seq_len", "table") | own, facts)
+
+
+def _mrope(parameters: MropeParameters) -> TableCall:
+    layer, facts = choose_rope(parameters)
+    sections = parameters.sections or layer.sections
+    own = {
+        "rope": layer.rope,
+        "sections": sections and tuple(sections),
+        "axes": parameters.axes or layer.axes or "chunked",
+    }
+    return TableCall(multi_axis.tabulate_mrope, arguments(parameters, "positions", "seq_len", "table") | own, facts)
+
+
+# ---- the other schemes
+
+
+def _axial(parameters: AxialParameters) -> TableCall:
+    names = ("kind", "head_dim", "grid", "positions", "theta", "merge", "table")
+    return TableCall(axial.tabulate_axial, arguments(parameters, *names))
+
+
+def _sinusoidal(parameters: SinusoidalParameters) -> TableCall:
+    own = {"positions": positions_of(parameters)}
+    return TableCall(sinusoidal.tabulate, arguments(parameters, "kind", "dim", "theta", "offset", "zero_row") | own)
+
+
+def _sinusoidal_grid(parameters: SinusoidalGridParameters) -> TableCall:
+    return TableCall(sinusoidal.tabulate_grid, arguments(parameters, "dim", "grid", "order", "cls_rows", "theta"))
+
+
+def _learned(parameters: LearnedParameters) -> TableCall:
+    own = {
+        "table": parameters.weights,
+        "length": parameters.stretch_to,
+        "positions": positions_of(parameters),
+    }
+    return TableCall(learned.tabulate, arguments(parameters, "beyond") | own)
+
+
+def _alibi(parameters: AlibiParameters) -> TableCall:
+    names = ("heads", "form", "query_length", "key_length", "past", "attention_mask", "max_bias")
+    return TableCall(alibi.tabulate, arguments(parameters, *names))
+
+
+def _t5(parameters: T5Parameters) -> TableCall:
+    names = ("query_length", "key_length", "past", "bidirectional", "num_buckets", "max_distance", "weights")
+    return TableCall(buckets.tabulate_t5, arguments(parameters, *names))
+
+
+def _deberta(parameters: DebertaParameters) -> TableCall:
+    names = ("query_length", "key_length", "position_buckets", "max_relative_positions", "max_position_embeddings")
+    norm = (parameters.norm_weight, parameters.norm_bias)
+    if (norm[0] is None) != (norm[1] is None):
+        raise BadParameters("norm_weight and norm_bias go together", remedy="send both")
+    own = {"norm": None if norm[0] is None else norm}
+    return TableCall(buckets.tabulate_deberta, arguments(parameters, *names, "weights", "norm_eps") | own)
+
+
+def _mask(parameters: MaskParameters) -> TableCall:
+    names = ("query_length", "key_length", "past", "causal", "window", "chunk", "attention_mask")
+    return TableCall(masks.tabulate, arguments(parameters, *names, "position_ids", "form", "fill", "dtype"))
+
+
+_ROWS: tuple[Scheme[Any], ...] = (
+    Scheme("rope", "Rotary cos and sin", RopeParameters, _rope),
+    Scheme("mrope", "M-RoPE cos and sin: time, height and width", MropeParameters, _mrope),
+    Scheme("axial", "Rotary cos and sin of an image's patches", AxialParameters, _axial),
+    Scheme("sinusoidal", "Sinusoidal positions", SinusoidalParameters, _sinusoidal),
+    Scheme("sinusoidal-2d", "Sinusoidal positions of an image's patches", SinusoidalGridParameters, _sinusoidal_grid),
+    Scheme("learned", "Rows of a learned table", LearnedParameters, _learned, ("POST",)),
+    Scheme("alibi", "ALiBi slopes and bias", AlibiParameters, _alibi),
+    Scheme("t5", "T5's relative buckets, and the bias of a learned table", T5Parameters, _t5),
+    Scheme("deberta", "DeBERTa-v2's relative buckets", DebertaParameters, _deberta),
+    Scheme("mask", "Attention masks: causal, sliding, chunked, padded, packed", MaskParameters, _mask),
+)
+SCHEMES: dict[str, Scheme[Any]] = {row.name: row for row in _ROWS}

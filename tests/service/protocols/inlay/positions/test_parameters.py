@@ -26,7 +26,7 @@ GEMMA3 = {
 }
 # scheme, parameters, what the refusal says
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
-    ("rope", {"lenght": 3}, '"lenght" is not known here; did you mean "length"?'),
+    ("rope", {"lenght": 3}, 'lenght is not known here; did you mean "length"?'),
     ("rope", {"length": 3}, "send head_dim or rotary_dim, or a preset or a config"),
     ("rope", {"head_dim": 8}, "send length, 1 to 16777216, or a list of positions"),
     ("rope", ROPE | {"length": 0}, 'length is "0"; allowed: an integer from 1 to 16777216 (how many positions)'),
@@ -37,10 +37,10 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("rope", ROPE | {"start": 2**53 - 1}, "start + length is 9007199254740993; allowed: up to 9007199254740992"),
     ("rope", ROPE | {"start": 10**40}, "start is"),
     ("rope", ROPE | {"positions": "1"}, "positions and start or length contradict each other"),
-    ("rope", {"head_dim": 8, "positions": ""}, "positions: '' is no position"),
-    ("rope", {"head_dim": 8, "positions": "1,,2"}, "positions: '' is no position"),
-    ("rope", {"head_dim": 8, "positions": "5-3"}, "positions: 5-3 must rise and end below"),
-    ("rope", {"head_dim": 8, "positions": "-3"}, "positions: '-3' is no position and no span"),
+    ("rope", {"head_dim": 8, "positions": ""}, "positions cannot be read: '' is no position"),
+    ("rope", {"head_dim": 8, "positions": "1,,2"}, "positions cannot be read: '' is no position"),
+    ("rope", {"head_dim": 8, "positions": "5-3"}, "positions cannot be read: 5-3 must rise and end below"),
+    ("rope", {"head_dim": 8, "positions": "-3"}, "positions cannot be read: '-3' is no position and no range"),
     ("rope", {"head_dim": 8, "positions": "0-99999999999999999"}, "must rise and end below 9007199254740992"),
     ("rope", {"head_dim": 8, "positions": "0-20000000"}, "20000001 positions; at most 1048576 can be listed"),
     ("rope", {"head_dim": 8, "positions": "0-1000000,0-1000000"}, "at most 1048576 can be listed"),
@@ -58,8 +58,12 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("rope", ROPE | {"rope_type": "yarm"}, "one of default, linear, dynamic, ntk"),
     ("rope", ROPE | {"rope_type": "linear"}, "factor"),
     ("rope", ROPE | {"rope_type": "linear", "factor": 0.5}, "factor"),
-    ("rope", ROPE | {"rope_type": "linear", "factor": "x"}, "factor: 'x' is no number (a number, true or"),
-    ("rope", ROPE | {"rope_type": "linear", "factor": "nan"}, "factor: send a finite number"),
+    (
+        "rope",
+        ROPE | {"rope_type": "linear", "factor": "x"},
+        "factor cannot be read: 'x' is no number; allowed: a number (new context length",
+    ),
+    ("rope", ROPE | {"rope_type": "linear", "factor": "nan"}, "factor cannot be read: send a finite number"),
     ("rope", ROPE | {"rope_type": "linear", "factor": "1,2"}, "factor"),
     ("rope", ROPE | {"rope_type": "linear", "factor": 2, "alpha": 3}, "alpha"),
     (
@@ -78,8 +82,8 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("rope", {"preset": "llama-3.1-8b", "theta": 3, "length": 2}, "preset and theta contradict each other"),
     ("rope", {"preset": "llama-3.1-8b", "config": "{}", "length": 2}, "config and preset contradict each other"),
     ("rope", ROPE | {"layer": 1}, "layer and layer_type choose a table of a config or a preset"),
-    ("rope", {"config": "{", "length": 2}, "config: it is not JSON"),
-    ("rope", {"config": "[]", "length": 2}, "config: send a JSON object"),
+    ("rope", {"config": "{", "length": 2}, "config cannot be read: it is not JSON"),
+    ("rope", {"config": "[]", "length": 2}, "config cannot be read: send a JSON object"),
     ("rope", {"config": json.dumps(GEMMA3), "length": 2}, "send layer_type, one of"),
     ("rope", {"config": json.dumps(GEMMA3), "length": 2, "layer": 6}, "layer is 6; 6 layers are known here"),
     ("rope", {"config": json.dumps(GEMMA3), "length": 2, "layer_type": "x"}, "layer_type is 'x'; it must be one of"),
@@ -91,14 +95,26 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("rope", ROPE | {"layout": "quarter"}, "one of half, interleaved"),
     ("mrope", {"head_dim": 8}, "positions is missing"),
     ("mrope", {"head_dim": 8, "positions": "1,2;3,4", "sections": "1,1,2"}, "M-RoPE needs [3, tokens]"),
-    ("mrope", {"head_dim": 8, "positions": "1;2;3", "sections": "1,1"}, "sections: 2 numbers came; send three"),
+    (
+        "mrope",
+        {"head_dim": 8, "positions": "1;2;3", "sections": "1,1"},
+        "sections cannot be read: 2 numbers came; send three",
+    ),
     ("mrope", {"head_dim": 8, "positions": "1;2;3", "sections": "1,1,1"}, "sum to rotary_dim/2 = 4"),
     ("mrope", {"head_dim": 8, "positions": "1;2;-3", "sections": "1,1,2"}, "position -3 is not in 0"),
-    ("mrope", {"head_dim": 8, "positions": "1,2;2;3"}, "positions: the lists are of different lengths"),
+    ("mrope", {"head_dim": 8, "positions": "1,2;2;3"}, "positions cannot be read: the lists are of different lengths"),
     ("axial", {"kind": "vit", "head_dim": 8}, "one of qwen2_vl"),
     ("axial", {"kind": "pixtral", "head_dim": 8}, "needs a grid"),
-    ("axial", {"kind": "pixtral", "head_dim": 8, "grid": "14"}, "grid: send rows x columns, such as 14x14"),
-    ("axial", {"kind": "pixtral", "head_dim": 8, "grid": "0x4"}, "grid: rows and columns are integers from 1"),
+    (
+        "axial",
+        {"kind": "pixtral", "head_dim": 8, "grid": "14"},
+        "grid cannot be read: send rows x columns, such as 14x14",
+    ),
+    (
+        "axial",
+        {"kind": "pixtral", "head_dim": 8, "grid": "0x4"},
+        "grid cannot be read: rows and columns are integers from 1",
+    ),
     ("axial", {"kind": "pixtral", "head_dim": 6, "grid": "2x2"}, "multiple of 4"),
     ("sinusoidal", {"dim": 0, "length": 1}, "an integer from 1 to 65536 (channels)"),
     (
@@ -111,7 +127,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("sinusoidal-2d", {"dim": 6, "grid": "2x2"}, "multiple of 4"),
     ("alibi", ALIBI | {"heads": 0}, 'heads is "0"; allowed: an integer from 1 to 1048576 (attention heads)'),
     ("alibi", ALIBI | {"max_bias": 0}, "max_bias"),
-    ("alibi", ALIBI | {"attention_mask": "1,1;1"}, "attention_mask: the lists are of different lengths"),
+    ("alibi", ALIBI | {"attention_mask": "1,1;1"}, "attention_mask cannot be read: the lists are of different lengths"),
     ("alibi", ALIBI | {"form": "bloom", "attention_mask": "1,2"}, "other numbers than 0 and 1"),
     ("alibi", ALIBI | {"form": "mpt", "attention_mask": "1,1"}, "mpt ALiBi reads none"),
     ("t5", {"query_length": 2, "num_buckets": 1}, "an integer from 2 to 1048576 (relative_attention_num_buckets)"),
@@ -147,20 +163,20 @@ BODIES: list[tuple[str, int, str]] = [
     ('{"head_dim": 8, "length": 2, "theta": NaN}', 422, "theta is nan; allowed"),
     ('{"head_dim": 8, "length": 2, "theta": 1e999}', 422, "theta is inf; allowed"),
     ('{"head_dim": 8, "length": null}', 422, "send length"),
-    ('{"head_dim": 8, "positions": []}', 422, "positions: send one list of integers"),
-    ('{"head_dim": 8, "positions": [1.5]}', 422, "positions: only integers can stand in the list"),
-    ('{"head_dim": 8, "positions": [true]}', 422, "positions: only integers"),
+    ('{"head_dim": 8, "positions": []}', 422, "positions cannot be read: send one list of integers"),
+    ('{"head_dim": 8, "positions": [1.5]}', 422, "positions cannot be read: only integers can stand in the list"),
+    ('{"head_dim": 8, "positions": [true]}', 422, "positions cannot be read: only integers"),
     ('{"head_dim": 8, "positions": [[1]]}', 422, "positions"),
     ('{"head_dim": 8, "positions": [-1]}', 422, "position -1 is not in 0 to"),
     ('{"head_dim": 8, "positions": [9007199254740992]}', 422, "position 9007199254740992 is not in 0 to"),
     ('{"head_dim": 8, "positions": [99999999999999999999]}', 422, "positions"),
-    ('{"head_dim": 8, "positions": 5}', 422, "positions: send a list of integers"),
-    ('{"head_dim": 8, "positions": {"a": 1}}', 422, "positions: send a list of integers"),
-    ('{"config": 5, "length": 2}', 422, "config: send a JSON object"),
+    ('{"head_dim": 8, "positions": 5}', 422, "positions cannot be read: send a list of integers"),
+    ('{"head_dim": 8, "positions": {"a": 1}}', 422, "positions cannot be read: send a list of integers"),
+    ('{"config": 5, "length": 2}', 422, "config cannot be read: send a JSON object"),
     ('{"config": {}, "length": 2}', 422, ""),
     ('{"config": {"rope_scaling": 5}, "length": 2}', 422, ""),
     ('{"config": {"head_dim": "x", "rope_theta": []}, "length": 2}', 422, ""),
-    ("[]", 422, "the body is a list of 0; send a JSON object; allowed: theta"),
+    ("[]", 422, "the body is a list of 0; send a JSON object; allowed: rope_type"),
     ("{", 400, "the body is not JSON"),
     ("", 400, "the body is not JSON"),
     ("\x00", 400, "the body is not JSON"),
@@ -176,7 +192,7 @@ def test_a_bad_body_is_refused_with_the_reason(served: Served, body: str, status
 
 def test_a_parameter_sent_twice_is_refused(served: Served) -> None:
     answer = served.http.get("/positions/rope?head_dim=8&head_dim=16&length=2")
-    assert (answer.status_code, answer.json()["detail"]) == (422, '"head_dim" came 2 times; send it once')
+    assert (answer.status_code, answer.json()["detail"]) == (422, '"head_dim" came 2 times: send it once')
 
 
 def test_a_body_of_another_kind_or_too_large_is_refused(served: Served) -> None:

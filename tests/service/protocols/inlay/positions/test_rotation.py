@@ -132,30 +132,33 @@ ROTATE: dict[str, Any] = {"head_dim": 4}
 ONE = [[1.0, 2.0, 3.0, 4.0]]
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({}, "nothing to rotate: send q, k or both"),
-    ({"q": [[1, 2], [3]]}, "q: the lists are of different lengths"),
-    ({"q": [[1, True, 3, 4]]}, "q: only numbers can stand in the lists"),
-    ({"q": [["a"]]}, "q: only numbers"),
-    ({"q": 5}, "q: send nested lists of numbers or an object"),
+    ({"q": [[1, 2], [3]]}, "q cannot be read: the lists are of different lengths"),
+    ({"q": [[1, True, 3, 4]]}, "q cannot be read: only numbers can stand in the lists"),
+    ({"q": [["a"]]}, "q cannot be read: only numbers"),
+    ({"q": 5}, "q cannot be read: send nested lists of numbers or an object"),
     ({"q": []}, "q is [0]; it must be [..., tokens, head_dim]"),
     (
         {"q": {"dtype": "float32", "shape": [1, 4]}},
-        "q: send nested lists of numbers or an object of dtype, shape and data",
+        "q cannot be read: send nested lists of numbers or an object of dtype, shape and data",
     ),
-    ({"q": {"dtype": "int8", "shape": [1, 4], "data": ""}}, "q: dtype is int8; it is one of float64"),
+    ({"q": {"dtype": "int8", "shape": [1, 4], "data": ""}}, "q cannot be read: dtype is int8; it is one of float64"),
     (
         {"q": {"dtype": "float32", "shape": [1, 4], "data": "AAAA"}},
-        "q: data has 3 bytes; float32 of shape [1, 4] takes 16",
+        "q cannot be read: data has 3 bytes; float32 of shape [1, 4] takes 16",
     ),
-    ({"q": {"dtype": "float32", "shape": [-1], "data": "AAAA"}}, "q: shape is a list of integers, 0 or more"),
-    ({"q": {"dtype": "float32", "shape": [1, 1], "data": "!"}}, "q: data is not base64"),
-    ({"q": {"dtype": "float32", "shape": [1, 1], "data": "AADAfw=="}}, "q: every number must be finite"),
+    (
+        {"q": {"dtype": "float32", "shape": [-1], "data": "AAAA"}},
+        "q cannot be read: shape is a list of integers, 0 or more",
+    ),
+    ({"q": {"dtype": "float32", "shape": [1, 1], "data": "!"}}, "q cannot be read: data is not base64"),
+    ({"q": {"dtype": "float32", "shape": [1, 1], "data": "AADAfw=="}}, "q cannot be read: every number must be finite"),
     ({"q": ONE, "length": 2}, "q has 1 tokens to rotate and there are 2 positions"),
     ({"q": ONE, "positions": [1, 2]}, "q has 1 tokens to rotate and there are 2 positions"),
     ({"q": ONE, "positions": [1], "start": 1}, "positions and start or length contradict each other"),
     ({"q": ONE, "layout": "quarter"}, 'layout is "quarter"; allowed: one of half'),
     ({"q": ONE, "rotary_dim": 8}, "channels"),
     ({"q": ONE, "skip": 2}, "q has 0 tokens to rotate"),
-    ({"q": ONE, "keys": ONE}, '"keys" is not known here'),
+    ({"q": ONE, "keys": ONE}, "keys is not known here"),
 ]
 
 

@@ -1,0 +1,97 @@
+"""The responses of /embed and of the routes that answer in its formats, for the OpenAPI document."""
+
+from typing import Any
+
+from service.http.formats import JSON, NPY, OCTETS, SAFETENSORS, TENSOR_HEADERS
+from service.http.problem_details import MEDIA_TYPE, Problem
+from service.http.routes import Answer
+from service.protocols.tei import timing_headers
+
+VECTOR = {"type": "array", "items": {"type": "number"}}
+VECTORS = {"type": "array", "items": VECTOR}
+BASE64 = {"type": "string", "contentEncoding": "base64"}
+BASE64_TENSOR = {
+    "type": "object",
+    "required": ["dtype", "shape", "data"],
+    "properties": {
+        "dtype": {"enum": ["float32", "float16", "bfloat16"]},
+        "shape": {"type": "array", "items": {"type": "integer"}},
+        "data": BASE64 | {"description": "little-endian, row-major"},
+    },
+}
+USAGE = {"type": "object", "properties": {"tokens": {"type": "integer"}}, "required": ["tokens"]}
+BARE = {
+    "type": "array",
+    "title": "With no `outputs`: one entry an input",
+    "items": {"anyOf": [VECTOR, VECTORS, BASE64, BASE64_TENSOR]},
+}
+NAMED = {
+    "type": "object",
+    "title": "With `outputs`",
+    "required": ["model", "outputs", "usage"],
+    "properties": {
+        "model": {"type": "string"},
+        "outputs": {
+            "type": "object",
+            "description": "by name, one entry an input: a vector where pooled, else a vector a token",
+            "additionalProperties": {"type": "array", "items": {"anyOf": [VECTOR, VECTORS, BASE64_TENSOR]}},
+        },
+        "usage": USAGE,
+    },
+}
+PROMPT_EMBEDS = {
+    "type": "object",
+    "title": "With `encoding_format` prompt_embeds or input_embeds",
+    "required": ["model", "usage"],
+    "anyOf": [{"required": ["prompt_embeds"]}, {"required": ["input_embeds"]}],
+    "properties": {
+        "model": {"type": "string"},
+        "prompt_embeds": {"type": "array", "items": BASE64},
+        "input_embeds": {"type": "array", "items": {"anyOf": [VECTOR, VECTORS]}},
+        "usage": USAGE,
+    },
+}
+BINARY = {
+    OCTETS: "The rows of all inputs, one below the other, little-endian.",
+    NPY: "The same rows as a NumPy file; not in bfloat16.",
+    SAFETENSORS: "A tensor `{index}/{output}` for each input and output.",
+}
+EXAMPLES: dict[str, Any] = {
+    "bare": [[0.01, -0.02, 0.03]],
+    "outputs": {
+        "model": "minilm",
+        "outputs": {"input_embeddings": [[[0.01, -0.02], [0.03, 0.04]]]},
+        "usage": {"tokens": 2},
+    },
+}
+ERRORS = {
+    400: "no inputs, or a body that is not JSON",
+    404: "no such model",
+    406: "no format the client accepts can carry the response",
+    408: "the request came too slowly",
+    413: "the body is too large",
+    415: "the body is not declared to be JSON",
+    422: "a field or an input cannot be served",
+    424: "the engine failed on this request, or the model is of another kind",
+    429: "the queue is full; see Retry-After",
+    431: "the line and headers are too large",
+    503: "the service is starting or stopping",
+    504: "the time the caller allowed is over, or would be",
+}
+VECTORS_ANSWER = Answer(
+    description="The vectors, in the order of the inputs.",
+    headers=dict.fromkeys(TENSOR_HEADERS, f"with {OCTETS} and {NPY}") | timing_headers.HEADERS,
+    content={JSON: {"anyOf": [BARE, NAMED, PROMPT_EMBEDS]}}
+    | {
+        media_type: {"type": "string", "format": "binary", "description": description}
+        for media_type, description in BINARY.items()
+    },
+    examples=EXAMPLES,
+)
+EMBED_ANSWERS = {
+    200: VECTORS_ANSWER,
+    401: Answer(description="No key, or an unknown one."),
+    **{
+        status: Answer(description=description, content={MEDIA_TYPE: Problem}) for status, description in ERRORS.items()
+    },
+}

@@ -1,0 +1,296 @@
+"""Types of request parameters, which read a query string's text and a JSON value alike, and the options of a response.
+
+In a query string lists have commas, lists of lists semicolons between them; a config or a tensor is its JSON.
+"""
+
+import re
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal, NamedTuple, get_args
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, PlainValidator, WithJsonSchema
+from pydantic_core import CoreSchema, core_schema
+
+from models.positions.table import DTYPES, MAX_POSITION, MAX_WIDTH, Arithmetic, Positions
+from service.http.tensors import tensor
+
+MAX_ROWS = 2**24
+MAX_LISTED = 2**20  # positions in a list: they are held in memory
+MAX_TEXT = 200
+ARITHMETIC = "exact: float64, rounded once. parity: the float32 steps of transformers"
+_RANGE = re.compile(r"(\d{1,19})(?:-(\d{1,19}))?")
+Int64s = NDArray[np.int64]
+
+
+def whole(minimum: int, maximum: int, meaning: str) -> Any:
+    """Return the field of an integer."""
+    return Field(ge=minimum, le=maximum, description=f"an integer from {minimum} to {maximum} ({meaning})")
+
+
+def number(meaning: str) -> Any:
+    """Return the field of a finite float."""
+    return Field(allow_inf_nan=False, description=f"a number ({meaning})")
+
+
+def switch(meaning: str) -> Any:
+    """Return the field of a boolean."""
+    return Field(description=f"true or false ({meaning})")
+
+
+def text(meaning: str) -> Any:
+    """Return the field of a short text."""
+    return Field(max_length=MAX_TEXT, description=f"a text of at most {MAX_TEXT} characters ({meaning})")
+
+
+def one_of(names: Iterable[str], meaning: str) -> Any:
+    """Return the field of one of some names, such as the keys of a table of `models`."""
+    field = Field(description=f"one of {', '.join(names)} ({meaning})")
+    field.metadata.append(_OneOf(names))
+    return field
+
+
+class _OneOf:
+    def __init__(self, names: Iterable[str]) -> None:
+        self._names = list(names)
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        schema = core_schema.literal_schema(self._names)
+        return core_schema.nullable_schema(schema) if type(None) in get_args(source) else schema
+
+
+# ---- lists of integers
+
+
+def read_positions(value: Any) -> Positions:
+    """Return `0,5,100-110` (both ends included) or a list of integers; consecutive ones as a range.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    if isinstance(value, range):
+        return value
+    positions = _listed(value) if isinstance(value, str) else integers(value, 1)
+    if isinstance(positions, range):
+        return positions
+    first, last = int(positions[0]), int(positions[-1])
+    if last - first == len(positions) - 1 and (np.diff(positions) == 1).all():
+        return range(first, last + 1)
+    return positions
+
+
+def _listed(value: str) -> Positions:
+    matches = [(_RANGE.fullmatch(part.strip()), part) for part in value.split(",", MAX_LISTED)]
+    for match, part in matches:
+        if match is None:
+            raise ValueError(f"{part.strip()[:40]!r} is no position and no range of them such as 100-110")
+    pairs = [(int(match[1]), int(match[2] or match[1])) for match, _ in matches if match]
+    for first, last in pairs:
+        if not first <= last < MAX_POSITION:
+            raise ValueError(f"{first}-{last} must rise and end below {MAX_POSITION}")
+    count = sum(last - first + 1 for first, last in pairs)
+    if len(pairs) == 1 and count <= MAX_ROWS:
+        return range(pairs[0][0], pairs[0][1] + 1)
+    if count > MAX_LISTED:
+        raise ValueError(f"{count} positions; at most {MAX_LISTED} can be listed, and {MAX_ROWS} as one range")
+    return np.concatenate([np.arange(first, last + 1, dtype=np.int64) for first, last in pairs])
+
+
+def integers(value: Any, axes: int) -> Int64s:
+    """Return integers as an array of `axes` axes; where two are needed, a plain list is one row.
+
+    Raises:
+        ValueError: it is no list of integers of 64 bits, or of lists of one length.
+    """
+    if isinstance(value, str):
+        lines = [line.split(",") for line in value.split(";")]
+        try:
+            value = [[int(item) for item in line] for line in lines]
+        except ValueError:
+            raise ValueError("write integers with commas between, rows with semicolons between") from None
+        value = value[0] if axes == 1 and len(value) == 1 else value
+    if not isinstance(value, list):
+        raise ValueError("send a list of integers")
+    if axes == 2 and value and not isinstance(value[0], list):
+        value = [value]
+    array = _array(value)
+    if array.dtype != np.int64 or array.ndim != axes or not array.size:
+        raise ValueError(f"send {'one list' if axes == 1 else 'lists of equal length'} of integers of 64 bits")
+    return array
+
+
+def _array(value: list[Any]) -> NDArray[Any]:
+    rows = value if value and isinstance(value[0], list) else [value]
+    for row in rows:
+        if not isinstance(row, list) or not set(map(type, row)) <= {int}:  # numpy takes true for 1
+            raise ValueError("only integers can stand in the list")
+    try:
+        return np.array(value)
+    except (ValueError, OverflowError):
+        raise ValueError("the lists are of different lengths") from None
+
+
+def _integer_rows(value: Any) -> Int64s:
+    return integers(value, 2)
+
+
+def _triple(value: Any) -> tuple[int, int, int]:
+    items = integers(value, 1)
+    if len(items) != 3:
+        raise ValueError(f"{len(items)} numbers came; send three")
+    first, second, third = items.tolist()
+    return first, second, third
+
+
+def _grid(value: Any) -> tuple[int, int]:
+    parts = re.split("[x,]", value) if isinstance(value, str) else value
+    try:
+        height, width = (int(part) if isinstance(part, str) else part for part in parts)
+    except (TypeError, ValueError):
+        raise ValueError("send rows x columns, such as 14x14") from None
+    if type(height) is not int or type(width) is not int or not (1 <= height <= MAX_WIDTH and 1 <= width <= MAX_WIDTH):
+        raise ValueError(f"rows and columns are integers from 1 to {MAX_WIDTH}")
+    return height, width
+
+
+INTEGERS = {"type": "array", "items": {"type": "integer"}}
+INTEGER_ROWS = {"type": "array", "items": {"anyOf": [{"type": "integer"}, INTEGERS]}}
+POSITIONS = {"anyOf": [{"type": "string", "examples": ["0,5,100-110"]}, INTEGERS]}
+ROWS = {"anyOf": [{"type": "string", "examples": ["1,1,1,0;1,1,0,0"]}, INTEGER_ROWS]}
+GRID = {"anyOf": [{"type": "string", "examples": ["14x14"]}, INTEGERS | {"minItems": 2, "maxItems": 2}]}
+PositionList = Annotated[Positions, PlainValidator(read_positions), WithJsonSchema(POSITIONS)]
+IntegerRows = Annotated[Int64s, PlainValidator(_integer_rows), WithJsonSchema(ROWS)]
+Triple = Annotated[tuple[int, int, int], PlainValidator(_triple), WithJsonSchema(INTEGERS)]
+Grid = Annotated[tuple[int, int], PlainValidator(_grid), WithJsonSchema(GRID)]
+
+
+# ---- tensors and configs
+
+
+class SentTensor(NamedTuple):
+    """A tensor, and whether it came as lists of numbers, which have no dtype of their own."""
+
+    array: NDArray[Any]
+    listed: bool
+
+
+def _json(value: str) -> Any:
+    try:
+        return orjson.loads(value)
+    except orjson.JSONDecodeError as error:
+        raise ValueError(f"it is not JSON: {error}") from None
+
+
+def read_tensor(value: Any) -> NDArray[Any]:
+    """Return nested lists of numbers or {dtype, shape, data} as an array.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    if isinstance(value, str):
+        value = _json(value)
+    return value if isinstance(value, np.ndarray) else tensor(value)
+
+
+def _sent_tensor(value: Any) -> SentTensor:
+    return SentTensor(read_tensor(value), isinstance(value, list | str))
+
+
+def _object(value: Any) -> dict[str, Any]:
+    if isinstance(value, str):
+        value = _json(value)
+    if not isinstance(value, dict):
+        raise ValueError("send a JSON object")
+    return value
+
+
+def read_scaling_value(value: Any) -> Any:
+    """Return a parameter of a RoPE scaling as config.json has it: a number, a boolean or a tuple of numbers.
+
+    Raises:
+        ValueError: it is none of these.
+    """
+    if isinstance(value, str):
+        value = [_scalar(part) for part in value.split(",")] if "," in value else _scalar(value)
+    if isinstance(value, list | tuple):
+        if not value or any(isinstance(item, bool) or not _is_finite(item) for item in value):
+            raise ValueError("a list holds finite numbers")
+        return tuple(value)
+    if value is not None and not _is_finite(value):
+        raise ValueError("send a finite number, true or false, or a list of numbers")
+    return value
+
+
+def _scalar(value: str) -> Any:
+    value = value.strip()
+    if value.lower() in ("true", "false"):
+        return value.lower() == "true"
+    try:
+        return int(value) if re.fullmatch(r"[+-]?\d{1,18}", value) else float(value)
+    except ValueError:
+        raise ValueError(f"{value[:40]!r} is no number") from None
+
+
+def _is_finite(value: Any) -> bool:
+    return isinstance(value, int | float) and abs(value) < 1e300
+
+
+TENSOR: dict[str, Any] = {
+    "anyOf": [
+        {"type": "array", "title": "Nested lists of numbers", "items": {}},
+        {
+            "type": "object",
+            "title": "Bytes",
+            "required": ["dtype", "shape", "data"],
+            "additionalProperties": False,
+            "properties": {
+                "dtype": {"enum": list(DTYPES)},
+                "shape": INTEGERS,
+                "data": {"type": "string", "contentEncoding": "base64", "description": "little-endian, row-major"},
+            },
+        },
+    ]
+}
+Tensor = Annotated[NDArray[Any], PlainValidator(read_tensor), WithJsonSchema(TENSOR)]
+TensorAsSent = Annotated[SentTensor, PlainValidator(_sent_tensor), WithJsonSchema(TENSOR)]
+JsonObject = Annotated[dict[str, Any], PlainValidator(_object), WithJsonSchema({"type": "object"})]
+
+
+# ---- options of a response
+
+Format = Literal["json", "raw", "npy", "safetensors"]
+
+
+class Parameters(BaseModel):
+    """Parameters of a request; unknown ones are rejected."""
+
+    model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
+
+
+class ArrayOptions(Parameters):
+    """The form of the arrays in a response."""
+
+    format: Annotated[
+        Format | None, one_of(get_args(Format), "of the response; left out: as Accept says, else json")
+    ] = None
+    output: Annotated[str | None, text("one output by its name; left out: all")] = None
+    encoding_format: Annotated[str, one_of(("float", "base64"), "of the arrays in JSON")] = "float"
+
+
+class TypedArrayOptions(ArrayOptions):
+    """The form and the dtype of the arrays in a response."""
+
+    dtype: Annotated[str, one_of(DTYPES, "of floating-point outputs")] = "float32"
+
+
+class TableOptions(TypedArrayOptions):
+    """The form of a table, and the arithmetic it is computed in."""
+
+    arithmetic: Annotated[Arithmetic, one_of(get_args(Arithmetic), ARITHMETIC)] = "exact"
+
+
+class ModelTableOptions(TableOptions):
+    """The same for a model's own encoding, by default in the arithmetic it was trained with."""
+
+    arithmetic: Annotated[Arithmetic, one_of(get_args(Arithmetic), ARITHMETIC)] = "parity"

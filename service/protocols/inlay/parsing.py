@@ -1,0 +1,90 @@
+"""Query strings, JSON bodies and safetensors bodies as typed parameters."""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, TypeVar
+from urllib.parse import parse_qsl
+
+from pydantic import BaseModel
+from pydantic_core import from_json
+
+from service.errors import BadRequest, Malformed
+from service.http.formats import SAFETENSORS, check_json
+from service.http.request import Request
+from service.http.tensors import from_safetensors
+from service.http.validation_errors import InvalidField, quoted, validated
+from service.http.worker_threads import in_thread
+
+INLINE_BYTES = 65536  # of a body that is read on the event loop
+MAX_FIELDS = 1000  # of a query string
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def query_pairs(request: Request) -> list[tuple[str, str]]:
+    """Return the names and values of a query string, in order."""
+    try:
+        return parse_qsl(request.query.decode("latin-1"), keep_blank_values=True, max_num_fields=MAX_FIELDS)
+    except ValueError:
+        raise BadRequest("the query string is too long", allowed=f"it holds up to {MAX_FIELDS} parameters") from None
+
+
+def query_values(request: Request, repeated: tuple[str, ...] = ()) -> dict[str, str]:
+    """Return the values of a query string by name.
+
+    Args:
+        repeated: names that may come more than once; the last value counts.
+
+    Raises:
+        InvalidField: another name comes more than once.
+    """
+    pairs = query_pairs(request)
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        for name, count in Counter([name for name, _ in pairs]).items():
+            if count > 1 and name not in repeated:
+                raise InvalidField(f"came {count} times", field=(quoted(name),), remedy="send it once")
+    return values
+
+
+def from_query(model: type[Model], request: Request) -> Model:
+    """Return a query string as a model; raise BadRequest where it is none."""
+    return validated(model, query_values(request))
+
+
+def check_tensor_body(request: Request) -> Callable[[type[Model], bytes], Model]:
+    """Return what reads the body of a request, JSON or safetensors; raise UnsupportedMedia for other types."""
+    if request.media_type == SAFETENSORS:
+        return parse_safetensors
+    check_json(request.headers.get(b"content-type"))
+    return parse_json_fields
+
+
+async def from_body(model: type[Model], request: Request) -> Model:
+    """Return a JSON body as a model, or a safetensors body: tensors by name, other fields in its metadata.
+
+    Raises:
+        Malformed, BadRequest, UnsupportedMedia: the body is none.
+    """
+    parse: Callable[[type[Model], bytes], Model] = check_tensor_body(request)
+    if len(request.body) <= INLINE_BYTES:
+        return parse(model, request.body)
+    return await in_thread(parse, model, request.body)
+
+
+def parse_safetensors(model: type[Model], body: bytes) -> Model:
+    """Return a safetensors body as a model; raise Malformed or BadRequest where it is none."""
+    return validated(model, from_safetensors(body))
+
+
+def parse_json_fields(model: type[Model], body: bytes) -> Model:
+    """Return a JSON body as a model; types are taken as they are: "5" is no number.
+
+    Raises:
+        Malformed: it is not JSON.
+        BadRequest: it does not fit the model.
+    """
+    try:
+        data: Any = from_json(body)  # unlike orjson it reads NaN and infinity, so that the field can be named
+    except ValueError as error:
+        raise Malformed(f"the body is not JSON: {str(error)[:200]}") from None
+    return validated(model, data, strict=True)

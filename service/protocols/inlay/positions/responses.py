@@ -1,0 +1,318 @@
+"""Tables as HTTP responses: formats, headers, byte ranges and ETags."""
+
+import json
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import orjson
+import pybase64
+from numpy.typing import NDArray
+
+from models.positions.table import DTYPES, Table
+from service.embedding.position_tables import (
+    BLOCK_VALUES,
+    TableCall,
+    TableFile,
+    Tables,
+    TypedOutput,
+    little_endian,
+)
+from service.errors import BadRequest, NotAcceptable, RangeNotSatisfiable
+from service.http import byte_ranges
+from service.http.formats import JSON, NPY, OCTETS, OFFERS, SAFETENSORS, negotiate, npy_header, safetensors_header
+from service.http.problem_details import render_problem
+from service.http.request import Request
+from service.http.response import Headers, Response
+from service.http.routes import Answer
+from service.protocols.inlay.parameter_types import ArrayOptions
+
+MEDIA_TYPES = {"json": JSON, "raw": OCTETS, "npy": NPY, "safetensors": SAFETENSORS}
+NUMPY_DTYPES: dict[str, Any] = DTYPES | {"int64": np.int64, "bool": np.bool_}
+FACTS_HEADER_BYTES = 1024
+FOREVER = "public, max-age=31536000, immutable"
+REVALIDATE = "no-cache"  # a model may be exported again under the same name
+BASE64_UNIT = 3  # bytes that become four letters
+
+
+@dataclass(frozen=True, slots=True)
+class TableForm:
+    """The form of a response.
+
+    Args:
+        dtype: of floats.
+        output: one of the table's; None: all.
+        base64: of arrays in JSON.
+    """
+
+    media_type: str
+    dtype: str
+    output: str | None = None
+    base64: bool = False
+
+
+def table_form(request: Request, options: ArrayOptions, dtype: str) -> TableForm:
+    """Return the form that parameters and the Accept header ask for; raise NotAcceptable where there is none."""
+    accept = request.headers.get(b"accept")
+    media_type = MEDIA_TYPES[options.format] if options.format else negotiate(accept, OFFERS)
+    return TableForm(media_type, dtype, options.output, options.encoding_format == "base64")
+
+
+async def table_response(
+    request: Request, tables: Tables, call: TableCall, form: TableForm, cache_control: str | None = None
+) -> Response:
+    """Return a table.
+
+    Args:
+        cache_control: of a GET, which may be conditional and for a byte range; None: of a POST.
+
+    Raises:
+        BadParameters, BadRequest, NotAcceptable, TooLarge: it cannot be made, or not in this form.
+    """
+    etag = call.etag(form.media_type, form.dtype, form.output or "", str(form.base64))
+    headers: Headers = ((b"etag", etag.encode()), (b"vary", b"Accept"))
+    if cache_control:
+        headers = (*headers, (b"cache-control", cache_control.encode()))
+        if is_held(request, etag):
+            return Response((), headers, 304)
+    table = await tables.run(call.table)
+    outputs = chosen_outputs(tables, table, form)
+    headers = (*headers, (b"content-type", form.media_type.encode()))
+    if form.media_type == JSON:
+        return await _json_response(request, tables, JsonTable(table, outputs, form), headers)
+    file = _file(table, outputs, form)
+    headers = (*headers, *_table_headers(table, outputs, form))
+    if cache_control:
+        return _ranged(request, tables, etag, file, headers)
+    return _part(request, tables, etag, file, headers, (0, file.size), 200)
+
+
+def is_held(request: Request, etag: str) -> bool:
+    """Return whether If-None-Match says that the client holds the bytes of this tag."""
+    held = [each.strip().removeprefix("W/") for each in request.header(b"if-none-match").split(",")]
+    return etag in held or "*" in held
+
+
+def chosen_outputs(tables: Tables, table: Table, form: TableForm) -> tuple[TypedOutput, ...]:
+    """Return the outputs to send; raise for one that the table does not have and for too many bytes."""
+    if form.output is not None and form.output not in table.outputs:
+        raise BadRequest(
+            f"is {form.output[:40]!r}", field=("output",), allowed=f"this table has {', '.join(table.outputs)}"
+        )
+    return tables.outputs(table, form.dtype, (form.output,) if form.output else ())
+
+
+# ---- bytes
+
+
+def _file(table: Table, outputs: tuple[TypedOutput, ...], form: TableForm) -> TableFile:
+    if form.media_type == SAFETENSORS:
+        shapes = {each.name: (np.dtype(NUMPY_DTYPES[each.dtype]), each.output.shape) for each in outputs}
+        return TableFile(safetensors_header(shapes, _metadata(table)), outputs)
+    shape = _stacked_shape(outputs, form)
+    header = npy_header(shape, np.dtype(NUMPY_DTYPES[outputs[0].dtype])) if form.media_type == NPY else b""
+    return TableFile(header, outputs)
+
+
+def _metadata(table: Table) -> dict[str, str]:
+    """Return the facts as safetensors' metadata holds them: texts, JSON where a fact is none."""
+    facts = {"scheme": table.scheme, "arithmetic": table.arithmetic, **table.facts, "notes": list(table.notes)}
+    return {name: fact if isinstance(fact, str) else orjson.dumps(fact).decode() for name, fact in facts.items()}
+
+
+def _stacked_shape(outputs: tuple[TypedOutput, ...], form: TableForm) -> tuple[int, ...]:
+    """Return the shape of all outputs in one array; raise NotAcceptable where they do not stack."""
+    first = outputs[0].output.shape
+    if form.output is not None:
+        return first
+    if len({(each.output.shape, each.dtype) for each in outputs}) > 1:
+        raise NotAcceptable(
+            f"{form.media_type} carries one array and the outputs differ in shape",
+            remedy="send " + " or ".join(f"output={each.name}" for each in outputs),
+        )
+    return (len(outputs), *first) if len(outputs) > 1 else first
+
+
+def _table_headers(table: Table, outputs: tuple[TypedOutput, ...], form: TableForm) -> Headers:
+    scalars = {name: fact for name, fact in table.facts.items() if not isinstance(fact, list | dict)}
+    facts = json.dumps(scalars, separators=(",", ":")).encode()  # not orjson: a header is ASCII
+    headers: Headers = ((b"inlay-arithmetic", table.arithmetic.encode()),)
+    if len(facts) <= FACTS_HEADER_BYTES:
+        headers = (*headers, (b"inlay-facts", facts))
+    if form.media_type == SAFETENSORS:
+        return headers
+    shape = ",".join(map(str, _stacked_shape(outputs, form))).encode()
+    return (*headers, (b"inlay-shape", shape), (b"inlay-dtype", outputs[0].dtype.encode()))
+
+
+def _ranged(request: Request, tables: Tables, etag: str, file: TableFile, headers: Headers) -> Response:
+    """Return the file, or the byte range that the request asks for (RFC 9110, 14)."""
+    headers = (*headers, (b"accept-ranges", b"bytes"))
+    span = None
+    if request.verb == "GET" and byte_ranges.is_current(request.headers.get(b"if-range"), etag):
+        try:
+            span = byte_ranges.requested(request.header(b"range"), file.size)
+        except RangeNotSatisfiable as error:
+            problem = render_problem(error)
+            return problem._replace(headers=(*problem.headers, (b"content-range", b"bytes */%d" % error.size)))
+    if span is None:
+        return _part(request, tables, etag, file, headers, (0, file.size), 200)
+    start, stop = span
+    headers = (*headers, (b"content-range", b"bytes %d-%d/%d" % (start, stop - 1, file.size)))
+    return _part(request, tables, etag, file, headers, span, 206)
+
+
+def _part(
+    request: Request,
+    tables: Tables,
+    etag: str,
+    file: TableFile,
+    headers: Headers,
+    span: tuple[int, int],
+    status: int,
+) -> Response:
+    start, stop = span
+    headers = (*headers, (b"content-length", b"%d" % (stop - start)))
+    if request.verb == "HEAD":
+        return Response((), headers, status)
+    if (body := tables.cached(etag)) is not None:
+        return Response((body[start:stop],), headers, status)
+    return Response((), headers, status, tables.stream(etag, file, start, stop))
+
+
+# ---- JSON
+
+
+def json_facts(table: Table, outputs: tuple[TypedOutput, ...], form: TableForm) -> dict[str, Any]:
+    """Return everything but the arrays, in the order in which it is read."""
+    facts = {name: fact for name, fact in table.facts.items() if name not in table.outputs}
+    return {
+        "scheme": table.scheme,
+        "arithmetic": table.arithmetic,
+        "dtype": form.dtype,
+        **facts,
+        "notes": table.notes,
+        "shapes": {each.name: each.output.shape for each in outputs},
+    }
+
+
+async def _json_response(request: Request, tables: Tables, document: "JsonTable", headers: Headers) -> Response:
+    """Return small documents whole, large ones as they are computed."""
+    if request.verb == "HEAD":
+        return Response((), headers)
+    if sum(prod(each.output.shape) for each in document.outputs) > BLOCK_VALUES:
+        return Response((), headers, 200, document.parts(tables))
+    async with aclosing(document.parts(tables)) as parts:
+        return Response([part async for part in parts], headers)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class JsonTable:
+    """A table as a JSON document: its facts first, then its arrays, block after block."""
+
+    table: Table
+    outputs: tuple[TypedOutput, ...]
+    form: TableForm
+
+    async def parts(self, tables: Tables) -> AsyncGenerator[bytes, None]:
+        """Yield the document's bytes, a block of rows at a time."""
+        yield orjson.dumps(json_facts(self.table, self.outputs, self.form))[:-1]
+        for output in self.outputs:
+            yield b',"%s":' % output.name.encode()
+            array = self._base64 if self.form.base64 else self._lists
+            async for part in array(tables, output):
+                yield part
+        yield b"}"
+
+    async def _lists(self, tables: Tables, output: TypedOutput) -> AsyncGenerator[bytes, None]:
+        shape = output.output.shape
+        async for first, rows in tables.blocks(output):
+            yield b"".join(_nested_lists(shape, first, rows))
+        yield b"]" * (len(shape) - 1)
+
+    async def _base64(self, tables: Tables, output: TypedOutput) -> AsyncGenerator[bytes, None]:
+        yield orjson.dumps({"dtype": output.dtype, "shape": output.output.shape})[:-1] + b',"data":"'
+        rest = b""
+        async for _, rows in tables.blocks(output):
+            data = rest + little_endian(rows)
+            end = len(data) - len(data) % BASE64_UNIT
+            rest = data[end:]
+            yield pybase64.b64encode(data[:end])
+        yield pybase64.b64encode(rest) + b'"}'
+
+
+def _nested_lists(shape: tuple[int, ...], first: int, rows: NDArray[Any]) -> Iterator[bytes]:
+    """Yield rows [first, ...) of an array of that shape as JSON lists, without the brackets that close at its end."""
+    if rows.dtype.type is ml_dtypes.bfloat16:
+        rows = rows.astype(np.float32)
+    run = shape[-2] if len(shape) > 1 else 1  # rows that lie in one list
+    place, end = first, first + len(rows)
+    while place < end:
+        stop = min(end, place - place % run + run)
+        text = orjson.dumps(rows[place - first : stop - first], option=orjson.OPT_SERIALIZE_NUMPY)[1:-1]
+        yield _brackets(shape, place) + text
+        place = stop
+
+
+def _brackets(shape: tuple[int, ...], row: int) -> bytes:
+    """Return what stands before a row: brackets that close and open, a comma."""
+    depth, size = 0, 1
+    for count in reversed(shape[:-1]):
+        size *= count
+        if row % size:
+            break
+        depth += 1
+    if row == 0:
+        return b"[" * (len(shape) - 1)
+    return b"]" * depth + b"," + b"[" * depth
+
+
+# ---- descriptions for the OpenAPI document
+
+DOCUMENT: dict[str, Any] = {
+    "type": "object",
+    "description": "How the values were computed, then each output by its name: nested lists, or base64 of its bytes.",
+    "required": ["scheme", "arithmetic", "dtype", "notes", "shapes"],
+    "properties": {
+        "scheme": {"type": "string"},
+        "arithmetic": {"enum": ["exact", "parity"]},
+        "dtype": {"type": "string"},
+        "formula": {"type": "string"},
+        "inverse_frequency": {"type": "array", "items": {"type": "number"}, "description": "radians per position"},
+        "attention_factor": {"type": "number", "description": "cos and sin are already multiplied by it"},
+        "notes": {"type": "array", "items": {"type": "string"}, "description": "where libraries differ"},
+        "shapes": {"type": "object", "additionalProperties": {"type": "array", "items": {"type": "integer"}}},
+    },
+    "additionalProperties": True,
+}
+HEADERS = {
+    "etag": "of these bytes, this version and this form",
+    "inlay-shape": f"with {OCTETS} and {NPY}",
+    "inlay-dtype": f"with {OCTETS} and {NPY}",
+    "inlay-arithmetic": "exact or parity",
+    "inlay-facts": "JSON: how the values were computed, without lists; where it is short",
+    "accept-ranges": "bytes, where the format has a fixed length",
+}
+
+
+def binary(description: str) -> dict[str, Any]:
+    """Return the schema of bytes."""
+    return {"type": "string", "format": "binary", "description": description}
+
+
+BINARY_TABLES = {
+    OCTETS: binary("The outputs one below the other, little-endian; several must be of one shape, or send `output`."),
+    NPY: binary("The same array as a NumPy file; not in bfloat16."),
+    SAFETENSORS: binary("A tensor for each output; facts in __metadata__."),
+}
+TENSOR_BODY = {SAFETENSORS: binary("Tensors by name, other parameters in __metadata__, lists as 1,2,3.")}
+TENSOR_BODY_DESCRIPTION = "JSON, or safetensors: tensors by name, other parameters in __metadata__, lists as 1,2,3."
+
+
+def table_answer(document: dict[str, Any] | None = None) -> Answer:
+    """Return the description of a table's response."""
+    return Answer(description="The table.", headers=HEADERS, content={JSON: document or DOCUMENT, **BINARY_TABLES})

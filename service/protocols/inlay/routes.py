@@ -1,0 +1,44 @@
+"""Every HTTP route of Inlay's own protocol."""
+
+from service.context import ServiceContext
+from service.http.problem_details import MEDIA_TYPE, Problem, render_problem
+from service.http.routes import RequestBody, Route, RouteGroup
+from service.protocols.inlay import analysis, gradient, health, images, logits, models, similar, similarity
+from service.protocols.inlay.embed import EmbedHandler
+from service.protocols.inlay.embed_answers import EMBED_ANSWERS
+from service.protocols.inlay.embed_body import EXAMPLES, EmbedBody
+from service.protocols.inlay.positions import routes as positions
+from service.protocols.tei.errors import render_error as render_tei_error
+
+TAGS = {
+    "embed": "Vectors of texts, token ids and images.",
+    "models": "What is loaded.",
+    positions.TAG: positions.TAG_DESCRIPTION,
+    health.TAG: "For probes and scrapers.",
+}
+
+
+def routes(context: ServiceContext) -> RouteGroup:
+    """Return the routes of /embed, /models, /positions, the probes and the metrics."""
+    rows = [_embed_route(context)]
+    for module in (health, models, positions, images, similarity, similar, gradient, analysis, logits):
+        rows += module.routes(context)
+    return RouteGroup(rows, render_problem, error_model=(Problem, MEDIA_TYPE), tags=TAGS)
+
+
+def _embed_route(context: ServiceContext) -> Route:
+    handler = EmbedHandler(context)
+    return Route(
+        verb="POST",
+        path="/embed",
+        handler=handler,
+        batch_handler=handler.answer_batch,
+        name="embed",
+        summary="Embed texts or token ids",
+        tag="embed",
+        description="A strict superset of text-embeddings-inference's route. `Accept` chooses the format of vectors.",
+        body=RequestBody(model=EmbedBody, examples=EXAMPLES),
+        answers=EMBED_ANSWERS,
+        vectors=True,
+        render_error=render_tei_error,
+    )
