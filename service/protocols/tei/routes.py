@@ -19,10 +19,10 @@ from service.http.openapi import REFERENCE
 from service.http.problem_details import MEDIA_TYPE, Problem
 from service.http.request import Request
 from service.http.response import Response, json_response
-from service.http.routes import Answer, Handler, RequestBody, Route, RouteGroup
+from service.http.routes import Answer, Handler, RequestBody, Route, RouteGroup, Schema
 from service.http.validation_errors import parse_json, validated
 from service.protocols.inlay.embed import EmbedHandler
-from service.protocols.inlay.embed_response import EMBED_ANSWER, EMBED_BYTES, EMBED_JSON, VECTOR, VECTORS
+from service.protocols.inlay.embed_answers import VECTOR, VECTORS, VECTORS_ANSWER
 from service.protocols.inlay.inputs import decode
 from service.protocols.tei import operations, schemas, timing_headers
 from service.protocols.tei.errors import render_error
@@ -40,14 +40,12 @@ WRONG_KIND = Answer(description="The model is of another kind.", content={MEDIA_
 def routes(context: ServiceContext) -> RouteGroup:
     """Return text-embeddings-inference's routes."""
     handlers = Handlers(context)
-    either = Answer(
-        content={**EMBED_ANSWER.content, JSON: {"anyOf": [VECTOR, EMBED_JSON]}}, headers=EMBED_ANSWER.headers
-    )
+    either = {"anyOf": [VECTOR, VECTORS_ANSWER.content[JSON]]}
     either_body = RequestBody(schema=EITHER, examples={"texts": {"inputs": ["hello"]}, "similarity": COMPARED})
     rows = [
         _post(
             path, handlers.embed_or_similarity, name, f"/embed or /similarity, by the form of its inputs{whose}",
-            either_body, either, vectors=True,
+            either_body, _in_every_format(either), vectors=True,
         )
         for path, name, whose in (("/", "tei_root", ""), ("/invocations", "tei_invocations", "; SageMaker's path"))
     ]  # fmt: skip
@@ -56,9 +54,7 @@ def routes(context: ServiceContext) -> RouteGroup:
             "/embed_all", handlers.embed_all, "tei_embed_all",
             "A vector a token, special ones included, never normalised",
             _body(schemas.TokenVectorsBody, {"inputs": ["hello world"]}),
-            Answer(
-                content={JSON: {"type": "array", "items": VECTORS}, **EMBED_BYTES}, headers=timing_headers.HEADERS
-            ),
+            _in_every_format({"type": "array", "items": VECTORS}),
             vectors=True,
         ),
         _post(
@@ -119,6 +115,11 @@ def _post(
         answers=answers | {401: UNAUTHORIZED},
         vectors=vectors,
     )
+
+
+def _in_every_format(schema: Schema) -> Answer:
+    """Return the answer of a route with the formats of /embed, its JSON as in `schema`."""
+    return Answer(content={**VECTORS_ANSWER.content, JSON: schema}, headers=VECTORS_ANSWER.headers)
 
 
 def _body(model: type[BaseModel], example: Mapping[str, Any]) -> RequestBody:
