@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 from service.embedding.pipeline import EmbeddingPipeline
 from service.embedding.position_tables import Tables
@@ -52,8 +51,6 @@ class ServiceContext:
     readiness: Readiness
     lifecycle: Lifecycle = field(default_factory=Lifecycle)
     tracing: Tracing | None = None
-    regions: Any = None
-    statistics: Any = None
 
     async def check_ready(self) -> None:
         """Raise Unavailable while the service starts or stops, or a model does not answer."""

@@ -1,24 +1,18 @@
-"""inlay.v1.EmbedRequest → the request every protocol decodes to. Knows no channel."""
+"""Decodes inlay.v1.EmbedRequest."""
 
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from proto import embed_pb2 as pb
-from service.embedding.requests import (
-    EmbedRequest,
-    Ids,
-    Input,
-    Int64s,
-    Text,
-)
+from service.embedding.requests import EmbedRequest, Ids, Input, Int64s, Text
 from service.errors import BadInput, BadRequest
-from service.protocols.inlay import rpc_messages as protobuf
 from service.protocols.inlay.prompt_embeds import INPUT_EMBEDS, PROMPT_EMBEDS
+from service.protocols.inlay.rpc_messages import DTYPE_OF
 
 ENCODINGS = {pb.ENCODING_UNSPECIFIED: None, pb.PROMPT_EMBEDS: PROMPT_EMBEDS, pb.INPUT_EMBEDS: INPUT_EMBEDS}
-FEW = 64  # integers: one by one is quicker; above, the buffer a repeated field lends (protobuf 7, upb)
+FEW = 64  # integers are faster one by one; more, through the array that a repeated field makes (protobuf 7, upb)
 SIDES = {pb.RIGHT: "right", pb.LEFT: "left"}
 POOLINGS = {
     pb.POOLING_UNSPECIFIED: None,
@@ -31,35 +25,48 @@ POOLINGS = {
 }
 
 
-def encoding(message: pb.EmbedRequest) -> str | None:
-    """How the answer hands rows over; None: it does not.
+class Decoded(NamedTuple):
+    """A decoded message.
 
-    raises   BadRequest
+    Args:
+        encoding: PROMPT_EMBEDS or INPUT_EMBEDS where the answer is rows for another server.
+        dtype_sent: whether the message names a dtype.
     """
-    if message.encoding not in ENCODINGS:
-        raise BadRequest(f"encoding is {message.encoding}; allowed: {', '.join(pb.Encoding.keys())}")
-    return ENCODINGS[message.encoding]
+
+    request: EmbedRequest
+    encoding: str | None
+    dtype_sent: bool
 
 
-def decode(message: pb.EmbedRequest) -> EmbedRequest:
-    """The request a message stands for; the message is used up.
+def decode(message: pb.EmbedRequest) -> Decoded:
+    """Return the request in a message, which is cleared.
 
-    raises   BadInput, BadRequest
+    Raises:
+        BadInput: an input cannot be read.
+        BadRequest: an option has a value that it cannot have.
     """
     inputs = [_input(index, each) for index, each in enumerate(message.inputs)]
     message.ClearField("inputs")
-    return EmbedRequest(inputs, *_options(message.SerializeToString()))
+    options, encoding, dtype_sent = _options(message.SerializeToString())
+    return Decoded(EmbedRequest(inputs, *options), encoding, dtype_sent)
 
 
 @lru_cache(maxsize=256)
-def _options(rest: bytes) -> tuple[Any, ...]:
-    """Everything but the inputs, in EmbedRequest's order. Callers repeat themselves, so it is read once."""
-    message = pb.EmbedRequest.FromString(rest)
+def _options(message_without_inputs: bytes) -> tuple[tuple[Any, ...], str | None, bool]:
+    """Return what follows `inputs` in an EmbedRequest, the encoding, and whether a dtype was sent.
+
+    Callers repeat their options, so these are read once.
+    """
+    message = pb.EmbedRequest.FromString(message_without_inputs)
     if message.pooling not in POOLINGS:
-        raise BadRequest(f"pooling is {message.pooling}; allowed: {', '.join(pb.Pooling.keys())}")
+        raise _not_one_of("pooling", message.pooling, pb.Pooling.keys())
     if (side := message.truncation_direction) not in SIDES:
-        raise BadRequest(f"truncation_direction is {side}; allowed: {', '.join(pb.TruncationDirection.keys())}")
-    return (
+        raise _not_one_of("truncation_direction", side, pb.TruncationDirection.keys())
+    if message.encoding not in ENCODINGS:
+        raise _not_one_of("encoding", message.encoding, pb.Encoding.keys())
+    if message.dtype not in DTYPE_OF:
+        raise _not_one_of("dtype", dtype_name(message.dtype), map(pb.DType.Name, DTYPE_OF))
+    options = (
         message.model or None,
         tuple(message.outputs),
         message.truncate if message.HasField("truncate") else None,
@@ -67,38 +74,45 @@ def _options(rest: bytes) -> tuple[Any, ...]:
         message.normalize if message.HasField("normalize") else None,
         message.dimensions if message.HasField("dimensions") else None,
         POOLINGS[message.pooling],
-        _dtype(message.dtype),
+        DTYPE_OF[message.dtype],
         message.prompt_name if message.HasField("prompt_name") else None,
     )
+    return options, ENCODINGS[message.encoding], message.dtype != pb.DTYPE_UNSPECIFIED
+
+
+def _not_one_of(field: str, value: object, allowed: Any) -> BadRequest:
+    return BadRequest(f"is {value}", field=(field,), allowed=f"allowed: {', '.join(allowed)}")
 
 
 def _input(index: int, message: pb.Input) -> Input:
     kind = message.WhichOneof("kind")
     if kind == "ids":
-        ids = message.ids
-        return Ids(
-            _integers(ids.input_ids),
-            _integers(ids.attention_mask) if ids.attention_mask else None,
-            _integers(ids.token_type_ids) if ids.token_type_ids else None,
-            _integers(ids.position_ids) if ids.position_ids else None,
-            _extras(index, ids),
-        )
+        fields = message.ids.ListFields()
+        if len(fields) == 1 and fields[0][0].name == "input_ids":
+            return Ids(_integers(fields[0][1]))
+        return _ids(index, message.ids)
     if kind == "text":
         return Text(message.text)
     if kind == "pair":
         return Text(message.pair.first, message.pair.second)
-    raise BadInput(f"inputs[{index}] is empty: set text, pair or ids", index)
+    raise BadInput("is empty", field=("inputs", index), remedy="set text, pair or ids")
 
 
-def _extras(index: int, ids: pb.TokenIds) -> dict[str, Int64s] | None:
-    if not (ids.task_type_ids or ids.langs or ids.bbox):
-        return None
-    found = {name: _integers(sent) for name in ("task_type_ids", "langs", "bbox") if (sent := getattr(ids, name))}
-    if "bbox" in found:
-        if len(found["bbox"]) % 4:
-            raise BadInput(f"inputs[{index}].bbox has {len(found['bbox'])} values; a box has four", index)
-        found["bbox"] = found["bbox"].reshape(-1, 4)
-    return found
+def _ids(index: int, ids: pb.TokenIds) -> Ids:
+    """Return token ids with what may go beside them."""
+    extras = {name: _integers(sent) for name in ("task_type_ids", "langs", "bbox") if (sent := getattr(ids, name))}
+    if "bbox" in extras:
+        if len(extras["bbox"]) % 4:
+            count = len(extras["bbox"])
+            raise BadInput(f"has {count} values", field=("inputs", index, "bbox"), allowed="a box has four")
+        extras["bbox"] = extras["bbox"].reshape(-1, 4)
+    return Ids(
+        _integers(ids.input_ids),
+        _integers(ids.attention_mask) if ids.attention_mask else None,
+        _integers(ids.token_type_ids) if ids.token_type_ids else None,
+        _integers(ids.position_ids) if ids.position_ids else None,
+        extras or None,
+    )
 
 
 def _integers(values: Any) -> Int64s:
@@ -107,12 +121,6 @@ def _integers(values: Any) -> Int64s:
     return np.array(values, np.int64)
 
 
-def _dtype(number: int) -> str:
-    if number not in protobuf.DTYPE_OF:
-        raise BadRequest(f"dtype is {dtype_name(number)}; allowed: {', '.join(map(pb.DType.Name, protobuf.DTYPE_OF))}")
-    return protobuf.DTYPE_OF[number]
-
-
 def dtype_name(number: int) -> str:
-    """A DType as the contract calls it; of a number it has no name for, the number."""
+    """Return a DType as the contract calls it; the number, where it has no name."""
     return pb.DType.Name(number) if number in pb.DType.values() else str(number)

@@ -1,204 +1,200 @@
-"""Tensors → EmbedRequest, EmbedResult → tensors, and the way between them. Knows neither HTTP nor gRPC.
+"""Translates tensors to the core's requests, and its results back to tensors; neither HTTP nor gRPC.
 
-What a request may hold
+A request may hold
     input_ids        [B, T], padded on either side where attention_mask [B, T] says so, or flat [N] with lengths [B]
-    attention_mask, token_type_ids, position_ids and a family's extras: shaped as input_ids (bbox: one axis more)
+    attention_mask, token_type_ids, position_ids and a family's extra inputs: shaped as input_ids (bbox: one axis more)
     text             BYTES [B] or [B, 1], UTF-8, instead of all of these
-Answers are [B, d] where pooled; else [B, T, d] as padded as the ids came, [N, d] for flat ids, and for texts [B, T, d]
+Outputs are [B, d] where pooled; else [B, T, d] as padded as the ids came, [N, d] for flat ids, and for texts [B, T, d]
 padded with zeros on the right. `lengths` [B], rows of each, may be asked for, and comes unasked with rows of texts.
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from time import perf_counter
-from typing import Any, NamedTuple
+from collections.abc import Collection, Mapping, Sequence
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic_core import PydanticCustomError
 
 from models.artifacts.card import Card
 from models.families.extra_inputs import Extra
-from service.context import ServiceContext
-from service.embedding.context import ANONYMOUS, RequestContext
-from service.embedding.model import Model
-from service.embedding.requests import (
-    EmbedRequest,
-    EmbedResult,
-    Ids,
-    Input,
-    Int64s,
-    Output,
-    Text,
-)
-from service.errors import BadInput, BadRequest, EmptyRequest, NotFound, TooLarge
-from service.protocols.oip.datatypes import BYTES, NAMES
-from service.protocols.oip.padding import (
-    LENGTHS,
-    Spans,
-    placed,
-    right_padded,
-    spans_of,
-)
-from service.protocols.oip.parameters import options_of, seconds_of
-from service.protocols.oip.tensors import Tensor
-from service.scheduling import deadlines
+from service.embedding.pooling import POOLINGS
+from service.embedding.requests import DTYPES, Direction, EmbedRequest, EmbedResult, Ids, Input, Int64s, Output, Text
+from service.errors import BadInput, BadRequest, EmptyRequest, TooLarge
+from service.http.validation_errors import validated
+from service.protocols.oip.padding import LENGTHS, Spans, placed, right_padded, spans_of
+from service.protocols.oip.tensors import BYTES, DATATYPE_OF, SHOWN_CHARACTERS, Tensor, input_field
 from service.settings import Settings
 
-VERSION = "1"
 IDS, TEXT, MASK, TYPES, POSITIONS = "input_ids", "text", "attention_mask", "token_type_ids", "position_ids"
 INTEGERS = ("INT64", "INT32", "UINT64", "UINT32")
 FLAGS = (*INTEGERS, "BOOL", "UINT8", "INT8")
+DTYPE_NAMES = {"FP32": "float32", "FP16": "float16", "BF16": "bfloat16"}
+POOLING_NAMES = {"last-token": "lasttoken"}  # text-embeddings-inference's name
 
 
-class Asked(NamedTuple):
-    """A request on its way, and what its answer needs to be put back into the caller's shape.
+def _either(names: Mapping[str, str], allowed: Collection[str]) -> BeforeValidator:
+    """Return what reads one of the `allowed` strings, or another name of one."""
 
-    wanted       names of outputs, `lengths` among them; empty: the default
-    spans        where the sequences lay; None: they were texts
-    max_bytes    of token rows in an answer, padding counted
+    def read(value: Any) -> Any:
+        name = names.get(value, value) if isinstance(value, str) else None
+        if name not in allowed and value is not None:
+            raise PydanticCustomError("not_allowed", "not allowed")
+        return name
+
+    return BeforeValidator(read)
+
+
+class Parameters(BaseModel):
+    """The request parameters that are read; the protocol lets clients send others, which are ignored as Triton does."""
+
+    model_config = ConfigDict(strict=True)
+    truncate: Annotated[bool | None, Field(description="true or false")] = None
+    truncation_direction: Annotated[
+        Direction,
+        _either({"Right": "right", "Left": "left"}, ("right", "left")),
+        Field(description="right or left"),
+    ] = "right"
+    normalize: Annotated[bool | None, Field(description="true or false")] = None
+    dimensions: Annotated[int | None, Field(ge=1, description="a whole number from 1")] = None
+    pooling: Annotated[str | None, _either(POOLING_NAMES, POOLINGS), Field(description=", ".join(POOLINGS))] = None
+    dtype: Annotated[str, _either(DTYPE_NAMES, DTYPES), Field(description=", ".join((*DTYPES, *DTYPE_NAMES)))] = (
+        "float32"
+    )
+    prompt_name: Annotated[str | None, Field(description="the name of one of the model's prompts")] = None
+    timeout: Annotated[int, Field(ge=0, description="microseconds, a whole number from 0, which is no limit")] = 0
+
+
+NO_PARAMETERS = Parameters()
+
+
+def parameters_of(sent: Mapping[str, Any]) -> Parameters:
+    """Return a request's parameters; raise BadRequest where one is not what it may be."""
+    return validated(Parameters, dict(sent), ("parameters",)) if sent else NO_PARAMETERS
+
+
+class Prepared(NamedTuple):
+    """A request to the core, and what is needed to bring its result into the caller's shape.
+
+    Args:
+        outputs: the names asked for, `lengths` among them; empty: the default.
+        spans: where the sequences lay; None: they were texts.
+        max_bytes: of token rows in the answer, padding counted.
     """
 
     request: EmbedRequest
-    wanted: tuple[str, ...]
+    outputs: tuple[str, ...]
     spans: Spans | None
     max_bytes: int
 
 
-async def infer(
-    context: ServiceContext,
-    name: str,
-    version: str,
-    inputs: Sequence[Tensor],
-    parameters: Mapping[str, Any],
-    wanted: Sequence[str],
-    call: RequestContext = ANONYMOUS,
-) -> tuple[str, list[Tensor]]:
-    """The name of the model that answered and its output tensors, in the order of `wanted`; counted for its statistics.
-
-    name, version   "" for the server's default model, and for its one version
-    parameters      of the request; those that are not ours are ignored
-    wanted          names of outputs; empty: the model's default one
-    raises          an InlayError
-    """
-    card = model_of(context, name, version).card
-    started = perf_counter()
-    try:
-        asked = request_of(card, inputs, parameters, wanted, context.settings)
-        if (seconds := seconds_of(parameters)) is not None:
-            until = started + seconds
-            call = replace(call, deadline=until if call.deadline is None else min(call.deadline, until))
-        async with deadlines.within(call.deadline):
-            result = await context.embedder.embed(asked.request, call)
-        outputs = outputs_of(result, asked)
-    except Exception:
-        context.statistics.failed(card.name, perf_counter() - started)
-        raise
-    context.statistics.succeeded(card.name, len(asked.request.inputs), perf_counter() - started, result.times)
-    return result.model, outputs
-
-
-def model_of(context: ServiceContext, name: str, version: str = "") -> Model:
-    """The model of that name; there is one version of each, "1".
-
-    raises   NotFound
-    """
-    model = context.registry.get(name)
-    if version not in ("", VERSION):
-        raise NotFound(f"{model.card.name} has no version {version!r}; it has {VERSION!r}")
-    return model
-
-
 def request_of(
-    card: Card, inputs: Sequence[Tensor], parameters: Mapping[str, Any], wanted: Sequence[str], settings: Settings
-) -> Asked:
-    """The request these tensors stand for.
+    card: Card, inputs: Sequence[Tensor], parameters: Parameters, outputs: Sequence[str], settings: Settings
+) -> Prepared:
+    """Return the request that tensors stand for.
 
-    raises   BadRequest, BadInput or TooLarge naming the tensor, what came and what is allowed
+    Raises:
+        BadRequest, BadInput, TooLarge: they stand for none.
     """
-    options, tensors, names = options_of(parameters), _by_name(card, inputs), tuple(wanted)
+    tensors, names = _by_name(card, inputs), tuple(outputs)
     if len(set(names)) < len(names):
-        raise BadRequest(f"outputs names one twice: {', '.join(names)}; ask for each once")
+        shown = ", ".join(names)[:SHOWN_CHARACTERS]
+        raise BadRequest("names one twice", field=("outputs",), allowed=shown, remedy="ask for each once")
     spans, given = None, list[Input]()
     if TEXT in tensors:
-        given = _texts(tensors)
+        given = _texts(tensors[TEXT])
     else:
         given, spans = _sequences(card, tensors, settings.max_request_tokens)
-    outputs = tuple([name for name in names if name != LENGTHS])
-    return Asked(EmbedRequest(given, card.name, outputs, *options), names, spans, settings.max_answer_bytes)
+    request = EmbedRequest(
+        given,
+        card.name,
+        tuple([name for name in names if name != LENGTHS]),
+        parameters.truncate,
+        parameters.truncation_direction,
+        parameters.normalize,
+        parameters.dimensions,
+        parameters.pooling,
+        parameters.dtype,
+        parameters.prompt_name,
+    )
+    return Prepared(request, names, spans, settings.max_answer_bytes)
 
 
-def outputs_of(result: EmbedResult, asked: Asked) -> list[Tensor]:
-    """The tensors of a result, put back into the shape the request had.
+def outputs_of(result: EmbedResult, prepared: Prepared) -> list[Tensor]:
+    """Return the tensors of a result, in the shape that the request had.
 
-    raises   TooLarge where padding makes an answer larger than the server sends
+    Raises:
+        TooLarge: padding makes them larger than this server sends.
     """
-    _check_size(result, asked)
-    found = {output.name: _tensor(output, asked) for output in result.outputs}
-    names = asked.wanted
-    if not asked.request.outputs:
+    _check_size(result, prepared)
+    found = {output.name: _tensor(output, prepared) for output in result.outputs}
+    names = prepared.outputs
+    if not prepared.request.outputs:
         (default,) = result.outputs
         if not names:
-            names = (default.name,) if default.pooled or asked.spans else (default.name, LENGTHS)
+            names = (default.name,) if default.pooled or prepared.spans else (default.name, LENGTHS)
     if LENGTHS in names:
         counted = next((output.lengths for output in result.outputs if not output.pooled), result.lengths)
         found[LENGTHS] = Tensor(LENGTHS, "INT64", (len(counted),), np.array(counted, np.int64))
     return [found[name] for name in names]
 
 
-def _tensor(output: Output, asked: Asked) -> Tensor:
+def _tensor(output: Output, prepared: Prepared) -> Tensor:
     rows = output.rows
-    datatype = NAMES[rows.dtype.type]
+    datatype = DATATYPE_OF[rows.dtype.type]
     if output.pooled:
         return Tensor(output.name, datatype, rows.shape, rows)
-    spans, left = asked.spans, asked.request.truncation_direction == "left"
+    spans, left = prepared.spans, prepared.request.truncation_direction == "left"
     if spans is None:
         spans, left = right_padded(output.lengths), False
     array = placed(rows, output.lengths, spans, left)
     return Tensor(output.name, datatype, array.shape, array)
 
 
-def _check_size(result: EmbedResult, asked: Asked) -> None:
+def _check_size(result: EmbedResult, prepared: Prepared) -> None:
     size = 0
     for output in result.outputs:
         if not output.pooled:
-            shape = asked.spans.shape if asked.spans else (len(output.lengths), max(output.lengths))
+            shape = prepared.spans.shape if prepared.spans else (len(output.lengths), max(output.lengths))
             size += math.prod(shape) * output.rows.shape[1] * output.rows.itemsize
-    if size > asked.max_bytes:
+    if size > prepared.max_bytes:
         raise TooLarge(
-            f"padded, the outputs are {size} bytes; this server answers with {asked.max_bytes} at most: send sequences "
-            "of like length together, or flat ids"
+            f"padded, the outputs are {size} bytes",
+            allowed=f"this server answers with {prepared.max_bytes} at most",
+            remedy="send sequences of like length together, or flat ids",
         )
 
 
 def _by_name(card: Card, inputs: Sequence[Tensor]) -> dict[str, Tensor]:
     tensors = {tensor.name: tensor for tensor in inputs}
     if len(tensors) < len(inputs):
-        raise BadRequest(f"inputs holds a tensor twice: {', '.join([each.name for each in inputs])}; send each once")
+        shown = ", ".join([each.name for each in inputs])[: 2 * SHOWN_CHARACTERS]
+        raise BadRequest("holds a tensor twice", field=("inputs",), allowed=shown, remedy="send each once")
     allowed = input_names(card)
     if unknown := [name for name in tensors if name not in allowed]:
-        raise BadRequest(f"{card.name} has no input {unknown[0][:80]!r}; allowed: {', '.join(allowed)}")
+        raise BadRequest(f"{card.name} has no input {unknown[0][:80]!r}", allowed=f"allowed: {', '.join(allowed)}")
     if TEXT in tensors and len(tensors) > 1:
-        raise BadRequest(f'"{TEXT}" came with {", ".join(tensors.keys() - {TEXT})}: send texts or token ids, not both')
+        came = f"came with {', '.join(sorted(tensors.keys() - {TEXT}))}"
+        raise BadRequest(came, field=input_field(TEXT), remedy="send texts or token ids, not both")
     if TEXT not in tensors and IDS not in tensors:
         wanted = f'"{IDS}" or "{TEXT}"' if TEXT in allowed else f'"{IDS}"'
         came = ", ".join(map(repr, tensors)) or "no inputs"
-        raise BadRequest(f"{wanted} is missing; {came} came")
+        raise BadRequest(f"{wanted} is missing", allowed=f"{came} came")
     return tensors
 
 
 def input_names(card: Card) -> tuple[str, ...]:
-    """The names of the tensors a model takes."""
+    """Return the names of the tensors a model takes."""
     texts = (TEXT,) if card.tokenizer else ()
     extras = [extra.name for extra in card.extras if extra.sent]
     return (*texts, IDS, MASK, LENGTHS, TYPES, POSITIONS, *extras)
 
 
-def _texts(tensors: dict[str, Tensor]) -> list[Input]:
-    tensor = tensors[TEXT]
+def _texts(tensor: Tensor) -> list[Input]:
     if tensor.datatype != BYTES or not isinstance(tensor.data, list):
-        raise _datatype(tensor, (BYTES,))
+        raise _datatype_error(tensor, (BYTES,))
     if len(tensor.shape) not in (1, 2) or (len(tensor.shape) == 2 and tensor.shape[1] != 1):
-        raise BadRequest(f'input "{TEXT}" has shape {list(tensor.shape)}; allowed: [B] or [B, 1]')
+        raise _shape_error(tensor, "[B] or [B, 1]")
     return [_text(index, raw) for index, raw in enumerate(tensor.data)]
 
 
@@ -206,28 +202,31 @@ def _text(index: int, raw: bytes) -> Text:
     try:
         return Text(raw.decode())
     except UnicodeDecodeError as error:
-        raise BadInput(f"element {index} of {TEXT} is not UTF-8: {error.reason} at byte {error.start}", index) from None
+        received = f"is not UTF-8: {error.reason} at byte {error.start}"
+        raise BadInput(received, field=(*input_field(TEXT), index)) from None
 
 
 def _sequences(card: Card, tensors: dict[str, Tensor], max_tokens: int) -> tuple[list[Input], Spans]:
-    """Each sequence's ids and what goes with them, padding left out."""
+    """Return each sequence's ids and what goes with them, padding left out."""
     ids = tensors[IDS]
     values = _integers(ids, INTEGERS)
     if not len(values):
-        raise EmptyRequest(f'input "{IDS}" has shape {list(ids.shape)}: send one token id at least')
+        remedy = "send one token id at least"
+        raise EmptyRequest(f"has shape {list(ids.shape)}", field=input_field(IDS), remedy=remedy)
     if len(values) > max_tokens:
-        raise TooLarge(f'input "{IDS}" has {len(values)} elements; this server takes {max_tokens} a request')
+        allowed = f"this server takes {max_tokens} a request"
+        raise TooLarge(f"has {len(values)} elements", field=input_field(IDS), allowed=allowed)
     mask = _mask(tensors[MASK], ids) if MASK in tensors else None
     spans = spans_of(ids, _lengths(tensors.get(LENGTHS)), mask)
     beside = {name: _beside(tensors[name], ids) for name in (TYPES, POSITIONS) if name in tensors}
     extras = {extra.name: _extra(extra, tensors[extra.name], ids) for extra in card.extras if extra.name in tensors}
     sent = mask if card.mask_from == "pad_count" or spans.holes is not None else None
     if not beside and not extras and sent is None:
-        return _bare(values, spans), spans
+        return _ids_alone(values, spans), spans
     return [_cut(span, values, sent, beside, extras) for span in spans.bounds], spans
 
 
-def _bare(ids: Int64s, spans: Spans) -> list[Input]:
+def _ids_alone(ids: Int64s, spans: Spans) -> list[Input]:
     if len(spans.shape) == 2 and not spans.padded:
         return [Ids(row) for row in ids.reshape(spans.shape)]  # half the time of slicing
     return [Ids(ids[start:stop]) for start, stop in spans.bounds]
@@ -251,7 +250,7 @@ def _mask(tensor: Tensor, ids: Tensor) -> Int64s:
     mask = _beside(tensor, ids, FLAGS)
     if (mask.view(np.uint64) > 1).any():  # negative values wrap to huge ones
         odd = mask[int(np.argmax((mask < 0) | (mask > 1)))]
-        raise BadRequest(f'input "{MASK}" holds {odd}; allowed: 0 and 1')
+        raise BadRequest(f"holds {odd}", field=input_field(MASK), allowed="allowed: 0 and 1")
     return mask
 
 
@@ -259,15 +258,13 @@ def _lengths(tensor: Tensor | None) -> Int64s | None:
     if tensor is None:
         return None
     if len(tensor.shape) != 1:
-        raise BadRequest(f'input "{LENGTHS}" has shape {list(tensor.shape)}; allowed: [B]')
+        raise _shape_error(tensor, "[B]")
     return _integers(tensor, INTEGERS)
 
 
 def _beside(tensor: Tensor, ids: Tensor, datatypes: tuple[str, ...] = INTEGERS) -> Int64s:
     if tensor.shape != ids.shape:
-        raise BadRequest(
-            f'input "{tensor.name}" has shape {list(tensor.shape)}; allowed: that of {IDS}, {list(ids.shape)}'
-        )
+        raise _shape_error(tensor, f"that of {IDS}, {list(ids.shape)}")
     return _integers(tensor, datatypes)
 
 
@@ -275,22 +272,26 @@ def _extra(extra: Extra, tensor: Tensor, ids: Tensor) -> Int64s:
     if extra.columns == 1:
         return _beside(tensor, ids)
     if tensor.shape != (*ids.shape, extra.columns):
-        raise BadRequest(
-            f'input "{tensor.name}" has shape {list(tensor.shape)}; allowed: {[*ids.shape, extra.columns]}'
-        )
+        raise _shape_error(tensor, f"{[*ids.shape, extra.columns]}")
     return _integers(tensor, INTEGERS).reshape(-1, extra.columns)
 
 
 def _integers(tensor: Tensor, datatypes: tuple[str, ...]) -> Int64s:
-    """The elements, flat, as int64."""
+    """Return the elements, flat, as int64."""
     values = tensor.data
     if tensor.datatype not in datatypes or isinstance(values, list):
-        raise _datatype(tensor, datatypes)
+        raise _datatype_error(tensor, datatypes)
     flat = values.reshape(-1)
     if tensor.datatype == "UINT64" and flat.size and flat.max() >= 1 << 63:
-        raise BadRequest(f'input "{tensor.name}" holds {flat.max()}; allowed: below 2**63')
+        raise BadRequest(f"holds {flat.max()}", field=input_field(tensor.name), allowed="allowed: below 2**63")
     return flat.astype(np.int64, copy=False)
 
 
-def _datatype(tensor: Tensor, allowed: tuple[str, ...]) -> BadRequest:
-    return BadRequest(f'input "{tensor.name}" has datatype {tensor.datatype}; allowed: {", ".join(allowed)}')
+def _shape_error(tensor: Tensor, allowed: str) -> BadRequest:
+    return BadRequest(f"has shape {list(tensor.shape)}", field=input_field(tensor.name), allowed=f"allowed: {allowed}")
+
+
+def _datatype_error(tensor: Tensor, allowed: tuple[str, ...]) -> BadRequest:
+    return BadRequest(
+        f"has datatype {tensor.datatype}", field=input_field(tensor.name), allowed=f"allowed: {', '.join(allowed)}"
+    )

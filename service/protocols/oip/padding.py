@@ -1,7 +1,7 @@
 """Where sequences lie in a client's tensors: padding is left out on the way in and put back on the way out.
 
-The only place that pads. A padded row is its unpadded one: tokens masked at either end never reach the model, so a row
-gives what it gives alone. A mask with holes goes to the model as it is, from its first to its last token.
+A padded row gives what its unpadded tokens give: tokens masked at either end never reach the model. A mask with holes
+goes to the model as it is, from its first to its last token.
 """
 
 import math
@@ -13,17 +13,18 @@ from numpy.typing import NDArray
 
 from service.embedding.requests import Int64s
 from service.errors import BadInput, BadRequest
-from service.protocols.oip.tensors import Tensor
+from service.protocols.oip.tensors import Tensor, input_field
 
 LENGTHS = "lengths"
 
 
 class Spans(NamedTuple):
-    """The real tokens of each sequence, from `starts` up to `stops` in the flat tensor.
+    """The real tokens of each sequence: from `starts` up to `stops` in the flat tensor.
 
-    shape   of the client's tensor, [B, T] or [N]
-    padded  something is left out
-    holes   which sequences have masked tokens between their own
+    Args:
+        shape: of the client's tensor, [B, T] or [N].
+        padded: whether something is left out.
+        holes: bool [B], which sequences have masked tokens between their own; None: none has.
     """
 
     shape: tuple[int, ...]
@@ -39,22 +40,35 @@ class Spans(NamedTuple):
 
 
 def spans_of(ids: Tensor, lengths: Int64s | None, mask: Int64s | None) -> Spans:
-    """The spans of padded [B, T] ids, or of flat [N] ids with `lengths` [B] (None: one sequence).
+    """Return the spans of padded [B, T] ids, or of flat [N] ids.
 
-    raises   BadRequest for shapes that do not fit each other; BadInput for a row that is all padding
+    Args:
+        lengths: [B], of flat ids; None: one sequence.
+        mask: 0 and 1, flat; None: nothing is masked.
+
+    Raises:
+        BadRequest: the shapes do not fit each other.
+        BadInput: a row is all padding.
     """
-    edges = _rows(ids.shape) if len(ids.shape) == 2 else _runs(ids, lengths)
+    edges = _row_edges(ids.shape) if len(ids.shape) == 2 else _sequence_edges(ids, lengths)
     if len(ids.shape) == 2 and lengths is not None:
-        raise BadRequest(f'"{LENGTHS}" goes with flat input_ids [N]; these are {list(ids.shape)}: send attention_mask')
+        raise BadRequest(
+            "goes with flat input_ids [N]",
+            field=input_field(LENGTHS),
+            allowed=f"these are {list(ids.shape)}",
+            remedy="send attention_mask",
+        )
     starts, stops = edges[:-1], edges[1:]
     return Spans(ids.shape, starts, stops) if mask is None else _unmasked(ids.shape, starts, stops, mask)
 
 
 def placed(rows: NDArray[Any], lengths: Sequence[int], spans: Spans, left: bool) -> NDArray[Any]:
-    """The rows where their tokens came from, zeros elsewhere: [B, T, d] or [N, d].
+    """Return rows at the places of their tokens, [B, T, d] or [N, d], with zeros elsewhere.
 
-    lengths   rows of each sequence: its whole span, or less if it was cut
-    left      what was cut off was the beginning
+    Args:
+        rows: [sum(lengths), d].
+        lengths: rows of each sequence: its whole span, or less if it was truncated.
+        left: whether truncation cut off the beginning.
     """
     total = math.prod(spans.shape)
     if len(rows) == total:
@@ -68,27 +82,27 @@ def placed(rows: NDArray[Any], lengths: Sequence[int], spans: Spans, left: bool)
 
 
 def right_padded(lengths: Sequence[int]) -> Spans:
-    """The spans of sequences that came without a rectangle: as wide as the longest."""
+    """Return the spans of sequences padded on the right to the longest."""
     widest = max(lengths)
     starts = np.arange(len(lengths), dtype=np.int64) * widest
     return Spans((len(lengths), widest), starts, starts + np.array(lengths, np.int64))
 
 
-def _rows(shape: tuple[int, ...]) -> Int64s:
+def _row_edges(shape: tuple[int, ...]) -> Int64s:
     return np.arange(shape[0] + 1, dtype=np.int64) * shape[1]
 
 
-def _runs(ids: Tensor, lengths: Int64s | None) -> Int64s:
+def _sequence_edges(ids: Tensor, lengths: Int64s | None) -> Int64s:
     if len(ids.shape) != 1:
-        raise BadRequest(f'input "input_ids" has shape {list(ids.shape)}; allowed: [B, T] or [N] with "{LENGTHS}" [B]')
+        received, allowed = f"has shape {list(ids.shape)}", f"allowed: [B, T] or [N] with {LENGTHS} [B]"
+        raise BadRequest(received, field=input_field(ids.name), allowed=allowed)
     total = ids.shape[0]
     if lengths is None:
         return np.array([0, total], np.int64)
     if (lengths < 1).any() or (lengths > total).any() or int(lengths.sum()) != total:
-        raise BadRequest(
-            f'"{LENGTHS}" is {lengths[:8].tolist()}{"…" if len(lengths) > 8 else ""}; allowed: from 1 each, '
-            f"together the {total} of input_ids"
-        )
+        shown = f"{lengths[:8].tolist()}{'…' if len(lengths) > 8 else ''}"
+        allowed = f"allowed: from 1 each, together the {total} of input_ids"
+        raise BadRequest(f"is {shown}", field=input_field(LENGTHS), allowed=allowed)
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
 
 
@@ -98,8 +112,8 @@ def _unmasked(shape: tuple[int, ...], starts: Int64s, stops: Int64s, mask: Int64
         return Spans(shape, starts, stops)
     first, last = np.searchsorted(real, starts), np.searchsorted(real, stops)
     if (empty := first == last).any():
-        index = int(np.argmax(empty))
-        raise BadInput(f"attention_mask of sequence {index} is all 0: leave the sequence out", index)
+        field = (*input_field("attention_mask"), int(np.argmax(empty)))
+        raise BadInput("is all 0", field=field, remedy="leave the sequence out")
     left, right = real[first], real[last - 1] + 1
     holes = right - left != last - first
     return Spans(shape, left, right, True, holes if holes.any() else None)

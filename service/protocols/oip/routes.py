@@ -1,97 +1,342 @@
-"""The Open Inference Protocol over HTTP: health, metadata, statistics, inference. Refuses in its words."""
+"""The Open Inference Protocol over HTTP: health, metadata, statistics, inference, shared memory, model repository."""
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, TypeVar
 
-from fastapi import APIRouter
+from pydantic import BaseModel, ConfigDict, Field
 
-from service.context import ServiceContext
-from service.errors import Unavailable
-from service.http.endpoint import Answer, Call
-from service.protocols.oip import binary
-from service.protocols.oip import metadata as described
-from service.protocols.oip import shared_memory_routes as lending
-from service.protocols.oip.infer import VERSION, infer, model_of
-from service.protocols.oip.responses import (
-    PREFIX,
-    Row,
-    answer_json,
-    refusal,
-    route,
-)
+from service.error_status import STATUSES, retry_headers
+from service.errors import InlayError, Unavailable
+from service.http.formats import JSON, OCTETS
+from service.http.request import Request
+from service.http.response import Response, json_response
+from service.http.routes import Answer, Handler, RequestBody, Route, RouteGroup
+from service.http.validation_errors import parse_json, validated
+from service.protocols.oip import bodies, metadata
+from service.protocols.oip.bodies import EXAMPLES, InferRequest, InferResponse, TensorDescription
+from service.protocols.oip.data_plane import DataPlane, message_of
+from service.protocols.oip.shared_memory import Size, no_cuda
 
-__all__ = ["PREFIX", "answer_json", "refusal", "route", "routes"]
+PREFIX = "/v2"
 MODEL = f"{PREFIX}/models/{{name}}"
 VERSIONED = f"{MODEL}/versions/{{version}}"
+SYSTEM = f"{PREFIX}/systemsharedmemory"
+CUDA = f"{PREFIX}/cudasharedmemory"
+REGION = "region/{region}"
+REPOSITORY = f"{PREFIX}/repository"
+TAG = "open inference"
+ABOUT = "The Open Inference Protocol v2, as Triton and KServe speak it."
+BINARY: Mapping[str, Any] = {
+    "type": "string",
+    "format": "binary",
+    "description": "JSON, then raw tensors as they are listed; Inference-Header-Content-Length has the JSON's bytes.",
+}
+STRICT = ConfigDict(strict=True)
+Body = TypeVar("Body", bound=BaseModel)
 
 
-def routes(context: ServiceContext) -> APIRouter:
-    """Everything under /v2 but the model repository."""
-    rows = (*ROUTES, *lending.ROUTES)
-    return APIRouter(
-        routes=[route(context, path, verb, method, reply) for verb, method, reply, *paths in rows for path in paths]
-    )
+class OipError(BaseModel):
+    """What went wrong and what to do."""
+
+    error: str
 
 
-async def _server(context: ServiceContext, call: Call) -> Answer:
-    return answer_json(described.server(context.version, context.settings))
+class ServerMetadata(BaseModel):
+    """What this server is."""
+
+    name: str
+    version: str
+    extensions: list[str]
 
 
-async def _live(context: ServiceContext, call: Call) -> Answer:
-    return answer_json({"live": True})
+class Live(BaseModel):
+    """The process answers."""
+
+    live: bool
 
 
-async def _ready(context: ServiceContext, call: Call) -> Answer:
-    return await _probed(context, {"ready": True})
+class Ready(BaseModel):
+    """New requests are served."""
+
+    ready: bool
 
 
-async def _model(context: ServiceContext, call: Call) -> Answer:
-    return answer_json(described.model(model_of(context, *_asked(call))))
+class ModelReady(BaseModel):
+    """The model answers."""
+
+    name: str
+    ready: bool
 
 
-async def _model_ready(context: ServiceContext, call: Call) -> Answer:
-    name = model_of(context, *_asked(call)).card.name
-    return await _probed(context, {"name": name, "ready": True})
+class ModelMetadata(BaseModel):
+    """The tensors that a model takes and gives."""
+
+    name: str
+    versions: list[str]
+    platform: str
+    inputs: list[TensorDescription]
+    outputs: list[TensorDescription]
 
 
-async def _probed(context: ServiceContext, document: Any) -> Answer:
-    """A probe's "no" is its answer: nobody was refused anything, and no refusal is counted."""
+class ModelStatistics(BaseModel):
+    """Triton's statistics of each model."""
+
+    model_stats: list[dict[str, Any]]
+
+
+class RegionRequest(BaseModel):
+    """A region of shared memory to register."""
+
+    model_config = STRICT
+    key: Annotated[str, Field(description="a string: the name of a shared memory object, as shm_open takes it")]
+    offset: Size = 0
+    byte_size: Size
+
+
+class RegionStatus(RegionRequest):
+    """A registered region."""
+
+    name: str
+
+
+class IndexRequest(BaseModel):
+    """Which models are listed."""
+
+    model_config = STRICT
+    ready: Annotated[bool, Field(description="true or false; true: the loaded ones alone")] = False
+
+
+class MoveRequest(BaseModel):
+    """What goes with loading or unloading a model."""
+
+    model_config = STRICT
+    parameters: Annotated[dict[str, Any] | None, Field(description="an object")] = None
+
+
+class IndexEntry(BaseModel):
+    """A model of the store, and whether it is loaded."""
+
+    name: str
+    version: str
+    state: Literal["READY", "UNAVAILABLE"]
+    reason: str
+
+
+class Loaded(BaseModel):
+    """The model that was loaded."""
+
+    name: str
+    load: bool
+
+
+class Unloaded(BaseModel):
+    """The model that was unloaded."""
+
+    name: str
+    unload: bool
+
+
+def render_error(error: InlayError) -> Response:
+    """Return an error as {"error": message}."""
+    headers = tuple(retry_headers(error))
+    return json_response({"error": message_of(error)}, STATUSES[error.code].oip, headers)
+
+
+def routes(plane: DataPlane) -> RouteGroup:
+    """Return everything under /v2."""
+    rows = (*_metadata_routes(plane), *_infer_routes(plane), *_shared_memory_routes(plane), *_repository_routes(plane))
+    return RouteGroup(rows, render_error, (PREFIX,), (OipError, JSON), {TAG: ABOUT})
+
+
+def _rows(
+    verb: Literal["GET", "POST"],
+    name: str,
+    handler: Handler,
+    summary: str,
+    answer: type[BaseModel] | Mapping[str, Any] | None,
+    *paths: str,
+    body: RequestBody | None = None,
+    probe: bool = False,
+    admitted: bool = False,
+    vectors: bool = False,
+) -> list[Route]:
+    """Return a row for each path; `answer` None: the response has no body."""
+    content: dict[str, Any] = {} if answer is None else {JSON: answer}
+    if vectors:
+        content[OCTETS] = BINARY
+    return [
+        Route(
+            verb=verb,
+            path=path,
+            handler=handler,
+            name=f"{name}_{number}" if number else name,
+            summary=summary,
+            tag=TAG,
+            body=body,
+            answers={200: Answer(description="Done." if answer is None else "The answer.", content=content)},
+            needs_key=not probe,
+            admitted=admitted,
+            probe=probe,
+            vectors=vectors,
+        )
+        for number, path in enumerate(paths)
+    ]
+
+
+def _metadata_routes(plane: DataPlane) -> list[Route]:
+    context = plane.context
+
+    async def server(request: Request) -> Response:
+        return json_response(metadata.server(context.version, context.settings))
+
+    async def live(request: Request) -> Response:
+        return json_response({"live": True})
+
+    async def ready(request: Request) -> Response:
+        return await _ready(plane, {"ready": True})
+
+    async def statistics(request: Request) -> Response:
+        return json_response({"model_stats": plane.statistics(*_named(request))})
+
+    async def model(request: Request) -> Response:
+        return json_response(metadata.model_metadata(plane.model(*_named(request))))
+
+    async def model_ready(request: Request) -> Response:
+        return await _ready(plane, {"name": plane.model(*_named(request)).card.name, "ready": True})
+
+    async def config(request: Request) -> Response:
+        return json_response(metadata.model_config(plane.model(*_named(request))))
+
+    stats = (f"{PREFIX}/models/stats", f"{MODEL}/stats", f"{VERSIONED}/stats")
+    about_stats = "What was answered over this protocol, by model"
+    anything = {"type": "object"}
+    return [
+        *_rows("GET", "oip_server", server, "What this server is and which extensions it has", ServerMetadata, PREFIX),
+        *_rows("GET", "oip_live", live, "The process answers", Live, f"{PREFIX}/health/live", probe=True),
+        *_rows("GET", "oip_ready", ready, "New requests are served", Ready, f"{PREFIX}/health/ready", probe=True),
+        *_rows("GET", "oip_statistics", statistics, about_stats, ModelStatistics, *stats),
+        *_rows("GET", "oip_model", model, "The tensors a model takes and gives", ModelMetadata, MODEL, VERSIONED),
+        *_rows(
+            "GET",
+            "oip_model_ready",
+            model_ready,
+            "The model answers",
+            ModelReady,
+            f"{MODEL}/ready",
+            f"{VERSIONED}/ready",
+        ),
+        *_rows(
+            "GET",
+            "oip_config",
+            config,
+            "The same in Triton's words",
+            anything,
+            f"{MODEL}/config",
+            f"{VERSIONED}/config",
+        ),
+    ]
+
+
+async def _ready(plane: DataPlane, document: Any) -> Response:
+    """Return a probe's answer; "no" is one too, so it is not counted among the errors."""
     try:
-        await context.check_ready()
+        await plane.context.check_ready()
     except Unavailable as error:
-        return refusal(error)
-    return answer_json(document)
+        return render_error(error)
+    return json_response(document)
 
 
-async def _config(context: ServiceContext, call: Call) -> Answer:
-    return answer_json(described.config(model_of(context, *_asked(call))))
+def _named(request: Request) -> tuple[str, str]:
+    """Return the name and version in a path, empty where it has none."""
+    return request.parameters.get("name", ""), request.parameters.get("version", "")
 
 
-async def _statistics(context: ServiceContext, call: Call) -> Answer:
-    names = [model_of(context, *_asked(call)).card.name] if "name" in call.path else list(context.registry.models)
-    return answer_json({"model_stats": [context.statistics.document(name, VERSION) for name in names]})
+def _infer_routes(plane: DataPlane) -> list[Route]:
+    async def infer(request: Request) -> Response:
+        name, version = _named(request)
+        plane.model(name, version)
+        inference = bodies.read(request.body, request.headers, plane.regions)
+        outputs = [form.name for form in inference.outputs]
+        model, tensors = await plane.infer(
+            name, version, inference.inputs, inference.parameters, outputs, request.context
+        )
+        return await bodies.respond(model, inference, tensors, plane.regions)
+
+    body = RequestBody(model=InferRequest, examples=EXAMPLES, other={OCTETS: BINARY})
+    paths = (f"{MODEL}/infer", f"{VERSIONED}/infer")
+    about = "Token ids or texts → vectors"
+    return _rows("POST", "oip_infer", infer, about, InferResponse, *paths, body=body, admitted=True, vectors=True)
 
 
-async def _infer(context: ServiceContext, call: Call) -> Answer:
-    name, version = _asked(call)
-    model_of(context, name, version)
-    asked = binary.read(await call.body(), call.fields, context.settings, context.regions)
-    wanted = [each.name for each in asked.outputs]
-    model, outputs = await infer(context, name, version, asked.inputs, asked.parameters, wanted, call.request.context)
-    return await binary.answer(model, asked, outputs, context.regions)
+def _shared_memory_routes(plane: DataPlane) -> list[Route]:
+    regions = plane.regions
+
+    async def status(request: Request) -> Response:
+        return json_response(regions.status(request.parameters.get("region")))
+
+    async def register(request: Request) -> Response:
+        regions.check_enabled()
+        region = validated(RegionRequest, parse_json(request.body))
+        regions.register(request.parameters["region"], region.key, region.offset, region.byte_size)
+        return Response()
+
+    async def unregister(request: Request) -> Response:
+        regions.unregister(request.parameters.get("region"))
+        return Response()
+
+    async def cuda(request: Request) -> Response:
+        raise no_cuda()
+
+    regions_list = _list_of(RegionStatus)
+    statuses = (f"{SYSTEM}/status", f"{SYSTEM}/{REGION}/status")
+    unregisters = (f"{SYSTEM}/unregister", f"{SYSTEM}/{REGION}/unregister")
+    cuda_posts = (f"{CUDA}/unregister", f"{CUDA}/{REGION}/register", f"{CUDA}/{REGION}/unregister")
+    body = RequestBody(model=RegionRequest)
+    return [
+        *_rows("GET", "oip_shared_memory_status", status, "The registered regions", regions_list, *statuses),
+        *_rows(
+            "POST",
+            "oip_shared_memory_register",
+            register,
+            "Lend a region",
+            None,
+            f"{SYSTEM}/{REGION}/register",
+            body=body,
+        ),
+        *_rows("POST", "oip_shared_memory_unregister", unregister, "Take a region back, or all", None, *unregisters),
+        *_rows("GET", "oip_cuda_status", cuda, "Not supported", None, f"{CUDA}/status", f"{CUDA}/{REGION}/status"),
+        *_rows("POST", "oip_cuda", cuda, "Not supported", None, *cuda_posts),
+    ]
 
 
-def _asked(call: Call) -> tuple[str, str]:
-    return call.path["name"], call.path.get("version", "")
+def _repository_routes(plane: DataPlane) -> list[Route]:
+    async def index(request: Request) -> Response:
+        return json_response(await plane.index(_optional(IndexRequest, request).ready))
+
+    async def load(request: Request) -> Response:
+        name = request.parameters["name"]
+        await plane.load(name, _optional(MoveRequest, request).parameters or {})
+        return json_response({"name": name, "load": True})
+
+    async def unload(request: Request) -> Response:
+        name = request.parameters["name"]
+        await plane.unload(name, _optional(MoveRequest, request).parameters or {})
+        return json_response({"name": name, "unload": True})
+
+    model = f"{REPOSITORY}/models/{{name}}"
+    about_index = "Every model of the store, and whether it is loaded"
+    about_load = "Serve the store's present version of a model"
+    return [
+        *_rows("POST", "oip_index", index, about_index, _list_of(IndexEntry), f"{REPOSITORY}/index"),
+        *_rows("POST", "oip_load", load, about_load, Loaded, f"{model}/load", admitted=True),
+        *_rows("POST", "oip_unload", unload, "Stop serving a model", Unloaded, f"{model}/unload", admitted=True),
+    ]
 
 
-ROUTES: tuple[Row, ...] = (
-    ("GET", "oip_server", _server, PREFIX),
-    ("GET", "oip_live", _live, f"{PREFIX}/health/live"),
-    ("GET", "oip_ready", _ready, f"{PREFIX}/health/ready"),
-    ("GET", "oip_statistics", _statistics, f"{PREFIX}/models/stats", f"{MODEL}/stats", f"{VERSIONED}/stats"),
-    ("GET", "oip_model", _model, MODEL, VERSIONED),
-    ("GET", "oip_model_ready", _model_ready, f"{MODEL}/ready", f"{VERSIONED}/ready"),
-    ("GET", "oip_config", _config, f"{MODEL}/config", f"{VERSIONED}/config"),
-    ("POST", "oip_infer", _infer, f"{MODEL}/infer", f"{VERSIONED}/infer"),
-)
-"""Verb, name in the metrics, what answers, paths."""
+def _optional(model: type[Body], request: Request) -> Body:
+    """Return a body that may be left out."""
+    return validated(model, parse_json(request.body) if request.body.strip() else {})
+
+
+def _list_of(model: type[BaseModel]) -> Mapping[str, Any]:
+    return {"type": "array", "items": model.model_json_schema()}

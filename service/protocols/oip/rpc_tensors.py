@@ -1,7 +1,7 @@
-"""ModelInferRequest → tensors, tensors → the wire bytes of ModelInferResponse. Knows messages; no channel, no model.
+"""Messages of ModelInfer as tensors, and tensors as the wire bytes of its answers, byte for byte protobuf's own.
 
-Setting a `bytes` field and serialising copies a tensor three times; here small messages are written by protobuf, once
-for answers of one shape, and the tensors are put behind them. Byte for byte what protobuf writes.
+Setting a `bytes` field and serializing copies a tensor three times; here protobuf writes the small messages, once for
+answers of one shape, and the tensors are joined to them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,79 +11,82 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from proto import open_inference_pb2 as pb
-from service.errors import BadRequest, Unsupported
+from service.errors import BadRequest
 from service.protocols.inlay.rpc_messages import varint
-from service.protocols.oip.datatypes import (
+from service.protocols.oip.bodies import check_no_classification
+from service.protocols.oip.data_plane import VERSION
+from service.protocols.oip.shared_memory import Place, Regions, place_parameters
+from service.protocols.oip.tensors import (
     BYTES,
     DTYPES,
     RAW_ONLY,
+    SHOWN_CHARACTERS,
     Raw,
-    width,
-)
-from service.protocols.oip.infer import VERSION
-from service.protocols.oip.shared_memory import Place, Regions, place_of
-from service.protocols.oip.tensors import (
     Tensor,
     from_raw,
     from_values,
+    input_field,
     raw_of,
+    width,
 )
-from service.settings import Settings
 
-CONTENTS: dict[str, str] = {
-    "BOOL": "bool_contents",
-    **dict.fromkeys(("INT8", "INT16", "INT32"), "int_contents"),
-    "INT64": "int64_contents",
-    **dict.fromkeys(("UINT8", "UINT16", "UINT32"), "uint_contents"),
-    "UINT64": "uint64_contents",
-    "FP32": "fp32_contents",
-    "FP64": "fp64_contents",
-    BYTES: "bytes_contents",
+CONTENTS: dict[str, tuple[str, Any]] = {
+    "BOOL": ("bool_contents", np.bool_),
+    **dict.fromkeys(("INT8", "INT16", "INT32"), ("int_contents", np.int32)),
+    "INT64": ("int64_contents", np.int64),
+    **dict.fromkeys(("UINT8", "UINT16", "UINT32"), ("uint_contents", np.uint32)),
+    "UINT64": ("uint64_contents", np.uint64),
+    "FP32": ("fp32_contents", np.float32),
+    "FP64": ("fp64_contents", np.float64),
+    BYTES: ("bytes_contents", None),
 }
-"""Where typed contents of a datatype lie."""
-LAST = "triton_final_response"
-ID, PARAMETERS, ANSWER, RAW = b"\x1a", b"\x22", b"\x12", b"\x32"  # field 3, 4 and 6 of a response, 2 of a stream's
+"""The field of a datatype's typed contents, and the numpy dtype in which they come."""
+FINAL_RESPONSE = "triton_final_response"
+ID, RAW, STREAMED = b"\x1a", b"\x32", b"\x12"  # fields 3 and 6 of a response, 2 of a stream's
 
 
-class Wanted(NamedTuple):
-    """An output a request names; `place`: where in shared memory it goes."""
+class RequestedOutput(NamedTuple):
+    """An output that a request names, and where in shared memory it goes, if it does."""
 
     name: str
     place: Place | None
 
 
-class Reply(NamedTuple):
+class Answer(NamedTuple):
     """An answer before it is bytes.
 
-    lent    parameters of the outputs that went to shared memory, by name
-    last    the client asked to be told that no further answer follows this one
+    Args:
+        places: of the outputs that were written to shared memory, by name.
+        final: whether the client is told that no further answer follows.
     """
 
     model: str
     id: str
     tensors: Sequence[Tensor]
-    lent: Mapping[str, Place]
-    last: bool = False
+    places: Mapping[str, Place]
+    final: bool = False
 
 
-def tensors_of(message: pb.ModelInferRequest, settings: Settings, regions: Regions) -> list[Tensor]:
-    """The input tensors, in order.
+def input_tensors(message: pb.ModelInferRequest, regions: Regions) -> list[Tensor]:
+    """Return the input tensors, in order.
 
-    raises   BadRequest where raw and typed contents are mixed, or do not fit what is said of them
+    Raises:
+        BadRequest: raw and typed contents are mixed, or do not fit what is said of them.
     """
-    places = [_place(each, settings) for each in message.inputs]
+    places = [_place(each, regions) for each in message.inputs]
     raws, sent = message.raw_input_contents, [place is None for place in places]
     if not raws:
-        return [_one(each, place, regions) for each, place in zip(message.inputs, places, strict=True)]
+        return [_typed(each, place, regions) for each, place in zip(message.inputs, places, strict=True)]
     for each in message.inputs:
         if each.HasField("contents"):
             raise BadRequest(
-                f"input {each.name!r} has contents beside raw_input_contents: send every tensor raw, or every one typed"
+                "has contents beside raw_input_contents",
+                field=input_field(each.name),
+                remedy="send every tensor raw, or every one typed",
             )
     if len(raws) != sum(sent):
-        raise BadRequest(
-            f"raw_input_contents has {len(raws)} tensors for {sum(sent)} inputs: send one each, in their order"
-        )
+        received = f"raw_input_contents has {len(raws)} tensors for {sum(sent)} inputs"
+        raise BadRequest(received, remedy="send one each, in their order")
     left = iter(raws)
     return [
         from_raw(each.name, each.datatype, tuple(each.shape), regions.read(place) if place else next(left))
@@ -91,44 +94,81 @@ def tensors_of(message: pb.ModelInferRequest, settings: Settings, regions: Regio
     ]
 
 
-def wanted_of(message: pb.ModelInferRequest, settings: Settings) -> list[Wanted]:
-    """The outputs a request names; raises BadRequest, Unsupported."""
+def requested_outputs(message: pb.ModelInferRequest, regions: Regions) -> list[RequestedOutput]:
+    """Return the outputs that a request names; raise BadRequest or Unsupported."""
     found = []
     for each in message.outputs:
+        field = ("outputs", each.name[:SHOWN_CHARACTERS], "parameters")
         parameters = values_of(each.parameters)
-        if parameters.get("classification"):
-            raise Unsupported(f"output {each.name!r}: classification is not supported; leave the parameter out")
-        found.append(Wanted(each.name, place_of(each.name, parameters, settings)))
+        check_no_classification(parameters, field)
+        found.append(RequestedOutput(each.name, regions.place(parameters, field)))
     return found
 
 
 def values_of(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """A map of parameters as JSON has it; those that are not set are left out."""
+    """Return a map of parameters as JSON has it; those that are not set are left out."""
     chosen = {name: (each, each.WhichOneof("parameter_choice")) for name, each in parameters.items()}
     return {name: getattr(each, choice) for name, (each, choice) in chosen.items() if choice}
 
 
-def response(reply: Reply) -> bytes:
-    """A serialised ModelInferResponse."""
-    return b"".join(_parts(reply))
+def _place(tensor: Any, regions: Regions) -> Place | None:
+    if not tensor.parameters:
+        return None
+    return regions.place(values_of(tensor.parameters), (*input_field(tensor.name), "parameters"))
 
 
-def stream_response(reply: Reply) -> bytes:
-    """A serialised ModelStreamInferResponse that holds `infer_response`."""
-    parts = _parts(reply)
-    return b"".join([ANSWER, varint(sum(map(len, parts))), *parts])
+def _typed(tensor: Any, place: Place | None, regions: Regions) -> Tensor:
+    """Return a tensor that lies in shared memory or in typed contents."""
+    name, datatype, shape = tensor.name, tensor.datatype, tuple(tensor.shape)
+    if place:
+        return from_raw(name, datatype, shape, regions.read(place))
+    width(datatype, input_field(name))
+    if datatype in RAW_ONLY:
+        received, remedy = f"has datatype {datatype}, which has no typed contents", "send it in raw_input_contents"
+        raise BadRequest(received, field=input_field(name), remedy=remedy)
+    field, dtype = CONTENTS[datatype]
+    others = [each.name for each, _ in tensor.contents.ListFields() if each.name != field]
+    if others:
+        received = f"has datatype {datatype} and {', '.join(others)}"
+        raise BadRequest(received, field=input_field(name), remedy=f"send {field} alone")
+    values = getattr(tensor.contents, field)
+    if datatype == BYTES:
+        return from_values(name, datatype, shape, list(values))
+    return from_values(name, datatype, shape, _narrowed(name, datatype, np.array(values, dtype)))
 
 
-def _parts(reply: Reply) -> list[Raw]:
-    head = _head(reply.model)
-    id_ = reply.id.encode()
+def _narrowed(name: str, datatype: str, values: Any) -> Any:
+    """Return values in their own dtype; contents of small integers are as wide as the largest of their kind."""
+    dtype = DTYPES[datatype]
+    if values.dtype == dtype or not values.size:
+        return values.astype(dtype, copy=False)
+    ends = np.iinfo(dtype)
+    if values.min() < ends.min or values.max() > ends.max:
+        allowed = f"it goes from {ends.min} to {ends.max}"
+        raise BadRequest(f"holds a number outside {datatype}", field=input_field(name), allowed=allowed)
+    return values.astype(dtype)
+
+
+def response(answer: Answer) -> bytes:
+    """Return a serialized ModelInferResponse."""
+    return b"".join(_parts(answer))
+
+
+def stream_response(answer: Answer) -> bytes:
+    """Return a serialized ModelStreamInferResponse that holds `infer_response`."""
+    parts = _parts(answer)
+    return b"".join([STREAMED, varint(sum(map(len, parts))), *parts])
+
+
+def _parts(answer: Answer) -> list[Raw]:
+    head, id_ = _head(answer.model), answer.id.encode()
     parts: list[Raw] = [head, ID, varint(len(id_)), id_] if id_ else [head]
-    if reply.last:
-        parts.append(_LAST)
-    shapes = tuple([(each.name, each.datatype, each.shape, reply.lent.get(each.name)) for each in reply.tensors])
+    if answer.final:
+        parts.append(_FINAL)
+    shapes = tuple([(each.name, each.datatype, each.shape, answer.places.get(each.name)) for each in answer.tensors])
     parts.append(_outputs(shapes))
-    for tensor in reply.tensors:
-        raw = b"" if tensor.name in reply.lent else raw_of(tensor)  # an empty one keeps the order of those that follow
+    for tensor in answer.tensors:
+        raw = b"" if tensor.name in answer.places else raw_of(tensor)  # an empty one keeps the order of the others
         parts += (RAW, varint(len(raw)), raw)
     return parts
 
@@ -141,64 +181,20 @@ def _head(model: str) -> bytes:
 @lru_cache(maxsize=1024)
 def _outputs(shapes: tuple[tuple[str, str, tuple[int, ...], Place | None], ...]) -> bytes:
     entries = [
-        pb.ModelInferResponse.InferOutputTensor(name=name, datatype=kind, shape=shape, parameters=_lent(place))
+        pb.ModelInferResponse.InferOutputTensor(name=name, datatype=kind, shape=shape, parameters=_parameters(place))
         for name, kind, shape, place in shapes
     ]
     return bytes(pb.ModelInferResponse(outputs=entries).SerializeToString())
 
 
-_LAST = bytes(pb.ModelInferResponse(parameters={LAST: pb.InferParameter(bool_param=True)}).SerializeToString())
-
-
-def _lent(place: Place | None) -> dict[str, pb.InferParameter]:
-    if place is None:
-        return {}
+def _parameters(place: Place | None) -> dict[str, pb.InferParameter]:
+    values = place_parameters(place) if place else {}
     return {
-        "shared_memory_region": pb.InferParameter(string_param=place.region),
-        "shared_memory_offset": pb.InferParameter(int64_param=place.offset),
-        "shared_memory_byte_size": pb.InferParameter(int64_param=place.byte_size),
+        name: pb.InferParameter(**{"string_param" if isinstance(value, str) else "int64_param": value})
+        for name, value in values.items()
     }
 
 
-def _place(tensor: Any, settings: Settings) -> Place | None:
-    return place_of(tensor.name, values_of(tensor.parameters), settings) if tensor.parameters else None
-
-
-def _one(tensor: Any, place: Place | None, regions: Regions) -> Tensor:
-    """A tensor in shared memory or in typed contents."""
-    name, datatype, shape = tensor.name, tensor.datatype, tuple(tensor.shape)
-    if place:
-        return from_raw(name, datatype, shape, regions.read(place))
-    width(datatype)
-    if datatype in RAW_ONLY:
-        raise BadRequest(f"input {name!r}: {datatype} has no typed contents; send it in raw_input_contents")
-    field = CONTENTS[datatype]
-    others = [each.name for each, _ in tensor.contents.ListFields() if each.name != field]
-    if others:
-        raise BadRequest(f"input {name!r} of datatype {datatype} has {', '.join(others)}; send {field} alone")
-    values = getattr(tensor.contents, field)
-    if datatype == BYTES:
-        return from_values(name, datatype, shape, list(values))
-    return from_values(name, datatype, shape, _narrowed(name, datatype, np.array(values, _SENT[field])))
-
-
-_SENT = {
-    "bool_contents": np.dtype(np.bool_),
-    "int_contents": np.dtype(np.int32),
-    "int64_contents": np.dtype(np.int64),
-    "uint_contents": np.dtype(np.uint32),
-    "uint64_contents": np.dtype(np.uint64),
-    "fp32_contents": np.dtype(np.float32),
-    "fp64_contents": np.dtype(np.float64),
-}
-
-
-def _narrowed(name: str, datatype: str, values: Any) -> Any:
-    """The values in their own dtype; contents of small integers are as wide as the largest of their kind."""
-    dtype = DTYPES[datatype]
-    if values.dtype == dtype or not values.size:
-        return values.astype(dtype, copy=False)
-    ends = np.iinfo(dtype)
-    if values.min() < ends.min or values.max() > ends.max:
-        raise BadRequest(f"input {name!r} holds a number outside {datatype}: {ends.min} to {ends.max}")
-    return values.astype(dtype)
+_FINAL = bytes(
+    pb.ModelInferResponse(parameters={FINAL_RESPONSE: pb.InferParameter(bool_param=True)}).SerializeToString()
+)

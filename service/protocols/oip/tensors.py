@@ -1,27 +1,49 @@
-"""A named tensor as every form of the protocol gives and takes it. Knows no wire format but the raw bytes."""
+"""Tensors of the protocol: its datatypes as numpy's, and elements as little-endian raw bytes."""
 
 import math
+import struct
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from service.errors import BadRequest
-from service.protocols.oip.datatypes import (
-    BYTES,
-    Raw,
-    Values,
-    decode,
-    encode,
-    size_of,
-    width,
-)
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
 
-MOST_DIMENSIONS = 8
+from service.errors import BadRequest, FieldPath
+
+DTYPES: dict[str, np.dtype[Any]] = {
+    "BOOL": np.dtype(np.bool_),
+    "UINT8": np.dtype("<u1"),
+    "UINT16": np.dtype("<u2"),
+    "UINT32": np.dtype("<u4"),
+    "UINT64": np.dtype("<u8"),
+    "INT8": np.dtype("<i1"),
+    "INT16": np.dtype("<i2"),
+    "INT32": np.dtype("<i4"),
+    "INT64": np.dtype("<i8"),
+    "FP16": np.dtype("<f2"),
+    "BF16": np.dtype(ml_dtypes.bfloat16),
+    "FP32": np.dtype("<f4"),
+    "FP64": np.dtype("<f8"),
+}
+BYTES = "BYTES"
+DATATYPES = (*DTYPES, BYTES)
+DATATYPE_OF: dict[type, str] = {dtype.type: name for name, dtype in DTYPES.items()}
+"""The datatype of a numpy scalar type."""
+RAW_ONLY = ("FP16", "BF16")
+"""What neither JSON nor typed contents can carry."""
+MAX_STRINGS = 1 << 16  # BYTES elements of one tensor: each costs a Python object, and 4 bytes are enough for one
+MAX_DIMENSIONS = 8
+SHOWN_CHARACTERS = 40  # of a caller's name or value that a message repeats
+Raw = bytes | memoryview
+Values = NDArray[Any] | list[bytes]
 
 
 class Tensor(NamedTuple):
     """A tensor whose data has as many elements as its shape says.
 
-    data   a numpy array of the datatype, in any shape of that size; list[bytes] for BYTES
+    Args:
+        data: an array of the datatype, in any shape of that size; list[bytes] for BYTES.
     """
 
     name: str
@@ -30,61 +52,115 @@ class Tensor(NamedTuple):
     data: Values
 
 
-def from_raw(name: str, datatype: str, shape: Sequence[Any], raw: Raw) -> Tensor:
-    """The tensor of these little-endian bytes (BYTES: 4 bytes of length before each element).
+def input_field(name: str) -> FieldPath:
+    """Return the path of an input, for errors."""
+    return ("inputs", name[:SHOWN_CHARACTERS])
 
-    raises   BadRequest naming the tensor: its datatype, its shape, or a size that is not shape x width
+
+def from_raw(name: str, datatype: str, shape: Sequence[Any], raw: Raw) -> Tensor:
+    """Return the tensor of raw bytes.
+
+    Args:
+        raw: little-endian elements; for BYTES, 4 bytes of length before each.
+
+    Raises:
+        BadRequest: the datatype or the shape is none, or the bytes are not as many as the shape takes.
     """
-    count = elements(name, shape)
-    size = _named(name, width, datatype)
+    count, size = elements(name, shape), width(datatype, input_field(name))
     if size is not None and len(raw) != count * size:
-        raise BadRequest(
-            f"input {name!r} has {len(raw)} bytes; {datatype} {list(shape)} takes {count} x {size} = {count * size}"
-        )
-    return from_values(name, datatype, shape, _named(name, decode, datatype, raw))
+        takes = f"{datatype} {list(shape)} takes {count} x {size} = {count * size}"
+        raise BadRequest(f"has {len(raw)} bytes", field=input_field(name), allowed=takes)
+    return from_values(name, datatype, shape, decode(datatype, raw, input_field(name)))
 
 
 def from_values(name: str, datatype: str, shape: Sequence[Any], values: Values) -> Tensor:
-    """The tensor of these elements, already of the datatype.
-
-    raises   BadRequest naming the tensor where they are not as many as its shape says
-    """
+    """Return the tensor of elements that have its datatype; raise BadRequest unless they fit the shape."""
     count = elements(name, shape)
     came = len(values) if isinstance(values, list) else values.size
     if came != count:
-        raise BadRequest(f"input {name!r} has {came} elements; shape {list(shape)} takes {count}")
+        raise BadRequest(f"has {came} elements", field=input_field(name), allowed=f"shape {list(shape)} takes {count}")
     return Tensor(name, datatype, tuple(shape), values)
 
 
+def elements(name: str, shape: Sequence[Any]) -> int:
+    """Return the product of a shape's dimensions; raise BadRequest for a shape that is none."""
+    if len(shape) > MAX_DIMENSIONS:
+        allowed = f"allowed: up to {MAX_DIMENSIONS}"
+        raise BadRequest(f"has {len(shape)} dimensions", field=input_field(name), allowed=allowed)
+    for size in shape:
+        if type(size) is not int or size < 0:
+            shown = str(list(shape))[:SHOWN_CHARACTERS]
+            raise BadRequest(f"has shape {shown}", field=input_field(name), allowed="allowed: whole numbers from 0")
+    return math.prod(shape)
+
+
+def width(datatype: str, field: FieldPath = ()) -> int | None:
+    """Return the bytes of one element; None for BYTES, whose elements differ.
+
+    Raises:
+        BadRequest: the protocol has no such datatype.
+    """
+    if datatype == BYTES:
+        return None
+    if datatype not in DTYPES:
+        shown = datatype[:SHOWN_CHARACTERS]
+        raise BadRequest(f"has datatype {shown!r}", field=field, allowed=f"allowed: {', '.join(DATATYPES)}")
+    return DTYPES[datatype].itemsize
+
+
+def decode(datatype: str, raw: Raw, field: FieldPath = ()) -> Values:
+    """Return the elements of raw bytes, flat; an array shares `raw`'s memory where that is aligned.
+
+    Raises:
+        BadRequest: no whole number of elements, a BOOL above 1, or BYTES that end early.
+    """
+    size = width(datatype, field)
+    if size is None:
+        return _strings(memoryview(raw), field)
+    if len(raw) % size:
+        raise BadRequest(f"has {len(raw)} bytes", field=field, allowed=f"an element of {datatype} takes {size}")
+    if datatype == "BOOL":
+        flags = np.frombuffer(raw, np.uint8)
+        if flags.size and flags.max() > 1:
+            raise BadRequest(f"holds byte {flags.max()}", field=field, allowed="a BOOL is 0 or 1")
+        return flags.view(np.bool_)
+    array = np.frombuffer(raw, DTYPES[datatype])
+    return array if array.flags.aligned else array.copy()  # engines read through the address and trust its alignment
+
+
+def _strings(raw: memoryview, field: FieldPath) -> list[bytes]:
+    strings, at, end = list[bytes](), 0, len(raw)
+    while at < end:
+        start = at + 4
+        if start > end:
+            received = f"ends inside the length of element {len(strings)}"
+            raise BadRequest(received, field=field, allowed="each element is 4 bytes of length, then its bytes")
+        at = start + int.from_bytes(raw[at:start], "little")
+        if at > end:
+            received = f"has an element {len(strings)} of {at - start} bytes"
+            raise BadRequest(received, field=field, allowed=f"{end - start} are left")
+        strings.append(bytes(raw[start:at]))
+        if len(strings) > MAX_STRINGS:
+            raise BadRequest(
+                f"has more than {MAX_STRINGS} elements", field=field, allowed=f"BYTES: up to {MAX_STRINGS}"
+            )
+    return strings
+
+
+def encode(datatype: str, values: Values) -> Raw:
+    """Return the raw bytes of elements; a C-contiguous array's memory is shared, not copied."""
+    if isinstance(values, list):
+        return b"".join([part for each in values for part in (struct.pack("<I", len(each)), each)])
+    flat = np.ascontiguousarray(values, DTYPES[datatype]).reshape(-1)
+    return flat.view(np.uint8).data if flat.size else b""
+
+
 def raw_of(tensor: Tensor) -> Raw:
-    """Its raw bytes, lent where they can be."""
+    """Return a tensor's raw bytes."""
     return encode(tensor.datatype, tensor.data)
 
 
 def raw_size(tensor: Tensor) -> int:
-    """How many bytes `raw_of` gives."""
-    return size_of(tensor.data)
-
-
-def elements(name: str, shape: Sequence[Any]) -> int:
-    """The product of a shape's dimensions.
-
-    raises   BadRequest naming the tensor for a shape that is none
-    """
-    if len(shape) > MOST_DIMENSIONS:
-        raise BadRequest(f"input {name!r} has {len(shape)} dimensions; allowed: up to {MOST_DIMENSIONS}")
-    for dimension in shape:
-        if type(dimension) is not int or dimension < 0:
-            raise BadRequest(f"input {name!r} has shape {list(shape)}; allowed: whole numbers from 0")
-    return math.prod(shape)
-
-
-def _named(name: str, function: Any, *arguments: Any) -> Any:
-    """What the function gives; its refusal with the tensor's name."""
-    try:
-        return function(*arguments)
-    except BadRequest as error:
-        raise BadRequest(f"input {name!r}: {error.message}") from None
-
-
-__all__ = ["BYTES", "Tensor", "elements", "from_raw", "from_values", "raw_of", "raw_size"]
+    """Return how many bytes `raw_of` returns."""
+    values = tensor.data
+    return sum([4 + len(each) for each in values]) if isinstance(values, list) else values.nbytes

@@ -4,7 +4,7 @@ import orjson
 import pytest
 
 from service.errors import BadRequest, InlayError, Overloaded, Unavailable
-from service.protocols.oip.responses import refusal
+from service.protocols.oip.routes import render_error
 
 
 @pytest.mark.parametrize(
@@ -19,7 +19,7 @@ from service.protocols.oip.responses import refusal
 def test_a_refusal_says_when_to_come_again_as_it_was_measured(
     error: InlayError, status: int, seconds: bytes | None, milliseconds: bytes | None
 ) -> None:
-    answer = refusal(error)
+    answer = render_error(error)
     headers = dict(answer.headers)
     assert (answer.status, orjson.loads(b"".join(answer.body))) == (status, {"error": error.message})
     assert (headers.get(b"retry-after"), headers.get(b"retry-after-ms")) == (seconds, milliseconds)

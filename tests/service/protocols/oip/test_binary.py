@@ -82,13 +82,13 @@ TAMPERED: list[tuple[Any, bytes, dict[str, Any], str]] = [
     ({"binary_data_size": 56}, b"\0" * 56, {}, "has 56 bytes"),
     ({"binary_data_size": 48}, b"\0" * 47, {}, "has binary_data_size 48; 47 bytes are left"),
     ({"binary_data_size": 48}, b"\0" * 49, {}, "1 bytes behind the JSON belong to no input"),
-    ({"binary_data_size": -48}, b"", {}, "has binary_data_size -48; allowed"),
-    ({"binary_data_size": True}, b"\0", {}, "has binary_data_size true"),
-    ({"binary_data_size": "48"}, b"\0" * 48, {}, 'has binary_data_size "48"'),
-    ({"binary_data_size": 2**70}, b"", {}, "input 'input_ids' has binary_data_size"),
+    ({"binary_data_size": -48}, b"", {}, "binary_data_size is -48; allowed"),
+    ({"binary_data_size": True}, b"\0", {}, "binary_data_size is true"),
+    ({"binary_data_size": "48"}, b"\0" * 48, {}, 'binary_data_size is "48"'),
+    ({"binary_data_size": 2**70}, b"", {}, "inputs.input_ids.parameters.binary_data_size is"),
     ({"binary_data_size": 48}, b"\0" * 48, {"data": [[1, 2, 3], [4, 5, 6]]}, "has data and binary_data_size of"),
     ({"shared_memory_region": "r", "shared_memory_byte_size": 48}, b"", {}, "INLAY_SHARED_MEMORY"),
-    (5, b"", {}, "parameters of input 'input_ids' is 5"),
+    (5, b"", {}, "inputs.input_ids.parameters is 5"),
 ]
 
 

@@ -10,20 +10,17 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from service.errors import BadRequest
-from service.protocols.oip.datatypes import (
+from service.protocols.oip.tensors import (
+    DATATYPE_OF,
     DTYPES,
-    NAMES,
+    Tensor,
     decode,
     encode,
-    size_of,
-    width,
-)
-from service.protocols.oip.tensors import (
-    Tensor,
     from_raw,
     from_values,
     raw_of,
     raw_size,
+    width,
 )
 
 STRUCT = {
@@ -64,11 +61,11 @@ def test_arrays_come_back_as_they_went(data: Any) -> None:
     datatype = data.draw(st.sampled_from([name for name in DTYPES if name != "BF16"]))
     array = data.draw(arrays.arrays(DTYPES[datatype], arrays.array_shapes(min_dims=1, min_side=0)))
     raw = encode(datatype, array)
-    assert len(raw) == size_of(array)
+    assert len(raw) == raw_size(Tensor("x", datatype, array.shape, array))
     back = decode(datatype, raw)
     assert isinstance(back, np.ndarray)
     assert back.tobytes() == array.tobytes()
-    assert NAMES[back.dtype.type] == datatype
+    assert DATATYPE_OF[back.dtype.type] == datatype
 
 
 @given(st.lists(st.binary()))
@@ -76,7 +73,7 @@ def test_strings_come_back_as_they_went(strings: list[bytes]) -> None:
     raw = bytes(encode("BYTES", strings))
     assert raw == b"".join(struct.pack("<I", len(each)) + each for each in strings)
     assert decode("BYTES", raw) == strings
-    assert size_of(strings) == len(raw)
+    assert raw_size(Tensor("x", "BYTES", (len(strings),), strings)) == len(raw)
 
 
 @given(st.binary(max_size=40))
@@ -101,12 +98,12 @@ def test_an_array_is_aligned_wherever_its_bytes_lie(offset: int) -> None:
 REFUSED: list[tuple[str, list[Any], bytes, str]] = [
     ("INT64", [2], b"\0" * 15, "has 15 bytes; INT64 [2] takes 2 x 8 = 16"),
     ("INT64", [2], b"\0" * 24, "has 24 bytes"),
-    ("BOOL", [2], b"\0\2", "a BOOL is byte 2"),
-    ("BYTES", [1], b"\5\0\0\0abcd", "element 0 of BYTES has 5 bytes; 4 are left"),
+    ("BOOL", [2], b"\0\2", "holds byte 2; a BOOL is 0 or 1"),
+    ("BYTES", [1], b"\5\0\0\0abcd", "has an element 0 of 5 bytes; 4 are left"),
     ("BYTES", [1], b"\5\0", "inside the length of element 0"),
     ("BYTES", [2], b"\1\0\0\0a", "has 1 elements; shape [2] takes 2"),
     ("BYTES", [1 << 17], b"\0" * (1 << 19), "more than 65536 elements"),
-    ("INT63", [1], b"", "datatype is 'INT63'; allowed: BOOL"),
+    ("INT63", [1], b"", "has datatype 'INT63'; allowed: BOOL"),
     ("INT64", [-1], b"", "has shape [-1]"),
     ("INT64", [True], b"", "has shape [True]"),
     ("INT64", ["1"], b"", "has shape ['1']"),
@@ -120,7 +117,7 @@ def test_bytes_that_are_not_the_tensor_are_refused_by_name(
 ) -> None:
     with pytest.raises(BadRequest) as caught:
         from_raw("ids", datatype, shape, raw)
-    assert "'ids'" in caught.value.message
+    assert "inputs.ids " in caught.value.message
     assert said in caught.value.message
 
 

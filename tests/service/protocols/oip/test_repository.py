@@ -17,7 +17,7 @@ import pytest
 from models.artifacts.export import export
 from proto import open_inference_pb2 as pb
 from proto.open_inference_pb2_grpc import GRPCInferenceServiceStub
-from service.registry import model
+from service.registry import loading
 from tests.golden_cases import tiny_bert, tiny_config, write_folder
 from tests.served import Served, serving, serving_here
 
@@ -219,7 +219,7 @@ def test_nothing_moves_unless_the_operator_allows_it(served: Served) -> None:
 
 async def test_a_load_under_way_holds_up_no_request(tiny_store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     loop, began, go_on = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
-    opened = model._read
+    opened = loading._read
 
     def slow(*arguments: Any) -> Any:
         loop.call_soon_threadsafe(began.set)
@@ -227,7 +227,7 @@ async def test_a_load_under_way_holds_up_no_request(tiny_store: Path, monkeypatc
         return opened(*arguments)
 
     async with serving_here(tiny_store, default_model="bert", model_control="explicit") as here:
-        monkeypatch.setattr(model, "_read", slow)
+        monkeypatch.setattr(loading, "_read", slow)
         url = "http://{}:{}".format(*here.address)
         async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=30) as client:
             load = asyncio.create_task(client.post("/v2/repository/models/bert/load"))
@@ -264,11 +264,11 @@ async def test_no_route_keeps_a_model_that_was_unloaded(tiny_store: Path) -> Non
             for _ in range(2):
                 for verb, path, body in ROUTES:
                     assert (await client.request(verb, path, json=body)).status_code in (200, 422)
-                old = weakref.ref(here.parts.catalog.models["llama"])
+                old = weakref.ref(here.context.registry.models["llama"])
                 assert (await client.post("/v2/repository/models/llama/load")).status_code == 200
                 gc.collect()  # a refusal's traceback is a circle
                 assert old() is None
-            left = weakref.ref(here.parts.catalog.models["llama"])
+            left = weakref.ref(here.context.registry.models["llama"])
             for verb, path, body in ROUTES:
                 await client.request(verb, path, json=body)
             assert (await client.post("/v2/repository/models/llama/unload")).status_code == 200

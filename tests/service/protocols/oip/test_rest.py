@@ -7,7 +7,7 @@ import numpy as np
 import orjson
 import pytest
 
-from service.protocols.oip.documents import EXAMPLES
+from service.protocols.oip.bodies import EXAMPLES
 from tests.oip_bodies import arrays, binary, entry, infer, listed
 from tests.served import Served, serving
 
@@ -128,7 +128,11 @@ REFUSED: list[tuple[list[dict[str, Any]], dict[str, Any], str]] = [
     ([IDS, listed("text", ["a"], "BYTES")], {}, "send texts or token ids, not both"),
     ([IDS, listed("attention_mask", [1, 1])], {}, "has shape [2]; allowed: that of input_ids, [2, 2]"),
     ([IDS, listed("attention_mask", [[1, 2], [1, 1]])], {}, "holds 2; allowed: 0 and 1"),
-    ([IDS, listed("attention_mask", [[1, 1], [0, 0]])], {}, "attention_mask of sequence 1 is all 0"),
+    (
+        [IDS, listed("attention_mask", [[1, 1], [0, 0]])],
+        {},
+        "inputs.attention_mask[1] is all 0: leave the sequence out",
+    ),
     ([IDS, listed("lengths", [2, 2])], {}, "send attention_mask"),
     ([listed("input_ids", [5, 6]), listed("lengths", [1, 2])], {}, "together the 2 of input_ids"),
     ([listed("input_ids", [5, 6]), listed("lengths", [2, 0])], {}, "allowed: from 1 each"),
@@ -146,7 +150,7 @@ REFUSED: list[tuple[list[dict[str, Any]], dict[str, Any], str]] = [
     ([listed("input_ids", [["5"]], "BYTES")], {}, "has datatype BYTES"),
     ([listed("input_ids", [[1.5]], "FP16")], {}, "receiving FP16 data via JSON is not supported"),
     ([listed("input_ids", [[1.5]], "BF16")], {}, "receiving BF16 data via JSON is not supported"),
-    ([listed("input_ids", [[5]], "INT63")], {}, "datatype is 'INT63'; allowed: BOOL"),
+    ([listed("input_ids", [[5]], "INT63")], {}, "inputs.input_ids has datatype 'INT63'; allowed: BOOL"),
     ([listed("text", [["a", "b"]], "BYTES")], {}, "has shape [1, 2]; allowed: [B] or [B, 1]"),
     ([listed("text", [5])], {}, "has datatype INT64; allowed: BYTES"),
     ([listed("text", [5], "BYTES")], {}, "holds 5 as element 0; allowed: strings"),
@@ -156,22 +160,26 @@ REFUSED: list[tuple[list[dict[str, Any]], dict[str, Any], str]] = [
     ([entry("input_ids", "INT64", [1, 1], data=5)], {}, "has data 5; allowed: a list"),
     ([entry("input_ids", "INT64", [1, -1], data=[5])], {}, "has shape [1, -1]"),
     ([entry("input_ids", "INT64", [1, 1])], {}, "has none of data, binary_data_size, shared_memory_region"),
-    ([{"name": "input_ids", "datatype": "INT64"}], {}, "a string and a list"),
-    ([{"datatype": "INT64"}], {}, 'inputs[0] is an object; allowed: an object with a "name"'),
+    ([{"name": "input_ids", "datatype": "INT64"}], {}, "inputs[0].shape is missing: send it"),
+    ([{"datatype": "INT64"}], {}, "inputs[0].name and shape are missing: send them"),
     ([5], {}, "inputs[0] is 5"),  # type: ignore[list-item]
     ([IDS], {"outputs": [{"name": "nothing"}]}, "bert has no output 'nothing'; it has"),
     ([IDS], {"outputs": [{"name": "lengths"}, {"name": "lengths"}]}, "outputs names one twice"),
     ([IDS], {"outputs": {}}, "outputs is an object"),
-    ([IDS], {"parameters": {"normalize": 1}}, "parameter 'normalize' is 1; allowed: true or false"),
-    ([IDS], {"parameters": {"dimensions": True}}, "parameter 'dimensions' is true"),
+    ([IDS], {"parameters": {"normalize": 1}}, "parameters.normalize is 1; allowed: true or false"),
+    ([IDS], {"parameters": {"dimensions": True}}, "parameters.dimensions is true"),
     ([IDS], {"parameters": {"dimensions": 33}}, "dimensions is 33; send 1 to 32"),
-    ([IDS], {"parameters": {"pooling": "best"}}, "parameter 'pooling' is \"best\"; allowed: cls"),
-    ([IDS], {"parameters": {"dtype": "int8"}}, "parameter 'dtype' is \"int8\"; allowed: float32"),
-    ([IDS], {"parameters": {"truncation_direction": []}}, "parameter 'truncation_direction' is a list of 0"),
-    ([listed("text", ["a"], "BYTES")], {"parameters": {"prompt_name": "x"}}, "bert has no prompt 'x'"),
-    ([IDS], {"parameters": {"prompt_name": 5}}, "parameter 'prompt_name' is 5"),
-    ([IDS], {"parameters": []}, "parameters of the request is a list of 0"),
-    ([IDS], {"parameters": {"binary_data_output": 1}}, "binary_data_output of the request is 1"),
+    ([IDS], {"parameters": {"pooling": "best"}}, 'parameters.pooling is "best"; allowed: cls'),
+    ([IDS], {"parameters": {"dtype": "int8"}}, 'parameters.dtype is "int8"; allowed: float32'),
+    ([IDS], {"parameters": {"truncation_direction": []}}, "parameters.truncation_direction is a list of 0"),
+    (
+        [listed("text", ["a"], "BYTES")],
+        {"parameters": {"prompt_name": "x"}},
+        "prompt_name is 'x'; bert has the prompts none",
+    ),
+    ([IDS], {"parameters": {"prompt_name": 5}}, "parameters.prompt_name is 5"),
+    ([IDS], {"parameters": []}, "parameters is a list of 0"),
+    ([IDS], {"parameters": {"binary_data_output": 1}}, "parameters.binary_data_output is 1"),
     ([IDS], {"parameters": {"dtype": "float16"}}, "sending FP16 data via JSON is not supported"),
     ([IDS], {"id": 5}, "id is 5; allowed: a string"),
     (
@@ -197,7 +205,7 @@ def test_text_that_is_not_utf8_is_refused(served: Served) -> None:
     body, headers = binary([("text", "BYTES", [b"fine", b"\xff\xfe"])])
     answer = served.http.post(INFER, content=body, headers=headers)
     assert answer.status_code == 400
-    assert "element 1 of text is not UTF-8" in answer.json()["error"]
+    assert "inputs.text[1] is not UTF-8" in answer.json()["error"]
 
 
 ELSEWHERE: list[tuple[str, str, bytes, int, str]] = [

@@ -138,7 +138,7 @@ REFUSALS: list[tuple[pb.ModelInferRequest, str, str, str]] = [
         ),
         "INVALID_ARGUMENT",
         "bad_request",
-        "FP16 has no typed contents",
+        "FP16, which has no typed contents",
     ),
 ]
 
@@ -167,7 +167,7 @@ async def test_a_full_queue_is_unavailable_as_triton_says_it(tiny_store: Path, m
         raise Overloaded("the queue is full")
 
     async with serving_here(tiny_store, default_model="bert") as here:
-        for batcher in here.parts.catalog.get("bert").batchers.values():  # not of the servers of other tests
+        for batcher in here.context.registry.get("bert").batchers.values():  # not of the servers of other tests
             monkeypatch.setattr(batcher, "submit", full)
         async with grpc.aio.insecure_channel(here.rpc_address) as channel:
             with pytest.raises(grpc.RpcError) as refusal:
@@ -205,18 +205,18 @@ async def test_a_stream_works_on_many_requests_at_a_time(tiny_store: Path, monke
     inside, most = 0, 0
 
     async with serving_here(tiny_store, default_model="bert") as here:
-        embed = here.parts.encoder.embed
+        embed = here.context.embedder.embed
         together = asyncio.Barrier(8)
 
-        async def watched(request: Any) -> Any:
+        async def watched(request: Any, call: Any) -> Any:
             nonlocal inside, most
             inside += 1
             most = max(most, inside)
             await together.wait()
             inside -= 1
-            return await embed(request)
+            return await embed(request, call)
 
-        monkeypatch.setattr(here.parts.encoder, "embed", watched)
+        monkeypatch.setattr(here.context.embedder, "embed", watched)
         async with grpc.aio.insecure_channel(here.rpc_address) as channel:
             stream = GRPCInferenceServiceStub(channel).ModelStreamInfer(iter([raw(input_ids=IDS) for _ in range(8)]))
             answers = [each async for each in stream]
@@ -236,7 +236,7 @@ def test_health_is_told(stub: GRPCInferenceServiceStub) -> None:
 
 async def test_a_stopping_server_is_live_and_not_ready(tiny_store: Path) -> None:
     async with serving_here(tiny_store, default_model="bert") as here:
-        here.parts.life.stopping = True
+        here.context.lifecycle.stopping = True
         async with grpc.aio.insecure_channel(here.rpc_address) as channel:
             stub = GRPCInferenceServiceStub(channel)
             assert (await stub.ServerLive(pb.ServerLiveRequest())).live

@@ -11,19 +11,18 @@ from hypothesis import strategies as st
 from proto import open_inference_pb2 as pb
 from service.errors import BadRequest, Unsupported
 from service.protocols.oip.rpc_tensors import (
-    LAST,
-    Reply,
+    FINAL_RESPONSE,
+    Answer,
+    input_tensors,
+    requested_outputs,
     response,
     stream_response,
-    tensors_of,
     values_of,
-    wanted_of,
 )
 from service.protocols.oip.shared_memory import Place, Regions
 from service.protocols.oip.tensors import Tensor
-from service.settings import Settings
 
-SETTINGS, REGIONS = Settings(), Regions()
+REGIONS = Regions(enabled=False)
 NUMPY: dict[str, Any] = {"FP32": np.float32, "FP16": np.float16, "BF16": ml_dtypes.bfloat16, "INT64": np.int64}
 Input = pb.ModelInferRequest.InferInputTensor
 
@@ -41,17 +40,17 @@ def tensors(draw: st.DrawFn) -> Tensor:
 
 
 @st.composite
-def replies(draw: st.DrawFn) -> Reply:
+def replies(draw: st.DrawFn) -> Answer:
     found = draw(st.lists(tensors(), max_size=3, unique_by=lambda tensor: tensor.name))
-    return Reply(draw(st.text(max_size=200)), draw(st.text(max_size=200)), found, {}, draw(st.booleans()))
+    return Answer(draw(st.text(max_size=200)), draw(st.text(max_size=200)), found, {}, draw(st.booleans()))
 
 
-def by_protobuf(reply: Reply) -> pb.ModelInferResponse:
+def by_protobuf(reply: Answer) -> pb.ModelInferResponse:
     return pb.ModelInferResponse(
         model_name=reply.model,
         model_version="1",
         id=reply.id,
-        parameters={LAST: parameter(True)} if reply.last else {},
+        parameters={FINAL_RESPONSE: parameter(True)} if reply.final else {},
         outputs=[
             pb.ModelInferResponse.InferOutputTensor(name=each.name, datatype=each.datatype, shape=each.shape)
             for each in reply.tensors
@@ -61,7 +60,7 @@ def by_protobuf(reply: Reply) -> pb.ModelInferResponse:
 
 
 @given(replies())
-def test_an_answer_is_what_protobuf_writes(reply: Reply) -> None:
+def test_an_answer_is_what_protobuf_writes(reply: Answer) -> None:
     message = by_protobuf(reply)
     assert response(reply) == message.SerializeToString()
     streamed = pb.ModelStreamInferResponse(infer_response=message)
@@ -71,7 +70,7 @@ def test_an_answer_is_what_protobuf_writes(reply: Reply) -> None:
 def test_an_output_in_shared_memory_leaves_its_place_in_the_order_of_the_raw_ones() -> None:
     rows = np.ones((1, 2), np.float32)
     outputs = [Tensor("a", "FP32", (1, 2), rows), Tensor("b", "FP32", (1, 2), rows)]
-    answer = pb.ModelInferResponse.FromString(response(Reply("m", "", outputs, {"a": Place("region", 4, 8)})))
+    answer = pb.ModelInferResponse.FromString(response(Answer("m", "", outputs, {"a": Place("region", 4, 8)})))
     assert list(answer.raw_output_contents) == [b"", rows.tobytes()]
     told = values_of(answer.outputs[0].parameters)
     assert told == {"shared_memory_region": "region", "shared_memory_offset": 4, "shared_memory_byte_size": 8}
@@ -99,7 +98,7 @@ def test_typed_and_raw_contents_mean_the_same(datatype: str, field: str, values:
     typed = pb.ModelInferRequest(inputs=[Input(contents={field: values}, **named)])
     raw = pb.ModelInferRequest(inputs=[Input(**named)], raw_input_contents=[array.tobytes()])
     for message in (typed, raw):
-        (found,) = tensors_of(message, SETTINGS, REGIONS)
+        (found,) = input_tensors(message, REGIONS)
         assert (found.name, found.datatype, found.shape) == ("x", datatype, (2,))
         assert isinstance(found.data, np.ndarray)
         assert found.data.dtype == dtype
@@ -110,7 +109,7 @@ def test_texts_are_typed_or_raw() -> None:
     named = {"name": "text", "datatype": "BYTES", "shape": [2]}
     typed = pb.ModelInferRequest(inputs=[Input(contents={"bytes_contents": [b"a", b"bcd"]}, **named)])
     raw = pb.ModelInferRequest(inputs=[Input(**named)], raw_input_contents=[b"\1\0\0\0a\3\0\0\0bcd"])
-    assert [tensors_of(message, SETTINGS, REGIONS)[0].data for message in (typed, raw)] == [[b"a", b"bcd"]] * 2
+    assert [input_tensors(message, REGIONS)[0].data for message in (typed, raw)] == [[b"a", b"bcd"]] * 2
 
 
 def test_raw_contents_are_lent_not_copied() -> None:
@@ -118,7 +117,7 @@ def test_raw_contents_are_lent_not_copied() -> None:
     message = pb.ModelInferRequest(
         inputs=[Input(name="x", datatype="INT64", shape=[2, 256])], raw_input_contents=[ids.tobytes()]
     )
-    owner: Any = tensors_of(message, SETTINGS, REGIONS)[0].data
+    owner: Any = input_tensors(message, REGIONS)[0].data
     while isinstance(owner, np.ndarray):
         owner = owner.base
     assert isinstance(owner, bytes)  # what protobuf hands out
@@ -130,17 +129,21 @@ REFUSED: list[tuple[list[dict[str, Any]], list[bytes], str]] = [
     ([SOME | {"contents": {"int64_contents": [1]}}], [bytes(8)], "contents beside raw_input_contents"),
     ([SOME], [bytes(8), bytes(8)], "raw_input_contents has 2 tensors for 1 inputs"),
     ([SOME, SOME | {"name": "y"}], [bytes(8)], "raw_input_contents has 1 tensors for 2 inputs"),
-    ([SOME], [bytes(7)], "input 'x' has 7 bytes; INT64 .1. takes 1 x 8 = 8"),
-    ([SOME | {"shape": [-1]}], [bytes(8)], "input 'x' has shape"),
-    ([SOME | {"datatype": "FP8"}], [bytes(8)], "datatype is 'FP8'"),
-    ([SOME | {"datatype": "FP8"}], [], "datatype is 'FP8'"),
-    ([SOME], [], "input 'x' has 0 elements"),
-    ([SOME | {"contents": {"int64_contents": [1, 2]}}], [], "input 'x' has 2 elements"),
-    ([SOME | {"contents": {"int_contents": [1]}}], [], "input 'x' of datatype INT64 has int_contents; send int64_co"),
-    ([SOME | {"datatype": "FP16"}], [], "FP16 has no typed contents; send it in raw_input_contents"),
-    ([SOME | {"datatype": "BF16"}], [], "BF16 has no typed contents; send it in raw_input_contents"),
-    ([SOME | {"datatype": "INT8", "contents": {"int_contents": [128]}}], [], "outside INT8: -128 to 127"),
-    ([SOME | {"datatype": "UINT16", "contents": {"uint_contents": [65536]}}], [], "outside UINT16: 0 to 65535"),
+    ([SOME], [bytes(7)], "inputs.x has 7 bytes; INT64 .1. takes 1 x 8 = 8"),
+    ([SOME | {"shape": [-1]}], [bytes(8)], "inputs.x has shape"),
+    ([SOME | {"datatype": "FP8"}], [bytes(8)], "inputs.x has datatype 'FP8'"),
+    ([SOME | {"datatype": "FP8"}], [], "inputs.x has datatype 'FP8'"),
+    ([SOME], [], "inputs.x has 0 elements"),
+    ([SOME | {"contents": {"int64_contents": [1, 2]}}], [], "inputs.x has 2 elements"),
+    ([SOME | {"contents": {"int_contents": [1]}}], [], "inputs.x has datatype INT64 and int_contents: send int64_co"),
+    ([SOME | {"datatype": "FP16"}], [], "FP16, which has no typed contents: send it in raw_input_contents"),
+    ([SOME | {"datatype": "BF16"}], [], "BF16, which has no typed contents: send it in raw_input_contents"),
+    ([SOME | {"datatype": "INT8", "contents": {"int_contents": [128]}}], [], "outside INT8; it goes from -128 to 127"),
+    (
+        [SOME | {"datatype": "UINT16", "contents": {"uint_contents": [65536]}}],
+        [],
+        "outside UINT16; it goes from 0 to 65535",
+    ),
 ]
 
 
@@ -148,13 +151,13 @@ REFUSED: list[tuple[list[dict[str, Any]], list[bytes], str]] = [
 def test_what_does_not_fit_is_refused(inputs: list[dict[str, Any]], raws: list[bytes], message: str) -> None:
     request = pb.ModelInferRequest(inputs=[Input(**each) for each in inputs], raw_input_contents=raws)
     with pytest.raises(BadRequest, match=message):
-        tensors_of(request, SETTINGS, REGIONS)
+        input_tensors(request, REGIONS)
 
 
 def test_classification_is_refused() -> None:
     output = pb.ModelInferRequest.InferRequestedOutputTensor(name="y", parameters={"classification": parameter(3)})
-    with pytest.raises(Unsupported, match="output 'y': classification is not supported"):
-        wanted_of(pb.ModelInferRequest(outputs=[output]), SETTINGS)
+    with pytest.raises(Unsupported, match="outputs.y.parameters.classification is not supported"):
+        requested_outputs(pb.ModelInferRequest(outputs=[output]), REGIONS)
 
 
 def test_parameters_are_read_as_json_has_them() -> None:

@@ -12,7 +12,7 @@ import orjson
 import pytest
 
 from service.errors import BadRequest, NotFound
-from service.protocols.oip.shared_memory import MOST_REGIONS, Place, Regions
+from service.protocols.oip.shared_memory import MAX_REGIONS, Place, Regions
 from tests.oip_bodies import entry, infer, listed
 from tests.served import Served, serving
 
@@ -170,7 +170,7 @@ def test_a_name_is_registered_once_and_regions_are_bounded(regions: Regions, key
     regions.register("r", key, 0, 8)
     with pytest.raises(BadRequest, match="registered already"):
         regions.register("r", key, 0, 8)
-    for number in range(MOST_REGIONS - 1):
+    for number in range(MAX_REGIONS - 1):
         regions.register(str(number), key, 0, 8)
     with pytest.raises(BadRequest, match="which is the most"):
         regions.register("more", key, 0, 8)

@@ -1,0 +1,75 @@
+"""Answers the requests of one stream in their order, several at a time."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
+from typing import Any
+
+IN_FLIGHT = 64  # requests of one stream worked on at a time
+
+
+async def in_order(
+    requests: AsyncIterator[Any], work: Callable[[Any], Coroutine[Any, Any, Any]], in_flight: int = IN_FLIGHT
+) -> AsyncGenerator[Any, None]:
+    """Yield what `work` returns for each request, in the requests' order.
+
+    Args:
+        work: called with each request, in a task of its own.
+        in_flight: requests worked on at a time.
+
+    Raises:
+        Exception: what reading the requests raised, after the answers to those before it.
+    """
+    places = asyncio.Semaphore(in_flight)
+    answers: asyncio.Queue[asyncio.Task[Any] | None] = asyncio.Queue()
+    tasks: set[asyncio.Task[Any]] = set()
+
+    async def read() -> None:
+        try:
+            async for request in requests:
+                await places.acquire()
+                answers.put_nowait(begin(work(request)))
+        finally:
+            answers.put_nowait(None)
+
+    def begin(work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        task = asyncio.create_task(work)
+        tasks.add(task)
+        task.add_done_callback(done)
+        return task
+
+    def done(task: asyncio.Task[Any]) -> None:
+        tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # retrieved: once the call has ended nothing awaits it, and asyncio would log it
+
+    reading = begin(read())
+    try:
+        while (answer := await answers.get()) is not None:
+            yield await answer
+            places.release()
+        await reading
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+async def until(stopping: asyncio.Event, requests: AsyncIterator[Any]) -> AsyncGenerator[Any, None]:
+    """Yield requests as they come, until `stopping` is set."""
+
+    async def read() -> Any:
+        return await anext(requests, None)
+
+    stopped = asyncio.create_task(stopping.wait())
+    coming = asyncio.create_task(read())
+    try:
+        while await _first(coming, stopped) is coming and (request := coming.result()) is not None:
+            yield request
+            coming = asyncio.create_task(read())
+    finally:
+        coming.cancel()
+        stopped.cancel()
+
+
+async def _first(*tasks: asyncio.Task[Any]) -> asyncio.Task[Any]:
+    done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    return next(task for task in tasks if task in done)
