@@ -1,4 +1,4 @@
-"""Rows of many sequences as one long row, and back. Pads nothing, except for adopted graphs that want a rectangle."""
+"""Packing: the tokens of many sequences joined to one row without padding, and split again."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
@@ -11,11 +11,13 @@ from service.embedding.requests import Int64s
 
 
 class Packed(NamedTuple):
-    """Sequences one below the other: int64 [N] each, N = sum(lengths).
+    """Joined sequences, int64 [N] each, N = sum(lengths).
 
-    types      None where the graph reads none
-    mask       None: every token is attended to
-    extras     further inputs of the graph by name, [N] or [N, columns]; None: it has none
+    Args:
+        types: segment ids; None: the graph reads none.
+        mask: None: every token is attended to.
+        lengths: tokens of each sequence.
+        extras: further inputs of the graph by name, [N] or [N, columns]; None: it has none.
     """
 
     ids: Int64s
@@ -27,16 +29,19 @@ class Packed(NamedTuple):
 
     @property
     def tokens(self) -> int:
-        """N, the rows of the batch."""
+        """The number of tokens, N."""
         return len(self.positions)
 
 
 def rectangles(lengths: Sequence[int], most: int) -> list[list[int]]:
-    """Sequences of like length together: the indices of each group, whose count times its longest is within `most`.
+    """Return groups of sequences of similar length, as indices.
 
     Attention pads a batch to a rectangle, whose scores are the rectangle once more times the longest: one text of 256
-    tokens among 256 of one token takes 1.6 GB and 25 times as long as the same tokens apart (MiniLM, measured). A
-    sequence longer than `most` is alone.
+    tokens among 256 of one token takes 1.6 GB and 25 times as long as the same tokens apart (MiniLM, measured).
+
+    Args:
+        lengths: tokens of each sequence.
+        most: the largest count of a group times its longest sequence; a longer sequence is alone.
     """
     if not lengths or len(lengths) * max(lengths) <= most:
         return [list(range(len(lengths)))]
@@ -50,7 +55,7 @@ def rectangles(lengths: Sequence[int], most: int) -> list[list[int]]:
 
 
 def join(parts: Sequence[Packed]) -> Packed:
-    """The parts one below the other; a lone part is returned as it is."""
+    """Return the parts joined; a single part is returned as it is."""
     if len(parts) == 1:
         return parts[0]
     ids, positions, types, masks, lengths, extras = zip(*parts, strict=True)
@@ -65,7 +70,7 @@ def join(parts: Sequence[Packed]) -> Packed:
 
 
 def split(rows: NDArray[Any], counts: Iterable[int]) -> list[NDArray[Any]]:
-    """Views of consecutive rows, `counts` at a time; nothing is copied."""
+    """Return views of consecutive rows, `counts` at a time; nothing is copied."""
     views, start = [], 0
     for count in counts:
         views.append(rows[start : start + count])
@@ -74,7 +79,7 @@ def split(rows: NDArray[Any], counts: Iterable[int]) -> list[NDArray[Any]]:
 
 
 def feeds(packed: Packed, inputs: Sequence[str]) -> dict[str, NDArray[Any]]:
-    """The arrays a packed graph reads, by name."""
+    """Return the arrays that a packed graph reads, by name."""
     arrays: dict[str, Any] = {"ids": packed.ids, "positions": packed.positions, "types": packed.types}
     if packed.extras:
         arrays |= packed.extras
@@ -88,7 +93,7 @@ def feeds(packed: Packed, inputs: Sequence[str]) -> dict[str, NDArray[Any]]:
 
 
 def rectangle(packed: Packed, inputs: Sequence[str], pad_id: int) -> dict[str, NDArray[Any]]:
-    """The arrays a padded graph reads, int64 [B, T], padded on the right with masked tokens."""
+    """Return the arrays that a padded graph reads, int64 [B, T], padded on the right with masked tokens."""
     real = _real(packed.lengths)
     types = np.zeros(packed.tokens, np.int64) if packed.types is None else packed.types
     columns: Mapping[str, tuple[Int64s, int]] = {
@@ -101,7 +106,7 @@ def rectangle(packed: Packed, inputs: Sequence[str], pad_id: int) -> dict[str, N
 
 
 def unpad(rows: NDArray[Any], lengths: tuple[int, ...]) -> NDArray[Any]:
-    """The real rows of [B, T, d] as packed [N, d]."""
+    """Return the rows of [B, T, d] that are no padding, packed as [N, d]."""
     packed: NDArray[Any] = rows[_real(lengths)]
     return packed
 

@@ -1,4 +1,7 @@
-"""Token rows → one vector, as sentence-transformers pools them (6.2, Pooling._forward_padded). Knows no model."""
+"""Pooling: the rows of a sequence's tokens as one vector, as sentence-transformers 6.2 pools them.
+
+Source: sentence-transformers 6.2, Pooling._forward_padded.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -37,12 +40,18 @@ POOLINGS: dict[str, Callable[[Rows, Counted], NDArray[Any]]] = {
 
 
 def pool(mode: str, rows: Rows, counted: Counted) -> Rows:
-    """One vector [d] float32 of the rows [n, d] whose `counted` is true; at least one must be."""
+    """Return the pooled vector of a sequence, float32 [d].
+
+    Args:
+        mode: one of POOLINGS.
+        rows: of its tokens, float32 [n, d].
+        counted: which rows to pool, bool [n]; at least one.
+    """
     return POOLINGS[mode](rows, counted).astype(np.float32)
 
 
 def normalize(vectors: Rows) -> Rows:
-    """Rows scaled to unit length; a row of zeros stays (torch.nn.functional.normalize, eps 1e-12)."""
+    """Return rows scaled to unit length; a row of zeros stays (torch.nn.functional.normalize, eps 1e-12)."""
     length = np.sqrt(np.einsum("ij,ij->i", vectors, vectors, dtype=np.float64))
     scaled: Rows = (vectors / np.maximum(length, 1e-12)[:, None]).astype(np.float32)
     return scaled

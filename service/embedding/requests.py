@@ -1,6 +1,6 @@
-"""The one request and one result that every protocol decodes to and encodes from. Knows no protocol and no model.
+"""The request and the result of the embedding pipeline, which every protocol decodes to and encodes from.
 
-Named tuples, because some are made for every request: a frozen dataclass takes four times as long to make.
+They are named tuples, because some are made for every request: a frozen dataclass takes four times as long to make.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,9 +24,12 @@ class Text(NamedTuple):
 
 
 class Ids(NamedTuple):
-    """One sequence of token ids, int64 [n]; None: filled by the family's own rule (mask: all ones).
+    """One sequence of token ids and what goes with them, int64 [n] each; None: filled by the model family's rule.
 
-    extras   further inputs of a few families, by their names in transformers: [n], bbox [n, 4]
+    Args:
+        mask: 1 for each token to attend to; None: all ones.
+        types: segment ids.
+        extras: further inputs of a few families, by their names in transformers: [n], bbox [n, 4].
     """
 
     ids: Int64s
@@ -40,16 +43,20 @@ Input = Text | Ids
 
 
 class EmbedRequest(NamedTuple):
-    """What a caller asks for. None leaves the choice to the model or the server's settings.
+    """What to compute. None leaves the choice to the model or the server's settings.
 
-    outputs        names of the model's outputs; empty: its default output
-    truncate       cut inputs that are too long instead of refusing them
-    normalize      scale the pooled vector to unit length
-    dimensions     keep this many leading values of the pooled vector, then normalise
-    pooling        one of pooling.POOLINGS, instead of the model's own
-    dtype          one of DTYPES
-    max_tokens     cut every input to so many tokens, special ones included, whatever `truncate` says
-    special_tokens a text gets the model's own; False: its bare pieces
+    Args:
+        model: its name; None: the default model.
+        outputs: names of the model's outputs; empty: its default output.
+        truncate: cut inputs that are too long instead of raising.
+        truncation_direction: the side to keep.
+        normalize: scale the pooled vector to unit length.
+        dimensions: keep this many leading values of the pooled vector, then normalise.
+        pooling: one of pooling.POOLINGS, instead of the model's own.
+        dtype: of the result, one of DTYPES.
+        prompt_name: one of the model's prompts; None: its default prompt.
+        max_tokens: cut every input to so many tokens, special ones included, whatever `truncate` says.
+        special_tokens: add the model's own to texts.
     """
 
     inputs: Sequence[Input]
@@ -67,11 +74,12 @@ class EmbedRequest(NamedTuple):
 
 
 class Output(NamedTuple):
-    """One named output: the rows of all inputs, one below the other.
+    """One named output of all inputs.
 
-    rows       [sum(lengths), width], C-contiguous, in the dtype asked for (bfloat16 is ml_dtypes.bfloat16)
-    lengths    rows of each input; all 1 where pooled
-    pooled     one vector an input instead of one a token
+    Args:
+        rows: [sum(lengths), width], C-contiguous, in the request's dtype (bfloat16 is ml_dtypes.bfloat16).
+        lengths: rows of each input; all 1 where pooled.
+        pooled: one vector per input instead of one per token.
     """
 
     name: str
@@ -81,11 +89,15 @@ class Output(NamedTuple):
 
 
 class EmbedResult(NamedTuple):
-    """The outputs in the order asked for, the model that gave them, and the number of tokens read.
+    """The outputs of a request, in the order in which it names them.
 
-    picked      the caller named the outputs; False: the single default output
-    lengths     tokens read of each input
-    characters  of the texts, prompts not counted
+    Args:
+        model: the name of the model that computed them.
+        tokens: read in all.
+        picked: the request names its outputs; False: this is the default output alone.
+        lengths: tokens read of each input.
+        characters: of the texts, prompts not counted.
+        times: what each stage took.
     """
 
     model: str
