@@ -33,6 +33,7 @@ SENTENCES = b'"source_sentence"'  # a body without these bytes is not one of /si
 COMPARED = {"inputs": {"source_sentence": "a text", "sentences": ["another", "a third"]}}
 EITHER = {"anyOf": [{"$ref": REFERENCE.format(model=name)} for name in ("EmbedBody", "SimilarityBody")]}
 TOKENS = {"type": "array", "items": {"type": "array", "items": schemas.TextToken.model_json_schema()}}
+TEXTS = {"type": "array", "items": {"type": "string"}}
 UNAUTHORIZED = Answer(description="No key, or an unknown one; no body.", headers={"www-authenticate": "Bearer"})
 WRONG_KIND = Answer(description="The model is of another kind.", content={MEDIA_TYPE: Problem})
 
@@ -40,57 +41,68 @@ WRONG_KIND = Answer(description="The model is of another kind.", content={MEDIA_
 def routes(context: ServiceContext) -> RouteGroup:
     """Return text-embeddings-inference's routes."""
     handlers = Handlers(context)
-    either = {"anyOf": [VECTOR, VECTORS_ANSWER.content[JSON]]}
+    rows = [*_vector_routes(handlers), *_token_routes(handlers), *_unserved_routes(handlers), _info_route(handlers)]
+    return RouteGroup(rows, render_error, tags=TAGS)
+
+
+def _vector_routes(handlers: "Handlers") -> list[Route]:
+    either = _in_every_format({"anyOf": [VECTOR, VECTORS_ANSWER.content[JSON]]})
     either_body = RequestBody(schema=EITHER, examples={"texts": {"inputs": ["hello"]}, "similarity": COMPARED})
-    rows = [
+    embed_or_similarity = handlers.embed_or_similarity
+    return [
+        _post("/", embed_or_similarity, "tei_root", "/embed or /similarity", either_body, either, vectors=True),
         _post(
-            path, handlers.embed_or_similarity, name, f"/embed or /similarity, by the form of its inputs{whose}",
-            either_body, _in_every_format(either), vectors=True,
-        )
-        for path, name, whose in (("/", "tei_root", ""), ("/invocations", "tei_invocations", "; SageMaker's path"))
-    ]  # fmt: skip
-    rows += [
+            "/invocations", embed_or_similarity, "tei_invocations", "/embed or /similarity, as SageMaker calls them",
+            either_body, either, vectors=True,
+        ),
         _post(
             "/embed_all", handlers.embed_all, "tei_embed_all",
             "A vector a token, special ones included, never normalised",
             _body(schemas.TokenVectorsBody, {"inputs": ["hello world"]}),
-            _in_every_format({"type": "array", "items": VECTORS}),
-            vectors=True,
+            _in_every_format({"type": "array", "items": VECTORS}), vectors=True,
         ),
         _post(
             "/similarity", handlers.similarity, "tei_similarity", "The cosine of a text with others",
             _body(schemas.SimilarityBody, COMPARED),
-            Answer(content={JSON: VECTOR}, headers=timing_headers.HEADERS),
-            vectors=True,
-        ),
-        _post(
-            "/tokenize", handlers.tokenize, "tei_tokenize", "The tokens of texts",
-            _body(schemas.TokenizeBody, {"inputs": ["hello world"]}), Answer(content={JSON: TOKENS}),
-        ),
-        _post(
-            "/decode", handlers.decode, "tei_decode", "The texts of token ids",
-            _body(schemas.DecodeBody, {"ids": [[101, 7592, 102]]}),
-            Answer(content={JSON: {"type": "array", "items": {"type": "string"}}}),
-        ),
-        _post(
-            "/embed_sparse", handlers.embed_sparse, "tei_embed_sparse", "Always an error: no model here is sparse",
-            _body(schemas.TokenVectorsBody, {"inputs": "a"}),
-        ),
-        _post(
-            "/predict", handlers.predict, "tei_predict", "Always an error: no model here classifies",
-            _body(schemas.PredictBody, {"inputs": "a"}),
-        ),
-        _post(
-            "/rerank", handlers.rerank, "tei_rerank", "Always an error: no model here ranks",
-            _body(schemas.RerankBody, {"query": "a", "texts": ["b"]}),
-        ),
-        Route(
-            verb="GET", path="/info", handler=handlers.info, name="tei_info", summary="What is served, and its limits",
-            tag=TAG, query=schemas.InfoQuery, answers={200: Answer(content={JSON: schemas.Info}), 401: UNAUTHORIZED},
-            admitted=False,
+            Answer(content={JSON: VECTOR}, headers=timing_headers.HEADERS), vectors=True,
         ),
     ]  # fmt: skip
-    return RouteGroup(rows, render_error, tags=TAGS)
+
+
+def _token_routes(handlers: "Handlers") -> list[Route]:
+    tokenize_body = _body(schemas.TokenizeBody, {"inputs": ["hello world"]})
+    decode_body = _body(schemas.DecodeBody, {"ids": [[101, 7592, 102]]})
+    tokens, texts = Answer(content={JSON: TOKENS}), Answer(content={JSON: TEXTS})
+    return [
+        _post("/tokenize", handlers.tokenize, "tei_tokenize", "The tokens of texts", tokenize_body, tokens),
+        _post("/decode", handlers.decode, "tei_decode", "The texts of token ids", decode_body, texts),
+    ]
+
+
+def _unserved_routes(handlers: "Handlers") -> list[Route]:
+    rows: tuple[tuple[str, Handler, str, type[BaseModel], Mapping[str, Any]], ...] = (
+        ("embed_sparse", handlers.embed_sparse, "is sparse", schemas.TokenVectorsBody, {"inputs": "a"}),
+        ("predict", handlers.predict, "classifies", schemas.PredictBody, {"inputs": "a"}),
+        ("rerank", handlers.rerank, "ranks", schemas.RerankBody, {"query": "a", "texts": ["b"]}),
+    )
+    return [
+        _post(f"/{name}", handler, f"tei_{name}", f"Always an error: no model here {kind}", _body(model, example))
+        for name, handler, kind, model, example in rows
+    ]
+
+
+def _info_route(handlers: "Handlers") -> Route:
+    return Route(
+        verb="GET",
+        path="/info",
+        handler=handlers.info,
+        name="tei_info",
+        summary="What is served, and its limits",
+        tag=TAG,
+        query=schemas.InfoQuery,
+        answers={200: Answer(content={JSON: schemas.Info}), 401: UNAUTHORIZED},
+        admitted=False,
+    )
 
 
 def _post(
@@ -167,7 +179,7 @@ class Handlers:
 
     async def _similarities(self, request: Request, data: Any) -> Response:
         body = schemas.similarity_body(data)
-        texts, parameters = body.inputs, body.parameters or schemas.SimilarityParameters()
+        texts, parameters = body.inputs, body.parameters or schemas.ComparisonParameters()
         output = operations.pooled_output(self._registry.get(body.model).card)
         operations.check_batch(len(texts.sentences), self._max_inputs - 1, "inputs.sentences")
         embed_request = EmbedRequest(

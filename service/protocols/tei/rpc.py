@@ -4,7 +4,8 @@ Clients name no model, so every call is served by the default model. Fields that
 `truncate` and the two flags of special tokens are then false, unlike over REST.
 """
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
 from time import perf_counter
 from typing import NamedTuple
 
@@ -50,10 +51,9 @@ class Vectors(NamedTuple):
 
 def services(context: ServiceContext) -> tuple[Service, ...]:
     """Return the services of tei.v1; health checks hear NOT_SERVING of those that no model here is for."""
-    handlers = Handlers(context)
-    default = context.registry.default
-    rows: tuple[tuple[str, tuple[Method, ...], bool], ...] = (
-        ("Info", (Method(name="Info", request=pb.InfoRequest, handler=handlers.info),), True),
+    default, handlers = context.registry.default, Handlers(context)
+    rows: tuple[tuple[str, Sequence[Method], bool], ...] = (
+        ("Info", [Method(name="Info", request=pb.InfoRequest, handler=handlers.info)], True),
         ("Embed", _embed_methods(handlers), default is not None and not default.card.image),
         ("Predict", _predict_methods(handlers), False),
         ("Rerank", _rerank_methods(handlers), False),
@@ -72,50 +72,50 @@ def services(context: ServiceContext) -> tuple[Service, ...]:
     )
 
 
-def _embed_methods(handlers: "Handlers") -> tuple[Method, ...]:
-    embed, embed_all, sparse = handlers.embed, handlers.embed_all, handlers.embed_sparse
-    timed = handlers.initial_metadata
-    one, every = embed_response, embed_all_response
-    return (
-        Method(name="Embed", request=pb.EmbedRequest, handler=embed, serialize=one, admitted=True,
-               initial_metadata=timed),
-        Method(name="EmbedStream", request=pb.EmbedRequest, handler=embed, serialize=one, admitted=True,
-               kind="bidirectional"),
-        Method(name="EmbedAll", request=pb.EmbedAllRequest, handler=embed_all, serialize=every, admitted=True,
-               initial_metadata=timed),
-        Method(name="EmbedAllStream", request=pb.EmbedAllRequest, handler=embed_all, serialize=every, admitted=True,
-               kind="bidirectional"),
-        Method(name="EmbedSparse", request=pb.EmbedSparseRequest, handler=sparse),
-        Method(name="EmbedSparseStream", request=pb.EmbedSparseRequest, handler=sparse, kind="bidirectional"),
-    )  # fmt: skip
+def _embed_methods(handlers: "Handlers") -> list[Method]:
+    unary = Method(
+        name="Embed",
+        request=pb.EmbedRequest,
+        handler=handlers.embed,
+        serialize=embed_response,
+        admitted=True,
+        initial_metadata=handlers.initial_metadata,
+    )
+    unary_all = replace(
+        unary, name="EmbedAll", request=pb.EmbedAllRequest, handler=handlers.embed_all, serialize=embed_all_response
+    )
+    sparse = Method(name="EmbedSparse", request=pb.EmbedSparseRequest, handler=handlers.embed_sparse)
+    return _with_streams(unary, unary_all, sparse)
 
 
-def _predict_methods(handlers: "Handlers") -> tuple[Method, ...]:
-    predict = handlers.predict
-    return (
-        Method(name="Predict", request=pb.PredictRequest, handler=predict),
-        Method(name="PredictPair", request=pb.PredictPairRequest, handler=predict),
-        Method(name="PredictStream", request=pb.PredictRequest, handler=predict, kind="bidirectional"),
-        Method(name="PredictPairStream", request=pb.PredictPairRequest, handler=predict, kind="bidirectional"),
+def _predict_methods(handlers: "Handlers") -> list[Method]:
+    return _with_streams(
+        Method(name="Predict", request=pb.PredictRequest, handler=handlers.predict),
+        Method(name="PredictPair", request=pb.PredictPairRequest, handler=handlers.predict),
     )
 
 
-def _rerank_methods(handlers: "Handlers") -> tuple[Method, ...]:
+def _rerank_methods(handlers: "Handlers") -> list[Method]:
     rerank = handlers.rerank
-    return (
+    return [
         Method(name="Rerank", request=pb.RerankRequest, handler=rerank),
         Method(name="RerankStream", request=pb.RerankStreamRequest, handler=rerank, kind="client_stream"),
+    ]
+
+
+def _tokenize_methods(handlers: "Handlers") -> list[Method]:
+    return _with_streams(
+        Method(name="Tokenize", request=pb.EncodeRequest, handler=handlers.tokenize, admitted=True),
+        Method(name="Decode", request=pb.DecodeRequest, handler=handlers.decode, admitted=True),
     )
 
 
-def _tokenize_methods(handlers: "Handlers") -> tuple[Method, ...]:
-    tokenize, decode = handlers.tokenize, handlers.decode
-    return (
-        Method(name="Tokenize", request=pb.EncodeRequest, handler=tokenize, admitted=True),
-        Method(name="TokenizeStream", request=pb.EncodeRequest, handler=tokenize, admitted=True, kind="bidirectional"),
-        Method(name="Decode", request=pb.DecodeRequest, handler=decode, admitted=True),
-        Method(name="DecodeStream", request=pb.DecodeRequest, handler=decode, admitted=True, kind="bidirectional"),
-    )
+def _with_streams(*methods: Method) -> list[Method]:
+    """Return unary methods, and for each the one that answers a stream of its requests."""
+    streams = [
+        replace(each, name=f"{each.name}Stream", kind="bidirectional", initial_metadata=None) for each in methods
+    ]
+    return [*methods, *streams]
 
 
 class Handlers:

@@ -13,6 +13,7 @@ from service.http.validation_errors import quoted, validated, validation_error
 from service.protocols.inlay.embed_body import INPUTS
 
 MAX_ID = 2**32 - 1
+ONLY_INT = {int}
 ID_LIST = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": MAX_ID}}
 STRICT = ConfigDict(extra="forbid", strict=True)
 
@@ -47,7 +48,7 @@ class ComparedTexts(BaseModel):
     sentences: Texts
 
 
-class SimilarityParameters(BaseModel):
+class ComparisonParameters(BaseModel):
     """How texts are read."""
 
     model_config = STRICT
@@ -62,7 +63,7 @@ class SimilarityBody(BaseModel):
     model_config = STRICT
     inputs: Annotated[ComparedTexts, Field(description="an object with source_sentence and sentences")]
     parameters: Annotated[
-        SimilarityParameters | None, Field(description="an object with truncate, truncation_direction and prompt_name")
+        ComparisonParameters | None, Field(description="an object with truncate, truncation_direction and prompt_name")
     ] = None
     model: ModelName = None
 
@@ -161,7 +162,7 @@ def similarity_body(data: Any) -> SimilarityBody:
     except ValidationError as error:
         parts: tuple[tuple[str, type[BaseModel]], ...] = (
             ("inputs", ComparedTexts),
-            ("parameters", SimilarityParameters),
+            ("parameters", ComparisonParameters),
         )
         for name, model in parts:
             if type(data) is dict and type(data.get(name)) is dict:
@@ -186,10 +187,16 @@ def id_lists(ids: Any) -> list[list[int]]:
     lists = ids if nested or not ids else [ids]
     for index, each in enumerate(lists):
         if type(each) is not list:
-            raise BadRequest(f"is {quoted(each)}", field=("ids", index), allowed="where one is a list of ids, all are")
-        for place, value in enumerate(each):
-            if type(value) is not int or not 0 <= value <= MAX_ID:
-                field = ("ids", index, place) if nested else ("ids", place)
-                allowed = f"an id is an integer from 0 to {MAX_ID}"
-                raise BadRequest(f"is {quoted(value)}", index, field=field, allowed=allowed)
+            allowed = "where one is a list of ids, all are"
+            raise BadRequest(f"is {quoted(each)}", field=("ids", index), allowed=allowed)
+        if set(map(type, each)) <= ONLY_INT and (not each or (min(each) >= 0 and max(each) <= MAX_ID)):
+            continue
+        place, value = next(item for item in enumerate(each) if not _is_id(item[1]))
+        field = ("ids", index, place) if nested else ("ids", place)
+        allowed = f"an id is an integer from 0 to {MAX_ID}"
+        raise BadRequest(f"is {quoted(value)}", index, field=field, allowed=allowed)
     return lists
+
+
+def _is_id(value: Any) -> bool:
+    return type(value) is int and 0 <= value <= MAX_ID
