@@ -15,7 +15,6 @@ from service.protocols.inlay.embed_body import INPUTS
 MAX_ID = 2**32 - 1
 ONLY_INT = {int}
 ID_LIST = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": MAX_ID}}
-STRICT = ConfigDict(extra="forbid", strict=True)
 
 ModelName = Annotated[str | None, Field(description="a model's name; left out: the server's default")]
 Truncate = Annotated[bool | None, Field(description="true cuts inputs that are too long, false refuses them")]
@@ -28,10 +27,15 @@ Texts = Annotated[list[str], Field(description="a list of texts", fail_fast=True
 OneOrTwoTexts = Annotated[list[str], Field(min_length=1, max_length=2)]
 
 
-class TokenVectorsBody(BaseModel):
+class StrictBody(BaseModel):
+    """A body that takes the fields of its model alone, without converting values."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class TokenVectorsBody(StrictBody):
     """What to embed token by token."""
 
-    model_config = STRICT
     inputs: Annotated[Any, WithJsonSchema(INPUTS)]
     model: ModelName = None
     truncate: Truncate = None
@@ -40,27 +44,24 @@ class TokenVectorsBody(BaseModel):
     normalize: Annotated[bool | None, Field(description="true or false; not used: tei-client sends it")] = None
 
 
-class ComparedTexts(BaseModel):
+class ComparedTexts(StrictBody):
     """A text and those it is compared with."""
 
-    model_config = STRICT
     source_sentence: Annotated[str, Field(description="a text")]
     sentences: Texts
 
 
-class ComparisonParameters(BaseModel):
+class ComparisonParameters(StrictBody):
     """How texts are read."""
 
-    model_config = STRICT
     truncate: Truncate = None
     truncation_direction: Side = "Right"
     prompt_name: PromptName = None
 
 
-class SimilarityBody(BaseModel):
+class SimilarityBody(StrictBody):
     """A text, those it is compared with, and how they are read."""
 
-    model_config = STRICT
     inputs: Annotated[ComparedTexts, Field(description="an object with source_sentence and sentences")]
     parameters: Annotated[
         ComparisonParameters | None, Field(description="an object with truncate, truncation_direction and prompt_name")
@@ -68,29 +69,26 @@ class SimilarityBody(BaseModel):
     model: ModelName = None
 
 
-class TokenizeBody(BaseModel):
+class TokenizeBody(StrictBody):
     """Texts, and whether to add the model's special tokens."""
 
-    model_config = STRICT
     inputs: Annotated[str | Texts, Field(description="a text or a list of texts")]
     add_special_tokens: Annotated[bool, Field(description="true or false; left out: true")] = True
     prompt_name: PromptName = None
     model: ModelName = None
 
 
-class DecodeBody(BaseModel):
+class DecodeBody(StrictBody):
     """Token ids, and whether to leave special tokens out of their text."""
 
-    model_config = STRICT
     ids: Annotated[Any, WithJsonSchema({"anyOf": [ID_LIST, {"type": "array", "items": ID_LIST}]})]
     skip_special_tokens: Annotated[bool, Field(description="true or false; left out: true")] = True
     model: ModelName = None
 
 
-class PredictBody(BaseModel):
+class PredictBody(StrictBody):
     """What a classifier reads."""
 
-    model_config = STRICT
     inputs: Annotated[
         str | OneOrTwoTexts | Annotated[list[OneOrTwoTexts], Field(min_length=1, fail_fast=True)],
         Field(description='a text, a pair ["a", "b"] or a list of ["a"] and ["a", "b"]'),
@@ -101,10 +99,9 @@ class PredictBody(BaseModel):
     model: ModelName = None
 
 
-class RerankBody(BaseModel):
+class RerankBody(StrictBody):
     """What a re-ranker reads."""
 
-    model_config = STRICT
     query: Annotated[str, Field(description="a text")]
     texts: Texts
     truncate: Truncate = None
@@ -114,10 +111,9 @@ class RerankBody(BaseModel):
     model: ModelName = None
 
 
-class InfoQuery(BaseModel):
+class InfoQuery(StrictBody):
     """The query of /info."""
 
-    model_config = STRICT
     model: ModelName = None
 
 

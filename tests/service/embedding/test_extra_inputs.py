@@ -1,4 +1,4 @@
-"""What a few families read of each token besides id, position and segment, over HTTP and gRPC."""
+"""Inputs that a few families read of each token besides id, position and segment, over HTTP and gRPC."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -75,14 +75,14 @@ def by_hand(ids: list[int], boxes: list[list[int]]) -> NDArray[Any]:
 BOXES = [[0, 0, 49, 49], [3, 4, 3, 9], [10, 20, 30, 40]]
 
 
-def test_boxes_are_looked_up_by_both_corners_width_and_height(served: Served) -> None:
+def test_boxes_are_looked_up_by_corners_width_and_height(served: Served) -> None:
     found = posted(served, "layoutlm", input_ids=[5, 0, 29], bbox=BOXES)
     np.testing.assert_allclose(found, by_hand([5, 0, 29], BOXES), atol=2e-6)
     none = posted(served, "layoutlm", input_ids=[5, 0, 29])
     np.testing.assert_allclose(none, by_hand([5, 0, 29], [[0] * 4] * 3), atol=2e-6)
 
 
-def test_boxes_come_over_grpc_too(served: Served) -> None:
+def test_boxes_can_be_sent_over_grpc(served: Served) -> None:
     ids = pb.TokenIds(input_ids=[5, 0, 29], bbox=[value for box in BOXES for value in box])
     [output] = served.stub.Embed(pb.EmbedRequest(model="layoutlm", inputs=[pb.Input(ids=ids)])).outputs
     np.testing.assert_allclose(array_of(output.tensor), by_hand([5, 0, 29], BOXES), atol=2e-6)
@@ -95,7 +95,7 @@ def test_sequences_with_and_without_boxes_share_a_batch(served: Served) -> None:
     np.testing.assert_allclose(np.array(answer[1]), by_hand([7, 8], [[0] * 4] * 2), atol=2e-6)
 
 
-def test_a_sequence_without_langs_adds_no_language(served: Served) -> None:
+def test_xlm_without_langs_adds_no_language(served: Served) -> None:
     golden = case("input_xlm")
     ids = golden.ids[0]
     weights = {name.removeprefix("transformer."): value.astype(np.float64) for name, value in golden.weights.items()}
@@ -107,7 +107,7 @@ def test_a_sequence_without_langs_adds_no_language(served: Served) -> None:
     np.testing.assert_allclose(found, expected, atol=2e-5)
 
 
-def test_xlm_without_a_mask_masks_as_many_tokens_as_are_pads_from_the_end(served: Served) -> None:
+def test_xlm_without_mask_masks_as_many_tokens_as_pads(served: Served) -> None:
     """transformers 5.23: lengths = (input_ids != pad).sum(), wherever the pads are."""
     found = posted(served, "input_xlm", input_ids=[2, 5, 6, 2, 7])
     assert (np.abs(found).sum(axis=1) > 0).tolist() == [True, True, True, False, False]
@@ -123,20 +123,20 @@ def test_esm_scales_by_the_share_of_masked_tokens(mask: list[int] | None, served
     np.testing.assert_allclose(posted(served, "esm", **sent), expected, rtol=1e-5, atol=1e-6)
 
 
-def test_a_sequence_of_nothing_but_mask_tokens_is_zero(served: Served) -> None:
+def test_esm_sequence_of_mask_tokens_is_zero(served: Served) -> None:
     assert not posted(served, "esm", input_ids=[4, 4, 4]).any()
 
 
-def test_position_ids_of_opt_count_from_0_as_in_transformers(served: Served) -> None:
+def test_opt_position_ids_count_from_0(served: Served) -> None:
     ids = [5, 6, 7]
     usual = posted(served, "input_opt", input_ids=ids)
     np.testing.assert_array_equal(posted(served, "input_opt", input_ids=ids, position_ids=[0, 1, 2]), usual)
     refused = served.post({"model": "input_opt", "inputs": {"input_ids": ids, "position_ids": [0, 1, 40]}})
-    assert refused.status_code == 422 or refused.status_code == 400
+    assert refused.status_code == 422
     assert "position_ids[2] is 40; the position table holds 0 to 39" in refused.text
 
 
-REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
+REJECTED: dict[str, tuple[str, dict[str, Any], str]] = {
     "as many": ("layoutlm", {"bbox": BOXES}, "bbox has 3 values where input_ids has 2"),
     "outside": ("layoutlm", {"bbox": [[0, 0, 1, 1], [0, 0, 50, 1]]}, "bbox[1][2] is 50; its table holds 0 to 49"),
     "negative": ("layoutlm", {"bbox": [[0, 0, 1, 1], [-1, 0, 0, 1]]}, "bbox[1][0] is -1"),
@@ -149,9 +149,9 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_extras_that_fit_no_table_are_refused(name: str, served: Served) -> None:
-    model, sent, message = REFUSED[name]
+@pytest.mark.parametrize("name", REJECTED)
+def test_rejects_extra_inputs_outside_their_tables(name: str, served: Served) -> None:
+    model, sent, message = REJECTED[name]
     answer = served.post({"model": model, "inputs": [{"input_ids": [1, 2], **sent}]})
     assert 400 <= answer.status_code < 500
     assert message in answer.json()["detail"]

@@ -1,4 +1,4 @@
-"""Every pooling mode against its definition in sentence-transformers 6.2, on rows whose masked ones must not count."""
+"""Pooling modes follow their definitions in sentence-transformers 6.2 and leave out masked rows."""
 
 import numpy as np
 import pytest
@@ -20,10 +20,10 @@ COUNTED = np.array([False, True, True, True, False])  # masked on both sides
         ("weightedmean", [(1 + 2 * 3 + 3 * 5) / 6, (2 - 2 * 4 + 3 * 6) / 6]),
     ],
 )
-def test_a_mode_pools_the_counted_rows(mode, expected):
+def test_modes_pool_the_counted_rows(mode, expected):
     np.testing.assert_allclose(pool(mode, ROWS, COUNTED), expected, rtol=1e-6)
 
 
-def test_normalising_gives_unit_length_and_keeps_zeros():
+def test_normalize_gives_unit_length_and_keeps_zeros():
     vectors = normalize(np.array([[3, 4], [0, 0]], np.float32))
     np.testing.assert_allclose(vectors, [[0.6, 0.8], [0, 0]], rtol=1e-7)

@@ -1,4 +1,4 @@
-"""Ids are checked before they have neighbours; positions and segments left out follow the family's rule."""
+"""Token ids are checked before they are packed; positions and segments left out follow the family's rule."""
 
 from dataclasses import replace
 
@@ -50,35 +50,36 @@ ROBERTA = PositionRule("cumsum_non_pad", 1, 10, 1)
         ),
     ],
 )
-def test_a_bad_input_is_named_with_what_is_allowed(given, message):
+def test_bad_input_names_its_field_and_what_is_allowed(given, message):
     with pytest.raises(BadInput, match=message) as caught:
         sequences.check(card(), 3, given, truncate=False, direction="right")
     assert caught.value.index == 3
+    assert caught.value.field[:2] == ("inputs", 3)
 
 
 @pytest.mark.parametrize(("direction", "kept"), [("right", range(8)), ("left", range(2, 10))])
-def test_truncation_cuts_every_list_alike(direction, kept):
+def test_truncation_cuts_all_lists_alike(direction, kept):
     given = ids(*range(10), mask=[1] * 10, types=[0] * 10, positions=[*range(8), 0, 0])
     cut = sequences.check(card(), 0, given, True, direction)
     np.testing.assert_array_equal(cut.ids, list(kept))
     assert len(cut.mask) == len(cut.types) == len(cut.positions) == 8
 
 
-def test_a_family_without_segments_takes_zeros_and_refuses_others():
+def test_family_without_segments_takes_only_zeros():
     plain = card(types="none", type_rows=0)
     assert sequences.check(plain, 0, ids(1, 2, types=[0, 0]), True, "right").types is None
     with pytest.raises(BadInput, match="bert models have no segments"):
         sequences.check(plain, 0, ids(1, 2, types=[0, 1]), True, "right")
 
 
-def test_segments_of_gpt2_index_the_vocabulary():
+def test_gpt2_segments_index_the_vocabulary():
     gpt2 = card(types="optional", type_rows=0)
     assert sequences.check(gpt2, 0, ids(1, types=[49]), True, "right").types is not None
     with pytest.raises(BadInput, match="is 50"):
         sequences.check(gpt2, 0, ids(1, types=[50]), True, "right")
 
 
-def test_positions_left_out_follow_the_family():
+def test_default_positions_follow_the_family():
     packed = sequences.pack(card(), [ids(5, 6), ids(7, 8, 9, positions=[4, 4, 4])])
     np.testing.assert_array_equal(packed.positions, [0, 1, 4, 4, 4])
     np.testing.assert_array_equal(packed.types, [0] * 5)
@@ -87,7 +88,7 @@ def test_positions_left_out_follow_the_family():
     np.testing.assert_array_equal(roberta.positions, [1, 1, 2, 3])
 
 
-def test_robertas_usable_length_leaves_out_the_pad_rows():
+def test_roberta_length_excludes_the_pad_rows():
     roberta = card(position=ROBERTA)
     assert len(sequences.check(roberta, 0, ids(*[5] * 8), False, "right").ids) == 8
     with pytest.raises(BadInput, match="positions for 8"):

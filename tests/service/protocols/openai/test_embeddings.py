@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from service.errors import Overloaded
+from service.errors import SHORTEN_OR_TRUNCATE, BadInput, Overloaded
 from service.protocols.openai.errors import render_error
 from tests.minilm_golden import Case, cases
 from tests.served import Served, serving
@@ -32,6 +32,7 @@ ERRORS: list[tuple[dict[str, Any], int, str | None, str, str]] = [
     ({"input": [["a", "b"]]}, 400, "input", "bad_input", 'input[0][0] is "a"'),
     ({"input": [1, True]}, 400, "input", "bad_input", "input[1] is true"),
     ({"input": [[1], []]}, 400, "input", "bad_input", "input[1] has no token ids"),
+    ({"input": [[1], [2, -5]]}, 400, "input", "bad_input", "input[1][1] is -5; the vocabulary holds 0 to 26"),
     ({"input": [{"role": "user"}]}, 400, "input", "bad_input", "input[0] is an object"),
     ({"input": [2**63]}, 400, "input", "bad_input", "input holds an integer beyond 64 bits"),
     ({"input": "a", "model": "berd"}, 404, "model", "model_not_found", "no model 'berd' here"),
@@ -289,3 +290,10 @@ def test_overloaded_error_tells_client_when_to_retry() -> None:
     error = json.loads(b"".join(response.body))["error"]
     assert (response.status, error["type"], error["code"]) == (429, "rate_limit_exceeded", "rate_limit_exceeded")
     assert {(b"retry-after", b"2"), (b"retry-after-ms", b"1250")} <= set(response.headers)
+
+
+def test_error_names_openai_fields_and_remedies() -> None:
+    error = BadInput("has 62 tokens", field=("inputs", 3), allowed="bert reads 24", remedy=SHORTEN_OR_TRUNCATE)
+    fault = json.loads(b"".join(render_error(error).body))["error"]
+    expected = 'input[3] has 62 tokens; bert reads 24: shorten it or send "truncate_prompt_tokens": -1'
+    assert (fault["message"], fault["param"]) == (expected, "input")
