@@ -13,17 +13,15 @@ class Status(NamedTuple):
         http: HTTP status.
         grpc: name of the gRPC status code.
         title: the same for every problem of this code (RFC 9457).
-        oip: HTTP status of the Open Inference Protocol, as Triton gives it.
     """
 
     http: int
     grpc: str
     title: str
-    oip: int = 400
 
 
 STATUSES = {
-    "error": Status(500, "INTERNAL", "The service has a fault", 500),
+    "error": Status(500, "INTERNAL", "The service has a fault"),
     "bad_request": Status(422, "INVALID_ARGUMENT", "The request cannot be served"),
     "bad_parameters": Status(422, "INVALID_ARGUMENT", "There is no such positional encoding"),
     "empty": Status(400, "INVALID_ARGUMENT", "The request holds no inputs"),
@@ -34,30 +32,19 @@ STATUSES = {
     "too_slow": Status(408, "DEADLINE_EXCEEDED", "The request came too slowly"),
     "bad_input": Status(422, "INVALID_ARGUMENT", "An input cannot be read"),
     "wrong_model_kind": Status(424, "FAILED_PRECONDITION", "The model is of another kind"),
-    "unsupported": Status(501, "UNIMPLEMENTED", "This server does not do that", 501),
-    "unauthorized": Status(401, "UNAUTHENTICATED", "This needs a key", 403),
-    "not_found": Status(404, "NOT_FOUND", "There is no such thing", 404),
-    "method_not_allowed": Status(405, "UNIMPLEMENTED", "The path does not answer this verb", 405),
+    "unsupported": Status(501, "UNIMPLEMENTED", "This server does not do that"),
+    "unauthorized": Status(401, "UNAUTHENTICATED", "This needs a key"),
+    "not_found": Status(404, "NOT_FOUND", "There is no such thing"),
+    "method_not_allowed": Status(405, "UNIMPLEMENTED", "The path does not answer this verb"),
     "not_acceptable": Status(406, "INVALID_ARGUMENT", "No format the client accepts can carry the answer"),
     "range_not_satisfiable": Status(416, "OUT_OF_RANGE", "The byte range is not part of the answer"),
-    "unsupported_media": Status(415, "INVALID_ARGUMENT", "The body is of a type this path does not read", 415),
-    "overloaded": Status(429, "RESOURCE_EXHAUSTED", "The queue is full", 503),
-    "key_limited": Status(429, "RESOURCE_EXHAUSTED", "The key asks for more than it may have", 503),
-    "deadline_exceeded": Status(504, "DEADLINE_EXCEEDED", "The time allowed is over", 503),
-    "unavailable": Status(503, "UNAVAILABLE", "The service is not ready", 503),
-    "engine_failure": Status(424, "INTERNAL", "The engine failed on this request", 500),
+    "unsupported_media": Status(415, "INVALID_ARGUMENT", "The body is of a type this path does not read"),
+    "overloaded": Status(429, "RESOURCE_EXHAUSTED", "The queue is full"),
+    "key_limited": Status(429, "RESOURCE_EXHAUSTED", "The key asks for more than it may have"),
+    "deadline_exceeded": Status(504, "DEADLINE_EXCEEDED", "The time allowed is over"),
+    "unavailable": Status(503, "UNAVAILABLE", "The service is not ready"),
+    "engine_failure": Status(424, "INTERNAL", "The engine failed on this request"),
 }
-OIP_GRPC = {
-    400: "INVALID_ARGUMENT",
-    403: "UNAUTHENTICATED",
-    404: "NOT_FOUND",
-    405: "UNIMPLEMENTED",
-    415: "INVALID_ARGUMENT",
-    500: "INTERNAL",
-    501: "UNIMPLEMENTED",
-    503: "UNAVAILABLE",
-}
-"""gRPC status of the Open Inference Protocol by its HTTP status, as Triton pairs them."""
 RETRY_AFTER_SECONDS = {"overloaded": 1.0, "key_limited": 1.0, "unavailable": 1.0}
 """When to try again where nothing was measured, by code; the same request fails again with any other code."""
 LEAST_RETRY_SECONDS = 0.05

@@ -7,7 +7,10 @@ from service import errors
 from service.error_status import STATUSES
 from service.errors import BadInput, InlayError, Overloaded
 from service.http.problem_details import ERROR_TYPES, Problem, error_type, problem_document, render_problem
+from service.protocols.oip.errors import STATUSES as OIP_STATUSES
+from service.protocols.oip.errors import grpc_status as oip_grpc_status
 from service.protocols.openai.errors import INVALID_REQUESTS
+from service.protocols.tei.errors import grpc_status as tei_grpc_status
 
 KINDS = [each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, InlayError)]
 CODES = {kind.code: kind for kind in KINDS if "code" in vars(kind)}
@@ -23,12 +26,15 @@ def test_codes_are_not_shared() -> None:
 
 
 def test_protocols_have_no_codes_of_their_own() -> None:
-    assert ERROR_TYPES.keys() | INVALID_REQUESTS <= STATUSES.keys()
+    assert ERROR_TYPES.keys() | INVALID_REQUESTS | OIP_STATUSES.keys() <= STATUSES.keys()
 
 
 @pytest.mark.parametrize("code", STATUSES)
 def test_grpc_status_names_exist(code: str) -> None:
-    assert hasattr(grpc.StatusCode, STATUSES[code].grpc)
+    error = InlayError("x")
+    error.code = code
+    for status in (STATUSES[code].grpc, oip_grpc_status(error), tei_grpc_status(error)):
+        assert hasattr(grpc.StatusCode, status)
 
 
 def test_error_types_are_those_of_tei() -> None:

@@ -9,29 +9,15 @@ from typing import Any
 from service.context import ServiceContext
 from service.embedding.context import RequestContext
 from service.embedding.model import Model
-from service.error_status import OIP_GRPC, STATUSES
-from service.errors import SHORTEN_OR_TRUNCATE, InlayError, NotFound, Spelling, Unsupported
+from service.errors import InlayError, NotFound, Unsupported
 from service.observability.stage_times import StageTimes
 from service.protocols.oip.infer import outputs_of, parameters_of, request_of
 from service.protocols.oip.shared_memory import Regions
 from service.protocols.oip.tensors import SHOWN_CHARACTERS, Tensor
-from service.registry.store import checked
 from service.scheduling import deadlines
 
 VERSION = "1"  # of every model
 DEPENDENTS = "unload_dependents"  # no model here has any
-SPELLING = Spelling(remedies={SHORTEN_OR_TRUNCATE: 'shorten it or send the parameter "truncate": true'})
-
-
-def grpc_status(error: InlayError) -> str:
-    """Return the name of the gRPC status that Triton gives for what HTTP calls so."""
-    row = STATUSES[error.code]
-    return OIP_GRPC.get(row.oip, row.grpc)
-
-
-def message_of(error: InlayError) -> str:
-    """Return the sentence of an error."""
-    return error.render(SPELLING)
 
 
 class DataPlane:
@@ -145,7 +131,6 @@ class DataPlane:
                 allowed="models are served as they were exported to the store",
                 remedy="leave it out",
             )
-        await self.context.registry.known(name)
         await self.context.registry.load(name)
 
     async def unload(self, name: str, parameters: Mapping[str, Any], repository: str = "") -> None:
@@ -158,7 +143,6 @@ class DataPlane:
         if others := parameters.keys() - {DEPENDENTS}:
             shown = min(others)[:SHOWN_CHARACTERS]
             raise Unsupported(f"parameter {shown!r} of an unload is not supported", remedy="leave it out")
-        self.context.registry.get(checked(name))
         await self.context.registry.unload(name)
 
     def _check_control(self, repository: str) -> None:

@@ -5,8 +5,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from service.error_status import STATUSES, retry_headers
-from service.errors import InlayError, Unavailable
+from service.errors import Unavailable
 from service.http.formats import JSON, OCTETS
 from service.http.request import Request
 from service.http.response import Response, json_response
@@ -14,7 +13,8 @@ from service.http.routes import Answer, Handler, RequestBody, Route, RouteGroup
 from service.http.validation_errors import parse_json, validated
 from service.protocols.oip import bodies, metadata
 from service.protocols.oip.bodies import EXAMPLES, InferRequest, InferResponse, TensorDescription
-from service.protocols.oip.data_plane import DataPlane, message_of
+from service.protocols.oip.data_plane import DataPlane
+from service.protocols.oip.errors import OipError, render_error
 from service.protocols.oip.shared_memory import Size, no_cuda
 
 PREFIX = "/v2"
@@ -33,12 +33,6 @@ BINARY: Mapping[str, Any] = {
 }
 STRICT = ConfigDict(strict=True)
 Body = TypeVar("Body", bound=BaseModel)
-
-
-class OipError(BaseModel):
-    """What went wrong and what to do."""
-
-    error: str
 
 
 class ServerMetadata(BaseModel):
@@ -134,12 +128,6 @@ class Unloaded(BaseModel):
 
     name: str
     unload: bool
-
-
-def render_error(error: InlayError) -> Response:
-    """Return an error as {"error": message}."""
-    headers = tuple(retry_headers(error))
-    return json_response({"error": message_of(error)}, STATUSES[error.code].oip, headers)
 
 
 def routes(plane: DataPlane) -> RouteGroup:

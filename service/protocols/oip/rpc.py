@@ -7,7 +7,8 @@ from service.embedding.context import RequestContext
 from service.errors import BadRequest, InlayError, Unsupported
 from service.grpc.methods import Method, Service, serialize
 from service.protocols.oip import metadata
-from service.protocols.oip.data_plane import DataPlane, grpc_status, message_of
+from service.protocols.oip.data_plane import DataPlane
+from service.protocols.oip.errors import grpc_status, message_of
 from service.protocols.oip.rpc_tensors import (
     Answer,
     input_tensors,

@@ -4,7 +4,7 @@ import orjson
 import pytest
 
 from service.errors import BadRequest, InlayError, Overloaded, Unavailable
-from service.protocols.oip.routes import render_error
+from service.protocols.oip.errors import render_error
 
 
 @pytest.mark.parametrize(
