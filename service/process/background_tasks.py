@@ -8,7 +8,7 @@ from typing import Any
 
 from service.context import ServiceContext
 from service.process.memory_trimmer import MemoryTrimmer
-from service.registry.store_watcher import Watch
+from service.registry.store_watcher import StoreWatcher
 
 log = logging.getLogger(__name__)
 
@@ -19,7 +19,7 @@ async def background_tasks(context: ServiceContext, *others: Coroutine[Any, Any,
     settings, registry, runs = context.settings, context.registry, [*others]
     runs.append(MemoryTrimmer(registry, context.metrics, lambda: context.admission.active).run())
     if settings.watch_store:
-        runs.append(Watch(registry, settings.store, settings.models).run(settings.watch_store))
+        runs.append(StoreWatcher(registry, settings.store, settings.models).run(settings.watch_store))
     tasks = [asyncio.create_task(run, name=getattr(run, "__qualname__", None)) for run in runs]
     for task in tasks:
         task.add_done_callback(_log_end)

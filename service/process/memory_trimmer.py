@@ -80,7 +80,7 @@ class MemoryTrimmer:
         for model in list(self._registry.models.values()):
             model.engine.shrink()
             with suppress(Overloaded, StartError):  # readiness reports it; other runs shrink as well
-                await warmup.passes_within(model, RUN_SECONDS)
+                await warmup.warm_up_within(model, RUN_SECONDS)
         await asyncio.to_thread(memory.trim)
 
     async def _report(self) -> None:

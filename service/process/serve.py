@@ -26,7 +26,7 @@ from service.observability import logs
 from service.process import memory
 from service.process.supervisor import START_FAILURE, Supervisor
 from service.registry.registry import ModelRegistry, default_name
-from service.registry.store import folders
+from service.registry.store import configured_folders
 from service.security import tls
 from service.security.api_keys import open_keys, warn_of_short_keys
 from service.settings import Settings
@@ -68,7 +68,7 @@ def listen(settings: Settings) -> int:
 
 def _supervise(settings: Settings, listener: socket.socket) -> int:
     """Serve with several workers."""
-    models = folders(settings)
+    models = configured_folders(settings)
     for folder in models.values():
         cards.read(folder)  # what would fail in every worker fails here, once
     settings = settings.model_copy(update={"default_model": default_name(settings, models)})
@@ -227,9 +227,9 @@ def _models(settings: Settings, registry: ModelRegistry) -> Iterator[str]:
 def _device_reason(settings: Settings, model: "Model") -> str:
     if settings.device != "auto" or settings.engine == "reference":
         return "as set"
-    from service.runtime.onnx import why
+    from service.runtime.onnx import explain_device
 
-    return why(model.engine.device)
+    return explain_device(model.engine.device)
 
 
 def announce(settings: Settings, context: "ServiceContext", grpc_port: int) -> None:

@@ -253,4 +253,27 @@ def test_serving_process_has_few_heaps(tiny_store: Path, workers: str) -> None:
             assert set(answers) == {200}
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
         serving = {"1": [process.pid], "2": map(int, children)}[workers]
-        assert all(heaps(pid) < max(memory.LEAST_HEAPS, cores.available()) for pid in serving)
+        assert all(heaps(pid) < max(memory.MIN_HEAPS, cores.available()) for pid in serving)
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_json_logs_are_all_there_is_at_the_start(tiny_store: Path, workers: str) -> None:
+    """No banner on stdout, and every line of stderr is an object, the addresses among them."""
+    arguments = ["--store", tiny_store, "--port", "0", "--grpc-port", "0", "--log-format", "json", "--workers", workers]
+    process = subprocess.Popen(
+        [INLAY, "serve", *arguments], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    lines = []
+    for line in process.stderr:
+        lines.append(json.loads(line)["message"])
+        if lines[-1].startswith("try: curl "):
+            break
+    process.send_signal(signal.SIGTERM)
+    rest, _ = process.stderr.read(), process.wait(SECONDS)
+    assert any(re.fullmatch(r"REST http://\S+ · docs \S+ · gRPC \S+", line) for line in lines)
+    assert all(json.loads(line) for line in rest.splitlines())
+    assert process.stdout.read() == ""
+    process.stdout.close()
+    process.stderr.close()

@@ -119,7 +119,12 @@ def serving_securely(store: Path, shop: Shop, monkeypatch: pytest.MonkeyPatch) -
     listener = socket.create_server(("127.0.0.1", 0))
     context = tls.renewing(shop.files, Clock())
     config = uvicorn.Config(
-        app, http=HttpProtocol, log_config=None, access_log=False, ssl_context_factory=lambda _config, _default: context
+        app,
+        http=HttpProtocol,
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        ssl_context_factory=lambda _config, _default: context,
     )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="secure")
@@ -377,7 +382,7 @@ def test_pair_exchanged_while_reading_is_used(shop: Shop, monkeypatch: pytest.Mo
 
 def test_files_are_looked_at_once_a_second_at_most(shop: Shop) -> None:
     now = [0.0]
-    changes = tls.Changes([shop.files.cert], lambda: now[0])
+    changes = tls.FileChanges([shop.files.cert], lambda: now[0])
     os.utime(shop.files.cert, (1, 1))
     assert not changes.since_last()
     now[0] = LOOK_SECONDS
