@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from models.artifacts.card import Card
 from models.vision.image_spec import Image
 from models.vision.preprocess import Prepared, prepare, target_size
-from service.embedding.context import ANONYMOUS, RequestContext
 from service.embedding.image_decoding import open_picture
 from service.embedding.model import Model, Models
 from service.embedding.output_plan import Graphs
 from service.embedding.pipeline import check_finite
 from service.embedding.requests import EmbedResult, Output
 from service.errors import BadInput, BadRequest, EmptyRequest, Overloaded, TooLarge
+from service.request_context import RequestContext
 from service.runtime.engine import Engine
 
 MAX_WAITING = 256  # pictures of all callers that wait to be decoded
@@ -115,7 +115,7 @@ class Images:
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="images")
         self._waiting = 0
 
-    async def embed(self, request: ImagesRequest, context: RequestContext = ANONYMOUS) -> EmbedResult:
+    async def embed(self, request: ImagesRequest, context: RequestContext) -> EmbedResult:
         """Return one request's outputs, in the order asked for; raise InlayError where it cannot be served."""
         model = self._models.get(request.model)
         image = reads_images(model.card)

@@ -114,7 +114,7 @@ def check_states(model: Model, hidden: NDArray[Any], temperature: float) -> Hidd
 def whole(states: HiddenStates, output: str) -> Table:
     """Return one of OUTPUTS for every token, [..., V]; its rows are computed when they are read."""
     shape = (*states.lead, states.head.vocab_size)
-    transform = _TRANSFORMS[output]
+    transform = TRANSFORMS[output]
     blocks = _Blocks(states)
 
     def rows(start: int, stop: int) -> NDArray[Any]:
@@ -147,15 +147,15 @@ def top(states: HiddenStates, top_k: int, check: Check = never_cancel) -> Table:
         for row, logits in enumerate(states.logits(start, min(start + states.block_rows, len(ids))), start):
             if not np.isfinite(logits).all():
                 raise BadRequest(f"the logits of row {row} overflow float32", remedy="send smaller hidden states")
-            ids[row] = _largest(logits, top_k)
-            for name, transform in _TRANSFORMS.items():
+            ids[row] = largest(logits, top_k)
+            for name, transform in TRANSFORMS.items():
                 values[name][row] = transform(logits, states.temperature)[ids[row]]
     outputs = {"ids": _output(ids, states.lead, "int64")}
     outputs |= {name: _output(array, states.lead, "float") for name, array in values.items()}
     return states.table(outputs, top_k=top_k, **_names(states, ids))
 
 
-def _largest(logits: NDArray[np.float32], count: int) -> NDArray[np.int64]:
+def largest(logits: NDArray[np.float32], count: int) -> NDArray[np.int64]:
     """Return the places of the `count` largest, the largest first, of equal ones the first."""
     bound = np.partition(logits, len(logits) - count)[len(logits) - count]
     above = np.flatnonzero(logits > bound)
@@ -185,7 +185,7 @@ def _shifted(logits: NDArray[np.float32], temperature: float) -> Rows:
         return np.asarray((logits - np.float64(logits.max())) / temperature)
 
 
-_TRANSFORMS: dict[str, Callable[[NDArray[np.float32], float], Rows]] = {
+TRANSFORMS: dict[str, Callable[[NDArray[np.float32], float], Rows]] = {
     "logits": _scaled,
     "probabilities": _probabilities,
     "log_probabilities": _log_probabilities,

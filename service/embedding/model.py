@@ -33,7 +33,7 @@ class Model:
     Args:
         plan: `output_plan.make` for its card, with a cache.
         weights: its tensors, mapped; quantized tables dequantize the rows that are read.
-        version: `registry.store.version` of the folder it was read from.
+        version: `registry.store.export_version` of the folder it was read from.
         mapped: name and inode of each file that is mapped and not read.
     """
 

@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 
 from models.artifacts.card import Card
 from service.embedding import limits, validation
-from service.embedding.context import RequestContext
 from service.embedding.model import Model, Models, Rows, Work
 from service.embedding.output_plan import HIDDEN, POOLED, Graphs, Plan
 from service.embedding.packing import Packed
 from service.embedding.pooling import normalize, pool
-from service.embedding.requests import EmbedRequest, EmbedResult, Ids, Output, StageTimes, Text
+from service.embedding.requests import EmbedRequest, EmbedResult, Ids, Output, Text
 from service.embedding.tokenization import Cut
 from service.errors import BadInput, BadRequest, EngineFailure, WrongModelKind
+from service.request_context import RequestContext, StageTimes
 from service.scheduling.admission import TokenEstimator, reserved
 from service.scheduling.fair_queue import ItemTimes
 from service.settings import Settings

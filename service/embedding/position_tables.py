@@ -20,9 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models import VERSION
-from models.tables.quantization import QuantizedTable
 from models.errors import BadEncoding
 from models.positions.table import DTYPES, Output, Table, rounded
+from models.tables.quantization import QuantizedTable
 from service.errors import BadParameters, TooLarge
 from service.process import cpu_count
 

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from service.observability.stage_times import StageTimes
+from service.request_context import StageTimes
 
 Int64s = NDArray[np.int64]
 Direction = Literal["right", "left"]

@@ -12,12 +12,12 @@ from typing import NamedTuple
 import numpy as np
 
 from models.positions import learned
-from service.embedding.context import RequestContext
 from service.embedding.model import Model, Models
 from service.embedding.output_plan import Plan
 from service.embedding.pipeline import Observer
-from service.embedding.requests import EmbedRequest, EmbedResult, Ids, Int64s, Output, StageTimes
+from service.embedding.requests import EmbedRequest, EmbedResult, Ids, Int64s, Output
 from service.errors import InlayError
+from service.request_context import RequestContext, StageTimes
 from service.settings import Settings
 
 RUN_TOKENS = 128  # of one run: its values stay in the processor's cache, which halves the time of 512 at once

@@ -31,7 +31,7 @@ def serialize(message: Any) -> bytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Method:
-    """One method. Handlers are called with a request and its RequestContext (service/embedding/context.py).
+    """One method. Handlers are called with a request and its RequestContext (service/request_context.py).
 
     Args:
         request: the class of a request's message.

@@ -16,18 +16,15 @@ from typing import Any, ClassVar, NoReturn
 
 import grpc
 
-from service.embedding.context import RequestContext
 from service.error_status import retry_seconds
 from service.errors import InlayError
 from service.grpc.access_log import AccessLog
 from service.grpc.call_limits import CallLimit
 from service.grpc.methods import Handler, Method, Service
 from service.grpc.streams import in_order
-from service.http.request_ids import request_id
 from service.observability.metrics import Metrics
-from service.observability.request_context import REQUEST_ID
-from service.observability.stage_times import written
 from service.observability.tracing import Traced
+from service.request_context import REQUEST_ID, RequestContext, request_id
 from service.scheduling.admission import AdmissionController
 from service.scheduling.deadlines import within
 from service.security.api_keys import Keys
@@ -182,7 +179,8 @@ class Call:
     def response_serializer(self, answer: Any) -> bytes:
         """Return an answer's wire bytes."""
         data = self._served.method.serialize(answer)
-        written(self._context)
+        if self._context is not None:
+            self._context.written()
         return data
 
     def begin(self, grpc_context: GrpcContext) -> "Call":

@@ -3,7 +3,7 @@
 from typing import Any
 
 from service.http.request import Request
-from service.http.response import Response
+from service.http.response import Headers, Response
 from service.http.routes import Handler
 
 
@@ -11,7 +11,8 @@ def through_asgi(app: Any) -> Handler:
     """Return a handler that asks an ASGI application and returns its response as a whole."""
 
     async def handler(request: Request) -> Response:
-        status, headers, parts = 500, (), list[bytes]()
+        status, parts = 500, list[bytes]()
+        headers: Headers = ()
 
         async def receive() -> dict[str, Any]:
             return {"type": "http.request", "body": request.body, "more_body": False}

@@ -4,21 +4,17 @@ import math
 import socket
 import ssl
 from functools import partial
-from typing import TYPE_CHECKING
 
 import uvicorn
 
-from service.http.server import HttpProtocol
+from service.http.server import HttpApplication, HttpProtocol
 from service.security import tls
 from service.settings import Settings
-
-if TYPE_CHECKING:
-    from service.app import Application
 
 BACKLOG = 2048
 
 
-def run_http_server(app: "Application", listener: socket.socket, settings: Settings) -> bool:
+def run_http_server(app: HttpApplication, listener: socket.socket, settings: Settings) -> bool:
     """Serve until a stop signal and what is in flight then is done; return whether it ever served.
 
     Args:

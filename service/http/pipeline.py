@@ -18,13 +18,12 @@ from service.http.compression import compressed
 from service.http.cors import Cors
 from service.http.negotiation import Policy, choose
 from service.http.request import Head, Request
-from service.http.request_ids import request_id
 from service.http.response import Response
 from service.http.routes import Route, Router
 from service.http.timeouts import HEADERS as TIMEOUT_HEADERS
 from service.http.timeouts import allowed_seconds
 from service.observability.metrics import Metrics
-from service.observability.request_context import KEY_NAME, REQUEST_ID
+from service.request_context import KEY_NAME, REQUEST_ID, request_id
 from service.scheduling import deadlines
 from service.scheduling.admission import AdmissionController
 from service.security.api_keys import Keys
@@ -132,7 +131,7 @@ class Pipeline:
 
     def _answer_gathered(self) -> None:
         """Answer gathered requests, some KiB of bodies in a turn; what the batch handler leaves is served one by one."""
-        waiting, self._gathered = self._gathered, []
+        waiting, self._gathered, self._alone = self._gathered, [], False  # what is gathered meanwhile takes a turn
         size = count = 0
         while count < len(waiting) and size <= TURN_BYTES:
             size += len(waiting[count][0].body)
@@ -157,7 +156,10 @@ class Pipeline:
         responses: Sequence[Response | None] = [None] * len(batch)
         if self._admission.has_room(len(batch)) and not self._lifecycle.stopping:
             try:
-                responses = route.batch_handler([request for request, _ in batch])
+                found = route.batch_handler([request for request, _ in batch])
+                if len(found) != len(batch):  # whose is whose cannot be known
+                    raise RuntimeError(f"{len(batch)} requests gave {len(found)} responses")
+                responses = found
             except Exception:  # the handler meets it again and tells its caller
                 log.exception("a batch of requests to %s met a fault", route.path)
         for (request, connection), response in zip(batch, responses, strict=True):
@@ -283,9 +285,7 @@ class Pipeline:
         route = request.route
         if route is not None and not route.probe and not request.refused_at_gate:
             self._metrics.request("http", route.path, str(status), now - request.arrived)
-        if request.context.encoding is not None:
-            histogram, since = request.context.encoding
-            histogram.observe(now - since)
+        request.context.written()
         if self._access_log is not None:
             self._access_log.end(request, str(status), gone=status == GONE)
 
@@ -293,7 +293,9 @@ class Pipeline:
 def too_large(size: int, allowed: int) -> BodyTooLarge:
     """Return the error for a body of `size` bytes or more."""
     return BodyTooLarge(
-        f"the body has {size} bytes or more", allowed=f"this server takes {allowed}", remedy="send fewer inputs at a time"
+        f"the body has {size} bytes or more",
+        allowed=f"this server takes {allowed}",
+        remedy="send fewer inputs at a time",
     )
 
 

@@ -1,14 +1,17 @@
 """One HTTP request as handlers see it."""
 
+import re
 from contextvars import Context
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from service.embedding.context import RequestContext
+from service.request_context import RequestContext
 
 if TYPE_CHECKING:
     from service.http.routes import Route
+
+_ABSOLUTE = re.compile(rb"^[A-Za-z][A-Za-z0-9+.-]*://[^/?]*/?")  # of a target with a host (RFC 9112, 3.2.2)
 
 
 class Head:
@@ -33,6 +36,8 @@ class Head:
     memo: Any = None
 
     def __init__(self, verb: str, target: bytes, headers: dict[bytes, bytes], version: str = "1.1") -> None:
+        if not target.startswith(b"/"):
+            target = _ABSOLUTE.sub(b"/", target)
         path, _, self.query = target.partition(b"?")
         text = path.decode("latin-1")
         self.verb, self.path = verb, unquote(text) if "%" in text else text

@@ -15,7 +15,7 @@ from contextlib import aclosing
 from contextvars import Context
 from functools import lru_cache
 from http import HTTPStatus
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import httptools
 
@@ -23,8 +23,8 @@ from service.errors import HeadTooLarge, InlayError, Malformed, Overloaded, TooS
 from service.http.intake import Intake
 from service.http.pipeline import GONE, Pipeline, too_large
 from service.http.request import Head, Request
-from service.http.request_ids import request_id
 from service.http.response import Headers, Response
+from service.request_context import request_id
 
 CLIENT_BYTES_PER_SECOND = 4096  # a client that sends or takes less holds its connection up
 HEAD_BYTES = 64 * 1024  # of the request line, headers, chunk framing and trailers of one request
@@ -53,22 +53,36 @@ class ConnectionSettings(NamedTuple):
     idle_seconds: float
 
 
-class HttpProtocol(asyncio.Protocol):
-    """One connection.
+class HttpApplication(Protocol):
+    """What HttpProtocol needs of the application that uvicorn loads, which uvicorn itself calls for its lifespan.
 
-    The application that uvicorn loads (`config.loaded_app`) has four attributes: `pipeline`, which serves requests;
-    `connections`, a ConnectionSettings; `intake`, which bounds the bodies of all connections together; and `heads`, the
-    request heads that came before, by their bytes.
+    Attributes:
+        pipeline: serves requests.
+        connections: limits of one connection.
+        intake: bounds the bodies of all connections together.
+        heads: the request heads that came before, by their bytes.
     """
+
+    pipeline: Pipeline
+    connections: ConnectionSettings
+    intake: Intake
+    heads: dict[bytes, Head]
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Answer an ASGI call."""
+
+
+class HttpProtocol(asyncio.Protocol):
+    """One connection, made by uvicorn for an HttpApplication (`config.loaded_app`)."""
 
     def __init__(
         self, config: Any, server_state: Any, app_state: dict[str, Any], _loop: asyncio.AbstractEventLoop | None = None
     ) -> None:
-        app = config.loaded_app
-        self._pipeline: Pipeline = app.pipeline
-        self._settings: ConnectionSettings = app.connections
-        self._intake: Intake = app.intake
-        self._heads: dict[bytes, Head] = app.heads
+        app: HttpApplication = config.loaded_app
+        self._pipeline = app.pipeline
+        self._settings = app.connections
+        self._intake = app.intake
+        self._heads = app.heads
         self._server_state = server_state
         self._loop = _loop or asyncio.get_running_loop()
         self._parser = httptools.HttpRequestParser(self)
@@ -84,6 +98,8 @@ class HttpProtocol(asyncio.Protocol):
         self._held_bytes = 0  # of them, counted by the intake
         self._received_bytes = 0  # of the request as a whole
         self._in_message = False
+        self._is_last = False  # no request follows it on this connection
+        self._expects_continue = False
         self._upgrading = False
         self._discarding = False  # the connection closes once what still comes has been read
         # the requests being answered
@@ -117,8 +133,11 @@ class HttpProtocol(asyncio.Protocol):
             self._timer.cancel()
         if self._writable is not None:
             self._writable.set()
-        self._waiting.clear()
         self._closing = True
+        self._drop_waiting()
+        if self._incoming is not None:
+            self._pipeline.finish(self._incoming, GONE)
+            self._incoming = None
         if self._current is not None:
             self._current.disconnected = True
             if self._task is not None:
@@ -134,16 +153,16 @@ class HttpProtocol(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Parse what came; a whole request whose head is known is taken without the parser, which saves 7 µs."""
         if self._idle_since is not None:
-            self._idle_since = None
             end = data.find(b"\r\n\r\n") + 4
             head = self._heads.get(data[:end])
             if head is not None and len(data) - end == head.body_bytes:
+                self._idle_since = None
                 request = Request(head, self._client)
                 request.body = data[end:]
                 self._take(request)
                 return
-            self._first_data = data
-        elif self._discarding:
+            self._first_data, self._received_bytes = data, 0
+        elif self._discarding or not (self._keep_alive or self._in_message):
             self._received_bytes += len(data)
             if self._received_bytes > DISCARDED_BYTES:
                 self._transport.close()
@@ -152,7 +171,9 @@ class HttpProtocol(asyncio.Protocol):
         self._feed(data)
         if self._received_bytes > HEAD_BYTES + 2 * self._body_bytes and self._in_message and not self._closing:
             self._refuse(
-                HeadTooLarge("a request's line, headers or trailers pass 64 KiB", remedy="send what is long in the body")
+                HeadTooLarge(
+                    "a request's line, headers or trailers pass 64 KiB", remedy="send what is long in the body"
+                )
             )
 
     def pause_writing(self) -> None:
@@ -176,8 +197,9 @@ class HttpProtocol(asyncio.Protocol):
     # ---- httptools callbacks
 
     def on_message_begin(self) -> None:
-        """Begin a request."""
-        self._in_message = True
+        """Begin a request, unless the one before was this connection's last."""
+        self._in_message = self._keep_alive
+        self._idle_since = None
         self._target, self._headers = b"", {}
         self._body_bytes = 0
 
@@ -188,26 +210,32 @@ class HttpProtocol(asyncio.Protocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take one header; repeated ones become a list (RFC 9110, 5.3)."""
         name = name.lower()
-        headers = self._headers
+        headers, value = self._headers, value.rstrip(b" \t")
         headers[name] = headers[name] + b"," + value if name in headers else value
 
     def on_headers_complete(self) -> None:
         """Route the request, or answer it before its body is read."""
+        if not self._in_message:
+            return
         parser, headers = self._parser, self._headers
-        if parser.should_upgrade() and b"upgrade" in headers:
-            self._upgrading = True  # httptools skips the body of such a request: it is parsed again without the header
+        if parser.should_upgrade():  # httptools skips the body of such a request: it is parsed again without the header
+            self._upgrading = b"upgrade" in headers
             return
         head = Head(parser.get_method().decode("ascii"), self._target, headers, parser.get_http_version())
+        request = self._incoming = Request(head, self._client)
+        if head.version != "1.0" and b"," in headers.get(b"host", b","):
+            self._refuse(Malformed("the request has no host header, or several", remedy="send one (RFC 9112, 3.2)"))
+            return
+        self._headers = {}  # trailers are not headers (RFC 9110, 6.5.1)
         self._pipeline.prepare(head)
         self._remember(head)
-        if not parser.should_keep_alive():
-            self._keep_alive = False
-        request = self._incoming = Request(head, self._client)
+        self._is_last = not parser.should_keep_alive()
         early = self._pipeline.accept(request)
         if early is not None:
             self._answer_early(request, early)
-        elif headers.get(b"expect", b"").lower() == b"100-continue" and head.version == "1.1":
-            self._transport.write(CONTINUE)
+        elif head.version == "1.1" and headers.get(b"expect", b"").lower() == b"100-continue":
+            self._expects_continue = True
+            self._continue()
 
     def on_body(self, body: bytes) -> None:
         """Take a part of the body, within the bounds."""
@@ -232,8 +260,10 @@ class HttpProtocol(asyncio.Protocol):
         request, self._incoming = self._incoming, None
         if request is None:
             return
-        self._in_message = False
+        self._in_message = self._expects_continue = False
         self._received_bytes = 0
+        if self._is_last:
+            self._keep_alive = False
         body = self._body
         if body:
             request.body = body[0] if len(body) == 1 else b"".join(body)
@@ -252,8 +282,8 @@ class HttpProtocol(asyncio.Protocol):
         data, self._first_data = self._first_data, None
         if data is None or not head.direct or not FORGOTTEN.isdisjoint(head.headers) or head.version != "1.1":
             return
-        end = data.find(b"\r\n\r\n") + 4
-        if 4 <= end <= REMEMBERED_HEAD_BYTES and b"connection" not in head.headers:
+        end = data.find(b"\r\n\r\n") + 4  # of the head, unless empty lines precede it
+        if 4 <= end <= REMEMBERED_HEAD_BYTES and data[0] not in b"\r\n" and b"connection" not in head.headers:
             if len(self._heads) >= REMEMBERED_HEADS:
                 self._heads.clear()
             self._heads[data[:end]] = head
@@ -279,12 +309,17 @@ class HttpProtocol(asyncio.Protocol):
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
             self._feed_without_upgrade(data[upgrade.args[0] :])
+        except httptools.HttpParserCallbackError:
+            log.exception("the parser's callback met a fault")
+            self._transport.abort()
         except httptools.HttpParserError:
-            if not self._closing:
+            if self._keep_alive or self._in_message:
                 self._refuse(Malformed("the request is not HTTP/1.1", remedy="send a request line and headers"))
 
     def _feed_without_upgrade(self, rest: bytes) -> None:
         """Parse a request with an Upgrade header as one without: this server speaks HTTP/1.1 alone."""
+        if not self._in_message:
+            return
         method = self._parser.get_method()
         if not self._upgrading:  # CONNECT
             self._refuse(Malformed(f"{method.decode('ascii')} is no method of this server"))
@@ -305,6 +340,9 @@ class HttpProtocol(asyncio.Protocol):
 
     def serve(self, request: Request) -> None:
         """Serve a request in a task of its own."""
+        if request.disconnected:
+            self._pipeline.finish(request, GONE)
+            return
         self._current = request
         # a context of its own: a pipelined request must not inherit the one before
         self._task = self._loop.create_task(self._answer(request), context=request.scope or Context())
@@ -345,17 +383,26 @@ class HttpProtocol(asyncio.Protocol):
             self._respond_now(request, response)
 
     def _respond_now(self, request: Request, response: Response) -> None:
-        self._current = request
-        self._write(request, response)
-        self._pipeline.finish(request, response.status)
+        self._write_and_finish(request, response)
         self._done()
+
+    def _write_and_finish(self, request: Request, response: Response) -> None:
+        self._current, status = request, response.status
+        try:
+            self._write(request, response)
+        except ValueError:
+            log.exception("a response broke off (x-request-id: %s)", request.id.decode())
+            self._transport.abort()
+            status = GONE
+        self._pipeline.finish(request, status)
 
     def _answer_early(self, request: Request, response: Response) -> None:
         """Answer a request whose body is not read; the connection closes unless there is no body."""
         self._incoming = None
         if request.head.body_bytes != 0:
-            self._keep_alive = False
             self._discarding = True
+        if self._discarding or self._is_last:
+            self._keep_alive = False
         self._in_message = False
         self._received_bytes = 0
         if self._current is not None:
@@ -368,9 +415,8 @@ class HttpProtocol(asyncio.Protocol):
         request = self._incoming or Request(Head("GET", self._target or b"/", self._headers), self._client)
         request.id = request.id or request_id(self._headers.get(b"x-request-id"))
         self._release_body()
-        self._keep_alive = False
-        self._answer_early(request, self._pipeline.error_response(request, error))
         self._discarding = True
+        self._answer_early(request, self._pipeline.error_response(request, error))
 
     def _done(self) -> None:
         """Go on to the next request, or wait for one."""
@@ -378,16 +424,19 @@ class HttpProtocol(asyncio.Protocol):
         self._server_state.total_requests += 1
         if self._closing:
             return
-        if self._waiting:
+        while self._waiting:
             request, response = self._waiting.popleft()
             if len(self._waiting) < MAX_PIPELINED:
                 self._transport.resume_reading()
             if response is None:
                 self._begin(request)
-            else:
-                self._respond_now(request, response)
-        elif not self._keep_alive:
+                return
+            self._write_and_finish(request, response)
+            self._current = None
+        if not self._keep_alive:
             self._close()
+        elif self._expects_continue:
+            self._continue()
         elif not self._in_message:
             self._idle_since = self._loop.time()
 
@@ -400,6 +449,17 @@ class HttpProtocol(asyncio.Protocol):
         else:
             self._transport.close()
 
+    def _continue(self) -> None:
+        """Ask for the body of a request that expects it, once nothing else is being written."""
+        if self._current is None:
+            self._expects_continue = False
+            self._transport.write(CONTINUE)
+
+    def _drop_waiting(self) -> None:
+        """End requests whose responses can no longer be sent."""
+        while self._waiting:
+            self._pipeline.finish(self._waiting.popleft()[0], GONE)
+
     def _release_body(self) -> None:
         self._body = []
         if self._held_bytes:
@@ -411,12 +471,14 @@ class HttpProtocol(asyncio.Protocol):
     def _write(self, request: Request, response: Response) -> None:
         """Write a whole response in one system call."""
         body, headers, status, _, lines = response
-        size = len(body[0]) if len(body) == 1 else sum(map(len, body))
+        size: int | None = len(body[0]) if len(body) == 1 else sum(map(len, body))
+        if not size and request.head.verb == "HEAD":
+            size = None  # the handler left the body out and may have declared its length
         if self._pipeline.stopping:
             self._keep_alive = False
-        head = _head(status, headers, size, self._keep_alive)
+        head = _head(status, headers, size, self._keep_alive or len(self._waiting) > 0)
         lines = b"%b%bx-request-id: %b\r\n%b\r\n" % (head, lines, request.id, self._date())
-        self._written += len(lines) + size
+        self._written += len(lines) + (size or 0)
         if request.head.verb == "HEAD" or status in BODILESS:
             self._transport.write(lines)
         else:
@@ -425,15 +487,22 @@ class HttpProtocol(asyncio.Protocol):
     async def _stream(self, request: Request, response: Response) -> None:
         """Write a response part by part, no faster than the client takes it."""
         assert response.stream is not None
-        sized = any(name == b"content-length" for name, _ in response.headers)
-        chunked = not sized and request.head.version == "1.1"
-        self._keep_alive = self._keep_alive and not self._pipeline.stopping and (sized or chunked)
-        head = _head(response.status, response.headers, None, self._keep_alive) + (CHUNKED_LINE if chunked else b"")
+        left = next((int(value) for name, value in response.headers if name == b"content-length"), None)
+        chunked = left is None and request.head.version == "1.1"
+        if left is None and not chunked:  # the end of the connection is the end of the body
+            self._keep_alive = False
+            self._drop_waiting()
+        elif self._pipeline.stopping:
+            self._keep_alive = False
+        stays = self._keep_alive or len(self._waiting) > 0
+        head = _head(response.status, response.headers, None, stays) + (CHUNKED_LINE if chunked else b"")
         self._send(b"%b%bx-request-id: %b\r\n%b\r\n" % (head, response.lines, request.id, self._date()))
         if request.head.verb == "HEAD":
             return
         async with aclosing(response.stream) as parts:  # type: ignore[type-var]
             async for part in parts:
+                if left is not None and (left := left - len(part)) < 0:
+                    raise ValueError("the response has more bytes than it declares")
                 if chunked and len(part):
                     self._send(b"%x\r\n" % len(part))
                     self._send(part)
@@ -444,6 +513,8 @@ class HttpProtocol(asyncio.Protocol):
                     await self._writable.wait()
         if chunked:
             self._send(b"0\r\n\r\n")
+        elif left:
+            raise ValueError(f"the response has {left} bytes fewer than it declares")
 
     def _send(self, data: bytes | memoryview) -> None:
         self._written += len(data)
@@ -469,7 +540,7 @@ class HttpProtocol(asyncio.Protocol):
                 self._transport.close()
                 return
         elif self._is_held_up(unsent, now):
-            if unsent or self._current is not None:
+            if unsent:
                 self._transport.abort()
                 return
             self._refuse(TooSlow("the request was not sent in time", remedy="send it faster, or in smaller parts"))
@@ -481,7 +552,7 @@ class HttpProtocol(asyncio.Protocol):
         if unsent:
             what: object = "response"
             passed = self._written - unsent - _unacknowledged(self._transport)
-        elif self._in_message:
+        elif self._in_message and self._current is None:
             what, passed = "request", self._received_bytes
         else:
             self._progress = (None, 0, now)
@@ -524,7 +595,7 @@ def _made_head(status: int, headers: Headers, size: int | None, keep_alive: bool
         if not name or b"\n" in name + value or b"\r" in name + value or b"\0" in value or b":" in name or b" " in name:
             raise ValueError(f"the response header {name!r} is not one line")
         if name == b"content-length" and size is not None:
-            if int(value) != size and size:
+            if int(value) != size and status not in BODILESS:
                 raise ValueError(f"the response declares {int(value)} bytes and has {size}")
             size = None
         if not (name == b"connection" and not keep_alive):

@@ -16,7 +16,17 @@ Body = TypeVar("Body", bound=BaseModel)
 
 
 class InvalidField(BadRequest):
-    """A field of a body or query; `field` is as the caller's own document has it, so no protocol respells it."""
+    """A field of a body or query; `field` is as the caller's own document has it, so no protocol respells it.
+
+    Args:
+        path: where the value that holds the field stands in the body; a number in it is the input to blame.
+    """
+
+    def __init__(
+        self, received: str, *, field: FieldPath, path: FieldPath = (), allowed: str = "", remedy: str = ""
+    ) -> None:
+        super().__init__(received, field=(*path, *field), allowed=allowed, remedy=remedy)
+        self.index = next((step for step in path if isinstance(step, int)), None)
 
     def render(self, spelling: Spelling) -> str:
         """Return the sentence."""
@@ -57,7 +67,7 @@ def validation_error(error: ValidationError, model: type[BaseModel], path: Field
     fault = min(faults, key=lambda each: each["type"] != "extra_forbidden")  # a misspelt field explains a missing one
     if not fault["loc"]:
         received = f"{'' if path else 'the body '}is {quoted(fault['input'])}"
-        return InvalidField(received, field=path, allowed=f"send a JSON object{_fields(model)}")
+        return InvalidField(received, field=(), path=path, allowed=f"send a JSON object{_fields(model)}")
     name = str(fault["loc"][0])
     if fault["type"] == "missing":
         return _missing([str(each["loc"][0]) for each in faults if each["type"] == "missing"], model, path)
@@ -67,7 +77,8 @@ def validation_error(error: ValidationError, model: type[BaseModel], path: Field
     received = f"is {quoted(fault['input'])}"
     if fault["type"] == "value_error":  # raised by a validator of ours
         received = f"cannot be read: {fault['msg'].removeprefix('Value error, ')}"
-    return InvalidField(received, field=(*path, name, *steps), allowed=f"allowed: {_description(name, model)}")
+    allowed = f"allowed: {_description(name, model)}"
+    return InvalidField(received, field=(name, *steps), path=path, allowed=allowed)
 
 
 def _description(name: str, model: type[BaseModel]) -> str | None:
@@ -82,7 +93,7 @@ def unknown_field(name: str, known: Any, path: FieldPath = ()) -> InvalidField:
     near = get_close_matches(name, known, 1) if len(name) <= LONGEST_COMPARED else []
     allowed = f'did you mean "{near[0]}"?' if near else f"allowed: {', '.join(known)}"
     shown = name if name.isidentifier() and len(name) <= SHOWN_CHARACTERS else quoted(name)
-    return InvalidField("is not known here", field=(*path, shown), allowed=allowed)
+    return InvalidField("is not known here", field=(shown,), path=path, allowed=allowed)
 
 
 def quoted(value: Any) -> str:
@@ -118,7 +129,7 @@ def _missing(names: list[str], model: type[BaseModel], path: FieldPath) -> Inval
     remedy = ("send it" if len(names) == 1 else "send them") + (
         f"; also allowed: {', '.join(others)}" if others else ""
     )
-    return InvalidField(received, field=(*path, names[0]), remedy=remedy)
+    return InvalidField(received, field=(names[0],), path=path, remedy=remedy)
 
 
 def _fields(model: type[BaseModel]) -> str:

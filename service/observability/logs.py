@@ -16,7 +16,7 @@ from typing import Any, TextIO
 
 from models.errors import ModelError
 from service.errors import StartError
-from service.observability.request_context import KEY_NAME, REQUEST_ID, TRACE_ID
+from service.request_context import KEY_NAME, REQUEST_ID, TRACE_ID
 
 ACCESS = "inlay.access"
 FIELDS = ("protocol", "method", "status", "seconds", "peer")  # of an access line, as `extra`

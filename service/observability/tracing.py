@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 from models import VERSION
 from service.errors import StartError
-from service.observability.request_context import TRACE_ID
-from service.observability.stage_times import Pass
+from service.request_context import TRACE_ID, Pass
 from service.settings import Settings
 
 if TYPE_CHECKING:

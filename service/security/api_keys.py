@@ -16,7 +16,7 @@ from time import monotonic
 from typing import Any
 
 from service.errors import KeyLimited, StartError, Unauthorized
-from service.observability.request_context import KEY_NAME
+from service.request_context import KEY_NAME
 from service.security.file_changes import FileChanges
 from service.settings import Settings
 

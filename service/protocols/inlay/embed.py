@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 from service.context import ServiceContext
-from service.embedding.context import RequestContext
 from service.embedding.requests import EmbedRequest, EmbedResult
 from service.errors import InlayError
 from service.http.formats import FORMATS, Encode, check_json, negotiate
@@ -14,6 +13,7 @@ from service.http.worker_threads import in_thread
 from service.protocols.inlay import pooled_bytes, prompt_embeds
 from service.protocols.inlay.embed_body import AnswerForm, read
 from service.protocols.tei import timing_headers
+from service.request_context import RequestContext
 
 HANDED_OVER = (prompt_embeds.PROMPT_EMBEDS, prompt_embeds.INPUT_EMBEDS)
 POOLED_BYTES = (pooled_bytes.BYTES, pooled_bytes.BYTES_ONLY)

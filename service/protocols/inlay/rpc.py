@@ -6,7 +6,6 @@ from typing import Any
 
 from proto import embed_pb2 as pb
 from service.context import ServiceContext
-from service.embedding.context import RequestContext
 from service.embedding.requests import EmbedResult
 from service.errors import InlayError
 from service.grpc.methods import Handler, Method, Service, serialize
@@ -17,6 +16,7 @@ from service.protocols.inlay.models import default_flops_per_token, summary
 from service.protocols.inlay.prompt_embeds import PROMPT_EMBEDS, PromptEmbeds
 from service.protocols.inlay.rpc_positions import Positions
 from service.protocols.inlay.rpc_requests import decode
+from service.request_context import RequestContext
 
 Embedded = EmbedResult | PromptEmbeds
 

@@ -7,13 +7,12 @@ from time import perf_counter, time
 from typing import Any
 
 from service.context import ServiceContext
-from service.embedding.context import RequestContext
 from service.embedding.model import Model
 from service.errors import InlayError, NotFound, Unsupported
-from service.observability.stage_times import StageTimes
 from service.protocols.oip.infer import outputs_of, parameters_of, request_of
 from service.protocols.oip.shared_memory import Regions
 from service.protocols.oip.tensors import SHOWN_CHARACTERS, Tensor
+from service.request_context import RequestContext, StageTimes
 from service.scheduling import deadlines
 
 VERSION = "1"  # of every model

@@ -3,7 +3,6 @@
 from typing import Any, NoReturn
 
 from proto import open_inference_pb2 as pb
-from service.embedding.context import RequestContext
 from service.errors import BadRequest, InlayError, Unsupported
 from service.grpc.methods import Method, Service, serialize
 from service.protocols.oip import metadata
@@ -19,6 +18,7 @@ from service.protocols.oip.rpc_tensors import (
 )
 from service.protocols.oip.shared_memory import no_cuda
 from service.protocols.oip.tensors import raw_of
+from service.request_context import RequestContext
 
 EMPTY_FINAL_RESPONSE = "triton_enable_empty_final_response"
 

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from models.artifacts.card import Card
 from proto import tei_pb2 as pb
 from service.context import ServiceContext
-from service.embedding.context import RequestContext
 from service.embedding.model import Model
 from service.embedding.requests import Direction, EmbedRequest, EmbedResult, Text
 from service.errors import BadRequest, EmptyRequest
@@ -24,6 +23,7 @@ from service.http.formats import buffer
 from service.protocols.inlay.rpc_messages import varint
 from service.protocols.tei import operations, timing_headers
 from service.protocols.tei.errors import grpc_message, grpc_status
+from service.request_context import RequestContext
 
 DIRECTIONS: dict[int, Direction] = {
     pb.TRUNCATION_DIRECTION_RIGHT: "right",

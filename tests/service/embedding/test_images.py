@@ -10,7 +10,8 @@ import pytest
 from service.embedding.images import Images, ImagesRequest, Values
 from service.errors import EngineFailure
 from service.observability.metrics import Metrics
-from service.registry.registry import Catalog, open_catalog
+from service.registry.registry import ModelRegistry, open_registry
+from service.request_context import RequestContext
 from service.settings import Settings
 from tests.golden_cases import case
 from tests.vision_cases import export_seen
@@ -19,19 +20,19 @@ BAD = 7.0  # the pixels that the tower below cannot bear
 
 
 @pytest.fixture
-def catalog(tmp_path: Path) -> Catalog:
+def catalog(tmp_path: Path) -> ModelRegistry:
     export_seen(case("vision_deit"), tmp_path / "checkpoint", tmp_path / "store/deit")
-    return open_catalog(Settings(store=tmp_path / "store", device="cpu", default_model="deit"), Metrics())
+    return open_registry(Settings(store=tmp_path / "store", device="cpu", default_model="deit"), Metrics())
 
 
-def image(catalog: Catalog, value: float = 0.5) -> Values:
+def image(catalog: ModelRegistry, value: float = 0.5) -> Values:
     card = catalog.get("deit").card
     assert card.image is not None
     return Values(np.full((card.image.width, *(card.image.fixed or (24, 24))), value, np.float32))
 
 
-async def test_rows_that_are_no_numbers_fail_their_own_request_alone_and_say_which_image_it_was(
-    catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+async def test_rows_that_are_not_finite_fail_their_own_request(
+    catalog: ModelRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = catalog.get("deit").engine
     run, sizes = engine.run, list[int]()
@@ -42,10 +43,10 @@ async def test_rows_that_are_no_numbers_fail_their_own_request_alone_and_say_whi
         return [np.where(bad[:, None, None], np.nan, each) for each in run(graph, feeds, outputs)]
 
     monkeypatch.setattr(type(engine), "run", lambda _, *given: broken(*given))
-    images = Images(catalog, most_inputs=4, most_pixels=10**6, most_rows=10**4, threads=1)
+    images = Images(catalog, max_inputs=4, max_pixels=10**6, max_rows=10**4, threads=1)
     good, bad = await asyncio.gather(
-        images.embed(ImagesRequest([image(catalog)])),
-        images.embed(ImagesRequest([image(catalog), image(catalog, BAD)])),
+        images.embed(ImagesRequest([image(catalog)]), RequestContext()),
+        images.embed(ImagesRequest([image(catalog), image(catalog, BAD)]), RequestContext()),
         return_exceptions=True,
     )
     assert sum(sizes) == 3

@@ -16,7 +16,7 @@ import pytest
 from models.errors import ModelError
 from service.errors import StartError
 from service.observability import logs
-from service.observability.request_context import KEY_NAME, REQUEST_ID, TRACE_ID
+from service.request_context import KEY_NAME, REQUEST_ID, TRACE_ID
 
 ROOT = Path(__file__).parents[3]
 SECRET = "correct horse battery staple"

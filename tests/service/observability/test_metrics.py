@@ -8,12 +8,12 @@ import pytest
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from service.embedding.requests import StageTimes
 from service.error_status import STATUSES
 from service.observability.metric_families import SECONDS, STAGES
 from service.observability.metric_store import MetricStore
 from service.observability.metrics import Metrics
-from service.observability.stage_times import Stages, written
+from service.observability.stage_times import Stages
+from service.request_context import RequestContext, StageTimes
 
 
 def samples(text: str, name: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
@@ -190,9 +190,10 @@ def test_stages_of_a_request_are_counted_under_its_model():
     metrics = Metrics()
     metrics.loaded("m", 1)
     stages = Stages(metrics)
-    stages.embedded("m", 3, StageTimes(0.002, 0.02, 0.2))
-    written()
-    written()  # an answer is written once
+    context = RequestContext()
+    stages.observe([context], "m", 3, StageTimes(0.002, 0.02, 0.2))
+    context.written()
+    context.written()  # a response is written once
     seen = shown(metrics, "inlay_stage_seconds")
     assert {stage: seen[("_count", (("model", "m"), ("stage", stage)))] for stage in STAGES} == dict.fromkeys(STAGES, 1)
     assert seen[("_sum", (("model", "m"), ("stage", "run")))] == 0.2
@@ -201,7 +202,7 @@ def test_stages_of_a_request_are_counted_under_its_model():
 def test_token_ids_have_no_tokenize_stage():
     metrics = Metrics()
     metrics.loaded("m", 1)
-    Stages(metrics).embedded("m", 3, StageTimes(0.0, 0.02, 0.2))
+    Stages(metrics).observe([RequestContext()], "m", 3, StageTimes(0.0, 0.02, 0.2))
     assert shown(metrics, "inlay_stage_seconds")[("_count", (("model", "m"), ("stage", "tokenize")))] == 0
 
 

@@ -11,7 +11,7 @@ import pytest
 from pydantic import SecretStr
 
 from service.errors import Overloaded, StartError, Unauthorized
-from service.observability.request_context import KEY_NAME
+from service.request_context import KEY_NAME
 from service.security.api_keys import (
     MIN_CHARACTERS,
     Keys,

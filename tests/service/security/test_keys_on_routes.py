@@ -22,7 +22,7 @@ from proto.open_inference_pb2_grpc import GRPCInferenceServiceStub
 from proto.tei_pb2_grpc import EmbedStub
 from service.embedding.requests import EmbedRequest
 from service.observability import logs
-from service.observability.request_context import KEY_NAME
+from service.request_context import KEY_NAME
 from tests.served import Here, Served, serving, serving_here
 
 KEY, OTHER = "correct-horse-battery", "staple.0123456789=="

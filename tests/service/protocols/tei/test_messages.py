@@ -5,8 +5,9 @@ import pytest
 from numpy.typing import NDArray
 
 from proto import tei_pb2 as pb
-from service.embedding.requests import EmbedResult, StageTimes
+from service.embedding.requests import EmbedResult
 from service.protocols.tei.rpc import Vectors, embed_all_response, embed_response
+from service.request_context import StageTimes
 
 SHAPES = ((1, 1), (1, 31), (1, 32), (3, 384), (40, 16), (2, 5000))
 RESULTS = (
