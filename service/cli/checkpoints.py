@@ -15,7 +15,7 @@ from models.checkpoints import hub
 from models.errors import BadCard, BadCheckpoint, ModelError
 from service.cli.console import progress_bars
 from service.errors import StartError
-from service.registry.store import version
+from service.registry.store import export_version
 from service.settings import Settings
 
 
@@ -26,7 +26,7 @@ class Origin:
     Args:
         checkpoint: an absolute path, or a hub id with its revision.
         files: name, bytes and time of each file of a local checkpoint; empty for the hub.
-        version: of the export, as `service.registry.store.version`.
+        version: of the export, as `service.registry.store.export_version`.
     """
 
     checkpoint: str
@@ -89,7 +89,7 @@ def _export(checkpoint: str, out: Path) -> None:
             export(checkpoint, out, progress=progress)
     except ModelError as error:
         raise StartError(f"--model {checkpoint} cannot be exported: {error}{_adoptable(checkpoint, out)}") from error
-    origin = Origin(identity, files, version(out))
+    origin = Origin(identity, files, export_version(out))
     _origin_path(out).write_text(json.dumps(asdict(origin)) + "\n", encoding="utf-8")
 
 
@@ -177,7 +177,7 @@ def _origin(out: Path) -> Origin | None:
         origin = Origin(**json.loads(_origin_path(out).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
         return None
-    return origin if origin.version == version(out) else None
+    return origin if origin.version == export_version(out) else None
 
 
 def _adoptable(checkpoint: str, out: Path) -> str:

@@ -1,7 +1,7 @@
 """Loading a model from its exported folder: card, engine, tokenizer and a batcher for each graph."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import lru_cache, partial
@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from models.artifacts import card as cards
 from models.artifacts import weights
-from models.artifacts.card import Card, Graph
+from models.artifacts.card import Card
 from models.errors import ModelError
-from service.embedding import images
+from service.embedding import images, output_plan
 from service.embedding.model import Model, Rows, Work
-from service.embedding.output_plan import POOLED, make
+from service.embedding.output_plan import POOLED
 from service.embedding.packing import feeds, join, rectangle, rectangles, split, unpad
 from service.embedding.tokenization import Tokenizer
 from service.errors import StartError
@@ -29,32 +29,37 @@ from service.settings import Settings
 INLINE_VALUES = 200_000  # output values a run may make on the event loop: about 0.4 ms
 BATCH_VALUES = 4_000_000  # output values of one row-wise batch: 16 MB
 ENCODER_TOKENS = {"cpu": 512, "cuda": 16384}
-READS = 5  # of a folder that is exchanged for a new export meanwhile
+MAX_READS = 5  # of a folder that is replaced by a new export while it is read
+
+Run = Callable[[list[Any]], list[Rows]]
 
 
-def opened(folder: Path, settings: Settings, threads: int, metrics: Metrics) -> Model:
-    """The model of an exported folder, all of it of one export, even where the folder is exchanged meanwhile.
+def load_model(folder: Path, settings: Settings, threads: int, metrics: Metrics) -> Model:
+    """Return the model of an exported folder, all of it of one export even if the folder is replaced meanwhile.
 
-    threads  of ONNX Runtime, for graphs that mix rows
-    raises   StartError or models.errors.ModelError in one line if it cannot be served
+    Args:
+        threads: of ONNX Runtime, for graphs that contain attention.
+
+    Raises:
+        StartError, models.errors.ModelError: in one line, it cannot be served.
     """
-    for _ in range(READS):
-        before = _identity(folder)
+    for _ in range(MAX_READS):
+        before = _inode(folder)
         try:
-            found = _read(folder, settings, threads, metrics)
+            model = _read(folder, settings, threads, metrics)
         except (StartError, ModelError, OSError) as error:
-            if _identity(folder) != before:
+            if _inode(folder) != before:
                 continue
             if isinstance(error, OSError):
                 raise StartError(f"{folder} cannot be read: {error}; mend that, or leave the model out") from error
             raise
-        if _identity(folder) == before:
-            return found
-    raise StartError(f"{folder} was exchanged {READS} times while it was read: load it again when it is still")
+        if _inode(folder) == before:
+            return model
+    raise StartError(f"{folder} was replaced {MAX_READS} times while it was read: load it again once it stays the same")
 
 
-def _identity(folder: Path) -> int:
-    """What another folder of the same name does not share; raises StartError where there is none."""
+def _inode(folder: Path) -> int:
+    """Return what tells a folder from another of the same name; raise StartError if there is none."""
     try:
         return folder.stat().st_ino
     except FileNotFoundError:
@@ -62,17 +67,24 @@ def _identity(folder: Path) -> int:
 
 
 def _read(folder: Path, settings: Settings, threads: int, metrics: Metrics) -> Model:
-    version = store.version(folder)  # before all else: what is read later may be newer, and is then read again
+    version = store.export_version(folder)  # first: if the folder is replaced later, the version differs from the files
     card = replace(cards.read(folder), name=folder.name)  # a renamed folder is a renamed model
     if settings.max_input_tokens:
         card = replace(card, max_tokens=min(card.max_tokens or settings.max_input_tokens, settings.max_input_tokens))
     engine = _engine(folder, card, settings, threads)
     tokenizer = _tokenizer(folder / card.tokenizer, card) if card.tokenizer else None
     batchers = {name: _batcher(engine, card, name, settings, metrics) for name in card.graphs}
-    _read_ahead(folder, card)
-    planned = lru_cache(maxsize=256)(partial(make, card))
-    tensors, mapped = weights.tensors(folder, card), frozenset(_mapped(folder, card))
-    return Model(card, engine, tokenizer, batchers, planned, tensors, version, mapped)
+    tables = (*([card.weights] if card.weights else []), *(card.linked or {}))
+    mapped = frozenset(_map_ahead(folder / name) for name in tables)
+    plan = lru_cache(maxsize=256)(partial(output_plan.make, card))
+    return Model(card, engine, tokenizer, batchers, plan, weights.tensors(folder, card), version, mapped)
+
+
+def _map_ahead(path: Path) -> tuple[str, int]:
+    """Ask the kernel to read a table ahead, without waiting for it; return the name and inode of its file."""
+    with path.open("rb") as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_WILLNEED)
+        return path.name, os.fstat(file.fileno()).st_ino
 
 
 def _tokenizer(path: Path, card: Card) -> Tokenizer:
@@ -84,7 +96,7 @@ def _engine(folder: Path, card: Card, settings: Settings, threads: int) -> Engin
     if settings.engine == "reference":
         from service.runtime import reference
 
-        return reference.load(folder, card, settings.device, threads)
+        return reference.load(folder, card)
     from service.runtime import onnx
 
     return onnx.load(folder, card, settings.device, threads, settings.gpu_memory_bytes)
@@ -92,16 +104,16 @@ def _engine(folder: Path, card: Card, settings: Settings, threads: int) -> Engin
 
 def _batcher(engine: Engine, card: Card, name: str, settings: Settings, metrics: Metrics) -> Batcher[Work, Rows]:
     graph = card.graphs[name]
-    run = _runner(engine, card, name, graph)
-    attends = graph.attends
-    if attends:
+    run: Run = images.runner(engine, name) if graph.layout == "image" else _runner(engine, card, name)
+    if graph.attends:
         budget = settings.max_batch_tokens or ENCODER_TOKENS["cuda" if engine.device == "cuda" else "cpu"]
         inline = 0
+        run = run if graph.layout == "image" else _by_length(run, budget)
     else:
         budget = max(1, BATCH_VALUES // card.hidden_size)
         inline = INLINE_VALUES // card.hidden_size if engine.device == "cpu" else 0
     return Batcher(
-        _in_rectangles(run, budget) if attends and graph.layout != "image" else run,
+        run,
         max_batch_cost=budget,
         max_inline_cost=inline,
         max_queue_cost=settings.max_queue_tokens,
@@ -114,29 +126,27 @@ def _batcher(engine: Engine, card: Card, name: str, settings: Settings, metrics:
     )
 
 
-def _runner(engine: Engine, card: Card, name: str, graph: Graph) -> Any:
-    if graph.layout == "image":
-        return images.runner(engine, name)
+def _runner(engine: Engine, card: Card, name: str) -> Run:
+    """Return what runs the works of a batch as one run of a graph."""
+    graph = card.graphs[name]
 
-    def run_packed(works: list[Work]) -> list[Rows]:
-        packed, outputs = join([work.packed for work in works]), _wanted(works)
-        arrays = engine.run(name, feeds(packed, graph.inputs), outputs)
-        return _shared(works, outputs, arrays)
+    def run(works: list[Work]) -> list[Rows]:
+        packed, outputs = join([work.packed for work in works]), _outputs(works)
+        if graph.layout == "padded":
+            arrays = engine.run(name, rectangle(packed, graph.inputs, card.pad_id or 0), outputs)
+            arrays = [array if array.ndim == 2 else unpad(array, packed.lengths) for array in arrays]
+        else:
+            arrays = engine.run(name, feeds(packed, graph.inputs), outputs)
+        return _rows_of_each(works, outputs, arrays)
 
-    def run_padded(works: list[Work]) -> list[Rows]:
-        packed, outputs = join([work.packed for work in works]), _wanted(works)
-        arrays = engine.run(name, rectangle(packed, graph.inputs, card.pad_id or 0), outputs)
-        rows = [array if array.ndim == 2 else unpad(array, packed.lengths) for array in arrays]
-        return _shared(works, outputs, rows)
-
-    return run_padded if graph.layout == "padded" else run_packed
+    return run
 
 
-def _in_rectangles(run: Callable[[list[Any]], list[Rows]], most: int) -> Callable[[list[Any]], list[Rows]]:
-    """The same, run by run for works of like length, so that no padding passes the budget in tokens."""
+def _by_length(run: Run, max_tokens: int) -> Run:
+    """Return `run` for groups of works of like length, so that their padded rectangle is within the budget."""
 
-    def runs(works: list[Any]) -> list[Rows]:
-        groups = rectangles([work.packed.tokens for work in works], most)
+    def run_groups(works: list[Work]) -> list[Rows]:
+        groups = rectangles([work.packed.tokens for work in works], max_tokens)
         if len(groups) == 1:
             return run(works)
         rows: list[Rows] = [{} for _ in works]
@@ -145,33 +155,18 @@ def _in_rectangles(run: Callable[[list[Any]], list[Rows]], most: int) -> Callabl
                 rows[index] = own
         return rows
 
-    return runs
+    return run_groups
 
 
-def _wanted(works: list[Work]) -> tuple[str, ...]:
+def _outputs(works: list[Work]) -> tuple[str, ...]:
+    """Return the outputs that any of the works wants."""
     if len(works) == 1:
         return works[0].outputs
     return tuple(dict.fromkeys(name for work in works for name in work.outputs))
 
 
-def _shared(works: list[Work], outputs: tuple[str, ...], arrays: list[NDArray[Any]]) -> list[Rows]:
+def _rows_of_each(works: list[Work], outputs: tuple[str, ...], arrays: list[NDArray[Any]]) -> list[Rows]:
     tokens = [work.packed.tokens for work in works]
     texts = [len(work.packed.lengths) for work in works]
     parts = [split(array, texts if name == POOLED else tokens) for name, array in zip(outputs, arrays, strict=True)]
     return [dict(zip(outputs, own, strict=True)) for own in zip(*parts, strict=True)]
-
-
-def _mapped(folder: Path, card: Card) -> Iterator[tuple[str, int]]:
-    for name in _tables(card):
-        yield Path(name).name, (folder / name).stat().st_ino
-
-
-def _tables(card: Card) -> tuple[str, ...]:
-    return (*([card.weights] if card.weights else []), *(card.linked or {}))
-
-
-def _read_ahead(folder: Path, card: Card) -> None:
-    """Ask the kernel to page the tables in, so that the first requests find them warm; returns at once."""
-    for name in _tables(card):
-        with (folder / name).open("rb") as file:
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_WILLNEED)

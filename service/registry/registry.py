@@ -1,7 +1,7 @@
-"""The models being served, by name; loaded, exchanged and let go while others are served. Knows no protocol.
+"""The loaded models by name: models are loaded, replaced and unloaded while others are served.
 
-A request holds the model it began with, so an exchange loses nobody: later requests get the new one, and the old one
-goes with the last that holds it.
+A request holds the model it began with. After a replacement, later requests get the new model, and the old one is freed
+with the last request that holds it.
 """
 
 import asyncio
@@ -22,28 +22,22 @@ from models.errors import ModelError
 from service.embedding.model import Model
 from service.errors import BadRequest, NotFound, StartError
 from service.observability.metrics import Metrics
-from service.process import cpu_count as cores
-from service.process import memory
-from service.registry import loading
-from service.registry import warmup as trial
-from service.registry.store import (
-    checked,
-    exported,
-    folders,
-    listed,
-    version,
-)
+from service.process import cpu_count, memory
+from service.registry import store, warmup
+from service.registry.loading import load_model
+from service.registry.store import check_name, quote_names, shortened
 from service.settings import Settings
 
-Opens = Callable[[Path], Model]
+WARMUP_SECONDS = 120.0  # of a new model, whose files may come from a slow disk
+LONGEST_COMPARED = 64  # characters of an unknown name that similar names are looked up for
 log = logging.getLogger(__name__)
-TRIAL_SECONDS = 120.0  # in which a new model must have answered once: its files may come from a slow disk
 
 
-class State(NamedTuple):
-    """What is known of one model of the store.
+class ModelState(NamedTuple):
+    """One model of the store.
 
-    reason   why it is not served, or why what is served is not the store's present version; else empty
+    Args:
+        reason: why it is not served, or why the store's present version of it is not; else empty.
     """
 
     name: str
@@ -52,212 +46,222 @@ class State(NamedTuple):
 
 
 class ModelRegistry:
-    """Models by name. All but `states` and `get` belongs to the event loop's thread.
+    """The loaded models by name. Everything but `states` and `get` belongs to the event loop's thread.
 
-    models        those being served: a view that follows every motion, so it may be kept; a model of it may not
-    default_name  answers requests that name no model, while it is loaded; None: every request must name one
-    let_go        by name, the version that was unloaded on request though the store holds it
+    Args:
+        models: those to begin with.
+        default_name: the model of requests that name none, while it is loaded; None: requests must name one.
+        folder: the store.
+        load: opens one folder of the store; called in a thread.
+
+    Attributes:
+        models: a live view; keep the view, not a model of it.
     """
 
     def __init__(
         self,
         models: Mapping[str, Model],
         default_name: str | None,
-        store: Path,
-        opens: Opens,
+        folder: Path,
+        load: Callable[[Path], Model],
         metrics: Metrics,
     ) -> None:
-        self._served = dict(models)
-        self.models: Mapping[str, Model] = MappingProxyType(self._served)
+        self._loaded = dict(models)
+        self.models: Mapping[str, Model] = MappingProxyType(self._loaded)
         self.default_name = default_name
-        self._store = store
-        self._opens = opens
+        self._store = folder
+        self._open = load
         self._metrics = metrics
-        self._let_go: dict[str, str] = {}
+        self._unloaded_versions: dict[str, str] = {}  # of models unloaded on request though the store holds them
         self._reasons: dict[str, str] = {}
-        self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # one a name: motions wait their turn
-        self._motions: set[asyncio.Task[None]] = set()
+        self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # by name
+        self._changes: set[asyncio.Task[None]] = set()
 
     @property
     def default(self) -> Model | None:
-        """The model that answers requests naming none."""
+        """The model of requests that name none."""
         return self.models.get(self.default_name) if self.default_name else None
 
     def get(self, name: str | None) -> Model:
-        """The model of that name, or the default.
+        """Return the model of that name, or the default model.
 
-        raises   NotFound naming the nearest known model; BadRequest if none was named and there is no default
+        Raises:
+            NotFound: no such model is loaded.
+            BadRequest: none was named and there is no default.
         """
-        if not name:
-            if (default := self.default) is None:
-                raise BadRequest(self._no_default())
-            return default
-        if name not in self.models:
-            near = difflib.get_close_matches(name, self.models, 1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise NotFound(f"no model {name!r} here; loaded: {listed(self.models)}{hint}")
-        return self.models[name]
+        model = self.models.get(name) if name else self.default
+        if model is None:
+            raise self._not_found(name) if name else self._no_default()
+        return model
 
-    def _no_default(self) -> str:
+    def _not_found(self, name: str) -> NotFound:
+        similar = difflib.get_close_matches(name, self.models, 1) if len(name) <= LONGEST_COMPARED else []
+        remedy = f"did you mean {similar[0]!r}?" if similar else ""
+        return NotFound(
+            f"no model {shortened(name)} here", allowed=f"loaded: {quote_names(self.models)}", remedy=remedy
+        )
+
+    def _no_default(self) -> BadRequest:
         if not self.models:
-            return "no model is loaded: load one first"
+            return BadRequest("no model is loaded", remedy="load one first")
         why = f"the default model {self.default_name!r} is not loaded"
         if self.default_name is None:
             why = "this server holds several models" if len(self.models) > 1 else "this server has no default model"
-        return f'{why}: send "model", one of {listed(self.models)}'
+        remedy = f'send "model", one of {quote_names(self.models)}'
+        return BadRequest("is missing", field=("model",), allowed=why, remedy=remedy)
 
     async def load(self, name: str) -> None:
-        """Serve the store's present version of a model: open it aside, try it, and put it in the place of what serves.
+        """Serve the store's present version of a model, in the place of the version that is served.
 
-        name     of one folder of the store
-        raises   NotFound; BadRequest in one line where it cannot be served: what was served before goes on
+        Raises:
+            NotFound: the store holds no model of that name.
+            BadRequest: the version cannot be served; the one served before stays.
         """
-        await self.known(name)
-        await self._in_turn(name, self._loaded)
-
-    async def known(self, name: str) -> None:
-        """Raise NotFound unless the store holds a model of that name."""
-        await self._exported(checked(name))
+        await self._exported(check_name(name))
+        await self._in_order(name, self._load_now)
 
     async def unload(self, name: str) -> None:
-        """Stop serving a model; requests already taken are finished.
+        """Stop serving a model; requests that were already admitted are finished.
 
-        raises   NotFound naming what is loaded
+        Raises:
+            NotFound: it is not loaded.
         """
-        self.get(checked(name))
-        await self._in_turn(name, self._unloaded)
+        self.get(check_name(name))
+        await self._in_order(name, self._unload_now)
 
-    async def follow(self, name: str) -> None:
-        """Serve what the store now holds under a name, every file of it with the hash that its card promises.
+    async def sync(self, name: str) -> None:
+        """Load, replace or unload a model to match the store; files must have the hashes that their card states.
 
-        Nothing where that version is served, or was unloaded on request. What the store holds no more is let go.
+        A version that was unloaded on request stays unloaded.
 
-        raises   BadRequest as `load` does
+        Raises:
+            BadRequest: as `load` does.
         """
-        await self._in_turn(name, self._followed)
+        await self._in_order(name, self._sync_now)
 
-    def states(self) -> list[State]:
-        """Every model of the store and every one served, by name; reads the store's folder."""
-        served, reasons = set(self.models), dict(self._reasons)
-        names = sorted({*exported(self._store), *served})
+    def states(self) -> list[ModelState]:
+        """Return every model that is in the store or loaded, by name; reads the store's folder."""
+        loaded, reasons = set(self.models), dict(self._reasons)
+        names = sorted({*store.exports(self._store), *loaded})
         return [
-            State(name, name in served, reasons.get(name, "" if name in served else "not loaded")) for name in names
+            ModelState(name, name in loaded, reasons.get(name, "" if name in loaded else "not loaded"))
+            for name in names
         ]
 
-    async def _in_turn(self, name: str, move: Callable[[str], Awaitable[None]]) -> None:
-        """Move a model once earlier motions of its name are done; goes on to its end where the caller leaves."""
+    async def _in_order(self, name: str, change: Callable[[str], Awaitable[None]]) -> None:
+        """Make a change after earlier ones of the same name; it is completed even if the caller leaves."""
 
-        async def motion() -> None:
-            async with self._turns[name]:
-                await move(name)
+        async def locked() -> None:
+            async with self._locks[name]:
+                await change(name)
 
         def ended(task: asyncio.Task[None]) -> None:
-            self._motions.discard(task)
+            self._changes.discard(task)
             if not task.cancelled():
-                task.exception()  # seen, though the caller left
+                task.exception()  # retrieved, in case the caller left
 
-        task = asyncio.create_task(motion())
-        self._motions.add(task)
+        task = asyncio.create_task(locked())
+        self._changes.add(task)
         task.add_done_callback(ended)
         await asyncio.shield(task)
 
     async def _exported(self, name: str) -> Path:
-        found = await asyncio.to_thread(exported, self._store)
+        found = await asyncio.to_thread(store.exports, self._store)
         if name not in found:
-            raise NotFound(f"the store holds no model {name!r}; it holds {listed(found)}")
+            received = f"the store holds no model {shortened(name)}"
+            raise NotFound(received, allowed=f"it holds {quote_names(found)}")
         return found[name]
 
-    async def _followed(self, name: str) -> None:
-        folder = (await asyncio.to_thread(exported, self._store)).get(name)
+    async def _sync_now(self, name: str) -> None:
+        folder = (await asyncio.to_thread(store.exports, self._store)).get(name)
         if folder is None:
             if name in self.models:
-                await self._unloaded(name)
-            self._let_go.pop(name, None)
+                await self._unload_now(name)
+            self._unloaded_versions.pop(name, None)
             self._reasons.pop(name, None)
             return
-        served, held = self.models.get(name), await asyncio.to_thread(version, folder)
-        if served and served.version == held:
+        model, version = self.models.get(name), await asyncio.to_thread(store.export_version, folder)
+        if model and model.version == version:
             self._reasons.pop(name, None)  # of another version that was here for a while
-        elif self._let_go.get(name) != held:
-            await self._loaded(name, whole=True)
+        elif self._unloaded_versions.get(name) != version:
+            await self._load_now(name, check_files=True)
 
-    async def _loaded(self, name: str, whole: bool = False) -> None:
-        """Exchange a model; `whole` compares every file with its hash before."""
+    async def _load_now(self, name: str, check_files: bool = False) -> None:
         folder = await self._exported(name)
         try:
-            checked_version = await asyncio.to_thread(_whole, folder) if whole else None
-            ready = await asyncio.to_thread(self._opens, folder)
-            if checked_version not in (None, ready.version):
-                raise StartError(f"{folder} was exchanged while it was checked")
-            await trial.passes_within(ready, TRIAL_SECONDS)
+            checked_version = await asyncio.to_thread(_check_files, folder) if check_files else None
+            model = await asyncio.to_thread(self._open, folder)
+            if checked_version not in (None, model.version):
+                raise StartError(f"{folder} was replaced while it was checked")
+            await warmup.warm_up_within(model, WARMUP_SECONDS)
         except Exception as error:
-            raise self._not_loaded(name, error) from error
+            raise self._load_failed(name, error) from error
         self._reasons.pop(name, None)
-        self._let_go.pop(name, None)
-        self._watch(self.models.get(name))
-        self._served[name] = ready
-        self._metrics.loaded(name, ready.card.bytes, ready.batchers)
+        self._unloaded_versions.pop(name, None)
+        self._trim_memory_after(self.models.get(name))
+        self._loaded[name] = model
+        self._metrics.loaded(name, model.card.bytes, model.batchers)
         log.info("%s is loaded", name)
 
-    def _not_loaded(self, name: str, error: Exception) -> BadRequest:
-        """Remember why, and say it; what no one foresaw is logged whole."""
-        if not isinstance(error, StartError | ModelError):
-            log.error("loading %s met a fault", name, exc_info=error)
-        why = str(error) if isinstance(error, StartError | ModelError) else f"{type(error).__name__}: {error}"
+    def _load_failed(self, name: str, error: Exception) -> BadRequest:
+        """Note why a model could not be loaded, and return the error for the caller, without the store's path."""
+        if isinstance(error, StartError | ModelError):
+            why = str(error)
+        else:
+            log.error("loading %s failed", name, exc_info=error)
+            why = f"{type(error).__name__}: {error}"
         log.warning("%s is not loaded: %s", name, why)
-        for place in (self._store.resolve(), self._store):  # the log alone says where the store lies
+        for place in (self._store.resolve(), self._store):
             why = why.replace(f"{place}/", "")
         self._reasons[name] = f"the store's version cannot be loaded: {why}"
         goes_on = "; the version loaded before goes on serving" if name in self.models else ""
         return BadRequest(f"{name} cannot be loaded: {why}{goes_on}")
 
-    def _watch(self, leaving: Model | None) -> None:
-        """Give its memory back to the system once the last request that holds the model is done."""
-        if leaving is not None:
-            loop = asyncio.get_running_loop()
-            gone = weakref.finalize(leaving, _after, loop)
-            gone.atexit = False
-
-    async def _unloaded(self, name: str) -> None:
-        leaving = self.get(name)
-        self._watch(leaving)
-        self._let_go[name] = leaving.version
-        del self._served[name]
+    async def _unload_now(self, name: str) -> None:
+        model = self.get(name)
+        self._trim_memory_after(model)
+        self._unloaded_versions[name] = model.version
+        del self._loaded[name]
         self._reasons[name] = "unloaded"
         self._metrics.unloaded(name)
         log.info("%s is unloaded", name)
 
+    def _trim_memory_after(self, model: Model | None) -> None:
+        """Give memory back to the system when the last request that holds the model is done."""
+        if model is not None:
+            weakref.finalize(model, _trim_soon, asyncio.get_running_loop()).atexit = False
 
-def _whole(folder: Path) -> str:
-    """The version whose files are all there; raises BadCard."""
-    found = version(folder)
+
+def _check_files(folder: Path) -> str:
+    """Return the version of a folder whose files all have the hashes of its card; raise BadCard for others."""
+    version = store.export_version(folder)
     check_hashes(folder, cards.read(folder))
-    return found
+    return version
 
 
-def _after(loop: asyncio.AbstractEventLoop) -> None:
-    """Called as a model goes, in whatever thread held it last: its parts are freed only after this returns."""
-    with suppress(RuntimeError):  # the loop is closed: so is the process, almost
+def _trim_soon(loop: asyncio.AbstractEventLoop) -> None:
+    """Trim in a thread: a finalizer runs in any thread, and before the parts of its model are freed."""
+    with suppress(RuntimeError):  # the loop is closed: the process is about to end
         loop.call_soon_threadsafe(loop.run_in_executor, None, memory.trim)
 
 
 def open_registry(settings: Settings, metrics: Metrics) -> ModelRegistry:
     """Load the models of the store that the settings name.
 
-    One of several workers may be started long after the others, when a watched store has changed: the supervisor has
-    checked the settings and named the default model once for all workers, so here a missing model is no error.
+    With several workers, one may be started long after the others, when a watched store has changed: the supervisor
+    has checked the settings and named the default model once for all workers, so here a missing model is no error.
 
     Raises:
         StartError, models.errors.ModelError: in one line, a model cannot be served.
     """
-    chosen = folders(settings) if settings.workers == 1 else _present(settings)
-    threads = settings.threads or max(1, cores.available() // settings.workers)
-    opens = partial(loading.opened, settings=settings, threads=threads, metrics=metrics)
-    models = {name: opens(folder) for name, folder in chosen.items()}
-    for name, found in models.items():
-        metrics.loaded(name, found.card.bytes, found.batchers)
+    folders = store.configured_folders(settings, must_exist=settings.workers == 1)
+    threads = settings.threads or max(1, cpu_count.available() // settings.workers)
+    load = partial(load_model, settings=settings, threads=threads, metrics=metrics)
+    models = {name: load(folder) for name, folder in folders.items()}
+    for name, model in models.items():
+        metrics.loaded(name, model.card.bytes, model.batchers)
     default = default_name(settings, models) if settings.workers == 1 else settings.default_model
-    return ModelRegistry(models, default, settings.store, opens, metrics)
+    return ModelRegistry(models, default, settings.store, load, metrics)
 
 
 def default_name(settings: Settings, names: Collection[str]) -> str | None:
@@ -267,11 +271,5 @@ def default_name(settings: Settings, names: Collection[str]) -> str | None:
         StartError: the one that is set is not among `names`.
     """
     if settings.default_model and settings.default_model not in names:
-        raise StartError(f"default model {settings.default_model!r} is not loaded; loaded: {listed(names)}")
+        raise StartError(f"default model {settings.default_model!r} is not loaded; loaded: {quote_names(names)}")
     return settings.default_model or (next(iter(names)) if len(names) == 1 else None)
-
-
-def _present(settings: Settings) -> dict[str, Path]:
-    """Return the folders of the models that the settings name, as far as the store holds them now."""
-    found = exported(settings.store) if settings.store.is_dir() else {}
-    return {name: found[name] for name in settings.models or found if name in found}

@@ -1,4 +1,4 @@
-"""What the store holds: exported folders by name, which version each is, what changed in them. Opens no model."""
+"""The model store: a folder of exported models, each in a folder named as the model."""
 
 import hashlib
 import os
@@ -10,12 +10,12 @@ from models.artifacts import card as cards
 from service.errors import NotFound, StartError
 from service.settings import Settings
 
-LONGEST_SHOWN = 80  # characters of a name that is refused
-Stamps = tuple[tuple[str, int, int, int], ...]  # of each file: name, size, time, identity
+SHOWN_CHARACTERS = 40  # of a caller's name in an error
+FileStamps = tuple[tuple[str, int, int, int], ...]  # of each file: name, size, modification time, inode
 
 
-def exported(store: Path) -> dict[str, Path]:
-    """The exported models of a store by the names of their folders; a dot begins the name of an export cut short."""
+def exports(store: Path) -> dict[str, Path]:
+    """Return the folders of a store's models by name; those of interrupted exports begin with a dot."""
     return {
         folder.name: folder
         for folder in (sorted(store.iterdir()) if store.is_dir() else ())
@@ -23,19 +23,38 @@ def exported(store: Path) -> dict[str, Path]:
     }
 
 
-def version(folder: Path) -> str:
-    """The sha256 of the card, which holds those of all other files: equal for equal exports, wherever they lie."""
+def configured_folders(settings: Settings, must_exist: bool = True) -> dict[str, Path]:
+    """Return the folders of the models that the settings name; of all models of the store if they name none.
+
+    Args:
+        must_exist: raise StartError if the store lacks a model that is named, or if a store that is named is missing.
+    """
+    if must_exist and not settings.store.is_dir() and "store" in settings.model_fields_set:
+        raise StartError(
+            f"model store {settings.store} does not exist: `inlay export CHECKPOINT {settings.store / 'NAME'}` makes "
+            "it, or name another with INLAY_STORE or --store"
+        )
+    found = exports(settings.store)
+    missing = [name for name in settings.models if name not in found]
+    if missing and must_exist:
+        held = quote_names(found)
+        raise StartError(f"model store {settings.store} holds no {quote_names(missing)}; it holds {held}")
+    return {name: found[name] for name in settings.models or found if name in found}
+
+
+def export_version(folder: Path) -> str:
+    """Return the sha256 of the card, which holds the hashes of all other files: equal for equal exports."""
     return hashlib.sha256((folder / cards.FILE_NAME).read_bytes()).hexdigest()
 
 
-def stamps(folder: Path) -> Stamps:
-    """What tells whether any file of a folder was written, replaced or taken away; reads none of them."""
+def file_stamps(folder: Path) -> FileStamps:
+    """Return what changes when any file of a folder is written, replaced or removed; reads no file."""
     found = [(path.relative_to(folder).as_posix(), _stat(path)) for path in sorted(folder.rglob("*"))]
     return tuple((name, each.st_size, each.st_mtime_ns, each.st_ino) for name, each in found if each)
 
 
 def _stat(path: Path) -> os.stat_result | None:
-    """Of the file, or of a link that leads nowhere; None for what vanished meanwhile."""
+    """Return the status of a file, or of a link without a target; None for a file that was removed meanwhile."""
     with suppress(OSError):
         return path.stat()
     with suppress(OSError):
@@ -43,33 +62,18 @@ def _stat(path: Path) -> os.stat_result | None:
     return None
 
 
-def checked(name: str) -> str:
-    """The name, which touches no file: it is looked up among those that the store lists.
-
-    raises   NotFound for what is no name of a folder
-    """
+def check_name(name: str) -> str:
+    """Return a model's name; raise NotFound for one that cannot be the name of a folder. Touches no file."""
     if not name or name.startswith(".") or any(character in name for character in "/\\\0"):
-        raise NotFound(f"{name[:LONGEST_SHOWN]!r} names no model: send the name of one folder of the store")
+        raise NotFound(f"{shortened(name)} names no model", remedy="send the name of one folder of the store")
     return name
 
 
-def listed(names: Iterable[str]) -> str:
-    """Names in a sentence."""
+def shortened(name: str) -> str:
+    """Return a caller's name in quotes, cut to a length that fits an error."""
+    return repr(name[:SHOWN_CHARACTERS])
+
+
+def quote_names(names: Iterable[str]) -> str:
+    """Return names in quotes, as part of a sentence."""
     return ", ".join(repr(name) for name in names) or "none"
-
-
-def folders(settings: Settings) -> dict[str, Path]:
-    """The folder of each model the settings name.
-
-    Empty where the store has none: the service then serves what needs no model. Raises StartError if the store has no
-    model of a name given, or a folder named as the store is missing.
-    """
-    if not settings.store.is_dir() and "store" in settings.model_fields_set:
-        raise StartError(
-            f"model store {settings.store} does not exist: `inlay export CHECKPOINT {settings.store / 'NAME'}` makes "
-            "it, or name another with INLAY_STORE or --store"
-        )
-    found = exported(settings.store)
-    if missing := [name for name in settings.models if name not in found]:
-        raise StartError(f"model store {settings.store} holds no {listed(missing)}; it holds {listed(found)}")
-    return {name: found[name] for name in settings.models or found}

@@ -1,7 +1,7 @@
-"""Keeps what is served at what the store holds, by looking at it now and then. Loads nothing itself: the catalog does.
+"""Polls the model store, and has the registry load, replace and unload models as its folders change.
 
-Looking is by stat, which network volumes answer truly where their notifications (inotify) are silent, and a store is
-small. What two looks in a row find alike is no longer being written, so it is acted on, once.
+It uses stat, which works on network volumes where file notifications (inotify) do not. A folder is acted on once two
+polls in a row found it alike: then it is no longer being written.
 """
 
 import asyncio
@@ -12,75 +12,77 @@ from pathlib import Path
 from service.errors import BadRequest
 from service.registry import store
 from service.registry.registry import ModelRegistry
-from service.registry.store import Stamps
+from service.registry.store import FileStamps
 
 log = logging.getLogger(__name__)
 
 
-class Watch:
-    """The folders of a store and what was done about each.
+class StoreWatcher:
+    """Keeps a registry in step with its store.
 
-    names   that are followed, besides what is served; empty: all
+    Args:
+        folder: the store.
+        names: models to follow besides those that are loaded; empty: all.
     """
 
-    def __init__(self, catalog: ModelRegistry, folder: Path, names: Collection[str] = ()) -> None:
-        self._catalog = catalog
+    def __init__(self, registry: ModelRegistry, folder: Path, names: Collection[str] = ()) -> None:
+        self._registry = registry
         self._folder = folder
         self._names = names
-        self._seen: dict[str, Stamps] | None = None
-        self._done: dict[str, Stamps | None] = {}
-        self._trouble = ""
+        self._seen: dict[str, FileStamps] | None = None
+        self._synced: dict[str, FileStamps] = {}
+        self._warning = ""
 
     async def run(self, seconds: float) -> None:
-        """Look every so many seconds, for ever."""
+        """Poll every `seconds` until cancelled."""
         while True:
             await asyncio.sleep(seconds)
             try:
-                await self.look()
-            except Exception as error:  # what no one foresaw must not end the watch
-                self._tell(f"{type(error).__name__}: {error}")
+                await self.poll()
+            except Exception as error:  # an unexpected error must not end the polling
+                self._warn_once(f"{type(error).__name__}: {error}")
 
-    async def look(self) -> None:
-        """Look once, and act on what has come to rest since."""
+    async def poll(self) -> None:
+        """Look at the store once, and sync what has not changed since the previous poll."""
         try:
             seen = await asyncio.to_thread(_stamps, self._folder)
         except OSError as error:
-            self._tell(f"the store cannot be read, so nothing is unloaded: {error}")
+            self._warn_once(f"the store cannot be read, so nothing is unloaded: {error}")
             return
-        if not seen and self._catalog.models:
-            self._tell("the store holds no model, as where its volume is lost, so nothing is unloaded")
+        if not seen and self._registry.models:
+            self._warn_once("the store holds no model, as if its volume were lost, so nothing is unloaded")
             return
         before, self._seen = self._seen, seen
         if before is None:
             return
-        for name in sorted({*seen, *before, *self._done, *self._catalog.models}):
+        for name in sorted({*seen, *before, *self._synced, *self._registry.models}):
             now = seen.get(name)
-            if now == before.get(name) and (now is None or self._done.get(name) != now):
-                await self._follow(name, now)
-        self._trouble = ""
+            if now == before.get(name) and (now is None or self._synced.get(name) != now):
+                await self._sync(name, now)
+        self._warning = ""
 
-    async def _follow(self, name: str, now: Stamps | None) -> None:
-        if self._names and name not in self._names and name not in self._catalog.models:
+    async def _sync(self, name: str, now: FileStamps | None) -> None:
+        if self._names and name not in self._names and name not in self._registry.models:
             return
         if now is None:
-            self._done.pop(name, None)
+            self._synced.pop(name, None)
         else:
-            self._done[name] = now
+            self._synced[name] = now
         try:
-            await self._catalog.follow(name)
-        except BadRequest:  # told and remembered by the catalog; tried again when the folder changes
+            await self._registry.sync(name)
+        except BadRequest:  # logged by the registry; tried again when the folder changes
             pass
-        except OSError:  # it changed meanwhile, which the next look sees
-            self._done.pop(name, None)
+        except OSError:  # the folder changed meanwhile, which the next poll sees
+            self._synced.pop(name, None)
 
-    def _tell(self, trouble: str) -> None:
-        """One line for a trouble that lasts."""
-        if trouble != self._trouble:
-            log.warning("watching the store: %s", trouble)
-        self._trouble = trouble
+    def _warn_once(self, warning: str) -> None:
+        """Log a lasting problem once."""
+        if warning != self._warning:
+            log.warning("watching the store: %s", warning)
+        self._warning = warning
 
 
-def _stamps(folder: Path) -> dict[str, Stamps]:
-    """Of every exported folder; one that vanishes meanwhile is none."""
-    found = {name: store.stamps(path) for name, path in store.exported(folder).items()}
+def _stamps(folder: Path) -> dict[str, FileStamps]:
+    """Return the stamps of every exported folder; one that is removed meanwhile is left out."""
+    found = {name: store.file_stamps(path) for name, path in store.exports(folder).items()}
     return {name: stamps for name, stamps in found.items() if stamps}

@@ -1,4 +1,4 @@
-"""Engines map arrays to arrays. They know graphs and nothing of requests, text or protocols."""
+"""The interface of engines, which run the graphs of a loaded model on arrays."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -7,17 +7,24 @@ from numpy.typing import NDArray
 
 
 class Engine(Protocol):
-    """A loaded model that runs its graphs.
+    """Runs the graphs of one model.
 
-    device     what it runs on: "cpu", "cuda", or "cpu (numpy float64)" for the reference
+    Attributes:
+        device: "cpu", "cuda", or "cpu (numpy float64)" for the reference.
     """
 
     device: str
 
     def run(self, graph: str, feeds: Mapping[str, NDArray[Any]], outputs: Sequence[str]) -> list[NDArray[Any]]:
-        """Run one graph of the card; `feeds` holds exactly the graph's inputs, the answer follows `outputs`."""
+        """Return the outputs of one graph.
+
+        Args:
+            graph: its name in the card.
+            feeds: exactly the inputs of the graph, by name.
+            outputs: the names of the outputs to return, in order.
+        """
         ...
 
     def shrink(self) -> None:
-        """Let the next run of each graph give back the memory that longer ones before it needed."""
+        """Let the next run of each graph give back memory that longer runs before it needed."""
         ...

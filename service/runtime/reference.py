@@ -1,4 +1,4 @@
-"""numpy float64 in the place of ONNX Runtime: slow, exact, for checking what is served. Runs exported recipes alone."""
+"""The reference engine: exported recipes in numpy float64, slow and exact, to check what ONNX Runtime computes."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,7 +19,7 @@ from service.errors import StartError
 
 
 class ReferenceEngine:
-    """The recipe of one exported model, interpreted."""
+    """Interprets the recipe of one exported model."""
 
     device = "cpu (numpy float64)"
 
@@ -28,21 +28,20 @@ class ReferenceEngine:
         self._weights = weights
 
     def run(self, graph: str, feeds: Mapping[str, NDArray[Any]], outputs: Sequence[str]) -> list[NDArray[Any]]:
-        """Compute in float64 what the graph would; float32 leaves."""
+        """Return what the graph gives, computed in float64, as float32."""
         if graph == HEAD and self._card.head:
             return [head_reference.logits(self._card.head, self._weights, feeds["hidden"]).astype(np.float32)]
         ropes = {table.graph: table.rope for table in self._card.encodings.ropes.values()}
         if self._card.static:
-            found = static.outputs(self._card.static, self._weights, feeds)
-            return [found[name].astype(np.float32) for name in outputs]
-        if self._card.image:
-            seen = vision.outputs(self._card.image.steps, self._weights, feeds)
-            return [seen[name].astype(np.float32) for name in outputs]
-        named = self._rope(graph, ropes[graph], feeds) if graph in ropes else self._rows(graph, feeds)
+            named = static.outputs(self._card.static, self._weights, feeds)
+        elif self._card.image:
+            named = vision.outputs(self._card.image.steps, self._weights, feeds)
+        else:
+            named = self._rope(graph, ropes[graph], feeds) if graph in ropes else self._rows(graph, feeds)
         return [named[name].astype(np.float32) for name in outputs]
 
     def shrink(self) -> None:
-        """Nothing: numpy keeps no memory between runs."""
+        """Do nothing: numpy keeps no memory between runs."""
 
     def _rope(self, graph: str, rope: Rope, feeds: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         tables = cos_sin(frequencies(rope, "parity"), feeds["positions"])
@@ -64,10 +63,11 @@ class ReferenceEngine:
         return named
 
 
-def load(folder: Path, card: Card, device: str, threads: int) -> ReferenceEngine:
-    """The same signature as the ONNX engine's; `device` and `threads` do not apply.
+def load(folder: Path, card: Card) -> ReferenceEngine:
+    """Return an engine for the recipe of an exported model.
 
-    raises   StartError if the model was adopted as ONNX and has no recipe
+    Raises:
+        StartError: the model was adopted as ONNX and has no recipe.
     """
     if card.weights is None:
         raise StartError(f"{card.name} was adopted as ONNX and has no recipe; serve it with --engine onnx")

@@ -33,7 +33,7 @@ def abandoned_runs() -> int:
 class Observer(Protocol):
     """Called after every run."""
 
-    def __call__(self, items: int, cost: int, waited: float, seconds: float) -> None:
+    def __call__(self, items: int, cost: int, waited: float, seconds: float, /) -> None:
         """Note that `items` of `cost` together ran for `seconds`, after the oldest had `waited` seconds."""
         ...
 

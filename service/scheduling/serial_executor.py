@@ -1,4 +1,4 @@
-"""Heavy computations off the event loop, one at a time, stopped when nobody waits for them. Knows no request."""
+"""A thread for heavy computations, one at a time, which stop when their caller leaves."""
 
 import asyncio
 import threading
@@ -13,39 +13,45 @@ Result = TypeVar("Result")
 MAX_WAITING = 16
 
 
-class _Left(Exception):
-    """Nobody waits for this computation; seen by no one."""
+class _Cancelled(Exception):
+    """Ends a computation whose caller has left."""
 
 
-class Turns:
-    """One thread, and a short queue before it.
+class SerialExecutor:
+    """One thread and a short queue before it.
 
-    what   of computations, in the plural: for the message that refuses one more
+    Args:
+        name: of the thread.
+        work: what is computed, in the plural, for the error that refuses one more.
     """
 
-    def __init__(self, name: str, what: str) -> None:
+    def __init__(self, name: str, work: str) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
-        self._what = what
-        self._inside = 0
+        self._work = work
+        self._admitted = 0
 
     async def run(self, compute: Callable[[Check], Result]) -> Result:
-        """What `compute` returns, called in its turn with the Check it must call between its steps.
+        """Return what `compute` returns.
 
-        raises   Overloaded where too many wait; what `compute` raises
+        Args:
+            compute: called in the thread, with a function that it must call between its steps.
+
+        Raises:
+            Overloaded: too many computations are waiting.
         """
-        if self._inside > MAX_WAITING:
-            raise Overloaded(f"{MAX_WAITING} {self._what} are waiting: try again soon")
-        left = threading.Event()
+        if self._admitted > MAX_WAITING:
+            raise Overloaded(f"{MAX_WAITING} {self._work} are waiting", remedy="try again soon")
+        cancelled = threading.Event()
 
         def check() -> None:
-            if left.is_set():
-                raise _Left
+            if cancelled.is_set():
+                raise _Cancelled
 
-        self._inside += 1
+        self._admitted += 1
         try:
             return await asyncio.wrap_future(self._thread.submit(compute, check))
         except asyncio.CancelledError:
-            left.set()
+            cancelled.set()
             raise
         finally:
-            self._inside -= 1
+            self._admitted -= 1

@@ -29,7 +29,7 @@ from service.protocols.inlay.parameter_types import Parameters, switch
 from service.protocols.inlay.parsing import from_query
 from service.protocols.inlay.positions.plots import PICTURE_TYPES, PictureSize
 from service.protocols.inlay.positions.responses import binary
-from service.scheduling.serial_executor import Turns
+from service.scheduling.serial_executor import SerialExecutor
 
 PATH = "/models/{name}/analysis"
 
@@ -45,7 +45,7 @@ class TableAnalysis:
 
     def __init__(self, context: ServiceContext) -> None:
         self._context = context
-        self._rows, self._spectra = Turns("rows", "analyses"), Turns("spectrum", "analyses")
+        self._rows, self._spectra = SerialExecutor("rows", "analyses"), SerialExecutor("spectrum", "analyses")
         self._row_facts: WeakKeyDictionary[Model, RowFacts] = WeakKeyDictionary()  # a model has one table
         self._spectrum: WeakKeyDictionary[Model, Spectrum] = WeakKeyDictionary()
 

@@ -45,7 +45,7 @@ from service.protocols.inlay.positions.responses import (
     table_form,
     table_response,
 )
-from service.scheduling.serial_executor import Turns
+from service.scheduling.serial_executor import SerialExecutor
 
 LISTS = ("input_ids", "attention_mask", "token_type_ids", "position_ids", *SENT)
 EXAMPLES: dict[str, dict[str, Any]] = {
@@ -118,7 +118,7 @@ class GradientParameters(TypedArrayOptions):
 
 def routes(context: ServiceContext) -> list[Route]:
     """Return POST /models/{name}/gradient."""
-    turns = Turns("gradient", "gradients")
+    turns = SerialExecutor("gradient", "gradients")
 
     async def handler(request: Request) -> Response:
         table = word_table(context.registry.get(request.parameters["name"]))

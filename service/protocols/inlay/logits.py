@@ -22,7 +22,7 @@ from service.protocols.inlay.positions.responses import (
     table_form,
     table_response,
 )
-from service.scheduling.serial_executor import Turns
+from service.scheduling.serial_executor import SerialExecutor
 
 EXAMPLES: dict[str, dict[str, Any]] = {
     "tokens": {"hidden": [[0.1, -0.2, 0.3]], "top_k": 5, "temperature": 0.7},
@@ -46,7 +46,7 @@ class LogitsParameters(TypedArrayOptions):
 
 def routes(context: ServiceContext) -> list[Route]:
     """Return POST /models/{name}/logits."""
-    turns = Turns("logits", "requests for the tokens of the largest logits")
+    turns = SerialExecutor("logits", "requests for the tokens of the largest logits")
 
     async def handler(request: Request) -> Response:
         model = context.registry.get(request.parameters["name"])

@@ -34,7 +34,7 @@ from service.protocols.inlay.parameter_types import (
 )
 from service.protocols.inlay.parsing import from_body
 from service.protocols.inlay.positions.responses import TENSOR_BODY, TENSOR_BODY_DESCRIPTION
-from service.scheduling.serial_executor import Turns
+from service.scheduling.serial_executor import SerialExecutor
 
 MAX_TOP = 1000
 EXAMPLES: dict[str, dict[str, Any]] = {
@@ -88,7 +88,7 @@ class NearestTokens:
 
     def __init__(self, context: ServiceContext) -> None:
         self._context = context
-        self._turns = Turns("similar", "searches")
+        self._turns = SerialExecutor("similar", "searches")
         self._norms: WeakKeyDictionary[Model, NDArray[np.float32]] = WeakKeyDictionary()  # a model has one table
 
     async def __call__(self, request: Request) -> Response:

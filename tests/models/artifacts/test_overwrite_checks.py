@@ -12,7 +12,7 @@ from models.artifacts.random_checkpoint import create
 from models.errors import ModelError
 from service.cli.main import main
 from service.errors import NotFound
-from service.registry.store import checked
+from service.registry.store import check_name
 from tests.golden_cases import write_tiny_bert
 
 
@@ -163,7 +163,7 @@ def test_rejects_invalid_model_name(
     command: str, name: str, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(NotFound):
-        checked(name)
+        check_name(name)
     assert main([command, str(checkpoint), str(tmp_path / "out"), "--name", name]) == 1
     assert f"--name {name!r} names no model" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()

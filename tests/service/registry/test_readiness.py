@@ -1,4 +1,4 @@
-"""Readiness is a forward pass that was really made, or one that was made just now."""
+"""Readiness is a forward pass through every model, or proof that one succeeded just now."""
 
 import asyncio
 import logging
@@ -11,11 +11,10 @@ import pytest
 from models.artifacts.export import export
 from service.errors import StartError, Unavailable
 from service.observability.metrics import Metrics
-from service.registry import readiness
-from service.registry import warmup as trial
+from service.registry import readiness, warmup
 from service.registry.readiness import Readiness
-from service.registry.registry import Catalog, open_catalog
-from service.scheduling.fair_queue import Spent
+from service.registry.registry import ModelRegistry, open_registry
+from service.scheduling.fair_queue import ItemTimes
 from service.settings import Settings
 from tests.golden_cases import write_tiny_bert
 
@@ -28,14 +27,14 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def catalog(store: Path) -> Catalog:
-    return open_catalog(Settings(store=store, device="cpu"), Metrics())
+def registry(store: Path) -> ModelRegistry:
+    return open_registry(Settings(store=store, device="cpu"), Metrics())
 
 
 @pytest.fixture
-def meddle(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], None]], list[str]]:
-    """Something done before each run of an engine; the graphs that ran are listed."""
-    engine, ran = catalog.get("bert").engine, []
+def meddle(registry: ModelRegistry, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], None]], list[str]]:
+    """Call a function before each run of the engine; returns the list of graphs that ran."""
+    engine, ran = registry.get("bert").engine, []
     run = type(engine).run
 
     def meddled(before: Callable[[], None]) -> list[str]:
@@ -50,14 +49,19 @@ def meddle(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> Callable[[Calla
     return meddled
 
 
-async def test_a_model_that_answers_is_ready_and_every_graph_was_run(catalog, meddle):
+def queue_one(batcher):
+    """Put an item into the queue of a batcher, as work that waits for a run."""
+    batcher.queue.add(None, 1, asyncio.get_running_loop().create_future(), 0.0, ItemTimes(), None)
+
+
+async def test_ready_after_a_run_of_every_graph(registry, meddle):
     ran = meddle(lambda: None)
-    await Readiness(catalog.models).check()
-    assert set(ran) >= set(catalog.get("bert").batchers)
+    await Readiness(registry.models).check()
+    assert set(ran) >= set(registry.get("bert").batchers)
 
 
-async def test_a_model_that_fails_is_not_and_is_again_once_it_answers(catalog, meddle, monkeypatch):
-    monkeypatch.setattr(readiness, "FRESH_SECONDS", 0.0)
+async def test_failing_model_is_not_ready_until_it_answers_again(registry, meddle, monkeypatch):
+    monkeypatch.setattr(readiness, "VERDICT_SECONDS", 0.0)
     broken = [True]
 
     def fail() -> None:
@@ -65,91 +69,91 @@ async def test_a_model_that_fails_is_not_and_is_again_once_it_answers(catalog, m
             raise RuntimeError("the card is gone")
 
     meddle(fail)
-    verdict = Readiness(catalog.models)
+    verdict = Readiness(registry.models)
     with pytest.raises(Unavailable, match="bert fails on its first token"):
         await verdict.check()
     broken[0] = False
     await verdict.check()
 
 
-async def test_a_model_that_hangs_is_not_ready(catalog, meddle, monkeypatch):
-    monkeypatch.setattr(readiness, "TRIAL_SECONDS", 0.05)
+async def test_hanging_model_is_not_ready(registry, meddle, monkeypatch):
+    monkeypatch.setattr(readiness, "WARMUP_SECONDS", 0.05)
     held = threading.Event()
     meddle(lambda: held.wait(10) and None)
-    for batcher in catalog.get("bert").batchers.values():
-        batcher._max_inline_cost = 0  # as a graph whose runs take long: in its thread
+    for batcher in registry.get("bert").batchers.values():
+        batcher._max_inline_cost = 0  # runs in its thread, as a large graph does
     with pytest.raises(Unavailable, match=r"bert gave no answer within 0\.05 s"):
-        await Readiness(catalog.models).check()
+        await Readiness(registry.models).check()
     held.set()
 
 
-async def test_many_probes_cost_one_judgement(catalog, meddle):
-    ran, verdict = meddle(lambda: None), Readiness(catalog.models)
+async def test_concurrent_probes_share_one_check(registry, meddle):
+    ran, verdict = meddle(lambda: None), Readiness(registry.models)
     await asyncio.gather(*(verdict.check() for _ in range(50)))
     once = len(ran)
     await verdict.check()
-    assert len(ran) == once <= 2 * len(catalog.get("bert").batchers)
+    assert len(ran) == once <= 2 * len(registry.get("bert").batchers)
 
 
-async def test_a_busy_model_whose_runs_succeed_needs_no_trial(catalog, meddle):
-    ran, model = meddle(lambda: None), catalog.get("bert")
-    await Readiness(catalog.models).check()
+async def test_busy_model_whose_runs_succeed_is_not_run_again(registry, meddle):
+    ran, model = meddle(lambda: None), registry.get("bert")
+    await Readiness(registry.models).check()
     once = len(ran)
     for batcher in model.batchers.values():
-        batcher.line.add([None], [1], [asyncio.get_running_loop().create_future()], 0.0, Spent(), None)
-    await Readiness(catalog.models).check()
+        queue_one(batcher)
+    await Readiness(registry.models).check()
     assert len(ran) == once
-    for batcher in model.batchers.values():  # the same crowd, but nothing has been done for long
+    for batcher in model.batchers.values():  # as busy, but nothing was finished for long
         batcher.succeeded_at -= 60
-        batcher.line.take(1, 0.0)
-    await Readiness(catalog.models).check()
+        batcher.queue.take(1, 0.0)
+    await Readiness(registry.models).check()
     assert len(ran) > once
 
 
-async def test_a_graph_that_is_stuck_is_not_vouched_for_by_another(catalog, monkeypatch):
-    tried, model = [], catalog.get("bert")
-    await Readiness(catalog.models).check()
+async def test_stuck_graph_is_noticed_beside_a_working_one(registry, monkeypatch):
+    tried, model = [], registry.get("bert")
+    await Readiness(registry.models).check()
     encoder = model.batchers["encoder"]
-    encoder.line.add([None], [1], [asyncio.get_running_loop().create_future()], 0.0, Spent(), None)
+    queue_one(encoder)
     encoder.succeeded_at -= 3600
 
     async def stuck(own):
         tried.append(own)
         raise StartError("bert is stuck")
 
-    monkeypatch.setattr(trial, "passes", stuck)
+    monkeypatch.setattr(warmup, "warm_up", stuck)
     with pytest.raises(Unavailable, match="bert is stuck"):
-        await Readiness(catalog.models).check()
+        await Readiness(registry.models).check()
     assert tried == [model]
 
 
-async def test_whatever_a_trial_meets_is_unready_and_no_fault_of_the_probe(catalog, monkeypatch):
+async def test_unexpected_error_makes_the_model_unready(registry, monkeypatch):
     def fail(*_):
         raise ZeroDivisionError("what no one foresaw")
 
-    monkeypatch.setattr(type(catalog.get("bert").tokenizer), "encode", fail)
+    monkeypatch.setattr(type(registry.get("bert").tokenizer), "encode", fail)
     with pytest.raises(Unavailable, match="bert fails on its first token: ZeroDivisionError"):
-        await Readiness(catalog.models).check()
+        await Readiness(registry.models).check()
 
 
-async def test_models_are_tried_at_once_so_that_many_stuck_ones_take_no_longer_than_one(catalog, monkeypatch):
+async def test_models_are_checked_concurrently(registry, monkeypatch):
     together = asyncio.Barrier(3)
 
     async def meets(model):
         await together.wait()
 
-    monkeypatch.setattr(trial, "passes", meets)
-    await Readiness(dict.fromkeys("abc", catalog.get("bert"))).check()
+    monkeypatch.setattr(warmup, "warm_up", meets)
+    await Readiness(dict.fromkeys("abc", registry.get("bert"))).check()
 
 
-async def test_a_model_that_stays_unready_is_told_once(catalog, meddle, monkeypatch, caplog):
-    monkeypatch.setattr(readiness, "FRESH_SECONDS", 0.0)
+async def test_lasting_fault_is_logged_once(registry, meddle, monkeypatch, caplog):
+    monkeypatch.setattr(readiness, "VERDICT_SECONDS", 0.0)
 
     async def fails(model):
         raise StartError("bert fails")
 
-    monkeypatch.setattr(trial, "passes", fails)
-    verdict = Readiness(catalog.models)
+    monkeypatch.setattr(warmup, "warm_up", fails)
+    verdict = Readiness(registry.models)
     with caplog.at_level(logging.ERROR):
         for _ in range(3):
             with pytest.raises(Unavailable):

@@ -1,4 +1,4 @@
-"""A model exported again while it is served: who serves keeps the old one whole, who starts gets the new one whole."""
+"""A model exported again while it is served: the running service keeps the old version, the next loads the new one."""
 
 import threading
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 
 from models.artifacts import card as cards
 from models.artifacts.export import export
-from models.artifacts.folder import folder_in_place
+from models.artifacts.folder import atomic_folder
 from tests.golden_cases import tiny_bert, tiny_config, write_folder
 from tests.served import Served, serving
 
@@ -16,13 +16,13 @@ ASKED = {"inputs": [[5, 6, 7], [8]], "outputs": ["input_embeddings", "last_hidde
 
 
 def answers(service: Served) -> list[bytes]:
-    """Rows of the input layer and of the encoder, and of the position table, which another route reads."""
+    """Return rows of the input layer, the encoder and the position table."""
     found = service.post(ASKED).raise_for_status().content
     return [found, service.http.get("/models/tiny/learned?length=4&format=raw").raise_for_status().content]
 
 
 @pytest.mark.parametrize("dtype", ["keep", "int8", "int4"])
-def test_a_running_service_keeps_its_model_and_the_next_one_sees_the_new(dtype: str, tmp_path: Path) -> None:
+def test_running_service_keeps_its_version_the_next_is_new(dtype: str, tmp_path: Path) -> None:
     for seed, name in enumerate(("old", "new")):
         tensors = tiny_bert(seed=seed)
         write_folder(tmp_path / name, tiny_config(tensors), tensors)
@@ -40,7 +40,7 @@ def test_a_running_service_keeps_its_model_and_the_next_one_sees_the_new(dtype: 
         assert answers(as_it_was) == old
 
 
-def test_there_is_a_whole_export_at_every_moment_of_an_exchange(tmp_path: Path) -> None:
+def test_folder_is_complete_at_every_moment_of_a_replacement(tmp_path: Path) -> None:
     tensors = tiny_bert(layers=1)
     card = export(write_folder(tmp_path / "x", tiny_config(tensors), tensors), tmp_path / "store/tiny")
     text = (tmp_path / "store/tiny/card.json").read_bytes()
@@ -54,7 +54,7 @@ def test_there_is_a_whole_export_at_every_moment_of_an_exchange(tmp_path: Path) 
     watcher.start()
     try:
         for _ in range(200):
-            with folder_in_place(tmp_path / "store/tiny") as folder:
+            with atomic_folder(tmp_path / "store/tiny") as folder:
                 for name in (*card.files, cards.FILE_NAME):
                     (folder / name).write_bytes((tmp_path / "store/tiny" / name).read_bytes())
     finally:

@@ -1,4 +1,4 @@
-"""Models in motion: loaded, exchanged and let go while others are served; nobody who was let in loses an answer."""
+"""Models are loaded, replaced and unloaded while others are served, and no admitted request loses its answer."""
 
 import asyncio
 import gc
@@ -16,67 +16,31 @@ import pytest
 
 from models.artifacts import card as cards
 from models.artifacts.export import export
-from service.embedding.pipeline import Encoder
-from service.embedding.requests import EmbedRequest, Ids, Text
+from service.embedding.requests import EmbedRequest, Ids
 from service.errors import BadRequest, EngineFailure, NotFound, StartError
 from service.observability.metrics import Metrics
-from service.registry import model
-from service.registry import warmup as trial
-from service.registry.registry import Catalog, open_catalog
+from service.registry import loading, warmup
+from service.registry.registry import ModelRegistry, open_registry
 from service.settings import Settings
-from tests.golden_cases import (
-    Case,
-    cases,
-    tiny_bert,
-    tiny_config,
-    write_checkpoint,
-    write_folder,
-    write_sentence_files,
-    write_tokenizer,
-)
+from tests.golden_cases import Case, cases, write_checkpoint
+from tests.service.registry.registry_service import Service, fresh_vector, write
 from tests.vision_cases import export_seen, seen
 
-WORDS = Text("hello world")
 HIDDEN = ("last_hidden_state",)
-
-
-def write(store: Path, name: str, seed: int = 0) -> None:
-    """A sentence encoder whose weights the seed decides, exported to the store or over what is there."""
-    source = store.parent / f"checkpoint-{seed}"
-    tensors = tiny_bert(seed=seed)
-    write_folder(source, tiny_config(tensors), tensors)
-    write_tokenizer(source / "tokenizer.json")
-    write_sentence_files(source, "mean")
-    export(source, store / name)
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    """a and b of one checkpoint, nothing else."""
+    """Models a and b, of one checkpoint."""
     write(tmp_path / "store", "a")
     shutil.copytree(tmp_path / "store/a", tmp_path / "store/b")
     return tmp_path / "store"
 
 
-def opened(store: Path, **changes: Any) -> Encoder:
-    settings = Settings(store=store, device="cpu", **changes)
-    return Encoder(open_catalog(settings, Metrics()), settings)
-
-
-async def vector(encoder: Encoder, name: str | None = "a") -> bytes:
-    (output,) = (await encoder.embed(EmbedRequest([WORDS], name))).outputs
-    return output.rows.tobytes()
-
-
-async def alone(store: Path) -> bytes:
-    """What a process that starts now answers."""
-    return await vector(opened(store))
-
-
-def held_up(encoder: Encoder, name: str, monkeypatch: pytest.MonkeyPatch) -> tuple[asyncio.Event, threading.Event]:
-    """Set when the model's engine is entered, and what lets it go on."""
+def held_up(service: Service, name: str, monkeypatch: pytest.MonkeyPatch) -> tuple[asyncio.Event, threading.Event]:
+    """Return an event that is set when the model's engine runs, and one that lets it go on."""
     entered, go_on, loop = asyncio.Event(), threading.Event(), asyncio.get_running_loop()
-    engine = encoder.catalog.models[name].engine
+    engine = service.registry.models[name].engine
     run = engine.run
 
     def wait(*arguments: Any) -> Any:
@@ -91,43 +55,45 @@ def held_up(encoder: Encoder, name: str, monkeypatch: pytest.MonkeyPatch) -> tup
 # ---- loading and unloading
 
 
-async def test_a_model_of_the_store_is_loaded_while_another_is_served(store: Path) -> None:
-    encoder = opened(store, models=("a",))
+async def test_loads_a_model_while_another_is_served(store: Path) -> None:
+    service = Service(store, models=("a",))
     with pytest.raises(NotFound, match="no model 'b' here; loaded: 'a'"):
-        await vector(encoder, "b")
-    await encoder.catalog.load("b")
-    assert await vector(encoder, "b") == await vector(encoder, "a")
+        await service.vector("b")
+    await service.registry.load("b")
+    assert await service.vector("b") == await service.vector("a")
 
 
-async def test_an_unloaded_model_is_refused_by_the_names_that_are_loaded(store: Path) -> None:
-    encoder = opened(store)
-    await encoder.catalog.unload("b")
+async def test_unloaded_model_is_not_found(store: Path) -> None:
+    service = Service(store)
+    await service.registry.unload("b")
     with pytest.raises(NotFound, match="no model 'b' here; loaded: 'a'"):
-        await vector(encoder, "b")
+        await service.vector("b")
     with pytest.raises(NotFound, match="no model 'b' here; loaded: 'a'"):
-        await encoder.catalog.unload("b")
+        await service.registry.unload("b")
 
 
-async def test_what_the_store_does_not_hold_is_refused_by_what_it_holds(store: Path) -> None:
+async def test_load_of_a_name_the_store_lacks_is_not_found(store: Path) -> None:
     (store / "empty").mkdir()
     (store / ".half").mkdir()
-    catalog = opened(store, models=("a",)).catalog
+    registry = Service(store, models=("a",)).registry
     for name in ("c", "empty"):
         with pytest.raises(NotFound, match=f"the store holds no model '{name}'; it holds 'a', 'b'"):
-            await catalog.load(name)
+            await registry.load(name)
 
 
-async def test_a_model_exported_after_the_start_can_be_loaded(store: Path) -> None:
-    encoder = opened(store)
+async def test_loads_a_model_exported_after_the_start(store: Path) -> None:
+    service = Service(store)
     write(store, "late", seed=1)
-    await encoder.catalog.load("late")
-    assert await vector(encoder, "late") != await vector(encoder, "a")
+    await service.registry.load("late")
+    assert await service.vector("late") != await service.vector("a")
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "../store/b", "/etc", "b/", "b/../b", ".b", "b\0", "b\\..\\b"])
-@pytest.mark.parametrize("motion", ["load", "unload"])
-async def test_no_name_becomes_a_path(name: str, motion: str, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    catalog = opened(store, models=("a",)).catalog
+@pytest.mark.parametrize("change", ["load", "unload"])
+async def test_rejects_names_that_are_paths(
+    name: str, change: str, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry = Service(store, models=("a",)).registry
 
     def touched(*_: Any) -> Any:
         raise AssertionError("a file was asked for")
@@ -135,67 +101,63 @@ async def test_no_name_becomes_a_path(name: str, motion: str, store: Path, monke
     for call in ("iterdir", "is_file", "stat", "open"):
         monkeypatch.setattr(Path, call, touched)
     with pytest.raises(NotFound, match="names no model: send the name of one folder of the store"):
-        await getattr(catalog, motion)(name)
+        await getattr(registry, change)(name)
 
 
-async def test_the_default_model_leaves_no_default_behind_and_is_it_again_when_it_comes_back(store: Path) -> None:
-    encoder = opened(store, default_model="a")
-    catalog = encoder.catalog
-    await catalog.unload("a")
-    assert catalog.default is None
+async def test_no_default_while_the_default_model_is_unloaded(store: Path) -> None:
+    service = Service(store, default_model="a")
+    registry = service.registry
+    await registry.unload("a")
+    assert registry.default is None
     with pytest.raises(BadRequest, match="the default model 'a' is not loaded: send \"model\", one of 'b'"):
-        await vector(encoder, None)
-    await catalog.unload("b")
+        await service.vector(None)
+    await registry.unload("b")
     with pytest.raises(BadRequest, match="no model is loaded"):
-        await vector(encoder, None)
-    await catalog.load("b")
-    assert catalog.default is None
-    await catalog.load("a")
-    assert await vector(encoder, None) == await vector(encoder, "a")
+        await service.vector(None)
+    await registry.load("b")
+    assert registry.default is None
+    await registry.load("a")
+    assert await service.vector(None) == await service.vector("a")
 
 
-async def test_the_only_model_stays_the_default_when_another_joins_it(store: Path) -> None:
-    encoder = opened(store, models=("a",))
-    await encoder.catalog.load("b")
-    assert encoder.catalog.default is encoder.catalog.models["a"]
+async def test_only_model_stays_default_when_another_is_loaded(store: Path) -> None:
+    service = Service(store, models=("a",))
+    await service.registry.load("b")
+    assert service.registry.default is service.registry.models["a"]
 
 
-async def test_states_list_the_whole_store_and_say_why(store: Path) -> None:
-    catalog = opened(store, models=("a",)).catalog
-    assert catalog.states() == [("a", True, ""), ("b", False, "not loaded")]
-    await catalog.load("b")
-    assert catalog.states() == [("a", True, ""), ("b", True, "")]
-    await catalog.unload("b")
-    assert catalog.states() == [("a", True, ""), ("b", False, "unloaded")]
+async def test_states_list_the_store_with_reasons(store: Path) -> None:
+    registry = Service(store, models=("a",)).registry
+    assert registry.states() == [("a", True, ""), ("b", False, "not loaded")]
+    await registry.load("b")
+    assert registry.states() == [("a", True, ""), ("b", True, "")]
+    await registry.unload("b")
+    assert registry.states() == [("a", True, ""), ("b", False, "unloaded")]
     shutil.rmtree(store / "a")
-    assert catalog.states() == [("a", True, ""), ("b", False, "unloaded")]
+    assert registry.states() == [("a", True, ""), ("b", False, "unloaded")]
 
 
-async def test_the_bytes_of_a_model_are_shown_while_it_is_loaded(store: Path) -> None:
+async def test_model_bytes_metric_exists_while_loaded(store: Path) -> None:
     settings, metrics = Settings(store=store, device="cpu"), Metrics()
-    catalog = open_catalog(settings, metrics)
-    await catalog.unload("b")
+    registry = open_registry(settings, metrics)
+    await registry.unload("b")
     assert b'inlay_model_bytes{model="a"}' in metrics.text()
     assert b'inlay_model_bytes{model="b"}' not in metrics.text()
-    await catalog.load("b")
+    await registry.load("b")
     assert b'inlay_model_bytes{model="b"}' in metrics.text()
 
 
-# ---- a new version in the place of the one that serves
+# ---- replacing a version
 
 
-async def test_a_load_of_a_loaded_model_takes_the_present_version(store: Path) -> None:
-    encoder = opened(store)
-    before = await vector(encoder)
+async def test_load_replaces_a_loaded_model(store: Path) -> None:
+    service = Service(store)
+    before = await service.vector()
     write(store, "a", seed=1)
-    assert await vector(encoder) == before
-    await encoder.catalog.load("a")
-    assert await vector(encoder) == await alone_of(store, "a") != before
-    assert list(encoder.catalog.models) == ["a", "b"]
-
-
-async def alone_of(store: Path, name: str) -> bytes:
-    return await vector(opened(store, models=(name,)), name)
+    assert await service.vector() == before
+    await service.registry.load("a")
+    assert await service.vector() == await fresh_vector(store, "a") != before
+    assert list(service.registry.models) == ["a", "b"]
 
 
 def cut_the_graph(folder: Path) -> None:
@@ -215,7 +177,7 @@ def spoil_the_weights(folder: Path) -> None:
     path = folder / "weights.safetensors"
     data = path.read_bytes()
     header = 8 + int.from_bytes(data[:8], "little")
-    path.write_bytes(data[:header] + b"\xff" * (len(data) - header))  # every float is not a number
+    path.write_bytes(data[:header] + b"\xff" * (len(data) - header))  # every float is NaN
 
 
 def spoil_the_card(folder: Path) -> None:
@@ -244,46 +206,46 @@ BROKEN: list[tuple[Callable[[Path], None], str]] = [
 
 
 @pytest.mark.parametrize(("spoil", "message"), BROKEN, ids=lambda each: getattr(each, "__name__", ""))
-async def test_a_broken_new_version_leaves_the_old_one_serving(
+async def test_broken_new_version_leaves_the_old_one_serving(
     spoil: Callable[[Path], None], message: str, store: Path
 ) -> None:
-    encoder = opened(store, models=("a",))
-    before, served = await vector(encoder), encoder.catalog.models["a"]
+    service = Service(store, models=("a",))
+    before, served = await service.vector(), service.registry.models["a"]
     write(store, "a", seed=1)
     spoil(store / "a")
     with pytest.raises(BadRequest, match=rf"^a cannot be loaded: .*{message}.*; the version loaded before goes on"):
-        await encoder.catalog.load("a")
-    assert encoder.catalog.models["a"] is served
-    assert await vector(encoder) == before
-    ready = encoder.catalog.states()[0]
+        await service.registry.load("a")
+    assert service.registry.models["a"] is served
+    assert await service.vector() == before
+    ready = service.registry.states()[0]
     assert ready.ready
     assert "the store's version cannot be loaded: " in ready.reason
     write(store, "a", seed=1)
-    await encoder.catalog.load("a")
-    assert await vector(encoder) != before
-    assert encoder.catalog.states()[0] == ("a", True, "")
+    await service.registry.load("a")
+    assert await service.vector() != before
+    assert service.registry.states()[0] == ("a", True, "")
 
 
-async def test_a_broken_model_is_not_loaded_and_its_state_says_why(store: Path) -> None:
-    catalog = opened(store, models=("a",)).catalog
+async def test_broken_model_is_not_loaded_and_its_state_says_why(store: Path) -> None:
+    registry = Service(store, models=("a",)).registry
     take_a_file(store / "b")
     with pytest.raises(BadRequest, match="b cannot be loaded: ") as refusal:
-        await catalog.load("b")
+        await registry.load("b")
     assert "goes on serving" not in refusal.value.message
-    assert (catalog.states()[1].ready, "weights.safetensors" in catalog.states()[1].reason) == (False, True)
+    assert (registry.states()[1].ready, "weights.safetensors" in registry.states()[1].reason) == (False, True)
 
 
-async def test_a_fault_no_one_foresaw_leaves_the_old_one_serving(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    encoder = opened(store)
-    before = await vector(encoder)
+async def test_unexpected_error_leaves_the_old_version_serving(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    service = Service(store)
+    before = await service.vector()
 
     async def fault(_: Any) -> None:
         raise ZeroDivisionError("of a graph")
 
-    monkeypatch.setattr(trial, "passes", fault)
+    monkeypatch.setattr(warmup, "warm_up", fault)
     with pytest.raises(BadRequest, match="a cannot be loaded: ZeroDivisionError: of a graph; the version loaded"):
-        await encoder.catalog.load("a")
-    assert await vector(encoder) == before
+        await service.registry.load("a")
+    assert await service.vector() == before
 
 
 GOING: dict[str, tuple[Callable[[Path], object], str]] = {
@@ -293,12 +255,12 @@ GOING: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize("name", GOING)
-def test_a_model_that_goes_between_listing_and_opening_is_one_line(
+def test_model_removed_before_or_while_read_is_one_line(
     name: str, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     go, message = GOING[name]
-    place = {"before it is read": "_identity", "while it is read": "_tokenizer"}[name]
-    real = getattr(model, place)
+    place = {"before it is read": "_inode", "while it is read": "_tokenizer"}[name]
+    real = getattr(loading, place)
 
     def going(path: Path, *rest: Any) -> Any:
         folder = store / "a"
@@ -306,14 +268,14 @@ def test_a_model_that_goes_between_listing_and_opening_is_one_line(
             go(folder)
         return real(path, *rest)
 
-    monkeypatch.setattr(model, place, going)
-    with pytest.raises(StartError, match=message) as refusal:
-        opened(store, models=("a",))
-    assert "\n" not in str(refusal.value)
+    monkeypatch.setattr(loading, place, going)
+    with pytest.raises(StartError, match=message) as error:
+        Service(store, models=("a",))
+    assert "\n" not in str(error.value)
 
 
-async def test_a_folder_exchanged_while_it_is_read_is_read_again(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    encoder = opened(store)
+async def test_folder_replaced_while_read_is_read_again(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    service = Service(store)
     read, reads = cards.read, []
 
     def exchanged(folder: Path) -> Any:
@@ -324,50 +286,50 @@ async def test_a_folder_exchanged_while_it_is_read_is_read_again(store: Path, mo
         return card
 
     monkeypatch.setattr(cards, "read", exchanged)
-    await encoder.catalog.load("a")
+    await service.registry.load("a")
     assert len(reads) > 1
-    assert await vector(encoder) == await alone_of(store, "a")
+    assert await service.vector() == await fresh_vector(store, "a")
     monkeypatch.setattr(cards, "read", lambda folder: (write(store, "a", seed=1), read(folder))[1])
-    with pytest.raises(BadRequest, match="was exchanged 5 times while it was read"):
-        await encoder.catalog.load("a")
+    with pytest.raises(BadRequest, match="was replaced 5 times while it was read"):
+        await service.registry.load("a")
 
 
 # ---- requests in flight
 
 
-@pytest.mark.parametrize("motion", ["unload", "load"])
-async def test_a_request_already_taken_gets_the_answer_of_the_model_it_began_with(
-    motion: str, store: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("change", ["unload", "load"])
+async def test_admitted_requests_keep_the_model_they_began_with(
+    change: str, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    encoder = opened(store, models=("a",))
-    before = await vector(encoder)
-    entered, go_on = held_up(encoder, "a", monkeypatch)
-    taken = [asyncio.create_task(vector(encoder)) for _ in range(5)]
+    service = Service(store, models=("a",))
+    before = await service.vector()
+    entered, go_on = held_up(service, "a", monkeypatch)
+    taken = [asyncio.create_task(service.vector()) for _ in range(5)]
     await entered.wait()
-    taken.append(asyncio.create_task(vector(encoder)))  # waits behind the run that is held up
+    taken.append(asyncio.create_task(service.vector()))  # waits behind the run that is held up
     await asyncio.sleep(0)
     write(store, "a", seed=1)
-    await getattr(encoder.catalog, motion)("a")
+    await getattr(service.registry, change)("a")
     assert not any(each.done() for each in taken)
     go_on.set()
     assert await asyncio.gather(*taken) == [before] * 6
-    if motion == "load":
-        assert await vector(encoder) == await alone_of(store, "a") != before
+    if change == "load":
+        assert await service.vector() == await fresh_vector(store, "a") != before
 
 
-async def test_no_request_is_lost_while_models_come_and_go(store: Path) -> None:
-    encoder, moving = opened(store), True
+async def test_no_request_is_lost_while_models_change(store: Path) -> None:
+    service, moving = Service(store), True
     answers: list[bytes] = []
     refusals: list[tuple[str, str]] = []
-    allowed = {await vector(encoder)}
+    allowed = {await service.vector()}
     write(store, "a", seed=1)
-    allowed.add(await alone_of(store, "a"))
+    allowed.add(await fresh_vector(store, "a"))
 
     async def ask(name: str) -> None:
         while moving:
-            await asyncio.sleep(0)  # a refusal takes no turn of its own
+            await asyncio.sleep(0)  # an error does not yield to the loop
             try:
-                answers.append(await vector(encoder, name))
+                answers.append(await service.vector(name))
             except NotFound as error:
                 refusals.append((name, error.message))
 
@@ -375,8 +337,8 @@ async def test_no_request_is_lost_while_models_come_and_go(store: Path) -> None:
         nonlocal moving
         for turn in range(10):
             await asyncio.to_thread(write, store, "a", seed=turn % 2)
-            await asyncio.gather(encoder.catalog.load("a"), encoder.catalog.unload("b"))
-            await encoder.catalog.load("b")
+            await asyncio.gather(service.registry.load("a"), service.registry.unload("b"))
+            await service.registry.load("b")
         moving = False
 
     asked = [asyncio.create_task(ask(name)) for name in "aaabbb"]
@@ -386,9 +348,9 @@ async def test_no_request_is_lost_while_models_come_and_go(store: Path) -> None:
     assert set(refusals) == {("b", "no model 'b' here; loaded: 'a'")}
 
 
-async def test_motions_of_one_name_take_turns_and_those_of_others_do_not_wait(store: Path) -> None:
+async def test_changes_of_one_name_run_in_order_others_in_parallel(store: Path) -> None:
     settings, metrics = Settings(store=store, device="cpu"), Metrics()
-    opens = partial(model.opened, settings=settings, threads=1, metrics=metrics)
+    opens = partial(loading.load_model, settings=settings, threads=1, metrics=metrics)
     inside: list[str] = []
     most: list[tuple[str, ...]] = []
     both = threading.Barrier(2, timeout=30)
@@ -400,15 +362,15 @@ async def test_motions_of_one_name_take_turns_and_those_of_others_do_not_wait(st
         inside.remove(folder.name)
         return opens(folder)
 
-    catalog = Catalog({}, None, store, watched, metrics)
-    await asyncio.gather(*[catalog.load(name) for name in "abab"])
+    registry = ModelRegistry({}, None, store, watched, metrics)
+    await asyncio.gather(*[registry.load(name) for name in "abab"])
     assert all(len(set(names)) == len(names) for names in most)
-    assert list(catalog.models) == ["a", "b"] or list(catalog.models) == ["b", "a"]
+    assert list(registry.models) == ["a", "b"] or list(registry.models) == ["b", "a"]
 
 
-async def test_a_load_goes_on_when_its_caller_leaves(store: Path) -> None:
+async def test_load_is_completed_when_its_caller_leaves(store: Path) -> None:
     settings, metrics = Settings(store=store, device="cpu"), Metrics()
-    opens = partial(model.opened, settings=settings, threads=1, metrics=metrics)
+    opens = partial(loading.load_model, settings=settings, threads=1, metrics=metrics)
     loop, began, go_on = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
     count = 0
 
@@ -419,34 +381,34 @@ async def test_a_load_goes_on_when_its_caller_leaves(store: Path) -> None:
         assert go_on.wait(30)
         return opens(folder)
 
-    catalog = Catalog({}, None, store, slow, metrics)
-    caller = asyncio.create_task(catalog.load("a"))
+    registry = ModelRegistry({}, None, store, slow, metrics)
+    caller = asyncio.create_task(registry.load("a"))
     await began.wait()
     caller.cancel()
     with pytest.raises(asyncio.CancelledError):
         await caller
-    assert catalog.models == {}
-    unloaded = asyncio.create_task(catalog.load("a"))  # the next in turn, which waits for the first
+    assert registry.models == {}
+    unloaded = asyncio.create_task(registry.load("a"))  # waits for the first
     go_on.set()
     await unloaded
-    assert (count, list(catalog.models)) == (2, ["a"])
+    assert (count, list(registry.models)) == (2, ["a"])
 
 
-# ---- what is left
+# ---- freeing an unloaded model
 
 
-async def test_nothing_of_an_unloaded_model_stays(store: Path) -> None:
-    encoder = opened(store)
-    await vector(encoder)
-    await encoder.embed(EmbedRequest([Ids(np.array([5, 6, 7]))], "b", outputs=HIDDEN))
-    left = weakref.ref(encoder.catalog.models["b"]), weakref.ref(encoder.catalog.models["b"].tokenizer)
+async def test_unloaded_model_leaves_no_thread_or_mapping(store: Path) -> None:
+    service = Service(store)
+    await service.vector()
+    await service.pipeline.embed(EmbedRequest([Ids(np.array([5, 6, 7]))], "b", outputs=HIDDEN))
+    left = weakref.ref(service.registry.models["b"]), weakref.ref(service.registry.models["b"].tokenizer)
     threads = [each for each in threading.enumerate() if each.name.startswith("b-")]
     assert threads
     assert str(store / "b") in Path("/proc/self/maps").read_text()
     gc.collect()
-    gc.disable()  # it goes with its last holder, not when the collector next looks
+    gc.disable()  # it is freed with its last reference, not by the collector
     try:
-        await encoder.catalog.unload("b")
+        await service.registry.unload("b")
         assert [each() for each in left] == [None, None]
     finally:
         gc.enable()
@@ -455,31 +417,31 @@ async def test_nothing_of_an_unloaded_model_stays(store: Path) -> None:
         assert not thread.is_alive()
     assert str(store / "b") not in Path("/proc/self/maps").read_text()
     assert str(store / "a") in Path("/proc/self/maps").read_text()
-    await vector(encoder)
+    await service.vector()
 
 
-# ---- the trial
+# ---- warm-up
 
 WHOLE = [(case, export_seen) for case in seen()] + [(case, None) for case in cases("input_layer")]
 
 
 @pytest.mark.parametrize(("case", "exports"), WHOLE, ids=lambda each: getattr(each, "name", ""))
-async def test_every_family_passes_its_trial(case: Case, exports: Any, tmp_path: Path) -> None:
+async def test_every_family_warms_up(case: Case, exports: Any, tmp_path: Path) -> None:
     source = tmp_path / "checkpoint"
     if exports:
         exports(case, source, tmp_path / "store/m")
     else:
         export(write_checkpoint(case, source), tmp_path / "store/m")
-    await trial.passes(opened(tmp_path / "store").catalog.models["m"])
+    await warmup.warm_up(Service(tmp_path / "store").registry.models["m"])
 
 
-async def test_a_graph_that_fails_does_not_pass(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tried = opened(store, models=("a",)).catalog.models["a"]
+async def test_failing_graph_fails_the_warmup(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = Service(store, models=("a",)).registry.models["a"]
 
     def fail(*_: Any) -> Any:
         raise RuntimeError("no kernel")
 
     monkeypatch.setattr(tried.engine, "run", fail)
     with pytest.raises(StartError, match=r"a fails on its first token: .*no kernel.*export it again") as refusal:
-        await trial.passes(tried)
+        await warmup.warm_up(tried)
     assert isinstance(refusal.value.__cause__, EngineFailure)

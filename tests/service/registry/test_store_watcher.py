@@ -1,4 +1,4 @@
-"""The store is followed while it is served: what came whole is served, what went is let go, what is broken is not."""
+"""Complete folders of a watched store are loaded, removed ones unloaded, and broken ones leave the old version."""
 
 import logging
 import os
@@ -10,50 +10,37 @@ from typing import Any
 import pytest
 
 from models.artifacts import card as cards
-from models.artifacts.export import export
-from service.embedding.pipeline import Encoder
-from service.embedding.requests import EmbedRequest, Text
 from service.errors import NotFound
-from service.observability.metrics import Metrics
-from service.registry.registry import open_catalog
-from service.registry.store_watcher import Watch
-from service.settings import Settings
-from tests.golden_cases import write_tiny_bert
+from service.registry import registry
+from service.registry.store_watcher import StoreWatcher
+from tests.service.registry.registry_service import Service, fresh_vector, write
 
 
-def write(store: Path, name: str, seed: int = 0) -> None:
-    """A sentence encoder whose weights the seed decides, exported to the store or over what is there."""
-    export(write_tiny_bert(store.parent / f"checkpoint-{seed}", pooling="mean", seed=seed), store / name)
-
-
-class Service:
-    """An encoder and the watch of its store."""
+class Watched(Service):
+    """A service and the watcher of its store."""
 
     def __init__(self, store: Path, **changes: Any) -> None:
-        settings = Settings(store=store, device="cpu", **changes)
-        self.encoder = Encoder(open_catalog(settings, Metrics()), settings)
-        self.catalog = self.encoder.catalog
-        self.watch = Watch(self.catalog, store, settings.models)
+        super().__init__(store, **changes)
+        self.watcher = StoreWatcher(self.registry, store, changes.get("models", ()))
 
-    async def look(self, times: int = 2) -> None:
+    async def poll(self, times: int = 2) -> None:
         for _ in range(times):
-            await self.watch.look()
+            await self.watcher.poll()
 
-    async def vector(self, name: str | None = "a") -> bytes:
-        (output,) = (await self.encoder.embed(EmbedRequest([Text("hello world")], name))).outputs
-        return output.rows.tobytes()
 
-    def loads(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-        """The names of the folders that are opened from now on."""
-        found: list[str] = []
-        opens = self.catalog._opens
+def watched_loads(store: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[list[str], Watched]:
+    """Return a service, and a list of the names of the folders that it opens from now on."""
+    names: list[str] = []
+    load = registry.load_model
 
-        def opened(folder: Path) -> Any:
-            found.append(folder.name)
-            return opens(folder)
+    def recorded(folder: Path, **arguments: Any) -> Any:
+        names.append(folder.name)
+        return load(folder, **arguments)
 
-        monkeypatch.setattr(self.catalog, "_opens", opened)
-        return found
+    monkeypatch.setattr(registry, "load_model", recorded)
+    service = Watched(store)
+    names.clear()
+    return names, service
 
 
 @pytest.fixture
@@ -64,117 +51,115 @@ def store(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def other(tmp_path: Path, store: Path) -> Path:
-    """A version of other weights, outside of the store."""
+    """A version with other weights, outside the store."""
     write(tmp_path / "versions", "other", seed=1)
     return tmp_path / "versions/other"
 
 
-def exchange(version: Path, target: Path) -> None:
-    """By renames, with a moment in which nothing is there."""
+def replace(version: Path, target: Path) -> None:
+    """Replace a folder by renaming, with a moment in which there is none."""
     fresh = target.with_name(".fresh")
     shutil.copytree(version, fresh)
     shutil.rmtree(target)
     fresh.rename(target)
 
 
-# ---- what came, was exchanged, went
+# ---- new, replaced and removed folders
 
 
-async def test_a_store_that_is_still_opens_nothing(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    service = Service(store)
-    loads, served = service.loads(monkeypatch), service.catalog.models["a"]
-    await service.look(4)
+async def test_unchanged_store_opens_nothing(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loads, service = watched_loads(store, monkeypatch)
+    served = service.registry.models["a"]
+    await service.poll(4)
     assert loads == []
-    assert service.catalog.models["a"] is served
+    assert service.registry.models["a"] is served
 
 
-async def test_a_new_folder_is_served_once_it_has_come_to_rest(store: Path) -> None:
-    service = Service(store)
-    await service.look()
+async def test_new_folder_is_served_once_it_stays_the_same(store: Path) -> None:
+    service = Watched(store)
+    await service.poll()
     write(store, "late", seed=1)
-    await service.look(1)
-    assert list(service.catalog.models) == ["a"]
-    await service.look(1)
+    await service.poll(1)
+    assert list(service.registry.models) == ["a"]
+    await service.poll(1)
     assert await service.vector("late") != await service.vector("a")
 
 
-async def test_an_exchanged_folder_is_served_in_the_place_of_the_old_one(store: Path, other: Path) -> None:
-    service = Service(store)
+async def test_replaced_folder_is_served(store: Path, other: Path) -> None:
+    service = Watched(store)
     before = await service.vector()
-    await service.look()
-    exchange(other, store / "a")
-    await service.look()
-    assert await service.vector() == await Service(other.parent).vector("other") != before
-    assert service.catalog.states() == [("a", True, "")]
+    await service.poll()
+    replace(other, store / "a")
+    await service.poll()
+    assert await service.vector() == await fresh_vector(other.parent, "other") != before
+    assert service.registry.states() == [("a", True, "")]
 
 
-async def test_a_folder_exchanged_before_the_first_look_is_found(store: Path, other: Path) -> None:
-    service = Service(store)
+async def test_folder_replaced_before_the_first_poll_is_served(store: Path, other: Path) -> None:
+    service = Watched(store)
     before = await service.vector()
-    exchange(other, store / "a")
-    await service.look()
+    replace(other, store / "a")
+    await service.poll()
     assert await service.vector() != before
 
 
-async def test_a_removed_folder_is_unloaded_after_two_looks(store: Path) -> None:
+async def test_removed_folder_is_unloaded_after_two_polls(store: Path) -> None:
     write(store, "b")
-    service = Service(store)
-    await service.look()
+    service = Watched(store)
+    await service.poll()
     shutil.rmtree(store / "b")
-    await service.look(1)
-    assert list(service.catalog.models) == ["a", "b"]  # it may be on its way to be exchanged
-    await service.look(1)
-    assert list(service.catalog.models) == ["a"]
+    await service.poll(1)
+    assert list(service.registry.models) == ["a", "b"]  # it may be about to be replaced
+    await service.poll(1)
+    assert list(service.registry.models) == ["a"]
     write(store, "b")
-    await service.look()
-    assert list(service.catalog.models) == ["a", "b"]
+    await service.poll()
+    assert list(service.registry.models) == ["a", "b"]
 
 
-async def test_a_folder_that_is_only_touched_or_copied_is_not_opened_again(
+async def test_touched_or_copied_folder_is_not_opened_again(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    service = Service(store)
-    loads = service.loads(monkeypatch)
-    await service.look()
+    loads, service = watched_loads(store, monkeypatch)
+    await service.poll()
     os.utime(store / "a" / cards.FILE_NAME, (1, 1))
-    await service.look()
+    await service.poll()
     shutil.copytree(store / "a", tmp_path / "copy")
-    exchange(tmp_path / "copy", store / "a")
-    await service.look()
+    replace(tmp_path / "copy", store / "a")
+    await service.poll()
     assert loads == []
 
 
-async def test_a_link_that_leads_nowhere_unloads_nothing(store: Path) -> None:
-    service = Service(store)
-    await service.look()
+async def test_dangling_link_unloads_nothing(store: Path) -> None:
+    service = Watched(store)
+    await service.poll()
     (store / "a/notes").symlink_to("nowhere")
-    await service.look(4)
-    assert list(service.catalog.models) == ["a"]
+    await service.poll(4)
+    assert list(service.registry.models) == ["a"]
 
 
-# ---- what is not served
+# ---- incomplete and broken folders
 
 
 @pytest.mark.parametrize("last", [cards.FILE_NAME, "weights.safetensors"])
-async def test_a_folder_is_not_opened_while_it_is_copied(
+async def test_folder_is_not_opened_while_it_is_copied(
     last: str, store: Path, other: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    service = Service(store)
-    loads = service.loads(monkeypatch)
-    await service.look()
+    loads, service = watched_loads(store, monkeypatch)
+    await service.poll()
     names = sorted((path.name for path in other.iterdir()), key=lambda name: name == last)
     (store / "b").mkdir()
     for name in names[:-1]:
         shutil.copyfile(other / name, store / "b" / name)
-        await service.look(1)
+        await service.poll(1)
     data = (other / last).read_bytes()
     for end in (len(data) // 3, len(data) // 2, len(data)):
         (store / "b" / last).write_bytes(data[:end])
-        await service.look(1)
+        await service.poll(1)
     assert loads == []
-    await service.look(1)
+    await service.poll(1)
     assert loads == ["b"]
-    assert service.catalog.states()[1] == ("b", True, "")
+    assert service.registry.states()[1] == ("b", True, "")
 
 
 def cut(folder: Path) -> None:
@@ -204,87 +189,85 @@ BROKEN: list[tuple[Callable[[Path], None], str]] = [
 
 
 @pytest.mark.parametrize(("harm", "said"), BROKEN, ids=lambda each: getattr(each, "__name__", ""))
-async def test_a_broken_version_leaves_the_old_one_serving_and_is_told_once(
+async def test_broken_version_keeps_the_old_one_and_is_logged_once(
     harm: Callable[[Path], None], said: str, store: Path, other: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    service = Service(store)
+    service = Watched(store)
     before = await service.vector()
-    await service.look()
-    exchange(other, store / "a")
+    await service.poll()
+    replace(other, store / "a")
     harm(store / "a")
     with caplog.at_level(logging.WARNING):
-        await service.look(6)
+        await service.poll(6)
     assert [said in each.message for each in caplog.records] == [True]
     assert await service.vector() == before
-    (state,) = service.catalog.states()
+    (state,) = service.registry.states()
     assert state.ready
     assert said in state.reason
-    exchange(other, store / "a")
-    await service.look()
+    replace(other, store / "a")
+    await service.poll()
     assert await service.vector() != before
-    assert service.catalog.states() == [("a", True, "")]
+    assert service.registry.states() == [("a", True, "")]
 
 
-async def test_the_old_version_put_back_clears_the_reason_and_opens_nothing(
+async def test_restored_version_clears_the_reason_and_opens_nothing(
     store: Path, other: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    service = Service(store)
+    loads, service = watched_loads(store, monkeypatch)
     shutil.copytree(store / "a", tmp_path / "old")
-    exchange(other, store / "a")
+    replace(other, store / "a")
     cut(store / "a")
-    await service.look()
-    assert service.catalog.states()[0].reason
-    loads = service.loads(monkeypatch)
-    exchange(tmp_path / "old", store / "a")
-    await service.look()
-    assert (loads, service.catalog.states()) == ([], [("a", True, "")])
+    await service.poll()
+    assert service.registry.states()[0].reason
+    loads.clear()
+    replace(tmp_path / "old", store / "a")
+    await service.poll()
+    assert (loads, service.registry.states()) == ([], [("a", True, "")])
 
 
-async def test_a_store_that_is_lost_unloads_nothing_and_is_told_once(
-    store: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    service = Service(store)
-    await service.look()
-    for lost, said in ((store, "cannot be read"), (store / "a", "holds no model")):
+async def test_lost_store_unloads_nothing_and_is_logged_once(store: Path, caplog: pytest.LogCaptureFixture) -> None:
+    service = Watched(store)
+    await service.poll()
+    for lost in (store, store / "a"):
         aside = store.parent / "aside"
         lost.rename(aside)
         with caplog.at_level(logging.WARNING):
-            await service.look(4)
-        assert [said in each.message for each in caplog.records] == [True]
-        assert list(service.catalog.models) == ["a"]
+            await service.poll(4)
+        assert ["the store holds no model" in each.message for each in caplog.records] == [True]
+        assert list(service.registry.models) == ["a"]
         aside.rename(lost)
-        await service.look()
+        await service.poll()
         caplog.clear()
     await service.vector()
 
 
-# ---- which of them
+# ---- which models
 
 
-async def test_of_a_fixed_set_of_models_no_other_is_loaded(store: Path) -> None:
-    service = Service(store, models=("a",))
-    await service.look()
+async def test_models_outside_the_configured_set_are_not_loaded(store: Path) -> None:
+    service = Watched(store, models=("a",))
+    await service.poll()
     write(store, "b")
-    await service.look()
-    assert list(service.catalog.models) == ["a"]
+    await service.poll()
+    assert list(service.registry.models) == ["a"]
 
 
-async def test_the_default_stays_what_it_was_whatever_comes(store: Path) -> None:
-    service = Service(store)
-    await service.look()
+async def test_default_model_stays_when_another_is_added(store: Path) -> None:
+    service = Watched(store)
+    await service.poll()
     write(store, "b", seed=1)
-    await service.look()
+    await service.poll()
     assert await service.vector(None) == await service.vector("a") != await service.vector("b")
 
 
-async def test_what_was_unloaded_on_request_stays_so_until_its_folder_changes(store: Path) -> None:
+async def test_unloaded_on_request_stays_so_until_the_folder_changes(store: Path) -> None:
     write(store, "b")
-    service = Service(store)
-    await service.catalog.unload("b")
-    await service.look(4)
+    service = Watched(store)
+    await service.registry.unload("b")
+    await service.poll(4)
     with pytest.raises(NotFound):
         await service.vector("b")
-    assert service.catalog.states()[1] == ("b", False, "unloaded")
+    assert service.registry.states()[1] == ("b", False, "unloaded")
     write(store, "b", seed=1)
-    await service.look()
+    await service.poll()
     await service.vector("b")

@@ -1,4 +1,4 @@
-"""A trial is over in time, holds one thread at most, and whatever it meets is said of the model."""
+"""A warm-up ends in time, holds one thread at most, and reports any error as one of the model."""
 
 import asyncio
 import threading
@@ -11,10 +11,11 @@ import pytest
 
 from models.artifacts.card import HEAD
 from models.artifacts.export import export
+from service.embedding.model import Model
 from service.errors import StartError
 from service.observability.metrics import Metrics
-from service.registry import warmup as trial
-from service.registry.registry import Model, open_catalog
+from service.registry import warmup
+from service.registry.registry import open_registry
 from service.settings import Settings
 from tests.golden_cases import case, write_checkpoint, write_tokenizer
 
@@ -22,7 +23,7 @@ from tests.golden_cases import case, write_checkpoint, write_tokenizer
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model with a tokenizer and an output head."""
-    folder = tmp_path_factory.mktemp("trial")
+    folder = tmp_path_factory.mktemp("warmup")
     write_tokenizer(write_checkpoint(case("input_bert"), folder / "bert") / "tokenizer.json")
     export(folder / "bert", folder / "store/bert")
     return folder / "store"
@@ -30,19 +31,19 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def model(store: Path) -> Model:
-    return open_catalog(Settings(store=store, device="cpu"), Metrics()).models["bert"]
+    return open_registry(Settings(store=store, device="cpu"), Metrics()).models["bert"]
 
 
 @pytest.fixture
 def held() -> Iterator[threading.Event]:
-    """What hangs goes on once it is set."""
+    """An event that lets a hanging run go on."""
     event = threading.Event()
     yield event
     event.set()
 
 
 def meddle(model: Model, patch: pytest.MonkeyPatch, before: Callable[[], Any]) -> None:
-    """Something done before each run of the head."""
+    """Call a function before each run of the head."""
     run = type(model.engine).run
 
     def meddled(self: Any, graph: str, *given: Any) -> Any:
@@ -57,21 +58,19 @@ def fail(*_: Any) -> Any:
     raise ZeroDivisionError("no kernel")
 
 
-async def test_whatever_a_head_raises_is_a_fault_of_the_model(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_error_in_the_head_is_a_fault_of_the_model(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     meddle(model, monkeypatch, fail)
     with pytest.raises(StartError, match="bert fails on its first token: ZeroDivisionError: no kernel; export it"):
-        await trial.passes(model)
+        await warmup.warm_up(model)
 
 
-async def test_whatever_a_tokenizer_raises_is_a_fault_of_the_model(
-    model: Model, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_error_in_the_tokenizer_is_a_fault_of_the_model(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(type(model.tokenizer), "encode", fail)
     with pytest.raises(StartError, match="bert fails on its first token: ZeroDivisionError: no kernel; export it"):
-        await trial.passes(model)
+        await warmup.warm_up(model)
 
 
-async def test_a_head_that_hangs_holds_one_thread_however_often_it_is_tried(
+async def test_hanging_head_holds_one_thread(
     model: Model, monkeypatch: pytest.MonkeyPatch, held: threading.Event
 ) -> None:
     ran: list[str] = []
@@ -83,24 +82,24 @@ async def test_a_head_that_hangs_holds_one_thread_however_often_it_is_tried(
         held.wait(20)
 
     meddle(model, monkeypatch, hang)
-    first = asyncio.create_task(trial.passes(model))
+    first = asyncio.create_task(warmup.warm_up(model))
     assert await asyncio.to_thread(began.wait, 20)
     for _ in range(5):
         with pytest.raises(StartError, match=r"bert gave no answer within 0\.02 s"):
-            await trial.passes_within(model, 0.02)
+            await warmup.warm_up_within(model, 0.02)
     held.set()
     await first
-    assert ran == ["bert-trial_0"]
-    await trial.passes(model)
+    assert ran == ["bert-warmup_0"]
+    await warmup.warm_up(model)
     assert len(ran) == 2
 
 
-async def test_work_in_every_thread_of_the_pool_does_not_delay_a_head(model: Model, held: threading.Event) -> None:
+async def test_head_does_not_wait_for_the_thread_pool(model: Model, held: threading.Event) -> None:
     loop = asyncio.get_running_loop()
     with ThreadPoolExecutor(1) as pool:
         loop.set_default_executor(pool)
         tokenising = loop.run_in_executor(None, held.wait, 20)
-        await trial.passes_within(model, 10)
+        await warmup.warm_up_within(model, 10)
         assert not tokenising.done()
         held.set()
         await tokenising

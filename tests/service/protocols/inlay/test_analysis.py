@@ -10,11 +10,11 @@ from safetensors.numpy import load_file
 
 from models.tables.row_blocks import Check
 from service.errors import Overloaded
-from service.scheduling.serial_executor import MAX_WAITING, Turns
+from service.scheduling.serial_executor import MAX_WAITING, SerialExecutor
 from tests.served import Served
 
 
-def test_the_table_is_described_as_numpy_finds_it(served: Served, tiny_store: Path) -> None:
+def test_analysis_matches_numpy(served: Served, tiny_store: Path) -> None:
     tensors = load_file(tiny_store.parent / "checkpoints/bert/model.safetensors")
     name, table = next((name, each) for name, each in tensors.items() if name.endswith("word_embeddings.weight"))
     found = served.http.get("/models/bert/analysis").raise_for_status().json()
@@ -31,7 +31,7 @@ def test_the_table_is_described_as_numpy_finds_it(served: Served, tiny_store: Pa
     assert found["zero_rows"]["count"] == int((lengths == 0).sum())
 
 
-def test_the_parts_make_up_the_model(served: Served) -> None:
+def test_components_sum_to_the_model(served: Served) -> None:
     found = served.http.get("/models/bert/analysis?spectrum=false").json()
     assert "spectrum" not in found
     layer, encoder = found["components"]["input_layer"], found["components"]["encoder"]
@@ -40,7 +40,7 @@ def test_the_parts_make_up_the_model(served: Served) -> None:
     assert [part["step"] for part in layer] == ["Embed", "AddType", "AddPosition", "LayerNorm"]
 
 
-def test_a_head_of_its_own_is_a_part(served: Served) -> None:
+def test_untied_head_is_a_component(served: Served) -> None:
     found = served.http.get("/models/llama/analysis?spectrum=false").json()
     rows, width = found["table"]["shape"]
     head = found["components"]["head"][0]
@@ -57,13 +57,13 @@ def test_a_head_of_its_own_is_a_part(served: Served) -> None:
         ("/models/bert/analysis?spectra=1", 422, 'did you mean "spectrum"'),
     ],
 )
-def test_a_question_without_an_answer_is_refused(served: Served, path: str, status: int, says: str) -> None:
+def test_rejects_impossible_requests(served: Served, path: str, status: int, says: str) -> None:
     answer = served.http.get(path)
     assert (answer.status_code, says in answer.text.replace('\\"', '"')) == (status, True), answer.text
 
 
-async def test_computations_take_turns_and_stop_when_nobody_waits() -> None:
-    turns, begun, stopped, go = Turns("t", "tests"), threading.Event(), threading.Event(), threading.Event()
+async def test_computations_take_turns_and_stop_when_cancelled() -> None:
+    turns, begun, stopped, go = SerialExecutor("t", "tests"), threading.Event(), threading.Event(), threading.Event()
 
     def first(check: Check) -> None:
         begun.set()
@@ -87,8 +87,8 @@ async def test_computations_take_turns_and_stop_when_nobody_waits() -> None:
     assert stopped.is_set()
 
 
-async def test_one_more_than_can_wait_is_refused() -> None:
-    turns, go = Turns("t", "tests"), threading.Event()
+async def test_rejects_more_than_can_wait() -> None:
+    turns, go = SerialExecutor("t", "tests"), threading.Event()
     tasks = [asyncio.create_task(turns.run(lambda check: go.wait(30))) for _ in range(MAX_WAITING + 1)]
     await asyncio.sleep(0)
     with pytest.raises(Overloaded, match="16 tests are waiting"):
@@ -98,7 +98,7 @@ async def test_one_more_than_can_wait_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("form", "begins"), [("png", b"\x89PNG"), ("svg", b"<?xml")])
-def test_the_table_is_drawn(served: Served, form: str, begins: bytes) -> None:
+def test_draws_the_table(served: Served, form: str, begins: bytes) -> None:
     answer = served.http.get(f"/models/bert/analysis.{form}?width=900&dark=true").raise_for_status()
     assert answer.headers["content-type"].startswith(f"image/{form}")
     assert answer.content.startswith(begins)
