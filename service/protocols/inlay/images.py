@@ -24,7 +24,7 @@ from service.http.routes import RequestBody, Route
 from service.http.tensors import from_safetensors, tensor
 from service.http.validation_errors import InvalidField, quoted, unknown_field, validated
 from service.http.worker_threads import in_thread
-from service.process import cpu_count
+from service.machine import available_cpus
 from service.protocols.inlay.embed_answers import EMBED_ANSWERS
 from service.protocols.inlay.parameter_types import TENSOR
 from service.protocols.inlay.parsing import parse_json_fields, query_values
@@ -85,7 +85,7 @@ def routes(context: ServiceContext) -> list[Route]:
         max_inputs=settings.max_inputs,
         max_pixels=settings.max_image_pixels,
         max_rows=settings.max_request_tokens,
-        threads=max(1, cpu_count.available() // settings.workers),
+        threads=max(1, available_cpus() // settings.workers),
     )
 
     async def handler(request: Request) -> Response:
@@ -158,7 +158,8 @@ def _read_input(value: Any, index: int) -> Sequence[Picture | Values]:
         raise BadInput(f"is {quoted(value)}", field=path, allowed=f"an image is {FORMS}")
     for name in value:
         if name not in FIELDS:
-            raise unknown_field(name, tuple(FIELDS), path)
+            unknown = unknown_field(name, tuple(FIELDS), path)
+            raise BadInput(unknown.received, field=unknown.field, allowed=unknown.allowed)
     sent = [name for name in ("image", *TENSORS) if value.get(name) is not None]
     if len(sent) != 1:
         raise BadInput(f"has {' and '.join(sent) or 'no image'}", field=path, allowed="send one of image, pixel_values")

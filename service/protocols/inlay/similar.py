@@ -149,16 +149,16 @@ def _query(table: WordTable, parameters: SimilarParameters) -> tuple[Vector, lis
     if parameters.text is not None:
         ids = table.ids_of(parameters.text)
         return _mean(table, ids), list(dict.fromkeys(ids))
-    positive = [_vector(table, each, ("positive", place), ids) for place, each in enumerate(parameters.positive or ())]
-    negative = [_vector(table, each, ("negative", place), ids) for place, each in enumerate(parameters.negative or ())]
+    positive = [_vector(table, each, "positive", ids) for each in parameters.positive or ()]
+    negative = [_vector(table, each, "negative", ids) for each in parameters.negative or ()]
     return combined(table.rows, positive, negative, normalise=parameters.normalize), list(dict.fromkeys(ids))
 
 
-def _vector(table: WordTable, item: int | str | NDArray[Any], field: tuple[str, int], ids: list[int]) -> Vector:
+def _vector(table: WordTable, item: int | str | NDArray[Any], field: str, ids: list[int]) -> Vector:
     """Return the row of an id, the mean of a text's rows, or the vector itself; add the ids of tokens to `ids`."""
     if isinstance(item, np.ndarray):
         return item.astype(np.float64)
-    own = [table.checked(item, field)] if isinstance(item, int) else table.ids_of(item, entry=True)
+    own = [table.checked(item, (field,))] if isinstance(item, int) else table.ids_of(item, entry=True)
     ids.extend(own)
     return _mean(table, own)
 

@@ -1,4 +1,4 @@
-"""Packed tables and their cache: the same bytes on every road, one computation for many callers, none for nobody."""
+"""Tables as files and their cache: the bytes of any span, and one computation for many readers."""
 
 import asyncio
 import threading
@@ -16,9 +16,9 @@ from models.positions.table import Output, Table
 from service.embedding.position_tables import (
     BLOCK_VALUES,
     HEAD_BYTES,
-    Packed,
+    TableFile,
     Tables,
-    pieces,
+    typed_outputs,
 )
 
 ROWS, WIDTH = 3000, 128
@@ -39,8 +39,8 @@ class Counted:
         self.asked.append((start, stop))
         return np.arange(start * WIDTH, stop * WIDTH, dtype=np.float64).reshape(-1, WIDTH)
 
-    def packed(self, head: bytes = b"head") -> Packed:
-        return Packed(head, pieces(self.table, "float32"))
+    def file(self, head: bytes = b"head") -> TableFile:
+        return TableFile(head, typed_outputs(self.table, "float32"))
 
     @property
     def whole(self) -> bytes:
@@ -48,8 +48,8 @@ class Counted:
         return b"head" + one + one
 
 
-async def joined(tables: Tables, key: str, packed: Packed, *span: int) -> bytes:
-    async with aclosing(tables.stream(key, packed, *span)) as parts:  # type: ignore[type-var]
+async def joined(tables: Tables, key: str, file: TableFile, *span: int) -> bytes:
+    async with aclosing(tables.stream(key, file, *span)) as parts:  # type: ignore[type-var]
         return b"".join([bytes(part) async for part in parts])
 
 
@@ -61,9 +61,9 @@ async def until(done: Callable[[], bool]) -> None:
 
 @settings(deadline=None, max_examples=40)
 @given(st.integers(0, 3_072_004), st.integers(0, 3_072_004))
-def test_any_span_is_that_of_the_whole_and_only_its_blocks_are_computed(one: int, other: int) -> None:
+def test_span_computes_its_own_blocks_only(one: int, other: int) -> None:
     counted, (start, stop) = Counted(), sorted((one, other))
-    assert asyncio.run(joined(Tables(0), "key", counted.packed(), start, stop)) == counted.whole[start:stop]
+    assert asyncio.run(joined(Tables(0), "key", counted.file(), start, stop)) == counted.whole[start:stop]
     block = BLOCK_VALUES * 4
     touched = sum(
         -(-(min(stop, end) - begin) // block) - (max(start, begin) - begin) // block
@@ -73,38 +73,38 @@ def test_any_span_is_that_of_the_whole_and_only_its_blocks_are_computed(one: int
     assert len(counted.asked) == touched
 
 
-async def test_what_was_asked_for_once_is_not_computed_again() -> None:
+async def test_cached_tables_are_not_computed_again() -> None:
     tables, counted = Tables(2**26), Counted()
-    assert await joined(tables, "key", counted.packed()) == counted.whole
+    assert await joined(tables, "key", counted.file()) == counted.whole
     first = len(counted.asked)
-    assert await joined(tables, "key", counted.packed()) == counted.whole
-    assert await joined(tables, "key", counted.packed(), 5, 77) == counted.whole[5:77]
-    body = tables.whole("key")
+    assert await joined(tables, "key", counted.file()) == counted.whole
+    assert await joined(tables, "key", counted.file(), 5, 77) == counted.whole[5:77]
+    body = tables.cached("key")
     assert body is not None
     assert body.readonly
     assert len(counted.asked) == first
 
 
-async def test_many_callers_share_one_computation() -> None:
+async def test_concurrent_readers_share_one_computation() -> None:
     tables, counted = Tables(2**26), Counted()
-    bodies = await asyncio.gather(*(joined(tables, "key", counted.packed()) for _ in range(20)))
+    bodies = await asyncio.gather(*(joined(tables, "key", counted.file()) for _ in range(20)))
     assert set(bodies) == {counted.whole}
     assert len(counted.asked) == len(set(counted.asked)) * 2  # a and b are the same rows
 
 
-async def test_a_caller_who_comes_late_gets_what_is_there_at_once() -> None:
+async def test_late_reader_gets_computed_bytes_at_once() -> None:
     tables, counted = Tables(2**26), Counted()
-    early = aiter(tables.stream("key", counted.packed()))
+    early = aiter(tables.stream("key", counted.file()))
     first = await anext(early)
-    late = aiter(tables.stream("key", counted.packed()))
+    late = aiter(tables.stream("key", counted.file()))
     assert (await anext(late))[: len(first)] == first
     for each in (early, late):
         await each.aclose()  # type: ignore[attr-defined]
 
 
-async def test_what_nobody_waits_for_any_more_is_not_computed() -> None:
+async def test_stops_when_every_reader_has_left() -> None:
     tables, counted = Tables(2**26), Counted(rows=60_000)
-    readers = [aiter(tables.stream("key", counted.packed())) for _ in range(3)]
+    readers = [aiter(tables.stream("key", counted.file())) for _ in range(3)]
     for reader in readers:
         await anext(reader)
     for reader in readers:
@@ -113,40 +113,40 @@ async def test_what_nobody_waits_for_any_more_is_not_computed() -> None:
     made = len(counted.asked)
     blocks = 2 * -(-60_000 * WIDTH // BLOCK_VALUES)
     assert made < blocks / 2
-    assert tables.whole("key") is None
-    assert await joined(tables, "key", counted.packed()) == counted.whole
+    assert tables.cached("key") is None
+    assert await joined(tables, "key", counted.file()) == counted.whole
 
 
-async def test_one_caller_who_leaves_does_not_stop_the_others() -> None:
+async def test_reader_that_leaves_does_not_stop_the_others() -> None:
     tables, counted = Tables(2**26), Counted()
-    leaving = aiter(tables.stream("key", counted.packed()))
+    leaving = aiter(tables.stream("key", counted.file()))
     await anext(leaving)
-    staying = asyncio.create_task(joined(tables, "key", counted.packed()))
+    staying = asyncio.create_task(joined(tables, "key", counted.file()))
     await asyncio.sleep(0)
     await leaving.aclose()  # type: ignore[attr-defined]
     assert await staying == counted.whole
 
 
-async def test_only_tables_of_half_of_the_cache_are_kept_whatever_their_head() -> None:
+async def test_caches_tables_up_to_half_of_the_cache() -> None:
     counted = Counted()
-    size = counted.packed().size
+    size = counted.file().size
     for room, kept in ((2 * size - 8, True), (2 * (size - HEAD_BYTES) - 8, False), (0, False)):
         tables = Tables(room)
-        assert await joined(tables, "key", counted.packed()) == counted.whole
-        assert (tables.whole("key") is not None) == kept
+        assert await joined(tables, "key", counted.file()) == counted.whole
+        assert (tables.cached("key") is not None) == kept
 
 
-async def test_the_least_recently_asked_for_goes_first() -> None:
+async def test_evicts_the_least_recently_used() -> None:
     counted = Counted()
-    tables = Tables(4 * counted.packed().size)
+    tables = Tables(4 * counted.file().size)
     for key in "abcd":
-        await joined(tables, key, counted.packed())
-    assert tables.whole("a") is not None
-    await joined(tables, "e", counted.packed())
-    assert [key for key in "abcde" if tables.whole(key) is not None] == ["a", "c", "d", "e"]
+        await joined(tables, key, counted.file())
+    assert tables.cached("a") is not None
+    await joined(tables, "e", counted.file())
+    assert [key for key in "abcde" if tables.cached(key) is not None] == ["a", "c", "d", "e"]
 
 
-async def test_a_fault_reaches_every_caller_and_is_not_kept() -> None:
+async def test_fault_reaches_every_reader_and_is_not_cached() -> None:
     tables = Tables(2**26)
     faults = [RuntimeError("once")]
 
@@ -155,16 +155,16 @@ async def test_a_fault_reaches_every_caller_and_is_not_kept() -> None:
             raise faults.pop()
         return np.zeros((stop - start, WIDTH))
 
-    packed = Packed(b"", pieces(Table("bad", "exact", {"a": Output((ROWS, WIDTH), rows)}, {}), "float32"))
-    results = await asyncio.gather(*(joined(tables, "key", packed) for _ in range(3)), return_exceptions=True)
+    file = TableFile(b"", typed_outputs(Table("bad", "exact", {"a": Output((ROWS, WIDTH), rows)}, {}), "float32"))
+    results = await asyncio.gather(*(joined(tables, "key", file) for _ in range(3)), return_exceptions=True)
     assert [str(result) for result in results] == ["once"] * 3
-    assert len(await joined(tables, "key", packed)) == packed.size
+    assert len(await joined(tables, "key", file)) == file.size
 
 
-async def test_the_loop_goes_on_while_a_block_is_computed() -> None:
+async def test_event_loop_runs_while_a_block_is_computed() -> None:
     tables, counted = Tables(0), Counted()
     counted.gate.clear()
-    waiting = asyncio.create_task(joined(tables, "key", counted.packed()))
+    waiting = asyncio.create_task(joined(tables, "key", counted.file()))
     for _ in range(100):
         await asyncio.sleep(0)
     assert not waiting.done()
@@ -173,8 +173,8 @@ async def test_the_loop_goes_on_while_a_block_is_computed() -> None:
 
 
 @pytest.mark.parametrize(("kind", "dtype"), [("int64", np.int64), ("bool", np.bool_)])
-async def test_integers_and_booleans_are_sent_as_they_are(kind: str, dtype: Any) -> None:
+async def test_integers_and_booleans_keep_their_dtype(kind: str, dtype: Any) -> None:
     values = np.arange(12).reshape(3, 4).astype(dtype)
     output = Output((3, 4), lambda start, stop: values[start:stop], kind)  # type: ignore[arg-type]
-    (piece,) = pieces(Table("whole", "exact", {"a": output}, {}), "float16")
-    assert (piece.dtype, await joined(Tables(0), "key", Packed(b"", (piece,)))) == (kind, values.tobytes())
+    (output_,) = typed_outputs(Table("whole", "exact", {"a": output}, {}), "float16")
+    assert (output_.dtype, await joined(Tables(0), "key", TableFile(b"", (output_,)))) == (kind, values.tobytes())

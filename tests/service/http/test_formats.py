@@ -74,14 +74,14 @@ def test_accept_chooses_the_format(accept: bytes | None, chosen: str) -> None:
 
 
 @pytest.mark.parametrize("accept", REFUSED)
-def test_an_accept_nothing_satisfies_is_told_what_there_is(accept: bytes) -> None:
+def test_rejects_accept_with_the_formats_there_are(accept: bytes) -> None:
     with pytest.raises(NotAcceptable, match=r"application/json.*safetensors"):
         negotiate(accept)
 
 
 @pytest.mark.parametrize("dtype", NUMPY)
 @pytest.mark.parametrize("make", [per_token, pooled])
-def test_octets_are_the_rows_and_headers_say_their_shape(make: Any, dtype: str) -> None:
+def test_octets_are_the_rows_with_their_shape_in_headers(make: Any, dtype: str) -> None:
     output = make(dtype)
     headers, body = encoded(OCTETS, result(output))
     shape = tuple(map(int, headers["inlay-shape"].split(",")))
@@ -98,19 +98,19 @@ def test_numpy_reads_npy(dtype: str) -> None:
     np.testing.assert_array_equal(np.load(io.BytesIO(body)), output.rows)
 
 
-def test_npy_refuses_bfloat16_and_names_the_way_out() -> None:
+def test_rejects_npy_of_bfloat16() -> None:
     with pytest.raises(NotAcceptable, match="safetensors"):
         encoded(NPY, result(per_token("bfloat16")))
 
 
 @pytest.mark.parametrize("media_type", [OCTETS, NPY])
-def test_several_outputs_need_a_format_that_names_them(media_type: str) -> None:
+def test_rejects_several_outputs_without_names(media_type: str) -> None:
     with pytest.raises(NotAcceptable, match="safetensors"):
         encoded(media_type, result(per_token(), pooled()))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_safetensors_reads_a_tensor_for_each_input_and_output(dtype: str) -> None:
+def test_safetensors_holds_a_tensor_per_input_and_output(dtype: str) -> None:
     outputs = per_token(dtype), pooled(dtype), per_token(dtype, "token_embeddings")
     _, body = encoded(SAFETENSORS, result(*outputs))
     read = load(body)
@@ -120,7 +120,7 @@ def test_safetensors_reads_a_tensor_for_each_input_and_output(dtype: str) -> Non
         np.testing.assert_array_equal(read[name], tensor)
 
 
-def test_safetensors_knows_bfloat16_and_the_model(tmp_path: Any) -> None:
+def test_safetensors_holds_bfloat16_and_the_model(tmp_path: Any) -> None:
     output = per_token("bfloat16")
     _, body = encoded(SAFETENSORS, result(output))
     (tmp_path / "answer.safetensors").write_bytes(body)
@@ -151,7 +151,7 @@ def test_json_numbers_read_back_to_the_same_bits(dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", NUMPY)
-def test_base64_holds_the_bytes_in_the_dtype_asked_for(dtype: str) -> None:
+def test_base64_holds_the_bytes_in_the_requested_dtype(dtype: str) -> None:
     output = per_token(dtype)
     for answer in (result(output), result(output, picked=False)):
         read = json.loads(encoded(JSON, answer, in_base64=True)[1])
@@ -162,19 +162,19 @@ def test_base64_holds_the_bytes_in_the_dtype_asked_for(dtype: str) -> None:
             assert base64.b64decode(tensor["data"]) == part.tobytes()
 
 
-def test_bare_pooled_vectors_in_base64_are_plain_strings_as_openai_has_them() -> None:
+def test_pooled_vectors_in_base64_are_strings_as_in_openai() -> None:
     read = json.loads(encoded(JSON, result(pooled(), picked=False), in_base64=True)[1])
     assert [base64.b64decode(each) for each in read] == [row.tobytes() for row in pooled().rows]
 
 
 @pytest.mark.parametrize("media_type", [OCTETS, SAFETENSORS])
-def test_tensors_are_lent_not_copied(media_type: str) -> None:
+def test_tensors_are_not_copied(media_type: str) -> None:
     output = per_token()
     _, body = FORMATS[media_type](result(output), False)
     assert np.shares_memory(np.frombuffer(body[-1], np.float32), output.rows)
 
 
-def test_an_answer_of_no_rows_is_still_an_answer() -> None:
+def test_encodes_a_result_without_rows() -> None:
     empty = Output("input_embeddings", np.zeros((0, 6), np.float32), (0,), False)
     for media_type in FORMATS:
         encoded(media_type, result(empty))

@@ -27,12 +27,12 @@ LARGE = numbers.INLINE_VALUES + 1
     ],
     ids=lambda rows: f"{rows.dtype} {rows.shape}",
 )
-def test_a_large_document_is_what_orjson_writes_at_once(rows: Any) -> None:
+def test_large_documents_equal_those_of_orjson(rows: Any) -> None:
     document = {"model": "a", "outputs": {"x": rows, "y": [rows[:1], rows[:2]]}, "usage": {"tokens": 3}}
     assert numbers.dumps(document, LARGE) == orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
-def test_no_slice_of_many_rows_is_longer_than_what_is_written_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slices_are_no_longer_than_the_inline_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     seen, dumps = [], orjson.dumps
 
     def watched(value: Any, *given: Any, **named: Any) -> bytes:
@@ -47,11 +47,11 @@ def test_no_slice_of_many_rows_is_longer_than_what_is_written_at_once(monkeypatc
 
 
 @pytest.mark.parametrize(("values", "beside"), [(numbers.INLINE_VALUES, False), (LARGE, True)])
-async def test_what_is_large_is_written_beside_the_event_loop(values: int, beside: bool) -> None:
+async def test_large_documents_are_encoded_in_a_thread(values: int, beside: bool) -> None:
     thread = await numbers.inline_or_in_thread(values, threading.get_ident)
     assert (thread != threading.get_ident()) is beside
 
 
-def test_what_is_no_array_is_refused_as_orjson_does() -> None:
+def test_rejects_other_objects_as_orjson_does() -> None:
     with pytest.raises(TypeError, match="set"):
         numbers.dumps({"x": {1}}, LARGE)

@@ -19,27 +19,27 @@ def written(**files: tuple[str | None, bytes]) -> tuple[str, bytes]:
 
 
 @given(st.lists(st.binary(max_size=200), min_size=1, max_size=4))
-def test_bytes_survive(values: list[bytes]) -> None:
+def test_keeps_every_byte(values: list[bytes]) -> None:
     files = {f"file{index}": (f"{index}.png", value) for index, value in enumerate(values)}
     assert [part.data for part in parts_of(*written(**files))] == values
 
 
-def test_names_and_files_are_told_apart() -> None:
+def test_tells_files_from_fields() -> None:
     found = parts_of(*written(image=('a b;"c".png', b"\r\n--x\r\n"), dtype=(None, b"float16")))
     assert found == [Part("image", True, b"\r\n--x\r\n"), Part("dtype", False, b"float16")]
 
 
-def test_a_preamble_spaces_and_an_epilogue_do_not_count() -> None:
+def test_ignores_preamble_spaces_and_epilogue() -> None:
     body = b'before\r\n--b \r\nContent-Disposition: form-data; name="a"\r\n\r\n1\r\n--b--\r\nafter'
     assert parts_of("multipart/form-data; boundary=b", body) == [Part("a", False, b"1")]
 
 
-def test_a_quoted_boundary_is_read() -> None:
+def test_reads_a_quoted_boundary() -> None:
     body = b"--a b\r\ncontent-disposition: form-data; name=x\r\n\r\n\r\n--a b--"
     assert parts_of('multipart/form-data; boundary="a b"', body) == [Part("x", False, b"")]
 
 
-def test_what_the_standard_library_writes_is_read() -> None:
+def test_reads_what_the_standard_library_writes() -> None:
     form = email.mime.multipart.MIMEMultipart("form-data", boundary="bound")
     part = email.mime.application.MIMEApplication(b"data", _encoder=lambda message: None)
     part.add_header("Content-Disposition", "form-data", name="image", filename="ä.png")
@@ -68,6 +68,6 @@ def test_what_the_standard_library_writes_is_read() -> None:
         ("multipart/form-data; boundary=b", b"--b\r\n\r\n\r\n" * 5000 + b"--b--", "more than 4096 parts"),
     ],
 )
-def test_a_body_that_is_none_is_refused(kind: str, body: bytes, message: str) -> None:
+def test_rejects_malformed_bodies(kind: str, body: bytes, message: str) -> None:
     with pytest.raises(Malformed, match=message):
         parts_of(kind, body)

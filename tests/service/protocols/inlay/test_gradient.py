@@ -68,7 +68,7 @@ def expected(weights: dict[str, Floats], upstream: Floats) -> tuple[Floats, Floa
     return rows, scale, upstream.sum(axis=0)
 
 
-def test_the_chain_rule_runs_through_the_norm_to_every_table(served: Served, weights: dict[str, Floats]) -> None:
+def test_gradient_reaches_every_table_through_the_norm(served: Served, weights: dict[str, Floats]) -> None:
     upstream = np.random.default_rng(0).standard_normal((8, WIDTH))
     found = ask(served, input_ids=IDS, token_type_ids=TYPES, gradient=upstream.tolist())
     rows, scale, shift = expected(weights, upstream)
@@ -93,7 +93,7 @@ def test_the_chain_rule_runs_through_the_norm_to_every_table(served: Served, wei
     np.testing.assert_allclose(unpadded["token_rows"][0], rows[ids == 0].sum(axis=0), atol=1e-12)
 
 
-def test_sequences_one_below_the_other_are_those_of_a_rectangle(served: Served) -> None:
+def test_packed_sequences_equal_a_rectangle(served: Served) -> None:
     upstream = np.random.default_rng(1).standard_normal((8, WIDTH))
     apart = ask(served, input_ids=IDS, gradient=upstream.reshape(2, 4, WIDTH).tolist())
     joined = ask(served, input_ids=FLAT, lengths=[4, 4], gradient=upstream.tolist())
@@ -124,7 +124,7 @@ def test_every_format_carries_the_same_numbers(served: Served) -> None:
     assert ask(served, input_ids=IDS[0], gradient=encoded)["token_rows"] == plain["token_rows"]
 
 
-def test_another_gradient_is_another_answer(served: Served) -> None:
+def test_different_gradients_have_different_responses(served: Served) -> None:
     bodies = [{"input_ids": [2, 3], "gradient": [[value] * WIDTH] * 2, "format": "safetensors"} for value in (1.0, 2.0)]
     bodies += [bodies[0] | {"input_ids": [2, 4]}, bodies[0] | {"padding": False}]
     answers = [served.http.post(PATH, json=body) for body in bodies]
@@ -157,7 +157,7 @@ def golden(tmp_path_factory: pytest.TempPathFactory) -> Any:
         yield service
 
 
-def test_the_golden_tied_gradient_is_served(golden: Served) -> None:
+def test_tied_gradient_matches_the_golden_one(golden: Served) -> None:
     """Within what float32 leaves of the golden table's float64."""
     arrays = case("grad_tied").arrays
     hidden = np.tanh(arrays["E"][arrays["ids"]] @ arrays["W"])
@@ -172,14 +172,14 @@ def test_the_golden_tied_gradient_is_served(golden: Served) -> None:
     )
 
 
-def test_the_worked_example_of_weight_tying_is_served(golden: Served) -> None:
+def test_tied_gradient_matches_a_worked_example(golden: Served) -> None:
     arrays = case("grad_seed004_example2").arrays
     asked = {"hidden": [arrays["h"].tolist()], "targets": [1], "rows": "all"}
     found = ask(golden, "/models/grad_seed004_example2/gradient", **asked)
     np.testing.assert_allclose(found["token_rows"], arrays["dE_out"], atol=1e-6)
 
 
-def test_a_tied_table_has_both_sides_gradients(tied: tuple[Served, Floats]) -> None:
+def test_tied_table_sums_both_sides(tied: tuple[Served, Floats]) -> None:
     served, table = tied
     random = np.random.default_rng(3)
     hidden, upstream = random.standard_normal((3, table.shape[1])), random.standard_normal((4, table.shape[1]))
@@ -235,7 +235,7 @@ ROW = [0.0] * WIDTH
         ({"input_ids": [1], "gradient": [ROW], "gradients": 1}, 'did you mean "gradient"'),
     ],
 )
-def test_a_question_without_an_answer_is_refused(served: Served, body: dict[str, Any], says: str) -> None:
+def test_rejects_impossible_requests(served: Served, body: dict[str, Any], says: str) -> None:
     answer = served.http.post(PATH, json=body)
     assert (answer.status_code, says in answer.json()["detail"]) == (422, True), answer.text
 
@@ -251,13 +251,13 @@ def test_a_question_without_an_answer_is_refused(served: Served, body: dict[str,
         ({"targets": [1], "rows": [9999]}, "a row is 9999"),
     ],
 )
-def test_a_loss_without_a_meaning_is_refused(tied: tuple[Served, Floats], body: dict[str, Any], says: str) -> None:
+def test_rejects_a_loss_without_targets(tied: tuple[Served, Floats], body: dict[str, Any], says: str) -> None:
     served, table = tied
     answer = served.http.post("/models/tied/gradient", json={"hidden": [[0.0] * table.shape[1]]} | body)
     assert (answer.status_code, says in answer.json()["detail"]) == (422, True), answer.text
 
 
-def test_a_matrix_of_its_own_is_no_tied_one(served: Served, tiny_store: Path) -> None:
+def test_rejects_a_loss_of_an_untied_model(served: Served, tiny_store: Path) -> None:
     width = load_file(tiny_store.parent / "checkpoints/llama/model.safetensors")["model.embed_tokens.weight"].shape[1]
     answer = served.http.post("/models/llama/gradient", json={"hidden": [[0.0] * width], "targets": [1]})
     assert (answer.status_code, "llama is not tied" in answer.text) == (422, True), answer.text

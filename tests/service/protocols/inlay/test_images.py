@@ -1,4 +1,4 @@
-"""POST /models/{name}/images: every way an image comes, the same rows each time, and what is refused."""
+"""POST /models/{name}/images: every way an image comes, the same rows each time, and every error."""
 
 import base64
 import io
@@ -76,13 +76,13 @@ def expected_pixels(image: Image.Image) -> NDArray[np.float32]:
     return ((small / np.float32(255) - MEAN) / STD).transpose(2, 0, 1).astype(np.float32)
 
 
-def refusal(answer: Any, status: int, code: str) -> str:
+def problem(answer: Any, status: int, code: str) -> str:
     problem = answer.json()
     assert (answer.status_code, problem["code"]) == (status, code), problem
     return str(problem["detail"])
 
 
-def test_a_picture_gives_the_rows_of_its_pixels(served: Served) -> None:
+def test_picture_gives_the_rows_of_its_pixels(served: Served) -> None:
     image = picture(40, 33)
     got = rows(post(served, [{"image": url(encoded(image))}]))
     assert got.shape == (17, 24)
@@ -104,7 +104,7 @@ def ways(data: bytes) -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("way", ways(b""))
-def test_every_way_a_picture_comes_gives_the_same_bytes(served: Served, way: str) -> None:
+def test_every_form_of_a_picture_gives_the_same_bytes(served: Served, way: str) -> None:
     data = encoded(picture(40, 33))
     sent = ways(data)[way]
     sent["headers"] = {"accept": "application/octet-stream"} | sent.get("headers", {})
@@ -113,7 +113,7 @@ def test_every_way_a_picture_comes_gives_the_same_bytes(served: Served, way: str
 
 
 @pytest.mark.parametrize("form", ["PNG", "WEBP", "JPEG"])
-def test_every_format_is_read(served: Served, form: str) -> None:
+def test_reads_every_file_format(served: Served, form: str) -> None:
     image = picture(40, 33)
     options: dict[str, Any] = {"lossless": True} if form == "WEBP" else {"quality": 95} if form == "JPEG" else {}
     data = encoded(image, form, **options)
@@ -123,7 +123,7 @@ def test_every_format_is_read(served: Served, form: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGBA"])
-def test_every_mode_of_bytes_is_read_with_transparency_on_white(served: Served, mode: str) -> None:
+def test_reads_every_8_bit_mode_with_transparency_on_white(served: Served, mode: str) -> None:
     source = picture(30, 20, "RGBA" if mode in ("LA", "RGBA") else "L" if mode == "1" else "RGB").convert(mode)
     alpha = np.asarray(source.convert("RGBA"), np.float64)
     flat = alpha[..., :3] * (alpha[..., 3:] / 255) + 255 * (1 - alpha[..., 3:] / 255)
@@ -135,7 +135,7 @@ def test_every_mode_of_bytes_is_read_with_transparency_on_white(served: Served, 
     )  # a step of 1/255 on rounding
 
 
-def test_a_picture_that_lies_on_its_side_is_turned_upright(served: Served) -> None:
+def test_turns_pictures_upright(served: Served) -> None:
     image = picture(40, 33)
     exif = Image.Exif()
     exif[ORIENTATION] = 6
@@ -143,7 +143,7 @@ def test_a_picture_that_lies_on_its_side_is_turned_upright(served: Served) -> No
     assert post(served, url(lying)).content == post(served, url(encoded(image))).content
 
 
-def test_images_of_several_sizes_share_a_request(served: Served) -> None:
+def test_reads_images_of_several_sizes(served: Served) -> None:
     pixels = [np.random.default_rng(n).normal(0, 1, (3, 6 * n, 12)).astype(np.float32) for n in (1, 3, 1)]
     together = post(served, [{"pixel_values": tensor(each)} for each in pixels])
     alone = [post(served, {"pixel_values": tensor(each)}).raise_for_status().content for each in pixels]
@@ -151,14 +151,14 @@ def test_images_of_several_sizes_share_a_request(served: Served) -> None:
     assert together.headers["inlay-lengths"] == "3,7,3"
 
 
-def test_a_stack_is_one_image_each(served: Served) -> None:
+def test_splits_a_stack_into_images(served: Served) -> None:
     stack = np.random.default_rng(1).normal(0, 1, (2, 3, 12, 12)).astype(np.float32)
     together = post(served, {"pixel_values": tensor(stack)}).raise_for_status()
     assert together.headers["inlay-lengths"] == "5,5"
     assert together.content == post(served, [{"pixel_values": tensor(each)} for each in stack]).content
 
 
-def test_json_names_the_outputs_that_were_asked_for(served: Served) -> None:
+def test_json_names_the_requested_outputs(served: Served) -> None:
     answer = post(served, url(encoded(picture())), accept="application/json", outputs="patch_embeddings").json()
     assert answer["usage"] == {"tokens": 16}
     assert np.array(answer["outputs"]["patch_embeddings"]).shape == (1, 16, 24)
@@ -166,14 +166,14 @@ def test_json_names_the_outputs_that_were_asked_for(served: Served) -> None:
     assert np.array(bare).shape == (1, 17, 24)
 
 
-def test_other_dtypes_are_the_rounded_rows(served: Served) -> None:
+def test_other_dtypes_are_rounded_rows(served: Served) -> None:
     image = url(encoded(picture()))
     halves = np.frombuffer(post(served, image, dtype="float16").raise_for_status().content, np.float16)
     np.testing.assert_array_equal(halves, rows(post(served, image)).astype(np.float16).ravel())
     assert post(served, image, dtype="bfloat16").headers["inlay-dtype"] == "bfloat16"
 
 
-def test_a_form_carries_options(served: Served) -> None:
+def test_reads_options_of_a_form(served: Served) -> None:
     data = encoded(picture())
     files = [("image", ("a.png", data, "image/png")), ("image", ("b.png", data, "image/png"))]
     options = {"outputs": "patch_embeddings,input_embeddings", "dtype": "float16", "encoding_format": "base64"}
@@ -182,7 +182,7 @@ def test_a_form_carries_options(served: Served) -> None:
     assert answer["outputs"]["input_embeddings"][1]["dtype"] == "float16"
 
 
-def test_a_file_carries_options_in_the_query(served: Served) -> None:
+def test_reads_options_of_a_file_in_the_query(served: Served) -> None:
     headers = {"content-type": "image/png", "accept": "application/vnd.safetensors"}
     path = "/models/vit/images?outputs=patch_embeddings,position_embeddings"
     answer = served.http.post(path, content=encoded(picture()), headers=headers).raise_for_status()
@@ -192,7 +192,7 @@ def test_a_file_carries_options_in_the_query(served: Served) -> None:
     }
 
 
-def test_tensors_of_several_sizes_lie_in_one_safetensors_body(served: Served) -> None:
+def test_reads_tensors_of_several_sizes_from_safetensors(served: Served) -> None:
     pixels = [np.random.default_rng(n).normal(0, 1, (3, 6 * n, 12)).astype(np.float32) for n in (1, 2)]
     body = save({str(index): each for index, each in enumerate(pixels)})
     headers = {"content-type": "application/vnd.safetensors", "accept": "application/octet-stream"}
@@ -200,7 +200,7 @@ def test_tensors_of_several_sizes_lie_in_one_safetensors_body(served: Served) ->
     assert answer.content == post(served, [{"pixel_values": tensor(each)} for each in pixels]).content
 
 
-def test_patches_are_cut_as_the_model_reads_them(served: Served) -> None:
+def test_cuts_patches_as_the_model_reads_them(served: Served) -> None:
     """16x24 pixels, multiples of 8: 4x6 patches, in blocks of 2x2, the picture repeated as a second frame."""
     image = picture(16, 24)
     pixels = (pixels_of(image).transpose(2, 0, 1) / 255 - 0.5) / 0.5
@@ -215,7 +215,7 @@ def test_patches_are_cut_as_the_model_reads_them(served: Served) -> None:
     np.testing.assert_allclose(got, rows(post(served, {"pixel_values": by_hand}, "qwen")), atol=1e-4)
 
 
-def test_the_card_says_what_goes_in(served: Served) -> None:
+def test_model_summary_describes_image_inputs(served: Served) -> None:
     seen = served.http.get("/models/vit").json()["image"]
     assert (seen["feed"], seen["width"], seen["patch"], seen["reads_pictures"]) == ("pixels", 3, 6, True)
     assert served.http.get("/models/deit").json()["image"]["reads_pictures"] is False
@@ -223,7 +223,7 @@ def test_the_card_says_what_goes_in(served: Served) -> None:
     assert served.http.get("/models/bert").json()["image"] is None
 
 
-def test_a_phones_photo_of_several_pictures_gives_its_first(served: Served) -> None:
+def test_reads_the_first_picture_of_a_phone_photo(served: Served) -> None:
     first, second = picture(40, 33), picture(40, 33, seed=9)
     photo = encoded(first, "MPO", save_all=True, append_images=[second])
     assert post(served, url(photo)).content == post(served, url(encoded(first, "JPEG"))).raise_for_status().content
@@ -267,10 +267,10 @@ BAD_PICTURES: dict[str, tuple[bytes, str]] = {
 
 
 @pytest.mark.parametrize("name", BAD_PICTURES)
-def test_a_bad_picture_is_refused_by_its_index(served: Served, name: str) -> None:
+def test_rejects_bad_pictures_by_index(served: Served, name: str) -> None:
     data, message = BAD_PICTURES[name]
     answer = post(served, [url(PNG), {"image": url(data)}])
-    told = refusal(answer, 422, "bad_input")
+    told = problem(answer, 422, "bad_input")
     assert told.startswith("inputs[1]")
     assert message in told
     assert answer.json()["index"] == 1
@@ -286,7 +286,7 @@ BAD_INPUTS: dict[str, tuple[str, Any, str]] = {
     "no base64": ("vit", {"image": "not base64!"}, "inputs[0].image is not base64"),
     "a data URL without base64": ("vit", "data:image/svg+xml,<svg/>", "a data URL is data:image/png;base64"),
     "a number": ("vit", [url(PNG), 7], "inputs[1] is 7; an image is"),
-    "a member nobody knows": ("vit", {"img": url(PNG)}, 'has a member "img"; allowed: image, pixel_values'),
+    "an unknown field": ("vit", {"img": url(PNG)}, 'inputs[0].img is not known here; did you mean "image"?'),
     "two images in one": ("vit", {"image": url(PNG)} | zeros(3, 6, 6), "has image and pixel_values"),
     "an empty object": ("vit", {}, "has no image; send one of image, pixel_values"),
     "an image that is a list": ("vit", {"image": [1]}, "inputs[0].image is a list of 1"),
@@ -311,31 +311,31 @@ BAD_INPUTS: dict[str, tuple[str, Any, str]] = {
 
 
 @pytest.mark.parametrize("name", BAD_INPUTS)
-def test_a_bad_input_is_refused_with_what_is_allowed(served: Served, name: str) -> None:
+def test_rejects_bad_inputs_with_what_is_allowed(served: Served, name: str) -> None:
     model, inputs, message = BAD_INPUTS[name]
-    assert message in refusal(post(served, inputs, model), 422, "bad_input")
+    assert message in problem(post(served, inputs, model), 422, "bad_input")
 
 
-def test_requests_are_bounded(served: Served) -> None:
-    assert "9 images; this server takes 8" in refusal(post(served, [url(PNG)] * 9), 422, "too_large")
-    many = refusal(post(served, [url(PNG)] * 8), 422, "too_large")
+def test_bounds_images_and_patches(served: Served) -> None:
+    assert "9 images; this server takes 8" in problem(post(served, [url(PNG)] * 9), 422, "too_large")
+    many = problem(post(served, [url(PNG)] * 8), 422, "too_large")
     assert "inputs[0] to inputs[6] make 112 patches; this server takes 100" in many
-    refusal(post(served, [url(b"x" * 180_000)]), 413, "body_too_large")
-    refusal(post(served, []), 400, "empty")
+    problem(post(served, [url(b"x" * 180_000)]), 413, "body_too_large")
+    problem(post(served, []), 400, "empty")
 
 
-def test_a_picture_that_would_grow_too_large_is_refused(served: Served) -> None:
+def test_rejects_pictures_that_resize_too_large(served: Served) -> None:
     answer = post(served, url(encoded(Image.new("RGB", (2, 900)))), "qwen")
-    assert "one side is more than 200 times the other" in refusal(answer, 422, "bad_input")
+    assert "one side is more than 200 times the other" in problem(answer, 422, "bad_input")
 
 
-def test_models_that_cannot_are_named_as_such(served: Served) -> None:
-    assert "bert is a bert, which reads no images" in refusal(post(served, url(PNG), "bert"), 422, "bad_request")
-    assert "without a preprocessor_config.json" in refusal(post(served, url(PNG), "deit"), 422, "bad_request")
-    assert "send input_features" in refusal(post(served, url(PNG), "whisper"), 422, "bad_request")
-    refusal(post(served, url(PNG), "vut"), 404, "not_found")
+def test_rejects_models_without_image_inputs(served: Served) -> None:
+    assert "bert is a bert, which reads no images" in problem(post(served, url(PNG), "bert"), 422, "bad_request")
+    assert "without a preprocessor_config.json" in problem(post(served, url(PNG), "deit"), 422, "bad_request")
+    assert "send input_features" in problem(post(served, url(PNG), "whisper"), 422, "bad_request")
+    problem(post(served, url(PNG), "vut"), 404, "not_found")
     text = served.post({"model": "vit", "inputs": "hello"})
-    assert "POST to /models/vit/images" in refusal(text, 424, "wrong_model_kind")
+    assert "POST to /models/vit/images" in problem(text, 424, "wrong_model_kind")
 
 
 BAD_BODIES: dict[str, tuple[dict[str, Any], int, str, str]] = {
@@ -355,11 +355,11 @@ BAD_BODIES: dict[str, tuple[dict[str, Any], int, str, str]] = {
     ),
     "another dtype": ({"json": {"inputs": url(PNG), "dtype": "int8"}}, 422, "bad_request", "dtype is"),
     "a form without a file": ({"files": {"dtype": (None, "float32")}}, 400, "empty", "the form holds no file"),
-    "a form with a field nobody knows": (
+    "a form with an unknown field": (
         {"files": {"image": ("a.png", PNG), "size": (None, "3")}},
         422,
         "bad_request",
-        '"size" is not known',
+        "size is not known",
     ),
     "a form cut short": (
         {"content": b"--x\r\n\r\n", "headers": {"content-type": "multipart/form-data; boundary=x"}},
@@ -373,7 +373,7 @@ BAD_BODIES: dict[str, tuple[dict[str, Any], int, str, str]] = {
         "malformed",
         "names no boundary",
     ),
-    "a tensor nobody asked for": (
+    "an unknown tensor": (
         {"content": save({"x": np.zeros(3, np.float32)}), "headers": {"content-type": "application/vnd.safetensors"}},
         422,
         "bad_request",
@@ -389,17 +389,17 @@ BAD_BODIES: dict[str, tuple[dict[str, Any], int, str, str]] = {
 
 
 @pytest.mark.parametrize("name", BAD_BODIES)
-def test_a_bad_body_is_refused(served: Served, name: str) -> None:
+def test_rejects_bad_bodies(served: Served, name: str) -> None:
     sent, status, code, message = BAD_BODIES[name]
-    assert message in refusal(served.http.post("/models/vit/images", **sent), status, code)
+    assert message in problem(served.http.post("/models/vit/images", **sent), status, code)
 
 
-def test_similarity_is_of_models_that_have_it(served: Served) -> None:
+def test_rejects_similarity_of_models_without_it(served: Served) -> None:
     body = {"text_embeds": [[1.0]], "image_embeds": [[1.0]]}
-    assert "without a logit_scale" in refusal(served.http.post("/models/vit/similarity", json=body), 404, "not_found")
+    assert "without a logit_scale" in problem(served.http.post("/models/vit/similarity", json=body), 404, "not_found")
 
 
-def test_the_patches_of_many_requests_do_not_mix(served: Served, tmp_path: Path) -> None:
+def test_concurrent_requests_do_not_mix_patches(served: Served, tmp_path: Path) -> None:
     """What one caller sends beside another's, in threads, gives what it gives alone."""
     from concurrent.futures import ThreadPoolExecutor
 
@@ -409,7 +409,7 @@ def test_the_patches_of_many_requests_do_not_mix(served: Served, tmp_path: Path)
         assert list(pool.map(lambda image: post(served, image).content, images)) == alone
 
 
-def test_a_tower_whose_attention_turns_has_a_table_of_its_patches(served: Served) -> None:
+def test_serves_the_rotary_table_of_a_vision_tower(served: Served) -> None:
     """Qwen2-VL's own, in blocks of 2x2, is the table of its numbers."""
     own = served.http.get("/models/qwen/axial", params={"grid": "4x6"}).raise_for_status().json()
     asked = {"kind": "qwen2_vl", "head_dim": 12, "grid": "4x6", "arithmetic": "parity"}

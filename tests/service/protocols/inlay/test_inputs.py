@@ -49,13 +49,13 @@ REFUSALS: list[tuple[Any, int | None, str]] = [
 
 
 @pytest.mark.parametrize(("inputs", "expected"), FORMS, ids=repr)
-def test_every_form_is_read(inputs: Any, expected: list[Any]) -> None:
+def test_reads_every_form(inputs: Any, expected: list[Any]) -> None:
     plain = [each.ids.tolist() if isinstance(each, Ids) else each for each in decode(inputs)]
     assert plain == expected
 
 
 @pytest.mark.parametrize(("inputs", "index", "message"), REFUSALS, ids=lambda value: str(value)[:40])
-def test_a_wrong_form_is_refused_with_its_place(inputs: Any, index: int | None, message: str) -> None:
+def test_rejects_other_forms_with_their_place(inputs: Any, index: int | None, message: str) -> None:
     with pytest.raises(InlayError) as refusal:
         decode(inputs)
     assert refusal.value.message.startswith(message)
@@ -63,7 +63,7 @@ def test_a_wrong_form_is_refused_with_its_place(inputs: Any, index: int | None, 
     assert isinstance(refusal.value, BadRequest) == (index is None)
 
 
-def test_an_object_keeps_every_list() -> None:
+def test_object_keeps_every_list() -> None:
     (ids,) = decode({"input_ids": [5, 6], "attention_mask": [1, 0], "token_type_ids": [0, 1], "position_ids": [3, 4]})
     assert isinstance(ids, Ids)
     lists = [ids.ids, ids.mask, ids.types, ids.positions]
@@ -71,7 +71,7 @@ def test_an_object_keeps_every_list() -> None:
     assert all(each is not None and each.dtype == np.int64 for each in lists)
 
 
-def test_a_list_left_null_is_left_to_the_family() -> None:
+def test_null_list_means_missing() -> None:
     (ids,) = decode({"input_ids": [5], "attention_mask": None})
     assert isinstance(ids, Ids)
     assert ids.mask is None

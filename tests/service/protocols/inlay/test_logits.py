@@ -1,4 +1,4 @@
-"""Logits over HTTP: transformers' golden ones in every form, the laws of softmax, and every refusal."""
+"""Logits over HTTP: transformers' golden ones in every form, the laws of softmax, and every error."""
 
 import base64
 import io
@@ -61,7 +61,7 @@ def softmax(values: Array) -> Array:
     return np.asarray(powers / powers.sum(axis=-1, keepdims=True))
 
 
-def test_whole_logits_come_in_every_format(heads: Served, small_blocks: None) -> None:
+def test_sends_logits_in_every_format(heads: Served, small_blocks: None) -> None:
     document = found(heads, hidden=HIDDEN)
     assert (document["model"], document["vocab_size"], document["tied"]) == ("bert", V, True)
     whole = np.array(document["logits"])
@@ -82,7 +82,7 @@ def test_whole_logits_come_in_every_format(heads: Served, small_blocks: None) ->
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
-def test_whole_logits_come_in_every_dtype(heads: Served, dtype: str) -> None:
+def test_sends_logits_in_every_dtype(heads: Served, dtype: str) -> None:
     answer = ask(heads, hidden=HIDDEN, format="raw", dtype=dtype)
     kind: Any = ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype
     values = np.frombuffer(answer.content, kind).reshape(LOGITS.shape).astype(np.float64)
@@ -91,7 +91,7 @@ def test_whole_logits_come_in_every_dtype(heads: Served, dtype: str) -> None:
     )
 
 
-def test_hidden_states_come_in_every_form_and_shape(heads: Served) -> None:
+def test_reads_hidden_states_of_every_form_and_shape(heads: Served) -> None:
     row = HIDDEN[0, 0]
     one = np.array(found(heads, hidden=row)["logits"])
     assert one.shape == (V,)
@@ -108,7 +108,7 @@ def test_hidden_states_come_in_every_form_and_shape(heads: Served) -> None:
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.25, 3.0])
-def test_probabilities_are_the_softmax_of_logits_over_the_temperature(heads: Served, temperature: float) -> None:
+def test_probabilities_are_the_softmax_of_scaled_logits(heads: Served, temperature: float) -> None:
     asked = {"hidden": HIDDEN, "temperature": temperature, "dtype": "float64"}
     own = np.array(found(heads, **asked)["logits"])
     np.testing.assert_allclose(own, LOGITS / temperature, atol=1e-5 / temperature)
@@ -120,7 +120,7 @@ def test_probabilities_are_the_softmax_of_logits_over_the_temperature(heads: Ser
 
 
 @pytest.mark.parametrize("top_k", [1, 5, V])
-def test_the_likeliest_tokens_are_the_first_of_all_sorted(heads: Served, small_blocks: None, top_k: int) -> None:
+def test_top_k_are_the_first_of_all_sorted(heads: Served, small_blocks: None, top_k: int) -> None:
     asked = {"hidden": HIDDEN, "temperature": 0.7, "dtype": "float64"}
     whole = {name: np.array(found(heads, **asked, output=name)[name]) for name in logits.OUTPUTS}
     best = found(heads, **asked, top_k=top_k)
@@ -131,7 +131,7 @@ def test_the_likeliest_tokens_are_the_first_of_all_sorted(heads: Served, small_b
     assert (best["top_k"], best["temperature"]) == (top_k, 0.7)
 
 
-def test_tokens_are_named_where_the_tokenizer_has_them(heads: Served) -> None:
+def test_names_the_tokens_that_the_tokenizer_has(heads: Served) -> None:
     best = found(heads, hidden=HIDDEN[0], top_k=V)
     known = dict(enumerate(WORDS))
     for ids, tokens, texts in zip(best["ids"], best["tokens"], best["texts"], strict=True):
@@ -143,7 +143,7 @@ def test_tokens_are_named_where_the_tokenizer_has_them(heads: Served) -> None:
     assert "tokens" not in found(heads, path="/models/plain/logits", hidden=HIDDEN[0], top_k=2)
 
 
-def test_one_output_of_the_likeliest_is_one_array(heads: Served) -> None:
+def test_one_output_of_top_k_is_one_array(heads: Served) -> None:
     ids = ask(heads, hidden=HIDDEN, top_k=3, output="ids", format="raw")
     assert ids.headers["inlay-dtype"] == "int64"
     expected = found(heads, hidden=HIDDEN, top_k=3)
@@ -153,14 +153,14 @@ def test_one_output_of_the_likeliest_is_one_array(heads: Served) -> None:
     assert "output=ids" in several.json()["detail"]
 
 
-def test_two_answers_of_one_shape_are_not_taken_for_one_another(heads: Served) -> None:
+def test_responses_of_one_shape_are_not_confused(heads: Served) -> None:
     for form in ({"format": "raw"}, {"format": "raw", "top_k": 2, "output": "logits"}):
         first, second = (ask(heads, hidden=hidden, **form).content for hidden in (HIDDEN[0], HIDDEN[1]))
         assert first != second
         assert first == ask(heads, hidden=HIDDEN[0], **form).content
 
 
-def test_a_model_without_a_head_says_why(served: Served) -> None:
+def test_model_without_a_head_says_why(served: Served) -> None:
     answer = ask(served, path="/models/bert/logits", hidden=[0.0] * 32)
     assert answer.status_code == 404
     assert "bert has no output head: the checkpoint holds no cls.predictions" in answer.json()["detail"]
@@ -173,35 +173,35 @@ REFUSED: dict[str, tuple[dict[str, Any], int, str]] = {
     "no lists of one length": ({"hidden": [[0.0], [0.0, 1.0]]}, 422, "of different lengths"),
     "a value beyond float32": ({"hidden": [1e39] * 32}, 422, "beyond float32"),
     "nothing": ({}, 422, "hidden is missing"),
-    "null": ({"hidden": None}, 422, "null stands for nothing"),
+    "null": ({"hidden": None}, 422, "hidden cannot be read: send nested lists"),
     "a temperature of zero": ({"hidden": [0.0] * 32, "temperature": 0}, 422, "above 0"),
     "a temperature below zero": ({"hidden": [0.0] * 32, "temperature": -1.0}, 422, "above 0"),
     "more tokens than there are": ({"hidden": [0.0] * 32, "top_k": V + 1}, 422, f"bert has {V} tokens"),
     "no tokens": ({"hidden": [0.0] * 32, "top_k": 0}, 422, "top_k is 0"),
     "ids of all": ({"hidden": [0.0] * 32, "output": "ids"}, 422, "goes with top_k"),
-    "an output nobody knows": ({"hidden": [0.0] * 32, "output": "odds"}, 422, "output is"),
-    "a member nobody knows": ({"hidden": [0.0] * 32, "topk": 3}, 422, 'did you mean "top_k"?'),
+    "an unknown output": ({"hidden": [0.0] * 32, "output": "odds"}, 422, "output is"),
+    "an unknown field": ({"hidden": [0.0] * 32, "topk": 3}, 422, 'did you mean "top_k"?'),
 }
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_what_cannot_be_served_is_refused_in_the_callers_words(what: str, heads: Served) -> None:
+def test_rejects_impossible_requests_with_the_reason(what: str, heads: Served) -> None:
     body, status, message = REFUSED[what]
     answer = ask(heads, **body)
     assert answer.status_code == status, answer.text
     assert message in answer.json()["detail"]
 
 
-def test_not_a_number_is_refused_in_a_tensor(heads: Served) -> None:
+def test_rejects_tensors_with_nan(heads: Served) -> None:
     body = save({"hidden": np.full((1, 32), np.nan, np.float32)})
     answer = heads.http.post(PATH, content=body, headers={"content-type": SAFETENSORS})
     assert answer.status_code == 400
     assert "every number must be finite" in answer.json()["detail"]
 
 
-def test_the_route_is_in_the_document_and_the_head_among_what_is_said(heads: Served) -> None:
+def test_document_and_model_describe_the_head(heads: Served) -> None:
     document = heads.http.get("/openapi.json").json()
-    assert "Logits" in document["components"]["schemas"]
+    assert "LogitsParameters" in document["components"]["schemas"]
     assert set(document["paths"]["/models/{name}/logits"]) == {"post"}
     told = heads.http.get("/models/bert").json()
     assert told["head"] == {
@@ -214,23 +214,23 @@ def test_the_route_is_in_the_document_and_the_head_among_what_is_said(heads: Ser
     assert "logits" not in told["outputs"]
 
 
-def test_of_equal_logits_the_lower_id_is_the_likelier() -> None:
+def test_equal_logits_are_sorted_by_id() -> None:
     values = np.array([1.0, 3.0, 2.0, 3.0, 2.0, 2.0], np.float32)
-    assert logits._largest(values, 4).tolist() == [1, 3, 2, 4]
+    assert logits.largest(values, 4).tolist() == [1, 3, 2, 4]
 
 
-def test_softmax_is_right_where_float32_would_not_be() -> None:
+def test_softmax_is_computed_in_float64() -> None:
     from mpmath import mp, mpf
 
     values = np.random.default_rng(4).normal(0, 30, 50_000).astype(np.float32)
     mp.dps = 40
     total = sum(mp.e ** (mpf(float(value)) / mpf("0.5")) for value in values[:200])
     exact = [float(mp.e ** (mpf(float(value)) / mpf("0.5")) / total) for value in values[:200]]
-    np.testing.assert_allclose(logits._FORMS["probabilities"](values[:200], 0.5), exact, rtol=1e-12)
-    assert abs(np.exp(logits._FORMS["log_probabilities"](values, 0.5)).sum() - 1) < 1e-12
+    np.testing.assert_allclose(logits.TRANSFORMS["probabilities"](values[:200], 0.5), exact, rtol=1e-12)
+    assert abs(np.exp(logits.TRANSFORMS["log_probabilities"](values, 0.5)).sum() - 1) < 1e-12
 
 
-def test_logits_that_overflow_have_no_likeliest_token(served: Served) -> None:
+def test_rejects_logits_that_overflow(served: Served) -> None:
     answer = ask(served, path="/models/llama/logits", hidden=[3e38, -3e38] * 16, top_k=1)
     assert answer.status_code == 422
     assert "overflow float32" in answer.json()["detail"]

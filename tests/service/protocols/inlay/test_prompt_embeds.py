@@ -70,7 +70,7 @@ def handed(served: Served, encoding: str, inputs: Any, **more: Any) -> Any:
 
 @pytest.mark.parametrize("kind", [np.float32, np.float16, ml_dtypes.bfloat16])
 @pytest.mark.parametrize("shape", [(2, 3), (1, 1), (300, 257)])
-def test_a_file_holds_the_tensor_and_its_values_are_aligned(kind: Any, shape: tuple[int, int]) -> None:
+def test_file_holds_the_tensor_with_aligned_values(kind: Any, shape: tuple[int, int]) -> None:
     rows = np.random.default_rng(1).standard_normal(shape).astype(kind)
     file = bytes(torch_file(rows))
     np.testing.assert_array_equal(unpacked(file).astype(np.float32), rows.astype(np.float32))
@@ -81,7 +81,7 @@ def test_equal_rows_have_equal_files() -> None:
     assert torch_file(ROWS) == torch_file(ROWS.copy())
 
 
-def test_prompt_embeds_are_a_file_of_bare_token_rows_for_each_input(served: Served) -> None:
+def test_prompt_embeds_are_a_file_of_token_rows_per_input(served: Served) -> None:
     answer = handed(served, "prompt_embeds", ["a b", "c"])
     found = [unpacked(base64.b64decode(each)) for each in answer["prompt_embeds"]]
     expected = rows_of(served, ["a b", "c"], "token_embeddings")
@@ -91,14 +91,14 @@ def test_prompt_embeds_are_a_file_of_bare_token_rows_for_each_input(served: Serv
         np.testing.assert_array_equal(got, np.float32(rows))
 
 
-def test_the_rows_are_in_the_models_dtype_unless_another_is_sent(others: Served) -> None:
+def test_rows_have_the_models_dtype_unless_one_is_sent(others: Served) -> None:
     for dtype, kind in ((None, ml_dtypes.bfloat16), ("float16", np.float16), ("float32", np.float32)):
         more = {} if dtype is None else {"dtype": dtype}
         answer = handed(others, "prompt_embeds", [[3, 4]], model="input_gemma_bf16", **more)
         assert unpacked(base64.b64decode(answer["prompt_embeds"][0])).dtype == kind
 
 
-def test_what_an_embedding_module_scales_is_scaled(others: Served) -> None:
+def test_scales_rows_as_the_embedding_module_does(others: Served) -> None:
     golden = case("input_gemma_bf16")  # of transformers: the rows before the first block
     answer = handed(others, "prompt_embeds", golden.ids.tolist(), model="input_gemma_bf16")
     found = [unpacked(base64.b64decode(each)).astype(np.float32) for each in answer["prompt_embeds"]]
@@ -106,7 +106,7 @@ def test_what_an_embedding_module_scales_is_scaled(others: Served) -> None:
 
 
 @pytest.mark.parametrize("name", ["input_afmoe", "input_ctrl"])
-def test_what_comes_behind_inputs_embeds_is_left_to_whoever_takes_them(others: Served, name: str) -> None:
+def test_leaves_positions_and_norms_to_the_receiver(others: Served, name: str) -> None:
     golden = case(name)
     table = golden.weights[next(key for key in golden.weights if key.endswith(("embed_tokens.weight", "w.weight")))]
     answer = handed(others, "input_embeds", golden.ids.tolist(), model=name)
@@ -127,7 +127,7 @@ def test_input_embeds_nest_as_sglang_reads_them(served: Served) -> None:
 
 @pytest.mark.parametrize("field", ["outputs", "pooling", "dimensions", "normalize"])
 @pytest.mark.parametrize("encoding", ["prompt_embeds", "input_embeds"])
-def test_a_field_that_asks_for_other_rows_is_refused(served: Served, encoding: str, field: str) -> None:
+def test_rejects_fields_that_ask_for_other_rows(served: Served, encoding: str, field: str) -> None:
     value: Any = {"outputs": "token_embeddings", "pooling": "cls", "dimensions": 4, "normalize": True}[field]
     response = served.post({"inputs": "a", "encoding_format": encoding, field: value})
     assert response.status_code == 422
@@ -135,7 +135,7 @@ def test_a_field_that_asks_for_other_rows_is_refused(served: Served, encoding: s
 
 
 @pytest.mark.parametrize("dtype", [pb.DTYPE_UNSPECIFIED, pb.FLOAT16])
-def test_grpc_hands_over_the_same_files_and_rows(served: Served, dtype: Any) -> None:
+def test_grpc_sends_the_same_files_and_rows(served: Served, dtype: Any) -> None:
     name = {pb.DTYPE_UNSPECIFIED: "float32", pb.FLOAT16: "float16"}[dtype]
     inputs = [pb.Input(ids=pb.TokenIds(input_ids=ids)) for ids in ([5, 6], [7])]
     asked = {"inputs": inputs, "dtype": dtype}
@@ -149,12 +149,12 @@ def test_grpc_hands_over_the_same_files_and_rows(served: Served, dtype: Any) -> 
     np.testing.assert_array_equal(array_of(rows.outputs[0].tensor), stacked)
 
 
-def test_a_stream_hands_over_files_too(served: Served) -> None:
+def test_grpc_stream_sends_files(served: Served) -> None:
     message = pb.EmbedRequest(inputs=[pb.Input(text="a b")], encoding=pb.PROMPT_EMBEDS)
     (answer,) = served.stub.EmbedStream(iter([message]))
     assert answer.response == served.stub.Embed(message)
 
 
-def test_the_card_says_which_output_is_handed_over(others: Served) -> None:
+def test_model_summary_names_the_output_behind_prompt_embeds(others: Served) -> None:
     found = {model["name"]: model["handed_over"] for model in others.http.get("/models").json()["models"]}
     assert found == HANDED_OVER

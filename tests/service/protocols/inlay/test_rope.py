@@ -43,7 +43,7 @@ def check(found: NDArray[Any], start: int = 0) -> None:
     assert (np.abs(found - np.stack([np.cos(angles), np.sin(angles)])) <= allowed).all()
 
 
-def test_the_table_is_that_of_transformers(served: Served) -> None:
+def test_table_matches_transformers(served: Served) -> None:
     found = table(ask(served, BINARY, length=11))
     golden = np.stack([LLAMA.arrays[name][0, :, : found.shape[2]] for name in ("rope_cos", "rope_sin")])
     np.testing.assert_allclose(found, golden, rtol=0, atol=1e-6)
@@ -62,18 +62,18 @@ def test_every_format_carries_the_same_table(served: Served) -> None:
 
 
 @pytest.mark.parametrize("start", [0, 1_000_000])
-def test_a_table_of_many_blocks_may_start_anywhere(served: Served, start: int) -> None:
+def test_tables_of_many_blocks_start_anywhere(served: Served, start: int) -> None:
     check(table(ask(served, BINARY, start=start, length=30_000)), start)
 
 
 @pytest.mark.parametrize(("dtype", "numpy_dtype"), [("float16", np.float16), ("bfloat16", ml_dtypes.bfloat16)])
-def test_a_narrow_table_is_the_wide_one_rounded_once(served: Served, dtype: str, numpy_dtype: Any) -> None:
+def test_narrow_dtypes_are_rounded_once(served: Served, dtype: str, numpy_dtype: Any) -> None:
     wide = table(ask(served, BINARY, length=40))
     narrow = table(ask(served, BINARY, length=40, dtype=dtype), numpy_dtype)
     assert narrow.tobytes() == wide.astype(numpy_dtype).tobytes()
 
 
-def test_length_left_out_goes_to_the_last_trained_position(served: Served) -> None:
+def test_missing_length_goes_to_the_last_trained_position(served: Served) -> None:
     trained = LLAMA.config["max_position_embeddings"]
     assert table(ask(served, BINARY, start=5)).shape[1] == trained - 5
     refused = ask(served, start=trained)
@@ -81,7 +81,7 @@ def test_length_left_out_goes_to_the_last_trained_position(served: Served) -> No
     assert f"trained on {trained} positions: send length too" in refused.json()["detail"]
 
 
-def test_a_client_that_holds_the_table_is_told_so_and_must_ask_again_next_time(served: Served) -> None:
+def test_answers_304_and_asks_for_revalidation(served: Served) -> None:
     answer = ask(served, BINARY, length=9)
     assert answer.headers["cache-control"] == "no-cache"
     tag = answer.headers["etag"]
@@ -104,7 +104,7 @@ def test_grpc_chunks_join_to_the_same_table(served: Served, dtype: Any) -> None:
     assert cos + sin == rest
 
 
-def test_grpc_goes_to_the_last_trained_position_where_no_length_is_sent(served: Served) -> None:
+def test_grpc_without_length_goes_to_the_last_trained_position(served: Served) -> None:
     chunks = list(served.stub.Rope(pb.RopeRequest(model="llama", start=5, layer_type="all")))
     assert sum(chunk.cos.shape[0] for chunk in chunks) == LLAMA.config["max_position_embeddings"] - 5
 
@@ -118,6 +118,6 @@ def test_grpc_goes_to_the_last_trained_position_where_no_length_is_sent(served: 
         ({"model": "llama", "layer_type": "x"}, "INVALID_ARGUMENT"),
     ],
 )
-def test_grpc_refuses_with_a_status(served: Served, fields: dict[str, Any], status: str) -> None:
+def test_grpc_errors_have_a_status(served: Served, fields: dict[str, Any], status: str) -> None:
     with pytest.raises(grpc.RpcError, match=status):
         list(served.stub.Rope(pb.RopeRequest(**fields)))

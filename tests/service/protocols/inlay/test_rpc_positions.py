@@ -59,7 +59,7 @@ REFUSED: list[tuple[dict[str, Any], str, str, str]] = [
         {"scheme": "t5", "tensors": {"weights": pb.Tensor(shape=[2, 2], data=b"123")}},
         "INVALID_ARGUMENT",
         "bad_request",
-        "weights: data has 3 bytes",
+        "weights cannot be read: data has 3 bytes",
     ),
 ]
 
@@ -84,7 +84,7 @@ def bodies(chunks: list[pb.PositionsChunk]) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize(("scheme", "parameters"), QUESTIONS)
-def test_grpc_gives_the_bytes_that_http_gives(served: Served, scheme: str, parameters: dict[str, Any]) -> None:
+def test_grpc_and_http_send_the_same_bytes(served: Served, scheme: str, parameters: dict[str, Any]) -> None:
     chunks = list(served.stub.Positions(request(scheme, parameters)))
     assert max(chunk.ByteSize() for chunk in chunks) < 2**20
     facts = json.loads(chunks[0].facts_json)
@@ -98,14 +98,14 @@ def test_grpc_gives_the_bytes_that_http_gives(served: Served, scheme: str, param
     assert facts["shapes"] == {output.name: list(output.shape) for output in chunks[0].outputs}
 
 
-def test_a_models_own_encoding_is_what_http_gives(served: Served) -> None:
+def test_grpc_and_http_agree_on_encodings_of_a_model(served: Served) -> None:
     chunks = list(served.stub.Positions(request("rope", {"length": 7}, model="llama")))
     rest = served.http.get("/models/llama/rope", params={"length": 7, "format": "raw"}).content
     assert bodies(chunks)["cos"] + bodies(chunks)["sin"] == rest
     assert json.loads(chunks[0].facts_json)["model"] == "llama"
 
 
-def test_a_row_wider_than_a_message_comes_in_pieces(served: Served) -> None:
+def test_splits_rows_wider_than_a_message(served: Served) -> None:
     asked = {"heads": 1, "form": "mpt", "query_length": 1, "key_length": 300_000}
     chunks = list(served.stub.Positions(request("alibi", asked)))
     assert max(chunk.ByteSize() for chunk in chunks) < 2**20
@@ -115,7 +115,7 @@ def test_a_row_wider_than_a_message_comes_in_pieces(served: Served) -> None:
 
 
 @pytest.mark.parametrize("dtype", [pb.DTYPE_UNSPECIFIED, pb.FLOAT64])
-def test_tensors_go_beside_the_parameters(served: Served, dtype: Any) -> None:
+def test_reads_tensors_beside_the_parameters(served: Served, dtype: Any) -> None:
     tensor = pb.Tensor(dtype=pb.FLOAT32, shape=WEIGHTS.shape, data=WEIGHTS.tobytes())
     asked = request("t5", {"query_length": 20, "arithmetic": "parity"}, tensors={"weights": tensor}, dtype=dtype)
     found = bodies(list(served.stub.Positions(asked)))["bias"]
@@ -124,7 +124,7 @@ def test_tensors_go_beside_the_parameters(served: Served, dtype: Any) -> None:
 
 
 @pytest.mark.parametrize(("fields", "status", "code", "said"), REFUSED)
-def test_a_refusal_has_a_status_and_a_code(
+def test_errors_have_a_status_and_a_code(
     served: Served, fields: dict[str, Any], status: str, code: str, said: str
 ) -> None:
     given = fields | ({"parameters": struct(fields["parameters"])} if "parameters" in fields else {})
@@ -141,7 +141,7 @@ def tensor(name: str) -> pb.Tensor:
     return pb.Tensor(dtype=pb.BFLOAT16, shape=values.shape, data=values.tobytes())
 
 
-def test_q_and_k_turn_as_in_transformers(served: Served) -> None:
+def test_rotation_matches_transformers(served: Served) -> None:
 
     parameters = struct(
         {"head_dim": 16, "theta": 10000, "positions": GOLDEN.arrays["positions"].tolist(), "arithmetic": "parity"}
@@ -155,7 +155,7 @@ def test_q_and_k_turn_as_in_transformers(served: Served) -> None:
         np.testing.assert_array_equal(turned, GOLDEN.arrays[f"{name}_out"].ravel())
 
 
-def test_a_model_turns_tensors_as_over_http(served: Served) -> None:
+def test_rotation_of_a_model_matches_http(served: Served) -> None:
     q = np.random.default_rng(1).normal(size=(2, 5, 8)).astype(np.float32)
     sent = pb.Tensor(dtype=pb.FLOAT32, shape=q.shape, data=q.tobytes())
     answer = served.stub.Rotate(pb.RotateRequest(model="llama", parameters=struct({"start": 3}), tensors={"q": sent}))
@@ -165,12 +165,12 @@ def test_a_model_turns_tensors_as_over_http(served: Served) -> None:
     )
 
 
-def test_a_rotation_of_nothing_is_refused(served: Served) -> None:
+def test_rejects_a_rotation_without_tensors(served: Served) -> None:
     with pytest.raises(grpc.RpcError, match="nothing to rotate"):
         served.stub.Rotate(pb.RotateRequest(parameters=struct({"head_dim": 8})))
 
 
-def test_presets_are_those_of_http(served: Served) -> None:
+def test_presets_match_http(served: Served) -> None:
     rest = served.http.get("/positions/presets").json()["presets"]
     found = served.stub.ListPresets(pb.ListPresetsRequest()).presets
     assert [(each.name, each.title, each.source, json.loads(each.config_json)) for each in found] == [
@@ -178,7 +178,7 @@ def test_presets_are_those_of_http(served: Served) -> None:
     ]
 
 
-def test_a_stream_that_is_left_stops(served: Served) -> None:
+def test_stops_a_stream_that_is_cancelled(served: Served) -> None:
     chunks = served.stub.Positions(request("rope", {"head_dim": 1024, "length": 2**24}))
     assert next(chunks).outputs[0].shape[0] == 2**24
     assert next(chunks).data

@@ -1,4 +1,4 @@
-"""Nearest tokens over HTTP: what numpy's float64 finds in the checkpoint's own table, and every refusal."""
+"""Nearest tokens over HTTP: what numpy's float64 finds in the checkpoint's own table, and every error."""
 
 import base64
 from pathlib import Path
@@ -41,7 +41,7 @@ def check(found: dict[str, Any], scores: Floats, left_out: list[int], top_k: int
         assert entry["token"] == WORDS[entry["id"]]
 
 
-def test_the_tokens_nearest_to_a_token(served: Served, table: Floats) -> None:
+def test_finds_tokens_nearest_to_a_token(served: Served, table: Floats) -> None:
     hello = WORDS.index("hello")
     for token in (hello, "hello"):
         found = ask(served, token=token, top_k=7)
@@ -51,13 +51,13 @@ def test_the_tokens_nearest_to_a_token(served: Served, table: Floats) -> None:
     assert ask(served, token="[CLS]")["inputs"][0]["id"] == WORDS.index("[CLS]")
 
 
-def test_a_text_is_the_mean_of_its_tokens(served: Served, table: Floats) -> None:
+def test_text_is_the_mean_of_its_tokens(served: Served, table: Floats) -> None:
     ids = [WORDS.index(word) for word in ("hello", "world", "hello")]
     found = ask(served, text="hello world hello", measure="dot")
     check(found, table @ table[ids].mean(axis=0), ids, 10)
 
 
-def test_a_vector_is_searched_in_every_form(served: Served, table: Floats) -> None:
+def test_searches_a_vector_of_every_form(served: Served, table: Floats) -> None:
     query = np.linspace(-1, 1, table.shape[1])
     expected = -np.linalg.norm(table - query, axis=1)
     data = {"dtype": "float64", "shape": query.shape, "data": base64.b64encode(query.tobytes()).decode()}
@@ -72,7 +72,7 @@ def test_a_vector_is_searched_in_every_form(served: Served, table: Floats) -> No
 
 
 @pytest.mark.parametrize("normalize", [True, False])
-def test_an_analogy_adds_and_takes_away(served: Served, table: Floats, normalize: bool) -> None:
+def test_analogy_adds_and_subtracts(served: Served, table: Floats, normalize: bool) -> None:
     a, b, c = 8, 9, WORDS.index("hello")
     rows = table / np.linalg.norm(table, axis=1, keepdims=True) if normalize else table
     found = ask(served, positive=[a, "hello"], negative=[b], normalize=normalize)
@@ -82,7 +82,7 @@ def test_an_analogy_adds_and_takes_away(served: Served, table: Floats, normalize
     assert [entry["id"] for entry in with_vector["inputs"]] == [a, b]
 
 
-def test_ids_serve_where_there_is_no_tokenizer(served: Served) -> None:
+def test_searches_ids_without_a_tokenizer(served: Served) -> None:
     found = ask(served, "/models/llama/similar", token=3, top_k=2)
     assert [entry["token"] for entry in found["results"]] == [None, None]
     assert found["table"]["name"] == "model.embed_tokens.weight"
@@ -100,10 +100,10 @@ def test_ids_serve_where_there_is_no_tokenizer(served: Served) -> None:
         ({"token": -1}, "token is -1; bert has ids from 0 to"),
         ({"positive": [1], "negative": [99]}, "negative is 99"),
         ({"token": "hello world"}, "is 2 tokens: 25 'hello', 26 'world'"),
-        ({"token": True}, "true is no id and no text"),
-        ({"token": 1.5}, "1.5 is no id"),
+        ({"token": True}, "token is true; allowed: an id"),
+        ({"token": 1.5}, "token is 1.5; allowed: an id"),
         ({"text": ""}, "gives no token"),
-        ({"text": 5}, "5 is no text"),
+        ({"text": 5}, "text is 5; allowed: a text"),
         ({"vector": [1.0, 2.0]}, "the table's rows have"),
         ({"vector": [1.0, None]}, "only numbers can stand in the lists"),
         ({"vector": [0.0] * 32}, "length 0"),
@@ -114,15 +114,15 @@ def test_ids_serve_where_there_is_no_tokenizer(served: Served) -> None:
         ({"token": 1, "tok_k": 5}, 'did you mean "top_k"'),
     ],
 )
-def test_a_question_without_an_answer_is_refused(served: Served, body: dict[str, Any], says: str) -> None:
+def test_rejects_impossible_requests(served: Served, body: dict[str, Any], says: str) -> None:
     answer = served.http.post(PATH, json=body)
     assert (answer.status_code, says in answer.json()["detail"]) == (422, True), answer.text
 
 
-def test_text_is_refused_where_there_is_no_tokenizer(served: Served) -> None:
+def test_rejects_text_without_a_tokenizer(served: Served) -> None:
     answer = served.http.post("/models/llama/similar", json={"text": "hello"})
     assert "without a tokenizer: send ids" in answer.json()["detail"]
 
 
-def test_an_unknown_model_is_not_found(served: Served) -> None:
+def test_unknown_model_is_not_found(served: Served) -> None:
     assert served.http.post("/models/bort/similar", json={"token": 1}).status_code == 404

@@ -43,16 +43,14 @@ def others(store: Path) -> Iterator[Served]:
 
 
 @pytest.mark.parametrize(("method", "path", "body"), ADOPTED)
-def test_an_adopted_model_has_no_table_of_its_own(others: Served, method: str, path: str, body: Any) -> None:
+def test_adopted_model_has_no_word_table(others: Served, method: str, path: str, body: Any) -> None:
     answer = others.http.request(method, path, json=body)
     assert (answer.status_code, "its ONNX files hold its tables" in answer.text) == (404, True)
 
 
 @pytest.mark.parametrize("measure", MEASURES)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_table_in_fewer_bits_is_searched_as_what_it_stands_for(
-    others: Served, store: Path, dtype: str, measure: str
-) -> None:
+def test_searches_dequantized_rows(others: Served, store: Path, dtype: str, measure: str) -> None:
     card = cards.read(store / dtype)
     rows = weights.tensors(store / dtype, card)["model.embed_tokens.weight"][:].astype(np.float64)
     scores = {
@@ -71,7 +69,7 @@ def test_a_table_in_fewer_bits_is_searched_as_what_it_stands_for(
     assert said["table"]["bytes"] < rows.size * 4
 
 
-def test_ids_that_share_a_row_of_a_static_table_are_nearest_to_each_other(others: Served, store: Path) -> None:
+def test_ids_sharing_a_static_row_are_nearest_to_each_other(others: Served, store: Path) -> None:
     card = cards.read(store / "static")
     tensors = weights.tensors(store / "static", card)
     mapping = tensors["mapping"][:]
@@ -86,13 +84,13 @@ def test_ids_that_share_a_row_of_a_static_table_are_nearest_to_each_other(others
     np.testing.assert_allclose([entry["score"] for entry in results], expected[[entry["id"] for entry in results]])
 
 
-def test_a_static_model_is_described_and_has_no_input_layer(others: Served) -> None:
+def test_static_model_has_no_input_layer(others: Served) -> None:
     assert others.http.get("/models/static/analysis").raise_for_status().json()["table"]["shape"] == [19, 8]
     answer = others.http.post("/models/static/gradient", json={"input_ids": [1], "gradient": [[0.0] * 8]})
     assert (answer.status_code, "has no input layer" in answer.text) == (422, True)
 
 
-def test_a_gradient_through_a_quantised_table_is_that_of_its_rows(others: Served) -> None:
+def test_gradient_of_a_quantized_table_is_of_its_rows(others: Served) -> None:
     upstream = np.random.default_rng(0).standard_normal((3, 32))
     body = {"input_ids": [7, 9, 7], "gradient": upstream.tolist(), "dtype": "float64"}
     found = others.http.post("/models/int8/gradient", json=body).raise_for_status().json()
@@ -100,7 +98,7 @@ def test_a_gradient_through_a_quantised_table_is_that_of_its_rows(others: Served
     np.testing.assert_allclose(found["token_rows"], [upstream[0] + upstream[2], upstream[1]], atol=1e-15)
 
 
-def test_a_tiny_bert_is_nearest_to_itself_in_every_dtype(tmp_path: Path) -> None:
+def test_tokens_are_nearest_to_themselves_in_every_dtype(tmp_path: Path) -> None:
     checkpoint = write_tiny_bert(tmp_path / "x")
     for dtype in DTYPES:
         export(checkpoint, tmp_path / "store" / dtype, dtype=dtype)

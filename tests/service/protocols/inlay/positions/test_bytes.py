@@ -1,4 +1,4 @@
-"""Bytes of tables: formats, dtypes, tags, ranges, and a cache nobody can see but by the clock."""
+"""Bytes of tables: formats, dtypes, ETags, byte ranges, and the cache behind them."""
 
 import asyncio
 import base64
@@ -71,7 +71,7 @@ def test_every_format_carries_the_same_table(served: Served, query: dict[str, An
     assert coded["cos"]["shape"] == list(raw.shape[1:])
 
 
-def test_a_long_list_of_positions_goes_in_a_body(served: Served) -> None:
+def test_posts_long_lists_of_positions(served: Served) -> None:
     places = list(range(0, 30_000, 2))[::-1]
     answer = served.http.post(ROPE, json={"head_dim": 4, "positions": places, "format": "raw", "output": "cos"})
     right = np.cos(np.outer(places, [1, 0.01]))
@@ -79,7 +79,7 @@ def test_a_long_list_of_positions_goes_in_a_body(served: Served) -> None:
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_accept_and_the_format_parameter_mean_the_same(served: Served, form: str) -> None:
+def test_accept_and_format_parameter_are_equivalent(served: Served, form: str) -> None:
     named = ask(served, format=form, **SMALL)
     accepted = ask(served, headers={"accept": FORMATS[form]}, **SMALL)
     assert named.headers["content-type"] == accepted.headers["content-type"] == FORMATS[form]
@@ -88,7 +88,7 @@ def test_accept_and_the_format_parameter_mean_the_same(served: Served, form: str
 
 
 @pytest.mark.parametrize("dtype", NUMPY)
-def test_a_narrow_table_is_the_widest_rounded_once(served: Served, dtype: str) -> None:
+def test_narrow_dtypes_are_rounded_once(served: Served, dtype: str) -> None:
     wide = array(ask(served, format="raw", dtype="float64", **LARGE))
     narrow = array(ask(served, format="raw", dtype=dtype, **LARGE))
     bits = ml_dtypes.finfo(NUMPY[dtype]).nmant
@@ -103,7 +103,7 @@ def test_json_numbers_read_back_to_the_same_bits(served: Served, dtype: str) -> 
     assert found.tobytes() == ask(served, format="raw", dtype=dtype, **SMALL).content
 
 
-def test_facts_come_first_and_go_with_every_format(served: Served, tmp_path: Any) -> None:
+def test_every_format_carries_the_facts(served: Served, tmp_path: Any) -> None:
     query = {"head_dim": 8, "length": 2, "rope_type": "linear", "factor": 4}
     answer = ask(served, **query)
     told = list(answer.json())
@@ -126,7 +126,7 @@ def test_facts_come_first_and_go_with_every_format(served: Served, tmp_path: Any
     assert httpx.Response(200, text=raw.headers["inlay-facts"]).json()["formula"] == "f / s"
 
 
-def test_outputs_that_do_not_stack_must_be_chosen(served: Served) -> None:
+def test_outputs_of_different_shapes_must_be_chosen(served: Served) -> None:
     query = {"heads": 4, "query_length": 3}
     for form in ("raw", "npy"):
         refused = served.http.get("/positions/alibi", params=query | {"format": form})
@@ -147,21 +147,21 @@ def test_integers_and_booleans_keep_their_kind(served: Served) -> None:
     assert mask.tolist() == [[[[True, False], [True, True]]]]
 
 
-def test_an_additive_mask_holds_the_lowest_number_of_its_dtype(served: Served) -> None:
+def test_additive_mask_holds_the_lowest_number_of_its_dtype(served: Served) -> None:
     for dtype in NUMPY:
         found = array(ask(served, "/positions/mask", query_length=2, dtype=dtype, format="raw"))
         assert found[0, 0, 0, 1] == ml_dtypes.finfo(NUMPY[dtype]).min
 
 
-def test_npy_refuses_bfloat16_before_a_byte_is_sent(served: Served) -> None:
+def test_rejects_npy_of_bfloat16(served: Served) -> None:
     refused = served.http.get(ROPE, params=SMALL | {"format": "npy", "dtype": "bfloat16"})
     assert (refused.status_code, refused.json()["code"]) == (406, "not_acceptable")
 
 
-# ---- tags
+# ---- ETags
 
 
-def test_equal_questions_have_one_tag_however_they_are_put(served: Served) -> None:
+def test_equal_tables_have_one_etag(served: Served) -> None:
     ways = [
         {"head_dim": 16, "length": 40},
         {"head_dim": 16, "positions": "0-39"},
@@ -174,7 +174,7 @@ def test_equal_questions_have_one_tag_however_they_are_put(served: Served) -> No
     assert len({answer.content for answer in answers}) == 1
 
 
-def test_different_bytes_have_different_tags(served: Served) -> None:
+def test_different_tables_have_different_etags(served: Served) -> None:
     changes: list[dict[str, Any]] = [
         {},
         {"length": 41},
@@ -199,7 +199,7 @@ def test_different_bytes_have_different_tags(served: Served) -> None:
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_a_client_that_holds_the_table_is_told_so(served: Served, form: str) -> None:
+def test_answers_304_to_a_client_that_holds_the_table(served: Served, form: str) -> None:
     tag = ask(served, format=form, **SMALL).headers["etag"].removeprefix("W/")  # of a compressed one
     for held, told in ((tag, tag), (f'W/{tag}, "other"', f"W/{tag}"), ("*", tag)):
         again = served.http.get(ROPE, params=SMALL | {"format": form}, headers={"if-none-match": held})
@@ -207,7 +207,7 @@ def test_a_client_that_holds_the_table_is_told_so(served: Served, form: str) -> 
     assert ask(served, format=form, headers={"if-none-match": '"other"'}, **SMALL).status_code == 200
 
 
-def test_what_never_changes_may_be_kept_for_ever_and_a_models_own_must_be_asked_for(served: Served) -> None:
+def test_caches_forever_except_tables_of_a_model(served: Served) -> None:
     assert ask(served, **SMALL).headers["cache-control"] == "public, max-age=31536000, immutable"
     assert ask(served, "/models/llama/rope", length=3).headers["cache-control"] == "no-cache"
     posted = served.http.post(ROPE, json=SMALL).raise_for_status()
@@ -215,7 +215,7 @@ def test_what_never_changes_may_be_kept_for_ever_and_a_models_own_must_be_asked_
 
 
 @pytest.mark.parametrize("form", BINARY)
-def test_head_tells_the_size_without_the_table(served: Served, form: str) -> None:
+def test_head_sends_the_size_without_the_table(served: Served, form: str) -> None:
     head = served.http.head(ROPE, params=LARGE | {"format": form})
     whole = ask(served, format=form, **LARGE)
     assert (head.status_code, head.content) == (200, b"")
@@ -238,7 +238,7 @@ def part(served: Served, form: str, wanted: str, **headers: str) -> httpx.Respon
 
 @settings(deadline=None, max_examples=25)
 @given(form=st.sampled_from(BINARY), cuts=st.lists(st.integers(1, 1_536_000), max_size=4, unique=True))
-def test_any_split_joins_to_the_whole(served: Served, whole: dict[str, bytes], form: str, cuts: list[int]) -> None:
+def test_ranges_join_to_the_whole(served: Served, whole: dict[str, bytes], form: str, cuts: list[int]) -> None:
     size = len(whole[form])
     edges = [0, *sorted(cut for cut in cuts if cut < size), size]
     joined = b""
@@ -253,7 +253,7 @@ def test_any_split_joins_to_the_whole(served: Served, whole: dict[str, bytes], f
 
 @settings(deadline=None, max_examples=25)
 @given(first=st.integers(0, 380_000), count=st.integers(1, 3000))
-def test_the_rows_a_range_touches_are_right_without_the_whole(served: Served, first: int, count: int) -> None:
+def test_range_of_an_uncached_table_is_right(served: Served, first: int, count: int) -> None:
     fresh = {"head_dim": 128, "length": 3000, "start": 11}  # never asked for whole, so never kept
     turned = angles(**fresh)
     right = np.stack([np.cos(turned), np.sin(turned)]).ravel()[first : first + count]
@@ -263,7 +263,7 @@ def test_the_rows_a_range_touches_are_right_without_the_whole(served: Served, fi
 
 
 @pytest.mark.parametrize("form", BINARY)
-def test_open_and_suffix_ranges(served: Served, whole: dict[str, bytes], form: str) -> None:
+def test_answers_open_and_suffix_ranges(served: Served, whole: dict[str, bytes], form: str) -> None:
     body = whole[form]
     assert part(served, form, "1000000-").content == body[1_000_000:]
     assert part(served, form, "-10").content == body[-10:]
@@ -273,20 +273,20 @@ def test_open_and_suffix_ranges(served: Served, whole: dict[str, bytes], form: s
 
 
 @pytest.mark.parametrize("wanted", ["0-1,5-6", "9-3", "abc", "-", "1-2-3", "0x1-"])
-def test_what_is_no_single_range_gets_the_whole(served: Served, whole: dict[str, bytes], wanted: str) -> None:
+def test_ignores_what_is_not_a_single_range(served: Served, whole: dict[str, bytes], wanted: str) -> None:
     answer = part(served, "raw", wanted)
     assert (answer.status_code, answer.content) == (200, whole["raw"])
 
 
 @pytest.mark.parametrize("behind", ["{size}-", "{size}-{size}", "99999999999-", "-0"])
-def test_a_range_behind_the_end_is_refused_with_the_size(served: Served, whole: dict[str, bytes], behind: str) -> None:
+def test_rejects_range_behind_the_end_with_the_size(served: Served, whole: dict[str, bytes], behind: str) -> None:
     size = len(whole["raw"])
     answer = part(served, "raw", behind.format(size=size))
     assert (answer.status_code, answer.headers["content-range"]) == (416, f"bytes */{size}")
     assert answer.json()["code"] == "range_not_satisfiable"
 
 
-def test_a_range_of_other_bytes_than_the_client_holds_is_the_whole(served: Served, whole: dict[str, bytes]) -> None:
+def test_if_range_of_other_bytes_gets_the_whole(served: Served, whole: dict[str, bytes]) -> None:
     tag = part(served, "raw", "0-3").headers["etag"]
     assert part(served, "raw", "0-3", **{"if-range": tag}).status_code == 206
     for other in ('"other"', f"W/{tag}", "Fri, 20 Nov 2026 00:00:00 GMT"):
@@ -294,7 +294,7 @@ def test_a_range_of_other_bytes_than_the_client_holds_is_the_whole(served: Serve
         assert (answer.status_code, answer.content) == (200, whole["raw"])
 
 
-def test_if_none_match_goes_before_range(served: Served) -> None:
+def test_if_none_match_precedes_range(served: Served) -> None:
     tag = part(served, "raw", "0-3").headers["etag"]
     assert part(served, "raw", "0-3", **{"if-none-match": tag}).status_code == 304
 
@@ -305,7 +305,7 @@ def test_json_has_no_ranges(served: Served) -> None:
     assert "accept-ranges" not in answer.headers
 
 
-def test_a_row_in_the_middle_of_sixty_gigabytes_is_computed_alone(served: Served) -> None:
+def test_range_of_a_64_gib_table_computes_its_rows_only(served: Served) -> None:
     query = {"head_dim": 1024, "length": 2**24, "dtype": "float32", "format": "raw"}
     row = 2**24 - 5
     start = row * 512 * 4
@@ -316,13 +316,13 @@ def test_a_row_in_the_middle_of_sixty_gigabytes_is_computed_alone(served: Served
     )
 
 
-def test_more_than_sixty_four_gibibytes_are_refused(served: Served) -> None:
+def test_rejects_tables_over_64_gib(served: Served) -> None:
     answer = served.http.get(ROPE, params={"head_dim": 1026, "length": 2**24, "format": "raw"})
     assert (answer.status_code, answer.json()["code"]) == (422, "too_large")
-    assert f"an answer holds {64 * 2**30}" in answer.json()["detail"]
+    assert f"a response holds {64 * 2**30}" in answer.json()["detail"]
 
 
-async def test_an_operator_says_how_large_a_table_may_be(tiny_store: Path) -> None:
+async def test_max_table_bytes_holds_over_http_and_grpc(tiny_store: Path) -> None:
     """Over HTTP in every format, and over gRPC; a range is one of a table."""
     limit = 2 * 40 * 8 * 4
     async with (
@@ -335,18 +335,18 @@ async def test_an_operator_says_how_large_a_table_may_be(tiny_store: Path) -> No
             assert (await client.get(ROPE, params=query)).status_code == 200
             answer = await client.get(ROPE, params=query | {"length": 41}, headers={"range": "bytes=0-3"})
             assert (answer.status_code, answer.json()["code"]) == (422, "too_large")
-            assert f"an answer holds {limit}" in answer.json()["detail"]
+            assert f"a response holds {limit}" in answer.json()["detail"]
         stub: Any = EmbedderStub(channel)
         parameters = Struct(fields={"head_dim": Value(number_value=16), "length": Value(number_value=41)})
-        with pytest.raises(grpc.aio.AioRpcError, match=f"an answer holds {limit}") as refused:
+        with pytest.raises(grpc.aio.AioRpcError, match=f"a response holds {limit}") as refused:
             await stub.Positions(pb.PositionsRequest(scheme="rope", parameters=parameters)).read()
         assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
-# ---- callers who leave
+# ---- callers that leave
 
 
-async def test_a_table_nobody_reads_any_more_is_computed_no_further(tiny_store: Path) -> None:
+async def test_stops_computing_when_the_reader_leaves(tiny_store: Path) -> None:
     async with (
         serving_here(tiny_store, default_model="bert") as here,
         httpx.AsyncClient(base_url="http://{}:{}".format(*here.address), trust_env=False, timeout=60) as client,
@@ -357,13 +357,13 @@ async def test_a_table_nobody_reads_any_more_is_computed_no_further(tiny_store: 
             async for part in answer.aiter_raw():
                 assert part
                 break
-        ended = 'inlay_requests_total{method="/positions/rope",protocol="http",status="200"} 1.0'
+        ended = 'inlay_requests_total{method="/positions/rope",protocol="http",status="499"} 1.0'
         async with asyncio.timeout(30):
             while ended not in (await client.get("/metrics")).text:
                 pass
 
 
-async def test_a_reader_who_pauses_holds_nothing_up(tiny_store: Path) -> None:
+async def test_paused_reader_does_not_hold_others_up(tiny_store: Path) -> None:
     async with (
         serving_here(tiny_store, default_model="bert") as here,
         httpx.AsyncClient(base_url="http://{}:{}".format(*here.address), trust_env=False, timeout=60) as client,

@@ -230,7 +230,7 @@ def test_safetensors_hold_the_golden_numbers(served: Served, question: Question,
 
 
 @pytest.mark.parametrize("question", [each for each in QUESTIONS if "weights" not in each.parameters], ids=repr)
-def test_a_query_string_asks_for_the_golden_numbers_too(served: Served, question: Question) -> None:
+def test_query_string_gives_the_golden_numbers(served: Served, question: Question) -> None:
     arithmetic = question.arithmetics[-1]
     query = {name: in_a_query(value) for name, value in question.parameters.items() if name != "config"}
     if "config" in question.parameters:
@@ -246,7 +246,7 @@ def test_a_query_string_asks_for_the_golden_numbers_too(served: Served, question
 
 
 @pytest.mark.parametrize("golden", cases("rope_reference"), ids=repr)
-def test_float64_tables_are_those_of_sixty_digits(served: Served, golden: Case) -> None:
+def test_float64_tables_match_sixty_digits(served: Served, golden: Case) -> None:
     asked = {"theta": golden.params["rope_theta"], "head_dim": golden.params["head_dim"], "dtype": "float64"}
     asked["positions"] = ",".join(map(str, golden.arrays["positions"]))
     answer = served.http.get("/positions/rope", params=asked | {"format": "raw"}).raise_for_status()
@@ -265,7 +265,7 @@ def test_float32_tables_are_rounded_once_from_sixty_digits(served: Served, golde
     assert (np.abs(found - right) <= np.spacing(np.abs(right).astype(np.float32))).all()
 
 
-def test_every_golden_kind_of_positions_is_asked_for() -> None:
+def test_covers_every_golden_kind_of_positions() -> None:
     asked = {
         question.name.removesuffix("_short").removesuffix("_keys").removesuffix("_queries") for question in QUESTIONS
     }

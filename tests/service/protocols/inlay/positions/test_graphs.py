@@ -57,7 +57,7 @@ def run(file: bytes, feeds: dict[str, NDArray[Any]], names: list[str]) -> list[N
 
 @pytest.mark.parametrize("arithmetic", ["exact", "parity"])
 @pytest.mark.parametrize("name", CASES)
-def test_a_graph_computes_the_table(served: Served, name: str, arithmetic: str) -> None:
+def test_graph_computes_the_table(served: Served, name: str, arithmetic: str) -> None:
     scheme, both, own, feeds, outputs = CASES[name]
     both = both | {"arithmetic": arithmetic}
     table = served.http.get(f"/positions/{scheme}", params=both | own).raise_for_status().json()
@@ -68,7 +68,7 @@ def test_a_graph_computes_the_table(served: Served, name: str, arithmetic: str) 
         np.testing.assert_allclose(found.squeeze(), np.squeeze(table[output]), rtol=2e-7, atol=3e-7)
 
 
-def test_a_models_graph_is_that_of_its_card(served: Served) -> None:
+def test_graph_of_a_model_matches_its_card(served: Served) -> None:
     file = served.http.get("/models/llama/rope.onnx").raise_for_status()
     table = served.http.get("/models/llama/rope", params={"length": 8}).raise_for_status().json()
     assert file.headers["cache-control"] == "no-cache"
@@ -76,7 +76,7 @@ def test_a_models_graph_is_that_of_its_card(served: Served) -> None:
     np.testing.assert_allclose(cos, table["cos"], atol=3e-7)
 
 
-def test_a_graph_is_tagged_and_a_learned_table_has_none(served: Served) -> None:
+def test_graph_has_an_etag_and_learned_tables_have_none(served: Served) -> None:
     answer = served.http.get("/positions/alibi.onnx", params={"heads": 4})
     again = served.http.get(
         "/positions/alibi.onnx", params={"heads": 4}, headers={"if-none-match": answer.headers["etag"]}

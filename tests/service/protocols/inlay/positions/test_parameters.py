@@ -1,4 +1,4 @@
-"""What may be asked and what is refused: presets, configs, layers, unknown names, and anything but a fault."""
+"""Parameters of schemes: presets, configs, layers, unknown names, and what random ones give."""
 
 import json
 from typing import Any
@@ -146,7 +146,7 @@ def get(served: Served, scheme: str, **query: Any) -> httpx.Response:
 
 
 @pytest.mark.parametrize(("scheme", "query", "said"), REFUSED)
-def test_what_cannot_be_is_refused_with_the_reason(
+def test_rejects_impossible_parameters_with_the_reason(
     served: Served, scheme: str, query: dict[str, Any], said: str
 ) -> None:
     answer = get(served, scheme, **query)
@@ -184,18 +184,18 @@ BODIES: list[tuple[str, int, str]] = [
 
 
 @pytest.mark.parametrize(("body", "status", "said"), BODIES)
-def test_a_bad_body_is_refused_with_the_reason(served: Served, body: str, status: int, said: str) -> None:
+def test_rejects_bad_bodies_with_the_reason(served: Served, body: str, status: int, said: str) -> None:
     answer = served.http.post("/positions/rope", content=body, headers={"content-type": "application/json"})
     assert answer.status_code == status, answer.text[:300]
     assert said in answer.json()["detail"]
 
 
-def test_a_parameter_sent_twice_is_refused(served: Served) -> None:
+def test_rejects_repeated_parameters(served: Served) -> None:
     answer = served.http.get("/positions/rope?head_dim=8&head_dim=16&length=2")
     assert (answer.status_code, answer.json()["detail"]) == (422, '"head_dim" came 2 times: send it once')
 
 
-def test_a_body_of_another_kind_or_too_large_is_refused(served: Served) -> None:
+def test_rejects_bodies_of_other_types_and_too_large(served: Served) -> None:
     path = "/positions/rope"
     assert served.http.post(path, content=b"{}").status_code == 415
     assert served.http.post(path, content=b"{}", headers={"content-type": "text/plain"}).status_code == 415
@@ -205,7 +205,7 @@ def test_a_body_of_another_kind_or_too_large_is_refused(served: Served) -> None:
     assert (large.status_code, large.json()["code"]) == (413, "body_too_large")
 
 
-def test_a_verb_or_path_that_is_not_there_is_told_so(served: Served) -> None:
+def test_rejects_unknown_verbs_and_paths(served: Served) -> None:
     assert served.http.get("/positions/learned").status_code == 405
     assert served.http.get("/positions/rope/rotate").status_code == 405
     assert served.http.delete("/positions/rope").status_code == 405
@@ -261,7 +261,7 @@ VALUES = st.recursive(
 
 @settings(deadline=None, max_examples=300)
 @given(scheme=st.sampled_from(SCHEMES), parameters=st.dictionaries(NAMES, VALUES, max_size=6))
-def test_nothing_anyone_sends_is_a_fault(served: Served, scheme: str, parameters: dict[str, Any]) -> None:
+def test_random_parameters_never_cause_a_500(served: Served, scheme: str, parameters: dict[str, Any]) -> None:
     body = json.dumps({"format": "raw"} | parameters)
     headers = {"content-type": "application/json", "range": "bytes=0-9"}
     with served.http.stream("POST", f"/positions/{scheme}", content=body, headers=headers) as answer:
@@ -275,7 +275,7 @@ def test_nothing_anyone_sends_is_a_fault(served: Served, scheme: str, parameters
 # ---- presets and configs
 
 
-def test_presets_are_listed_with_their_sources_and_each_gives_a_table(served: Served) -> None:
+def test_every_listed_preset_gives_a_table(served: Served) -> None:
     presets = served.http.get("/positions/presets").raise_for_status().json()["presets"]
     assert len(presets) >= 30
     assert all(preset["source"] and preset["title"] and preset["config"] for preset in presets)
@@ -292,7 +292,7 @@ def test_presets_are_listed_with_their_sources_and_each_gives_a_table(served: Se
             assert np.isfinite(document["inverse_frequency"]).all()
 
 
-def test_a_config_is_read_layer_by_layer(served: Served) -> None:
+def test_reads_a_config_layer_by_layer(served: Served) -> None:
     body = {"config": GEMMA3, "length": 2}
     thetas = {}
     for number in range(6):
@@ -302,13 +302,13 @@ def test_a_config_is_read_layer_by_layer(served: Served) -> None:
     assert {thetas[number] for number in range(5)} == {("sliding_attention", 1e4)}
 
 
-def test_what_a_library_ignores_is_pointed_out(served: Served) -> None:
+def test_notes_name_parameters_that_libraries_ignore(served: Served) -> None:
     yarn = {"rope_type": "yarn", "factor": 4, "original_max_position_embeddings": 4096, "mscale": 0.707}
     notes = get(served, "rope", **ROPE, **yarn).raise_for_status().json()["notes"]
     assert any("mscale" in note for note in notes)
 
 
-def test_the_list_of_schemes_leads_to_every_one(served: Served) -> None:
+def test_scheme_list_names_every_scheme(served: Served) -> None:
     schemes = served.http.get("/positions").raise_for_status().json()["schemes"]
     assert {scheme["name"] for scheme in schemes} == set(SCHEMES)
     for scheme in schemes:

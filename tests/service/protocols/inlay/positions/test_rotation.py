@@ -1,4 +1,4 @@
-"""q and k turned, and weights converted, over HTTP: against transformers' golden tensors and the laws of rotations."""
+"""Rotation of q and k and conversion of weights over HTTP, against transformers' golden tensors and laws."""
 
 import base64
 from typing import Any
@@ -44,7 +44,7 @@ def as_bytes(array: Array, dtype: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("golden", cases("rope_apply"), ids=repr)
-def test_q_and_k_turn_as_in_transformers(served: Served, golden: Case) -> None:
+def test_rotation_matches_transformers(served: Served, golden: Case) -> None:
     document = rotate(served, parameters(golden) | tensors(golden)).raise_for_status().json()
     assert (document["arithmetic"], document["layout"]) == ("parity", parameters(golden)["layout"])
     for name in "qk":
@@ -53,7 +53,7 @@ def test_q_and_k_turn_as_in_transformers(served: Served, golden: Case) -> None:
 
 
 @pytest.mark.parametrize("golden", cases("rope_apply"), ids=repr)
-def test_what_is_turned_and_turned_back_is_what_it_was(served: Served, golden: Case) -> None:
+def test_inverse_undoes_a_rotation(served: Served, golden: Case) -> None:
     forth = rotate(served, parameters(golden) | tensors(golden) | {"arithmetic": "exact"}).raise_for_status().json()
     turned = {name: forth[name] for name in "qk"}
     back = rotate(served, parameters(golden) | turned | {"arithmetic": "exact", "inverse": True}).json()
@@ -61,7 +61,7 @@ def test_what_is_turned_and_turned_back_is_what_it_was(served: Served, golden: C
         np.testing.assert_allclose(back[name], golden.arrays[name], rtol=0, atol=1e-6)
 
 
-def test_bfloat16_bytes_turn_as_in_transformers_and_keep_their_dtype(served: Served) -> None:
+def test_bfloat16_rotation_matches_transformers(served: Served) -> None:
     golden = case("apply_half_llama_bf16")
     body = {name: as_bytes(golden.arrays[name].astype(ml_dtypes.bfloat16), "bfloat16") for name in "qk"}
     answer = rotate(served, parameters(golden) | body | {"encoding_format": "base64"}).raise_for_status().json()
@@ -73,7 +73,7 @@ def test_bfloat16_bytes_turn_as_in_transformers_and_keep_their_dtype(served: Ser
 
 
 @pytest.mark.parametrize("golden", cases("rope_apply"), ids=repr)
-def test_safetensors_go_in_and_come_out(served: Served, golden: Case) -> None:
+def test_rotates_safetensors(served: Served, golden: Case) -> None:
     asked = parameters(golden)
     metadata = {name: str(value) for name, value in asked.items() if name != "positions"}
     metadata["positions"] = ",".join(map(str, asked["positions"]))
@@ -85,7 +85,7 @@ def test_safetensors_go_in_and_come_out(served: Served, golden: Case) -> None:
         np.testing.assert_allclose(found[name], golden.arrays[f"{name}_out"], rtol=0, **golden.tolerance[f"{name}_out"])
 
 
-def test_a_models_own_rotation_is_that_of_its_config(served: Served) -> None:
+def test_rotation_of_a_model_matches_its_config(served: Served) -> None:
     q = np.random.default_rng(1).normal(size=(2, 5, 8)).tolist()
     config = case("input_llama").config
     own = rotate(served, {"q": q, "start": 3}, "/models/llama/rope/rotate").raise_for_status().json()
@@ -94,7 +94,7 @@ def test_a_models_own_rotation_is_that_of_its_config(served: Served) -> None:
     assert (own["model"], own["arithmetic"]) == ("llama", "parity")
 
 
-def test_scores_depend_on_the_distance_alone(served: Served) -> None:
+def test_scores_depend_on_the_distance_only(served: Served) -> None:
     one = np.random.default_rng(2).normal(size=(1, 16))
     body = {"q": np.repeat(one, 9, axis=0).tolist(), "head_dim": 16, "dtype": "float64", "start": 1_000_000}
     turned = np.array(rotate(served, body).raise_for_status().json()["q"])
@@ -104,7 +104,7 @@ def test_scores_depend_on_the_distance_alone(served: Served) -> None:
 
 
 @pytest.mark.parametrize(("source", "target"), [("half", "interleaved"), ("interleaved", "half")])
-def test_converted_weights_give_the_same_scores_in_the_other_layout(served: Served, source: str, target: str) -> None:
+def test_converted_weights_give_the_same_scores(served: Served, source: str, target: str) -> None:
     random = np.random.default_rng(3)
     weights, hidden = random.normal(size=(2, 32, 12)), random.normal(size=(6, 12))
 
@@ -122,7 +122,7 @@ def test_converted_weights_give_the_same_scores_in_the_other_layout(served: Serv
 
 
 @pytest.mark.parametrize("weight", [[], [[]], {"dtype": "float32", "shape": [4, 0], "data": ""}], ids=str)
-def test_a_weight_of_nothing_is_refused(served: Served, weight: Any) -> None:
+def test_rejects_empty_weights(served: Served, weight: Any) -> None:
     asked = {"weight": weight, "head_dim": 2, "source": "half", "target": "half"}
     answer = rotate(served, asked, "/positions/rope/convert")
     assert (answer.status_code, answer.json()["code"]) == (422, "bad_parameters")
@@ -163,7 +163,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("more", "said"), REFUSED)
-def test_what_cannot_turn_is_refused_with_the_reason(served: Served, more: dict[str, Any], said: str) -> None:
+def test_rejects_impossible_rotations_with_the_reason(served: Served, more: dict[str, Any], said: str) -> None:
     answer = rotate(served, ROTATE | more)
     assert answer.status_code == 422, answer.text
     assert said in answer.json()["detail"]
@@ -172,6 +172,6 @@ def test_what_cannot_turn_is_refused_with_the_reason(served: Served, more: dict[
 @pytest.mark.parametrize(
     "body", [b"", b"short", b"\xff" * 64, (2**40).to_bytes(8, "little") + b"{}", (2).to_bytes(8, "little") + b"[]"]
 )
-def test_a_body_that_is_not_safetensors_is_refused(served: Served, body: bytes) -> None:
+def test_rejects_bodies_that_are_not_safetensors(served: Served, body: bytes) -> None:
     answer = served.http.post("/positions/rope/rotate", content=body, headers={"content-type": SAFETENSORS})
     assert (answer.status_code, answer.json()["code"]) == (400, "malformed")
