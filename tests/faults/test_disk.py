@@ -97,7 +97,7 @@ def test_a_log_that_nobody_reads(store: Path, log: Path, notes: Notes, workers: 
     """stderr is a pipe that is never read, with a line for every request: all of 1000 requests are answered rightly,
     the process stops on SIGTERM; what was lost is told once somebody reads."""
     reader, writer = os.pipe()
-    flags = ("--access-log", "true", "--log-format", "json", "--workers", workers)
+    flags = ("--access-log", "true", "--workers", workers)
     try:
         with running(store, log, *flags, stderr=writer) as service:
             os.close(writer)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic, sleep
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 60
@@ -34,19 +35,15 @@ def running(store: Path, log: Path, *flags: str) -> Iterator[Running]:
     """A served store, once it says that it serves."""
     arguments = ["--store", str(store), "--port", "0", "--grpc-port", "0", "--default-model", "bert", *flags]
     with log.open("w") as file:
-        process = subprocess.Popen(
-            [sys.executable, "-u", Path(sys.executable).with_name("inlay"), "serve", *arguments],
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            stderr=file,
-            text=True,
-        )
-    assert process.stdout is not None
+        command = [sys.executable, "-u", Path(sys.executable).with_name("inlay"), "serve", *arguments]
+        process = subprocess.Popen(command, cwd=ROOT, stdout=file, stderr=file, text=True)
     try:
-        lines = iter(process.stdout.readline, "")
-        address = next(match for line in lines if (match := re.search(r"REST (\S+) .* gRPC (\S+)", line)))
+        ends = monotonic() + SECONDS
+        while not (address := re.search(r"REST (\S+) .* gRPC ([\w.:]+)", log.read_text())):
+            assert process.poll() is None
+            assert monotonic() < ends, log.read_text()
+            sleep(0.05)
         yield Running(process, address[1], address[2], log)
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(SECONDS)
-        process.stdout.close()

@@ -166,8 +166,8 @@ def test_the_service_is_what_its_traffic_says(scraped: Prometheus) -> None:
     def ratio(query: str) -> float:
         return float(scraped.get("query", query=query)["result"][0]["value"][1])
 
-    good = 'sum(inlay_requests_total{method="embed",status="200"})'
-    bad = 'sum(inlay_requests_total{method="embed",status="400"})'
+    good = 'sum(inlay_requests_total{method="/embed",status="200"})'
+    bad = 'sum(inlay_requests_total{method="/embed",status="400"})'
     assert abs(ratio(f"{good} - {bad}")) <= 1
     assert ratio("sum(inlay_workers_ready)") == 2
     assert json.dumps(scraped.get("targets")["activeTargets"][0]["lastError"]) == '""'
