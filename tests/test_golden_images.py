@@ -87,7 +87,7 @@ def test_safetensors_go_in_and_come_out(served: Served, golden: Case) -> None:
 
 
 @each_case
-def test_an_image_alone_gives_bitwise_what_it_gives_between_others(served: Served, golden: Case) -> None:
+def test_an_image_gives_the_same_bits_alone_and_in_a_batch(served: Served, golden: Case) -> None:
     feed = str(feed_of(golden.arrays))
     one = {feed: tensor(fed(golden)[0])}
     other = {feed: tensor(fed(golden)[0] + np.float32(1))}

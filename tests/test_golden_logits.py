@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from models.artifacts import card as cards
 from models.artifacts import weights
+from models.artifacts.comparison import Session
 from models.artifacts.export import export
 from models.reference import head as head_reference
-from models.artifacts.comparison import Session
 from tests.golden_cases import Case, cases, write_checkpoint
 from tests.served import Served, serving
 

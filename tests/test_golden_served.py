@@ -51,7 +51,7 @@ def rpc(case: Case, **fields: Any) -> pb.EmbedRequest:
     return pb.EmbedRequest(model=case.name, inputs=inputs, **fields)
 
 
-def test_every_way_to_begin_is_among_the_cases() -> None:
+def test_cases_cover_every_way_to_begin() -> None:
     """A family without a case of its own has a row like one that has; tests/parity holds all of them."""
     steps = {type(step) for case in CASES for step in family_of(case.params["model_type"]).input_layer}
     shown = {type(step) for row in FAMILIES.values() for step in row.input_layer}
@@ -69,7 +69,7 @@ def test_json_gives_the_golden_input_layer(served: Served, case: Case) -> None:
 
 
 @each_case
-def test_the_input_layer_is_the_bare_answer_of_a_model_without_blocks(served: Served, case: Case) -> None:
+def test_default_output_without_blocks_is_the_input_layer(served: Served, case: Case) -> None:
     check(case, np.array(served.post(http(case)).raise_for_status().json(), np.float32))
 
 
@@ -89,7 +89,7 @@ def test_grpc_gives_the_golden_input_layer(served: Served, case: Case) -> None:
 
 
 @each_case
-def test_a_sequence_alone_gives_bitwise_what_it_gives_in_the_batch(served: Served, case: Case) -> None:
+def test_a_sequence_gives_the_same_bits_alone_and_in_a_batch(served: Served, case: Case) -> None:
     together = served.post(http(case), "application/octet-stream").raise_for_status().content
     alone = [
         served.post({"model": case.name, "inputs": [each]}, "application/octet-stream").raise_for_status().content

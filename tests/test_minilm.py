@@ -89,7 +89,7 @@ def furthest(got: NDArray[Any], expected: NDArray[Any]) -> float:
 # ---- against the judge
 
 
-def test_the_golden_numbers_are_of_the_checkpoint_that_is_installed() -> None:
+def test_golden_numbers_are_of_the_installed_checkpoint() -> None:
     hashes = origin()["checkpoint_sha256"]
     assert hashes == {name: hashlib.sha256((checkpoint() / name).read_bytes()).hexdigest() for name in hashes}
 
@@ -126,7 +126,7 @@ def test_pooled_vectors_are_those_of_sentence_transformers(answers: dict[str, An
 
 
 @each_case
-def test_the_bare_answer_is_the_unit_vector_of_sentence_transformers(served: Served, case: Case) -> None:
+def test_default_output_is_sentence_transformers_unit_vector(served: Served, case: Case) -> None:
     body = {"inputs": [case.input], "truncation_direction": case.direction}
     [vector] = served.post(body).raise_for_status().json()
     assert furthest(np.array(vector, np.float32), case.unit) <= UNIT
@@ -152,7 +152,7 @@ def test_every_pooling_is_that_of_sentence_transformers(served: Served, name: st
 
 
 @each_case
-def test_token_and_position_and_segment_embeddings_are_rows_of_the_checkpoint(
+def test_component_embeddings_are_rows_of_the_checkpoint(
     served: Served, tables: dict[str, NDArray[Any]], case: Case
 ) -> None:
     positions = case.input.get("position_ids") if case.is_ids else None
@@ -173,9 +173,7 @@ LIMITS = [("over_257", 257), ("over_257_left", 257), ("long", None), ("pair_long
 
 
 @pytest.mark.parametrize(("name", "tokens"), LIMITS)
-def test_a_text_over_256_tokens_is_refused_where_truncate_is_false(
-    served: Served, name: str, tokens: int | None
-) -> None:
+def test_rejects_text_over_256_tokens_unless_truncated(served: Served, name: str, tokens: int | None) -> None:
     answer = served.post({"inputs": ["fine", NAMED[name].input, "fine too"], "truncate": False})
     problem = answer.json()
     assert (answer.status_code, answer.headers["content-type"]) == (422, "application/problem+json")
@@ -185,7 +183,7 @@ def test_a_text_over_256_tokens_is_refused_where_truncate_is_false(
     assert tokens is None or str(tokens) in problem["detail"]
 
 
-def test_a_text_of_256_tokens_is_read_where_truncate_is_false(served: Served) -> None:
+def test_accepts_text_of_256_tokens_without_truncation(served: Served) -> None:
     case = NAMED["limit_256"]
     [vector] = served.post({"inputs": case.input, "truncate": False}).raise_for_status().json()
     assert furthest(np.array(vector, np.float32), case.unit) <= UNIT
@@ -233,7 +231,7 @@ def test_every_format_carries_the_same_numbers(served: Served, output: str, dtyp
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_half_precision_is_the_float32_answer_rounded_once(served: Served, dtype: str) -> None:
+def test_half_precision_is_float32_rounded_once(served: Served, dtype: str) -> None:
     kind = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
     body = {"inputs": NAMED["fox"].input, "outputs": ["input_embeddings"]}
     exact, rounded = (
@@ -252,7 +250,7 @@ def test_grpc_gives_the_pooled_vector_of_sentence_transformers(served: Served, c
     assert furthest(array_of(output.tensor)[0], case.unit) <= UNIT
 
 
-def test_a_bare_answer_in_base64_is_the_vector_in_floats(served: Served) -> None:
+def test_default_output_in_base64_equals_floats(served: Served) -> None:
     body = {"inputs": [case.input for case in MIXED]}
     encoded = served.post(body | {"encoding_format": "base64"}).raise_for_status().json()
     vectors = np.array(served.post(body).raise_for_status().json(), np.float32)
@@ -283,7 +281,7 @@ def test_all_cases_in_one_request_give_what_each_gives_alone(served: Served, ans
         assert furthest(got["sentence_embedding"][index], alone["sentence_embedding"][0]) <= POOLED
 
 
-def test_a_stream_answers_in_order_and_goes_on_behind_a_bad_request(served: Served) -> None:
+def test_stream_keeps_its_order_and_survives_a_bad_request(served: Served) -> None:
     requests = [grpc_request([case]) for case in MIXED]
     requests.insert(2, pb.EmbedRequest(inputs=[pb.Input(text="fine"), pb.Input(ids=pb.TokenIds(input_ids=[30522]))]))
     results = list(served.stub.EmbedStream(iter(requests)))

@@ -72,7 +72,7 @@ def test_a_text_has_the_same_bits_alone_and_in_a_batch(case: StaticCase, served:
 
 
 @pytest.mark.parametrize("name", ["model2vec", "model2vec_weights", "model2vec_mapping", "static_unit"])
-def test_the_ids_of_a_text_give_its_vector_unknown_ones_and_masked_ones_not_counted(name: str, served: Served) -> None:
+def test_token_ids_give_the_vector_without_unknown_or_masked(name: str, served: Served) -> None:
     case = static_case(name)
     chosen = [number for number, text in enumerate(texts()) if 0 < len(ids_of(case, text)) < 100]
     ids = [ids_of(case, texts()[number]) for number in chosen]
@@ -95,7 +95,7 @@ def test_neighbours_of_empty_texts_keep_their_vectors(served: Served) -> None:
         assert np.array_equal(together, np.concatenate([embed(served, "model2vec", [text]) for text in inputs]))
 
 
-def test_unit_length_is_the_models_choice_until_the_caller_chooses(served: Served) -> None:
+def test_normalize_defaults_to_the_models_setting(served: Served) -> None:
     plain, unit = static_case("model2vec"), static_case("model2vec_unit")
     norms = np.linalg.norm(plain.vectors, axis=1, keepdims=True)
     scaled = np.divide(plain.vectors, norms, where=norms > 0, out=np.zeros_like(plain.vectors))
@@ -130,9 +130,7 @@ def test_a_prompt_is_put_before_the_text(served: Served) -> None:
         ("static_cut_at_6", "the " * 7, "has 7 tokens; this model reads 6"),
     ],
 )
-def test_a_text_beyond_the_limits_is_refused_unless_it_may_be_cut(
-    name: str, text: str, message: str, served: Served
-) -> None:
+def test_rejects_text_over_the_limits_unless_truncated(name: str, text: str, message: str, served: Served) -> None:
     answer = served.post({"model": name, "inputs": [text], "truncate": False})
     assert answer.status_code == 422
     assert message in answer.text

@@ -1,15 +1,16 @@
-"""gzip, deflate and zstd: parts → coded bytes, and back within a bound. Reads no header; nothing here waits.
+"""Content codings: gzip, deflate and zstd, of a response part by part, and of a request body within a bound.
 
-Chosen by measuring 512 vectors of 768 random float32, coded size / size and MB/s on one core (zlib 1.2.13, zstd 1.5.7):
+Levels were chosen by measuring 512 vectors of 768 random float32: coded size / size, and MB/s on one core (zlib 1.2.13,
+zstd 1.5.7).
 
                       gzip 1       gzip 6      gzip Huffman    zstd 1       zstd 3
     JSON floats    0.439  108    0.388  16    0.450   132    0.366  303   0.402 155
     base64 JSON    0.765   41    0.750  31    0.744   154    0.743 1051   0.743 964
     raw float32    0.931   40    0.929  35    0.928   122    0.927  973   0.927 689
 
-Floats hold next to no repeats, so zlib looks for none in them (Huffman codes alone) and zstd hardly; documents get the
-usual levels. Own code, because what was looked at lacks what is needed here: starlette 1.10 has gzip alone and reads no
-q, starlette-compress 2.0 has no deflate, weakens no ETag and compresses on the event loop.
+Floats hold almost no repeats, so zlib looks for none in them (Huffman codes alone) and zstd for few; documents get the
+usual levels. Own code, because starlette 1.10 has gzip alone and ignores q-values, and starlette-compress 2.0 has no
+deflate, keeps ETags strong and compresses on the event loop.
 """
 
 import sys
@@ -23,8 +24,8 @@ else:
     from backports import zstd
 
 CHUNK_BYTES = 65536
-MOST_MEMBERS = 1000  # gzip members or zstd frames of one body; each costs a new decoder
-WINDOW_LOG = 23  # a zstd decoder lends 2**23 bytes at most (RFC 9659)
+MAX_MEMBERS = 1000  # gzip members or zstd frames of one body; each costs a new decoder
+WINDOW_LOG = 23  # of a zstd decoder: 8 MiB at most (RFC 9659)
 
 
 class Broken(ValueError):
@@ -32,16 +33,17 @@ class Broken(ValueError):
 
 
 class TooLong(ValueError):
-    """The decoded bytes pass the bound."""
+    """The decoded bytes exceed the bound."""
 
 
 class Coding(NamedTuple):
     """One content coding.
 
-    encoder   (floats, size or None) → an object with compress(bytes) and flush(mode)
-    sync      the mode of `flush` after which all that was put in can be read
-    decoder   → an object with decompress(bytes, most), eof, unused_data
-    repeats   whether decoded parts may follow one another (RFC 1952, RFC 8878)
+    Args:
+        encoder: (floats, size or None) → an object with compress(bytes) and flush(mode).
+        sync: the mode of `flush` after which everything put in can be read.
+        decoder: → an object with decompress(bytes, max_bytes), eof, unused_data.
+        repeats: whether coded bodies may follow one another (RFC 1952, RFC 8878).
     """
 
     encoder: Callable[[bool, int | None], Any]
@@ -51,10 +53,12 @@ class Coding(NamedTuple):
 
 
 class Encoder:
-    """One answer being coded.
+    """Codes one response.
 
-    floats   the body is mostly numbers
-    size     its bytes, where known
+    Args:
+        coding: one of CODINGS.
+        floats: the body is mostly numbers.
+        size: bytes of the body; None: not known.
     """
 
     def __init__(self, coding: str, *, floats: bool, size: int | None = None) -> None:
@@ -63,33 +67,35 @@ class Encoder:
         self._sync = row.sync
 
     def part(self, data: bytes | memoryview) -> bytes:
-        """The next part, which can be read when it arrives."""
+        """Return the next part coded, readable without later parts."""
         coded: bytes = self._stream.compress(data) + self._stream.flush(self._sync)
         return coded
 
     def last(self, parts: Iterable[bytes | memoryview]) -> bytes:
-        """The parts that end the body."""
+        """Return the last parts of the body coded."""
         return b"".join([*map(self._stream.compress, parts), self._stream.flush()])
 
 
-def decode(coding: str, body: bytes, most: int) -> bytes:
-    """The body under one coding, never holding much more than `most` bytes of it.
+def decode(coding: str, body: bytes, max_bytes: int) -> bytes:
+    """Return a body without one coding, never holding much more than `max_bytes` of it.
 
-    raises   Broken, TooLong
+    Raises:
+        Broken: the bytes are not what the coding says.
+        TooLong: the decoded body has more than `max_bytes`.
     """
-    row, view, parts, left, start, members = CODINGS[coding], memoryview(body), list[bytes](), most, 0, 0
+    row, view, parts, left, start, members = CODINGS[coding], memoryview(body), list[bytes](), max_bytes, 0, 0
     decoder = row.decoder()
     try:
         while start < len(view):
             if decoder.eof:
                 members += 1
-                if not row.repeats or members >= MOST_MEMBERS:
+                if not row.repeats or members >= MAX_MEMBERS:
                     raise Broken(f"there is more after its end ({len(view) - start} bytes)")
                 decoder = row.decoder()
             chunk = view[start : start + CHUNK_BYTES]
-            found, taken = _taken(decoder, chunk, left)
-            parts.append(found)
-            start, left = start + taken, left - len(found)
+            part, taken = _decode_chunk(decoder, chunk, left)
+            parts.append(part)
+            start, left = start + taken, left - len(part)
     except (zlib.error, zstd.ZstdError) as error:
         raise Broken(str(error)) from None
     if not decoder.eof:
@@ -97,32 +103,32 @@ def decode(coding: str, body: bytes, most: int) -> bytes:
     return b"".join(parts)
 
 
-def _taken(decoder: Any, chunk: memoryview, left: int) -> tuple[bytes, int]:
-    """What a chunk decodes to, and how many of its bytes it took; raises TooLong beyond `left`."""
-    found = decoder.decompress(chunk, left + 1)
-    if len(found) > left:
+def _decode_chunk(decoder: Any, chunk: memoryview, left: int) -> tuple[bytes, int]:
+    """Return what a chunk decodes to, and how many of its bytes were used; raise TooLong beyond `left` bytes."""
+    part = decoder.decompress(chunk, left + 1)
+    if len(part) > left:
         raise TooLong
     while not decoder.eof and not decoder.needs_input:  # a full buffer inside may come out in several pieces
-        more = decoder.decompress(b"", left + 1 - len(found))
+        more = decoder.decompress(b"", left + 1 - len(part))
         if not more:
             break
-        found += more
-        if len(found) > left:
+        part += more
+        if len(part) > left:
             raise TooLong
-    return found, len(chunk) - len(decoder.unused_data)
+    return part, len(chunk) - len(decoder.unused_data)
 
 
 class _Inflate:
-    """A zlib decoder with the members of a zstd one; what it could not put out yet it keeps."""
+    """A zlib decoder with the interface of a zstd decoder; it keeps input that it could not decode yet."""
 
     def __init__(self, window: int) -> None:
         self._stream = zlib.decompressobj(window)
         self._kept = b""
 
-    def decompress(self, data: bytes | memoryview, most: int) -> bytes:
-        found = self._stream.decompress(self._kept + bytes(data) if self._kept else data, most)
+    def decompress(self, data: bytes | memoryview, max_bytes: int) -> bytes:
+        part = self._stream.decompress(self._kept + bytes(data) if self._kept else data, max_bytes)
         self._kept = self._stream.unconsumed_tail
-        return found
+        return part
 
     @property
     def eof(self) -> bool:
@@ -148,7 +154,7 @@ def _zlib(window: int) -> Callable[[bool, int | None], Any]:
 def _zstd(floats: bool, size: int | None) -> Any:
     stream = zstd.ZstdCompressor(1 if floats else 3)
     if size is not None:
-        stream.set_pledged_input_size(size)  # whole-body decoders want it in the frame's head
+        stream.set_pledged_input_size(size)  # decoders of whole bodies read it in the frame header
     return stream
 
 
@@ -162,5 +168,5 @@ CODINGS: dict[str, Coding] = {
     "gzip": Coding(_zlib(GZIP), zlib.Z_SYNC_FLUSH, lambda: _Inflate(GZIP), True),
     "deflate": Coding(_zlib(ZLIB), zlib.Z_SYNC_FLUSH, lambda: _Inflate(ZLIB), False),
 }
-"""By name, the one preferred first; `deflate` is the zlib format (RFC 9110, 8.4.1.2)."""
+"""By name, in order of preference; `deflate` is the zlib format (RFC 9110, 8.4.1.2)."""
 ALIASES = {"x-gzip": "gzip"}  # RFC 9110, 8.4.1.3

@@ -1,4 +1,4 @@
-"""How many bytes this process takes in: of one body, and of all that are still coming. Reads none itself."""
+"""The bound on request bodies: of one, and of all that are still being received."""
 
 from service.errors import Overloaded
 
@@ -6,10 +6,11 @@ RETRY_SECONDS = 1.0
 
 
 class Intake:
-    """Counts what has come of bodies that are not whole yet: thousands of callers may send large ones slowly.
+    """Counts the bytes of incomplete bodies, since many clients may send large bodies slowly.
 
-    most       bytes of one body
-    together   of all that are still coming; one that comes in one piece is never among them
+    Args:
+        most: bytes of one body.
+        together: bytes of all incomplete bodies; a body that arrives in one piece is not counted.
     """
 
     def __init__(self, most: int, together: int) -> None:
@@ -18,15 +19,16 @@ class Intake:
         self.held = 0
 
     def take(self, size: int) -> None:
-        """So many bytes came; raises Overloaded where there is no room for them."""
+        """Count bytes that arrived; raise Overloaded if there is no room for them."""
         if self.held + size > self._together:
             raise Overloaded(
-                f"bodies that are still coming hold {self.held} bytes; this server takes {self._together} of them at a "
-                "time: send it again, or in smaller bodies",
+                f"bodies that are still being received hold {self.held} bytes",
                 RETRY_SECONDS,
+                allowed=f"this server takes {self._together} of them at a time",
+                remedy="send it again, or in smaller bodies",
             )
         self.held += size
 
     def give_back(self, size: int) -> None:
-        """So many of them are a whole body's now, or will not be."""
+        """Stop counting the bytes of a body that is complete or was given up."""
         self.held -= size

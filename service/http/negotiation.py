@@ -1,9 +1,8 @@
-"""Accept-Encoding → the coding of an answer (RFC 9110, 12.5.3). Knows no body.
+"""Negotiation of a response's content coding by Accept-Encoding (RFC 9110, 12.5.3).
 
-A client library says what it is able to read with every call: requests, httpx and aiohttp send `gzip, deflate` unasked.
-That is taken at its word for documents. Floats hardly shrink, so for those the header must show a will: one coding
-alone, or one preferred by its q; for vectors in JSON zstd or br among several will do, as browsers and
-`curl --compressed` send (and httpx where their packages are installed).
+requests, httpx and aiohttp send `gzip, deflate` with every call, so for documents any coding that is listed is used.
+Floats hardly shrink: vectors are compressed only when Accept-Encoding names a single coding or prefers one by its
+q-value; for vectors in JSON, also when it names zstd or br, as browsers and `curl --compressed` do.
 """
 
 from functools import lru_cache
@@ -14,15 +13,17 @@ from service.http.content_coding import ALIASES, CODINGS
 
 Policy = Literal["asked", "always", "never"]
 Kind = Literal["document", "vectors", "tensors"]
-"""What an answer is: text for people and programs, numbers written out, or their bytes, which lose 7 % at best."""
-WILLED: dict[Kind, tuple[str, ...]] = {"vectors": ("zstd", "br"), "tensors": ()}
+"""What a response holds: text, numbers as text, or numbers as bytes, which shrink by 7 % at best."""
+CHOSEN_BY_NAME: dict[Kind, tuple[str, ...]] = {"vectors": ("zstd", "br"), "tensors": ()}
+"""Codings that clients only list when they want compressed numbers."""
 
 
 class Choice(NamedTuple):
-    """How an answer is coded.
+    """The coding of a response.
 
-    coding     its name; None: as it is
-    required   the client refuses answers as they are
+    Args:
+        coding: its name; None: not coded.
+        required: the client refuses responses that are not coded.
     """
 
     coding: str | None = None
@@ -34,10 +35,14 @@ PLAIN = Choice()
 
 @lru_cache(maxsize=512)
 def choose(accept: bytes | None, policy: Policy = "asked", kind: Kind = "document") -> Choice:
-    """The coding of an answer that is large enough for one.
+    """Return the coding of a response that is large enough for one.
 
-    accept   the header; None: there is none
-    raises   NotAcceptable where the client refuses every coding there is and none at all
+    Args:
+        accept: the Accept-Encoding header; None: there is none.
+        policy: asked: as the module describes; always: numbers are compressed as documents are; never.
+
+    Raises:
+        NotAcceptable: the client refuses every coding that this server has, and uncoded responses.
     """
     if not accept:
         return PLAIN
@@ -49,31 +54,34 @@ def choose(accept: bytes | None, policy: Policy = "asked", kind: Kind = "documen
     if best is None or offers[best] <= 0:
         if plain == 0:
             has = ", ".join((*offers, "identity"))
-            raise NotAcceptable(f"accept-encoding is {accept.decode('latin-1')[:80]}; this server has {has}")
+            raise NotAcceptable(
+                f"accept-encoding is {accept[:40].decode('latin-1')!r}", allowed=f"this server has {has}"
+            )
         return PLAIN
     if plain == 0:
         return Choice(best, True)
     if plain is not None and plain > offers[best]:
         return PLAIN
-    able = policy == "asked" and kind in WILLED and not _willed(qualities, WILLED[kind])
-    return PLAIN if able else Choice(best)
+    if policy == "asked" and kind in CHOSEN_BY_NAME and not _is_choice(qualities, CHOSEN_BY_NAME[kind]):
+        return PLAIN
+    return Choice(best)
 
 
-def _willed(qualities: dict[str, float], telling: tuple[str, ...]) -> bool:
-    """Whether the header is more than a list of what the client is able to read."""
+def _is_choice(qualities: dict[str, float], chosen_by_name: tuple[str, ...]) -> bool:
+    """Return whether the header is more than a library's list of the codings that it can read."""
     named = {name: quality for name, quality in qualities.items() if quality > 0 and name not in ("*", "identity")}
     best = [name for name, quality in named.items() if quality == max(named.values())]
-    return len(best) == 1 or any(name in named for name in telling)
+    return len(best) == 1 or any(name in named for name in chosen_by_name)
 
 
 def _qualities(accept: bytes) -> dict[str, float]:
-    """q by coding, in lower case; what cannot be read counts as 0."""
-    found: dict[str, float] = {}
+    """Return the q-value by coding, in lower case; one that cannot be read is 0."""
+    qualities: dict[str, float] = {}
     for part in accept.decode("latin-1").lower().split(","):
         name, *parameters = (each.strip() for each in part.split(";"))
         if name:
-            found[ALIASES.get(name, name)] = _quality(parameters)
-    return found
+            qualities[ALIASES.get(name, name)] = _quality(parameters)
+    return qualities
 
 
 def _quality(parameters: list[str]) -> float:

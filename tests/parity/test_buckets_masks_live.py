@@ -18,8 +18,7 @@ from transformers.models.mpnet.modeling_mpnet import MPNetEncoder
 from transformers.models.t5.modeling_t5 import T5Attention
 from transformers.models.umt5.modeling_umt5 import UMT5Attention
 
-from models.positions.buckets import deberta_bucket, t5_bucket, tabulate_deberta, tabulate_t5
-from models.positions.buckets import LogScale
+from models.positions.buckets import LogScale, deberta_bucket, t5_bucket, tabulate_deberta, tabulate_t5
 from models.positions.masks import tabulate as tabulate_mask
 from models.positions.table import Table, rounded
 from tests.parity.conftest import Ledger
@@ -96,7 +95,7 @@ def test_published_t5_buckets_have_no_stray_in_either_arithmetic(
 
 
 @pytest.mark.parametrize(("buckets", "reach"), [(256, 512), (32, 128)])
-def test_published_deberta_buckets_have_no_stray_in_either_arithmetic(buckets: int, reach: int) -> None:
+def test_published_deberta_buckets_agree_in_both_arithmetics(buckets: int, reach: int) -> None:
     relative = np.arange(-5000, 5001)
     expected = make_log_bucket_position(torch.from_numpy(relative), buckets, reach).long().numpy()
     for arithmetic in ("exact", "parity"):
@@ -252,7 +251,7 @@ def compare(kind: str, random: Any, dtype: str, packed: bool) -> Table:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("kind", CREATE)
-def test_masks_of_random_sizes_paddings_and_caches_are_bit_for_bit_equal(kind: str, dtype: str) -> None:
+def test_masks_of_random_sizes_and_caches_are_bitwise_equal(kind: str, dtype: str) -> None:
     random = np.random.default_rng(list(CREATE).index(kind))
     for _ in range(60):
         compare(kind, random, dtype, packed=False)

@@ -119,7 +119,7 @@ def test_a_mask_is_the_one_the_model_hands_to_its_layers(family: str, seed: int,
 
 
 @pytest.mark.parametrize("family", [family for family in TINY if family in UNTOLD])
-def test_a_card_tells_no_mask_where_layers_differ_in_what_it_cannot_say(family: str, tmp_path: Path) -> None:
+def test_card_has_no_mask_where_layers_differ_in_it(family: str, tmp_path: Path) -> None:
     assert card_of(sample(family, 1, tmp_path / "checkpoint"), tmp_path).encodings.masks == {}
 
 
@@ -248,14 +248,14 @@ def test_a_gemma_that_attends_both_ways_halves_its_window(
 
 
 @pytest.mark.parametrize("family", ["llama", "bert", "gpt_neox", "falcon"])
-def test_a_window_that_the_model_does_not_read_is_not_in_its_card(family: str, tmp_path: Path) -> None:
+def test_card_leaves_out_a_window_the_model_does_not_read(family: str, tmp_path: Path) -> None:
     made = sample(family, 5, tmp_path / "checkpoint", sliding_window=3)
     check_masks(made, card_of(made, tmp_path), 5)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("family", ["deberta", "deberta-v2"])
-def test_a_debertas_mask_is_its_own_where_the_query_is_no_padding(family: str, seed: int, tmp_path: Path) -> None:
+def test_deberta_mask_is_its_own_where_the_query_is_real(family: str, seed: int, tmp_path: Path) -> None:
     made = sample(family, seed, tmp_path / "checkpoint")
     card = export(made.folder, tmp_path / "out")
     mask = padded(seed)
@@ -307,9 +307,7 @@ def test_a_bias_is_the_one_the_model_adds(
 
 
 @pytest.mark.parametrize("max_bias", [4, 16])
-def test_mpts_alibi_bias_max_is_what_the_slopes_were_trained_with(
-    max_bias: int, tmp_path: Path, ledger: Ledger
-) -> None:
+def test_mpt_alibi_bias_max_sets_the_slopes(max_bias: int, tmp_path: Path, ledger: Ledger) -> None:
     """Transformers 5.23 has the formula with it, and never hands it over (MPT-7B-StoryWriter says 16)."""
     made = sample("mpt", 1, tmp_path / "checkpoint", attn_config={"alibi_bias_max": max_bias})
     found = export(made.folder, tmp_path / "out").encodings.alibi

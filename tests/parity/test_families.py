@@ -14,10 +14,10 @@ from models.artifacts.export import export
 from models.families import FAMILIES
 from models.families.positional_encodings import EVERY_LAYER, RopeTable
 from models.positions.rope.table import tabulate
-from service.embedding.pipeline import Encoder
-from service.embedding.requests import EmbedRequest, Ids
+from service.embedding.pipeline import EmbeddingPipeline
+from service.embedding.requests import EmbedRequest, EmbedResult, Ids
 from service.observability.metrics import Metrics
-from service.registry.registry import open_registry
+from service.registry.registry import ModelRegistry, open_registry
 from service.settings import Settings
 from tests.parity.conftest import Ledger
 from tests.parity.tiny_models import TINY, Sample, read_back, reference, sample, sequences
@@ -29,10 +29,14 @@ ROTATING = ["llama", "gpt_neox", "falcon", "modernbert"]  # test_rope_live.py ha
 EXTRAS = ("task_type_ids", "langs", "bbox")
 
 
-def opened(checkpoint: Path, store: Path, side: str | None = None) -> Encoder:
+def exported(checkpoint: Path, store: Path, side: str | None = None) -> ModelRegistry:
+    """Return a registry of the exported checkpoint alone."""
     export(checkpoint, store / "tiny", side=side)
-    settings = Settings(store=store, device="cpu", threads=1)
-    return Encoder(open_registry(settings, Metrics()), settings)
+    return open_registry(Settings(store=store, device="cpu", threads=1), Metrics())
+
+
+def embed(registry: ModelRegistry, request: EmbedRequest) -> EmbedResult:
+    return asyncio.run(EmbeddingPipeline(registry, Settings()).embed(request))
 
 
 def as_ids(given: dict[str, list[int]]) -> Ids:
@@ -53,13 +57,13 @@ def test_a_tiny_model_is_served_as_transformers_computes_it(
     family: str, seed: int, tmp_path: Path, ledger: Ledger
 ) -> None:
     made = sample(family, seed, tmp_path / "checkpoint")
-    encoder = opened(made.folder, tmp_path / "store", TINY[family].side)
+    registry = exported(made.folder, tmp_path / "store", TINY[family].side)
     given = sequences(made, seed)
     outputs = tuple(
-        name for name in ("input_embeddings", "last_hidden_state") if name in encoder.catalog.get(None).card.outputs
+        name for name in ("input_embeddings", "last_hidden_state") if name in registry.get(None).card.outputs
     )
     assert len(outputs) == 1 + bool(FAMILIES[family.split()[0]].block)
-    result = asyncio.run(encoder.embed(EmbedRequest([as_ids(each) for each in given], outputs=outputs)))
+    result = embed(registry, EmbedRequest([as_ids(each) for each in given], outputs=outputs))
     expected = [reference(made, each) for each in given]
     for output, column, tolerance in zip(result.outputs, zip(*expected, strict=True), (1e-6, 2e-5), strict=False):
         assert output.lengths == tuple(len(each["input_ids"]) for each in given)
@@ -72,12 +76,12 @@ def test_the_embeddings_of_each_layer_are_those_of_transformers(
     family: str, seed: int, tmp_path: Path, ledger: Ledger
 ) -> None:
     made = sample(family, seed, tmp_path / "checkpoint")
-    encoder = opened(made.folder, tmp_path / "store")
+    registry = exported(made.folder, tmp_path / "store")
     ids = torch.arange(made.model.config.vocab_size)
     with torch.no_grad():
         expected = made.model.get_per_layer_inputs(ids[None])[0].flatten(1).float().numpy()
     asked = EmbedRequest([Ids(ids.numpy())], outputs=("per_layer_embeddings",))
-    found = asyncio.run(encoder.embed(asked)).outputs[0].rows
+    found = embed(registry, asked).outputs[0].rows
     ledger.check(family, "per_layer_embeddings", relative(found, expected), 1e-6)
 
 
@@ -90,26 +94,26 @@ def test_every_family_has_a_tiny_model() -> None:
 @pytest.mark.parametrize("family", ROTATING)
 def test_rope_tables_are_those_of_transformers(family: str, seed: int, tmp_path: Path, ledger: Ledger) -> None:
     made = sample(family, seed, tmp_path / "checkpoint")
-    check_ropes(made, opened(made.folder, tmp_path / "store"), (0, 1000, 100_000), ledger)
+    check_ropes(made, exported(made.folder, tmp_path / "store"), (0, 1000, 100_000), ledger)
 
 
-def check_ropes(made: Sample, encoder: Encoder, starts: tuple[int, ...], ledger: Ledger) -> None:
+def check_ropes(made: Sample, registry: ModelRegistry, starts: tuple[int, ...], ledger: Ledger) -> None:
     """Every table of the card, tabulated and through the served graph."""
-    ropes = encoder.catalog.get(None).card.encodings.ropes
+    ropes = registry.get(None).card.encodings.ropes
     assert bool(ropes) == (not getattr(made.model.config, "alibi", False))
     for name, rope in ropes.items():
         for start in starts:
             places = np.arange(start, start + 40)
             table = tabulate(rope.rope, places, arithmetic="parity")
             check_rope(made, name, rope, places, [table.outputs[each].whole() for each in ("cos", "sin")], ledger)
-            check_rope(made, name, rope, places, served(encoder, rope, places), ledger)
+            check_rope(made, name, rope, places, served(registry, rope, places), ledger)
 
 
-def served(encoder: Encoder, rope: RopeTable, places: Any) -> list[Any]:
+def served(registry: ModelRegistry, rope: RopeTable, places: Any) -> list[Any]:
     suffix = rope.graph.removeprefix("rope")
     outputs = (f"rope_cos{suffix}", f"rope_sin{suffix}")
     asked = EmbedRequest([Ids(np.zeros_like(places), positions=places)], outputs=outputs)
-    return [output.rows for output in asyncio.run(encoder.embed(asked)).outputs]
+    return [output.rows for output in embed(registry, asked).outputs]
 
 
 def check_rope(made: Sample, name: str, rope: RopeTable, places: Any, got: list[Any], ledger: Ledger) -> None:
@@ -130,7 +134,7 @@ NO_FIELDS = ("head_dim", "position_buckets", "norm_rel_ebd")
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_value_config_json_leaves_out_is_the_default_of_transformers(family: str) -> None:
+def test_value_left_out_of_config_json_has_its_default(family: str) -> None:
     usual = CONFIG_MAPPING[family]()
     row = FAMILIES[family]
     asked = {key: value for key, value in row.defaults.items() if key not in NO_FIELDS}
@@ -169,7 +173,7 @@ def test_an_older_config_json_rotates_as_transformers_reads_it(
     del config["rope_parameters"]
     path.write_text(json.dumps(config | old))
     reread = read_back("llama", made.folder, LlamaModel)
-    check_ropes(reread, opened(made.folder, tmp_path / "store"), (0,), ledger)
+    check_ropes(reread, exported(made.folder, tmp_path / "store"), (0,), ledger)
 
 
 # What a published config.json says in other words -> the config as it was written. Read by both.
@@ -186,7 +190,7 @@ SPELLINGS: dict[str, tuple[str, dict[str, str]]] = {
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("name", SPELLINGS)
-def test_a_config_json_in_other_words_is_read_as_transformers_reads_it(
+def test_config_json_in_older_terms_is_read_as_transformers(
     name: str, seed: int, tmp_path: Path, ledger: Ledger
 ) -> None:
     family, words = SPELLINGS[name]
@@ -194,18 +198,18 @@ def test_a_config_json_in_other_words_is_read_as_transformers_reads_it(
     path = made.folder / "config.json"
     path.write_text(json.dumps({words.get(key, key): value for key, value in json.loads(path.read_text()).items()}))
     reread = read_back(family, made.folder, type(made.model))
-    encoder = opened(made.folder, tmp_path / "store")
+    registry = exported(made.folder, tmp_path / "store")
     if family in ROTATING:
-        check_ropes(reread, encoder, (0,), ledger)
+        check_ropes(reread, registry, (0,), ledger)
     given = sequences(made, seed)
-    result = asyncio.run(encoder.embed(EmbedRequest([as_ids(each) for each in given], outputs=("input_embeddings",))))
+    result = embed(registry, EmbedRequest([as_ids(each) for each in given], outputs=("input_embeddings",)))
     expected = np.concatenate([reference(reread, each)[0] for each in given])
     ledger.check(family, "in other words", relative(result.outputs[0].rows, expected), 1e-6)
 
 
-def test_a_deberta_whose_embedding_size_is_its_hidden_size_is_served(tmp_path: Path, ledger: Ledger) -> None:
+def test_serves_deberta_with_embedding_size_equal_to_hidden(tmp_path: Path, ledger: Ledger) -> None:
     made = sample("deberta-v2", 1, tmp_path / "checkpoint", embedding_size=24, hidden_size=24, num_attention_heads=2)
-    encoder = opened(made.folder, tmp_path / "store")
+    registry = exported(made.folder, tmp_path / "store")
     given = {"input_ids": [1, 2, 3], "attention_mask": [1, 0, 1]}
-    result = asyncio.run(encoder.embed(EmbedRequest([as_ids(given)], outputs=("input_embeddings",))))
+    result = embed(registry, EmbedRequest([as_ids(given)], outputs=("input_embeddings",)))
     ledger.check("deberta-v2", "input_embeddings", relative(result.outputs[0].rows, reference(made, given)[0]), 1e-6)

@@ -217,7 +217,7 @@ CLASSES = {"siglip_text_model": "SiglipTextModel", "siglip2_text_model": "Siglip
 
 
 @pytest.mark.parametrize("model_type", sorted(KNOWN))
-def test_a_word_table_has_a_padding_row_where_transformers_builds_one(model_type: str) -> None:
+def test_word_table_has_a_padding_row_as_in_transformers(model_type: str) -> None:
     kind = transformers.CONFIG_MAPPING[model_type]
     config = kind(**NEEDS.get(model_type, {}))
     config.pad_token_id = 7

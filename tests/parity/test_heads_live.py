@@ -17,11 +17,11 @@ from transformers.models.auto import modeling_auto as auto
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from models.artifacts import weights
+from models.artifacts.comparison import Session
 from models.artifacts.export import export
 from models.families import FAMILIES
 from models.families.heads import HEADS
 from models.reference import head as head_reference
-from models.artifacts.comparison import Session
 from tests.parity.conftest import Ledger
 
 pytestmark = pytest.mark.parity

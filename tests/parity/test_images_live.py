@@ -17,9 +17,9 @@ from PIL import Image
 from safetensors.torch import save_file
 from transformers import CONFIG_MAPPING, AutoModel
 
+from models.artifacts.comparison import Session
 from models.artifacts.export import export
 from models.positions.rope.axial import tabulate_axial
-from models.artifacts.comparison import Session
 from models.vision import preprocessor_config
 from models.vision.families import FAMILIES
 from models.vision.preprocess import Prepared, prepare, target_size
@@ -237,7 +237,7 @@ def test_every_family_has_a_tiny_tower() -> None:
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_a_value_config_json_leaves_out_is_the_default_of_transformers(name: str) -> None:
+def test_value_left_out_of_config_json_has_its_default(name: str) -> None:
     usual = CONFIG_MAPPING[name]()
     own = getattr(usual, "vision_config", usual)
     skipped = {"num_channels"} if name == "blip_vision_model" else set()  # three, whatever the config says

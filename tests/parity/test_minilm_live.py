@@ -13,11 +13,11 @@ from hypothesis import HealthCheck, given, settings
 from sentence_transformers import SentenceTransformer
 from transformers import AutoTokenizer
 
-from service.embedding.pipeline import Encoder
+from service.embedding.pipeline import EmbeddingPipeline
 from service.embedding.requests import Direction, EmbedRequest, Text
 from service.embedding.tokenization import Cut, Tokenizer
 from service.observability.metrics import Metrics
-from service.registry.registry import open_catalog
+from service.registry.registry import open_registry
 from service.settings import Settings
 from tests.minilm_golden import checkpoint
 from tests.parity.conftest import Ledger
@@ -61,9 +61,9 @@ def _word(draw: random.Random) -> str:
 
 
 @pytest.fixture(scope="module")
-def encoder(minilm_store: Path) -> Encoder:
+def pipeline(minilm_store: Path) -> EmbeddingPipeline:
     chosen = Settings(store=minilm_store, device="cpu")
-    return Encoder(open_catalog(chosen, Metrics()), chosen)
+    return EmbeddingPipeline(open_registry(chosen, Metrics()), chosen)
 
 
 @pytest.fixture(scope="module")
@@ -71,25 +71,25 @@ def sentences() -> SentenceTransformer:
     return SentenceTransformer(str(checkpoint()), device="cpu")
 
 
-def embed(encoder: Encoder, texts: list[Text], **fields: Any) -> Any:
-    return asyncio.run(encoder.embed(EmbedRequest(texts, **fields))).outputs[0].rows
+def embed(pipeline: EmbeddingPipeline, texts: list[Text], **fields: Any) -> Any:
+    return asyncio.run(pipeline.embed(EmbedRequest(texts, **fields))).outputs[0].rows
 
 
 def test_random_texts_give_the_vectors_of_sentence_transformers(
-    encoder: Encoder, sentences: SentenceTransformer, ledger: Ledger
+    pipeline: EmbeddingPipeline, sentences: SentenceTransformer, ledger: Ledger
 ) -> None:
     draw = random.Random(20)
     texts = [random_text(draw) for _ in range(300)]
-    got = embed(encoder, [Text(text) for text in texts])
+    got = embed(pipeline, [Text(text) for text in texts])
     ledger.check("minilm", "300 texts, unit vectors", float(np.abs(got - sentences.encode(texts)).max()), 1e-6)
 
 
 def test_random_pairs_give_the_vectors_of_sentence_transformers(
-    encoder: Encoder, sentences: SentenceTransformer, ledger: Ledger
+    pipeline: EmbeddingPipeline, sentences: SentenceTransformer, ledger: Ledger
 ) -> None:
     draw = random.Random(21)
     pairs = [(random_text(draw), random_text(draw)) for _ in range(60)]
-    got = embed(encoder, [Text(*pair) for pair in pairs])
+    got = embed(pipeline, [Text(*pair) for pair in pairs])
     ledger.check("minilm", "60 pairs, unit vectors", float(np.abs(got - sentences.encode(pairs)).max()), 1e-6)
 
 
@@ -108,7 +108,7 @@ ANY_TEXT = st.text(max_size=80) | st.text(alphabet="abc ,.[]SEPMASK\t\n#'", max_
 
 @settings(max_examples=800, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(first=ANY_TEXT, second=st.none() | ANY_TEXT, most=st.integers(3, 40), side=st.sampled_from(["left", "right"]))
-def test_any_text_or_pair_gives_the_ids_of_transformers_however_short_the_limit(
+def test_texts_and_pairs_give_the_ids_of_transformers(
     first: str, second: str | None, most: int, side: Direction
 ) -> None:
     judge = transformers_tokenizer(checkpoint())

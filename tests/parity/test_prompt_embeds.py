@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from models.artifacts.export import export
-from service.embedding.pipeline import Encoder
+from service.embedding.pipeline import EmbeddingPipeline
 from service.embedding.requests import EmbedRequest, Ids
 from service.observability.metrics import Metrics
 from service.protocols.inlay import pooled_bytes
@@ -85,10 +85,10 @@ def before_block_0(made: Sample, **fed: Any) -> Any:
 
 def handed_over(folder: Path, store: Path, side: str | None, ids: Any) -> Any:
     export(folder, store / "tiny", side=side)
-    encoder = Encoder(open_registry(Settings(store=store, device="cpu", threads=1), Metrics()), Settings())
-    card = encoder.catalog.get(None).card
+    registry = open_registry(Settings(store=store, device="cpu", threads=1), Metrics())
+    pipeline, card = EmbeddingPipeline(registry, Settings()), registry.get(None).card
     asked = precomputed.asked(card, EmbedRequest([Ids(ids)], dtype="float32"), "prompt_embeds", True)
-    return asyncio.run(encoder.embed(asked)).outputs[0].rows
+    return asyncio.run(pipeline.embed(asked)).outputs[0].rows
 
 
 @pytest.mark.parametrize("seed", SEEDS)

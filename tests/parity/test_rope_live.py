@@ -243,7 +243,7 @@ def check_tables(
 # ---- the comparisons ----
 
 
-def test_every_rope_type_of_transformers_is_drawn_and_at_least_500_configs_in_all() -> None:
+def test_draws_every_rope_type_and_at_least_500_configs() -> None:
     theirs = {*ROPE_INIT_FUNCTIONS, "default", "ntk_alpha"}  # the last two live in the models' own modules
     assert set(OF_TYPE) == theirs & set(SCALINGS) == theirs
     assert len(OF_TYPE) * DRAWS >= 500
@@ -266,13 +266,13 @@ def defaults(kind: str) -> Config:
 
 
 @pytest.mark.parametrize("kind", ROWS)
-def test_a_config_that_leaves_everything_out_rotates_as_its_class_does(kind: str, ledger: Ledger) -> None:
+def test_empty_config_rotates_as_its_class(kind: str, ledger: Ledger) -> None:
     if rotary_class(kind) is not None:
         compare("class defaults", defaults(kind), (4096, 1 << 17), ledger)
 
 
 @pytest.mark.parametrize("kind", ROWS)
-def test_a_config_as_transformers_writes_it_is_read_as_its_class_reads_it(kind: str) -> None:
+def test_config_written_by_transformers_is_read_alike(kind: str) -> None:
     written = built(defaults(kind)).to_dict() | defaults(kind)
     bare, full = read({"text_config": defaults(kind)}), read(written)
     assert {name: table.rope for name, table in full.tables.items()} == {
@@ -290,7 +290,7 @@ def with_length(table: LayerRope, full: LayerRope) -> Any:
 
 @pytest.mark.parametrize("kind", [kind for kind in ROWS if CONVENTIONS[kind].pattern])
 @pytest.mark.parametrize("layers", [4, 5, 13])
-def test_layer_types_nobody_wrote_are_those_transformers_derives(kind: str, layers: int) -> None:
+def test_missing_layer_types_are_those_transformers_derives(kind: str, layers: int) -> None:
     data = defaults(kind) | {"num_hidden_layers": layers}
     types = built(data).layer_types if kind != "recurrent_gemma" else built(data).layers_block_type
     written = data | {"layer_types": list(types)}
@@ -380,9 +380,7 @@ def listened(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any, Any], list[bool]
 
 
 @pytest.mark.parametrize("name", TINY)
-def test_the_layers_that_rotate_are_those_that_rotate_in_transformers(
-    name: str, listened: Callable[[Any, Any], list[bool]]
-) -> None:
+def test_the_same_layers_rotate_as_in_transformers(name: str, listened: Callable[[Any, Any], list[bool]]) -> None:
     data = tiny(name)
     config = built(data)
     model = transformers.AutoModel.from_config(config, attn_implementation="eager").eval()

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from models.artifacts.export import export
-from service.embedding.pipeline import Encoder
+from service.embedding.pipeline import EmbeddingPipeline
 from service.embedding.requests import EmbedRequest, Text
 from service.observability.metrics import Metrics
-from service.registry.registry import open_catalog
+from service.registry.registry import open_registry
 from service.settings import Settings
 from tests.parity.conftest import Ledger
 from tests.static_golden import difference
@@ -42,9 +42,9 @@ def random_texts(count: int, seed: int) -> list[str]:
 def served(folder: Path, store: Path, texts: list[str]) -> Any:
     export(folder, store / "static")
     chosen = Settings(store=store, device="cpu")
-    encoder = Encoder(open_catalog(chosen, Metrics()), chosen)
+    pipeline = EmbeddingPipeline(open_registry(chosen, Metrics()), chosen)
     request = EmbedRequest([Text(text) for text in texts], truncate=True)
-    return asyncio.run(encoder.embed(request)).outputs[0].rows
+    return asyncio.run(pipeline.embed(request)).outputs[0].rows
 
 
 @pytest.mark.parametrize("name", MODEL2VEC)
