@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from proto import embed_pb2 as pb
 from proto.embed_pb2_grpc import EmbedderStub
-from service.app import create_app
+from service.app import Application, create_app
 from service.context import ServiceContext
 from service.http.server import HttpProtocol
 from service.settings import Settings
@@ -31,12 +31,13 @@ UNLIMITED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_le
 
 @dataclass(frozen=True)
 class Served:
-    """A running service and a client of each protocol."""
+    """A running service, a client of each protocol, and the application behind it."""
 
     address: tuple[str, int]
     rpc_address: str
     http: httpx.Client
     stub: EmbedderStub
+    app: Application
 
     def post(self, body: dict[str, Any], accept: str = "application/json") -> httpx.Response:
         return self.http.post("/embed", json=body, headers={"accept": accept})
@@ -83,7 +84,7 @@ def serving(store: Path, **settings: Any) -> Iterator[Served]:
             httpx.Client(base_url=url, timeout=60, trust_env=False) as http,
             grpc.insecure_channel(rpc_address, UNLIMITED) as channel,
         ):
-            yield Served(start.address, rpc_address, http, EmbedderStub(channel))
+            yield Served(start.address, rpc_address, http, EmbedderStub(channel), start.app)
     finally:
         start.server.should_exit = True
         thread.join()

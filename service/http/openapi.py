@@ -6,7 +6,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from service.http.formats import JSON
+from service.http.formats import FORMATS, JSON
 from service.http.problem_details import MEDIA_TYPE, Problem
 from service.http.routes import Answer, RequestBody, Route, RouteGroup, Router, Schema
 from service.http.timeouts import HEADERS as TIMEOUT_HEADERS
@@ -52,9 +52,10 @@ def build_document(router: Router, version: str, *, guarded: bool) -> dict[str, 
             "title": "Inlay",
             "version": version,
             "summary": "Input layers, positional encodings and sentence vectors.",
-            "description": f"This server {asks}.\n\nAn error is `{MEDIA_TYPE}`: `detail` says what came, what is allowed "
-            "and what to do, and `code` is stable and the same over gRPC. OpenAI's paths and those under `/v2` answer "
-            "errors in their own protocol's form. `Accept` chooses the form of vectors and tables.",
+            "description": f"This server {asks}.\n\nAn error is `{MEDIA_TYPE}`: `detail` says what came, what is "
+            "allowed and what to do, and `code` is stable and the same over gRPC. OpenAI's paths and those under `/v2` "
+            "answer errors in their own protocol's form.\n\n`Accept` chooses the form of vectors and tables: "
+            f"{', '.join(FORMATS)}.",
         },
         "tags": [{"name": name, "description": about} for name, about in tags.items()],
         "paths": paths,

@@ -18,6 +18,11 @@ Schema = Mapping[str, Any]
 _PARAMETER = re.compile(r"\{([A-Za-z_]\w*)(:path)?\}")
 
 
+def binary(description: str = "") -> Schema:
+    """Return the schema of bytes."""
+    return {"type": "string", "format": "binary"} | ({"description": description} if description else {})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestBody:
     """What a route reads, for the OpenAPI document.

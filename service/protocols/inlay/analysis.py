@@ -24,11 +24,10 @@ from service.embedding.word_table import WordTable, word_table
 from service.http.formats import JSON
 from service.http.request import Request
 from service.http.response import Response, bytes_response, json_response
-from service.http.routes import Answer, Route
+from service.http.routes import Answer, Route, binary
 from service.protocols.inlay.parameter_types import Parameters, switch
 from service.protocols.inlay.parsing import from_query
 from service.protocols.inlay.positions.plots import PICTURE_TYPES, PictureSize
-from service.protocols.inlay.positions.responses import binary
 from service.scheduling.serial_executor import SerialExecutor
 
 PATH = "/models/{name}/analysis"
@@ -212,7 +211,7 @@ def routes(context: ServiceContext) -> list[Route]:
             summary="Singular values and norms of the word table, drawn",
             tag="models",
             query=PictureSize,
-            answers={200: Answer(description="The picture.", content={PICTURE_TYPES[extension]: binary("")})},
+            answers={200: Answer(description="The picture.", content={PICTURE_TYPES[extension]: binary()})},
         )
         for extension in get_args(Format)
     ]

@@ -1,11 +1,14 @@
-"""The responses of /embed and of the routes that answer in its formats, for the OpenAPI document."""
+"""The errors of /embed, and the descriptions of its responses for the OpenAPI document."""
 
 from typing import Any
 
+from service.error_status import STATUSES
+from service.errors import InlayError, Unauthorized
 from service.http.formats import JSON, NPY, OCTETS, SAFETENSORS, TENSOR_HEADERS
-from service.http.problem_details import MEDIA_TYPE, Problem
-from service.http.routes import Answer
-from service.protocols.tei import timing_headers
+from service.http.problem_details import MEDIA_TYPE, Problem, render_problem
+from service.http.response import Response
+from service.http.routes import Answer, binary
+from service.protocols.inlay import timing_headers
 
 VECTOR = {"type": "array", "items": {"type": "number"}}
 VECTORS = {"type": "array", "items": VECTOR}
@@ -81,17 +84,18 @@ ERRORS = {
 VECTORS_ANSWER = Answer(
     description="The vectors, in the order of the inputs.",
     headers=dict.fromkeys(TENSOR_HEADERS, f"with {OCTETS} and {NPY}") | timing_headers.HEADERS,
-    content={JSON: {"anyOf": [BARE, NAMED, PROMPT_EMBEDS]}}
-    | {
-        media_type: {"type": "string", "format": "binary", "description": description}
-        for media_type, description in BINARY.items()
-    },
+    content={JSON: {"anyOf": [BARE, NAMED, PROMPT_EMBEDS]}} | {name: binary(about) for name, about in BINARY.items()},
     examples=EXAMPLES,
 )
-EMBED_ANSWERS = {
+VECTOR_ANSWERS = {
     200: VECTORS_ANSWER,
-    401: Answer(description="No key, or an unknown one."),
-    **{
-        status: Answer(description=description, content={MEDIA_TYPE: Problem}) for status, description in ERRORS.items()
-    },
+    **{status: Answer(description=about, content={MEDIA_TYPE: Problem}) for status, about in ERRORS.items()},
 }
+EMBED_ANSWERS = VECTOR_ANSWERS | {401: Answer(description="No key, or an unknown one; no body.")}
+
+
+def render_error(error: InlayError) -> Response:
+    """Return an error as text-embeddings-inference answers it: without a key it sends no body."""
+    if isinstance(error, Unauthorized):
+        return Response((), (), STATUSES[error.code].http)
+    return render_problem(error)

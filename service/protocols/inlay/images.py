@@ -20,15 +20,14 @@ from service.http.formats import FORMATS, SAFETENSORS, negotiate
 from service.http.multipart import MULTIPART, parts_of
 from service.http.request import Request
 from service.http.response import Response
-from service.http.routes import RequestBody, Route
+from service.http.routes import RequestBody, Route, binary
 from service.http.tensors import from_safetensors, tensor
 from service.http.validation_errors import InvalidField, quoted, unknown_field, validated
 from service.http.worker_threads import in_thread
 from service.machine import available_cpus
-from service.protocols.inlay.embed_answers import EMBED_ANSWERS
+from service.protocols.inlay.embed_answers import VECTOR_ANSWERS
 from service.protocols.inlay.parameter_types import TENSOR
 from service.protocols.inlay.parsing import parse_json_fields, query_values
-from service.protocols.inlay.positions.responses import binary
 
 JSON_TYPES = re.compile(r"application/(.+\+)?json")
 PICTURES = ("image/jpeg", "image/png", "image/webp")
@@ -112,9 +111,9 @@ def routes(context: ServiceContext) -> list[Route]:
             body=RequestBody(
                 model=ImagesBody,
                 examples=EXAMPLES,
-                other={MULTIPART: FORM} | dict.fromkeys((SAFETENSORS, *PICTURES), binary("")),
+                other={MULTIPART: FORM} | dict.fromkeys((SAFETENSORS, *PICTURES), binary()),
             ),
-            answers=EMBED_ANSWERS,
+            answers=VECTOR_ANSWERS,
         )
     ]
 

@@ -5,10 +5,9 @@ from service.http.problem_details import MEDIA_TYPE, Problem, render_problem
 from service.http.routes import RequestBody, Route, RouteGroup
 from service.protocols.inlay import analysis, gradient, health, images, logits, models, similar, similarity
 from service.protocols.inlay.embed import EmbedHandler
-from service.protocols.inlay.embed_answers import EMBED_ANSWERS
+from service.protocols.inlay.embed_answers import EMBED_ANSWERS, render_error
 from service.protocols.inlay.embed_body import EXAMPLES, EmbedBody
 from service.protocols.inlay.positions import routes as positions
-from service.protocols.tei.errors import render_error as render_tei_error
 
 TAGS = {
     "embed": "Vectors of texts, token ids and images.",
@@ -40,5 +39,5 @@ def _embed_route(context: ServiceContext) -> Route:
         body=RequestBody(model=EmbedBody, examples=EXAMPLES),
         answers=EMBED_ANSWERS,
         vectors=True,
-        render_error=render_tei_error,
+        render_error=render_error,
     )

@@ -1,6 +1,8 @@
-"""The OpenAPI document says what the code does."""
+"""The OpenAPI document describes exactly the routes that are served, and what they take and answer."""
 
+import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,20 +10,112 @@ import orjson
 import pytest
 from pydantic import TypeAdapter
 
+from models import VERSION
 from service.error_status import STATUSES
 from service.http.formats import FORMATS, TENSOR_HEADERS
-from service.http.keys import OPEN
+from service.http.openapi import build_document
 from service.http.problem_details import Problem
-from service.protocols.inlay import embed_body as body
-from service.protocols.inlay.embed_body import EXAMPLES
-from service.protocols.tei import timing_headers as spent
+from service.http.routes import Route, RouteGroup, Router
+from service.protocols.inlay import timing_headers
+from service.protocols.inlay.embed_body import EXAMPLES, read
 from tests.served import Served, serving
+
+Operation = tuple[str, str]
+PAGES = {"/docs", "/docs/oauth2-redirect", "/openapi.json", "/static-offline-docs/{file:path}"}
+VERBS = ("GET", "POST", "PUT", "PATCH", "DELETE")
+FILLED = {"name": "bert", "version": "1", "region": "none"}
 
 
 @pytest.fixture(scope="module")
 def document(served: Served) -> dict[str, Any]:
     found: dict[str, Any] = served.http.get("/openapi.json").json()
     return found
+
+
+@pytest.fixture(scope="module")
+def router(served: Served) -> Router:
+    return served.app.pipeline.router
+
+
+def described(document: dict[str, Any]) -> set[Operation]:
+    return {(verb.upper(), path) for path, item in document["paths"].items() for verb in item}
+
+
+def plain(path: str) -> str:
+    return path.replace(":path}", "}")
+
+
+def differences(document: dict[str, Any], router: Router) -> set[Operation]:
+    """Return the operations that the document or the router has alone, documentation pages aside."""
+    routes = {(route.verb, plain(route.path)) for route in router.routes if route.path not in PAGES}
+    return described(document) ^ routes
+
+
+def operations(document: dict[str, Any]) -> list[tuple[str, str, dict[str, Any]]]:
+    return [(verb.upper(), path, each) for path, item in document["paths"].items() for verb, each in item.items()]
+
+
+def filled(path: str) -> str:
+    return path.format(**FILLED)
+
+
+def route_of(router: Router, verb: str, path: str) -> Route:
+    return next(route for route in router.routes if (route.verb, plain(route.path)) == (verb, path))
+
+
+# ---- the document and the routes
+
+
+def test_document_lists_exactly_the_routes_of_the_router(document: dict[str, Any], router: Router) -> None:
+    assert len(described(document)) > 100
+    assert differences(document, router) == set()
+
+
+def test_only_documentation_pages_are_not_in_the_document(router: Router) -> None:
+    assert {route.path for route in router.routes if not route.documented} == PAGES
+
+
+def test_comparison_finds_added_and_removed_routes(document: dict[str, Any], router: Router) -> None:
+    own, *others = router.groups
+    added = replace(own.routes[0], path="/embed_more")
+    removed = own.routes[0]
+    more = Router([own._replace(routes=[*own.routes, added]), *others])
+    less = Router([own._replace(routes=own.routes[1:]), *others])
+    assert differences(document, more) == {("POST", "/embed_more")}
+    assert differences(document, less) == {(removed.verb, removed.path)}
+    assert described(build_document(more, VERSION, guarded=False)) ^ described(document) == {("POST", "/embed_more")}
+
+
+def test_every_documented_operation_is_served(document: dict[str, Any], served: Served) -> None:
+    for verb, path in sorted(described(document)):
+        answer = served.http.request(verb, filled(path))
+        assert answer.status_code != 405, (verb, path)
+        assert "there is no /" not in answer.text, (verb, path)
+
+
+def test_no_other_verb_is_served(document: dict[str, Any], served: Served) -> None:
+    for path, item in document["paths"].items():
+        verbs = {verb.upper() for verb in item}
+        for verb in set(VERBS) - verbs:
+            answer = served.http.request(verb, filled(path))
+            expected = verbs | ({"HEAD"} if "GET" in verbs else set())
+            assert answer.status_code == 405, (verb, path)
+            assert set(answer.headers["allow"].split(", ")) == expected, (verb, path)
+
+
+def test_fastapi_serves_nothing_but_its_pages(served: Served) -> None:
+    paths = {getattr(route, "path", "") for route in served.app.api.routes}
+    assert all(any(page.startswith(path) for page in PAGES) for path in paths), paths
+
+
+def test_every_operation_has_an_id_of_its_own(document: dict[str, Any]) -> None:
+    names = [operation["operationId"] for _, _, operation in operations(document)]
+    assert len(names) == len(set(names))
+    assert all(re.fullmatch(r"[a-zA-Z_0-9]+", name) for name in names)
+    tags = {each["name"] for each in document["tags"]}
+    for verb, path, operation in operations(document):
+        assert operation["summary"], (verb, path)
+        assert set(operation["tags"]) <= tags, (verb, path, operation["tags"])
 
 
 def references(node: Any) -> set[str]:
@@ -31,87 +125,62 @@ def references(node: Any) -> set[str]:
     return set().union(*(references(each) for each in node)) if isinstance(node, list) else set()
 
 
-def own_parameters(operation: dict[str, Any]) -> list[dict[str, Any]]:
-    """Those that are not every operation's."""
-    return [each for each in operation.get("parameters", []) if "$ref" not in each]
-
-
-def operations(document: dict[str, Any]) -> list[tuple[str, str, dict[str, Any]]]:
-    return [(verb, path, each) for path, item in document["paths"].items() for verb, each in item.items()]
-
-
-def test_every_reference_leads_somewhere(document: dict[str, Any]) -> None:
+def test_every_reference_is_defined(document: dict[str, Any]) -> None:
     components = document["components"]
     known = {f"#/components/{kind}/{name}" for kind in ("schemas", "parameters") for name in components[kind]}
     assert references(document) <= known
 
 
-def test_every_route_is_described(document: dict[str, Any], served: Served) -> None:
-    described = {(method, path) for path, item in document["paths"].items() for method in item}
-    assert described >= {
-        ("post", "/embed"),
-        ("get", "/models"),
-        ("get", "/models/{name}"),
-        ("get", "/models/{name}/rope"),
-        ("get", "/positions"),
-        ("get", "/positions/presets"),
-        ("post", "/positions/rope/rotate"),
-        ("get", "/positions/rope.png"),
-        ("get", "/"),
-        ("get", "/health/live"),
-        ("get", "/health/ready"),
-        ("get", "/metrics"),
-    }
-    for method, path in described:  # a route that is not there, or not with this verb, says so
-        answer = served.http.request(method, path.format(name="bert", version="1", region="none"))
-        assert answer.status_code != 405, (method, path)
-        assert "there is no /" not in answer.text, (method, path)
+# ---- parameters, bodies and answers
 
 
-def test_every_scheme_is_described_with_its_own_parameters(document: dict[str, Any], served: Served) -> None:
+def own_parameters(operation: dict[str, Any]) -> list[dict[str, Any]]:
+    """Those that are not every operation's."""
+    return [each for each in operation.get("parameters", []) if "$ref" not in each]
+
+
+def test_every_scheme_is_described_with_its_parameters(document: dict[str, Any], served: Served) -> None:
     for scheme in served.http.get("/positions").json()["schemes"]:
-        for path in scheme["paths"][:1]:
-            item = document["paths"][path]
-            assert {method.upper() for method in item} == set(scheme["methods"])
-            body = item["post"]["requestBody"]["content"]["application/json"]["schema"]["$ref"]
-            properties = document["components"]["schemas"][body.rpartition("/")[2]]["properties"]
-            assert {name: entry["description"] for name, entry in properties.items()} == scheme["parameters"]
-            for parameter in own_parameters(item.get("get", {})):
-                assert parameter["description"] == scheme["parameters"][parameter["name"]]
-                assert parameter["schema"].keys() & {"type", "anyOf", "enum", "const"}, parameter
+        item = document["paths"][scheme["paths"][0]]
+        assert {method.upper() for method in item} == set(scheme["methods"])
+        body = item["post"]["requestBody"]["content"]["application/json"]["schema"]["$ref"]
+        properties = document["components"]["schemas"][body.rpartition("/")[2]]["properties"]
+        assert {name: entry["description"] for name, entry in properties.items()} == scheme["parameters"]
+        for parameter in own_parameters(item.get("get", {})):
+            assert parameter["description"] == scheme["parameters"][parameter["name"]]
+            assert parameter["schema"].keys() & {"type", "anyOf", "enum", "const"}, parameter
 
 
-def test_every_operation_has_a_name_of_its_own(document: dict[str, Any]) -> None:
-    names = [operation["operationId"] for item in document["paths"].values() for operation in item.values()]
-    assert len(names) == len(set(names))
+def test_scaling_parameters_have_a_type_and_a_meaning(document: dict[str, Any]) -> None:
+    rope = document["paths"]["/positions/rope"]["get"]
+    parameters = {each["name"]: each for each in own_parameters(rope)}
+    assert parameters["factor"]["schema"]["type"] == "number"
+    assert parameters["truncate"]["schema"]["type"] == "boolean"
+    assert parameters["short_factor"]["schema"]["type"] == "array"
+    assert "context length" in parameters["factor"]["description"]
+    assert "linear (required)" in parameters["factor"]["description"]
 
 
-def test_every_example_is_one_the_service_reads(document: dict[str, Any]) -> None:
+def test_every_example_can_be_read(document: dict[str, Any]) -> None:
     content = document["paths"]["/embed"]["post"]["requestBody"]["content"]["application/json"]
     assert content["examples"].keys() == EXAMPLES.keys()
     for example in content["examples"].values():
-        body.read(orjson.dumps(example["value"]))
+        read(orjson.dumps(example["value"]))
 
 
 def test_every_format_is_described_with_its_headers(document: dict[str, Any]) -> None:
     answer = document["paths"]["/embed"]["post"]["responses"]["200"]
     assert answer["content"].keys() == FORMATS.keys()
-    assert set(answer["headers"]) == {*TENSOR_HEADERS, *spent.NAMES}
+    assert set(answer["headers"]) == {*TENSOR_HEADERS, *timing_headers.HEADERS}
     rope = document["paths"]["/models/{name}/rope"]["get"]
     assert rope["responses"]["200"]["content"].keys() == FORMATS.keys()
-    assert {each["name"] for each in own_parameters(rope)} >= {
-        "name",
-        "start",
-        "length",
-        "positions",
-        "dtype",
-        "format",
-    }
+    names = {each["name"] for each in own_parameters(rope)}
+    assert names >= {"name", "start", "length", "positions", "dtype", "format"}
 
 
 @pytest.mark.parametrize("path", ["/embed", "/", "/invocations"])
 @pytest.mark.parametrize("encoding", ["float", "base64", "prompt_embeds", "input_embeds", "bytes", "bytes_only"])
-def test_the_answer_in_every_encoding_has_a_schema(
+def test_answers_in_every_encoding_have_a_schema(
     document: dict[str, Any], served: Served, path: str, encoding: str
 ) -> None:
     answer = served.http.post(path, json={"inputs": ["hello"], "encoding_format": encoding})
@@ -128,28 +197,31 @@ def _alternatives(schema: dict[str, Any]) -> list[dict[str, Any]]:
     return [each for inner in schema["anyOf"] for each in _alternatives(inner)]
 
 
-def test_the_headers_that_tell_what_an_answer_took_are_told_apart(document: dict[str, Any], served: Served) -> None:
-    described = document["paths"]["/embed"]["post"]["responses"]["200"]["headers"]
+def test_timing_headers_are_described(document: dict[str, Any], served: Served) -> None:
+    headers = document["paths"]["/embed"]["post"]["responses"]["200"]["headers"]
     sent = served.post({"inputs": "hello world"}).headers
-    for name in spent.NAMES:
-        about = described[name]["description"]
-        assert ("milliseconds" in about) is name.endswith("-time"), name
-    assert sent["x-compute-type"] in described["x-compute-type"]["description"].replace(",", "").split()
+    for name in timing_headers.HEADERS:
+        assert ("milliseconds" in headers[name]["description"]) is name.endswith("-time"), name
+    assert sent["x-compute-type"] in headers["x-compute-type"]["description"].replace(",", "").split()
 
 
-def test_a_header_is_described_with_each_operation_that_reads_it(document: dict[str, Any], served: Served) -> None:
+def test_request_headers_are_listed_where_they_are_read(
+    document: dict[str, Any], served: Served, router: Router
+) -> None:
     for verb, path, operation in operations(document):
         headers = {each["$ref"].rpartition("/")[2] for each in operation.get("parameters", []) if "$ref" in each}
-        working = path not in OPEN or verb != "get"
-        assert (headers >= {"x-request-id", "traceparent"}) is working, (verb, path)
-        if not working:  # a probe: nobody sends it such, and only some read it
+        probe = route_of(router, verb, path).probe
+        assert (headers >= {"x-request-id", "traceparent"}) is not probe, (verb, path)
+        if probe:
             continue
-        filled = path.format(name="bert", version="1", region="none")
         for name in ("inlay-timeout-ms", "x-envoy-expected-rq-timeout-ms"):
-            answer = served.http.request(verb, filled, headers={name: "soon"})
-            assert (f"the header {name} is 'soon'" in answer.text) is (name in headers), (verb, path, answer.text)
+            answer = served.http.request(verb, filled(path), headers={name: "soon"})
+            assert name not in headers or f"the header {name} is 'soon'" in answer.text, (verb, path, answer.text)
         names = [each.get("name", each.get("$ref")) for each in operation.get("parameters", [])]
         assert len(names) == len(set(names)), (verb, path)
+
+
+# ---- keys and errors
 
 
 @pytest.fixture(scope="module")
@@ -158,18 +230,26 @@ def guarded(tiny_store: Path) -> Iterator[Served]:
         yield service
 
 
-def test_what_a_stranger_is_told_is_described_with_each_operation(guarded: Served) -> None:
+def test_errors_of_callers_without_a_key_are_described(guarded: Served) -> None:
     document = guarded.http.get("/openapi.json").json()
     for verb, path, operation in operations(document):
-        answer = guarded.http.request(verb, path.format(name="bert", version="1", region="none"))
-        if verb == "get" and path in OPEN:
+        if operation.get("security") == []:
             continue
+        answer = guarded.http.request(verb, filled(path))
         assert answer.status_code in (401, 403)
-        described = operation["responses"].get(str(answer.status_code)) or operation["responses"]["default"]
-        assert set(described.get("content", {})) == ({answer.headers["content-type"]} if answer.content else set())
+        response = operation["responses"].get(str(answer.status_code)) or operation["responses"]["default"]
+        media_type = answer.headers.get("content-type")
+        assert set(response.get("content", {})) == ({media_type} if answer.content else set()), (verb, path)
 
 
-def test_the_document_says_how_keys_errors_and_formats_are(guarded: Served, served: Served) -> None:
+def test_document_says_which_operations_need_a_key(guarded: Served) -> None:
+    document = guarded.http.get("/openapi.json").json()
+    router = guarded.app.pipeline.router
+    for verb, path, operation in operations(document):
+        assert (operation.get("security") != []) is route_of(router, verb, path).needs_key, (verb, path)
+
+
+def test_document_describes_keys_errors_and_formats(guarded: Served, served: Served) -> None:
     closed, open_ = (each.http.get("/openapi.json").json()["info"]["description"] for each in (guarded, served))
     assert "authorization: Bearer KEY" in closed
     assert "asks for no key" in open_
@@ -178,14 +258,18 @@ def test_the_document_says_how_keys_errors_and_formats_are(guarded: Served, serv
         assert all(media_type in about for media_type in FORMATS)
 
 
-def test_every_refusal_of_embed_is_described(document: dict[str, Any]) -> None:
-    described = {int(status) for status in document["paths"]["/embed"]["post"]["responses"]} - {200}
-    assert described == {row.http for row in STATUSES.values()} - {405, 416, 500, 501}
+def test_every_error_status_of_embed_is_described(document: dict[str, Any]) -> None:
+    statuses = set(document["paths"]["/embed"]["post"]["responses"]) - {"200", "default"}
+    assert {int(status) for status in statuses} == {row.http for row in STATUSES.values()} - {405, 416, 500, 501}
 
 
-def test_a_real_problem_fits_the_schema(served: Served) -> None:
+def test_a_problem_fits_its_schema(served: Served) -> None:
     TypeAdapter(Problem).validate_json(served.post({"inputs": [[99]]}).content, strict=True)
 
 
-def test_no_refusal_is_described_in_fastapis_own_form(document: dict[str, Any]) -> None:
+def test_every_group_describes_its_errors(router: Router, document: dict[str, Any]) -> None:
+    groups: tuple[RouteGroup, ...] = router.groups
+    for group in groups:
+        model = group.error_model[0] if group.error_model else Problem
+        assert model.__name__ in document["components"]["schemas"]
     assert "HTTPValidationError" not in document["components"]["schemas"]

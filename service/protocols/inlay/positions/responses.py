@@ -28,7 +28,7 @@ from service.http.formats import JSON, NPY, OCTETS, OFFERS, SAFETENSORS, negotia
 from service.http.problem_details import render_problem
 from service.http.request import Request
 from service.http.response import Headers, Response
-from service.http.routes import Answer
+from service.http.routes import Answer, binary
 from service.protocols.inlay.parameter_types import ArrayOptions
 
 MEDIA_TYPES = {"json": JSON, "raw": OCTETS, "npy": NPY, "safetensors": SAFETENSORS}
@@ -297,11 +297,6 @@ HEADERS = {
     "inlay-facts": "JSON: how the values were computed, without lists; where it is short",
     "accept-ranges": "bytes, where the format has a fixed length",
 }
-
-
-def binary(description: str) -> dict[str, Any]:
-    """Return the schema of bytes."""
-    return {"type": "string", "format": "binary", "description": description}
 
 
 BINARY_TABLES = {

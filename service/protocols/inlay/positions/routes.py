@@ -14,7 +14,7 @@ from service.embedding.position_tables import TableCall, as_bad_parameters
 from service.http.formats import JSON, OCTETS
 from service.http.request import Request
 from service.http.response import Response
-from service.http.routes import Answer, RequestBody, Route
+from service.http.routes import Answer, RequestBody, Route, binary
 from service.protocols.inlay.parsing import from_body, from_query, query_values
 from service.protocols.inlay.positions import rotation
 from service.protocols.inlay.positions.model_schemes import (
@@ -44,7 +44,6 @@ from service.protocols.inlay.positions.responses import (
     REVALIDATE,
     TENSOR_BODY,
     TENSOR_BODY_DESCRIPTION,
-    binary,
     is_held,
     table_answer,
     table_form,
@@ -156,7 +155,7 @@ def _plot_route(context: ServiceContext, plots: Plots, row: AnyScheme, extension
         summary=f"{row.summary}, drawn",
         tag=TAG,
         query=plot_schema(row),
-        answers={200: Answer(description="The picture.", content={PICTURE_TYPES[extension]: binary("")}), 304: HELD},
+        answers={200: Answer(description="The picture.", content={PICTURE_TYPES[extension]: binary()}), 304: HELD},
     )
 
 
@@ -186,7 +185,7 @@ def _graph_route(context: ServiceContext, row: AnyScheme) -> Route:
         tag=TAG,
         query=source_schema(row),
         answers={
-            200: Answer(description="The graph, of any positions and lengths.", content={OCTETS: binary("")}),
+            200: Answer(description="The graph, of any positions and lengths.", content={OCTETS: binary()}),
             304: HELD,
         },
     )
