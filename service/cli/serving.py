@@ -37,7 +37,7 @@ def serve(
         from service.cli.checkpoints import exported
 
         settings = exported(settings, model)
-    from service.process.serve import listen
+    from service.cli.startup import listen
 
     raise typer.Exit(listen(settings))
 
@@ -49,8 +49,8 @@ def check(context: typer.Context, values: Mapping[str, str]) -> None:
 
     _refuse_unknown(context)
     settings = read_settings(values)
+    from service.cli.startup import introduce
     from service.observability.metrics import Metrics
-    from service.process.serve import introduce
     from service.registry.registry import open_registry
 
     _open_security(settings)

@@ -37,9 +37,7 @@ class EmbeddingPipeline:
         observe: called after every request with its model, its tokens and the times of its stages.
     """
 
-    def __init__(
-        self, models: Models, settings: Settings, observe: Observer = lambda *_: None
-    ) -> None:
+    def __init__(self, models: Models, settings: Settings, observe: Observer = lambda *_: None) -> None:
         self._models = models
         self._observe = observe
         self._estimator = TokenEstimator()

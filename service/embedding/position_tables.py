@@ -24,7 +24,7 @@ from models.errors import BadEncoding
 from models.positions.table import DTYPES, Output, Table, rounded
 from models.tables.quantization import QuantizedTable
 from service.errors import BadParameters, TooLarge
-from service.process import cpu_count
+from service.machine import available_cpus
 
 BLOCK_VALUES = 65536  # computed at a time: about 3 ms, 512 KiB in float64
 HEAD_BYTES = 65536  # what a format may add to a table that fits
@@ -151,7 +151,7 @@ class Tables:
         self._max_table_bytes = max_table_bytes
         self._cache: OrderedDict[str, memoryview] = OrderedDict()
         self._growing: dict[str, _GrowingBody] = {}
-        self._threads = ThreadPoolExecutor(max(1, cpu_count.available()), thread_name_prefix="tables")
+        self._threads = ThreadPoolExecutor(max(1, available_cpus()), thread_name_prefix="tables")
 
     def outputs(self, table: Table, dtype: str, names: tuple[str, ...] = ()) -> tuple["TypedOutput", ...]:
         """Return `typed_outputs` of a table; raise TooLarge for more bytes than one response holds."""

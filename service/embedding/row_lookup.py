@@ -130,7 +130,9 @@ class RowLookup:
             "types": _ZEROS[: len(ids)] if len(ids) <= len(_ZEROS) else np.zeros(len(ids), np.int64),
         }
         feeds = {name: values[name] for name in card.graphs[graph].inputs}
-        found = model.batchers[graph].run_now(partial(model.engine.run, graph, feeds, plan.outputs), batch.tokens, len(members))
+        found = model.batchers[graph].run_now(
+            partial(model.engine.run, graph, feeds, plan.outputs), batch.tokens, len(members)
+        )
         if found is None:
             return
         arrays, seconds = found

@@ -5,11 +5,11 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar, TypeVarTuple
 
-from service.process import cpu_count
+from service.machine import available_cpus
 
 Arguments = TypeVarTuple("Arguments")
 Result = TypeVar("Result")
-_threads = ThreadPoolExecutor(cpu_count.available(), "bodies")
+_threads = ThreadPoolExecutor(available_cpus(), "bodies")
 
 
 async def in_thread(function: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:

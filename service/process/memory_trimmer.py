@@ -11,10 +11,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from time import monotonic
 
+from service import machine
 from service.errors import Overloaded, StartError
 from service.observability.metrics import Metrics
 from service.observability.process_stats import private_bytes
-from service.process import memory
 from service.registry import warmup
 from service.registry.registry import ModelRegistry
 
@@ -81,9 +81,9 @@ class MemoryTrimmer:
             model.engine.shrink()
             with suppress(Overloaded, StartError):  # readiness reports it; other runs shrink as well
                 await warmup.warm_up_within(model, RUN_SECONDS)
-        await asyncio.to_thread(memory.trim)
+        await asyncio.to_thread(machine.trim_heaps)
 
     async def _report(self) -> None:
-        mappings = await asyncio.to_thread(memory.mappings)
+        mappings = await asyncio.to_thread(machine.mapped_files)
         for name, model in self._registry.models.items():
-            self._metrics.resident(name, memory.mapped_of(model.mapped, mappings).resident)
+            self._metrics.resident(name, machine.mapped_of(model.mapped, mappings).resident)

@@ -19,10 +19,10 @@ from typing import NamedTuple
 from models.artifacts import card as cards
 from models.artifacts.folder import check_hashes
 from models.errors import ModelError
+from service import machine
 from service.embedding.model import Model
 from service.errors import BadRequest, NotFound, StartError
 from service.observability.metrics import Metrics
-from service.process import cpu_count, memory
 from service.registry import store, warmup
 from service.registry.loading import load_model
 from service.registry.store import check_name, quote_names, shortened
@@ -242,7 +242,7 @@ def _check_files(folder: Path) -> str:
 def _trim_soon(loop: asyncio.AbstractEventLoop) -> None:
     """Trim in a thread: a finalizer runs in any thread, and before the parts of its model are freed."""
     with suppress(RuntimeError):  # the loop is closed: the process is about to end
-        loop.call_soon_threadsafe(loop.run_in_executor, None, memory.trim)
+        loop.call_soon_threadsafe(loop.run_in_executor, None, machine.trim_heaps)
 
 
 def open_registry(settings: Settings, metrics: Metrics) -> ModelRegistry:
@@ -255,7 +255,7 @@ def open_registry(settings: Settings, metrics: Metrics) -> ModelRegistry:
         StartError, models.errors.ModelError: in one line, a model cannot be served.
     """
     folders = store.configured_folders(settings, must_exist=settings.workers == 1)
-    threads = settings.threads or max(1, cpu_count.available() // settings.workers)
+    threads = settings.threads or max(1, machine.available_cpus() // settings.workers)
     load = partial(load_model, settings=settings, threads=threads, metrics=metrics)
     models = {name: load(folder) for name, folder in folders.items()}
     for name, model in models.items():

@@ -10,9 +10,8 @@ from service.http.json_arrays import INLINE_VALUES, count
 from service.http.request import Request
 from service.http.response import Body, Headers, Response
 from service.http.worker_threads import in_thread
-from service.protocols.inlay import pooled_bytes, prompt_embeds
+from service.protocols.inlay import pooled_bytes, prompt_embeds, timing_headers
 from service.protocols.inlay.embed_body import AnswerForm, read
-from service.protocols.tei import timing_headers
 from service.request_context import RequestContext
 
 HANDED_OVER = (prompt_embeds.PROMPT_EMBEDS, prompt_embeds.INPUT_EMBEDS)

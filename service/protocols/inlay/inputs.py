@@ -1,21 +1,16 @@
-"""The `inputs` member of a JSON request → Text and Ids. Values, lengths and limits are the encoder's.
+"""The `inputs` of a JSON request as Text and Ids; values, lengths and limits are checked by the embedding pipeline.
 
 The forms nest and overlap ("a list of texts" and "a pair of texts" differ by depth alone), so they are told apart here,
-one look at a value each, and a refusal names the place in the caller's own document.
+one look at a value each, and an error names the place in the caller's own document.
 """
 
 from typing import Any
 
 import numpy as np
 
-from service.embedding.requests import (
-    Ids,
-    Input,
-    Int64s,
-    Text,
-)
-from service.errors import BadInput, BadRequest, TooLarge
-from service.http.validation_errors import quoted as show
+from service.embedding.requests import Ids, Input, Int64s, Text
+from service.errors import BadInput, BadRequest, FieldPath, TooLarge
+from service.http.validation_errors import quoted
 
 FORMS = 'a text, a list of ids, a pair ["a", "b"] or an object {"input_ids": [...]}'
 EXTRAS = ("task_type_ids", "langs", "bbox")
@@ -32,26 +27,31 @@ ITEMS = {
 JUST_INT = {int}
 
 
-def decode(inputs: Any, most: int | None = None) -> list[Input]:
-    """Every input of a request, in order.
+def decode(inputs: Any, max_inputs: int | None = None) -> list[Input]:
+    """Return every input of a request, in order.
 
-    most     of them; told before any is looked at, for a small list takes a hundred times its bytes
-    raises   TooLarge; BadInput with the index of the first that has no known form; BadRequest if `inputs` as a whole
-             has none
+    Args:
+        max_inputs: checked before any input is read: a small list takes a hundred times its bytes.
+
+    Raises:
+        TooLarge: there are more inputs.
+        BadInput: an input has no known form.
+        BadRequest: `inputs` as a whole has none.
     """
     if type(inputs) is list:
         if inputs and type(inputs[0]) is int:
-            return [Ids(_integers(inputs, "input_ids", "inputs", 0))]
-        if most is not None and len(inputs) > most:
-            raise TooLarge(f"{len(inputs)} inputs; this server takes {most} a request: send fewer")
-        return [_plain(value) or _one(value, f"inputs[{index}]", index) for index, value in enumerate(inputs)]
+            return [Ids(_integers(inputs, "input_ids", ("inputs",), 0))]
+        if max_inputs is not None and len(inputs) > max_inputs:
+            allowed = f"this server takes {max_inputs} a request"
+            raise TooLarge(f"{len(inputs)} inputs", allowed=allowed, remedy="send fewer")
+        return [_plain(value) or _decode_one(value, ("inputs", index), index) for index, value in enumerate(inputs)]
     if type(inputs) is str or type(inputs) is dict:
-        return [_one(inputs, "inputs", 0)]
-    raise BadRequest(f"inputs is {show(inputs)}; send {FORMS}, or a list of these")
+        return [_decode_one(inputs, ("inputs",), 0)]
+    raise BadRequest(f"is {quoted(inputs)}", field=("inputs",), allowed=f"send {FORMS}, or a list of these")
 
 
 def _plain(value: Any) -> Ids | None:
-    """What most inputs are, for less; None: to be looked at closely."""
+    """Return a list of ids, at less cost than `_decode_one`; None for anything else."""
     if type(value) is list and set(map(type, value)) == JUST_INT:
         try:
             return Ids(np.array(value, np.int64))
@@ -60,7 +60,7 @@ def _plain(value: Any) -> Ids | None:
     return None
 
 
-def _one(value: Any, path: str, index: int) -> Input:
+def _decode_one(value: Any, path: FieldPath, index: int) -> Input:
     kind = type(value)
     if kind is str:
         return Text(value)
@@ -70,59 +70,64 @@ def _one(value: Any, path: str, index: int) -> Input:
         return Ids(_integers(value, "input_ids", path, index))
     if kind is dict:
         return _object(value, path, index)
-    raise BadInput(f"{path} is {show(value)}; an input is {FORMS}", index)
+    raise BadInput(f"is {quoted(value)}", index, field=path, allowed=f"an input is {FORMS}")
 
 
-def _pair(value: list[Any], path: str, index: int) -> Text:
+def _pair(value: list[Any], path: FieldPath, index: int) -> Text:
     for place, item in enumerate(value):
         if type(item) is not str:
-            raise BadInput(f"{path}[{place}] is {show(item)}; a pair holds two texts, a list of ids integers", index)
+            allowed = "a pair holds two texts, a list of ids integers"
+            raise BadInput(f"is {quoted(item)}", index, field=(*path, place), allowed=allowed)
     if len(value) != 2:
-        raise BadInput(f"{path} holds {len(value)} text{'s' * (len(value) > 1)}; a pair holds two", index)
+        received = f"holds {len(value)} text{'s' * (len(value) > 1)}"
+        raise BadInput(received, index, field=path, allowed="a pair holds two")
     return Text(value[0], value[1])
 
 
-def _object(value: dict[str, Any], path: str, index: int) -> Ids:
+def _object(value: dict[str, Any], path: FieldPath, index: int) -> Ids:
     if unknown := [key for key in value if key not in LISTS and key not in EXTRAS]:
-        allowed = ", ".join((*LISTS, *EXTRAS))
-        raise BadInput(f'{path} has a member "{show(unknown[0])[1:-1]}"; allowed: {allowed}', index)
-    if "input_ids" not in value:
-        raise BadInput(f"{path} has no input_ids; an object needs them", index)
+        allowed = f"allowed: {', '.join((*LISTS, *EXTRAS))}"
+        raise BadInput(f"has a field {quoted(unknown[0])}", index, field=path, allowed=allowed)
+    if value.get("input_ids") is None:
+        received = "is null" if "input_ids" in value else "is missing"
+        raise BadInput(received, index, field=(*path, "input_ids"), allowed="an object needs them")
     arrays = {
-        LISTS[key]: _integers(items, key, f"{path}.{key}", index)
+        LISTS[key]: _integers(items, key, (*path, key), index)
         for key, items in value.items()
         if items is not None and key in LISTS
     }
-    if "ids" not in arrays:
-        raise BadInput(f"{path}.input_ids is null; an object needs them", index)
     return Ids(**arrays, extras=_extras(value, path, index))
 
 
-def _extras(value: dict[str, Any], path: str, index: int) -> dict[str, Int64s] | None:
+def _extras(value: dict[str, Any], path: FieldPath, index: int) -> dict[str, Int64s] | None:
     sent = {key: value[key] for key in EXTRAS if value.get(key) is not None}
     read = {"bbox": _boxes}
-    return {key: read.get(key, _integers)(items, key, f"{path}.{key}", index) for key, items in sent.items()} or None
+    return {key: read.get(key, _integers)(items, key, (*path, key), index) for key, items in sent.items()} or None
 
 
-def _boxes(values: Any, key: str, path: str, index: int) -> Int64s:
+def _boxes(values: Any, key: str, path: FieldPath, index: int) -> Int64s:
     if type(values) is not list:
-        raise BadInput(f"{path} is {show(values)}; it is a list of boxes [x0, y0, x1, y1]", index)
-    boxes = [_integers(box, key, f"{path}[{place}]", index) for place, box in enumerate(values)]
+        raise BadInput(
+            f"is {quoted(values)}", index, field=path, allowed="it is a list of boxes [x0, y0, x1, y1]"
+        )
+    boxes = [_integers(box, key, (*path, place), index) for place, box in enumerate(values)]
     for place, box in enumerate(boxes):
         if len(box) != 4:
-            raise BadInput(f"{path}[{place}] has {len(box)} values; {ITEMS[key]}, x0, y0, x1, y1", index)
+            allowed = f"{ITEMS[key]}, x0, y0, x1, y1"
+            raise BadInput(f"has {len(box)} values", index, field=(*path, place), allowed=allowed)
     return np.array(boxes, np.int64).reshape(-1, 4)
 
 
-def _integers(values: Any, key: str, path: str, index: int) -> Int64s:
+def _integers(values: Any, key: str, path: FieldPath, index: int) -> Int64s:
     if type(values) is not list:
-        raise BadInput(f"{path} is {show(values)}; it is a list of integers", index)
+        raise BadInput(f"is {quoted(values)}", index, field=path, allowed="it is a list of integers")
     # numpy would take true for 1 and cut 1.5 to 1
     if not set(map(type, values)) <= JUST_INT:
         place, value = next((place, value) for place, value in enumerate(values) if type(value) is not int)
-        raise BadInput(f"{path}[{place}] is {show(value)}; {ITEMS[key]}", index)
+        raise BadInput(f"is {quoted(value)}", index, field=(*path, place), allowed=ITEMS[key])
     try:
         return np.array(values, np.int64)
     except OverflowError:
         place = next(place for place, value in enumerate(values) if not -(2**63) <= value < 2**63)
-        raise BadInput(f"{path}[{place}] is {values[place]}; {ITEMS[key]} and fits 64 bits", index) from None
+        allowed = f"{ITEMS[key]} and fits 64 bits"
+        raise BadInput(f"is {values[place]}", index, field=(*path, place), allowed=allowed) from None

@@ -8,14 +8,14 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from models.artifacts.card import FILE_NAME, Card
 from models.families.positional_encodings import Encodings, RopeTable
+from service import machine
 from service.context import ServiceContext
 from service.embedding.model import Model
 from service.http.formats import JSON
 from service.http.request import Request
 from service.http.response import Response, json_response
 from service.http.routes import Answer, Route
-from service.process import memory
-from service.process.memory import Mappings
+from service.machine import Mappings
 from service.registry.registry import ModelRegistry
 from service.settings import Settings
 
@@ -205,7 +205,7 @@ class ModelList(BaseModel):
 
 def summary(model: Model, catalog: ModelRegistry, mappings: Mappings | None = None) -> ModelSummary:
     """The card of a loaded model, where it runs, and what it holds of the mappings."""
-    card, held = model.card, memory.mapped_of(model.mapped, mappings or {})
+    card, held = model.card, machine.mapped_of(model.mapped, mappings or {})
     own = {name: getattr(card, name) for name in ModelSummary.model_fields if hasattr(card, name)}
     nested = {
         "pooling": card.pooling and PoolingSummary.model_validate(card.pooling),
@@ -276,13 +276,13 @@ def routes(context: ServiceContext) -> list[Route]:
 
     async def list_models(request: Request) -> Response:
         loaded = registry.models.values()
-        mappings = await asyncio.to_thread(memory.mappings)
+        mappings = await asyncio.to_thread(machine.mapped_files)
         data = [listed(model, settings) for model in loaded]
         summaries = [summary(model, registry, mappings) for model in loaded]
         return json_response(ModelList(data=data, models=summaries).model_dump(mode="json"))
 
     async def get_model(request: Request) -> Response:
-        mappings = await asyncio.to_thread(memory.mappings)
+        mappings = await asyncio.to_thread(machine.mapped_files)
         return json_response(
             summary(registry.get(request.parameters["name"]), registry, mappings).model_dump(mode="json")
         )

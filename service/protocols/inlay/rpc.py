@@ -5,12 +5,12 @@ from collections.abc import Callable
 from typing import Any
 
 from proto import embed_pb2 as pb
+from service import machine
 from service.context import ServiceContext
 from service.embedding.requests import EmbedResult
 from service.errors import InlayError
 from service.grpc.methods import Handler, Method, Service, serialize
 from service.grpc.pipeline import retry_milliseconds
-from service.process import memory
 from service.protocols.inlay import prompt_embeds, rpc_messages
 from service.protocols.inlay.models import default_flops_per_token, summary
 from service.protocols.inlay.prompt_embeds import PROMPT_EMBEDS, PromptEmbeds
@@ -98,14 +98,14 @@ class Models:
 
     async def list_models(self, request: pb.ListModelsRequest, call: RequestContext) -> pb.ListModelsResponse:
         """Return every model."""
-        mappings = await asyncio.to_thread(memory.mappings)
+        mappings = await asyncio.to_thread(machine.mapped_files)
         return pb.ListModelsResponse(models=[self._model(name, mappings) for name in self._registry.models])
 
     async def get_model(self, request: pb.GetModelRequest, call: RequestContext) -> pb.Model:
         """Return one model; the default where none is named."""
-        return self._model(request.name or None, await asyncio.to_thread(memory.mappings))
+        return self._model(request.name or None, await asyncio.to_thread(machine.mapped_files))
 
-    def _model(self, name: str | None, mappings: memory.Mappings) -> pb.Model:
+    def _model(self, name: str | None, mappings: machine.Mappings) -> pb.Model:
         model = self._registry.get(name)
         found = summary(model, self._registry, mappings)
         return pb.Model(

@@ -1,9 +1,7 @@
-"""Errors as text-embeddings-inference renders them, over HTTP and gRPC."""
+"""The gRPC statuses of text-embeddings-inference. Over HTTP its errors are those of /embed (inlay/embed_answers.py)."""
 
-from service.error_status import STATUSES
 from service.errors import InlayError, Unauthorized
-from service.http.problem_details import error_type, render_problem
-from service.http.response import Response
+from service.http.problem_details import error_type
 
 GRPC_STATUSES = {
     "Unhealthy": "UNAVAILABLE",
@@ -15,13 +13,6 @@ GRPC_STATUSES = {
 """gRPC status by `error_type`."""
 OTHER_GRPC_STATUSES = {"error": "INTERNAL", "unauthorized": "UNAUTHENTICATED", "deadline_exceeded": "DEADLINE_EXCEEDED"}
 """gRPC status of errors that text-embeddings-inference does not have, by code."""
-
-
-def render_error(error: InlayError) -> Response:
-    """Return an error as a problem document, which holds `error` and `error_type`; a 401 has no body."""
-    if isinstance(error, Unauthorized):
-        return Response(status=STATUSES[error.code].http)
-    return render_problem(error)
 
 
 def grpc_status(error: InlayError) -> str:

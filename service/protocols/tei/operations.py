@@ -12,7 +12,7 @@ from service.embedding.pooling import POOLINGS
 from service.embedding.requests import Text
 from service.embedding.tokenization import Token, Tokenizer
 from service.errors import EmptyRequest, TooLarge, WrongModelKind
-from service.process import cpu_count
+from service.machine import available_cpus
 from service.protocols.tei.schemas import Info
 from service.registry.loading import BATCH_VALUES, ENCODER_TOKENS
 
@@ -35,7 +35,7 @@ def info(context: ServiceContext, model: Model) -> Info:
         max_batch_tokens=_batch_tokens(model, settings.max_batch_tokens),
         max_client_batch_size=settings.max_inputs,
         auto_truncate=settings.auto_truncate,
-        tokenization_workers=cpu_count.available(),
+        tokenization_workers=available_cpus(),
         version=context.version,
     )
 

@@ -21,11 +21,11 @@ from service.http.request import Request
 from service.http.response import Response, json_response
 from service.http.routes import Answer, Handler, RequestBody, Route, RouteGroup, Schema
 from service.http.validation_errors import parse_json, validated
+from service.protocols.inlay import timing_headers
 from service.protocols.inlay.embed import EmbedHandler
-from service.protocols.inlay.embed_answers import VECTOR, VECTORS, VECTORS_ANSWER
+from service.protocols.inlay.embed_answers import VECTOR, VECTORS, VECTORS_ANSWER, render_error
 from service.protocols.inlay.inputs import decode
-from service.protocols.tei import operations, schemas, timing_headers
-from service.protocols.tei.errors import render_error
+from service.protocols.tei import operations, schemas
 
 TAG = "tei"
 TAGS = {TAG: "The rest of text-embeddings-inference's contract; /embed is its superset."}

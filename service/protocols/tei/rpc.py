@@ -20,8 +20,9 @@ from service.embedding.requests import Direction, EmbedRequest, EmbedResult, Tex
 from service.errors import BadRequest, EmptyRequest
 from service.grpc.methods import Metadata, Method, Service
 from service.http.formats import buffer
+from service.protocols.inlay import timing_headers
 from service.protocols.inlay.rpc_messages import varint
-from service.protocols.tei import operations, timing_headers
+from service.protocols.tei import operations
 from service.protocols.tei.errors import grpc_message, grpc_status
 from service.request_context import RequestContext
 

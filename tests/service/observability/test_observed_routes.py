@@ -37,7 +37,7 @@ ROOT = Path(__file__).parents[3]
 SECRET, OPEN = "hunter2planted", "correct-horse-battery"
 SECONDS = 30
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"  # W3C trace context's own example
-NOT_SERVED = ("httpx", "uvicorn.access")  # the test's own client; what service.process.serve switches off
+NOT_SERVED = ("httpx", "uvicorn.access")  # the test's own client; what service.cli.startup switches off
 STAGES = ["tokenize", "queue", "run"]
 
 

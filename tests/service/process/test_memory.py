@@ -14,12 +14,13 @@ import numpy as np
 import pytest
 
 from models.artifacts.export import export
+from service import machine
 from service.embedding.model import Model
 from service.embedding.pipeline import EmbeddingPipeline
 from service.embedding.requests import EmbedRequest, Ids
 from service.observability.metrics import Metrics
 from service.observability.process_stats import private_bytes
-from service.process import memory, memory_trimmer
+from service.process import memory_trimmer
 from service.process.memory_trimmer import (
     BUSY_SECONDS,
     GROWTH_BYTES,
@@ -44,11 +45,11 @@ def test_touched_pages_of_a_mapped_file_are_resident(tmp_path: Path) -> None:
     file = (path.name, path.stat().st_ino)
     with path.open("rb") as opened, mmap.mmap(opened.fileno(), 0, prot=mmap.PROT_READ) as mapped:
         mapped.madvise(mmap.MADV_RANDOM)  # else the kernel maps the neighbours of a touched page too
-        before = memory.mapped_of([file], memory.mappings())
+        before = machine.mapped_of([file], machine.mapped_files())
         assert before.mapped == 64 * PAGE
         assert sum(mapped[: 64 * PAGE : PAGE]) == 64 * ord("1")
-        assert memory.mapped_of([file], memory.mappings()) == (64 * PAGE, 64 * PAGE)
-    assert memory.mapped_of([file], memory.mappings()) == (0, 0)
+        assert machine.mapped_of([file], machine.mapped_files()) == (64 * PAGE, 64 * PAGE)
+    assert machine.mapped_of([file], machine.mapped_files()) == (0, 0)
 
 
 def test_renamed_and_removed_mapped_files_are_seen(tmp_path: Path) -> None:
@@ -58,9 +59,9 @@ def test_renamed_and_removed_mapped_files_are_seen(tmp_path: Path) -> None:
     file = (path.name, path.stat().st_ino)
     with path.open("rb") as opened, mmap.mmap(opened.fileno(), 0, prot=mmap.PROT_READ):
         path.parent.rename(other)
-        assert memory.mapped_of([file], memory.mappings()).mapped == PAGE
+        assert machine.mapped_of([file], machine.mapped_files()).mapped == PAGE
         (other / path.name).unlink()
-        assert memory.mapped_of([file], memory.mappings()).mapped == PAGE
+        assert machine.mapped_of([file], machine.mapped_files()).mapped == PAGE
 
 
 def test_overlapping_ranges_count_once(tmp_path: Path) -> None:
@@ -68,12 +69,12 @@ def test_overlapping_ranges_count_once(tmp_path: Path) -> None:
     each = "{} r--p {:08x} fe:00 7                          /store/a table/w\nSize: 8 kB\nRss: {} kB\nPss: 4 kB\n"
     whole, part, apart = ("1000-5000", 0, 16), ("6000-8000", 0x1000, 8), ("9000-a000", 0x9000, 0)
     smaps.write_text("".join(each.format(*one) for one in (whole, part, apart)) + "7f-80 rw-p 0 00:00 0 \nRss: 9 kB\n")
-    assert memory.mappings(smaps) == {("w", 7): (0x5000, 0x5000)}
+    assert machine.mapped_files(smaps) == {("w", 7): (0x5000, 0x5000)}
 
 
 def test_nothing_is_mapped_without_proc(tmp_path: Path) -> None:
-    assert memory.mappings(tmp_path / "none") == {}
-    assert memory.mapped_of([("w", 7)], {}) == (0, 0)
+    assert machine.mapped_files(tmp_path / "none") == {}
+    assert machine.mapped_of([("w", 7)], {}) == (0, 0)
 
 
 # ---- heaps
@@ -81,10 +82,9 @@ def test_nothing_is_mapped_without_proc(tmp_path: Path) -> None:
 HEEDED = ("MALLOC_ARENA_MAX", "GLIBC_TUNABLES")
 HOLD = """
 import ctypes, threading
-from service.process import cpu_count
-from service.process import memory
-cpu_count.available = lambda: 3
-told = memory.limit_heaps()
+from service import machine
+machine.available_cpus = lambda: 3
+told = machine.limit_heaps()
 begun = threading.Barrier(12)
 def hold():
     begun.wait()
@@ -120,8 +120,8 @@ def test_threads_share_few_heaps_unless_set_otherwise(variables: dict[str, str],
 
 
 def test_another_c_library_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "_MALLOPT", None)
-    assert memory.limit_heaps({}) is None
+    monkeypatch.setattr(machine, "_MALLOPT", None)
+    assert machine.limit_heaps({}) is None
 
 
 # ---- giving back
@@ -212,7 +212,7 @@ async def test_failing_model_does_not_prevent_trimming(store: Path, monkeypatch:
         raise RuntimeError("no kernel")
 
     monkeypatch.setattr(process.model.engine, "run", fail)
-    monkeypatch.setattr(memory, "trim", lambda: given.append(1))
+    monkeypatch.setattr(machine, "trim_heaps", lambda: given.append(1))
     await process.trimmer.look()
     assert given == [1]
 
@@ -228,7 +228,7 @@ async def test_stuck_run_does_not_prevent_trimming(store: Path, monkeypatch: pyt
 
     monkeypatch.setattr(process.model.engine, "run", hangs)
     monkeypatch.setattr(memory_trimmer, "RUN_SECONDS", 0.02)
-    monkeypatch.setattr(memory, "trim", lambda: given.append(1))
+    monkeypatch.setattr(machine, "trim_heaps", lambda: given.append(1))
     try:
         await asyncio.wait_for(process.trimmer.look(), 10)
     finally:

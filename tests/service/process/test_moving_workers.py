@@ -8,10 +8,10 @@ from time import monotonic
 
 import httpx
 import pytest
+from tests.service.process.test_serve import SECONDS, running
 
 from models.artifacts.export import export
 from tests.golden_cases import write_tiny_bert
-from tests.service.process.test_serve import SECONDS, running
 
 REQUESTS = 24  # over a connection each: enough that every worker gets some
 

@@ -1,4 +1,4 @@
-"""The memory of this process: the files it has mapped, the number of its heaps, giving freed memory back."""
+"""What this process may use and uses of the machine: cores, mapped files, heaps."""
 
 import ctypes
 import os
@@ -8,8 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from service.process import cpu_count
-
+CGROUP = Path("/sys/fs/cgroup")
 SMAPS = Path("/proc/self/smaps")
 MIN_HEAPS = 2
 _LIBC = ctypes.CDLL(None)
@@ -37,6 +36,33 @@ class Mapped(NamedTuple):
 Mappings = dict[File, Mapped]
 
 
+def available_cpus(cgroup: Path = CGROUP) -> int:
+    """Return the cores that this process may use: the lesser of its affinity and its cgroup's quota, at least 1.
+
+    ONNX Runtime's own default counts the machine's cores and ignores both.
+    """
+    allowed = len(os.sched_getaffinity(0))
+    quota = _quota_v2(cgroup) or _quota_v1(cgroup)
+    return max(1, allowed if quota is None else min(allowed, int(quota)))
+
+
+def _quota_v2(cgroup: Path) -> float | None:
+    try:
+        quota, period = (cgroup / "cpu.max").read_text().split()
+    except (OSError, ValueError):
+        return None
+    return None if quota == "max" else int(quota) / int(period)
+
+
+def _quota_v1(cgroup: Path) -> float | None:
+    try:
+        quota = int((cgroup / "cpu/cpu.cfs_quota_us").read_text())
+        period = int((cgroup / "cpu/cpu.cfs_period_us").read_text())
+    except (OSError, ValueError):
+        return None
+    return quota / period if quota > 0 else None
+
+
 def limit_heaps(variables: Mapping[str, str] = os.environ) -> int | None:
     """Let glibc divide its memory into no more heaps than there are cores; to be called before threads start.
 
@@ -50,19 +76,19 @@ def limit_heaps(variables: Mapping[str, str] = os.environ) -> int | None:
         The number of heaps; None where it was left as it is, or with another C library.
     """
     set_already = "MALLOC_ARENA_MAX" in variables or f"{_TUNABLE}=" in variables.get("GLIBC_TUNABLES", "")
-    heaps = max(MIN_HEAPS, cpu_count.available())
+    heaps = max(MIN_HEAPS, available_cpus())
     if set_already or _MALLOPT is None or not _MALLOPT(_M_ARENA_MAX, heaps):
         return None
     return heaps
 
 
-def trim() -> None:
+def trim_heaps() -> None:
     """Give unused pages of the heap back: glibc keeps a model's worth of them in each arena after an exchange."""
     if _TRIM is not None:
         _TRIM(0)
 
 
-def mappings(smaps: Path = SMAPS) -> Mappings:
+def mapped_files(smaps: Path = SMAPS) -> Mappings:
     """Return every mapped file, none where it is not Linux; takes some milliseconds, more for big tables."""
     try:
         text = smaps.read_text(errors="replace")

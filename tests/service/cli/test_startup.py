@@ -20,10 +20,10 @@ import pytest
 
 from proto import embed_pb2 as pb
 from proto.embed_pb2_grpc import EmbedderStub
+from service import machine
+from service.cli.startup import _bound
 from service.errors import StartError
-from service.process import cpu_count as cores
-from service.process import memory
-from service.process.serve import _bound
+from service.machine import available_cpus
 from service.settings import Settings
 from tests.golden_cases import write_tiny_bert
 
@@ -253,7 +253,7 @@ def test_serving_process_has_few_heaps(tiny_store: Path, workers: str) -> None:
             assert set(answers) == {200}
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
         serving = {"1": [process.pid], "2": map(int, children)}[workers]
-        assert all(heaps(pid) < max(memory.MIN_HEAPS, cores.available()) for pid in serving)
+        assert all(heaps(pid) < max(machine.MIN_HEAPS, available_cpus()) for pid in serving)
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from models.artifacts import card as cards
 from models.errors import ModelError
+from service import machine
 from service.errors import StartError
 from service.observability import logs
-from service.process import memory
 from service.process.supervisor import START_FAILURE, Supervisor
 from service.registry.registry import ModelRegistry, default_name
 from service.registry.store import configured_folders
@@ -104,7 +104,7 @@ def _serve(settings: Settings, listener: socket.socket, directory: Path | None =
         directory: what the workers of a service share; None: this process serves alone.
         place: the worker's number.
     """
-    memory.limit_heaps()
+    machine.limit_heaps()
     from service.app import create_app
     from service.http.listener import run_http_server
     from service.observability.metric_store import MetricStore

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from service.process import cpu_count as cores
+from service.machine import available_cpus
 
 
 @pytest.mark.parametrize(
@@ -23,4 +23,4 @@ def test_cgroup_quota_bounds_the_cores(tmp_path, files, quota):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
     allowed = len(os.sched_getaffinity(0))
-    assert cores.available(tmp_path) == min(allowed, quota or allowed)
+    assert available_cpus(tmp_path) == min(allowed, quota or allowed)
