@@ -18,7 +18,7 @@ START_FAILURE = 3
 """The exit code of a worker that cannot serve what the settings ask for."""
 POLL_SECONDS = 0.25
 HEARTBEAT_SECONDS = 1.0
-SILENT_SECONDS = 5.0  # without a heartbeat; after that a worker is stopped (SIGSTOP) or starved, and is killed
+SILENT_SECONDS = 15.0  # without a heartbeat: a worker is stopped (SIGSTOP) or hangs with the GIL held, and is killed
 SHORT_LIFE_SECONDS = 10.0
 MAX_PAUSE_SECONDS = 16.0
 STOP_SECONDS = 5.0  # beyond what a worker has for its requests in flight

@@ -47,7 +47,7 @@ def test_a_killed_worker(store: Path, log: Path, notes: Notes) -> None:
 
 
 def test_a_stopped_worker(store: Path, log: Path, notes: Notes) -> None:
-    """SIGSTOP of one of two: calls on its connections wait and break when it is ended, after the health check's 5 s;
+    """SIGSTOP of one of two: calls on its connections wait and break when it is ended, after 15 s without a heartbeat;
     every other is right, new HTTP connections throughout; it is replaced; nothing waits afterwards."""
     with running(store, log, "--workers", "2") as service:
         until(lambda: service.measured("inlay_workers_ready") == 2, "two workers")

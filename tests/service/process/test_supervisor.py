@@ -220,7 +220,10 @@ SCRIPT = """
 import os, signal, sys, time
 from functools import partial
 from pathlib import Path
+from service.process import supervisor
 from service.process.supervisor import Supervisor
+
+supervisor.SILENT_SECONDS = 3.0
 
 def run(folder, place):
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
