@@ -1,4 +1,4 @@
-"""Several real worker processes follow a store that changes."""
+"""Several worker processes follow a watched store, and a restarted one keeps the default model."""
 
 import os
 import signal
@@ -8,12 +8,12 @@ from time import monotonic
 
 import httpx
 import pytest
-from tests.service.process.test_serve import SECONDS, running
 
 from models.artifacts.export import export
 from tests.golden_cases import write_tiny_bert
+from tests.service.cli.test_startup import SECONDS, running
 
-REQUESTS = 24  # over a connection each: enough that every worker gets some
+REQUESTS = 24  # on a connection each, so that every worker gets some
 
 
 @pytest.fixture
@@ -29,18 +29,18 @@ def write(out: Path, seed: int) -> None:
 
 
 def post(url: str, path: str, body: object = None) -> httpx.Response:
-    """Over a connection of its own."""
+    """Send a request on a connection of its own."""
     return httpx.post(url + path, json=body or {}, timeout=SECONDS, trust_env=False, verify=False)
 
 
 def answers(url: str, model: str = "bert") -> set[tuple[int, str]]:
-    """What many callers get."""
+    """Return the different responses to many requests."""
     found = [post(url, "/embed", {"model": model, "inputs": ["hello world"]}) for _ in range(REQUESTS)]
     return {(each.status_code, each.text) for each in found}
 
 
 def versions(url: str, model: str = "bert") -> set[str]:
-    """By the cards' hashes."""
+    """Return the different versions of a model that the workers serve."""
     return {
         httpx.get(f"{url}/models/{model}", timeout=SECONDS, trust_env=False, verify=False).json().get("version", "none")
         for _ in range(REQUESTS)
@@ -48,7 +48,7 @@ def versions(url: str, model: str = "bert") -> set[str]:
 
 
 def metrics(url: str) -> str:
-    """One scrape, over a connection of its own; empty where its worker was just killed."""
+    """Return one scrape; empty if its worker was just killed."""
     try:
         return httpx.get(f"{url}/metrics", timeout=SECONDS, trust_env=False, verify=False).text
     except httpx.TransportError:
@@ -56,14 +56,14 @@ def metrics(url: str) -> str:
 
 
 def until(true: Callable[[], bool]) -> None:
-    """Ask again and again; the time is bounded."""
+    """Wait for a condition, for a bounded time."""
     begun = monotonic()
     while not true():
         assert monotonic() - begun < SECONDS
 
 
 def workers(pid: int) -> list[int]:
-    """Its children that serve: the tracker of multiprocessing's resources does not."""
+    """Return the worker processes of a supervisor, without the resource tracker of multiprocessing."""
     found = map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
     return [each for each in found if b"spawn_main" in Path(f"/proc/{each}/cmdline").read_bytes()]
 
@@ -81,7 +81,7 @@ def test_a_watched_store_reaches_every_worker(store: Path) -> None:
 
 
 def test_a_replaced_worker_keeps_the_default_model(store: Path) -> None:
-    """It starts when the store holds another model, and the default of the others is still its default."""
+    """A worker that starts when the store holds two models still has the default of the others."""
     (store / "b").rename(store.parent / "b")
     with running(store, "--workers", "2", "--watch-store", "0.2") as (process, url, _):
         until(lambda: "inlay_workers_ready 2" in metrics(url))

@@ -1,0 +1,73 @@
+"""The ONNX engine: runs in chunks give the bytes of single rows, in the order of the outputs asked for."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from models.artifacts import card as cards
+from models.artifacts.export import export
+from service.errors import StartError
+from service.runtime import onnx
+from service.runtime.onnx import OnnxEngine
+from tests.golden_cases import case, write_checkpoint, write_tiny_bert
+
+ROWS = 4000  # several chunks of every graph, 1536 and 512 rows, and a rest
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model with graphs of one step and of several, and RoPE tables in another."""
+    folder = tmp_path_factory.mktemp("engine")
+    export(write_tiny_bert(folder / "bert", pooling="mean"), folder / "store/bert")
+    export(write_checkpoint(case("input_llama"), folder / "llama"), folder / "store/llama")
+    return folder / "store"
+
+
+def load(folder: Path) -> tuple[cards.Card, OnnxEngine]:
+    card = cards.read(folder)
+    return card, onnx.load(folder, card, "cpu", 1)
+
+
+@pytest.mark.parametrize(
+    ("model", "graph"), [("bert", "embedding"), ("bert", "components"), ("llama", "embedding"), ("llama", "rope")]
+)
+def test_chunks_give_the_bytes_of_single_rows(model: str, graph: str, folder: Path) -> None:
+    card, engine = load(folder / model)
+    draw = np.random.default_rng(1)
+    values = {
+        "ids": draw.integers(0, card.vocab_size, ROWS),
+        "positions": draw.integers(0, 40, ROWS),
+        "types": draw.integers(0, 2, ROWS),
+    }
+    feeds = {name: values[name] for name in card.graphs[graph].inputs}
+    outputs = card.graphs[graph].outputs
+    whole = engine.run(graph, feeds, outputs)
+    for row in (0, 511, 512, 1536, ROWS - 1):
+        alone = engine.run(graph, {name: array[row : row + 1] for name, array in feeds.items()}, outputs)
+        assert [array[row].tobytes() for array in whole] == [array.tobytes() for array in alone]
+
+
+def test_returns_the_outputs_asked_for_in_order(folder: Path) -> None:
+    card, engine = load(folder / "bert")
+    feeds = {name: np.zeros(600, np.int64) for name in card.graphs["components"].inputs}
+    names = card.graphs["components"].outputs
+    forward, backward = engine.run("components", feeds, names), engine.run("components", feeds, names[::-1])
+    assert [array.tobytes() for array in forward] == [array.tobytes() for array in backward[::-1]]
+    assert [len(engine.run("components", feeds, (name,))) for name in names] == [1] * len(names)
+
+
+def test_runs_after_shrinking_give_the_same_bytes(folder: Path) -> None:
+    card, engine = load(folder / "bert")
+    feeds = {name: np.zeros(8, np.int64) for name in card.graphs["embedding"].inputs}
+    before = engine.run("embedding", feeds, ("input_embeddings",))[0].tobytes()
+    engine.shrink()
+    assert [engine.run("embedding", feeds, ("input_embeddings",))[0].tobytes() for _ in range(2)] == [before] * 2
+
+
+def test_cuda_without_a_device_is_an_error_of_one_line(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(onnx.ort, "get_available_providers", lambda: ["CPUExecutionProvider"])
+    with pytest.raises(StartError, match=r"device cuda was asked for, but .* got no CUDA device") as error:
+        onnx.load(folder / "bert", cards.read(folder / "bert"), "cuda", 1)
+    assert "\n" not in str(error.value)
+    assert onnx.load(folder / "bert", cards.read(folder / "bert"), "auto", 1).device == "cpu"
