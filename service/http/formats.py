@@ -1,7 +1,4 @@
-"""An EmbedResult as the bytes of an HTTP answer, in the format the client accepts. Copies no tensor it can lend.
-
-Every format is a row of FORMATS: media type → function from the result to headers, content-length among them, and body.
-"""
+"""Embedding results as the body of an HTTP response, in the format that the client accepts, without copying tensors."""
 
 import io
 import sys
@@ -18,7 +15,7 @@ from numpy.typing import NDArray
 from service.embedding.packing import split
 from service.embedding.requests import EmbedResult, Output
 from service.errors import NotAcceptable, UnsupportedMedia
-from service.http import json_arrays as numbers
+from service.http import json_arrays
 
 JSON = "application/json"
 OCTETS = "application/octet-stream"
@@ -54,7 +51,7 @@ def _json(result: EmbedResult, base64: bool) -> tuple[Headers, Body]:
         encode = _tensors_base64 if base64 else _nested
         outputs = {output.name: encode(output) for output in result.outputs}
         document = {"model": result.model, "outputs": outputs, "usage": {"tokens": result.tokens}}
-    return sized(JSON, [numbers.dumps(document, numbers.count(result))])
+    return sized(JSON, [json_arrays.dumps(document, json_arrays.count(result))])
 
 
 def _octets(result: EmbedResult, base64: bool) -> tuple[Headers, Body]:
@@ -82,6 +79,7 @@ def _safetensors(result: EmbedResult, base64: bool) -> tuple[Headers, Body]:
 
 Encode = Callable[[EmbedResult, bool], tuple[Headers, Body]]
 FORMATS: dict[str, Encode] = {JSON: _json, OCTETS: _octets, NPY: _npy, SAFETENSORS: _safetensors}
+"""By media type: the function from a result to headers, content-length among them, and body."""
 OFFERS = tuple(FORMATS)
 
 
@@ -98,9 +96,10 @@ def check_json(content_type: bytes | None) -> None:
 
 @lru_cache(maxsize=256)
 def negotiate(accept: bytes | None, offers: tuple[str, ...] = OFFERS) -> str:
-    """The offer an Accept header prefers: by q, then how exactly it names the offer, then the offers' order.
+    """Return the offer that an Accept header prefers: by q, then by how exactly it is named, then in their order.
 
-    raises   NotAcceptable, naming the offers
+    Raises:
+        NotAcceptable: the header accepts none of them.
     """
     if not accept:
         return offers[0]
@@ -108,9 +107,8 @@ def negotiate(accept: bytes | None, offers: tuple[str, ...] = OFFERS) -> str:
     ranked = [(*_preference(offer, ranges), -place) for place, offer in enumerate(offers)]
     quality, _, place = max(ranked)
     if quality <= 0:
-        raise NotAcceptable(
-            f"no format named by Accept: {accept.decode('latin-1')[:80]}; this path has {', '.join(offers)}"
-        )
+        received = f"no format named by Accept: {accept.decode('latin-1')[:80]}"
+        raise NotAcceptable(received, allowed=f"this path has {', '.join(offers)}")
     return offers[-place]
 
 
@@ -126,7 +124,7 @@ def _media_range(text: str) -> tuple[str, float]:
 
 
 def _preference(offer: str, ranges: list[tuple[str, float]]) -> tuple[float, int]:
-    """The q of the range that names the offer most exactly, and how exactly it does."""
+    """Return the q of the range that names the offer most exactly, and how exactly it does."""
     names = (offer, offer.split("/")[0] + "/*", "*/*")
     matches = [(len(names) - names.index(name), quality) for name, quality in ranges if name in names]
     exactness, quality = max(matches, default=(0, 0.0))
@@ -134,7 +132,7 @@ def _preference(offer: str, ranges: list[tuple[str, float]]) -> tuple[float, int
 
 
 def buffer(rows: NDArray[Any]) -> memoryview:
-    """The little-endian bytes of C-contiguous rows, lent, not copied."""
+    """Return the little-endian bytes of C-contiguous rows, not copied."""
     if sys.byteorder == "big":
         rows = rows.byteswap()
     if not rows.size:
@@ -145,12 +143,10 @@ def buffer(rows: NDArray[Any]) -> memoryview:
 
 
 def npy_header(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bytes:
-    """The leading bytes of a .npy file of this shape.
-
-    raises   NotAcceptable for bfloat16, which the format has no name for
-    """
+    """Return the leading bytes of a .npy file; raise NotAcceptable for bfloat16, which the format has no name for."""
     if dtype.type is ml_dtypes.bfloat16:
-        raise NotAcceptable(f"{NPY} cannot hold bfloat16: ask for {SAFETENSORS} or {OCTETS}, or another dtype")
+        remedy = f"ask for {SAFETENSORS} or {OCTETS}, or another dtype"
+        raise NotAcceptable(f"{NPY} cannot hold bfloat16", remedy=remedy)
     file = io.BytesIO()
     description = np.lib.format.dtype_to_descr(dtype.newbyteorder("<"))
     np.lib.format.write_array_header_1_0(file, {"descr": description, "fortran_order": False, "shape": shape})
@@ -160,7 +156,7 @@ def npy_header(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bytes:
 def safetensors_header(
     shapes: Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]], metadata: Mapping[str, str]
 ) -> bytes:
-    """The leading bytes of a safetensors file whose tensors lie in this order without gaps."""
+    """Return the leading bytes of a safetensors file whose tensors lie in this order without gaps."""
     entries: dict[str, Any] = {"__metadata__": dict(metadata)}
     start = 0
     for name, (dtype, shape) in shapes.items():
@@ -173,19 +169,18 @@ def safetensors_header(
 
 
 def _tensor(result: EmbedResult, media_type: str) -> tuple[NDArray[Any], tuple[int, ...]]:
-    """The rows and lengths of the one output."""
+    """Return the rows and lengths of the one output; raise NotAcceptable for several."""
     if len(result.outputs) > 1:
         names = ", ".join(output.name for output in result.outputs)
-        raise NotAcceptable(
-            f"{media_type} carries one output and {names} were asked for: ask for one, or accept {SAFETENSORS}"
-        )
+        received = f"{media_type} carries one output and {names} were asked for"
+        raise NotAcceptable(received, remedy=f"ask for one, or accept {SAFETENSORS}")
     output = result.outputs[0]
     return output.rows, output.lengths
 
 
 @lru_cache(maxsize=1024)
 def described(media_type: str, shape: tuple[int, ...], dtype: str, lengths: tuple[int, ...], size: int) -> Headers:
-    """The headers of one tensor's bytes."""
+    """Return the headers of one tensor's bytes."""
     return (
         (b"content-type", media_type.encode()),
         (b"content-length", b"%d" % size),
@@ -196,7 +191,7 @@ def described(media_type: str, shape: tuple[int, ...], dtype: str, lengths: tupl
 
 
 def sized(media_type: str, body: Body) -> tuple[Headers, Body]:
-    """The headers of a body, and the body."""
+    """Return the headers of a body, and the body."""
     size = sum(map(len, body))
     return ((b"content-type", media_type.encode()), (b"content-length", b"%d" % size)), body
 

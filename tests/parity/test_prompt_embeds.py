@@ -87,7 +87,7 @@ def handed_over(folder: Path, store: Path, side: str | None, ids: Any) -> Any:
     export(folder, store / "tiny", side=side)
     registry = open_registry(Settings(store=store, device="cpu", threads=1), Metrics())
     pipeline, card = EmbeddingPipeline(registry, Settings()), registry.get(None).card
-    asked = precomputed.asked(card, EmbedRequest([Ids(ids)], dtype="float32"), "prompt_embeds", True)
+    asked = precomputed.rows_request(card, EmbedRequest([Ids(ids)], dtype="float32"), "prompt_embeds", True)
     return asyncio.run(pipeline.embed(asked)).outputs[0].rows
 
 

@@ -1,16 +1,16 @@
-"""The JSON body of `POST /embed` → EmbedRequest. One pydantic model validates it and describes it in OpenAPI.
+"""The JSON body of POST /embed, a strict superset of text-embeddings-inference's, as an EmbedRequest.
 
-A strict superset of text-embeddings-inference's body. A member nobody knows is refused: it is a typing error.
+An unknown field is an error, because it is a typing mistake.
 """
 
 from functools import lru_cache
 from typing import Annotated, Any, Literal, NamedTuple
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, WithJsonSchema
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from service.embedding.requests import EmbedRequest
-from service.http.validation_errors import CACHED_BYTES, json_bytes, parse_json, validation_error
+from service.http.validation_errors import CACHED_BYTES, json_bytes, parse_json, validated
 from service.protocols.inlay.inputs import decode
 
 IDS = {"type": "array", "items": {"type": "integer", "minimum": 0}, "title": "Token ids"}
@@ -54,14 +54,14 @@ EXAMPLES: dict[str, dict[str, Any]] = {
 
 
 class EmbedBody(BaseModel):
-    """What to embed, and how the answer is wanted."""
+    """What to embed, and the form of the response."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
     inputs: Annotated[Any, WithJsonSchema(INPUTS)]
     model: Annotated[str | None, Field(description="a model's name; left out: the server's default")] = None
     outputs: Annotated[
-        Annotated[list[str], Field(min_length=1)] | str | None,
+        Annotated[list[str], Field(min_length=1, fail_fast=True)] | str | None,
         Field(description="one name or a list of names from the model's outputs; left out: a bare list of vectors"),
     ] = None
     truncate: Annotated[bool | None, Field(description="true cuts inputs that are too long, false refuses them")] = None
@@ -82,43 +82,47 @@ class EmbedBody(BaseModel):
     encoding_format: Annotated[
         Literal["float", "base64", "prompt_embeds", "input_embeds", "bytes", "bytes_only"],
         Field(
-            description="float or base64 (vectors in JSON answers; little-endian, in `dtype`); whatever Accept says: "
+            description="float or base64 (vectors in JSON responses; little-endian, in `dtype`); whatever Accept says: "
             "prompt_embeds (base64 of torch-save files, for vLLM) or input_embeds (for sglang), rows before positions "
             "in the model's dtype unless `dtype` is sent; bytes (vLLM's pooled bytes, header `metadata`) or bytes_only"
         ),
     ] = "float"
 
 
-ADAPTER = TypeAdapter(EmbedBody)
-
-
 class AnswerForm(NamedTuple):
-    """How the answer is wanted: the encoding_format, whether a dtype was sent, whether `inputs` is one and no list."""
+    """The form of the response.
+
+    Args:
+        encoding: the encoding_format.
+        dtype_sent: whether the body has a dtype.
+        bare: whether `inputs` is a single input and no list.
+    """
 
     encoding: str = "float"
     dtype_sent: bool = False
     bare: bool = False
 
 
-def read(body: bytes, most_inputs: int | None = None) -> tuple[EmbedRequest, AnswerForm]:
-    """The request, and how its answer is wanted.
+def read(body: bytes, max_inputs: int | None = None) -> tuple[EmbedRequest, AnswerForm]:
+    """Return the request and the form of its response.
 
-    raises   Malformed, BadRequest, TooLarge or BadInput, in terms of the caller's own document
+    Raises:
+        Malformed, BadRequest, TooLarge, BadInput: the body cannot be served.
     """
     data = parse_json(body)
     if type(data) is not dict or "inputs" not in data:
-        _validated(data)
+        validated(EmbedBody, data)
     inputs = data.pop("inputs")
     rest = json_bytes(data)
     options, one, several = _options(rest) if len(rest) <= CACHED_BYTES else _options.__wrapped__(rest)
     bare = type(inputs) is not list or (len(inputs) > 0 and type(inputs[0]) is int)
-    return EmbedRequest(decode(inputs, most_inputs), *options), one if bare else several
+    return EmbedRequest(decode(inputs, max_inputs), *options), one if bare else several
 
 
 @lru_cache(maxsize=256)
 def _options(rest: bytes) -> tuple[tuple[Any, ...], AnswerForm, AnswerForm]:
-    """What follows the inputs in EmbedRequest, and how one and a list are wanted; validated once: callers repeat it."""
-    fields = _validated({"inputs": None} | orjson.loads(rest))
+    """Return what follows the inputs in EmbedRequest, and the form for one input and for a list; callers repeat it."""
+    fields = validated(EmbedBody, {"inputs": None} | orjson.loads(rest))
     outputs, pooling = fields.outputs, fields.pooling
     options = (
         fields.model,
@@ -133,18 +137,3 @@ def _options(rest: bytes) -> tuple[tuple[Any, ...], AnswerForm, AnswerForm]:
     )
     one = AnswerForm(fields.encoding_format, "dtype" in fields.model_fields_set, True)
     return options, one, one._replace(bare=False)
-
-
-def _validated(data: Any) -> EmbedBody:
-    try:
-        return ADAPTER.validate_python(data)
-    except ValidationError as error:
-        raise validation_error(error, EmbedBody) from None
-
-
-packed = json_bytes  # the next two go when the other protocols use service.http.validation_errors
-
-
-def explain(error: ValidationError, model: type[BaseModel]) -> str:
-    """Return the message of `validation_error`."""
-    return validation_error(error, model).message

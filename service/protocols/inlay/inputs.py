@@ -107,9 +107,7 @@ def _extras(value: dict[str, Any], path: FieldPath, index: int) -> dict[str, Int
 
 def _boxes(values: Any, key: str, path: FieldPath, index: int) -> Int64s:
     if type(values) is not list:
-        raise BadInput(
-            f"is {quoted(values)}", index, field=path, allowed="it is a list of boxes [x0, y0, x1, y1]"
-        )
+        raise BadInput(f"is {quoted(values)}", index, field=path, allowed="it is a list of boxes [x0, y0, x1, y1]")
     boxes = [_integers(box, key, (*path, place), index) for place, box in enumerate(values)]
     for place, box in enumerate(boxes):
         if len(box) != 4:

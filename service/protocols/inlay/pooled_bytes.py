@@ -1,7 +1,8 @@
-"""Vectors as bare bytes, one behind the other, as vLLM's pooling answers them: `bytes` and `bytes_only`.
+"""Vectors as bytes, one behind the other, as vLLM's pooling sends them: `bytes` and `bytes_only`.
 
-`bytes` says what lies where in the header `metadata`, which vLLM's decode_pooling_output reads; `bytes_only` does not.
-source  vLLM 0.33: entrypoints/pooling/utils.py, utils/serial_utils.py
+`bytes` describes them in the header `metadata`, which vLLM's decode_pooling_output reads; `bytes_only` does not.
+
+Source: vLLM 0.33, entrypoints/pooling/utils.py and utils/serial_utils.py.
 """
 
 import json
@@ -40,13 +41,18 @@ MAX_METADATA_BYTES = 65_000
 def answer(
     result: EmbedResult, encoding: str, embed_dtype: str, endianness: str = "native", id_: str | None = None
 ) -> tuple[Headers, Body]:
-    """The headers and the body of the one output.
+    """Return the headers and the body of the one output.
 
-    raises   BadRequest where there are several outputs, a value does not fit, or the header would be too long
+    Raises:
+        BadRequest: there are several outputs, a value does not fit the dtype, or the header would be too long.
     """
     if len(result.outputs) > 1:
         names = ", ".join(output.name for output in result.outputs)
-        raise BadRequest(f"encoding_format {encoding} carries one output and {names} were asked for: ask for one")
+        raise BadRequest(
+            f"{encoding} carries one output and {names} were asked for",
+            field=("encoding_format",),
+            remedy="ask for one",
+        )
     output = result.outputs[0]
     rows = narrowed(output.rows, embed_dtype)
     body = raw(rows, endianness)
@@ -58,22 +64,19 @@ def answer(
 
 
 def narrowed(rows: NDArray[Any], embed_dtype: str) -> NDArray[Any]:
-    """The rows in another dtype.
-
-    raises   BadRequest for a value beyond it
-    """
+    """Return the rows in another dtype; raise BadRequest for a value beyond it."""
     kind = DTYPES[embed_dtype]
     if rows.dtype.type is kind:
         return rows
     with np.errstate(over="ignore"):
         cast: NDArray[Any] = rows.astype(kind)
     if kind is not ml_dtypes.bfloat16 and not np.isfinite(cast).all():
-        raise BadRequest(f"a value is too large for {embed_dtype}: ask for bfloat16 or float32")
+        raise BadRequest(f"a value is too large for {embed_dtype}", remedy="ask for bfloat16 or float32")
     return cast
 
 
 def raw(rows: NDArray[Any], endianness: str) -> memoryview:
-    """The bytes of C-contiguous rows; `native` is this server's order, little."""
+    """Return the bytes of C-contiguous rows; `native` is this server's order, little."""
     plain = rows.view(_PLAIN[rows.dtype.itemsize])
     if endianness not in ("native", sys.byteorder):
         plain = plain.byteswap()
@@ -95,7 +98,8 @@ def _metadata(
     metadata = json.dumps(document).encode()  # not orjson: a header is ASCII
     if len(metadata) > MAX_METADATA_BYTES:
         raise BadRequest(
-            f"the header metadata of {len(items)} inputs would have {len(metadata)} bytes, and clients read "
-            f"{MAX_METADATA_BYTES}: send fewer inputs, or encoding_format bytes_only, which has none"
+            f"the header metadata of {len(items)} inputs would have {len(metadata)} bytes",
+            allowed=f"clients read {MAX_METADATA_BYTES}",
+            remedy="send fewer inputs, or encoding_format bytes_only, which has none",
         )
     return metadata

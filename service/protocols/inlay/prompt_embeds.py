@@ -1,8 +1,9 @@
-"""Answers that another server takes as its input: prompt_embeds for vLLM, input_embeds for sglang.
+"""Responses that another server takes as its input: prompt_embeds for vLLM, input_embeds for sglang.
 
-Both hold the rows that the model's own `embed_input_ids` gives there: never positions, segments or norms, and scaled
-where, and only where, nothing behind them scales (card.handed_over). Over gRPC they are the same rows.
-source  vLLM 0.33: renderers/embed_utils.py; sglang: managers/io_struct.py, which takes [[float]] for one input
+Both hold the rows that the model's own `embed_input_ids` gives there: without positions, segments or norms, and scaled
+only where no later step scales (card.handed_over). Over gRPC they are the same rows.
+
+Source: vLLM 0.33, renderers/embed_utils.py; sglang, managers/io_struct.py, which takes [[float]] for one input.
 """
 
 from typing import Any, NamedTuple
@@ -15,7 +16,7 @@ from models.artifacts.card import Card
 from service.embedding.packing import split
 from service.embedding.requests import DTYPES, EmbedRequest, EmbedResult
 from service.errors import BadRequest
-from service.http import json_arrays as numbers
+from service.http import json_arrays
 from service.http.formats import (
     JSON,
     Body,
@@ -30,21 +31,23 @@ _DECIDED = ("outputs", "pooling", "dimensions", "normalize")
 
 
 class PromptEmbeds(NamedTuple):
-    """A torch-save file an input, of the rows of `result`."""
+    """A torch-save file for each input, of the rows of `result`."""
 
     result: EmbedResult
     files: tuple[memoryview, ...]
 
 
-def asked(card: Card, request: EmbedRequest, encoding: str, dtype_sent: bool) -> EmbedRequest:
-    """The request for the rows to hand over, in the model's dtype unless one was sent.
+def rows_request(card: Card, request: EmbedRequest, encoding: str, dtype_sent: bool) -> EmbedRequest:
+    """Return the request for the rows that the other server takes, in the model's dtype unless one was sent.
 
-    raises   BadRequest where the model has no such rows, or the request asks for others
+    Raises:
+        BadRequest: the model has no such rows, or the request asks for others.
     """
     if sent := next((name for name in _DECIDED if getattr(request, name)), None):
-        raise BadRequest(f"{sent} is sent, but {encoding} decides which rows those are: leave out {sent}")
+        allowed = f"{encoding} decides which rows those are"
+        raise BadRequest("is sent", field=(sent,), allowed=allowed, remedy=f"leave out {sent}")
     if card.handed_over is None:
-        raise BadRequest(f"{card.name} has no rows to hand over as {encoding}: {_why_none(card)}")
+        raise BadRequest(f"{card.name} has no rows for {encoding}", remedy=_why_none(card))
     dtype = request.dtype if dtype_sent else card.dtype if card.dtype in DTYPES else "float32"
     return request._replace(outputs=(card.handed_over,), dtype=dtype)
 
@@ -57,20 +60,20 @@ def _why_none(card: Card) -> str:
 
 
 def prompt_embeds(result: EmbedResult) -> PromptEmbeds:
-    """The file of each input."""
+    """Return the file of each input."""
     output = result.outputs[0]
     return PromptEmbeds(result, tuple([torch_file(rows) for rows in split(output.rows, output.lengths)]))
 
 
 def answer(result: EmbedResult, encoding: str, bare: bool) -> tuple[Headers, Body]:
-    """The JSON document of `encoding`; `bare`: the request held one input and no list."""
+    """Return the JSON document of `encoding`; `bare`: the request held a single input and no list."""
     if encoding == PROMPT_EMBEDS:
         value: Any = [pybase64.b64encode_as_string(file) for file in prompt_embeds(result).files]
     else:
         value = _rows(result)
         value = value[0] if bare else value
     document = {"model": result.model, encoding: value, "usage": {"tokens": result.tokens}}
-    return sized(JSON, [numbers.dumps(document, numbers.count(result))])
+    return sized(JSON, [json_arrays.dumps(document, json_arrays.count(result))])
 
 
 def _rows(result: EmbedResult) -> list[Any]:

@@ -1,7 +1,8 @@
-"""Rows as the file `torch.save` writes of a tensor, without torch. Reads none.
+"""Rows as the file that `torch.save` writes of a tensor, without torch.
 
-A zip of stored entries: a pickle that says what the tensor is, its byte order, its values, the version of the layout.
-source   torch 2.13: serialization._save and, for what weights_only lets pass, _weights_only_unpickler
+A zip of stored entries: a pickle that describes the tensor, its byte order, its values, the version of the layout.
+
+Source: torch 2.13, serialization._save, and _weights_only_unpickler for what weights_only accepts.
 """
 
 import io
@@ -14,16 +15,16 @@ from numpy.typing import NDArray
 from service.http.formats import NAMES, buffer
 
 STORAGES = {"float32": b"FloatStorage", "float16": b"HalfStorage", "bfloat16": b"BFloat16Storage"}
-ALIGNMENT = 64  # of the values, so that torch.load(mmap=True) may lend them
+ALIGNMENT = 64  # of the values, so that torch.load(mmap=True) can map them
 VALUES = "archive/data/0"
 LOCAL_HEADER_BYTES = 30  # before the name (APPNOTE 4.3.7)
 
 
 def torch_file(rows: NDArray[Any]) -> memoryview:
-    """The file of a tensor.
+    """Return the file of a tensor.
 
-    rows     [n, width] of float32, float16 or bfloat16, C-contiguous
-    returns  its bytes
+    Args:
+        rows: [n, width] of float32, float16 or bfloat16, C-contiguous.
     """
     dtype = NAMES[rows.dtype.type]
     file = io.BytesIO()
@@ -39,7 +40,7 @@ def torch_file(rows: NDArray[Any]) -> memoryview:
 
 @lru_cache(maxsize=1024)
 def _pickled(storage: bytes, rows: int, width: int) -> bytes:
-    """torch._utils._rebuild_tensor_v2(storage, offset, shape, stride, requires_grad, hooks), in pickle's protocol 2.
+    """Return torch._utils._rebuild_tensor_v2(storage, offset, shape, stride, requires_grad, hooks), as pickle 2.
 
     The storage is a persistent id: ("storage", its class, its entry in the zip, the device, its elements).
     """
@@ -67,6 +68,6 @@ def _integer(value: int) -> bytes:
 
 
 def _padding(start: int) -> bytes:
-    """An extra field that puts the values behind a local header at `start` on a multiple of ALIGNMENT."""
+    """Return an extra field that aligns the values behind a local header at `start`."""
     size = -(start + LOCAL_HEADER_BYTES + len(VALUES) + 4) % ALIGNMENT
     return b"FB" + size.to_bytes(2, "little") + b"Z" * size

@@ -1,4 +1,4 @@
-"""What `inputs` may look like, and how a wrong one is refused."""
+"""What `inputs` may look like, and the errors of others."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ FORMS: list[tuple[Any, list[Any]]] = [
     ([], []),
     ([[]], [[]]),
 ]
-REFUSALS: list[tuple[Any, int | None, str]] = [
+INVALID: list[tuple[Any, int | None, str]] = [
     (None, None, "inputs is null; send a text"),
     (5, None, "inputs is 5; send a text"),
     (True, None, "inputs is true; send a text"),
@@ -39,8 +39,8 @@ REFUSALS: list[tuple[Any, int | None, str]] = [
     ([["a", "b", "c"]], 0, "inputs[0] holds 3 texts; a pair holds two"),
     ([["a", 1]], 0, "inputs[0][1] is 1; a pair holds two texts"),
     ([[[1]]], 0, "inputs[0][0] is a list of 1; an id is an integer from 0"),
-    ({}, 0, "inputs has no input_ids"),
-    (["a", {"ids": [1]}], 1, 'inputs[1] has a member "ids"; allowed: input_ids, attention_mask'),
+    ({}, 0, "inputs.input_ids is missing; an object needs them"),
+    (["a", {"ids": [1]}], 1, 'inputs[1] has a field "ids"; allowed: input_ids, attention_mask'),
     ([{"input_ids": None}], 0, "inputs[0].input_ids is null"),
     ({"input_ids": "a"}, 0, 'inputs.input_ids is "a"; it is a list of integers'),
     ([{"input_ids": [1], "attention_mask": [1.0]}], 0, "inputs[0].attention_mask[0] is 1.0; a mask holds 0 and 1"),
@@ -54,13 +54,13 @@ def test_reads_every_form(inputs: Any, expected: list[Any]) -> None:
     assert plain == expected
 
 
-@pytest.mark.parametrize(("inputs", "index", "message"), REFUSALS, ids=lambda value: str(value)[:40])
+@pytest.mark.parametrize(("inputs", "index", "message"), INVALID, ids=lambda value: str(value)[:40])
 def test_rejects_other_forms_with_their_place(inputs: Any, index: int | None, message: str) -> None:
-    with pytest.raises(InlayError) as refusal:
+    with pytest.raises(InlayError) as caught:
         decode(inputs)
-    assert refusal.value.message.startswith(message)
-    assert refusal.value.index == index
-    assert isinstance(refusal.value, BadRequest) == (index is None)
+    assert caught.value.message.startswith(message)
+    assert caught.value.index == index
+    assert isinstance(caught.value, BadRequest) == (index is None)
 
 
 def test_object_keeps_every_list() -> None:

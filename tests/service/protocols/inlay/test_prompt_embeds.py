@@ -131,7 +131,7 @@ def test_rejects_fields_that_ask_for_other_rows(served: Served, encoding: str, f
     value: Any = {"outputs": "token_embeddings", "pooling": "cls", "dimensions": 4, "normalize": True}[field]
     response = served.post({"inputs": "a", "encoding_format": encoding, field: value})
     assert response.status_code == 422
-    assert response.json()["detail"].startswith(f"{field} is sent, but {encoding} decides")
+    assert response.json()["detail"].startswith(f"{field} is sent; {encoding} decides")
 
 
 @pytest.mark.parametrize("dtype", [pb.DTYPE_UNSPECIFIED, pb.FLOAT16])
