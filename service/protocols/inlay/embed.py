@@ -39,7 +39,7 @@ class EmbedHandler:
         wanted, form = read(body, self._max_inputs)
         if form.encoding in HANDED_OVER:
             card = self._registry.get(wanted.model).card
-            wanted = prompt_embeds.asked(card, wanted, form.encoding, form.dtype_sent)
+            wanted = prompt_embeds.rows_request(card, wanted, form.encoding, form.dtype_sent)
         result = await self._embedder.embed(wanted, request.context)
         if count(result) <= INLINE_VALUES:
             headers, encoded = _encoded(result, form, encode, wanted.dtype)

@@ -75,7 +75,7 @@ class EmbedHandler:
         if encoding is None:
             return await self._embedder.embed(request, call)
         card = self._registry.get(request.model).card
-        result = await self._embedder.embed(prompt_embeds.asked(card, request, encoding, dtype_sent), call)
+        result = await self._embedder.embed(prompt_embeds.rows_request(card, request, encoding, dtype_sent), call)
         return prompt_embeds.prompt_embeds(result) if encoding == PROMPT_EMBEDS else result
 
 
