@@ -17,7 +17,7 @@ class Complaint(NamedTuple):
 _BATCHER, _WAITING, _ADMISSION = (
     f"tests/service/scheduling/test_{name}.py::test_" for name in ("batcher", "fair_queue", "admission")
 )
-_MEMORY, _CATALOG = (f"tests/service/{name}.py::test_" for name in ("life/test_memory", "registry/test_registry"))
+_MEMORY, _CATALOG = (f"tests/service/{name}.py::test_" for name in ("process/test_memory", "registry/test_registry"))
 _CROWD = "tests/test_crowd.py::test_"
 _RUNS, _CALLERS, _SIZES = (f"tests/faults/test_{name}.py::test_" for name in ("runs", "callers", "sizes"))
 COMPLAINTS = (
@@ -38,7 +38,7 @@ COMPLAINTS = (
     Complaint(7, "batches of mixed models are split after they are filled (ray#59334)",
               (_BATCHER + "a_batch_keeps_to_its_budget_and_takes_items_of_like_cost",)),
     Complaint(8, "the batch limit ignores rows inside a request: OOM (BentoML#3859)",
-              (_MEMORY + "no_batch_of_an_encoder_passes_the_budget_but_a_single_longer_input",)),
+              (_MEMORY + "batches_stay_within_the_token_budget",)),
     Complaint(9, "the latency goal is not kept (BentoML#1530)",
               (_WAITING + "a_newcomer_is_refused_once_others_would_delay_it_too_long_and_told_how_long",
                "make overload")),
@@ -47,20 +47,20 @@ COMPLAINTS = (
     Complaint(11, "a single request is slower without batching (MLServer#1826)",
               (_BATCHER + "small_batches_run_on_the_event_loop_and_large_ones_in_a_thread", "make bench")),
     Complaint(12, "memory grows from 6 to 42 GB over 400 000 calls (TEI#156)",
-              ("make soak", _MEMORY + "memory_is_given_back_once_it_grew_and_nobody_is_served")),
+              ("make soak", _MEMORY + "memory_is_given_back_when_idle_after_growth")),
     Complaint(13, "a tokenizer for every core (TEI#280)", ("make footprint",)),
     Complaint(14, "twice the memory while a model loads (TEI#303)", ("make footprint",)),
     Complaint(15, "memory never returns after a long batch (fastembed#222)",
-              (_MEMORY + "what_longest_inputs_took_is_given_back", _SIZES + "a_request_made_to_fill_memory")),
+              (_MEMORY + "memory_of_longest_inputs_is_given_back", _SIZES + "a_request_made_to_fill_memory")),
     Complaint(16, "the arena grows with each new shape (onnxruntime_backend#102)",
-              ("make soak", _MEMORY + "what_longest_inputs_took_is_given_back")),
+              ("make soak", _MEMORY + "memory_of_longest_inputs_is_given_back")),
     Complaint(17, "a warm-up of 16 384 tokens looks hung or is killed (TEI#758)",
               (_CATALOG + "every_family_warms_up",)),
     Complaint(18, "the first request takes seconds (TEI#580)", ("make footprint",)),
     Complaint(19, "a warm-up longer than the model reads crashes the server (infinity#577)",
               (_CATALOG + "every_family_warms_up",)),
     Complaint(20, "sessions made by the first request (themoltnet#621)",
-              ("tests/service/process/test_serve.py::test_a_broken_graph_is_one_line_and_exit_code_1",)),
+              ("tests/service/cli/test_startup.py::test_broken_graph_is_one_line_and_exit_code_1",)),
     Complaint(25, "a worker's exception kills its thread, then 429 for ever and /health at 200 (infinity#668)",
               (_RUNS + "a_row_that_the_engine_fails_on", _RUNS + "a_run_that_does_not_end",
                _RUNS + "a_graph_that_breaks_while_it_serves")),
