@@ -8,21 +8,16 @@ import numpy as np
 import orjson
 from pydantic import BaseModel
 from safetensors.numpy import save
-from starlette.datastructures import QueryParams
 
+from service.http.request import Head, Request
 from service.http.validation_errors import parse_json, validated
-from service.protocols.inlay import (
-    embed_body as body,
-)
-from service.protocols.inlay import (
-    gradient,
-    images,
-    logits,
-    similar,
-)
-from service.protocols.inlay.positions import parsing as asked
-from service.protocols.inlay.positions import rotation
+from service.protocols.inlay import embed_body as body
+from service.protocols.inlay import images, parsing
+from service.protocols.inlay.gradient import GradientParameters
+from service.protocols.inlay.logits import LogitsParameters
+from service.protocols.inlay.positions.parameters import ConvertParameters, RotateParameters
 from service.protocols.inlay.positions.schemes import SCHEMES
+from service.protocols.inlay.similar import SimilarParameters
 from service.protocols.openai.schemas import EXAMPLES as OPENAI
 from service.protocols.openai.schemas import Decoder, EmbeddingsBody, PoolingBody
 from service.protocols.tei import schemas as tei
@@ -63,11 +58,11 @@ TEI_SEEDS: tuple[dict[str, Any], ...] = (
 TENSOR = {"dtype": "float32", "shape": [1, 2], "data": "AACAPwAAgD8="}
 PARAMETERS: tuple[type[BaseModel], ...] = (
     *[row.parameters for row in SCHEMES.values()],
-    rotation.ROTATE,
-    rotation.CONVERT,
-    gradient.BODY,
-    similar.BODY,
-    logits.BODY,
+    RotateParameters,
+    ConvertParameters,
+    GradientParameters,
+    SimilarParameters,
+    LogitsParameters,
 )
 PARAMETER_SEEDS: tuple[dict[str, Any], ...] = (
     {"rotary_dim": 8, "theta": 1e4, "positions": "0,5,100-110", "dtype": "bfloat16"},
@@ -128,7 +123,7 @@ def _parameters(data: bytes, read: Any) -> None:
 
 
 def _query(kind: type[BaseModel], text: bytes) -> None:
-    asked.of_query(kind, QueryParams(text.decode("latin-1")))
+    parsing.from_query(kind, Request(Head("GET", b"/?" + text, {})))
 
 
 def _safetensors_seeds() -> list[bytes]:
@@ -142,15 +137,15 @@ def _safetensors_seeds() -> list[bytes]:
 
 
 def _images(data: bytes) -> None:
-    read, rest = (images._safetensors, data[1:]) if data[:1] == b"\1" else (_images_json, data[1:])
+    read, rest = (images.read_safetensors, data[1:]) if data[:1] == b"\1" else (_images_json, data[1:])
     read(rest)
 
 
 def _images_json(text: bytes) -> None:
-    fields = asked.of_json(images.ImagesBody, text)
+    fields = parsing.parse_json_fields(images.ImagesBody, text)
     given = fields.inputs if isinstance(fields.inputs, list) else [fields.inputs]
     for index, value in enumerate(given):
-        images._one(value, index)
+        images.read_input(value, index)
 
 
 def _image_seeds() -> list[bytes]:
@@ -172,7 +167,7 @@ TARGETS = {
     "TEI bodies": Target(_tei, partial(_indexed, TEI_SEEDS, len(TEI)), words=_members(TEI_SEEDS)),
     "image bodies": Target(_images, _image_seeds),
     "parameters in JSON": Target(
-        partial(_parameters, read=asked.of_json),
+        partial(_parameters, read=parsing.parse_json_fields),
         partial(_indexed, PARAMETER_SEEDS * 3, len(PARAMETERS)),
         words=_members(PARAMETER_SEEDS),
     ),
@@ -181,5 +176,5 @@ TARGETS = {
         lambda: [bytes([kind]) + query for kind in range(len(PARAMETERS)) for query in QUERIES],
         words=(b"&length=", b"&theta=", b"&config=", b"inf", b"nan", b"%00", b"%ff", b"1e9", b"9" * 30, b"&factor="),
     ),
-    "parameters in safetensors": Target(partial(_parameters, read=asked.of_safetensors), _safetensors_seeds),
+    "parameters in safetensors": Target(partial(_parameters, read=parsing.parse_safetensors), _safetensors_seeds),
 }

@@ -77,7 +77,7 @@ def _header(data: bytes) -> None:
             continue
     for size in (0, 1, 1000, 1 << 40):
         try:
-            found = ranges.wanted(data.decode("latin-1"), size)
+            found = ranges.requested(data.decode("latin-1"), size)
         except InlayError:
             continue
         assert found is None or 0 <= found[0] < found[1] <= size

@@ -131,10 +131,10 @@ def _read(request: Request) -> tuple[ImageInputs, ImagesBody]:
     if media_type == MULTIPART:
         return _read_form(request.header(b"content-type"), body)
     if media_type == SAFETENSORS:
-        return _read_safetensors(body)
+        return read_safetensors(body)
     fields = parse_json_fields(ImagesBody, body)
     inputs = fields.inputs if isinstance(fields.inputs, list) else [fields.inputs]
-    return [each for index, value in enumerate(inputs) for each in _read_input(value, index)], fields
+    return [each for index, value in enumerate(inputs) for each in read_input(value, index)], fields
 
 
 def _options(texts: dict[str, str]) -> ImagesBody:
@@ -148,7 +148,7 @@ def _options(texts: dict[str, str]) -> ImagesBody:
 # ---- JSON
 
 
-def _read_input(value: Any, index: int) -> Sequence[Picture | Values]:
+def read_input(value: Any, index: int) -> Sequence[Picture | Values]:
     """Return the image of one entry; several of a tensor that holds a stack of one size."""
     path: FieldPath = ("inputs", index)
     if isinstance(value, str):
@@ -218,7 +218,7 @@ def _read_form(content_type: str, body: bytes) -> tuple[ImageInputs, ImagesBody]
     return pictures, _options(options)
 
 
-def _read_safetensors(body: bytes) -> tuple[ImageInputs, ImagesBody]:
+def read_safetensors(body: bytes) -> tuple[ImageInputs, ImagesBody]:
     """Return pixel_values or input_features, one image or a stack; or tensors 0, 1, ...; options in __metadata__."""
     sent = from_safetensors(body)
     arrays = {name: value for name, value in sent.items() if isinstance(value, np.ndarray)}
