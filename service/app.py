@@ -4,12 +4,9 @@ import asyncio
 import logging
 import signal
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
-
-from fastapi import FastAPI
-from fastapi_offline import FastAPIOffline
 
 from models import VERSION
 from service.context import Lifecycle, ServiceContext
@@ -18,13 +15,13 @@ from service.embedding.position_tables import Tables
 from service.embedding.row_lookup import RowLookup
 from service.grpc.server import RpcServer
 from service.http.access_log import AccessLog
-from service.http.asgi_fallback import through_asgi
 from service.http.cors import Cors
+from service.http.docs_pages import docs_application, docs_routes
 from service.http.intake import Intake
 from service.http.openapi import build_document
 from service.http.pipeline import Limits, Pipeline
 from service.http.request import Head
-from service.http.routes import Route, RouteGroup, Router
+from service.http.routes import RouteGroup, Router
 from service.http.server import ConnectionSettings
 from service.observability.metrics import Metrics
 from service.observability.stage_times import Stages
@@ -45,9 +42,9 @@ from service.scheduling.admission import AdmissionController
 from service.security.api_keys import Keys, open_keys
 from service.settings import Settings
 
-OFFLINE_DOCS = "/static-offline-docs"
 LAME_DUCK_SECONDS = 0.2  # from the stop signal to the closing of idle connections: clients see `connection: close`
 Ready = Callable[[ServiceContext, int], None]
+ASGIApplication = Callable[[Any, Any, Any], Awaitable[None]]
 log = logging.getLogger(__name__)
 
 
@@ -60,11 +57,16 @@ class Application:
         intake: bounds the bodies of all connections together.
         heads: request heads that came before, by their bytes.
         context: what create_app built.
-        api: the FastAPI application behind the documentation pages.
+        api: serves the lifespan, and is behind the documentation pages.
     """
 
     def __init__(
-        self, api: FastAPI, pipeline: Pipeline, connections: ConnectionSettings, intake: Intake, context: ServiceContext
+        self,
+        api: ASGIApplication,
+        pipeline: Pipeline,
+        connections: ConnectionSettings,
+        intake: Intake,
+        context: ServiceContext,
     ) -> None:
         self.api = api
         self.pipeline, self.connections, self.intake = pipeline, connections, intake
@@ -88,17 +90,10 @@ def create_app(settings: Settings, ready: Ready | None = None, metrics: Metrics 
     """
     metrics, keys = metrics or Metrics(), open_keys(settings)
     context = _open_context(settings, metrics)
-    api = _documentation_pages()
     plane = DataPlane(context)
-    router = Router(_route_groups(context, plane, api))
-    document: dict[str, Any] = {}
-
-    def openapi() -> dict[str, Any]:
-        if not document:
-            document.update(build_document(router, VERSION, guarded=keys is not None))
-        return document
-
-    api.openapi = openapi  # type: ignore[method-assign]
+    groups = _route_groups(context, plane)
+    api = docs_application(VERSION, lambda: build_document(router, VERSION, guarded=keys is not None))
+    router = Router([groups[0]._replace(routes=[*groups[0].routes, *docs_routes(api)]), *groups[1:]])
     followed = context.tracing is not None or settings.access_log
     pipeline = Pipeline(
         router,
@@ -137,49 +132,15 @@ def _open_context(settings: Settings, metrics: Metrics) -> ServiceContext:
     return context
 
 
-def _documentation_pages() -> FastAPI:
-    api: FastAPI = FastAPIOffline(
-        title="Inlay",
-        version=VERSION,
-        redoc_url=None,
-        redirect_slashes=False,
-        static_url=OFFLINE_DOCS,
-        telemetry={"auto_configure": False},
-    )
-    return api
-
-
-def _route_groups(context: ServiceContext, plane: DataPlane, api: FastAPI) -> list[RouteGroup]:
-    handler = through_asgi(api)
-    pages = [
-        Route(
-            verb="GET",
-            path=path,
-            handler=handler,
-            name=path,
-            summary="Documentation",
-            tag="operation",
-            needs_key=False,
-            admitted=False,
-            probe=True,
-            documented=False,
-        )
-        for path in ("/docs", "/docs/oauth2-redirect", "/openapi.json", OFFLINE_DOCS + "/{file:path}")
-    ]
-    inlay = inlay_routes.routes(context)
-    return [
-        inlay._replace(routes=[*inlay.routes, *pages]),
-        openai.routes(context),
-        tei.routes(context),
-        oip.routes(plane),
-    ]
+def _route_groups(context: ServiceContext, plane: DataPlane) -> list[RouteGroup]:
+    return [inlay_routes.routes(context), openai.routes(context), tei.routes(context), oip.routes(plane)]
 
 
 def _lifespan(
     context: ServiceContext, plane: DataPlane, ready: Ready | None, keys: Keys | None
-) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
+) -> Callable[[Any], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(app: Any) -> AsyncIterator[None]:
         services = [inlay_rpc.service(context), oip_rpc.service(plane), *tei_rpc.services(context)]
         server = RpcServer(
             context.settings,

@@ -11,6 +11,7 @@ from service.http.problem_details import MEDIA_TYPE, Problem
 from service.http.routes import Answer, RequestBody, Route, RouteGroup, Router, Schema
 from service.http.timeouts import HEADERS as TIMEOUT_HEADERS
 
+References = Mapping[type[BaseModel], Schema]
 REFERENCE = "#/components/schemas/{model}"
 _MILLISECONDS = {"type": "integer", "minimum": 1}
 _WAITS = "whole milliseconds from 1; what cannot be done by then is refused or dropped, 504"
@@ -38,11 +39,12 @@ def build_document(router: Router, version: str, *, guarded: bool) -> dict[str, 
     """
     routes = [(group, route) for group in router.groups for route in group.routes if route.documented]
     models = _models(routes)
-    _, definitions = models_json_schema([(model, "validation") for model in models], ref_template=REFERENCE)
+    schemas, definitions = models_json_schema([(model, "validation") for model in models], ref_template=REFERENCE)
+    references: dict[Any, Schema] = {model: schema for (model, _), schema in schemas.items()}
     paths: dict[str, Any] = {}
     for group, route in routes:
         paths.setdefault(route.path.replace(":path}", "}"), {})[route.verb.lower()] = _operation(
-            group, route, guarded=guarded
+            group, route, references, guarded=guarded
         )
     tags = {name: about for group in router.groups for name, about in group.tags.items()}
     asks = "takes `authorization: Bearer KEY`" if guarded else "asks for no key (`INLAY_API_KEYS` sets some)"
@@ -92,7 +94,7 @@ def _models(routes: list[tuple[RouteGroup, Route]]) -> list[type[BaseModel]]:
     return list(found)
 
 
-def _operation(group: RouteGroup, route: Route, *, guarded: bool) -> dict[str, Any]:
+def _operation(group: RouteGroup, route: Route, references: References, *, guarded: bool) -> dict[str, Any]:
     parameters = [
         {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in route.parameters
     ]
@@ -107,20 +109,20 @@ def _operation(group: RouteGroup, route: Route, *, guarded: bool) -> dict[str, A
     if parameters:
         operation["parameters"] = parameters
     if route.body is not None:
-        operation["requestBody"] = _request_body(route.body)
-    operation["responses"] = {str(status): _answer(answer) for status, answer in route.answers.items()}
+        operation["requestBody"] = _request_body(route.body, references)
+    operation["responses"] = {str(status): _answer(answer, references) for status, answer in route.answers.items()}
     model, media_type = group.error_model or (Problem, MEDIA_TYPE)
     error = Answer(description="What came, what is allowed and what to do.", content={media_type: model})
-    operation["responses"]["default"] = _answer(error)
+    operation["responses"]["default"] = _answer(error, references)
     if guarded and not route.needs_key:
         operation["security"] = []
     return operation
 
 
-def _request_body(body: RequestBody) -> dict[str, Any]:
+def _request_body(body: RequestBody, references: References) -> dict[str, Any]:
     content: dict[str, Any] = {}
     if body.model is not None or body.schema is not None:
-        schema = {"$ref": REFERENCE.format(model=body.model.__name__)} if body.model else body.schema
+        schema = references[body.model] if body.model else body.schema
         content[JSON] = {"schema": schema}
         if body.examples:
             content[JSON]["examples"] = {name: {"value": value} for name, value in body.examples.items()}
@@ -129,21 +131,20 @@ def _request_body(body: RequestBody) -> dict[str, Any]:
     return found | ({"description": body.description} if body.description else {})
 
 
-def _answer(answer: Answer) -> dict[str, Any]:
+def _answer(answer: Answer, references: References) -> dict[str, Any]:
     found: dict[str, Any] = {"description": answer.description}
     if answer.headers:
         found["headers"] = {
             name: {"schema": {"type": "string"}, "description": about} for name, about in answer.headers.items()
         }
     if answer.content:
-        found["content"] = {media_type: {"schema": _schema(schema)} for media_type, schema in answer.content.items()}
+        found["content"] = {
+            media_type: {"schema": references[schema] if isinstance(schema, type) else schema}
+            for media_type, schema in answer.content.items()
+        }
         if answer.examples and JSON in found["content"]:
             found["content"][JSON]["examples"] = {name: {"value": value} for name, value in answer.examples.items()}
     return found
-
-
-def _schema(schema: Schema | type[BaseModel]) -> Mapping[str, Any]:
-    return {"$ref": REFERENCE.format(model=schema.__name__)} if isinstance(schema, type) else schema
 
 
 def query_parameters(query: type[BaseModel] | Schema) -> list[dict[str, Any]]:

@@ -130,7 +130,7 @@ class Pipeline:
             asyncio.get_running_loop().call_soon(self._answer_gathered)
 
     def _answer_gathered(self) -> None:
-        """Answer gathered requests, some KiB of bodies in a turn; what the batch handler leaves is served one by one."""
+        """Answer gathered requests, some KiB of bodies a turn; what the batch handler leaves is served one by one."""
         waiting, self._gathered, self._alone = self._gathered, [], False  # what is gathered meanwhile takes a turn
         size = count = 0
         while count < len(waiting) and size <= TURN_BYTES:

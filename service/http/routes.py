@@ -1,4 +1,4 @@
-"""Route rows: each declares one route, and dispatch, the key gate, metrics, admission and OpenAPI are derived from it."""
+"""Route rows: each declares one route; dispatch, key gate, CORS, metrics, admission and OpenAPI come from it."""
 
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
