@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from functools import partial
 from math import prod
-from typing import Annotated, Any, get_args
+from typing import Any, get_args
 from weakref import WeakKeyDictionary
 
 from models.families.head_fitting import Head
@@ -36,7 +36,7 @@ PATH = "/models/{name}/analysis"
 class AnalysisQuery(Parameters):
     """What to compute."""
 
-    spectrum: Annotated[bool, switch("false: without the singular values, which take the longest")] = True
+    spectrum: bool = switch("false: without the singular values, which take the longest", True)
 
 
 class TableAnalysis:

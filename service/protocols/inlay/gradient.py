@@ -13,7 +13,7 @@ from functools import partial
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import Field, PlainValidator, WithJsonSchema
+from pydantic import PlainValidator, WithJsonSchema
 
 from models.families.extra_inputs import SENT
 from models.tables.cross_entropy import IGNORED
@@ -33,6 +33,7 @@ from service.protocols.inlay.parameter_types import (
     IntegerRows,
     Tensor,
     TypedArrayOptions,
+    described,
     integers,
     one_of,
     switch,
@@ -62,58 +63,38 @@ def _read_rows(value: Any) -> str | Int64s:
     return ids
 
 
-def _sequences_of(meaning: str) -> Any:
-    return Field(description=f"{meaning}; a list, or lists of one length, a sequence each")
-
-
 def _per_token(meaning: str) -> Any:
-    return Field(description=f"{meaning}; as many as input_ids")
+    return described(f"{meaning}; as many as input_ids", None)
 
 
 class GradientParameters(TypedArrayOptions):
     """What the input layer read and the gradient of what it gave, or a loss, or both."""
 
-    input_ids: Annotated[IntegerRows | None, _sequences_of("what the input layer read")] = None
-    lengths: Annotated[
-        IntegerRows | None, Field(description="of the sequences, where input_ids is one list that holds several")
-    ] = None
-    attention_mask: Annotated[IntegerRows | None, _per_token("1 for a token, 0 for padding")] = None
-    token_type_ids: Annotated[IntegerRows | None, _per_token("segments")] = None
-    position_ids: Annotated[IntegerRows | None, _per_token("positions, instead of the family's own")] = None
-    task_type_ids: Annotated[IntegerRows | None, _per_token("ERNIE's tasks")] = None
-    langs: Annotated[IntegerRows | None, _per_token("XLM's languages")] = None
-    bbox: Annotated[IntegerRows | None, Field(description="LayoutLM's boxes, four integers a token: [tokens, 4]")] = (
-        None
+    input_ids: IntegerRows | None = described(
+        "what the input layer read; a list, or lists of one length, a sequence each", None
     )
-    gradient: Annotated[
-        Tensor | None, Field(description="the loss's gradient of input_embeddings [..., tokens, d]")
-    ] = None
-    hidden: Annotated[
-        Tensor | None,
-        Field(
-            description="what the tied output matrix is multiplied with, behind the head's own dense layer and norm "
-            "[..., d]"
-        ),
-    ] = None
-    targets: Annotated[
-        IntegerRows | None,
-        Field(description=f"the id each row of hidden should give; {IGNORED} where there is no loss"),
-    ] = None
-    reduction: Annotated[Literal["mean", "sum"], one_of(("mean", "sum"), "of the cross-entropy over the targets")] = (
-        "mean"
+    lengths: IntegerRows | None = described("of the sequences, where input_ids is one list that holds several", None)
+    attention_mask: IntegerRows | None = _per_token("1 for a token, 0 for padding")
+    token_type_ids: IntegerRows | None = _per_token("segments")
+    position_ids: IntegerRows | None = _per_token("positions, instead of the family's own")
+    task_type_ids: IntegerRows | None = _per_token("ERNIE's tasks")
+    langs: IntegerRows | None = _per_token("XLM's languages")
+    bbox: IntegerRows | None = described("LayoutLM's boxes, four integers a token: [tokens, 4]", None)
+    gradient: Tensor | None = described("the loss's gradient of input_embeddings [..., tokens, d]", None)
+    hidden: Tensor | None = described(
+        "what the tied output matrix is multiplied with, behind the head's own dense layer and norm [..., d]", None
     )
+    targets: IntegerRows | None = described(
+        f"the id each row of hidden should give; {IGNORED} where there is no loss", None
+    )
+    reduction: Literal["mean", "sum"] = one_of(("mean", "sum"), "of the cross-entropy over the targets", "mean")
     rows: Annotated[
-        Annotated[
-            str | Int64s, PlainValidator(_read_rows), WithJsonSchema({"anyOf": [{"enum": list(ROWS)}, INTEGERS]})
-        ],
-        Field(
-            description="of the word table: touched: those of input_ids and targets. all: every row, streamed. "
-            "Or a list of ids"
-        ),
-    ] = "touched"
-    padding: Annotated[
-        bool, switch("the padding row has no gradient of the input side, where the family has padding_idx")
-    ] = True
+        str | Int64s, PlainValidator(_read_rows), WithJsonSchema({"anyOf": [{"enum": list(ROWS)}, INTEGERS]})
+    ] = described(
+        "of the word table: touched: those of input_ids and targets. all: every row, streamed. Or a list of ids",
+        "touched",
+    )
+    padding: bool = switch("the padding row has no gradient of the input side, where the family has padding_idx", True)
 
 
 def routes(context: ServiceContext) -> list[Route]:

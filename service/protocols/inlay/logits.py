@@ -1,9 +1,7 @@
 """POST /models/{name}/logits: logits of hidden states, or the tokens of the largest ones and their probabilities."""
 
 from functools import partial
-from typing import Annotated, Any
-
-from pydantic import Field
+from typing import Any
 
 from models.positions.table import MAX_WIDTH, Table
 from service.context import ServiceContext
@@ -13,7 +11,7 @@ from service.errors import BadRequest
 from service.http.request import Request
 from service.http.response import Response
 from service.http.routes import RequestBody, Route
-from service.protocols.inlay.parameter_types import Tensor, TypedArrayOptions, number, one_of, whole
+from service.protocols.inlay.parameter_types import Tensor, TypedArrayOptions, described, number, one_of, whole
 from service.protocols.inlay.parsing import from_body
 from service.protocols.inlay.positions.responses import (
     TENSOR_BODY,
@@ -33,15 +31,12 @@ EXAMPLES: dict[str, dict[str, Any]] = {
 class LogitsParameters(TypedArrayOptions):
     """Hidden states, and what is computed from their logits."""
 
-    hidden: Annotated[Tensor, Field(description="what the last block and the final norm give [..., hidden_size]")]
-    top_k: Annotated[
-        int | None, whole(1, MAX_WIDTH, "tokens of each row, the largest logits first; left out: every token")
-    ] = None
-    temperature: Annotated[float, number("what logits are divided by, above 0")] = 1.0
-    output: Annotated[
-        str | None,
-        one_of(("ids", *logits.OUTPUTS), "with top_k: one alone; left out: all. Without: which, left out: logits"),
-    ] = None
+    hidden: Tensor = described("what the last block and the final norm give [..., hidden_size]")
+    top_k: int | None = whole(1, MAX_WIDTH, "tokens of each row, the largest logits first; left out: every token", None)
+    temperature: float = number("what logits are divided by, above 0", 1.0)
+    output: str | None = one_of(
+        ("ids", *logits.OUTPUTS), "with top_k: one alone; left out: all. Without: which, left out: logits", None
+    )
 
 
 def routes(context: ServiceContext) -> list[Route]:

@@ -24,29 +24,34 @@ _RANGE = re.compile(r"(\d{1,19})(?:-(\d{1,19}))?")
 Int64s = NDArray[np.int64]
 
 
-def whole(minimum: int, maximum: int, meaning: str) -> Any:
+def described(description: str, default: Any = ...) -> Any:
+    """Return a field; without a default it is required."""
+    return Field(default, description=description)
+
+
+def whole(minimum: int, maximum: int, meaning: str, default: Any = ...) -> Any:
     """Return the field of an integer."""
-    return Field(ge=minimum, le=maximum, description=f"an integer from {minimum} to {maximum} ({meaning})")
+    return Field(default, ge=minimum, le=maximum, description=f"an integer from {minimum} to {maximum} ({meaning})")
 
 
-def number(meaning: str) -> Any:
+def number(meaning: str, default: Any = ...) -> Any:
     """Return the field of a finite float."""
-    return Field(allow_inf_nan=False, description=f"a number ({meaning})")
+    return Field(default, allow_inf_nan=False, description=f"a number ({meaning})")
 
 
-def switch(meaning: str) -> Any:
+def switch(meaning: str, default: Any = ...) -> Any:
     """Return the field of a boolean."""
-    return Field(description=f"true or false ({meaning})")
+    return Field(default, description=f"true or false ({meaning})")
 
 
-def text(meaning: str) -> Any:
+def text(meaning: str, default: Any = ...) -> Any:
     """Return the field of a short text."""
-    return Field(max_length=MAX_TEXT, description=f"a text of at most {MAX_TEXT} characters ({meaning})")
+    return Field(default, max_length=MAX_TEXT, description=f"a text of at most {MAX_TEXT} characters ({meaning})")
 
 
-def one_of(names: Iterable[str], meaning: str) -> Any:
+def one_of(names: Iterable[str], meaning: str, default: Any = ...) -> Any:
     """Return the field of one of some names, such as the keys of a table of `models`."""
-    field = Field(description=f"one of {', '.join(names)} ({meaning})")
+    field = Field(default, description=f"one of {', '.join(names)} ({meaning})")
     field.metadata.append(_OneOf(names))
     return field
 
@@ -271,26 +276,24 @@ class Parameters(BaseModel):
 class ArrayOptions(Parameters):
     """The form of the arrays in a response."""
 
-    format: Annotated[
-        Format | None, one_of(get_args(Format), "of the response; left out: as Accept says, else json")
-    ] = None
-    output: Annotated[str | None, text("one output by its name; left out: all")] = None
-    encoding_format: Annotated[str, one_of(("float", "base64"), "of the arrays in JSON")] = "float"
+    format: Format | None = one_of(get_args(Format), "of the response; left out: as Accept says, else json", None)
+    output: str | None = text("one output by its name; left out: all", None)
+    encoding_format: str = one_of(("float", "base64"), "of the arrays in JSON", "float")
 
 
 class TypedArrayOptions(ArrayOptions):
     """The form and the dtype of the arrays in a response."""
 
-    dtype: Annotated[str, one_of(DTYPES, "of floating-point outputs")] = "float32"
+    dtype: str = one_of(DTYPES, "of floating-point outputs", "float32")
 
 
 class TableOptions(TypedArrayOptions):
     """The form of a table, and the arithmetic it is computed in."""
 
-    arithmetic: Annotated[Arithmetic, one_of(get_args(Arithmetic), ARITHMETIC)] = "exact"
+    arithmetic: Arithmetic = one_of(get_args(Arithmetic), ARITHMETIC, "exact")
 
 
 class ModelTableOptions(TableOptions):
     """The same for a model's own encoding, by default in the arithmetic it was trained with."""
 
-    arithmetic: Annotated[Arithmetic, one_of(get_args(Arithmetic), ARITHMETIC)] = "parity"
+    arithmetic: Arithmetic = one_of(get_args(Arithmetic), ARITHMETIC, "parity")

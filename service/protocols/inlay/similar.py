@@ -27,6 +27,7 @@ from service.protocols.inlay.parameter_types import (
     TENSOR,
     Parameters,
     Tensor,
+    described,
     one_of,
     read_tensor,
     switch,
@@ -63,24 +64,19 @@ Item = Annotated[
 class SimilarParameters(Parameters):
     """What the tokens are to be near to: a token, a text, a vector, or positive."""
 
-    token: Annotated[int | str | None, Field(description="an id, or the text of one token")] = None
-    text: Annotated[str | None, Field(description="a text: the mean of its tokens' rows, special tokens left out")] = (
-        None
+    token: int | str | None = described("an id, or the text of one token", None)
+    text: str | None = described("a text: the mean of its tokens' rows, special tokens left out", None)
+    vector: Tensor | None = described("a vector as wide as the word table", None)
+    positive: Annotated[list[Item], Field(fail_fast=True)] | None = described(
+        "ids, texts and vectors to add: a - b + c is positive [a, c], negative [b]", None
     )
-    vector: Annotated[Tensor | None, Field(description="a vector as wide as the word table")] = None
-    positive: Annotated[
-        Annotated[list[Item], Field(fail_fast=True)] | None,
-        Field(description="ids, texts and vectors to add: a - b + c is positive [a, c], negative [b]"),
-    ] = None
-    negative: Annotated[
-        Annotated[list[Item], Field(fail_fast=True)] | None, Field(description="ids, texts and vectors to take away")
-    ] = None
-    normalize: Annotated[bool, switch("of positive and negative: each to unit length first")] = False
-    measure: Annotated[
-        str, one_of(MEASURES, "what is best: the largest cosine or dot product, the smallest distance")
-    ] = "cosine"
-    top_k: Annotated[int, whole(1, MAX_TOP, "how many tokens")] = 10
-    exclude_inputs: Annotated[bool, switch("leave out the tokens that were sent")] = True
+    negative: Annotated[list[Item], Field(fail_fast=True)] | None = described(
+        "ids, texts and vectors to take away", None
+    )
+    normalize: bool = switch("of positive and negative: each to unit length first", False)
+    measure: str = one_of(MEASURES, "what is best: the largest cosine or dot product, the smallest distance", "cosine")
+    top_k: int = whole(1, MAX_TOP, "how many tokens", 10)
+    exclude_inputs: bool = switch("leave out the tokens that were sent", True)
 
 
 class NearestTokens:

@@ -1,10 +1,9 @@
 """POST /models/{name}/similarity: vectors of texts and images to a dual encoder's logits and probabilities."""
 
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 
 from models.positions.table import Output, Table
 from models.vision.similarity import Similarity, compared
@@ -14,7 +13,7 @@ from service.errors import BadRequest, NotFound
 from service.http.request import Request
 from service.http.response import Response
 from service.http.routes import RequestBody, Route
-from service.protocols.inlay.parameter_types import Tensor, TypedArrayOptions
+from service.protocols.inlay.parameter_types import Tensor, TypedArrayOptions, described
 from service.protocols.inlay.parsing import from_body
 from service.protocols.inlay.positions.responses import (
     TENSOR_BODY,
@@ -30,8 +29,8 @@ MAX_PAIRS = 1 << 24
 class SimilarityParameters(TypedArrayOptions):
     """Vectors of texts and images."""
 
-    text_embeds: Annotated[Tensor, Field(description="vectors of texts [texts, d], of any length")]
-    image_embeds: Annotated[Tensor, Field(description="vectors of images [images, d], of any length")]
+    text_embeds: Tensor = described("vectors of texts [texts, d], of any length")
+    image_embeds: Tensor = described("vectors of images [images, d], of any length")
 
 
 def routes(context: ServiceContext) -> list[Route]:

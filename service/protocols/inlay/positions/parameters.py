@@ -7,7 +7,7 @@ here.
 from functools import cache
 from typing import Annotated, Any, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, PlainValidator, WithJsonSchema, model_validator
+from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, PlainValidator, WithJsonSchema, model_validator
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
@@ -38,6 +38,7 @@ from service.protocols.inlay.parameter_types import (
     Tensor,
     TensorAsSent,
     Triple,
+    described,
     number,
     one_of,
     read_scaling_value,
@@ -61,92 +62,77 @@ ScalingValue = Annotated[Any, PlainValidator(read_scaling_value), WithJsonSchema
 class PositionRange(Parameters):
     """Consecutive positions, or a list of them."""
 
-    start: Annotated[int, whole(0, MAX_POSITION - 1, "the first position")] = 0
-    length: Annotated[int | None, whole(1, MAX_ROWS, "how many positions")] = None
-    positions: Annotated[
-        PositionList | None,
-        Field(
-            description="positions with commas between, a-b for a range of them, both ends included, such as "
-            f"0,5,100-110; or a list of integers; {MAX_LISTED} at most; instead of start and length"
-        ),
-    ] = None
+    start: int = whole(0, MAX_POSITION - 1, "the first position", 0)
+    length: int | None = whole(1, MAX_ROWS, "how many positions", None)
+    positions: PositionList | None = described(
+        "positions with commas between, a-b for a range of them, both ends included, such as "
+        f"0,5,100-110; or a list of integers; {MAX_LISTED} at most; instead of start and length",
+        None,
+    )
 
 
 class Lengths(Parameters):
     """The queries and keys of an attention."""
 
-    query_length: Annotated[int, whole(1, MAX_ROWS, "queries, that is rows")]
-    key_length: Annotated[
-        int | None, whole(1, MAX_WIDTH, "keys, that is columns; left out: as many as there must be")
-    ] = None
+    query_length: int = whole(1, MAX_ROWS, "queries, that is rows")
+    key_length: int | None = whole(1, MAX_WIDTH, "keys, that is columns; left out: as many as there must be", None)
 
 
 class Past(Parameters):
     """Keys of earlier calls."""
 
-    past: Annotated[int, whole(0, MAX_POSITION - 1, "keys before the first query")] = 0
+    past: int = whole(0, MAX_POSITION - 1, "keys before the first query", 0)
 
 
 class Padding(Parameters):
     """Padding of a batch."""
 
-    attention_mask: Annotated[
-        IntegerRows | None, Field(description="1 for a token, 0 for padding, a list a sequence, such as 1,1,0;1,0,0")
-    ] = None
+    attention_mask: IntegerRows | None = described(
+        "1 for a token, 0 for padding, a list a sequence, such as 1,1,0;1,0,0", None
+    )
 
 
 class MaskForm(Parameters):
     """Packed sequences, and the form of a mask."""
 
-    position_ids: Annotated[
-        IntegerRows | None,
-        Field(description="packed sequences, such as 0,1,0,1,2: a new one begins where these do not rise by 1"),
-    ] = None
-    form: Annotated[str, one_of(masks.FORMS, "additive: 0 where a query may look. boolean: true where it may")] = (
-        "additive"
+    position_ids: IntegerRows | None = described(
+        "packed sequences, such as 0,1,0,1,2: a new one begins where these do not rise by 1", None
     )
-    fill: Annotated[str, one_of(masks.FILLS, "of an additive mask: the lowest number of its dtype, or -inf")] = "min"
+    form: str = one_of(masks.FORMS, "additive: 0 where a query may look. boolean: true where it may", "additive")
+    fill: str = one_of(masks.FILLS, "of an additive mask: the lowest number of its dtype, or -inf", "min")
 
 
 class BeyondTable(Parameters):
     """Positions behind the last row of a learned table."""
 
-    beyond: Annotated[str, one_of(learned.BEYOND, "past the last row: refuse, repeat it, or stretch the table")] = (
-        "error"
-    )
-    stretch_to: Annotated[
-        int | None, whole(1, MAX_ROWS, "rows of the stretched table; left out: as many as needed")
-    ] = None
+    beyond: str = one_of(learned.BEYOND, "past the last row: refuse, repeat it, or stretch the table", "error")
+    stretch_to: int | None = whole(1, MAX_ROWS, "rows of the stretched table; left out: as many as needed", None)
 
 
 class TableWidth(Parameters):
     """The width of a rotary table."""
 
-    table: Annotated[
-        str, one_of(rope_table.WIDTHS, "single: a value a pair of channels. duplicated: a value a channel")
-    ] = "single"
+    table: str = one_of(
+        rope_table.WIDTHS, "single: a value a pair of channels. duplicated: a value a channel", "single"
+    )
 
 
 class SequenceLength(Parameters):
     """The length that dynamic and longrope scale by."""
 
-    seq_len: Annotated[
-        int | None, whole(1, MAX_POSITION, "tokens of the sequence, which dynamic and longrope scale by")
-    ] = None
+    seq_len: int | None = whole(1, MAX_POSITION, "tokens of the sequence, which dynamic and longrope scale by", None)
 
 
 class LayerType(Parameters):
     """The kind of a layer."""
 
-    layer_type: Annotated[
-        str | None, text("where layers rotate differently: full_attention, sliding_attention, ...")
-    ] = None
+    layer_type: str | None = text("where layers rotate differently: full_attention, sliding_attention, ...", None)
 
 
 class Layer(LayerType):
     """A layer, by its kind or its number."""
 
-    layer: Annotated[int | None, whole(0, MAX_LAYER, "instead of layer_type: the number of a layer")] = None
+    layer: int | None = whole(0, MAX_LAYER, "instead of layer_type: the number of a layer", None)
 
 
 class Scaling(BaseModel):
@@ -158,7 +144,7 @@ class Scaling(BaseModel):
 
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[str, ScalingValue]
-    rope_type: Annotated[str | None, one_of(SCALINGS, "how the frequencies are scaled; left out: default")] = None
+    rope_type: str | None = one_of(SCALINGS, "how the frequencies are scaled; left out: default", None)
 
     @property
     def scaling_parameters(self) -> dict[str, Any]:
@@ -202,18 +188,16 @@ def _scaling_schema(name: str) -> JsonSchemaValue:
 class RopeSource(SequenceLength, Layer, Scaling, extra="allow"):
     """A RoPE: by its parameters, by the name of a preset, or by a config.json."""
 
-    theta: Annotated[float | None, number(f"the base of the frequencies, above 1; left out: {rope_choice.THETA:g}")] = (
-        None
+    theta: float | None = number(f"the base of the frequencies, above 1; left out: {rope_choice.THETA:g}", None)
+    head_dim: int | None = whole(2, MAX_ROTARY_DIM, "channels of a head", None)
+    rotary_dim: int | None = whole(
+        2, MAX_ROTARY_DIM, "channels of it that rotate; left out: head_dim times the partial factor", None
     )
-    head_dim: Annotated[int | None, whole(2, MAX_ROTARY_DIM, "channels of a head")] = None
-    rotary_dim: Annotated[
-        int | None, whole(2, MAX_ROTARY_DIM, "channels of it that rotate; left out: head_dim times the partial factor")
-    ] = None
-    max_position_embeddings: Annotated[int | None, whole(1, MAX_POSITION, "positions the model was trained for")] = None
-    partial_rotary_factor: Annotated[float | None, number("share of head_dim that rotates, above 0, at most 1")] = None
-    preset: Annotated[str | None, text("a name of GET /positions/presets, instead of parameters")] = None
-    config: Annotated[JsonObject | None, Field(description="a config.json or its rope part, a JSON object")] = None
-    model_type: Annotated[str | None, text("whose conventions a config follows that does not say")] = None
+    max_position_embeddings: int | None = whole(1, MAX_POSITION, "positions the model was trained for", None)
+    partial_rotary_factor: float | None = number("share of head_dim that rotates, above 0, at most 1", None)
+    preset: str | None = text("a name of GET /positions/presets, instead of parameters", None)
+    config: JsonObject | None = described("a config.json or its rope part, a JSON object", None)
+    model_type: str | None = text("whose conventions a config follows that does not say", None)
 
 
 SIZES = ("theta", "head_dim", "rotary_dim", "max_position_embeddings", "rope_type", "partial_rotary_factor")
@@ -225,16 +209,14 @@ SOURCES = ("preset", "config", "model_type", "layer_type", "layer")
 class RotaryLayout(Parameters):
     """How the channels of a head pair."""
 
-    layout: Annotated[str | None, one_of(LAYOUTS, "how channels pair; left out: as the config says, else half")] = None
+    layout: str | None = one_of(LAYOUTS, "how channels pair; left out: as the config says, else half", None)
 
 
 class Patches(Parameters):
     """The patches of an image."""
 
-    grid: Annotated[Grid | None, Field(description="patches down x across, such as 14x14")] = None
-    positions: Annotated[
-        IntegerRows | None, Field(description="instead of a grid: row and column of each patch, such as 0,0;0,1")
-    ] = None
+    grid: Grid | None = described("patches down x across, such as 14x14", None)
+    positions: IntegerRows | None = described("instead of a grid: row and column of each patch, such as 0,0;0,1", None)
 
 
 # ---- one class a scheme
@@ -247,102 +229,89 @@ class RopeParameters(TableOptions, TableWidth, RotaryLayout, PositionRange, Rope
 class MropeParameters(TableOptions, TableWidth, RopeSource, extra="allow"):
     """Which M-RoPE, and the positions on its three axes."""
 
-    positions: Annotated[
-        IntegerRows, Field(description="three lists of one length: time, height, width, such as 0,1,2;0,0,1;0,1,0")
-    ]
-    sections: Annotated[
-        Triple | None,
-        Field(
-            description="three integers that sum to rotary_dim/2, such as 16,24,24; left out: as the config says, "
-            "else the axes"
-        ),
-    ] = None
-    axes: Annotated[
-        str | None,
-        one_of(multi_axis.AXES, "which axis has which frequency; left out: as the config says, else chunked"),
-    ] = None
+    positions: IntegerRows = described("three lists of one length: time, height, width, such as 0,1,2;0,0,1;0,1,0")
+    sections: Triple | None = described(
+        "three integers that sum to rotary_dim/2, such as 16,24,24; left out: as the config says, else the axes", None
+    )
+    axes: str | None = one_of(
+        multi_axis.AXES, "which axis has which frequency; left out: as the config says, else chunked", None
+    )
 
 
 class AxialParameters(TableOptions, TableWidth, Patches):
     """Which vision tower, and its patches."""
 
-    kind: Annotated[str, one_of(AXIAL, "whose vision tower")]
-    head_dim: Annotated[int, whole(4, MAX_DIM, "channels of a head, a multiple of 4")]
-    theta: Annotated[float | None, number("the base of the frequencies; left out: the tower's own")] = None
-    merge: Annotated[
-        int | None, whole(1, 64, "patches come in blocks of merge x merge; left out: as the tower reads them")
-    ] = None
+    kind: str = one_of(AXIAL, "whose vision tower")
+    head_dim: int = whole(4, MAX_DIM, "channels of a head, a multiple of 4")
+    theta: float | None = number("the base of the frequencies; left out: the tower's own", None)
+    merge: int | None = whole(1, 64, "patches come in blocks of merge x merge; left out: as the tower reads them", None)
 
 
 class SinusoidalParameters(TableOptions, PositionRange):
     """Which sinusoids, and which rows."""
 
-    kind: Annotated[str, one_of(sinusoidal.SINUSOIDS, "where sines and cosines stand")] = "vaswani"
-    dim: Annotated[int, whole(1, MAX_DIM, "channels")]
-    theta: Annotated[float, number("the base of the frequencies, above 1")] = sinusoidal.THETA
-    offset: Annotated[int, whole(-(2**31), 2**31, "added to every position, such as 2 in M2M100")] = 0
-    zero_row: Annotated[int | None, whole(0, MAX_POSITION - 1, "a position whose row is all zero: padding_idx")] = None
+    kind: str = one_of(sinusoidal.SINUSOIDS, "where sines and cosines stand", "vaswani")
+    dim: int = whole(1, MAX_DIM, "channels")
+    theta: float = number("the base of the frequencies, above 1", sinusoidal.THETA)
+    offset: int = whole(-(2**31), 2**31, "added to every position, such as 2 in M2M100", 0)
+    zero_row: int | None = whole(0, MAX_POSITION - 1, "a position whose row is all zero: padding_idx", None)
 
 
 class SinusoidalGridParameters(TableOptions):
     """The channels and the patches of sinusoids in two dimensions."""
 
-    dim: Annotated[int, whole(4, MAX_DIM, "channels, a multiple of 4")]
-    grid: Annotated[Grid, Field(description="patches down x across, such as 14x14")]
-    order: Annotated[str, one_of(sinusoidal.ORDERS, "hw: the first half for the row. wh: swapped, as ViT-MAE")] = "hw"
-    cls_rows: Annotated[int, whole(0, 1024, "rows of zeros before the patches")] = 0
-    theta: Annotated[float, number("the base of the frequencies, above 1")] = sinusoidal.THETA
+    dim: int = whole(4, MAX_DIM, "channels, a multiple of 4")
+    grid: Grid = described("patches down x across, such as 14x14")
+    order: str = one_of(sinusoidal.ORDERS, "hw: the first half for the row. wh: swapped, as ViT-MAE", "hw")
+    cls_rows: int = whole(0, 1024, "rows of zeros before the patches", 0)
+    theta: float = number("the base of the frequencies, above 1", sinusoidal.THETA)
 
 
 class LearnedParameters(TableOptions, BeyondTable, PositionRange):
     """A table, and which rows of it."""
 
-    weights: Annotated[Tensor, Field(description="the table [rows, dim]")]
+    weights: Tensor = described("the table [rows, dim]")
 
 
 class AlibiParameters(TableOptions, Padding, Past, Lengths):
     """Heads, form and lengths of an ALiBi bias."""
 
-    heads: Annotated[int, whole(1, MAX_WIDTH, "attention heads")]
-    form: Annotated[str, one_of(alibi.FORMS, "what the slopes are multiplied with")] = "symmetric"
-    max_bias: Annotated[float, number("alibi_bias_max, above 0")] = alibi.MAX_BIAS
+    heads: int = whole(1, MAX_WIDTH, "attention heads")
+    form: str = one_of(alibi.FORMS, "what the slopes are multiplied with", "symmetric")
+    max_bias: float = number("alibi_bias_max, above 0", alibi.MAX_BIAS)
 
 
 class T5Parameters(TableOptions, Past, Lengths):
     """Lengths and buckets of T5's relative positions."""
 
-    bidirectional: Annotated[bool, switch("true in encoders, false in decoders")] = True
-    num_buckets: Annotated[int, whole(2, MAX_WIDTH, "relative_attention_num_buckets")] = 32
-    max_distance: Annotated[int, whole(1, MAX_POSITION, "relative_attention_max_distance")] = 128
-    weights: Annotated[
-        Tensor | None, Field(description="relative_attention_bias.weight [num_buckets, heads]; with it comes the bias")
-    ] = None
+    bidirectional: bool = switch("true in encoders, false in decoders", True)
+    num_buckets: int = whole(2, MAX_WIDTH, "relative_attention_num_buckets", 32)
+    max_distance: int = whole(1, MAX_POSITION, "relative_attention_max_distance", 128)
+    weights: Tensor | None = described(
+        "relative_attention_bias.weight [num_buckets, heads]; with it comes the bias", None
+    )
 
 
 class DebertaParameters(TableOptions, Lengths):
     """Lengths and buckets of DeBERTa-v2's relative positions."""
 
-    position_buckets: Annotated[int, whole(-1, MAX_WIDTH, "below 1: no buckets")] = 256
-    max_relative_positions: Annotated[int, whole(-1, MAX_POSITION, "below 1: max_position_embeddings")] = -1
-    max_position_embeddings: Annotated[
-        int | None, whole(1, MAX_POSITION, "where max_relative_positions is below 1")
-    ] = None
-    weights: Annotated[Tensor | None, Field(description="rel_embeddings.weight [2 span, dim]")] = None
-    norm_weight: Annotated[
-        Tensor | None, Field(description="encoder.LayerNorm.weight [dim], where norm_rel_ebd says layer_norm")
-    ] = None
-    norm_bias: Annotated[Tensor | None, Field(description="encoder.LayerNorm.bias [dim]")] = None
-    norm_eps: Annotated[float, number("layer_norm_eps")] = 1e-7
+    position_buckets: int = whole(-1, MAX_WIDTH, "below 1: no buckets", 256)
+    max_relative_positions: int = whole(-1, MAX_POSITION, "below 1: max_position_embeddings", -1)
+    max_position_embeddings: int | None = whole(1, MAX_POSITION, "where max_relative_positions is below 1", None)
+    weights: Tensor | None = described("rel_embeddings.weight [2 span, dim]", None)
+    norm_weight: Tensor | None = described("encoder.LayerNorm.weight [dim], where norm_rel_ebd says layer_norm", None)
+    norm_bias: Tensor | None = described("encoder.LayerNorm.bias [dim]", None)
+    norm_eps: float = number("layer_norm_eps", 1e-7)
 
 
 class MaskParameters(TableOptions, MaskForm, Padding, Past, Lengths):
     """Lengths, and which keys a query may look at."""
 
-    causal: Annotated[bool, switch("a query sees itself and what comes before")] = True
-    window: Annotated[
-        int | None, whole(0, MAX_POSITION, "causal: tokens it sees, its own counted. Otherwise: to either side")
-    ] = None
-    chunk: Annotated[int | None, whole(1, MAX_POSITION, "tokens of a chunk that sees itself alone")] = None
+    causal: bool = switch("a query sees itself and what comes before", True)
+    window: int | None = whole(
+        0, MAX_POSITION, "causal: tokens it sees, its own counted. Otherwise: to either side", None
+    )
+    chunk: int | None = whole(1, MAX_POSITION, "tokens of a chunk that sees itself alone", None)
 
 
 # ---- a model's own encodings, whose other parameters its card has
@@ -386,42 +355,41 @@ class ModelMaskParameters(ModelTableOptions, LayerType, MaskForm, Padding, Past,
 class TensorOptions(ArrayOptions):
     """The form and the dtype of tensors that came in a request."""
 
-    dtype: Annotated[
-        str | None,
-        one_of(DTYPES, "of the response, and of tensors sent as lists; left out: as they came, lists float32"),
-    ] = None
+    dtype: str | None = one_of(
+        DTYPES, "of the response, and of tensors sent as lists; left out: as they came, lists float32", None
+    )
 
 
 class Rotation(TensorOptions, PositionRange):
     """Tensors, where their tokens stand, and how they turn."""
 
-    q: Annotated[TensorAsSent | None, Field(description="queries [..., tokens, head_dim]")] = None
-    k: Annotated[TensorAsSent | None, Field(description="keys [..., tokens, head_dim]")] = None
-    inverse: Annotated[bool, switch("undo a rotation")] = False
-    skip: Annotated[int, whole(0, MAX_POSITION, "leading tokens that do not rotate, such as DINOv3's CLS")] = 0
-    widen: Annotated[bool, switch("in parity: half precision rotates in float32, as in Llama 4 and Cohere")] = False
+    q: TensorAsSent | None = described("queries [..., tokens, head_dim]", None)
+    k: TensorAsSent | None = described("keys [..., tokens, head_dim]", None)
+    inverse: bool = switch("undo a rotation", False)
+    skip: int = whole(0, MAX_POSITION, "leading tokens that do not rotate, such as DINOv3's CLS", 0)
+    widen: bool = switch("in parity: half precision rotates in float32, as in Llama 4 and Cohere", False)
 
 
 class RotateParameters(Rotation, RotaryLayout, RopeSource, extra="allow"):
     """Tensors, and the RoPE that turns them."""
 
-    arithmetic: Annotated[Arithmetic, one_of(get_args(Arithmetic), ARITHMETIC)] = "exact"
+    arithmetic: Arithmetic = one_of(get_args(Arithmetic), ARITHMETIC, "exact")
 
 
 class ModelRotateParameters(Rotation, Layer, SequenceLength):
     """Tensors that a model's own RoPE turns."""
 
-    arithmetic: Annotated[Arithmetic, one_of(get_args(Arithmetic), ARITHMETIC)] = "parity"
+    arithmetic: Arithmetic = one_of(get_args(Arithmetic), ARITHMETIC, "parity")
 
 
 class ConvertParameters(TensorOptions):
     """A projection of q or k, and the layouts it is for."""
 
-    weight: Annotated[TensorAsSent, Field(description="a weight [heads * head_dim, ...] or its bias")]
-    head_dim: Annotated[int, whole(2, MAX_ROTARY_DIM, "channels of a head")]
-    rotary_dim: Annotated[int | None, whole(2, MAX_ROTARY_DIM, "channels of it that rotate; left out: head_dim")] = None
-    source: Annotated[str, one_of(LAYOUTS, "the layout the weights are for")]
-    target: Annotated[str, one_of(LAYOUTS, "the layout that is wanted")]
+    weight: TensorAsSent = described("a weight [heads * head_dim, ...] or its bias")
+    head_dim: int = whole(2, MAX_ROTARY_DIM, "channels of a head")
+    rotary_dim: int | None = whole(2, MAX_ROTARY_DIM, "channels of it that rotate; left out: head_dim", None)
+    source: str = one_of(LAYOUTS, "the layout the weights are for")
+    target: str = one_of(LAYOUTS, "the layout that is wanted")
 
 
 @cache

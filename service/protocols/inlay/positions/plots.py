@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 from urllib.parse import parse_qsl
 
 from pydantic import BaseModel
@@ -49,22 +49,19 @@ USUAL_LENGTHS = {"length": 2048, "query_length": 64}
 class PictureSize(Parameters):
     """Size and colours of a picture."""
 
-    width: Annotated[int, whole(*WIDTHS, "pixels")] = 800
-    height: Annotated[int | None, whole(*HEIGHTS, "pixels; left out: the figure's own")] = None
-    dark: Annotated[bool, switch("light lines on a dark ground")] = False
+    width: int = whole(*WIDTHS, "pixels", 800)
+    height: int | None = whole(*HEIGHTS, "pixels; left out: the figure's own", None)
+    dark: bool = switch("light lines on a dark ground", False)
 
 
 class PlotOptions(PictureSize):
     """What to draw, and how it looks."""
 
-    plot: Annotated[str | None, one_of(PLOTS, "what to draw; left out: the first of these")] = None
-    axis: Annotated[
-        Literal["linear", "log"] | None,
-        one_of(("linear", "log"), "of distances and positions; left out: log where they are many"),
-    ] = None
-    compare: Annotated[str | None, text("a preset, or parameters as a query string: what else to show; repeatable")] = (
-        None
+    plot: str | None = one_of(PLOTS, "what to draw; left out: the first of these", None)
+    axis: Literal["linear", "log"] | None = one_of(
+        ("linear", "log"), "of distances and positions; left out: log where they are many", None
     )
+    compare: str | None = text("a preset, or parameters as a query string: what else to show; repeatable", None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,11 @@
 """The routes of positional encodings: /positions/... of any parameters, /models/{name}/... of a model's own."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import orjson
+from pydantic import BaseModel
 
 from models.graphs.positions.catalog import GRAPHS, graph
 from models.plots import figures_of
@@ -14,7 +15,7 @@ from service.embedding.position_tables import TableCall, as_bad_parameters
 from service.http.formats import JSON, OCTETS
 from service.http.request import Request
 from service.http.response import Response
-from service.http.routes import Answer, RequestBody, Route, binary
+from service.http.routes import Answer, Handler, RequestBody, Route, Schema, binary
 from service.protocols.inlay.parsing import from_body, from_query, query_values
 from service.protocols.inlay.positions import rotation
 from service.protocols.inlay.positions.model_schemes import (
@@ -51,7 +52,6 @@ from service.protocols.inlay.positions.responses import (
 )
 from service.protocols.inlay.positions.schemes import SCHEMES, Scheme
 
-Handler = Callable[[Request], Awaitable[Response]]
 TAG = "positions"
 TAG_DESCRIPTION = "Positional encodings: of any parameters, and those of a model."
 HELD = Answer(description="The client's copy is current.")
@@ -113,30 +113,38 @@ def _table_routes(context: ServiceContext, row: AnyScheme) -> list[Route]:
         form = table_form(request, parameters, parameters.dtype)
         return await table_response(request, context.tables, make_call(parameters), form)
 
-    by_post = Route(
-        verb="POST",
-        path=_path(row),
-        handler=post,
-        name=_operation(row, "post"),
-        summary=row.summary,
-        tag=TAG,
-        description=TENSOR_BODY_DESCRIPTION,
-        body=RequestBody(model=row.parameters, other=TENSOR_BODY),
-        answers={200: table_answer()},
-    )
+    by_post = _tensor_route(_path(row), post, _operation(row, "post"), row.summary, row.parameters)
     if "GET" not in row.methods:
         return [by_post]
-    by_get = Route(
-        verb="GET",
-        path=_path(row),
-        handler=get,
-        name=_operation(row, "get"),
-        summary=row.summary,
-        tag=TAG,
-        query=row.parameters,
-        answers={200: table_answer(), **RANGES},
+    answers = {200: table_answer(), **RANGES}
+    return [_get_route(_path(row), get, _operation(row, "get"), row.summary, row.parameters, answers), by_post]
+
+
+def _get_route(
+    path: str,
+    handler: Handler,
+    name: str,
+    summary: str,
+    query: type[BaseModel] | Schema | None,
+    answers: Mapping[int, Answer],
+) -> Route:
+    return Route(
+        verb="GET", path=path, handler=handler, name=name, summary=summary, tag=TAG, query=query, answers=answers
     )
-    return [by_get, by_post]
+
+
+def _tensor_route(path: str, handler: Handler, name: str, summary: str, parameters: type[BaseModel]) -> Route:
+    return Route(
+        verb="POST",
+        path=path,
+        handler=handler,
+        name=name,
+        summary=summary,
+        tag=TAG,
+        description=TENSOR_BODY_DESCRIPTION,
+        body=RequestBody(model=parameters, other=TENSOR_BODY),
+        answers={200: table_answer()},
+    )
 
 
 # ---- pictures and graphs
@@ -147,16 +155,9 @@ def _plot_route(context: ServiceContext, plots: Plots, row: AnyScheme, extension
         make_call = _maker(context, row, request)
         return await plots.respond(request, row, make_call, extension, _cache_control(row))
 
-    return Route(
-        verb="GET",
-        path=_path(row, f".{extension}"),
-        handler=handler,
-        name=_operation(row, "draw", f"_{extension}"),
-        summary=f"{row.summary}, drawn",
-        tag=TAG,
-        query=plot_schema(row),
-        answers={200: Answer(description="The picture.", content={PICTURE_TYPES[extension]: binary()}), 304: HELD},
-    )
+    answers = {200: Answer(description="The picture.", content={PICTURE_TYPES[extension]: binary()}), 304: HELD}
+    path, name = _path(row, f".{extension}"), _operation(row, "draw", f"_{extension}")
+    return _get_route(path, handler, name, f"{row.summary}, drawn", plot_schema(row), answers)
 
 
 def _graph_route(context: ServiceContext, row: AnyScheme) -> Route:
@@ -176,19 +177,9 @@ def _graph_route(context: ServiceContext, row: AnyScheme) -> Route:
         name = b'attachment; filename="%b.onnx"' % row.name.encode()
         return Response((body,), (*headers, (b"content-disposition", name), (b"content-type", OCTETS.encode())))
 
-    return Route(
-        verb="GET",
-        path=_path(row, ".onnx"),
-        handler=handler,
-        name=_operation(row, "graph"),
-        summary=f"{row.summary}, as an ONNX graph",
-        tag=TAG,
-        query=source_schema(row),
-        answers={
-            200: Answer(description="The graph, of any positions and lengths.", content={OCTETS: binary()}),
-            304: HELD,
-        },
-    )
+    file = Answer(description="The graph, of any positions and lengths.", content={OCTETS: binary()})
+    summary, answers = f"{row.summary}, as an ONNX graph", {200: file, 304: HELD}
+    return _get_route(_path(row, ".onnx"), handler, _operation(row, "graph"), summary, source_schema(row), answers)
 
 
 # ---- tensors in, tensors out
@@ -218,20 +209,7 @@ def _tensor_routes(context: ServiceContext) -> list[Route]:
         ("/positions/rope/convert", convert, "convert_tensors", converted, ConvertParameters),
         ("/models/{name}/rope/rotate", rotate_by_model, "rotate_tensors_of_a_model", turned, ModelRotateParameters),
     )
-    return [
-        Route(
-            verb="POST",
-            path=path,
-            handler=handler,
-            name=name,
-            summary=summary,
-            tag=TAG,
-            description=TENSOR_BODY_DESCRIPTION,
-            body=RequestBody(model=parameters, other=TENSOR_BODY),
-            answers={200: table_answer()},
-        )
-        for path, handler, name, summary, parameters in rows
-    ]
+    return [_tensor_route(*row) for row in rows]
 
 
 # ---- lists
@@ -241,15 +219,8 @@ def _list_route(path: str, body: bytes, summary: str) -> Route:
     async def handler(request: Request) -> Response:
         return Response((body,), ((b"content-type", b"application/json"),))
 
-    return Route(
-        verb="GET",
-        path=f"/positions{path}",
-        handler=handler,
-        name="list_presets" if path else "list_schemes",
-        summary=summary,
-        tag=TAG,
-        answers={200: Answer(description="The list.", content={JSON: {"type": "object"}})},
-    )
+    answers = {200: Answer(description="The list.", content={JSON: {"type": "object"}})}
+    return _get_route(f"/positions{path}", handler, "list_presets" if path else "list_schemes", summary, None, answers)
 
 
 def _scheme_list() -> bytes:
