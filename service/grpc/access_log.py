@@ -1,7 +1,7 @@
 """A log line and a span for each gRPC call, where access lines or traces are configured."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from time import perf_counter
 from urllib.parse import unquote
 
@@ -33,7 +33,7 @@ class AccessLog:
         carrier = {name: [str(value)] for name, value in metadata if name in (TRACEPARENT, TRACESTATE)}
         return self._tracing.begin(path, carrier, {"rpc.system.name": "grpc", "rpc.method": path})
 
-    def end(self, path: str, span: Traced | None, status: str, arrived: float, peer: Callable[[], str]) -> None:
+    def end(self, path: str, span: Traced | None, status: str, arrived: float, peer: str) -> None:
         """End the span and write the line."""
         if span is not None:
             attributes: dict[str, str | int] = {"rpc.response.status_code": status}
@@ -44,5 +44,5 @@ class AccessLog:
             seconds = round(perf_counter() - arrived, 6)
             fields = {"protocol": "grpc", "method": path, "status": status, "seconds": seconds}
             if status == UNAUTHENTICATED:
-                fields["peer"] = unquote(peer().partition(":")[2])  # ipv6:%5B::1%5D:50123
+                fields["peer"] = unquote(peer.partition(":")[2])  # ipv6:%5B::1%5D:50123
             access.info("answered", extra=fields)

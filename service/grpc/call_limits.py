@@ -4,56 +4,66 @@ grpc reads a message whole, up to max_body_bytes, before its handler runs and ad
 bound, maximum_concurrent_rpcs, counts health checks and idle streams with all others, so that a full server looks dead.
 """
 
-import asyncio
-from typing import Any
+from typing import Protocol
 
 from service.errors import Overloaded
 
 CALLS_PER_REQUEST = 2  # of those admitted at a time: others are arriving or being sent
 
 
+class LimitedCall(Protocol):
+    """A call as a limit sees it.
+
+    Attributes:
+        arrived: on `time.perf_counter`.
+        silent: whether its first message is still to come.
+    """
+
+    arrived: float
+    silent: bool
+
+    def cancel(self) -> None:
+        """End the call."""
+        ...
+
+
 class CallLimit:
-    """Counts the calls of one sort: requests, streams or probes.
+    """The calls of one sort (requests, streams or probes) that are under way.
 
     Args:
         max_requests: admitted at a time; twice as many calls may be under way.
-        silent_seconds: how long a call may wait for its first message while others are refused.
+        silent_seconds: how long a call may be silent while others are refused.
     """
 
     def __init__(self, max_requests: int, silent_seconds: float) -> None:
         self._max_calls = max_requests * CALLS_PER_REQUEST
         self._silent_seconds = silent_seconds
-        self._silent: dict[asyncio.Task[Any], float] = {}  # since when, the longest first
-        self.active = 0
+        self.calls: dict[LimitedCall, None] = {}  # the longest first
 
-    def acquire(self, call: asyncio.Task[Any], now: float) -> None:
+    def add(self, call: LimitedCall) -> None:
         """Take a place for a call, if need be that of one that was silent for too long.
 
         Raises:
             Overloaded: there is none.
         """
-        if self.active >= self._max_calls and not self._cancel_silent(now):
+        if len(self.calls) >= self._max_calls and not self._cancel_silent(call.arrived):
             raise Overloaded(
                 f"{self._max_calls} calls are under way",
                 allowed=f"this server takes {self._max_calls} at a time",
                 remedy="try again in a moment",
             )
-        self.active += 1
-        self._silent[call] = now
+        self.calls[call] = None
 
-    def message_came(self, call: asyncio.Task[Any]) -> None:
-        """Note that a call is not silent any more."""
-        self._silent.pop(call, None)
-
-    def release(self, call: asyncio.Task[Any]) -> None:
+    def remove(self, call: LimitedCall) -> None:
         """Give a call's place back."""
-        self.active -= 1
-        self._silent.pop(call, None)
+        self.calls.pop(call, None)
 
     def _cancel_silent(self, now: float) -> bool:
-        longest = next(iter(self._silent), None)
-        if longest is None or now - self._silent[longest] < self._silent_seconds:
-            return False
-        del self._silent[longest]
-        longest.cancel()
-        return True
+        for call in self.calls:
+            if now - call.arrived < self._silent_seconds:
+                return False
+            if call.silent:
+                del self.calls[call]
+                call.cancel()
+                return True
+        return False

@@ -57,14 +57,14 @@ class Method:
     initial_metadata: Callable[[Any], Metadata] | None = None
 
     def decode(self, data: bytes) -> Any:
-        """Return the message of a request's bytes, or a Malformed; raised here, grpc would call it UNKNOWN."""
+        """Return the message of a request's bytes; raise Malformed if they are none."""
         try:
             return self.request.FromString(data)
         except DecodeError:
             name = self.request.DESCRIPTOR.full_name
-            return Malformed(
+            raise Malformed(
                 f"the message's {len(data)} bytes are no {name}", remedy="serialize that message and send it whole"
-            )
+            ) from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,14 +10,13 @@ import logging
 import math
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
 from time import perf_counter
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar, NamedTuple, NoReturn
 
 import grpc
 
 from service.error_status import retry_seconds
-from service.errors import InlayError
+from service.errors import InlayError, Malformed
 from service.grpc.access_log import AccessLog
 from service.grpc.call_limits import CallLimit
 from service.grpc.methods import Handler, Method, Service
@@ -27,7 +26,7 @@ from service.observability.tracing import Traced
 from service.request_context import REQUEST_ID, RequestContext, request_id
 from service.scheduling.admission import AdmissionController
 from service.scheduling.deadlines import within
-from service.security.api_keys import Keys
+from service.security.api_keys import Key, Keys
 
 REQUEST_ID_KEY = "x-request-id"
 BEARER = b"bearer "
@@ -39,8 +38,7 @@ GrpcContext = Any  # grpc.aio.ServicerContext is generic in ways its stubs and i
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Shared:
+class Shared(NamedTuple):
     """What all calls use.
 
     Args:
@@ -61,14 +59,14 @@ class ServedMethod:
         path: service and method, for spans and log lines.
         metric_name: its name in the metrics.
         limit: bounds its calls.
+        call_class: serves one call.
     """
-
-    __slots__ = ("limit", "method", "metric_name", "path", "service", "shared")
 
     def __init__(self, shared: Shared, service: Service, method: Method, limit: CallLimit) -> None:
         self.shared, self.service, self.method, self.limit = shared, service, method, limit
         self.path = OTHER if method is UNKNOWN_METHOD else f"{service.name}/{method.name}"
         self.metric_name = service.metric_prefix + method.name
+        self.call_class = CALLS[method.kind]
 
 
 class Pipeline(grpc.GenericRpcHandler):
@@ -92,7 +90,7 @@ class Pipeline(grpc.GenericRpcHandler):
         self._open_handlers = open_handlers
         self._services = {service.name: service for service in services}
         requests, streams, probes = [CallLimit(max_requests, silent_seconds) for _ in range(3)]
-        self._unlimited = requests
+        self._requests = requests
         self._methods: dict[str, ServedMethod] = {}
         for service in self._services.values():
             shared.metrics.expect("grpc", service.metric_names)
@@ -105,133 +103,127 @@ class Pipeline(grpc.GenericRpcHandler):
 
     def service(self, handler_call_details: Any) -> Any:
         """Return what serves or refuses a call; None: there is no such method."""
-        path, now = handler_call_details.method, perf_counter()
-        served, metadata = self._methods.get(path), handler_call_details.invocation_metadata
+        path, metadata = handler_call_details.method, handler_call_details.invocation_metadata
+        served = self._methods.get(path)
         if served is None and path in self._open_handlers:
             return self._open_handlers[path]
         key = None
         if self._keys is not None:
+            began = perf_counter()
             try:
                 key = self._keys.acquire(shown_key(metadata))
             except InlayError as error:
-                return self._refused_at_gate(path, metadata, error, now)
-        task = self._task()
-        if key is not None and key.limited:
-            task.add_done_callback(lambda _: key.release(perf_counter() - now))
+                return self._refused_at_gate(path, metadata, error, began)
         if served is None:
+            if key is not None and key.limited:
+                key.release(0)
             return None
-        try:
-            served.limit.acquire(task, now)
-        except InlayError as error:
-            return RefusedCall(served, metadata, task, now, error)
-        call = CALLS[served.method.kind](served, metadata, task, now, "" if key is None else key.name)
-        task.add_done_callback(served.limit.release)
-        return call
-
-    def _task(self) -> asyncio.Task[Any]:
-        """Return the task of the call that begins; it ends with the call."""
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
         task = asyncio.current_task(self._loop)  # finding the loop each time is a system call (Python 3.11)
-        assert task is not None
-        return task
+        call = served.call_class(served, metadata, task, key)
+        try:
+            served.limit.add(call)
+        except InlayError as error:
+            call = RefusedCall(served, metadata, task, key)
+            call.error = error
+        task.add_done_callback(call.ended)  # type: ignore[union-attr]  # the call's own task, which ends with it
+        return call
 
     def _refused_at_gate(self, path: str, metadata: Metadata, error: InlayError, began: float) -> "RefusedCall":
         service = self._services.get(path[1:].rpartition("/")[0], UNKNOWN_SERVICE)
         self._count_refused_at_gate(error.code, service.status_of(error), perf_counter() - began)
-        served = self._methods.get(path) or ServedMethod(self._shared, service, UNKNOWN_METHOD, self._unlimited)
-        return RefusedCall(served, metadata, self._task(), began, error, counted=True)
+        served = self._methods.get(path) or ServedMethod(self._shared, service, UNKNOWN_METHOD, self._requests)
+        task = asyncio.current_task()
+        call = RefusedCall(served, metadata, task)
+        call.error, call.counted = error, True
+        task.add_done_callback(call.ended)  # type: ignore[union-attr]
+        return call
 
 
 class Call:
-    """One call, which grpc.aio takes for the handler of a method."""
+    """One call, which grpc.aio takes for a method handler.
+
+    Attributes:
+        arrived: when its headers had come, on `time.perf_counter`.
+        silent: whether its first message is still to come.
+        id: the x-request-id.
+    """
 
     request_streaming: ClassVar[bool] = False
     response_streaming: ClassVar[bool] = False
-    __slots__ = (
-        "_arrived",
-        "_caller",
-        "_context",
-        "_deadline",
-        "_grpc",
-        "_metadata",
-        "_served",
-        "_span",
-        "_status",
-        "_task",
-        "id",
-    )
+    request_deserializer = response_serializer = None  # the coroutines take and give bytes
+    silent = True
+    _status = "CANCELLED"
+    _grpc: GrpcContext = None
+    _deadline: float | None = None
+    _span: Traced | None = None
+    _peer = ""
 
     def __init__(
-        self, served: ServedMethod, metadata: Metadata, task: asyncio.Task[Any], arrived: float, caller: str = ""
+        self, served: ServedMethod, metadata: Metadata, task: asyncio.Task[Any] | None, key: Key | None = None
     ) -> None:
-        self._served, self._metadata, self._task, self._arrived = served, metadata, task, arrived
-        self._caller = caller
-        self._status = "UNKNOWN"
-        self._span: Traced | None = None
-        self._context: RequestContext | None = None
-
-    def request_deserializer(self, data: bytes) -> Any:
-        """Return a request's message, or a Malformed."""
-        self._served.limit.message_came(self._task)
-        return self._served.method.decode(data)
-
-    def response_serializer(self, answer: Any) -> bytes:
-        """Return an answer's wire bytes."""
-        data = self._served.method.serialize(answer)
-        if self._context is not None:
-            self._context.written()
-        return data
-
-    def begin(self, grpc_context: GrpcContext) -> "Call":
-        """Read the request id and the deadline; enter the returned call to have it followed."""
-        self._grpc = grpc_context
+        self._served, self._task, self._key = served, task, key
+        self.arrived = perf_counter()
         sent = None
-        for name, value in self._metadata:
+        for name, value in metadata:
             if name == REQUEST_ID_KEY:
                 sent = value.encode("ascii", "replace") if isinstance(value, str) else None
                 break
         self.id = request_id(sent)
         REQUEST_ID.set(self.id)
+        if served.shared.access_log is not None:
+            self._span = served.shared.access_log.begin(served.path, metadata)
+
+    def cancel(self) -> None:
+        """End the call."""
+        if self._task is not None:
+            self._task.cancel()
+
+    def ended(self, task: asyncio.Task[Any]) -> None:
+        """Give back the places of a call whose task has ended, and write its log line."""
+        served, key = self._served, self._key
+        served.limit.remove(self)
+        if key is not None and key.limited:
+            key.release(perf_counter() - self.arrived)
+        if served.shared.access_log is not None:
+            served.shared.access_log.end(served.path, self._span, self._status, self.arrived, self._peer)
+
+    def begin(self, grpc_context: GrpcContext) -> None:
+        """Note what is known once the first message has come, or could have."""
+        self._grpc = grpc_context
         # grpcio counts by the wall clock, which may jump: 0 left is no deadline, since grpc's core, which counts by
         # another clock, cancels calls whose time is really over
-        seconds = grpc_context.time_remaining()
-        self._deadline = perf_counter() + seconds if seconds else None
-        return self
+        if seconds := grpc_context.time_remaining():
+            self._deadline = perf_counter() + seconds
 
     def context(self) -> RequestContext:
         """Return the context of one request of the call."""
         context = RequestContext()
-        context.staggered = self._served.limit.active > 1
+        if len(self._served.limit.calls) > 1:
+            context.staggered = True
         if self._deadline is not None:
             context.deadline = self._deadline
-        if self._caller:
-            context.caller = self._caller
+        if self._key is not None:
+            context.caller = self._key.name
         if self._span is not None:
             context.passes = self._span.passes
-        self._context = context
         return context
 
-    def __enter__(self) -> None:
-        """Begin the span."""
-        if (access_log := self._served.shared.access_log) is not None:
-            self._span = access_log.begin(self._served.path, self._metadata)
+    async def perform(self, handler: Handler, request: Any, context: RequestContext) -> Any:
+        """Return the handler's answer to one request, or the InlayError it met; counted either way.
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        """End the span and write the log line."""
-        if (access_log := self._served.shared.access_log) is not None:
-            status = "CANCELLED" if isinstance(error, asyncio.CancelledError) else self._status
-            access_log.end(self._served.path, self._span, status, self._arrived, self._grpc.peer)
-
-    async def perform(self, handler: Handler, request: Any) -> Any:
-        """Return the handler's answer to one request, or the InlayError it met; counted either way."""
-        served, context = self._served, self.context()
-        shared = served.shared
+        Args:
+            request: a message's bytes, or what the handler takes.
+        """
+        served = self._served
+        shared, method = served.shared, served.method
         began, status, admitted = perf_counter(), "CANCELLED", False
+        self.silent = False
         try:
-            if isinstance(request, InlayError):
-                raise request
-            if served.method.admitted:
+            if type(request) is bytes:
+                request = method.decode(request)
+            if method.admitted:
                 shared.admission.acquire()
                 admitted = True
             if context.deadline is None:
@@ -280,108 +272,105 @@ class Call:
 class UnaryCall(Call):
     """One request, one answer."""
 
-    __slots__ = ()
-
-    async def unary_unary(self, request: Any, grpc_context: GrpcContext) -> Any:
+    async def unary_unary(self, request: bytes, grpc_context: GrpcContext) -> bytes:
         """Serve the call."""
-        with self.begin(grpc_context):
-            method = self._served.method
-            answer = await self.perform(method.handler, request)
-            if isinstance(answer, InlayError):
-                await self.abort(answer)
-            if method.initial_metadata is not None:
-                await grpc_context.send_initial_metadata(method.initial_metadata(answer))
-            self.succeed()
-            return answer
+        self.begin(grpc_context)
+        method, context = self._served.method, self.context()
+        answer = await self.perform(method.handler, request, context)
+        if isinstance(answer, InlayError):
+            await self.abort(answer)
+        if method.initial_metadata is not None:
+            await grpc_context.send_initial_metadata(method.initial_metadata(answer))
+        data = method.serialize(answer)
+        context.written()
+        self.succeed()
+        return data
 
 
 class ServerStreamCall(Call):
     """One request, many answers."""
 
     response_streaming = True
-    __slots__ = ()
 
-    async def unary_stream(self, request: Any, grpc_context: GrpcContext) -> None:
+    async def unary_stream(self, request: bytes, grpc_context: GrpcContext) -> None:
         """Serve the call."""
-        with self.begin(grpc_context):
-            failure = await self.perform(self._write_all, request)
-            if isinstance(failure, InlayError):
-                await self.abort(failure)
-            self.succeed()
+        self.begin(grpc_context)
+        failure = await self.perform(self._write_all, request, self.context())
+        if isinstance(failure, InlayError):
+            await self.abort(failure)
+        self.succeed()
 
     async def _write_all(self, request: Any, context: RequestContext) -> None:
-        async with aclosing(self._served.method.handler(request, context)) as answers:
+        method = self._served.method
+        async with aclosing(method.handler(request, context)) as answers:
             async for answer in answers:
-                await self._grpc.write(answer)
+                await self._grpc.write(method.serialize(answer))
 
 
 class ClientStreamCall(Call):
     """Many requests, one answer."""
 
     request_streaming = True
-    __slots__ = ()
 
-    async def stream_unary(self, requests: AsyncIterator[Any], grpc_context: GrpcContext) -> Any:
+    async def stream_unary(self, requests: AsyncIterator[bytes], grpc_context: GrpcContext) -> bytes:
         """Serve the call."""
-        with self.begin(grpc_context):
-            answer = await self.perform(self._served.method.handler, requests)
-            if isinstance(answer, InlayError):
-                await self.abort(answer)
-            self.succeed()
-            return answer
+        self.begin(grpc_context)
+        method = self._served.method
+        messages = (method.decode(data) async for data in requests)
+        answer = await self.perform(method.handler, messages, self.context())
+        if isinstance(answer, InlayError):
+            await self.abort(answer)
+        self.succeed()
+        return method.serialize(answer)
 
 
 class BidirectionalCall(Call):
     """Many requests, an answer to each."""
 
     request_streaming = response_streaming = True
-    __slots__ = ()
 
-    async def stream_stream(self, requests: AsyncIterator[Any], grpc_context: GrpcContext) -> None:
+    async def stream_stream(self, requests: AsyncIterator[bytes], grpc_context: GrpcContext) -> None:
         """Serve the call."""
-        with self.begin(grpc_context):
-            async with aclosing(in_order(requests, self._respond)) as answers:
-                async for answer in answers:
-                    if isinstance(answer, InlayError):
-                        await self.abort(answer)
-                    await grpc_context.write(answer)
-            self.succeed()
+        self.begin(grpc_context)
+        async with aclosing(in_order(requests, self._respond)) as answers:
+            async for answer in answers:
+                if isinstance(answer, InlayError):
+                    await self.abort(answer)
+                await grpc_context.write(self._served.method.serialize(answer))
+        self.succeed()
 
-    async def _respond(self, request: Any) -> Any:
+    async def _respond(self, request: bytes) -> Any:
         method = self._served.method
-        answer = await self.perform(method.handler, request)
-        if method.error_answer is not None and isinstance(answer, InlayError):
-            return method.error_answer(None if isinstance(request, InlayError) else request, answer)
-        return answer
+        answer = await self.perform(method.handler, request, self.context())
+        if method.error_answer is None or not isinstance(answer, InlayError):
+            return answer
+        return method.error_answer(None if isinstance(answer, Malformed) else method.decode(request), answer)
 
 
 class RefusedCall(Call):
-    """A call that is refused before a message is read; the caller takes it for a method of any kind."""
+    """A call that is refused before a message is read; the caller takes it for a method of any kind.
+
+    Attributes:
+        error: why.
+        counted: whether it is counted already.
+    """
 
     request_streaming = response_streaming = True
-    __slots__ = ("_counted", "_error")
-
-    def __init__(
-        self,
-        served: ServedMethod,
-        metadata: Metadata,
-        task: asyncio.Task[Any],
-        arrived: float,
-        error: InlayError,
-        counted: bool = False,
-    ) -> None:
-        super().__init__(served, metadata, task, arrived)
-        self._error, self._counted = error, counted
+    error: InlayError
+    counted = False
 
     async def stream_stream(self, requests: Any, grpc_context: GrpcContext) -> None:
         """Refuse the call."""
-        with self.begin(grpc_context):
-            if not self._counted:
-                await self.perform(self._served.method.handler, self._error)
-            await self.abort(self._error)
+        self.begin(grpc_context)
+        self._peer = grpc_context.peer()
+        if not self.counted:
+            metrics, served = self._served.shared.metrics, self._served
+            metrics.refused(self.error.code)
+            metrics.request("grpc", served.metric_name, served.service.status_of(self.error), 0.0)
+        await self.abort(self.error)
 
 
-CALLS = {
+CALLS: dict[str, type[Call]] = {
     "unary": UnaryCall,
     "server_stream": ServerStreamCall,
     "client_stream": ClientStreamCall,

@@ -225,7 +225,7 @@ def test_a_refused_call_is_the_caller_s_fault_and_an_own_fault_an_error(
 
 
 async def failing(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def fail(request: Any) -> None:
+    async def fail(request: Any, *call: Any) -> None:
         raise RuntimeError(f"cannot read {SECRET}")
 
     monkeypatch.setattr(here.context.embedder, "embed", fail)

@@ -260,10 +260,10 @@ class Held:
         self.running, self.free = asyncio.Event(), asyncio.Event()
         embed = here.context.embedder.embed
 
-        async def held(request: EmbedRequest) -> Any:
+        async def held(request: EmbedRequest, *call: Any) -> Any:
             self.running.set()
             await self.free.wait()
-            return await embed(request)
+            return await embed(request, *call)
 
         monkeypatch.setattr(here.context.embedder, "embed", held)
 
@@ -329,7 +329,7 @@ async def test_the_name_of_the_key_is_in_log_lines_and_the_key_is_not(
         def emit(self, record: logging.LogRecord) -> None:
             lines.append(line.format(record))
 
-    async def broken(request: EmbedRequest) -> Any:
+    async def broken(request: EmbedRequest, *call: Any) -> Any:
         raise RuntimeError("a fault")
 
     handler = Kept()
@@ -360,9 +360,9 @@ async def test_a_request_of_one_key_leaves_no_trace_in_the_next_ones_lines(
     seen: list[str] = []
     embed = limited.context.embedder.embed
 
-    async def noting(request: EmbedRequest) -> Any:
+    async def noting(request: EmbedRequest, *call: Any) -> Any:
         seen.append(KEY_NAME.get())
-        return await embed(request)
+        return await embed(request, *call)
 
     monkeypatch.setattr(limited.context.embedder, "embed", noting)
     url = "http://{}:{}".format(*limited.address)

@@ -192,7 +192,7 @@ async def test_health_follows_whether_the_models_answer(tmp_path: Path) -> None:
         if found[0]:
             raise found[0]
 
-    server = RpcServer(Settings(store=tmp_path, grpc_port=0), [Service("some.Service", {})])
+    server = RpcServer(Settings(store=tmp_path, grpc_port=0), [Service(name="some.Service", methods=())])
     await server.start()
     following = asyncio.create_task(server.follow(check, 0.0))
     states = health_pb2.HealthCheckResponse
@@ -205,7 +205,7 @@ async def test_health_follows_whether_the_models_answer(tmp_path: Path) -> None:
         found[0] = error
         for _ in range(1000):
             await asyncio.sleep(0)
-            answer = await server._health.Check(health_pb2.HealthCheckRequest(service="some.Service"), None)
+            answer = await server.health.check(health_pb2.HealthCheckRequest(service="some.Service"), None)
             if answer.status == status:
                 break
         assert answer.status == status
