@@ -1,4 +1,4 @@
-"""The road: what a request's fields do, on tiny exported models, judged by the float64 reference engine and by laws."""
+"""What the fields of a request do, on tiny exported models, judged by the float64 reference engine and by laws."""
 
 import json
 import shutil
@@ -11,7 +11,6 @@ import pytest
 from models.artifacts.adoption import adopt
 from models.artifacts.export import export
 from models.positions.rope.table import tabulate
-from service.embedding.pipeline import Encoder
 from service.embedding.pooling import POOLINGS, pool
 from service.embedding.requests import EmbedRequest, Ids, Text
 from service.embedding.tokenization import Cut
@@ -21,8 +20,9 @@ from service.registry.registry import open_registry
 from service.settings import Settings
 from tests.golden_cases import case, write_checkpoint, write_json, write_sentence_files, write_tiny_bert
 from tests.models.artifacts.test_adoption import TABLE, folder_of, model
+from tests.service.registry.registry_service import Service
 
-Make = Callable[..., Encoder]
+Make = Callable[..., Service]
 
 
 @pytest.fixture(scope="module")
@@ -40,9 +40,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def make(store: Path) -> Make:
-    def made(model: str = "tiny", **changes: object) -> Encoder:
-        settings = Settings(store=store, device="cpu", default_model=model, **changes)
-        return Encoder(open_registry(settings, Metrics()), settings)
+    def made(model: str = "tiny", **changes: object) -> Service:
+        return Service(store, default_model=model, **changes)
 
     return made
 
@@ -51,47 +50,47 @@ def ids(*values: int, **others: list[int]) -> Ids:
     return Ids(np.array(values, np.int64), **{name: np.array(value, np.int64) for name, value in others.items()})
 
 
-async def rows(encoder: Encoder, *inputs: Text | Ids, **fields: object) -> np.ndarray:
-    (output,) = (await encoder.embed(EmbedRequest(inputs, **fields))).outputs
+async def rows(service: Service, *inputs: Text | Ids, **fields: object) -> np.ndarray:
+    (output,) = (await service.pipeline.embed(EmbedRequest(inputs, **fields))).outputs
     return output.rows
 
 
 @pytest.mark.parametrize("model", ["tiny", "plain", "gpt2", "llama", "roberta"])
-async def test_onnx_runtime_agrees_with_the_reference_engine_on_every_output(make, model):
+async def test_onnx_runtime_agrees_with_the_reference_engine(make, model):
     onnx, reference = make(model), make(model, engine="reference", models=(model,))
     inputs = [ids(5, 6, 7), ids(8, types=[0]), ids(9, 9, mask=[0, 1], types=[0, 0])]
     inputs = inputs[:1] if model == "gpt2" else inputs
     unasked = {"token_type_embeddings"} if model == "gpt2" else set()
-    names = tuple(name for name in onnx.catalog.get(None).card.outputs if name not in unasked)
-    got, expected = [await encoder.embed(EmbedRequest(inputs, outputs=names)) for encoder in (onnx, reference)]
+    names = tuple(name for name in onnx.registry.get(None).card.outputs if name not in unasked)
+    got, expected = [await each.pipeline.embed(EmbedRequest(inputs, outputs=names)) for each in (onnx, reference)]
     for ours, theirs in zip(got.outputs, expected.outputs, strict=True):
         assert ours.lengths == theirs.lengths
         np.testing.assert_allclose(ours.rows, theirs.rows, atol=1e-5, err_msg=ours.name)
 
 
-async def test_without_outputs_the_answer_is_the_pooled_vector_or_else_token_rows(make):
+async def test_default_output_is_the_pooled_vector_or_token_rows(make):
     assert (await rows(make("tiny"), Text("hello world"), ids(5))).shape == (2, 32)
-    assert (await make("plain").embed(EmbedRequest([ids(5, 6)]))).outputs[0].name == "last_hidden_state"
-    assert (await make("llama").embed(EmbedRequest([ids(5, 6)]))).outputs[0].name == "input_embeddings"
+    assert (await make("plain").pipeline.embed(EmbedRequest([ids(5, 6)]))).outputs[0].name == "last_hidden_state"
+    assert (await make("llama").pipeline.embed(EmbedRequest([ids(5, 6)]))).outputs[0].name == "input_embeddings"
 
 
-async def test_a_text_equals_its_ids(make):
-    encoder = make()
-    tokenizer = encoder.catalog.get(None).tokenizer
+async def test_text_gives_what_its_ids_give(make):
+    service = make()
+    tokenizer = service.registry.get(None).tokenizer
     found = tokenizer.encode_now({0: Text("hello world"), 1: Text("hello", "world")}, Cut())
-    np.testing.assert_array_equal(await rows(encoder, Text("hello world")), await rows(encoder, ids(*found[0].ids)))
-    np.testing.assert_array_equal(await rows(encoder, Text("hello", "world")), await rows(encoder, found[1]))
+    np.testing.assert_array_equal(await rows(service, Text("hello world")), await rows(service, ids(*found[0].ids)))
+    np.testing.assert_array_equal(await rows(service, Text("hello", "world")), await rows(service, found[1]))
     assert found[1].types.any()
 
 
-async def test_a_batch_equals_its_items(make):
-    encoder = make()
+async def test_batch_gives_what_its_items_give(make):
+    service = make()
     inputs = [Text("hello"), ids(5, 6, 7, 8), Text("hello world abc", "def"), ids(9, 9, mask=[0, 1])]
-    alone = np.concatenate([await rows(encoder, each) for each in inputs])
-    np.testing.assert_allclose(await rows(encoder, *inputs), alone, atol=1e-6)
+    alone = np.concatenate([await rows(service, each) for each in inputs])
+    np.testing.assert_allclose(await rows(service, *inputs), alone, atol=1e-6)
     names = ("input_embeddings",)
-    alone = np.concatenate([await rows(encoder, each, outputs=names) for each in inputs])
-    np.testing.assert_array_equal(await rows(encoder, *inputs, outputs=names), alone)
+    alone = np.concatenate([await rows(service, each, outputs=names) for each in inputs])
+    np.testing.assert_array_equal(await rows(service, *inputs, outputs=names), alone)
 
 
 async def test_dimensions_are_cut_before_normalising(make):
@@ -101,7 +100,7 @@ async def test_dimensions_are_cut_before_normalising(make):
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-async def test_a_narrow_dtype_is_the_rounded_float32(make, dtype):
+async def test_narrow_dtype_is_the_rounded_float32(make, dtype):
     full, narrow = await rows(make(), Text("hello")), await rows(make(), Text("hello"), dtype=dtype)
     assert narrow.dtype.name == dtype
     rounding = {"bfloat16": 2**-8, "float16": 2**-11}[dtype]
@@ -109,60 +108,59 @@ async def test_a_narrow_dtype_is_the_rounded_float32(make, dtype):
 
 
 @pytest.mark.parametrize("mode", POOLINGS)
-async def test_a_request_may_choose_its_pooling(make, mode):
+async def test_request_chooses_its_pooling(make, mode):
     hidden = await rows(make("plain"), ids(5, 6, 7, mask=[0, 1, 1]), outputs=("last_hidden_state",))
     pooled = await rows(make("plain"), ids(5, 6, 7, mask=[0, 1, 1]), pooling=mode, normalize=False)
     np.testing.assert_allclose(pooled[0], pool(mode, hidden, np.array([False, True, True])), atol=1e-6)
 
 
-async def test_a_prompt_goes_before_the_text(make):
+async def test_prompt_goes_before_the_text(make):
     prompted = await rows(make(), Text("world"), prompt_name="query")
     np.testing.assert_array_equal(prompted, await rows(make(), Text("hello world")))
 
 
-async def test_a_prompt_that_must_not_count_is_left_out_of_the_pooling(tmp_path):
+async def test_excluded_prompt_is_left_out_of_pooling(tmp_path):
     checkpoint = write_tiny_bert(tmp_path / "checkpoint", pooling="mean")
     config = json.loads((checkpoint / "1_Pooling/config.json").read_text())
     write_json(checkpoint / "1_Pooling/config.json", config | {"include_prompt": False})
     prompts = {"query": "hello ", "long": "hello " * 40}
     write_json(checkpoint / "config_sentence_transformers.json", {"prompts": prompts})
     export(checkpoint, tmp_path / "store/tiny")
-    settings = Settings(store=tmp_path / "store", device="cpu")
-    encoder = Encoder(open_registry(settings, Metrics()), settings)
-    hidden = await rows(encoder, Text("hello world"), outputs=("last_hidden_state",))
-    prompted = await rows(encoder, Text("world"), prompt_name="query", normalize=False)
+    service = Service(tmp_path / "store")
+    hidden = await rows(service, Text("hello world"), outputs=("last_hidden_state",))
+    prompted = await rows(service, Text("world"), prompt_name="query", normalize=False)
     np.testing.assert_allclose(prompted[0], hidden[2:].mean(axis=0), atol=1e-6)  # [CLS] and "hello" are the prompt's
     sent = ids(2, 6, 7, 3)
-    beside = await rows(encoder, Text("world"), sent, prompt_name="query", normalize=False)
-    np.testing.assert_allclose(beside[1], (await rows(encoder, sent, normalize=False))[0], atol=1e-6)
+    beside = await rows(service, Text("world"), sent, prompt_name="query", normalize=False)
+    np.testing.assert_allclose(beside[1], (await rows(service, sent, normalize=False))[0], atol=1e-6)
     with pytest.raises(BadInput, match=r"inputs\[0\] is cut to 24 tokens, all of them its prompt's"):
-        await rows(encoder, Text("world"), prompt_name="long")
+        await rows(service, Text("world"), prompt_name="long")
 
 
 async def test_gpt2_adds_segments_only_where_they_are_sent(make):
-    encoder = make("gpt2")
-    table = (await rows(encoder, ids(7), outputs=("token_embeddings",)))[0]
+    service = make("gpt2")
+    table = (await rows(service, ids(7), outputs=("token_embeddings",)))[0]
     plain, typed = ids(5, 6), ids(5, 6, types=[7, 7])
-    both = await rows(encoder, plain, typed)
+    both = await rows(service, plain, typed)
     np.testing.assert_allclose(both[2:] - both[:2], np.stack([table, table]), atol=1e-6)
     with pytest.raises(BadInput, match=r"inputs\[0\] has no token_type_ids"):
-        await rows(encoder, plain, typed, outputs=("token_type_embeddings",))
+        await rows(service, plain, typed, outputs=("token_type_embeddings",))
 
 
-async def test_rope_rows_of_a_request_are_those_of_the_table(make):
-    encoder = make("llama")
-    table = tabulate(encoder.catalog.get(None).card.encodings.ropes["all"].rope, range(3, 7), arithmetic="parity")
+async def test_rope_rows_equal_the_table(make):
+    service = make("llama")
+    table = tabulate(service.registry.get(None).card.encodings.ropes["all"].rope, range(3, 7), arithmetic="parity")
     sent = ids(1, 2, positions=[5, 4])
     for name in ("cos", "sin"):
-        found = await rows(encoder, sent, outputs=(f"rope_{name}",))
+        found = await rows(service, sent, outputs=(f"rope_{name}",))
         np.testing.assert_allclose(found, table.outputs[name].whole()[[2, 1]], atol=1.2e-7)
     with pytest.raises(BadRequest, match="tiny has no output 'rope_cos'"):
         await rows(make("tiny"), sent, outputs=("rope_cos",))
 
 
-async def test_long_inputs_are_cut_or_refused_as_asked(make):
+async def test_long_inputs_are_truncated_or_rejected_as_asked(make):
     long = Text("hello " * 40)
-    assert (await make().embed(EmbedRequest([long]))).tokens == 24
+    assert (await make().pipeline.embed(EmbedRequest([long]))).tokens == 24
     with pytest.raises(BadInput, match=r"inputs\[1\] has 42 tokens; this model reads 24: shorten it"):
         await rows(make(), Text("hello"), long, truncate=False)
     with pytest.raises(BadInput, match=r"inputs\[0\] has 42 tokens"):
@@ -174,35 +172,35 @@ async def test_long_inputs_are_cut_or_refused_as_asked(make):
     [
         ({"inputs": []}, EmptyRequest, "inputs is empty"),
         ({"inputs": [ids(1)] * 1025}, TooLarge, "1025 inputs; this server takes 1024"),
-        ({"model": "tinny"}, NotFound, "no model 'tinny' here; loaded: .*; did you mean 'tiny'"),
+        ({"model": "tinny"}, NotFound, "no model 'tinny' here; loaded: .*: did you mean 'tiny'"),
         ({"outputs": ("rope_cos",)}, BadRequest, "tiny has no output 'rope_cos'; it has input_embeddings"),
         ({"dimensions": 33}, BadRequest, "dimensions is 33; send 1 to 32"),
         ({"dimensions": 0}, BadRequest, "dimensions is 0; send 1 to 32"),
         ({"pooling": "median"}, BadRequest, "pooling is 'median'; send one of cls"),
         ({"dtype": "int8"}, BadRequest, "dtype is 'int8'; send one of float32"),
-        ({"prompt_name": "passage", "inputs": [Text("a")]}, BadRequest, "no prompt 'passage'; it has 'query'"),
+        ({"prompt_name": "passage", "inputs": [Text("a")]}, BadRequest, "prompt_name is 'passage'; tiny has the prompts 'query'"),
         ({"outputs": ("input_embeddings",), "normalize": True}, BadRequest, "normalize applies to sentence_embedding"),
         ({"inputs": [ids(1), ids(1, mask=[0])]}, BadInput, r"inputs\[1\].attention_mask is all 0"),
         ({"model": "llama", "inputs": [Text("a")]}, BadRequest, "exported without a tokenizer"),
         ({"model": "llama", "pooling": "mean"}, BadRequest, "llama has no output 'sentence_embedding'"),
     ],
 )
-async def test_what_cannot_be_served_is_refused_with_the_way_out(make, fields, error, message):
+async def test_rejects_bad_requests_with_a_remedy(make, fields, error, message):
     with pytest.raises(error, match=message):
-        await make().embed(EmbedRequest(**{"inputs": [ids(1)]} | fields))
+        await make().pipeline.embed(EmbedRequest(**{"inputs": [ids(1)]} | fields))
 
 
-async def test_too_many_tokens_in_a_request_are_refused(make):
+async def test_rejects_too_many_tokens_in_a_request(make):
     with pytest.raises(TooLarge, match="6 tokens; this server takes 5 a request"):
         await rows(make(max_request_tokens=5), ids(1, 2, 3), ids(1, 2, 3))
 
 
-async def test_a_value_too_large_for_float16_is_refused(make, monkeypatch):
-    encoder = make("llama")
-    engine = encoder.catalog.get(None).engine
+async def test_rejects_values_too_large_for_float16(make, monkeypatch):
+    service = make("llama")
+    engine = service.registry.get(None).engine
     monkeypatch.setattr(engine, "run", lambda graph, feeds, outputs: [np.full((1, 32), 1e6, np.float32)])
     with pytest.raises(BadRequest, match="too large for float16: ask for bfloat16 or float32"):
-        await rows(encoder, ids(1), dtype="float16")
+        await rows(service, ids(1), dtype="float16")
 
 
 @pytest.mark.parametrize(
@@ -213,7 +211,7 @@ async def test_a_value_too_large_for_float16_is_refused(make, monkeypatch):
         ({"default_model": "absent"}, "default model 'absent' is not loaded"),
     ],
 )
-def test_a_store_that_cannot_be_served_stops_the_start_in_one_line(store, changes, message):
+def test_unusable_store_stops_the_start_in_one_line(store, changes, message):
     with pytest.raises(StartError, match=message) as caught:
         open_registry(Settings(**{"store": store, "device": "cpu"} | changes), Metrics())
     assert "\n" not in str(caught.value)
@@ -226,7 +224,7 @@ def test_a_store_that_cannot_be_served_stops_the_start_in_one_line(store, change
         ("embedding.onnx", b"\0", "embedding.onnx cannot be loaded: .*; export the model again"),
     ],
 )
-def test_a_damaged_file_of_the_right_size_stops_the_start_in_one_line(store, tmp_path, file, content, message):
+def test_damaged_file_of_the_right_size_stops_the_start(store, tmp_path, file, content, message):
     shutil.copytree(store / "tiny", tmp_path / "tiny")
     damaged = tmp_path / "tiny" / file
     damaged.write_bytes(content * damaged.stat().st_size)
@@ -235,33 +233,30 @@ def test_a_damaged_file_of_the_right_size_stops_the_start_in_one_line(store, tmp
     assert "\n" not in str(caught.value)
 
 
-async def test_with_several_models_and_no_default_a_request_must_name_one(store):
-    settings = Settings(store=store, device="cpu", models=("tiny", "gpt2"))
-    encoder = Encoder(open_registry(settings, Metrics()), settings)
+async def test_request_must_name_a_model_when_there_is_no_default(store):
+    service = Service(store, models=("tiny", "gpt2"))
     with pytest.raises(BadRequest, match="holds several models: send \"model\", one of 'tiny', 'gpt2'"):
-        await rows(encoder, ids(1))
+        await rows(service, ids(1))
 
 
-async def test_an_adopted_model_pads_its_batches_and_answers_under_our_names(tmp_path):
+async def test_adopted_model_pads_batches_and_renames_outputs(tmp_path):
     source = folder_of(tmp_path / "source", model(hidden="token_embeddings"))
     write_sentence_files(source, "mean")
     adopt(source, tmp_path / "store/adopted")
-    settings = Settings(store=tmp_path / "store", device="cpu")
-    encoder = Encoder(open_registry(settings, Metrics()), settings)
+    service = Service(tmp_path / "store")
     inputs = [ids(5, 6, 7), ids(8), ids(9, 3, mask=[1, 0])]
-    hidden = await rows(encoder, *inputs, outputs=("last_hidden_state",))
+    hidden = await rows(service, *inputs, outputs=("last_hidden_state",))
     np.testing.assert_array_equal(hidden, TABLE[[5, 6, 7, 8, 9, 3]])
-    pooled = await rows(encoder, *inputs, normalize=False)
+    pooled = await rows(service, *inputs, normalize=False)
     np.testing.assert_allclose(pooled, [TABLE[5:8].mean(axis=0), TABLE[8], TABLE[9]], atol=1e-6)
     with pytest.raises(BadRequest, match="has no output 'input_embeddings'; it has last_hidden_state"):
-        await rows(encoder, *inputs, outputs=("input_embeddings",))
+        await rows(service, *inputs, outputs=("input_embeddings",))
 
 
-async def test_an_adopted_model_that_pools_itself_gives_its_own_vectors(tmp_path):
+async def test_adopted_model_that_pools_gives_its_own_vectors(tmp_path):
     adopt(folder_of(tmp_path / "source", model(hidden=None, pooled=True)), tmp_path / "store/adopted")
-    settings = Settings(store=tmp_path / "store", device="cpu")
-    encoder = Encoder(open_registry(settings, Metrics()), settings)
-    pooled = await rows(encoder, ids(5, 6, 7), ids(8), normalize=False)
+    service = Service(tmp_path / "store")
+    pooled = await rows(service, ids(5, 6, 7), ids(8), normalize=False)
     np.testing.assert_allclose(pooled, [TABLE[5:8].mean(axis=0), TABLE[8]], atol=1e-6)
     with pytest.raises(BadRequest, match="gives sentence vectors as they are: leave it out"):
-        await rows(encoder, ids(5), pooling="cls")
+        await rows(service, ids(5), pooling="cls")
