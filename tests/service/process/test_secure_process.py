@@ -9,7 +9,7 @@ import grpc
 import httpx
 import pytest
 import trustme
-from tests.service.process.test_serve import INLAY, ROOT, command, running
+from tests.service.cli.test_startup import INLAY, ROOT, command, running
 
 from proto import embed_pb2 as pb
 from proto.embed_pb2_grpc import EmbedderStub
