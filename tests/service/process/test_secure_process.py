@@ -9,10 +9,10 @@ import grpc
 import httpx
 import pytest
 import trustme
-from tests.service.cli.test_startup import INLAY, ROOT, command, running
 
 from proto import embed_pb2 as pb
 from proto.embed_pb2_grpc import EmbedderStub
+from tests.service.cli.test_startup import INLAY, ROOT, command, running
 
 SECRET = "correct-horse-battery"
 
