@@ -1,5 +1,7 @@
 """Probes, metrics, and the greeting at `/`."""
 
+from typing import Any
+
 from pydantic import BaseModel
 
 from service.context import ServiceContext
@@ -64,18 +66,8 @@ def routes(context: ServiceContext) -> list[Route]:
         ("/ping", ready_without_body, "ping", "The same, as SageMaker asks", empty),
         ("/metrics", metrics, "metrics", "Prometheus metrics", text),
     )
+    shared: dict[str, Any] = {"verb": "GET", "tag": TAG, "needs_key": False, "admitted": False, "probe": True}
     return [
-        Route(
-            verb="GET",
-            path=path,
-            handler=handler,
-            name=name,
-            summary=summary,
-            tag=TAG,
-            answers=answers,
-            needs_key=False,
-            admitted=False,
-            probe=True,
-        )
+        Route(path=path, handler=handler, name=name, summary=summary, answers=answers, **shared)
         for path, handler, name, summary, answers in rows
     ]

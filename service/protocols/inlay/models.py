@@ -1,4 +1,4 @@
-"""What is said of a model, over REST and gRPC alike. Reads the card; computes nothing."""
+"""Descriptions of loaded models, for HTTP and gRPC."""
 
 import asyncio
 from dataclasses import asdict
@@ -78,7 +78,7 @@ class MaskSummary(BaseModel):
 
 
 class EncodingsSummary(BaseModel):
-    """What the attention does with positions."""
+    """The positional encodings of the attention."""
 
     ropes: Annotated[dict[str, RopeSummary], Field(description="by layer type; all: one table for every layer")]
     layers: Annotated[list[str | None], Field(description="the table of each layer; null: it does not rotate")]
@@ -137,7 +137,7 @@ class MemorySummary(BaseModel):
 
 
 class ModelSummary(BaseModel):
-    """An exported model and what it costs."""
+    """An exported model."""
 
     name: str
     default: Annotated[bool, Field(description="answers requests that name no model")]
@@ -177,7 +177,9 @@ class ModelSummary(BaseModel):
     handed_over: Annotated[
         str | None, Field(description="the output behind prompt_embeds and input_embeds; null: it has none")
     ]
-    headless: Annotated[str | None, Field(description="why there is no head; null: there is, or nobody asked")]
+    headless: Annotated[
+        str | None, Field(description="why there is no head; null: there is one, or an older export")
+    ]
     image: Annotated[ImageSummary | None, Field(description="of a model that reads images or spectrograms")]
     source: str
     tool: str
@@ -203,8 +205,8 @@ class ModelList(BaseModel):
     models: list[ModelSummary]
 
 
-def summary(model: Model, catalog: ModelRegistry, mappings: Mappings | None = None) -> ModelSummary:
-    """The card of a loaded model, where it runs, and what it holds of the mappings."""
+def summary(model: Model, registry: ModelRegistry, mappings: Mappings | None = None) -> ModelSummary:
+    """Return the card of a loaded model, where it runs, and what it has mapped of `mappings`."""
     card, held = model.card, machine.mapped_of(model.mapped, mappings or {})
     own = {name: getattr(card, name) for name in ModelSummary.model_fields if hasattr(card, name)}
     nested = {
@@ -218,7 +220,7 @@ def summary(model: Model, catalog: ModelRegistry, mappings: Mappings | None = No
     }
     return ModelSummary(
         **own | nested,
-        default=model is catalog.default,
+        default=model is registry.default,
         device=model.engine.device,
         version=model.version,
         memory=MemorySummary.model_validate(held) if held.mapped else None,
@@ -227,7 +229,7 @@ def summary(model: Model, catalog: ModelRegistry, mappings: Mappings | None = No
 
 
 def created(settings: Settings, model: Model) -> int:
-    """When a model was exported, in seconds since 1970; 0: its folder is gone."""
+    """Return when a model was exported, in seconds since 1970; 0: its folder is gone."""
     try:
         return int((settings.store / model.card.name / FILE_NAME).stat().st_mtime)
     except OSError:
@@ -235,7 +237,7 @@ def created(settings: Settings, model: Model) -> int:
 
 
 def listed(model: Model, settings: Settings) -> ListedModel:
-    """A loaded model, and what waits for it."""
+    """Return a loaded model as infinity lists it, with what waits for it."""
     queued = sum(batcher.waiting_cost for batcher in model.batchers.values())
     items = sum(batcher.waiting_items for batcher in model.batchers.values())
     share = queued / (settings.max_queue_tokens * len(model.batchers))
@@ -248,13 +250,13 @@ def listed(model: Model, settings: Settings) -> ListedModel:
     )
 
 
-def _encodings(found: Encodings) -> EncodingsSummary:
+def _encodings(encodings: Encodings) -> EncodingsSummary:
     return EncodingsSummary(
-        ropes={name: _rope(table) for name, table in found.ropes.items()},
-        layers=list(found.layers),
-        alibi=None if found.alibi is None else AlibiSummary.model_validate(found.alibi),
-        buckets=None if found.buckets is None else BucketSummary.model_validate(found.buckets),
-        masks={name: MaskSummary.model_validate(mask) for name, mask in found.masks.items()},
+        ropes={name: _rope(table) for name, table in encodings.ropes.items()},
+        layers=list(encodings.layers),
+        alibi=None if encodings.alibi is None else AlibiSummary.model_validate(encodings.alibi),
+        buckets=None if encodings.buckets is None else BucketSummary.model_validate(encodings.buckets),
+        masks={name: MaskSummary.model_validate(mask) for name, mask in encodings.masks.items()},
     )
 
 
@@ -265,7 +267,7 @@ def _rope(table: RopeTable) -> RopeSummary:
 
 
 def default_flops_per_token(card: Card) -> int:
-    """FLOPs of a token in the graph behind the default output."""
+    """Return the FLOPs of a token in the graph behind the default output."""
     graph = card.graph_for(card.default_output, False) or card.graph_for("last_hidden_state", False)
     return card.flops_per_token.get(graph or "", 0)
 
