@@ -1,5 +1,6 @@
 """The documentation pages (Swagger UI, without a network) and /openapi.json, which FastAPI serves."""
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -66,9 +67,11 @@ def _through_asgi(app: FastAPI) -> Handler:
     async def handler(request: Request) -> Response:
         status, parts = 500, list[bytes]()
         headers: Headers = ()
+        messages = [{"type": "http.request", "body": request.body, "more_body": False}]
 
         async def receive() -> dict[str, Any]:
-            return {"type": "http.request", "body": request.body, "more_body": False}
+            # after the body comes only the client's leaving, at which this task is cancelled
+            return messages.pop() if messages else await asyncio.get_running_loop().create_future()
 
         async def send(message: Any) -> None:
             nonlocal status, headers
