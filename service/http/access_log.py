@@ -44,7 +44,7 @@ class AccessLog:
 
     def end(self, request: Request, status: str, gone: bool) -> None:
         """End the span and write the line."""
-        route = None if request.route is None else request.route.path
+        route = request.head.template
         name = f"{request.verb} {route}" if route else request.verb
         if request.span is not None:
             attributes: dict[str, str | int] = {"http.response.status_code": int(status)}

@@ -108,6 +108,7 @@ class Pipeline:
         match = self.router.find(head.verb, head.path)
         if match is not None:
             head.route, head.parameters = match
+            head.template = match.route.path
             size = head.body_bytes
             head.direct = (
                 match.route.vectors
@@ -205,6 +206,7 @@ class Pipeline:
         if head.route is None:
             path = head.path[:SHOWN_PATH]
             if verbs := self.router.verbs(head.path):
+                head.template = self.router.template(head.path)
                 raise MethodNotAllowed(f"{path} answers {', '.join(verbs)}, not {head.verb}", verbs)
             raise NoSuchPath(f"there is no {path} here; /docs lists what there is")
         if (seconds := allowed_seconds(head.headers)) is not None:

@@ -24,6 +24,7 @@ class Head:
         headers: by lower-case name; repeated ones joined by commas (RFC 9110, 5.3).
         body_bytes: the declared length of the body, 0 without one; None: it comes in chunks.
         route: the route that matched; None: no route has this path and verb.
+        template: the path of the route, or of those that answer other verbs; None: the path is unknown.
         parameters: the values of the route's `{names}`.
         direct: nothing in the headers asks for more than the route's handler: no deadline, coding or origin.
         batched: requests go to the route's batch handler first.
@@ -31,6 +32,7 @@ class Head:
     """
 
     route: "Route | None" = None
+    template: str | None = None
     direct = False
     batched = False
     memo: Any = None

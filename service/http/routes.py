@@ -159,6 +159,10 @@ class Router:
         found = {verb for leaf, _ in self._leaves(path) for verb in leaf}
         return tuple(sorted(found | ({"HEAD"} if "GET" in found else set())))
 
+    def template(self, path: str) -> str | None:
+        """Return the path, with its `{names}`, of the routes that answer a path."""
+        return next((route.path for leaf, _ in self._leaves(path) for route in leaf.values()), None)
+
     def renderer(self, route: Route | None, path: str) -> ErrorRenderer:
         """Return what renders an error of a route, or of a path that no route has."""
         if route is not None:

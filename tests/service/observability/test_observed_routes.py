@@ -286,7 +286,7 @@ UNROUTED = [
     ("GET", f"/v2{EVIL}", {}, 403, "GET"),
     ("POST", f"/v2/models/{SECRET}/infer", {}, 403, "POST /v2/models/{name}/infer"),
     ("POST", f"/embed/{SECRET}", {"authorization": f"Bearer {SECRET}"}, 429, "POST"),
-    ("GET", EVIL, {"authorization": f"Bearer {OPEN}", "accept-encoding": "identity;q=0, *;q=0"}, 406, "GET"),
+    ("GET", EVIL, {"authorization": f"Bearer {OPEN}", "accept-encoding": "identity;q=0, *;q=0"}, 404, "GET"),
     ("OPTIONS", EVIL, {"origin": "http://a.example", "access-control-request-method": "POST"}, 200, "OPTIONS"),
     (
         "OPTIONS",
