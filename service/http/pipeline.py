@@ -106,7 +106,9 @@ class Pipeline:
     def prepare(self, head: Head) -> None:
         """Find the route of a head."""
         match = self.router.find(head.verb, head.path)
-        if match is not None:
+        if match is None:
+            head.template = self.router.template(head.path)
+        else:
             head.route, head.parameters = match
             head.template = match.route.path
             size = head.body_bytes
@@ -206,7 +208,6 @@ class Pipeline:
         if head.route is None:
             path = head.path[:SHOWN_PATH]
             if verbs := self.router.verbs(head.path):
-                head.template = self.router.template(head.path)
                 raise MethodNotAllowed(f"{path} answers {', '.join(verbs)}, not {head.verb}", verbs)
             raise NoSuchPath(f"there is no {path} here; /docs lists what there is")
         if (seconds := allowed_seconds(head.headers)) is not None:
