@@ -20,8 +20,8 @@ from service.http.docs_pages import docs_application, docs_routes
 from service.http.intake import Intake
 from service.http.openapi import build_document
 from service.http.pipeline import Limits, Pipeline
-from service.http.request import Head
-from service.http.routes import RouteGroup, Router
+from service.http.router import Router
+from service.http.routes import Head, RouteGroup
 from service.http.server import ConnectionSettings
 from service.observability.metrics import Metrics
 from service.observability.stage_times import Stages

@@ -6,7 +6,7 @@ Neither holds anything a caller sent: of a path the route's template, of an unkn
 import logging
 from time import perf_counter
 
-from service.http.request import Request
+from service.http.routes import Request
 from service.observability.logs import ACCESS
 from service.observability.tracing import TRACEPARENT, TRACESTATE, Tracing
 

@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator, Iterable
 
 from service.http.content_coding import Encoder
 from service.http.negotiation import Kind, Policy, choose
-from service.http.request import Request
 from service.http.response import Headers, Response
+from service.http.routes import Request
 from service.http.worker_threads import in_thread
 
 LEAST_BYTES = 1024  # below, a coding's own bytes and time outweigh what it saves

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from service.http.request import Request
 from service.http.response import Headers, Response
+from service.http.routes import Request
 
 VERBS = b"GET, HEAD, POST"
 EXPOSED = (

@@ -7,9 +7,8 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi_offline import FastAPIOffline
 
-from service.http.request import Request
 from service.http.response import Headers, Response
-from service.http.routes import Handler, Route
+from service.http.routes import Handler, Request, Route
 
 STATIC_FILES = "/static-offline-docs"
 PATHS = ("/docs", "/docs/oauth2-redirect", "/openapi.json", STATIC_FILES + "/{file:path}")

@@ -8,7 +8,8 @@ from pydantic.json_schema import models_json_schema
 
 from service.http.formats import FORMATS, JSON
 from service.http.problem_details import MEDIA_TYPE, Problem
-from service.http.routes import Answer, RequestBody, Route, RouteGroup, Router, Schema
+from service.http.router import Router
+from service.http.routes import Answer, RequestBody, Route, RouteGroup, Schema
 from service.http.timeouts import HEADERS as TIMEOUT_HEADERS
 
 References = Mapping[type[BaseModel], Schema]

@@ -17,9 +17,9 @@ from service.http.access_log import AccessLog
 from service.http.compression import compressed
 from service.http.cors import Cors
 from service.http.negotiation import Policy, choose
-from service.http.request import Head, Request
 from service.http.response import Response
-from service.http.routes import Route, Router
+from service.http.router import Router
+from service.http.routes import Head, Request, Route
 from service.http.timeouts import HEADERS as TIMEOUT_HEADERS
 from service.http.timeouts import allowed_seconds
 from service.observability.metrics import Metrics

@@ -1,21 +1,137 @@
-"""Route rows: each declares one route; dispatch, key gate, CORS, metrics, admission and OpenAPI come from it."""
+"""Route rows, and the request that a row's handler takes.
+
+A row declares one route: dispatch, key gate, CORS, metrics, admission, limits and OpenAPI come from it.
+"""
 
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextvars import Context
 from dataclasses import dataclass, field
+from time import perf_counter
 from typing import Any, Literal, NamedTuple
+from urllib.parse import unquote
 
 from pydantic import BaseModel
 
 from service.errors import InlayError
-from service.http.request import Request
 from service.http.response import Response
+from service.request_context import RequestContext
+
+PARAMETER = re.compile(r"\{([A-Za-z_]\w*)(:path)?\}")
+_ABSOLUTE = re.compile(rb"^[A-Za-z][A-Za-z0-9+.-]*://[^/?]*/?")  # of a target with a host (RFC 9112, 3.2.2)
+
+
+class Head:
+    """A request line and headers; shared by requests whose heads are the same bytes.
+
+    Attributes:
+        verb: e.g. "POST".
+        path: percent-decoded.
+        query: the raw query string.
+        headers: by lower-case name; repeated ones joined by commas (RFC 9110, 5.3).
+        body_bytes: the declared length of the body, 0 without one; None: it comes in chunks.
+        route: the route that matched; None: no route has this path and verb.
+        template: the path of the route, or of those that answer other verbs; None: the path is unknown.
+        parameters: the values of the route's `{names}`.
+        direct: nothing in the headers asks for more than the route's handler: no deadline, coding or origin.
+        batched: requests go to the route's batch handler first.
+        memo: what that handler keeps of the head.
+    """
+
+    route: "Route | None" = None
+    template: str | None = None
+    direct = False
+    batched = False
+    memo: Any = None
+
+    def __init__(self, verb: str, target: bytes, headers: dict[bytes, bytes], version: str = "1.1") -> None:
+        if not target.startswith(b"/"):
+            target = _ABSOLUTE.sub(b"/", target)
+        path, _, self.query = target.partition(b"?")
+        text = path.decode("latin-1")
+        self.verb, self.path = verb, unquote(text) if "%" in text else text
+        self.headers, self.version = headers, version
+        declared = headers.get(b"content-length", b"0")
+        self.body_bytes = None if b"transfer-encoding" in headers or not declared.isdigit() else int(declared)
+        self.parameters: dict[str, str] = {}
+
+
+class Request:
+    """A request whose body has arrived whole and is decoded. Most attributes keep their class's default.
+
+    Attributes:
+        head: its line and headers.
+        body: without its content coding.
+        context: the deadline and the caller, for the core.
+        id: the x-request-id.
+        arrived: when the head was complete, on `time.perf_counter`.
+        client: the peer's address.
+        refused_at_gate: whether its key was refused, which is counted apart.
+        scope: the context variables of its task.
+        key: the API key that it took a place of.
+        span: the span that follows it.
+        disconnected: whether the client has left.
+        admitted: whether it holds a place of the admission controller.
+    """
+
+    body = b""
+    id = b""
+    key: Any = None
+    span: Any = None
+    scope: Context | None = None
+    disconnected = False
+    refused_at_gate = False
+    admitted = False
+
+    def __init__(self, head: Head, client: tuple[str, int] | None = None) -> None:
+        self.head, self.client = head, client
+        self.arrived = perf_counter()
+        self.context = RequestContext()
+
+    @property
+    def route(self) -> "Route | None":
+        """The route that matched; None: no route has this path and verb."""
+        return self.head.route
+
+    @property
+    def verb(self) -> str:
+        """The head's verb, "HEAD" where the route answers GET."""
+        return self.head.verb
+
+    @property
+    def path(self) -> str:
+        """The percent-decoded path."""
+        return self.head.path
+
+    @property
+    def query(self) -> bytes:
+        """The raw query string."""
+        return self.head.query
+
+    @property
+    def headers(self) -> dict[bytes, bytes]:
+        """The headers by lower-case name."""
+        return self.head.headers
+
+    @property
+    def parameters(self) -> dict[str, str]:
+        """The values of the route's `{names}`."""
+        return self.head.parameters
+
+    def header(self, name: bytes) -> str:
+        """Return a header as text, empty where it was not sent."""
+        return self.head.headers.get(name, b"").decode("latin-1")
+
+    @property
+    def media_type(self) -> str:
+        """The content type in lower case, without its parameters."""
+        return self.header(b"content-type").partition(";")[0].strip().lower()
+
 
 Handler = Callable[[Request], Awaitable[Response]]
 BatchHandler = Callable[[Sequence[Request]], Sequence[Response | None]]
 ErrorRenderer = Callable[[InlayError], Response]
 Schema = Mapping[str, Any]
-_PARAMETER = re.compile(r"\{([A-Za-z_]\w*)(:path)?\}")
 
 
 def binary(description: str = "") -> Schema:
@@ -99,7 +215,7 @@ class Route:
     @property
     def parameters(self) -> tuple[str, ...]:
         """The names of the path's parameters."""
-        return tuple(match[1] for match in _PARAMETER.finditer(self.path))
+        return tuple(match[1] for match in PARAMETER.finditer(self.path))
 
 
 class RouteGroup(NamedTuple):
@@ -116,91 +232,3 @@ class RouteGroup(NamedTuple):
     prefixes: tuple[str, ...] = ()
     error_model: tuple[type[BaseModel], str] | None = None
     tags: Mapping[str, str] = {}
-
-
-class Match(NamedTuple):
-    """The route of a request and the values of its path's parameters."""
-
-    route: Route
-    parameters: dict[str, str]
-
-
-class Router:
-    """Finds the route of a verb and a path: one look-up for a plain path, one a segment otherwise."""
-
-    def __init__(self, groups: Iterable[RouteGroup]) -> None:
-        self.groups = tuple(groups)
-        self._plain: dict[tuple[str, str], Match] = {}
-        self._tree: dict[str | None, Any] = {}
-        self._renderers: dict[int, ErrorRenderer] = {}
-        for group in self.groups:
-            for route in group.routes:
-                self._renderers[id(route)] = route.render_error or group.render_error
-                self._add(route)
-
-    @property
-    def routes(self) -> list[Route]:
-        """Every route."""
-        return [route for group in self.groups for route in group.routes]
-
-    def find(self, verb: str, path: str) -> Match | None:
-        """Return the route that answers; HEAD is answered by GET's."""
-        verb = "GET" if verb == "HEAD" else verb
-        match = self._plain.get((verb, path))
-        if match is not None:
-            return match
-        for leaf, values in self._leaves(path):
-            if (route := leaf.get(verb)) is not None:
-                return Match(route, dict(zip(route.parameters, values, strict=True)))
-        return None
-
-    def verbs(self, path: str) -> tuple[str, ...]:
-        """Return the verbs that a path answers."""
-        found = {verb for leaf, _ in self._leaves(path) for verb in leaf}
-        return tuple(sorted(found | ({"HEAD"} if "GET" in found else set())))
-
-    def template(self, path: str) -> str | None:
-        """Return the path, with its `{names}`, of the routes that answer a path."""
-        return next((route.path for leaf, _ in self._leaves(path) for route in leaf.values()), None)
-
-    def renderer(self, route: Route | None, path: str) -> ErrorRenderer:
-        """Return what renders an error of a route, or of a path that no route has."""
-        if route is not None:
-            return self._renderers[id(route)]
-        for group in self.groups:
-            if any(path == prefix or path.startswith(prefix + "/") for prefix in group.prefixes):
-                return group.render_error
-        return self.groups[0].render_error
-
-    def _add(self, route: Route) -> None:
-        if not route.parameters:
-            if (route.verb, route.path) in self._plain:
-                raise ValueError(f"{route.verb} {route.path} is declared twice")
-            self._plain[route.verb, route.path] = Match(route, {})
-        node = self._tree
-        for segment in route.path.split("/")[1:]:
-            node = node.setdefault(_PARAMETER.sub(r"{\2}", segment), {})
-        node.setdefault(None, {})[route.verb] = route
-
-    def _leaves(self, path: str) -> Iterable[tuple[dict[str, Route], list[str]]]:
-        """Yield what stands at a path, the most exact first, and the values of its parameters."""
-        return _walk(self._tree, path.split("/")[1:], [])
-
-
-def _walk(
-    node: dict[str | None, Any], segments: list[str], values: list[str]
-) -> Iterable[tuple[dict[str, Route], list[str]]]:
-    if not segments:
-        if None in node:
-            yield node[None], values
-        return
-    first, rest = segments[0], segments[1:]
-    if first in node:
-        yield from _walk(node[first], rest, values)
-    for pattern in node:
-        if pattern and pattern.startswith("{}.") and first.endswith(pattern[2:]) and len(first) > len(pattern) - 2:
-            yield from _walk(node[pattern], rest, [*values, first[: 2 - len(pattern)]])
-    if first and "{}" in node:
-        yield from _walk(node["{}"], rest, [*values, first])
-    if first and "{:path}" in node:
-        yield from _walk(node["{:path}"], [], [*values, "/".join(segments)])

@@ -22,9 +22,8 @@ from service.embedding.model import Model
 from service.embedding.position_tables import as_bad_parameters
 from service.embedding.word_table import WordTable, word_table
 from service.http.formats import JSON
-from service.http.request import Request
 from service.http.response import Response, bytes_response, json_response
-from service.http.routes import Answer, Route, binary
+from service.http.routes import Answer, Request, Route, binary
 from service.protocols.inlay.parameter_types import Parameters, switch
 from service.protocols.inlay.parsing import from_query
 from service.protocols.inlay.positions.plots import PICTURE_TYPES, PictureSize

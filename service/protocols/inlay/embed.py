@@ -7,8 +7,8 @@ from service.embedding.requests import EmbedRequest, EmbedResult
 from service.errors import InlayError
 from service.http.formats import FORMATS, Encode, check_json, negotiate
 from service.http.json_arrays import INLINE_VALUES, count
-from service.http.request import Request
 from service.http.response import Body, Headers, Response
+from service.http.routes import Request
 from service.http.worker_threads import in_thread
 from service.protocols.inlay import pooled_bytes, prompt_embeds, timing_headers
 from service.protocols.inlay.embed_body import AnswerForm, read

@@ -24,9 +24,8 @@ from service.embedding.position_tables import TableCall
 from service.embedding.requests import Ids
 from service.embedding.word_table import WordTable, word_table
 from service.errors import BadRequest
-from service.http.request import Request
 from service.http.response import Response
-from service.http.routes import RequestBody, Route
+from service.http.routes import Request, RequestBody, Route
 from service.protocols.inlay.parameter_types import (
     INTEGERS,
     Int64s,

@@ -7,9 +7,8 @@ from pydantic import BaseModel
 from service.context import ServiceContext
 from service.errors import Unavailable
 from service.http.formats import JSON
-from service.http.request import Request
 from service.http.response import Response, bytes_response, json_response
-from service.http.routes import Answer, Route
+from service.http.routes import Answer, Request, Route
 from service.observability.metrics import CONTENT_TYPE
 from service.scheduling.batcher import abandoned_runs
 

@@ -18,9 +18,8 @@ from service.errors import BadInput, BadRequest, EmptyRequest, FieldPath, Unsupp
 from service.http import json_arrays
 from service.http.formats import FORMATS, SAFETENSORS, negotiate
 from service.http.multipart import MULTIPART, parts_of
-from service.http.request import Request
 from service.http.response import Response
-from service.http.routes import RequestBody, Route, binary
+from service.http.routes import Request, RequestBody, Route, binary
 from service.http.tensors import from_safetensors, tensor
 from service.http.validation_errors import InvalidField, quoted, unknown_field, validated
 from service.http.worker_threads import in_thread

@@ -8,9 +8,8 @@ from service.context import ServiceContext
 from service.embedding import logits
 from service.embedding.position_tables import TableCall
 from service.errors import BadRequest
-from service.http.request import Request
 from service.http.response import Response
-from service.http.routes import RequestBody, Route
+from service.http.routes import Request, RequestBody, Route
 from service.protocols.inlay.parameter_types import Tensor, TypedArrayOptions, described, number, one_of, whole
 from service.protocols.inlay.parsing import from_body
 from service.protocols.inlay.positions.responses import (

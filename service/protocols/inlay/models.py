@@ -12,9 +12,8 @@ from service import machine
 from service.context import ServiceContext
 from service.embedding.model import Model
 from service.http.formats import JSON
-from service.http.request import Request
 from service.http.response import Response, json_response
-from service.http.routes import Answer, Route
+from service.http.routes import Answer, Request, Route
 from service.machine import Mappings
 from service.registry.registry import ModelRegistry
 from service.settings import Settings

@@ -10,7 +10,7 @@ from pydantic_core import from_json
 
 from service.errors import BadRequest, Malformed
 from service.http.formats import SAFETENSORS, check_json
-from service.http.request import Request
+from service.http.routes import Request
 from service.http.tensors import from_safetensors
 from service.http.validation_errors import InvalidField, quoted, validated
 from service.http.worker_threads import in_thread

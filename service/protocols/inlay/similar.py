@@ -19,9 +19,8 @@ from service.embedding.model import Model
 from service.embedding.word_table import WordTable, word_table
 from service.errors import BadRequest
 from service.http.formats import JSON
-from service.http.request import Request
 from service.http.response import Response, json_response
-from service.http.routes import Answer, RequestBody, Route
+from service.http.routes import Answer, Request, RequestBody, Route
 from service.http.validation_errors import quoted
 from service.protocols.inlay.parameter_types import (
     TENSOR,

@@ -7,9 +7,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from service.errors import Unavailable
 from service.http.formats import JSON, OCTETS
-from service.http.request import Request
 from service.http.response import Response, json_response
-from service.http.routes import Answer, Handler, RequestBody, Route, RouteGroup
+from service.http.routes import Answer, Handler, Request, RequestBody, Route, RouteGroup
 from service.http.validation_errors import parse_json, validated
 from service.protocols.oip import bodies, metadata
 from service.protocols.oip.bodies import EXAMPLES, InferRequest, InferResponse, TensorDescription

@@ -18,9 +18,8 @@ from service.embedding.requests import EmbedRequest, EmbedResult, Ids, Output
 from service.errors import BadInput, BadRequest, WrongModelKind
 from service.http import json_arrays
 from service.http.formats import JSON, OCTETS, check_json, sized
-from service.http.request import Request
 from service.http.response import Body, Headers, Response, json_response
-from service.http.routes import Answer, Handler, RequestBody, Route, RouteGroup
+from service.http.routes import Answer, Handler, Request, RequestBody, Route, RouteGroup
 from service.protocols.inlay import pooled_bytes
 from service.protocols.inlay.models import created
 from service.protocols.openai import schemas

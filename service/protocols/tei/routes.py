@@ -17,9 +17,8 @@ from service.http import json_arrays
 from service.http.formats import FORMATS, JSON, check_json, negotiate
 from service.http.openapi import REFERENCE
 from service.http.problem_details import MEDIA_TYPE, Problem
-from service.http.request import Request
 from service.http.response import Response, json_response
-from service.http.routes import Answer, Handler, RequestBody, Route, RouteGroup, Schema
+from service.http.routes import Answer, Handler, Request, RequestBody, Route, RouteGroup, Schema
 from service.http.validation_errors import parse_json, validated
 from service.protocols.inlay import timing_headers
 from service.protocols.inlay.embed import EmbedHandler

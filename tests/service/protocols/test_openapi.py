@@ -15,7 +15,8 @@ from service.error_status import STATUSES
 from service.http.formats import FORMATS, TENSOR_HEADERS
 from service.http.openapi import build_document
 from service.http.problem_details import Problem
-from service.http.routes import Route, RouteGroup, Router
+from service.http.router import Router
+from service.http.routes import Route, RouteGroup
 from service.protocols.inlay import timing_headers
 from service.protocols.inlay.embed_body import EXAMPLES, read
 from tests.served import Served, serving

@@ -308,7 +308,7 @@ STRANGERS = [
 """Row 10, no key or a wrong one: asked of a service that has keys."""
 
 ELSEWHERE = {
-    20: ("tests/service/process/test_serve.py", "test_a_stop_finishes_what_is_in_flight_on_both_protocols_and_exits_0"),
+    20: ("tests/service/cli/test_startup.py", "test_stop_finishes_requests_in_flight_and_exits_0"),
 }
 """Row → the test that shows it for the road all protocols share: 20 a stop in mid-flight."""
 
@@ -390,12 +390,12 @@ class Held:
     ids: int = 0
 
     def embed(self) -> "asyncio.Future[Any]":
-        return asyncio.ensure_future(self.here.parts.encoder.embed(EmbedRequest([Ids(np.array(IDS, np.int64))])))
+        return asyncio.ensure_future(self.here.context.embedder.embed(EmbedRequest([Ids(np.array(IDS, np.int64))])))
 
     async def until_inside(self, requests: int) -> None:
         """Until so many requests are being served, and all but the one that runs are waiting for it."""
-        bert = self.here.parts.catalog.get("bert")
-        while self.here.parts.encoder.door.inside != requests or not (
+        bert = self.here.context.registry.get("bert")
+        while self.here.context.admission.active != requests or not (
             requests == 1 or any(batcher.waiting_items for batcher in bert.batchers.values())
         ):
             await asyncio.sleep(0)
@@ -405,7 +405,7 @@ class Held:
 async def holding(store: Path, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> AsyncIterator[Held]:
     async with serving_here(store, default_model="bert", **settings) as here:
         held, loop = Held(here), asyncio.get_running_loop()
-        engine = here.parts.catalog.get("bert").engine
+        engine = here.context.registry.get("bert").engine
         run = engine.run
 
         def hold(graph: str, feeds: Mapping[str, NDArray[Any]], outputs: Any) -> Any:

@@ -19,8 +19,8 @@ from models.plots import FIGURES, Subject, draw, figures_of
 from models.plots.catalog import HEIGHTS, WIDTHS
 from service.embedding.position_tables import TableCall, Tables, as_bad_parameters
 from service.errors import BadRequest, Overloaded
-from service.http.request import Request
 from service.http.response import Response
+from service.http.routes import Request
 from service.http.validation_errors import InvalidField, quoted, unknown_field, validated
 from service.protocols.inlay.parameter_types import (
     ArrayOptions,

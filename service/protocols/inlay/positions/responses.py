@@ -26,9 +26,8 @@ from service.errors import BadRequest, NotAcceptable, RangeNotSatisfiable
 from service.http import byte_ranges
 from service.http.formats import JSON, NPY, OCTETS, OFFERS, SAFETENSORS, negotiate, npy_header, safetensors_header
 from service.http.problem_details import render_problem
-from service.http.request import Request
 from service.http.response import Headers, Response
-from service.http.routes import Answer, binary
+from service.http.routes import Answer, Request, binary
 from service.protocols.inlay.parameter_types import ArrayOptions
 
 MEDIA_TYPES = {"json": JSON, "raw": OCTETS, "npy": NPY, "safetensors": SAFETENSORS}

@@ -13,9 +13,8 @@ from models.positions.rope.presets import PRESETS
 from service.context import ServiceContext
 from service.embedding.position_tables import TableCall, as_bad_parameters
 from service.http.formats import JSON, OCTETS
-from service.http.request import Request
 from service.http.response import Response
-from service.http.routes import Answer, Handler, RequestBody, Route, Schema, binary
+from service.http.routes import Answer, Handler, Request, RequestBody, Route, Schema, binary
 from service.protocols.inlay.parsing import from_body, from_query, query_values
 from service.protocols.inlay.positions import rotation
 from service.protocols.inlay.positions.model_schemes import (
