@@ -8,6 +8,7 @@ from typing import Protocol
 
 from service.errors import Overloaded
 
+CALLS_ALONE = 16  # in a row: then there is one caller, who waits for each answer
 CALLS_PER_REQUEST = 2  # of those admitted at a time: others are arriving or being sent
 
 
@@ -39,6 +40,12 @@ class CallLimit:
         self._max_calls = max_requests * CALLS_PER_REQUEST
         self._silent_seconds = silent_seconds
         self.calls: dict[LimitedCall, None] = {}  # the longest first
+        self._alone = 0  # calls in a row that had no other beside them
+
+    @property
+    def concurrent(self) -> bool:
+        """Whether calls come side by side; grpc.aio accepts one a turn of the loop, so many meet few others."""
+        return self._alone < CALLS_ALONE
 
     def add(self, call: LimitedCall) -> None:
         """Take a place for a call, if need be that of one that was silent for too long.
@@ -53,6 +60,7 @@ class CallLimit:
                 remedy="try again in a moment",
             )
         self.calls[call] = None
+        self._alone = 0 if len(self.calls) > 1 else self._alone + 1
 
     def remove(self, call: LimitedCall) -> None:
         """Give a call's place back."""

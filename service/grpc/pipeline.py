@@ -200,7 +200,7 @@ class Call:
     def context(self) -> RequestContext:
         """Return the context of one request of the call."""
         context = RequestContext()
-        if len(self._served.limit.calls) > 1:
+        if self._served.limit.concurrent:
             context.staggered = True
         if self._deadline is not None:
             context.deadline = self._deadline
@@ -316,12 +316,16 @@ class ClientStreamCall(Call):
         """Serve the call."""
         self.begin(grpc_context)
         method = self._served.method
-        messages = (method.decode(data) async for data in requests)
-        answer = await self.perform(method.handler, messages, self.context())
+        answer = await self.perform(method.handler, _decoded(requests, method), self.context())
         if isinstance(answer, InlayError):
             await self.abort(answer)
         self.succeed()
         return method.serialize(answer)
+
+
+async def _decoded(requests: AsyncIterator[bytes], method: Method) -> AsyncIterator[Any]:
+    async for data in requests:
+        yield method.decode(data)
 
 
 class BidirectionalCall(Call):

@@ -15,16 +15,11 @@ from proto import embed_pb2 as pb
 from proto import open_inference_pb2 as oip
 from proto.embed_pb2_grpc import EmbedderStub
 from proto.open_inference_pb2_grpc import GRPCInferenceServiceStub
-from service.grpc.call_limits import PER_REQUEST
-from service.grpc.methods import (
-    Service,
-    answering,
-    streams,
-    unary,
-)
+from service.grpc.call_limits import CALLS_PER_REQUEST
+from service.grpc.methods import Method, Service
 from service.grpc.server import RpcServer
 from service.observability.metrics import Metrics
-from service.protocols.oip.rpc import oip_status
+from service.protocols.oip.errors import grpc_status
 from service.settings import Settings
 from tests.served import serving_here
 
@@ -38,12 +33,12 @@ class Held:
         self.arrived: asyncio.Queue[str] = asyncio.Queue()
         self.read: list[bytes] = []
 
-    async def _one(self, request: pb.EmbedRequest) -> pb.EmbedResponse:
+    async def _one(self, request: pb.EmbedRequest, call: Any) -> pb.EmbedResponse:
         self.arrived.put_nowait("request")
         await self.go.wait()
         return pb.EmbedResponse(model=request.model)
 
-    async def _probe(self, request: Any) -> pb.EmbedResponse:
+    async def _probe(self, request: Any, call: Any) -> pb.EmbedResponse:
         return pb.EmbedResponse(model="probe")
 
     def _kind(self) -> Any:
@@ -61,17 +56,17 @@ class Held:
 
     def service(self) -> Service:
         kind = self._kind()
-        handlers = {
-            "One": unary(answering(self.metrics, "One", self._one), kind),
-            "Many": streams(self._one, kind),
-            "Probe": unary(answering(self.metrics, "Probe", self._probe), kind),
-        }
-        return Service("some.Service", handlers, counted="some.", status_of=oip_status, probes=("Probe",))
+        methods = (
+            Method(name="One", request=kind, handler=self._one),
+            Method(name="Many", request=kind, handler=self._one, kind="bidirectional"),
+            Method(name="Probe", request=kind, handler=self._probe, probe=True),
+        )
+        return Service(name="some.Service", methods=methods, metric_prefix="some.", status_of=grpc_status)
 
 
 @asynccontextmanager
 async def listening(held: Held, tmp_path: Path, client_seconds: float = 30.0) -> AsyncIterator[grpc.aio.Channel]:
-    """`held` behind a door for one request."""
+    """Serve `held` with room for one request."""
     settings = Settings(store=tmp_path, grpc_port=0, max_concurrent_requests=1, client_seconds=client_seconds)
     server = RpcServer(settings, [held.service()], metrics=held.metrics)
     port = await server.start()
@@ -83,7 +78,7 @@ async def listening(held: Held, tmp_path: Path, client_seconds: float = 30.0) ->
         await server.stop()
 
 
-async def test_calls_that_arrived_before_the_stop_are_answered(tmp_path: Path) -> None:
+async def test_answers_calls_that_arrived_before_the_stop(tmp_path: Path) -> None:
     """grpc's core keeps them till Python asks for the next, and cancels those it has when the server stops."""
     held = Held()
     held.go.set()
@@ -100,7 +95,7 @@ async def test_calls_that_arrived_before_the_stop_are_answered(tmp_path: Path) -
 
 async def fill(held: Held, channel: grpc.aio.Channel, method: str) -> list[Any]:
     """As many calls as there is room for, all with the service."""
-    calls = [channel.stream_stream(f"/some.Service/{method}")(iter([b""])) for _ in range(PER_REQUEST)]
+    calls = [channel.stream_stream(f"/some.Service/{method}")(iter([b""])) for _ in range(CALLS_PER_REQUEST)]
     for _ in calls:
         await held.arrived.get()
     return calls
@@ -112,32 +107,28 @@ async def refusal(channel: grpc.aio.Channel, method: str) -> grpc.aio.AioRpcErro
     return refused.value
 
 
-async def test_a_call_too_many_is_refused_before_its_message_is_read(tmp_path: Path) -> None:
+async def test_refuses_a_call_too_many_before_reading_its_message(tmp_path: Path) -> None:
     held = Held()
     async with listening(held, tmp_path) as channel:
         calls = await fill(held, channel, "One")
         refused = await refusal(channel, "One")
         assert refused.code() is grpc.StatusCode.UNAVAILABLE  # as the service's protocol has it
-        assert refused.details() == "2 calls are under way, which is all this server takes: try again in a moment"
+        assert refused.details() == "2 calls are under way; this server takes 2 at a time: try again in a moment"
         told = dict(refused.trailing_metadata())
         assert (told["inlay-code"], told["grpc-retry-pushback-ms"]) == ("overloaded", "1000")
         assert "x-request-id" in told
         assert held.read == [b"", b""]
         held.go.set()
         assert [len([answer async for answer in call]) for call in calls] == [1, 1]
-        for _ in range(5 * PER_REQUEST):  # whoever ended has left
+        for _ in range(5 * CALLS_PER_REQUEST):  # whoever ended has left
             assert await channel.unary_unary("/some.Service/One")(b"\x12\x01x") == b"\x0a\x01x"
     text = held.metrics.text().decode()
-    (counted,) = [line for line in text.splitlines() if line.startswith("inlay_requests_total") and "some.One" in line]
-    assert 'status="UNAVAILABLE"' in counted
-    assert counted.endswith(" 1.0")
+    assert 'inlay_requests_total{method="some.One",protocol="grpc",status="UNAVAILABLE"} 1.0' in text
     assert 'inlay_refusals_total{reason="overloaded"} 1.0' in text
 
 
 @pytest.mark.parametrize(("full", "free"), [("One", "Many"), ("Many", "One")])
-async def test_streams_and_requests_take_each_others_room_no_more_than_that_of_probes(
-    tmp_path: Path, full: str, free: str
-) -> None:
+async def test_requests_streams_and_probes_have_places_of_their_own(tmp_path: Path, full: str, free: str) -> None:
     held = Held()
     async with listening(held, tmp_path) as channel:
         await fill(held, channel, full)
@@ -150,7 +141,7 @@ async def test_streams_and_requests_take_each_others_room_no_more_than_that_of_p
 
 
 @pytest.mark.parametrize("method", ["One", "Many"])
-async def test_calls_whose_messages_never_come_give_their_room_to_others(tmp_path: Path, method: str) -> None:
+async def test_silent_calls_give_their_places_to_others(tmp_path: Path, method: str) -> None:
     held = Held()
     held.go.set()
     never = asyncio.Event()
@@ -159,8 +150,8 @@ async def test_calls_whose_messages_never_come_give_their_room_to_others(tmp_pat
         await never.wait()
         yield b""
 
-    async with listening(held, tmp_path, client_seconds=0.3) as channel:
-        calls = [channel.stream_stream(f"/some.Service/{method}")(silent()) for _ in range(PER_REQUEST)]
+    async with listening(held, tmp_path, client_seconds=2.0) as channel:
+        calls = [channel.stream_stream(f"/some.Service/{method}")(silent()) for _ in range(CALLS_PER_REQUEST)]
         for call in calls:
             await call.wait_for_connection()
         answer = channel.unary_unary(f"/some.Service/{method}")
@@ -168,13 +159,13 @@ async def test_calls_whose_messages_never_come_give_their_room_to_others(tmp_pat
         async with asyncio.timeout(10):
             while await answer(b"").code() is grpc.StatusCode.UNAVAILABLE:
                 pass
-        for _ in range(5 * PER_REQUEST):
+        for _ in range(5 * CALLS_PER_REQUEST):
             assert await answer(b"\x12\x01x") == b"\x0a\x01x"
         for call in calls:
             call.cancel()
 
 
-async def test_a_call_that_is_heard_of_keeps_its_room_however_long_it_takes(tmp_path: Path) -> None:
+async def test_a_call_whose_message_came_keeps_its_place(tmp_path: Path) -> None:
     held = Held()
     async with listening(held, tmp_path, client_seconds=0.001) as channel:
         calls = await fill(held, channel, "One")
@@ -184,7 +175,7 @@ async def test_a_call_that_is_heard_of_keeps_its_room_however_long_it_takes(tmp_
         assert [len([answer async for answer in call]) for call in calls] == [1, 1]
 
 
-async def test_a_call_that_is_cancelled_leaves_its_room(tmp_path: Path) -> None:
+async def test_a_cancelled_call_gives_its_place_back(tmp_path: Path) -> None:
     held = Held()
     async with listening(held, tmp_path) as channel:
         for call in await fill(held, channel, "One"):
@@ -202,12 +193,12 @@ async def arrives(held: Held, channel: grpc.aio.Channel) -> bool:
     return not ended.done()
 
 
-# ---- the door
+# ---- admission
 
 
-async def test_tables_over_grpc_pass_the_door_once_and_leave_it(tiny_store: Path) -> None:
+async def test_tables_are_admitted_once_and_released(tiny_store: Path) -> None:
     async with serving_here(tiny_store, default_model="bert", max_concurrent_requests=1) as here:
-        door = here.parts.encoder.door
+        admission = here.context.admission
         async with AsyncExitStack() as stack:
             channel = await stack.enter_async_context(grpc.aio.insecure_channel(here.rpc_address))
             stub = EmbedderStub(channel)
@@ -222,14 +213,14 @@ async def test_tables_over_grpc_pass_the_door_once_and_leave_it(tiny_store: Path
             ]
             for ask in asked:
                 assert await ask()
-            door.enter()
+            admission.acquire()
             for ask in asked:
                 with pytest.raises(grpc.aio.AioRpcError, match="1 requests are being served") as refused:
                     await ask()
                 assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
             assert await stub.ListModels(pb.ListModelsRequest())  # lists are no work
             assert (await GRPCInferenceServiceStub(channel).ServerLive(oip.ServerLiveRequest())).live
-            door.leave()
+            admission.release()
             for ask in asked:
                 assert await ask()
-    assert door.inside == 0
+    assert admission.active == 0

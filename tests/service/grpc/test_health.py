@@ -11,7 +11,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from service.grpc import health as strangers
+from service.grpc.health import OpenStreams
 from service.grpc.methods import Service
 from service.grpc.server import RpcServer
 from service.settings import Settings
@@ -20,14 +20,16 @@ NAME = "some.Service"
 ASKED = health_pb2.HealthCheckRequest(service=NAME)
 STATES = health_pb2.HealthCheckResponse
 LIST = reflection_pb2.ServerReflectionRequest(list_services="")
-PATIENCE = 3600.0  # of the stop: who waits for it waits in vain
+PATIENCE = 3600.0  # of the stop: longer than any test
 SECONDS = 20.0
 
 
 @asynccontextmanager
 async def listening(tmp_path: Path) -> AsyncIterator[tuple[RpcServer, Any]]:
     """A server whose stop waits an hour for calls in flight, and a channel to it."""
-    server = RpcServer(Settings(store=tmp_path, grpc_port=0, shutdown_seconds=PATIENCE), [Service(NAME, {})])
+    server = RpcServer(
+        Settings(store=tmp_path, grpc_port=0, shutdown_seconds=PATIENCE), [Service(name=NAME, methods=())]
+    )
     port = await server.start()
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
         yield server, channel
@@ -42,7 +44,7 @@ async def ended(call: Any) -> tuple[list[Any], grpc.StatusCode]:
     return answers, await call.code()
 
 
-async def test_who_watches_is_told_that_it_stops_and_does_not_hold_it_up(tmp_path: Path) -> None:
+async def test_watchers_hear_of_a_stop_and_do_not_hold_it_up(tmp_path: Path) -> None:
     async with listening(tmp_path) as (server, channel):
         stub = health_pb2_grpc.HealthStub(channel)
         calls = [stub.Watch(health_pb2.HealthCheckRequest(service=name)) for name in (NAME, "", "unknown")]
@@ -55,7 +57,7 @@ async def test_who_watches_is_told_that_it_stops_and_does_not_hold_it_up(tmp_pat
 
 
 @pytest.mark.parametrize("asks", [0, 1])
-async def test_a_reflection_stream_that_is_left_open_does_not_hold_up_a_stop(tmp_path: Path, asks: int) -> None:
+async def test_an_open_reflection_stream_does_not_hold_up_a_stop(tmp_path: Path, asks: int) -> None:
     async with listening(tmp_path) as (server, channel):
         call = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo()
         for _ in range(asks):
@@ -67,10 +69,8 @@ async def test_a_reflection_stream_that_is_left_open_does_not_hold_up_a_stop(tmp
         assert await ended(call) == ([], grpc.StatusCode.OK)
 
 
-async def test_one_stream_too_many_is_refused_until_another_ends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(strangers.Streams.__init__, "__defaults__", (2,))
+async def test_refuses_a_stream_too_many_until_another_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(OpenStreams.__init__, "__defaults__", (2,))
     async with listening(tmp_path) as (_, channel):
         health = health_pb2_grpc.HealthStub(channel)
         reflection = reflection_pb2_grpc.ServerReflectionStub(channel)
@@ -105,28 +105,28 @@ async def first_status(call: Any) -> int | None:
     return status
 
 
-async def test_a_watch_tells_each_change_and_no_state_twice(tmp_path: Path) -> None:
+async def test_a_watch_sends_each_change_once(tmp_path: Path) -> None:
     async with listening(tmp_path) as (server, channel):
         call = health_pb2_grpc.HealthStub(channel).Watch(ASKED)
         told = [(await call.read()).status]
         for serving in (True, False, False, True):
-            server._health.tell(NAME, serving)
+            server.health.set(NAME, serving)
             if serving != (told[-1] == STATES.SERVING):
                 told.append((await call.read()).status)
         assert told == [STATES.SERVING, STATES.NOT_SERVING, STATES.SERVING]
         call.cancel()
 
 
-async def test_nothing_serves_again_once_a_stop_began(tmp_path: Path) -> None:
+async def test_nothing_serves_again_after_a_stop_began(tmp_path: Path) -> None:
     async with listening(tmp_path) as (server, channel):
         health = health_pb2_grpc.HealthStub(channel)
-        await server.refuse()
-        server._health.tell(NAME, True)
+        server.refuse()
+        server.health.set(NAME, True)
         listed = (await health.List(health_pb2.HealthListRequest())).statuses
         assert {name: each.status for name, each in listed.items()} == dict.fromkeys(["", NAME], STATES.NOT_SERVING)
 
 
-async def test_a_name_that_is_not_there_is_not_found(tmp_path: Path) -> None:
+async def test_an_unknown_service_is_not_found(tmp_path: Path) -> None:
     async with listening(tmp_path) as (_, channel):
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(service="x"))

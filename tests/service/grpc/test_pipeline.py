@@ -1,10 +1,11 @@
-"""What every method of every service does with messages that are none, with deadlines and with its own faults."""
+"""What the pipeline does for every method: bytes that are no message, deadlines, faults, request ids."""
 
 import asyncio
 import gc
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +15,12 @@ import pytest
 from proto import embed_pb2 as pb
 from proto import open_inference_pb2 as oip
 from proto import tei_pb2 as tei
-from service.errors import InlayError, Overloaded
-from service.grpc.methods import (
-    Service,
-    answers_stream,
-    collects,
-    guarded,
-    guarded_each,
-    in_order,
-    streams,
-    unary,
-)
+from service.errors import Overloaded
+from service.grpc.methods import Method, Service
 from service.grpc.server import RpcServer
+from service.grpc.streams import in_order
 from service.observability.metrics import Metrics
-from service.scheduling import deadlines
+from service.request_context import RequestContext
 from service.settings import Settings
 from tests.served import Here, Served, serving_here
 
@@ -76,7 +69,7 @@ def counted(served: Served, method: str, status: str) -> float:
 
 
 @pytest.mark.parametrize(("path", "message", "method"), list(of_one_request()))
-def test_what_is_no_message_is_the_callers_mistake_told_and_counted(
+def test_bytes_that_are_no_message_are_invalid_argument(
     served: Served, channel: grpc.Channel, path: str, message: str, method: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     before = counted(served, method, "INVALID_ARGUMENT")
@@ -90,7 +83,7 @@ def test_what_is_no_message_is_the_callers_mistake_told_and_counted(
 
 
 @pytest.mark.parametrize(("path", "good", "answer", "method"), STREAMS[:2])
-def test_what_is_no_message_gets_its_error_in_its_turn_and_the_stream_goes_on(
+def test_a_stream_goes_on_after_bytes_that_are_no_message(
     served: Served, channel: grpc.Channel, path: str, good: Any, answer: Any, method: str
 ) -> None:
     before = counted(served, method, "INVALID_ARGUMENT")
@@ -102,9 +95,7 @@ def test_what_is_no_message_gets_its_error_in_its_turn_and_the_stream_goes_on(
     assert counted(served, method, "INVALID_ARGUMENT") == before + 1
 
 
-def test_what_is_no_message_ends_a_stream_of_tei_behind_the_answers_before_it(
-    served: Served, channel: grpc.Channel
-) -> None:
+def test_bytes_that_are_no_message_end_a_tei_stream(served: Served, channel: grpc.Channel) -> None:
     path, good, answer, method = STREAMS[2]
     before = counted(served, method, "INVALID_ARGUMENT")
     sent = [good.SerializeToString(), NO_MESSAGE, good.SerializeToString()]
@@ -117,7 +108,7 @@ def test_what_is_no_message_ends_a_stream_of_tei_behind_the_answers_before_it(
     assert counted(served, method, "INVALID_ARGUMENT") == before + 1
 
 
-async def test_a_stream_that_cannot_be_read_on_does_not_end_as_if_it_were_whole() -> None:
+async def test_a_stream_that_cannot_be_read_on_raises() -> None:
     async def requests() -> AsyncIterator[int]:
         yield 1
         raise RuntimeError("no more to read")
@@ -131,7 +122,7 @@ async def test_a_stream_that_cannot_be_read_on_does_not_end_as_if_it_were_whole(
         await anext(answers)
 
 
-async def test_a_reader_that_fails_behind_an_abandoned_stream_leaves_no_word_in_the_log() -> None:
+async def test_an_abandoned_stream_logs_no_failure_of_its_reader() -> None:
     told: list[Any] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
 
@@ -155,51 +146,56 @@ async def test_a_reader_that_fails_behind_an_abandoned_stream_leaves_no_word_in_
 # ---- deadlines
 
 
-async def test_every_kind_of_call_hands_its_deadline_on(tmp_path: Path) -> None:
+async def test_every_kind_of_call_knows_its_deadline(tmp_path: Path) -> None:
     seen: dict[str, list[float | None]] = {}
 
-    def see(name: str) -> None:
-        deadline = deadlines.current()
-        seen.setdefault(name, []).append(None if deadline is None else deadline - time.perf_counter())
+    def see(name: str, call: RequestContext) -> None:
+        seen.setdefault(name, []).append(None if call.deadline is None else call.deadline - time.perf_counter())
 
     def one(name: str) -> Callable[..., Any]:
-        async def answer(*_: Any) -> pb.EmbedResponse:
-            see(name)
+        async def answer(request: Any, call: RequestContext) -> pb.EmbedResponse:
+            see(name, call)
             return pb.EmbedResponse()
 
         return answer
 
-    async def each(request: Any, context: Any) -> AsyncIterator[pb.EmbedResponse]:
-        see("UnaryStream")
+    async def each(request: Any, call: RequestContext) -> AsyncIterator[pb.EmbedResponse]:
+        see("server_stream", call)
         yield pb.EmbedResponse()
 
-    kind = pb.EmbedRequest
-    handlers = {
-        "UnaryUnary": unary(one("UnaryUnary"), kind),
-        "UnaryStream": answers_stream(each, kind),
-        "StreamUnary": collects(one("StreamUnary"), kind),
-        "StreamStream": streams(one("StreamStream"), kind),
-    }
-    server = RpcServer(Settings(store=tmp_path, grpc_port=0), [Service("some.Service", handlers)])
-    port = await server.start()
-    try:
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-            for timeout in (70.0, None):
-                for name in handlers:
-                    call = channel.stream_stream(f"/some.Service/{name}")(iter([b""]), timeout=timeout)
-                    assert len([answer async for answer in call]) == 1
-    finally:
-        await server.stop()
-    assert seen.keys() == handlers.keys()
+    methods = (
+        Method(name="unary", request=pb.EmbedRequest, handler=one("unary")),
+        Method(name="server_stream", request=pb.EmbedRequest, handler=each, kind="server_stream"),
+        Method(name="client_stream", request=pb.EmbedRequest, handler=one("client_stream"), kind="client_stream"),
+        Method(name="bidirectional", request=pb.EmbedRequest, handler=one("bidirectional"), kind="bidirectional"),
+    )
+    async with serving_methods(tmp_path, *methods) as (channel, _):
+        for timeout in (70.0, None):
+            for method in methods:
+                call = channel.stream_stream(f"/some.Service/{method.name}")(iter([b""]), timeout=timeout)
+                assert len([answer async for answer in call]) == 1
+    assert seen.keys() == {method.name for method in methods}
     for told, untold in seen.values():
         assert told is not None
         assert 60 < told < 80  # grpc rounds up what it sends
         assert untold is None
 
 
-async def test_a_call_whose_time_seems_over_since_a_clock_jumped_is_served(
-    tiny_store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@asynccontextmanager
+async def serving_methods(tmp_path: Path, *methods: Method) -> AsyncIterator[tuple[grpc.aio.Channel, Metrics]]:
+    """Serve the methods as some.Service; yield a channel and the metrics."""
+    metrics = Metrics()
+    service = Service(name="some.Service", methods=methods)
+    server = RpcServer(Settings(store=tmp_path, grpc_port=0), [service], metrics=metrics)
+    port = await server.start()
+    try:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            yield channel, metrics
+    finally:
+        await server.stop()
+
+
+async def test_a_jump_of_the_clock_does_not_end_a_call(tiny_store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """grpcio counts by time.time; a call whose time really is over is cancelled by grpc's core, which does not."""
     now = time.time
     async with serving_here(tiny_store, default_model="bert") as here:
@@ -211,18 +207,18 @@ async def test_a_call_whose_time_seems_over_since_a_clock_jumped_is_served(
 
 
 @pytest.mark.parametrize(("path", "good", "answer", "method"), STREAMS)
-async def test_a_streams_deadline_reaches_the_road(
+async def test_a_streams_deadline_reaches_the_pipeline(
     tiny_store: Path, monkeypatch: pytest.MonkeyPatch, path: str, good: Any, answer: Any, method: str
 ) -> None:
     seen = []
     async with serving_here(tiny_store, default_model="bert") as here:
-        embed = here.parts.encoder.embed
+        embed = here.context.embedder.embed
 
-        async def watched(request: Any) -> Any:
-            seen.append(deadlines.current())
-            return await embed(request)
+        async def watched(request: Any, call: RequestContext) -> Any:
+            seen.append(call.deadline)
+            return await embed(request, call)
 
-        monkeypatch.setattr(here.parts.encoder, "embed", watched)
+        monkeypatch.setattr(here.context.embedder, "embed", watched)
         async with grpc.aio.insecure_channel(here.rpc_address) as channel:
             call = channel.stream_stream(path)(iter([good.SerializeToString()]), timeout=70)
             assert len([each async for each in call]) == 1
@@ -233,64 +229,88 @@ async def test_a_streams_deadline_reaches_the_road(
 # ---- what is counted and told
 
 
-async def test_a_fault_behind_a_table_is_internal_logged_and_counted(caplog: pytest.LogCaptureFixture) -> None:
-    aborted = []
+async def table_with_a_fault(request: Any, call: RequestContext) -> AsyncIterator[pb.RopeChunk]:
+    yield pb.RopeChunk(start=1)
+    raise ZeroDivisionError
 
-    class Context:
-        def trailing_metadata(self) -> tuple[()]:
-            return ()
 
-        async def abort(self, code: grpc.StatusCode, message: str, metadata: Any) -> None:
-            aborted.append((code.name, message))
-            raise asyncio.CancelledError  # whatever ends the handler
-
-    async def broken(request: Any) -> AsyncIterator[int]:
-        yield 1
-        raise ZeroDivisionError
-
-    metrics = Metrics()
-    answers = guarded_each(metrics, "Positions", broken, object(), Context())
-    assert await anext(answers) == 1
-    with pytest.raises(asyncio.CancelledError):
-        await anext(answers)
-    assert aborted == [("INTERNAL", "the service has a fault; its log says more")]
-    assert among(metrics.text().decode(), "Positions", "INTERNAL") == 1
+async def test_a_fault_in_a_table_is_internal_logged_and_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    method = Method(name="Positions", request=pb.RopeRequest, handler=table_with_a_fault, kind="server_stream")
+    async with serving_methods(tmp_path, method) as (channel, metrics):
+        call = channel.unary_stream("/some.Service/Positions")(b"")
+        assert await call.read() == pb.RopeChunk(start=1).SerializeToString()
+        with pytest.raises(grpc.aio.AioRpcError) as failed:
+            await call.read()
+    assert failed.value.code() is grpc.StatusCode.INTERNAL
+    assert failed.value.details() == "the service has a fault; its log says more"
+    text = metrics.text().decode()
+    assert among(text, "Positions", "INTERNAL") == 1
+    assert 'inlay_refusals_total{reason="error"} 1' in text
     assert "Positions met a fault" in caplog.text
 
 
-async def test_a_table_left_half_way_is_counted_as_cancelled() -> None:
-    async def table(request: Any) -> AsyncIterator[int]:
-        yield 1
-        yield 2
+async def test_a_table_left_half_way_is_counted_as_cancelled(tmp_path: Path) -> None:
+    async def table(request: Any, call: RequestContext) -> AsyncIterator[pb.RopeChunk]:
+        yield pb.RopeChunk(start=1)
+        await asyncio.Event().wait()
 
-    metrics = Metrics()
-    answers = guarded_each(metrics, "Positions", table, object(), None)
-    assert await anext(answers) == 1
-    await answers.aclose()
-    assert among(metrics.text().decode(), "Positions", "CANCELLED") == 1
+    method = Method(name="Positions", request=pb.RopeRequest, handler=table, kind="server_stream")
+    async with serving_methods(tmp_path, method) as (channel, metrics):
+        call = channel.unary_stream("/some.Service/Positions")(b"")
+        await call.read()
+        call.cancel()
+        async with asyncio.timeout(30):
+            while among(metrics.text().decode(), "Positions", "CANCELLED") < 1:
+                await asyncio.sleep(0.01)
 
 
-async def test_our_own_faults_are_counted_among_the_refusals() -> None:
-    async def broken(request: Any) -> None:
-        raise ZeroDivisionError
+async def test_an_unexpected_fault_is_counted_and_hidden(tmp_path: Path) -> None:
+    async def broken(request: Any, call: RequestContext) -> None:
+        raise ZeroDivisionError("hidden")
 
-    metrics = Metrics()
-    answer = await guarded(metrics, "Embed", broken, object())
-    assert isinstance(answer, InlayError)
+    method = Method(name="Embed", request=pb.EmbedRequest, handler=broken)
+    async with serving_methods(tmp_path, method) as (channel, metrics):
+        with pytest.raises(grpc.aio.AioRpcError) as failed:
+            await channel.unary_unary("/some.Service/Embed")(b"")
+    assert "hidden" not in str(failed.value.details())
+    assert dict(failed.value.trailing_metadata())["inlay-code"] == "error"
     assert 'inlay_refusals_total{reason="error"} 1' in metrics.text().decode()
+
+
+@pytest.mark.parametrize("own", ["mine-1", None])
+async def test_every_call_is_told_its_request_id(tmp_path: Path, own: str | None) -> None:
+    async def answer(request: Any, call: RequestContext) -> pb.EmbedResponse:
+        return pb.EmbedResponse()
+
+    async def answers(request: Any, call: RequestContext) -> AsyncIterator[pb.EmbedResponse]:
+        yield pb.EmbedResponse()
+
+    request, metadata = pb.EmbedRequest, (("x-request-id", own),) if own else ()
+    methods = (
+        Method(name="unary", request=request, handler=answer),
+        Method(name="server_stream", request=request, handler=answers, kind="server_stream"),
+        Method(name="client_stream", request=request, handler=answer, kind="client_stream"),
+        Method(name="bidirectional", request=request, handler=answer, kind="bidirectional"),
+    )
+    async with serving_methods(tmp_path, *methods) as (channel, _):
+        for method in methods:
+            call = channel.stream_stream(f"/some.Service/{method.name}")(iter([b""]), metadata=metadata)
+            assert len([each async for each in call]) == 1
+            told = dict(await call.trailing_metadata())["x-request-id"]
+            assert told == own if own else len(told) >= 16
 
 
 def overloaded(monkeypatch: pytest.MonkeyPatch, here: Here) -> None:
     def full(*_: Any, **__: Any) -> Any:
         raise Overloaded("the queue is full", 17.2501)
 
-    for batcher in here.parts.catalog.get("bert").batchers.values():  # not of the servers of other tests
+    for batcher in here.context.registry.get("bert").batchers.values():  # not of the servers of other tests
         monkeypatch.setattr(batcher, "submit", full)
 
 
-async def test_an_error_within_a_stream_says_when_to_come_again(
-    tiny_store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_error_in_a_stream_says_when_to_retry(tiny_store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with serving_here(tiny_store, default_model="bert") as here:
         path, good, answer, _ = STREAMS[0]
         bad = pb.EmbedRequest(inputs=[pb.Input(ids=pb.TokenIds(input_ids=[99]))])
