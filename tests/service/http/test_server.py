@@ -1,405 +1,779 @@
-"""Answers through our protocol: uvicorn's own bytes in one write, nothing held back, work dropped with its client."""
+"""The HTTP/1.1 server on real sockets: responses, order, bodies, clients that leave, limits, a graceful stop."""
 
 import asyncio
-import contextlib
 import json
 import logging
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+import struct
+from collections.abc import AsyncIterator, Callable
 from contextvars import ContextVar
 from typing import Any
 
 import pytest
-import uvicorn
-from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-from service.http.asgi import LEFT
-from service.http.server import Cycle, OneWrite
+from service.errors import BadInput
+from service.http.response import Response, bytes_response, json_response
+from service.http.routes import Request
+from service.http.server import MAX_PIPELINED
+from tests.service.http.toy_server import (
+    MIB,
+    SECONDS,
+    Toy,
+    connected,
+    exchange,
+    parsed_head,
+    request,
+    route,
+    running,
+    statuses,
+    until,
+)
 
-Message = dict[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-LENGTH = (b"content-length", b"5")
-CLOSE = (b"connection", b"close")
-HUGE = 64 * 1024 * 1024
-ANSWERS: dict[str, tuple[int, list[tuple[bytes, bytes]], list[bytes]]] = {
-    "/": (200, [LENGTH], [b"hello"]),
-    "/huge": (200, [(b"content-length", b"%d" % HUGE)], [bytes(HUGE)]),
-    "/two": (200, [LENGTH], [b"he", b"llo"]),
-    "/chunks": (200, [], [b"he", b"llo"]),
-    "/empty": (204, [], [b""]),
-    "/unchanged": (304, [], [b""]),
-    "/moved": (301, [(b"content-length", b"0")], [b""]),
-    "/closing": (200, [LENGTH, CLOSE], [b"hello"]),
-    "/longer": (200, [LENGTH], [b"hello world"]),
-    "/shorter": (200, [LENGTH], [b"hell"]),
-    "/lists": (200, [list(LENGTH)], [b"hello"]),  # type: ignore[list-item]
-    "/split": (200, [LENGTH, (b"x", b"a\r\nset-cookie: b")], [b"hello"]),
-    "/feed": (200, [LENGTH, (b"x", b"a\nb")], [b"hello"]),
-    "/split-id": (200, [LENGTH, (b"x-request-id", b"a\r\nset-cookie: b")], [b"hello"]),
-    "/split-name": (200, [LENGTH, (b"x\r\ny", b"a")], [b"hello"]),
-}
-BROKEN = ("/longer", "/shorter", "/split", "/feed", "/split-id", "/split-name")
-PATIENCE_SECONDS = 20
-CALLER = ContextVar("caller", default="nobody")
+LAST = b"connection: close"
+HUGE = 64 * MIB
+CALLER: ContextVar[str] = ContextVar("caller", default="nobody")
 
 
-class App:
-    """Answers as in ANSWERS; the rest of its paths wait, fail or read."""
+async def parts_of(*parts: bytes) -> AsyncIterator[bytes]:
+    for part in parts:
+        yield part
+
+
+class Handlers:
+    """Toy handlers and what they saw."""
 
     def __init__(self) -> None:
-        self.waiting, self.release, self.done = asyncio.Event(), asyncio.Event(), asyncio.Event()
-        self.end: Any = None
+        self.waiting, self.release, self.cancelled = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self.bodies: list[bytes] = []
+        self.headers: list[dict[bytes, bytes]] = []
         self.callers: list[str] = []
+        self.sent = 0
 
-    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        path = scope["path"]
+    async def echo(self, request: Request) -> Response:
+        self.bodies.append(request.body)
+        self.headers.append(request.headers)
         self.callers.append(CALLER.get())
-        CALLER.set(path)
-        if path == "/raise":
-            raise ValueError(path)
-        if path == "/read":
-            await receive()
-        if path == "/wait":
-            self.waiting.set()
-            await self.release.wait()
-        if path in ("/drop", "/keep"):
-            await self.wait_for_ever(scope, receive)
-            return
-        status, headers, chunks = ANSWERS.get(path, ANSWERS["/"])
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        if path == "/raise-late":
-            raise ValueError(path)
-        *parts, last = chunks
-        for part in parts:
-            await send({"type": "http.response.body", "body": part, "more_body": True})
-        await send({"type": "http.response.body", "body": last})
+        CALLER.set(request.path)
+        return bytes_response(request.body or b"hello", "text/plain")
 
-    async def wait_for_ever(self, scope: Message, receive: Receive) -> None:
-        while (await receive())["more_body"]:
-            pass
-        if scope["path"] == "/drop":
-            scope[LEFT] = False
+    async def wait(self, request: Request) -> Response:
         self.waiting.set()
         try:
-            self.end = await (receive() if scope["path"] == "/keep" else asyncio.Event().wait())
+            await self.release.wait()
         except asyncio.CancelledError:
-            self.end = scope[LEFT]
-        self.done.set()
+            self.cancelled.set()
+            raise
+        return bytes_response(b"waited", "text/plain")
+
+    async def fail(self, request: Request) -> Response:
+        raise ZeroDivisionError("an inside")
+
+    async def refuse(self, request: Request) -> Response:
+        raise BadInput("is bad", 3)
+
+    async def named(self, request: Request) -> Response:
+        return json_response(request.parameters)
+
+    async def endless(self, request: Request) -> Response:
+        async def parts() -> AsyncIterator[bytes]:
+            try:
+                while True:
+                    self.sent += 65536
+                    yield bytes(65536)
+            finally:
+                self.cancelled.set()
+
+        return Response((), (), 200, parts())
+
+    async def broken_stream(self, request: Request) -> Response:
+        async def parts() -> AsyncIterator[bytes]:
+            yield b"some"
+            raise ZeroDivisionError("an inside")
+
+        return Response((), (), 200, parts())
+
+
+def answers(response: Callable[[], Response]) -> Callable[[Request], Any]:
+    async def handler(request: Request) -> Response:
+        return response()
+
+    return handler
+
+
+FIVE = (b"content-length", b"5")
+RESPONSES: dict[str, Callable[[], Response]] = {
+    "/parts": lambda: Response((b"he", memoryview(b"llo"))),
+    "/chunks": lambda: Response((), (), 200, parts_of(b"he", b"", b"llo")),
+    "/sized": lambda: Response((), (FIVE,), 200, parts_of(b"he", b"llo")),
+    "/declared": lambda: Response((b"hello",), (FIVE,)),
+    "/empty": lambda: Response((), (), 204),
+    "/unchanged": lambda: Response((b"",), ((b"etag", b'"a"'), (b"content-length", b"900")), 304),
+    "/moved": lambda: Response((), ((b"location", b"/"),), 301),
+    "/nothing": lambda: Response(()),
+    "/huge": lambda: Response((bytes(HUGE),)),
+    "/lines": lambda: Response((b"hello",), (), 200, None, b"x-time: 5\r\n"),
+}
+BROKEN: dict[str, Callable[[], Response]] = {
+    "/longer": lambda: Response((b"hello world",), (FIVE,)),
+    "/shorter": lambda: Response((b"hell",), (FIVE,)),
+    "/missing": lambda: Response((), (FIVE,)),
+    "/sized-longer": lambda: Response((), (FIVE,), 200, parts_of(b"hello", b" world")),
+    "/sized-shorter": lambda: Response((), (FIVE,), 200, parts_of(b"hell")),
+    "/split": lambda: Response((b"hello",), ((b"x", b"a\r\nset-cookie: b"),)),
+    "/feed": lambda: Response((b"hello",), ((b"x", b"a\nset-cookie: b"),)),
+    "/split-name": lambda: Response((b"hello",), ((b"x\r\nset-cookie", b"a"),)),
+    "/split-stream": lambda: Response((), ((b"x", b"a\r\nset-cookie: b"),), 200, parts_of(b"hello")),
+}
 
 
 @pytest.fixture
-def app() -> App:
-    return App()
+def handlers() -> Handlers:
+    return Handlers()
+
+
+def routes_of(handlers: Handlers) -> list[Any]:
+    rows = [route(path, answers(response)) for path, response in (RESPONSES | BROKEN).items()]
+    rows += [route("/", handlers.echo), route("/", handlers.echo, "POST"), route("/wait", handlers.wait)]
+    rows += [route("/wait", handlers.wait, "POST"), route("/fail", handlers.fail), route("/refuse", handlers.refuse)]
+    rows += [route("/items/{name}", handlers.named), route("/endless", handlers.endless)]
+    return [*rows, route("/broken-stream", handlers.broken_stream)]
 
 
 @pytest.fixture
-def config() -> dict[str, Any]:
+def settings() -> dict[str, Any]:
     return {}
 
 
 @pytest.fixture
-async def server(app: App, config: dict[str, Any]) -> AsyncIterator[uvicorn.Server]:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        settings = {"http": OneWrite, "lifespan": "off", "log_config": None, "access_log": False, **config}
-        server = uvicorn.Server(uvicorn.Config(app, interface="asgi3", **settings))
-        running = asyncio.create_task(server.serve([listener]))
-        server.port = listener.getsockname()[1]  # type: ignore[attr-defined]
-        yield server
-        server.should_exit = True
-        await running
+async def toy(handlers: Handlers, settings: dict[str, Any]) -> AsyncIterator[Toy]:
+    async with running(routes_of(handlers), **settings) as toy:
+        yield toy
 
 
-@pytest.fixture
-def port(server: uvicorn.Server) -> int:
-    return server.port  # type: ignore[attr-defined, no-any-return]
+# ---- responses
 
 
-def request(line: bytes, *headers: bytes) -> bytes:
-    return b"\r\n".join((line + b" HTTP/1.1", b"host: x", *headers, b"", b""))
-
-
-async def exchange(port: int, sent: bytes) -> bytes:
-    """All that comes until the server closes."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(sent)
-    answer = await asyncio.wait_for(reader.read(), PATIENCE_SECONDS)
-    writer.close()
-    return answer
-
-
-@pytest.mark.parametrize("config", [{}, {"access_log": True}], ids=["quiet", "logged"])
 @pytest.mark.parametrize(
     ("line", "status", "body"),
     [
-        (b"GET /", b"200", b"hello"),
-        (b"HEAD /", b"200", b""),
-        (b"GET /two", b"200", b"hello"),
-        (b"GET /lists", b"200", b"hello"),
-        (b"GET /chunks", b"200", b"2\r\nhe\r\n3\r\nllo\r\n0\r\n\r\n"),
-        (b"GET /empty", b"204", b""),
-        (b"GET /unchanged", b"304", b""),
-        (b"GET /moved", b"301", b""),
-        (b"GET /closing", b"200", b"hello"),
+        (b"GET /", 200, b"hello"),
+        (b"HEAD /", 200, b""),
+        (b"HEAD /chunks", 200, b""),
+        (b"HEAD /huge", 200, b""),
+        (b"GET /parts", 200, b"hello"),
+        (b"GET /declared", 200, b"hello"),
+        (b"GET /lines", 200, b"hello"),
+        (b"GET /sized", 200, b"hello"),
+        (b"GET /chunks", 200, b"2\r\nhe\r\n3\r\nllo\r\n0\r\n\r\n"),
+        (b"GET /empty", 204, b""),
+        (b"GET /unchanged", 304, b""),
+        (b"GET /moved", 301, b""),
+        (b"GET /nothing", 200, b""),
     ],
 )
-async def test_every_kind_of_answer_arrives(port: int, line: bytes, status: bytes, body: bytes) -> None:
-    head, _, rest = (await exchange(port, request(line, b"connection: close"))).partition(b"\r\n\r\n")
-    assert head.startswith(b"HTTP/1.1 " + status)
-    assert head.count(b"\r\nconnection: close") == 1
-    assert rest == body
+async def test_every_kind_of_response_arrives(toy: Toy, line: bytes, status: int, body: bytes) -> None:
+    head, _, rest = (await exchange(toy.port, request(line, LAST))).partition(b"\r\n\r\n")
+    found, headers = parsed_head(head)
+    assert (found, headers["connection"], rest) == (status, "close", body)
+    assert headers["x-request-id"]
+    assert headers["date"]
 
 
-async def test_an_app_may_close_a_connection_that_its_client_would_keep(port: int) -> None:
-    assert (await exchange(port, request(b"GET /closing"))).endswith(b"hello")
+async def test_head_declares_the_length_of_get(toy: Toy) -> None:
+    async with connected(toy.port) as client:
+        for path, length in ((b"/", "5"), (b"/huge", str(HUGE)), (b"/sized", "5")):
+            await client.send(request(b"HEAD " + path))
+            assert (await client.answer(bodiless=True))[1]["content-length"] == length
 
 
-@pytest.mark.parametrize("line", [b"GET /", b"HEAD /"])
-async def test_answers_leave_while_the_connection_stays(port: int, line: bytes) -> None:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    for _ in range(3):
-        writer.write(request(line))
-        head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE_SECONDS)
-        assert head.startswith(b"HTTP/1.1 200")
-        assert b"connection: close" not in head
-        if line == b"GET /":
-            assert await asyncio.wait_for(reader.readexactly(5), PATIENCE_SECONDS) == b"hello"
-    writer.close()
+async def test_http_1_0_gets_a_stream_until_the_connection_closes(toy: Toy) -> None:
+    for path, more in ((b"/chunks", b""), (b"/chunks", b"connection: keep-alive\r\n"), (b"/sized", b"")):
+        answer = await exchange(toy.port, b"GET %b HTTP/1.0\r\n%b\r\n" % (path, more))
+        head, _, body = answer.partition(b"\r\n\r\n")
+        assert body == b"hello"
+        assert "transfer-encoding" not in parsed_head(head)[1]
 
 
-async def test_requests_sent_ahead_are_answered_in_order(port: int) -> None:
-    paths = (b"GET /", b"GET /chunks", b"HEAD /", b"GET /empty")
-    answer = await exchange(port, b"".join(map(request, paths)) + request(b"GET /moved", b"connection: close"))
-    assert [part[:3] for part in answer.split(b"HTTP/1.1 ")[1:]] == [b"200", b"200", b"200", b"204", b"301"]
-
-
-async def test_a_request_sent_ahead_knows_nothing_of_the_one_before(app: App, port: int) -> None:
-    """As a context variable is a deadline, a key's name or a trace."""
-    await exchange(port, request(b"GET /") * 2 + request(b"GET /chunks") + request(b"GET /closing"))
-    assert app.callers == ["nobody"] * 4
-
-
-async def test_a_client_that_waits_for_100_continue_gets_it_at_once(port: int) -> None:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(request(b"POST /read", b"content-length: 1", b"expect: 100-continue", b"connection: close"))
-    head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE_SECONDS)
-    assert head.startswith(b"HTTP/1.1 100")
-    writer.write(b"x")
-    assert (await asyncio.wait_for(reader.read(), PATIENCE_SECONDS)).endswith(b"hello")
-    writer.close()
-
-
-async def test_an_answer_before_the_body_was_asked_for_is_no_continue(port: int) -> None:
-    sent = request(b"POST /", b"content-length: 1", b"expect: 100-continue", b"connection: close")
-    assert (await exchange(port, sent)).startswith(b"HTTP/1.1 200")
-
-
-async def test_what_is_no_http_is_told_so(port: int) -> None:
-    assert (await exchange(port, b"nonsense\r\n\r\n")).startswith(b"HTTP/1.1 400")
-
-
-async def test_an_app_that_fails_before_its_answer_is_a_500(port: int, caplog: pytest.LogCaptureFixture) -> None:
-    assert (await exchange(port, request(b"GET /raise"))).startswith(b"HTTP/1.1 500")
-    assert "Exception in ASGI application" in caplog.text
-
-
-async def test_an_app_that_fails_behind_its_head_ends_the_connection(
-    port: int, caplog: pytest.LogCaptureFixture
-) -> None:
-    assert await exchange(port, request(b"GET /raise-late")) == b""
-    assert "Exception in ASGI application" in caplog.text
+async def test_a_connection_stays_open_for_further_requests(toy: Toy) -> None:
+    async with connected(toy.port) as client:
+        for path in (b"/", b"/chunks", b"/empty", b"/nowhere", b"/refuse", b"/fail", b"/"):
+            await client.send(request(b"GET " + path))
+            assert "connection" not in (await client.answer())[1]
 
 
 @pytest.mark.parametrize("path", BROKEN)
-async def test_no_header_splits_an_answer_and_no_body_belies_its_length(
-    port: int, path: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    answer = await exchange(port, request(b"GET " + path.encode()))
+async def test_broken_response_is_never_sent_whole(toy: Toy, path: str, caplog: pytest.LogCaptureFixture) -> None:
+    try:
+        answer = await exchange(toy.port, request(b"GET " + path.encode(), b"x-request-id: r-1"))
+    except ConnectionError:
+        answer = b""
     assert b"set-cookie" not in answer
-    assert not answer.endswith(b"hello")
-    assert "RuntimeError" in caplog.text
+    assert b"world" not in answer
+    assert not answer.endswith(b"hello") or path == "/sized-longer"
+    assert "a response broke off (x-request-id: r-1)" in caplog.text
+
+
+async def test_stream_that_fails_ends_the_connection(toy: Toy, caplog: pytest.LogCaptureFixture) -> None:
+    try:
+        answer = await exchange(toy.port, request(b"GET /broken-stream"))
+    except ConnectionError:
+        answer = b""
+    assert not answer.endswith(b"0\r\n\r\n")
+    assert "ZeroDivisionError" in caplog.text
+
+
+# ---- errors
+
+
+@pytest.mark.parametrize(
+    ("sent", "status", "code"),
+    [
+        (request(b"GET /refuse"), 422, "bad_input"),
+        (request(b"GET /fail"), 500, "error"),
+        (request(b"GET /nowhere"), 404, "not_found"),
+        (request(b"DELETE /"), 405, "method_not_allowed"),
+        (request(b"POST /", b"content-length: 2000000"), 413, "body_too_large"),
+        (request(b"POST /", b"content-encoding: br", b"content-length: 9"), 415, "unsupported_media"),
+        (request(b"GET /", b"inlay-timeout-ms: soon"), 422, "bad_request"),
+        (request(b"GET /nothing", b"accept-encoding: br, identity;q=0"), 406, "not_acceptable"),
+        (b"nonsense\r\n\r\n", 400, "malformed"),
+        (b"GET / HTTP/1.1\r\n\r\n", 400, "malformed"),
+        (b"GET / HTTP/1.1\r\nhost: a\r\nhost: b\r\n\r\n", 400, "malformed"),
+        (b"GET /\r\n\r\n", 400, "malformed"),
+        (b"CONNECT a:1 HTTP/1.1\r\nhost: a:1\r\n\r\nabc", 400, "malformed"),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400, "malformed"),
+    ],
+)
+async def test_errors_are_problems_without_insides(
+    toy: Toy, sent: bytes, status: int, code: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with connected(toy.port) as client:
+        await client.send(sent)
+        found, headers, body = await client.answer()
+    problem = json.loads(body)
+    assert (found, problem["status"], problem["code"]) == (status, status, code)
+    assert headers["content-type"] == "application/problem+json"
+    assert headers["x-request-id"]
+    assert b"inside" not in body
+    assert ("ZeroDivisionError: an inside" in caplog.text) is (status == 500)
+
+
+async def test_fault_is_logged_under_the_id_that_its_caller_got(toy: Toy, caplog: pytest.LogCaptureFixture) -> None:
+    await exchange(toy.port, request(b"GET /fail", LAST, b"x-request-id: mine-7"))
+    assert "a request to /fail met a fault (x-request-id: mine-7)" in caplog.text
+
+
+async def test_malformed_requests_get_the_id_that_they_sent(toy: Toy) -> None:
+    sent = b"GET / HTTP/1.1\r\nx-request-id: mine\r\nhost: x\r\nbad header\r\n\r\n"
+    assert b"\r\nx-request-id: mine\r\n" in await exchange(toy.port, sent)
+
+
+async def test_malformed_request_does_not_get_the_id_of_the_one_before(toy: Toy) -> None:
+    answer = await exchange(toy.port, request(b"GET /", b"x-request-id: first"), b"nonsense\r\n\r\n")
+    assert statuses(answer) == [200, 400]
+    assert answer.count(b"x-request-id: first") == 1
+
+
+# ---- several requests on a connection
+
+
+async def test_pipelined_requests_are_answered_in_order(toy: Toy) -> None:
+    paths = (b"GET /", b"GET /chunks", b"HEAD /", b"GET /nowhere", b"GET /fail", b"GET /empty")
+    answer = await exchange(toy.port, b"".join(map(request, paths)) + request(b"GET /moved", LAST))
+    assert statuses(answer) == [200, 200, 200, 404, 500, 204, 301]
+
+
+async def test_pipelined_requests_have_contexts_of_their_own(toy: Toy, handlers: Handlers) -> None:
+    """A context variable may hold the name of a key or a trace."""
+    await exchange(toy.port, request(b"GET /") * 4 + request(b"GET /", LAST))
+    assert handlers.callers == ["nobody"] * 5
+
+
+async def test_only_the_last_pipelined_response_says_close(toy: Toy, handlers: Handlers) -> None:
+    async with connected(toy.port) as client:
+        await client.send(request(b"GET /wait") + request(b"GET /") + request(b"GET /", LAST))
+        await handlers.waiting.wait()
+        handlers.release.set()
+        said = [(await client.answer())[1].get("connection") for _ in range(3)]
+        assert said == [None, None, "close"]
+        assert await client.rest() == b""
+
+
+async def test_last_request_may_still_be_coming_while_another_is_answered(toy: Toy, handlers: Handlers) -> None:
+    async with connected(toy.port) as client:
+        await client.send(request(b"GET /wait") + request(b"POST /", LAST, b"content-length: 5") + b"ab")
+        await handlers.waiting.wait()
+        handlers.release.set()
+        assert (await client.answer())[2] == b"waited"
+        await client.send(b"cde")
+        assert (await client.answer())[2] == b"abcde"
+        assert await client.rest() == b""
+
+
+@pytest.mark.parametrize("number", [MAX_PIPELINED + 1, 40 * MAX_PIPELINED])
+@pytest.mark.parametrize("path", [b"/", b"/nowhere", b"/refuse"])
+async def test_answers_more_pipelined_requests_than_may_wait(
+    toy: Toy, handlers: Handlers, path: bytes, number: int
+) -> None:
+    async with connected(toy.port, MIB) as client:
+        client.writer.write(request(b"GET /wait") + request(b"GET " + path) * number + request(b"GET /", LAST))
+        await handlers.waiting.wait()
+        handlers.release.set()
+        found = statuses(await client.rest())
+    assert len(found) == number + 2
+    assert set(found[1:-1]) == {{b"/": 200, b"/nowhere": 404, b"/refuse": 422}[path]}
+
+
+@pytest.mark.parametrize("settings", [{"client_seconds": 0.1}], ids=["hasty"])
+async def test_pipelined_requests_wait_for_a_slow_one_before_them(toy: Toy, handlers: Handlers) -> None:
+    """Reading is paused meanwhile, in the middle of a request: its client is not to blame."""
+    sent = request(b"GET /wait") + request(b"GET /") * 2 * MAX_PIPELINED + request(b"POST /", body=bytes(2 * MIB))[:-1]
+    async with connected(toy.port) as client:
+        client.writer.write(sent)
+        await handlers.waiting.wait()
+        await asyncio.sleep(0.4)  # several times what an idle client has
+        handlers.release.set()
+        assert [(await client.answer())[0] for _ in range(3)] == [200] * 3
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        request(b"GET /", LAST),
+        b"GET / HTTP/1.0\r\n\r\n",
+        request(b"POST /", body=b"a" * 2 * MIB)[:-MIB],
+        b"nonsense\r\n\r\n",
+    ],
+    ids=["close", "HTTP/1.0", "early error", "malformed"],
+)
+@pytest.mark.parametrize("together", [True, False], ids=["together", "apart"])
+async def test_nothing_is_answered_after_the_last_request(
+    toy: Toy, handlers: Handlers, first: bytes, together: bool
+) -> None:
+    after = request(b"GET /", b"x-late: 1")
+    parts = [first + after] if together else [first, after]
+    try:
+        answer = await exchange(toy.port, *parts)
+    except ConnectionError:  # the server may have closed before the second part
+        assert not together
+        answer = b"HTTP/1.1 000"
+    assert len(statuses(answer)) == 1
+    assert not [each for each in handlers.headers if b"x-late" in each]
+
+
+# ---- bodies
+
+
+async def test_client_that_expects_100_continue_gets_it_at_once(toy: Toy) -> None:
+    async with connected(toy.port) as client:
+        await client.send(request(b"POST /", b"content-length: 1", b"expect: 100-Continue", LAST))
+        assert await client.until(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        await client.send(b"x")
+        assert (await client.rest()).endswith(b"x")
+
+
+@pytest.mark.parametrize(
+    ("line", "headers", "status"),
+    [(b"POST /", [b"content-length: 9000000"], 413), (b"POST /nowhere", [b"content-length: 5"], 404)],
+)
+async def test_connection_closes_after_a_refused_expectation(
+    toy: Toy, handlers: Handlers, line: bytes, headers: list[bytes], status: int
+) -> None:
+    """The client may send the body or not: what comes cannot be told from a request."""
+    async with connected(toy.port) as client:
+        await client.send(request(line, b"expect: 100-continue", *headers))
+        found, told, _ = await client.answer()
+        assert (found, told["connection"]) == (status, "close")
+        await client.send(request(b"GET /"))
+        assert await client.rest() == b""
+    assert handlers.bodies == []
+
+
+async def test_continue_waits_for_the_response_before_it(toy: Toy, handlers: Handlers) -> None:
+    async with connected(toy.port) as client:
+        await client.send(request(b"GET /wait"), request(b"POST /", b"content-length: 1", b"expect: 100-continue"))
+        await handlers.waiting.wait()
+        await asyncio.sleep(0.05)
+        handlers.release.set()
+        assert (await client.answer())[2] == b"waited"
+        assert (await client.answer())[0] == 100
+        await client.send(b"x")
+        assert (await client.answer())[2] == b"x"
+
+
+@pytest.mark.parametrize("size", [0, 1, 65_536, MIB])
+@pytest.mark.parametrize("chunked", [False, True])
+async def test_bodies_up_to_the_limit_arrive_whole(toy: Toy, size: int, chunked: bool) -> None:
+    body = bytes(range(256)) * (size // 256) + bytes(size % 256)
+    sent = request(b"POST /", LAST, body=body)
+    if chunked:
+        sent = request(b"POST /", LAST, b"transfer-encoding: chunked")
+        sent += b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in (body[: size // 3], body[size // 3 :]) if part)
+        sent += b"0\r\n\r\n"
+    head, _, found = (await exchange(toy.port, sent)).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200")
+    assert found == (body or b"hello")
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+async def test_body_over_the_limit_is_refused_and_the_refusal_arrives(
+    toy: Toy, handlers: Handlers, chunked: bool
+) -> None:
+    body = bytes(3 * MIB)
+    sent = [request(b"POST /", b"content-length: %d" % len(body)), body]
+    if chunked:
+        sent = [request(b"POST /", b"transfer-encoding: chunked"), b"%x\r\n" % len(body), body, b"\r\n0\r\n\r\n"]
+    answer = await exchange(toy.port, *sent)
+    assert statuses(answer) == [413]
+    assert json.loads(answer.partition(b"\r\n\r\n")[2])["code"] == "body_too_large"
+    assert handlers.bodies == []
+    assert toy.intake.held == 0
+
+
+@pytest.mark.parametrize("settings", [{"receiving_bytes": 100_000}])
+async def test_bodies_being_received_share_one_bound(toy: Toy) -> None:
+    half = bytes(60_000)
+    async with connected(toy.port) as slow, connected(toy.port) as other:
+        await slow.send(request(b"POST /", b"content-length: 120000") + half)
+        await until(lambda: toy.intake.held == 60_000)
+        await other.send(request(b"POST /", b"content-length: 120000") + half)
+        status, headers, body = await other.answer()
+        assert (status, json.loads(body)["code"]) == (429, "overloaded")
+        assert int(headers["retry-after"]) >= 1
+        assert (await exchange(toy.port, request(b"POST /", LAST, body=b"small"))).endswith(b"small")
+        slow.close()
+        await until(lambda: toy.intake.held == 0)
+    async with connected(toy.port) as later:
+        await later.send(request(b"POST /", b"content-length: 90000"), bytes(45_000), bytes(45_000))
+        assert (await later.answer())[0] == 200
+    assert toy.intake.held == 0
+
+
+@pytest.mark.parametrize("segment", [1, 7])
+async def test_a_request_may_come_in_tiny_segments(toy: Toy, handlers: Handlers, segment: int) -> None:
+    sent = request(b"POST /", LAST, b"transfer-encoding: chunked") + b"5\r\nhello\r\n6\r\n world\r\n0\r\nx: y\r\n\r\n"
+    async with connected(toy.port) as client:
+        client.writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        await client.send(*[sent[start : start + segment] for start in range(0, len(sent), segment)])
+        assert (await client.rest()).endswith(b"hello world")
+
+
+async def test_trailers_are_not_headers(toy: Toy, handlers: Handlers) -> None:
+    sent = request(b"POST /", LAST, b"transfer-encoding: chunked", b"a: b")
+    await exchange(toy.port, sent + b"1\r\nx\r\n0\r\nauthorization: Bearer y\r\na: c\r\ncontent-encoding: gzip\r\n\r\n")
+    assert handlers.bodies == [b"x"]
+    assert handlers.headers == [{b"host": b"x", b"connection": b"close", b"transfer-encoding": b"chunked", b"a": b"b"}]
+
+
+async def test_header_values_have_no_space_around_them(toy: Toy, handlers: Handlers) -> None:
+    await exchange(
+        toy.port, b"POST / HTTP/1.1\r\nhost: x \r\nconnection: close\t\r\ncontent-length: 2 \r\na:  b c\r\n\r\nhi"
+    )
+    assert handlers.headers[0] == {
+        b"host": b"x", b"connection": b"close", b"content-length": b"2", b"a": b"b c"
+    }  # fmt: skip
+    assert handlers.bodies == [b"hi"]
+
+
+# ---- requests to change the protocol
+
+
+UPGRADES = [
+    (b"connection: Upgrade, HTTP2-Settings", b"upgrade: h2c", b"http2-settings: AAMAAABkAAQCAAAAAAIAAAAA"),
+    (b"upgrade: websocket", b"connection: keep-alive, upgrade"),
+]
+
+
+@pytest.mark.parametrize("headers", UPGRADES, ids=["h2c", "websocket"])
+@pytest.mark.parametrize("cut", ["together", "after the head", "in the head", "in the body"])
+@pytest.mark.parametrize("chunked", [False, True])
+async def test_upgrade_is_ignored_and_the_body_kept(
+    toy: Toy, handlers: Handlers, headers: tuple[bytes, ...], cut: str, chunked: bool
+) -> None:
+    """The body looks like a request, as an attacker behind a proxy would send it."""
+    body = request(b"GET /nowhere")
+    sent = request(b"POST /", *headers, body=body)
+    if chunked:
+        sent = request(b"POST /", *headers, b"transfer-encoding: chunked") + b"%x\r\n%b\r\n0\r\n\r\n" % (
+            len(body),
+            body,
+        )
+    at = {"together": 0, "after the head": sent.index(b"\r\n\r\n") + 4, "in the head": 30, "in the body": len(sent) - 9}
+    async with connected(toy.port) as client:
+        for _ in range(2):  # the second time the head is known, if ever
+            await client.send(*[part for part in (sent[: at[cut]], sent[at[cut] :]) if part])
+            status, _, found = await client.answer()
+            assert (status, found) == (200, body)
+        await client.send(request(b"GET /", LAST))
+        assert statuses(await client.rest()) == [200]
+    assert handlers.bodies == [body, body, b""]
+
+
+async def test_pipelined_request_after_an_upgrade_is_answered(toy: Toy) -> None:
+    answer = await exchange(toy.port, request(b"POST /", *UPGRADES[0], body=b"one") + request(b"GET /parts", LAST))
+    assert statuses(answer) == [200, 200]
+    assert answer.endswith(b"hello")
+
+
+# ---- clients that leave
 
 
 @pytest.mark.parametrize("body", [b"x", bytes(300_000)], ids=["short", "long"])
-async def test_work_that_asks_for_it_is_cancelled_with_its_client(
-    app: App, port: int, body: bytes, caplog: pytest.LogCaptureFixture
+async def test_work_is_cancelled_when_its_client_leaves(
+    toy: Toy, handlers: Handlers, body: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    _, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(request(b"POST /drop", b"content-length: %d" % len(body)) + body)
-    await asyncio.wait_for(app.waiting.wait(), PATIENCE_SECONDS)
-    writer.close()
-    await asyncio.wait_for(app.done.wait(), PATIENCE_SECONDS)
-    assert app.end is True
+    async with connected(toy.port) as client:
+        client.writer.write(request(b"POST /wait", body=body))
+        await asyncio.wait_for(handlers.waiting.wait(), SECONDS)
+        assert toy.admission.active == 1
+    await asyncio.wait_for(handlers.cancelled.wait(), SECONDS)
+    await until(lambda: toy.counted() == {("/wait", "499"): 1})
+    assert (toy.admission.active, toy.connections) == (0, 0)
     assert not [each for each in caplog.records if each.levelno >= logging.WARNING]
 
 
-async def test_other_work_is_left_to_notice_by_itself(app: App, port: int) -> None:
-    _, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(request(b"POST /keep", b"content-length: 1") + b"x")
-    await asyncio.wait_for(app.waiting.wait(), PATIENCE_SECONDS)
-    writer.close()
-    await asyncio.wait_for(app.done.wait(), PATIENCE_SECONDS)
-    assert app.end == {"type": "http.disconnect"}
+async def test_reset_in_the_middle_of_a_body_frees_its_memory(toy: Toy) -> None:
+    async with connected(toy.port) as client:
+        await client.send(request(b"POST /", b"content-length: 500000") + bytes(100_000))
+        await until(lambda: toy.intake.held == 100_000)
+        client.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        client.writer.transport.abort()
+    await until(lambda: toy.connections == 0)
+    assert toy.intake.held == 0
+    assert toy.counted() == {("/", "499"): 1}
 
 
-@pytest.mark.parametrize("config", [{"timeout_keep_alive": 0.05}])
-async def test_an_idle_connection_is_closed_and_a_busy_one_is_not(app: App, server: uvicorn.Server, port: int) -> None:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(request(b"GET /"))
-    assert await asyncio.wait_for(reader.readuntil(b"hello"), PATIENCE_SECONDS)
-    writer.write(request(b"GET /wait"))
-    await asyncio.wait_for(app.waiting.wait(), PATIENCE_SECONDS)
-    over = asyncio.get_running_loop().time() + 0.15
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while asyncio.get_running_loop().time() < over:  # until the time of the first answer is over, thrice
-            await asyncio.sleep(0)
-    app.release.set()
-    assert (await asyncio.wait_for(reader.read(), PATIENCE_SECONDS)).endswith(b"hello")
-    writer.close()
+async def test_every_pipelined_request_of_a_client_that_leaves_is_counted(toy: Toy, handlers: Handlers) -> None:
+    async with connected(toy.port) as client:
+        await client.send(
+            request(b"GET /wait") + request(b"GET /items/a") * 3 + request(b"POST /", b"content-length: 9")
+        )
+        await handlers.waiting.wait()
+    await until(lambda: toy.connections == 0)
+    assert toy.counted() == {("/wait", "499"): 1, ("/items/{name}", "499"): 3, ("/", "499"): 1}
 
 
-@pytest.fixture
-def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that waits for its clients for a moment only."""
-    monkeypatch.setattr("service.http.server.CLIENT_SECONDS", 0.1)
+async def test_half_closed_client_is_one_that_left(toy: Toy, handlers: Handlers) -> None:
+    """The two cannot be told apart; what was answered before still arrives."""
+    async with connected(toy.port, MIB) as client:
+        await client.send(request(b"GET /huge") + request(b"GET /wait") + request(b"GET /"))
+        await client.until(b"\r\n\r\n")
+        await handlers.waiting.wait()
+        client.writer.write_eof()
+        assert len(await client.rest()) == HUGE
+    assert handlers.cancelled.is_set()
 
 
-@pytest.mark.usefixtures("hasty")
+async def test_half_closed_client_with_half_a_request_is_closed(toy: Toy) -> None:
+    async with connected(toy.port) as client:
+        await client.send(request(b"POST /", b"content-length: 9") + b"abc")
+        client.writer.write_eof()
+        assert await client.rest() == b""
+
+
+# ---- slow clients
+
+
+@pytest.mark.parametrize("settings", [{"idle_seconds": 0.1}])
+@pytest.mark.parametrize("sent", [b"", b"\r\n", b"\r\n\r\n", request(b"GET /")], ids=["new", "CRLF", "CRLFs", "used"])
+async def test_an_idle_connection_is_closed_without_a_word(toy: Toy, sent: bytes) -> None:
+    answer = await exchange(toy.port, sent)
+    assert statuses(answer) == ([200] if len(sent) > 4 else [])
+
+
+@pytest.mark.parametrize("settings", [{"idle_seconds": 0.05, "client_seconds": 0.1}])
+async def test_a_busy_connection_is_not_idle(toy: Toy, handlers: Handlers) -> None:
+    async with connected(toy.port) as client:
+        await client.send(request(b"GET /wait"))
+        await handlers.waiting.wait()
+        await asyncio.sleep(0.4)
+        handlers.release.set()
+        assert (await client.answer())[2] == b"waited"
+        assert await client.rest() == b""
+
+
+HALVES = {
+    "half a request line": b"GE",
+    "half a header": b"GET / HTTP/1.1\r\nhost: x\r\nx-a: ",
+    "a head without its end": request(b"GET /").removesuffix(b"\r\n"),
+    "half a body": request(b"POST /", b"content-length: 9") + b"abc",
+    "chunks without an end": request(b"POST /", b"transfer-encoding: chunked") + b"3\r\nabc\r\n",
+}
+
+
+@pytest.mark.parametrize("settings", [{"client_seconds": 0.1}])
+@pytest.mark.parametrize("sent", HALVES.values(), ids=HALVES)
+@pytest.mark.parametrize("before", [b"", request(b"GET /")], ids=["first", "second"])
+async def test_a_request_that_does_not_arrive_is_answered_408(toy: Toy, sent: bytes, before: bytes) -> None:
+    async with connected(toy.port) as client:
+        if before:
+            await client.send(before)
+            assert (await client.answer())[0] == 200
+        await client.send(sent)
+        status, headers, body = await client.answer()
+        assert (status, json.loads(body)["code"], headers["connection"]) == (408, "too_slow", "close")
+        assert headers["x-request-id"]
+        assert await client.rest() == b""
+    await until(lambda: toy.connections == 0)
+    assert toy.intake.held == 0
+
+
+@pytest.mark.parametrize("settings", [{"client_seconds": 0.3}])
+async def test_headers_that_drip_are_not_waited_for(toy: Toy) -> None:
+    async with connected(toy.port) as client:
+        await client.send(b"GET / HTTP/1.1\r\nhost: x\r\n")
+
+        async def drip() -> None:
+            while True:
+                await client.send(b"a: b\r\n")
+                await asyncio.sleep(0.02)
+
+        dripping = asyncio.create_task(drip())
+        assert (await client.answer())[0] == 408
+        dripping.cancel()
+
+
+@pytest.mark.parametrize("settings", [{"client_seconds": 0.2}])
+async def test_client_that_takes_nothing_is_cut_off(toy: Toy) -> None:
+    for path in (b"/huge", b"/endless"):
+        with socket.create_connection(("127.0.0.1", toy.port)) as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.sendall(request(b"GET " + path))
+            await until(lambda: toy.connections == 1)
+            await until(lambda: toy.connections == 0)
+
+
+@pytest.mark.parametrize("settings", [{"client_seconds": 0.3}])
+@pytest.mark.parametrize("keep", [True, False], ids=["keep-alive", "close"])
+async def test_steady_reader_gets_all_of_a_long_response(toy: Toy, keep: bool) -> None:
+    """It takes several times as long as a client may hold its response up."""
+    async with connected(toy.port, 65536) as client:
+        await client.send(request(b"GET /huge", *([] if keep else [LAST])))
+        _, headers = parsed_head(await client.until(b"\r\n\r\n"))
+        size = int(headers["content-length"])
+        while size:
+            part = await asyncio.wait_for(client.reader.read(2 * MIB), SECONDS)
+            assert part
+            if (size := size - len(part)) // (4 * MIB) != (size + len(part)) // (4 * MIB):
+                await asyncio.sleep(0.1)  # 16 times
+
+
+# ---- limits of heads
+
+
 @pytest.mark.parametrize(
     "sent",
     [
-        b"GET / HTTP/1.1\r\nhost: x\r\nx-a: ",
-        b"\r\n",
-        request(b"GET /").removesuffix(b"\r\n"),
-        request(b"POST /read", b"content-length: 9", b"x-b: c") + b"abc",
-        request(b"POST /read", b"transfer-encoding: chunked") + b"3\r\nabc\r\n",
-    ],
-    ids=["half a header", "an empty line", "a head without its end", "half a body", "chunks without an end"],
-)
-async def test_a_request_that_does_not_arrive_is_not_waited_for(port: int, sent: bytes) -> None:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(sent)
-    answer = await asyncio.wait_for(reader.read(), PATIENCE_SECONDS)
-    assert answer.startswith((b"HTTP/1.1 408", b"HTTP/1.1 200"))  # /read answers what came of the body
-    writer.close()
-
-
-@pytest.mark.usefixtures("hasty")
-@pytest.mark.parametrize("config", [{"timeout_keep_alive": 0.05}])
-async def test_a_connection_that_asks_nothing_is_closed(port: int) -> None:
-    assert await exchange(port, b"") == b""
-
-
-@pytest.mark.usefixtures("hasty")
-async def test_a_client_that_takes_nothing_of_its_answer_is_cut_off(server: uvicorn.Server, port: int) -> None:
-    with socket.create_connection(("127.0.0.1", port)) as client:
-        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        client.sendall(request(b"GET /huge"))
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            while not server.server_state.connections or any(
-                each.cycle is None or not each.cycle.response_complete for each in server.server_state.connections
-            ):
-                await asyncio.sleep(0)
-            while server.server_state.connections:
-                await asyncio.sleep(0)
-
-
-@pytest.mark.usefixtures("hasty")
-async def test_a_client_that_takes_its_answer_steadily_gets_all_of_it(port: int) -> None:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=65536)
-    writer.write(request(b"GET /huge", b"connection: close"))
-    size, over = 0, asyncio.get_running_loop().time() + 1.0
-    while part := await asyncio.wait_for(reader.read(HUGE // 64), PATIENCE_SECONDS):
-        size += len(part)
-        while asyncio.get_running_loop().time() < min(over, over - 1.0 + size / HUGE):  # spread over ten patiences
-            await asyncio.sleep(0)
-    assert size > HUGE
-    writer.close()
-
-
-@pytest.mark.parametrize(
-    "sent",
-    [
-        [b"GET / HTTP/1.1\r\nx: ", *[bytes(65536).replace(b"\0", b"a")] * 40],
+        [b"GET / HTTP/1.1\r\nx: ", *[b"a" * 65536] * 40],
         [b"GET / HTTP/1.1\r\n", *[b"x-a: b\r\n" * 8000] * 40],
         [b"GET /" + b"a" * 60_000, *[b"a" * 65536] * 40],
-        [b"POST /read HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n0\r\n", *[b"x-a: b\r\n" * 8000] * 40],
+        [request(b"POST /", b"transfer-encoding: chunked"), b"0\r\n", *[b"x-a: b\r\n" * 8000] * 40],
+        [request(b"POST /", b"transfer-encoding: chunked"), b"1;" + b"a" * 60_000, *[b"a" * 65536] * 40],
+        [request(b"POST /", b"transfer-encoding: chunked"), *[b"1\r\na\r\n" * 10_000] * 40],
     ],
-    ids=["a header", "headers", "a path", "trailers"],
+    ids=["a header", "headers", "a path", "trailers", "an extension", "chunks of a byte"],
 )
-async def test_a_head_without_an_end_is_refused_before_it_fills_memory(port: int, sent: list[bytes]) -> None:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    with contextlib.suppress(ConnectionError):
-        for part in sent:
-            writer.write(part)
-            await writer.drain()
-    with contextlib.suppress(ConnectionError):
-        answer = await asyncio.wait_for(reader.read(), PATIENCE_SECONDS)
-        head, _, body = answer.partition(b"\r\n\r\n")
-        if head.startswith(b"HTTP/1.1 431 "):
-            assert json.loads(body)["code"] == "head_too_large"
-            assert b"connection: close" in head
-        else:
-            assert head.startswith(b"HTTP/1.1 400")
-    writer.close()
+async def test_endless_heads_are_refused_before_they_fill_memory(
+    toy: Toy, handlers: Handlers, sent: list[bytes]
+) -> None:
+    async with connected(toy.port, MIB) as client:
+        await client.send(*sent)
+        status, headers, body = await client.answer()
+        assert (status, json.loads(body)["code"], headers["connection"]) == (431, "head_too_large", "close")
+        assert headers["x-request-id"]
+        assert await client.rest() == b""
+    assert handlers.bodies == []
+    assert toy.intake.held == 0
 
 
-class Transport:
-    """Keeps what is written, a write each."""
-
-    def __init__(self) -> None:
-        self.writes: list[bytes] = []
-        self.closed = False
-
-    def write(self, data: bytes) -> None:
-        self.writes.append(bytes(data))
-
-    def writelines(self, parts: Any) -> None:
-        self.write(b"".join(parts))
-
-    def close(self) -> None:
-        self.closed = True
+# ---- streams
 
 
-class Flow:
-    write_paused = False
+async def test_a_stream_is_made_no_faster_than_it_is_taken(toy: Toy, handlers: Handlers) -> None:
+    async with connected(toy.port) as client:
+        await client.send(request(b"GET /endless"))
+        await client.until(b"\r\n\r\n")
+        before = -1
+        while before != handlers.sent:  # until all buffers between are full
+            before = handlers.sent
+            await asyncio.sleep(0.1)
+        assert handlers.sent < 32 * MIB
+        await asyncio.wait_for(client.reader.readexactly(16 * MIB), SECONDS)
+        await until(lambda: handlers.sent > before)
+    await asyncio.wait_for(handlers.cancelled.wait(), SECONDS)
+    await until(lambda: toy.counted() == {("/endless", "499"): 1})
 
 
-def cycle_of(kind: type[RequestResponseCycle], transport: Transport, keep_alive: bool) -> RequestResponseCycle:
-    silent: Any = logging.getLogger("silent")
-    flow: Any = Flow()
-    return kind(
-        scope={"type": "http", "method": "GET"},  # type: ignore[typeddict-item]
-        transport=transport,  # type: ignore[arg-type]
-        flow=flow,
-        logger=silent,
-        access_logger=silent,
-        access_log=False,
-        default_headers=[(b"date", b"today"), (b"server", b"inlay")],
-        message_event=asyncio.Event(),
-        expect_100_continue=True,
-        keep_alive=keep_alive,
-        on_response=lambda: None,
-    )
+# ---- counts
 
 
-STATE = ("response_started", "response_complete", "keep_alive", "waiting_for_100_continue", "disconnected")
+async def test_each_request_is_counted_once(toy: Toy) -> None:
+    lines = [b"GET /", b"HEAD /", b"GET /items/a", b"GET /items/b", b"GET /fail", b"GET /chunks", b"GET /nowhere"]
+    await exchange(toy.port, b"".join(map(request, lines)) + request(b"GET /refuse", LAST))
+    assert toy.counted() == {
+        ("/", "200"): 2,
+        ("/items/{name}", "200"): 2,
+        ("/fail", "500"): 1,
+        ("/chunks", "200"): 1,
+        ("/refuse", "422"): 1,
+    }
 
 
-@pytest.mark.parametrize("keep_alive", [True, False])
-@pytest.mark.parametrize(
-    "extra", [(), (CLOSE,), ((b"inlay-shape", b"1,2"), (b"retry-after", b"1")), ((b"x-request-id", b"1"),)]
-)
-@pytest.mark.parametrize("status", [200, 404, 503])
-async def test_an_answer_is_uvicorns_own_in_one_write(status: int, extra: Any, keep_alive: bool) -> None:
-    seen = []
-    for kind in (RequestResponseCycle, Cycle):
-        transport = Transport()
-        cycle = cycle_of(kind, transport, keep_alive)
-        await cycle.send({"type": "http.response.start", "status": status, "headers": [LENGTH, *extra]})
-        await cycle.send({"type": "http.response.body", "body": memoryview(b"hello")})  # type: ignore[typeddict-item]
-        line, *lines = b"".join(transport.writes).split(b"\r\n")
-        state = [getattr(cycle, name) for name in STATE]
-        seen.append((line, sorted(lines), transport.closed, cycle.message_event.is_set(), state))
-    assert seen[0] == seen[1]
-    assert len(transport.writes) == 1
+@pytest.mark.parametrize("settings", [{"max_requests": 1}])
+async def test_requests_beyond_the_allowed_number_are_refused(toy: Toy, handlers: Handlers) -> None:
+    async with connected(toy.port) as client:
+        await client.send(request(b"GET /wait"))
+        await handlers.waiting.wait()
+        assert statuses(await exchange(toy.port, request(b"GET /", LAST))) == [429]
+        handlers.release.set()
+        assert (await client.answer())[0] == 200
+    assert statuses(await exchange(toy.port, request(b"GET /", LAST))) == [200]
+
+
+async def test_deadline_ends_a_wait(toy: Toy, handlers: Handlers) -> None:
+    answer = await exchange(toy.port, request(b"GET /wait", LAST, b"inlay-timeout-ms: 50"))
+    assert statuses(answer) == [504]
+    assert json.loads(answer.partition(b"\r\n\r\n")[2])["code"] == "deadline_exceeded"
+    assert handlers.cancelled.is_set()
+
+
+# ---- stopping
+
+
+async def test_responses_during_a_stop_close_their_connection(toy: Toy, handlers: Handlers) -> None:
+    async with connected(toy.port) as client:
+        await client.send(request(b"GET /wait") + request(b"GET /"))
+        await handlers.waiting.wait()
+        toy.lifecycle.stopping = True
+        handlers.release.set()
+        assert [(await client.answer())[1].get("connection") for _ in range(2)] == [None, "close"]
+        assert await client.rest() == b""
+
+
+async def test_a_stop_finishes_what_is_under_way(handlers: Handlers) -> None:
+    async with (
+        running(routes_of(handlers), timeout_graceful_shutdown=20) as toy,
+        connected(toy.port) as client,
+        connected(toy.port) as idle,
+        connected(toy.port) as sender,
+    ):
+        await client.send(request(b"GET /wait"))
+        await sender.send(request(b"POST /", b"content-length: 4") + b"ab")
+        await handlers.waiting.wait()
+        toy.lifecycle.stopping = toy.server.should_exit = True
+        assert await idle.rest() == b""
+        await sender.send(b"cd")
+        status, headers, body = await sender.answer()
+        assert (status, headers["connection"], body) == (200, "close", b"abcd")
+        handlers.release.set()
+        status, headers, body = await client.answer()
+        assert (status, headers["connection"], body) == (200, "close", b"waited")
+
+
+async def test_what_a_stop_does_not_wait_for_is_answered_503(handlers: Handlers) -> None:
+    async with running(routes_of(handlers), timeout_graceful_shutdown=1) as toy, connected(toy.port) as client:
+        await client.send(request(b"GET /wait"))
+        await handlers.waiting.wait()
+        toy.lifecycle.stopping = toy.server.should_exit = True
+        status, headers, body = await client.answer()
+        assert (status, headers["connection"], json.loads(body)["code"]) == (503, "close", "unavailable")
