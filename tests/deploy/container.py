@@ -152,7 +152,7 @@ def check_positions(name: str, url: str) -> None:
             body = answer.read()
         show(f"GET /positions/rope.{form} answers", body.startswith(begins), f"{len(body)} bytes")
     log = subprocess.run([DOCKER, "logs", name], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True).stdout
-    show("and nothing complains of a folder it cannot write", "MPLCONFIGDIR" not in log, f"{len(log)} characters of log")
+    show("nothing complains of a folder it cannot write", "MPLCONFIGDIR" not in log, f"{len(log)} characters of log")
 
 
 def long_texts(count: int) -> list[str]:
