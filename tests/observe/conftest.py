@@ -1,4 +1,4 @@
-"""What the tests of observation share: a store, and Prometheus' own programs."""
+"""Fixtures of the observability tests: a model store, and the programs of Prometheus."""
 
 import shutil
 from pathlib import Path
@@ -11,7 +11,7 @@ from tests.golden_cases import case, write_checkpoint, write_tiny_bert
 
 @pytest.fixture(scope="session")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`bert`, which reads text, and `llama`, which reads ids."""
+    """A store with `bert`, which takes text, and `llama`, which takes token ids."""
     folder = tmp_path_factory.mktemp("tiny")
     export(write_tiny_bert(folder / "checkpoints/bert", pooling="mean"), folder / "store/bert")
     export(write_checkpoint(case("input_llama"), folder / "checkpoints/llama"), folder / "store/llama")
@@ -20,7 +20,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def promtool() -> str:
-    """Prometheus' own checker."""
+    """The path of promtool."""
     found = shutil.which("promtool")
     assert found, "promtool is not installed: on Debian, apt-get install prometheus (and stop the service it starts)"
     return found
@@ -28,7 +28,7 @@ def promtool() -> str:
 
 @pytest.fixture(scope="session")
 def prometheus() -> str:
-    """The server."""
+    """The path of the Prometheus server."""
     found = shutil.which("prometheus")
     assert found, "prometheus is not installed: on Debian, apt-get install prometheus (and stop the service it starts)"
     return found

@@ -1,4 +1,4 @@
-"""The service as processes of its own, for tests that look at it from outside."""
+"""The service in processes of its own, for tests that observe it from outside."""
 
 import re
 import signal
@@ -16,7 +16,7 @@ SECONDS = 60
 
 @dataclass(frozen=True)
 class Running:
-    """A service of its own processes: where it answers, and where its log is."""
+    """A running service: its process, its addresses and its log."""
 
     process: "subprocess.Popen[str]"
     url: str
@@ -24,7 +24,7 @@ class Running:
     log: Path
 
     def workers(self) -> dict[int, str]:
-        """The workers by their process ids, and what each has mapped into its memory."""
+        """Return the memory maps (/proc/PID/maps) of the workers by process id."""
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
         spawned = [child for child in children if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
         return {int(child): Path(f"/proc/{child}/maps").read_text() for child in spawned}
@@ -32,7 +32,7 @@ class Running:
 
 @contextmanager
 def running(store: Path, log: Path, *flags: str) -> Iterator[Running]:
-    """A served store, once it says that it serves."""
+    """Serve a store; enters when the service has announced its addresses."""
     arguments = ["--store", str(store), "--port", "0", "--grpc-port", "0", "--default-model", "bert", *flags]
     with log.open("w") as file:
         command = [sys.executable, "-u", Path(sys.executable).with_name("inlay"), "serve", *arguments]

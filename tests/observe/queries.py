@@ -1,4 +1,4 @@
-"""The queries of observe/: what the dashboard draws and what the rules compute."""
+"""The PromQL queries of observe/: those of the dashboard and those of the rules."""
 
 import json
 import re
@@ -20,14 +20,14 @@ def dashboard() -> dict[str, Any]:
 
 
 def drawn() -> Iterator[tuple[str, str]]:
-    """Every query of every panel, with the panel's title."""
+    """Yield every query of every panel, with the panel's title."""
     for panel in dashboard()["panels"]:
         for target in panel.get("targets", ()):
             yield panel["title"], target["expr"]
 
 
 def rules() -> list[dict[str, Any]]:
-    """Every rule."""
+    """Return every rule of alerts.yml."""
     return [rule for group in read("alerts.yml")["groups"] for rule in group["rules"]]
 
 

@@ -1,4 +1,4 @@
-"""What observe/ asks for exists. Needs no Prometheus; test_prometheus.py asks a real one (make observe)."""
+"""The queries of observe/ name existing metrics and labels. test_prometheus.py runs them (make observe)."""
 
 import re
 from pathlib import Path
@@ -21,7 +21,7 @@ class Queue:
 
 @pytest.fixture(scope="module")
 def samples() -> dict[str, set[str]]:
-    """Names of what is shown after one request, with the names of their labels."""
+    """The names of all samples after one request, with their label names."""
     metrics, queue = Metrics(), Queue()
     metrics.runs("m", "encoder")
     for name in ("inlay_run_failures", "inlay_stuck_runs"):
@@ -60,7 +60,7 @@ def test_every_family_is_shown_and_used_by_a_query(samples: dict[str, set[str]])
 
 
 def test_thresholds_in_seconds_are_bounds_of_the_histogram() -> None:
-    """Between two bounds Prometheus guesses: of batches that all wait 0.35 s it says 0.93 where the next bound is 1."""
+    """Prometheus interpolates between bounds: if all batches wait 0.35 s, it reports 0.93 where the next bound is 1."""
     asked_for = 0
     for rule in rules():
         names = re.findall(r"(inlay_\w+)_bucket", rule["expr"])

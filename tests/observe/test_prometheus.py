@@ -1,4 +1,4 @@
-"""A real Prometheus scrapes a real service: its checks pass, every query of the dashboard and the rules has data."""
+"""A real Prometheus scrapes a real service: promtool accepts it, and every query of dashboard and rules has data."""
 
 import json
 import re
@@ -29,7 +29,7 @@ COMPARES = re.compile(r" (==|<|>) ")
 
 @pytest.fixture(scope="module")
 def service(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """Two workers under light load: good requests, bad ones, REST and gRPC."""
+    """Two workers under light load: valid and invalid requests, REST and gRPC."""
     log = tmp_path_factory.mktemp("service") / "log"
     with running(store, log, "--workers", "2") as found:
         stop = Event()
@@ -53,7 +53,7 @@ def ask(service: Running, stop: Event) -> None:
 
 
 class Prometheus:
-    """Its HTTP API."""
+    """The HTTP API of a running Prometheus."""
 
     def __init__(self, url: str) -> None:
         self._client = httpx.Client(base_url=url)
@@ -73,7 +73,7 @@ class Prometheus:
 
 @contextmanager
 def scraping(program: str, folder: Path, target: str) -> Iterator[Prometheus]:
-    """observe/prometheus.yml, every second and of this target."""
+    """Run Prometheus with observe/prometheus.yml, scraping this target every second."""
     config = read("prometheus.yml")
     config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
     config["scrape_configs"][0]["static_configs"] = [{"targets": [target]}]
@@ -116,7 +116,7 @@ def scraped(prometheus: str, service: Running, tmp_path_factory: pytest.TempPath
         yield found
 
 
-def test_promtool_finds_nothing_to_say_about_the_metrics(promtool: str, service: Running) -> None:
+def test_promtool_accepts_the_metrics(promtool: str, service: Running) -> None:
     shown = httpx.get(f"{service.url}/metrics").text
     checked = subprocess.run([promtool, "check", "metrics"], input=shown, capture_output=True, text=True, check=False)
     assert (checked.returncode, checked.stdout + checked.stderr) == (0, "")
@@ -139,19 +139,19 @@ def test_every_query_of_the_dashboard_has_data(title: str, expression: str, scra
     until(lambda: scraped.has(filled), OBSERVE / "alerts.yml")
 
 
-def test_the_dashboard_s_choice_of_models_is_the_models_served(scraped: Prometheus) -> None:
+def test_dashboard_lists_the_served_models(scraped: Prometheus) -> None:
     series = scraped.get("series", **{"match[]": "inlay_model_bytes"})
     assert {each["model"] for each in series} == {"bert", "llama"}
 
 
 @pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule.get("alert") or rule["record"])
-def test_every_rule_computes_something(rule: dict[str, Any], scraped: Prometheus) -> None:
-    """An alert's comparison is asked for its truth instead of filtering by it; six hours ago is now."""
+def test_every_rule_has_data(rule: dict[str, Any], scraped: Prometheus) -> None:
+    """Comparisons return a truth value instead of filtering (`bool`), and offsets are removed, so that data exists now."""
     expression = re.sub(r" offset \w+", "", COMPARES.sub(r" \1 bool ", rule["expr"]))
     until(lambda: scraped.has(expression), OBSERVE / "alerts.yml")
 
 
-def test_prometheus_itself_evaluates_every_rule_and_nothing_fires(scraped: Prometheus) -> None:
+def test_prometheus_evaluates_every_rule_and_no_alert_fires(scraped: Prometheus) -> None:
     def evaluated() -> list[dict[str, Any]]:
         return [rule for group in scraped.get("rules")["groups"] for rule in group["rules"]]
 
@@ -160,8 +160,8 @@ def test_prometheus_itself_evaluates_every_rule_and_nothing_fires(scraped: Prome
     assert [rule["name"] for rule in evaluated() if rule.get("state") == "firing"] == []
 
 
-def test_the_service_is_what_its_traffic_says(scraped: Prometheus) -> None:
-    """The same number from the service and from Prometheus, once the latter has scraped again."""
+def test_queries_give_the_ratios_of_the_traffic(scraped: Prometheus) -> None:
+    """Valid and invalid requests come in turn, so their counts differ by one at most."""
 
     def ratio(query: str) -> float:
         return float(scraped.get("query", query=query)["result"][0]["value"][1])

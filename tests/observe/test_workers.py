@@ -1,4 +1,4 @@
-"""Several workers are seen as one service, and their logs hold nothing that callers sent."""
+"""A scrape of any worker shows the counts of all, and the logs hold nothing that callers sent."""
 
 import json
 import os
@@ -23,7 +23,7 @@ WORKERS = 2
 
 
 def http(service: Running, verb: str, path: str, body: object = None) -> tuple[int, str]:
-    """Asked on a connection of its own, so that every worker gets some."""
+    """Return status and body of a request on a new connection, so that every worker gets some."""
     url = httpx.URL(service.url)
     connection = HTTPConnection(url.host, url.port or 0, timeout=SECONDS)
     try:
@@ -36,7 +36,7 @@ def http(service: Running, verb: str, path: str, body: object = None) -> tuple[i
 
 
 def numbers(service: Running) -> dict[str, float]:
-    """Every sample of one scrape, whichever worker it reaches."""
+    """Return every sample of one scrape, which any worker may answer."""
     samples = [
         sample
         for family in text_string_to_metric_families(http(service, "GET", "/metrics")[1])
@@ -80,7 +80,7 @@ def until_workers(service: Running, ready: int, restarts: int = 0) -> None:
 
 
 def until_counted(service: Running, requests: int) -> None:
-    """Wait until several scrapes, whichever worker answers each, show so many requests: workers share counts soon."""
+    """Wait until scrapes of any worker show so many requests: workers share their counts once a second."""
     ends = monotonic() + SECONDS
     while {total(numbers(service), method="/embed", status="200") for _ in range(6)} != {requests}:
         assert monotonic() < ends
