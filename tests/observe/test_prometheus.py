@@ -146,7 +146,7 @@ def test_dashboard_lists_the_served_models(scraped: Prometheus) -> None:
 
 @pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule.get("alert") or rule["record"])
 def test_every_rule_has_data(rule: dict[str, Any], scraped: Prometheus) -> None:
-    """Comparisons return a truth value instead of filtering (`bool`), and offsets are removed, so that data exists now."""
+    """Comparisons return 0 or 1 instead of filtering (`bool`), and offsets are removed, so that there is data."""
     expression = re.sub(r" offset \w+", "", COMPARES.sub(r" \1 bool ", rule["expr"]))
     until(lambda: scraped.has(expression), OBSERVE / "alerts.yml")
 
