@@ -68,7 +68,7 @@ class Settings(BaseSettings):
     engine: Literal["onnx", "reference"] = "onnx"
     """onnx: ONNX Runtime; reference: numpy float64, slow, for checking numbers."""
     compression: Literal["asked", "always", "never"] = "asked"
-    """asked: compress vectors only when Accept-Encoding names one coding or ranks them; always: whenever it allows."""
+    """asked: compress vectors only if Accept-Encoding names or prefers one coding; always: if it allows; never."""
     client_seconds: Annotated[float, Field(gt=0)] = 30.0
     """Seconds that a client may send or read at less than 4 KiB a second before it is disconnected."""
     idle_seconds: Annotated[float, Field(gt=0)] = 75.0
