@@ -29,7 +29,17 @@ from service.request_context import request_id
 CLIENT_BYTES_PER_SECOND = 4096  # a client that sends or takes less holds its connection up
 HEAD_BYTES = 64 * 1024  # of the request line, headers, chunk framing and trailers of one request
 REMEMBERED_HEADS, REMEMBERED_HEAD_BYTES = 256, 1024  # of all connections; at most about 1 MiB with what is parsed
-FORGOTTEN = frozenset((b"authorization", b"cookie", b"expect", b"x-request-id", b"traceparent", b"transfer-encoding"))
+FORGOTTEN = frozenset(
+    (
+        b"authorization",
+        b"proxy-authorization",
+        b"cookie",
+        b"expect",
+        b"x-request-id",
+        b"traceparent",
+        b"transfer-encoding",
+    )
+)
 """Headers that are secret, differ in every request, or need the parser."""
 MAX_PIPELINED = 16  # requests of one connection that wait for the one before
 CACHED_HEADS, CACHED_HEAD_BYTES = 1024, 1024  # of responses; at most about 3 MiB with their keys; saves 4 µs each

@@ -1,0 +1,310 @@
+"""Remembered heads, and requests that a batch handler answers together."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import pytest
+
+from service.errors import BadInput
+from service.http.response import Response, bytes_response
+from service.http.routes import Request
+from service.http.server import REMEMBERED_HEAD_BYTES, REMEMBERED_HEADS
+from tests.service.http.toy_server import MIB, Toy, connected, exchange, request, route, running, statuses, until
+
+LAST = b"connection: close"
+
+
+class Batches:
+    """A batch handler that answers bodies in capitals, leaves `alone`, fails at `fault`, and what both saw."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[bytes]] = []
+        self.alone: list[bytes] = []
+        self.waiting, self.release = asyncio.Event(), asyncio.Event()
+        self.stall = False
+
+    def answer_batch(self, requests: Sequence[Request]) -> list[Response | None]:
+        bodies = [each.body for each in requests]
+        self.batches.append(bodies)
+        if b"fault" in bodies:
+            raise ZeroDivisionError("an inside")
+        if b"lost" in bodies:
+            return [None] * (len(bodies) - 1)
+        if b"split" in bodies:
+            return [Response((each,), ((b"x", b"a\r\nb: c"),) if each == b"split" else ()) for each in bodies]
+        return [None if each in (b"alone", b"bad") else bytes_response(each.upper(), "text/plain") for each in bodies]
+
+    async def answer(self, request: Request) -> Response:
+        self.alone.append(request.body)
+        if request.body == b"bad":
+            raise BadInput("is bad", 0)
+        if self.stall:
+            self.waiting.set()
+            await self.release.wait()
+        return bytes_response(request.body.upper(), "text/plain")
+
+
+@pytest.fixture
+def handler() -> Batches:
+    return Batches()
+
+
+@pytest.fixture
+def settings() -> dict[str, Any]:
+    return {}
+
+
+@pytest.fixture
+async def toy(handler: Batches, settings: dict[str, Any]) -> AsyncIterator[Toy]:
+    rows = [
+        route("/batch", handler.answer, "POST", vectors=True, batch_handler=handler.answer_batch),
+        route("/other", handler.answer, "POST", vectors=True, batch_handler=handler.answer_batch),
+        route("/plain", handler.answer, "POST"),
+        route("/wait", wait_for(handler)),
+    ]
+    async with running(rows, **settings) as toy:
+        yield toy
+
+
+def wait_for(handler: Batches) -> Any:
+    async def wait(request: Request) -> Response:
+        handler.waiting.set()
+        await handler.release.wait()
+        return bytes_response(b"waited", "text/plain")
+
+    return wait
+
+
+def post(body: bytes, *headers: bytes, path: bytes = b"/batch") -> bytes:
+    return request(b"POST " + path, *headers, body=body)
+
+
+# ---- remembered heads
+
+
+async def test_same_bytes_twice_give_the_same_answer(toy: Toy) -> None:
+    async with connected(toy.port) as client:
+        for body in (b"one", b"two", b"one"):
+            await client.send(post(body))
+            assert (await client.answer())[2] == body.upper()
+    assert list(toy.heads) == [post(b"one").removesuffix(b"one")]
+
+
+@pytest.mark.parametrize("cut", [1, 10, 40, -2, -1])
+async def test_known_head_may_come_in_pieces(toy: Toy, cut: int) -> None:
+    async with connected(toy.port) as client:
+        for _ in range(3):
+            await client.send(post(b"abcde"))
+            assert (await client.answer())[2] == b"ABCDE"
+            await client.send(post(b"fghij")[:cut], post(b"fghij")[cut:])
+            assert (await client.answer())[2] == b"FGHIJ"
+
+
+async def test_known_head_is_answered_beside_pipelined_requests(toy: Toy) -> None:
+    async with connected(toy.port) as client:
+        await client.send(post(b"one"))
+        await client.answer()
+        await client.send(post(b"two") + post(b"six") + post(b"three")[:-2])
+        assert [(await client.answer())[2] for _ in range(2)] == [b"TWO", b"SIX"]
+        await client.send(b"ee")
+        assert (await client.answer())[2] == b"THREE"
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"authorization: Bearer secret",
+        b"cookie: secret",
+        b"proxy-authorization: secret",
+        b"x-request-id: 5",
+        b"traceparent: 5",
+        b"expect: 100-continue",
+        b"connection: close",
+        b"inlay-timeout-ms: 5000",
+        b"accept-encoding: gzip",
+        b"origin: http://a",
+    ],
+)
+async def test_heads_with_secrets_or_wishes_are_not_remembered(toy: Toy, header: bytes) -> None:
+    async with connected(toy.port) as client:
+        await client.send(post(b"one", header))
+        await client.until(b"ONE")
+    assert toy.heads == {}
+
+
+@pytest.mark.parametrize("path", [b"/plain", b"/nowhere"])
+async def test_heads_of_other_routes_are_not_remembered(toy: Toy, path: bytes) -> None:
+    await exchange(toy.port, post(b"one", path=path) + post(b"one", LAST, path=path))
+    assert toy.heads == {}
+
+
+async def test_remembered_heads_are_bounded(toy: Toy) -> None:
+    async with connected(toy.port) as client:
+        for number in range(REMEMBERED_HEADS + 44):
+            await client.send(post(b"one", b"n: %d" % number))
+            assert (await client.answer())[2] == b"ONE"
+            assert len(toy.heads) <= REMEMBERED_HEADS
+        await client.send(post(b"one", b"n: " + b"x" * REMEMBERED_HEAD_BYTES))
+        await client.answer()
+    assert max(map(len, toy.heads)) <= REMEMBERED_HEAD_BYTES
+    assert len(toy.heads) == 44
+
+
+@pytest.mark.parametrize("settings", [{"max_body_bytes": 10}])
+async def test_known_heads_keep_the_limit_of_bodies(toy: Toy) -> None:
+    for size, status in ((10, 200), (11, 413), (11, 413)):
+        assert statuses(await exchange(toy.port, post(b"x" * size), post(b"", LAST)))[0] == status
+
+
+async def test_answers_from_known_heads_have_ids_of_their_own(toy: Toy) -> None:
+    async with connected(toy.port) as client:
+        ids = []
+        for _ in range(3):
+            await client.send(post(b"one"))
+            ids.append((await client.answer())[1]["x-request-id"])
+    assert len(set(ids)) == 3
+
+
+# ---- batch handlers
+
+
+async def together(toy: Toy, bodies: Sequence[bytes], path: bytes = b"/batch") -> list[tuple[int, bytes]]:
+    """The answers to requests that are sent at once, each on a connection of its own."""
+    clients = [connected(toy.port) for _ in bodies]
+    opened = [await each.__aenter__() for each in clients]
+    await until(lambda: toy.connections == len(bodies))
+    for client, body in zip(opened, bodies, strict=True):
+        client.writer.write(post(body, path=path))
+    found = [await client.answer() for client in opened]
+    for each in clients:
+        await each.__aexit__(None, None, None)
+    await until(lambda: toy.connections == 0)
+    return [(status, body) for status, _, body in found]
+
+
+async def test_requests_that_come_together_share_a_batch(toy: Toy, handler: Batches) -> None:
+    bodies = [b"body%d" % number for number in range(32)]
+    for _ in range(5):
+        assert await together(toy, bodies) == [(200, body.upper()) for body in bodies]
+    assert len(handler.batches) < 5 * 32
+    assert handler.alone == []
+    assert toy.counted() == {("/batch", "200"): 5 * 32}
+
+
+async def test_what_a_batch_leaves_is_served_alone(toy: Toy, handler: Batches) -> None:
+    found = await together(toy, [b"a", b"alone", b"bad", b"b"])
+    assert [status for status, _ in found] == [200, 200, 422, 200]
+    assert [found[0][1], found[1][1], found[3][1]] == [b"A", b"ALONE", b"B"]
+    assert json.loads(found[2][1])["index"] == 0
+    assert sorted(handler.alone) == [b"alone", b"bad"]
+    assert toy.counted() == {("/batch", "200"): 3, ("/batch", "422"): 1}
+
+
+@pytest.mark.parametrize("body", [b"fault", b"lost"])
+async def test_batch_that_fails_is_served_one_by_one(
+    toy: Toy, handler: Batches, body: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    bodies = [b"a", body, b"b", b"c"]
+    for _ in range(3):
+        assert await together(toy, bodies) == [(200, each.upper()) for each in bodies]
+    assert body in handler.alone
+    assert "a batch of requests to /batch met a fault" in caplog.text
+
+
+async def test_response_that_breaks_off_hurts_no_other(toy: Toy, caplog: pytest.LogCaptureFixture) -> None:
+    async with connected(toy.port) as broken:
+        await broken.send(post(b"split"))
+        assert await broken.rest() == b""
+    assert await together(toy, [b"a", b"b"]) == [(200, b"A"), (200, b"B")]
+    assert "a response broke off" in caplog.text
+
+
+async def test_batches_of_two_routes_are_apart(toy: Toy, handler: Batches) -> None:
+    async with connected(toy.port) as one, connected(toy.port) as other:
+        await until(lambda: toy.connections == 2)
+        for _ in range(20):
+            one.writer.write(post(b"one"))
+            other.writer.write(post(b"two", path=b"/other"))
+            assert (await one.answer())[2] == b"ONE"
+            assert (await other.answer())[2] == b"TWO"
+    assert {tuple(each) for each in handler.batches} == {(b"one",), (b"two",)}
+    assert toy.counted() == {("/batch", "200"): 20, ("/other", "200"): 20}
+
+
+async def test_large_bodies_take_several_turns(toy: Toy, handler: Batches) -> None:
+    bodies = [bytes([65 + number]) * 8000 for number in range(20)]
+    assert await together(toy, bodies) == [(200, body) for body in bodies]
+    assert max(map(len, handler.batches)) < 20
+    too_long = [b"a" * 9000] * 2
+    assert await together(toy, too_long) == [(200, body.upper()) for body in too_long]
+    assert handler.alone == too_long
+
+
+@pytest.mark.parametrize("settings", [{"max_requests": 3}])
+async def test_requests_beyond_the_allowed_number_are_refused(toy: Toy, handler: Batches) -> None:
+    handler.stall = True
+    answering = asyncio.create_task(together(toy, [b"alone"] * 7))
+    await handler.waiting.wait()
+    await until(lambda: toy.counted() == {("/batch", "429"): 4})
+    assert toy.admission.active == 3
+    handler.release.set()
+    assert sorted(status for status, _ in await answering) == [200] * 3 + [429] * 4
+    assert toy.admission.active == 0
+
+
+@pytest.mark.parametrize("settings", [{"max_requests": 3}])
+async def test_batch_larger_than_the_room_is_served_one_by_one(toy: Toy, handler: Batches) -> None:
+    for _ in range(5):
+        assert await together(toy, [b"a"] * 16) == [(200, b"A")] * 16
+    assert max(map(len, handler.batches), default=0) <= 3
+    assert handler.alone
+
+
+async def test_client_that_leaves_while_gathered_is_not_served(toy: Toy, handler: Batches) -> None:
+    """It leaves in the turn in which its request is read."""
+    for _ in range(20):
+        async with connected(toy.port) as stays:
+            leaving = [connected(toy.port) for _ in range(8)]
+            opened = [await each.__aenter__() for each in leaving]
+            for client in opened:
+                client.writer.write(post(b"alone"))
+                client.writer.transport.abort()
+            await stays.send(post(b"stays"))
+            assert (await stays.answer())[2] == b"STAYS"
+            for each in leaving:
+                await each.__aexit__(None, None, None)
+        await until(lambda: toy.connections == 0)
+    assert toy.admission.active == 0
+    counted = toy.counted()
+    assert counted[("/batch", "200")] >= 20
+    assert sum(counted.values()) <= 20 * 9
+
+
+@pytest.mark.parametrize("number", [20, 2000])
+async def test_pipelined_requests_of_a_batch_route_are_answered_in_order(
+    toy: Toy, handler: Batches, number: int
+) -> None:
+    bodies = [b"%d" % index for index in range(number)]
+    async with connected(toy.port, MIB) as client:
+        sent = request(b"GET /wait") + b"".join(map(post, bodies))
+        client.writer.write(sent)
+        await handler.waiting.wait()
+        handler.release.set()
+        assert (await client.answer())[2] == b"waited"
+        assert [(await client.answer())[2] for _ in bodies] == bodies
+        client.writer.write(sent[len(request(b"GET /wait")) :])
+        assert [(await client.answer())[2] for _ in bodies] == bodies
+
+
+async def test_batches_during_a_stop_close_their_connections(toy: Toy, handler: Batches) -> None:
+    async with connected(toy.port) as client:
+        await client.send(post(b"one"))
+        await client.answer()
+        toy.lifecycle.stopping = True
+        await client.send(post(b"two"))
+        _, headers, body = await client.answer()
+        assert (headers["connection"], body) == ("close", b"TWO")
+        assert await client.rest() == b""
+    assert handler.alone == [b"two"]
