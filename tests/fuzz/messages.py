@@ -11,9 +11,8 @@ from tests.fuzz.judging import Target
 
 def _embed(data: bytes) -> None:
     message = pb.EmbedRequest.FromString(data)
-    requests.encoding(message)
     sent, count = message.ByteSize(), len(message.inputs)
-    found = requests.decode(message)
+    found = requests.decode(message).request
     assert len(found.inputs) == count
     assert sum(each.ids.size for each in found.inputs if hasattr(each, "ids")) <= sent
 

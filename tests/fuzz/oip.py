@@ -8,23 +8,15 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from proto import open_inference_pb2 as pb
-from service.protocols.oip import binary, rpc_tensors
-from service.protocols.oip.datatypes import (
-    BYTES,
-    DATATYPES,
-    decode,
-    encode,
-    width,
-)
-from service.protocols.oip.parameters import options_of
+from service.protocols.oip import bodies, rpc_tensors
+from service.protocols.oip.infer import parameters_of
 from service.protocols.oip.shared_memory import Regions
-from service.protocols.oip.tensors import from_raw
-from service.settings import Settings
+from service.protocols.oip.tensors import BYTES, DATATYPES, decode, encode, from_raw, width
 from tests.fuzz.judging import Target
 from tests.oip_bodies import LENGTH, entry, listed, raw_bytes
 from tests.oip_bodies import binary as made
 
-OFF, LENT = Settings(), Settings(shared_memory=True)
+OFF, LENT = Regions(enabled=False), Regions(enabled=True)
 NO_HEADER = 0xFFFF
 WORDS = (
     *[f'"{name}"'.encode() for name in ("inputs", "outputs", "parameters", "data", "shape", "datatype", "name", "id")],
@@ -38,13 +30,13 @@ WORDS = (
 def _binary(data: bytes) -> None:
     """2 bytes: what the header claims (0xFFFF: it is not sent); then the body."""
     length = int.from_bytes(data[:2], "little")
-    fields = {} if length == NO_HEADER else {binary.HEADER: b"%d" % length}
+    fields = {} if length == NO_HEADER else {bodies.JSON_BYTES_HEADER: b"%d" % length}
     fields |= {b"content-type": b"text/plain"} if len(data) % 2 else {}
-    asked = binary.read(data[2:], fields, LENT if len(data) % 3 else OFF, Regions())
-    options_of(asked.parameters)
-    outputs = [tensor for tensor in asked.inputs if tensor.datatype not in ("FP16", "BF16", BYTES)]
+    inference = bodies.read(data[2:], fields, LENT if len(data) % 3 else OFF)
+    parameters_of(inference.parameters)
+    outputs = [tensor for tensor in inference.inputs if tensor.datatype not in ("FP16", "BF16", BYTES)]
     with suppress(StopIteration):  # small enough to be answered without waiting
-        binary.answer("m", asked._replace(outputs=[]), outputs, Regions()).send(None)
+        bodies.respond("m", inference._replace(outputs=[]), outputs, OFF).send(None)
 
 
 def _binary_seeds() -> list[bytes]:
@@ -84,10 +76,10 @@ def _tensor_seeds() -> list[bytes]:
 
 def _message(data: bytes) -> None:
     message = pb.ModelInferRequest.FromString(data)
-    for settings in (OFF, LENT):
-        rpc_tensors.tensors_of(message, settings, Regions())
-        rpc_tensors.wanted_of(message, settings)
-    options_of(rpc_tensors.values_of(message.parameters))
+    for regions in (OFF, LENT):
+        rpc_tensors.input_tensors(message, regions)
+        rpc_tensors.requested_outputs(message, regions)
+    parameters_of(rpc_tensors.values_of(message.parameters))
 
 
 def _message_seeds() -> list[bytes]:
