@@ -57,7 +57,7 @@ def ids(*values: int, **lists: list[int]) -> pb.Input:
 
 
 @pytest.mark.parametrize(("fields", "status", "code", "index", "message"), REFUSALS)
-def test_a_refusal_has_a_status_a_code_and_an_index(
+def test_errors_have_a_status_a_code_and_an_index(
     served: Served, fields: dict[str, Any], status: str, code: str, index: str | None, message: str
 ) -> None:
     with pytest.raises(grpc.RpcError) as refusal:
@@ -111,7 +111,7 @@ def test_rows_of_all_inputs_lie_below_one_another(served: Served) -> None:
     assert len(output.tensor.data) == 3 * 32 * 2
 
 
-def test_a_stream_answers_in_order_and_outlives_a_bad_request(served: Served) -> None:
+def test_a_stream_goes_on_in_order_after_a_bad_request(served: Served) -> None:
     def requests() -> Iterator[pb.EmbedRequest]:
         for number in range(300):
             bad = number % 7 == 3
@@ -145,7 +145,7 @@ def test_a_stream_may_be_left_half_way(served: Served) -> None:
     assert served.stub.Embed(pb.EmbedRequest(inputs=[ids(5)])).tokens == 1
 
 
-def test_models_tell_what_rest_tells(served: Served) -> None:
+def test_models_are_described_as_over_rest(served: Served) -> None:
     for model in served.stub.ListModels(pb.ListModelsRequest()).models:
         rest = served.http.get(f"/models/{model.name}")
         one = served.stub.GetModel(pb.GetModelRequest(name=model.name))

@@ -33,7 +33,7 @@ def padded(side: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
 @pytest.mark.parametrize("side", ["right", "left", "both"])
 @pytest.mark.parametrize("datatype", ["INT64", "INT32", "BOOL"])
-def test_padded_rows_are_the_unpadded_ones_with_zeros_in_their_places(served: Served, side: str, datatype: str) -> None:
+def test_padded_rows_equal_unpadded_rows_and_pads_are_zero(served: Served, side: str, datatype: str) -> None:
     ids, mask = padded(side)
     given = [("input_ids", "INT64", ids), ("attention_mask", datatype, mask)]
     tokens = infer(served.http, given, **TOKENS)["last_hidden_state"]
@@ -103,7 +103,7 @@ def test_a_mask_with_a_hole_reaches_the_model(served: Served) -> None:
 
 
 @pytest.mark.parametrize("shape", [(2,), (2, 1)])
-def test_texts_are_vectors_and_their_token_rows_are_padded_on_the_right(served: Served, shape: tuple[int, ...]) -> None:
+def test_token_rows_of_texts_are_padded_on_the_right(served: Served, shape: tuple[int, ...]) -> None:
     texts = np.array([b"a b c", b"d"], object).reshape(shape)
     given = [("text", "BYTES", texts)]
     body = [(name, datatype, values.reshape(-1)) for name, datatype, values in given]
@@ -147,7 +147,7 @@ def test_options_mean_what_they_mean_on_embed(served: Served, options: dict[str,
     np.testing.assert_allclose(vector, expected, rtol=1e-6, atol=1e-8)
 
 
-def test_what_is_cut_off_is_zeros_where_it_was(served: Served) -> None:
+def test_truncated_tokens_are_zeros(served: Served) -> None:
     longest = 40  # rows of the position table
     ids = np.arange(48)[None] % 20 + 5
     for direction, kept in (("right", slice(0, longest)), ("left", slice(48 - longest, 48))):

@@ -156,7 +156,7 @@ def test_no_path_in_a_request_reaches_the_filesystem(name: str, still: Served) -
 
 
 @pytest.mark.parametrize("name", ["../outside/bert", "..", "/etc", "bert\0", ".bert"])
-def test_no_name_over_grpc_reaches_it_either(name: str, still_stub: GRPCInferenceServiceStub) -> None:
+def test_no_name_over_grpc_reaches_the_filesystem(name: str, still_stub: GRPCInferenceServiceStub) -> None:
     with pytest.raises(grpc.RpcError) as refusal:
         still_stub.RepositoryModelLoad(pb.RepositoryModelLoadRequest(model_name=name))
     assert refusal.value.code().name == "NOT_FOUND"
@@ -178,7 +178,7 @@ REFUSALS: list[tuple[str, Any, int, str]] = [
 
 
 @pytest.mark.parametrize(("path", "body", "status", "message"), REFUSALS)
-def test_what_is_not_supported_is_refused(path: str, body: Any, status: int, message: str, still: Served) -> None:
+def test_rejects_what_is_not_supported(path: str, body: Any, status: int, message: str, still: Served) -> None:
     sent = {"content": body} if isinstance(body, bytes) else {"json": body}
     answer = still.http.post(f"/v2/repository/{path}", **sent)
     assert answer.status_code == status
@@ -199,7 +199,7 @@ def test_a_named_repository_is_refused(still_stub: GRPCInferenceServiceStub) -> 
         still_stub.RepositoryModelLoad(pb.RepositoryModelLoadRequest())
 
 
-def test_a_broken_version_is_refused_and_the_old_one_goes_on(moving: Served, tmp_path: Path) -> None:
+def test_a_broken_version_leaves_the_old_one_serving(moving: Served, tmp_path: Path) -> None:
     before = moving.post({"inputs": [5, 6]}).raise_for_status().content
     (tmp_path / "store/bert/tokenizer.json").unlink()
     answer = moving.http.post("/v2/repository/models/bert/load")
@@ -209,7 +209,7 @@ def test_a_broken_version_is_refused_and_the_old_one_goes_on(moving: Served, tmp
     assert "tokenizer.json" in index(moving)[0][3]
 
 
-def test_nothing_moves_unless_the_operator_allows_it(served: Served) -> None:
+def test_loading_needs_the_operators_permission(served: Served) -> None:
     for verb in ("load", "unload"):
         answer = served.http.post(f"/v2/repository/models/bert/{verb}")
         assert answer.status_code == 501

@@ -20,7 +20,7 @@ def post(served: Served, *inputs: dict[str, Any], **members: Any) -> Any:
     return served.http.post(INFER, content=orjson.dumps({"inputs": inputs} | members))
 
 
-def test_the_server_describes_itself_with_what_is_on(served: Served) -> None:
+def test_server_metadata_lists_enabled_extensions(served: Served) -> None:
     found = served.http.get("/v2").json()
     assert found["name"] == "inlay"
     assert "binary_tensor_data" in found["extensions"]
@@ -65,7 +65,7 @@ def test_every_output_of_the_metadata_has_the_shape_it_promises(served: Served, 
         assert all(size in (-1, came) for size, came in zip(shape, array.shape, strict=True)), name
 
 
-def test_the_configuration_tells_the_same_tensors_in_tritons_words(served: Served) -> None:
+def test_the_configuration_has_the_metadatas_tensors(served: Served) -> None:
     config, metadata = served.http.get(f"{BERT}/config").json(), served.http.get(BERT).json()
     assert [each["dims"] for each in config["input"]] == [each["shape"] for each in metadata["inputs"]]
     kinds = {each["name"]: each["data_type"] for each in config["input"]}
@@ -191,7 +191,7 @@ REFUSED: list[tuple[list[dict[str, Any]], dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("inputs", "members", "said"), REFUSED, ids=[said for _, _, said in REFUSED])
-def test_a_refusal_is_400_and_says_what_came(
+def test_invalid_requests_are_400_and_say_what_came(
     served: Served, inputs: list[dict[str, Any]], members: dict[str, Any], said: str
 ) -> None:
     answer = post(served, *inputs, **members)
@@ -231,7 +231,7 @@ ELSEWHERE: list[tuple[str, str, bytes, int, str]] = [
 
 
 @pytest.mark.parametrize(("method", "path", "body", "status", "said"), ELSEWHERE)
-def test_every_path_under_v2_refuses_in_the_protocols_words(
+def test_every_path_under_v2_renders_errors_as_the_protocol(
     served: Served, method: str, path: str, body: bytes, status: int, said: str
 ) -> None:
     answer = served.http.request(method, path, content=body)
@@ -240,7 +240,7 @@ def test_every_path_under_v2_refuses_in_the_protocols_words(
     assert said in answer.json()["error"]
 
 
-def test_padding_does_not_make_an_answer_larger_than_the_server_sends(tiny_store: Path) -> None:
+def test_rejects_answers_that_padding_makes_too_large(tiny_store: Path) -> None:
     with serving(tiny_store, default_model="bert", max_answer_bytes=10_000) as small:
         ids, mask = np.full((20, 20), 5), np.zeros((20, 20), np.int64)
         mask[:, 0] = 1

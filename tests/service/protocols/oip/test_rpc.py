@@ -72,7 +72,7 @@ def rows(served: Served, *outputs: str) -> list[NDArray[Any]]:
     return [array_of(output.tensor) for output in answer.outputs]
 
 
-def test_ids_give_the_vectors_of_the_service_s_own_protocol(served: Served, stub: GRPCInferenceServiceStub) -> None:
+def test_ids_give_the_vectors_of_inlay_v1(served: Served, stub: GRPCInferenceServiceStub) -> None:
     asked = raw(id="seven", input_ids=IDS, attention_mask=MASK)
     answer = stub.ModelInfer(asked)
     assert (answer.model_name, answer.model_version, answer.id) == ("bert", "1", "seven")
@@ -96,7 +96,7 @@ def test_flat_ids_give_flat_rows(served: Served, stub: GRPCInferenceServiceStub)
 
 
 @pytest.mark.parametrize("datatype", ["FP16", "BF16"])
-def test_halves_leave_raw(datatype: str, served: Served, stub: GRPCInferenceServiceStub) -> None:
+def test_half_precision_outputs_are_raw(datatype: str, served: Served, stub: GRPCInferenceServiceStub) -> None:
     asked = raw(input_ids=IDS, attention_mask=MASK)
     asked.parameters["dtype"].string_param = datatype
     answer = stub.ModelInfer(asked)
@@ -144,7 +144,7 @@ REFUSALS: list[tuple[pb.ModelInferRequest, str, str, str]] = [
 
 
 @pytest.mark.parametrize(("asked", "status", "code", "message"), REFUSALS)
-def test_a_refusal_has_tritons_status_and_the_code_of_every_protocol(
+def test_errors_have_tritons_status_and_inlays_code(
     asked: pb.ModelInferRequest, status: str, code: str, message: str, stub: GRPCInferenceServiceStub
 ) -> None:
     with pytest.raises(grpc.RpcError) as refusal:
@@ -154,7 +154,7 @@ def test_a_refusal_has_tritons_status_and_the_code_of_every_protocol(
     assert dict(refusal.value.trailing_metadata())["inlay-code"] == code
 
 
-def test_a_message_over_the_limit_is_refused_and_a_long_answer_is_not(stub: GRPCInferenceServiceStub) -> None:
+def test_rejects_message_over_limit_but_sends_long_answers(stub: GRPCInferenceServiceStub) -> None:
     with pytest.raises(grpc.RpcError, match="RESOURCE_EXHAUSTED"):
         stub.ModelInfer(texts(b"a" * 100_001))
     ids = np.full(6400, 5, np.int64)
@@ -193,7 +193,7 @@ def test_a_stream_answers_in_order_and_goes_on_after_an_error(served: Served, st
         np.testing.assert_array_equal(arrays(answers[each].infer_response)["sentence_embedding"], expected)
 
 
-def test_a_stream_says_that_an_answer_is_the_last_where_it_is_asked_to(stub: GRPCInferenceServiceStub) -> None:
+def test_a_stream_marks_its_final_response_on_request(stub: GRPCInferenceServiceStub) -> None:
     asked = [raw(input_ids=IDS), raw(input_ids=IDS)]
     asked[1].parameters["triton_enable_empty_final_response"].bool_param = True
     plain, told = [each.infer_response for each in stub.ModelStreamInfer(iter(asked))]
@@ -226,7 +226,7 @@ async def test_a_stream_works_on_many_requests_at_a_time(tiny_store: Path, monke
 # ---- what is told of the server and its models
 
 
-def test_health_is_told(stub: GRPCInferenceServiceStub) -> None:
+def test_health(stub: GRPCInferenceServiceStub) -> None:
     assert stub.ServerLive(pb.ServerLiveRequest()).live
     assert stub.ServerReady(pb.ServerReadyRequest()).ready
     told = [("bert", "", True), ("bert", "1", True), ("bert", "2", False), ("nobody", "", False)]
@@ -244,7 +244,7 @@ async def test_a_stopping_server_is_live_and_not_ready(tiny_store: Path) -> None
             assert not (await stub.ModelReady(pb.ModelReadyRequest(name="bert"))).ready
 
 
-def test_metadata_and_configuration_are_those_of_rest(served: Served, stub: GRPCInferenceServiceStub) -> None:
+def test_metadata_and_configuration_equal_rest(served: Served, stub: GRPCInferenceServiceStub) -> None:
     told = stub.ServerMetadata(pb.ServerMetadataRequest())
     rest = served.http.get("/v2").json()
     assert (told.name, told.version, list(told.extensions)) == (rest["name"], rest["version"], rest["extensions"])
@@ -298,7 +298,7 @@ def test_statistics_count_what_this_protocol_answered(stub: GRPCInferenceService
         ("RepositoryModelUnload", "INLAY_MODEL_CONTROL=explicit"),
     ],
 )
-def test_what_the_server_has_no_part_of_is_unimplemented_in_a_line(
+def test_unsupported_methods_are_unimplemented(
     method: str, message: str, stub: GRPCInferenceServiceStub
 ) -> None:
     asked = getattr(pb, f"{method}Request")(**({"model_name": "bert"} if method.startswith("Repository") else {}))
@@ -309,7 +309,7 @@ def test_what_the_server_has_no_part_of_is_unimplemented_in_a_line(
     assert "\n" not in refusal.value.details()
 
 
-def test_every_method_of_the_contract_is_served_watched_and_reflected(served: Served) -> None:
+def test_every_method_is_served_and_reflected(served: Served) -> None:
     service = "inference.GRPCInferenceService"
     with grpc.insecure_channel(served.rpc_address) as channel:
         reflected = ProtoReflectionDescriptorDatabase(channel).FindFileContainingSymbol(service).service[0]

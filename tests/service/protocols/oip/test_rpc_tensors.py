@@ -67,7 +67,7 @@ def test_an_answer_is_what_protobuf_writes(reply: Answer) -> None:
     assert stream_response(reply) == streamed.SerializeToString()
 
 
-def test_an_output_in_shared_memory_leaves_its_place_in_the_order_of_the_raw_ones() -> None:
+def test_an_output_in_shared_memory_keeps_the_order_of_others() -> None:
     rows = np.ones((1, 2), np.float32)
     outputs = [Tensor("a", "FP32", (1, 2), rows), Tensor("b", "FP32", (1, 2), rows)]
     answer = pb.ModelInferResponse.FromString(response(Answer("m", "", outputs, {"a": Place("region", 4, 8)})))
@@ -112,7 +112,7 @@ def test_texts_are_typed_or_raw() -> None:
     assert [input_tensors(message, REGIONS)[0].data for message in (typed, raw)] == [[b"a", b"bcd"]] * 2
 
 
-def test_raw_contents_are_lent_not_copied() -> None:
+def test_raw_contents_are_not_copied() -> None:
     ids = np.arange(512, dtype=np.int64)
     message = pb.ModelInferRequest(
         inputs=[Input(name="x", datatype="INT64", shape=[2, 256])], raw_input_contents=[ids.tobytes()]
@@ -148,7 +148,7 @@ REFUSED: list[tuple[list[dict[str, Any]], list[bytes], str]] = [
 
 
 @pytest.mark.parametrize(("inputs", "raws", "message"), REFUSED)
-def test_what_does_not_fit_is_refused(inputs: list[dict[str, Any]], raws: list[bytes], message: str) -> None:
+def test_rejects_contents_that_do_not_fit(inputs: list[dict[str, Any]], raws: list[bytes], message: str) -> None:
     request = pb.ModelInferRequest(inputs=[Input(**each) for each in inputs], raw_input_contents=raws)
     with pytest.raises(BadRequest, match=message):
         input_tensors(request, REGIONS)

@@ -112,7 +112,7 @@ def test_bytes_outside_a_region_are_refused(
     assert said in answer.json()["error"]
 
 
-def test_a_region_that_nobody_registered_is_not_found(lent: Served) -> None:
+def test_an_unregistered_region_is_not_found(lent: Served) -> None:
     body = {"inputs": [entry("input_ids", "INT64", [1, 1], parameters=at("none", 8))]}
     assert lent.http.post("/v2/models/bert/infer", json=body).status_code == 404
     assert lent.http.get(f"{ALL}/region/none/status").status_code == 404
@@ -128,7 +128,7 @@ def test_a_registration_that_is_none_is_refused(lent: Served, body: bytes) -> No
 @pytest.mark.parametrize(
     "wrong", ["", "/", "//x", "/a/b", "../x", "/..", "/.", "/.hidden", "/a\0b", "/" + "x" * 256, "/../etc/passwd"]
 )
-def test_a_key_is_one_name_in_the_folder_of_shared_memory(regions: Regions, wrong: str) -> None:
+def test_rejects_keys_that_are_not_one_name(regions: Regions, wrong: str) -> None:
     with pytest.raises(BadRequest, match="key is"):
         regions.register("r", wrong, 0, 8)
 
@@ -142,7 +142,7 @@ def test_a_link_is_not_followed(regions: Regions, tmp_path: Path, key: str) -> N
         regions.register("r", key, 0, 8)
 
 
-def test_what_is_no_file_is_no_region(regions: Regions, key: str) -> None:
+def test_rejects_what_is_no_shared_memory_object(regions: Regions, key: str) -> None:
     path(key).unlink()
     os.mkfifo(path(key))
     with pytest.raises(BadRequest, match="is no shared memory object"):
@@ -156,7 +156,7 @@ def test_a_region_lies_within_its_object(regions: Regions, key: str, offset: int
     assert regions.status() == []
 
 
-def test_a_region_that_shrinks_is_refused_and_ends_no_process(regions: Regions, key: str) -> None:
+def test_rejects_a_region_that_shrank(regions: Regions, key: str) -> None:
     regions.register("r", key, 0, mmap.PAGESIZE)
     os.truncate(path(key), 8)
     with pytest.raises(BadRequest, match="became smaller"):
@@ -188,7 +188,7 @@ def test_every_file_is_closed_in_the_end(key: str) -> None:
         regions.status("a")
 
 
-def test_a_region_is_refused_where_shared_memory_is_off(served: Served) -> None:
+def test_rejects_regions_where_shared_memory_is_off(served: Served) -> None:
     body = {"inputs": [listed("input_ids", [[5]])], "outputs": [{"name": "lengths", "parameters": at("r", 8)}]}
     answer = served.http.post("/v2/models/bert/infer", content=orjson.dumps(body))
     assert answer.status_code == 501

@@ -16,7 +16,7 @@ from service.protocols.oip.errors import render_error
         (BadRequest("no such thing"), 400, None, None),
     ],
 )
-def test_a_refusal_says_when_to_come_again_as_it_was_measured(
+def test_errors_say_when_to_retry(
     error: InlayError, status: int, seconds: bytes | None, milliseconds: bytes | None
 ) -> None:
     answer = render_error(error)

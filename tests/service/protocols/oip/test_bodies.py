@@ -18,7 +18,7 @@ IDS = [("input_ids", "INT64", [[5, 6, 7], [8, 9, 10]])]
 OFFSET = {"deadline": None, "suppress_health_check": [HealthCheck.function_scoped_fixture]}
 
 
-def test_outputs_leave_raw_where_asked_and_listed_elsewhere(served: Served) -> None:
+def test_outputs_are_raw_where_asked_and_json_elsewhere(served: Served) -> None:
     names = ["input_embeddings", "sentence_embedding"]
     asked = [{"name": names[0], "parameters": {"binary_data": False}}, {"name": names[1]}]
     body, headers = binary(IDS, outputs=asked, parameters={"binary_data_output": True})
@@ -51,7 +51,7 @@ def test_a_batch_is_its_items(served: Served) -> None:
         assert one[0].tobytes() == own.tobytes()
 
 
-def test_a_header_of_0_makes_the_whole_body_the_ids_of_one_sequence(served: Served) -> None:
+def test_a_header_of_0_makes_the_body_one_sequence_of_ids(served: Served) -> None:
     answer = served.http.post(INFER, content=np.array([5, 6, 7]).tobytes(), headers={LENGTH: "0"})
     expected = infer(served.http, [("input_ids", "INT64", [[5, 6, 7]])])["sentence_embedding"]
     assert np.array_equal(arrays(answer)["sentence_embedding"], expected)
@@ -65,7 +65,7 @@ def test_a_header_of_0_makes_a_plain_text_one_text(served: Served) -> None:
 
 
 @pytest.mark.parametrize("length", ["-1", "+5", "ten", "", "5.0", "99999", "9" * 30, "0x10", "²"])
-def test_a_header_that_is_no_length_of_this_body_is_refused(served: Served, length: str) -> None:
+def test_rejects_a_header_that_is_no_length_of_the_body(served: Served, length: str) -> None:
     body, _ = binary(IDS)
     answer = served.http.post(INFER, content=body, headers={LENGTH: length.encode()})
     assert answer.status_code == 400
@@ -103,7 +103,7 @@ def test_sizes_that_do_not_fit_are_refused(
 
 
 @pytest.mark.parametrize(("coding", "compress"), [("gzip", gzip.compress), ("deflate", zlib.compress)])
-def test_the_header_counts_the_bytes_of_a_compressed_body_before_compression(
+def test_the_header_counts_bytes_before_compression(
     served: Served, coding: str, compress: Any
 ) -> None:
     body, headers = binary(IDS, parameters={"binary_data_output": True})
@@ -114,7 +114,7 @@ def test_the_header_counts_the_bytes_of_a_compressed_body_before_compression(
 
 @settings(max_examples=150, **OFFSET)  # type: ignore[arg-type]
 @given(st.data())
-def test_a_tampered_body_is_answered_or_refused_but_never_a_fault(served: Served, data: Any) -> None:
+def test_a_tampered_body_is_answered_or_rejected(served: Served, data: Any) -> None:
     body, headers = binary([*IDS, ("attention_mask", "BOOL", [[1, 1, 0], [0, 1, 1]])], id="x")
     at = data.draw(st.integers(0, len(body) - 1))
     cut = data.draw(st.integers(0, 3))
@@ -139,7 +139,7 @@ JSON = st.recursive(
     st.sampled_from(["input_ids", "attention_mask", "lengths", "text"]),
     JSON,
 )
-def test_any_json_in_a_tensor_is_answered_or_refused_but_never_a_fault(
+def test_any_json_in_a_tensor_is_answered_or_rejected(
     served: Served, member: str, name: str, value: Any
 ) -> None:
     tensor = listed(name, ["a"], "BYTES") if name == "text" else listed(name, [[1, 1]])
