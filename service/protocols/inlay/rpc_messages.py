@@ -1,6 +1,6 @@
-"""EmbedResult → the wire bytes of inlay.v1.EmbedResponse, the tensors copied once. Byte for byte protobuf's own.
+"""Writes inlay.v1.EmbedResponse, byte for byte as protobuf does, copying the tensors once.
 
-Setting a `bytes` field and serialising copies a tensor three times; here small messages are built around it by hand.
+Setting a `bytes` field and serializing copies a tensor three times; here small messages are built around it by hand.
 Fields go out in the order of their numbers and defaults are left out (protobuf encoding, proto3).
 """
 
@@ -18,12 +18,12 @@ Shape = tuple[str, str, tuple[int, ...], tuple[int, ...]]  # name, dtype, shape 
 
 
 def embed_response(result: EmbedResult | PromptEmbeds) -> bytes:
-    """A serialised EmbedResponse."""
+    """Return a serialized EmbedResponse."""
     return b"".join(_parts(result))
 
 
 def stream_response(result: EmbedResult | PromptEmbeds) -> bytes:
-    """A serialised EmbedStreamResponse that holds `response`."""
+    """Return a serialized EmbedStreamResponse that holds `response`."""
     parts = _parts(result)
     return b"".join([b"\x0a", varint(sum(map(len, parts))), *parts])
 
@@ -49,7 +49,7 @@ def _files(prompts: PromptEmbeds) -> list[bytes | memoryview]:
 
 @lru_cache(maxsize=1024)
 def _frames(model: str, tokens: int, outputs: tuple[Shape, ...]) -> tuple[bytes, ...]:
-    """What goes before the first tensor, between two, and after the last; the same for answers of the same shapes."""
+    """Return the bytes before the first tensor, between two, and after the last; they depend on the shapes alone."""
     frames, head = [], _text(b"\x0a", model)  # 1: model
     for name, dtype, shape, lengths in outputs:
         before, after = _output(name, dtype, shape, lengths)
@@ -59,7 +59,7 @@ def _frames(model: str, tokens: int, outputs: tuple[Shape, ...]) -> tuple[bytes,
 
 
 def _output(name: str, dtype: str, shape: tuple[int, ...], lengths: tuple[int, ...]) -> tuple[bytes, bytes]:
-    """The bytes of an `outputs` entry before and after its tensor's data."""
+    """Return the bytes of an `outputs` entry before and after its tensor's data."""
     size = math.prod(shape) * (4 if dtype == "float32" else 2)
     tensor = b"\x08" + varint(DTYPES[dtype]) + _integers(b"\x12", shape)  # 1: dtype, 2: shape
     tensor += b"\x1a" + varint(size) if size else b""  # 3: data
@@ -80,7 +80,7 @@ def _integers(tag: bytes, values: tuple[int, ...]) -> bytes:
 
 
 def varint(value: int) -> bytes:
-    """Seven bits a byte, least significant first; `value` is not negative."""
+    """Return a number from 0 as protobuf writes it: seven bits a byte, the least significant first."""
     if value < 0x80:
         return value.to_bytes(1, "little")
     parts = bytearray()
