@@ -246,7 +246,9 @@ class Batcher(Generic[Item, Result]):
             refusal = RuntimeError(f"no thread could be started for it ({error}): try again in a moment")
             self._settle(batch, started, [refusal] * len(batch))
             return
-        watch = loop.call_later(self._stuck_seconds, self._abandon, batch, started, number, run, context=self._empty_context)
+        watch = loop.call_later(
+            self._stuck_seconds, self._abandon, batch, started, number, run, context=self._empty_context
+        )
         running = asyncio.wrap_future(run, loop=loop)
         running.add_done_callback(partial(self._settled, batch, started, number, watch), context=self._empty_context)
 

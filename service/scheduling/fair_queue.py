@@ -7,7 +7,7 @@ by that text's own share, not by the thousand.
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from heapq import heapify, heappop, heapreplace
 from typing import Generic, NamedTuple, TypeVar
 

@@ -1,4 +1,4 @@
-"""Batches form by load alone; a bad item, a lost caller or a full queue touches nobody else."""
+"""The batcher: batches form by load alone; a bad item, a cancelled caller or a full queue hurts no other request."""
 
 import asyncio
 import gc
@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from time import perf_counter
+from typing import Any
 
 import pytest
 
 from service.errors import DeadlineExceeded, EngineFailure, Overloaded
 from service.scheduling import batcher as batchers
-from service.scheduling.arrivals import ONE_BY_ONE
-from service.scheduling.batcher import Batcher, runs_held
+from service.scheduling.batcher import Batcher, abandoned_runs
 
 CALLER = ContextVar("caller", default="nobody")
 
@@ -51,16 +51,11 @@ def recorder() -> Recorder:
 def make(recorder: Recorder) -> Iterator[Callable[..., Batcher[int, int]]]:
     executor = ThreadPoolExecutor(1, thread_name_prefix="run")
 
-    def made(inline: int = 1000, batch: int = 1000, queue: int = 1000, stuck: float = 60.0) -> Batcher[int, int]:
-        return Batcher(
-            recorder.run,
-            max_batch_cost=batch,
-            max_inline_cost=inline,
-            max_queue_cost=queue,
-            executor=executor,
-            observe=recorder.observe,
-            stuck_seconds=stuck,
-        )
+    def made(
+        inline: int = 1000, batch: int = 1000, queue: int = 1000, stuck: float = 60.0, **changes: Any
+    ) -> Batcher[int, int]:
+        given = {"run": recorder.run, "executor": executor, "observe": recorder.observe} | changes
+        return Batcher(max_batch_cost=batch, max_inline_cost=inline, max_queue_cost=queue, stuck_seconds=stuck, **given)
 
     yield made
     recorder.gate.set()
@@ -72,21 +67,21 @@ async def _started(recorder: Recorder) -> None:
     recorder.started.clear()
 
 
-async def test_callers_of_the_same_moment_share_one_run(make, recorder):
+async def test_concurrent_requests_share_one_run(make, recorder):
     batcher = make()
     futures = [batcher.submit([number], [1])[0] for number in range(200)]
     assert await asyncio.gather(*futures) == [2 * number for number in range(200)]
     assert recorder.batches == [list(range(200))]
 
 
-async def test_small_batches_run_on_the_event_loop_and_large_ones_in_a_thread(make, recorder):
+async def test_only_large_batches_run_in_a_thread(make, recorder):
     batcher = make(inline=10)
     await batcher.submit([1], [10])[0]
     await batcher.submit([2], [11])[0]
     assert [name.startswith("run") for name in recorder.threads] == [False, True]
 
 
-async def test_what_arrives_during_a_run_forms_the_next_batch(make, recorder):
+async def test_requests_during_a_run_form_the_next_batch(make, recorder):
     batcher = make(inline=0)
     recorder.gate.clear()
     first = batcher.submit([1], [1])[0]
@@ -97,7 +92,7 @@ async def test_what_arrives_during_a_run_forms_the_next_batch(make, recorder):
     assert recorder.batches == [[1], [2, 3, 4]]
 
 
-async def test_a_batch_keeps_to_its_budget_and_takes_items_of_like_cost(make, recorder):
+async def test_batch_takes_items_of_like_cost_within_its_budget(make, recorder):
     batcher = make(inline=0, batch=20)
     costs = [10, 3, 9, 2, 11, 3]
     futures = batcher.submit(costs, costs)
@@ -107,7 +102,7 @@ async def test_a_batch_keeps_to_its_budget_and_takes_items_of_like_cost(make, re
     assert sorted(item for batch in recorder.batches for item in batch) == sorted(costs)
 
 
-async def test_an_item_above_the_budget_runs_alone(make, recorder):
+async def test_item_above_the_budget_runs_alone(make, recorder):
     batcher = make(batch=20)
     assert await asyncio.gather(*batcher.submit([50, 1], [50, 1])) == [100, 2]
     assert recorder.batches == [[50], [1]]
@@ -123,7 +118,7 @@ async def test_only_the_item_that_fails_fails(make, recorder, inline):
     assert await batcher.submit([4], [1])[0] == 8
 
 
-async def test_a_cancelled_caller_is_dropped_before_its_run(make, recorder):
+async def test_cancelled_item_does_not_run(make, recorder):
     batcher = make(inline=0)
     recorder.gate.clear()
     first = batcher.submit([1], [1])[0]
@@ -135,7 +130,7 @@ async def test_a_cancelled_caller_is_dropped_before_its_run(make, recorder):
     assert recorder.batches == [[1], [3]]
 
 
-async def test_a_caller_that_leaves_during_the_run_hurts_nobody(make, recorder):
+async def test_cancelling_during_a_run_hurts_no_other_item(make, recorder):
     batcher = make(inline=0)
     recorder.gate.clear()
     gone, stays = batcher.submit([1, 2], [1, 1])
@@ -146,7 +141,7 @@ async def test_a_caller_that_leaves_during_the_run_hurts_nobody(make, recorder):
     assert await batcher.submit([5], [1])[0] == 10
 
 
-async def test_a_full_queue_refuses_all_of_a_request_or_nothing(make, recorder):
+async def test_full_queue_refuses_a_request_as_a_whole(make, recorder):
     batcher = make(inline=0, queue=10)
     recorder.gate.clear()
     first = batcher.submit([1], [1])[0]
@@ -160,11 +155,11 @@ async def test_a_full_queue_refuses_all_of_a_request_or_nothing(make, recorder):
     assert recorder.batches == [[1], [2]]
 
 
-async def test_a_request_larger_than_the_queue_is_taken_when_nothing_waits(make):
+async def test_idle_queue_takes_a_request_larger_than_it(make):
     assert await make(queue=10).submit([7], [50])[0] == 14
 
 
-async def test_every_run_is_observed_with_its_items_and_their_cost(make, recorder):
+async def test_observes_every_run_with_items_and_cost(make, recorder):
     await asyncio.gather(*make().submit([1, 2], [5, 6]))
     ((items, cost, waited, seconds),) = recorder.observed
     assert (items, cost) == (2, 11)
@@ -172,7 +167,7 @@ async def test_every_run_is_observed_with_its_items_and_their_cost(make, recorde
     assert seconds >= 0
 
 
-def test_a_batcher_outlives_the_loop_it_first_ran_on(make):
+def test_batcher_outlives_its_first_event_loop(make):
     batcher = make()
 
     async def one(number: int) -> int:
@@ -181,7 +176,7 @@ def test_a_batcher_outlives_the_loop_it_first_ran_on(make):
     assert [asyncio.run(one(number)) for number in (1, 2)] == [2, 4]
 
 
-async def test_callers_that_come_one_a_turn_of_the_loop_share_one_run(make, recorder):
+async def test_requests_of_successive_turns_share_one_run(make, recorder):
     batcher = make()
     futures = []
     for number in range(5):
@@ -192,25 +187,23 @@ async def test_callers_that_come_one_a_turn_of_the_loop_share_one_run(make, reco
 
 
 @pytest.mark.parametrize(
-    ("before", "one_by_one", "runs"),
+    ("before", "staggered", "runs"),
     [([9], False, [[0], [1], [2]]), ([9], True, [[0, 1, 2]]), ([8, 9], False, [[0, 1, 2]])],
 )
-async def test_who_was_alone_waits_for_nobody_unless_callers_come_one_by_one(make, recorder, before, one_by_one, runs):
+async def test_lone_caller_waits_only_for_staggered_requests(make, recorder, before, staggered, runs):
     batcher = make()
     await asyncio.gather(*batcher.submit(before, [1] * len(before)))
     recorder.batches.clear()
     futures = []
-    token = ONE_BY_ONE.set(one_by_one)
     for number in range(3):
-        futures += batcher.submit([number], [1])
+        futures += batcher.submit([number], [1], staggered=staggered)
         for _ in range(4):  # as gRPC hands its calls over
             await asyncio.sleep(0)
-    ONE_BY_ONE.reset(token)
     assert await asyncio.gather(*futures) == [0, 2, 4]
     assert recorder.batches == runs
 
 
-async def test_a_stuck_run_is_given_up_and_later_callers_go_on(make, recorder):
+async def test_stuck_run_is_given_up_and_later_ones_go_on(make, recorder):
     batcher = make(inline=0, stuck=0.05)
     recorder.gate.clear()
     stuck = batcher.submit([1], [1])[0]
@@ -229,11 +222,11 @@ async def test_a_stuck_run_is_given_up_and_later_callers_go_on(make, recorder):
 async def held(runs: int) -> None:
     """Until so many runs that were given up go on."""
     async with asyncio.timeout(10):
-        while runs_held() != runs:
+        while abandoned_runs() != runs:
             await asyncio.sleep(0)
 
 
-async def test_a_run_that_was_given_up_is_held_until_it_ends_whatever_became_of_its_batcher(make, recorder):
+async def test_abandoned_runs_are_counted_until_they_end(make, recorder):
     batcher = make(inline=0, stuck=0.05)
     recorder.gate.clear()
     with pytest.raises(EngineFailure):
@@ -241,12 +234,12 @@ async def test_a_run_that_was_given_up_is_held_until_it_ends_whatever_became_of_
     await held(1)
     del batcher  # its model was exchanged
     gc.collect()
-    assert runs_held() == 1
+    assert abandoned_runs() == 1
     recorder.gate.set()
     await held(0)
 
 
-async def test_a_run_that_was_given_up_or_failed_says_nothing_of_the_drain_rate(make, recorder):
+async def test_failed_runs_do_not_change_the_drain_rate(make, recorder):
     batcher = make(inline=0, stuck=0.05)
     with pytest.raises(EngineFailure):
         await batcher.submit([-1], [1000])[0]
@@ -268,9 +261,8 @@ class NoThread(ThreadPoolExecutor):
         raise RuntimeError("can't start new thread")
 
 
-async def test_a_thread_that_cannot_be_started_fails_its_batch_and_not_the_next(make, recorder):
-    batcher = make(inline=0)
-    batcher._executor = NoThread(1)
+async def test_thread_that_does_not_start_fails_one_batch_only(make, recorder):
+    batcher = make(inline=0, executor=NoThread(1))
     refused = await asyncio.wait_for(asyncio.gather(*batcher.submit([1, 2], [1, 1]), return_exceptions=True), 10)
     assert [type(each) for each in refused] == [EngineFailure] * 2
     assert "no thread could be started for it (can't start new thread): try again" in str(refused[0])
@@ -278,24 +270,24 @@ async def test_a_thread_that_cannot_be_started_fails_its_batch_and_not_the_next(
     assert recorder.batches == [[3]]  # what was refused is not computed later
 
 
-async def test_one_slow_run_does_not_refuse_the_hurried_callers_of_an_idle_graph(make):
+async def test_one_slow_run_refuses_no_deadlines_while_idle(make):
     batcher = make(inline=0, batch=512)
-    batcher.line.drained(512, 1000.0, full=True)
+    batcher.queue.drained(512, 1000.0, full=True)
     answers = [await batcher.submit([number], [300], deadline=perf_counter() + 60)[0] for number in range(20)]
     assert answers == [2 * number for number in range(20)]
     assert batcher.drain_rate > 300
 
 
-async def test_ids_that_come_while_texts_are_prepared_are_refused_like_texts(make):
+async def test_reservations_count_against_new_requests(make):
     batcher = make(queue=10)
-    batcher.promise(8)
+    batcher.reserve(8)
     with pytest.raises(Overloaded, match="8 tokens are waiting and this request brings 3; the queue holds 10"):
         batcher.submit([1], [3])
-    batcher.redeem(8)
+    batcher.release(8)
     assert await batcher.submit([1], [3])[0] == 2
 
 
-async def test_a_deadline_that_passed_in_the_line_costs_no_run(make, recorder):
+async def test_item_past_its_deadline_does_not_run(make, recorder):
     batcher = make(inline=0)
     recorder.gate.clear()
     first = batcher.submit([1], [1])[0]
@@ -310,7 +302,7 @@ async def test_a_deadline_that_passed_in_the_line_costs_no_run(make, recorder):
     assert recorder.batches == [[1], [3]]
 
 
-async def test_after_faults_of_every_kind_the_line_is_empty_and_serves(make, recorder):
+async def test_queue_is_empty_and_serves_after_faults(make, recorder):
     batcher = make(inline=0)
     futures = batcher.submit([1, -1, 2], [1, 1, 1])
     futures[0].cancel()
@@ -321,26 +313,23 @@ async def test_after_faults_of_every_kind_the_line_is_empty_and_serves(make, rec
 
 
 @pytest.mark.parametrize("inline", [0, 1000])
-async def test_a_run_that_loses_a_result_fails_its_callers_and_not_the_next(make, recorder, monkeypatch, inline):
-    batcher = make(inline=inline)
-    run = batcher._run
-    batcher._run = lambda items: run(items)[1:]
+async def test_run_that_loses_a_result_fails_its_items_only(make, recorder, inline):
+    losing = True
+    batcher = make(inline=inline, run=lambda items: recorder.run(items)[losing:])
     lost = await asyncio.gather(*batcher.submit([1, 2, 3], [1, 1, 1]), return_exceptions=True)
     assert [type(each) for each in lost] == [EngineFailure] * 3
-    batcher._run = run
+    losing = False
     assert await asyncio.wait_for(batcher.submit([4], [1])[0], 10) == 8
 
 
 @pytest.mark.parametrize("inline", [0, 1000])
-async def test_an_observer_that_fails_does_not_stop_the_next_run(make, recorder, inline):
-    batcher = make(inline=inline)
-    loop, met = asyncio.get_running_loop(), []
-    loop.set_exception_handler(lambda _, context: met.append(context["exception"]))
-
-    def fail(*told: object) -> None:
+async def test_failing_observer_does_not_stop_the_next_run(make, recorder, inline):
+    def fail(*observed: object) -> None:
         raise ZeroDivisionError
 
-    batcher._observe = fail
+    batcher = make(inline=inline, observe=fail)
+    loop, met = asyncio.get_running_loop(), []
+    loop.set_exception_handler(lambda _, context: met.append(context["exception"]))
     assert await asyncio.wait_for(batcher.submit([1], [1])[0], 10) == 2
     assert await asyncio.wait_for(batcher.submit([2], [1])[0], 10) == 4
     await asyncio.sleep(0)
@@ -349,7 +338,7 @@ async def test_an_observer_that_fails_does_not_stop_the_next_run(make, recorder,
 
 
 @pytest.mark.parametrize("inline", [0, 1000], ids=["in a thread", "at once"])
-async def test_what_is_logged_of_a_run_bears_no_callers_name(
+async def test_log_lines_of_a_run_name_no_caller(
     make: Callable[..., Batcher[int, int]], monkeypatch: pytest.MonkeyPatch, inline: int
 ) -> None:
     """Nor what follows while the queue is not empty: whoever began it is not whose item failed."""
@@ -361,3 +350,45 @@ async def test_what_is_logged_of_a_run_bears_no_callers_name(
     results = await asyncio.gather(*futures, return_exceptions=True)
     assert [isinstance(result, EngineFailure) for result in results] == [False, True, False, True]
     assert named == ["nobody", "nobody"]
+
+
+# ---- run_now
+
+
+async def test_runs_now_on_an_idle_event_loop(make, recorder):
+    found = make().run_now(lambda: "done", 5, 3)
+    assert found is not None
+    assert found[0] == "done"
+    assert found[1] >= 0
+    assert [each[:3] for each in recorder.observed] == [(3, 5, 0.0)]
+
+
+async def test_runs_nothing_now_beside_a_run(make, recorder):
+    batcher = make(inline=0)
+    recorder.gate.clear()
+    first = batcher.submit([1], [1])[0]
+    assert batcher.run_now(lambda: "done", 0, 1) is None  # it is about to start
+    await _started(recorder)
+    assert batcher.run_now(lambda: "done", 0, 1) is None
+    recorder.gate.set()
+    await first
+    await asyncio.sleep(0)
+    assert batcher.run_now(lambda: "done", 0, 1) is not None
+
+
+async def test_runs_nothing_now_that_costs_too_much(make):
+    batcher = make(inline=10)
+    assert batcher.run_now(lambda: "done", 11, 1) is None
+    assert batcher.run_now(lambda: "done", 10, 1) is not None
+
+
+async def test_failing_run_now_leaves_its_requests_to_submit(make, recorder):
+    batcher = make()
+
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    assert batcher.run_now(fail, 1, 1) is None
+    assert recorder.observed == []
+    assert batcher.succeeded_at is None
+    assert await batcher.submit([4], [1])[0] == 8
