@@ -391,3 +391,17 @@ def test_every_setting_is_in_the_readme() -> None:
 def test_no_file_names_a_setting_that_does_not_exist(name: str) -> None:
     named = set(re.findall(r"\bINLAY_[A-Z_]*[A-Z]\b", (ROOT / name).read_text(encoding="utf-8")))
     assert named - settings() == set()
+
+
+def test_every_path_in_contributing_exists() -> None:
+    """A file without a folder lies in one that the same item names."""
+    wrong = []
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    for item in re.split(r"\n(?=\s*(?:[-|#]|\d\. )|\n)", text):
+        named = re.findall(r"`([\w./-]+(?:/|\.(?:py|md|json|toml|yml)))(?:::(?:\w+\.)?(\w+))?`", item)
+        folders = {path if path.endswith("/") else str(Path(path).parent) for path, _ in named}
+        for path, name in named:
+            files = [file for folder in ("", *sorted(folders)) if (file := ROOT / folder / path).exists()]
+            if not files or (name and not re.search(rf"(def|class) {name}\b", files[0].read_text(encoding="utf-8"))):
+                wrong.append(f"{path} {name}")
+    assert wrong == []
