@@ -61,7 +61,7 @@ def check_tokens(tokens: int, card: Card, plan: Plan, settings: Settings) -> Non
     """
     if tokens > settings.max_request_tokens:
         raise too_many_tokens(tokens, settings.max_request_tokens)
-    size = tokens * card.hidden_size * 4 * (len(plan.outputs) - (POOLED in plan.outputs))
+    size = tokens * _bytes_per_token(card, plan)
     if size > settings.max_answer_bytes:
         raise TooLarge(
             f"has {tokens} tokens, whose {', '.join(plan.outputs)} are {size} bytes",
@@ -69,6 +69,16 @@ def check_tokens(tokens: int, card: Card, plan: Plan, settings: Settings) -> Non
             allowed=f"this server answers with {settings.max_answer_bytes} at most",
             remedy="send fewer inputs",
         )
+
+
+def max_tokens(card: Card, plan: Plan, settings: Settings) -> int:
+    """Return how many tokens of all inputs together `check_tokens` allows."""
+    per_token = _bytes_per_token(card, plan)
+    return min(settings.max_request_tokens, settings.max_answer_bytes // per_token if per_token else 1 << 62)
+
+
+def _bytes_per_token(card: Card, plan: Plan) -> int:
+    return card.hidden_size * 4 * (len(plan.outputs) - (POOLED in plan.outputs))
 
 
 def too_many_tokens(tokens: int, max_tokens: int) -> TooLarge:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from models.positions import learned
+from service.embedding import limits
 from service.embedding.model import Model, Models
 from service.embedding.output_plan import Plan
 from service.embedding.pipeline import Observer
@@ -23,7 +24,6 @@ from service.settings import Settings
 RUN_TOKENS = 128  # of one run: its values stay in the processor's cache, which halves the time of 512 at once
 _ZEROS = np.zeros(8192, np.int64)  # the segments of a run
 _ZEROS.flags.writeable = False
-_PLAIN = (None, None, None, None)  # what Ids hold besides the ids
 
 
 class _Member(NamedTuple):
@@ -39,10 +39,10 @@ class _Member(NamedTuple):
 class _Batch:
     """Requests for the same outputs of one model, gathered until they fill a run."""
 
-    __slots__ = ("ids", "longest", "members", "model", "plan", "tokens")
+    __slots__ = ("ids", "longest", "members", "model", "most", "plan", "tokens")
 
-    def __init__(self, model: Model, plan: Plan, longest: int) -> None:
-        self.model, self.plan, self.longest = model, plan, longest
+    def __init__(self, model: Model, plan: Plan, longest: int, most: int) -> None:
+        self.model, self.plan, self.longest, self.most = model, plan, longest, most
         self.clear()
 
     def clear(self) -> None:
@@ -63,6 +63,7 @@ class RowLookup:
     def __init__(self, models: Models, settings: Settings, observe: Observer) -> None:
         self._models = models
         self._observe = observe
+        self._settings = settings
         self._max_inputs = settings.max_inputs
         self._max_tokens = min(settings.max_request_tokens, settings.max_input_tokens or settings.max_request_tokens)
 
@@ -81,6 +82,8 @@ class RowLookup:
             if batch is None or not (lengths := self._plain_lengths(request.inputs, batch.longest)):
                 continue
             tokens = sum(lengths)
+            if tokens > batch.most:
+                continue
             if batch.members and batch.tokens + tokens > RUN_TOKENS:
                 self._run(batch, results)
                 batch.clear()
@@ -101,7 +104,8 @@ class RowLookup:
             return None
         if plan.lookup is None or request.max_tokens is not None:
             return None
-        return _Batch(model, plan, min(model.card.position.longest() or self._max_tokens, self._max_tokens))
+        longest = min(model.card.position.longest() or self._max_tokens, self._max_tokens)
+        return _Batch(model, plan, longest, limits.max_tokens(model.card, plan, self._settings))
 
     def _plain_lengths(self, inputs: Sequence[object], longest: int) -> tuple[int, ...]:
         """Return the lengths of inputs that are nothing but token ids of allowed lengths; empty for all others."""
@@ -109,9 +113,15 @@ class RowLookup:
             return ()
         lengths = []
         for each in inputs:
-            if type(each) is not Ids or each[1:] != _PLAIN or not 0 < len(each.ids) <= longest:
+            if type(each) is not Ids:
                 return ()
-            lengths.append(len(each.ids))
+            ids, mask, types, positions, extras = each
+            length = len(ids)
+            if mask is not None or types is not None or positions is not None or extras:
+                return ()
+            if not 0 < length <= longest:
+                return ()
+            lengths.append(length)
         return tuple(lengths)
 
     def _run(self, batch: _Batch, results: list[EmbedResult | None]) -> None:
