@@ -14,6 +14,8 @@ EXPOSED = (
 )
 """Response headers that a page may read; named, because `*` is not understood everywhere."""
 MAX_AGE = b"600"
+_EXPOSED = (b"access-control-expose-headers", EXPOSED)
+_VARY = (b"vary", b"Origin")
 
 
 class Cors:
@@ -32,7 +34,7 @@ class Cors:
         if request.verb != "OPTIONS" or b"origin" not in headers or b"access-control-request-method" not in headers:
             return None
         allowed = self.headers(request)
-        if not allowed:
+        if not any(name == b"access-control-allow-origin" for name, _ in allowed):
             return Response((b"this origin may not call; INLAY_CORS_ORIGINS names those that may",), (), 400)
         wanted = headers.get(b"access-control-request-headers", b"*")
         more = (
@@ -43,13 +45,10 @@ class Cors:
         return Response((), (*allowed, *more), 200)
 
     def headers(self, request: Request) -> Headers:
-        """Return what a response to this request's origin carries; nothing for other origins."""
+        """Return what a response to this request's origin carries; Vary to all, so that caches keep origins apart."""
         origin = request.headers.get(b"origin")
-        if origin is None:
-            return ()
-        exposed = (b"access-control-expose-headers", EXPOSED)
         if b"*" in self._origins:
-            return ((b"access-control-allow-origin", b"*"), exposed)
+            return () if origin is None else ((b"access-control-allow-origin", b"*"), _EXPOSED)
         if origin not in self._origins:
-            return ()
-        return ((b"access-control-allow-origin", origin), (b"vary", b"Origin"), exposed)
+            return (_VARY,)
+        return ((b"access-control-allow-origin", origin), _VARY, _EXPOSED)

@@ -19,7 +19,7 @@ from service.errors import BodyTooLarge, Malformed, UnsupportedCoding
 from service.http.bodies import INLINE_BYTES, codings, decoded
 from service.http.content_coding import (
     CODINGS,
-    MOST_MEMBERS,
+    MAX_MEMBERS,
     Broken,
     TooLong,
     decode,
@@ -61,7 +61,7 @@ def test_every_route_reads_every_coding(served: Served, path: str, body: dict[st
     assert (coded.status_code, found) == (200, expected)
 
 
-def test_codings_are_undone_in_the_reverse_of_their_order(served: Served) -> None:
+def test_codings_are_decoded_in_reverse_order(served: Served) -> None:
     body = zlib.compress(zstd.compress(gzip.compress(b'{"inputs": "a"}')))
     assert post(served, body, "gzip, Zstd,identity , deflate").status_code == 200
     assert post(served, body, "deflate, zstd, gzip").json()["code"] == "malformed"
@@ -72,7 +72,7 @@ def test_identity_is_no_coding(served: Served) -> None:
 
 
 @pytest.mark.parametrize("path", [path for path, _ in ROUTES])
-def test_a_coding_nobody_knows_is_told_the_known(served: Served, path: str) -> None:
+def test_rejects_unknown_coding_and_lists_the_known(served: Served, path: str) -> None:
     answer = post(served, b"{}", "br", path)
     assert answer.status_code == 415
     assert answer.headers["accept-encoding"] == "zstd, gzip, deflate"
@@ -81,7 +81,7 @@ def test_a_coding_nobody_knows_is_told_the_known(served: Served, path: str) -> N
 
 @pytest.mark.parametrize("coding", CODINGS)
 @pytest.mark.parametrize("harm", ["cut", "noise", "plain"])
-def test_a_broken_stream_is_the_senders_fault(served: Served, coding: str, harm: str) -> None:
+def test_rejects_broken_stream(served: Served, coding: str, harm: str) -> None:
     whole = ENCODERS[coding](b'{"inputs": "hello world"}' * 3)
     body = {"cut": whole[:-1], "noise": whole[:6] + b"\xff" * 8 + whole[14:], "plain": b'{"inputs": "a"}'}[harm]
     answer = post(served, body, coding)
@@ -90,14 +90,14 @@ def test_a_broken_stream_is_the_senders_fault(served: Served, coding: str, harm:
 
 
 @pytest.mark.parametrize("coding", CODINGS)
-def test_a_body_that_unpacks_to_too_much_is_refused(served: Served, coding: str) -> None:
+def test_rejects_body_over_limit_once_decoded(served: Served, coding: str) -> None:
     body = ENCODERS[coding](b'{"inputs": "' + b"a" * 200_000 + b'"}')
     assert len(body) < 1000
     answer = post(served, body, coding)
     assert (answer.status_code, answer.json()["code"]) == (413, "body_too_large")
 
 
-def test_a_large_body_is_unpacked_whole(served: Served) -> None:
+def test_decodes_large_body(served: Served) -> None:
     inputs = [[5, 6, 7, 8] * 4 for _ in range(64)]
     body = orjson.dumps({"inputs": inputs, "outputs": "token_embeddings"}, option=orjson.OPT_INDENT_2)
     padded = body + b" " * (90_000 - len(body))
@@ -105,7 +105,7 @@ def test_a_large_body_is_unpacked_whole(served: Served) -> None:
 
 
 @pytest.mark.parametrize("coding", CODINGS)
-async def test_a_bomb_takes_no_more_memory_than_the_bound(coding: str) -> None:
+async def test_bomb_takes_no_more_memory_than_the_limit(coding: str) -> None:
     """256 MiB of zeros, in part with a coding around the coding; peaks of Python's and of the process's memory."""
     encoder = CODINGS[coding].encoder(False, None)
     bomb = b"".join([*(encoder.compress(bytes(MIB)) for _ in range(256)), encoder.flush()])
@@ -123,7 +123,7 @@ async def test_a_bomb_takes_no_more_memory_than_the_bound(coding: str) -> None:
     assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - resident) * 1024 < 32 * MIB
 
 
-def test_a_zstd_frame_may_not_borrow_a_window_beyond_the_webs() -> None:
+def test_rejects_zstd_window_over_8_mib() -> None:
     options = {zstd.CompressionParameter.window_log: 27, zstd.CompressionParameter.content_size_flag: 0}
     stream = zstd.ZstdCompressor(options=options)
     body = stream.compress(bytes(1000)) + stream.flush()
@@ -132,34 +132,34 @@ def test_a_zstd_frame_may_not_borrow_a_window_beyond_the_webs() -> None:
 
 
 @pytest.mark.parametrize("coding", ["gzip", "zstd"])
-def test_what_was_packed_in_pieces_is_one_body(coding: str) -> None:
+def test_members_and_frames_are_one_body(coding: str) -> None:
     assert decode(coding, ENCODERS[coding](b"ab") + ENCODERS[coding](b"cd"), 4) == b"abcd"
     with pytest.raises(TooLong):
         decode(coding, ENCODERS[coding](b"ab") + ENCODERS[coding](b"cd"), 3)
 
 
 @pytest.mark.parametrize("coding", ["gzip", "zstd"])
-def test_pieces_without_end_are_refused(coding: str) -> None:
+def test_rejects_endless_members(coding: str) -> None:
     with pytest.raises(Broken, match="more after its end"):
-        decode(coding, ENCODERS[coding](b"") * (MOST_MEMBERS + 1), 100)
+        decode(coding, ENCODERS[coding](b"") * (MAX_MEMBERS + 1), 100)
 
 
-def test_deflate_has_one_piece() -> None:
+def test_rejects_second_deflate_stream() -> None:
     with pytest.raises(Broken, match="more after its end"):
         decode("deflate", zlib.compress(b"ab") * 2, 100)
 
 
-def test_codings_are_bounded_in_number() -> None:
+def test_rejects_more_than_five_codings() -> None:
     with pytest.raises(UnsupportedCoding, match="6 codings"):
         codings(b",".join([b"gzip"] * 6))
 
 
-async def test_no_body_is_no_body_under_any_coding() -> None:
+async def test_empty_body_stays_empty() -> None:
     assert await decoded(b"", ("gzip",), 10) == b""
 
 
 @given(st.binary(max_size=100_000), st.lists(st.sampled_from(sorted(CODINGS)), max_size=3), st.booleans())
-async def test_what_goes_in_comes_out(body: bytes, applied: list[str], exact: bool) -> None:
+async def test_decodes_what_was_encoded(body: bytes, applied: list[str], exact: bool) -> None:
     sizes, packed = [len(body)], body
     for coding in applied:
         packed = ENCODERS[coding](packed)
@@ -173,7 +173,7 @@ async def test_what_goes_in_comes_out(body: bytes, applied: list[str], exact: bo
 
 
 @given(st.sampled_from(sorted(CODINGS)), st.binary(max_size=3 * INLINE_BYTES))
-async def test_noise_is_refused_or_read_but_breaks_nothing(coding: str, noise: bytes) -> None:
+async def test_noise_is_rejected_or_decoded(coding: str, noise: bytes) -> None:
     try:
         found = await decoded(noise, (coding,), MIB)
     except (Malformed, BodyTooLarge):

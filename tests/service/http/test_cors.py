@@ -1,4 +1,4 @@
-"""Calls from browsers: the preflight as a browser sends it, keys and SDK headers let through, answers readable."""
+"""CORS: preflight requests as browsers send them, keys and headers of SDKs, readable responses."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -38,14 +38,14 @@ def preflight(served: Served, path: str, headers: str, origin: str = PAGE) -> di
 @pytest.mark.parametrize(
     "headers", ["authorization,content-type", "authorization,content-type,x-stainless-lang,x-stainless-os", "x-api-key"]
 )
-def test_a_page_may_send_keys(open_to_one: Served, path: str, headers: str) -> None:
+def test_page_of_an_allowed_origin_may_send_keys(open_to_one: Served, path: str, headers: str) -> None:
     allowed = preflight(open_to_one, path, headers)
     assert allowed["access-control-allow-origin"] == PAGE
     assert "post" in allowed["access-control-allow-methods"]
     assert set(headers.split(",")) <= {each.strip() for each in allowed["access-control-allow-headers"].split(",")}
 
 
-def test_another_page_may_not(open_to_one: Served) -> None:
+def test_page_of_another_origin_may_not_call(open_to_one: Served) -> None:
     assert preflight(open_to_one, "/embed", "content-type", "https://evil.example") == {}
     answer = open_to_one.http.get("/models", headers={"origin": "https://evil.example"})
     assert "access-control-allow-origin" not in answer.headers
@@ -53,7 +53,7 @@ def test_another_page_may_not(open_to_one: Served) -> None:
 
 
 @pytest.mark.parametrize("content", [b'{"inputs": "a"}', b"{", b'{"inputs": []}'])
-def test_a_page_reads_answers_and_refusals_with_all_their_headers(open_to_one: Served, content: bytes) -> None:
+def test_page_reads_every_header_of_answers_and_errors(open_to_one: Served, content: bytes) -> None:
     octets = {"accept": "application/octet-stream, application/json"}
     answer = open_to_one.http.post("/embed", content=content, headers=CALL | JSON | octets)
     assert answer.headers["access-control-allow-origin"] == PAGE
@@ -64,19 +64,19 @@ def test_a_page_reads_answers_and_refusals_with_all_their_headers(open_to_one: S
 
 
 @pytest.mark.parametrize("path", ["/nothing", "/v1/nothing", "/embed"])
-def test_a_page_reads_what_is_not_there_too(open_to_one: Served, path: str) -> None:
+def test_page_reads_unknown_paths_and_verbs_too(open_to_one: Served, path: str) -> None:
     answer = open_to_one.http.get(path, headers=CALL)
     assert answer.status_code in (404, 405)
     assert answer.headers["access-control-allow-origin"] == PAGE
     assert answer.headers.get_list("x-request-id")[1:] == []
 
 
-def test_every_page_may_where_that_is_set(open_to_all: Served) -> None:
+def test_star_allows_every_origin(open_to_all: Served) -> None:
     assert preflight(open_to_all, "/embed", "authorization")["access-control-allow-origin"] == "*"
     assert open_to_all.http.get("/models", headers=CALL).headers["access-control-allow-origin"] == "*"
 
 
-def test_no_page_may_unless_that_is_set(served: Served) -> None:
+def test_no_origin_is_allowed_by_default(served: Served) -> None:
     asked = {"origin": PAGE, "access-control-request-method": "POST"}
     assert served.http.options("/embed", headers=asked).status_code == 405
     assert "access-control-allow-origin" not in served.http.get("/models", headers=CALL).headers

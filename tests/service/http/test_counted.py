@@ -1,4 +1,4 @@
-"""What counts as a request, as a refusal and as ready: the numbers that the alerts are made of."""
+"""Metrics of requests, refusals and readiness, of which the alerts are made."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -38,7 +38,7 @@ def numbers(here: Here) -> dict[tuple[str, ...], float]:
     """What is not 0: a sample's name and the values of its labels, in the order of their names."""
     return {
         (sample.name, *[value for _, value in sorted(sample.labels.items())]): sample.value
-        for family in text_string_to_metric_families(here.parts.metrics.text().decode())
+        for family in text_string_to_metric_families(here.context.metrics.text().decode())
         for sample in family.samples
         if sample.value
     }
@@ -59,25 +59,23 @@ def breaks(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*given: object) -> Any:
         raise RuntimeError("the card is gone")
 
-    monkeypatch.setattr(type(here.parts.catalog.get("bert").engine), "run", fail)
-    monkeypatch.setattr(readiness, "FRESH_SECONDS", 0.0)
+    monkeypatch.setattr(type(here.context.registry.get("bert").engine), "run", fail)
+    monkeypatch.setattr(readiness, "VERDICT_SECONDS", 0.0)
 
 
-async def test_a_worker_whose_model_does_not_answer_is_not_ready_and_is_again_once_it_does(
-    here: Here, http: httpx.AsyncClient
-) -> None:
+async def test_worker_is_ready_only_while_its_model_answers(here: Here, http: httpx.AsyncClient) -> None:
     with pytest.MonkeyPatch.context() as broken:
         assert numbers(here)[("inlay_workers_ready",)] == 1
         breaks(here, broken)
         assert (await http.get("/health/ready")).status_code == 503
         assert ("inlay_workers_ready",) not in numbers(here)
     with pytest.MonkeyPatch.context() as mended:
-        mended.setattr(readiness, "FRESH_SECONDS", 0.0)
+        mended.setattr(readiness, "VERDICT_SECONDS", 0.0)
         assert (await http.get("/health/ready")).status_code == 200
         assert numbers(here)[("inlay_workers_ready",)] == 1
 
 
-async def test_a_dead_engine_is_one_reason_in_every_protocol(
+async def test_engine_failures_are_counted_alike_in_every_protocol(
     here: Here, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     breaks(here, monkeypatch)
@@ -97,14 +95,14 @@ async def test_a_dead_engine_is_one_reason_in_every_protocol(
     assert sum(failures) == 4
 
 
-async def test_a_fault_of_our_own_is_a_reason_too(
+async def test_faults_of_the_service_are_counted_as_errors(
     here: Here, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def fault(*given: object) -> Any:
         raise RuntimeError("a fault")
 
-    monkeypatch.setattr(here.parts.encoder, "embed", fault)
-    monkeypatch.setattr(type(here.parts.tables), "run", fault)
+    monkeypatch.setattr(here.context.embedder, "embed", fault)
+    monkeypatch.setattr(type(here.context.tables), "run", fault)
     assert (await http.post("/embed", json={"inputs": "a"})).status_code == 500
     assert (await http.get("/positions/rope", params={"rotary_dim": 4, "length": 2})).status_code == 500
     async with grpc.aio.insecure_channel(here.rpc_address) as channel:
@@ -113,8 +111,8 @@ async def test_a_fault_of_our_own_is_a_reason_too(
     assert refusals(here) == {"error": 3}
 
 
-async def test_a_probe_that_is_told_no_is_no_refusal(here: Here, http: httpx.AsyncClient) -> None:
-    here.parts.life.stopping = True
+async def test_failing_probes_are_not_counted_as_refused(here: Here, http: httpx.AsyncClient) -> None:
+    here.context.lifecycle.stopping = True
     statuses = [(await http.get(path)).status_code for path in PROBES]
     async with grpc.aio.insecure_channel(here.rpc_address) as channel:
         ready = await GRPCInferenceServiceStub(channel).ServerReady(oip.ServerReadyRequest())
@@ -122,12 +120,12 @@ async def test_a_probe_that_is_told_no_is_no_refusal(here: Here, http: httpx.Asy
     assert refusals(here) == {}
 
 
-async def test_a_refused_table_is_counted_once(here: Here, http: httpx.AsyncClient) -> None:
+async def test_refused_table_is_counted_once(here: Here, http: httpx.AsyncClient) -> None:
     assert (await http.get("/positions/rope", params={"rotary_dim": 3, "length": 2})).status_code == 422
     assert sum(refusals(here).values()) == sum(requests(here).values()) == 1
 
 
-async def test_what_the_gate_refuses_is_a_request_of_its_own_and_a_key_s_limit_a_reason_of_its_own(
+async def test_requests_refused_for_their_key_are_counted_apart(
     tiny_store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def full(*given: object) -> Any:
@@ -135,7 +133,7 @@ async def test_what_the_gate_refuses_is_a_request_of_its_own_and_a_key_s_limit_a
 
     settings = {"default_model": "bert", "api_keys": f"{KEY} rate=1"}
     async with serving_here(tiny_store, **settings) as here:
-        monkeypatch.setattr(here.parts.encoder, "embed", full)
+        monkeypatch.setattr(here.context.embedder, "embed", full)
         url = "http://{}:{}".format(*here.address)
         async with httpx.AsyncClient(base_url=url, trust_env=False) as http:
             busy = await http.post("/embed", json={"inputs": "a"}, headers=BEARER)
@@ -146,7 +144,7 @@ async def test_what_the_gate_refuses_is_a_request_of_its_own_and_a_key_s_limit_a
         assert all(int(each.headers["retry-after"]) >= 1 for each in (busy, *spent))
         assert refusals(here) == {"overloaded": 1, "key_limited": 3, "unauthorized": 2}
         assert requests(here) == {
-            ("embed", "http", "429"): 1,
+            ("/embed", "http", "429"): 1,
             ("gate", "http", "429"): 3,
             ("gate", "http", "401"): 1,
             ("gate", "http", "403"): 1,

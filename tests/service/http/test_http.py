@@ -1,4 +1,4 @@
-"""REST as a client meets it: one service on real sockets, every refusal a problem document."""
+"""REST on real sockets: errors as problem documents, formats, models, probes."""
 
 import asyncio
 import io
@@ -42,7 +42,7 @@ REFUSALS: list[tuple[str, str, dict[str, str], bytes, int, str, str]] = [
 
 
 @pytest.mark.parametrize(("method", "path", "headers", "body", "status", "code", "detail"), REFUSALS)
-def test_a_refusal_is_a_problem_document(
+def test_errors_are_problem_documents(
     served: Served, method: str, path: str, headers: dict[str, str], body: bytes, status: int, code: str, detail: str
 ) -> None:
     answer = served.http.request(method, path, headers=headers, content=body)
@@ -54,28 +54,28 @@ def test_a_refusal_is_a_problem_document(
     assert problem["error"] == problem["detail"]
 
 
-def test_the_index_of_the_bad_input_is_told(served: Served) -> None:
+def test_error_names_the_index_of_a_bad_input(served: Served) -> None:
     assert served.post({"inputs": [[1], [2], [99]]}).json()["index"] == 2
     assert "index" not in served.post({"inputs": []}).json()
 
 
-def test_a_wrong_verb_is_told_the_right_one(served: Served) -> None:
+def test_wrong_verb_gets_allow_header(served: Served) -> None:
     assert served.http.get("/embed").headers["allow"] == "POST"
 
 
-def test_a_body_without_a_declared_length_is_bounded_too(served: Served) -> None:
+def test_rejects_chunked_body_over_limit(served: Served) -> None:
     chunks = iter([b'{"inputs": "', *[b"a" * 10_000] * 20, b'"}'])
     answer = served.http.post("/embed", content=chunks, headers=JSON)
     assert answer.json()["code"] == "body_too_large"
 
 
-def test_a_body_may_come_in_pieces(served: Served) -> None:
+def test_reads_chunked_body(served: Served) -> None:
     answer = served.http.post("/embed", content=iter([b'{"inputs"', b": [5, 6]", b"}"]), headers=JSON)
     assert answer.status_code == 200
 
 
 @pytest.mark.parametrize("content_type", ["application/json; charset=utf-8", "Application/JSON", "application/x+json"])
-def test_json_is_known_by_all_its_names(served: Served, content_type: str) -> None:
+def test_reads_json_under_all_its_media_types(served: Served, content_type: str) -> None:
     answer = served.http.post("/embed", content=b'{"inputs": [5]}', headers={"content-type": content_type})
     assert answer.status_code == 200
 
@@ -94,13 +94,13 @@ def test_every_format_carries_the_same_numbers(served: Served) -> None:
     np.testing.assert_array_equal(tensors["1/input_embeddings"], rows[3:])
 
 
-def test_without_outputs_the_answer_is_text_embeddings_inferences_list(served: Served) -> None:
+def test_default_answer_is_the_list_of_tei(served: Served) -> None:
     vectors = served.post({"inputs": ["a b", "hello world"]}).json()
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
     assert served.post({"inputs": "a b"}).json() == pytest.approx(np.array(vectors[:1]), abs=1e-6)
 
 
-def test_every_model_tells_what_it_is(served: Served) -> None:
+def test_models_list_describes_every_model(served: Served) -> None:
     models = {model["name"]: model for model in served.http.get("/models").json()["models"]}
     assert models["bert"]["default"]
     assert models["bert"]["pooling"] == {"mode": "mean", "normalize": True, "include_prompt": True}
@@ -114,14 +114,14 @@ def test_every_model_tells_what_it_is(served: Served) -> None:
 
 
 @pytest.mark.parametrize("path", ["/", "/health/live", "/health/ready", "/metrics", "/docs", "/openapi.json"])
-def test_what_machines_ask_is_answered(served: Served, path: str) -> None:
+def test_answers_probes_metrics_and_documentation(served: Served, path: str) -> None:
     assert served.http.get(path).status_code == 200
 
 
-def test_requests_are_counted_by_protocol_and_status(served: Served) -> None:
+def test_counts_requests_by_route_and_status(served: Served) -> None:
     def count() -> float:
         lines = served.http.get("/metrics").text.splitlines()
-        name = 'inlay_requests_total{method="embed",protocol="http",status="422"}'
+        name = 'inlay_requests_total{method="/embed",protocol="http",status="422"}'
         return sum(float(line.rsplit(" ")[-1]) for line in lines if line.startswith(name))
 
     before = count()
@@ -129,7 +129,7 @@ def test_requests_are_counted_by_protocol_and_status(served: Served) -> None:
     assert count() == before + 1
 
 
-def test_the_documentation_needs_no_other_host(served: Served) -> None:
+def test_documentation_needs_no_other_host(served: Served) -> None:
     page = served.http.get("/docs").text
     assert "//cdn" not in page
     for asset in ("swagger-ui-bundle.js", "swagger-ui.css"):
@@ -137,7 +137,7 @@ def test_the_documentation_needs_no_other_host(served: Served) -> None:
         assert len(served.http.get(f"/static-offline-docs/{asset}").content) > 50_000
 
 
-def test_two_requests_in_one_packet_are_answered_in_order(served: Served) -> None:
+def test_pipelined_requests_are_answered_in_order(served: Served) -> None:
     def request(ids: str) -> bytes:
         body = f'{{"inputs": [{ids}], "outputs": "token_embeddings"}}'.encode()
         return b"POST /embed HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%s" % (
@@ -154,7 +154,7 @@ def test_two_requests_in_one_packet_are_answered_in_order(served: Served) -> Non
     assert (first["usage"]["tokens"], second["usage"]["tokens"]) == (1, 2)
 
 
-async def test_a_slow_client_does_not_hold_up_others(served: Served) -> None:
+async def test_slow_client_does_not_delay_others(served: Served) -> None:
     reader, writer = await asyncio.open_connection(*served.address)
     writer.write(b"POST /embed HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 99\r\n\r\n{")
     await writer.drain()

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from proto import embed_pb2 as pb
-from service.http import request_ids
+from service.request_context import request_id
 from tests.served import Served, serving
 
 JSON = {"content-type": "application/json"}
@@ -37,7 +37,7 @@ ANSWERS = [
 
 
 @pytest.mark.parametrize(("verb", "path", "body", "status"), ANSWERS)
-def test_every_answer_has_the_callers_id_or_a_new_one(
+def test_response_has_the_callers_id_or_a_new_one(
     served: Served, verb: str, path: str, body: bytes, status: int
 ) -> None:
     own = served.http.request(verb, path, content=body, headers=JSON | {"x-request-id": "mine-1"})
@@ -50,14 +50,14 @@ def test_every_answer_has_the_callers_id_or_a_new_one(
     ("sent", "kept"),
     [("a", True), ("!~" * 64, True), ("", False), ("a" * 129, False), ("a b", False), ("\xe9", False), ("a\tb", False)],
 )
-def test_an_id_is_kept_if_it_is_128_visible_characters_at_most(served: Served, sent: str, kept: bool) -> None:
+def test_keeps_ids_of_up_to_128_visible_characters(served: Served, sent: str, kept: bool) -> None:
     answer = served.http.get("/health/live", headers=[(b"x-request-id", sent.encode("latin-1"))])
     assert (answer.headers["x-request-id"] == sent) is kept
     assert answer.headers["x-request-id"].isascii()
 
 
 def _fresh(numbers: Any) -> None:
-    numbers.put(request_ids.request_id(None))
+    numbers.put(request_id(None))
 
 
 def test_processes_do_not_share_ids() -> None:
@@ -69,10 +69,10 @@ def test_processes_do_not_share_ids() -> None:
     found = {numbers.get(timeout=60) for _ in workers}
     for worker in workers:
         worker.join()
-    assert len({*found, request_ids.request_id(None)}) == 3
+    assert len({*found, request_id(None)}) == 3
 
 
-def test_grpc_tells_it_behind_answers_and_refusals(served: Served) -> None:
+def test_grpc_sends_the_id_with_answers_and_errors(served: Served) -> None:
     own = (("x-request-id", "mine-2"),)
     _, call = served.stub.Embed.with_call(pb.EmbedRequest(inputs=[pb.Input(text="a")]), metadata=own)
     assert dict(call.trailing_metadata())["x-request-id"] == "mine-2"
@@ -85,7 +85,7 @@ def test_grpc_tells_it_behind_answers_and_refusals(served: Served) -> None:
     assert dict(first.trailing_metadata())["x-request-id"] != dict(second.trailing_metadata())["x-request-id"]
 
 
-def test_grpc_streams_tell_it_too(served: Served) -> None:
+def test_grpc_streams_send_the_id(served: Served) -> None:
     requests = iter([pb.EmbedRequest(inputs=[pb.Input(text="a")])])
     answers = served.stub.EmbedStream(requests, metadata=(("x-request-id", "mine-3"),))
     assert len(list(answers)) == 1
@@ -97,15 +97,15 @@ def test_grpc_streams_tell_it_too(served: Served) -> None:
 
 @pytest.fixture
 def broken(tiny_store: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
-    async def fail(self: Any, request: Any) -> Any:
+    async def fail(self: Any, *given: Any) -> Any:
         raise ZeroDivisionError("by a test")
 
-    monkeypatch.setattr("service.embedding.pipeline.Encoder.embed", fail)
+    monkeypatch.setattr("service.embedding.pipeline.EmbeddingPipeline.embed", fail)
     with serving(tiny_store, default_model="bert") as service:
         yield service
 
 
-def test_a_fault_is_logged_under_the_id_its_caller_got(broken: Served, caplog: pytest.LogCaptureFixture) -> None:
+def test_fault_is_logged_under_the_id_its_caller_got(broken: Served, caplog: pytest.LogCaptureFixture) -> None:
     answer: httpx.Response = broken.post({"inputs": "a"})
     assert answer.status_code == 500
     with pytest.raises(grpc.RpcError) as refused:
