@@ -392,11 +392,11 @@ class Held:
     def embed(self) -> "asyncio.Future[Any]":
         return asyncio.ensure_future(self.here.context.embedder.embed(EmbedRequest([Ids(np.array(IDS, np.int64))])))
 
-    async def until_inside(self, requests: int) -> None:
-        """Until so many requests are being served, and all but the one that runs are waiting for it."""
+    async def until_admitted(self, requests: int) -> None:
+        """Until so many requests are being served, all of which wait for the run."""
         bert = self.here.context.registry.get("bert")
         while self.here.context.admission.active != requests or not (
-            requests == 1 or any(batcher.waiting_items for batcher in bert.batchers.values())
+            requests == 0 or any(batcher.waiting_items for batcher in bert.batchers.values())
         ):
             await asyncio.sleep(0)
 
@@ -461,16 +461,16 @@ async def test_a_client_that_is_gone_before_its_run_costs_none(
         if isinstance(probe.sent, Http):
             _, connection = await asyncio.open_connection(*held.here.address)
             connection.write(written(probe.sent))
-            await held.until_inside(2)
+            await held.until_admitted(1)
             connection.close()
         else:
             async with grpc.aio.insecure_channel(held.here.rpc_address) as channel:
                 is_tei = isinstance(probe.sent, tei.EmbedRequest)
                 ask = EmbedStub(channel).Embed if is_tei else GRPCInferenceServiceStub(channel).ModelInfer
                 call = asyncio.ensure_future(ask(probe.sent))  # type: ignore[arg-type]
-                await held.until_inside(2)
+                await held.until_admitted(1)
                 call.cancel()
-        await held.until_inside(1)
+        await held.until_admitted(0)
         held.free.set()
         await first
         await held.embed()
