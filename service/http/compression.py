@@ -63,10 +63,9 @@ async def _coded_stream(parts: AsyncIterator[bytes | memoryview], encoder: Encod
 
 def _size(response: Response) -> int | None:
     """Return the bytes of the body; None: not known before it is made."""
-    if response.stream is None:
-        return sum(map(len, response.body))
-    declared = _joined(response.headers, b"content-length")
-    return int(declared) if declared else None
+    declared = _joined(response.headers, b"content-length")  # that of a body that is left out of the response to HEAD
+    size = sum(map(len, response.body)) if response.stream is None else None
+    return size or (int(declared) if declared else size)
 
 
 def _varied(response: Response, if_none_match: bytes) -> Headers:

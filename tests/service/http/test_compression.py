@@ -1,4 +1,4 @@
-"""Compressed answers: the RFC's negotiation, the policy for vectors, tags and ranges, streams, other requests go on."""
+"""Compressed responses: negotiation as in RFC 9110, the policy for vectors, tags and ranges, streams, threads."""
 
 import asyncio
 import gzip
@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import threading
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +19,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.errors import NotAcceptable
-from service.http import compression as answers
-from service.http.compression import Coded
+from service.http import compression
+from service.http.compression import compressed
 from service.http.content_coding import CODINGS
 from service.http.negotiation import Choice, choose
+from service.http.response import Headers, Response
+from service.http.routes import Head, Request
 from tests.served import Served, serving
 
 DECODERS: dict[str, Callable[[bytes], bytes]] = {
@@ -77,7 +79,7 @@ HEADERS: list[tuple[str | None, str | None, str | None, str | None]] = [
 
 
 @pytest.mark.parametrize(("accept", "document", "vectors", "tensors"), HEADERS)
-def test_a_header_chooses_a_coding(
+def test_header_chooses_a_coding(
     accept: str | None, document: str | None, vectors: str | None, tensors: str | None
 ) -> None:
     sent = accept.encode() if accept is not None else None
@@ -94,7 +96,7 @@ def identity_refused(accept: str | None) -> bool:
 
 @pytest.mark.parametrize("accept", [b"identity;q=0", b"*;q=0", b"br, identity;q=0", b"gzip;q=0, *;q=0"])
 @pytest.mark.parametrize("policy", ["asked", "always", "never"])
-def test_who_accepts_nothing_is_refused(accept: bytes, policy: Any) -> None:
+def test_rejects_headers_that_accept_nothing(accept: bytes, policy: Any) -> None:
     with pytest.raises(NotAcceptable, match="identity"):
         choose(accept, policy)
 
@@ -104,7 +106,7 @@ def test_who_accepts_nothing_is_refused(accept: bytes, policy: Any) -> None:
         st.sampled_from([*CODINGS, "br", "identity", "*"]), st.sampled_from([0, 0.001, 0.25, 0.5, 1]), max_size=6
     )
 )
-def test_what_is_chosen_is_accepted_and_nothing_is_accepted_more(qualities: dict[str, float]) -> None:
+def test_chosen_coding_is_the_most_preferred_one(qualities: dict[str, float]) -> None:
     header = ", ".join(f"{name};q={quality}" for name, quality in qualities.items()).encode()
     others = qualities.get("*", 0)
     of = {name: qualities.get(name, others) for name in CODINGS}
@@ -124,7 +126,7 @@ def test_what_is_chosen_is_accepted_and_nothing_is_accepted_more(qualities: dict
 
 
 @given(st.binary(max_size=60))
-def test_no_header_breaks_it(accept: bytes) -> None:
+def test_any_header_is_read_or_rejected(accept: bytes) -> None:
     try:
         assert choose(accept).coding in (None, *CODINGS)
     except NotAcceptable:
@@ -133,7 +135,7 @@ def test_no_header_breaks_it(accept: bytes) -> None:
 
 @pytest.mark.parametrize("coding", DECODERS)
 @pytest.mark.parametrize("accept", ["application/json", "application/octet-stream", "application/vnd.safetensors"])
-def test_vectors_come_as_asked(served: Served, coding: str, accept: str) -> None:
+def test_vectors_are_compressed_on_an_explicit_wish(served: Served, coding: str, accept: str) -> None:
     plain = served.http.post("/embed", json=BODY, headers={"accept": accept, "accept-encoding": "identity"})
     answer, body = raw(served, "POST", "/embed", coding, json=BODY, headers={"accept": accept})
     assert answer.headers["content-encoding"] == coding
@@ -143,7 +145,7 @@ def test_vectors_come_as_asked(served: Served, coding: str, accept: str) -> None
     assert "content-encoding" not in plain.headers
 
 
-def test_a_clients_habit_is_no_wish_for_compressed_vectors(served: Served) -> None:
+def test_default_headers_of_clients_compress_no_vectors(served: Served) -> None:
     for habit in ("gzip, deflate", None):
         answer, body = raw(served, "POST", "/embed", habit, json=BODY)
         assert "content-encoding" not in answer.headers
@@ -152,7 +154,7 @@ def test_a_clients_habit_is_no_wish_for_compressed_vectors(served: Served) -> No
 
 @pytest.mark.parametrize("path", ["/openapi.json", "/metrics", "/static-offline-docs/swagger-ui.css", "/models", TABLE])
 @pytest.mark.parametrize("coding", DECODERS)
-def test_documents_come_as_accepted(served: Served, path: str, coding: str) -> None:
+def test_documents_are_compressed_as_accepted(served: Served, path: str, coding: str) -> None:
     plain = served.http.get(path, headers={"accept-encoding": "identity"})
     answer, body = raw(served, "GET", path, f"{coding}, identity;q=0.5")
     assert answer.headers["content-encoding"] == coding
@@ -162,7 +164,7 @@ def test_documents_come_as_accepted(served: Served, path: str, coding: str) -> N
     assert found == plain.content or path == "/metrics"
 
 
-def test_small_answers_stay_as_they_are(served: Served) -> None:
+def test_small_responses_are_not_compressed(served: Served) -> None:
     for path in ("/health/live", "/nothing"):
         answer, _ = raw(served, "GET", path, "gzip")
         assert "content-encoding" not in answer.headers
@@ -171,19 +173,19 @@ def test_small_answers_stay_as_they_are(served: Served) -> None:
     assert gzip.decompress(body) == b'{"status":"live"}'
 
 
-# path, in whose words
-REFUSED = [("/embed", "code"), ("/metrics", "code"), ("/v1/embeddings", "error"), ("/v1/nothing", "error")]
+# verb, path, a member of its protocol's errors
+REJECTED = [("POST", "/embed", "code"), ("GET", "/metrics", "code"), ("POST", "/v1/embeddings", "error")]
 
 
-@pytest.mark.parametrize(("path", "member"), REFUSED)
-def test_an_answer_nobody_can_send_is_refused_before_any_work(served: Served, path: str, member: str) -> None:
-    answer, body = raw(served, "POST", path, "br, identity;q=0", json=BODY)
+@pytest.mark.parametrize(("verb", "path", "member"), REJECTED)
+def test_rejects_unacceptable_codings_before_any_work(served: Served, verb: str, path: str, member: str) -> None:
+    answer, body = raw(served, verb, path, "br, identity;q=0", **({"json": BODY} if verb == "POST" else {}))
     assert answer.status_code in (400, 406)
     assert member in orjson.loads(body)
-    assert b"accept-encoding is br" in body
+    assert b"accept-encoding is 'br" in body
 
 
-def test_a_compressed_table_has_a_weak_tag_that_saves_it(served: Served) -> None:
+def test_compressed_table_has_a_weak_etag(served: Served) -> None:
     plain, _ = raw(served, "GET", TABLE, "identity")
     packed, _ = raw(served, "GET", TABLE, "gzip")
     strong, weak = plain.headers["etag"], packed.headers["etag"]
@@ -193,7 +195,7 @@ def test_a_compressed_table_has_a_weak_tag_that_saves_it(served: Served) -> None
         assert (again.status_code, again.headers["etag"], body) == (304, held, b"")
 
 
-def test_a_range_is_of_the_plain_bytes(served: Served) -> None:
+def test_range_is_of_the_plain_bytes(served: Served) -> None:
     path = f"{TABLE}&format=npy"
     whole, body = raw(served, "GET", path, None)
     for accept in ("gzip", "gzip, identity;q=0"):
@@ -209,7 +211,7 @@ def test_a_range_is_of_the_plain_bytes(served: Served) -> None:
     assert gzip.decompress(found) == body
 
 
-def test_tensors_keep_their_length_where_the_client_only_can(served: Served) -> None:
+def test_default_headers_of_clients_compress_no_tensors(served: Served) -> None:
     for habit in ("gzip, deflate", "gzip, deflate, br, zstd"):
         answer, body = raw(served, "GET", f"{TABLE}&format=npy", habit)
         assert int(answer.headers["content-length"]) == len(body)
@@ -226,14 +228,14 @@ def test_head_has_the_headers_of_get(served: Served) -> None:
             assert got.headers.get(name) == headed.headers.get(name), name
 
 
-def test_a_picture_is_not_packed_again(served: Served) -> None:
+def test_pictures_are_not_compressed(served: Served) -> None:
     answer, body = raw(served, "GET", "/positions/sinusoidal.png?dim=16&length=20", "gzip")
     assert "content-encoding" not in answer.headers
     assert body.startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize("coding", DECODERS)
-def test_a_large_table_is_packed_as_it_is_made(served: Served, coding: str) -> None:
+def test_large_table_is_compressed_while_it_is_made(served: Served, coding: str) -> None:
     path = "/positions/sinusoidal?dim=256&length=8000&encoding_format=base64"
     plain = served.http.get(path, headers={"accept-encoding": "identity"})
     answer, body = raw(served, "GET", path, coding)
@@ -244,7 +246,7 @@ def test_a_large_table_is_packed_as_it_is_made(served: Served, coding: str) -> N
 
 @pytest.mark.skipif(not shutil.which("curl"), reason="curl is not installed: not shown with it")
 @pytest.mark.parametrize("more", [["--compressed"], ["--compressed", "--http1.0"]])
-def test_curl_reads_it(served: Served, more: list[str]) -> None:
+def test_curl_reads_compressed_vectors(served: Served, more: list[str]) -> None:
     url = "http://{}:{}/embed".format(*served.address)
     json = ["-H", "content-type: application/json", "-d", orjson.dumps(BODY).decode()]
     head = ["-s", "-w", "%{size_download}"]
@@ -261,84 +263,92 @@ def policy(request: pytest.FixtureRequest, tiny_store: Path) -> Iterator[tuple[s
         yield request.param, service
 
 
-def test_the_operator_has_the_last_word(policy: tuple[str, Served]) -> None:
+def test_setting_overrides_the_header(policy: tuple[str, Served]) -> None:
     name, served = policy
     for verb, path, more in (("POST", "/embed", {"json": BODY}), ("GET", "/openapi.json", {})):
         answer, _ = raw(served, verb, path, "gzip, deflate", **more)
         assert answer.headers.get("content-encoding") == {"always": "gzip", "never": None}[name]
 
 
-Messages = list[dict[str, Any]]
+async def through(response: Response, accept: bytes = b"gzip", verb: str = "GET") -> Response:
+    """What a response becomes."""
+    head = Head(verb, b"/", {b"accept-encoding": accept})
+    return await compressed(response, Request(head), "asked", vectors=False)
 
 
-async def through(messages: Messages, accept: bytes = b"gzip", verb: str = "GET") -> Messages:
-    """What an application's messages become."""
-    sent: Messages = []
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        for message in messages:
-            await send(message)
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-
-    scope = {"type": "http", "method": verb, "path": "/", "headers": [(b"accept-encoding", accept)]}
-    await Coded(app, "asked", lambda scope, error: app)(scope, None, send)  # type: ignore[arg-type]
-    return sent
+PLAIN = (b"content-type", b"text/plain")
 
 
-def start(*headers: tuple[bytes, bytes], status: int = 200) -> dict[str, Any]:
-    return {"type": "http.response.start", "status": status, "headers": [(b"content-type", b"text/plain"), *headers]}
+def whole(*parts: bytes, headers: Headers = (), status: int = 200) -> Response:
+    return Response(parts, (PLAIN, *headers), status)
 
 
-def part(body: bytes, more: bool = False) -> dict[str, Any]:
-    return {"type": "http.response.body", "body": body, "more_body": more}
+def streamed(*parts: bytes, headers: Headers = ()) -> Response:
+    async def each() -> AsyncIterator[bytes]:
+        for part in parts:
+            yield part
+
+    return Response((), (PLAIN, *headers), 200, each())
 
 
 @pytest.mark.parametrize("coding", DECODERS)
-async def test_each_part_of_a_stream_can_be_read_when_it_comes(coding: str) -> None:
+async def test_each_part_of_a_stream_can_be_read_at_once(coding: str) -> None:
     parts = [b"a" * 5000, b"b" * 70_000, b"c"]
-    sent = await through([start(), *(part(each, True) for each in parts), part(b"")], coding.encode())
+    response = await through(streamed(*parts), coding.encode())
+    assert response.stream is not None
+    *sent, last = [each async for each in response.stream]
     decoder: Any = zstd.ZstdDecompressor() if coding == "zstd" else zlib.decompressobj(47)
-    assert [decoder.decompress(message["body"]) for message in sent[1:-1]] == parts
-    decoder.decompress(sent[-1]["body"])
+    assert [decoder.decompress(each) for each in sent] == parts
+    decoder.decompress(last)
     assert decoder.eof
-    assert (b"content-encoding", coding.encode()) in sent[0]["headers"]
+    assert (b"content-encoding", coding.encode()) in response.headers
+
+
+async def test_compressed_stream_loses_its_declared_length() -> None:
+    long = (b"content-length", b"5000")
+    response = await through(streamed(b"a" * 5000, headers=(long, (b"accept-ranges", b"bytes"))))
+    assert {name for name, _ in response.headers} == {b"content-type", b"vary", b"content-encoding"}
 
 
 @pytest.mark.parametrize(
-    "head",
+    "response",
     [
-        start((b"content-encoding", b"gzip")),
-        start(status=206),
-        start(status=204),
-        start(status=304),
-        start((b"content-length", b"1023")),
+        whole(b"x" * 5000, headers=((b"content-encoding", b"gzip"),)),
+        whole(b"x" * 5000, status=206),
+        whole(status=204),
+        whole(status=304),
+        whole(b"x" * 1023),
+        whole(b"x" * 5000)._replace(headers=((b"content-type", b"image/png"),)),
     ],
-    ids=["packed", "206", "204", "304", "small"],
+    ids=["packed", "206", "204", "304", "small", "picture"],
 )
-async def test_what_must_stay_stays(head: dict[str, Any]) -> None:
-    sent = await through([head, part(b"x" * 1023)])
-    assert sent[1]["body"] == b"x" * 1023
-    assert [value for name, value in sent[0]["headers"] if name == b"content-encoding"] in ([], [b"gzip"])
+async def test_leaves_responses_that_must_stay(response: Response) -> None:
+    found = await through(response)
+    assert found.body == response.body
+    assert [each for each in found.headers if each[0] != b"vary"] == list(response.headers)
 
 
-@given(st.lists(st.binary(max_size=20_000), min_size=1, max_size=4), st.sampled_from(sorted(DECODERS)))
-async def test_what_goes_in_comes_out(parts: list[bytes], coding: str) -> None:
-    messages = [part(each, index < len(parts) - 1) for index, each in enumerate(parts)]
-    sent = await through([start(), *messages], coding.encode())
-    body = b"".join(message["body"] for message in sent[1:])
-    packed = (b"content-encoding", coding.encode()) in sent[0]["headers"]
-    if packed:
+@given(st.lists(st.binary(max_size=20_000), min_size=1, max_size=4), st.sampled_from(sorted(DECODERS)), st.booleans())
+async def test_decodes_to_what_was_compressed(parts: list[bytes], coding: str, stream: bool) -> None:
+    response = await through(streamed(*parts) if stream else whole(*parts), coding.encode())
+    found = b"".join(response.body)
+    if response.stream is not None:
+        found += b"".join([bytes(each) async for each in response.stream])
+    if (b"content-encoding", coding.encode()) in response.headers:
         decoder: Any = zstd.ZstdDecompressor() if coding == "zstd" else zlib.decompressobj(47)
-        body = decoder.decompress(body)
+        found = decoder.decompress(found)
         assert decoder.eof
-    assert body == b"".join(parts)
+    assert found == b"".join(parts)
 
 
-async def test_others_are_served_while_a_large_answer_is_packed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_head_is_compressed_in_its_headers_alone() -> None:
+    response = await through(whole(b"x" * 5000), verb="HEAD")
+    assert (b"content-encoding", b"gzip") in response.headers
+
+
+async def test_event_loop_goes_on_while_a_large_body_is_coded(monkeypatch: pytest.MonkeyPatch) -> None:
     release, here = threading.Event(), threading.get_ident()
-    encoder = answers.Encoder
+    encoder = compression.Encoder
 
     class Slow(encoder):  # type: ignore[misc, valid-type]
         def last(self, parts: Any) -> bytes:
@@ -347,22 +357,15 @@ async def test_others_are_served_while_a_large_answer_is_packed(monkeypatch: pyt
             packed: bytes = super().last(parts)
             return packed
 
-    monkeypatch.setattr(answers, "Encoder", Slow)
+    monkeypatch.setattr(compression, "Encoder", Slow)
     rows = np.random.default_rng(0).standard_normal(50_000).astype(np.float32).tobytes()
-    running = asyncio.create_task(through([start(), part(rows)]))
+    running = asyncio.create_task(through(whole(rows)))
     for _ in range(5):
         await asyncio.sleep(0)
     assert not running.done()
     release.set()
-    assert gzip.decompress((await running)[1]["body"]) == rows
+    assert gzip.decompress(b"".join((await running).body)) == rows
 
 
-async def test_a_file_sent_by_the_server_itself_is_left_to_it() -> None:
-    file = {"type": "http.response.pathsend", "path": "/a"}
-    sent = await through([start((b"content-length", b"5000")), file])
-    assert sent[1] == file
-    assert not [name for name, _ in sent[0]["headers"] if name == b"content-encoding"]
-
-
-def test_an_answer_is_plain_unless_chosen() -> None:
+def test_default_is_no_coding() -> None:
     assert Choice() == choose(None) == choose(b"")
