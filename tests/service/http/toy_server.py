@@ -160,9 +160,9 @@ class Client:
 
 
 def parsed_head(head: bytes) -> tuple[int, dict[str, str]]:
-    """The status and the headers, which occur once each."""
+    """The status and the headers, which occur once each, but for Vary."""
     line, *lines = head.decode("latin-1").strip().split("\r\n")
-    names = [each.partition(":")[0].lower() for each in lines]
+    names = [name for each in lines if (name := each.partition(":")[0].lower()) != "vary"]
     assert len(set(names)) == len(names), names
     return int(line.split()[1]), {each.partition(":")[0].lower(): each.partition(":")[2].strip() for each in lines}
 

@@ -1,0 +1,164 @@
+"""API keys before HTTP requests: checked before bodies are read, given back however a request ends."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from service.http.cors import Cors
+from service.http.response import Response, bytes_response
+from service.http.routes import Request
+from service.request_context import KEY_NAME
+from service.security.api_keys import Keys
+from tests.service.http.toy_server import Client, Toy, connected, exchange, request, route, running, statuses, until
+
+KEY, LIMITED = "correct-horse-battery", "staple.0123456789"
+SHOWN = b"authorization: Bearer " + KEY.encode()
+ONE_AT_A_TIME = b"authorization: Bearer " + LIMITED.encode()
+LAST = b"connection: close"
+
+
+class Handlers:
+    def __init__(self) -> None:
+        self.waiting, self.release = asyncio.Event(), asyncio.Event()
+        self.names: list[str] = []
+
+    async def echo(self, request: Request) -> Response:
+        self.names.append(KEY_NAME.get())
+        return bytes_response(request.body or b"hello", "text/plain")
+
+    async def wait(self, request: Request) -> Response:
+        self.waiting.set()
+        await self.release.wait()
+        return bytes_response(b"waited", "text/plain")
+
+    def batch(self, requests: Any) -> list[Response | None]:
+        return [None] * len(requests)
+
+
+@pytest.fixture
+def handlers() -> Handlers:
+    return Handlers()
+
+
+@pytest.fixture
+async def toy(handlers: Handlers) -> AsyncIterator[Toy]:
+    rows = [
+        route("/", handlers.echo, "POST"),
+        route("/fast", handlers.echo, "POST", vectors=True, batch_handler=handlers.batch),
+        route("/wait", handlers.wait),
+        route("/open", handlers.echo, needs_key=False),
+    ]
+    keys = Keys([f"main:{KEY}", f"limited:{LIMITED} concurrent=1"])
+    async with running(rows, keys=keys, cors=Cors(["https://a"])) as toy:
+        yield toy
+
+
+@pytest.mark.parametrize("path", [b"/", b"/fast"])
+async def test_key_opens_every_route(toy: Toy, handlers: Handlers, path: bytes) -> None:
+    async with connected(toy.port) as client:
+        for _ in range(3):
+            await client.send(request(b"POST " + path, SHOWN, body=b"x"))
+            assert (await client.answer())[2] == b"x"
+    assert toy.heads == {}
+    assert path == b"/fast" or handlers.names == ["main"] * 3
+
+
+@pytest.mark.parametrize("line", [b"POST /", b"POST /fast", b"GET /wait", b"GET /nowhere", b"DELETE /"])
+@pytest.mark.parametrize("header", [b"a: b", b"authorization: Bearer wrong", b"authorization: " + KEY.encode()])
+async def test_nothing_opens_without_a_key(toy: Toy, handlers: Handlers, line: bytes, header: bytes) -> None:
+    head, _, body = (await exchange(toy.port, request(line, header, LAST))).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 401")
+    assert b"\r\nwww-authenticate: Bearer" in head
+    assert json.loads(body)["code"] == "unauthorized"
+    assert handlers.names == []
+    assert toy.counted() == {("gate", "401"): 1}
+
+
+async def test_open_routes_need_no_key(toy: Toy) -> None:
+    assert statuses(await exchange(toy.port, request(b"GET /open", LAST))) == [200]
+
+
+@pytest.mark.parametrize("headers", [[], [b"expect: 100-continue"]], ids=["plain", "expecting"])
+async def test_key_is_checked_before_the_body_is_read(toy: Toy, headers: list[bytes]) -> None:
+    async with connected(toy.port) as client:
+        await client.send(request(b"POST /", b"content-length: 1000", *headers))
+        assert (await client.answer())[0] == 401
+        assert await client.rest() == b""
+    assert toy.intake.held == 0
+
+
+async def test_preflight_needs_no_key_and_errors_are_readable(toy: Toy) -> None:
+    asked = (b"origin: https://a", b"access-control-request-method: POST")
+    async with connected(toy.port) as client:
+        await client.send(request(b"OPTIONS /", *asked))
+        status, headers, _ = await client.answer()
+        assert (status, headers["access-control-allow-origin"]) == (200, "https://a")
+        await client.send(request(b"POST /", asked[0]))
+        status, headers, _ = await client.answer()
+        assert (status, headers["access-control-allow-origin"]) == (401, "https://a")
+
+
+async def leave_while_sending(client: Client, handlers: Handlers) -> None:
+    await client.send(request(b"POST /", ONE_AT_A_TIME, b"content-length: 9") + b"abc")
+
+
+async def leave_while_waiting(client: Client, handlers: Handlers) -> None:
+    await client.send(request(b"GET /wait", ONE_AT_A_TIME))
+    await handlers.waiting.wait()
+
+
+async def leave_while_queued(client: Client, handlers: Handlers) -> None:
+    await client.send(request(b"GET /wait", SHOWN) + request(b"POST /", ONE_AT_A_TIME))
+    await handlers.waiting.wait()
+
+
+async def send_too_much(client: Client, handlers: Handlers) -> None:
+    await client.send(request(b"POST /", ONE_AT_A_TIME, b"content-length: 9000000"))
+    assert (await client.answer())[0] == 413
+
+
+async def send_nonsense(client: Client, handlers: Handlers) -> None:
+    await client.send(request(b"POST /", ONE_AT_A_TIME, b"transfer-encoding: chunked") + b"nonsense\r\n")
+    assert (await client.answer())[0] == 400
+
+
+async def send_to_a_wrong_path(client: Client, handlers: Handlers) -> None:
+    await client.send(request(b"POST /nowhere", ONE_AT_A_TIME))
+    assert (await client.answer())[0] == 404
+
+
+ENDS = [
+    leave_while_sending,
+    leave_while_waiting,
+    leave_while_queued,
+    send_too_much,
+    send_nonsense,
+    send_to_a_wrong_path,
+]
+
+
+@pytest.mark.parametrize("end", ENDS)
+async def test_key_is_free_however_its_request_ends(toy: Toy, handlers: Handlers, end: Any) -> None:
+    async with connected(toy.port) as client:
+        await end(client, handlers)
+    await until(lambda: toy.connections == 0)
+    for _ in range(2):
+        assert statuses(await exchange(toy.port, request(b"POST /", ONE_AT_A_TIME, LAST))) == [200]
+
+
+async def test_limit_of_a_key_is_kept_and_told(toy: Toy, handlers: Handlers) -> None:
+    async with connected(toy.port) as client, connected(toy.port) as other:
+        await client.send(request(b"GET /wait", ONE_AT_A_TIME))
+        await handlers.waiting.wait()
+        await other.send(request(b"POST /", ONE_AT_A_TIME))
+        status, headers, body = await other.answer()
+        assert (status, json.loads(body)["code"]) == (429, "key_limited")
+        assert int(headers["retry-after"]) >= 1
+        await other.send(request(b"POST /", SHOWN))
+        assert (await other.answer())[0] == 200
+        handlers.release.set()
+        assert (await client.answer())[0] == 200
+    assert toy.counted() == {("gate", "429"): 1, ("/", "200"): 1, ("/wait", "200"): 1}
