@@ -64,7 +64,7 @@ WRONG: list[dict[str, str]] = [
 
 
 @pytest.mark.parametrize("headers", WRONG, ids=str)
-def test_nothing_else_does(guarded: Served, headers: dict[str, str]) -> None:
+def test_rejects_everything_else(guarded: Served, headers: dict[str, str]) -> None:
     assert guarded.http.post("/embed", json=EMBED, headers=headers).status_code == 401
 
 
@@ -100,7 +100,7 @@ REFUSALS = [
 
 
 @pytest.mark.parametrize("refusal", REFUSALS, ids=str)
-def test_a_stranger_is_refused_in_the_words_of_the_paths_protocol(guarded: Served, refusal: Refusal) -> None:
+def test_rejection_has_the_format_of_the_protocol(guarded: Served, refusal: Refusal) -> None:
     answer = guarded.http.request(refusal.verb, refusal.path)
     assert answer.status_code == refusal.status
     assert answer.headers.get("www-authenticate") == ("Bearer" if refusal.status == 401 else None)
@@ -118,21 +118,27 @@ def test_a_stranger_is_refused_in_the_words_of_the_paths_protocol(guarded: Serve
         assert document.items() >= refusal.document.items()
 
 
+STATIC = "/static-offline-docs/{file:path}"
 OPEN = ["/", "/health", "/health/live", "/health/ready", "/ping", "/v2/health/live", "/v2/health/ready", "/metrics"]
-OPEN += ["/docs", "/openapi.json", "/static-offline-docs/swagger-ui.css"]
+OPEN += ["/docs", "/docs/oauth2-redirect", "/openapi.json", STATIC]
+
+
+def test_only_listed_routes_need_no_key(guarded: Served) -> None:
+    routes = [(route.verb, route.path) for route in guarded.app.pipeline.router.routes if not route.needs_key]
+    assert sorted(routes) == sorted(("GET", path) for path in OPEN)
 
 
 @pytest.mark.parametrize("verb", ["GET", "HEAD"])
 @pytest.mark.parametrize("path", OPEN)
-def test_probes_numbers_and_documentation_are_open_to_all(guarded: Served, path: str, verb: str) -> None:
-    assert guarded.http.request(verb, path).status_code == 200
+def test_open_routes_answer_without_a_key(guarded: Served, path: str, verb: str) -> None:
+    assert guarded.http.request(verb, path.replace("{file:path}", "swagger-ui.css")).status_code == 200
 
 
 HIDDEN = ["/health/../models", "/docs/../embed", "/health/%2e%2e/models", "/static-offline-docs/../models", "//models"]
 
 
 @pytest.mark.parametrize("path", HIDDEN)
-def test_no_spelling_of_a_path_leads_around_the_gate(guarded: Served, path: str) -> None:
+def test_no_spelling_of_a_path_avoids_the_key(guarded: Served, path: str) -> None:
     host, port = guarded.address
 
     async def ask() -> bytes:  # a client of ours would tidy the path up
@@ -147,14 +153,14 @@ def test_no_spelling_of_a_path_leads_around_the_gate(guarded: Served, path: str)
     assert b"bert" not in answer
 
 
-async def test_a_stranger_is_refused_before_the_body_is_read(guarded: Served) -> None:
+async def test_key_is_checked_before_the_body_is_read(guarded: Served) -> None:
     reader, writer = await asyncio.open_connection(*guarded.address)
     writer.write(b"POST /embed HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: 1000\r\n\r\n")
     assert (await reader.readline()).startswith(b"HTTP/1.1 401")  # of a body that never comes
     writer.close()
 
 
-def test_a_preflight_needs_no_key_and_the_page_may_read_the_refusal(guarded: Served) -> None:
+def test_preflight_needs_no_key_and_pages_read_the_error(guarded: Served) -> None:
     origin = {"origin": "https://a.example"}
     asked = {"access-control-request-method": "POST", "access-control-request-headers": "authorization"}
     preflight = guarded.http.options("/embed", headers=origin | asked)
@@ -164,7 +170,7 @@ def test_a_preflight_needs_no_key_and_the_page_may_read_the_refusal(guarded: Ser
     assert (refused.status_code, refused.headers["access-control-allow-origin"]) == (401, "https://a.example")
 
 
-def test_the_openapi_document_says_which_operations_need_a_key(guarded: Served, served: Served) -> None:
+def test_openapi_says_which_operations_need_a_key(guarded: Served, served: Served) -> None:
     document = guarded.http.get("/openapi.json").json()
     scheme = document["components"]["securitySchemes"]
     assert {each["scheme"] for each in scheme.values()} == {"bearer"}
@@ -176,7 +182,7 @@ def test_the_openapi_document_says_which_operations_need_a_key(guarded: Served, 
     assert "security" not in served.http.get("/openapi.json").json()
 
 
-def test_refusals_are_counted(guarded: Served) -> None:
+def test_rejections_are_counted(guarded: Served) -> None:
     def counted() -> float:
         line = next(line for line in guarded.http.get("/metrics").text.splitlines() if 'reason="unauthorized"' in line)
         return float(line.split()[-1])
@@ -210,13 +216,13 @@ def channel(guarded: Served) -> Iterator[grpc.Channel]:
 
 
 @pytest.mark.parametrize("service", CALLS)
-def test_a_call_with_a_key_is_answered(channel: grpc.Channel, service: str) -> None:
+def test_grpc_call_with_a_key_is_answered(channel: grpc.Channel, service: str) -> None:
     assert CALLS[service](channel, metadata=[("authorization", f"Bearer {KEY}")])
 
 
 @pytest.mark.parametrize("service", CALLS)
 @pytest.mark.parametrize("metadata", [(), [("authorization", "Bearer x")], [("authorization", KEY)]], ids=str)
-def test_a_call_without_one_is_unauthenticated(channel: grpc.Channel, service: str, metadata: Any) -> None:
+def test_grpc_call_without_a_key_is_unauthenticated(channel: grpc.Channel, service: str, metadata: Any) -> None:
     with pytest.raises(grpc.RpcError) as refused:
         CALLS[service](channel, metadata=metadata)
     error: Any = refused.value
@@ -225,7 +231,7 @@ def test_a_call_without_one_is_unauthenticated(channel: grpc.Channel, service: s
     assert {"inlay-code", "x-request-id"} <= {key for key, _ in error.trailing_metadata()}
 
 
-def test_a_strangers_message_is_not_read(tiny_store: Path) -> None:
+def test_message_of_an_anonymous_caller_is_not_read(tiny_store: Path) -> None:
     """A message that every caller with a key is refused for by its size."""
     with serving(tiny_store, default_model="bert", api_keys=KEY, max_body_bytes=1000) as service:
         large = pb.EmbedRequest(inputs=[pb.Input(text="a" * 10_000)])
@@ -237,7 +243,7 @@ def test_a_strangers_message_is_not_read(tiny_store: Path) -> None:
         assert codes == [grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.RESOURCE_EXHAUSTED]
 
 
-def test_health_and_reflection_are_open_to_all(channel: grpc.Channel) -> None:
+def test_health_and_reflection_need_no_key(channel: grpc.Channel) -> None:
     health = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest())
     assert health.status == health_pb2.HealthCheckResponse.SERVING
     asked = reflection_pb2.ServerReflectionRequest(list_services="")
@@ -245,7 +251,7 @@ def test_health_and_reflection_are_open_to_all(channel: grpc.Channel) -> None:
     assert "inlay.v1.Embedder" in {each.name for each in listed.list_services_response.service}
 
 
-def test_without_keys_the_service_is_open(served: Served) -> None:
+def test_service_without_keys_is_open(served: Served) -> None:
     assert served.http.post("/embed", json=EMBED).status_code == 200
     assert served.http.post("/embed", json=EMBED, headers={"authorization": "Bearer anything"}).status_code == 200
 
@@ -275,9 +281,7 @@ async def limited(tiny_store: Path) -> AsyncIterator[Here]:
         yield here
 
 
-async def test_one_key_at_its_limit_is_refused_and_the_other_is_served(
-    limited: Here, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_only_the_key_at_its_limit_is_refused(limited: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     held = Held(limited, monkeypatch)
     url = "http://{}:{}".format(*limited.address)
     async with (
@@ -302,7 +306,7 @@ async def test_one_key_at_its_limit_is_refused_and_the_other_is_served(
         assert (await http.post("/embed", json=EMBED, headers=mine)).status_code == 200
 
 
-async def test_a_grpc_call_that_its_client_cancels_makes_room(limited: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_cancelled_grpc_call_frees_its_key(limited: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     held = Held(limited, monkeypatch)
     metadata = [("authorization", f"Bearer {KEY}")]
     request = pb.EmbedRequest(inputs=[pb.Input(text="a")])
@@ -319,7 +323,7 @@ async def test_a_grpc_call_that_its_client_cancels_makes_room(limited: Here, mon
             assert code in (grpc.StatusCode.OK, grpc.StatusCode.RESOURCE_EXHAUSTED)
 
 
-async def test_the_name_of_the_key_is_in_log_lines_and_the_key_is_not(
+async def test_log_lines_hold_the_name_of_a_key_and_not_the_key(
     limited: Here, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     lines: list[str] = []
@@ -354,9 +358,7 @@ async def test_the_name_of_the_key_is_in_log_lines_and_the_key_is_not(
     assert not any(KEY in each for each in lines)
 
 
-async def test_a_request_of_one_key_leaves_no_trace_in_the_next_ones_lines(
-    limited: Here, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_log_lines_name_the_key_of_their_own_request(limited: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
     embed = limited.context.embedder.embed
 
@@ -372,7 +374,7 @@ async def test_a_request_of_one_key_leaves_no_trace_in_the_next_ones_lines(
     assert seen == ["one", "other", "one"]
 
 
-def test_a_vector_is_the_same_with_a_key_and_without(guarded: Served, served: Served) -> None:
+def test_vectors_are_the_same_with_and_without_a_key(guarded: Served, served: Served) -> None:
     accept = {"accept": "application/octet-stream"}
     closed = guarded.http.post("/embed", json=EMBED, headers=BEARER | accept).content
     np.testing.assert_array_equal(
