@@ -1,4 +1,4 @@
-"""One sentence down every road: each protocol and each format gives the same float32 values, bit for bit.
+"""One sentence through every protocol and format: each gives the same float32 values, bit for bit.
 
 The values themselves are judged by sentence-transformers (golden/minilm.*).
 """
@@ -194,7 +194,7 @@ def vector(roads: Roads) -> Vector:
     return raw(embed(roads, [TEXT], "application/octet-stream").content)
 
 
-def test_the_reference_road_gives_what_sentence_transformers_gives(vector: Vector) -> None:
+def test_embed_gives_what_sentence_transformers_gives(vector: Vector) -> None:
     assert np.abs(vector - CASE.unit).max() <= UNIT
 
 
@@ -207,7 +207,7 @@ def test_every_road_gives_the_same_float32_values(
     np.testing.assert_array_equal(got, vector)
 
 
-def test_the_mean_of_embed_all_is_the_vector_before_it_is_normalised(roads: Roads) -> None:
+def test_mean_of_embed_all_is_the_unnormalized_vector(roads: Roads) -> None:
     [rows] = roads.post("/embed_all", {"inputs": TEXT}).json()
     [streamed] = roads.tei.EmbedAllStream(iter([tei.EmbedAllRequest(inputs=TEXT)]))
     np.testing.assert_array_equal(exactly([row.embeddings for row in streamed.token_embeddings]), exactly(rows))

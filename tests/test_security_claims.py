@@ -1,4 +1,4 @@
-"""SECURITY.md claims what tests hold: each one that it names is there."""
+"""Every test that SECURITY.md names exists."""
 
 import re
 from pathlib import Path
@@ -10,11 +10,11 @@ CLAIMS = re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", (ROOT / "SECURITY.md").
 
 
 @pytest.mark.parametrize(("file", "name"), CLAIMS)
-def test_the_test_that_holds_a_claim_is_there(file: str, name: str) -> None:
+def test_claims_name_existing_tests(file: str, name: str) -> None:
     assert re.search(rf"def {name}\(", (ROOT / file).read_text(encoding="utf-8"))
 
 
-def test_every_claim_of_a_table_names_one() -> None:
+def test_every_row_of_a_table_names_a_test() -> None:
     text = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
     tables = re.findall(r"^\| .*?\| Held by \|\n\|[-|]+\|\n((?:\|.*\n)+)", text, re.MULTILINE)
     assert [row for table in tables for row in table.splitlines() if "::test_" not in row] == []

@@ -1,4 +1,4 @@
-"""Traces and access lines of real requests: what they say, whose they are, and what they never hold."""
+"""Traces and access lines of real requests: what they hold, and what they never hold."""
 
 import asyncio
 import io
@@ -104,7 +104,7 @@ def traced(tiny_store: Path, seen: Seen) -> Iterator[Served]:
         yield service
 
 
-def test_a_request_continues_its_caller_s_trace_and_its_stages_lie_below_it(traced: Served, seen: Seen) -> None:
+def test_request_continues_its_callers_trace(traced: Served, seen: Seen) -> None:
     headers = {"traceparent": f"00-{TRACE}-{SPAN}-01", "tracestate": "rojo=1"}
     assert traced.http.post("/embed", json={"inputs": "hello"}, headers=headers).status_code == 200
     (server,) = seen.servers()
@@ -125,7 +125,7 @@ def test_a_request_continues_its_caller_s_trace_and_its_stages_lie_below_it(trac
     assert below[-1].end_time - below[0].start_time <= server.end_time - server.start_time
 
 
-def test_a_grpc_call_does_so_too(traced: Served, seen: Seen) -> None:
+def test_grpc_call_continues_its_callers_trace(traced: Served, seen: Seen) -> None:
     traced.stub.Embed(request("hello"), metadata=[("traceparent", f"00-{TRACE}-{SPAN}-01")])
     (server,) = seen.servers()
     assert (server.name, f"{server.context.trace_id:032x}") == ("inlay.v1.Embedder/Embed", TRACE)
@@ -137,16 +137,14 @@ def test_a_grpc_call_does_so_too(traced: Served, seen: Seen) -> None:
     assert [span.name for span in seen.below(server)] == STAGES
 
 
-def test_a_stream_is_one_span_with_the_stages_of_every_request(traced: Served, seen: Seen) -> None:
+def test_stream_is_one_span_with_the_stages_of_its_requests(traced: Served, seen: Seen) -> None:
     assert len(list(traced.stub.EmbedStream(iter([request("a"), request("b")])))) == 2
     (server,) = seen.servers()
     assert server.name == "inlay.v1.Embedder/EmbedStream"
     assert sorted(span.name for span in seen.below(server)) == sorted(2 * STAGES)
 
 
-def test_what_the_caller_does_not_sample_is_not_sent_and_its_log_lines_still_name_the_trace(
-    traced: Served, seen: Seen
-) -> None:
+def test_unsampled_trace_is_named_in_log_lines_alone(traced: Served, seen: Seen) -> None:
     traced.http.post("/embed", json={"inputs": "hello"}, headers={"traceparent": f"00-{TRACE}-{SPAN}-00"})
     (line,) = seen.lines("status", 1)
     assert (line["logger"], line["method"], line["status"]) == (logs.ACCESS, "POST /embed", 200)
@@ -166,14 +164,14 @@ def test_what_the_caller_does_not_sample_is_not_sent_and_its_log_lines_still_nam
         f"00-{TRACE.upper()}-{SPAN}-01",
     ],
 )
-def test_a_traceparent_that_w3c_calls_invalid_begins_a_new_trace(value: str, traced: Served, seen: Seen) -> None:
+def test_invalid_traceparent_begins_a_new_trace(value: str, traced: Served, seen: Seen) -> None:
     assert traced.http.post("/embed", json={"inputs": "a"}, headers={"traceparent": value}).status_code == 200
     (server,) = seen.servers()
     assert server.parent is None
     assert f"{server.context.trace_id:032x}" != TRACE
 
 
-def test_two_traceparents_are_none(traced: Served, seen: Seen) -> None:
+def test_two_traceparents_begin_a_new_trace(traced: Served, seen: Seen) -> None:
     headers = [("traceparent", f"00-{TRACE}-{SPAN}-01"), ("traceparent", f"00-{TRACE[::-1]}-{SPAN}-01")]
     assert traced.http.post("/embed", json={"inputs": "a"}, headers=headers).status_code == 200
     assert seen.servers()[0].parent is None
@@ -207,16 +205,14 @@ async def test_requests_of_one_batch_keep_their_own_traces(tiny_store: Path, see
         ("/v2/models/bert/ready", "GET /v2/models/{name}/ready", 200),
     ],
 )
-def test_a_span_is_named_after_its_route(path: str, name: str, status: int, traced: Served, seen: Seen) -> None:
+def test_span_is_named_after_its_route(path: str, name: str, status: int, traced: Served, seen: Seen) -> None:
     assert traced.http.get(path).status_code == status
     (server,) = seen.servers()
     assert (server.name, server.attributes["http.response.status_code"]) == (name, status)
     assert server.status.status_code is StatusCode.UNSET
 
 
-def test_a_refused_call_is_the_caller_s_fault_and_an_own_fault_an_error(
-    traced: Served, seen: Seen, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_span_of_a_refused_call_is_no_error(traced: Served, seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(grpc.RpcError):
         traced.stub.Embed(pb.EmbedRequest())
     (refused,) = seen.servers()
@@ -238,7 +234,7 @@ async def failing(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
             await EmbedderStub(channel).Embed(request(SECRET))
 
 
-async def test_a_fault_is_logged_with_its_place_and_its_request_and_without_a_caller_s_word(
+async def test_fault_is_logged_without_the_callers_input(
     tiny_store: Path, seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with serving_here(tiny_store, default_model="bert", access_log=True) as here:
@@ -308,7 +304,7 @@ def gated(tiny_store: Path, seen: Seen) -> Iterator[Served]:
         yield service
 
 
-def test_what_is_refused_before_it_has_a_route_leaves_none_of_its_callers_words(gated: Served, seen: Seen) -> None:
+def test_refusals_without_a_route_show_no_callers_input(gated: Served, seen: Seen) -> None:
     for verb, path, headers, status, _ in UNROUTED:
         assert gated.http.request(verb, path, headers=headers).status_code == status, (verb, path)
     lines, spans = seen.lines("status", 1 + len(UNROUTED))[1:], seen.servers(1 + len(UNROUTED))[1:]
@@ -318,14 +314,14 @@ def test_what_is_refused_before_it_has_a_route_leaves_none_of_its_callers_words(
     assert SECRET not in seen.stream.getvalue() + "".join(span.to_json() for span in seen.spans)
 
 
-def test_the_line_of_a_stranger_says_where_it_came_from_and_no_other_does(gated: Served, seen: Seen) -> None:
+def test_only_lines_of_rejected_keys_hold_the_peer(gated: Served, seen: Seen) -> None:
     for path, key, _ in (rows := [("/embed", "x", True), ("/v2/models", "x", True), ("/models", OPEN, False)]):
         gated.http.get(path, headers={"authorization": f"Bearer {key}"})
     lines = seen.lines("status", 1 + len(rows))[1:]
     assert [bool(re.fullmatch(r"127\.0\.0\.1:\d+", line.get("peer", ""))) for line in lines] == [row[2] for row in rows]
 
 
-def test_a_call_refused_at_the_gate_has_its_line_its_span_and_its_count(gated: Served, seen: Seen) -> None:
+def test_call_rejected_for_its_key_is_logged_and_counted(gated: Served, seen: Seen) -> None:
     spent = [("authorization", f"Bearer {SECRET}")]
     with grpc.insecure_channel(gated.rpc_address) as channel:
         calls = [channel.unary_unary(f"/{name}", bytes, bytes) for name in ("inlay.v1.Embedder/Embed", f"{SECRET}/x")]
@@ -345,7 +341,7 @@ def test_a_call_refused_at_the_gate_has_its_line_its_span_and_its_count(gated: S
     assert SECRET not in seen.stream.getvalue() + "".join(span.to_json() for span in seen.spans)
 
 
-def test_a_share_of_the_traces_begun_here_is_taken(tiny_store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_samples_a_share_of_the_traces_begun_here(tiny_store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = Seen(ratio=0.0)
     monkeypatch.setattr("service.app.open_tracing", lambda settings: seen.tracing)
     with serving(tiny_store, default_model="bert") as service:
@@ -377,7 +373,7 @@ def collector() -> Iterator[tuple[str, list[tuple[str, ExportTraceServiceRequest
         thread.join()
 
 
-def test_a_collector_gets_the_spans_over_otlp(
+def test_collector_gets_the_spans_over_otlp(
     tiny_store: Path, collector: tuple[str, list[tuple[str, ExportTraceServiceRequest]]]
 ) -> None:
     url, came = collector
@@ -392,7 +388,7 @@ def test_a_collector_gets_the_spans_over_otlp(
     assert {span.trace_id.hex() for span in spans} == {TRACE}
 
 
-def test_the_standard_variable_names_the_collector_and_ours_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_own_variable_overrides_the_standard_one(monkeypatch: pytest.MonkeyPatch) -> None:
     assert open_tracing(Settings()) is None
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://theirs")
     assert Settings().otlp_endpoint == "http://theirs"
@@ -401,7 +397,7 @@ def test_the_standard_variable_names_the_collector_and_ours_wins(monkeypatch: py
     assert Settings(otlp_endpoint="http://flag").otlp_endpoint == "http://flag"
 
 
-def test_without_a_collector_nothing_that_collects_is_imported(tiny_store: Path) -> None:
+def test_imports_no_exporter_without_a_collector(tiny_store: Path) -> None:
     code = (
         "import sys; from pathlib import Path\n"
         "from service.app import create_app; from service.settings import Settings\n"

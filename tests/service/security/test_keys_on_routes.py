@@ -1,4 +1,4 @@
-"""Keys on real sockets: who gets in, who does not and in whose words, what one key may ask, what is open to all."""
+"""API keys on real sockets: who is served, how each protocol rejects, the limits of a key, routes that need none."""
 
 import asyncio
 import logging
