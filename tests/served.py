@@ -45,7 +45,7 @@ class Served:
 
 @dataclass(frozen=True)
 class Here:
-    """A service in the test's own event loop: its addresses, its context and HTTP server for tests that hold them up."""
+    """A service in the test's own event loop: its addresses, context and HTTP server, for tests that hold them up."""
 
     address: tuple[str, int]
     rpc_address: str

@@ -60,8 +60,8 @@ class QueuedItem(NamedTuple, Generic[Item, Result]):
 class FairQueue(Generic[Item, Result]):
     """The queued items of one graph.
 
-    A burst may fill the queue up to `max_seconds`. Where that is not enough, more arrives than can be served, and a long
-    queue would only make every request late: from the first refusal until none was needed for `max_seconds`, the queue
+    A burst may fill the queue up to `max_seconds`. Where that is not enough, more arrives than can be served, and a
+    long queue would only make every request late: from the first refusal until none was needed for `max_seconds`, the queue
     is kept to a part of them (as CoDel keeps a standing queue short; Nichols and Jacobson 2012), though never too short
     for full batches. A request that would be refused by the drain rate runs all the same where nothing else is queued,
     since only runs correct a rate that is too low.
@@ -181,7 +181,7 @@ class FairQueue(Generic[Item, Result]):
             self._has_deadlines = True
 
     def take(self, most: int, now: float) -> list[QueuedItem[Item, Result]]:
-        """Return the next batch, at most `most` in cost unless one item alone costs more; late items are refused here."""
+        """Return the next batch, at most `most` in cost unless one item alone costs more; refuse late items."""
         if self.cost > most:
             self._drop_cancelled()
         if self.cost <= most:
@@ -242,7 +242,7 @@ class FairQueue(Generic[Item, Result]):
             self.cost += each.cost
 
     def _in_time_or_refused(self, every: list[QueuedItem[Item, Result]], now: float) -> list[QueuedItem[Item, Result]]:
-        """Return the items that can be in time; where none can, those whose deadline has not passed. Refuse the others."""
+        """Return the items that can be in time; where none can, those not past their deadline. Refuse the others."""
         hope = any([each.deadline is None or now + self._alone(each.cost) <= each.deadline for each in every])
         return [each for each in every if self._in_time(each, now, self._alone(each.cost) if hope else 0.0)]
 

@@ -178,7 +178,11 @@ async def test_long_inputs_are_truncated_or_rejected_as_asked(make):
         ({"dimensions": 0}, BadRequest, "dimensions is 0; send 1 to 32"),
         ({"pooling": "median"}, BadRequest, "pooling is 'median'; send one of cls"),
         ({"dtype": "int8"}, BadRequest, "dtype is 'int8'; send one of float32"),
-        ({"prompt_name": "passage", "inputs": [Text("a")]}, BadRequest, "prompt_name is 'passage'; tiny has the prompts 'query'"),
+        (
+            {"prompt_name": "passage", "inputs": [Text("a")]},
+            BadRequest,
+            "prompt_name is 'passage'; tiny has the prompts",
+        ),
         ({"outputs": ("input_embeddings",), "normalize": True}, BadRequest, "normalize applies to sentence_embedding"),
         ({"inputs": [ids(1), ids(1, mask=[0])]}, BadInput, r"inputs\[1\].attention_mask is all 0"),
         ({"model": "llama", "inputs": [Text("a")]}, BadRequest, "exported without a tokenizer"),

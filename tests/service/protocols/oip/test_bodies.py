@@ -103,9 +103,7 @@ def test_sizes_that_do_not_fit_are_refused(
 
 
 @pytest.mark.parametrize(("coding", "compress"), [("gzip", gzip.compress), ("deflate", zlib.compress)])
-def test_the_header_counts_bytes_before_compression(
-    served: Served, coding: str, compress: Any
-) -> None:
+def test_the_header_counts_bytes_before_compression(served: Served, coding: str, compress: Any) -> None:
     body, headers = binary(IDS, parameters={"binary_data_output": True})
     answer = served.http.post(INFER, content=compress(body), headers=headers | {"content-encoding": coding})
     expected = infer(served.http, IDS)["sentence_embedding"]
@@ -139,9 +137,7 @@ JSON = st.recursive(
     st.sampled_from(["input_ids", "attention_mask", "lengths", "text"]),
     JSON,
 )
-def test_any_json_in_a_tensor_is_answered_or_rejected(
-    served: Served, member: str, name: str, value: Any
-) -> None:
+def test_any_json_in_a_tensor_is_answered_or_rejected(served: Served, member: str, name: str, value: Any) -> None:
     tensor = listed(name, ["a"], "BYTES") if name == "text" else listed(name, [[1, 1]])
     inputs = [tensor | {member: value}, *([] if name in ("input_ids", "text") else [listed("input_ids", [[5, 6]])])]
     answer = served.http.post(INFER, content=json.dumps({"inputs": inputs}).encode())

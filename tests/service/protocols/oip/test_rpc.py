@@ -298,9 +298,7 @@ def test_statistics_count_what_this_protocol_answered(stub: GRPCInferenceService
         ("RepositoryModelUnload", "INLAY_MODEL_CONTROL=explicit"),
     ],
 )
-def test_unsupported_methods_are_unimplemented(
-    method: str, message: str, stub: GRPCInferenceServiceStub
-) -> None:
+def test_unsupported_methods_are_unimplemented(method: str, message: str, stub: GRPCInferenceServiceStub) -> None:
     asked = getattr(pb, f"{method}Request")(**({"model_name": "bert"} if method.startswith("Repository") else {}))
     with pytest.raises(grpc.RpcError) as refusal:
         getattr(stub, method)(asked)

@@ -156,7 +156,7 @@ def test_rejects_contents_that_do_not_fit(inputs: list[dict[str, Any]], raws: li
 
 def test_classification_is_refused() -> None:
     output = pb.ModelInferRequest.InferRequestedOutputTensor(name="y", parameters={"classification": parameter(3)})
-    with pytest.raises(Unsupported, match="outputs.y.parameters.classification is not supported"):
+    with pytest.raises(Unsupported, match=r"outputs\.y\.parameters\.classification is not supported"):
         requested_outputs(pb.ModelInferRequest(outputs=[output]), REGIONS)
 
 
