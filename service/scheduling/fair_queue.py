@@ -61,10 +61,10 @@ class FairQueue(Generic[Item, Result]):
     """The queued items of one graph.
 
     A burst may fill the queue up to `max_seconds`. Where that is not enough, more arrives than can be served, and a
-    long queue would only make every request late: from the first refusal until none was needed for `max_seconds`, the queue
-    is kept to a part of them (as CoDel keeps a standing queue short; Nichols and Jacobson 2012), though never too short
-    for full batches. A request that would be refused by the drain rate runs all the same where nothing else is queued,
-    since only runs correct a rate that is too low.
+    long queue would only make every request late: from the first refusal until none was needed for `max_seconds`,
+    the queue is kept to a part of them (as CoDel keeps a standing queue short; Nichols and Jacobson 2012), though
+    never too short for full batches. A request that would be refused by the drain rate runs all the same where
+    nothing else is queued, since only runs correct a rate that is too low.
 
     Args:
         max_cost: what may be queued, reservations included.

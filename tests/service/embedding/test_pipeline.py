@@ -181,7 +181,7 @@ async def test_long_inputs_are_truncated_or_rejected_as_asked(make):
         (
             {"prompt_name": "passage", "inputs": [Text("a")]},
             BadRequest,
-            "prompt_name is 'passage'; tiny has the prompts",
+            "tiny has the prompts 'query'",
         ),
         ({"outputs": ("input_embeddings",), "normalize": True}, BadRequest, "normalize applies to sentence_embedding"),
         ({"inputs": [ids(1), ids(1, mask=[0])]}, BadInput, r"inputs\[1\].attention_mask is all 0"),
