@@ -204,6 +204,6 @@ def test_answers_larger_than_the_limit(store: Path, log: Path) -> None:
     with running(store, log, "--max-answer-bytes", "1000000") as service:
         inputs: Any = [[5] * 40] * 300
         body = json.dumps({"inputs": inputs, "outputs": "token_embeddings"}).encode()
-        runs = service.measured("inlay_engine_runs_total")
+        runs = service.measured("inlay_engine_run_seconds_count")
         assert post(service, "/embed", body).status_code == 422
-        assert service.measured("inlay_engine_runs_total") == runs
+        assert service.measured("inlay_engine_run_seconds_count") == runs

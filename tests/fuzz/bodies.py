@@ -9,7 +9,7 @@ import orjson
 from pydantic import BaseModel
 from safetensors.numpy import save
 
-from service.http.request import Head, Request
+from service.http.routes import Head, Request
 from service.http.validation_errors import parse_json, validated
 from service.protocols.inlay import embed_body as body
 from service.protocols.inlay import images, parsing

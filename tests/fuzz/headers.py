@@ -8,22 +8,18 @@ from typing import Any
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from service.errors import InlayError
-from service.http import (
-    bodies,
-    keys,
-    negotiation,
-    paths,
-    request_ids,
-)
+from service.http import bodies, negotiation
 from service.http import byte_ranges as ranges
-from service.http import (
-    content_coding as codings,
-)
-from service.http import (
-    timeouts as allowed,
-)
+from service.http import content_coding as codings
+from service.http import timeouts as allowed
 from service.http.formats import OFFERS, negotiate
 from service.http.multipart import parts_of
+from service.http.pipeline import shown_key
+from service.http.problem_details import render_problem
+from service.http.response import Response
+from service.http.router import Router
+from service.http.routes import Head, Request, Route, RouteGroup
+from service.request_context import request_id
 from service.security.api_keys import Keys
 from tests.fuzz.judging import Target
 
@@ -51,7 +47,7 @@ KEYS = Keys(["a:aGVsbG8=", "b:d29ybGQ= rate=1000000"])
 
 
 def _shown(value: bytes) -> None:
-    KEYS.acquire(keys.shown([(b"authorization", value)]))
+    KEYS.acquire(shown_key(Request(Head("GET", b"/", {b"authorization": value}))))
 
 
 def _traced(value: bytes) -> None:
@@ -59,13 +55,23 @@ def _traced(value: bytes) -> None:
     TraceContextTextMapPropagator().extract({"traceparent": text, "tracestate": text})
 
 
-async def _app(scope: object, receive: object, send: object) -> None:
+async def _handler(request: Request) -> Response:
     raise AssertionError("a path is looked up here, never called")
 
 
-PATHS = paths.Paths()
-for each in ("/", "/embed", "/models/{name}", "/models/{name}/versions/{version}/infer", "/models/stats"):
-    PATHS.add(each, ("GET",), _app)
+def _route(path: str) -> Route:
+    return Route(verb="GET", path=path, handler=_handler, name=path, summary="", tag="")
+
+
+PATHS = (
+    "/",
+    "/embed",
+    "/models/{name}",
+    "/models/{name}/versions/{version}/infer",
+    "/models/stats",
+    "/files/{file:path}",
+)
+ROUTER = Router([RouteGroup([_route(path) for path in PATHS], render_problem)])
 
 
 def _header(data: bytes) -> None:
@@ -81,7 +87,7 @@ def _header(data: bytes) -> None:
         except InlayError:
             continue
         assert found is None or 0 <= found[0] < found[1] <= size
-    assert request_ids.request_id(data).isascii()
+    assert request_id(data).isascii()
 
 
 READERS: tuple[Any, ...] = (
@@ -100,10 +106,11 @@ READERS: tuple[Any, ...] = (
 
 
 def _path(data: bytes) -> None:
-    path = "/" + data.decode("latin-1")
-    found = PATHS.find("GET", path)
-    assert not found or not found.parameters or all(found.parameters.values())
-    PATHS.methods(path)
+    head = Head("GET", b"/" + data, {})
+    found = ROUTER.find("GET", head.path)
+    assert not found or all(found.parameters.values())
+    ROUTER.verbs(head.path)
+    ROUTER.template(head.path)
 
 
 def _coding(data: bytes) -> None:
