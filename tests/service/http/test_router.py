@@ -50,7 +50,7 @@ def test_finds_what_starlette_finds(segments: list[str], method: str) -> None:
     full = [child["path_params"] for match, child in matches if match is Matches.FULL]
     found = router_of(PATHS).find(method, path)
     expected = full[0] if full else None
-    if path == "/files/":  # starlette's :path may be empty
+    if path.startswith("/files//") or path == "/files/":  # starlette's :path may be empty or absolute
         expected = None
     assert (found.parameters if found else None) == expected
 
