@@ -26,7 +26,7 @@ COMPLAINTS = (
     Complaint(2, "a queue overflow panics the router (TEI#470, #305)",
               (_RUNS + "more_work_than_can_be_done", _BATCHER + "full_queue_refuses_a_request_as_a_whole")),
     Complaint(3, "one caller got every result; a batch dropped the requested output (MLServer#1306, #514)",
-              (_CROWD + "200_callers_of_the_encoder_share_few_runs_and_get_their_own",
+              (_CROWD + "callers_of_the_encoder_share_runs",
                _BATCHER + "run_that_loses_a_result_fails_its_items_only")),
     Complaint(4, "the response loop dies for a lost future (MLServer#1652)",
               (_BATCHER + "cancelling_during_a_run_hurts_no_other_item", _CALLERS + "a_thousand_callers")),
