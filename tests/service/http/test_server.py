@@ -543,7 +543,7 @@ async def test_reset_in_the_middle_of_a_body_frees_its_memory(toy: Toy) -> None:
     assert toy.counted() == {("/", "499"): 1}
 
 
-async def test_every_pipelined_request_of_a_client_that_leaves_is_counted(toy: Toy, handlers: Handlers) -> None:
+async def test_counts_all_pipelined_requests_of_a_lost_client(toy: Toy, handlers: Handlers) -> None:
     async with connected(toy.port) as client:
         await client.send(
             request(b"GET /wait") + request(b"GET /items/a") * 3 + request(b"POST /", b"content-length: 9")
@@ -631,6 +631,16 @@ async def test_headers_that_drip_are_not_waited_for(toy: Toy) -> None:
         dripping = asyncio.create_task(drip())
         assert (await client.answer())[0] == 408
         dripping.cancel()
+
+
+@pytest.mark.parametrize("settings", [{"client_seconds": 0.3}])
+async def test_steady_sender_may_take_long(toy: Toy) -> None:
+    async with connected(toy.port) as client:
+        await client.send(request(b"POST /", b"content-length: 60000"))
+        for _ in range(60):
+            await client.send(b"a" * 1000)
+            await asyncio.sleep(0.015)
+        assert (await client.answer())[2] == b"a" * 60_000
 
 
 @pytest.mark.parametrize("settings", [{"client_seconds": 0.2}])
