@@ -283,7 +283,7 @@ async def test_client_that_leaves_while_gathered_is_not_served(toy: Toy, handler
 
 
 @pytest.mark.parametrize("number", [20, 2000])
-async def test_pipelined_requests_of_a_batch_route_are_answered_in_order(
+async def test_pipelined_requests_of_batch_routes_keep_order(
     toy: Toy, handler: Batches, number: int
 ) -> None:
     bodies = [b"%d" % index for index in range(number)]

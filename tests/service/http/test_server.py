@@ -299,7 +299,7 @@ async def test_only_the_last_pipelined_response_says_close(toy: Toy, handlers: H
         assert await client.rest() == b""
 
 
-async def test_last_request_may_still_be_coming_while_another_is_answered(toy: Toy, handlers: Handlers) -> None:
+async def test_last_request_may_arrive_during_another_response(toy: Toy, handlers: Handlers) -> None:
     async with connected(toy.port) as client:
         await client.send(request(b"GET /wait") + request(b"POST /", LAST, b"content-length: 5") + b"ab")
         await handlers.waiting.wait()
