@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.complaints import COMPLAINTS, Complaint
+from tests.faults.complaints import COMPLAINTS, Complaint, table
 
 ROOT = Path(__file__).parents[1]
 
@@ -20,3 +20,8 @@ def test_each_complaint_names_tests_that_there_are(complaint: Complaint) -> None
             continue
         path, _, name = named.partition("::")
         assert re.search(rf"^(async )?def {name}\(", (ROOT / path).read_text(encoding="utf-8"), re.MULTILINE), named
+
+
+def test_results_of_the_faults_hold_the_same_table() -> None:
+    text = (ROOT / "tests/faults/results.md").read_text(encoding="utf-8")
+    assert text.endswith("\n".join([*table(), ""]))
