@@ -108,11 +108,6 @@ class Batcher(Generic[Item, Result]):
         """The cost a second that full batches get done; None before the first."""
         return self.queue.rate
 
-    @property
-    def overloaded(self) -> bool:
-        """Whether more arrives than can be served."""
-        return self.queue.overloaded(self._clock())
-
     def check(self, cost: int, deadline: float | None = None) -> None:
         """Raise Overloaded or DeadlineExceeded if a request of this cost could not join now."""
         self.queue.check(cost, self._clock(), deadline)

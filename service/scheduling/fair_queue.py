@@ -148,10 +148,6 @@ class FairQueue(Generic[Item, Result]):
             delay - most,
         )
 
-    def overloaded(self, now: float) -> bool:
-        """Return whether a request was refused for its delay within the last `max_seconds`."""
-        return self._max_seconds is not None and now - self._refused_at < self._max_seconds
-
     def _allowed_delay(self, seconds: float, rate: float, now: float) -> float:
         """Return how long a new request may be delayed now."""
         if now - self._refused_at < seconds:

@@ -116,7 +116,6 @@ async def test_keeps_the_queue_short_while_it_must_refuse() -> None:
     queue.drained(1000, 1.0, full=True)
     for number in range(150):
         add(queue, f"{number}-", [10])
-    assert not queue.overloaded(10.0)
     with pytest.raises(Overloaded):
         queue.check(10, 10.0, None)
     while queue.cost > 300:
@@ -126,8 +125,6 @@ async def test_keeps_the_queue_short_while_it_must_refuse() -> None:
     while queue.cost > 100:
         taken(queue, 100)
     queue.check(10, 11.8, None)
-    assert queue.overloaded(11.8)
-    assert not queue.overloaded(12.0)
     for number in range(80):
         add(queue, f"later{number}-", [10])
     queue.check(10, 12.0, None)  # a second without a refusal: patient again
