@@ -43,7 +43,8 @@ FORGOTTEN = frozenset(
 """Headers that are secret, differ in every request, or need the parser."""
 MAX_PIPELINED = 16  # requests of one connection that wait for the one before
 CACHED_HEADS, CACHED_HEAD_BYTES = 1024, 1024  # of responses; at most about 3 MiB with their keys; saves 4 µs each
-DISCARDED_BYTES = 64 * 2**20  # of a refused body, read so that its sender gets to read the response
+# what is read after a refusal, so that its sender gets to read the response: of a body, and of what is no request
+DISCARDED_BYTES, DISCARDED_HEAD_BYTES = 64 * 2**20, 2**20
 BODILESS = (204, 304)
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 CLOSE_LINE = b"connection: close\r\n"
@@ -112,6 +113,7 @@ class HttpProtocol(asyncio.Protocol):
         self._expects_continue = False
         self._upgrading = False
         self._discarding = False  # the connection closes once what still comes has been read
+        self._discard_bytes = DISCARDED_BYTES
         # the requests being answered
         self._current: Request | None = None
         self._task: asyncio.Task[None] | None = None
@@ -171,7 +173,7 @@ class HttpProtocol(asyncio.Protocol):
             self._first_data, self._received_bytes = data, 0
         elif self._discarding or not (self._keep_alive or self._in_message):
             self._received_bytes += len(data)
-            if self._received_bytes > DISCARDED_BYTES:
+            if self._received_bytes > self._discard_bytes:
                 self._transport.close()
             return
         self._received_bytes += len(data)
@@ -423,6 +425,8 @@ class HttpProtocol(asyncio.Protocol):
         request.id = request.id or request_id(self._headers.get(b"x-request-id"))
         self._release_body()
         self._discarding = True
+        if isinstance(error, HeadTooLarge | Malformed):
+            self._discard_bytes = DISCARDED_HEAD_BYTES
         self._answer_early(request, self._pipeline.error_response(request, error))
 
     def _done(self) -> None:
