@@ -44,7 +44,7 @@ FORGOTTEN = frozenset(
 MAX_PIPELINED = 16  # requests of one connection that wait for the one before
 CACHED_HEADS, CACHED_HEAD_BYTES = 1024, 1024  # of responses; at most about 3 MiB with their keys; saves 4 µs each
 # what is read after a refusal, so that its sender gets to read the response: of a body, and of what is no request
-DISCARDED_BYTES, DISCARDED_HEAD_BYTES = 64 * 2**20, 2**20
+DISCARDED_BYTES, DISCARDED_HEAD_BYTES = 64 * 2**20, 8 * 2**20
 BODILESS = (204, 304)
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 CLOSE_LINE = b"connection: close\r\n"
