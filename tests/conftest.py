@@ -1,11 +1,19 @@
 """What several test modules share because it is dear: the demo checkpoint, exported once a run."""
 
+import os
 from pathlib import Path
 
 import pytest
 
 from models.artifacts.export import export
 from tests.minilm_golden import checkpoint
+
+WORKERS_PER_CORE = 2  # tests of real servers wait half of their time: -n 2 kept two cores busy for 0.8 of one
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Return the processes of `-n auto`."""
+    return WORKERS_PER_CORE * len(os.sched_getaffinity(0))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
