@@ -30,7 +30,7 @@ PATIENCE_SECONDS = 60
 
 @pytest.fixture
 async def here(minilm_store: Path) -> AsyncIterator[Here]:
-    async with serving_here(minilm_store) as running:
+    async with serving_here(minilm_store, max_queue_seconds=60) as running:
         yield running
 
 
