@@ -77,7 +77,10 @@ async def test_hanging_head_holds_one_thread(
     began = threading.Event()
 
     def hang() -> None:
-        ran.append(threading.current_thread().name)
+        thread = threading.current_thread().name
+        if not thread.startswith("bert"):  # another test's service, whose engine is of the same class
+            return
+        ran.append(thread)
         began.set()
         held.wait(20)
 
