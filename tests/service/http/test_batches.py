@@ -283,9 +283,7 @@ async def test_client_that_leaves_while_gathered_is_not_served(toy: Toy, handler
 
 
 @pytest.mark.parametrize("number", [20, 2000])
-async def test_pipelined_requests_of_batch_routes_keep_order(
-    toy: Toy, handler: Batches, number: int
-) -> None:
+async def test_pipelined_requests_of_batch_routes_keep_order(toy: Toy, handler: Batches, number: int) -> None:
     bodies = [b"%d" % index for index in range(number)]
     async with connected(toy.port, MIB) as client:
         sent = request(b"GET /wait") + b"".join(map(post, bodies))
