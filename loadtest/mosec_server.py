@@ -9,6 +9,7 @@ answers are raw float32 bytes. A batch is packed into one flat sequence, as the 
 
 # mypy: disallow-subclassing-any=False
 import os
+from abc import abstractmethod
 from pathlib import Path
 from typing import Any
 
@@ -69,9 +70,9 @@ class BytesWorker(Worker):
         """Return the answers of a batch, or the answer of one request where mosec does not batch."""
         return self.run_batch(data) if MAX_BATCH > 1 else self.run_batch([data])[0]
 
+    @abstractmethod
     def run_batch(self, batch: list[Any]) -> list[bytes]:
         """Return one answer for each request."""
-        raise NotImplementedError
 
 
 class IdsWorker(BytesWorker):

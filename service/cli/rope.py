@@ -77,7 +77,7 @@ def rope(
 
 
 def _config(text: str) -> dict[str, Any]:
-    """Return the config of a JSON text or of a file; raises BadEncoding where it is no JSON object."""
+    """Return the config of a JSON text or of a file; raises BadEncoding if it is not a JSON object."""
     from models.errors import BadEncoding
 
     name, content = ("--config", text) if text.lstrip().startswith("{") else (text, Path(text).read_text("utf-8"))

@@ -19,7 +19,7 @@ def open_picture(data: bytes, index: int, max_pixels: int) -> Any:
         index: of the input, for errors.
 
     Raises:
-        BadInput: it is no picture, animated, cut short, of more than 8 bits a channel, or too large.
+        BadInput: it is not a picture, or animated, cut short, of more than 8 bits a channel, or too large.
     """
     from PIL import Image, ImageOps, UnidentifiedImageError
 
@@ -32,7 +32,7 @@ def open_picture(data: bytes, index: int, max_pixels: int) -> Any:
     except BadInput:
         raise
     except UnidentifiedImageError:
-        raise BadInput("is no image", field=("inputs", index), remedy="send a JPEG, PNG or WebP file") from None
+        raise BadInput("is not an image", field=("inputs", index), remedy="send a JPEG, PNG or WebP file") from None
     except Exception as error:  # decoders of damaged bytes raise whatever they meet
         reason = str(error)[:SHOWN] or type(error).__name__
         raise BadInput(

@@ -57,7 +57,7 @@ class Method:
     initial_metadata: Callable[[Any], Metadata] | None = None
 
     def decode(self, data: bytes) -> Any:
-        """Return the message of a request's bytes; raise Malformed if they are none."""
+        """Return the message of a request's bytes; raise Malformed if they do not parse."""
         try:
             return self.request.FromString(data)
         except DecodeError:

@@ -43,7 +43,7 @@ FORGOTTEN = frozenset(
 """Headers that are secret, differ in every request, or need the parser."""
 MAX_PIPELINED = 16  # requests of one connection that wait for the one before
 CACHED_HEADS, CACHED_HEAD_BYTES = 1024, 1024  # of responses; at most about 3 MiB with their keys; saves 4 µs each
-# what is read after a refusal, so that its sender gets to read the response: of a body, and of what is no request
+# what is read after a refusal, so that its sender gets to read the response: of a body, and of a head
 DISCARDED_BYTES, DISCARDED_HEAD_BYTES = 64 * 2**20, 8 * 2**20
 BODILESS = (204, 304)
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -331,7 +331,7 @@ class HttpProtocol(asyncio.Protocol):
             return
         method = self._parser.get_method()
         if not self._upgrading:  # CONNECT
-            self._refuse(Malformed(f"{method.decode('ascii')} is no method of this server"))
+            self._refuse(Malformed(f"{method.decode('ascii')} is not a method of this server"))
             return
         self._upgrading = False
         headers = {name: value for name, value in self._headers.items() if name not in (b"upgrade", b"http2-settings")}

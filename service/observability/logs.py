@@ -120,7 +120,7 @@ class NonBlockingHandler(logging.StreamHandler[TextIO]):
         try:
             line = self.format(record)
             if self.lost:
-                line = f"({self.lost} lines are missing here: nobody read them)\n{line}"
+                line = f"({self.lost} log lines were dropped here: the reader of this log was too slow)\n{line}"
             data = (line + self.terminator).encode("utf-8", "backslashreplace")
             for start in range(0, len(data), select.PIPE_BUF):  # a pipe that can be written to has room for so much
                 if not self._poll.poll(0):

@@ -89,7 +89,7 @@ def _listed(value: str) -> Positions:
     matches = [(_RANGE.fullmatch(part.strip()), part) for part in value.split(",", MAX_LISTED)]
     for match, part in matches:
         if match is None:
-            raise ValueError(f"{part.strip()[:40]!r} is no position and no range of them such as 100-110")
+            raise ValueError(f"{part.strip()[:40]!r} is neither a position nor a range such as 100-110")
     pairs = [(int(match[1]), int(match[2] or match[1])) for match, _ in matches if match]
     for first, last in pairs:
         if not first <= last < MAX_POSITION:
@@ -106,7 +106,7 @@ def integers(value: Any, axes: int) -> Int64s:
     """Return integers as an array of `axes` axes; where two are needed, a plain list is one row.
 
     Raises:
-        ValueError: it is no list of integers of 64 bits, or of lists of one length.
+        ValueError: it is not a list of integers of 64 bits, or of lists of one length.
     """
     if isinstance(value, str):
         lines = [line.split(",") for line in value.split(";")]
@@ -234,7 +234,7 @@ def _scalar(value: str) -> Any:
     try:
         return int(value) if re.fullmatch(r"[+-]?\d{1,18}", value) else float(value)
     except ValueError:
-        raise ValueError(f"{value[:40]!r} is no number") from None
+        raise ValueError(f"{value[:40]!r} is not a number") from None
 
 
 def _is_finite(value: Any) -> bool:

@@ -77,7 +77,7 @@ def parse_safetensors(model: type[Model], body: bytes) -> Model:
 
 
 def parse_json_fields(model: type[Model], body: bytes) -> Model:
-    """Return a JSON body as a model; types are taken as they are: "5" is no number.
+    """Return a JSON body as a model; types are taken as they are: "5" is not a number.
 
     Raises:
         Malformed: it is not JSON.

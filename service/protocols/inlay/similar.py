@@ -50,7 +50,7 @@ def _item(value: Any) -> int | str | NDArray[Any]:
         return value
     if isinstance(value, list | dict | np.ndarray):
         return read_tensor(value)
-    raise ValueError(f"{quoted(value)} is no id, no text and no vector")
+    raise ValueError(f"{quoted(value)} is not an id, a text or a vector")
 
 
 Item = Annotated[

@@ -83,7 +83,7 @@ def from_values(name: str, datatype: str, shape: Sequence[Any], values: Values) 
 
 
 def elements(name: str, shape: Sequence[Any]) -> int:
-    """Return the product of a shape's dimensions; raise BadRequest for a shape that is none."""
+    """Return the number of elements of a shape; raise BadRequest if the shape is invalid."""
     if len(shape) > MAX_DIMENSIONS:
         allowed = f"allowed: up to {MAX_DIMENSIONS}"
         raise BadRequest(f"has {len(shape)} dimensions", field=input_field(name), allowed=allowed)

@@ -252,10 +252,10 @@ def sixteen_bits() -> bytes:
 
 PNG = encoded(picture())
 BAD_PICTURES: dict[str, tuple[bytes, str]] = {
-    "no image": (b"hello world", "is no image: send a JPEG, PNG or WebP file"),
-    "nothing": (b"", "is no image"),
-    "an image of another format": (encoded(picture(), "BMP"), "is no image"),
-    "a GIF": (encoded(picture(), "GIF"), "is no image"),
+    "no image": (b"hello world", "is not an image: send a JPEG, PNG or WebP file"),
+    "nothing": (b"", "is not an image"),
+    "an image of another format": (encoded(picture(), "BMP"), "is not an image"),
+    "a GIF": (encoded(picture(), "GIF"), "is not an image"),
     "a picture cut short": (PNG[: len(PNG) // 2], "is damaged or cut short"),
     "a JPEG cut short": (encoded(picture(), "JPEG")[:-200], "is damaged or cut short"),
     "a picture with a broken middle": (PNG[:60] + b"\0" * 20 + PNG[80:], "is damaged or cut short"),

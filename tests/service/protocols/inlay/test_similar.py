@@ -108,7 +108,7 @@ def test_searches_ids_without_a_tokenizer(served: Served) -> None:
         ({"vector": [1.0, None]}, "only numbers can stand in the lists"),
         ({"vector": [0.0] * 32}, "length 0"),
         ({"positive": [1], "negative": [1]}, "length 0"),
-        ({"positive": [None]}, "null is no id, no text and no vector"),
+        ({"positive": [None]}, "null is not an id, a text or a vector"),
         ({"token": 1, "measure": "manhattan"}, "one of cosine, dot, euclidean"),
         ({"token": 1, "top_k": 0}, "an integer from 1 to 1000 (how many tokens)"),
         ({"token": 1, "tok_k": 5}, 'did you mean "top_k"'),
