@@ -99,7 +99,6 @@ EXCEPTIONS: dict[tuple[str, str], str] = {}
 LONG: dict[str, str] = {
     "models/positions/rope/conventions.py": "a table: one row a model_type",
     "models/positions/rope/presets.py": "a table: one row a public model",
-    "models/positions/rope/scalings.py": "one function a scaling, with its source",
     "service/http/server.py": "one class: the states of one connection",
 }
 MOST_LINES = 450

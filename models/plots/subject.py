@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.errors import BadEncoding
-from models.positions.rope.scalings import TRAINED
+from models.positions.rope.scaling_parameters import TRAINED
 from models.positions.table import Output, Positions, Table
 
 Float64s = NDArray[np.float64]

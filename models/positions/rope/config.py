@@ -13,7 +13,7 @@ from models.positions.rope.config_keys import Source, head_dim, source_of
 from models.positions.rope.config_tables import READING_TRAINED, Parameters, rope_type_of, tables_of
 from models.positions.rope.frequencies import Rope, finite, frequencies, positive
 from models.positions.rope.layers import ALL, layers_of
-from models.positions.rope.scalings import TRAINED
+from models.positions.rope.scaling_parameters import TRAINED
 
 _NOT_SCALING = (
     "rope_type",

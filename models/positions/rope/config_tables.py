@@ -11,7 +11,8 @@ from models.errors import BadScaling
 from models.positions.rope.config_keys import Source
 from models.positions.rope.frequencies import finite
 from models.positions.rope.layers import ALL
-from models.positions.rope.scalings import SCALINGS, TRAINED
+from models.positions.rope.scaling_parameters import TRAINED
+from models.positions.rope.scalings import SCALINGS
 
 Parameters = dict[str, Any]
 READING_TRAINED = tuple(name for name, row in SCALINGS.items() if TRAINED in row.required)

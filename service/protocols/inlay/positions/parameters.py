@@ -1,6 +1,6 @@
-"""The parameters of every scheme: query string, JSON body and gRPC struct at once, and what OpenAPI says of them.
+"""The parameters of every scheme: one class serves its query string, JSON body, gRPC struct and OpenAPI schema.
 
-The parameters of RoPE scalings are those of `models.positions.rope.scalings.PARAMETERS`: a new scaling needs nothing
+Those of RoPE scalings come from `models.positions.rope.scaling_parameters.PARAMETERS`: a new scaling changes nothing
 here.
 """
 
@@ -18,7 +18,7 @@ from models.positions.rope import table as rope_table
 from models.positions.rope.axial import AXIAL
 from models.positions.rope.frequencies import MAX_ROTARY_DIM
 from models.positions.rope.rotation import LAYOUTS
-from models.positions.rope.scalings import PARAMETERS as SCALING_PARAMETERS
+from models.positions.rope.scaling_parameters import PARAMETERS as SCALING_PARAMETERS
 from models.positions.rope.scalings import SCALINGS
 from models.positions.sinusoidal import MAX_DIM
 from models.positions.table import DTYPES, MAX_POSITION, MAX_WIDTH, Arithmetic

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from models.errors import BadScaling
 from models.positions.rope.frequencies import Rope, frequencies, remarks
-from models.positions.rope.scalings import PARAMETERS, SCALINGS
+from models.positions.rope.scaling_parameters import PARAMETERS
+from models.positions.rope.scalings import SCALINGS
 from tests.golden_cases import Case, cases
 
 LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
