@@ -169,13 +169,13 @@ def _h2load(request: LoadRequest, calls: int, seconds: float) -> LoadResult:
     return LoadResult(len(rows), lasted, percentile(micros, 0.5), percentile(micros, 0.99))
 
 
-def output_of(command: list[str], seconds: float, given: str = "") -> str:
+def output_of(command: list[str], seconds: float, standard_input: str = "") -> str:
     """Return what a generator prints.
 
     Args:
         command: program and arguments.
         seconds: how long it is to run; it is ended 20 seconds later.
-        given: its standard input.
+        standard_input: what it reads from its standard input.
 
     Raises:
         BadLoad: it failed or did not end.
@@ -183,7 +183,7 @@ def output_of(command: list[str], seconds: float, given: str = "") -> str:
     limit = seconds + 20
     try:
         done = subprocess.run(
-            command, cwd=ROOT, input=given, capture_output=True, text=True, timeout=limit, check=False
+            command, cwd=ROOT, input=standard_input, capture_output=True, text=True, timeout=limit, check=False
         )
     except subprocess.TimeoutExpired as error:
         raise BadLoad(f"{' '.join(command[:3])} did not end within {limit:.0f} s") from error

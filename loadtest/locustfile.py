@@ -57,11 +57,11 @@ def add_options(parser: Any) -> None:
 def drop_idle_users(environment: Any, **_: Any) -> None:
     """Remove user classes that --tags or --exclude-tags leave without a task; locust would fail to start them."""
     options = environment.parsed_options
-    wanted, unwanted = set(options.tags or ()), set(options.exclude_tags or ())
+    included, excluded = set(options.tags or ()), set(options.exclude_tags or ())
 
     def has_tasks(one: Any) -> bool:
         own: set[str] = one.locust_tag_set
-        return (not wanted or bool(own & wanted)) and not own & unwanted
+        return (not included or bool(own & included)) and not own & excluded
 
     environment.user_classes[:] = [user for user in environment.user_classes if any(map(has_tasks, user.tasks))]
 

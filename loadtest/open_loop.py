@@ -262,14 +262,14 @@ def tally(order: Order, outcomes: Sequence[Outcome], most_open: int) -> Tally:
     refused = [one for one in counted if one.result in REFUSALS]
     seconds = order.seconds - order.warm_seconds
     # An answer to a request of the warm-up is goodput as well: the server gave it in this time.
-    came = sum(one.result == "200" and order.warm_seconds <= one.ended < order.seconds for one in outcomes)
+    completed = sum(one.result == "200" and order.warm_seconds <= one.ended < order.seconds for one in outcomes)
     failed = Counter(one.result for one in counted if one.result not in ("200", *REFUSALS))
     waits, refusals, lags = _milliseconds(right), _milliseconds(refused), sorted(one.lag * 1000 for one in counted)
     return Tally(
         due=len(counted),
         seconds=seconds,
         accepted=len(right),
-        goodput=came / seconds,
+        goodput=completed / seconds,
         refused=len(refused),
         with_retry_after=sum(one.has_retry_after for one in refused),
         failed=dict(failed),

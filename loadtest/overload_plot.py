@@ -94,6 +94,6 @@ def _outcomes(axes: Axes, servers: list[dict[str, Any]]) -> None:
 
 
 if __name__ == "__main__":
-    given = [Path(each) for each in sys.argv[1:]]
-    source, target = [*given, *(RESULTS / "overload.json", RESULTS / "overload.png")[len(given) :]]
+    paths = [Path(each) for each in sys.argv[1:]]
+    source, target = [*paths, *(RESULTS / "overload.json", RESULTS / "overload.png")[len(paths) :]]
     draw(json.loads(source.read_text(encoding="utf-8")), target)

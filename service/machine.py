@@ -101,7 +101,7 @@ def mapped_files(smaps: Path = SMAPS) -> Mappings:
         file = (Path(each[5].removesuffix(" (deleted)")).name, int(each[4]))
         ranges[file].append((offset, offset + end - start))
         resident[file] += int(each[6]) * 1024
-    lengths = {file: _union(found) for file, found in ranges.items()}
+    lengths = {file: _union(spans) for file, spans in ranges.items()}
     return {file: Mapped(length, min(length, resident[file])) for file, length in lengths.items()}
 
 
@@ -114,7 +114,7 @@ def _union(ranges: list[tuple[int, int]]) -> int:
     return length
 
 
-def mapped_of(files: Iterable[File], found: Mappings) -> Mapped:
+def mapped_of(files: Iterable[File], mappings: Mappings) -> Mapped:
     """Return what is mapped of a few files together."""
-    each = [found.get(file, Mapped(0, 0)) for file in files]
-    return Mapped(sum(one.mapped for one in each), sum(one.resident for one in each))
+    mapped = [mappings.get(file, Mapped(0, 0)) for file in files]
+    return Mapped(sum(one.mapped for one in mapped), sum(one.resident for one in mapped))

@@ -35,8 +35,8 @@ def largest_differences(folder: Path, card: Card) -> dict[str, float]:
     for feeds in check_inputs(card.image):
         expected = reference.outputs(card.image.steps, weights, feeds)
         for name, graph in card.graphs.items():
-            given = {key: value for key, value in feeds.items() if key in graph.inputs}
-            for output, value in sessions[name].run(given, graph.outputs).items():
+            inputs = {key: value for key, value in feeds.items() if key in graph.inputs}
+            for output, value in sessions[name].run(inputs, graph.outputs).items():
                 difference = relative_difference(value, expected[output], f"{graph.file}: {output}")
                 differences[output] = max(differences.get(output, 0.0), difference)
     for output, difference in differences.items():

@@ -72,9 +72,9 @@ def _pictures(preprocessor: Preprocessor | None) -> str:
     return f"{sized}{cut}{scaled}{f', mean {preprocessor.mean}, std {preprocessor.std}' if preprocessor.mean else ''}"
 
 
-def steps(given: tuple[Step, ...]) -> list[str]:
+def steps(tower_steps: tuple[Step, ...]) -> list[str]:
     """Return each step and what it reads."""
-    return [f"  {type(step).__name__:<12} {', '.join(tensors((step,)))}{_options(step)}" for step in given]
+    return [f"  {type(step).__name__:<12} {', '.join(tensors((step,)))}{_options(step)}" for step in tower_steps]
 
 
 def _options(step: Step) -> str:

@@ -134,7 +134,7 @@ class Format:
 
 def _packed(name: str, values: int, floats: Callable[[Blocks], Floats], **fields: Any) -> Format:
     record = np.dtype(
-        [(field, *given) if isinstance(given, tuple) else (field, given) for field, given in fields.items()]
+        [(field, *dtype) if isinstance(dtype, tuple) else (field, dtype) for field, dtype in fields.items()]
     )
     return Format(name, values, record.itemsize, record, floats)
 

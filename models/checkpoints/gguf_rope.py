@@ -58,8 +58,8 @@ def is_size(value: Any) -> TypeGuard[int]:
 
 
 def _head_dim(config: Config) -> int:
-    if is_size(given := config.get("head_dim")):
-        return given
+    if is_size(head_dim := config.get("head_dim")):
+        return head_dim
     hidden, heads = config.get("hidden_size"), config.get("num_attention_heads")
     return hidden // heads if is_size(hidden) and is_size(heads) else 0
 
@@ -75,8 +75,8 @@ def _scaling(config: Config, values: Config, tensors: Mapping[str, Tensor], rota
     lists = {key: _factors(tensors, name, what) for name, key in _FACTORS.items() if name in tensors}
     if lists:
         attention = values.get("rope.scaling.attn_factor")
-        given = {"attention_factor": attention} if attention else {}
-        return {"rope_type": "longrope", "original_max_position_embeddings": trained, **lists, **given}
+        factor = {"attention_factor": attention} if attention else {}
+        return {"rope_type": "longrope", "original_max_position_embeddings": trained, **lists, **factor}
     if "rope_freqs.weight" in tensors:
         factors = _factors(tensors, "rope_freqs.weight", what)
         return _llama3(config, factors, rotated) or _own_factors(factors, trained)

@@ -35,8 +35,8 @@ def fit_encodings(family: Family, config: Config, model_type: str) -> Encodings:
 
 def _ropes(config: Config, model_type: str) -> tuple[dict[str, RopeTable], tuple[str | None, ...]]:
     sizes = {key: config.get(key) for key in SIZES}
-    given = {key: value for key, value in sizes.items() if value is not None}
-    ropes = rope_config.read(given | dict(config.data), model_type)
+    present_sizes = {key: value for key, value in sizes.items() if value is not None}
+    ropes = rope_config.read(present_sizes | dict(config.data), model_type)
     used = {name: layer for name, layer in ropes.tables.items() if name in ropes.layers}
     return {name: _rope_table(name, layer, ropes.notes) for name, layer in used.items()}, ropes.layers
 
@@ -60,8 +60,8 @@ def _alibi(family: Family, config: Config) -> Alibi | None:
     spec = family.alibi
     if spec is None or (spec.switch is not None and not config.inside(spec.switch)):
         return None
-    given = config.inside(spec.max_bias) if spec.max_bias else None
-    max_bias = MAX_BIAS if given is None else given
+    configured = config.inside(spec.max_bias) if spec.max_bias else None
+    max_bias = MAX_BIAS if configured is None else configured
     if not isinstance(max_bias, int | float) or isinstance(max_bias, bool) or not max_bias > 0:
         raise BadCheckpoint(f"config.json says {spec.max_bias} {max_bias!r}; it must be a number above 0")
     return Alibi(spec.form, config.heads(), float(max_bias))

@@ -79,9 +79,9 @@ def _with_options(command: Callable[..., None], options: Sequence[Parameter]) ->
     own = [parameter for name, parameter in signature(command).parameters.items() if name != "values"]
     names = {option.name for option in options}
 
-    def run(**given: Any) -> None:
-        values = {name: given[name] for name in names if given[name] is not None}
-        command(**{name: given[name] for name in given.keys() - names}, values=values)
+    def run(**arguments: Any) -> None:
+        values = {name: arguments[name] for name in names if arguments[name] is not None}
+        command(**{name: arguments[name] for name in arguments.keys() - names}, values=values)
 
     run.__signature__ = Signature([*own, *options])  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in (*own, *options)}

@@ -163,7 +163,7 @@ def _source(checkpoint: str, source: str) -> str:
 
 def _files(checkpoint: str) -> list[list[str | int]]:
     path = Path(checkpoint)
-    files = [path] if path.is_file() else sorted(found for found in path.rglob("[!.]*") if found.is_file())
+    files = [path] if path.is_file() else sorted(file for file in path.rglob("[!.]*") if file.is_file())
     return [[file.relative_to(path).as_posix(), file.stat().st_size, file.stat().st_mtime_ns] for file in files]
 
 
@@ -181,5 +181,5 @@ def _origin(out: Path) -> Origin | None:
 
 
 def _adoptable(checkpoint: str, out: Path) -> str:
-    found = any((Path(checkpoint) / place).is_file() for place in ONNX_PATHS)
-    return f"; it holds ONNX: `inlay adopt {checkpoint} {out}` takes that" if found else ""
+    holds_onnx = any((Path(checkpoint) / place).is_file() for place in ONNX_PATHS)
+    return f"; it holds ONNX: `inlay adopt {checkpoint} {out}` takes that" if holds_onnx else ""

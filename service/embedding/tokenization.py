@@ -150,18 +150,18 @@ class Tokenizer:
 
     def id_of(self, token: str) -> int | None:
         """Return the id of an entry of the vocabulary; None: it has no such entry."""
-        found: int | None = self._tokenizer.token_to_id(token)
-        return found
+        token_id: int | None = self._tokenizer.token_to_id(token)
+        return token_id
 
     def token(self, id_: int) -> str | None:
         """Return the entry of the vocabulary with that id; None: it has none."""
-        found: str | None = self._tokenizer.id_to_token(id_)
-        return found
+        token: str | None = self._tokenizer.id_to_token(id_)
+        return token
 
     def text(self, id_: int) -> str:
         """Return the text of one id by itself; special tokens are shown."""
-        found: str = self._tokenizer.decode([id_], skip_special_tokens=False)
-        return found
+        text: str = self._tokenizer.decode([id_], skip_special_tokens=False)
+        return text
 
     def _ids(self, index: int, text: Text, encoding: Any, cut: Cut) -> Ids:
         ids = encoding.ids

@@ -79,13 +79,13 @@ class Health:
     async def watch(self, request: Any, context: Context) -> None:
         """Send the state of a service, and each change of it."""
         async with self._streams.one(context):
-            told, ending = None, False
+            last_sent, ending = None, False
             while not ending:
                 changed, ending = self._changed, self._streams.stopping.is_set()
                 state = self._states.get(request.service, State.SERVICE_UNKNOWN)
-                if state != told:
+                if state != last_sent:
                     await context.write(State(status=state))
-                    told = state
+                    last_sent = state
                 if not ending:
                     await changed.wait()
 

@@ -138,8 +138,8 @@ def _credentials(pair: Renewed) -> Any:
     """Return credentials that use the certificate as it is now, and a renewed one from the next handshake on."""
 
     def renewed() -> Any:
-        found = pair.next()
-        return _configuration(found) if found else None
+        certificate = pair.next()
+        return _configuration(certificate) if certificate else None
 
     return grpc.dynamic_ssl_server_credentials(
         _configuration(pair.first), renewed, require_client_authentication=pair.first.client_ca is not None

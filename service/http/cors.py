@@ -36,11 +36,11 @@ class Cors:
         allowed = self.headers(request)
         if not any(name == b"access-control-allow-origin" for name, _ in allowed):
             return Response((b"this origin may not call; INLAY_CORS_ORIGINS names those that may",), (), 400)
-        wanted = headers.get(b"access-control-request-headers", b"*")
+        requested_headers = headers.get(b"access-control-request-headers", b"*")
         more = (
             (b"access-control-allow-methods", VERBS),
             (b"access-control-max-age", MAX_AGE),
-            (b"access-control-allow-headers", wanted),
+            (b"access-control-allow-headers", requested_headers),
         )
         return Response((), (*allowed, *more), 200)
 

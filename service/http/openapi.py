@@ -84,15 +84,15 @@ def _header(name: str, schema: Schema, about: str) -> dict[str, Any]:
 
 def _models(routes: list[tuple[RouteGroup, Route]]) -> list[type[BaseModel]]:
     """Return every pydantic model that an operation refers to, each once."""
-    found: dict[type[BaseModel], None] = {Problem: None}
+    models: dict[type[BaseModel], None] = {Problem: None}
     for group, route in routes:
         if group.error_model is not None:
-            found[group.error_model[0]] = None
+            models[group.error_model[0]] = None
         if route.body is not None and route.body.model is not None:
-            found[route.body.model] = None
+            models[route.body.model] = None
         for answer in route.answers.values():
-            found |= {schema: None for schema in answer.content.values() if isinstance(schema, type)}
-    return list(found)
+            models |= {schema: None for schema in answer.content.values() if isinstance(schema, type)}
+    return list(models)
 
 
 def _operation(group: RouteGroup, route: Route, references: References, *, guarded: bool) -> dict[str, Any]:
@@ -128,30 +128,30 @@ def _request_body(body: RequestBody, references: References) -> dict[str, Any]:
         if body.examples:
             content[JSON]["examples"] = {name: {"value": value} for name, value in body.examples.items()}
     content |= {media_type: {"schema": schema} for media_type, schema in body.other.items()}
-    found: dict[str, Any] = {"required": True, "content": content}
-    return found | ({"description": body.description} if body.description else {})
+    request_body: dict[str, Any] = {"required": True, "content": content}
+    return request_body | ({"description": body.description} if body.description else {})
 
 
 def _answer(answer: Answer, references: References) -> dict[str, Any]:
-    found: dict[str, Any] = {"description": answer.description}
+    response: dict[str, Any] = {"description": answer.description}
     if answer.headers:
-        found["headers"] = {
+        response["headers"] = {
             name: {"schema": {"type": "string"}, "description": about} for name, about in answer.headers.items()
         }
     if answer.content:
-        found["content"] = {
+        response["content"] = {
             media_type: {"schema": references[schema] if isinstance(schema, type) else schema}
             for media_type, schema in answer.content.items()
         }
-        if answer.examples and JSON in found["content"]:
-            found["content"][JSON]["examples"] = {name: {"value": value} for name, value in answer.examples.items()}
-    return found
+        if answer.examples and JSON in response["content"]:
+            response["content"][JSON]["examples"] = {name: {"value": value} for name, value in answer.examples.items()}
+    return response
 
 
 def query_parameters(query: type[BaseModel] | Schema) -> list[dict[str, Any]]:
     """Return each field of a query's model as OpenAPI has it; one that may be left out has no null."""
     schema = query.model_json_schema() if isinstance(query, type) else query
-    found = []
+    parameters = []
     for name, entry in schema.get("properties", {}).items():
         about = {key: value for key, value in entry.items() if key not in ("description", "title", "anyOf")}
         options = [option for option in entry.get("anyOf", []) if option != {"type": "null"}]
@@ -160,5 +160,5 @@ def query_parameters(query: type[BaseModel] | Schema) -> list[dict[str, Any]]:
             del about["default"]
         required = name in schema.get("required", [])
         parameter = {"name": name, "in": "query", "required": required, "schema": about}
-        found.append(parameter | ({"description": entry["description"]} if "description" in entry else {}))
-    return found
+        parameters.append(parameter | ({"description": entry["description"]} if "description" in entry else {}))
+    return parameters

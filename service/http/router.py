@@ -44,8 +44,8 @@ class Router:
 
     def verbs(self, path: str) -> tuple[str, ...]:
         """Return the verbs that a path answers."""
-        found = {verb for leaf, _ in self._leaves(path) for verb in leaf}
-        return tuple(sorted(found | ({"HEAD"} if "GET" in found else set())))
+        verbs = {verb for leaf, _ in self._leaves(path) for verb in leaf}
+        return tuple(sorted(verbs | ({"HEAD"} if "GET" in verbs else set())))
 
     def template(self, path: str) -> str | None:
         """Return the path, with its `{names}`, of the routes that answer a path."""

@@ -58,14 +58,14 @@ def _summed(snapshots: Iterable[Snapshot]) -> dict[Key, Sequence[float]]:
 
 
 def _merged(snapshots: Iterable[Snapshot]) -> dict[Key, Sequence[float]]:
-    found: dict[Key, list[float]] = {}
+    gauges: dict[Key, list[float]] = {}
     for snapshot in snapshots:
         for (name, *values), (number,) in snapshot.gauges.items():
             if not math.isnan(number):
                 labels = [str(snapshot.worker)] if BY_NAME[name].merged == "each" else values
-                found.setdefault((name, *labels), []).append(number)
+                gauges.setdefault((name, *labels), []).append(number)
     merges = {"max": max, "min": min}
-    return {key: [merges.get(BY_NAME[key[0]].merged, sum)(numbers)] for key, numbers in found.items()}
+    return {key: [merges.get(BY_NAME[key[0]].merged, sum)(numbers)] for key, numbers in gauges.items()}
 
 
 def _loaded(snapshots: Iterable[Snapshot]) -> set[str]:

@@ -139,12 +139,12 @@ class NonBlockingHandler(logging.StreamHandler[TextIO]):
 def _context(record: logging.LogRecord) -> dict[str, Any]:
     own = {name: record.__dict__[name] for name in FIELDS if name in record.__dict__}
     request_id = REQUEST_ID.get().decode("latin-1")
-    found = {
+    call = {
         "request_id": "" if request_id == "-" else request_id,
         "trace_id": TRACE_ID.get(),
         "key": KEY_NAME.get(),
     }
-    return own | {name: value for name, value in found.items() if value}
+    return own | {name: value for name, value in call.items() if value}
 
 
 def _printable(value: object) -> str:
@@ -167,14 +167,14 @@ def _stand_in(error: BaseException, made: dict[int, Exception]) -> Exception:
         return made[id(error)]
     kind = type(error)
     names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
-    found: Exception
+    stand_in: Exception
     if isinstance(error, BaseExceptionGroup):
         inner = [_stand_in(each, made) for each in error.exceptions]
-        found = type(kind.__name__, (ExceptionGroup,), names)(_message(error), inner)
+        stand_in = type(kind.__name__, (ExceptionGroup,), names)(_message(error), inner)
     else:
-        found = type(kind.__name__, (Exception,), names)(_message(error))
-    made[id(error)] = found.with_traceback(error.__traceback__)
-    found.__cause__ = _stand_in(error.__cause__, made) if error.__cause__ else None
-    found.__context__ = _stand_in(error.__context__, made) if error.__context__ else None
-    found.__suppress_context__ = error.__suppress_context__
-    return found
+        stand_in = type(kind.__name__, (Exception,), names)(_message(error))
+    made[id(error)] = stand_in.with_traceback(error.__traceback__)
+    stand_in.__cause__ = _stand_in(error.__cause__, made) if error.__cause__ else None
+    stand_in.__context__ = _stand_in(error.__context__, made) if error.__context__ else None
+    stand_in.__suppress_context__ = error.__suppress_context__
+    return stand_in

@@ -166,11 +166,11 @@ class ModelRegistry:
         await asyncio.shield(task)
 
     async def _exported(self, name: str) -> Path:
-        found = await asyncio.to_thread(store.exports, self._store)
-        if name not in found:
+        folders = await asyncio.to_thread(store.exports, self._store)
+        if name not in folders:
             received = f"the store holds no model {shortened(name)}"
-            raise NotFound(received, allowed=f"it holds {quote_names(found)}")
-        return found[name]
+            raise NotFound(received, allowed=f"it holds {quote_names(folders)}")
+        return folders[name]
 
     async def _sync_now(self, name: str) -> None:
         folder = (await asyncio.to_thread(store.exports, self._store)).get(name)

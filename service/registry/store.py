@@ -34,12 +34,12 @@ def configured_folders(settings: Settings, must_exist: bool = True) -> dict[str,
             f"model store {settings.store} does not exist: `inlay export CHECKPOINT {settings.store / 'NAME'}` makes "
             "it, or name another with INLAY_STORE or --store"
         )
-    found = exports(settings.store)
-    missing = [name for name in settings.models if name not in found]
+    folders = exports(settings.store)
+    missing = [name for name in settings.models if name not in folders]
     if missing and must_exist:
-        held = quote_names(found)
+        held = quote_names(folders)
         raise StartError(f"model store {settings.store} holds no {quote_names(missing)}; it holds {held}")
-    return {name: found[name] for name in settings.models or found if name in found}
+    return {name: folders[name] for name in settings.models or folders if name in folders}
 
 
 def export_version(folder: Path) -> str:
@@ -49,8 +49,8 @@ def export_version(folder: Path) -> str:
 
 def file_stamps(folder: Path) -> FileStamps:
     """Return what changes when any file of a folder is written, replaced or removed; reads no file."""
-    found = [(path.relative_to(folder).as_posix(), _stat(path)) for path in sorted(folder.rglob("*"))]
-    return tuple((name, each.st_size, each.st_mtime_ns, each.st_ino) for name, each in found if each)
+    stats = [(path.relative_to(folder).as_posix(), _stat(path)) for path in sorted(folder.rglob("*"))]
+    return tuple((name, each.st_size, each.st_mtime_ns, each.st_ino) for name, each in stats if each)
 
 
 def _stat(path: Path) -> os.stat_result | None:

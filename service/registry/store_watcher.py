@@ -84,5 +84,5 @@ class StoreWatcher:
 
 def _stamps(folder: Path) -> dict[str, FileStamps]:
     """Return the stamps of every exported folder; one that is removed meanwhile is left out."""
-    found = {name: store.file_stamps(path) for name, path in store.exports(folder).items()}
-    return {name: stamps for name, stamps in found.items() if stamps}
+    folder_stamps = {name: store.file_stamps(path) for name, path in store.exports(folder).items()}
+    return {name: stamps for name, stamps in folder_stamps.items() if stamps}

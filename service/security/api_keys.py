@@ -142,15 +142,15 @@ class Keys:
             self._read_again()
         if not shown:
             raise Unauthorized("this needs a key: send the header authorization: Bearer KEY")
-        digest, found = sha256(shown).digest(), None
+        digest, caller = sha256(shown).digest(), None
         for known, key in self._keys.items():  # all of them, also after one fits: the time must not tell which
             if hmac.compare_digest(known, digest):
-                found = key
-        if found is None:
+                caller = key
+        if caller is None:
             raise Unauthorized("the key is not one of this server's: check the header authorization: Bearer KEY")
-        KEY_NAME.set(found.name)
-        found.acquire(self._clock())
-        return found
+        KEY_NAME.set(caller.name)
+        caller.acquire(self._clock())
+        return caller
 
     def warn_of_short(self) -> None:
         """Log the names of the keys that could be guessed."""
@@ -212,17 +212,17 @@ def warn_of_short_keys(settings: Settings) -> None:
 
 def _entry(line: str, where: str, number: int, concurrent: int | None, rate: float | None) -> Entry:
     """Return the entry of a line; errors do not show it."""
-    found = _ENTRY.fullmatch(line)
-    if not found:
+    fields = _ENTRY.fullmatch(line)
+    if not fields:
         raise StartError(f"{where} is not a key: {SHAPE}")
     limits: dict[str, Any] = {"concurrent": concurrent, "rate": rate}
-    for word in found[3].split():
+    for word in fields[3].split():
         limit = _LIMIT.fullmatch(word)
         if not limit or float(limit[2]) <= 0 or (limit[1] == "concurrent" and not limit[2].isdigit()):
             raise StartError(f"{where} has an invalid limit: {SHAPE}")
         limits[limit[1]] = int(limit[2]) if limit[1] == "concurrent" else float(limit[2])
-    digest = sha256(found[2].encode()).digest()
-    return Entry(found[1] or f"key-{number}", digest, len(found[2]) < MIN_CHARACTERS, **limits)
+    digest = sha256(fields[2].encode()).digest()
+    return Entry(fields[1] or f"key-{number}", digest, len(fields[2]) < MIN_CHARACTERS, **limits)
 
 
 def _distinct(entries: list[Entry], where: object) -> list[Entry]:

@@ -75,7 +75,7 @@ def renewing(files: Files, clock: Callable[[], float] = monotonic) -> ssl.SSLCon
     changes = FileChanges(_paths(files), clock)  # before they are read: a change meanwhile is seen at the next look
     first = current = context(files)
 
-    def choose(connection: Any, name: str | None, asked: ssl.SSLContext) -> None:
+    def choose(connection: Any, name: str | None, initial: ssl.SSLContext) -> None:
         nonlocal current
         if changes.since_last():
             try:
@@ -83,7 +83,7 @@ def renewing(files: Files, clock: Callable[[], float] = monotonic) -> ssl.SSLCon
                 log.info("HTTP uses the certificate now in %s", files.cert)
             except StartError as error:
                 log.error("HTTP stays with the certificate it has: %s", error)
-        if current is not asked:
+        if current is not initial:
             connection.context = current
 
     first.sni_callback = choose  # OpenSSL calls it in every handshake, with a server name or without
@@ -104,12 +104,12 @@ class Renewed:
         if not self._changes.since_last():
             return None
         try:
-            found = _read(self._files)
+            contents = _read(self._files)
         except StartError as error:
             log.error("gRPC stays with the certificate it has: %s", error)
             return None
         log.info("gRPC uses the certificate now in %s", self._files.cert)
-        return found
+        return contents
 
 
 def _read(files: Files) -> Pem:

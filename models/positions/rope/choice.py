@@ -41,11 +41,13 @@ def by_parameters(
         BadScaling: a parameter is neither a number, a boolean, a text nor a list of these.
     """
     rope_type = rope_type or "default"
-    given = {name: value for name, value in (parameters or {}).items() if value is not None}
-    fraction = None if rope_type in SCALINGS and FRACTION in SCALINGS[rope_type].optional else given.pop(FRACTION, None)
+    scaling = {name: value for name, value in (parameters or {}).items() if value is not None}
+    fraction = (
+        None if rope_type in SCALINGS and FRACTION in SCALINGS[rope_type].optional else scaling.pop(FRACTION, None)
+    )
     rotary_dim = _rotary_dim(head_dim, rotary_dim, fraction)
     sizes = {"head_dim": head_dim, "max_position_embeddings": max_position_embeddings}
-    return Rope.of(THETA if theta is None else theta, rotary_dim, rope_type, given, **sizes)
+    return Rope.of(THETA if theta is None else theta, rotary_dim, rope_type, scaling, **sizes)
 
 
 def _rotary_dim(head_dim: int | None, rotary_dim: int | None, fraction: Any) -> int:

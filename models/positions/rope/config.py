@@ -84,7 +84,9 @@ def read(config: Mapping[str, Any], model_type: str | None = None) -> RopeConfig
         raise BadEncoding(f"config is {str(config)[:60]}; it must be an object of keys and values")
     source = source_of(config, model_type)
     by_type = tables_of(source)
-    tables = {name: _layer_rope(source, name, given) for name, given in by_type.items() if given is not None}
+    tables = {
+        name: _layer_rope(source, name, parameters) for name, parameters in by_type.items() if parameters is not None
+    }
     layers = layers_of(source, by_type)
     return RopeConfig(tables, layers, source.model_type, tuple(source.notes))
 

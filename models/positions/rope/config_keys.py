@@ -153,10 +153,10 @@ def _check_rotates(source: Source) -> None:
         raise BadEncoding(f"{model_type} rotates nothing: it has {NO_ROPE[model_type]}, no RoPE")
     if source.convention.condition:
         key, value, default = source.convention.condition
-        given = default if source.data.get(key) is None else source.data[key]
-        if given != value:
+        configured = default if source.data.get(key) is None else source.data[key]
+        if configured != value:
             raise BadEncoding(
-                f"{model_type} rotates only where {key} is {value!r}; here it is {given!r}, so there is no RoPE"
+                f"{model_type} rotates only where {key} is {value!r}; here it is {configured!r}, so there is no RoPE"
             )
     if not source.known and not any(key in source.data for key in ROPE_KEYS):
         raise BadEncoding(

@@ -57,8 +57,8 @@ class Rope:
         Raises:
             BadScaling: a parameter is neither a number, a boolean, a text nor a list of these.
         """
-        given = ((name, _hashable(name, value)) for name, value in (parameters or {}).items() if value is not None)
-        return cls(theta, rotary_dim, rope_type, tuple(sorted(given)), **rest)
+        entries = ((name, _hashable(name, value)) for name, value in (parameters or {}).items() if value is not None)
+        return cls(theta, rotary_dim, rope_type, tuple(sorted(entries)), **rest)
 
 
 def _hashable(name: str, value: Any) -> Any:

@@ -198,12 +198,12 @@ def tabulate_mrope(
 
 
 def _shortfalls(parts: Sequence[Part], sections: Sequence[int], row: Axes) -> tuple[str, ...]:
-    given = {part.axis: len(part.columns) for part in parts}
+    columns = {part.axis: len(part.columns) for part in parts}
     return tuple(
-        f"sections name {count} frequencies for {NAMES[axis]}; the pattern gives it {given.get(axis, 0)}, as in "
+        f"sections name {count} frequencies for {NAMES[axis]}; the pattern gives it {columns.get(axis, 0)}, as in "
         "transformers 5.23, which does not check"
         for axis, count in zip(row.order, sections, strict=True)
-        if given.get(axis, 0) != count
+        if columns.get(axis, 0) != count
     )
 
 

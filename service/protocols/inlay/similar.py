@@ -127,8 +127,8 @@ def _check(parameters: SimilarParameters) -> None:
     if parameters.negative and not parameters.positive:
         raise BadRequest("negative takes away from positive", remedy="send positive as well")
     if len(sent) != 1 or getattr(parameters, sent[0]) is None or parameters.positive == []:
-        came = f"{' and '.join(sent) or 'none'} came"
-        raise BadRequest(f"send one of token, text, vector and positive (with negative or without); {came}")
+        received = f"{' and '.join(sent) or 'none'} came"
+        raise BadRequest(f"send one of token, text, vector and positive (with negative or without); {received}")
     if "normalize" in parameters.model_fields_set and not parameters.positive:
         raise BadRequest("is read with positive alone", field=("normalize",), remedy="leave it out")
 

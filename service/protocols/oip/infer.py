@@ -100,13 +100,13 @@ def request_of(
     if len(set(names)) < len(names):
         shown = ", ".join(names)[:SHOWN_CHARACTERS]
         raise BadRequest("names one twice", field=("outputs",), allowed=shown, remedy="ask for each once")
-    spans, given = None, list[Input]()
+    spans, rows = None, list[Input]()
     if TEXT in tensors:
-        given = _texts(tensors[TEXT])
+        rows = _texts(tensors[TEXT])
     else:
-        given, spans = _sequences(card, tensors, settings.max_request_tokens)
+        rows, spans = _sequences(card, tensors, settings.max_request_tokens)
     request = EmbedRequest(
-        given,
+        rows,
         card.name,
         tuple([name for name in names if name != LENGTHS]),
         parameters.truncate,
@@ -127,7 +127,7 @@ def outputs_of(result: EmbedResult, prepared: Prepared) -> list[Tensor]:
         TooLarge: padding makes them larger than this server sends.
     """
     _check_size(result, prepared)
-    found = {output.name: _tensor(output, prepared) for output in result.outputs}
+    tensors = {output.name: _tensor(output, prepared) for output in result.outputs}
     names = prepared.outputs
     if not prepared.request.outputs:
         (default,) = result.outputs
@@ -135,8 +135,8 @@ def outputs_of(result: EmbedResult, prepared: Prepared) -> list[Tensor]:
             names = (default.name,) if default.pooled or prepared.spans else (default.name, LENGTHS)
     if LENGTHS in names:
         counted = next((output.lengths for output in result.outputs if not output.pooled), result.lengths)
-        found[LENGTHS] = Tensor(LENGTHS, "INT64", (len(counted),), np.array(counted, np.int64))
-    return [found[name] for name in names]
+        tensors[LENGTHS] = Tensor(LENGTHS, "INT64", (len(counted),), np.array(counted, np.int64))
+    return [tensors[name] for name in names]
 
 
 def _tensor(output: Output, prepared: Prepared) -> Tensor:
@@ -174,12 +174,12 @@ def _by_name(card: Card, inputs: Sequence[Tensor]) -> dict[str, Tensor]:
     if unknown := [name for name in tensors if name not in allowed]:
         raise BadRequest(f"{card.name} has no input {unknown[0][:80]!r}", allowed=f"allowed: {', '.join(allowed)}")
     if TEXT in tensors and len(tensors) > 1:
-        came = f"came with {', '.join(sorted(tensors.keys() - {TEXT}))}"
-        raise BadRequest(came, field=input_field(TEXT), remedy="send texts or token ids, not both")
+        received = f"came with {', '.join(sorted(tensors.keys() - {TEXT}))}"
+        raise BadRequest(received, field=input_field(TEXT), remedy="send texts or token ids, not both")
     if TEXT not in tensors and IDS not in tensors:
-        wanted = f'"{IDS}" or "{TEXT}"' if TEXT in allowed else f'"{IDS}"'
-        came = ", ".join(map(repr, tensors)) or "no inputs"
-        raise BadRequest(f"{wanted} is missing", allowed=f"{came} came")
+        required = f'"{IDS}" or "{TEXT}"' if TEXT in allowed else f'"{IDS}"'
+        received = ", ".join(map(repr, tensors)) or "no inputs"
+        raise BadRequest(f"{required} is missing", allowed=f"{received} came")
     return tensors
 
 

@@ -52,11 +52,11 @@ def inputs(card: Card) -> list[dict[str, Any]]:
 
 def outputs(card: Card) -> list[dict[str, Any]]:
     """Return name, datatype and shape of each tensor that a model gives, in FP32 unless the request says otherwise."""
-    found = []
+    tensors = []
     for name in card.outputs:
         width = card.hidden_size if name in AS_WIDE_AS_THE_MODEL else -1
-        found.append(_tensor(name, "FP32", [-1, width] if name == "sentence_embedding" else [-1, -1, width]))
-    return [*found, _tensor(LENGTHS, "INT64", [-1])]
+        tensors.append(_tensor(name, "FP32", [-1, width] if name == "sentence_embedding" else [-1, -1, width]))
+    return [*tensors, _tensor(LENGTHS, "INT64", [-1])]
 
 
 def model_config(model: Model) -> dict[str, Any]:

@@ -137,9 +137,9 @@ class Handlers:
     ) -> pb.ModelStatisticsResponse:
         """Return what was answered over this protocol, by model."""
         known = pb.ModelStatistics.DESCRIPTOR.fields_by_name
-        found = self._plane.statistics(request.name, request.version)
+        statistics = self._plane.statistics(request.name, request.version)
         return pb.ModelStatisticsResponse(
-            model_stats=[{name: value for name, value in each.items() if name in known} for each in found]
+            model_stats=[{name: value for name, value in each.items() if name in known} for each in statistics]
         )
 
     async def index(self, request: pb.RepositoryIndexRequest, call: RequestContext) -> pb.RepositoryIndexResponse:
@@ -167,8 +167,8 @@ class Handlers:
     ) -> pb.SystemSharedMemoryStatusResponse:
         """Return the registered regions."""
         kind = pb.SystemSharedMemoryStatusResponse.RegionStatus
-        found = self._plane.regions.status(request.name)
-        return pb.SystemSharedMemoryStatusResponse(regions={each["name"]: kind(**each) for each in found})
+        regions = self._plane.regions.status(request.name)
+        return pb.SystemSharedMemoryStatusResponse(regions={each["name"]: kind(**each) for each in regions})
 
     async def register(
         self, request: pb.SystemSharedMemoryRegisterRequest, call: RequestContext

@@ -96,13 +96,13 @@ def input_tensors(message: pb.ModelInferRequest, regions: Regions) -> list[Tenso
 
 def requested_outputs(message: pb.ModelInferRequest, regions: Regions) -> list[RequestedOutput]:
     """Return the outputs that a request names; raise BadRequest or Unsupported."""
-    found = []
+    outputs = []
     for each in message.outputs:
         field = ("outputs", each.name[:SHOWN_CHARACTERS], "parameters")
         parameters = values_of(each.parameters)
         check_no_classification(parameters, field)
-        found.append(RequestedOutput(each.name, regions.place(parameters, field)))
-    return found
+        outputs.append(RequestedOutput(each.name, regions.place(parameters, field)))
+    return outputs
 
 
 def values_of(parameters: Mapping[str, Any]) -> dict[str, Any]:

@@ -76,9 +76,11 @@ def from_raw(name: str, datatype: str, shape: Sequence[Any], raw: Raw) -> Tensor
 def from_values(name: str, datatype: str, shape: Sequence[Any], values: Values) -> Tensor:
     """Return the tensor of elements that have its datatype; raise BadRequest unless they fit the shape."""
     count = elements(name, shape)
-    came = len(values) if isinstance(values, list) else values.size
-    if came != count:
-        raise BadRequest(f"has {came} elements", field=input_field(name), allowed=f"shape {list(shape)} takes {count}")
+    received = len(values) if isinstance(values, list) else values.size
+    if received != count:
+        raise BadRequest(
+            f"has {received} elements", field=input_field(name), allowed=f"shape {list(shape)} takes {count}"
+        )
     return Tensor(name, datatype, tuple(shape), values)
 
 
