@@ -1,4 +1,4 @@
-"""The composition root: settings in, one application out. It builds everything and binds nothing."""
+"""The composition root: builds the whole application from the settings; it binds no port."""
 
 import asyncio
 import logging
@@ -49,15 +49,15 @@ log = logging.getLogger(__name__)
 
 
 class Application:
-    """What uvicorn loads: an ASGI application for its lifespan, whose HTTP requests HttpProtocol hands to `pipeline`.
+    """The application that uvicorn runs: ASGI for the lifespan alone; HttpProtocol hands HTTP requests to `pipeline`.
 
     Attributes:
         pipeline: serves HTTP requests.
-        connections: how long clients may hold connections up.
+        connections: the timeouts of client connections.
         intake: bounds the bodies of all connections together.
-        heads: request heads that came before, by their bytes.
-        context: what create_app built.
-        api: serves the lifespan, and is behind the documentation pages.
+        heads: parsed request heads, cached by their bytes.
+        context: the parts of the service, for handlers.
+        api: the FastAPI application: the lifespan and the documentation pages.
     """
 
     def __init__(
@@ -187,7 +187,7 @@ async def _stop_after(stop: asyncio.Event, context: ServiceContext, server: RpcS
 
 
 def _on_signals(stop: Callable[[], None]) -> Callable[[], None]:
-    """Call `stop` at SIGTERM or SIGINT, the HTTP server's own handler a little later; return what undoes it."""
+    """Call `stop` at SIGTERM or SIGINT, the HTTP server's handler a little later; return what restores the handlers."""
     if threading.current_thread() is not threading.main_thread():
         return lambda: None
     loop = asyncio.get_running_loop()

@@ -31,7 +31,7 @@ class Lifecycle:
 
 @dataclass(frozen=True, slots=True)
 class ServiceContext:
-    """What handlers need.
+    """The parts of the service that handlers use.
 
     Args:
         embedder: embeds texts and token ids.

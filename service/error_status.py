@@ -51,7 +51,7 @@ LEAST_RETRY_SECONDS = 0.05
 
 
 def retry_seconds(error: InlayError) -> float | None:
-    """Return when the caller may try again, as measured or from the table; None: the same would happen again."""
+    """Return the seconds after which a retry may succeed, as measured or from the table; None: it would fail again."""
     if error.code not in RETRY_AFTER_SECONDS:
         return None
     measured: float | None = getattr(error, "retry_after", None)

@@ -1,4 +1,4 @@
-"""What this process may use and uses of the machine: cores, mapped files, heaps."""
+"""The machine's resources as this process may use them, and uses them: cores, mapped files, heaps."""
 
 import ctypes
 import os
@@ -115,6 +115,6 @@ def _union(ranges: list[tuple[int, int]]) -> int:
 
 
 def mapped_of(files: Iterable[File], mappings: Mappings) -> Mapped:
-    """Return what is mapped of a few files together."""
+    """Return the mapped bytes of several files together."""
     mapped = [mappings.get(file, Mapped(0, 0)) for file in files]
     return Mapped(sum(one.mapped for one in mapped), sum(one.resident for one in mapped))

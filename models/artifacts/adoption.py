@@ -1,7 +1,7 @@
 """Adopts a folder that already holds ONNX: the graph is copied byte for byte, and a card is made for it.
 
-An adopted graph has no recipe to compare with. What is checked is what serving relies on: it loads, takes the inputs
-Inlay feeds, gives a known output, and computes the same for a sequence in a padded batch as for the sequence alone.
+An adopted graph has no recipe to compare with. Adoption checks that it loads, takes inputs that Inlay feeds, gives a
+known output, and computes the same for a sequence in a padded batch as for the sequence alone.
 """
 
 import shutil
@@ -45,7 +45,7 @@ _DTYPES = {
 
 @dataclass(frozen=True, slots=True)
 class OnnxContents:
-    """What an ONNX file consists of.
+    """The contents of an ONNX file.
 
     Attributes:
         data_files: the files of its weights, relative to the file's folder.
@@ -112,7 +112,7 @@ def _find_onnx(source: Path) -> Path:
 
 
 def read_contents(path: Path) -> OnnxContents:
-    """Return what an ONNX file consists of, without loading its weights; BadCheckpoint if it is not one."""
+    """Return the contents of an ONNX file without loading its weights; BadCheckpoint if it is not one."""
     import onnx
 
     try:

@@ -66,7 +66,7 @@ def describe(what: str) -> str:
 
 
 def _not_found(what: str, path: Path) -> str:
-    """Return why nothing is found under a name."""
+    """Return the message for a name that is no model_type, exported folder or checkpoint."""
     if path.is_dir():
         return (
             f"{what} holds no {cards.FILE_NAME} (an export) and no config.json (a checkpoint): name a folder that does"
@@ -144,7 +144,7 @@ def _masks(encodings: Encodings) -> list[str]:
 
 
 def _optional_facts(model: Card | Plan, side: str | None) -> dict[str, str]:
-    """Return what not every model has: a side, extra inputs, per-layer embeddings, an output head."""
+    """Return lines on the optional parts of a model: a side, extra inputs, per-layer embeddings, an output head."""
     facts = {"side": side, "extras": ", ".join(extra.name for extra in model.extras)}
     facts["per layer"] = ", ".join(tensors(model.per_layer))
     if head := model.head:
@@ -182,7 +182,7 @@ def _card(card: Card) -> str:
 
 
 def _tables(card: Card) -> list[str]:
-    """Return how each table is stored and, if not as the checkpoint has it, the error of that."""
+    """Return how each table is stored, and its error where the dtype is not the checkpoint's."""
     homes = {name: f" in {file}, served in place" for file, own in (card.linked or {}).items() for name in own.tensors}
     lines = []
     for name, table in (card.tables or {}).items():

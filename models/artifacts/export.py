@@ -56,7 +56,7 @@ def export(
     Args:
         checkpoint: a folder, a .gguf file, or a hub id: org/name, org/name@revision.
         out: the folder to write.
-        name: what the model is called; None: the folder's name.
+        name: of the model; None: the folder's name.
         pooling: a sentence-transformers mode, "none", or None for what the checkpoint's files say.
         dtype: what the tables are stored as: one of weights.TABLE_DTYPES.
         link: serve the tables in place, from the checkpoint's own file.

@@ -1,7 +1,7 @@
 """Checks where a command may write a folder: where nothing is, or over an exported model.
 
-What lies there is deleted once the new folder has taken its place. So only an export is ever replaced, and nothing
-through a link; --force only allows deleting other files that lie in the export's folder.
+The old folder is deleted once the new one has taken its place. So only an export is ever replaced, and nothing through
+a link; --force only allows deleting other files that lie in the export's folder.
 """
 
 import json
@@ -88,9 +88,8 @@ def _cards_below(out: Path, deep: bool) -> Iterator[Path]:
 def _files_of_export(out: Path) -> set[str] | None:
     """Return the files that the export in `out` wrote, as its card lists them; None: it is no export.
 
-    A folder with a damaged card counts as an export if it holds only files as exports write them: the service asks for
-    such
-    a model to be exported again.
+    A folder with a damaged card counts as an export if it holds only files as exports write them, because the service
+    tells its operator to export such a model again.
     """
     if not (out / cards.FILE_NAME).is_file():
         return None

@@ -1,4 +1,4 @@
-"""Writes a checkpoint of random weights: config.json and a family's input layer, as training begins it.
+"""Writes a checkpoint of random weights: config.json and a family's input layer, initialised as for training.
 
 config.json records the initialisation, its parameter and its seed under `initialised`.
 """
@@ -39,7 +39,7 @@ class Init:
     Attributes:
         spread: (rows, columns, std) -> what a draw is multiplied with.
         draw: (generator, count) -> float32 values of spread 1.
-        about: description for people.
+        about: description for the terminal.
     """
 
     spread: Callable[[int, int, float], float]

@@ -46,9 +46,9 @@ def export(
     Args:
         source: the opened checkpoint.
         out: the folder to write.
-        name: what the model is called.
-        origin: what the card calls the checkpoint.
-        tool: what the card says wrote it.
+        name: of the model.
+        origin: the checkpoint, as the card records it.
+        tool: the exporter, as the card records it.
         dtype: of the table.
         link: as for export.export.
         progress: as for export.export.

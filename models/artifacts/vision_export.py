@@ -52,9 +52,9 @@ def export(
         source: the opened checkpoint.
         image_tower: what models.vision.fitting.tower returned.
         out: the folder to write.
-        name: what the model is called.
-        tool: what the card says wrote it.
-        progress: receives the bytes graphs.
+        name: of the model.
+        tool: the exporter, as the card records it.
+        progress: receives the bytes written.
 
     Raises:
         BadCheckpoint: the checkpoint cannot be exported.
@@ -87,7 +87,7 @@ def write_graphs(folder: Path, planned: VisionPlan, placed: Mapping[str, Tensor]
 
 
 def _image(planned: VisionPlan, folder: Path) -> Image:
-    """Return what the card says of the inputs."""
+    """Return the card's description of the inputs."""
     config, feed = planned.config, planned.family.feed
     first = planned.steps[0]
     fixed = None

@@ -252,8 +252,7 @@ def tensors(folder: Path, card: Card) -> dict[str, Any]:
     """Return every tensor of an exported model by name, as a read-only view of its mapped file.
 
     A quantized table is a quantization.QuantizedTable, which dequantizes the rows that are indexed. A model adopted as
-    ONNX
-    has none.
+    ONNX has no tensors here.
 
     Raises:
         BadCheckpoint: a file is damaged.

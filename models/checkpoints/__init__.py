@@ -1,1 +1,1 @@
-"""Opening what a person names: checkpoint folders, GGUF files, hub ids, ONNX folders."""
+"""Opens checkpoints by the name an operator gives: folders, GGUF files, hub ids, ONNX folders."""

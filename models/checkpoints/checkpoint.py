@@ -46,7 +46,7 @@ class Checkpoint:
 
     @property
     def name(self) -> str:
-        """What a card calls the source."""
+        """The name of the source in cards."""
         return self.source or self.folder.resolve().name
 
     @property

@@ -2,8 +2,8 @@
 
 What the header does not say (an activation, the lowest T5 bucket) is left to the family's defaults. llama.cpp stores
 queries and keys of the `llama` architectures permuted for interleaved rotation: cos and sin are the same, but that
-file's own q and k pair channels (2i, 2i+1). Norms of Gemma's blocks are stored plus one. Nothing before the first block
-is changed on the way into GGUF, except that RoBERTa's first rows of positions are cut off, so that its positions count
+file's own q and k pair channels (2i, 2i+1). Norms of Gemma's blocks are stored plus one. The conversion to GGUF changes
+nothing before the first block, except that it cuts off RoBERTa's first rows of positions, so that its positions count
 from 0 as BERT's do.
 
 Source: llama.cpp's convert_hf_to_gguf.py and gguf-py/gguf/constants.py (0.19).
@@ -119,7 +119,7 @@ def config_and_tensors(file: Gguf, what: str) -> tuple[Config, dict[str, Tensor]
 
     Args:
         file: its header.
-        what: how messages call the file.
+        what: the file's name in error messages.
 
     Raises:
         BadCheckpoint: the architecture is unknown, or values are impossible.

@@ -33,10 +33,10 @@ def rope_config(config: Config, values: Config, tensors: Mapping[str, Tensor], w
     """Return rope_scaling, and the share of a head that rotates.
 
     Args:
-        config: what the rest of the header gave.
-        values: the metadata by their names after the architecture's.
+        config: the keys of config.json that the rest of the header gives.
+        values: the metadata by their names, without the architecture's prefix.
         tensors: of the file; the factors are read.
-        what: how messages call the file.
+        what: the file's name in error messages.
 
     Raises:
         BadCheckpoint: the factors are not a short list of positive numbers.

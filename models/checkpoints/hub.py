@@ -51,7 +51,7 @@ class Repository:
 
     @property
     def label(self) -> str:
-        """What messages and cards call it."""
+        """The repository's name in messages and cards."""
         return f"{self.id}@{self.revision}"
 
     def read(self, name: str) -> bytes | None:
@@ -60,7 +60,7 @@ class Repository:
             return None if response is None else b"".join(self._body(name, response, SMALL_FILE_LIMIT))
 
     def has(self, name: str) -> bool:
-        """Return whether there is such a file; BadCheckpoint if the hub cannot be asked."""
+        """Return whether there is such a file; BadCheckpoint if the hub does not answer."""
         with self._response(name, {"Range": "bytes=0-0"}) as response:
             return response is not None
 

@@ -1,4 +1,4 @@
-"""Downloads what is needed of a hub checkpoint into a folder laid out as the whole files would be.
+"""Downloads the parts of a hub checkpoint that are read, into a folder laid out like the whole checkpoint.
 
 Small files are fetched whole; of every safetensors file its header, and of its tensors those that are read. The file on
 disk is sparse and of the right size, so that the same reader serves both. Nothing is cached or resumed.

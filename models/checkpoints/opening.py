@@ -26,11 +26,11 @@ GGUF = ".gguf"
 
 @dataclass(frozen=True, slots=True)
 class LocatedCheckpoint:
-    """A checkpoint that was found.
+    """Where a checkpoint is, and how to open it.
 
     Attributes:
         folder: holds config.json, tokenizer and sentence-transformers files, and safetensors where they are complete.
-        name: what a card calls it: a folder's or a file's name, or org/name@commit.
+        name: its name in cards: a folder's or a file's name, or org/name@commit.
         temporary: the folder is deleted when the context ends: no export may link to it.
         checkpoint: opens config and tensors; raises BadCheckpoint.
     """

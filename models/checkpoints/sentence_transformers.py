@@ -109,8 +109,7 @@ def weights_folder(folder: Path) -> Path:
     """Return the folder of config.json, weights and tokenizer.
 
     It is the first module's if that is a Transformer, else `folder`: sentence-transformers 1 wrote them to
-    0_Transformer,
-    later versions write them beside modules.json.
+    0_Transformer, later versions write them beside modules.json.
     """
     chain = modules(folder)
     return path_inside(folder, chain[0][1]) if chain and chain[0][0] == "Transformer" else folder

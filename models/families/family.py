@@ -114,8 +114,8 @@ class Family:
         builds_own_mask: the class builds its mask itself, so that the config's is_causal has no effect.
         bidirectional_if: of a causal family: the condition on which it attends both ways, and what is then added to
             half the window (EmbeddingGemma).
-        handed_over: the output that the same model elsewhere, given it as inputs_embeds (prompt_embeds), turns into
-            what it computes from the ids. token_embeddings: the word table's rows, scaled where their module scales
+        handed_over: the output that another server of the same model takes as inputs_embeds (prompt_embeds) in place of
+            the ids. token_embeddings: the word table's rows, scaled where their module scales
             (Gemma, BART); unscaled_embeddings: the forward pass scales inputs_embeds itself (Granite);
             input_embeddings: it adds nothing of the input layer to them (ESM). Follows vLLM where it has the family,
             else transformers.

@@ -73,9 +73,8 @@ class GraphBuilder:
     def rows(self, table: str, index: str) -> str:
         """Look up float32 rows [N, d] of a table of any stored dtype, by int64 row numbers [N].
 
-        Rows are looked up first and widened then: arithmetic on a table itself would be done when the session opens,
-        and
-        ONNX Runtime would keep its widened copy.
+        Rows are looked up first and widened then: arithmetic on the table itself would be done when the session opens,
+        and ONNX Runtime would keep its widened copy.
         """
         return _rows(self, table, index)
 

@@ -46,9 +46,8 @@ def encoder(builder: GraphBuilder, recipe: Recipe, blocks: Recipe, width: int) -
     """Return the ModelProto of the input layer and all blocks.
 
     Its inputs are those of the input layer, mask bool [N] and lengths int64 [B] (sum N, each at least 1). Its output is
-    last_hidden_state float32 [N, d]. A row whose mask is False is attended to by none, but has an output. A sequence
-    whose
-    rows are all False attends to all of them, as if its mask were all True.
+    last_hidden_state float32 [N, d]. No row attends to a row whose mask is False, but it has an output. A sequence
+    whose rows are all False attends to all of them, as if its mask were all True.
 
     Args:
         builder: of the graph.

@@ -202,7 +202,7 @@ def by_distance(output: Output, queries: Positions, lead: int = 0) -> tuple[Int6
 
 
 def _near_and_far(minimum: int, max_distance: int) -> Int64s:
-    """least .. most: up to NEAR from 0 all of them, beyond that about as many again on each side."""
+    """Every distance up to NEAR_DISTANCES, and beyond that about as many again on each side, spaced logarithmically."""
     parts = [np.arange(max(minimum, -NEAR_DISTANCES), min(max_distance, NEAR_DISTANCES) + 1)]
     if minimum < -NEAR_DISTANCES:
         parts.append(-spaced(-minimum, NEAR_DISTANCES, max(NEAR_DISTANCES, -max_distance)))

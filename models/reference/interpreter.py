@@ -66,9 +66,8 @@ def run(
 
     Returns:
         float64 [N, d] by name: input_embeddings; token_embeddings, token_type_embeddings and position_embeddings where
-            the
-        recipe has them (the looked-up rows, scaled where a Scale follows them); unscaled_embeddings where that Scale is
-        `outside`.
+        the recipe has them (the looked-up rows, scaled where a Scale follows them); unscaled_embeddings where that
+        Scale is `outside`.
     """
     extras = extras or {}
     outputs: dict[str, Rows] = {}

@@ -237,7 +237,7 @@ def _flattened(shape: Shape) -> Shape:
 
 
 def _prefix(first: Step, family: Family, checkpoint: Checkpoint) -> str:
-    """What this file puts before the base class's tensor names, found by the first step's weight."""
+    """The prefix of the base class's tensor names in this file, found by the first step's weight."""
     stem = tensors((first,))[0]
     prefixes = [name.removesuffix(stem) for name in checkpoint.tensors if name == stem or name.endswith("." + stem)]
     for prefix in (family.prefix, ""):

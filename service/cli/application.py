@@ -1,6 +1,6 @@
 """The sub-commands of `inlay` as a typer application.
 
-Options made from pydantic models are added to the command that is run alone: `inlay --help` need not import pydantic.
+Options made from pydantic models are added only to the command that runs, so that `inlay --help` imports no pydantic.
 """
 
 import os
@@ -51,7 +51,7 @@ def run(words: Sequence[str]) -> int:
 
 
 def application(generated: Collection[str]) -> typer.Typer:
-    """Return the commands; of those with generated options, the ones named here have them."""
+    """Return the typer application; generated options are added to the commands that `generated` names."""
     app = typer.Typer(
         name="inlay",
         help="Embeddings, positional encodings and sentence vectors over REST and gRPC.",
@@ -75,7 +75,7 @@ def _options(command: str) -> list[Parameter]:
 
 
 def _with_options(command: Callable[..., None], options: Sequence[Parameter]) -> Callable[..., None]:
-    """Return the command with more options; those that were given reach its parameter `values` as text by name."""
+    """Return the command with more options, whose values it gets as text by name in its parameter `values`."""
     own = [parameter for name, parameter in signature(command).parameters.items() if name != "values"]
     names = {option.name for option in options}
 

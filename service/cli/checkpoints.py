@@ -1,7 +1,6 @@
 """Checkpoints that `inlay serve --model` names: exported into the store once, and again when they change.
 
-What a model was exported from stands beside it in the store, in `.NAME.checkpoint.json`. Names that begin with a dot
-are no models.
+The origin of a model is stored beside it in `.NAME.checkpoint.json`; the store ignores names that begin with a dot.
 """
 
 import json
@@ -21,7 +20,7 @@ from service.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What a model of the store was exported from.
+    """The checkpoint that a model of the store was exported from.
 
     Args:
         checkpoint: an absolute path, or a hub id with its revision.
@@ -94,7 +93,7 @@ def _export(checkpoint: str, out: Path) -> None:
 
 
 def _stale(checkpoint: str, out: Path) -> str | None:
-    """Return why the checkpoint is to be exported to `out`; None where its export there is up to date."""
+    """Return the reason to export the checkpoint to `out`; None where its export there is up to date."""
     if not (out / cards.FILE_NAME).is_file():
         return "once"
     try:
@@ -127,7 +126,7 @@ def _tell(sentence: str) -> None:
 
 
 def _moved_on(checkpoint: str, source: str) -> str | None:
-    """Return that the hub has another commit than the exported one; None where not, or where it cannot be asked."""
+    """Return a message if the hub has another commit than the exported one; None if not, or if it does not answer."""
     identity = _identity(checkpoint)
     if source == identity:  # a commit never changes
         return None
@@ -155,7 +154,7 @@ def _identity(checkpoint: str) -> str:
 
 
 def _source(checkpoint: str, source: str) -> str:
-    """Return what the card of an export of this checkpoint names as its source; of the hub, whatever the commit."""
+    """Return the source that the card of this checkpoint's export names; of a hub id, with the commit of `source`."""
     if repository := _repository(checkpoint):
         return f"{repository[0]}@{source.partition('@')[2]}"
     return Path(checkpoint).resolve().name
@@ -172,7 +171,7 @@ def _origin_path(out: Path) -> Path:
 
 
 def _origin(out: Path) -> Origin | None:
-    """Return what `inlay serve` exported to `out`; None where another command wrote what is there."""
+    """Return the origin of what `inlay serve` exported to `out`; None if another command wrote the folder."""
     try:
         origin = Origin(**json.loads(_origin_path(out).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):

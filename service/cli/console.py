@@ -1,4 +1,4 @@
-"""What commands print and how they end: progress bars, one line for an error, no half-written output after a stop.
+"""Console output and exit codes of commands: progress bars, one line for an error, no half-written file after a stop.
 
 Exit codes: 0 done; 1 it cannot be done, and stderr says why in one line; 2 wrong usage; 130 stopped.
 """
@@ -27,7 +27,7 @@ Parameters = ParamSpec("Parameters")
 
 
 def reporting(command: Callable[Parameters, None]) -> Callable[Parameters, None]:
-    """Return a command that reports what it cannot do in one line, with exit code 1, and ends quietly in a pipe."""
+    """Return a command that prints an error as one line with exit code 1, and ends quietly if its pipe is closed."""
 
     @wraps(command)
     def run(*values: Parameters.args, **options: Parameters.kwargs) -> None:
@@ -53,7 +53,7 @@ def fail(message: str, code: int = CANNOT) -> NoReturn:
 
 
 def nearest(word: str, allowed: "Iterable[str]") -> str:
-    """Return a question about the allowed word most like `word`; empty where none is similar."""
+    """Return a "did you mean" question with the allowed word most like `word`; empty where none is similar."""
     similar = get_close_matches(word, list(allowed), 1, 0.8)
     return f" (did you mean {similar[0]}?)" if similar else ""
 

@@ -1,4 +1,4 @@
-"""Options made from a pydantic model: one for each field, named, described and checked by it.
+"""Command-line options made from a pydantic model: one for each field, which names, describes and checks it.
 
 `inlay serve` and `inlay check` take theirs from Settings, `inlay rope` from the parameters of GET /positions/rope.
 Values stay text until pydantic reads them, so an option means what the same text in a variable or a query string means.
@@ -51,7 +51,7 @@ def options_of(properties: Mapping[str, dict[str, Any]], panels: Mapping[str, st
     """Return an option for each property of a pydantic model's JSON schema.
 
     Args:
-        panels: the heading in --help from a property on, by its name.
+        panels: headings in --help, by the name of the first property below each.
     """
     options, panel = [], None
     for name, schema in properties.items():
@@ -84,7 +84,7 @@ def _completion(words: Sequence[str]) -> Callable[[], Sequence[str]] | None:
 
 
 def _enumerated(schema: dict[str, Any]) -> list[str]:
-    """Return the words that a value is one of; empty where it is not one of some words."""
+    """Return the allowed words of an enumerated value; empty for any other value."""
     first = schema.get("anyOf", [schema])[0]
     return ["true", "false"] if first.get("type") == "boolean" else [str(word) for word in first.get("enum", [])]
 
@@ -100,7 +100,7 @@ def _metavar(schema: dict[str, Any], words: Sequence[str]) -> str:
 def read_settings(values: Mapping[str, str]) -> Settings:
     """Return the settings of the options given and of the environment; end the command where one is wrong.
 
-    A variable that is named like a setting but is none is an error: it could be the key meant to protect the service.
+    An unknown INLAY_ variable is an error: it could be a misspelt one that was meant to protect the service.
     """
     if unknown := _unknown_variable():
         fail(unknown)
@@ -121,7 +121,7 @@ def read_options(model: type[Model], values: Mapping[str, object]) -> Model:
 
 
 def _explained(error: ValidationError, source: Callable[[str], str]) -> str:
-    """Return what is wrong with the first wrong value, without showing one that may be secret."""
+    """Return the message for the first invalid value, without showing one that may be secret."""
     fault = error.errors(include_url=False)[0]
     message = fault["msg"].removeprefix("Value error, ")
     if not fault["loc"]:  # of several settings together, which it names

@@ -1,4 +1,4 @@
-"""`inlay rope`: writes the cos and sin of a rotary encoding to a file, or prints what they are made of.
+"""`inlay rope`: writes the cos and sin of a rotary encoding to a file, or prints its frequencies and parameters.
 
 Its options are the parameters of GET /positions/rope, checked by the same pydantic model.
 """

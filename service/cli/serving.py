@@ -88,13 +88,13 @@ def health(
 
 
 def _refuse_unknown(context: typer.Context) -> None:
-    """End the command where words belong to no option, without showing one: it may be part of a key."""
+    """End the command if it got unknown words, without showing them: one may be part of a key."""
     if context.args:
         fail(misused(context.info_name or "", context.args), MISUSED)
 
 
 def misused(command: str, words: Sequence[str]) -> str:
-    """Return what is wrong with words that no option of `serve` or `check` has read."""
+    """Return the message for words that no option of `serve` or `check` reads."""
     from service.cli.options import flag
     from service.settings import Settings
 

@@ -115,7 +115,7 @@ def _serve(settings: Settings, listener: socket.socket, directory: Path | None =
 
 
 def _ready(settings: Settings, directory: Path | None, context: "ServiceContext", grpc_port: int) -> None:
-    """Do what is left before requests come: what is loaded stays, so the garbage collector need not look at it."""
+    """Finish the start: exempt loaded objects from garbage collection, since they stay, and announce the service."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)  # requests leave few cycles behind; the default looks for them every few requests
@@ -139,7 +139,7 @@ def _ignore_stops() -> None:
 
 
 def _exit_within(seconds: float) -> None:
-    """End this process by then: Python waits for every thread, and that of a run that was given up may never end."""
+    """End this process within `seconds`: Python waits for threads, and that of a stuck run may never end."""
 
     def end() -> None:
         log.error("something did not stop within %g s: ended without it", seconds)
@@ -151,13 +151,13 @@ def _exit_within(seconds: float) -> None:
 
 
 def _directory() -> "TemporaryDirectory[str]":
-    """Return where workers share their metrics: in memory if possible; removed with this process."""
+    """Return a folder in which workers share their metrics, in memory if possible; it is removed with this process."""
     shared_memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     return TemporaryDirectory(prefix="inlay-", dir=shared_memory)
 
 
 def _first(directory: Path) -> bool:
-    """Return whether no worker was ready before this one."""
+    """Return whether this worker is the first to be ready."""
     try:
         (directory / ANNOUNCED).touch(exist_ok=False)
     except FileExistsError:
@@ -233,7 +233,7 @@ def _device_reason(settings: Settings, model: "Model") -> str:
 
 
 def announce(settings: Settings, context: "ServiceContext", grpc_port: int) -> None:
-    """Say what is loaded, where it answers, and a line to paste."""
+    """Print the loaded models, the addresses of the service and an example request."""
     for line in _models(settings, context.registry):
         _say(settings, line)
     host = "localhost" if settings.host in ANYWHERE else f"[{settings.host}]" if ":" in settings.host else settings.host

@@ -31,7 +31,7 @@ Int64s = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Layer:
-    """Checked sequences, and the loss's gradient of what the input layer gives for them, float64 [N, d]."""
+    """Checked sequences, and the gradient of the loss with respect to their input-layer output, float64 [N, d]."""
 
     sequences: Sequence[Ids]
     upstream: Floats
@@ -94,7 +94,7 @@ def gradients(table: WordTable, request: GradientRequest, check: Check) -> Table
 
 
 def _names(model: Model) -> dict[str, str]:
-    """Return what the response calls each table, by its own name."""
+    """Return the name of each table in a response, by the table's own name."""
     kinds = {AddPosition: "position", AddType: "segment"}
     return {step.table: kinds[type(step)] for step in model.card.recipe if isinstance(step, AddPosition | AddType)}
 
@@ -124,7 +124,7 @@ def _output_side(table: WordTable, loss: Loss, check: Check) -> OutputSide:
 
 
 def _rule(table: WordTable) -> Rule:
-    """Return how the head makes logits of the word table; raise BadQuery where its matrix is another."""
+    """Return how the head makes logits from the word table; raise BadQuery if it has another matrix."""
     head = table.model.card.head
     if head is None:
         return Rule()

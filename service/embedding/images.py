@@ -44,7 +44,7 @@ class Values(NamedTuple):
 
 
 class ImagesRequest(NamedTuple):
-    """What a caller asks for; without `outputs` the model's default output."""
+    """Images to embed; without `outputs` the response holds the model's default output."""
 
     inputs: Sequence[Picture | Values]
     model: str | None = None
@@ -53,14 +53,14 @@ class ImagesRequest(NamedTuple):
 
 
 class Work(NamedTuple):
-    """One image of a caller, ready for the graph, and the outputs it wants."""
+    """One image of a request, ready for the graph, and the requested outputs."""
 
     feeds: Mapping[str, NDArray[Any]]
     outputs: tuple[str, ...]
 
 
 def runner(engine: Engine, graph: str) -> Callable[[list[Work]], list[Rows]]:
-    """Return what a batcher runs: images of one size and the same outputs together, flattened patches one by one."""
+    """Return the function a batcher runs: images of one size and outputs together, flattened patches one by one."""
 
     def run(works: list[Work]) -> list[Rows]:
         results: list[Rows] = [{} for _ in works]
@@ -116,7 +116,7 @@ class Images:
         self._waiting = 0
 
     async def embed(self, request: ImagesRequest, context: RequestContext) -> EmbedResult:
-        """Return one request's outputs, in the order asked for; raise InlayError where it cannot be served."""
+        """Return one request's outputs, in the requested order; raise InlayError where it cannot be served."""
         model = self._models.get(request.model)
         image = reads_images(model.card)
         plan = model.plan(request.outputs, None, None, None, request.dtype)
@@ -194,7 +194,7 @@ async def _run_graphs(
 
 
 def reads_images(card: Card) -> Image:
-    """Return what the card says of images; raise BadRequest for a model that reads text."""
+    """Return the card's description of images; raise BadRequest for a model that reads text."""
     if card.image is None:
         received = f"{card.name} is a {card.family}, which reads no images"
         raise BadRequest(received, remedy="send text or token ids to /embed")

@@ -55,7 +55,7 @@ class HiddenStates:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What decides every value of the logits."""
+        """Whatever determines a value of the logits; part of the ETag."""
         card = self.model.card
         hashes = tuple(file.sha256 for file in card.files.values())
         source = {"model": card.name, "files": hashes, "device": self.model.engine.device}
@@ -63,7 +63,7 @@ class HiddenStates:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Facts beside the values, for the response."""
+        """Facts for the response, beside the values."""
         return {
             "model": self.model.card.name,
             "formula": "cap * tanh(after * (transform(hidden) * before @ matrix.T + bias) / cap) / temperature",

@@ -17,7 +17,7 @@ Rows = dict[str, NDArray[Any]]
 
 
 class Work(NamedTuple):
-    """Packed sequences of one request and the outputs it wants of one graph."""
+    """Packed sequences of one request, and the outputs requested of one graph."""
 
     packed: Packed
     outputs: tuple[str, ...]
@@ -27,8 +27,8 @@ class Work(NamedTuple):
 class Model:
     """A model that is ready to serve.
 
-    Nothing closes a model: each request holds the model it uses, and with the last of them its sessions, threads and
-    mapped files go.
+    A model is not closed: each request holds a reference to the model it uses, and the sessions, threads and mapped
+    files are freed with the last reference.
 
     Args:
         plan: `output_plan.make` for its card, with a cache.

@@ -50,7 +50,7 @@ class WordTable:
 
     @property
     def identity(self) -> tuple[str, ...]:
-        """What decides the table's values: the key of a cache of what is computed from it."""
+        """Whatever determines the table's values: the key for caches of results computed from it."""
         card = self.model.card
         hashes = [file.sha256 for file in card.files.values()]
         return (card.name, self.name, *hashes, repr(card.linked))

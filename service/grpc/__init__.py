@@ -1,1 +1,1 @@
-"""The gRPC server and what every method of it shares."""
+"""The gRPC server, and the pipeline that all its methods share."""

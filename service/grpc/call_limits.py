@@ -1,4 +1,4 @@
-"""Bounds the calls that are under way, before any of their messages is read.
+"""Limits the number of calls under way, before any of their messages is read.
 
 grpc reads a message whole, up to max_body_bytes, before its handler runs and admission can refuse it. grpc.aio's own
 bound, maximum_concurrent_rpcs, counts health checks and idle streams with all others, so that a full server looks dead.
@@ -29,7 +29,7 @@ class LimitedCall(Protocol):
 
 
 class CallLimit:
-    """The calls of one sort (requests, streams or probes) that are under way.
+    """The calls of one kind (requests, streams or probes) that are under way.
 
     Args:
         max_requests: admitted at a time; twice as many calls may be under way.
@@ -44,14 +44,14 @@ class CallLimit:
 
     @property
     def concurrent(self) -> bool:
-        """Whether calls come side by side; grpc.aio accepts one a turn of the loop, so many meet few others."""
+        """Whether there are several callers. Even then few calls overlap: grpc.aio accepts one a turn of the loop."""
         return self._alone < CALLS_ALONE
 
     def add(self, call: LimitedCall) -> None:
-        """Take a place for a call, if need be that of one that was silent for too long.
+        """Take a place for a call; if there is none, cancel a call that was silent for too long and take its place.
 
         Raises:
-            Overloaded: there is none.
+            Overloaded: all places are taken, and no call was silent for too long.
         """
         if len(self.calls) >= self._max_calls and not self._cancel_silent(call.arrived):
             raise Overloaded(

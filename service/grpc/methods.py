@@ -15,12 +15,12 @@ Metadata = Sequence[tuple[str, str]]
 
 
 def inlay_status(error: InlayError) -> str:
-    """Return the name of the gRPC status that inlay.v1 gives an error."""
+    """Return the name of the gRPC status of an error in inlay.v1."""
     return STATUSES[error.code].grpc
 
 
 def inlay_message(error: InlayError) -> str:
-    """Return the sentence that inlay.v1 gives an error."""
+    """Return the message of an error in inlay.v1."""
     return error.message
 
 
@@ -40,7 +40,7 @@ class Method:
             "bidirectional", a coroutine function that answers one request of the stream; answers keep their order.
         serialize: from an answer to wire bytes.
         admitted: whether a request counts against `max_concurrent_requests` until it is answered.
-        probe: whether it only tells how the server is: full limits of other methods do not refuse it.
+        probe: whether it only reports the server's state; full limits of other methods do not refuse it.
         error_answer: for "bidirectional", what stands in the stream for a request that failed, from the request (None:
             it could not be read) and its error; None: the error ends the call.
         initial_metadata: for "unary", metadata sent before the answer.
@@ -73,10 +73,10 @@ class Service:
 
     Args:
         name: in full, e.g. inlay.v1.Embedder.
-        serving: what health checks hear while the server is ready; False: no model here is for its methods.
+        serving: its state in health checks while the server is ready; False: no loaded model supports its methods.
         metric_prefix: stands before the names of its methods in the metrics.
         status_of: the name of the gRPC status of an error.
-        message_of: the sentence of an error.
+        message_of: the message of an error.
     """
 
     name: str

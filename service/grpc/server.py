@@ -89,7 +89,7 @@ class RpcServer:
         return port
 
     async def follow(self, check: Callable[[], Awaitable[None]], seconds: float = HEALTH_SECONDS) -> None:
-        """Report what `check` finds to health checks, every few seconds."""
+        """Call `check` every few seconds, and report its result to health checks."""
         while True:
             await asyncio.sleep(seconds)
             try:

@@ -1,6 +1,6 @@
 """A log line and a span for each HTTP request, where access lines or traces are configured.
 
-Neither holds anything a caller sent: of a path the route's template, of an unknown path and of a query nothing.
+Neither contains what a caller sent: a path is logged as its route's template, unknown paths and query strings are not.
 """
 
 import logging

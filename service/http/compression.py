@@ -1,4 +1,4 @@
-"""Responses under the content coding that their client asked for: whole ones, and streams as they are made."""
+"""Compresses responses with the coding that Accept-Encoding selects: whole bodies at once, streams part by part."""
 
 from collections.abc import AsyncIterator, Iterable
 
@@ -20,10 +20,10 @@ async def compressed(response: Response, request: Request, policy: Policy, *, ve
     """Return the response under the coding that the request's Accept-Encoding asks for.
 
     Args:
-        vectors: the body is numbers, which are compressed only where the header shows an explicit wish.
+        vectors: the body is numbers, which are compressed only if the header chooses a coding explicitly.
 
     Raises:
-        NotAcceptable: the client accepts no coding there is, nor none.
+        NotAcceptable: the client accepts neither a coding that this server has nor an uncoded response.
     """
     accept = request.headers.get(b"accept-encoding")
     media_type = _media_type(response.headers)
@@ -62,7 +62,7 @@ async def _coded_stream(parts: AsyncIterator[bytes | memoryview], encoder: Encod
 
 
 def _size(response: Response) -> int | None:
-    """Return the bytes of the body; None: not known before it is made."""
+    """Return the size of the body in bytes; None: not known before the body is made."""
     declared = _joined(response.headers, b"content-length")  # that of a body that is left out of the response to HEAD
     size = sum(map(len, response.body)) if response.stream is None else None
     return size or (int(declared) if declared else size)

@@ -19,7 +19,7 @@ _VARY = (b"vary", b"Origin")
 
 
 class Cors:
-    """Decides for pages of which origins responses are readable.
+    """Decides which origins' pages may read responses.
 
     Args:
         origins: e.g. https://app.example; `*` stands for all.
@@ -45,7 +45,7 @@ class Cors:
         return Response((), (*allowed, *more), 200)
 
     def headers(self, request: Request) -> Headers:
-        """Return what a response to this request's origin carries; Vary to all, so that caches keep origins apart."""
+        """Return the CORS headers of a response; all have Vary, so that caches keep origins apart."""
         origin = request.headers.get(b"origin")
         if b"*" in self._origins:
             return () if origin is None else ((b"access-control-allow-origin", b"*"), _EXPOSED)

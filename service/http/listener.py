@@ -15,7 +15,7 @@ BACKLOG = 2048
 
 
 def run_http_server(app: HttpApplication, listener: socket.socket, settings: Settings) -> bool:
-    """Serve until a stop signal and what is in flight then is done; return whether it ever served.
+    """Serve until a stop signal, then finish requests in flight; return whether the server ever served.
 
     Args:
         app: whose lifespan starts and stops everything else.

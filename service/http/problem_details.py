@@ -39,7 +39,7 @@ class Problem(BaseModel):
 
 
 def error_type(error: InlayError) -> str:
-    """Return what text-embeddings-inference calls an error of this kind."""
+    """Return text-embeddings-inference's `error_type` of an error."""
     return ERROR_TYPES.get(error.code, "Validation")
 
 

@@ -52,7 +52,7 @@ class Router:
         return next((route.path for leaf, _ in self._leaves(path) for route in leaf.values()), None)
 
     def renderer(self, route: Route | None, path: str) -> ErrorRenderer:
-        """Return what renders an error of a route, or of a path that no route has."""
+        """Return the function that renders the errors of a route, or of an unknown path."""
         if route is not None:
             return self._renderers[id(route)]
         for group in self.groups:
@@ -71,7 +71,7 @@ class Router:
         node.setdefault(None, {})[route.verb] = route
 
     def _leaves(self, path: str) -> Iterable[tuple[dict[str, Route], list[str]]]:
-        """Yield what stands at a path, the most exact first, and the values of its parameters."""
+        """Yield the routes at a path by verb, the most exact first, and the values of the path's parameters."""
         return _walk(self._tree, path.split("/")[1:], [])
 
 

@@ -13,5 +13,5 @@ _threads = ThreadPoolExecutor(available_cpus(), "bodies")
 
 
 async def in_thread(function: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
-    """Return what `function` gives, run off the event loop; zlib and zstd release the GIL."""
+    """Return the function's result, computed off the event loop; zlib and zstd release the GIL."""
     return await asyncio.get_running_loop().run_in_executor(_threads, function, *arguments)

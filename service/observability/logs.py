@@ -30,7 +30,7 @@ Info = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[N
 
 
 def config(format: str, level: str, inputs: bool) -> dict[str, Any]:
-    """Return what logging.config.dictConfig reads; it can be pickled, for workers.
+    """Return the configuration for logging.config.dictConfig; it can be pickled, for workers.
 
     Args:
         format: text or json.
@@ -96,7 +96,7 @@ class JsonFormatter(TextFormatter):
 
 
 class NonBlockingHandler(logging.StreamHandler[TextIO]):
-    """Writes to stderr; drops lines while its reader does not read, and says later how many.
+    """Writes to stderr; while the reader of stderr is stuck, it drops lines, and later logs how many.
 
     A write to a full pipe waits for its reader, and on the event loop the whole service waits with it.
     """
@@ -157,7 +157,7 @@ def _message(error: BaseException) -> str:
 
 
 def _stand_in(error: BaseException, made: dict[int, Exception]) -> Exception:
-    """Return an exception of the same name, places, causes and groups, whose messages say nothing of a caller.
+    """Return an exception with the same name, traceback, causes and groups, whose messages quote no caller.
 
     Args:
         error: the exception that is logged.

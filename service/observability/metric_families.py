@@ -1,4 +1,4 @@
-"""The families of metrics, a row each."""
+"""Every family of metrics, one row each."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

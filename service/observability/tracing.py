@@ -23,7 +23,7 @@ Attributes = Mapping[str, str | int]
 
 
 def open_tracing(settings: Settings) -> "Tracing | None":
-    """Return what sends spans to the collector that the settings name; None if they name none.
+    """Return the Tracing that sends spans to the collector of the settings; None if they name none.
 
     Raises:
         StartError: OpenTelemetry is not installed.

@@ -1,4 +1,4 @@
-"""What a process does besides answering requests: following the store, giving memory back."""
+"""Tasks that run beside requests: watching the model store and trimming memory."""
 
 import asyncio
 import logging

@@ -27,11 +27,11 @@ log = logging.getLogger(__name__)
 
 
 class MemoryTrimmer:
-    """Gives memory back now and then, and reports to the metrics what each model has mapped.
+    """Gives memory back periodically, and reports the mapped bytes of each model to the metrics.
 
     Args:
         registry: the models being served.
-        metrics: told the mapped bytes of each model.
+        metrics: receives the mapped bytes of each model.
         active: returns the number of requests being served.
         private: returns the bytes that no other process shares.
         clock: returns seconds.
@@ -55,7 +55,7 @@ class MemoryTrimmer:
         self._reported = -math.inf
 
     async def run(self, seconds: float = LOOK_SECONDS) -> None:
-        """Look every so many seconds, for ever."""
+        """Call `look` every `seconds` seconds until cancelled."""
         while True:
             await asyncio.sleep(seconds)
             try:

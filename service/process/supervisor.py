@@ -1,4 +1,4 @@
-"""The parent of the workers: starts them, replaces those that end or stand still, stops all in bounded time."""
+"""The parent process of the workers: starts them, replaces those that end or hang, stops all in bounded time."""
 
 import ctypes
 import logging
@@ -31,7 +31,7 @@ class Worker:
     """One worker process.
 
     Args:
-        run: what the process does, told its place; can be pickled.
+        run: called in the process with its place; can be pickled.
         place: its number, from 0 to the number of workers - 1.
     """
 
@@ -56,11 +56,11 @@ class Supervisor:
     """Keeps a number of workers alive.
 
     Args:
-        run: what a worker does, told its place; can be pickled.
+        run: called in each worker process with its place; can be pickled.
         workers: how many there are.
-        served: whether any worker was ready; tells a passing fault from one that every worker would meet.
-        stop_seconds: what a worker has for its requests in flight once it is told to stop.
-        on_stop: called before the workers are told to stop.
+        served: returns whether any worker was ever ready; if none was, every worker would meet the same fault.
+        stop_seconds: a worker's time for its requests in flight once it has to stop.
+        on_stop: called before the workers are stopped.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class Supervisor:
             self._replace(place)
 
     def _put_off(self, place: int) -> float:
-        """Return in how many seconds the place gets its next worker: longer from one time to the next."""
+        """Return the delay in seconds until the place gets its next worker, which doubles with each failure."""
         pause = self._pauses.get(place, 0.0)
         self._pauses[place] = min(MAX_PAUSE_SECONDS, 2 * pause or 1.0)
         self._due[place] = monotonic() + pause

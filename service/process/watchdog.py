@@ -1,6 +1,6 @@
-"""Ends a process whose event loop stands still, so that its supervisor starts another.
+"""Ends a process whose event loop hangs, so that its supervisor starts another.
 
-Callers of such a process hang without an error, and no timer on the loop can tell, since it stands still with it.
+Callers of such a process would wait without an error. A thread watches, because a timer on the loop hangs with it.
 """
 
 import asyncio
@@ -18,10 +18,10 @@ log = logging.getLogger(__name__)
 
 
 def end_process(seconds: float) -> None:
-    """Log where every thread stands and exit, whatever is under way.
+    """Log the stack of every thread and exit at once, without finishing anything.
 
     Args:
-        seconds: how long the event loop has stood still.
+        seconds: how long the event loop has hung.
     """
     thread = threading.Thread(target=_log, args=(seconds,), daemon=True)  # the loop may hold what writing needs
     try:
@@ -40,8 +40,8 @@ class Watchdog:
     """Watches an event loop from a thread of its own.
 
     Args:
-        seconds: how long the loop may stand still.
-        end: called with how long it has stood still once it is longer than that.
+        seconds: how long the loop may hang.
+        end: called with the seconds that it has hung, once they exceed that.
     """
 
     def __init__(self, seconds: float, end: Callable[[float], None] = end_process) -> None:

@@ -59,7 +59,7 @@ def load_model(folder: Path, settings: Settings, threads: int, metrics: Metrics)
 
 
 def _inode(folder: Path) -> int:
-    """Return what tells a folder from another of the same name; raise StartError if there is none."""
+    """Return the folder's inode, by which a folder that replaced it differs; raise StartError if there is no folder."""
     try:
         return folder.stat().st_ino
     except FileNotFoundError:
@@ -127,7 +127,7 @@ def _batcher(engine: Engine, card: Card, name: str, settings: Settings, metrics:
 
 
 def _runner(engine: Engine, card: Card, name: str) -> Run:
-    """Return what runs the works of a batch as one run of a graph."""
+    """Return the function that runs the works of a batch as one run of a graph."""
     graph = card.graphs[name]
 
     def run(works: list[Work]) -> list[Rows]:
@@ -159,7 +159,7 @@ def _by_length(run: Run, max_tokens: int) -> Run:
 
 
 def _outputs(works: list[Work]) -> tuple[str, ...]:
-    """Return the outputs that any of the works wants."""
+    """Return the outputs that any of the works requests."""
     if len(works) == 1:
         return works[0].outputs
     return tuple(dict.fromkeys(name for work in works for name in work.outputs))

@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 class Readiness:
-    """Whether the loaded models answer."""
+    """Checks whether the loaded models answer, and keeps the verdict for a second."""
 
     def __init__(self, models: Mapping[str, Model]) -> None:
         self._models = models
@@ -29,7 +29,7 @@ class Readiness:
 
     @property
     def fault(self) -> str | None:
-        """What was wrong with a model at the last check; None: nothing."""
+        """The fault of a model at the last check; None: all answered."""
         return self._fault
 
     async def check(self) -> None:

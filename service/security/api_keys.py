@@ -1,4 +1,4 @@
-"""API keys from the settings and from a file, and how much each may ask.
+"""API keys from the settings and from a file, and the limits of each key.
 
 SHA-256 digests are kept, no key; a key is compared with each of them in constant time. Limits are those of one process.
 """
@@ -34,7 +34,7 @@ class Entry:
     """One key as it is configured.
 
     Attributes:
-        name: what logs call it.
+        name: its name in logs.
         digest: the SHA-256 of the key.
         short: whether it has fewer than MIN_CHARACTERS.
         concurrent: requests at a time; None: any number.
@@ -49,7 +49,7 @@ class Entry:
 
 
 class Key:
-    """One key and what its callers have spent.
+    """One key, and how much of its limits its callers have used.
 
     Attributes:
         entry: the key as it is configured now.
@@ -66,7 +66,7 @@ class Key:
 
     @property
     def name(self) -> str:
-        """What logs call it."""
+        """The key's name in logs."""
         return self.entry.name
 
     @property
@@ -136,7 +136,7 @@ class Keys:
 
         Raises:
             Unauthorized: it is none of these keys.
-            KeyLimited: its callers ask for more than they may.
+            KeyLimited: the key's callers have reached one of its limits.
         """
         if self._file and self._changes.since_last():
             self._read_again()
@@ -184,7 +184,7 @@ class Keys:
         return _distinct([*self._fixed, *entries], self._file)
 
     def _replace(self, entries: Iterable[Entry]) -> None:
-        """Take these keys and no others; those that stay keep what they have spent."""
+        """Replace all keys by these; a key that stays keeps its counts."""
         now, before = self._clock(), self._keys
         self._keys = {each.digest: before.get(each.digest) or Key(each, now) for each in entries}
         for each in entries:
@@ -195,7 +195,7 @@ class Keys:
 
 
 def open_keys(settings: Settings) -> Keys | None:
-    """Return the keys that the settings name, None where all may call; raises StartError where one cannot be read."""
+    """Return the keys that the settings name, None if no key is needed; raises StartError if one cannot be read."""
     if not settings.api_keys and settings.api_keys_file is None:
         return None
     configured = [each.get_secret_value() for each in settings.api_keys]

@@ -1,4 +1,4 @@
-"""Noticing that files have changed, without a thread and without reading them."""
+"""Detects that files have changed by their status, without a thread and without reading them."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -9,7 +9,7 @@ Stamp = tuple[int, int, int]
 
 
 class FileChanges:
-    """Compares files with what they were when last looked at, at most once a second.
+    """Compares the status of files with that of the previous look, at most once a second.
 
     Args:
         paths: of the files.

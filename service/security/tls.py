@@ -91,7 +91,7 @@ def renewing(files: Files, clock: Callable[[], float] = monotonic) -> ssl.SSLCon
 
 
 class Renewed:
-    """The contents of the files, for gRPC, which asks in every handshake, from threads of its own."""
+    """The contents of the files for gRPC, whose own threads ask for changes in every handshake."""
 
     def __init__(self, files: Files, clock: Callable[[], float] = monotonic) -> None:
         """Read the files; raises StartError where they cannot be used."""

@@ -1,4 +1,4 @@
-"""GET /models/{name}/analysis: norms, copies and singular values of the word table; the cost of a model's steps.
+"""GET /models/{name}/analysis: norms, duplicates and singular values of the word table; cost of a model's steps.
 
 spectrum=false leaves out the singular values, which take the longest. Results are kept by table. analysis.png and
 analysis.svg draw the norms and the singular values.
@@ -33,7 +33,7 @@ PATH = "/models/{name}/analysis"
 
 
 class AnalysisQuery(Parameters):
-    """What to compute."""
+    """The query of an analysis: which parts to compute."""
 
     spectrum: bool = switch("false: without the singular values, which take the longest", True)
 

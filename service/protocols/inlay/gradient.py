@@ -1,4 +1,4 @@
-"""POST /models/{name}/gradient: gradients of the tables from that of the input layer's output; of a tied table, in all.
+"""POST /models/{name}/gradient: gradients of tables, from that of the input layer's output, from a loss, or both.
 
 Outputs of a response:
     token_indices, token_rows: the word table's: rising ids and their rows, those of repeated ids summed.
@@ -67,7 +67,7 @@ def _per_token(meaning: str) -> Any:
 
 
 class GradientParameters(TypedArrayOptions):
-    """What the input layer read and the gradient of what it gave, or a loss, or both."""
+    """Inputs of the input layer with the gradient of its output, or a loss, or both."""
 
     input_ids: IntegerRows | None = described(
         "what the input layer read; a list, or lists of one length, a sequence each", None
@@ -125,7 +125,7 @@ def routes(context: ServiceContext) -> list[Route]:
 
 
 def _gradient_request(table: WordTable, parameters: GradientParameters) -> GradientRequest:
-    """Return what the parameters ask for; raise BadRequest or BadInput where they contradict each other."""
+    """Return the GradientRequest of the parameters; raise BadRequest or BadInput where they contradict each other."""
     for first, second in (("input_ids", "gradient"), ("hidden", "targets")):
         if (getattr(parameters, first) is None) != (getattr(parameters, second) is None):
             raise BadRequest(f"{first} and {second} go together", remedy="send both or neither")

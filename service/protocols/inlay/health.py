@@ -23,7 +23,7 @@ class Health(BaseModel):
 
 
 class Greeting(BaseModel):
-    """What this server is."""
+    """The name and version of this server, and where its documentation is."""
 
     service: str
     version: str

@@ -137,7 +137,7 @@ def _read(request: Request) -> tuple[ImageInputs, ImagesBody]:
 
 
 def _options(texts: dict[str, str]) -> ImagesBody:
-    """Return the options of a query string, a form or safetensors' metadata, where names have commas between."""
+    """Return the options of a query string, a form or safetensors' metadata, where lists are separated by commas."""
     options: dict[str, Any] = {"inputs": None} | texts
     if "outputs" in texts:
         options["outputs"] = texts["outputs"].split(",")

@@ -28,7 +28,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
 
 
 class LogitsParameters(TypedArrayOptions):
-    """Hidden states, and what is computed from their logits."""
+    """Hidden states, and which results to compute from their logits."""
 
     hidden: Tensor = described("what the last block and the final norm give [..., hidden_size]")
     top_k: int | None = whole(1, MAX_WIDTH, "tokens of each row, the largest logits first; left out: every token", None)
@@ -79,7 +79,7 @@ def _whole_output(output: str | None) -> str:
 
 
 def _call(states: logits.HiddenStates, table: Table, **form: Any) -> TableCall:
-    """Return a call whose ETag is of what decides the table's values."""
+    """Return a call whose ETag covers whatever determines the table's values."""
 
     def logits_of(**_: Any) -> Table:
         return table

@@ -107,7 +107,7 @@ class GraphSummary(BaseModel):
 
 
 class ImageSummary(BaseModel):
-    """What `POST /models/{name}/images` takes."""
+    """The inputs of `POST /models/{name}/images`."""
 
     model_config = MODEL
     feed: Annotated[str, Field(description="pixels [width, y, x], patches [rows, width] or features [width, frames]")]
@@ -128,7 +128,7 @@ class FileSummary(BaseModel):
 
 
 class MemorySummary(BaseModel):
-    """What the worker that answers has mapped of the weights; workers share these pages."""
+    """The weights that the answering worker has mapped; workers share these pages."""
 
     model_config = MODEL
     mapped: Annotated[int, Field(description="bytes that are addressed")]
@@ -203,7 +203,7 @@ class ModelList(BaseModel):
 
 
 def summary(model: Model, registry: ModelRegistry, mappings: Mappings | None = None) -> ModelSummary:
-    """Return the card of a loaded model, where it runs, and what it has mapped of `mappings`."""
+    """Return the card of a loaded model, its device, and its share of `mappings`."""
     card, held = model.card, machine.mapped_of(model.mapped, mappings or {})
     own = {name: getattr(card, name) for name in ModelSummary.model_fields if hasattr(card, name)}
     nested = {
@@ -234,7 +234,7 @@ def created(settings: Settings, model: Model) -> int:
 
 
 def listed(model: Model, settings: Settings) -> ListedModel:
-    """Return a loaded model as infinity lists it, with what waits for it."""
+    """Return a loaded model as infinity lists it, with the length of its queue."""
     queued = sum(batcher.waiting_cost for batcher in model.batchers.values())
     items = sum(batcher.waiting_items for batcher in model.batchers.values())
     share = queued / (settings.max_queue_tokens * len(model.batchers))

@@ -47,12 +47,12 @@ def query_values(request: Request, repeated: tuple[str, ...] = ()) -> dict[str, 
 
 
 def from_query(model: type[Model], request: Request) -> Model:
-    """Return a query string as a model; raise BadRequest where it is none."""
+    """Return a query string as a model; raise BadRequest if it is invalid."""
     return validated(model, query_values(request))
 
 
 def check_tensor_body(request: Request) -> Callable[[type[Model], bytes], Model]:
-    """Return what reads the body of a request, JSON or safetensors; raise UnsupportedMedia for other types."""
+    """Return the parser of a request's body, JSON or safetensors; raise UnsupportedMedia for other types."""
     if request.media_type == SAFETENSORS:
         return parse_safetensors
     check_json(request.headers.get(b"content-type"))
@@ -63,7 +63,7 @@ async def from_body(model: type[Model], request: Request) -> Model:
     """Return a JSON body as a model, or a safetensors body: tensors by name, other fields in its metadata.
 
     Raises:
-        Malformed, BadRequest, UnsupportedMedia: the body is none.
+        Malformed, BadRequest, UnsupportedMedia: the body is invalid.
     """
     parse: Callable[[type[Model], bytes], Model] = check_tensor_body(request)
     if len(request.body) <= INLINE_BYTES:
@@ -72,7 +72,7 @@ async def from_body(model: type[Model], request: Request) -> Model:
 
 
 def parse_safetensors(model: type[Model], body: bytes) -> Model:
-    """Return a safetensors body as a model; raise Malformed or BadRequest where it is none."""
+    """Return a safetensors body as a model; raise Malformed or BadRequest if it is invalid."""
     return validated(model, from_safetensors(body))
 
 

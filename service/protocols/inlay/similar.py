@@ -61,7 +61,7 @@ Item = Annotated[
 
 
 class SimilarParameters(Parameters):
-    """What the tokens are to be near to: a token, a text, a vector, or positive."""
+    """The token, text, vector or analogy (positive, negative) to which similar tokens are searched."""
 
     token: int | str | None = described("an id, or the text of one token", None)
     text: str | None = described("a text: the mean of its tokens' rows, special tokens left out", None)
@@ -122,7 +122,7 @@ class NearestTokens:
 
 
 def _check(parameters: SimilarParameters) -> None:
-    """Raise BadRequest unless exactly one thing is asked about."""
+    """Raise BadRequest unless exactly one of token, text, vector and positive is sent."""
     sent = [name for name in ("token", "text", "vector", "positive") if name in parameters.model_fields_set]
     if parameters.negative and not parameters.positive:
         raise BadRequest("negative takes away from positive", remedy="send positive as well")

@@ -78,14 +78,14 @@ class InferInput(TensorDescription):
 
 
 class OutputParameters(BaseModel):
-    """The parameters of an output that is asked for, besides those of shared memory."""
+    """The parameters of a requested output, besides those of shared memory."""
 
     model_config = STRICT
     binary_data: Annotated[bool | None, Field(description="true or false")] = None
 
 
 class RequestedOutput(BaseModel):
-    """An output that is asked for."""
+    """A requested output."""
 
     model_config = STRICT
     name: Annotated[str, Field(description="a string")]
@@ -150,7 +150,7 @@ class OutputForm(NamedTuple):
 
 
 class Inference(NamedTuple):
-    """A request that was read.
+    """A parsed request.
 
     Args:
         outputs: those named; empty: the default, as raw bytes if `binary`.
@@ -164,7 +164,7 @@ class Inference(NamedTuple):
 
 
 def read(body: bytes, headers: Mapping[bytes, bytes], regions: Regions) -> Inference:
-    """Return the request of a body; raise Malformed, BadRequest or Unsupported where it is none."""
+    """Return the request of a body; raise Malformed, BadRequest or Unsupported if it is invalid."""
     length = _json_bytes(headers.get(JSON_BYTES_HEADER), len(body))
     if length == 0:
         return _single_input(body, headers.get(b"content-type", b""))
@@ -187,7 +187,7 @@ def read(body: bytes, headers: Mapping[bytes, bytes], regions: Regions) -> Infer
 
 
 async def respond(model: str, inference: Inference, outputs: list[Tensor], regions: Regions) -> Response:
-    """Return outputs in the forms that were asked for.
+    """Return outputs in the requested forms.
 
     Raises:
         BadRequest: JSON does not carry an output, or a region has no room for it.

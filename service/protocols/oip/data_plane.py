@@ -1,4 +1,4 @@
-"""What the protocol does, behind REST and gRPC alike: inference, readiness, statistics, the model repository."""
+"""The protocol's operations, shared by REST and gRPC: inference, readiness, statistics, the model repository."""
 
 import asyncio
 from collections.abc import Mapping, Sequence

@@ -52,7 +52,7 @@ def grpc_status(error: InlayError) -> str:
 
 
 def message_of(error: InlayError) -> str:
-    """Return the sentence of an error."""
+    """Return the message of an error."""
     return error.render(SPELLING)
 
 

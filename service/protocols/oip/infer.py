@@ -1,11 +1,11 @@
-"""Translates tensors to the core's requests, and its results back to tensors; neither HTTP nor gRPC.
+"""Translates tensors to the core's requests, and its results back to tensors, for REST and gRPC.
 
 A request may hold
     input_ids        [B, T], padded on either side where attention_mask [B, T] says so, or flat [N] with lengths [B]
     attention_mask, token_type_ids, position_ids and a family's extra inputs: shaped as input_ids (bbox: one axis more)
     text             BYTES [B] or [B, 1], UTF-8, instead of all of these
 Outputs are [B, d] where pooled; else [B, T, d] as padded as the ids came, [N, d] for flat ids, and for texts [B, T, d]
-padded with zeros on the right. `lengths` [B], rows of each, may be asked for, and comes unasked with rows of texts.
+padded with zeros on the right. `lengths` [B], rows of each, may be requested, and is always sent with rows of texts.
 """
 
 import math
@@ -69,7 +69,7 @@ NO_PARAMETERS = Parameters()
 
 
 def parameters_of(sent: Mapping[str, Any]) -> Parameters:
-    """Return a request's parameters; raise BadRequest where one is not what it may be."""
+    """Return a request's parameters; raise BadRequest if one is invalid."""
     return validated(Parameters, dict(sent), ("parameters",)) if sent else NO_PARAMETERS
 
 
@@ -77,8 +77,8 @@ class Prepared(NamedTuple):
     """A request to the core, and what is needed to bring its result into the caller's shape.
 
     Args:
-        outputs: the names asked for, `lengths` among them; empty: the default.
-        spans: where the sequences lay; None: they were texts.
+        outputs: the requested names, `lengths` among them; empty: the default.
+        spans: where the sequences lie in the caller's tensors; None: they are texts.
         max_bytes: of token rows in the answer, padding counted.
     """
 
@@ -91,10 +91,10 @@ class Prepared(NamedTuple):
 def request_of(
     card: Card, inputs: Sequence[Tensor], parameters: Parameters, outputs: Sequence[str], settings: Settings
 ) -> Prepared:
-    """Return the request that tensors stand for.
+    """Return the core's request of input tensors.
 
     Raises:
-        BadRequest, BadInput, TooLarge: they stand for none.
+        BadRequest, BadInput, TooLarge: the tensors make no valid request.
     """
     tensors, names = _by_name(card, inputs), tuple(outputs)
     if len(set(names)) < len(names):

@@ -60,7 +60,7 @@ def outputs(card: Card) -> list[dict[str, Any]]:
 
 
 def model_config(model: Model) -> dict[str, Any]:
-    """Return what of Triton's model configuration applies here; batches form by load, so it has no batch sizes."""
+    """Return the part of Triton's model configuration that applies; batches form by load, so it has no batch sizes."""
     card = model.card
     required = [] if card.tokenizer else [IDS]
     kind = "KIND_GPU" if model.engine.device == "cuda" else "KIND_CPU"

@@ -35,7 +35,7 @@ Body = TypeVar("Body", bound=BaseModel)
 
 
 class ServerMetadata(BaseModel):
-    """What this server is."""
+    """The server's name, version and protocol extensions."""
 
     name: str
     version: str
@@ -100,7 +100,7 @@ class IndexRequest(BaseModel):
 
 
 class MoveRequest(BaseModel):
-    """What goes with loading or unloading a model."""
+    """The body of a request to load or unload a model."""
 
     model_config = STRICT
     parameters: Annotated[dict[str, Any] | None, Field(description="an object")] = None
@@ -225,7 +225,7 @@ def _metadata_routes(plane: DataPlane) -> list[Route]:
 
 
 async def _ready(plane: DataPlane, document: Any) -> Response:
-    """Return a probe's answer; "no" is one too, so it is not counted among the errors."""
+    """Return a probe's response; a negative one is not counted as an error."""
     try:
         await plane.context.check_ready()
     except Unavailable as error:

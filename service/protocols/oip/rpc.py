@@ -103,7 +103,7 @@ class Handlers:
         return Answer(model, request.id, tensors, places, parameters.get(EMPTY_FINAL_RESPONSE) is True)
 
     async def server_live(self, request: Any, call: RequestContext) -> pb.ServerLiveResponse:
-        """Return that the process answers."""
+        """Return that the process is alive."""
         return pb.ServerLiveResponse(live=True)
 
     async def server_ready(self, request: Any, call: RequestContext) -> pb.ServerReadyResponse:
@@ -119,7 +119,7 @@ class Handlers:
         return pb.ModelReadyResponse(ready=await self._plane.is_ready())
 
     async def server_metadata(self, request: Any, call: RequestContext) -> pb.ServerMetadataResponse:
-        """Return what this server is."""
+        """Return the server's name, version and extensions."""
         context = self._plane.context
         return pb.ServerMetadataResponse(**metadata.server(context.version, context.settings))
 
@@ -129,13 +129,13 @@ class Handlers:
         return pb.ModelMetadataResponse(**metadata.model_metadata(model))
 
     async def model_config(self, request: pb.ModelConfigRequest, call: RequestContext) -> pb.ModelConfigResponse:
-        """Return the same in Triton's words."""
+        """Return a model's configuration in Triton's format."""
         return pb.ModelConfigResponse(config=metadata.model_config(self._plane.model(request.name, request.version)))
 
     async def model_statistics(
         self, request: pb.ModelStatisticsRequest, call: RequestContext
     ) -> pb.ModelStatisticsResponse:
-        """Return what was answered over this protocol, by model."""
+        """Return Triton's statistics of the requests answered over this protocol, by model."""
         known = pb.ModelStatistics.DESCRIPTOR.fields_by_name
         statistics = self._plane.statistics(request.name, request.version)
         return pb.ModelStatisticsResponse(

@@ -53,11 +53,11 @@ class RequestedOutput(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """An answer before it is bytes.
+    """An answer before it is serialized.
 
     Args:
         places: of the outputs that were written to shared memory, by name.
-        final: whether the client is told that no further answer follows.
+        final: whether the answer states that no further one follows.
     """
 
     model: str
@@ -71,7 +71,7 @@ def input_tensors(message: pb.ModelInferRequest, regions: Regions) -> list[Tenso
     """Return the input tensors, in order.
 
     Raises:
-        BadRequest: raw and typed contents are mixed, or do not fit what is said of them.
+        BadRequest: raw and typed contents are mixed, or do not fit the tensor's datatype and shape.
     """
     places = [_place(each, regions) for each in message.inputs]
     raws, sent = message.raw_input_contents, [place is None for place in places]

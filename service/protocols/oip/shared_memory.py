@@ -1,4 +1,4 @@
-"""System shared memory that a client lends by name: POSIX regions under /dev/shm.
+"""System shared memory that clients register by name: POSIX regions under /dev/shm.
 
 Bytes are read and written through the file, not a mapping: a client that shortens its region would otherwise end this
 process with SIGBUS, and one that writes meanwhile would change ids after they were checked. Python's own
@@ -77,7 +77,7 @@ class Regions:
             key: as shm_open takes it: one name, with or without a leading slash.
 
         Raises:
-            BadRequest: the name is taken, the key is none, or the region is not there or smaller than it says.
+            BadRequest: the name is taken, the key is invalid, or the object is missing or smaller than the region.
         """
         self.check_enabled()
         if not name:

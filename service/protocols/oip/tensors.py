@@ -64,7 +64,7 @@ def from_raw(name: str, datatype: str, shape: Sequence[Any], raw: Raw) -> Tensor
         raw: little-endian elements; for BYTES, 4 bytes of length before each.
 
     Raises:
-        BadRequest: the datatype or the shape is none, or the bytes are not as many as the shape takes.
+        BadRequest: an unknown datatype, an invalid shape, or another number of bytes than the shape takes.
     """
     count, size = elements(name, shape), width(datatype, input_field(name))
     if size is not None and len(raw) != count * size:

@@ -1,1 +1,1 @@
-"""text-embeddings-inference's contract (1.9), REST and gRPC, over the same road. Ranks and classifies nothing."""
+"""text-embeddings-inference's API (1.9), REST and gRPC. Its routes for ranking and classifying return errors."""

@@ -21,5 +21,5 @@ def grpc_status(error: InlayError) -> str:
 
 
 def grpc_message(error: InlayError) -> str:
-    """Return an error's sentence."""
+    """Return the message of an error."""
     return "No valid auth token" if isinstance(error, Unauthorized) else error.message

@@ -1,4 +1,4 @@
-"""What text-embeddings-inference's REST and gRPC routes do alike: info, tokenize, decode, and which output answers."""
+"""Operations that text-embeddings-inference's REST and gRPC share: info, tokenize, decode, the choice of the output."""
 
 from collections.abc import Sequence
 
@@ -21,7 +21,7 @@ POOLING_NAMES = {"lasttoken": "last_token"}  # TEI's names, where they differ: i
 
 
 def info(context: ServiceContext, model: Model) -> Info:
-    """Return what /info says of this server and a model."""
+    """Return the document of /info about this server and a model."""
     card, settings = model.card, context.settings
     pooling = card.pooling.mode if card.pooling else "none"
     lengths = (settings.max_request_tokens, card.max_tokens, card.position.longest())

@@ -1,4 +1,4 @@
-"""tei.v1 over gRPC: Info, Embed and Tokenize; Predict and Rerank answer that no model here does that.
+"""tei.v1 over gRPC: Info, Embed and Tokenize; Predict and Rerank return an error, since no model classifies or ranks.
 
 Clients name no model, so every call is served by the default model. Fields that are not set have proto3's defaults:
 `truncate` and the two flags of special tokens are then false, unlike over REST.
@@ -41,7 +41,7 @@ class Vectors(NamedTuple):
 
     Args:
         rows: float32 [1, width] of Embed, [tokens, width] of EmbedAll.
-        result: what the core returned.
+        result: of the core.
         seconds: since the request arrived.
     """
 
@@ -51,7 +51,7 @@ class Vectors(NamedTuple):
 
 
 def services(context: ServiceContext) -> tuple[Service, ...]:
-    """Return the services of tei.v1; health checks hear NOT_SERVING of those that no model here is for."""
+    """Return the services of tei.v1; health checks report NOT_SERVING for those that no model here supports."""
     default, handlers = context.registry.default, Handlers(context)
     rows: tuple[tuple[str, Sequence[Method], bool], ...] = (
         ("Info", [Method(name="Info", request=pb.InfoRequest, handler=handlers.info)], True),
@@ -135,7 +135,7 @@ class Handlers:
         return model
 
     async def info(self, request: pb.InfoRequest, call: RequestContext) -> pb.InfoResponse:
-        """Return what /info says."""
+        """Return the same as /info."""
         info = operations.info(self._context, self._model())
         names = {field.name for field in pb.InfoResponse.DESCRIPTOR.fields} - {"model_type"}
         return pb.InfoResponse(**{name: getattr(info, name) for name in names}, model_type=pb.MODEL_TYPE_EMBEDDING)

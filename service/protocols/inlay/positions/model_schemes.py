@@ -201,7 +201,7 @@ def find_scheme(name: str, *, of_model: bool) -> AnyScheme:
 
 
 def call_maker(context: ServiceContext, row: AnyScheme, model: str) -> Callable[[Any], TableCall]:
-    """Return what turns the row's parameters into a call.
+    """Return the function that turns the row's parameters into a call.
 
     Args:
         model: whose encoding it is, for a row of MODEL_SCHEMES.

@@ -55,7 +55,7 @@ class PictureSize(Parameters):
 
 
 class PlotOptions(PictureSize):
-    """What to draw, and how it looks."""
+    """The options of a picture: what to draw, and how it looks."""
 
     plot: str | None = one_of(PLOTS, "what to draw; left out: the first of these", None)
     axis: Literal["linear", "log"] | None = one_of(
@@ -73,7 +73,7 @@ class Shown:
 
 
 def figure_name(scheme: str) -> str:
-    """Return what figures call a scheme."""
+    """Return the name of a scheme among figures."""
     return FIGURE_NAMES.get(scheme, scheme)
 
 
@@ -235,7 +235,7 @@ def _subject(shown: Shown, plot: str | None) -> Subject:
 
 
 def _compared(request: Request, row: AnyScheme, make_call: Callable[[Any], TableCall]) -> Iterator[Shown]:
-    """Yield what each `compare` asks for; raise BadRequest for what it cannot."""
+    """Yield the table of each `compare`; raise BadRequest for one that cannot be drawn."""
     pairs = query_pairs(request)
     own = {name: value for name, value in pairs if name not in PlotOptions.model_fields}
     for value in [value for name, value in pairs if name == "compare"]:

@@ -258,7 +258,7 @@ def _nested_lists(shape: tuple[int, ...], first: int, rows: NDArray[Any]) -> Ite
 
 
 def _brackets(shape: tuple[int, ...], row: int) -> bytes:
-    """Return what stands before a row: brackets that close and open, a comma."""
+    """Return the JSON before a row: brackets that close and open, a comma."""
     depth, size = 0, 1
     for count in reversed(shape[:-1]):
         size *= count
