@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[1]
 
 
 @pytest.mark.parametrize("complaint", COMPLAINTS, ids=lambda each: str(each.number))
-def test_each_complaint_names_tests_that_there_are(complaint: Complaint) -> None:
+def test_complaints_name_existing_tests(complaint: Complaint) -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     assert complaint.tests
     for named in complaint.tests:

@@ -157,7 +157,7 @@ async def test_grpc_callers_of_the_encoder_share_runs(here: Here) -> None:
     assert runs <= CALLERS / 5
 
 
-async def test_grpc_callers_of_the_input_layer_are_kept_apart(here: Here) -> None:
+async def test_grpc_callers_of_the_input_layer_get_their_own_rows(here: Here) -> None:
     # how many runs they share depends on how fast calls arrive: a client as slow as the engine shares none
     alone, together, _ = await grpc_crowd(here, "input_embeddings")
     for mine, crowded in zip(alone, together, strict=True):

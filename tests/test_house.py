@@ -173,7 +173,7 @@ def stands_in(found: Import, place: str) -> bool:
     return within(found.module, room) and (found.in_function or room == place)
 
 
-def test_the_rules_see_the_house() -> None:
+def test_import_checks_find_modules_and_imports() -> None:
     assert {module.partition(".")[0] for module in MODULES} == set(ROOMS)
     assert any(found.target == "numpy" for found in IMPORTS)
     assert any(found.in_function and found.library == "onnx" for found in IMPORTS)
@@ -211,7 +211,7 @@ def test_packages_import_from_lower_floors_only() -> None:
     assert wrong == []
 
 
-def test_protocols_know_inlays_own_alone() -> None:
+def test_protocols_import_no_protocol_but_inlays() -> None:
     wrong = [
         str(found)
         for found in OURS
@@ -250,7 +250,7 @@ def test_no_private_name_of_a_library_is_used(module: str) -> None:
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_a_library_appears_in_its_room_only(library: str) -> None:
+def test_library_is_imported_only_in_its_package(library: str) -> None:
     wrong = [
         str(found)
         for found in IMPORTS
@@ -263,7 +263,7 @@ def test_a_library_appears_in_its_room_only(library: str) -> None:
 
 
 @pytest.mark.parametrize("room", ["models", "service"])
-def test_a_room_imports_only_libraries_that_have_a_place(room: str) -> None:
+def test_packages_import_only_listed_libraries(room: str) -> None:
     known = {*LIBRARIES, *ROOMS, *sys.stdlib_module_names}
     assert sorted({str(f) for f in IMPORTS if within(f.module, room) and f.library not in known}) == []
 
@@ -274,7 +274,7 @@ def test_every_exception_is_still_needed() -> None:
     assert {name for name in LONG if line_count(ROOT / name) <= MOST_LINES} == set()
 
 
-def test_no_module_imports_itself_in_a_circle() -> None:
+def test_imports_have_no_cycle() -> None:
     graph: dict[str, set[str]] = {module: set() for module in MODULES}
     for found in OURS:
         if found.target in MODULES and found.target != found.module:
@@ -291,7 +291,7 @@ def test_no_module_is_too_long() -> None:
     assert {name: lines for name, lines in lengths.items() if lines > MOST_LINES and name not in LONG} == {}
 
 
-def test_a_module_is_named_after_the_thing_not_its_kind() -> None:
+def test_no_module_has_a_vague_name() -> None:
     assert [module for module in MODULES if VAGUE & set(module.split("."))] == []
 
 
@@ -309,7 +309,7 @@ def test_only_main_reads_the_environment(module: str) -> None:
 
 
 @pytest.mark.parametrize("module", ["service.runtime.onnx", "models.artifacts.export"])
-def test_onnx_runtime_reports_to_nobody(module: str, tmp_path: Path) -> None:
+def test_onnx_runtime_sends_no_telemetry(module: str, tmp_path: Path) -> None:
     # on import it writes a device id and its reports to the cache; where CI is set it never does
     environment = {"HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path), "PATH": os.environ["PATH"]}
     subprocess.run([sys.executable, "-c", f"import {module}, onnxruntime"], cwd=ROOT, env=environment, check=True)
@@ -362,7 +362,7 @@ def test_every_lock_is_compared_or_exempt() -> None:
 
 
 @pytest.mark.parametrize("lock", LOCKED)
-def test_a_lock_meets_what_pyproject_asks(lock: str) -> None:
+def test_lock_meets_the_requirements_of_pyproject(lock: str) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     pins = dict(re.findall(r"^([\w.-]+)==([^\s;]+)", (ROOT / f"requirements/{lock}.txt").read_text(), re.MULTILINE))
     extras = project["optional-dependencies"]
@@ -379,7 +379,7 @@ def test_the_build_backend_is_locked() -> None:
     assert all(Requirement(line).specifier.contains(pins[Requirement(line).name]) for line in requires)
 
 
-def test_a_package_has_one_version_in_all_locks_of_one_environment() -> None:
+def test_a_package_has_one_version_per_environment() -> None:
     versions: dict[str, set[str]] = {}
     for lock in [lock for lock in LOCKS if lock.stem not in APART]:
         for name, version in re.findall(r"^([\w.-]+)==([^\s;]+)", lock.read_text(), re.MULTILINE):

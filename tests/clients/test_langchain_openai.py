@@ -43,9 +43,7 @@ class OfOpenAI:
         return " ".join("x" for _ in ids)
 
 
-def test_ids_of_an_openai_vocabulary_beyond_the_models_are_refused(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ids_beyond_the_models_vocabulary_are_refused(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     # its default: ids of another vocabulary, which a server cannot tell from its own but for those it does not have
     monkeypatch.setattr(tiktoken, "encoding_for_model", lambda name: OfOpenAI())
     monkeypatch.setattr(tiktoken, "get_encoding", lambda name: OfOpenAI())

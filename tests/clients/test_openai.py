@@ -129,7 +129,7 @@ def refused(client: OpenAI, meanwhile: "Future[Any]") -> openai.RateLimitError:
 
 
 @pytest.mark.clients  # takes seconds: it waits as long as it is told to
-def test_a_full_queue_is_a_rate_limit_error_and_trying_again_as_told_succeeds(start: Start) -> None:
+def test_full_queue_is_a_rate_limit_error_and_a_retry_succeeds(start: Start) -> None:
     asked: list[httpx.Request] = []
     with (
         start(max_queue_tokens=1) as crowded,

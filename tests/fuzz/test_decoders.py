@@ -27,7 +27,7 @@ def closed() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_a_seed_is_taken(name: str) -> None:
+def test_seed_is_accepted(name: str) -> None:
     """Most of them at least: else mutations would start from nothing."""
     target = TARGETS[name]
     taken = [judge(target, seed, measured=True) for seed in target.seeds()]
@@ -35,7 +35,7 @@ def test_a_seed_is_taken(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_a_changed_seed_is_taken_or_refused(name: str) -> None:
+def test_changed_seed_is_accepted_or_rejected(name: str) -> None:
     target, choose = TARGETS[name], random.Random(0)
     seeds = target.seeds()
     for number in range(MUTATIONS):
@@ -45,10 +45,10 @@ def test_a_changed_seed_is_taken_or_refused(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in TARGETS if not name.startswith("every")])
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(data=st.binary(max_size=300))
-def test_any_bytes_are_taken_or_refused(name: str, data: bytes) -> None:
+def test_any_bytes_are_accepted_or_rejected(name: str, data: bytes) -> None:
     judge(TARGETS[name], data)
 
 
 @pytest.mark.parametrize(("name", "data"), [(name, data) for name in TARGETS for data in kept(name)])
-def test_what_was_a_fault_once_is_none_now(name: str, data: bytes) -> None:
+def test_inputs_of_former_faults_cause_none(name: str, data: bytes) -> None:
     judge(TARGETS[name], data, measured=True)

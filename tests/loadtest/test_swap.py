@@ -25,7 +25,7 @@ def test_answers_that_mix_two_versions_fit_neither() -> None:
     assert log.recognise([(0, {POOLED: a[0] + np.float32(1e-3)})]) is None
 
 
-def test_answers_of_a_version_replaced_before_the_request_are_stale() -> None:
+def test_answers_of_a_version_replaced_earlier_are_stale() -> None:
     log, vectors = answer_log()
     old, new = [[(0, {POOLED: vectors["a"][0]})]], [[(0, {POOLED: vectors["b"][0]})]]
     for versions in (("a",), ("a", "b"), ("b",)):

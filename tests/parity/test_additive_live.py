@@ -88,7 +88,7 @@ EVEN_ONLY = ("whisper", "pegasus_x", "xlnet")
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("family", MADE)
-def test_a_sinusoid_is_the_one_its_module_makes(family: str, seed: int, ledger: Ledger) -> None:
+def test_sinusoid_matches_its_module(family: str, seed: int, ledger: Ledger) -> None:
     kind, zero_row, make = MADE[family]
     random = np.random.default_rng(seed)
     count, dim = int(random.integers(3, 400)), int(random.integers(4, 96))
@@ -119,7 +119,7 @@ def test_float32_frequencies_are_torchs_within_its_own_rounding(dim: int, ledger
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("family", ["vit_mae", "rt_detr", "d_fine", "aimv2"])
-def test_a_grid_is_the_one_its_module_makes(family: str, seed: int, ledger: Ledger) -> None:
+def test_grid_matches_its_module(family: str, seed: int, ledger: Ledger) -> None:
     random = np.random.default_rng(seed)
     height, width, dim = (int(each) for each in random.integers(1, [24, 24, 40]))
     theta, cls = float(random.choice([100.0, 10000.0])), bool(random.integers(2))
@@ -140,7 +140,7 @@ def test_aimv2_adds_the_swapped_grid(ledger: Ledger) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_stretched_table_is_torchs_linear_interpolation(seed: int, ledger: Ledger) -> None:
+def test_stretched_table_matches_torch_interpolation(seed: int, ledger: Ledger) -> None:
     random = np.random.default_rng(seed)
     count, length, dim = (int(each) for each in random.integers(1, [64, 300, 9]))
     table = random.normal(size=(count, dim)).astype(np.float32)
@@ -161,7 +161,7 @@ def relative(got: NDArray[Any], expected: NDArray[Any]) -> float:
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("form", ["bloom", "falcon"])
-def test_a_masked_bias_is_the_one_its_module_makes(form: str, seed: int, ledger: Ledger) -> None:
+def test_masked_bias_matches_its_module(form: str, seed: int, ledger: Ledger) -> None:
     random = np.random.default_rng(seed)
     heads, batch, keys = int(random.integers(1, 129)), int(random.integers(1, 4)), int(random.integers(1, 700))
     mask = random.integers(0, 2, (batch, keys))
@@ -172,7 +172,7 @@ def test_a_masked_bias_is_the_one_its_module_makes(form: str, seed: int, ledger:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_mpts_bias_is_the_one_its_module_makes(seed: int, ledger: Ledger) -> None:
+def test_mpt_bias_matches_its_module(seed: int, ledger: Ledger) -> None:
     random = np.random.default_rng(seed)
     heads, keys, max_bias = int(random.integers(1, 129)), int(random.integers(1, 700)), int(random.integers(4, 24))
     expected = module("mpt").build_mpt_alibi_tensor(heads, keys, max_bias).numpy()

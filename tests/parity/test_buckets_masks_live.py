@@ -81,7 +81,7 @@ PUBLISHED = ((32, 128, True), (32, 128, False), (32, 256, True), (64, 128, True)
 
 
 @pytest.mark.parametrize(("num_buckets", "max_distance", "bidirectional"), PUBLISHED)
-def test_published_t5_buckets_have_no_stray_in_either_arithmetic(
+def test_published_t5_buckets_match_in_both_arithmetics(
     num_buckets: int, max_distance: int, bidirectional: bool
 ) -> None:
     relative = np.arange(-40_000, 40_001)
@@ -105,7 +105,7 @@ def test_published_deberta_buckets_agree_in_both_arithmetics(buckets: int, reach
 
 @pytest.mark.parametrize("kind", ["t5", "umt5", "longt5"])
 @pytest.mark.parametrize("seed", range(10))
-def test_a_learned_bias_is_what_the_attention_layer_adds(kind: str, seed: int) -> None:
+def test_learned_bias_matches_the_attention_layer(kind: str, seed: int) -> None:
     random = np.random.default_rng(seed)
     decoder = kind != "longt5" and bool(random.integers(2))
     sizes: dict[str, Any] = {"d_model": 8, "d_kv": 4, "num_heads": int(random.integers(1, 6)), "is_decoder": decoder}

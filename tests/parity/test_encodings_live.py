@@ -111,7 +111,7 @@ def padded(seed: int) -> Any:
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("family", [family for family in TINY if family not in UNTOLD | UNHEARD])
-def test_a_mask_is_the_one_the_model_hands_to_its_layers(family: str, seed: int, tmp_path: Path) -> None:
+def test_mask_equals_the_one_that_the_layers_get(family: str, seed: int, tmp_path: Path) -> None:
     row = row_of(family)
     narrow = {"sliding_window": 2 + seed} if row.window == "sliding_window" else {}
     made = sample(family, seed, tmp_path / "checkpoint", **narrow)
@@ -211,7 +211,7 @@ def allowed(rules: Mask, mask: Any) -> Any:
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("family", ["bert", "roberta", "xlm-roberta", "camembert"])
-def test_a_bert_made_a_decoder_is_causal(family: str, seed: int, tmp_path: Path) -> None:
+def test_bert_with_is_decoder_is_causal(family: str, seed: int, tmp_path: Path) -> None:
     made = sample(family, seed, tmp_path / "checkpoint", is_decoder=True)
     card = export(made.folder, tmp_path / "out")
     check_masks(made, card, seed)
@@ -221,7 +221,7 @@ def test_a_bert_made_a_decoder_is_causal(family: str, seed: int, tmp_path: Path)
 @pytest.mark.parametrize(
     "family", [family for family in TINY if row_of(family).causal is True and family not in UNTOLD | UNHEARD]
 )
-def test_a_decoder_told_not_to_be_causal_is_not(family: str, tmp_path: Path) -> None:
+def test_decoder_with_is_causal_false_is_not_causal(family: str, tmp_path: Path) -> None:
     narrow = {"sliding_window": 5} if row_of(family).window else {}
     made = sample(family, 2, tmp_path / "checkpoint", is_causal=False, **narrow)
     card = card_of(made, tmp_path)
@@ -255,7 +255,7 @@ def test_card_leaves_out_a_window_the_model_does_not_read(family: str, tmp_path:
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("family", ["deberta", "deberta-v2"])
-def test_deberta_mask_is_its_own_where_the_query_is_real(family: str, seed: int, tmp_path: Path) -> None:
+def test_deberta_mask_matches_where_the_query_is_real(family: str, seed: int, tmp_path: Path) -> None:
     made = sample(family, seed, tmp_path / "checkpoint")
     card = export(made.folder, tmp_path / "out")
     mask = padded(seed)
@@ -266,7 +266,7 @@ def test_deberta_mask_is_its_own_where_the_query_is_real(family: str, seed: int,
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("family", [family for family, row in FAMILIES.items() if row.rotates])
-def test_every_layer_is_said_to_rotate_by_its_own_table(family: str, seed: int, tmp_path: Path) -> None:
+def test_card_names_the_rope_table_of_every_layer(family: str, seed: int, tmp_path: Path) -> None:
     made = sample(family, seed, tmp_path / "checkpoint")
     config = made.model.config
     found = export(made.folder, tmp_path / "out").encodings
@@ -283,7 +283,7 @@ def test_every_layer_is_said_to_rotate_by_its_own_table(family: str, seed: int, 
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("family", ["bloom", "mpt", "falcon"])
-def test_a_bias_is_the_one_the_model_adds(
+def test_bias_equals_the_one_that_the_model_adds(
     family: str, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ledger: Ledger
 ) -> None:
     changes = {"alibi": True} if family == "falcon" else {}
@@ -332,7 +332,7 @@ def exported(made: Sample, folder: Path) -> tuple[Buckets | None, Any]:
 
 
 @pytest.mark.parametrize("seed", range(16))
-def test_a_t5_bias_is_the_one_its_first_block_computes(seed: int, tmp_path: Path, ledger: Ledger) -> None:
+def test_t5_bias_equals_that_of_the_first_block(seed: int, tmp_path: Path, ledger: Ledger) -> None:
     made = sample("t5", seed, tmp_path / "checkpoint")
     row, tensors = exported(made, tmp_path / "out")
     assert row is not None
@@ -349,7 +349,7 @@ def test_a_t5_bias_is_the_one_its_first_block_computes(seed: int, tmp_path: Path
 
 
 @pytest.mark.parametrize("seed", range(24))
-def test_debertas_relative_vectors_are_those_its_layers_read(seed: int, tmp_path: Path, ledger: Ledger) -> None:
+def test_deberta_relative_vectors_equal_those_of_its_layers(seed: int, tmp_path: Path, ledger: Ledger) -> None:
     made = sample("deberta-v2", seed, tmp_path / "checkpoint")
     row, tensors = exported(made, tmp_path / "out")
     encoder = made.model.encoder

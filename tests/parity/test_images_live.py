@@ -266,7 +266,7 @@ def test_a_checkpoint_of_both_sides_gives_its_vision_side(kind: str, tmp_path: P
 
 @pytest.mark.parametrize("name", RESIZES)
 @pytest.mark.parametrize("size", [(4, 4), (5, 6), (2, 3), (1, 1), (9, 1), (13, 2), (7, 16)])
-def test_resizing_is_torchs(name: str, size: tuple[int, int], ledger: Ledger) -> None:
+def test_resizing_matches_torch(name: str, size: tuple[int, int], ledger: Ledger) -> None:
     grid = np.random.default_rng(3).normal(0, 1, (2, 4, 7))
     kind, _, how = name.partition("_")
     options = {"mode": kind, "antialias": how == "antialias", "align_corners": how == "corners"}

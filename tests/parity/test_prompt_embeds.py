@@ -93,9 +93,7 @@ def handed_over(folder: Path, store: Path, side: str | None, ids: Any) -> Any:
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("family", [name for name in TINY if name not in NO_INPUTS_EMBEDS])
-def test_a_model_makes_of_the_rows_what_it_makes_of_the_ids(
-    family: str, seed: int, tmp_path: Path, ledger: Ledger
-) -> None:
+def test_model_computes_the_same_from_rows_and_ids(family: str, seed: int, tmp_path: Path, ledger: Ledger) -> None:
     made = sample(family, seed, tmp_path / "checkpoint")
     words = made.model.get_input_embeddings().num_embeddings
     pad = made.model.config.pad_token_id

@@ -238,7 +238,7 @@ def drawn_sections(axes: str, random: np.random.Generator) -> list[int]:
 
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("family", MROPES)
-def test_mrope_is_that_of_transformers(family: str, seed: int, ledger: Ledger) -> None:
+def test_mrope_matches_transformers(family: str, seed: int, ledger: Ledger) -> None:
     axes, config_name, embedding = MROPES[family]
     random = np.random.default_rng(seed)
     sections = drawn_sections(axes, random)
@@ -347,7 +347,7 @@ TOWERS: dict[str, Callable[..., tuple[Any, Any]]] = {
 
 @pytest.mark.parametrize("seed", range(10))
 @pytest.mark.parametrize("kind", AXIAL)
-def test_axial_rope_is_that_of_transformers(kind: str, seed: int, ledger: Ledger) -> None:
+def test_axial_rope_matches_transformers(kind: str, seed: int, ledger: Ledger) -> None:
     random = np.random.default_rng(seed)
     head_dim = 4 * int(random.integers(1, 33))
     height, width = (2 * int(number) for number in random.integers(1, 9, 2))

@@ -109,7 +109,7 @@ def test_an_exported_model_of_another_store_names_the_command(checkpoint: Path, 
 
 
 @pytest.mark.parametrize("name", ["nowhere", "no/where/at/all", "missing.gguf"])
-def test_what_cannot_be_exported_is_one_line(name: str, inlay: Run, store: Path, tmp_path: Path) -> None:
+def test_failed_export_is_one_line(name: str, inlay: Run, store: Path, tmp_path: Path) -> None:
     code, _, error = inlay("serve", "--store", store, "--model", tmp_path / name)
     assert code == 1
     assert error.count("\n") == 1
@@ -171,7 +171,7 @@ def test_a_hub_that_does_not_answer_leaves_the_export(
     assert "whether org/name has changed is not known, its export is served" in capsys.readouterr().out
 
 
-def test_a_commit_is_not_asked_for_again(hub: Hub, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exported_commit_is_not_looked_up_again(hub: Hub, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     exported(store, f"org/name@{COMMIT}")
     monkeypatch.setattr("models.checkpoints.hub.Repository.has", None)  # fails where it is called
     assert exported(store, f"org/name@{COMMIT}").models == ("name",)

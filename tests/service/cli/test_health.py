@@ -67,6 +67,6 @@ def test_an_address_without_a_service_is_one_line(inlay: Run, url: str) -> None:
     assert error.startswith(f"inlay: {url} is not ready: ")
 
 
-def test_a_proxy_of_the_environment_is_not_asked(inlay: Run, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_proxy_of_the_environment_is_not_used(inlay: Run, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
     assert inlay("health", "--port", str(port))[0] == 0

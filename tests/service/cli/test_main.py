@@ -31,7 +31,7 @@ def imported_by(*words: str) -> set[str]:
 
 
 @pytest.mark.parametrize("words", [[SECRET], ["--api-keys", SECRET, "serve"], [f"--api-keys={SECRET}", SECRET]])
-def test_a_word_that_is_no_command_is_not_shown(inlay: Run, words: list[str]) -> None:
+def test_unknown_command_is_not_shown(inlay: Run, words: list[str]) -> None:
     code, _, error = inlay(*words)
     assert code == 2
     assert "one of serve, export, adopt" in error
@@ -102,7 +102,7 @@ def test_bash_completes_commands_options_and_choices(words: str, completed: set[
     assert set(done.stdout.split()) == completed, done.stderr
 
 
-def test_a_pipe_that_is_closed_ends_a_command_quietly() -> None:
+def test_closed_pipe_ends_a_command_quietly() -> None:
     with subprocess.Popen([INLAY, "list"], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stderr is not None

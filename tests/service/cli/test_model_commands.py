@@ -102,7 +102,7 @@ NEAREST = {
 
 
 @pytest.mark.parametrize("name", NEAREST)
-def test_an_unknown_name_is_answered_with_the_nearest(
+def test_unknown_name_error_suggests_the_nearest(
     name: str, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words, message = NEAREST[name]

@@ -160,7 +160,7 @@ def test_an_address_is_shown_without_user_and_password(
         ("--otlp-endpoint", "collector:4318", "http://HOST:PORT or https://HOST:PORT"),
     ],
 )
-def test_a_wrong_value_is_answered_with_what_is_allowed(inlay: Run, option: str, value: str, allowed: str) -> None:
+def test_wrong_value_error_says_what_is_allowed(inlay: Run, option: str, value: str, allowed: str) -> None:
     assert refused(inlay, option, value) == f"inlay: {option} is {value!r}; allowed: {allowed}\n"
 
 
@@ -200,7 +200,9 @@ def test_every_section_begins_at_a_setting() -> None:
     ],
     ids=lambda each: each[0] if isinstance(each, list) else each,
 )
-def test_check_refuses_what_serve_would(inlay: Run, tmp_path: Path, words: list[str], meant: str) -> None:
+def test_check_rejects_the_settings_that_serve_rejects(
+    inlay: Run, tmp_path: Path, words: list[str], meant: str
+) -> None:
     error = refused(inlay, "--store", tmp_path, *words)
     assert meant in error
     assert SECRET not in error
@@ -218,7 +220,7 @@ def test_check_of_a_store_without_models_says_how_to_add_one(
     assert "inlay serve --model CHECKPOINT_OR_HUB_ID" in out
 
 
-def test_a_missing_store_that_was_named_is_an_error(inlay: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_configured_store_is_an_error(inlay: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "model store nowhere does not exist" in refused(inlay, "--store", "nowhere")
     monkeypatch.setenv("INLAY_STORE", "nowhere")
     assert "model store nowhere does not exist" in refused(inlay)

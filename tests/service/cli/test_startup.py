@@ -257,7 +257,7 @@ def test_serving_process_has_few_heaps(tiny_store: Path, workers: str) -> None:
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
-def test_json_logs_are_all_there_is_at_the_start(tiny_store: Path, workers: str) -> None:
+def test_start_prints_json_lines_only(tiny_store: Path, workers: str) -> None:
     """No banner on stdout, and every line of stderr is an object, the addresses among them."""
     arguments = ["--store", tiny_store, "--port", "0", "--grpc-port", "0", "--log-format", "json", "--workers", workers]
     process = subprocess.Popen(

@@ -74,7 +74,7 @@ async def test_default_output_is_the_pooled_vector_or_token_rows(make):
     assert (await make("llama").pipeline.embed(EmbedRequest([ids(5, 6)]))).outputs[0].name == "input_embeddings"
 
 
-async def test_text_gives_what_its_ids_give(make):
+async def test_text_and_its_ids_give_equal_vectors(make):
     service = make()
     tokenizer = service.registry.get(None).tokenizer
     found = tokenizer.encode_now({0: Text("hello world"), 1: Text("hello", "world")}, Cut())
@@ -83,7 +83,7 @@ async def test_text_gives_what_its_ids_give(make):
     assert found[1].types.any()
 
 
-async def test_batch_gives_what_its_items_give(make):
+async def test_batch_equals_its_items_alone(make):
     service = make()
     inputs = [Text("hello"), ids(5, 6, 7, 8), Text("hello world abc", "def"), ids(9, 9, mask=[0, 1])]
     alone = np.concatenate([await rows(service, each) for each in inputs])
@@ -158,7 +158,7 @@ async def test_rope_rows_equal_the_table(make):
         await rows(make("tiny"), sent, outputs=("rope_cos",))
 
 
-async def test_long_inputs_are_truncated_or_rejected_as_asked(make):
+async def test_long_inputs_are_truncated_or_rejected_as_requested(make):
     long = Text("hello " * 40)
     assert (await make().pipeline.embed(EmbedRequest([long]))).tokens == 24
     with pytest.raises(BadInput, match=r"inputs\[1\] has 42 tokens; this model reads 24: shorten it"):

@@ -126,7 +126,9 @@ LIMITS = [{}, {"max_request_tokens": 20}, {"max_input_tokens": 4}, {"max_inputs"
 
 @pytest.mark.parametrize("limits", LIMITS, ids=str)
 @pytest.mark.parametrize("seed", range(8))
-async def test_answers_what_the_pipeline_answers(make: Callable[..., Both], limits: dict[str, int], seed: int) -> None:
+async def test_answers_equal_those_of_the_pipeline(
+    make: Callable[..., Both], limits: dict[str, int], seed: int
+) -> None:
     """Requests of every kind together: those that the pipeline refuses are left, the others are equal or left."""
     both, chance, answered = make(**limits), random.Random(seed), 0
     for _ in range(12):
@@ -173,7 +175,7 @@ async def test_wrong_id_changes_no_other_answer(make: Callable[..., Both]) -> No
     assert found[2] is not None
 
 
-async def test_leaves_everything_while_the_engine_is_busy(make: Callable[..., Both]) -> None:
+async def test_leaves_requests_unanswered_while_the_engine_is_busy(make: Callable[..., Both]) -> None:
     both = make()
     request = EmbedRequest([ids(5, 6)], "bert", ("input_embeddings",))
     model = both.service.registry.get("bert")

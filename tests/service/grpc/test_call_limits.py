@@ -107,7 +107,7 @@ async def refusal(channel: grpc.aio.Channel, method: str) -> grpc.aio.AioRpcErro
     return refused.value
 
 
-async def test_refuses_a_call_too_many_before_reading_its_message(tmp_path: Path) -> None:
+async def test_refuses_a_call_over_the_limit_before_reading_it(tmp_path: Path) -> None:
     held = Held()
     async with listening(held, tmp_path) as channel:
         calls = await fill(held, channel, "One")
@@ -165,7 +165,7 @@ async def test_silent_calls_give_their_places_to_others(tmp_path: Path, method: 
             call.cancel()
 
 
-async def test_a_call_whose_message_came_keeps_its_place(tmp_path: Path) -> None:
+async def test_a_call_whose_message_arrived_keeps_its_place(tmp_path: Path) -> None:
     held = Held()
     async with listening(held, tmp_path, client_seconds=0.001) as channel:
         calls = await fill(held, channel, "One")

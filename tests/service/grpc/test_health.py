@@ -44,7 +44,7 @@ async def ended(call: Any) -> tuple[list[Any], grpc.StatusCode]:
     return answers, await call.code()
 
 
-async def test_watchers_hear_of_a_stop_and_do_not_hold_it_up(tmp_path: Path) -> None:
+async def test_watchers_are_notified_of_a_stop_and_do_not_delay_it(tmp_path: Path) -> None:
     async with listening(tmp_path) as (server, channel):
         stub = health_pb2_grpc.HealthStub(channel)
         calls = [stub.Watch(health_pb2.HealthCheckRequest(service=name)) for name in (NAME, "", "unknown")]
@@ -57,7 +57,7 @@ async def test_watchers_hear_of_a_stop_and_do_not_hold_it_up(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("asks", [0, 1])
-async def test_an_open_reflection_stream_does_not_hold_up_a_stop(tmp_path: Path, asks: int) -> None:
+async def test_open_reflection_stream_does_not_delay_a_stop(tmp_path: Path, asks: int) -> None:
     async with listening(tmp_path) as (server, channel):
         call = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo()
         for _ in range(asks):
@@ -69,7 +69,7 @@ async def test_an_open_reflection_stream_does_not_hold_up_a_stop(tmp_path: Path,
         assert await ended(call) == ([], grpc.StatusCode.OK)
 
 
-async def test_refuses_a_stream_too_many_until_another_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_refuses_streams_over_the_limit_until_one_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(OpenStreams.__init__, "__defaults__", (2,))
     async with listening(tmp_path) as (_, channel):
         health = health_pb2_grpc.HealthStub(channel)

@@ -69,7 +69,7 @@ def counted(served: Served, method: str, status: str) -> float:
 
 
 @pytest.mark.parametrize(("path", "message", "method"), list(of_one_request()))
-def test_bytes_that_are_no_message_are_invalid_argument(
+def test_malformed_message_is_invalid_argument(
     served: Served, channel: grpc.Channel, path: str, message: str, method: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     before = counted(served, method, "INVALID_ARGUMENT")
@@ -83,7 +83,7 @@ def test_bytes_that_are_no_message_are_invalid_argument(
 
 
 @pytest.mark.parametrize(("path", "good", "answer", "method"), STREAMS[:2])
-def test_a_stream_goes_on_after_bytes_that_are_no_message(
+def test_stream_continues_after_a_malformed_message(
     served: Served, channel: grpc.Channel, path: str, good: Any, answer: Any, method: str
 ) -> None:
     before = counted(served, method, "INVALID_ARGUMENT")
@@ -95,7 +95,7 @@ def test_a_stream_goes_on_after_bytes_that_are_no_message(
     assert counted(served, method, "INVALID_ARGUMENT") == before + 1
 
 
-def test_bytes_that_are_no_message_end_a_tei_stream(served: Served, channel: grpc.Channel) -> None:
+def test_malformed_message_ends_a_tei_stream(served: Served, channel: grpc.Channel) -> None:
     path, good, answer, method = STREAMS[2]
     before = counted(served, method, "INVALID_ARGUMENT")
     sent = [good.SerializeToString(), NO_MESSAGE, good.SerializeToString()]
@@ -280,7 +280,7 @@ async def test_an_unexpected_fault_is_counted_and_hidden(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("own", ["mine-1", None])
-async def test_every_call_is_told_its_request_id(tmp_path: Path, own: str | None) -> None:
+async def test_every_call_gets_its_request_id(tmp_path: Path, own: str | None) -> None:
     async def answer(request: Any, call: RequestContext) -> pb.EmbedResponse:
         return pb.EmbedResponse()
 

@@ -127,7 +127,7 @@ async def test_known_head_is_answered_beside_pipelined_requests(toy: Toy) -> Non
         b"origin: http://a",
     ],
 )
-async def test_heads_with_secrets_or_wishes_are_not_remembered(toy: Toy, header: bytes) -> None:
+async def test_heads_with_keys_or_options_are_not_cached(toy: Toy, header: bytes) -> None:
     async with connected(toy.port) as client:
         await client.send(post(b"one", header))
         await client.until(b"ONE")
@@ -135,12 +135,12 @@ async def test_heads_with_secrets_or_wishes_are_not_remembered(toy: Toy, header:
 
 
 @pytest.mark.parametrize("path", [b"/plain", b"/nowhere"])
-async def test_heads_of_other_routes_are_not_remembered(toy: Toy, path: bytes) -> None:
+async def test_heads_of_other_routes_are_not_cached(toy: Toy, path: bytes) -> None:
     await exchange(toy.port, post(b"one", path=path) + post(b"one", LAST, path=path))
     assert toy.heads == {}
 
 
-async def test_remembered_heads_are_bounded(toy: Toy) -> None:
+async def test_cached_heads_are_bounded(toy: Toy) -> None:
     async with connected(toy.port) as client:
         for number in range(REMEMBERED_HEADS + 44):
             await client.send(post(b"one", b"n: %d" % number))
@@ -193,7 +193,7 @@ async def test_requests_that_come_together_share_a_batch(toy: Toy, handler: Batc
     assert toy.counted() == {("/batch", "200"): 5 * 32}
 
 
-async def test_what_a_batch_leaves_is_served_alone(toy: Toy, handler: Batches) -> None:
+async def test_requests_left_by_a_batch_are_served_alone(toy: Toy, handler: Batches) -> None:
     found = await together(toy, [b"a", b"alone", b"bad", b"b"])
     assert [status for status, _ in found] == [200, 200, 422, 200]
     assert [found[0][1], found[1][1], found[3][1]] == [b"A", b"ALONE", b"B"]

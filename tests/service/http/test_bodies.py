@@ -67,7 +67,7 @@ def test_codings_are_decoded_in_reverse_order(served: Served) -> None:
     assert post(served, body, "deflate, zstd, gzip").json()["code"] == "malformed"
 
 
-def test_identity_is_no_coding(served: Served) -> None:
+def test_identity_is_not_a_coding(served: Served) -> None:
     assert post(served, b'{"inputs": "a"}', "identity").status_code == 200
 
 

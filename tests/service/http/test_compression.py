@@ -135,7 +135,7 @@ def test_any_header_is_read_or_rejected(accept: bytes) -> None:
 
 @pytest.mark.parametrize("coding", DECODERS)
 @pytest.mark.parametrize("accept", ["application/json", "application/octet-stream", "application/vnd.safetensors"])
-def test_vectors_are_compressed_on_an_explicit_wish(served: Served, coding: str, accept: str) -> None:
+def test_vectors_are_compressed_on_explicit_choice(served: Served, coding: str, accept: str) -> None:
     plain = served.http.post("/embed", json=BODY, headers={"accept": accept, "accept-encoding": "identity"})
     answer, body = raw(served, "POST", "/embed", coding, json=BODY, headers={"accept": accept})
     assert answer.headers["content-encoding"] == coding
@@ -322,7 +322,7 @@ async def test_compressed_stream_loses_its_declared_length() -> None:
     ],
     ids=["packed", "206", "204", "304", "small", "picture"],
 )
-async def test_leaves_responses_that_must_stay(response: Response) -> None:
+async def test_leaves_uncompressible_responses_unchanged(response: Response) -> None:
     found = await through(response)
     assert found.body == response.body
     assert [each for each in found.headers if each[0] != b"vary"] == list(response.headers)

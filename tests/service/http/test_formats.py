@@ -74,7 +74,7 @@ def test_accept_chooses_the_format(accept: bytes | None, chosen: str) -> None:
 
 
 @pytest.mark.parametrize("accept", REFUSED)
-def test_rejects_accept_with_the_formats_there_are(accept: bytes) -> None:
+def test_rejected_accept_lists_the_available_formats(accept: bytes) -> None:
     with pytest.raises(NotAcceptable, match=r"application/json.*safetensors"):
         negotiate(accept)
 

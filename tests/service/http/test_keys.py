@@ -68,7 +68,9 @@ async def test_key_opens_every_route(toy: Toy, handlers: Handlers, path: bytes) 
 
 @pytest.mark.parametrize("line", [b"POST /", b"POST /fast", b"GET /wait", b"GET /nowhere", b"DELETE /"])
 @pytest.mark.parametrize("header", [b"a: b", b"authorization: Bearer wrong", b"authorization: " + KEY.encode()])
-async def test_nothing_opens_without_a_key(toy: Toy, handlers: Handlers, line: bytes, header: bytes) -> None:
+async def test_every_route_but_the_open_ones_needs_a_key(
+    toy: Toy, handlers: Handlers, line: bytes, header: bytes
+) -> None:
     head, _, body = (await exchange(toy.port, request(line, header, LAST))).partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 401")
     assert b"\r\nwww-authenticate: Bearer" in head
@@ -149,7 +151,7 @@ async def test_key_is_free_however_its_request_ends(toy: Toy, handlers: Handlers
         assert statuses(await exchange(toy.port, request(b"POST /", ONE_AT_A_TIME, LAST))) == [200]
 
 
-async def test_limit_of_a_key_is_kept_and_told(toy: Toy, handlers: Handlers) -> None:
+async def test_limit_of_a_key_is_enforced_and_reported(toy: Toy, handlers: Handlers) -> None:
     async with connected(toy.port) as client, connected(toy.port) as other:
         await client.send(request(b"GET /wait", ONE_AT_A_TIME))
         await handlers.waiting.wait()

@@ -553,7 +553,7 @@ async def test_counts_all_pipelined_requests_of_a_lost_client(toy: Toy, handlers
     assert toy.connections == 0
 
 
-async def test_half_closed_client_is_one_that_left(toy: Toy, handlers: Handlers) -> None:
+async def test_half_closed_client_counts_as_disconnected(toy: Toy, handlers: Handlers) -> None:
     """The two cannot be told apart; what was answered before still arrives."""
     async with connected(toy.port, MIB) as client:
         await client.send(request(b"GET /huge") + request(b"GET /wait") + request(b"GET /"))
@@ -576,7 +576,7 @@ async def test_half_closed_client_with_half_a_request_is_closed(toy: Toy) -> Non
 
 @pytest.mark.parametrize("settings", [{"idle_seconds": 0.1}])
 @pytest.mark.parametrize("sent", [b"", b"\r\n", b"\r\n\r\n", request(b"GET /")], ids=["new", "CRLF", "CRLFs", "used"])
-async def test_an_idle_connection_is_closed_without_a_word(toy: Toy, sent: bytes) -> None:
+async def test_idle_connection_is_closed_without_a_response(toy: Toy, sent: bytes) -> None:
     answer = await exchange(toy.port, sent)
     assert statuses(answer) == ([200] if len(sent) > 4 else [])
 
@@ -619,7 +619,7 @@ async def test_a_request_that_does_not_arrive_is_answered_408(toy: Toy, sent: by
 
 
 @pytest.mark.parametrize("settings", [{"client_seconds": 0.3}])
-async def test_headers_that_drip_are_not_waited_for(toy: Toy) -> None:
+async def test_headers_that_arrive_too_slowly_are_cut_off(toy: Toy) -> None:
     async with connected(toy.port) as client:
         await client.send(b"GET / HTTP/1.1\r\nhost: x\r\n")
 
@@ -760,7 +760,7 @@ async def test_responses_during_a_stop_close_their_connection(toy: Toy, handlers
         assert await client.rest() == b""
 
 
-async def test_a_stop_finishes_what_is_under_way(handlers: Handlers) -> None:
+async def test_stop_finishes_requests_in_flight(handlers: Handlers) -> None:
     async with (
         running(routes_of(handlers), timeout_graceful_shutdown=20) as toy,
         connected(toy.port) as client,
@@ -780,7 +780,7 @@ async def test_a_stop_finishes_what_is_under_way(handlers: Handlers) -> None:
         assert (status, headers["connection"], body) == (200, "close", b"waited")
 
 
-async def test_what_a_stop_does_not_wait_for_is_answered_503(handlers: Handlers) -> None:
+async def test_requests_that_outlast_a_stop_get_503(handlers: Handlers) -> None:
     async with running(routes_of(handlers), timeout_graceful_shutdown=1) as toy, connected(toy.port) as client:
         await client.send(request(b"GET /wait"))
         await handlers.waiting.wait()

@@ -69,7 +69,7 @@ def test_a_full_disk_raises_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     stream.close()
 
 
-def test_a_stream_in_memory_is_written_to_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stream_in_memory_is_written_as_usual(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = io.StringIO()
     monkeypatch.setattr(sys, "stderr", stream)
     NonBlockingHandler().handle(record("one"))

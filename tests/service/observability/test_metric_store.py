@@ -128,7 +128,7 @@ def test_no_counter_falls_as_workers_come_and_go(tmp_path: Path, mine: Metrics) 
     assert len(files) == 1  # those of workers that ended do not add up
 
 
-def test_unsaved_counts_of_a_worker_are_shown_by_nobody(tmp_path: Path, mine: Metrics) -> None:
+def test_counts_are_shown_only_once_they_are_saved(tmp_path: Path, mine: Metrics) -> None:
     """A scrape saves before it answers, so what it shows cannot be lost by a kill."""
     with closing(MetricStore(tmp_path, 1)) as store:
         other = Metrics(store)

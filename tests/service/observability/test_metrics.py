@@ -158,7 +158,7 @@ def test_queue_of_an_exchanged_model_is_not_kept_alive():
     assert list(shown(metrics, "inlay_model_bytes").values()) == [2000]
 
 
-def test_queue_of_a_graph_that_went_is_hidden_its_counts_stay():
+def test_removed_graph_hides_its_queue_and_keeps_its_counts():
     metrics, queues = Metrics(), [Queue(1), Queue(30), Queue(2)]
     metrics.loaded("m", 1000, {"embedding": queues[0], "encoder": queues[1]})
     metrics.counter("inlay_run_failures", "m", "encoder")()
@@ -167,7 +167,7 @@ def test_queue_of_a_graph_that_went_is_hidden_its_counts_stay():
     assert shown(metrics, "inlay_run_failures") == {("_total", (("graph", "encoder"), ("model", "m"))): 1}
 
 
-def test_a_refusal_at_the_gate_is_a_request_and_a_refusal():
+def test_refusal_at_the_gate_counts_as_request_and_refusal():
     metrics = Metrics()
     metrics.gate("http")("key_limited", "429", 0.0001)
     labels = (("method", "gate"), ("protocol", "http"), ("status", "429"))

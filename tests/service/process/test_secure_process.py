@@ -113,7 +113,7 @@ def test_no_command_shows_a_key(arguments: list[str]) -> None:
     ("flags", "warned"),
     [(["--host", "0.0.0.0"], True), (["--host", "0.0.0.0", "--api-keys", SECRET], False), ([], False)],
 )
-def test_service_open_to_all_is_warned_of(tiny_store: Path, flags: list[str], warned: bool) -> None:
+def test_service_without_keys_logs_a_warning(tiny_store: Path, flags: list[str], warned: bool) -> None:
     arguments = ["--store", str(tiny_store), "--port", "0", "--grpc-port", "0", "--default-model", "bert", *flags]
     with subprocess.Popen(
         [INLAY, "serve", *arguments],

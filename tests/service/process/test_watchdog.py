@@ -17,7 +17,7 @@ async def test_running_loop_is_left_alone():
     assert not ended.is_set()
 
 
-async def test_loop_that_stands_still_is_noticed():
+async def test_hanging_loop_is_noticed():
     ended = threading.Event()
     watchdog = Watchdog(0.1, lambda still: ended.set())
     watchdog.start()

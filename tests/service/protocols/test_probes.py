@@ -376,7 +376,7 @@ def check(ask: Asker, probe: Probe) -> None:
 
 
 @pytest.mark.parametrize("probe", PROBES, ids=str)
-def test_a_probe_is_answered_in_the_protocols_own_words(ask: Asker, probe: Probe) -> None:
+def test_probe_is_answered_in_the_protocols_format(ask: Asker, probe: Probe) -> None:
     check(ask, probe)
 
 
@@ -421,7 +421,7 @@ async def holding(store: Path, monkeypatch: pytest.MonkeyPatch, **settings: Any)
             held.free.set()
 
 
-async def test_a_full_service_says_so_in_the_protocols_own_words(
+async def test_full_service_is_reported_in_the_protocols_format(
     tiny_store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One request runs, one that fills the queue waits, and then row 9 is asked."""
@@ -446,12 +446,12 @@ def guarded(tiny_store: Path) -> Iterator[Asker]:
 
 
 @pytest.mark.parametrize("probe", STRANGERS, ids=str)
-def test_a_stranger_hears_so_in_the_protocols_own_words(guarded: Asker, probe: Probe) -> None:
+def test_missing_key_is_reported_in_the_protocols_format(guarded: Asker, probe: Probe) -> None:
     check(guarded, probe)
 
 
 @pytest.mark.parametrize("probe", LEFT, ids=str)
-async def test_a_client_that_is_gone_before_its_run_costs_none(
+async def test_client_gone_before_its_run_causes_no_run(
     tiny_store: Path, monkeypatch: pytest.MonkeyPatch, probe: Probe
 ) -> None:
     """One request runs, the probe waits for it, and its client leaves."""

@@ -260,7 +260,7 @@ async def test_default_model_stays_when_another_is_added(store: Path) -> None:
     assert await service.vector(None) == await service.vector("a") != await service.vector("b")
 
 
-async def test_unloaded_on_request_stays_so_until_the_folder_changes(store: Path) -> None:
+async def test_model_stays_unloaded_until_its_folder_changes(store: Path) -> None:
     write(store, "b")
     service = Watched(store)
     await service.registry.unload("b")

@@ -48,7 +48,7 @@ def test_chunks_give_the_bytes_of_single_rows(model: str, graph: str, folder: Pa
         assert [array[row].tobytes() for array in whole] == [array.tobytes() for array in alone]
 
 
-def test_returns_the_outputs_asked_for_in_order(folder: Path) -> None:
+def test_returns_requested_outputs_in_order(folder: Path) -> None:
     card, engine = load(folder / "bert")
     feeds = {name: np.zeros(600, np.int64) for name in card.graphs["components"].inputs}
     names = card.graphs["components"].outputs

@@ -72,7 +72,7 @@ def test_admits_as_many_requests_as_allowed() -> None:
     admission.acquire()
 
 
-def test_a_block_is_admitted_to_its_end_whatever_that_is() -> None:
+def test_admission_ends_with_its_block_even_after_an_error() -> None:
     admission = AdmissionController(1)
     with admission.admitted():
         assert admission.active == 1
@@ -157,7 +157,7 @@ async def test_request_that_cannot_be_tokenized_leaves_its_room(make: Make) -> N
     assert set(reserved_cost(service)) == {0}
 
 
-def test_token_estimate_follows_what_was_seen() -> None:
+def test_token_estimate_follows_earlier_texts() -> None:
     estimator = TokenEstimator()
     first = estimator.estimate("m", [400], None)
     for _ in range(200):
@@ -218,7 +218,7 @@ def test_nearer_of_two_deadlines_counts() -> None:
 # ---- one request's faults
 
 
-async def test_row_that_is_no_number_fails_its_own_request(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_row_with_nan_fails_its_own_request(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     service = make()
     engine = service.registry.get(None).engine
     run = engine.run
@@ -241,7 +241,7 @@ async def test_row_that_is_no_number_fails_its_own_request(make: Make, monkeypat
 # ---- settings
 
 
-async def test_answer_larger_than_allowed_is_refused_unrun(make: Make) -> None:
+async def test_answer_over_the_limit_is_refused_before_its_run(make: Make) -> None:
     service = make("llama", max_answer_bytes=1000)
     with pytest.raises(TooLarge, match="this server answers with 1000 at most"):
         await service.pipeline.embed(EmbedRequest([ids(*range(1, 20))]))

@@ -97,7 +97,7 @@ async def test_refuses_a_request_that_others_would_delay_too_long() -> None:
     assert refused.value.retry_after == pytest.approx(1.5 - 1.0 / OVERLOADED_FRACTION - SLOWDOWN * 0.1)
 
 
-async def test_admits_a_retry_after_the_time_it_was_told() -> None:
+async def test_admits_a_retry_after_its_retry_after() -> None:
     queue = queue_of(max_seconds=2.0)
     queue.drained(100, 1.0, full=True)
     for number in range(25):
@@ -190,7 +190,7 @@ async def test_full_queue_tells_when_there_is_room() -> None:
     assert refused.value.retry_after == pytest.approx(25 / 50)
 
 
-async def test_refuses_and_drops_what_cannot_be_in_time() -> None:
+async def test_refuses_and_drops_items_that_would_be_late() -> None:
     queue = queue_of()
     queue.drained(10, 1.0, full=True)
     late, in_time = add(queue, "a", [5], deadline=1.0)[0], add(queue, "b", [5], deadline=9.0)[0]
@@ -224,7 +224,7 @@ async def test_idle_queue_ignores_a_wrong_rate_and_corrects_it() -> None:
     assert queue.rate == pytest.approx(30_000)
 
 
-async def test_refuses_what_is_late_already_in_an_idle_queue() -> None:
+async def test_idle_queue_refuses_items_that_are_already_late() -> None:
     queue = queue_of()
     with pytest.raises(DeadlineExceeded, match="the time allowed was over before this could wait"):
         queue.check(1, 1.0, 0.9)

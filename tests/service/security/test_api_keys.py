@@ -153,7 +153,7 @@ def test_short_keys_are_logged_by_name_and_never_shown(tmp_path: Path, caplog: p
 
 
 @pytest.mark.parametrize("keys", ["", SECRET])
-def test_long_keys_are_not_warned_of(caplog: pytest.LogCaptureFixture, keys: str) -> None:
+def test_no_warning_is_logged_for_long_keys(caplog: pytest.LogCaptureFixture, keys: str) -> None:
     warn_of_short_keys(Settings(api_keys=keys))  # type: ignore[arg-type]
     assert caplog.records == []
 
@@ -305,7 +305,7 @@ def test_file_without_keys_is_refused_at_start(tmp_path: Path, text: str | None)
         Keys([], file)
 
 
-def test_key_that_stays_keeps_what_it_has_spent(tmp_path: Path, clock: Clock) -> None:
+def test_key_that_stays_keeps_its_counts(tmp_path: Path, clock: Clock) -> None:
     file = tmp_path / "keys"
     write(file, "a concurrent=1", 1)
     keys = Keys([], file, clock=clock)

@@ -64,7 +64,7 @@ WRONG: list[dict[str, str]] = [
 
 
 @pytest.mark.parametrize("headers", WRONG, ids=str)
-def test_rejects_everything_else(guarded: Served, headers: dict[str, str]) -> None:
+def test_rejects_any_other_key(guarded: Served, headers: dict[str, str]) -> None:
     assert guarded.http.post("/embed", json=EMBED, headers=headers).status_code == 401
 
 

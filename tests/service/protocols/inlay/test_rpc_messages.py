@@ -53,18 +53,18 @@ def by_protobuf(result: EmbedResult) -> pb.EmbedResponse:
 
 
 @given(results())
-def test_an_answer_is_what_protobuf_writes(result: EmbedResult) -> None:
+def test_answer_equals_protobufs_bytes(result: EmbedResult) -> None:
     assert embed_response(result) == by_protobuf(result).SerializeToString(deterministic=True)
 
 
 @given(results())
-def test_a_streamed_answer_is_what_protobuf_writes(result: EmbedResult) -> None:
+def test_streamed_answer_equals_protobufs_bytes(result: EmbedResult) -> None:
     expected = pb.EmbedStreamResponse(response=by_protobuf(result))
     assert stream_response(result) == expected.SerializeToString(deterministic=True)
 
 
 @given(st.integers(0, 2**64 - 1))
-def test_a_varint_is_what_protobuf_writes(value: int) -> None:
+def test_varint_equals_protobufs_bytes(value: int) -> None:
     assert b"\x18" + varint(value) == (pb.EmbedResponse(tokens=value).SerializeToString() or b"\x18\x00")
 
 

@@ -18,7 +18,7 @@ IDS = [("input_ids", "INT64", [[5, 6, 7], [8, 9, 10]])]
 OFFSET = {"deadline": None, "suppress_health_check": [HealthCheck.function_scoped_fixture]}
 
 
-def test_outputs_are_raw_where_asked_and_json_elsewhere(served: Served) -> None:
+def test_outputs_are_raw_where_requested_else_json(served: Served) -> None:
     names = ["input_embeddings", "sentence_embedding"]
     asked = [{"name": names[0], "parameters": {"binary_data": False}}, {"name": names[1]}]
     body, headers = binary(IDS, outputs=asked, parameters={"binary_data_output": True})
@@ -43,7 +43,7 @@ def test_raw_and_listed_inputs_may_be_mixed(served: Served) -> None:
     assert np.array_equal(arrays(answer)["sentence_embedding"], expected)
 
 
-def test_a_batch_is_its_items(served: Served) -> None:
+def test_batch_equals_its_items_alone(served: Served) -> None:
     wanted = {"outputs": [{"name": "input_embeddings"}]}
     batch = infer(served.http, IDS, **wanted)["input_embeddings"]
     for row, own in zip(IDS[0][2], batch, strict=True):

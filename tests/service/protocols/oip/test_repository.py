@@ -178,7 +178,9 @@ REFUSALS: list[tuple[str, Any, int, str]] = [
 
 
 @pytest.mark.parametrize(("path", "body", "status", "message"), REFUSALS)
-def test_rejects_what_is_not_supported(path: str, body: Any, status: int, message: str, still: Served) -> None:
+def test_rejects_unsupported_or_invalid_requests(
+    path: str, body: Any, status: int, message: str, still: Served
+) -> None:
     sent = {"content": body} if isinstance(body, bytes) else {"json": body}
     answer = still.http.post(f"/v2/repository/{path}", **sent)
     assert answer.status_code == status
@@ -217,7 +219,7 @@ def test_loading_needs_the_operators_permission(served: Served) -> None:
     assert index(served) == [("bert", "1", "READY", ""), ("llama", "1", "READY", "")]
 
 
-async def test_a_load_under_way_holds_up_no_request(tiny_store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_load_does_not_delay_requests(tiny_store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     loop, began, go_on = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
     opened = loading._read
 

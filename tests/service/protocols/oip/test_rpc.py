@@ -80,7 +80,7 @@ def test_ids_give_the_vectors_of_inlay_v1(served: Served, stub: GRPCInferenceSer
     np.testing.assert_array_equal(arrays(answer)["sentence_embedding"], vectors)
 
 
-def test_token_rows_come_as_padded_as_the_ids_went(served: Served, stub: GRPCInferenceServiceStub) -> None:
+def test_token_rows_are_padded_like_the_ids(served: Served, stub: GRPCInferenceServiceStub) -> None:
     outputs = ("last_hidden_state", "input_embeddings")
     found = arrays(stub.ModelInfer(raw("bert", *outputs, input_ids=IDS, attention_mask=MASK)))
     for name, expected in zip(outputs, rows(served, *outputs), strict=True):
@@ -162,7 +162,7 @@ def test_rejects_message_over_limit_but_sends_long_answers(stub: GRPCInferenceSe
     assert found["input_embeddings"].nbytes > 100_000
 
 
-async def test_a_full_queue_is_unavailable_as_triton_says_it(tiny_store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_full_queue_is_unavailable_as_in_triton(tiny_store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any, **__: Any) -> Any:
         raise Overloaded("the queue is full")
 
@@ -226,7 +226,7 @@ async def test_a_stream_works_on_many_requests_at_a_time(tiny_store: Path, monke
 # ---- what is told of the server and its models
 
 
-def test_health(stub: GRPCInferenceServiceStub) -> None:
+def test_health_reports_models_and_versions(stub: GRPCInferenceServiceStub) -> None:
     assert stub.ServerLive(pb.ServerLiveRequest()).live
     assert stub.ServerReady(pb.ServerReadyRequest()).ready
     told = [("bert", "", True), ("bert", "1", True), ("bert", "2", False), ("nobody", "", False)]
@@ -265,7 +265,7 @@ def test_metadata_and_configuration_equal_rest(served: Served, stub: GRPCInferen
             asked(pb.ModelMetadataRequest(name="nobody"))
 
 
-def test_statistics_count_what_this_protocol_answered(stub: GRPCInferenceServiceStub) -> None:
+def test_statistics_count_answers_of_this_protocol(stub: GRPCInferenceServiceStub) -> None:
     def counted() -> pb.ModelStatistics:
         (found,) = stub.ModelStatistics(pb.ModelStatisticsRequest(name="bert")).model_stats
         return found

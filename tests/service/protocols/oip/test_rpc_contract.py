@@ -85,14 +85,14 @@ def test_every_field_is_that_of_a_published_client() -> None:
 
 
 @pytest.mark.parametrize("whose", ["triton", "kserve"])
-def test_no_field_of_a_published_client_means_another_type_here(whose: str) -> None:
+def test_fields_have_the_types_of_published_clients(whose: str) -> None:
     for name, number, kind, owners in FACTS:
         if whose in owners:
             own = RENAMED.get(name, name) if whose == "kserve" else name
             assert OURS[own] == (number, kind), name
 
 
-def test_the_methods_are_tritons_and_so_are_kserves() -> None:
+def test_methods_match_triton_and_kserve() -> None:
     service = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"]
     assert service.full_name == "inference.GRPCInferenceService"
     found = {(each.name, each.input_type.name, each.output_type.name) for each in service.methods}

@@ -60,7 +60,7 @@ def by_protobuf(reply: Answer) -> pb.ModelInferResponse:
 
 
 @given(replies())
-def test_an_answer_is_what_protobuf_writes(reply: Answer) -> None:
+def test_answer_equals_protobufs_bytes(reply: Answer) -> None:
     message = by_protobuf(reply)
     assert response(reply) == message.SerializeToString()
     streamed = pb.ModelStreamInferResponse(infer_response=message)

@@ -120,7 +120,7 @@ def test_an_unregistered_region_is_not_found(lent: Served) -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"key": 5, "byte_size": 8}', b'{"key": "/x", "byte_size": "8"}'])
-def test_a_registration_that_is_none_is_refused(lent: Served, body: bytes) -> None:
+def test_invalid_registration_is_refused(lent: Served, body: bytes) -> None:
     answer = lent.http.post(f"{ALL}/region/r/register", content=body)
     assert (answer.status_code, list(answer.json())) == (400, ["error"])
 
@@ -142,7 +142,7 @@ def test_a_link_is_not_followed(regions: Regions, tmp_path: Path, key: str) -> N
         regions.register("r", key, 0, 8)
 
 
-def test_rejects_what_is_no_shared_memory_object(regions: Regions, key: str) -> None:
+def test_rejects_files_that_are_not_shared_memory(regions: Regions, key: str) -> None:
     path(key).unlink()
     os.mkfifo(path(key))
     with pytest.raises(BadRequest, match="is no shared memory object"):

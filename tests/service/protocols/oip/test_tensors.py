@@ -57,7 +57,7 @@ def test_bfloat16_is_the_upper_half_of_float32() -> None:
 
 
 @given(st.data())
-def test_arrays_come_back_as_they_went(data: Any) -> None:
+def test_arrays_round_trip(data: Any) -> None:
     datatype = data.draw(st.sampled_from([name for name in DTYPES if name != "BF16"]))
     array = data.draw(arrays.arrays(DTYPES[datatype], arrays.array_shapes(min_dims=1, min_side=0)))
     raw = encode(datatype, array)
@@ -69,7 +69,7 @@ def test_arrays_come_back_as_they_went(data: Any) -> None:
 
 
 @given(st.lists(st.binary()))
-def test_strings_come_back_as_they_went(strings: list[bytes]) -> None:
+def test_strings_round_trip(strings: list[bytes]) -> None:
     raw = bytes(encode("BYTES", strings))
     assert raw == b"".join(struct.pack("<I", len(each)) + each for each in strings)
     assert decode("BYTES", raw) == strings

@@ -202,7 +202,7 @@ def test_add_special_tokens_false_leaves_them_out(served: Served) -> None:
     assert counts[0] == counts[1] + 2
 
 
-def test_accepts_what_infinity_client_sends_by_default(served: Served) -> None:
+def test_accepts_default_fields_of_infinity_client(served: Served) -> None:
     response = post(
         served, "/embeddings", input="a", model="default/not-specified", dimensions=0, modality="text", user=None
     )

@@ -273,7 +273,7 @@ def test_answers_open_and_suffix_ranges(served: Served, whole: dict[str, bytes],
 
 
 @pytest.mark.parametrize("wanted", ["0-1,5-6", "9-3", "abc", "-", "1-2-3", "0x1-"])
-def test_ignores_what_is_not_a_single_range(served: Served, whole: dict[str, bytes], wanted: str) -> None:
+def test_ignores_headers_other_than_a_single_range(served: Served, whole: dict[str, bytes], wanted: str) -> None:
     answer = part(served, "raw", wanted)
     assert (answer.status_code, answer.content) == (200, whole["raw"])
 
@@ -363,7 +363,7 @@ async def test_stops_computing_when_the_reader_leaves(tiny_store: Path) -> None:
                 pass
 
 
-async def test_paused_reader_does_not_hold_others_up(tiny_store: Path) -> None:
+async def test_paused_reader_does_not_delay_others(tiny_store: Path) -> None:
     async with (
         serving_here(tiny_store, default_model="bert") as here,
         httpx.AsyncClient(base_url="http://{}:{}".format(*here.address), trust_env=False, timeout=60) as client,
