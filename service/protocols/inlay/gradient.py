@@ -25,7 +25,7 @@ from service.embedding.requests import Ids
 from service.embedding.word_table import WordTable, word_table
 from service.errors import BadRequest
 from service.http.response import Response
-from service.http.routes import Request, RequestBody, Route
+from service.http.routes import Request, Route
 from service.protocols.inlay.parameter_types import (
     INTEGERS,
     Int64s,
@@ -38,13 +38,7 @@ from service.protocols.inlay.parameter_types import (
     switch,
 )
 from service.protocols.inlay.parsing import from_body
-from service.protocols.inlay.positions.responses import (
-    TENSOR_BODY,
-    TENSOR_BODY_DESCRIPTION,
-    table_answer,
-    table_form,
-    table_response,
-)
+from service.protocols.inlay.positions.responses import table_answer, table_form, table_response, tensor_route
 from service.scheduling.serial_executor import SerialExecutor
 
 LISTS = ("input_ids", "attention_mask", "token_type_ids", "position_ids", *SENT)
@@ -110,16 +104,15 @@ def routes(context: ServiceContext) -> list[Route]:
         return await table_response(request, context.tables, TableCall(lambda **_: result, decisive), form)
 
     return [
-        Route(
-            verb="POST",
-            path="/models/{name}/gradient",
-            handler=handler,
-            name="model_gradient",
-            summary="Gradients of the tables, from that of the input layer's output",
+        tensor_route(
+            "/models/{name}/gradient",
+            handler,
+            "model_gradient",
+            "Gradients of the tables, from that of the input layer's output",
+            GradientParameters,
             tag="models",
-            description=TENSOR_BODY_DESCRIPTION,
-            body=RequestBody(model=GradientParameters, examples=EXAMPLES, other=TENSOR_BODY),
-            answers={200: table_answer(_DOCUMENT)},
+            examples=EXAMPLES,
+            answer=table_answer(_DOCUMENT),
         )
     ]
 

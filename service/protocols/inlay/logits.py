@@ -9,16 +9,10 @@ from service.embedding import logits
 from service.embedding.position_tables import TableCall
 from service.errors import BadRequest
 from service.http.response import Response
-from service.http.routes import Request, RequestBody, Route
+from service.http.routes import Request, Route
 from service.protocols.inlay.parameter_types import Tensor, TypedArrayOptions, described, number, one_of, whole
 from service.protocols.inlay.parsing import from_body
-from service.protocols.inlay.positions.responses import (
-    TENSOR_BODY,
-    TENSOR_BODY_DESCRIPTION,
-    table_answer,
-    table_form,
-    table_response,
-)
+from service.protocols.inlay.positions.responses import table_answer, table_form, table_response, tensor_route
 from service.scheduling.serial_executor import SerialExecutor
 
 EXAMPLES: dict[str, dict[str, Any]] = {
@@ -57,16 +51,15 @@ def routes(context: ServiceContext) -> list[Route]:
         return await table_response(request, context.tables, call, form)
 
     return [
-        Route(
-            verb="POST",
-            path="/models/{name}/logits",
-            handler=handler,
-            name="model_logits",
-            summary="Logits of hidden states, or the tokens of the largest ones",
+        tensor_route(
+            "/models/{name}/logits",
+            handler,
+            "model_logits",
+            "Logits of hidden states, or the tokens of the largest ones",
+            LogitsParameters,
             tag="models",
-            description=TENSOR_BODY_DESCRIPTION,
-            body=RequestBody(model=LogitsParameters, examples=EXAMPLES, other=TENSOR_BODY),
-            answers={200: table_answer(_DOCUMENT)},
+            examples=EXAMPLES,
+            answer=table_answer(_DOCUMENT),
         )
     ]
 

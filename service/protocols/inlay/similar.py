@@ -20,7 +20,7 @@ from service.embedding.word_table import WordTable, word_table
 from service.errors import BadRequest
 from service.http.formats import JSON
 from service.http.response import Response, json_response
-from service.http.routes import Answer, Request, RequestBody, Route
+from service.http.routes import Answer, Request, Route
 from service.http.validation_errors import quoted
 from service.protocols.inlay.parameter_types import (
     TENSOR,
@@ -33,7 +33,7 @@ from service.protocols.inlay.parameter_types import (
     whole,
 )
 from service.protocols.inlay.parsing import from_body
-from service.protocols.inlay.positions.responses import TENSOR_BODY, TENSOR_BODY_DESCRIPTION
+from service.protocols.inlay.positions.responses import tensor_route
 from service.scheduling.serial_executor import SerialExecutor
 
 MAX_TOP = 1000
@@ -188,15 +188,14 @@ _DOCUMENT = {
 def routes(context: ServiceContext) -> list[Route]:
     """Return POST /models/{name}/similar."""
     return [
-        Route(
-            verb="POST",
-            path="/models/{name}/similar",
-            handler=NearestTokens(context),
-            name="model_similar",
-            summary="The tokens nearest to a token, a text, a vector or an analogy",
+        tensor_route(
+            "/models/{name}/similar",
+            NearestTokens(context),
+            "model_similar",
+            "The tokens nearest to a token, a text, a vector or an analogy",
+            SimilarParameters,
             tag="models",
-            description=TENSOR_BODY_DESCRIPTION,
-            body=RequestBody(model=SimilarParameters, examples=EXAMPLES, other=TENSOR_BODY),
-            answers={200: Answer(description="The tokens.", content={JSON: _DOCUMENT})},
+            examples=EXAMPLES,
+            answer=Answer(description="The tokens.", content={JSON: _DOCUMENT}),
         )
     ]

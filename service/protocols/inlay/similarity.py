@@ -11,16 +11,10 @@ from service.context import ServiceContext
 from service.embedding.position_tables import TableCall
 from service.errors import BadRequest, NotFound
 from service.http.response import Response
-from service.http.routes import Request, RequestBody, Route
+from service.http.routes import Request, Route
 from service.protocols.inlay.parameter_types import Tensor, TypedArrayOptions, described
 from service.protocols.inlay.parsing import from_body
-from service.protocols.inlay.positions.responses import (
-    TENSOR_BODY,
-    TENSOR_BODY_DESCRIPTION,
-    table_answer,
-    table_form,
-    table_response,
-)
+from service.protocols.inlay.positions.responses import table_form, table_response, tensor_route
 
 MAX_PAIRS = 1 << 24
 
@@ -44,19 +38,8 @@ def routes(context: ServiceContext) -> list[Route]:
         form = table_form(request, parameters, parameters.dtype)
         return await table_response(request, context.tables, TableCall(_table, values), form)
 
-    return [
-        Route(
-            verb="POST",
-            path="/models/{name}/similarity",
-            handler=handler,
-            name="model_similarity",
-            summary="Compare texts with images",
-            tag="embed",
-            description=TENSOR_BODY_DESCRIPTION,
-            body=RequestBody(model=SimilarityParameters, other=TENSOR_BODY),
-            answers={200: table_answer()},
-        )
-    ]
+    path, summary = "/models/{name}/similarity", "Compare texts with images"
+    return [tensor_route(path, handler, "model_similarity", summary, SimilarityParameters, tag="embed")]
 
 
 def _table(how: Similarity, texts: NDArray[Any], images: NDArray[Any]) -> Table:

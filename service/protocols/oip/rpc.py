@@ -1,5 +1,6 @@
 """inference.GRPCInferenceService: the Open Inference Protocol over gRPC, with Triton's status codes."""
 
+from collections.abc import Awaitable, Callable
 from typing import Any, NoReturn
 
 from proto import open_inference_pb2 as pb
@@ -150,16 +151,13 @@ class Handlers:
         self, request: pb.RepositoryModelLoadRequest, call: RequestContext
     ) -> pb.RepositoryModelLoadResponse:
         """Serve the store's present version of a model."""
-        repository, name = _named(request)
-        await self._plane.load(name, values_of(request.parameters), repository)
-        return pb.RepositoryModelLoadResponse(model_name=name, isLoaded=True)
+        return pb.RepositoryModelLoadResponse(model_name=await _exchange(self._plane.load, request), isLoaded=True)
 
     async def unload(
         self, request: pb.RepositoryModelUnloadRequest, call: RequestContext
     ) -> pb.RepositoryModelUnloadResponse:
         """Stop serving a model."""
-        repository, name = _named(request)
-        await self._plane.unload(name, values_of(request.parameters), repository)
+        name = await _exchange(self._plane.unload, request)
         return pb.RepositoryModelUnloadResponse(model_name=name, isUnloaded=True)
 
     async def regions(
@@ -198,10 +196,10 @@ class Handlers:
         raise Unsupported("what is logged is not changed over the protocol", remedy=remedy)
 
 
-def _named(request: Any) -> tuple[str, str]:
-    """Return repository and model: KServe's clients send the model where Triton's send the repository."""
-    if request.model_name:
-        return request.repository_name, request.model_name
-    if not request.repository_name:
+async def _exchange(change: Callable[[str, dict[str, Any], str], Awaitable[None]], request: Any) -> str:
+    """Load or unload the model of a request and return its name; KServe's clients send it as `model_name`."""
+    name: str = request.model_name or request.repository_name  # Triton's clients send the model as the repository
+    if not name:
         raise BadRequest("is empty", field=("model_name",), remedy="send the name of one folder of the store")
-    return "", request.repository_name
+    await change(name, values_of(request.parameters), request.repository_name if request.model_name else "")
+    return name

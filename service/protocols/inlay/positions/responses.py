@@ -1,7 +1,7 @@
 """Tables as HTTP responses: formats, headers, byte ranges and ETags."""
 
 import json
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from math import prod
@@ -12,6 +12,7 @@ import numpy as np
 import orjson
 import pybase64
 from numpy.typing import NDArray
+from pydantic import BaseModel
 
 from models.positions.table import DTYPES, Table
 from service.embedding.position_tables import (
@@ -27,7 +28,7 @@ from service.http import byte_ranges
 from service.http.formats import JSON, NPY, OCTETS, OFFERS, SAFETENSORS, negotiate, npy_header, safetensors_header
 from service.http.problem_details import render_problem
 from service.http.response import Headers, Response
-from service.http.routes import Answer, Request, binary
+from service.http.routes import Answer, Handler, Request, RequestBody, Route, binary
 from service.protocols.inlay.parameter_types import ArrayOptions
 
 MEDIA_TYPES = {"json": JSON, "raw": OCTETS, "npy": NPY, "safetensors": SAFETENSORS}
@@ -303,10 +304,41 @@ BINARY_TABLES = {
     NPY: binary("The same array as a NumPy file; not in bfloat16."),
     SAFETENSORS: binary("A tensor for each output; facts in __metadata__."),
 }
-TENSOR_BODY = {SAFETENSORS: binary("Tensors by name, other parameters in __metadata__, lists as 1,2,3.")}
-TENSOR_BODY_DESCRIPTION = "JSON, or safetensors: tensors by name, other parameters in __metadata__, lists as 1,2,3."
+_TENSOR_BODY = {SAFETENSORS: binary("Tensors by name, other parameters in __metadata__, lists as 1,2,3.")}
+_TENSOR_BODY_DESCRIPTION = "JSON, or safetensors: tensors by name, other parameters in __metadata__, lists as 1,2,3."
 
 
 def table_answer(document: dict[str, Any] | None = None) -> Answer:
     """Return the description of a table's response."""
     return Answer(description="The table.", headers=HEADERS, content={JSON: document or DOCUMENT, **BINARY_TABLES})
+
+
+def tensor_route(
+    path: str,
+    handler: Handler,
+    name: str,
+    summary: str,
+    parameters: type[BaseModel],
+    *,
+    tag: str,
+    examples: Mapping[str, Any] | None = None,
+    answer: Answer | None = None,
+) -> Route:
+    """Return a POST route whose handler reads its body with `parsing.from_body`.
+
+    Args:
+        parameters: the model of the body.
+        examples: JSON bodies by name.
+        answer: the response; None: a table.
+    """
+    return Route(
+        verb="POST",
+        path=path,
+        handler=handler,
+        name=name,
+        summary=summary,
+        tag=tag,
+        description=_TENSOR_BODY_DESCRIPTION,
+        body=RequestBody(model=parameters, examples=examples or {}, other=_TENSOR_BODY),
+        answers={200: answer or table_answer()},
+    )

@@ -14,7 +14,7 @@ from service.context import ServiceContext
 from service.embedding.position_tables import TableCall, as_bad_parameters
 from service.http.formats import JSON, OCTETS
 from service.http.response import Response
-from service.http.routes import Answer, Handler, Request, RequestBody, Route, Schema, binary
+from service.http.routes import Answer, Handler, Request, Route, Schema, binary
 from service.protocols.inlay.parsing import from_body, from_query, query_values
 from service.protocols.inlay.positions import rotation
 from service.protocols.inlay.positions.model_schemes import (
@@ -42,12 +42,11 @@ from service.protocols.inlay.positions.responses import (
     BINARY_TABLES,
     FOREVER,
     REVALIDATE,
-    TENSOR_BODY,
-    TENSOR_BODY_DESCRIPTION,
     is_held,
     table_answer,
     table_form,
     table_response,
+    tensor_route,
 )
 from service.protocols.inlay.positions.schemes import SCHEMES, Scheme
 
@@ -112,7 +111,7 @@ def _table_routes(context: ServiceContext, row: AnyScheme) -> list[Route]:
         form = table_form(request, parameters, parameters.dtype)
         return await table_response(request, context.tables, make_call(parameters), form)
 
-    by_post = _tensor_route(_path(row), post, _operation(row, "post"), row.summary, row.parameters)
+    by_post = tensor_route(_path(row), post, _operation(row, "post"), row.summary, row.parameters, tag=TAG)
     if "GET" not in row.methods:
         return [by_post]
     answers = {200: table_answer(), **RANGES}
@@ -129,20 +128,6 @@ def _get_route(
 ) -> Route:
     return Route(
         verb="GET", path=path, handler=handler, name=name, summary=summary, tag=TAG, query=query, answers=answers
-    )
-
-
-def _tensor_route(path: str, handler: Handler, name: str, summary: str, parameters: type[BaseModel]) -> Route:
-    return Route(
-        verb="POST",
-        path=path,
-        handler=handler,
-        name=name,
-        summary=summary,
-        tag=TAG,
-        description=TENSOR_BODY_DESCRIPTION,
-        body=RequestBody(model=parameters, other=TENSOR_BODY),
-        answers={200: table_answer()},
     )
 
 
@@ -208,7 +193,7 @@ def _tensor_routes(context: ServiceContext) -> list[Route]:
         ("/positions/rope/convert", convert, "convert_tensors", converted, ConvertParameters),
         ("/models/{name}/rope/rotate", rotate_by_model, "rotate_tensors_of_a_model", turned, ModelRotateParameters),
     )
-    return [_tensor_route(*row) for row in rows]
+    return [tensor_route(*row, tag=TAG) for row in rows]
 
 
 # ---- lists
