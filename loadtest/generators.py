@@ -11,7 +11,7 @@ import shutil
 import struct
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -64,6 +64,12 @@ class LoadResult:
     seconds: float
     p50_us: float
     p99_us: float
+
+    @classmethod
+    def of(cls, latencies_us: Iterable[float], seconds: float) -> "LoadResult":
+        """Return the result of requests with these latencies, in microseconds."""
+        ordered = sorted(latencies_us)
+        return cls(len(ordered), seconds, percentile(ordered, 0.5), percentile(ordered, 0.99))
 
     @property
     def per_second(self) -> float:
@@ -163,10 +169,9 @@ def _h2load(request: LoadRequest, calls: int, seconds: float) -> LoadResult:
     size = re.search(r"\((\d+)\) data", output)
     if wrong or not rows or not size or int(size[1]) < len(rows) * request.response_bytes:
         raise BadLoad(f"{len(wrong)} of {len(rows)} calls to {request.path} failed:\n{output[-1000:]}")
-    micros = sorted(float(row[2]) for row in rows)
     ends = [int(row[0]) + int(row[2]) for row in rows]
     lasted = (max(ends) - min(int(row[0]) for row in rows)) / 1e6
-    return LoadResult(len(rows), lasted, percentile(micros, 0.5), percentile(micros, 0.99))
+    return LoadResult.of((float(row[2]) for row in rows), lasted)
 
 
 def output_of(command: list[str], seconds: float, standard_input: str = "") -> str:

@@ -10,16 +10,17 @@ import base64
 import json
 import sys
 import time
+from dataclasses import asdict
 from typing import Any
 
 import grpc
 import uvloop
 
-from loadtest.workload import percentile
+from loadtest.generators import LoadResult
 
 
-async def load(order: dict[str, Any]) -> dict[str, float]:
-    """Send the calls of one order and return the fields of a LoadResult."""
+async def load(order: dict[str, Any]) -> LoadResult:
+    """Send the calls of one order and return what was measured."""
     message = base64.b64decode(order["body"])
     micros: list[float] = []
     async with grpc.aio.insecure_channel(f"127.0.0.1:{order['port']}") as channel:
@@ -36,15 +37,8 @@ async def load(order: dict[str, Any]) -> dict[str, float]:
                 micros.append((time.perf_counter() - sent) * 1e6)
 
         await asyncio.gather(*(caller() for _ in range(order["calls"])))
-        seconds = time.perf_counter() - begun
-    micros.sort()
-    return {
-        "requests": len(micros),
-        "seconds": seconds,
-        "p50_us": percentile(micros, 0.5),
-        "p99_us": percentile(micros, 0.99),
-    }
+        return LoadResult.of(micros, time.perf_counter() - begun)
 
 
 if __name__ == "__main__":
-    print(json.dumps(uvloop.run(load(json.load(sys.stdin)))))
+    print(json.dumps(asdict(uvloop.run(load(json.load(sys.stdin))))))

@@ -10,11 +10,12 @@ import base64
 import json
 import sys
 import time
+from dataclasses import asdict
 from typing import Any, cast
 
 import uvloop
 
-from loadtest.workload import percentile
+from loadtest.generators import LoadResult
 
 
 class Connection(asyncio.Protocol):
@@ -77,8 +78,8 @@ def _length(data: bytes, response_bytes: int) -> int:
     return len(head) + size
 
 
-async def load(order: dict[str, Any]) -> dict[str, float]:
-    """Send the requests of one order and return the fields of a LoadResult."""
+async def load(order: dict[str, Any]) -> LoadResult:
+    """Send the requests of one order and return what was measured."""
     body = base64.b64decode(order["body"])
     headers = {"host": "127.0.0.1", **order["headers"], "content-length": str(len(body))}
     lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
@@ -95,15 +96,8 @@ async def load(order: dict[str, Any]) -> dict[str, float]:
         (await loop.create_connection(connection, "127.0.0.1", order["port"]))[1] for _ in range(order["calls"])
     ]
     await asyncio.gather(*(each.done for each in connections))
-    seconds = time.perf_counter() - begun
-    micros.sort()
-    return {
-        "requests": len(micros),
-        "seconds": seconds,
-        "p50_us": percentile(micros, 0.5),
-        "p99_us": percentile(micros, 0.99),
-    }
+    return LoadResult.of(micros, time.perf_counter() - begun)
 
 
 if __name__ == "__main__":
-    print(json.dumps(uvloop.run(load(json.load(sys.stdin)))))
+    print(json.dumps(asdict(uvloop.run(load(json.load(sys.stdin))))))
