@@ -95,7 +95,7 @@ async def load(order: dict[str, Any]) -> LoadResult:
     connections = [
         (await loop.create_connection(connection, "127.0.0.1", order["port"]))[1] for _ in range(order["calls"])
     ]
-    await asyncio.gather(*(each.done for each in connections))
+    await asyncio.gather(*(open_connection.done for open_connection in connections))
     return LoadResult.of(micros, time.perf_counter() - begun)
 
 

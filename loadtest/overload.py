@@ -129,7 +129,7 @@ def document(
             **asdict(one),
             "capacity": one.capacity,
             "levels": [
-                {**asdict(each), "of_first": one.of_first(each), "warnings": each.warnings} for each in one.levels
+                {**asdict(level), "of_first": one.of_first(level), "warnings": level.warnings} for level in one.levels
             ],
         }
         for one in results

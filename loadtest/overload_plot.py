@@ -43,8 +43,8 @@ def draw(document: dict[str, Any], target: Path) -> None:
 
 def _goodput(axes: Axes, servers: list[dict[str, Any]]) -> None:
     for one in servers:
-        loads = [each["multiple"] for each in one["levels"]]
-        shares = [each["tally"]["goodput"] / one["capacity"] for each in one["levels"]]
+        loads = [level["multiple"] for level in one["levels"]]
+        shares = [level["tally"]["goodput"] / one["capacity"] for level in one["levels"]]
         label = f"{one['name']} (capacity {one['capacity']:.0f} requests/s)"
         axes.plot(loads, shares, "o-", color=COLOURS[one["name"]], label=label)
     axes.axhline(0.9, color="grey", linestyle=":", label="0.9 of capacity")
@@ -57,7 +57,9 @@ def _goodput(axes: Axes, servers: list[dict[str, Any]]) -> None:
 def _latency(axes: Axes, servers: list[dict[str, Any]], timeout_s: float) -> None:
     for one in servers:
         for key, style in (("p50_ms", "o-"), ("p99_ms", "s--")):
-            seen = [(each["multiple"], each["tally"][key]) for each in one["levels"] if each["tally"][key] is not None]
+            seen = [
+                (level["multiple"], level["tally"][key]) for level in one["levels"] if level["tally"][key] is not None
+            ]
             label = f"{one['name']}, {key.removesuffix('_ms')}"
             axes.plot(*zip(*seen, strict=True) if seen else ([], []), style, color=COLOURS[one["name"]], label=label)
     axes.axhline(timeout_s * 1000, color="grey", linestyle=":", label=f"client timeout: {timeout_s:g} s")
@@ -69,7 +71,7 @@ def _latency(axes: Axes, servers: list[dict[str, Any]], timeout_s: float) -> Non
 
 
 def _loads(axes: Axes, servers: list[dict[str, Any]]) -> None:
-    ticks = sorted({each["multiple"] for one in servers for each in one["levels"]})
+    ticks = sorted({level["multiple"] for one in servers for level in one["levels"]})
     axes.set_xscale("log", base=2)
     axes.set_xticks(ticks, [f"{tick:g}x" for tick in ticks])
     axes.set_xlabel("arrivals / capacity (log)")
@@ -78,9 +80,9 @@ def _loads(axes: Axes, servers: list[dict[str, Any]]) -> None:
 
 
 def _outcomes(axes: Axes, servers: list[dict[str, Any]]) -> None:
-    labels = [f"{one['name']}\n{each['multiple']:g}x".replace(" ", "\n") for one in servers for each in one["levels"]]
-    tallies = [each["tally"] for one in servers for each in one["levels"]]
-    counts = [[each["accepted"], each["refused"], sum(each["failed"].values())] for each in tallies]
+    labels = [f"{one['name']}\n{level['multiple']:g}x".replace(" ", "\n") for one in servers for level in one["levels"]]
+    tallies = [level["tally"] for one in servers for level in one["levels"]]
+    counts = [[level["accepted"], level["refused"], sum(level["failed"].values())] for level in tallies]
     below = [0.0] * len(labels)
     for column, (name, colour) in enumerate(OUTCOMES):
         shares = [100 * row[column] / max(1, sum(row)) for row in counts]
@@ -94,6 +96,6 @@ def _outcomes(axes: Axes, servers: list[dict[str, Any]]) -> None:
 
 
 if __name__ == "__main__":
-    paths = [Path(each) for each in sys.argv[1:]]
+    paths = [Path(argument) for argument in sys.argv[1:]]
     source, target = [*paths, *(RESULTS / "overload.json", RESULTS / "overload.png")[len(paths) :]]
     draw(json.loads(source.read_text(encoding="utf-8")), target)

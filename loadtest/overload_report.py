@@ -91,14 +91,14 @@ def _shown(value: float | None, digits: int = 1) -> str:
 
 def show(results: Sequence[ServerResult], met: dict[str, bool]) -> None:
     """Print the table, how requests failed, and the verdicts."""
-    lines = [HEADS, *(cells(one, each) for one in results for each in one.levels)]
+    lines = [HEADS, *(cells(one, level) for one in results for level in one.levels)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(HEADS))]
     for line in lines:
         print("  ".join([*map(str.ljust, line[:2], widths), *map(str.rjust, line[2:], widths[2:])]).rstrip())
     for one in results:
-        for each in one.levels:
-            if each.tally.failed:
-                print(f"{one.name} at {each.multiple:g}x failed: {each.tally.failed}")
+        for level in one.levels:
+            if level.tally.failed:
+                print(f"{one.name} at {level.multiple:g}x failed: {level.tally.failed}")
     for claim, holds in met.items():
         print(f"{'met    ' if holds else 'NOT met'} {claim}")
 
@@ -107,8 +107,8 @@ def verdicts(results: Sequence[ServerResult]) -> dict[str, bool]:
     """Return Inlay's targets and whether each is met."""
     met: dict[str, bool] = {}
     for one in results:
-        for each in one.levels[1:] if one.name == INLAY else ():
-            met |= _level_verdicts(one, each)
+        for level in one.levels[1:] if one.name == INLAY else ():
+            met |= _level_verdicts(one, level)
     return met
 
 

@@ -84,6 +84,6 @@ def _megabytes(axes: Axes, unit: str) -> None:
 
 
 if __name__ == "__main__":
-    paths = [Path(each) for each in sys.argv[1:]]
+    paths = [Path(argument) for argument in sys.argv[1:]]
     source, target = [*paths, *(RESULTS / "soak.json", RESULTS / "soak.png")[len(paths) :]]
     draw(json.loads(source.read_text(encoding="utf-8")), target)

@@ -160,11 +160,11 @@ def arguments() -> argparse.Namespace:
 
 def show(cached: list[CachedTable], streamed: StreamedTable) -> None:
     """Print the figures."""
-    for each in cached:
-        met = "met" if each.ratio >= LEAST_RATIO else "missed"
+    for measured in cached:
+        met = "met" if measured.ratio >= LEAST_RATIO else "missed"
         print(
-            f"131072 x 128, {each.table}, {each.bytes / MB:.0f} MB from the cache: {each.inlay:.0f} MB/s, "
-            f"constant response {each.constant:.0f} MB/s: {each.ratio:.2f} (target {LEAST_RATIO}: {met})"
+            f"131072 x 128, {measured.table}, {measured.bytes / MB:.0f} MB from the cache: {measured.inlay:.0f} MB/s, "
+            f"constant response {measured.constant:.0f} MB/s: {measured.ratio:.2f} (target {LEAST_RATIO}: {met})"
         )
     met = "met" if streamed.peak < MOST_PEAK_MB else "missed"
     print(
@@ -190,7 +190,7 @@ def main() -> int:
         return 1
     show(cached, streamed)
     if options.save:
-        figures = {"facts": facts(), "cached": [asdict(each) for each in cached], "streamed": asdict(streamed)}
+        figures = {"facts": facts(), "cached": [asdict(rate) for rate in cached], "streamed": asdict(streamed)}
         (RESULTS / "tables.json").write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
     return 0
 

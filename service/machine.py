@@ -96,11 +96,11 @@ def mapped_files(smaps: Path = SMAPS) -> Mappings:
         return {}
     ranges: defaultdict[File, list[tuple[int, int]]] = defaultdict(list)
     resident: defaultdict[File, int] = defaultdict(int)
-    for each in _MAPPING.finditer(text):
-        start, end, offset = [int(each[group], 16) for group in (1, 2, 3)]
-        file = (Path(each[5].removesuffix(" (deleted)")).name, int(each[4]))
+    for match in _MAPPING.finditer(text):
+        start, end, offset = [int(match[group], 16) for group in (1, 2, 3)]
+        file = (Path(match[5].removesuffix(" (deleted)")).name, int(match[4]))
         ranges[file].append((offset, offset + end - start))
-        resident[file] += int(each[6]) * 1024
+        resident[file] += int(match[6]) * 1024
     lengths = {file: _union(spans) for file, spans in ranges.items()}
     return {file: Mapped(length, min(length, resident[file])) for file, length in lengths.items()}
 

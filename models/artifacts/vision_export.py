@@ -82,7 +82,7 @@ def write_graphs(folder: Path, planned: VisionPlan, placed: Mapping[str, Tensor]
         if model is not None:
             save(model, folder / f"{name}.onnx")
             fed = tuple(value.name for value in model.graph.input)
-            graphs[name] = Graph(f"{name}.onnx", fed, tuple(each.name for each in model.graph.output), "image")
+            graphs[name] = Graph(f"{name}.onnx", fed, tuple(output.name for output in model.graph.output), "image")
     return graphs
 
 

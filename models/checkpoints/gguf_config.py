@@ -159,7 +159,7 @@ def _renamed(name: str, tensor: Tensor) -> Tensor:
 
 def _plain(value: Any) -> Any:
     """Return one value for a list of equal ones (one a layer), and a float32 as its shortest decimal."""
-    if isinstance(value, list) and value and all(each == value[0] for each in value):
+    if isinstance(value, list) and value and all(item == value[0] for item in value):
         value = value[0]
     return float(str(np.float32(value))) if isinstance(value, float) and math.isfinite(value) else value
 

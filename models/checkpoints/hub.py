@@ -156,8 +156,8 @@ class Repository:
         return response
 
     def _pin(self, response: Any) -> None:
-        commits = [each.headers.get("x-repo-commit", "") for each in (*response.history, response)]
-        commit = next((each for each in commits if _COMMIT.fullmatch(each)), None)
+        commits = [answer.headers.get("x-repo-commit", "") for answer in (*response.history, response)]
+        commit = next((candidate for candidate in commits if _COMMIT.fullmatch(candidate)), None)
         if commit and not self.pinned:
             self.revision, self.pinned = commit, True
 

@@ -87,7 +87,7 @@ def family_for_side(model_type: str, family: Family, side: str | None) -> Family
     """
     if side in (None, "text"):
         return family
-    sides = {each.side or "": each for each in (family, family.decoder) if each is not None}
+    sides = {side_family.side or "": side_family for side_family in (family, family.decoder) if side_family is not None}
     if side not in sides:
         available = " and ".join(name for name in sides if name) or "one side only"
         raise UnknownFamily(

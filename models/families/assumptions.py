@@ -73,7 +73,7 @@ def _only_table(data: Mapping[str, Any], checkpoint: Checkpoint) -> str:
     """Return the name of the only word table, or raise BadCheckpoint if the checkpoint is no plain decoder."""
     shape = (data.get("vocab_size"), data.get("hidden_size"))
     names = _word_table_names()
-    named = [name for name in checkpoint.tensors if any(name == each or name.endswith("." + each) for each in names)]
+    named = [name for name in checkpoint.tensors if any(name == table or name.endswith("." + table) for table in names)]
     fitting = [name for name in named if checkpoint.tensors[name].shape == shape]
     if len(fitting) != 1:
         held = ", ".join(fitting) or "none"

@@ -196,7 +196,7 @@ def _product(builder: GraphBuilder, x: str, table: str) -> str:
     padded = -(-count // block) * block
     split = builder.op("Transpose", blocks, perm=[1, 0, 2])  # Scan's own axis ends the process where N is 0 (1.31)
     flat = builder.op("Reshape", split, builder.constant(np.array([0, padded])))
-    return builder.op("Slice", flat, *(builder.constant(np.array([each])) for each in (0, count, 1)))  # [N, V]
+    return builder.op("Slice", flat, *(builder.constant(np.array([bound])) for bound in (0, count, 1)))  # [N, V]
 
 
 def save(model: Any, path: Path) -> None:
@@ -227,5 +227,7 @@ def _with_inputs(model: Any, tensors: Sequence[Any]) -> Any:
     kept = [tensor for tensor in checked.graph.initializer if tensor.name not in own]
     del checked.graph.initializer[:]
     checked.graph.initializer.extend(kept)
-    checked.graph.input.extend(helper.make_tensor_value_info(each.name, each.data_type, each.dims) for each in tensors)
+    checked.graph.input.extend(
+        helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims) for tensor in tensors
+    )
     return checked

@@ -107,7 +107,9 @@ def similarity(output: Output, axis: Literal["linear", "log"]) -> Band:
         cosines = cosine_matrix(rows_at(output, np.arange(output.count)))
         diagonals = [np.diagonal(cosines, distance) for distance in range(first, len(cosines))]
         distances = np.arange(first, len(cosines))
-        mean, low, high = (np.array([statistic(each) for each in diagonals]) for statistic in (np.mean, np.min, np.max))
+        mean, low, high = (
+            np.array([statistic(diagonal) for diagonal in diagonals]) for statistic in (np.mean, np.min, np.max)
+        )
         return Band(distances, mean, low, high)
     max_distance = output.count // 2
     distances = (
@@ -198,7 +200,7 @@ def by_distance(output: Output, queries: Positions, lead: int = 0) -> tuple[Int6
         relative = _near_and_far(-int(queries[query]), keys - 1 - int(queries[query]))
         value_at |= dict(zip(relative.tolist(), values[relative + int(queries[query])].tolist(), strict=True))
     ascending = np.array(sorted(value_at))
-    return ascending, np.array([value_at[each] for each in ascending.tolist()])
+    return ascending, np.array([value_at[distance] for distance in ascending.tolist()])
 
 
 def _near_and_far(minimum: int, max_distance: int) -> Int64s:

@@ -109,5 +109,5 @@ def _curves(subjects: Sequence[Subject], bands: Sequence[Band]) -> tuple[Curve, 
 
 def _above_zero(curve: Curve) -> Curve:
     """The curve without values of 0, which a logarithmic axis cannot show."""
-    low, high = (None if each is None else np.where(each > 0, each, np.nan) for each in (curve.low, curve.high))
+    low, high = (None if band is None else np.where(band > 0, band, np.nan) for band in (curve.low, curve.high))
     return Curve(curve.label, curve.x, np.where(curve.y > 0, curve.y, np.nan), low, high, curve.tone)

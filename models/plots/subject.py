@@ -170,7 +170,7 @@ def _parameters(table: Table) -> str:
 
 def _format(value: Any) -> str:
     if isinstance(value, list | tuple):
-        return "×".join(_format(each) for each in value)
+        return "×".join(_format(item) for item in value)
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)
     return f"{int(value):,}" if float(value).is_integer() and value < 1e12 else f"{value:,.6g}"

@@ -127,7 +127,7 @@ def rules(
         if size is not None:
             checked_count(name, size)
     padding = _padding(rows.get("attention_mask"))
-    left = np.zeros(max([len(each) for each in rows.values()], default=1), np.int64)
+    left = np.zeros(max([len(row) for row in rows.values()], default=1), np.int64)
     if padding is not None:
         left = np.where(padding.any(axis=1), padding.argmax(axis=1), keys).astype(np.int64)
     group = _groups(rows["position_ids"], chunk) if "position_ids" in rows else None

@@ -113,8 +113,8 @@ def backward(
 
 def sum_by_index(parts: list[tuple[Ids, Floats]]) -> SparseRows:
     """Return rows with the same index summed, indices ascending."""
-    index = np.concatenate([each for each, _ in parts])
-    rows = np.concatenate([each for _, each in parts])
+    index = np.concatenate([indices for indices, _ in parts])
+    rows = np.concatenate([part_rows for _, part_rows in parts])
     if not len(index):
         return SparseRows(index, rows)
     order = np.argsort(index, kind="stable")

@@ -139,7 +139,7 @@ def side(config: Config, key: str) -> tuple[int, int]:
     """
     value = config.get(key)
     pair = value if isinstance(value, list | tuple) else [value, value]
-    if len(pair) != 2 or not all(type(each) is int and 1 <= each < 1 << 16 for each in pair):
+    if len(pair) != 2 or not all(type(size) is int and 1 <= size < 1 << 16 for size in pair):
         raise BadCheckpoint(f"config.json says {key} {value!r}; it must be a whole number from 1, or [height, width]")
     return pair[0], pair[1]
 
@@ -211,7 +211,7 @@ def _shapes(step: Step, config: Config) -> dict[str, Shape]:
         case Convolve(weight, bias, stride):
             return {weight: (hidden, config.count("num_mel_bins") if stride == 1 else hidden, 3), bias: (hidden,)}
         case LayerNorm(weight, bias):
-            return {each: (hidden,) for each in (weight, bias) if each}
+            return {name: (hidden,) for name in (weight, bias) if name}
         case RMSNorm(weight):
             return {weight: (hidden,)} if weight else {}
     raise TypeError(f"no shapes for the step {step}")

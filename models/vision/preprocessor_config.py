@@ -233,9 +233,9 @@ def _colours(data: Mapping[str, Any], row: Processor, channels: int) -> tuple[tu
 def _list(data: Mapping[str, Any], key: str, default: tuple[float, ...], channels: int) -> tuple[float, ...]:
     value = default if data.get(key) is None else data[key]
     listed = value if isinstance(value, list | tuple) else [value] * channels
-    if len(listed) != channels or not all(_finite(each) for each in listed):
+    if len(listed) != channels or not all(_finite(number) for number in listed):
         raise _bad_value(key, value, f"a number or {channels} of them")
-    return tuple(float(each) for each in listed)
+    return tuple(float(number) for number in listed)
 
 
 def _pair(data: Mapping[str, Any], key: str, default: int) -> tuple[int, int]:

@@ -169,7 +169,7 @@ def _drawn(
 
 def _print(table: "Table") -> None:
     for name, value in table.facts.items():
-        shown = " ".join(f"{each:.9g}" for each in value) if name == "inverse_frequency" else value
+        shown = " ".join(f"{frequency:.9g}" for frequency in value) if name == "inverse_frequency" else value
         print(f"{name:<24} {shown}")
     for name, output in table.outputs.items():
         print(f"{name:<24} {' x '.join(map(str, output.shape))}")

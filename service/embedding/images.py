@@ -122,7 +122,7 @@ class Images:
         plan = model.plan(request.outputs, None, None, None, request.dtype)
         self._check_count(request.inputs)
         feeds = await self._prepared(image, request.inputs)
-        costs = [_rows_of(image, each) for each in feeds]
+        costs = [_rows_of(image, feed) for feed in feeds]
         rows = await _run_graphs(model, plan.plain, feeds, costs, context)
         check_finite(model.card.name, rows)
         outputs = tuple(_output(name, rows, request.dtype) for name in plan.outputs)
@@ -151,9 +151,9 @@ class Images:
 
     def _all(self, image: Image, inputs: Sequence[Picture | Values]) -> list[dict[str, NDArray[Any]]]:
         feeds, rows = [], 0
-        for index, each in enumerate(inputs):
+        for index, sent in enumerate(inputs):
             ready = (
-                self._decoded(image, each.data, index) if isinstance(each, Picture) else Prepared(each.array, each.grid)
+                self._decoded(image, sent.data, index) if isinstance(sent, Picture) else Prepared(sent.array, sent.grid)
             )
             feeds.append(checked(image, ready, index))
             rows += _rows_of(image, feeds[-1])
@@ -183,14 +183,14 @@ async def _run_graphs(
     queued: list[Sequence[asyncio.Future[Rows]]] = []
     try:
         for graph, outputs in graphs.items():
-            works: list[Any] = [Work(each, outputs) for each in feeds]
+            works: list[Any] = [Work(feed, outputs) for feed in feeds]
             queued.append(model.batchers[graph].submit(works, costs, deadline=context.deadline))
         results = [[await future for future in futures] for futures in queued]
     except BaseException:
         for future in (future for futures in queued for future in futures):
             future.cancel()
         raise
-    return [{name: array for each in own for name, array in each.items()} for own in zip(*results, strict=True)]
+    return [{name: array for arrays in own for name, array in arrays.items()} for own in zip(*results, strict=True)]
 
 
 def reads_images(card: Card) -> Image:
@@ -255,11 +255,11 @@ def _rows_of(image: Image, feeds: Mapping[str, NDArray[Any]]) -> int:
 
 
 def _output(name: str, rows: Sequence[Rows], dtype: str) -> Output:
-    arrays = [each[name] for each in rows]
+    arrays = [image_rows[name] for image_rows in rows]
     joined = np.concatenate(arrays)
     if dtype != "float32":
         with np.errstate(over="ignore"):
             joined = joined.astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else np.float16)
         if dtype == "float16" and not np.isfinite(joined).all():
             raise BadRequest("a value is too large for float16", remedy="ask for bfloat16 or float32")
-    return Output(name, np.ascontiguousarray(joined), tuple(len(each) for each in arrays), False)
+    return Output(name, np.ascontiguousarray(joined), tuple(len(array) for array in arrays), False)

@@ -30,7 +30,7 @@ def check_characters(texts: Sequence[Text], settings: Settings) -> int:
     Raises:
         TooLarge: there are more than `max_request_characters`.
     """
-    characters = sum([len(each.text) + len(each.pair or "") for each in texts])
+    characters = sum([len(text.text) + len(text.pair or "") for text in texts])
     if characters > settings.max_request_characters:
         raise TooLarge(
             f"has {characters} characters",
@@ -43,10 +43,10 @@ def check_characters(texts: Sequence[Text], settings: Settings) -> int:
 
 def check_longest(inputs: Sequence[Input], max_tokens: int) -> None:
     """Raise BadInput for the first list of token ids that is longer than `max_tokens`."""
-    for index, each in enumerate(inputs):
-        if isinstance(each, Ids) and len(each.ids) > max_tokens:
+    for index, sequence in enumerate(inputs):
+        if isinstance(sequence, Ids) and len(sequence.ids) > max_tokens:
             raise BadInput(
-                f"has {len(each.ids)} token ids",
+                f"has {len(sequence.ids)} token ids",
                 field=("inputs", index),
                 allowed=f"this server takes {max_tokens} an input",
                 remedy=SHORTEN_OR_TRUNCATE,

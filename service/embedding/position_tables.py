@@ -83,7 +83,7 @@ def typed_outputs(table: Table, dtype: str, names: tuple[str, ...] = ()) -> tupl
     """Return the outputs of a table, all or the named ones, floats in `dtype`."""
     outputs = {name: table.outputs[name] for name in names or table.outputs}
     return tuple(
-        TypedOutput(name, each, dtype if each.kind == "float" else each.kind) for name, each in outputs.items()
+        TypedOutput(name, output, dtype if output.kind == "float" else output.kind) for name, output in outputs.items()
     )
 
 

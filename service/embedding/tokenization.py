@@ -133,9 +133,15 @@ class Tokenizer:
     def decode_now(self, sequences: Sequence[Sequence[int]], skip_special_tokens: bool) -> list[str]:
         """Run `decode` on the calling thread."""
         # the library silently leaves out ids it does not know (0.23)
-        unknown = {each for each in set().union(*sequences) if not 0 <= each <= MOST_ID or self.token(each) is None}
+        unknown = {
+            token_id
+            for token_id in set().union(*sequences)
+            if not 0 <= token_id <= MOST_ID or self.token(token_id) is None
+        }
         if unknown:
-            index, id_ = next((at, each) for at, ids in enumerate(sequences) for each in ids if each in unknown)
+            index, id_ = next(
+                (at, token_id) for at, ids in enumerate(sequences) for token_id in ids if token_id in unknown
+            )
             raise BadInput(
                 f"holds {id_}, which this model's vocabulary does not have",
                 field=("ids", index),

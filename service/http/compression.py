@@ -99,5 +99,5 @@ def _weak(tag: bytes) -> bytes:
 
 
 def _joined(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> bytes | None:
-    values = [value for each, value in headers if each == name]
+    values = [value for header, value in headers if header == name]
     return b",".join(values) if values else None

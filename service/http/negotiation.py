@@ -78,7 +78,7 @@ def _qualities(accept: bytes) -> dict[str, float]:
     """Return the q-value by coding, in lower case; one that cannot be read is 0."""
     qualities: dict[str, float] = {}
     for part in accept.decode("latin-1").lower().split(","):
-        name, *parameters = (each.strip() for each in part.split(";"))
+        name, *parameters = (piece.strip() for piece in part.split(";"))
         if name:
             qualities[ALIASES.get(name, name)] = _quality(parameters)
     return qualities

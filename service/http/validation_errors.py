@@ -64,13 +64,13 @@ def validation_error(error: ValidationError, model: type[BaseModel], path: Field
         path: where the validated value stands in the body.
     """
     faults = error.errors(include_url=False, include_context=False)
-    fault = min(faults, key=lambda each: each["type"] != "extra_forbidden")  # a misspelt field explains a missing one
+    fault = min(faults, key=lambda error: error["type"] != "extra_forbidden")  # a misspelt field explains a missing one
     if not fault["loc"]:
         received = f"{'' if path else 'the body '}is {quoted(fault['input'])}"
         return InvalidField(received, field=(), path=path, allowed=f"send a JSON object{_fields(model)}")
     name = str(fault["loc"][0])
     if fault["type"] == "missing":
-        return _missing([str(each["loc"][0]) for each in faults if each["type"] == "missing"], model, path)
+        return _missing([str(error["loc"][0]) for error in faults if error["type"] == "missing"], model, path)
     if fault["type"] == "extra_forbidden":
         return unknown_field(name, model.model_fields, path)
     steps = tuple(step for step in fault["loc"][1:] if isinstance(step, int))

@@ -72,8 +72,8 @@ class TextFormatter(logging.Formatter):
         if self._inputs:
             return record
         args, message = record.args, record.msg
-        if isinstance(args, tuple) and any(isinstance(each, BaseException) for each in args):
-            args = tuple([_message(each) if isinstance(each, BaseException) else each for each in args])
+        if isinstance(args, tuple) and any(isinstance(argument, BaseException) for argument in args):
+            args = tuple([_message(argument) if isinstance(argument, BaseException) else argument for argument in args])
         if record.name == "asyncio" and isinstance(message, str):
             message = message.split("\n")[0].split("(")[0].split("<")[0].rstrip()
         if args is record.args and message is record.msg:
@@ -149,7 +149,12 @@ def _context(record: logging.LogRecord) -> dict[str, Any]:
 
 def _printable(value: object) -> str:
     """Return a value in one line: a newline in it would begin a line that no logger wrote."""
-    return "".join([each if each.isprintable() else each.encode("unicode_escape").decode() for each in str(value)])
+    return "".join(
+        [
+            character if character.isprintable() else character.encode("unicode_escape").decode()
+            for character in str(value)
+        ]
+    )
 
 
 def _message(error: BaseException) -> str:
@@ -169,7 +174,7 @@ def _stand_in(error: BaseException, made: dict[int, Exception]) -> Exception:
     names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
     stand_in: Exception
     if isinstance(error, BaseExceptionGroup):
-        inner = [_stand_in(each, made) for each in error.exceptions]
+        inner = [_stand_in(inner_error, made) for inner_error in error.exceptions]
         stand_in = type(kind.__name__, (ExceptionGroup,), names)(_message(error), inner)
     else:
         stand_in = type(kind.__name__, (Exception,), names)(_message(error))

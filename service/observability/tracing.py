@@ -86,9 +86,9 @@ class Tracing:
         parent = self._trace.set_span_in_context(span)
         now = time.perf_counter()
         epoch = time.time_ns() - round(now * 1e9)
-        for each in passes:
-            attributes: dict[str, str | int] = {"inlay.model": each.model, "inlay.tokens": each.tokens}
-            for name, start, end in _stages(each):
+        for single_pass in passes:
+            attributes: dict[str, str | int] = {"inlay.model": single_pass.model, "inlay.tokens": single_pass.tokens}
+            for name, start, end in _stages(single_pass):
                 child = self._tracer.start_span(name, parent, attributes=attributes, start_time=_ns(epoch, start))
                 child.end(_ns(epoch, end))
         if passes and written:
@@ -125,13 +125,13 @@ class Traced:
         self._span.end()
 
 
-def _stages(each: Pass) -> list[tuple[str, float, float]]:
+def _stages(single_pass: Pass) -> list[tuple[str, float, float]]:
     """Return name, start and end of each stage of a pass, back to back; times of several runs are means."""
-    run = each.ended - each.times.inference
-    queue = run - each.times.queue
-    stages = [("queue", queue, run), ("run", run, each.ended)]
-    if each.times.tokenization:
-        stages.insert(0, ("tokenize", queue - each.times.tokenization, queue))
+    run = single_pass.ended - single_pass.times.inference
+    queue = run - single_pass.times.queue
+    stages = [("queue", queue, run), ("run", run, single_pass.ended)]
+    if single_pass.times.tokenization:
+        stages.insert(0, ("tokenize", queue - single_pass.times.tokenization, queue))
     return stages
 
 

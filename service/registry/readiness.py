@@ -67,5 +67,5 @@ async def _fault_of(model: Model) -> str | None:
 def _works(model: Model) -> bool:
     """Return whether some graph has work queued, and each that has finished some just now."""
     since = perf_counter() - PROOF_SECONDS
-    busy = [each for each in model.batchers.values() if each.waiting_items]
-    return bool(busy) and all(each.succeeded_at is not None and each.succeeded_at > since for each in busy)
+    busy = [batcher for batcher in model.batchers.values() if batcher.waiting_items]
+    return bool(busy) and all(batcher.succeeded_at is not None and batcher.succeeded_at > since for batcher in busy)

@@ -50,7 +50,7 @@ def export_version(folder: Path) -> str:
 def file_stamps(folder: Path) -> FileStamps:
     """Return what changes when any file of a folder is written, replaced or removed; reads no file."""
     stats = [(path.relative_to(folder).as_posix(), _stat(path)) for path in sorted(folder.rglob("*"))]
-    return tuple((name, each.st_size, each.st_mtime_ns, each.st_ino) for name, each in stats if each)
+    return tuple((name, status.st_size, status.st_mtime_ns, status.st_ino) for name, status in stats if status)
 
 
 def _stat(path: Path) -> os.stat_result | None:

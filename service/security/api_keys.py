@@ -186,9 +186,9 @@ class Keys:
     def _replace(self, entries: Iterable[Entry]) -> None:
         """Replace all keys by these; a key that stays keeps its counts."""
         now, before = self._clock(), self._keys
-        self._keys = {each.digest: before.get(each.digest) or Key(each, now) for each in entries}
-        for each in entries:
-            self._keys[each.digest].entry = each
+        self._keys = {entry.digest: before.get(entry.digest) or Key(entry, now) for entry in entries}
+        for entry in entries:
+            self._keys[entry.digest].entry = entry
 
     def _entries(self, lines: Iterable[tuple[int, str]], where: str) -> list[Entry]:
         return _distinct([_entry(line, f"{where} {number}", number, *self._limits) for number, line in lines], where)

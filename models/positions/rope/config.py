@@ -160,7 +160,7 @@ def _scaling_parameters(source: Source, parameters: Parameters, rope_type: str, 
 def _plain(key: str, value: Any) -> Any:
     """A parameter that is a number, true or false, a text, or a list of numbers; the scaling checks which."""
     items = value if isinstance(value, list) else [value]
-    if not all(isinstance(each, int | float | str) for each in items):
+    if not all(isinstance(item, int | float | str) for item in items):
         raise BadScaling(f"{key} is {str(value)[:60]}; it must be a number, true or false, or a list of numbers")
     return value
 
@@ -181,7 +181,7 @@ def _sections(source: Source, parameters: Parameters, rotary: int) -> tuple[tupl
     if sections_given is None and row.sections is None:
         return None, None
     sections = row.sections if sections_given is None else sections_given
-    whole = isinstance(sections, list | tuple) and all(type(each) is int and each >= 0 for each in sections)
+    whole = isinstance(sections, list | tuple) and all(type(section) is int and section >= 0 for section in sections)
     if not whole or sections is None or len(sections) != 3 or sum(sections) != rotary // 2:
         was = "is" if sections_given is not None else "is missing, and the default is"
         raise BadEncoding(

@@ -92,7 +92,7 @@ class Source:
             BadEncoding: anything else.
         """
         value = self.get(key)
-        if value is not None and not (isinstance(value, list) and all(isinstance(each, str) for each in value)):
+        if value is not None and not (isinstance(value, list) and all(isinstance(item, str) for item in value)):
             raise BadEncoding(f"{key} is {str(value)[:60]}; it must be a list of texts")
         return tuple(value or ())
 

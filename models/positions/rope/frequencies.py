@@ -63,7 +63,7 @@ class Rope:
 
 def _hashable(name: str, value: Any) -> Any:
     if isinstance(value, list | tuple):
-        return tuple(_hashable(name, each) for each in value)
+        return tuple(_hashable(name, item) for item in value)
     if isinstance(value, str | int | float):
         return value
     raise BadScaling(f"{name} is {_shorten(value)}; it must be a number, true or false, or a list of numbers")
@@ -107,7 +107,7 @@ def frequencies(rope: Rope, arithmetic: Arithmetic = "exact", seq_len: int | Non
     numbers = NUMBERS[arithmetic]
     head_dim = rope.head_dim or rope.rotary_dim
     with localcontext(DIGITS), np.errstate(over="raise", invalid="raise", divide="raise"):
-        scalars = {name: numbers.scalar(each) if type(each) is float else each for name, each in parameters.items()}
+        scalars = {name: numbers.scalar(value) if type(value) is float else value for name, value in parameters.items()}
         theta = numbers.scalar(rope.theta)
         unscaled = Unscaled(numbers, theta, rope.rotary_dim, head_dim, rope.max_position_embeddings, seq_len)
         try:
@@ -233,7 +233,7 @@ def _flag(name: str, value: Any) -> bool:
 def _positives(name: str, value: Any) -> tuple[float, ...]:
     if not isinstance(value, tuple):
         raise BadScaling(f"{name} is {_shorten(value)}; it must be a list of numbers above 0")
-    return tuple(positive(f"{name}[{index}]", each) for index, each in enumerate(value))
+    return tuple(positive(f"{name}[{index}]", item) for index, item in enumerate(value))
 
 
 _CHECKS: dict[str, Callable[[str, Any], Any]] = {

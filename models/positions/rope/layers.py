@@ -90,11 +90,11 @@ def _rotating(source: Source, count: int) -> list[bool]:
     if row.interval is None and (source.known or not value):
         return [True] * count
     if value:  # 1 means that the layer rotates, in spite of the key's name
-        if not isinstance(value, list) or len(value) != count or not all(each in (0, 1) for each in value):
+        if not isinstance(value, list) or len(value) != count or not all(item in (0, 1) for item in value):
             raise BadEncoding(
                 f"no_rope_layers is {str(value)[:60]}; it must be a list of {count} numbers, 1 where a layer rotates"
             )
-        return [bool(each) for each in value]
+        return [bool(item) for item in value]
     every = source.count("no_rope_layer_interval") or row.interval
     return [every is None or (layer + 1) % every != 0 for layer in range(count)]
 
@@ -103,6 +103,6 @@ def _numbers(source: Source, key: str, default: tuple[int, ...] | None) -> froze
     value = source.data.get(key)
     if value is None:
         return None if default is None or source.get("layer_types") is not None else frozenset(default)
-    if not isinstance(value, list) or not all(isinstance(each, int) for each in value):
+    if not isinstance(value, list) or not all(isinstance(item, int) for item in value):
         raise BadEncoding(f"{key} is {str(value)[:60]}; it must be a list of layer numbers")
     return frozenset(value)

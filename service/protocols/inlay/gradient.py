@@ -140,8 +140,8 @@ def _layer(table: WordTable, parameters: GradientParameters) -> Layer | None:
         return None
     card, upstream = table.model.card, parameters.gradient.astype(np.float64)
     sequences = _sequences(parameters, parameters.input_ids)
-    count = sum(len(each.ids) for each in sequences)
-    checked = [validation.check(card, index, each, False, "right") for index, each in enumerate(sequences)]
+    count = sum(len(sequence.ids) for sequence in sequences)
+    checked = [validation.check(card, index, sequence, False, "right") for index, sequence in enumerate(sequences)]
     if upstream.ndim < 2 or upstream.shape[-1] != card.hidden_size or upstream.size != count * card.hidden_size:
         raise BadRequest(
             f"has shape {list(upstream.shape)}",
@@ -154,11 +154,11 @@ def _layer(table: WordTable, parameters: GradientParameters) -> Layer | None:
 def _sequences(parameters: GradientParameters, ids: Int64s) -> list[Ids]:
     """Return the inputs, split into sequences."""
     lists = {name: getattr(parameters, name) for name in LISTS if getattr(parameters, name) is not None}
-    for name, each in lists.items():
+    for name, values in lists.items():
         shape = (ids.size, 4) if name == "bbox" else ids.shape
-        if each.shape != shape:
+        if values.shape != shape:
             raise BadRequest(
-                f"has shape {list(each.shape)}",
+                f"has shape {list(values.shape)}",
                 field=(name,),
                 allowed=f"with input_ids of {list(ids.shape)} it has {list(shape)}",
             )
@@ -167,16 +167,16 @@ def _sequences(parameters: GradientParameters, ids: Int64s) -> list[Ids]:
         allowed = f"they are 1 or more and sum to {ids.size}, the tokens"
         raise BadRequest(f"sum to {lengths.sum()}", field=("lengths",), allowed=allowed)
     ends = np.cumsum(lengths)[:-1]
-    split = {name: np.split(each if name == "bbox" else each.reshape(-1), ends) for name, each in lists.items()}
+    split = {name: np.split(values if name == "bbox" else values.reshape(-1), ends) for name, values in lists.items()}
     return [
         Ids(
-            each["input_ids"],
-            each.get("attention_mask"),
-            each.get("token_type_ids"),
-            each.get("position_ids"),
-            {name: each[name] for name in SENT if name in each} or None,
+            own["input_ids"],
+            own.get("attention_mask"),
+            own.get("token_type_ids"),
+            own.get("position_ids"),
+            {name: own[name] for name in SENT if name in own} or None,
         )
-        for each in ({name: parts[index] for name, parts in split.items()} for index in range(len(lengths)))
+        for own in ({name: parts[index] for name, parts in split.items()} for index in range(len(lengths)))
     ]
 
 

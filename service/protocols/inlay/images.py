@@ -133,7 +133,7 @@ def _read(request: Request) -> tuple[ImageInputs, ImagesBody]:
         return read_safetensors(body)
     fields = parse_json_fields(ImagesBody, body)
     inputs = fields.inputs if isinstance(fields.inputs, list) else [fields.inputs]
-    return [each for index, value in enumerate(inputs) for each in read_input(value, index)], fields
+    return [image for index, value in enumerate(inputs) for image in read_input(value, index)], fields
 
 
 def _options(texts: dict[str, str]) -> ImagesBody:
@@ -193,7 +193,7 @@ def _decode(text: str, path: FieldPath) -> bytes:
 def _grid(value: Any, path: FieldPath) -> tuple[int, int] | None:
     if value is None:
         return None
-    if not isinstance(value, list) or len(value) != 2 or not all(type(each) is int and each > 0 for each in value):
+    if not isinstance(value, list) or len(value) != 2 or not all(type(side) is int and side > 0 for side in value):
         raise BadInput(f"is {quoted(value)}", field=path, allowed="send [rows, columns] of the patches")
     return value[0], value[1]
 
@@ -224,7 +224,7 @@ def read_safetensors(body: bytes) -> tuple[ImageInputs, ImagesBody]:
     options = {name: value for name, value in sent.items() if name not in arrays}
     grid = options.pop("grid", None)
     if grid is not None:
-        grid = _grid([int(each) for each in re.findall(r"\d{1,9}", str(grid))], ("grid",))
+        grid = _grid([int(digits) for digits in re.findall(r"\d{1,9}", str(grid))], ("grid",))
     inputs: ImageInputs = []
     for index, (name, array) in enumerate(arrays.items()):
         if name not in (*TENSORS, str(index)):
@@ -237,4 +237,4 @@ def read_safetensors(body: bytes) -> tuple[ImageInputs, ImagesBody]:
 def _split_stack(name: str, array: Any, grid: tuple[int, int] | None) -> list[Values]:
     """Return each image of [images, channels, height, width] or [images, bins, frames], or the one that came."""
     axes = 2 if name == "input_features" else 3
-    return [Values(each, grid) for each in array] if array.ndim == axes + 1 else [Values(array, grid)]
+    return [Values(pixels, grid) for pixels in array] if array.ndim == axes + 1 else [Values(array, grid)]

@@ -31,7 +31,9 @@ def stream_response(result: EmbedResult | PromptEmbeds) -> bytes:
 def _parts(result: EmbedResult | PromptEmbeds) -> list[bytes | memoryview]:
     if isinstance(result, PromptEmbeds):
         return _files(result)
-    shapes = tuple([(each.name, NAMES[each.rows.dtype.type], each.rows.shape, each.lengths) for each in result.outputs])
+    shapes = tuple(
+        [(output.name, NAMES[output.rows.dtype.type], output.rows.shape, output.lengths) for output in result.outputs]
+    )
     frames = _frames(result.model, result.tokens, shapes)
     parts: list[bytes | memoryview] = []
     for frame, output in zip(frames, result.outputs, strict=False):  # one frame more: what follows the last tensor

@@ -41,7 +41,9 @@ class Positions:
         table = await self._context.tables.run(call.table)
         form = TableForm("", parameters.dtype, parameters.output)
         outputs = chosen_outputs(self._context.tables, table, form)
-        shapes = [pb.OutputShape(name=each.name, dtype=each.dtype.upper(), shape=each.output.shape) for each in outputs]
+        shapes = [
+            pb.OutputShape(name=typed.name, dtype=typed.dtype.upper(), shape=typed.output.shape) for typed in outputs
+        ]
         yield pb.PositionsChunk(facts_json=orjson.dumps(json_facts(table, outputs, form)).decode(), outputs=shapes)
         for output in outputs:
             async for offset, data in self._chunks(call, output):
@@ -69,7 +71,7 @@ class Positions:
         table = await self._context.tables.run(call.table)
         outputs = typed_outputs(table, dtype)
         facts = json_facts(table, outputs, TableForm("", dtype))
-        tensors = {each.name: _tensor(each) for each in outputs}
+        tensors = {tensor.name: _tensor(tensor) for tensor in outputs}
         return pb.RotateResponse(facts_json=orjson.dumps(facts).decode(), tensors=tensors)
 
     async def rope(self, request: pb.RopeRequest) -> AsyncGenerator[pb.RopeChunk, None]:
@@ -85,7 +87,7 @@ class Positions:
             for start in range(0, len(rows), step):
                 part = rows[start : start + step]
                 sines = await self._context.tables.run(sin.rows, first + start, first + start + len(part))
-                tensors = {name: _of_rows(each, cos.dtype) for name, each in (("cos", part), ("sin", sines))}
+                tensors = {name: _of_rows(rows, cos.dtype) for name, rows in (("cos", part), ("sin", sines))}
                 yield pb.RopeChunk(start=request.start + first + start, **tensors)
 
     def presets(self) -> pb.ListPresetsResponse:
@@ -112,9 +114,9 @@ def _value(value: Any) -> Any:
     """Return a google.protobuf.Value as JSON has it; its numbers are floats, so whole ones become integers."""
     kind = value.WhichOneof("kind")
     if kind == "struct_value":
-        return {name: _value(each) for name, each in value.struct_value.fields.items()}
+        return {name: _value(member) for name, member in value.struct_value.fields.items()}
     if kind == "list_value":
-        return [_value(each) for each in value.list_value.values]
+        return [_value(member) for member in value.list_value.values]
     if kind == "number_value":
         number = value.number_value
         return int(number) if number.is_integer() and abs(number) <= 2**53 else number

@@ -144,8 +144,8 @@ def _query(table: WordTable, parameters: SimilarParameters) -> tuple[Vector, lis
     if parameters.text is not None:
         ids = table.ids_of(parameters.text)
         return _mean(table, ids), list(dict.fromkeys(ids))
-    positive = [_vector(table, each, "positive", ids) for each in parameters.positive or ()]
-    negative = [_vector(table, each, "negative", ids) for each in parameters.negative or ()]
+    positive = [_vector(table, item, "positive", ids) for item in parameters.positive or ()]
+    negative = [_vector(table, item, "negative", ids) for item in parameters.negative or ()]
     return combined(table.rows, positive, negative, normalise=parameters.normalize), list(dict.fromkeys(ids))
 
 

@@ -180,9 +180,9 @@ def read(body: bytes, headers: Mapping[bytes, bytes], regions: Regions) -> Infer
         field = ("parameters", "binary_data_output")
         raise BadRequest(f"is {quoted(binary)}", field=field, allowed="allowed: true or false")
     tail = _Tail(memoryview(body)[end:])
-    inputs = [_input(index, each, tail, regions) for index, each in enumerate(request.inputs)]
+    inputs = [_input(index, tensor, tail, regions) for index, tensor in enumerate(request.inputs)]
     tail.end()
-    outputs = [_output(index, each, binary, regions) for index, each in enumerate(request.outputs or ())]
+    outputs = [_output(index, output, binary, regions) for index, output in enumerate(request.outputs or ())]
     return Inference(inputs, outputs, parameters, request.id, binary)
 
 
@@ -323,7 +323,7 @@ def _flat(name: str, shape: list[Any], data: Any) -> list[Any]:
     if not data or type(data[0]) is not list:
         return data
     for depth, size in enumerate(shape[1:], 1):
-        if {len(each) if type(each) is list else -1 for each in data} - {size}:
+        if {len(item) if type(item) is list else -1 for item in data} - {size}:
             received = f"has a list in data that is not {size} long at depth {depth}"
             raise BadRequest(received, field=input_field(name), allowed=f'"shape" is {shape}')
         data = list(chain.from_iterable(data))
@@ -333,7 +333,7 @@ def _flat(name: str, shape: list[Any], data: Any) -> list[Any]:
 def _check_types(values: list[Any], types: tuple[type, ...], allowed: str, field: FieldPath) -> None:
     if set(map(type, values)) <= set(types):
         return
-    index, odd = next((index, each) for index, each in enumerate(values) if type(each) not in types)
+    index, odd = next((index, value) for index, value in enumerate(values) if type(value) not in types)
     raise BadRequest(f"holds {quoted(odd)} as element {index}", field=field, allowed=f"allowed: {allowed}")
 
 
@@ -343,5 +343,5 @@ def _json_list(tensor: Tensor) -> Any:
         received = f"sending {tensor.datatype} data via JSON is not supported"
         raise BadRequest(received, remedy=f'ask for {tensor.name} with "parameters": {{"binary_data": true}}')
     if isinstance(tensor.data, list):
-        return [each.decode() for each in tensor.data]
+        return [string.decode() for string in tensor.data]
     return np.ascontiguousarray(tensor.data).reshape(-1)

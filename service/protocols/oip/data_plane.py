@@ -86,7 +86,7 @@ class DataPlane:
     def statistics(self, name: str = "", version: str = "") -> list[dict[str, Any]]:
         """Return Triton's `model_stats` of one model, or of all that are loaded."""
         names = [self.model(name, version).card.name] if name else list(self.context.registry.models)
-        return [self._counts_of(each).document(each) for each in names]
+        return [self._counts_of(model_name).document(model_name) for model_name in names]
 
     def _counts_of(self, model: str) -> "Counts":
         return self._counts.setdefault(model, Counts())
@@ -197,7 +197,9 @@ class Counts:
             "last_inference": self.last_ms,
             "inference_count": self.sequences,
             "execution_count": self.success.count,
-            "inference_stats": {name: {"count": each.count, "ns": each.ns} for name, each in durations.items()},
+            "inference_stats": {
+                name: {"count": duration.count, "ns": duration.ns} for name, duration in durations.items()
+            },
             "batch_stats": [],
             "memory_usage": [],
         }

@@ -168,7 +168,7 @@ def _check_size(result: EmbedResult, prepared: Prepared) -> None:
 def _by_name(card: Card, inputs: Sequence[Tensor]) -> dict[str, Tensor]:
     tensors = {tensor.name: tensor for tensor in inputs}
     if len(tensors) < len(inputs):
-        shown = ", ".join([each.name for each in inputs])[: 2 * SHOWN_CHARACTERS]
+        shown = ", ".join([tensor.name for tensor in inputs])[: 2 * SHOWN_CHARACTERS]
         raise BadRequest("holds a tensor twice", field=("inputs",), allowed=shown, remedy="send each once")
     allowed = input_names(card)
     if unknown := [name for name in tensors if name not in allowed]:

@@ -47,7 +47,7 @@ def inputs(card: Card) -> list[dict[str, Any]]:
         if extra.sent
     ]
     texts = [(TEXT, BYTES, [-1])] if card.tokenizer else []
-    return [_tensor(*each) for each in (*texts, *tokens, *extras, (LENGTHS, "INT64", [-1]))]
+    return [_tensor(*description) for description in (*texts, *tokens, *extras, (LENGTHS, "INT64", [-1]))]
 
 
 def outputs(card: Card) -> list[dict[str, Any]]:
@@ -70,8 +70,8 @@ def model_config(model: Model) -> dict[str, Any]:
         "backend": NAME,
         "max_batch_size": 0,
         "version_policy": {"latest": {"num_versions": 1}},
-        "input": [_configured(each) | {"optional": each["name"] not in required} for each in inputs(card)],
-        "output": [_configured(each) for each in outputs(card)],
+        "input": [_configured(tensor) | {"optional": tensor["name"] not in required} for tensor in inputs(card)],
+        "output": [_configured(tensor) for tensor in outputs(card)],
         "instance_group": [{"name": card.name, "kind": kind, "count": 1}],
     }
 

@@ -92,7 +92,7 @@ class Handlers:
         regions = self._plane.regions
         inputs, outputs = input_tensors(request, regions), requested_outputs(request, regions)
         parameters = values_of(request.parameters) if request.parameters else {}
-        names = [each.name for each in outputs]
+        names = [output.name for output in outputs]
         model, tensors = await self._plane.infer(
             request.model_name, request.model_version, inputs, parameters, names, call
         )
@@ -140,7 +140,7 @@ class Handlers:
         known = pb.ModelStatistics.DESCRIPTOR.fields_by_name
         statistics = self._plane.statistics(request.name, request.version)
         return pb.ModelStatisticsResponse(
-            model_stats=[{name: value for name, value in each.items() if name in known} for each in statistics]
+            model_stats=[{name: value for name, value in model.items() if name in known} for model in statistics]
         )
 
     async def index(self, request: pb.RepositoryIndexRequest, call: RequestContext) -> pb.RepositoryIndexResponse:
@@ -166,7 +166,7 @@ class Handlers:
         """Return the registered regions."""
         kind = pb.SystemSharedMemoryStatusResponse.RegionStatus
         regions = self._plane.regions.status(request.name)
-        return pb.SystemSharedMemoryStatusResponse(regions={each["name"]: kind(**each) for each in regions})
+        return pb.SystemSharedMemoryStatusResponse(regions={region["name"]: kind(**region) for region in regions})
 
     async def register(
         self, request: pb.SystemSharedMemoryRegisterRequest, call: RequestContext

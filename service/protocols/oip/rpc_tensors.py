@@ -73,15 +73,15 @@ def input_tensors(message: pb.ModelInferRequest, regions: Regions) -> list[Tenso
     Raises:
         BadRequest: raw and typed contents are mixed, or do not fit the tensor's datatype and shape.
     """
-    places = [_place(each, regions) for each in message.inputs]
+    places = [_place(tensor, regions) for tensor in message.inputs]
     raws, sent = message.raw_input_contents, [place is None for place in places]
     if not raws:
-        return [_typed(each, place, regions) for each, place in zip(message.inputs, places, strict=True)]
-    for each in message.inputs:
-        if each.HasField("contents"):
+        return [_typed(tensor, place, regions) for tensor, place in zip(message.inputs, places, strict=True)]
+    for tensor in message.inputs:
+        if tensor.HasField("contents"):
             raise BadRequest(
                 "has contents beside raw_input_contents",
-                field=input_field(each.name),
+                field=input_field(tensor.name),
                 remedy="send every tensor raw, or every one typed",
             )
     if len(raws) != sum(sent):
@@ -89,26 +89,26 @@ def input_tensors(message: pb.ModelInferRequest, regions: Regions) -> list[Tenso
         raise BadRequest(received, remedy="send one each, in their order")
     left = iter(raws)
     return [
-        from_raw(each.name, each.datatype, tuple(each.shape), regions.read(place) if place else next(left))
-        for each, place in zip(message.inputs, places, strict=True)
+        from_raw(tensor.name, tensor.datatype, tuple(tensor.shape), regions.read(place) if place else next(left))
+        for tensor, place in zip(message.inputs, places, strict=True)
     ]
 
 
 def requested_outputs(message: pb.ModelInferRequest, regions: Regions) -> list[RequestedOutput]:
     """Return the outputs that a request names; raise BadRequest or Unsupported."""
     outputs = []
-    for each in message.outputs:
-        field = ("outputs", each.name[:SHOWN_CHARACTERS], "parameters")
-        parameters = values_of(each.parameters)
+    for output in message.outputs:
+        field = ("outputs", output.name[:SHOWN_CHARACTERS], "parameters")
+        parameters = values_of(output.parameters)
         check_no_classification(parameters, field)
-        outputs.append(RequestedOutput(each.name, regions.place(parameters, field)))
+        outputs.append(RequestedOutput(output.name, regions.place(parameters, field)))
     return outputs
 
 
 def values_of(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Return a map of parameters as JSON has it; those that are not set are left out."""
-    chosen = {name: (each, each.WhichOneof("parameter_choice")) for name, each in parameters.items()}
-    return {name: getattr(each, choice) for name, (each, choice) in chosen.items() if choice}
+    chosen = {name: (parameter, parameter.WhichOneof("parameter_choice")) for name, parameter in parameters.items()}
+    return {name: getattr(parameter, choice) for name, (parameter, choice) in chosen.items() if choice}
 
 
 def _place(tensor: Any, regions: Regions) -> Place | None:
@@ -127,7 +127,7 @@ def _typed(tensor: Any, place: Place | None, regions: Regions) -> Tensor:
         received, remedy = f"has datatype {datatype}, which has no typed contents", "send it in raw_input_contents"
         raise BadRequest(received, field=input_field(name), remedy=remedy)
     field, dtype = CONTENTS[datatype]
-    others = [each.name for each, _ in tensor.contents.ListFields() if each.name != field]
+    others = [descriptor.name for descriptor, _ in tensor.contents.ListFields() if descriptor.name != field]
     if others:
         received = f"has datatype {datatype} and {', '.join(others)}"
         raise BadRequest(received, field=input_field(name), remedy=f"send {field} alone")
@@ -165,7 +165,9 @@ def _parts(answer: Answer) -> list[Raw]:
     parts: list[Raw] = [head, ID, varint(len(id_)), id_] if id_ else [head]
     if answer.final:
         parts.append(_FINAL)
-    shapes = tuple([(each.name, each.datatype, each.shape, answer.places.get(each.name)) for each in answer.tensors])
+    shapes = tuple(
+        [(tensor.name, tensor.datatype, tensor.shape, answer.places.get(tensor.name)) for tensor in answer.tensors]
+    )
     parts.append(_outputs(shapes))
     for tensor in answer.tensors:
         raw = b"" if tensor.name in answer.places else raw_of(tensor)  # an empty one keeps the order of the others

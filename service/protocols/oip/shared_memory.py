@@ -103,8 +103,8 @@ class Regions:
     def unregister(self, name: str | None = None) -> None:
         """Close a region, or all; one that is not registered is no error, as with Triton."""
         self.check_enabled()
-        for each in [name] if name else list(self._regions):
-            region = self._regions.pop(each, None)
+        for registered in [name] if name else list(self._regions):
+            region = self._regions.pop(registered, None)
             if region:
                 os.close(region.file)
 
@@ -154,7 +154,7 @@ class Regions:
 
     def _region(self, name: str) -> Region:
         if name not in self._regions:
-            known = ", ".join([_shown(each) for each in self._regions]) or "none"
+            known = ", ".join([_shown(registered) for registered in self._regions]) or "none"
             raise NotFound(f"no shared memory region {_shown(name)}", allowed=f"registered: {known}")
         return self._regions[name]
 

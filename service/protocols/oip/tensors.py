@@ -152,7 +152,7 @@ def _strings(raw: memoryview, field: FieldPath) -> list[bytes]:
 def encode(datatype: str, values: Values) -> Raw:
     """Return the raw bytes of elements; a C-contiguous array's memory is shared, not copied."""
     if isinstance(values, list):
-        return b"".join([part for each in values for part in (struct.pack("<I", len(each)), each)])
+        return b"".join([part for element in values for part in (struct.pack("<I", len(element)), element)])
     flat = np.ascontiguousarray(values, DTYPES[datatype]).reshape(-1)
     return flat.view(np.uint8).data if flat.size else b""
 
@@ -165,4 +165,4 @@ def raw_of(tensor: Tensor) -> Raw:
 def raw_size(tensor: Tensor) -> int:
     """Return how many bytes `raw_of` returns."""
     values = tensor.data
-    return sum([4 + len(each) for each in values]) if isinstance(values, list) else values.nbytes
+    return sum([4 + len(element) for element in values]) if isinstance(values, list) else values.nbytes

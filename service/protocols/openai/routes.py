@@ -189,8 +189,8 @@ def _check_options(request: EmbedRequest, options: ResponseOptions, model: Model
 
 def _check_ids(request: EmbedRequest, name: str, vocab_size: int) -> None:
     """Raise BadInput for ids of a larger vocabulary; ids of another one that also exist here cannot be told apart."""
-    for index, each in enumerate(request.inputs):
-        if isinstance(each, Ids) and len(each.ids) and (largest := int(each.ids.max())) >= vocab_size:
+    for index, sequence in enumerate(request.inputs):
+        if isinstance(sequence, Ids) and len(sequence.ids) and (largest := int(sequence.ids.max())) >= vocab_size:
             raise BadInput(
                 f"holds the token id {largest}",
                 field=("inputs", index),

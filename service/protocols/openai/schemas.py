@@ -227,7 +227,7 @@ def decode_inputs(value: Any) -> list[Input]:
         raise BadRequest(f"is {quoted(value)}", field=("inputs",), allowed=f"send {FORMS}")
     if value and type(value[0]) is int:
         return [_decode_ids(value, ("inputs",), 0)]
-    return [_decode_input(each, ("inputs", index), index) for index, each in enumerate(value)]
+    return [_decode_input(item, ("inputs", index), index) for index, item in enumerate(value)]
 
 
 def _decode_input(value: Any, field: FieldPath, index: int) -> Input:

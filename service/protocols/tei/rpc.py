@@ -114,7 +114,7 @@ def _tokenize_methods(handlers: "Handlers") -> list[Method]:
 def _with_streams(*methods: Method) -> list[Method]:
     """Return unary methods, and for each the one that answers a stream of its requests."""
     streams = [
-        replace(each, name=f"{each.name}Stream", kind="bidirectional", initial_metadata=None) for each in methods
+        replace(method, name=f"{method.name}Stream", kind="bidirectional", initial_metadata=None) for method in methods
     ]
     return [*methods, *streams]
 
@@ -183,8 +183,8 @@ class Handlers:
         (tokens,) = await operations.tokenize(self._context, model, texts, special_tokens, prompt_name)
         return pb.EncodeResponse(
             tokens=[
-                pb.SimpleToken(id=each.id, text=each.text, special=each.special, start=each.start, stop=each.stop)
-                for each in tokens
+                pb.SimpleToken(id=token.id, text=token.text, special=token.special, start=token.start, stop=token.stop)
+                for token in tokens
             ]
         )
 
@@ -252,6 +252,6 @@ def embed_all_response(vectors: Vectors) -> bytes:
 def _metadata(vectors: Vectors) -> bytes:
     result, times = vectors.result, vectors.result.times
     seconds = (vectors.seconds, times.tokenization, times.queue, times.inference)
-    values = (result.characters, result.tokens, *[int(each * 1e9) for each in seconds])
+    values = (result.characters, result.tokens, *[int(duration * 1e9) for duration in seconds])
     packed = b"".join([tag + varint(value) for tag, value in zip(METADATA_TAGS, values, strict=True) if value])
     return FIELD_2 + varint(len(packed)) + packed

@@ -181,13 +181,13 @@ def id_lists(ids: Any) -> list[list[int]]:
         raise BadRequest(f"is {quoted(ids)}", field=("ids",), allowed="send a list of ids, or a list of such lists")
     nested = bool(ids) and type(ids[0]) is list
     lists = ids if nested or not ids else [ids]
-    for index, each in enumerate(lists):
-        if type(each) is not list:
+    for index, ids in enumerate(lists):
+        if type(ids) is not list:
             allowed = "where one is a list of ids, all are"
-            raise BadRequest(f"is {quoted(each)}", field=("ids", index), allowed=allowed)
-        if set(map(type, each)) <= ONLY_INT and (not each or (min(each) >= 0 and max(each) <= MAX_ID)):
+            raise BadRequest(f"is {quoted(ids)}", field=("ids", index), allowed=allowed)
+        if set(map(type, ids)) <= ONLY_INT and (not ids or (min(ids) >= 0 and max(ids) <= MAX_ID)):
             continue
-        place, value = next(item for item in enumerate(each) if not _is_id(item[1]))
+        place, value = next(item for item in enumerate(ids) if not _is_id(item[1]))
         field = ("ids", index, place) if nested else ("ids", place)
         allowed = f"an id is an integer from 0 to {MAX_ID}"
         raise BadRequest(f"is {quoted(value)}", index, field=field, allowed=allowed)

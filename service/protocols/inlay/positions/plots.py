@@ -173,7 +173,7 @@ class Plots:
         parameters, options = _parse_plot(row, query_values(request, repeated=("compare",)))
         shown = [Shown(make_call(parameters), _preset_name(parameters)), *_compared(request, row, make_call)]
         looks = options.model_dump(exclude={"compare"})
-        etag = shown[0].call.etag(extension, repr(looks), *(each.call.etag(each.name) for each in shown))
+        etag = shown[0].call.etag(extension, repr(looks), *(table.call.etag(table.name) for table in shown))
         headers = ((b"etag", etag.encode()), (b"cache-control", cache_control.encode()))
         if is_held(request, etag):
             return Response((), headers, 304)
@@ -216,7 +216,7 @@ def _draw(shown: list[Shown], options: PlotOptions, extension: str) -> bytes:
     with as_bad_parameters():
         return draw(
             options.plot,
-            [_subject(each, options.plot) for each in shown],
+            [_subject(table, options.plot) for table in shown],
             format=extension,  # type: ignore[arg-type]
             dark=options.dark,
             axis=options.axis,
@@ -244,7 +244,7 @@ def _compared(request: Request, row: AnyScheme, make_call: Callable[[Any], Table
             continue
         for preset in value.split(","):
             replaced = {name for name in own if name in (*SIZES, *SOURCES) or name in _scaling_names()}
-            kept = {name: each for name, each in own.items() if name not in replaced}
+            kept = {name: value for name, value in own.items() if name not in replaced}
             yield Shown(make_call(parse_source(row, {**kept, "preset": preset.strip()})), preset.strip())
 
 

@@ -93,7 +93,7 @@ async def table_response(
 
 def is_held(request: Request, etag: str) -> bool:
     """Return whether If-None-Match says that the client holds the bytes of this tag."""
-    held = [each.strip().removeprefix("W/") for each in request.header(b"if-none-match").split(",")]
+    held = [tag.strip().removeprefix("W/") for tag in request.header(b"if-none-match").split(",")]
     return etag in held or "*" in held
 
 
@@ -111,7 +111,7 @@ def chosen_outputs(tables: Tables, table: Table, form: TableForm) -> tuple[Typed
 
 def _file(table: Table, outputs: tuple[TypedOutput, ...], form: TableForm) -> TableFile:
     if form.media_type == SAFETENSORS:
-        shapes = {each.name: (np.dtype(NUMPY_DTYPES[each.dtype]), each.output.shape) for each in outputs}
+        shapes = {typed.name: (np.dtype(NUMPY_DTYPES[typed.dtype]), typed.output.shape) for typed in outputs}
         return TableFile(safetensors_header(shapes, _metadata(table)), outputs)
     shape = _stacked_shape(outputs, form)
     header = npy_header(shape, np.dtype(NUMPY_DTYPES[outputs[0].dtype])) if form.media_type == NPY else b""
@@ -129,10 +129,10 @@ def _stacked_shape(outputs: tuple[TypedOutput, ...], form: TableForm) -> tuple[i
     first = outputs[0].output.shape
     if form.output is not None:
         return first
-    if len({(each.output.shape, each.dtype) for each in outputs}) > 1:
+    if len({(typed.output.shape, typed.dtype) for typed in outputs}) > 1:
         raise NotAcceptable(
             f"{form.media_type} carries one array and the outputs differ in shape",
-            remedy="send " + " or ".join(f"output={each.name}" for each in outputs),
+            remedy="send " + " or ".join(f"output={typed.name}" for typed in outputs),
         )
     return (len(outputs), *first) if len(outputs) > 1 else first
 
@@ -196,7 +196,7 @@ def json_facts(table: Table, outputs: tuple[TypedOutput, ...], form: TableForm) 
         "dtype": form.dtype,
         **facts,
         "notes": table.notes,
-        "shapes": {each.name: each.output.shape for each in outputs},
+        "shapes": {typed.name: typed.output.shape for typed in outputs},
     }
 
 
@@ -204,7 +204,7 @@ async def _json_response(request: Request, tables: Tables, document: "JsonTable"
     """Return small documents whole, large ones as they are computed."""
     if request.verb == "HEAD":
         return Response((), headers)
-    if sum(prod(each.output.shape) for each in document.outputs) > BLOCK_VALUES:
+    if sum(prod(typed.output.shape) for typed in document.outputs) > BLOCK_VALUES:
         return Response((), headers, 200, document.parts(tables))
     async with aclosing(document.parts(tables)) as parts:
         return Response([part async for part in parts], headers)

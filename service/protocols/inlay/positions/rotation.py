@@ -70,10 +70,10 @@ def dtype_of(call: TableCall, options: TensorOptions) -> str:
 
 
 def _arguments(parameters: RotateParameters | ModelRotateParameters) -> dict[str, Any]:
-    sent = {name: each for name, each in (("q", parameters.q), ("k", parameters.k)) if each is not None}
+    sent = {name: tensor for name, tensor in (("q", parameters.q), ("k", parameters.k)) if tensor is not None}
     if not sent:
         raise BadParameters("there is nothing to rotate", remedy="send q, k or both")
-    tensors = {name: _array(each, parameters.dtype) for name, each in sent.items()}
+    tensors = {name: _array(tensor, parameters.dtype) for name, tensor in sent.items()}
     if len({tensor.dtype for tensor in tensors.values()}) > 1:
         raise BadParameters(f"q is {tensors['q'].dtype} and k is {tensors['k'].dtype}", remedy="send both in one dtype")
     check_positions_alone(parameters)
