@@ -29,15 +29,15 @@ def test_export_verify_list_and_describe_agree(
 ) -> None:
     out = tmp_path / "store/tiny"
     assert main(["export", str(checkpoint), str(out)]) == 0
-    told = capsys.readouterr().out
-    assert "tiny, bert" in told
-    assert "largest difference between ONNX and the float64 reference" in told
+    output = capsys.readouterr().out
+    assert "tiny, bert" in output
+    assert "largest difference between ONNX and the float64 reference" in output
     assert main(["verify", str(out)]) == 0
     assert "last_hidden_state" in capsys.readouterr().out
     assert main(["list", "--store", str(out.parent)]) == 0
-    told = capsys.readouterr().out
-    assert all(model_type in told for model_type in FAMILIES)
-    assert "sentence_embedding" in told
+    output = capsys.readouterr().out
+    assert all(model_type in output for model_type in FAMILIES)
+    assert "sentence_embedding" in output
     for what in (str(out), str(checkpoint), "gpt2"):
         assert main(["describe", what]) == 0
         assert "Embed" in capsys.readouterr().out
@@ -51,9 +51,9 @@ def test_list_says_why_an_export_is_broken(
     (tmp_path / "store/bad/weights.safetensors").unlink()
     capsys.readouterr()
     assert main(["list", "--store", str(tmp_path / "store")]) == 0
-    told = capsys.readouterr().out
-    assert "good" in told
-    assert "weights.safetensors is missing" in told
+    output = capsys.readouterr().out
+    assert "good" in output
+    assert "weights.safetensors is missing" in output
 
 
 def test_list_of_an_empty_store_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -80,10 +80,10 @@ def test_an_error_is_one_line_and_exit_code_1(
     name: str, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([word.replace("{tmp}", str(tmp_path)) for word in FAULTS[name]]) == 1
-    told = capsys.readouterr()
-    assert told.err.startswith("inlay: ")
-    assert told.err.count("\n") == 1
-    assert told.out == ""
+    captured = capsys.readouterr()
+    assert captured.err.startswith("inlay: ")
+    assert captured.err.count("\n") == 1
+    assert captured.out == ""
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
 
 
@@ -107,9 +107,9 @@ def test_unknown_name_error_suggests_the_nearest(
 ) -> None:
     words, message = NEAREST[name]
     assert main([word.replace("{tmp}", str(tmp_path)) for word in words]) == 1
-    told = capsys.readouterr().err
-    assert message in told
-    assert len(told.replace(str(tmp_path), "")) < 200
+    error = capsys.readouterr().err
+    assert message in error
+    assert len(error.replace(str(tmp_path), "")) < 200
 
 
 def run(code: str, *words: str) -> "subprocess.CompletedProcess[str]":
@@ -207,8 +207,8 @@ def test_describe_names_sides_heads_and_masks(family: str, tmp_path: Path, capsy
     for what in ("x", "out"):
         capsys.readouterr()
         main(["describe", str(tmp_path / what)])
-        told = " ".join(capsys.readouterr().out.replace(": ", " ").split())
-        assert [sentence for sentence in BESIDES[family] if sentence.replace(": ", " ") not in told] == []
+        output = " ".join(capsys.readouterr().out.replace(": ", " ").split())
+        assert [sentence for sentence in BESIDES[family] if sentence.replace(": ", " ") not in output] == []
 
 
 @pytest.mark.parametrize(

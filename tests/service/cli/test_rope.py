@@ -49,8 +49,8 @@ def test_npy_holds_transformers_cos_and_sin(config: str, arithmetic: str, tmp_pa
     assert main(["rope", "--config", config, "--length", "8192", "--arithmetic", arithmetic, "-o", str(out)]) == 0
     table = np.load(out)
     assert (table.shape, table.dtype) == ((2, 8192, 64), np.float32)
-    for found, expected in zip(table[:, ROWS], golden(SMALL), strict=True):
-        np.testing.assert_allclose(found, expected, atol=3e-7 + 5e-7 * 8192)
+    for rows, expected in zip(table[:, ROWS], golden(SMALL), strict=True):
+        np.testing.assert_allclose(rows, expected, atol=3e-7 + 5e-7 * 8192)
 
 
 def test_a_safetensors_file_says_how_it_was_made(config: str, tmp_path: Path) -> None:
@@ -60,8 +60,12 @@ def test_a_safetensors_file_says_how_it_was_made(config: str, tmp_path: Path) ->
         == 0
     )
     with safe_open(out, "numpy") as file:
-        told = file.metadata()
-        assert (told["rope_type"], told["arithmetic"], json.loads(told["theta"])) == ("llama3", "exact", 500000.0)
+        metadata = file.metadata()
+        assert (metadata["rope_type"], metadata["arithmetic"], json.loads(metadata["theta"])) == (
+            "llama3",
+            "exact",
+            500000.0,
+        )
         assert file.get_tensor("cos").shape == (100, 64)
         assert file.get_tensor("sin").dtype == ml_dtypes.bfloat16
 
@@ -69,18 +73,18 @@ def test_a_safetensors_file_says_how_it_was_made(config: str, tmp_path: Path) ->
 def test_a_json_file_holds_facts_and_values(config: str, tmp_path: Path) -> None:
     out = tmp_path / "table.json"
     assert main(["rope", "--config", config, "--length", "3", "-o", str(out)]) == 0
-    told = json.loads(out.read_text())
-    assert told["cos"][0] == [1.0] * 64
-    assert len(told["inverse_frequency"]) == 64
+    document = json.loads(out.read_text())
+    assert document["cos"][0] == [1.0] * 64
+    assert len(document["inverse_frequency"]) == 64
 
 
 def test_an_onnx_file_computes_the_same_table(config: str, tmp_path: Path) -> None:
     out = tmp_path / "table.onnx"
     assert main(["rope", "--config", config, "--length", "3", "-o", str(out)]) == 0
-    for found, expected in zip(
+    for rows, expected in zip(
         onnxruntime.InferenceSession(out).run(None, {"positions": ROWS}), golden(SMALL), strict=True
     ):
-        np.testing.assert_allclose(found, expected, atol=3e-7 + 5e-7 * 8192)
+        np.testing.assert_allclose(rows, expected, atol=3e-7 + 5e-7 * 8192)
 
 
 @pytest.mark.parametrize(("suffix", "begins"), [(".png", b"\x89PNG"), (".svg", b"<?xml")])
@@ -92,9 +96,9 @@ def test_a_picture_is_drawn(config: str, suffix: str, begins: bytes, tmp_path: P
 
 def test_without_a_file_it_prints_the_parameters(config: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["rope", "--config", config]) == 0
-    told = capsys.readouterr().out
-    assert "llama3" in told
-    assert "131072 x 64" in told
+    output = capsys.readouterr().out
+    assert "llama3" in output
+    assert "131072 x 64" in output
 
 
 def test_a_preset_equals_its_parameters(capsys: pytest.CaptureFixture[str]) -> None:
@@ -115,8 +119,8 @@ def test_a_preset_equals_its_parameters(capsys: pytest.CaptureFixture[str]) -> N
     assert main(["rope", *sizes, *scaling, "--length", "5"]) == 0
     parameters = capsys.readouterr().out
 
-    def frequencies(told: str) -> list[str]:
-        return next(line for line in told.splitlines() if line.startswith("inverse_frequency")).split()
+    def frequencies(output: str) -> list[str]:
+        return next(line for line in output.splitlines() if line.startswith("inverse_frequency")).split()
 
     assert frequencies(preset) == frequencies(parameters)
     assert main(["rope", "--preset", "list"]) == 0

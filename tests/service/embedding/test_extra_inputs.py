@@ -76,8 +76,8 @@ BOXES = [[0, 0, 49, 49], [3, 4, 3, 9], [10, 20, 30, 40]]
 
 
 def test_boxes_are_looked_up_by_corners_width_and_height(served: Served) -> None:
-    found = posted(served, "layoutlm", input_ids=[5, 0, 29], bbox=BOXES)
-    np.testing.assert_allclose(found, by_hand([5, 0, 29], BOXES), atol=2e-6)
+    rows = posted(served, "layoutlm", input_ids=[5, 0, 29], bbox=BOXES)
+    np.testing.assert_allclose(rows, by_hand([5, 0, 29], BOXES), atol=2e-6)
     none = posted(served, "layoutlm", input_ids=[5, 0, 29])
     np.testing.assert_allclose(none, by_hand([5, 0, 29], [[0] * 4] * 3), atol=2e-6)
 
@@ -99,18 +99,18 @@ def test_xlm_without_langs_adds_no_language(served: Served) -> None:
     golden = case("input_xlm")
     ids = golden.ids[0]
     weights = {name.removeprefix("transformer."): value.astype(np.float64) for name, value in golden.weights.items()}
-    found = posted(served, "input_xlm", input_ids=ids.tolist(), attention_mask=[1] * len(ids))
+    rows = posted(served, "input_xlm", input_ids=ids.tolist(), attention_mask=[1] * len(ids))
     x = weights["embeddings.weight"][ids] + weights["position_embeddings.weight"][: len(ids)]
     centred = x - x.mean(axis=1, keepdims=True)
     normed = centred / np.sqrt((centred**2).mean(axis=1, keepdims=True) + 1e-12)
     expected = normed * weights["layer_norm_emb.weight"] + weights["layer_norm_emb.bias"]
-    np.testing.assert_allclose(found, expected, atol=2e-5)
+    np.testing.assert_allclose(rows, expected, atol=2e-5)
 
 
 def test_xlm_without_mask_masks_as_many_tokens_as_pads(served: Served) -> None:
     """transformers 5.23: lengths = (input_ids != pad).sum(), wherever the pads are."""
-    found = posted(served, "input_xlm", input_ids=[2, 5, 6, 2, 7])
-    assert (np.abs(found).sum(axis=1) > 0).tolist() == [True, True, True, False, False]
+    rows = posted(served, "input_xlm", input_ids=[2, 5, 6, 2, 7])
+    assert (np.abs(rows).sum(axis=1) > 0).tolist() == [True, True, True, False, False]
 
 
 @pytest.mark.parametrize("mask", [None, [1, 1, 1, 1, 0, 0]])

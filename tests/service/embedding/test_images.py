@@ -42,7 +42,7 @@ async def test_rows_that_are_not_finite_fail_their_own_request(
         bad = (feeds["pixel_values"] == BAD).all(axis=(1, 2, 3))
         return [np.where(bad[:, None, None], np.nan, each) for each in run(graph, feeds, outputs)]
 
-    monkeypatch.setattr(type(engine), "run", lambda _, *given: broken(*given))
+    monkeypatch.setattr(type(engine), "run", lambda _, *arguments: broken(*arguments))
     images = Images(catalog, max_inputs=4, max_pixels=10**6, max_rows=10**4, threads=1)
     good, bad = await asyncio.gather(
         images.embed(ImagesRequest([image(catalog)]), RequestContext()),

@@ -77,10 +77,10 @@ async def test_default_output_is_the_pooled_vector_or_token_rows(make):
 async def test_text_and_its_ids_give_equal_vectors(make):
     service = make()
     tokenizer = service.registry.get(None).tokenizer
-    found = tokenizer.encode_now({0: Text("hello world"), 1: Text("hello", "world")}, Cut())
-    np.testing.assert_array_equal(await rows(service, Text("hello world")), await rows(service, ids(*found[0].ids)))
-    np.testing.assert_array_equal(await rows(service, Text("hello", "world")), await rows(service, found[1]))
-    assert found[1].types.any()
+    encodings = tokenizer.encode_now({0: Text("hello world"), 1: Text("hello", "world")}, Cut())
+    np.testing.assert_array_equal(await rows(service, Text("hello world")), await rows(service, ids(*encodings[0].ids)))
+    np.testing.assert_array_equal(await rows(service, Text("hello", "world")), await rows(service, encodings[1]))
+    assert encodings[1].types.any()
 
 
 async def test_batch_equals_its_items_alone(make):
@@ -152,8 +152,8 @@ async def test_rope_rows_equal_the_table(make):
     table = tabulate(service.registry.get(None).card.encodings.ropes["all"].rope, range(3, 7), arithmetic="parity")
     sent = ids(1, 2, positions=[5, 4])
     for name in ("cos", "sin"):
-        found = await rows(service, sent, outputs=(f"rope_{name}",))
-        np.testing.assert_allclose(found, table.outputs[name].whole()[[2, 1]], atol=1.2e-7)
+        rope_rows = await rows(service, sent, outputs=(f"rope_{name}",))
+        np.testing.assert_allclose(rope_rows, table.outputs[name].whole()[[2, 1]], atol=1.2e-7)
     with pytest.raises(BadRequest, match="tiny has no output 'rope_cos'"):
         await rows(make("tiny"), sent, outputs=("rope_cos",))
 

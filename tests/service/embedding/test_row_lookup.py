@@ -109,16 +109,16 @@ def a_request(chance: random.Random) -> EmbedRequest:
     return EmbedRequest(inputs, **({"model": chance.choice(MODELS)} | options))
 
 
-def same(found: EmbedResult, expected: EmbedResult) -> bool:
+def same(result: EmbedResult, expected: EmbedResult) -> bool:
     """Whether two results are equal but for their times."""
-    assert [each._replace(rows=None) for each in found.outputs] == [
+    assert [each._replace(rows=None) for each in result.outputs] == [
         each._replace(rows=None) for each in expected.outputs
     ]
-    for ours, theirs in zip(found.outputs, expected.outputs, strict=True):
+    for ours, theirs in zip(result.outputs, expected.outputs, strict=True):
         assert (ours.rows.dtype, ours.rows.shape) == (theirs.rows.dtype, theirs.rows.shape)
         assert ours.rows.flags.c_contiguous
         assert ours.rows.tobytes() == theirs.rows.tobytes()
-    return found[2:-1] == expected[2:-1] and found.model == expected.model
+    return result[2:-1] == expected[2:-1] and result.model == expected.model
 
 
 LIMITS = [{}, {"max_request_tokens": 20}, {"max_input_tokens": 4}, {"max_inputs": 2}, {"max_answer_bytes": 2000}]
@@ -133,12 +133,12 @@ async def test_answers_equal_those_of_the_pipeline(
     both, chance, answered = make(**limits), random.Random(seed), 0
     for _ in range(12):
         requests = [a_request(chance) for _ in range(chance.choice([1, 2, 5, 20]))]
-        for request, found in zip(requests, both.answer(requests), strict=True):
-            if found is None:
+        for request, result in zip(requests, both.answer(requests), strict=True):
+            if result is None:
                 continue
             expected = await both.expected(request)
             assert isinstance(expected, EmbedResult), (request, expected)
-            assert same(found, expected)
+            assert same(result, expected)
             answered += 1
     assert answered
 
@@ -149,9 +149,9 @@ async def test_answers_plain_token_ids(make: Callable[..., Both], model: str) ->
     outputs = ("input_embeddings",)
     inputs = [[ids(5, 6, 7)], [ids(5)], [ids(1, 1, 1), ids(9, 8)], [ids(*range(24))]]
     requests = [EmbedRequest(each, model, outputs) for each in inputs]
-    found = both.answer(requests)
+    results = both.answer(requests)
     graph_takes_segments = model == "gpt2"  # those are left: their segments are optional
-    for request, result in zip(requests, found, strict=True):
+    for request, result in zip(requests, results, strict=True):
         if graph_takes_segments:
             assert result is None
         else:
@@ -167,12 +167,12 @@ async def test_wrong_id_changes_no_other_answer(make: Callable[..., Both]) -> No
     bad = EmbedRequest([ids(5, 10**6)], "bert", outputs)
     other = EmbedRequest([ids(5, 6)], "llama", outputs)
     expected = [await both.expected(each) for each in (good, other)]
-    found = both.answer([good, bad, other])
-    assert found[1] is None
-    for result, reference in ((found[0], expected[0]), (found[2], expected[1])):
+    results = both.answer([good, bad, other])
+    assert results[1] is None
+    for result, reference in ((results[0], expected[0]), (results[2], expected[1])):
         assert isinstance(reference, EmbedResult)
         assert result is None or same(result, reference)
-    assert found[2] is not None
+    assert results[2] is not None
 
 
 async def test_leaves_requests_unanswered_while_the_engine_is_busy(make: Callable[..., Both]) -> None:
@@ -193,8 +193,8 @@ async def test_leaves_requests_unanswered_while_the_engine_is_busy(make: Callabl
 async def test_many_requests_share_runs_of_bounded_tokens(make: Callable[..., Both]) -> None:
     both = make()
     requests = [EmbedRequest([ids(*[number % VOCABULARY] * 16)], "bert", ("input_embeddings",)) for number in range(64)]
-    found = both.answer(requests)
-    for request, result in zip(requests, found, strict=True):
+    results = both.answer(requests)
+    for request, result in zip(requests, results, strict=True):
         expected = await both.expected(request)
         assert result is not None
         assert isinstance(expected, EmbedResult)
@@ -207,7 +207,7 @@ async def test_failing_engine_leaves_its_requests(make: Callable[..., Both], mon
     both = make()
     engine = both.service.registry.get("bert").engine
 
-    def fail(*given: object) -> Any:
+    def fail(*arguments: object) -> Any:
         raise RuntimeError("the card is gone")
 
     monkeypatch.setattr(type(engine), "run", fail)

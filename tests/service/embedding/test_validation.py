@@ -35,7 +35,7 @@ ROBERTA = PositionRule("cumsum_non_pad", 1, 10, 1)
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("sequence", "message"),
     [
         (ids(), r"inputs\[3\] has no token ids"),
         (ids(1, 50), r"inputs\[3\].input_ids\[1\] is 50; the vocabulary holds 0 to 49"),
@@ -50,17 +50,17 @@ ROBERTA = PositionRule("cumsum_non_pad", 1, 10, 1)
         ),
     ],
 )
-def test_bad_input_names_its_field_and_what_is_allowed(given, message):
+def test_bad_input_names_its_field_and_what_is_allowed(sequence, message):
     with pytest.raises(BadInput, match=message) as caught:
-        sequences.check(card(), 3, given, truncate=False, direction="right")
+        sequences.check(card(), 3, sequence, truncate=False, direction="right")
     assert caught.value.index == 3
     assert caught.value.field[:2] == ("inputs", 3)
 
 
 @pytest.mark.parametrize(("direction", "kept"), [("right", range(8)), ("left", range(2, 10))])
 def test_truncation_cuts_all_lists_alike(direction, kept):
-    given = ids(*range(10), mask=[1] * 10, types=[0] * 10, positions=[*range(8), 0, 0])
-    cut = sequences.check(card(), 0, given, True, direction)
+    sequence = ids(*range(10), mask=[1] * 10, types=[0] * 10, positions=[*range(8), 0, 0])
+    cut = sequences.check(card(), 0, sequence, True, direction)
     np.testing.assert_array_equal(cut.ids, list(kept))
     assert len(cut.mask) == len(cut.types) == len(cut.positions) == 8
 

@@ -114,9 +114,9 @@ async def test_refuses_a_call_over_the_limit_before_reading_it(tmp_path: Path) -
         refused = await refusal(channel, "One")
         assert refused.code() is grpc.StatusCode.UNAVAILABLE  # as the service's protocol has it
         assert refused.details() == "2 calls are under way; this server takes 2 at a time: try again in a moment"
-        told = dict(refused.trailing_metadata())
-        assert (told["inlay-code"], told["grpc-retry-pushback-ms"]) == ("overloaded", "1000")
-        assert "x-request-id" in told
+        metadata = dict(refused.trailing_metadata())
+        assert (metadata["inlay-code"], metadata["grpc-retry-pushback-ms"]) == ("overloaded", "1000")
+        assert "x-request-id" in metadata
         assert held.read == [b"", b""]
         held.go.set()
         assert [len([answer async for answer in call]) for call in calls] == [1, 1]
@@ -206,21 +206,21 @@ async def test_tables_are_admitted_once_and_released(tiny_store: Path) -> None:
             positions.parameters.update({"length": 4, "dim": 8})
             rotate = pb.RotateRequest(tensors={"q": pb.Tensor(dtype=pb.FLOAT32, shape=[1, 2], data=bytes(8))})
             rotate.parameters.update({"head_dim": 2, "theta": 10000.0})
-            asked = [
+            requests = [
                 lambda: stub.Positions(positions).read(),
                 lambda: stub.Rope(pb.RopeRequest(model="llama", length=4)).read(),
                 lambda: stub.Rotate(rotate),
             ]
-            for ask in asked:
+            for ask in requests:
                 assert await ask()
             admission.acquire()
-            for ask in asked:
+            for ask in requests:
                 with pytest.raises(grpc.aio.AioRpcError, match="1 requests are being served") as refused:
                     await ask()
                 assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
             assert await stub.ListModels(pb.ListModelsRequest())  # lists are no work
             assert (await GRPCInferenceServiceStub(channel).ServerLive(oip.ServerLiveRequest())).live
             admission.release()
-            for ask in asked:
+            for ask in requests:
                 assert await ask()
     assert admission.active == 0

@@ -108,12 +108,12 @@ async def first_status(call: Any) -> int | None:
 async def test_a_watch_sends_each_change_once(tmp_path: Path) -> None:
     async with listening(tmp_path) as (server, channel):
         call = health_pb2_grpc.HealthStub(channel).Watch(ASKED)
-        told = [(await call.read()).status]
+        states = [(await call.read()).status]
         for serving in (True, False, False, True):
             server.health.set(NAME, serving)
-            if serving != (told[-1] == STATES.SERVING):
-                told.append((await call.read()).status)
-        assert told == [STATES.SERVING, STATES.NOT_SERVING, STATES.SERVING]
+            if serving != (states[-1] == STATES.SERVING):
+                states.append((await call.read()).status)
+        assert states == [STATES.SERVING, STATES.NOT_SERVING, STATES.SERVING]
         call.cancel()
 
 

@@ -59,8 +59,8 @@ def channel(served: Served) -> Iterator[grpc.Channel]:
 def among(text: str, method: str, status: str) -> float:
     """How many requests of a method were answered so, by the exposition."""
     named = {f'method="{method}"', f'status="{status}"'}
-    found = [line for line in text.splitlines() if line.startswith("inlay_requests_total{")]
-    return sum([float(line.rsplit(" ", 1)[1]) for line in found if named <= set(line[21 : line.index("}")].split(","))])
+    lines = [line for line in text.splitlines() if line.startswith("inlay_requests_total{")]
+    return sum([float(line.rsplit(" ", 1)[1]) for line in lines if named <= set(line[21 : line.index("}")].split(","))])
 
 
 def counted(served: Served, method: str, status: str) -> float:
@@ -89,8 +89,8 @@ def test_stream_continues_after_a_malformed_message(
     before = counted(served, method, "INVALID_ARGUMENT")
     sent = [good.SerializeToString(), NO_MESSAGE, good.SerializeToString()]
     first, second, third = channel.stream_stream(path, response_deserializer=answer.FromString)(iter(sent))
-    told = second.error.message if answer is pb.EmbedStreamResponse else second.error_message
-    assert f"the message's 4 bytes are no {good.DESCRIPTOR.full_name}" in told
+    message = second.error.message if answer is pb.EmbedStreamResponse else second.error_message
+    assert f"the message's 4 bytes are no {good.DESCRIPTOR.full_name}" in message
     assert first == third != second
     assert counted(served, method, "INVALID_ARGUMENT") == before + 1
 
@@ -123,8 +123,8 @@ async def test_a_stream_that_cannot_be_read_on_raises() -> None:
 
 
 async def test_an_abandoned_stream_logs_no_failure_of_its_reader() -> None:
-    told: list[Any] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+    reports: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reports.append(context))
 
     async def requests() -> AsyncIterator[int]:
         yield 1
@@ -140,7 +140,7 @@ async def test_an_abandoned_stream_logs_no_failure_of_its_reader() -> None:
     await answers.aclose()
     del answers
     gc.collect()
-    assert told == []
+    assert reports == []
 
 
 # ---- deadlines
@@ -175,10 +175,10 @@ async def test_every_kind_of_call_knows_its_deadline(tmp_path: Path) -> None:
                 call = channel.stream_stream(f"/some.Service/{method.name}")(iter([b""]), timeout=timeout)
                 assert len([answer async for answer in call]) == 1
     assert seen.keys() == {method.name for method in methods}
-    for told, untold in seen.values():
-        assert told is not None
-        assert 60 < told < 80  # grpc rounds up what it sends
-        assert untold is None
+    for with_deadline, without_deadline in seen.values():
+        assert with_deadline is not None
+        assert 60 < with_deadline < 80  # grpc rounds up what it sends
+        assert without_deadline is None
 
 
 @asynccontextmanager
@@ -298,8 +298,8 @@ async def test_every_call_gets_its_request_id(tmp_path: Path, own: str | None) -
         for method in methods:
             call = channel.stream_stream(f"/some.Service/{method.name}")(iter([b""]), metadata=metadata)
             assert len([each async for each in call]) == 1
-            told = dict(await call.trailing_metadata())["x-request-id"]
-            assert told == own if own else len(told) >= 16
+            request_id = dict(await call.trailing_metadata())["x-request-id"]
+            assert request_id == own if own else len(request_id) >= 16
 
 
 def overloaded(monkeypatch: pytest.MonkeyPatch, here: Here) -> None:

@@ -45,9 +45,10 @@ HEADERS = ([], [], [], [b"accept: application/octet-stream"], [b"accept: applica
 async def answers(clients: list[Client], sent: list[bytes]) -> list[tuple[int, dict[str, str], bytes]]:
     for client, each in zip(clients, sent, strict=True):
         client.writer.write(each)
-    found = [await client.answer() for client in clients]
+    responses = [await client.answer() for client in clients]
     return [
-        (status, {name: headers[name] for name in FIXED if name in headers}, body) for status, headers, body in found
+        (status, {name: headers[name] for name in FIXED if name in headers}, body)
+        for status, headers, body in responses
     ]
 
 
@@ -59,8 +60,8 @@ async def test_batched_answers_are_those_of_the_pipeline(here: Here, seed: int) 
         clients = [await each.__aenter__() for each in opened]
         for _ in range(15):
             rows = [(chance.choice(HEADERS), a_body(chance)) for _ in clients]
-            found = await answers(clients, [request(b"POST /embed", JSON, *more, body=body) for more, body in rows])
-            for (more, body), (status, headers, answer) in zip(rows, found, strict=True):
+            batched = await answers(clients, [request(b"POST /embed", JSON, *more, body=body) for more, body in rows])
+            for (more, body), (status, headers, answer) in zip(rows, batched, strict=True):
                 if status == 429:  # more at a time than this server allows
                     continue
                 [expected] = await answers([alone], [request(b"POST /embed", JSON, PIPELINE, *more, body=body)])

@@ -177,11 +177,11 @@ async def together(toy: Toy, bodies: Sequence[bytes], path: bytes = b"/batch") -
     await until(lambda: toy.connections == len(bodies))
     for client, body in zip(opened, bodies, strict=True):
         client.writer.write(post(body, path=path))
-    found = [await client.answer() for client in opened]
+    responses = [await client.answer() for client in opened]
     for each in clients:
         await each.__aexit__(None, None, None)
     await until(lambda: toy.connections == 0)
-    return [(status, body) for status, _, body in found]
+    return [(status, body) for status, _, body in responses]
 
 
 async def test_requests_that_come_together_share_a_batch(toy: Toy, handler: Batches) -> None:
@@ -194,10 +194,10 @@ async def test_requests_that_come_together_share_a_batch(toy: Toy, handler: Batc
 
 
 async def test_requests_left_by_a_batch_are_served_alone(toy: Toy, handler: Batches) -> None:
-    found = await together(toy, [b"a", b"alone", b"bad", b"b"])
-    assert [status for status, _ in found] == [200, 200, 422, 200]
-    assert [found[0][1], found[1][1], found[3][1]] == [b"A", b"ALONE", b"B"]
-    assert json.loads(found[2][1])["index"] == 0
+    responses = await together(toy, [b"a", b"alone", b"bad", b"b"])
+    assert [status for status, _ in responses] == [200, 200, 422, 200]
+    assert [responses[0][1], responses[1][1], responses[3][1]] == [b"A", b"ALONE", b"B"]
+    assert json.loads(responses[2][1])["index"] == 0
     assert sorted(handler.alone) == [b"alone", b"bad"]
     assert toy.counted() == {("/batch", "200"): 3, ("/batch", "422"): 1}
 

@@ -55,10 +55,10 @@ ROUTES: list[tuple[str, dict[str, Any]]] = [
 def test_every_route_reads_every_coding(served: Served, path: str, body: dict[str, Any], encoding: str) -> None:
     plain = served.http.post(path, json=body)
     coded = post(served, ENCODERS[encoding](orjson.dumps(body)), encoding, path)
-    found, expected = coded.json(), plain.json()
+    document, expected = coded.json(), plain.json()
     if path.startswith("/v1"):  # the rest holds an id and a time
-        found, expected = found["data"], expected["data"]
-    assert (coded.status_code, found) == (200, expected)
+        document, expected = document["data"], expected["data"]
+    assert (coded.status_code, document) == (200, expected)
 
 
 def test_codings_are_decoded_in_reverse_order(served: Served) -> None:
@@ -175,7 +175,7 @@ async def test_decodes_what_was_encoded(body: bytes, applied: list[str], exact: 
 @given(st.sampled_from(sorted(CODINGS)), st.binary(max_size=3 * INLINE_BYTES))
 async def test_noise_is_rejected_or_decoded(coding: str, noise: bytes) -> None:
     try:
-        found = await decoded(noise, (coding,), MIB)
+        body = await decoded(noise, (coding,), MIB)
     except (Malformed, BodyTooLarge):
         return
-    assert found == b"" or noise
+    assert body == b"" or noise

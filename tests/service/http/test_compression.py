@@ -160,8 +160,8 @@ def test_documents_are_compressed_as_accepted(served: Served, path: str, coding:
     assert answer.headers["content-encoding"] == coding
     assert "Accept-Encoding" in plain.headers["vary"]
     assert "Accept-Encoding" in answer.headers["vary"]
-    found = DECODERS[coding](body)
-    assert found == plain.content or path == "/metrics"
+    document = DECODERS[coding](body)
+    assert document == plain.content or path == "/metrics"
 
 
 def test_small_responses_are_not_compressed(served: Served) -> None:
@@ -199,16 +199,18 @@ def test_range_is_of_the_plain_bytes(served: Served) -> None:
     path = f"{TABLE}&format=npy"
     whole, body = raw(served, "GET", path, None)
     for accept in ("gzip", "gzip, identity;q=0"):
-        part, found = raw(served, "GET", path, accept, headers={"range": "bytes=100-4099"})
+        part, headers = raw(served, "GET", path, accept, headers={"range": "bytes=100-4099"})
         assert part.status_code == 206
         assert "content-encoding" not in part.headers
-        assert found == body[100:4100]
+        assert headers == body[100:4100]
     packed, _ = raw(served, "GET", path, "gzip")
     assert "accept-ranges" not in packed.headers
     assert whole.headers["accept-ranges"] == "bytes"
-    stale, found = raw(served, "GET", path, "gzip", headers={"range": "bytes=0-9", "if-range": packed.headers["etag"]})
+    stale, headers = raw(
+        served, "GET", path, "gzip", headers={"range": "bytes=0-9", "if-range": packed.headers["etag"]}
+    )
     assert stale.status_code == 200
-    assert gzip.decompress(found) == body
+    assert gzip.decompress(headers) == body
 
 
 def test_default_headers_of_clients_compress_no_tensors(served: Served) -> None:
@@ -323,22 +325,22 @@ async def test_compressed_stream_loses_its_declared_length() -> None:
     ids=["packed", "206", "204", "304", "small", "picture"],
 )
 async def test_leaves_uncompressible_responses_unchanged(response: Response) -> None:
-    found = await through(response)
-    assert found.body == response.body
-    assert [each for each in found.headers if each[0] != b"vary"] == list(response.headers)
+    sent = await through(response)
+    assert sent.body == response.body
+    assert [each for each in sent.headers if each[0] != b"vary"] == list(response.headers)
 
 
 @given(st.lists(st.binary(max_size=20_000), min_size=1, max_size=4), st.sampled_from(sorted(DECODERS)), st.booleans())
 async def test_decodes_to_what_was_compressed(parts: list[bytes], coding: str, stream: bool) -> None:
     response = await through(streamed(*parts) if stream else whole(*parts), coding.encode())
-    found = b"".join(response.body)
+    coded = b"".join(response.body)
     if response.stream is not None:
-        found += b"".join([bytes(each) async for each in response.stream])
+        coded += b"".join([bytes(each) async for each in response.stream])
     if (b"content-encoding", coding.encode()) in response.headers:
         decoder: Any = zstd.ZstdDecompressor() if coding == "zstd" else zlib.decompressobj(47)
-        found = decoder.decompress(found)
+        coded = decoder.decompress(coded)
         assert decoder.eof
-    assert found == b"".join(parts)
+    assert coded == b"".join(parts)
 
 
 async def test_head_is_compressed_in_its_headers_alone() -> None:

@@ -26,8 +26,12 @@ def open_to_all(tiny_store: Path) -> Iterator[Served]:
 
 def preflight(served: Served, path: str, headers: str, origin: str = PAGE) -> dict[str, str]:
     """What a browser may do after its question."""
-    asked = {"origin": origin, "access-control-request-method": "POST", "access-control-request-headers": headers}
-    answer = served.http.options(path, headers=asked)
+    request_headers = {
+        "origin": origin,
+        "access-control-request-method": "POST",
+        "access-control-request-headers": headers,
+    }
+    answer = served.http.options(path, headers=request_headers)
     assert answer.headers["x-request-id"]
     allowed = dict(answer.headers) if answer.is_success else {}
     return {name: value.lower() for name, value in allowed.items() if name.startswith("access-control-")}
@@ -77,6 +81,6 @@ def test_star_allows_every_origin(open_to_all: Served) -> None:
 
 
 def test_no_origin_is_allowed_by_default(served: Served) -> None:
-    asked = {"origin": PAGE, "access-control-request-method": "POST"}
-    assert served.http.options("/embed", headers=asked).status_code == 405
+    preflight_headers = {"origin": PAGE, "access-control-request-method": "POST"}
+    assert served.http.options("/embed", headers=preflight_headers).status_code == 405
     assert "access-control-allow-origin" not in served.http.get("/models", headers=CALL).headers

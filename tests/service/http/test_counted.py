@@ -24,8 +24,8 @@ PROBES = ["/", "/health", "/health/ready", "/ping", "/v2/health/ready", "/v2/mod
 
 @pytest.fixture
 async def here(tiny_store: Path) -> AsyncIterator[Here]:
-    async with serving_here(tiny_store, default_model="bert") as found:
-        yield found
+    async with serving_here(tiny_store, default_model="bert") as service:
+        yield service
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def requests(here: Here) -> dict[tuple[str, ...], float]:
 def breaks(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every run of the engine fails from now on."""
 
-    def fail(*given: object) -> Any:
+    def fail(*arguments: object) -> Any:
         raise RuntimeError("the card is gone")
 
     monkeypatch.setattr(type(here.context.registry.get("bert").engine), "run", fail)
@@ -98,7 +98,7 @@ async def test_engine_failures_are_counted_alike_in_every_protocol(
 async def test_faults_of_the_service_are_counted_as_errors(
     here: Here, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def fault(*given: object) -> Any:
+    async def fault(*arguments: object) -> Any:
         raise RuntimeError("a fault")
 
     monkeypatch.setattr(here.context.embedder, "embed", fault)
@@ -128,7 +128,7 @@ async def test_refused_table_is_counted_once(here: Here, http: httpx.AsyncClient
 async def test_requests_refused_for_their_key_are_counted_apart(
     tiny_store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def full(*given: object) -> Any:
+    async def full(*arguments: object) -> Any:
         raise Overloaded("the queue is full")
 
     settings = {"default_model": "bert", "api_keys": f"{KEY} rate=1"}

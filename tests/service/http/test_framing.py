@@ -42,10 +42,10 @@ async def reference(scope: Any, receive: Any, send: Any) -> None:
     while more:
         message = await receive()
         body, more = body + message.get("body", b""), message.get("more_body", False)
-    found = scope["path"] in PATHS and scope["method"] in ("GET", "HEAD", "POST")
-    content = b"%b %b" % (scope["method"].encode(), body) if found else b"x"
+    exists = scope["path"] in PATHS and scope["method"] in ("GET", "HEAD", "POST")
+    content = b"%b %b" % (scope["method"].encode(), body) if exists else b"x"
     headers = [(b"content-length", b"%d" % len(content))]
-    await send({"type": "http.response.start", "status": 200 if found else 404, "headers": headers})
+    await send({"type": "http.response.start", "status": 200 if exists else 404, "headers": headers})
     await send({"type": "http.response.body", "body": content})
 
 
@@ -100,9 +100,9 @@ async def seen(port: int, *parts: bytes, marker: bool = True) -> Seen:
 
 def parsed(received: bytes, verbs: list[bytes]) -> list[tuple[int, bytes]]:
     """The final answers in what came, as h11's client reads them."""
-    found = []
+    requests = []
     while received.startswith(b"HTTP/"):
-        verb = verbs[len(found)] if len(found) < len(verbs) else b"GET"
+        verb = verbs[len(requests)] if len(requests) < len(verbs) else b"GET"
         client = h11.Connection(h11.CLIENT)
         client.send(h11.Request(method=verb, target="/", headers=[("host", "x")]))
         client.send(h11.EndOfMessage())
@@ -119,10 +119,10 @@ def parsed(received: bytes, verbs: list[bytes]) -> list[tuple[int, bytes]]:
                 break
             else:
                 assert isinstance(event, h11.InformationalResponse), event
-        found.append((status, body if status == 200 else b""))
+        requests.append((status, body if status == 200 else b""))
         received = client.trailing_data[0]
     assert received == b"", received[:80]
-    return found
+    return requests
 
 
 def post(*headers: bytes, body: bytes = b"", path: bytes = b"/", version: bytes = b"1.1") -> bytes:
@@ -296,9 +296,9 @@ async def test_requests_cut_anywhere_keep_their_bodies(toy: Toy, seed: int) -> N
                 for _ in range(chance.randint(0, 3)):
                     await asyncio.sleep(0)
             for body in bodies:
-                status, _, found = await client.answer()
+                status, _, received = await client.answer()
                 assert status == 200
-                assert found.partition(b" ")[2] == body
+                assert received.partition(b" ")[2] == body
 
 
 async def test_lines_before_a_request_are_not_taken_for_a_head(toy: Toy) -> None:

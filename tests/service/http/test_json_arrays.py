@@ -35,9 +35,9 @@ def test_large_documents_equal_those_of_orjson(rows: Any) -> None:
 def test_slices_are_no_longer_than_the_inline_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     seen, dumps = [], orjson.dumps
 
-    def watched(value: Any, *given: Any, **named: Any) -> bytes:
+    def watched(value: Any, *arguments: Any, **named: Any) -> bytes:
         seen.extend([value.size] if isinstance(value, np.ndarray) else [])
-        return dumps(value, *given, **named)
+        return dumps(value, *arguments, **named)
 
     monkeypatch.setattr(orjson, "dumps", watched)
     rows = RNG.normal(size=(1000, 384))

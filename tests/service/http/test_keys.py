@@ -93,12 +93,12 @@ async def test_key_is_checked_before_the_body_is_read(toy: Toy, headers: list[by
 
 
 async def test_preflight_needs_no_key_and_errors_are_readable(toy: Toy) -> None:
-    asked = (b"origin: https://a", b"access-control-request-method: POST")
+    preflight_headers = (b"origin: https://a", b"access-control-request-method: POST")
     async with connected(toy.port) as client:
-        await client.send(request(b"OPTIONS /", *asked))
+        await client.send(request(b"OPTIONS /", *preflight_headers))
         status, headers, _ = await client.answer()
         assert (status, headers["access-control-allow-origin"]) == (200, "https://a")
-        await client.send(request(b"POST /", asked[0]))
+        await client.send(request(b"POST /", preflight_headers[0]))
         status, headers, _ = await client.answer()
         assert (status, headers["access-control-allow-origin"]) == (401, "https://a")
 

@@ -25,8 +25,8 @@ def test_keeps_every_byte(values: list[bytes]) -> None:
 
 
 def test_tells_files_from_fields() -> None:
-    found = parts_of(*written(image=('a b;"c".png', b"\r\n--x\r\n"), dtype=(None, b"float16")))
-    assert found == [Part("image", True, b"\r\n--x\r\n"), Part("dtype", False, b"float16")]
+    parts = parts_of(*written(image=('a b;"c".png', b"\r\n--x\r\n"), dtype=(None, b"float16")))
+    assert parts == [Part("image", True, b"\r\n--x\r\n"), Part("dtype", False, b"float16")]
 
 
 def test_ignores_preamble_spaces_and_epilogue() -> None:
@@ -45,8 +45,8 @@ def test_reads_what_the_standard_library_writes() -> None:
     part.add_header("Content-Disposition", "form-data", name="image", filename="ä.png")
     form.attach(part)
     body = form.as_bytes(policy=form.policy.clone(linesep="\r\n")).partition(b"\r\n\r\n")[2]
-    [found] = parts_of(form["content-type"], body)
-    assert (found.name, found.file, found.data) == ("image", True, b"data")
+    [parsed] = parts_of(form["content-type"], body)
+    assert (parsed.name, parsed.file, parsed.data) == ("image", True, b"data")
 
 
 @pytest.mark.parametrize(

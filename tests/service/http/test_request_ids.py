@@ -66,10 +66,10 @@ def test_processes_do_not_share_ids() -> None:
     workers = [context.Process(target=_fresh, args=(numbers,)) for _ in range(2)]
     for worker in workers:
         worker.start()
-    found = {numbers.get(timeout=60) for _ in workers}
+    ids = {numbers.get(timeout=60) for _ in workers}
     for worker in workers:
         worker.join()
-    assert len({*found, request_id(None)}) == 3
+    assert len({*ids, request_id(None)}) == 3
 
 
 def test_grpc_sends_the_id_with_answers_and_errors(served: Served) -> None:
@@ -97,7 +97,7 @@ def test_grpc_streams_send_the_id(served: Served) -> None:
 
 @pytest.fixture
 def broken(tiny_store: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
-    async def fail(self: Any, *given: Any) -> Any:
+    async def fail(self: Any, *arguments: Any) -> Any:
         raise ZeroDivisionError("by a test")
 
     monkeypatch.setattr("service.embedding.pipeline.EmbeddingPipeline.embed", fail)

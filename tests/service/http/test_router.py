@@ -48,11 +48,11 @@ def test_finds_what_starlette_finds(segments: list[str], method: str) -> None:
     scope = {"type": "http", "path": path, "method": method}
     matches = [StarletteRoute(each, nothing, methods=["POST"]).matches(scope) for each in PATHS]
     full = [child["path_params"] for match, child in matches if match is Matches.FULL]
-    found = router_of(PATHS).find(method, path)
+    our_match = router_of(PATHS).find(method, path)
     expected = full[0] if full else None
     if path.startswith("/files//") or path == "/files/":  # starlette's :path may be empty or absolute
         expected = None
-    assert (found.parameters if found else None) == expected
+    assert (our_match.parameters if our_match else None) == expected
 
 
 @pytest.mark.parametrize(
@@ -86,16 +86,16 @@ def test_finds_what_starlette_finds(segments: list[str], method: str) -> None:
     ],
 )
 def test_most_exact_route_wins(path: str, template: str | None, parameters: dict[str, str] | None) -> None:
-    found = router_of(PATHS).find("POST", path)
-    assert (found and found.route.path, found and found.parameters) == (template, parameters)
+    match = router_of(PATHS).find("POST", path)
+    assert (match and match.route.path, match and match.parameters) == (template, parameters)
 
 
 def test_finds_a_parameter_where_the_exact_path_has_another_verb() -> None:
     rows = [route("/models/stats", nothing, "GET"), route("/models/{name}", nothing, "POST")]
     router = Router([RouteGroup(rows, render_problem)])
-    found = router.find("POST", "/models/stats")
-    assert found is not None
-    assert found.parameters == {"name": "stats"}
+    match = router.find("POST", "/models/stats")
+    assert match is not None
+    assert match.parameters == {"name": "stats"}
     assert router.verbs("/models/stats") == ("GET", "HEAD", "POST")
 
 
@@ -105,13 +105,14 @@ def test_rejects_a_route_that_is_declared_twice() -> None:
 
 
 @pytest.mark.parametrize(
-    ("verbs", "told"), [(("POST",), ("POST",)), (("GET",), ("GET", "HEAD")), (("GET", "POST"), ("GET", "HEAD", "POST"))]
+    ("verbs", "reported"),
+    [(("POST",), ("POST",)), (("GET",), ("GET", "HEAD")), (("GET", "POST"), ("GET", "HEAD", "POST"))],
 )
 @pytest.mark.parametrize("path", ["/embed", "/v2/models/a/infer", "/a/b.png", "/files/a/b"])
-def test_names_the_verbs_of_a_path(path: str, verbs: tuple[str, ...], told: tuple[str, ...]) -> None:
+def test_names_the_verbs_of_a_path(path: str, verbs: tuple[str, ...], reported: tuple[str, ...]) -> None:
     router = router_of(PATHS, verbs)
-    assert router.verbs(path) == told
-    assert (router.find("HEAD", path) is None) is ("HEAD" not in told)
+    assert router.verbs(path) == reported
+    assert (router.find("HEAD", path) is None) is ("HEAD" not in reported)
     assert router.verbs("/nothing") == ()
 
 

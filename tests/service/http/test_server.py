@@ -173,8 +173,8 @@ async def toy(handlers: Handlers, settings: dict[str, Any]) -> AsyncIterator[Toy
 )
 async def test_every_kind_of_response_arrives(toy: Toy, line: bytes, status: int, body: bytes) -> None:
     head, _, rest = (await exchange(toy.port, request(line, LAST))).partition(b"\r\n\r\n")
-    found, headers = parsed_head(head)
-    assert (found, headers["connection"], rest) == (status, "close", body)
+    received_status, headers = parsed_head(head)
+    assert (received_status, headers["connection"], rest) == (status, "close", body)
     assert headers["x-request-id"]
     assert headers["date"]
 
@@ -249,9 +249,9 @@ async def test_errors_are_problems_without_insides(
 ) -> None:
     async with connected(toy.port) as client:
         await client.send(sent)
-        found, headers, body = await client.answer()
+        received_status, headers, body = await client.answer()
     problem = json.loads(body)
-    assert (found, problem["status"], problem["code"]) == (status, status, code)
+    assert (received_status, problem["status"], problem["code"]) == (status, status, code)
     assert headers["content-type"] == "application/problem+json"
     assert headers["x-request-id"]
     assert b"inside" not in body
@@ -319,9 +319,9 @@ async def test_answers_more_pipelined_requests_than_may_wait(
         client.writer.write(request(b"GET /wait") + request(b"GET " + path) * number + request(b"GET /", LAST))
         await handlers.waiting.wait()
         handlers.release.set()
-        found = statuses(await client.rest())
-    assert len(found) == number + 2
-    assert set(found[1:-1]) == {{b"/": 200, b"/nowhere": 404, b"/refuse": 422}[path]}
+        answered = statuses(await client.rest())
+    assert len(answered) == number + 2
+    assert set(answered[1:-1]) == {{b"/": 200, b"/nowhere": 404, b"/refuse": 422}[path]}
 
 
 @pytest.mark.parametrize("settings", [{"client_seconds": 0.1}], ids=["hasty"])
@@ -382,8 +382,8 @@ async def test_connection_closes_after_a_refused_expectation(
     """The client may send the body or not: what comes cannot be told from a request."""
     async with connected(toy.port) as client:
         await client.send(request(line, b"expect: 100-continue", *headers))
-        found, told, _ = await client.answer()
-        assert (found, told["connection"]) == (status, "close")
+        received_status, received_headers, _ = await client.answer()
+        assert (received_status, received_headers["connection"]) == (status, "close")
         await client.send(request(b"GET /"))
         assert await client.rest() == b""
     assert handlers.bodies == []
@@ -410,9 +410,9 @@ async def test_bodies_up_to_the_limit_arrive_whole(toy: Toy, size: int, chunked:
         sent = request(b"POST /", LAST, b"transfer-encoding: chunked")
         sent += b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in (body[: size // 3], body[size // 3 :]) if part)
         sent += b"0\r\n\r\n"
-    head, _, found = (await exchange(toy.port, sent)).partition(b"\r\n\r\n")
+    head, _, received = (await exchange(toy.port, sent)).partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 200")
-    assert found == (body or b"hello")
+    assert received == (body or b"hello")
 
 
 @pytest.mark.parametrize("chunked", [False, True])
@@ -502,8 +502,8 @@ async def test_upgrade_is_ignored_and_the_body_kept(
     async with connected(toy.port) as client:
         for _ in range(2):  # the second time the head is known, if ever
             await client.send(*[part for part in (sent[: at[cut]], sent[at[cut] :]) if part])
-            status, _, found = await client.answer()
-            assert (status, found) == (200, body)
+            status, _, received_body = await client.answer()
+            assert (status, received_body) == (200, body)
         await client.send(request(b"GET /", LAST))
         assert statuses(await client.rest()) == [200]
     assert handlers.bodies == [body, body, b""]

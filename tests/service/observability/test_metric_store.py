@@ -63,11 +63,11 @@ class Worker:
 
 @contextmanager
 def workers(directory: Path, *places: int) -> Iterator[list[Worker]]:
-    found = [Worker(directory, place) for place in places]
+    started = [Worker(directory, place) for place in places]
     try:
-        yield found
+        yield started
     finally:
-        for worker in found:
+        for worker in started:
             worker.kill()
 
 

@@ -58,9 +58,9 @@ class Seen:
     def servers(self, number: int = 1) -> list[ReadableSpan]:
         """That many spans of requests: one ends a moment after its client has the answer."""
         ends = monotonic() + SECONDS
-        while len(found := [span for span in self.spans if span.kind is SpanKind.SERVER]) < number:
+        while len(server_spans := [span for span in self.spans if span.kind is SpanKind.SERVER]) < number:
             assert monotonic() < ends
-        return found
+        return server_spans
 
     def below(self, parent: ReadableSpan) -> list[ReadableSpan]:
         return [span for span in self.spans if span.parent and span.parent.span_id == parent.context.span_id]
@@ -68,9 +68,9 @@ class Seen:
     def lines(self, key: str, number: int) -> list[dict[str, Any]]:
         """That many log lines that have the key."""
         ends = monotonic() + SECONDS
-        while len(found := [line for line in self._objects() if key in line]) < number:
+        while len(objects := [line for line in self._objects() if key in line]) < number:
             assert monotonic() < ends
-        return found
+        return objects
 
     def _objects(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.stream.getvalue().split("\n")[:-1]]
@@ -83,17 +83,17 @@ def request(text: str) -> pb.EmbedRequest:
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch) -> Iterator[Seen]:
     """What a service started in the test shows of itself."""
-    found = Seen()
-    monkeypatch.setattr("service.app.open_tracing", lambda settings: found.tracing)
+    observed = Seen()
+    monkeypatch.setattr("service.app.open_tracing", lambda settings: observed.tracing)
     configured = logs.config("json", "info", False)
     configurator: Any = logging.config.DictConfigurator(configured)
-    handler, root = logging.StreamHandler(found.stream), logging.getLogger()
+    handler, root = logging.StreamHandler(observed.stream), logging.getLogger()
     handler.setFormatter(configurator.configure_formatter(configurator.config["formatters"]["line"]))
     handler.addFilter(lambda record: record.name not in NOT_SERVED)
     level = root.level
     root.addHandler(handler)
     root.setLevel("INFO")
-    yield found
+    yield observed
     root.setLevel(level)
     root.removeHandler(handler)
 
@@ -264,8 +264,8 @@ ASKED: list[tuple[str, str, dict[str, Any]]] = [
 
 
 def test_no_span_and_no_log_line_holds_what_a_caller_sent(traced: Served, seen: Seen) -> None:
-    for verb, path, asked in ASKED:
-        traced.http.request(verb, path, **asked)
+    for verb, path, body in ASKED:
+        traced.http.request(verb, path, **body)
     for model in ("bert", SECRET):
         with pytest.raises(grpc.RpcError):
             traced.stub.Embed(pb.EmbedRequest(model=model, inputs=[pb.Input(text=SECRET)], prompt_name=SECRET))
@@ -329,10 +329,10 @@ def test_call_rejected_for_its_key_is_logged_and_counted(gated: Served, seen: Se
             with pytest.raises(grpc.RpcError):
                 call(b"", metadata=metadata)
     lines, spans = seen.lines("status", 4)[1:], seen.servers(4)[1:]
-    told = [("inlay.v1.Embedder/Embed", "UNAUTHENTICATED"), ("_OTHER", "UNAUTHENTICATED")]
-    told.append(("inlay.v1.Embedder/Embed", "RESOURCE_EXHAUSTED"))
-    assert [(line["method"], line["status"]) for line in lines] == told
-    assert [(span.name, span.attributes["rpc.response.status_code"]) for span in spans] == told
+    logged = [("inlay.v1.Embedder/Embed", "UNAUTHENTICATED"), ("_OTHER", "UNAUTHENTICATED")]
+    logged.append(("inlay.v1.Embedder/Embed", "RESOURCE_EXHAUSTED"))
+    assert [(line["method"], line["status"]) for line in lines] == logged
+    assert [(span.name, span.attributes["rpc.response.status_code"]) for span in spans] == logged
     assert [line.get("peer", "").rpartition(":")[0] for line in lines] == ["127.0.0.1", "127.0.0.1", ""]
     assert [line.get("key") for line in lines] == [None, None, "spent"]
     metrics = gated.http.get("/metrics").text
@@ -353,12 +353,12 @@ def test_samples_a_share_of_the_traces_begun_here(tiny_store: Path, monkeypatch:
 @pytest.fixture
 def collector() -> Iterator[tuple[str, list[tuple[str, ExportTraceServiceRequest]]]]:
     """An OTLP/HTTP collector: its address, and what came."""
-    came: list[tuple[str, ExportTraceServiceRequest]] = []
+    received: list[tuple[str, ExportTraceServiceRequest]] = []
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["content-length"]))
-            came.append((self.path, ExportTraceServiceRequest.FromString(body)))
+            received.append((self.path, ExportTraceServiceRequest.FromString(body)))
             self.send_response(200)
             self.end_headers()
 
@@ -368,7 +368,7 @@ def collector() -> Iterator[tuple[str, list[tuple[str, ExportTraceServiceRequest
     with HTTPServer(("127.0.0.1", 0), Handler) as server:
         thread = Thread(target=server.serve_forever)
         thread.start()
-        yield f"http://127.0.0.1:{server.server_port}", came
+        yield f"http://127.0.0.1:{server.server_port}", received
         server.shutdown()
         thread.join()
 
@@ -376,10 +376,10 @@ def collector() -> Iterator[tuple[str, list[tuple[str, ExportTraceServiceRequest
 def test_collector_gets_the_spans_over_otlp(
     tiny_store: Path, collector: tuple[str, list[tuple[str, ExportTraceServiceRequest]]]
 ) -> None:
-    url, came = collector
+    url, received = collector
     with serving(tiny_store, default_model="bert", otlp_endpoint=f"{url}/") as service:
         service.http.post("/embed", json={"inputs": "a"}, headers={"traceparent": f"00-{TRACE}-{SPAN}-01"})
-    ((path, exported),) = came
+    ((path, exported),) = received
     assert path == "/v1/traces"
     (resource,) = exported.resource_spans
     assert {each.key: each.value.string_value for each in resource.resource.attributes}["service.name"] == "inlay"

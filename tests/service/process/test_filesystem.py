@@ -135,13 +135,13 @@ def requests(name: str, paths: dict[str, Any]) -> Iterator[tuple[str, str, dict[
     spelled = quote(name, safe="")
     for path, verbs in paths.items():
         for verb in (each for each in VERBS if each in verbs):
-            asked = [each for each in verbs[verb].get("parameters", []) if each.get("in", "header") != "header"]
+            parameters = [each for each in verbs[verb].get("parameters", []) if each.get("in", "header") != "header"]
             strange, plain = path, path
-            for each in asked:
+            for each in parameters:
                 if each["in"] == "path":
                     strange = strange.replace(f"{{{each['name']}}}", spelled)
                     plain = plain.replace(f"{{{each['name']}}}", "bert")
-            queries = [each["name"] for each in asked if each["in"] == "query"]
+            queries = [each["name"] for each in parameters if each["in"] == "query"]
             bodies = list(documents(name)) if verb == "post" else []
             content = {"json": bodies[0]} if bodies else {"params": dict.fromkeys(queries, name)}
             yield verb, strange, content

@@ -66,14 +66,14 @@ async def test_request_longer_than_the_stop_gets_an_error(tiny_store: Path, monk
         monkeypatch.setattr(here.context.embedder, "embed", wait)
         url = "http://{}:{}".format(*here.address)
         async with httpx.AsyncClient(base_url=url, trust_env=False) as client:
-            asked = asyncio.create_task(client.post("/embed", json={"inputs": [5]}))
+            request = asyncio.create_task(client.post("/embed", json={"inputs": [5]}))
             await entered.wait()
             here.context.lifecycle.stopping = True
             for connection in [*here.server.server_state.connections]:  # as uvicorn stops
                 connection.shutdown()
             for task in here.server.server_state.tasks:  # as it does when its patience ends
                 task.cancel()
-            answer = await asked
+            answer = await request
     assert (answer.status_code, answer.json()["code"]) == (503, "unavailable")
 
 
@@ -87,7 +87,7 @@ async def test_liveness_returns_once_stuck_runs_have_ended(tiny_store: Path) -> 
             max_inline_cost=0,
             max_queue_cost=1,
             executor=ThreadPoolExecutor(1),
-            observe=lambda *told: None,
+            observe=lambda *figures: None,
             stuck_seconds=0.01,
         )
         with pytest.raises(EngineFailure):

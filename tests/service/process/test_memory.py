@@ -84,7 +84,7 @@ HOLD = """
 import ctypes, threading
 from service import machine
 machine.available_cpus = lambda: 3
-told = machine.limit_heaps()
+limited = machine.limit_heaps()
 begun = threading.Barrier(12)
 def hold():
     begun.wait()
@@ -97,13 +97,13 @@ threads = [threading.Thread(target=hold) for _ in range(12)]
 libc.fopen.restype = ctypes.c_void_p
 libc.malloc_info(0, ctypes.c_void_p(libc.fopen(b"/dev/stdout", b"w")))
 libc.fflush(None)
-print(told, flush=True)
+print(limited, flush=True)
 """
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the heaps are glibc's")
 @pytest.mark.parametrize(
-    ("variables", "heaps", "told"),
+    ("variables", "heaps", "printed"),
     [
         ({}, 3, "3"),
         ({"MALLOC_ARENA_MAX": "5"}, 5, "None"),
@@ -111,12 +111,12 @@ print(told, flush=True)
         ({"GLIBC_TUNABLES": "glibc.malloc.tcache_count=8"}, 3, "3"),
     ],
 )
-def test_threads_share_few_heaps_unless_set_otherwise(variables: dict[str, str], heaps: int, told: str) -> None:
+def test_threads_share_few_heaps_unless_set_otherwise(variables: dict[str, str], heaps: int, printed: str) -> None:
     command = [sys.executable, "-c", HOLD]
     environment = {name: value for name, value in os.environ.items() if name not in HEEDED} | variables
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.count("<heap nr=") == heaps
-    assert done.stdout.splitlines()[-1] == told
+    assert done.stdout.splitlines()[-1] == printed
 
 
 def test_another_c_library_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,19 +206,19 @@ async def test_run_that_gives_back_changes_no_number(store: Path) -> None:
 
 
 async def test_failing_model_does_not_prevent_trimming(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    process, given = Process(store), []
+    process, trimmed = Process(store), []
 
     def fail(*_: object) -> None:
         raise RuntimeError("no kernel")
 
     monkeypatch.setattr(process.model.engine, "run", fail)
-    monkeypatch.setattr(machine, "trim_heaps", lambda: given.append(1))
+    monkeypatch.setattr(machine, "trim_heaps", lambda: trimmed.append(1))
     await process.trimmer.look()
-    assert given == [1]
+    assert trimmed == [1]
 
 
 async def test_stuck_run_does_not_prevent_trimming(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    process, given, held = Process(store), [], threading.Event()
+    process, trimmed, held = Process(store), [], threading.Event()
     run = process.model.engine.run
 
     def hangs(graph: str, *rest: Any) -> Any:
@@ -228,12 +228,12 @@ async def test_stuck_run_does_not_prevent_trimming(store: Path, monkeypatch: pyt
 
     monkeypatch.setattr(process.model.engine, "run", hangs)
     monkeypatch.setattr(memory_trimmer, "RUN_SECONDS", 0.02)
-    monkeypatch.setattr(machine, "trim_heaps", lambda: given.append(1))
+    monkeypatch.setattr(machine, "trim_heaps", lambda: trimmed.append(1))
     try:
         await asyncio.wait_for(process.trimmer.look(), 10)
     finally:
         held.set()
-    assert given == [1]
+    assert trimmed == [1]
 
 
 async def test_resident_bytes_of_a_model_are_shown(store: Path) -> None:

@@ -35,8 +35,8 @@ def post(url: str, path: str, body: object = None) -> httpx.Response:
 
 def answers(url: str, model: str = "bert") -> set[tuple[int, str]]:
     """Return the different responses to many requests."""
-    found = [post(url, "/embed", {"model": model, "inputs": ["hello world"]}) for _ in range(REQUESTS)]
-    return {(each.status_code, each.text) for each in found}
+    responses = [post(url, "/embed", {"model": model, "inputs": ["hello world"]}) for _ in range(REQUESTS)]
+    return {(each.status_code, each.text) for each in responses}
 
 
 def versions(url: str, model: str = "bert") -> set[str]:
@@ -64,15 +64,15 @@ def until(true: Callable[[], bool]) -> None:
 
 def workers(pid: int) -> list[int]:
     """Return the worker processes of a supervisor, without the resource tracker of multiprocessing."""
-    found = map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
-    return [each for each in found if b"spawn_main" in Path(f"/proc/{each}/cmdline").read_bytes()]
+    children = map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+    return [each for each in children if b"spawn_main" in Path(f"/proc/{each}/cmdline").read_bytes()]
 
 
 def test_a_watched_store_reaches_every_worker(store: Path) -> None:
     with running(store, "--workers", "2", "--watch-store", "0.2") as (_, url, _):
         (old,) = versions(url)
         write(store / "bert", 1)
-        until(lambda: len(found := versions(url)) == 1 and old not in found)
+        until(lambda: len(served := versions(url)) == 1 and old not in served)
         write(store / "late", 2)
         until(lambda: {status for status, _ in answers(url, "late")} == {200})
         (store / "b").rename(store.parent / "b")

@@ -70,16 +70,16 @@ def test_health_check_reaches_its_own_service_over_tls(tiny_store: Path, pem: Pa
     variables = {"INLAY_TLS_CERT": str(pem / "cert.pem"), "INLAY_TLS_KEY": str(pem / "key.pem")}
     variables |= {"INLAY_TLS_CLIENT_CA": str(pem / "ca.pem")} if mutual else {}
     with running(tiny_store, *flags) as (_, url, _):
-        asked = command("health", INLAY_PORT=url.rpartition(":")[2], **variables)
-        assert (asked.returncode, asked.stdout) == (0, '{"status":"ready"}\n'), asked.stderr
+        result = command("health", INLAY_PORT=url.rpartition(":")[2], **variables)
+        assert (result.returncode, result.stdout) == (0, '{"status":"ready"}\n'), result.stderr
     assert command("health", INLAY_PORT=url.rpartition(":")[2], **variables).returncode == 1
 
 
 def test_health_check_verifies_other_machines(tiny_store: Path, pem: Path) -> None:
     with running(tiny_store, *pair(pem), "--host", "0.0.0.0") as (_, url, _):
         elsewhere = f"https://127.0.0.2:{url.rpartition(':')[2]}"  # this machine too, but the check cannot know
-        asked = command("health", "--url", elsewhere)
-        assert (asked.returncode, "CERTIFICATE_VERIFY_FAILED" in asked.stderr) == (1, True), asked.stderr
+        result = command("health", "--url", elsewhere)
+        assert (result.returncode, "CERTIFICATE_VERIFY_FAILED" in result.stderr) == (1, True), result.stderr
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_service_without_keys_logs_a_warning(tiny_store: Path, flags: list[str],
         assert process.stdout is not None
         line = next(line for line in iter(process.stdout.readline, "") if line.startswith("try: "))
         process.terminate()
-        _, told = process.communicate(timeout=60)
-    assert ("all who reach this machine may call" in told) is warned
-    assert SECRET not in told
+        _, log = process.communicate(timeout=60)
+    assert ("all who reach this machine may call" in log) is warned
+    assert SECRET not in log
     assert ("authorization: Bearer KEY" in line) is ("--api-keys" in flags)

@@ -29,8 +29,8 @@ FILLED = {"name": "bert", "version": "1", "region": "none"}
 
 @pytest.fixture(scope="module")
 def document(served: Served) -> dict[str, Any]:
-    found: dict[str, Any] = served.http.get("/openapi.json").json()
-    return found
+    openapi: dict[str, Any] = served.http.get("/openapi.json").json()
+    return openapi
 
 
 @pytest.fixture(scope="module")
@@ -187,9 +187,9 @@ def test_answers_in_every_encoding_have_a_schema(
     answer = served.http.post(path, json={"inputs": ["hello"], "encoding_format": encoding})
     content = document["paths"][path]["post"]["responses"]["200"]["content"][answer.headers["content-type"]]
     if answer.headers["content-type"] == "application/json":
-        kinds = "object" if isinstance(found := answer.json(), dict) else "array"
+        kinds = "object" if isinstance(response := answer.json(), dict) else "array"
         fitting = [each for each in _alternatives(content["schema"]) if each["type"] == kinds]
-        assert any(set(found) <= each["properties"].keys() for each in fitting) if kinds == "object" else fitting
+        assert any(set(response) <= each["properties"].keys() for each in fitting) if kinds == "object" else fitting
 
 
 def _alternatives(schema: dict[str, Any]) -> list[dict[str, Any]]:

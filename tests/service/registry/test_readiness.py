@@ -38,10 +38,10 @@ def meddle(registry: ModelRegistry, monkeypatch: pytest.MonkeyPatch) -> Callable
     run = type(engine).run
 
     def meddled(before: Callable[[], None]) -> list[str]:
-        def each(self: object, graph: str, *given: object) -> object:
+        def each(self: object, graph: str, *arguments: object) -> object:
             ran.append(graph)
             before()
-            return run(self, graph, *given)
+            return run(self, graph, *arguments)
 
         monkeypatch.setattr(type(engine), "run", each)
         return ran

@@ -17,8 +17,8 @@ ASKED = {"inputs": [[5, 6, 7], [8]], "outputs": ["input_embeddings", "last_hidde
 
 def answers(service: Served) -> list[bytes]:
     """Return rows of the input layer, the encoder and the position table."""
-    found = service.post(ASKED).raise_for_status().content
-    return [found, service.http.get("/models/tiny/learned?length=4&format=raw").raise_for_status().content]
+    content = service.post(ASKED).raise_for_status().content
+    return [content, service.http.get("/models/tiny/learned?length=4&format=raw").raise_for_status().content]
 
 
 @pytest.mark.parametrize("dtype", ["keep", "int8", "int4"])

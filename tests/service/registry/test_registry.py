@@ -341,9 +341,9 @@ async def test_no_request_is_lost_while_models_change(store: Path) -> None:
             await service.registry.load("b")
         moving = False
 
-    asked = [asyncio.create_task(ask(name)) for name in "aaabbb"]
+    requests = [asyncio.create_task(ask(name)) for name in "aaabbb"]
     await move()
-    await asyncio.gather(*asked)
+    await asyncio.gather(*requests)
     assert set(answers) == allowed
     assert set(refusals) == {("b", "no model 'b' here; loaded: 'a'")}
 

@@ -46,10 +46,10 @@ def meddle(model: Model, patch: pytest.MonkeyPatch, before: Callable[[], Any]) -
     """Call a function before each run of the head."""
     run = type(model.engine).run
 
-    def meddled(self: Any, graph: str, *given: Any) -> Any:
+    def meddled(self: Any, graph: str, *arguments: Any) -> Any:
         if graph == HEAD:
             before()
-        return run(self, graph, *given)
+        return run(self, graph, *arguments)
 
     patch.setattr(type(model.engine), "run", meddled)
 

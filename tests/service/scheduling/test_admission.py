@@ -200,7 +200,7 @@ async def test_deadline_ends_the_wait_for_a_run_that_goes_on(make: Make, monkeyp
     service, release = make(), threading.Event()
     engine = service.registry.get(None).engine
     run = engine.run
-    monkeypatch.setattr(engine, "run", lambda *given: (release.wait(10), run(*given))[1])
+    monkeypatch.setattr(engine, "run", lambda *arguments: (release.wait(10), run(*arguments))[1])
     deadline = perf_counter() + 0.05
     with pytest.raises(DeadlineExceeded, match="the time allowed is over"):
         async with deadlines.within(deadline):
@@ -227,7 +227,7 @@ async def test_row_with_nan_fails_its_own_request(make: Make, monkeypatch: pytes
         arrays = run(graph, feeds, outputs)
         return [np.where((feeds["ids"] == 7)[:, None], np.nan, array).astype(array.dtype) for array in arrays]
 
-    monkeypatch.setattr(type(engine), "run", lambda _, *given: broken(*given))
+    monkeypatch.setattr(type(engine), "run", lambda _, *arguments: broken(*arguments))
     good, bad = await asyncio.gather(
         service.pipeline.embed(EmbedRequest([ids(5, 6)])),
         service.pipeline.embed(EmbedRequest([ids(5, 6), ids(5, 7)])),

@@ -54,8 +54,10 @@ def make(recorder: Recorder) -> Iterator[Callable[..., Batcher[int, int]]]:
     def made(
         inline: int = 1000, batch: int = 1000, queue: int = 1000, stuck: float = 60.0, **changes: Any
     ) -> Batcher[int, int]:
-        given = {"run": recorder.run, "executor": executor, "observe": recorder.observe} | changes
-        return Batcher(max_batch_cost=batch, max_inline_cost=inline, max_queue_cost=queue, stuck_seconds=stuck, **given)
+        options = {"run": recorder.run, "executor": executor, "observe": recorder.observe} | changes
+        return Batcher(
+            max_batch_cost=batch, max_inline_cost=inline, max_queue_cost=queue, stuck_seconds=stuck, **options
+        )
 
     yield made
     recorder.gate.set()
@@ -356,10 +358,10 @@ async def test_log_lines_of_a_run_name_no_caller(
 
 
 async def test_runs_now_on_an_idle_event_loop(make, recorder):
-    found = make().run_now(lambda: "done", 5, 3)
-    assert found is not None
-    assert found[0] == "done"
-    assert found[1] >= 0
+    result = make().run_now(lambda: "done", 5, 3)
+    assert result is not None
+    assert result[0] == "done"
+    assert result[1] >= 0
     assert [each[:3] for each in recorder.observed] == [(3, 5, 0.0)]
 
 

@@ -96,10 +96,10 @@ def test_entry_is_a_key_with_optional_name_and_limits(line: str, name: str, key:
     ],
 )
 def test_invalid_keys_are_reported_without_showing_them(line: str) -> None:
-    with pytest.raises(StartError) as told:
+    with pytest.raises(StartError) as error:
         Keys(["fine", line])
-    assert "entry 2" in str(told.value)
-    assert SECRET not in str(told.value)
+    assert "entry 2" in str(error.value)
+    assert SECRET not in str(error.value)
 
 
 @pytest.mark.parametrize("lines", [["a:x", "b:x"], ["a:x", "a:y"]])

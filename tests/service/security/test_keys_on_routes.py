@@ -109,8 +109,8 @@ def test_rejection_has_the_format_of_the_protocol(guarded: Served, refusal: Refu
         assert answer.content == b""
         return
     document = answer.json()
-    told = document["error"]
-    assert "Bearer" in (told["message"] if isinstance(told, dict) else told)
+    error = document["error"]
+    assert "Bearer" in (error["message"] if isinstance(error, dict) else error)
     nested = refusal.document.get("error")
     if nested:
         assert document["error"].items() >= nested.items()
@@ -162,8 +162,8 @@ async def test_key_is_checked_before_the_body_is_read(guarded: Served) -> None:
 
 def test_preflight_needs_no_key_and_pages_read_the_error(guarded: Served) -> None:
     origin = {"origin": "https://a.example"}
-    asked = {"access-control-request-method": "POST", "access-control-request-headers": "authorization"}
-    preflight = guarded.http.options("/embed", headers=origin | asked)
+    headers = {"access-control-request-method": "POST", "access-control-request-headers": "authorization"}
+    preflight = guarded.http.options("/embed", headers=origin | headers)
     assert preflight.status_code == 200
     assert "authorization" in preflight.headers["access-control-allow-headers"].lower()
     refused = guarded.http.post("/embed", json=EMBED, headers=origin)
@@ -195,15 +195,15 @@ def test_rejections_are_counted(guarded: Served) -> None:
 # ---- gRPC
 
 CALLS = {
-    "inlay.v1": lambda channel, **told: EmbedderStub(channel).Embed(
-        pb.EmbedRequest(inputs=[pb.Input(text="a")]), **told
+    "inlay.v1": lambda channel, **options: EmbedderStub(channel).Embed(
+        pb.EmbedRequest(inputs=[pb.Input(text="a")]), **options
     ),
-    "inlay.v1 stream": lambda channel, **told: next(
-        EmbedderStub(channel).EmbedStream(iter([pb.EmbedRequest(inputs=[pb.Input(text="a")])]), **told)
+    "inlay.v1 stream": lambda channel, **options: next(
+        EmbedderStub(channel).EmbedStream(iter([pb.EmbedRequest(inputs=[pb.Input(text="a")])]), **options)
     ),
-    "tei.v1": lambda channel, **told: EmbedStub(channel).Embed(tei.EmbedRequest(inputs="a"), **told),
-    "inference": lambda channel, **told: GRPCInferenceServiceStub(channel).ServerMetadata(
-        oip.ServerMetadataRequest(), **told
+    "tei.v1": lambda channel, **options: EmbedStub(channel).Embed(tei.EmbedRequest(inputs="a"), **options),
+    "inference": lambda channel, **options: GRPCInferenceServiceStub(channel).ServerMetadata(
+        oip.ServerMetadataRequest(), **options
     ),
 }
 SAYS = {"tei.v1": "No valid auth token"}
@@ -246,8 +246,8 @@ def test_message_of_an_anonymous_caller_is_not_read(tiny_store: Path) -> None:
 def test_health_and_reflection_need_no_key(channel: grpc.Channel) -> None:
     health = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest())
     assert health.status == health_pb2.HealthCheckResponse.SERVING
-    asked = reflection_pb2.ServerReflectionRequest(list_services="")
-    listed = next(reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo(iter([asked])))
+    request = reflection_pb2.ServerReflectionRequest(list_services="")
+    listed = next(reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo(iter([request])))
     assert "inlay.v1.Embedder" in {each.name for each in listed.list_services_response.service}
 
 

@@ -108,11 +108,11 @@ def serving_securely(store: Path, shop: Shop, monkeypatch: pytest.MonkeyPatch) -
     """As listen.py does it, with clocks that let a second pass between two handshakes."""
     monkeypatch.setattr(tls.Renewed.__init__, "__defaults__", (Clock(),))
     settings = Settings(store=store, grpc_port=0, device="cpu", default_model="bert", **shop.settings)
-    told: list[int] = []
+    rpc_ports: list[int] = []
     started = threading.Event()
 
     def ready(_parts: object, port: int) -> None:
-        told.append(port)
+        rpc_ports.append(port)
         started.set()
 
     app = create_app(settings, ready=ready)
@@ -132,7 +132,7 @@ def serving_securely(store: Path, shop: Shop, monkeypatch: pytest.MonkeyPatch) -
     try:
         assert started.wait(60)
         port = listener.getsockname()[1]
-        yield Secure(f"https://localhost:{port}", f"127.0.0.1:{told[0]}", port)
+        yield Secure(f"https://localhost:{port}", f"127.0.0.1:{rpc_ports[0]}", port)
     finally:
         server.should_exit = True
         thread.join()
@@ -198,8 +198,8 @@ def test_vector_is_the_same_over_tls(secure: Secure, shop: Shop, served: Served)
 
 def test_large_response_arrives_whole(secure: Secure, shop: Shop) -> None:
     with httpx.Client(verify=shop.trusting(), trust_env=False, timeout=60) as http:
-        asked = {"inputs": ["a b c d e"] * 1000}
-        small, large = (http.post(f"{secure.url}/embed", json=each, headers=BYTES) for each in (TEXT, asked))
+        body = {"inputs": ["a b c d e"] * 1000}
+        small, large = (http.post(f"{secure.url}/embed", json=each, headers=BYTES) for each in (TEXT, body))
         assert (small.status_code, large.status_code) == (200, 200)
         assert int(large.headers["content-length"]) == len(large.content) > 100_000
 
@@ -276,8 +276,8 @@ def test_broken_pair_keeps_the_old_one_and_is_logged_once(
     for _ in range(3):
         assert serial(secure, context) == first
         assert code_of(shop.channel(secure.rpc_address)) is grpc.StatusCode.OK
-    told = [record.message for record in caplog.records if record.levelno == logging.ERROR]
-    assert sorted(line.split()[0] for line in told) == ["HTTP", "gRPC"]
+    errors = [record.message for record in caplog.records if record.levelno == logging.ERROR]
+    assert sorted(line.split()[0] for line in errors) == ["HTTP", "gRPC"]
     assert before.decode().split("\n")[1] not in caplog.text
     shop.write(shop.authority.issue_cert("localhost", "127.0.0.1"))
     assert serial(secure, context) != first
@@ -348,9 +348,9 @@ FAULTS = {
 def test_unusable_files_are_one_line_at_the_start(mutual_shop: Shop, fault: str) -> None:
     breaks, said = FAULTS[fault]
     breaks(mutual_shop)
-    with pytest.raises(StartError, match=said) as told:
+    with pytest.raises(StartError, match=said) as error:
         tls.context(mutual_shop.files)
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("names", [("cert",), ("key",), ("client_ca",), ("cert", "client_ca"), ("key", "client_ca")])

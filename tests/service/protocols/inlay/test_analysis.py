@@ -17,35 +17,37 @@ from tests.served import Served
 def test_analysis_matches_numpy(served: Served, tiny_store: Path) -> None:
     tensors = load_file(tiny_store.parent / "checkpoints/bert/model.safetensors")
     name, table = next((name, each) for name, each in tensors.items() if name.endswith("word_embeddings.weight"))
-    found = served.http.get("/models/bert/analysis").raise_for_status().json()
+    analysis = served.http.get("/models/bert/analysis").raise_for_status().json()
     lengths = np.linalg.norm(table.astype(np.float64), axis=1)
     values = np.linalg.svd(table.astype(np.float64), compute_uv=False)
-    assert (found["table"]["name"], found["table"]["shape"]) == (name, list(table.shape))
-    assert found["table"]["bytes"] == table.nbytes
-    norms = [found["norms"][key] for key in ("min", "mean", "max", "std")]
+    assert (analysis["table"]["name"], analysis["table"]["shape"]) == (name, list(table.shape))
+    assert analysis["table"]["bytes"] == table.nbytes
+    norms = [analysis["norms"][key] for key in ("min", "mean", "max", "std")]
     np.testing.assert_allclose(norms, [lengths.min(), lengths.mean(), lengths.max(), lengths.std()], rtol=1e-12)
-    assert sum(found["norms"]["histogram"]["counts"]) == len(table)
-    np.testing.assert_allclose(found["spectrum"]["singular_values"], values, rtol=1e-6)
+    assert sum(analysis["norms"]["histogram"]["counts"]) == len(table)
+    np.testing.assert_allclose(analysis["spectrum"]["singular_values"], values, rtol=1e-6)
     shares = values / values.sum()
-    assert found["spectrum"]["effective_rank"] == pytest.approx(np.exp(-(shares * np.log(shares)).sum()), rel=1e-6)
-    assert found["zero_rows"]["count"] == int((lengths == 0).sum())
+    assert analysis["spectrum"]["effective_rank"] == pytest.approx(np.exp(-(shares * np.log(shares)).sum()), rel=1e-6)
+    assert analysis["zero_rows"]["count"] == int((lengths == 0).sum())
 
 
 def test_components_sum_to_the_model(served: Served) -> None:
-    found = served.http.get("/models/bert/analysis?spectrum=false").json()
-    assert "spectrum" not in found
-    layer, encoder = found["components"]["input_layer"], found["components"]["encoder"]
-    assert sum(part["flops_per_token"] for part in layer) == found["flops"]["per_token"]["embedding"]
-    assert sum(part["flops_per_token"] for part in layer + encoder) == found["flops"]["per_token"]["encoder"]
+    analysis = served.http.get("/models/bert/analysis?spectrum=false").json()
+    assert "spectrum" not in analysis
+    layer, encoder = analysis["components"]["input_layer"], analysis["components"]["encoder"]
+    assert sum(part["flops_per_token"] for part in layer) == analysis["flops"]["per_token"]["embedding"]
+    assert sum(part["flops_per_token"] for part in layer + encoder) == analysis["flops"]["per_token"]["encoder"]
     assert [part["step"] for part in layer] == ["Embed", "AddType", "AddPosition", "LayerNorm"]
 
 
 def test_untied_head_is_a_component(served: Served) -> None:
-    found = served.http.get("/models/llama/analysis?spectrum=false").json()
-    rows, width = found["table"]["shape"]
-    head = found["components"]["head"][0]
+    analysis = served.http.get("/models/llama/analysis?spectrum=false").json()
+    rows, width = analysis["table"]["shape"]
+    head = analysis["components"]["head"][0]
     assert (head["parameters"], head["flops_per_token"]) == (rows * width, 2 * rows * width)
-    assert sum(part["bytes"] for parts in found["components"].values() for part in parts) == found["memory"]["bytes"]
+    assert (
+        sum(part["bytes"] for parts in analysis["components"].values() for part in parts) == analysis["memory"]["bytes"]
+    )
 
 
 @pytest.mark.parametrize(

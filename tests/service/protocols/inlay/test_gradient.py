@@ -42,8 +42,8 @@ def tied(tmp_path_factory: pytest.TempPathFactory) -> Any:
 def ask(served: Served, path: str = PATH, **body: Any) -> dict[str, Any]:
     answer = served.http.post(path, json={"dtype": "float64"} | body)
     assert answer.status_code == 200, answer.text
-    found: dict[str, Any] = answer.json()
-    return found
+    document: dict[str, Any] = answer.json()
+    return document
 
 
 def named(weights: dict[str, Floats], end: str) -> tuple[str, Floats]:
@@ -70,24 +70,24 @@ def expected(weights: dict[str, Floats], upstream: Floats) -> tuple[Floats, Floa
 
 def test_gradient_reaches_every_table_through_the_norm(served: Served, weights: dict[str, Floats]) -> None:
     upstream = np.random.default_rng(0).standard_normal((8, WIDTH))
-    found = ask(served, input_ids=IDS, token_type_ids=TYPES, gradient=upstream.tolist())
+    gradients = ask(served, input_ids=IDS, token_type_ids=TYPES, gradient=upstream.tolist())
     rows, scale, shift = expected(weights, upstream)
     ids, types = np.array(IDS).ravel(), np.array(TYPES).ravel()
     kept = np.unique(ids[ids != 0])  # 0 is the padding row
-    assert found["token_indices"] == kept.tolist()
+    assert gradients["token_indices"] == kept.tolist()
     for name, index, indices in (
         ("token", ids, kept),
         ("position", np.tile(np.arange(4), 2), np.arange(4)),
         ("segment", types, np.arange(2)),
     ):
-        assert found[f"{name}_indices"] == indices.tolist()
+        assert gradients[f"{name}_indices"] == indices.tolist()
         dense = np.zeros((30, WIDTH))
         np.add.at(dense, index, rows)
-        np.testing.assert_allclose(found[f"{name}_rows"], dense[indices], atol=1e-12)
+        np.testing.assert_allclose(gradients[f"{name}_rows"], dense[indices], atol=1e-12)
     name, _ = named(weights, "embeddings.LayerNorm.weight")
-    np.testing.assert_allclose(found[f"parameter/{name}"], scale, atol=1e-12)
-    np.testing.assert_allclose(found[f"parameter/{name.replace('weight', 'bias')}"], shift, atol=1e-12)
-    assert set(found["tables"]) == {"token", "position", "segment"}
+    np.testing.assert_allclose(gradients[f"parameter/{name}"], scale, atol=1e-12)
+    np.testing.assert_allclose(gradients[f"parameter/{name.replace('weight', 'bias')}"], shift, atol=1e-12)
+    assert set(gradients["tables"]) == {"token", "position", "segment"}
     unpadded = ask(served, input_ids=IDS, token_type_ids=TYPES, gradient=upstream.tolist(), padding=False)
     assert unpadded["token_indices"][0] == 0
     np.testing.assert_allclose(unpadded["token_rows"][0], rows[ids == 0].sum(axis=0), atol=1e-12)
@@ -162,10 +162,10 @@ def test_tied_gradient_matches_the_golden_one(golden: Served) -> None:
     arrays = case("grad_tied").arrays
     hidden = np.tanh(arrays["E"][arrays["ids"]] @ arrays["W"])
     output = {"hidden": hidden.tolist(), "targets": arrays["targets"].tolist(), "rows": "all"}
-    found = ask(golden, "/models/grad_tied/gradient", **output)
-    assert found["loss"] == pytest.approx(float(arrays["loss"]), abs=1e-6)
-    np.testing.assert_allclose(found["token_rows"], arrays["dE_out"], atol=1e-6)
-    upstream = np.array(found["hidden_gradient"]) * (1 - hidden**2) @ arrays["W"].T
+    gradients = ask(golden, "/models/grad_tied/gradient", **output)
+    assert gradients["loss"] == pytest.approx(float(arrays["loss"]), abs=1e-6)
+    np.testing.assert_allclose(gradients["token_rows"], arrays["dE_out"], atol=1e-6)
+    upstream = np.array(gradients["hidden_gradient"]) * (1 - hidden**2) @ arrays["W"].T
     both = output | {"input_ids": arrays["ids"].tolist(), "gradient": upstream.tolist()}
     np.testing.assert_allclose(
         ask(golden, "/models/grad_tied/gradient", **both)["token_rows"], arrays["dE_tied"], atol=1e-6
@@ -174,9 +174,9 @@ def test_tied_gradient_matches_the_golden_one(golden: Served) -> None:
 
 def test_tied_gradient_matches_a_worked_example(golden: Served) -> None:
     arrays = case("grad_seed004_example2").arrays
-    asked = {"hidden": [arrays["h"].tolist()], "targets": [1], "rows": "all"}
-    found = ask(golden, "/models/grad_seed004_example2/gradient", **asked)
-    np.testing.assert_allclose(found["token_rows"], arrays["dE_out"], atol=1e-6)
+    body = {"hidden": [arrays["h"].tolist()], "targets": [1], "rows": "all"}
+    gradients = ask(golden, "/models/grad_seed004_example2/gradient", **body)
+    np.testing.assert_allclose(gradients["token_rows"], arrays["dE_out"], atol=1e-6)
 
 
 def test_tied_table_sums_both_sides(tied: tuple[Served, Floats]) -> None:
@@ -189,10 +189,10 @@ def test_tied_table_sums_both_sides(tied: tuple[Served, Floats]) -> None:
     both = output | {"input_ids": ids, "gradient": upstream.tolist()}
     total = dense.copy()
     np.add.at(total, ids, upstream)
-    found = ask(served, "/models/tied/gradient", **both)
-    assert found["loss"] == pytest.approx(loss, abs=1e-12)
-    assert found["token_indices"] == [1, 5, 7, 9, 20]
-    np.testing.assert_allclose(found["token_rows"], total[[1, 5, 7, 9, 20]], atol=1e-12)
+    gradients = ask(served, "/models/tied/gradient", **both)
+    assert gradients["loss"] == pytest.approx(loss, abs=1e-12)
+    assert gradients["token_indices"] == [1, 5, 7, 9, 20]
+    np.testing.assert_allclose(gradients["token_rows"], total[[1, 5, 7, 9, 20]], atol=1e-12)
     every = ask(served, "/models/tied/gradient", **both, rows="all")
     np.testing.assert_allclose(every["token_rows"], total, atol=1e-12)
     some = ask(served, "/models/tied/gradient", **output, rows=[30, 2, 30])
@@ -200,7 +200,7 @@ def test_tied_table_sums_both_sides(tied: tuple[Served, Floats]) -> None:
     np.testing.assert_allclose(some["token_rows"], dense[[2, 30]], atol=1e-12)
     summed = ask(served, "/models/tied/gradient", **output, reduction="sum")
     assert summed["loss"] == pytest.approx(3 * loss, abs=1e-12)
-    np.testing.assert_allclose(summed["hidden_gradient"], 3 * np.array(found["hidden_gradient"]), atol=1e-12)
+    np.testing.assert_allclose(summed["hidden_gradient"], 3 * np.array(gradients["hidden_gradient"]), atol=1e-12)
 
 
 ROW = [0.0] * WIDTH

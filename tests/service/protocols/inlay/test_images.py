@@ -270,9 +270,9 @@ BAD_PICTURES: dict[str, tuple[bytes, str]] = {
 def test_rejects_bad_pictures_by_index(served: Served, name: str) -> None:
     data, message = BAD_PICTURES[name]
     answer = post(served, [url(PNG), {"image": url(data)}])
-    told = problem(answer, 422, "bad_input")
-    assert told.startswith("inputs[1]")
-    assert message in told
+    error = problem(answer, 422, "bad_input")
+    assert error.startswith("inputs[1]")
+    assert message in error
     assert answer.json()["index"] == 1
 
 
@@ -412,6 +412,6 @@ def test_concurrent_requests_do_not_mix_patches(served: Served, tmp_path: Path) 
 def test_serves_the_rotary_table_of_a_vision_tower(served: Served) -> None:
     """Qwen2-VL's own, in blocks of 2x2, is the table of its numbers."""
     own = served.http.get("/models/qwen/axial", params={"grid": "4x6"}).raise_for_status().json()
-    asked = {"kind": "qwen2_vl", "head_dim": 12, "grid": "4x6", "arithmetic": "parity"}
-    assert own["cos"] == served.http.get("/positions/axial", params=asked).raise_for_status().json()["cos"]
+    parameters = {"kind": "qwen2_vl", "head_dim": 12, "grid": "4x6", "arithmetic": "parity"}
+    assert own["cos"] == served.http.get("/positions/axial", params=parameters).raise_for_status().json()["cos"]
     assert served.http.get("/models/vit/axial", params={"grid": "4x6"}).status_code == 404

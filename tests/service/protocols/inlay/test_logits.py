@@ -51,7 +51,7 @@ def ask(served: Served, path: str = PATH, accept: str = "application/json", **bo
     return served.http.post(path, json=body, headers={"accept": accept})
 
 
-def found(served: Served, **body: Any) -> dict[str, Any]:
+def logits_of(served: Served, **body: Any) -> dict[str, Any]:
     document: dict[str, Any] = ask(served, **body).raise_for_status().json()
     return document
 
@@ -62,11 +62,11 @@ def softmax(values: Array) -> Array:
 
 
 def test_sends_logits_in_every_format(heads: Served, small_blocks: None) -> None:
-    document = found(heads, hidden=HIDDEN)
+    document = logits_of(heads, hidden=HIDDEN)
     assert (document["model"], document["vocab_size"], document["tied"]) == ("bert", V, True)
     whole = np.array(document["logits"])
     np.testing.assert_allclose(whole, LOGITS, atol=1e-5)
-    as_base64 = found(heads, hidden=HIDDEN, encoding_format="base64")["logits"]
+    as_base64 = logits_of(heads, hidden=HIDDEN, encoding_format="base64")["logits"]
     raw = ask(heads, hidden=HIDDEN, format="raw")
     npy = ask(heads, hidden=HIDDEN, accept="application/x-npy")
     tensors = load(ask(heads, hidden=HIDDEN, format="safetensors").content)
@@ -93,27 +93,27 @@ def test_sends_logits_in_every_dtype(heads: Served, dtype: str) -> None:
 
 def test_reads_hidden_states_of_every_form_and_shape(heads: Served) -> None:
     row = HIDDEN[0, 0]
-    one = np.array(found(heads, hidden=row)["logits"])
+    one = np.array(logits_of(heads, hidden=row)["logits"])
     assert one.shape == (V,)
     sent = {"dtype": "float32", "shape": list(row.shape), "data": base64.b64encode(row.tobytes()).decode()}
-    np.testing.assert_array_equal(found(heads, hidden=sent)["logits"], one)
+    np.testing.assert_array_equal(logits_of(heads, hidden=sent)["logits"], one)
     body = save({"hidden": HIDDEN}, {"top_k": "2", "temperature": "0.5"})
     answer = heads.http.post(PATH, content=body, headers={"content-type": SAFETENSORS}).raise_for_status().json()
     np.testing.assert_allclose(answer["logits"], -np.sort(-LOGITS * 2)[..., :2], atol=2e-5)
     half = row.astype(np.float16)
     sent = {"dtype": "float16", "shape": list(row.shape), "data": base64.b64encode(half.tobytes()).decode()}
     np.testing.assert_array_equal(
-        found(heads, hidden=sent)["logits"], found(heads, hidden=half.astype(np.float64))["logits"]
+        logits_of(heads, hidden=sent)["logits"], logits_of(heads, hidden=half.astype(np.float64))["logits"]
     )
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.25, 3.0])
 def test_probabilities_are_the_softmax_of_scaled_logits(heads: Served, temperature: float) -> None:
-    asked = {"hidden": HIDDEN, "temperature": temperature, "dtype": "float64"}
-    own = np.array(found(heads, **asked)["logits"])
+    body = {"hidden": HIDDEN, "temperature": temperature, "dtype": "float64"}
+    own = np.array(logits_of(heads, **body)["logits"])
     np.testing.assert_allclose(own, LOGITS / temperature, atol=1e-5 / temperature)
-    shares = np.array(found(heads, **asked, output="probabilities")["probabilities"])
-    logs = np.array(found(heads, **asked, output="log_probabilities")["log_probabilities"])
+    shares = np.array(logits_of(heads, **body, output="probabilities")["probabilities"])
+    logs = np.array(logits_of(heads, **body, output="log_probabilities")["log_probabilities"])
     np.testing.assert_allclose(shares.sum(axis=-1), 1.0, rtol=1e-14)
     np.testing.assert_allclose(shares, softmax(own), rtol=1e-13)
     np.testing.assert_allclose(np.exp(logs), shares, rtol=1e-13)
@@ -121,9 +121,9 @@ def test_probabilities_are_the_softmax_of_scaled_logits(heads: Served, temperatu
 
 @pytest.mark.parametrize("top_k", [1, 5, V])
 def test_top_k_are_the_first_of_all_sorted(heads: Served, small_blocks: None, top_k: int) -> None:
-    asked = {"hidden": HIDDEN, "temperature": 0.7, "dtype": "float64"}
-    whole = {name: np.array(found(heads, **asked, output=name)[name]) for name in logits.OUTPUTS}
-    best = found(heads, **asked, top_k=top_k)
+    body = {"hidden": HIDDEN, "temperature": 0.7, "dtype": "float64"}
+    whole = {name: np.array(logits_of(heads, **body, output=name)[name]) for name in logits.OUTPUTS}
+    best = logits_of(heads, **body, top_k=top_k)
     order = np.argsort(-whole["logits"], axis=-1, kind="stable")[..., :top_k]
     np.testing.assert_array_equal(best["ids"], order)
     for name, values in whole.items():
@@ -132,7 +132,7 @@ def test_top_k_are_the_first_of_all_sorted(heads: Served, small_blocks: None, to
 
 
 def test_names_the_tokens_that_the_tokenizer_has(heads: Served) -> None:
-    best = found(heads, hidden=HIDDEN[0], top_k=V)
+    best = logits_of(heads, hidden=HIDDEN[0], top_k=V)
     known = dict(enumerate(WORDS))
     for ids, tokens, texts in zip(best["ids"], best["tokens"], best["texts"], strict=True):
         assert tokens == [known.get(id_) for id_ in ids]
@@ -140,13 +140,13 @@ def test_names_the_tokens_that_the_tokenizer_has(heads: Served) -> None:
     tensors = ask(heads, hidden=HIDDEN[0], top_k=2, format="safetensors")
     assert set(load(tensors.content)) == {"ids", *logits.OUTPUTS}
     assert b'"tokens"' in tensors.content[: 1 << 16]
-    assert "tokens" not in found(heads, path="/models/plain/logits", hidden=HIDDEN[0], top_k=2)
+    assert "tokens" not in logits_of(heads, path="/models/plain/logits", hidden=HIDDEN[0], top_k=2)
 
 
 def test_one_output_of_top_k_is_one_array(heads: Served) -> None:
     ids = ask(heads, hidden=HIDDEN, top_k=3, output="ids", format="raw")
     assert ids.headers["inlay-dtype"] == "int64"
-    expected = found(heads, hidden=HIDDEN, top_k=3)
+    expected = logits_of(heads, hidden=HIDDEN, top_k=3)
     np.testing.assert_array_equal(np.frombuffer(ids.content, np.int64).reshape(3, -1, 3), expected["ids"])
     several = ask(heads, hidden=HIDDEN, top_k=3, format="npy")
     assert several.status_code == 406
@@ -203,15 +203,15 @@ def test_document_and_model_describe_the_head(heads: Served) -> None:
     document = heads.http.get("/openapi.json").json()
     assert "LogitsParameters" in document["components"]["schemas"]
     assert set(document["paths"]["/models/{name}/logits"]) == {"post"}
-    told = heads.http.get("/models/bert").json()
-    assert told["head"] == {
+    summary = heads.http.get("/models/bert").json()
+    assert summary["head"] == {
         "width": 32,
         "vocab_size": V,
         "matrix": "bert.embeddings.word_embeddings.weight",
         "tied": True,
     }
-    assert told["headless"] is None
-    assert "logits" not in told["outputs"]
+    assert summary["headless"] is None
+    assert "logits" not in summary["outputs"]
 
 
 def test_equal_logits_are_sorted_by_id() -> None:

@@ -83,11 +83,11 @@ def test_equal_rows_have_equal_files() -> None:
 
 def test_prompt_embeds_are_a_file_of_token_rows_per_input(served: Served) -> None:
     answer = handed(served, "prompt_embeds", ["a b", "c"])
-    found = [unpacked(base64.b64decode(each)) for each in answer["prompt_embeds"]]
+    tensors = [unpacked(base64.b64decode(each)) for each in answer["prompt_embeds"]]
     expected = rows_of(served, ["a b", "c"], "token_embeddings")
     assert set(answer) == {"model", "prompt_embeds", "usage"}
     assert answer["usage"]["tokens"] == sum(map(len, expected))
-    for got, rows in zip(found, expected, strict=True):
+    for got, rows in zip(tensors, expected, strict=True):
         np.testing.assert_array_equal(got, np.float32(rows))
 
 
@@ -101,8 +101,8 @@ def test_rows_have_the_models_dtype_unless_one_is_sent(others: Served) -> None:
 def test_scales_rows_as_the_embedding_module_does(others: Served) -> None:
     golden = case("input_gemma_bf16")  # of transformers: the rows before the first block
     answer = handed(others, "prompt_embeds", golden.ids.tolist(), model="input_gemma_bf16")
-    found = [unpacked(base64.b64decode(each)).astype(np.float32) for each in answer["prompt_embeds"]]
-    np.testing.assert_array_equal(np.stack(found), golden.arrays["hidden_states"])
+    tensors = [unpacked(base64.b64decode(each)).astype(np.float32) for each in answer["prompt_embeds"]]
+    np.testing.assert_array_equal(np.stack(tensors), golden.arrays["hidden_states"])
 
 
 @pytest.mark.parametrize("name", ["input_afmoe", "input_ctrl"])
@@ -138,12 +138,12 @@ def test_rejects_fields_that_ask_for_other_rows(served: Served, encoding: str, f
 def test_grpc_sends_the_same_files_and_rows(served: Served, dtype: Any) -> None:
     name = {pb.DTYPE_UNSPECIFIED: "float32", pb.FLOAT16: "float16"}[dtype]
     inputs = [pb.Input(ids=pb.TokenIds(input_ids=ids)) for ids in ([5, 6], [7])]
-    asked = {"inputs": inputs, "dtype": dtype}
-    files = served.stub.Embed(pb.EmbedRequest(encoding=pb.PROMPT_EMBEDS, **asked))
+    body = {"inputs": inputs, "dtype": dtype}
+    files = served.stub.Embed(pb.EmbedRequest(encoding=pb.PROMPT_EMBEDS, **body))
     in_json = handed(served, "prompt_embeds", [[5, 6], [7]], dtype=name)
     assert list(files.prompt_embeds) == [base64.b64decode(each) for each in in_json["prompt_embeds"]]
     assert (files.model, files.tokens, len(files.outputs)) == ("bert", 3, 0)
-    rows = served.stub.Embed(pb.EmbedRequest(encoding=pb.INPUT_EMBEDS, **asked))
+    rows = served.stub.Embed(pb.EmbedRequest(encoding=pb.INPUT_EMBEDS, **body))
     assert (list(rows.prompt_embeds), len(rows.outputs)) == ([], 1)
     stacked = np.concatenate([unpacked(each) for each in files.prompt_embeds])
     np.testing.assert_array_equal(array_of(rows.outputs[0].tensor), stacked)
@@ -156,5 +156,5 @@ def test_grpc_stream_sends_files(served: Served) -> None:
 
 
 def test_model_summary_names_the_output_behind_prompt_embeds(others: Served) -> None:
-    found = {model["name"]: model["handed_over"] for model in others.http.get("/models").json()["models"]}
-    assert found == HANDED_OVER
+    handed_over = {model["name"]: model["handed_over"] for model in others.http.get("/models").json()["models"]}
+    assert handed_over == HANDED_OVER

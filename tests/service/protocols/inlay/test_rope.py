@@ -36,17 +36,17 @@ def frequencies() -> NDArray[np.float64]:
     return np.asarray(theta ** (-np.arange(0, rotary, 2) / rotary))
 
 
-def check(found: NDArray[Any], start: int = 0) -> None:
+def check(rows: NDArray[Any], start: int = 0) -> None:
     """Within the goldens' tolerance for float32 angles: 3e-7 + 5e-7 * position * frequency."""
-    positions = np.arange(start, start + found.shape[1])[:, None]
+    positions = np.arange(start, start + rows.shape[1])[:, None]
     angles, allowed = positions * frequencies(), 3e-7 + 5e-7 * positions * frequencies()
-    assert (np.abs(found - np.stack([np.cos(angles), np.sin(angles)])) <= allowed).all()
+    assert (np.abs(rows - np.stack([np.cos(angles), np.sin(angles)])) <= allowed).all()
 
 
 def test_table_matches_transformers(served: Served) -> None:
-    found = table(ask(served, BINARY, length=11))
-    golden = np.stack([LLAMA.arrays[name][0, :, : found.shape[2]] for name in ("rope_cos", "rope_sin")])
-    np.testing.assert_allclose(found, golden, rtol=0, atol=1e-6)
+    rows = table(ask(served, BINARY, length=11))
+    golden = np.stack([LLAMA.arrays[name][0, :, : rows.shape[2]] for name in ("rope_cos", "rope_sin")])
+    np.testing.assert_allclose(rows, golden, rtol=0, atol=1e-6)
 
 
 def test_every_format_carries_the_same_table(served: Served) -> None:

@@ -149,9 +149,9 @@ def test_models_are_described_as_over_rest(served: Served) -> None:
     for model in served.stub.ListModels(pb.ListModelsRequest()).models:
         rest = served.http.get(f"/models/{model.name}")
         one = served.stub.GetModel(pb.GetModelRequest(name=model.name))
-        told = [json.loads(each) for each in (model.card_json, one.card_json, rest.text)]
-        assert all(each["memory"].pop("resident") <= each["memory"]["mapped"] for each in told)  # it may have changed
-        assert told[0] == told[1] == told[2]
+        cards = [json.loads(each) for each in (model.card_json, one.card_json, rest.text)]
+        assert all(each["memory"].pop("resident") <= each["memory"]["mapped"] for each in cards)  # it may have changed
+        assert cards[0] == cards[1] == cards[2]
         assert list(model.outputs) == rest.json()["outputs"]
         assert model.flops_per_token in rest.json()["flops_per_token"].values()
     assert served.stub.GetModel(pb.GetModelRequest()).name == "bert"
@@ -186,11 +186,11 @@ def test_health_and_reflection_are_the_standard_ones(served: Served) -> None:
 
 
 async def test_health_follows_whether_the_models_answer(tmp_path: Path) -> None:
-    found: list[Exception | None] = [None]
+    fault: list[Exception | None] = [None]
 
     async def check() -> None:
-        if found[0]:
-            raise found[0]
+        if fault[0]:
+            raise fault[0]
 
     server = RpcServer(Settings(store=tmp_path, grpc_port=0), [Service(name="some.Service", methods=())])
     await server.start()
@@ -202,7 +202,7 @@ async def test_health_follows_whether_the_models_answer(tmp_path: Path) -> None:
         (ZeroDivisionError("what no one foresaw"), states.NOT_SERVING),
         (None, states.SERVING),
     ):
-        found[0] = error
+        fault[0] = error
         for _ in range(1000):
             await asyncio.sleep(0)
             answer = await server.health.check(health_pb2.HealthCheckRequest(service="some.Service"), None)

@@ -65,9 +65,9 @@ REFUSED: list[tuple[dict[str, Any], str, str, str]] = [
 
 
 def struct(values: dict[str, Any]) -> Struct:
-    found = Struct()
-    found.update(values)
-    return found
+    message = Struct()
+    message.update(values)
+    return message
 
 
 def request(scheme: str, parameters: dict[str, Any], **more: Any) -> pb.PositionsRequest:
@@ -76,11 +76,11 @@ def request(scheme: str, parameters: dict[str, Any], **more: Any) -> pb.Position
 
 def bodies(chunks: list[pb.PositionsChunk]) -> dict[str, bytes]:
     """The outputs by name; each chunk must begin where the last one of its output ended."""
-    found = {output.name: b"" for output in chunks[0].outputs}
+    data = {output.name: b"" for output in chunks[0].outputs}
     for chunk in chunks[1:]:
-        assert chunk.offset == len(found[chunk.output])
-        found[chunk.output] += chunk.data
-    return found
+        assert chunk.offset == len(data[chunk.output])
+        data[chunk.output] += chunk.data
+    return data
 
 
 @pytest.mark.parametrize(("scheme", "parameters"), QUESTIONS)
@@ -89,8 +89,8 @@ def test_grpc_and_http_send_the_same_bytes(served: Served, scheme: str, paramete
     assert max(chunk.ByteSize() for chunk in chunks) < 2**20
     facts = json.loads(chunks[0].facts_json)
     for output in chunks[0].outputs:
-        asked = parameters | {"format": "raw", "output": output.name}
-        rest = served.http.post(f"/positions/{scheme}", json=asked).raise_for_status()
+        query = parameters | {"format": "raw", "output": output.name}
+        rest = served.http.post(f"/positions/{scheme}", json=query).raise_for_status()
         assert bodies(chunks)[output.name] == rest.content
         assert rest.headers["inlay-shape"] == ",".join(map(str, output.shape))
         assert rest.headers["inlay-dtype"] == pb.DType.Name(output.dtype).lower()
@@ -106,8 +106,8 @@ def test_grpc_and_http_agree_on_encodings_of_a_model(served: Served) -> None:
 
 
 def test_splits_rows_wider_than_a_message(served: Served) -> None:
-    asked = {"heads": 1, "form": "mpt", "query_length": 1, "key_length": 300_000}
-    chunks = list(served.stub.Positions(request("alibi", asked)))
+    parameters = {"heads": 1, "form": "mpt", "query_length": 1, "key_length": 300_000}
+    chunks = list(served.stub.Positions(request("alibi", parameters)))
     assert max(chunk.ByteSize() for chunk in chunks) < 2**20
     np.testing.assert_array_equal(
         np.frombuffer(bodies(chunks)["bias"], np.float32), (np.arange(300_000) - 299_999) * np.float32(2**-8)
@@ -117,9 +117,9 @@ def test_splits_rows_wider_than_a_message(served: Served) -> None:
 @pytest.mark.parametrize("dtype", [pb.DTYPE_UNSPECIFIED, pb.FLOAT64])
 def test_reads_tensors_beside_the_parameters(served: Served, dtype: Any) -> None:
     tensor = pb.Tensor(dtype=pb.FLOAT32, shape=WEIGHTS.shape, data=WEIGHTS.tobytes())
-    asked = request("t5", {"query_length": 20, "arithmetic": "parity"}, tensors={"weights": tensor}, dtype=dtype)
-    found = bodies(list(served.stub.Positions(asked)))["bias"]
-    bias = np.frombuffer(found, np.float64 if dtype == pb.FLOAT64 else np.float32)
+    message = request("t5", {"query_length": 20, "arithmetic": "parity"}, tensors={"weights": tensor}, dtype=dtype)
+    values = bodies(list(served.stub.Positions(message)))["bias"]
+    bias = np.frombuffer(values, np.float64 if dtype == pb.FLOAT64 else np.float32)
     np.testing.assert_array_equal(bias, BIAS.arrays["bias"].ravel())
 
 
@@ -127,9 +127,9 @@ def test_reads_tensors_beside_the_parameters(served: Served, dtype: Any) -> None
 def test_errors_have_a_status_and_a_code(
     served: Served, fields: dict[str, Any], status: str, code: str, said: str
 ) -> None:
-    given = fields | ({"parameters": struct(fields["parameters"])} if "parameters" in fields else {})
+    message_fields = fields | ({"parameters": struct(fields["parameters"])} if "parameters" in fields else {})
     with pytest.raises(grpc.RpcError) as refusal:
-        list(served.stub.Positions(pb.PositionsRequest(**given)))
+        list(served.stub.Positions(pb.PositionsRequest(**message_fields)))
     metadata = {each.key: each.value for each in refusal.value.trailing_metadata()}
     assert (refusal.value.code().name, metadata["inlay-code"]) == (status, code)
     assert said in refusal.value.details()
@@ -149,9 +149,9 @@ def test_rotation_matches_transformers(served: Served) -> None:
     answer = served.stub.Rotate(pb.RotateRequest(parameters=parameters, tensors={name: tensor(name) for name in "qk"}))
     assert json.loads(answer.facts_json)["layout"] == "half"
     for name in "qk":
-        found = answer.tensors[name]
-        assert (found.dtype, tuple(found.shape)) == (pb.BFLOAT16, GOLDEN.arrays[name].shape)
-        turned = np.frombuffer(found.data, ml_dtypes.bfloat16).astype(np.float32)
+        rotated = answer.tensors[name]
+        assert (rotated.dtype, tuple(rotated.shape)) == (pb.BFLOAT16, GOLDEN.arrays[name].shape)
+        turned = np.frombuffer(rotated.data, ml_dtypes.bfloat16).astype(np.float32)
         np.testing.assert_array_equal(turned, GOLDEN.arrays[f"{name}_out"].ravel())
 
 
@@ -172,8 +172,8 @@ def test_rejects_a_rotation_without_tensors(served: Served) -> None:
 
 def test_presets_match_http(served: Served) -> None:
     rest = served.http.get("/positions/presets").json()["presets"]
-    found = served.stub.ListPresets(pb.ListPresetsRequest()).presets
-    assert [(each.name, each.title, each.source, json.loads(each.config_json)) for each in found] == [
+    presets = served.stub.ListPresets(pb.ListPresetsRequest()).presets
+    assert [(each.name, each.title, each.source, json.loads(each.config_json)) for each in presets] == [
         (each["name"], each["title"], each["source"], each["config"]) for each in rest
     ]
 

@@ -24,37 +24,37 @@ def table(tiny_store: Path) -> Floats:
 
 
 def ask(served: Served, path: str = PATH, **body: Any) -> dict[str, Any]:
-    found: dict[str, Any] = served.http.post(path, json=body).raise_for_status().json()
-    return found
+    document: dict[str, Any] = served.http.post(path, json=body).raise_for_status().json()
+    return document
 
 
 def cosines(table: Floats, query: Floats) -> Floats:
     return np.asarray(table @ query / np.linalg.norm(table, axis=1) / np.linalg.norm(query))
 
 
-def check(found: dict[str, Any], scores: Floats, left_out: list[int], top_k: int) -> None:
+def check(document: dict[str, Any], scores: Floats, left_out: list[int], top_k: int) -> None:
     allowed = np.delete(np.arange(len(scores)), left_out)
     best = allowed[np.argsort(-scores[allowed], kind="stable")][:top_k]
-    assert [entry["id"] for entry in found["results"]] == best.tolist()
-    np.testing.assert_allclose([entry["score"] for entry in found["results"]], scores[best], atol=1e-12)
-    for entry in found["results"] + found["inputs"]:
+    assert [entry["id"] for entry in document["results"]] == best.tolist()
+    np.testing.assert_allclose([entry["score"] for entry in document["results"]], scores[best], atol=1e-12)
+    for entry in document["results"] + document["inputs"]:
         assert entry["token"] == WORDS[entry["id"]]
 
 
 def test_finds_tokens_nearest_to_a_token(served: Served, table: Floats) -> None:
     hello = WORDS.index("hello")
     for token in (hello, "hello"):
-        found = ask(served, token=token, top_k=7)
-        check(found, cosines(table, table[hello]), [hello], 7)
-        assert found["inputs"] == [{"id": hello, "token": "hello"}]
+        document = ask(served, token=token, top_k=7)
+        check(document, cosines(table, table[hello]), [hello], 7)
+        assert document["inputs"] == [{"id": hello, "token": "hello"}]
     assert ask(served, token="hello", exclude_inputs=False)["results"][0]["id"] == hello
     assert ask(served, token="[CLS]")["inputs"][0]["id"] == WORDS.index("[CLS]")
 
 
 def test_text_is_the_mean_of_its_tokens(served: Served, table: Floats) -> None:
     ids = [WORDS.index(word) for word in ("hello", "world", "hello")]
-    found = ask(served, text="hello world hello", measure="dot")
-    check(found, table @ table[ids].mean(axis=0), ids, 10)
+    document = ask(served, text="hello world hello", measure="dot")
+    check(document, table @ table[ids].mean(axis=0), ids, 10)
 
 
 def test_searches_a_vector_of_every_form(served: Served, table: Floats) -> None:
@@ -75,17 +75,17 @@ def test_searches_a_vector_of_every_form(served: Served, table: Floats) -> None:
 def test_analogy_adds_and_subtracts(served: Served, table: Floats, normalize: bool) -> None:
     a, b, c = 8, 9, WORDS.index("hello")
     rows = table / np.linalg.norm(table, axis=1, keepdims=True) if normalize else table
-    found = ask(served, positive=[a, "hello"], negative=[b], normalize=normalize)
-    check(found, cosines(table, rows[a] - rows[b] + rows[c]), [a, b, c], 10)
+    document = ask(served, positive=[a, "hello"], negative=[b], normalize=normalize)
+    check(document, cosines(table, rows[a] - rows[b] + rows[c]), [a, b, c], 10)
     check(ask(served, positive=["hello"]), cosines(table, table[c]), [c], 10)
     with_vector = ask(served, positive=[a, table[c].tolist()], negative=[b], normalize=normalize)
     assert [entry["id"] for entry in with_vector["inputs"]] == [a, b]
 
 
 def test_searches_ids_without_a_tokenizer(served: Served) -> None:
-    found = ask(served, "/models/llama/similar", token=3, top_k=2)
-    assert [entry["token"] for entry in found["results"]] == [None, None]
-    assert found["table"]["name"] == "model.embed_tokens.weight"
+    document = ask(served, "/models/llama/similar", token=3, top_k=2)
+    assert [entry["token"] for entry in document["results"]] == [None, None]
+    assert document["table"]["name"] == "model.embed_tokens.weight"
 
 
 @pytest.mark.parametrize(

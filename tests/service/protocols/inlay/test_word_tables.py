@@ -58,11 +58,11 @@ def test_searches_dequantized_rows(others: Served, store: Path, dtype: str, meas
         "cosine": rows @ rows[5] / np.linalg.norm(rows, axis=1) / np.linalg.norm(rows[5]),
         "euclidean": -np.linalg.norm(rows - rows[5], axis=1),
     }[measure]
-    found = others.http.post(f"/models/{dtype}/similar", json={"token": 5, "measure": measure, "top_k": 6}).json()
+    document = others.http.post(f"/models/{dtype}/similar", json={"token": 5, "measure": measure, "top_k": 6}).json()
     best = [row for row in np.argsort(-scores, kind="stable") if row != 5][:6]
-    assert [entry["id"] for entry in found["results"]] == best
-    np.testing.assert_allclose([entry["score"] for entry in found["results"]], scores[best], atol=1e-12)
-    assert found["table"]["dtype"] == dtype
+    assert [entry["id"] for entry in document["results"]] == best
+    np.testing.assert_allclose([entry["score"] for entry in document["results"]], scores[best], atol=1e-12)
+    assert document["table"]["dtype"] == dtype
     said = others.http.get(f"/models/{dtype}/analysis").json()
     values = np.linalg.svd(rows, compute_uv=False)
     np.testing.assert_allclose(said["spectrum"]["singular_values"], values, rtol=1e-6)
@@ -77,8 +77,8 @@ def test_ids_sharing_a_static_row_are_nearest_to_each_other(others: Served, stor
     shared = int(values[counts.argmax()])
     twins = np.flatnonzero(mapping == shared).tolist()
     rows = tensors["embeddings"][:].astype(np.float64)[mapping]
-    found = others.http.post("/models/static/similar", json={"token": twins[0], "measure": "euclidean", "top_k": 19})
-    results = found.raise_for_status().json()["results"]
+    response = others.http.post("/models/static/similar", json={"token": twins[0], "measure": "euclidean", "top_k": 19})
+    results = response.raise_for_status().json()["results"]
     expected = -np.linalg.norm(rows - rows[twins[0]], axis=1)
     assert [entry["id"] for entry in results[: len(twins) - 1]] == twins[1:]
     np.testing.assert_allclose([entry["score"] for entry in results], expected[[entry["id"] for entry in results]])
@@ -93,9 +93,9 @@ def test_static_model_has_no_input_layer(others: Served) -> None:
 def test_gradient_of_a_quantized_table_is_of_its_rows(others: Served) -> None:
     upstream = np.random.default_rng(0).standard_normal((3, 32))
     body = {"input_ids": [7, 9, 7], "gradient": upstream.tolist(), "dtype": "float64"}
-    found = others.http.post("/models/int8/gradient", json=body).raise_for_status().json()
-    assert found["token_indices"] == [7, 9]
-    np.testing.assert_allclose(found["token_rows"], [upstream[0] + upstream[2], upstream[1]], atol=1e-15)
+    gradients = others.http.post("/models/int8/gradient", json=body).raise_for_status().json()
+    assert gradients["token_indices"] == [7, 9]
+    np.testing.assert_allclose(gradients["token_rows"], [upstream[0] + upstream[2], upstream[1]], atol=1e-15)
 
 
 def test_tokens_are_nearest_to_themselves_in_every_dtype(tmp_path: Path) -> None:

@@ -20,8 +20,8 @@ OFFSET = {"deadline": None, "suppress_health_check": [HealthCheck.function_scope
 
 def test_outputs_are_raw_where_requested_else_json(served: Served) -> None:
     names = ["input_embeddings", "sentence_embedding"]
-    asked = [{"name": names[0], "parameters": {"binary_data": False}}, {"name": names[1]}]
-    body, headers = binary(IDS, outputs=asked, parameters={"binary_data_output": True})
+    requested = [{"name": names[0], "parameters": {"binary_data": False}}, {"name": names[1]}]
+    body, headers = binary(IDS, outputs=requested, parameters={"binary_data_output": True})
     answer = served.http.post(INFER, content=body, headers=headers)
     head = json.loads(answer.content[: int(answer.headers[LENGTH])])
     assert ["data" in output for output in head["outputs"]] == [True, False]
@@ -44,10 +44,10 @@ def test_raw_and_listed_inputs_may_be_mixed(served: Served) -> None:
 
 
 def test_batch_equals_its_items_alone(served: Served) -> None:
-    wanted = {"outputs": [{"name": "input_embeddings"}]}
-    batch = infer(served.http, IDS, **wanted)["input_embeddings"]
+    options = {"outputs": [{"name": "input_embeddings"}]}
+    batch = infer(served.http, IDS, **options)["input_embeddings"]
     for row, own in zip(IDS[0][2], batch, strict=True):
-        one = infer(served.http, [("input_ids", "INT64", [row])], **wanted)["input_embeddings"]
+        one = infer(served.http, [("input_ids", "INT64", [row])], **options)["input_embeddings"]
         assert one[0].tobytes() == own.tobytes()
 
 

@@ -43,11 +43,11 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 @each_case
 def test_a_padded_batch_gives_the_golden_rows(served: Served, golden: Case) -> None:
-    given = [("input_ids", "INT64", golden.ids), ("attention_mask", "INT64", golden.mask)]
-    given += [(name, "INT64", golden.arrays[name]) for name in FED if name in golden.arrays]
+    inputs = [("input_ids", "INT64", golden.ids), ("attention_mask", "INT64", golden.mask)]
+    inputs += [(name, "INT64", golden.arrays[name]) for name in FED if name in golden.arrays]
     if golden.name in COUNTING_PADS:
-        given.append(("position_ids", "INT64", np.broadcast_to(np.arange(golden.ids.shape[1]), golden.ids.shape)))
-    rows = infer(served.http, given, golden.name)["input_embeddings"]
+        inputs.append(("position_ids", "INT64", np.broadcast_to(np.arange(golden.ids.shape[1]), golden.ids.shape)))
+    rows = infer(served.http, inputs, golden.name)["input_embeddings"]
     real = golden.mask.astype(bool)
     expected = golden.arrays["hidden_states"]
     assert rows.shape == expected.shape
@@ -76,8 +76,8 @@ def test_the_same_rows_padded_on_the_left_are_the_same_bits(served: Served, gold
 def test_boxes_lie_beside_padded_and_flat_ids(served: Served) -> None:
     boxes = [[[0, 0, 49, 49], [3, 4, 3, 9], [9, 9, 9, 9]], [[10, 20, 30, 40], [7, 7, 0, 0], [0, 0, 0, 0]]]
     ids, mask = [[5, 0, 7], [29, 0, 0]], [[1, 1, 1], [1, 0, 0]]
-    given = [("input_ids", ids), ("attention_mask", mask), ("bbox", boxes)]
-    rows = infer(served.http, [(name, "INT64", each) for name, each in given], "layoutlm")["input_embeddings"]
+    tensors = [("input_ids", ids), ("attention_mask", mask), ("bbox", boxes)]
+    rows = infer(served.http, [(name, "INT64", each) for name, each in tensors], "layoutlm")["input_embeddings"]
     inputs = [{"input_ids": ids[0], "bbox": boxes[0]}, {"input_ids": [29], "bbox": boxes[1][:1]}]
     expected = served.post({"model": "layoutlm", "inputs": inputs}).json()
     np.testing.assert_allclose(rows[0], expected[0], rtol=1e-6)

@@ -35,9 +35,9 @@ def padded(side: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 @pytest.mark.parametrize("datatype", ["INT64", "INT32", "BOOL"])
 def test_padded_rows_equal_unpadded_rows_and_pads_are_zero(served: Served, side: str, datatype: str) -> None:
     ids, mask = padded(side)
-    given = [("input_ids", "INT64", ids), ("attention_mask", datatype, mask)]
-    tokens = infer(served.http, given, **TOKENS)["last_hidden_state"]
-    pooled = infer(served.http, given)["sentence_embedding"]
+    inputs = [("input_ids", "INT64", ids), ("attention_mask", datatype, mask)]
+    tokens = infer(served.http, inputs, **TOKENS)["last_hidden_state"]
+    pooled = infer(served.http, inputs)["sentence_embedding"]
     assert tokens.shape == (3, 6, 32)
     assert not tokens[mask == 0].any()
     for index, expected in enumerate(alone(served, **TOKENS)):
@@ -46,12 +46,12 @@ def test_padded_rows_equal_unpadded_rows_and_pads_are_zero(served: Served, side:
 
 
 def test_rows_of_the_input_layer_do_not_depend_on_padding_at_all(served: Served) -> None:
-    wanted = {"outputs": [{"name": "input_embeddings"}]}
+    options = {"outputs": [{"name": "input_embeddings"}]}
     for side in ("right", "left"):
         ids, mask = padded(side)
-        given = [("input_ids", "INT64", ids), ("attention_mask", "INT64", mask)]
-        rows = infer(served.http, given, **wanted)["input_embeddings"]
-        for index, expected in enumerate(alone(served, **wanted)):
+        inputs = [("input_ids", "INT64", ids), ("attention_mask", "INT64", mask)]
+        rows = infer(served.http, inputs, **options)["input_embeddings"]
+        for index, expected in enumerate(alone(served, **options)):
             assert rows[index, mask[index] == 1].tobytes() == expected.tobytes()
 
 
@@ -61,9 +61,9 @@ def test_types_and_positions_lose_the_same_padding(served: Served) -> None:
     for index, row in enumerate(ROWS):
         types[index, -len(row) :] = 1
         positions[index, -len(row) :] = np.arange(3, 3 + len(row))
-    wanted = {"outputs": [{"name": "input_embeddings"}]}
-    given = [("input_ids", ids), ("attention_mask", mask), ("token_type_ids", types), ("position_ids", positions)]
-    rows = infer(served.http, [(name, "INT64", values) for name, values in given], **wanted)["input_embeddings"]
+    options = {"outputs": [{"name": "input_embeddings"}]}
+    inputs = [("input_ids", ids), ("attention_mask", mask), ("token_type_ids", types), ("position_ids", positions)]
+    rows = infer(served.http, [(name, "INT64", values) for name, values in inputs], **options)["input_embeddings"]
     for index, row in enumerate(ROWS):
         one = {"input_ids": row, "token_type_ids": [1] * len(row), "position_ids": list(range(3, 3 + len(row)))}
         answer = served.post({"inputs": one, "outputs": "input_embeddings"}).json()
@@ -73,12 +73,12 @@ def test_types_and_positions_lose_the_same_padding(served: Served) -> None:
 
 def test_flat_ids_give_the_same_rows_one_below_the_other(served: Served) -> None:
     flat, lengths = np.concatenate(ROWS), [len(row) for row in ROWS]
-    given = [("input_ids", "INT64", flat), ("lengths", "INT64", lengths)]
-    tokens = infer(served.http, given, outputs=[{"name": "lengths"}, {"name": "last_hidden_state"}])
+    inputs = [("input_ids", "INT64", flat), ("lengths", "INT64", lengths)]
+    tokens = infer(served.http, inputs, outputs=[{"name": "lengths"}, {"name": "last_hidden_state"}])
     assert list(tokens) == ["lengths", "last_hidden_state"]
     assert tokens["lengths"].tolist() == lengths
     np.testing.assert_allclose(tokens["last_hidden_state"], np.concatenate(alone(served, **TOKENS)), **TOLERANCE)
-    np.testing.assert_allclose(infer(served.http, given)["sentence_embedding"], alone(served), **TOLERANCE)
+    np.testing.assert_allclose(infer(served.http, inputs)["sentence_embedding"], alone(served), **TOLERANCE)
 
 
 def test_flat_ids_without_lengths_are_one_sequence(served: Served) -> None:
@@ -93,11 +93,11 @@ def test_ids_may_be_of_any_integer_datatype_wide_enough(served: Served, datatype
 
 
 def test_a_mask_with_a_hole_reaches_the_model(served: Served) -> None:
-    given = [("input_ids", "INT64", [[5, 6, 7, 0]]), ("attention_mask", "INT64", [[1, 0, 1, 0]])]
+    inputs = [("input_ids", "INT64", [[5, 6, 7, 0]]), ("attention_mask", "INT64", [[1, 0, 1, 0]])]
     own = {"input_ids": [5, 6, 7], "attention_mask": [1, 0, 1]}
     expected = served.post({"inputs": own}).json()[0]
-    np.testing.assert_allclose(infer(served.http, given)["sentence_embedding"][0], expected, rtol=1e-5, atol=1e-7)
-    tokens = infer(served.http, given, **TOKENS)["last_hidden_state"]
+    np.testing.assert_allclose(infer(served.http, inputs)["sentence_embedding"][0], expected, rtol=1e-5, atol=1e-7)
+    tokens = infer(served.http, inputs, **TOKENS)["last_hidden_state"]
     assert tokens[0, 1].any()
     assert not tokens[0, 3].any()
 
@@ -105,8 +105,8 @@ def test_a_mask_with_a_hole_reaches_the_model(served: Served) -> None:
 @pytest.mark.parametrize("shape", [(2,), (2, 1)])
 def test_token_rows_of_texts_are_padded_on_the_right(served: Served, shape: tuple[int, ...]) -> None:
     texts = np.array([b"a b c", b"d"], object).reshape(shape)
-    given = [("text", "BYTES", texts)]
-    body = [(name, datatype, values.reshape(-1)) for name, datatype, values in given]
+    inputs = [("text", "BYTES", texts)]
+    body = [(name, datatype, values.reshape(-1)) for name, datatype, values in inputs]
     expected = served.post({"inputs": ["a b c", "d"]}).json()
     np.testing.assert_allclose(infer(served.http, body)["sentence_embedding"], expected, rtol=1e-5, atol=1e-7)
     rows = infer(served.http, body, outputs=[{"name": "input_embeddings"}, {"name": "lengths"}])
@@ -125,9 +125,9 @@ def test_a_text_and_its_ids_give_the_same_numbers(served: Served) -> None:
 
 @pytest.mark.parametrize(("dtype", "datatype"), [("float16", "FP16"), ("bfloat16", "BF16"), ("FP16", "FP16")])
 def test_narrow_outputs_are_the_wide_ones_rounded_once(served: Served, dtype: str, datatype: str) -> None:
-    given = [("input_ids", "INT64", [ROWS[0]])]
-    wide = infer(served.http, given)["sentence_embedding"]
-    narrow = infer(served.http, given, parameters={"dtype": dtype})["sentence_embedding"]
+    inputs = [("input_ids", "INT64", [ROWS[0]])]
+    wide = infer(served.http, inputs)["sentence_embedding"]
+    narrow = infer(served.http, inputs, parameters={"dtype": dtype})["sentence_embedding"]
     assert np.array_equal(narrow, wide.astype(narrow.dtype))
     assert narrow.dtype.itemsize == 2
 
@@ -160,9 +160,9 @@ def test_truncated_tokens_are_zeros(served: Served) -> None:
 
 
 def test_unknown_parameters_are_ignored_as_triton_does(served: Served) -> None:
-    given = [("input_ids", "INT64", [ROWS[0]])]
+    inputs = [("input_ids", "INT64", [ROWS[0]])]
     unknown = {"priority": 1, "sequence_id": 3, "sequence_start": True, "mine": "x"}
-    assert np.array_equal(infer(served.http, given, parameters=unknown)["sentence_embedding"][0], alone(served)[0])
+    assert np.array_equal(infer(served.http, inputs, parameters=unknown)["sentence_embedding"][0], alone(served)[0])
 
 
 @settings(deadline=None)

@@ -54,8 +54,8 @@ def stub(moving: Served) -> Iterator[GRPCInferenceServiceStub]:
         yield GRPCInferenceServiceStub(channel)
 
 
-def index(service: Served, **asked: Any) -> list[tuple[str, ...]]:
-    answer = service.http.post("/v2/repository/index", json=asked or None).raise_for_status()
+def index(service: Served, **body: Any) -> list[tuple[str, ...]]:
+    answer = service.http.post("/v2/repository/index", json=body or None).raise_for_status()
     return [tuple(each[name] for name in ("name", "version", "state", "reason")) for each in answer.json()]
 
 
@@ -84,21 +84,21 @@ def test_tritons_and_kserves_messages_name_the_same_model(moving: Served, stub: 
         assert (loaded.SerializeToString(), infer(moving, "llama")) == (b"\x0a\x05llama\x10\x01", 200)
         gone = stub.RepositoryModelUnload(pb.RepositoryModelUnloadRequest.FromString(sent))
         assert (gone.SerializeToString(), infer(moving, "llama")) == (b"\x0a\x05llama\x10\x01", 404)
-    told = stub.RepositoryIndex(pb.RepositoryIndexRequest()).models
-    assert [(each.name, each.version, each.state, each.reason) for each in told] == index(moving)
+    models = stub.RepositoryIndex(pb.RepositoryIndexRequest()).models
+    assert [(each.name, each.version, each.state, each.reason) for each in models] == index(moving)
     assert [each.name for each in stub.RepositoryIndex(pb.RepositoryIndexRequest(ready=True)).models] == ["bert"]
 
 
 def test_every_protocol_follows_what_is_loaded(moving: Served, stub: GRPCInferenceServiceStub) -> None:
     def known() -> list[bool]:
         paths = ("/models/llama", "/models/llama/rope?length=2", "/v2/models/llama", "/models/llama/analysis")
-        found = [moving.http.get(path).status_code for path in paths]
-        found.append(moving.http.post("/embed", json={"model": "llama", "inputs": [5]}).status_code)
-        assert set(found) in ({200}, {404})
+        statuses = [moving.http.get(path).status_code for path in paths]
+        statuses.append(moving.http.post("/embed", json={"model": "llama", "inputs": [5]}).status_code)
+        assert set(statuses) in ({200}, {404})
         names = [each["name"] for each in moving.http.get("/models").json()["models"]]
         ready = stub.ModelReady(pb.ModelReadyRequest(name="llama")).ready
         gauge = 'inlay_model_bytes{model="llama"}' in moving.http.get("/metrics").text
-        return [found[0] == 200, "llama" in names, ready, gauge]
+        return [statuses[0] == 200, "llama" in names, ready, gauge]
 
     assert known() == [False] * 4
     for verb, there in (("load", True), ("unload", False), ("load", True)):
@@ -190,13 +190,13 @@ def test_rejects_unsupported_or_invalid_requests(
 
 def test_a_named_repository_is_refused(still_stub: GRPCInferenceServiceStub) -> None:
     both = {"repository_name": "other", "model_name": "llama"}
-    for method, asked in (
+    for method, message in (
         (still_stub.RepositoryIndex, pb.RepositoryIndexRequest(repository_name="other")),
         (still_stub.RepositoryModelLoad, pb.RepositoryModelLoadRequest(**both)),
         (still_stub.RepositoryModelUnload, pb.RepositoryModelUnloadRequest(**both)),
     ):
         with pytest.raises(grpc.RpcError, match="repository_name is 'other'; this server has one store"):
-            method(asked)
+            method(message)
     with pytest.raises(grpc.RpcError, match="model_name is empty"):
         still_stub.RepositoryModelLoad(pb.RepositoryModelLoadRequest())
 
@@ -234,13 +234,13 @@ async def test_load_does_not_delay_requests(tiny_store: Path, monkeypatch: pytes
         async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=30) as client:
             load = asyncio.create_task(client.post("/v2/repository/models/bert/load"))
             await began.wait()
-            found = await asyncio.gather(*[client.post("/embed", json={"inputs": [5, 6]}) for _ in range(20)])
-            assert [each.status_code for each in found] == [200] * 20
+            responses = await asyncio.gather(*[client.post("/embed", json={"inputs": [5, 6]}) for _ in range(20)])
+            assert [each.status_code for each in responses] == [200] * 20
             assert not load.done()
             go_on.set()
             assert (await load).status_code == 200
             after = await client.post("/embed", json={"inputs": [5, 6]})
-    np.testing.assert_array_equal(np.array(after.json()), np.array(found[0].json()))
+    np.testing.assert_array_equal(np.array(after.json()), np.array(responses[0].json()))
 
 
 ROUTES: list[tuple[str, str, Any]] = [

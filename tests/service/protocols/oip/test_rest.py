@@ -21,10 +21,10 @@ def post(served: Served, *inputs: dict[str, Any], **members: Any) -> Any:
 
 
 def test_server_metadata_lists_enabled_extensions(served: Served) -> None:
-    found = served.http.get("/v2").json()
-    assert found["name"] == "inlay"
-    assert "binary_tensor_data" in found["extensions"]
-    assert "system_shared_memory" not in found["extensions"]
+    metadata = served.http.get("/v2").json()
+    assert metadata["name"] == "inlay"
+    assert "binary_tensor_data" in metadata["extensions"]
+    assert "system_shared_memory" not in metadata["extensions"]
 
 
 @pytest.mark.parametrize(
@@ -43,11 +43,11 @@ def test_health_is_200_and_kserves_document(served: Served, path: str, said: dic
 
 @pytest.mark.parametrize("path", [BERT, f"{BERT}/versions/1"])
 def test_metadata_names_tensors_the_model_takes_and_gives(served: Served, path: str) -> None:
-    found = served.http.get(path).json()
-    assert (found["name"], found["versions"]) == ("bert", ["1"])
-    assert found["inputs"][0] == {"name": "text", "datatype": "BYTES", "shape": [-1]}
-    assert {"name": "input_ids", "datatype": "INT64", "shape": [-1, -1]} in found["inputs"]
-    assert {"name": "sentence_embedding", "datatype": "FP32", "shape": [-1, 32]} in found["outputs"]
+    metadata = served.http.get(path).json()
+    assert (metadata["name"], metadata["versions"]) == ("bert", ["1"])
+    assert metadata["inputs"][0] == {"name": "text", "datatype": "BYTES", "shape": [-1]}
+    assert {"name": "input_ids", "datatype": "INT64", "shape": [-1, -1]} in metadata["inputs"]
+    assert {"name": "sentence_embedding", "datatype": "FP32", "shape": [-1, 32]} in metadata["outputs"]
     llama = served.http.get("/v2/models/llama").json()
     assert "text" not in [tensor["name"] for tensor in llama["inputs"]]
 
@@ -55,14 +55,14 @@ def test_metadata_names_tensors_the_model_takes_and_gives(served: Served, path: 
 @pytest.mark.parametrize("model", ["bert", "llama"])
 def test_every_output_of_the_metadata_has_the_shape_it_promises(served: Served, model: str) -> None:
     promised = {each["name"]: each for each in served.http.get(f"/v2/models/{model}").json()["outputs"]}
-    asked = [{"name": name} for name in promised]
-    given = [("input_ids", "INT64", [[5, 6, 7]]), ("token_type_ids", "INT64", [[0, 0, 0]])]
-    outputs = infer(served.http, given, model, outputs=asked)
+    requested = [{"name": name} for name in promised]
+    inputs = [("input_ids", "INT64", [[5, 6, 7]]), ("token_type_ids", "INT64", [[0, 0, 0]])]
+    outputs = infer(served.http, inputs, model, outputs=requested)
     assert list(outputs) == list(promised)
     for name, array in outputs.items():
         shape = promised[name]["shape"]
         assert len(array.shape) == len(shape), name
-        assert all(size in (-1, came) for size, came in zip(shape, array.shape, strict=True)), name
+        assert all(size in (-1, actual) for size, actual in zip(shape, array.shape, strict=True)), name
 
 
 def test_the_configuration_has_the_metadatas_tensors(served: Served) -> None:
@@ -244,8 +244,8 @@ def test_rejects_answers_that_padding_makes_too_large(tiny_store: Path) -> None:
     with serving(tiny_store, default_model="bert", max_answer_bytes=10_000) as small:
         ids, mask = np.full((20, 20), 5), np.zeros((20, 20), np.int64)
         mask[:, 0] = 1
-        given = [listed("input_ids", ids.tolist()), listed("attention_mask", mask.tolist())]
-        answer = post(small, *given, outputs=[{"name": "input_embeddings"}])
+        inputs = [listed("input_ids", ids.tolist()), listed("attention_mask", mask.tolist())]
+        answer = post(small, *inputs, outputs=[{"name": "input_embeddings"}])
         assert answer.status_code == 400
         assert "padded, the outputs are 51200 bytes" in answer.json()["error"]
-        assert post(small, *given).status_code == 200
+        assert post(small, *inputs).status_code == 200

@@ -46,9 +46,9 @@ def raw(model: str = "bert", *outputs: str, id: str = "", **tensors: NDArray[np.
     )
 
 
-def texts(*found: bytes, **fields: Any) -> pb.ModelInferRequest:
-    contents = {"bytes_contents": found}
-    named = {"name": "text", "datatype": "BYTES", "shape": [len(found)], "contents": contents}
+def texts(*sent: bytes, **fields: Any) -> pb.ModelInferRequest:
+    contents = {"bytes_contents": sent}
+    named = {"name": "text", "datatype": "BYTES", "shape": [len(sent)], "contents": contents}
     return pb.ModelInferRequest(model_name="bert", inputs=[named], **fields)
 
 
@@ -73,8 +73,8 @@ def rows(served: Served, *outputs: str) -> list[NDArray[Any]]:
 
 
 def test_ids_give_the_vectors_of_inlay_v1(served: Served, stub: GRPCInferenceServiceStub) -> None:
-    asked = raw(id="seven", input_ids=IDS, attention_mask=MASK)
-    answer = stub.ModelInfer(asked)
+    message = raw(id="seven", input_ids=IDS, attention_mask=MASK)
+    answer = stub.ModelInfer(message)
     assert (answer.model_name, answer.model_version, answer.id) == ("bert", "1", "seven")
     (vectors,) = rows(served)
     np.testing.assert_array_equal(arrays(answer)["sentence_embedding"], vectors)
@@ -82,33 +82,33 @@ def test_ids_give_the_vectors_of_inlay_v1(served: Served, stub: GRPCInferenceSer
 
 def test_token_rows_are_padded_like_the_ids(served: Served, stub: GRPCInferenceServiceStub) -> None:
     outputs = ("last_hidden_state", "input_embeddings")
-    found = arrays(stub.ModelInfer(raw("bert", *outputs, input_ids=IDS, attention_mask=MASK)))
+    outputs_by_name = arrays(stub.ModelInfer(raw("bert", *outputs, input_ids=IDS, attention_mask=MASK)))
     for name, expected in zip(outputs, rows(served, *outputs), strict=True):
-        np.testing.assert_array_equal(found[name][MASK.astype(bool)], expected)
-        assert not found[name][~MASK.astype(bool)].any()
-        assert found[name].shape[:2] == IDS.shape
+        np.testing.assert_array_equal(outputs_by_name[name][MASK.astype(bool)], expected)
+        assert not outputs_by_name[name][~MASK.astype(bool)].any()
+        assert outputs_by_name[name].shape[:2] == IDS.shape
 
 
 def test_flat_ids_give_flat_rows(served: Served, stub: GRPCInferenceServiceStub) -> None:
     flat = {"input_ids": IDS[MASK.astype(bool)], "lengths": MASK.sum(1)}
-    found = arrays(stub.ModelInfer(raw("bert", "last_hidden_state", **flat)))
-    np.testing.assert_array_equal(found["last_hidden_state"], rows(served, "last_hidden_state")[0])
+    outputs = arrays(stub.ModelInfer(raw("bert", "last_hidden_state", **flat)))
+    np.testing.assert_array_equal(outputs["last_hidden_state"], rows(served, "last_hidden_state")[0])
 
 
 @pytest.mark.parametrize("datatype", ["FP16", "BF16"])
 def test_half_precision_outputs_are_raw(datatype: str, served: Served, stub: GRPCInferenceServiceStub) -> None:
-    asked = raw(input_ids=IDS, attention_mask=MASK)
-    asked.parameters["dtype"].string_param = datatype
-    answer = stub.ModelInfer(asked)
+    message = raw(input_ids=IDS, attention_mask=MASK)
+    message.parameters["dtype"].string_param = datatype
+    answer = stub.ModelInfer(message)
     assert answer.outputs[0].datatype == datatype
     expected = rows(served)[0].astype(NUMPY[datatype])
     np.testing.assert_array_equal(arrays(answer)["sentence_embedding"], expected)
 
 
 def test_texts_give_the_vectors_of_rest(served: Served, stub: GRPCInferenceServiceStub) -> None:
-    found = arrays(stub.ModelInfer(texts(b"hello world", b"a b")))["sentence_embedding"]
+    vectors = arrays(stub.ModelInfer(texts(b"hello world", b"a b")))["sentence_embedding"]
     rest = served.post({"inputs": ["hello world", "a b"]}).json()
-    np.testing.assert_allclose(found, np.array(rest, np.float32), atol=1e-6)
+    np.testing.assert_allclose(vectors, np.array(rest, np.float32), atol=1e-6)
 
 
 def test_the_default_model_answers_where_none_is_named(stub: GRPCInferenceServiceStub) -> None:
@@ -143,12 +143,12 @@ REFUSALS: list[tuple[pb.ModelInferRequest, str, str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("asked", "status", "code", "message"), REFUSALS)
+@pytest.mark.parametrize(("sent", "status", "code", "message"), REFUSALS)
 def test_errors_have_tritons_status_and_inlays_code(
-    asked: pb.ModelInferRequest, status: str, code: str, message: str, stub: GRPCInferenceServiceStub
+    sent: pb.ModelInferRequest, status: str, code: str, message: str, stub: GRPCInferenceServiceStub
 ) -> None:
     with pytest.raises(grpc.RpcError) as refusal:
-        stub.ModelInfer(asked)
+        stub.ModelInfer(sent)
     assert refusal.value.code().name == status
     assert message in refusal.value.details()
     assert dict(refusal.value.trailing_metadata())["inlay-code"] == code
@@ -158,8 +158,8 @@ def test_rejects_message_over_limit_but_sends_long_answers(stub: GRPCInferenceSe
     with pytest.raises(grpc.RpcError, match="RESOURCE_EXHAUSTED"):
         stub.ModelInfer(texts(b"a" * 100_001))
     ids = np.full(6400, 5, np.int64)
-    found = arrays(stub.ModelInfer(raw("llama", "input_embeddings", input_ids=ids, lengths=np.full(64, 100))))
-    assert found["input_embeddings"].nbytes > 100_000
+    outputs = arrays(stub.ModelInfer(raw("llama", "input_embeddings", input_ids=ids, lengths=np.full(64, 100))))
+    assert outputs["input_embeddings"].nbytes > 100_000
 
 
 async def test_full_queue_is_unavailable_as_in_triton(tiny_store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,11 +180,11 @@ async def test_full_queue_is_unavailable_as_in_triton(tiny_store: Path, monkeypa
 
 
 def test_a_stream_answers_in_order_and_goes_on_after_an_error(served: Served, stub: GRPCInferenceServiceStub) -> None:
-    asked = [
+    messages = [
         raw("nobody" if number == 2 else "bert", id=str(number), input_ids=IDS, attention_mask=MASK)
         for number in range(5)
     ]
-    answers = list(stub.ModelStreamInfer(iter(asked)))
+    answers = list(stub.ModelStreamInfer(iter(messages)))
     assert [each.infer_response.id for each in answers] == [str(number) for number in range(5)]
     assert [bool(each.error_message) for each in answers] == [False, False, True, False, False]
     assert answers[2].error_message == "no model 'nobody' here; loaded: 'bert', 'llama'"
@@ -194,11 +194,11 @@ def test_a_stream_answers_in_order_and_goes_on_after_an_error(served: Served, st
 
 
 def test_a_stream_marks_its_final_response_on_request(stub: GRPCInferenceServiceStub) -> None:
-    asked = [raw(input_ids=IDS), raw(input_ids=IDS)]
-    asked[1].parameters["triton_enable_empty_final_response"].bool_param = True
-    plain, told = [each.infer_response for each in stub.ModelStreamInfer(iter(asked))]
+    messages = [raw(input_ids=IDS), raw(input_ids=IDS)]
+    messages[1].parameters["triton_enable_empty_final_response"].bool_param = True
+    plain, marked = [each.infer_response for each in stub.ModelStreamInfer(iter(messages))]
     assert not plain.parameters
-    assert told.parameters["triton_final_response"].bool_param
+    assert marked.parameters["triton_final_response"].bool_param
 
 
 async def test_a_stream_works_on_many_requests_at_a_time(tiny_store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,14 +223,14 @@ async def test_a_stream_works_on_many_requests_at_a_time(tiny_store: Path, monke
     assert (len(answers), most) == (8, 8)
 
 
-# ---- what is told of the server and its models
+# ---- descriptions of the server and its models
 
 
 def test_health_reports_models_and_versions(stub: GRPCInferenceServiceStub) -> None:
     assert stub.ServerLive(pb.ServerLiveRequest()).live
     assert stub.ServerReady(pb.ServerReadyRequest()).ready
-    told = [("bert", "", True), ("bert", "1", True), ("bert", "2", False), ("nobody", "", False)]
-    for name, version, ready in told:
+    cases = [("bert", "", True), ("bert", "1", True), ("bert", "2", False), ("nobody", "", False)]
+    for name, version, ready in cases:
         assert stub.ModelReady(pb.ModelReadyRequest(name=name, version=version)).ready == ready
 
 
@@ -245,9 +245,13 @@ async def test_a_stopping_server_is_live_and_not_ready(tiny_store: Path) -> None
 
 
 def test_metadata_and_configuration_equal_rest(served: Served, stub: GRPCInferenceServiceStub) -> None:
-    told = stub.ServerMetadata(pb.ServerMetadataRequest())
+    metadata = stub.ServerMetadata(pb.ServerMetadataRequest())
     rest = served.http.get("/v2").json()
-    assert (told.name, told.version, list(told.extensions)) == (rest["name"], rest["version"], rest["extensions"])
+    assert (metadata.name, metadata.version, list(metadata.extensions)) == (
+        rest["name"],
+        rest["version"],
+        rest["extensions"],
+    )
     model = stub.ModelMetadata(pb.ModelMetadataRequest(name="bert"))
     rest = served.http.get("/v2/models/bert").json()
     for own, other in ((model.inputs, rest["inputs"]), (model.outputs, rest["outputs"])):
@@ -260,15 +264,15 @@ def test_metadata_and_configuration_equal_rest(served: Served, stub: GRPCInferen
         (each["name"], each["data_type"], each["dims"]) for each in rest["input"]
     ]
     assert (config.name, config.backend, config.max_batch_size) == ("bert", "inlay", 0)
-    for asked in (stub.ModelMetadata, stub.ModelConfig, stub.ModelStatistics):
+    for method in (stub.ModelMetadata, stub.ModelConfig, stub.ModelStatistics):
         with pytest.raises(grpc.RpcError, match="NOT_FOUND"):
-            asked(pb.ModelMetadataRequest(name="nobody"))
+            method(pb.ModelMetadataRequest(name="nobody"))
 
 
 def test_statistics_count_answers_of_this_protocol(stub: GRPCInferenceServiceStub) -> None:
     def counted() -> pb.ModelStatistics:
-        (found,) = stub.ModelStatistics(pb.ModelStatisticsRequest(name="bert")).model_stats
-        return found
+        (statistics,) = stub.ModelStatistics(pb.ModelStatisticsRequest(name="bert")).model_stats
+        return statistics
 
     before = counted()
     stub.ModelInfer(raw(input_ids=IDS, attention_mask=MASK))
@@ -299,9 +303,11 @@ def test_statistics_count_answers_of_this_protocol(stub: GRPCInferenceServiceStu
     ],
 )
 def test_unsupported_methods_are_unimplemented(method: str, message: str, stub: GRPCInferenceServiceStub) -> None:
-    asked = getattr(pb, f"{method}Request")(**({"model_name": "bert"} if method.startswith("Repository") else {}))
+    request_message = getattr(pb, f"{method}Request")(
+        **({"model_name": "bert"} if method.startswith("Repository") else {})
+    )
     with pytest.raises(grpc.RpcError) as refusal:
-        getattr(stub, method)(asked)
+        getattr(stub, method)(request_message)
     assert refusal.value.code().name == "UNIMPLEMENTED"
     assert message in refusal.value.details()
     assert "\n" not in refusal.value.details()

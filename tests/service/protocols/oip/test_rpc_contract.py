@@ -52,8 +52,8 @@ def short(name: str) -> str:
 
 
 def kind(field: Any) -> str:
-    found = field.message_type or field.enum_type
-    return (short(found.full_name) if found else KINDS[field.type]) + ("[]" if field.is_repeated else "")
+    kind_type = field.message_type or field.enum_type
+    return (short(kind_type.full_name) if kind_type else KINDS[field.type]) + ("[]" if field.is_repeated else "")
 
 
 def fields_of(message: Any) -> Iterator[tuple[str, tuple[int, str]]]:
@@ -95,5 +95,5 @@ def test_fields_have_the_types_of_published_clients(whose: str) -> None:
 def test_methods_match_triton_and_kserve() -> None:
     service = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"]
     assert service.full_name == "inference.GRPCInferenceService"
-    found = {(each.name, each.input_type.name, each.output_type.name) for each in service.methods}
-    assert found == {*BOTH, *TRITON_ALONE}
+    methods = {(each.name, each.input_type.name, each.output_type.name) for each in service.methods}
+    assert methods == {*BOTH, *TRITON_ALONE}

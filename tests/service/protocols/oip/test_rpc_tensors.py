@@ -41,8 +41,8 @@ def tensors(draw: st.DrawFn) -> Tensor:
 
 @st.composite
 def replies(draw: st.DrawFn) -> Answer:
-    found = draw(st.lists(tensors(), max_size=3, unique_by=lambda tensor: tensor.name))
-    return Answer(draw(st.text(max_size=200)), draw(st.text(max_size=200)), found, {}, draw(st.booleans()))
+    drawn = draw(st.lists(tensors(), max_size=3, unique_by=lambda tensor: tensor.name))
+    return Answer(draw(st.text(max_size=200)), draw(st.text(max_size=200)), drawn, {}, draw(st.booleans()))
 
 
 def by_protobuf(reply: Answer) -> pb.ModelInferResponse:
@@ -72,8 +72,8 @@ def test_an_output_in_shared_memory_keeps_the_order_of_others() -> None:
     outputs = [Tensor("a", "FP32", (1, 2), rows), Tensor("b", "FP32", (1, 2), rows)]
     answer = pb.ModelInferResponse.FromString(response(Answer("m", "", outputs, {"a": Place("region", 4, 8)})))
     assert list(answer.raw_output_contents) == [b"", rows.tobytes()]
-    told = values_of(answer.outputs[0].parameters)
-    assert told == {"shared_memory_region": "region", "shared_memory_offset": 4, "shared_memory_byte_size": 8}
+    parameters = values_of(answer.outputs[0].parameters)
+    assert parameters == {"shared_memory_region": "region", "shared_memory_offset": 4, "shared_memory_byte_size": 8}
 
 
 TYPED: list[tuple[str, str, list[Any], Any]] = [
@@ -98,11 +98,11 @@ def test_typed_and_raw_contents_mean_the_same(datatype: str, field: str, values:
     typed = pb.ModelInferRequest(inputs=[Input(contents={field: values}, **named)])
     raw = pb.ModelInferRequest(inputs=[Input(**named)], raw_input_contents=[array.tobytes()])
     for message in (typed, raw):
-        (found,) = input_tensors(message, REGIONS)
-        assert (found.name, found.datatype, found.shape) == ("x", datatype, (2,))
-        assert isinstance(found.data, np.ndarray)
-        assert found.data.dtype == dtype
-        np.testing.assert_array_equal(found.data, array)
+        (tensor,) = input_tensors(message, REGIONS)
+        assert (tensor.name, tensor.datatype, tensor.shape) == ("x", datatype, (2,))
+        assert isinstance(tensor.data, np.ndarray)
+        assert tensor.data.dtype == dtype
+        np.testing.assert_array_equal(tensor.data, array)
 
 
 def test_texts_are_typed_or_raw() -> None:

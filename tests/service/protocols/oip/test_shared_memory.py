@@ -39,9 +39,9 @@ def key() -> Iterator[str]:
 
 @pytest.fixture
 def regions() -> Iterator[Regions]:
-    found = Regions()
-    yield found
-    found.unregister()
+    opened = Regions()
+    yield opened
+    opened.unregister()
 
 
 def path(key: str) -> Path:

@@ -87,8 +87,8 @@ def decoded(response: httpx.Response, dtype: Any = "<f4") -> list[Any]:
 @pytest.mark.parametrize("case", TEXTS, ids=lambda case: case.name)
 def test_text_vectors_match_sentence_transformers(minilm: Served, case: Case) -> None:
     side = {"truncation_side": case.direction.lower()}
-    found = vectors(post(minilm, input=case.input, model="minilm", truncate_prompt_tokens=-1, **side))
-    np.testing.assert_allclose(found[0], case.unit, atol=UNIT)
+    served_vectors = vectors(post(minilm, input=case.input, model="minilm", truncate_prompt_tokens=-1, **side))
+    np.testing.assert_allclose(served_vectors[0], case.unit, atol=UNIT)
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -99,8 +99,8 @@ def test_texts_and_token_ids_give_the_same_vectors(minilm: Served, path: str) ->
     ids = vectors(post(minilm, path, input=[case.input_ids for case in chosen]))
     together = vectors(post(minilm, path, input=mixed))
     alone = [vectors(post(minilm, path, input=case.input_ids))[0] for case in chosen]
-    for case, *found in zip(chosen, ids, together, alone, strict=True):
-        for each in found:
+    for case, *rows in zip(chosen, ids, together, alone, strict=True):
+        for each in rows:
             np.testing.assert_allclose(each, case.unit, atol=UNIT)
 
 
@@ -160,8 +160,8 @@ def test_bytes_metadata_locates_each_vector(served: Served, path: str) -> None:
     for index, (entry, vector) in enumerate(zip(metadata["data"], expected, strict=True)):
         assert set(entry) == {"index", "embed_dtype", "endianness", "start", "end", "shape"}
         assert (entry["index"], entry["shape"], entry["embed_dtype"]) == (index, [8], "float32")
-        found = np.frombuffer(response.content[entry["start"] : entry["end"]], np.float32)
-        np.testing.assert_array_equal(found, np.float32(vector))
+        values = np.frombuffer(response.content[entry["start"] : entry["end"]], np.float32)
+        np.testing.assert_array_equal(values, np.float32(vector))
 
 
 def test_rejects_metadata_header_longer_than_clients_read(tiny_store: Path) -> None:
@@ -176,15 +176,15 @@ def test_rejects_metadata_header_longer_than_clients_read(tiny_store: Path) -> N
 def test_dimensions_keeps_leading_values_at_unit_length(minilm: Served) -> None:
     case = next(case for case in TEXTS if "dimensions_128" in case.arrays)
     short = np.float64(case.arrays["dimensions_128"])
-    found = vectors(post(minilm, input=case.input, dimensions=128))[0]
-    np.testing.assert_allclose(found, short / np.linalg.norm(short), atol=UNIT)
+    vector = vectors(post(minilm, input=case.input, dimensions=128))[0]
+    np.testing.assert_allclose(vector, short / np.linalg.norm(short), atol=UNIT)
 
 
 @pytest.mark.parametrize("member", ["normalize", "use_activation"])
 def test_normalize_and_use_activation_false_keep_the_length(minilm: Served, member: str) -> None:
     case = TEXTS[0]
-    found = vectors(post(minilm, input=case.input, **{member: False}))[0]
-    np.testing.assert_allclose(found, case.arrays["pooled"], atol=3e-6)
+    vector = vectors(post(minilm, input=case.input, **{member: False}))[0]
+    np.testing.assert_allclose(vector, case.arrays["pooled"], atol=3e-6)
 
 
 def test_truncate_prompt_tokens_keeps_the_named_side(served: Served) -> None:
@@ -256,18 +256,18 @@ def test_rejects_deeply_nested_body(served: Served) -> None:
 
 def test_pooling_returns_rows_of_models_without_vectors(served: Served) -> None:
     plain = served.post({"inputs": [[3, 4], [5]], "model": "llama", "outputs": ["input_embeddings"]}).json()
-    found = post(served, "/pooling", input=[[3, 4], [5]], model="llama").json()
-    assert [entry["data"] for entry in found["data"]] == plain["outputs"]["input_embeddings"]
+    document = post(served, "/pooling", input=[[3, 4], [5]], model="llama").json()
+    assert [entry["data"] for entry in document["data"]] == plain["outputs"]["input_embeddings"]
     named = post(served, "/pooling", input=[3], output="token_embeddings")
     assert np.array(named.json()["data"][0]["data"]).shape[0] == 1
 
 
 def test_token_embed_is_last_hidden_state_at_unit_length(minilm: Served) -> None:
     case = next(case for case in TEXTS if case in BARE_IDS)
-    found = vectors(post(minilm, "/pooling", input=case.input_ids, task="token_embed"), "data")[0]
+    rows = vectors(post(minilm, "/pooling", input=case.input_ids, task="token_embed"), "data")[0]
     expected = case.arrays["last_hidden_state"].astype(np.float64)
     expected /= np.linalg.norm(expected, axis=1, keepdims=True)
-    np.testing.assert_allclose(found[case.rows], expected, atol=5e-6)
+    np.testing.assert_allclose(rows[case.rows], expected, atol=5e-6)
     as_it_is = vectors(post(minilm, "/pooling", input=case.input_ids, task="token_embed", normalize=False), "data")[0]
     np.testing.assert_allclose(as_it_is[case.rows], case.arrays["last_hidden_state"], atol=5e-6)
 

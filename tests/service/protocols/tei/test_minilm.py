@@ -48,8 +48,8 @@ def test_similarity_matches_sentence_transformers(served: Served) -> None:
     source, *others = [case for case in TEXTS if case.direction == "right"]
     for path in ("/similarity", "/"):
         inputs = {"source_sentence": source.input, "sentences": [case.input for case in others]}
-        found = served.http.post(path, json={"inputs": inputs, "parameters": {}}).json()
-        np.testing.assert_allclose(found, [case.unit @ source.unit for case in others], atol=2 * UNIT)
+        similarities = served.http.post(path, json={"inputs": inputs, "parameters": {}}).json()
+        np.testing.assert_allclose(similarities, [case.unit @ source.unit for case in others], atol=2 * UNIT)
 
 
 @each_text

@@ -97,20 +97,20 @@ def post(served: Served, path: str, body: Any, **headers: str) -> httpx.Response
 
 
 def answer(served: Served, path: str, body: Any) -> Any:
-    found = post(served, path, body)
-    assert found.status_code == 200, found.text
-    return found.json()
+    response = post(served, path, body)
+    assert response.status_code == 200, response.text
+    return response.json()
 
 
 @pytest.mark.parametrize(("path", "body", "status", "kind", "message"), ERRORS)
 def test_errors_have_tei_status_type_and_a_remedy(
     served: Served, path: str, body: Any, status: int, kind: str, message: str
 ) -> None:
-    found = post(served, path, body)
-    document = found.json()
-    assert (found.status_code, document["error_type"]) == (status, kind), document
+    response = post(served, path, body)
+    document = response.json()
+    assert (response.status_code, document["error_type"]) == (status, kind), document
     assert message in document["error"]
-    assert "x-compute-type" not in found.headers
+    assert "x-compute-type" not in response.headers
 
 
 @pytest.mark.parametrize("path", POSTS)
@@ -156,9 +156,9 @@ def test_similarity_applies_its_parameters(served: Served, how: dict[str, Any]) 
     texts = ["a " * 40 + "b c d e f g", "b " * 40 + "a"]
     body = {"inputs": {"source_sentence": texts[0], "sentences": texts[1:]}}
     source, other = np.array(answer(served, "/embed", {"inputs": texts, "normalize": True} | how))
-    (found,) = answer(served, "/similarity", body | {"parameters": how})
-    assert found == pytest.approx(source @ other, abs=1e-6)
-    assert found != answer(served, "/similarity", body)[0]
+    (similarity,) = answer(served, "/similarity", body | {"parameters": how})
+    assert similarity == pytest.approx(source @ other, abs=1e-6)
+    assert similarity != answer(served, "/similarity", body)[0]
 
 
 def test_embed_all_returns_encoder_rows_unnormalised(served: Served) -> None:
@@ -209,10 +209,10 @@ def test_embed_all_truncates_from_the_named_side(served: Served) -> None:
 def test_timing_headers_count_characters_and_tokens(
     served: Served, path: str, body: Any, characters: int, tokens: int
 ) -> None:
-    found = post(served, path, body).headers
-    assert found["x-compute-type"] == "cpu+optimized"
-    assert (found["x-compute-characters"], found["x-compute-tokens"]) == (str(characters), str(tokens))
-    times = {name: int(found[name]) for name in TIMES}
+    headers = post(served, path, body).headers
+    assert headers["x-compute-type"] == "cpu+optimized"
+    assert (headers["x-compute-characters"], headers["x-compute-tokens"]) == (str(characters), str(tokens))
+    times = {name: int(headers[name]) for name in TIMES}
     assert times["x-total-time"] >= times["x-inference-time"]
 
 
@@ -255,8 +255,8 @@ def test_decode_leaves_out_special_tokens_by_default(served: Served) -> None:
 
 
 def test_info_holds_every_field_of_tei(served: Served) -> None:
-    found = served.http.get("/info").json()
-    assert found == {
+    document = served.http.get("/info").json()
+    assert document == {
         "model_id": "bert",
         "model_sha": None,
         "model_dtype": "float32",
@@ -268,25 +268,25 @@ def test_info_holds_every_field_of_tei(served: Served) -> None:
         "max_batch_requests": None,
         "max_client_batch_size": 8,
         "auto_truncate": True,
-        "tokenization_workers": found["tokenization_workers"],
+        "tokenization_workers": document["tokenization_workers"],
         "version": served.http.get("/").json()["version"],
         "sha": None,
         "docker_label": None,
     }
-    assert found["tokenization_workers"] >= 1
+    assert document["tokenization_workers"] >= 1
 
 
 def test_info_of_another_model_by_name(served: Served) -> None:
-    found = served.http.get("/info", params={"model": "llama"}).json()
-    assert (found["served_model_name"], found["model_type"]) == ("llama", {"embedding": {"pooling": "none"}})
+    document = served.http.get("/info", params={"model": "llama"}).json()
+    assert (document["served_model_name"], document["model_type"]) == ("llama", {"embedding": {"pooling": "none"}})
     assert served.http.get("/info", params={"model": "x"}).status_code == 404
     assert "allowed: model" in served.http.get("/info", params={"name": "x"}).json()["error"]
 
 
 def test_probes_answer_without_body(served: Served) -> None:
     for path in ("/health", "/ping"):
-        found = served.http.get(path)
-        assert (found.status_code, found.content) == (200, b"")
+        response = served.http.get(path)
+        assert (response.status_code, response.content) == (200, b"")
     assert served.http.get("/").json()["service"] == "inlay"
 
 
@@ -294,8 +294,8 @@ async def test_probes_fail_with_error_object_while_stopping(store: Any) -> None:
     async with serving_here(store, default_model="bert") as here, httpx.AsyncClient(trust_env=False) as client:
         here.context.lifecycle.stopping = True
         for path in ("/", "/health", "/ping"):
-            found = await client.get(f"http://127.0.0.1:{here.address[1]}{path}")
-            assert (found.status_code, found.json()["error_type"]) == (503, "Unhealthy")
+            response = await client.get(f"http://127.0.0.1:{here.address[1]}{path}")
+            assert (response.status_code, response.json()["error_type"]) == (503, "Unhealthy")
         here.context.lifecycle.stopping = False
 
 

@@ -106,8 +106,8 @@ def rest(served: Served, path: str, **body: Any) -> Any:
     return answer.json()
 
 
-def near(found: Any, expected: Any) -> None:
-    np.testing.assert_allclose(np.array(found), np.array(expected), atol=1e-6)
+def near(vector: Any, expected: Any) -> None:
+    np.testing.assert_allclose(np.array(vector), np.array(expected), atol=1e-6)
 
 
 def call(channel: grpc.Channel, method: str, request: Any) -> list[Any]:
@@ -160,8 +160,8 @@ def test_fields_mean_what_they_mean_over_rest(served: Served, embed: stubs.Embed
     message = body | {key: sides[value] for key, value in fields.items() if key == "truncation_direction"}
     near(embed.Embed(pb.EmbedRequest(**message)).embeddings, rest(served, "/embed", **body)[0])
     if "dimensions" not in fields:
-        found = embed.EmbedAll(pb.EmbedAllRequest(**message)).token_embeddings
-        near([each.embeddings for each in found], rest(served, "/embed_all", **body)[0])
+        rows = embed.EmbedAll(pb.EmbedAllRequest(**message)).token_embeddings
+        near([each.embeddings for each in rows], rest(served, "/embed_all", **body)[0])
 
 
 def test_timings_are_in_response_and_initial_metadata(embed: stubs.EmbedStub) -> None:
@@ -205,7 +205,7 @@ def test_special_tokens_are_added_only_on_request(served: Served, tokenize: stub
         request = pb.EncodeRequest(inputs="a é b", add_special_tokens=special, prompt_name="query")
         body = {"inputs": "a é b", "add_special_tokens": special, "prompt_name": "query"}
         (expected,) = rest(served, "/tokenize", **body)
-        for found in (tokenize.Tokenize(request), *tokenize.TokenizeStream(iter([request]))):
+        for response in (tokenize.Tokenize(request), *tokenize.TokenizeStream(iter([request]))):
             assert [
                 {
                     "id": each.id,
@@ -214,7 +214,7 @@ def test_special_tokens_are_added_only_on_request(served: Served, tokenize: stub
                     "start": each.start if each.HasField("start") else None,
                     "stop": each.stop if each.HasField("stop") else None,
                 }
-                for each in found.tokens
+                for each in response.tokens
             ] == expected
     assert [each.text for each in tokenize.Tokenize(pb.EncodeRequest(inputs="a")).tokens] == ["a"]
 
@@ -226,13 +226,13 @@ def test_decode_keeps_special_tokens_by_default(tokenize: stubs.TokenizeStub) ->
 
 
 def test_info_matches_rest(served: Served, channel: grpc.Channel) -> None:
-    found = stubs.InfoStub(channel).Info(pb.InfoRequest())
+    response = stubs.InfoStub(channel).Info(pb.InfoRequest())
     info = served.http.get("/info").json()
     for field in pb.InfoResponse.DESCRIPTOR.fields:
         if field.name != "model_type":
-            value = getattr(found, field.name) if not field.has_presence or found.HasField(field.name) else None
+            value = getattr(response, field.name) if not field.has_presence or response.HasField(field.name) else None
             assert value == info[field.name], field.name
-    assert found.model_type == pb.MODEL_TYPE_EMBEDDING
+    assert response.model_type == pb.MODEL_TYPE_EMBEDDING
 
 
 def test_health_is_serving_for_services_with_a_model(channel: grpc.Channel) -> None:

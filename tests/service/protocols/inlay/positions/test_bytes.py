@@ -99,16 +99,16 @@ def test_narrow_dtypes_are_rounded_once(served: Served, dtype: str) -> None:
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_json_numbers_read_back_to_the_same_bits(served: Served, dtype: str) -> None:
     document = ask(served, dtype=dtype, **SMALL).json()
-    found = np.array([document["cos"], document["sin"]], np.float32).astype(NUMPY[dtype])
-    assert found.tobytes() == ask(served, format="raw", dtype=dtype, **SMALL).content
+    values = np.array([document["cos"], document["sin"]], np.float32).astype(NUMPY[dtype])
+    assert values.tobytes() == ask(served, format="raw", dtype=dtype, **SMALL).content
 
 
 def test_every_format_carries_the_facts(served: Served, tmp_path: Any) -> None:
     query = {"head_dim": 8, "length": 2, "rope_type": "linear", "factor": 4}
     answer = ask(served, **query)
-    told = list(answer.json())
-    assert told[:3] == ["scheme", "arithmetic", "dtype"]
-    assert told[-2:] == ["cos", "sin"]
+    keys = list(answer.json())
+    assert keys[:3] == ["scheme", "arithmetic", "dtype"]
+    assert keys[-2:] == ["cos", "sin"]
     document = answer.json()
     assert document["inverse_frequency"] == [0.25, 0.025, 0.0025, 0.00025]
     assert (document["arithmetic"], document["attention_factor"], document["parameters"]) == (
@@ -149,8 +149,8 @@ def test_integers_and_booleans_keep_their_kind(served: Served) -> None:
 
 def test_additive_mask_holds_the_lowest_number_of_its_dtype(served: Served) -> None:
     for dtype in NUMPY:
-        found = array(ask(served, "/positions/mask", query_length=2, dtype=dtype, format="raw"))
-        assert found[0, 0, 0, 1] == ml_dtypes.finfo(NUMPY[dtype]).min
+        mask = array(ask(served, "/positions/mask", query_length=2, dtype=dtype, format="raw"))
+        assert mask[0, 0, 0, 1] == ml_dtypes.finfo(NUMPY[dtype]).min
 
 
 def test_rejects_npy_of_bfloat16(served: Served) -> None:
@@ -201,9 +201,9 @@ def test_different_tables_have_different_etags(served: Served) -> None:
 @pytest.mark.parametrize("form", FORMATS)
 def test_answers_304_to_a_client_that_holds_the_table(served: Served, form: str) -> None:
     tag = ask(served, format=form, **SMALL).headers["etag"].removeprefix("W/")  # of a compressed one
-    for held, told in ((tag, tag), (f'W/{tag}, "other"', f"W/{tag}"), ("*", tag)):
+    for held, etag in ((tag, tag), (f'W/{tag}, "other"', f"W/{tag}"), ("*", tag)):
         again = served.http.get(ROPE, params=SMALL | {"format": form}, headers={"if-none-match": held})
-        assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", told)
+        assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", etag)
     assert ask(served, format=form, headers={"if-none-match": '"other"'}, **SMALL).status_code == 200
 
 
@@ -232,8 +232,8 @@ def whole(served: Served) -> dict[str, bytes]:
     return {form: ask(served, format=form, **LARGE).content for form in BINARY}
 
 
-def part(served: Served, form: str, wanted: str, **headers: str) -> httpx.Response:
-    return served.http.get(ROPE, params=LARGE | {"format": form}, headers={"range": f"bytes={wanted}"} | headers)
+def part(served: Served, form: str, byte_range: str, **headers: str) -> httpx.Response:
+    return served.http.get(ROPE, params=LARGE | {"format": form}, headers={"range": f"bytes={byte_range}"} | headers)
 
 
 @settings(deadline=None, max_examples=25)
@@ -257,8 +257,8 @@ def test_range_of_an_uncached_table_is_right(served: Served, first: int, count: 
     fresh = {"head_dim": 128, "length": 3000, "start": 11}  # never asked for whole, so never kept
     turned = angles(**fresh)
     right = np.stack([np.cos(turned), np.sin(turned)]).ravel()[first : first + count]
-    wanted = {"range": f"bytes={4 * first}-{4 * (first + count) - 1}"}
-    answer = served.http.get(ROPE, params=fresh | {"format": "raw"}, headers=wanted)
+    headers = {"range": f"bytes={4 * first}-{4 * (first + count) - 1}"}
+    answer = served.http.get(ROPE, params=fresh | {"format": "raw"}, headers=headers)
     np.testing.assert_allclose(np.frombuffer(answer.content, np.float32), right, rtol=0, atol=6.1e-8)
 
 
@@ -272,9 +272,9 @@ def test_answers_open_and_suffix_ranges(served: Served, whole: dict[str, bytes],
     assert part(served, form, f"-{len(body) + 100}").content == body
 
 
-@pytest.mark.parametrize("wanted", ["0-1,5-6", "9-3", "abc", "-", "1-2-3", "0x1-"])
-def test_ignores_headers_other_than_a_single_range(served: Served, whole: dict[str, bytes], wanted: str) -> None:
-    answer = part(served, "raw", wanted)
+@pytest.mark.parametrize("range_header", ["0-1,5-6", "9-3", "abc", "-", "1-2-3", "0x1-"])
+def test_ignores_headers_other_than_a_single_range(served: Served, whole: dict[str, bytes], range_header: str) -> None:
+    answer = part(served, "raw", range_header)
     assert (answer.status_code, answer.content) == (200, whole["raw"])
 
 

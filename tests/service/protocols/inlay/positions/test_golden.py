@@ -47,8 +47,8 @@ class Question:
 
 
 def listed(array: Array) -> list[Any]:
-    found: list[Any] = array.tolist()
-    return found
+    values: list[Any] = array.tolist()
+    return values
 
 
 def ropes() -> Iterator[Question]:
@@ -73,29 +73,29 @@ def rope_question(golden: Case, config: dict[str, Any], layer: str | None, endin
     places = arrays[f"positions{ending}"]
     longest = int(places.max()) + 1
     tokens = longest if ending else int(arrays.get("seq_len_for_cos_sin", longest))
-    asked: dict[str, Any] = {"config": config, "positions": listed(places), "seq_len": tokens}
-    asked |= {"layer_type": layer} if layer else {}
+    parameters: dict[str, Any] = {"config": config, "positions": listed(places), "seq_len": tokens}
+    parameters |= {"layer_type": layer} if layer else {}
     lengths = {f"inv_freq_seq{tokens}", f"inv_freq{ending or '_long'}", "inv_freq"}
     frequency = next(arrays[name] for name in (*sorted(lengths, reverse=True), "inv_freq") if name in arrays)
     allowed = float(arrays["attention_factor"]) * (3e-7 + 5e-7 * places[:, None] * frequency)
     step = 2 if golden.name == "rope_cohere_interleaved_tables" else 1
     right = {name: (arrays[f"{name}{ending}"][:, ::step][:, : len(frequency)], allowed) for name in ("cos", "sin")}
-    return Question(golden.name + ending, "rope", asked, right)
+    return Question(golden.name + ending, "rope", parameters, right)
 
 
 def rope_tables() -> Iterator[Question]:
     for golden in cases("rope_table"):
         sin, cos = np.split(golden.arrays["table"], 2, axis=1)
         atol = golden.tolerance["table"]["atol"]
-        asked = {"head_dim": golden.params["dim"], "length": golden.params["n"]}
+        parameters = {"head_dim": golden.params["dim"], "length": golden.params["n"]}
         # RoFormer fills its table in float64, which parity does not mean
         arithmetics = ARITHMETICS if golden.params["variant"] == "gptj" else ("exact",)
-        yield Question(golden.name, "rope", asked, {"cos": (cos, atol), "sin": (sin, atol)}, arithmetics)
+        yield Question(golden.name, "rope", parameters, {"cos": (cos, atol), "sin": (sin, atol)}, arithmetics)
 
 
 def axes() -> Iterator[Question]:
     for golden in cases("mrope"):
-        asked: dict[str, Any] = {
+        parameters: dict[str, Any] = {
             "theta": golden.params["rope_theta"],
             "head_dim": golden.params["head_dim"],
             "positions": listed(golden.arrays["position_ids_thw"]),
@@ -104,63 +104,69 @@ def axes() -> Iterator[Question]:
             "table": "duplicated",
         }
         atol = golden.tolerance["cos/sin"]["atol"]
-        yield Question(golden.name, "mrope", asked, {name: (golden.arrays[name][0], atol) for name in ("cos", "sin")})
+        yield Question(
+            golden.name, "mrope", parameters, {name: (golden.arrays[name][0], atol) for name in ("cos", "sin")}
+        )
     for golden in cases("axial_rope"):
         width, size = golden.arrays["cos"].shape[1], golden.params["head_dim"]
-        asked = {"kind": golden.params["variant"], "head_dim": size}
-        asked |= {"table": "single" if width < size else "duplicated"}
+        parameters = {"kind": golden.params["variant"], "head_dim": size}
+        parameters |= {"table": "single" if width < size else "duplicated"}
         if "position_ids_hw" in golden.arrays:
-            asked["positions"] = listed(golden.arrays["position_ids_hw"])
+            parameters["positions"] = listed(golden.arrays["position_ids_hw"])
         else:
-            asked["grid"] = golden.params.get("grid_hw") or [golden.params["grid"]] * 2
+            parameters["grid"] = golden.params.get("grid_hw") or [golden.params["grid"]] * 2
         atol = golden.tolerance["cos/sin"]["atol"]
-        yield Question(golden.name, "axial", asked, {name: (golden.arrays[name], atol) for name in ("cos", "sin")})
+        yield Question(golden.name, "axial", parameters, {name: (golden.arrays[name], atol) for name in ("cos", "sin")})
 
 
 def sinusoids() -> Iterator[Question]:
     for golden in cases("sinusoid"):
         named = [name for name in ("ctrl", "whisper") if name in golden.name]
         kind = named[0] if named else SINUSOIDS[f"{golden.params['layout']} {golden.params['denom']}"]
-        asked = {"kind": kind, "dim": golden.params["dim"], "length": golden.params["n"]}
-        asked |= {"zero_row": golden.params["zero_row"]} if "zero_row" in golden.params else {}
+        parameters = {"kind": kind, "dim": golden.params["dim"], "length": golden.params["n"]}
+        parameters |= {"zero_row": golden.params["zero_row"]} if "zero_row" in golden.params else {}
         right = {"table": (golden.arrays["table"], golden.tolerance["table"]["atol"])}
-        yield Question(golden.name, "sinusoidal", asked, right)
+        yield Question(golden.name, "sinusoidal", parameters, right)
     for golden in cases("sinusoid2d"):
         height, width, cls = (golden.params[name] for name in ("height", "width", "cls"))
-        asked = {"dim": golden.params["dim"], "grid": f"{height}x{width}", "cls_rows": int(cls)}
-        asked |= {"order": golden.params["order"]}
+        parameters = {"dim": golden.params["dim"], "grid": f"{height}x{width}", "cls_rows": int(cls)}
+        parameters |= {"order": golden.params["order"]}
         right = {"table": (golden.arrays["table"], golden.tolerance["table"]["atol"])}
-        yield Question(golden.name, "sinusoidal-2d", asked, right)
+        yield Question(golden.name, "sinusoidal-2d", parameters, right)
 
 
 def biases() -> Iterator[Question]:
     for golden in cases("alibi"):
         bias, form = golden.arrays["bias"], golden.params["variant"]
-        asked = {"heads": golden.params["num_heads"], "form": form, "query_length": bias.shape[-1]}
-        asked |= {"max_bias": golden.params["alibi_bias_max"]} if "alibi_bias_max" in golden.params else {}
+        parameters = {"heads": golden.params["num_heads"], "form": form, "query_length": bias.shape[-1]}
+        parameters |= {"max_bias": golden.params["alibi_bias_max"]} if "alibi_bias_max" in golden.params else {}
         if "attention_mask" in golden.arrays:
-            asked["attention_mask"] = listed(golden.arrays["attention_mask"])
+            parameters["attention_mask"] = listed(golden.arrays["attention_mask"])
         bias = bias if bias.ndim == 4 else bias[None]
         rtol = golden.tolerance["bias"]["rtol"]
         right = {"bias": (bias, rtol * np.abs(bias))}
         if "slopes" in golden.arrays:
             right["slopes"] = (golden.arrays["slopes"], rtol * golden.arrays["slopes"])
         # Falcon's published bias is bfloat16 through and through: only parity says the same
-        yield Question(golden.name, "alibi", asked, right, ARITHMETICS if form != "falcon" else ("parity",))
+        yield Question(golden.name, "alibi", parameters, right, ARITHMETICS if form != "falcon" else ("parity",))
     for golden in cases("t5_bias"):
         names = ("query_length", "key_length", "bidirectional", "num_buckets", "max_distance")
-        asked = {name: golden.params[name] for name in names} | {"past": golden.params["past_seen_tokens"]}
-        asked["weights"] = listed(golden.weights["relative_attention_bias.weight"])
-        yield Question(golden.name, "t5", asked, {"bias": (golden.arrays["bias"], 0)})
+        parameters = {name: golden.params[name] for name in names} | {"past": golden.params["past_seen_tokens"]}
+        parameters["weights"] = listed(golden.weights["relative_attention_bias.weight"])
+        yield Question(golden.name, "t5", parameters, {"bias": (golden.arrays["bias"], 0)})
 
 
 def buckets() -> Iterator[Question]:
     """One query at 600 sees keys from 600 before to 600 after it; DeBERTa has no past, so it takes two rows."""
     for golden in cases("t5_bucket"):
         names = ("bidirectional", "num_buckets", "max_distance")
-        asked = {name: golden.params[name] for name in names} | {"query_length": 1, "past": 600, "key_length": 1201}
+        parameters = {name: golden.params[name] for name in names} | {
+            "query_length": 1,
+            "past": 600,
+            "key_length": 1201,
+        }
         assert listed(golden.arrays["relative_position"]) == list(range(-600, 601))
-        yield Question(golden.name, "t5", asked, {"bucket": (golden.arrays["bucket"][None], 0)})
+        yield Question(golden.name, "t5", parameters, {"bucket": (golden.arrays["bucket"][None], 0)})
     for golden in cases("deberta_bucket"):
         sizes = {"position_buckets": golden.params["bucket_size"]}
         sizes |= {"max_relative_positions": golden.params["max_position"]}
@@ -180,14 +186,17 @@ def buckets() -> Iterator[Question]:
 
 def masks() -> Iterator[Question]:
     for golden in cases("mask"):
-        asked: dict[str, Any] = {"query_length": 8, "causal": not golden.params["variant"].startswith("bidirectional")}
-        asked |= {"window": golden.params["sliding_window"]} if "sliding_window" in golden.params else {}
-        asked |= {"chunk": golden.params["chunk_size"]} if "chunk_size" in golden.params else {}
+        parameters: dict[str, Any] = {
+            "query_length": 8,
+            "causal": not golden.params["variant"].startswith("bidirectional"),
+        }
+        parameters |= {"window": golden.params["sliding_window"]} if "sliding_window" in golden.params else {}
+        parameters |= {"chunk": golden.params["chunk_size"]} if "chunk_size" in golden.params else {}
         if "attention_mask" in golden.arrays:
-            asked["attention_mask"] = listed(golden.arrays["attention_mask"])
+            parameters["attention_mask"] = listed(golden.arrays["attention_mask"])
         if "position_ids" in golden.params:
-            asked["position_ids"] = golden.params["position_ids"]
-        yield Question(golden.name, "mask", asked, {"mask": (golden.arrays["mask"], 0)})
+            parameters["position_ids"] = golden.params["position_ids"]
+        yield Question(golden.name, "mask", parameters, {"mask": (golden.arrays["mask"], 0)})
 
 
 SOURCES = (ropes, rope_tables, axes, sinusoids, biases, buckets, masks)
@@ -203,10 +212,10 @@ def in_a_query(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def check(question: Question, arithmetic: str, found: dict[str, Any], told: str) -> None:
-    assert told == arithmetic
+def check(question: Question, arithmetic: str, arrays: dict[str, Any], arithmetic_sent: str) -> None:
+    assert arithmetic_sent == arithmetic
     for name, (right, allowed) in question.right.items():
-        mine = np.array(found[name]).astype(right.dtype)  # JSON holds what float32 needs, not all of float64
+        mine = np.array(arrays[name]).astype(right.dtype)  # JSON holds what float32 needs, not all of float64
         assert mine.shape == right.shape, name
         assert (np.abs(mine.astype(np.float64) - right) <= allowed).all(), name
 
@@ -247,9 +256,9 @@ def test_query_string_gives_the_golden_numbers(served: Served, question: Questio
 
 @pytest.mark.parametrize("golden", cases("rope_reference"), ids=repr)
 def test_float64_tables_match_sixty_digits(served: Served, golden: Case) -> None:
-    asked = {"theta": golden.params["rope_theta"], "head_dim": golden.params["head_dim"], "dtype": "float64"}
-    asked["positions"] = ",".join(map(str, golden.arrays["positions"]))
-    answer = served.http.get("/positions/rope", params=asked | {"format": "raw"}).raise_for_status()
+    parameters = {"theta": golden.params["rope_theta"], "head_dim": golden.params["head_dim"], "dtype": "float64"}
+    parameters["positions"] = ",".join(map(str, golden.arrays["positions"]))
+    answer = served.http.get("/positions/rope", params=parameters | {"format": "raw"}).raise_for_status()
     cos, sin = np.frombuffer(answer.content).reshape(2, *golden.arrays["cos_hi"].shape)
     for mine, name in ((cos, "cos"), (sin, "sin")):
         assert np.abs((mine - golden.arrays[f"{name}_hi"]) - golden.arrays[f"{name}_lo"]).max() < 1e-15
@@ -257,17 +266,17 @@ def test_float64_tables_match_sixty_digits(served: Served, golden: Case) -> None
 
 @pytest.mark.parametrize("golden", cases("rope_reference"), ids=repr)
 def test_float32_tables_are_rounded_once_from_sixty_digits(served: Served, golden: Case) -> None:
-    asked = {"theta": golden.params["rope_theta"], "head_dim": golden.params["head_dim"]}
-    asked["positions"] = ",".join(map(str, golden.arrays["positions"]))
-    answer = served.http.get("/positions/rope", params=asked | {"format": "raw"}).raise_for_status()
-    found = np.frombuffer(answer.content, np.float32).reshape(2, *golden.arrays["cos_hi"].shape)
+    parameters = {"theta": golden.params["rope_theta"], "head_dim": golden.params["head_dim"]}
+    parameters["positions"] = ",".join(map(str, golden.arrays["positions"]))
+    answer = served.http.get("/positions/rope", params=parameters | {"format": "raw"}).raise_for_status()
+    table = np.frombuffer(answer.content, np.float32).reshape(2, *golden.arrays["cos_hi"].shape)
     right = np.stack([golden.arrays["cos_hi"], golden.arrays["sin_hi"]])
-    assert (np.abs(found - right) <= np.spacing(np.abs(right).astype(np.float32))).all()
+    assert (np.abs(table - right) <= np.spacing(np.abs(right).astype(np.float32))).all()
 
 
 def test_covers_every_golden_kind_of_positions() -> None:
-    asked = {
+    covered = {
         question.name.removesuffix("_short").removesuffix("_keys").removesuffix("_queries") for question in QUESTIONS
     }
     kinds = ("rope", "rope_table", "mrope", "axial_rope", "sinusoid", "sinusoid2d", "alibi", "t5_bias", "t5_bucket")
-    assert {golden.name for kind in (*kinds, "deberta_bucket", "mask") for golden in cases(kind)} == asked
+    assert {golden.name for kind in (*kinds, "deberta_bucket", "mask") for golden in cases(kind)} == covered

@@ -51,8 +51,10 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any], dict
 
 
 def run(file: bytes, feeds: dict[str, NDArray[Any]], names: list[str]) -> list[NDArray[Any]]:
-    found: list[NDArray[Any]] = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"]).run(names, feeds)
-    return found
+    arrays: list[NDArray[Any]] = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"]).run(
+        names, feeds
+    )
+    return arrays
 
 
 @pytest.mark.parametrize("arithmetic", ["exact", "parity"])
@@ -64,8 +66,8 @@ def test_graph_computes_the_table(served: Served, name: str, arithmetic: str) ->
     answer = served.http.get(f"/positions/{scheme}.onnx", params=both).raise_for_status()
     assert answer.headers["content-disposition"] == f'attachment; filename="{scheme}.onnx"'
     assert "immutable" in answer.headers["cache-control"]
-    for found, output in zip(run(answer.content, feeds, list(outputs)), outputs.values(), strict=True):
-        np.testing.assert_allclose(found.squeeze(), np.squeeze(table[output]), rtol=2e-7, atol=3e-7)
+    for array, output in zip(run(answer.content, feeds, list(outputs)), outputs.values(), strict=True):
+        np.testing.assert_allclose(array.squeeze(), np.squeeze(table[output]), rtol=2e-7, atol=3e-7)
 
 
 def test_graph_of_a_model_matches_its_card(served: Served) -> None:

@@ -74,15 +74,17 @@ def test_bfloat16_rotation_matches_transformers(served: Served) -> None:
 
 @pytest.mark.parametrize("golden", cases("rope_apply"), ids=repr)
 def test_rotates_safetensors(served: Served, golden: Case) -> None:
-    asked = parameters(golden)
-    metadata = {name: str(value) for name, value in asked.items() if name != "positions"}
-    metadata["positions"] = ",".join(map(str, asked["positions"]))
+    fields = parameters(golden)
+    metadata = {name: str(value) for name, value in fields.items() if name != "positions"}
+    metadata["positions"] = ",".join(map(str, fields["positions"]))
     body = save({name: golden.arrays[name] for name in "qk"}, metadata)
     headers = {"content-type": SAFETENSORS, "accept": SAFETENSORS}
     answer = served.http.post("/positions/rope/rotate", content=body, headers=headers).raise_for_status()
-    found = load(answer.content)
+    tensors = load(answer.content)
     for name in "qk":
-        np.testing.assert_allclose(found[name], golden.arrays[f"{name}_out"], rtol=0, **golden.tolerance[f"{name}_out"])
+        np.testing.assert_allclose(
+            tensors[name], golden.arrays[f"{name}_out"], rtol=0, **golden.tolerance[f"{name}_out"]
+        )
 
 
 def test_rotation_of_a_model_matches_its_config(served: Served) -> None:
@@ -110,21 +112,21 @@ def test_converted_weights_give_the_same_scores(served: Served, source: str, tar
 
     def scores(layout: str, projections: Array) -> Array:
         q, k = ((hidden @ each.T).reshape(6, 2, 16).swapaxes(0, 1) for each in projections)
-        asked = {"q": q.tolist(), "k": k.tolist(), "head_dim": 16, "layout": layout, "dtype": "float64"}
-        found = rotate(served, asked).raise_for_status().json()
-        return np.array(found["q"]) @ np.array(found["k"]).swapaxes(1, 2)
+        body = {"q": q.tolist(), "k": k.tolist(), "head_dim": 16, "layout": layout, "dtype": "float64"}
+        rotated = rotate(served, body).raise_for_status().json()
+        return np.array(rotated["q"]) @ np.array(rotated["k"]).swapaxes(1, 2)
 
     converted = []
     for weight in weights:
-        asked = {"weight": weight.tolist(), "head_dim": 16, "source": source, "target": target, "dtype": "float64"}
-        converted.append(rotate(served, asked, "/positions/rope/convert").raise_for_status().json()["weight"])
+        conversion = {"weight": weight.tolist(), "head_dim": 16, "source": source, "target": target, "dtype": "float64"}
+        converted.append(rotate(served, conversion, "/positions/rope/convert").raise_for_status().json()["weight"])
     np.testing.assert_allclose(scores(target, np.array(converted)), scores(source, weights), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("weight", [[], [[]], {"dtype": "float32", "shape": [4, 0], "data": ""}], ids=str)
 def test_rejects_empty_weights(served: Served, weight: Any) -> None:
-    asked = {"weight": weight, "head_dim": 2, "source": "half", "target": "half"}
-    answer = rotate(served, asked, "/positions/rope/convert")
+    body = {"weight": weight, "head_dim": 2, "source": "half", "target": "half"}
+    answer = rotate(served, body, "/positions/rope/convert")
     assert (answer.status_code, answer.json()["code"]) == (422, "bad_parameters")
 
 
