@@ -91,8 +91,8 @@ def test_adopt_copies_graph_bytes_and_graph_runs(tmp_path: Path) -> None:
     assert (card.types, card.type_rows, card.max_tokens, card.hidden_size) == ("none", 0, 40, WIDTH)
     ids = np.array([[2, 5, 3]])
     session = onnxruntime.InferenceSession(tmp_path / "out" / graph.file)
-    found = session.run(list(graph.outputs), {"input_ids": ids, "attention_mask": np.ones_like(ids)})[0]
-    np.testing.assert_array_equal(found, TABLE[ids])
+    hidden = session.run(list(graph.outputs), {"input_ids": ids, "attention_mask": np.ones_like(ids)})[0]
+    np.testing.assert_array_equal(hidden, TABLE[ids])
 
 
 def test_adopted_card_reads_back_and_verifies(tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ def test_rejects_target_that_is_a_file(checkpoint: Path, tmp_path: Path) -> None
         export(checkpoint, tmp_path / "out", force=True)
 
 
-def stop(*given: Any, **named: Any) -> Any:
+def stop(*arguments: Any, **named: Any) -> Any:
     raise KeyboardInterrupt
 
 
@@ -90,7 +90,7 @@ FAILURES: dict[str, tuple[str, Any]] = {
     "a stop while comparing": ("models.artifacts.export.largest_differences", stop),
     "a full disk": (
         "models.graphs.builder.Path.write_bytes",
-        lambda *given: (_ for _ in ()).throw(OSError(28, "No space left")),
+        lambda *arguments: (_ for _ in ()).throw(OSError(28, "No space left")),
     ),
     "a stop at the last moment": ("models.artifacts.folder._replace", stop),
 }
@@ -132,10 +132,12 @@ def test_stop_between_renames_restores_old_export(
 
 
 def test_progress_reports_all_bytes(checkpoint: Path, tmp_path: Path) -> None:
-    told: list[tuple[str, int, int]] = []
-    card = export(checkpoint, tmp_path / "out", progress=lambda *step: told.append(step))
-    assert max(done for what, done, _ in told if what == "writing weights") == card.bytes
-    assert {total for what, _, total in told if what == "hashing"} == {sum(file.bytes for file in card.files.values())}
+    reports: list[tuple[str, int, int]] = []
+    card = export(checkpoint, tmp_path / "out", progress=lambda *step: reports.append(step))
+    assert max(done for what, done, _ in reports if what == "writing weights") == card.bytes
+    assert {total for what, _, total in reports if what == "hashing"} == {
+        sum(file.bytes for file in card.files.values())
+    }
 
 
 def test_card_counts_parameters_bytes_and_flops(checkpoint: Path, tmp_path: Path) -> None:

@@ -125,9 +125,9 @@ def test_load_and_verify_reject_modified_original(original: Path, tmp_path: Path
     before = original.stat().st_mtime_ns
     poke(original, words_at(original))
     os.utime(original, ns=(before + 1, before + 1))
-    told = rf"{FILE} serves .*model.safetensors in place, which was written to since the export .*: export the model"
+    message = rf"{FILE} serves .*model.safetensors in place, which was written to since the export .*: export the model"
     for check in (cards.read, verify):
-        with pytest.raises(BadCard, match=told):
+        with pytest.raises(BadCard, match=message):
             check(tmp_path / "out")
 
 
@@ -149,7 +149,7 @@ def test_error_names_missing_link(original: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "told"),
+    ("code", "message"),
     [
         (errno.EXDEV, "is on another filesystem than the export, so it cannot be served in place: export to"),
         (errno.EPERM, "may not be hard-linked by this user, or its filesystem has no hard links"),
@@ -157,13 +157,13 @@ def test_error_names_missing_link(original: Path, tmp_path: Path) -> None:
     ],
 )
 def test_error_says_why_file_cannot_be_linked(
-    original: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, told: str
+    original: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, message: str
 ) -> None:
     def refuse(*_: Any) -> None:
         raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr(os, "link", refuse)
-    with pytest.raises(BadCheckpoint, match=told):
+    with pytest.raises(BadCheckpoint, match=message):
         linked(original, tmp_path / "store/out")
     assert not list((tmp_path / "store").iterdir())
 
@@ -174,16 +174,16 @@ def test_rejects_link_with_other_dtype(original: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "stored", "offset", "told"),
+    ("dtype", "stored", "offset", "message"),
     [
         ("F64", "", 8, "is F64, and ONNX Runtime maps F32, F16, BF16 as they are: export without --link"),
         ("F32", "Q8_0", 8, "is Q8_0, and ONNX Runtime maps"),
         ("F32", "", 10, "begins at byte 10, within an element of F32"),
     ],
 )
-def test_rejects_link_of_unmappable_tensor(dtype: str, stored: str, offset: int, told: str, tmp_path: Path) -> None:
+def test_rejects_link_of_unmappable_tensor(dtype: str, stored: str, offset: int, message: str, tmp_path: Path) -> None:
     tensor = Tensor("table", dtype, (2, 2), tmp_path / "file", offset, 16, stored)
-    with pytest.raises(BadCheckpoint, match=told):
+    with pytest.raises(BadCheckpoint, match=message):
         links.link(tmp_path, [tensor])
 
 

@@ -116,10 +116,10 @@ def test_reads_and_writes_only_needed_tensors(tmp_path: Path) -> None:
     poisoned = golden.weights | {"unused.weight": np.full((3, 3), np.nan, np.float32), "ids": np.arange(4)}
     export(write_folder(tmp_path / "x", golden.config, poisoned), tmp_path / "out")
     kept = golden.weights
-    found = written(tmp_path / "out")
-    assert set(found) == set(kept)
+    tensors = written(tmp_path / "out")
+    assert set(tensors) == set(kept)
     for name, value in kept.items():
-        np.testing.assert_array_equal(found[name], value)
+        np.testing.assert_array_equal(tensors[name], value)
 
 
 def without(name: str) -> Callable[[Path], None]:

@@ -35,8 +35,8 @@ KINDS = list(gguf_blocks.QUANTIZED)
 def test_dequantized_values_equal_gguf_package(kind: str) -> None:
     blocks = random_blocks(kind, 40, 1024)
     expected = gguf.dequantize(blocks, gguf.GGMLQuantizationType[kind])
-    found = gguf_blocks.dequantize(blocks, kind).reshape(expected.shape)
-    np.testing.assert_array_equal(found.view(np.uint32), expected.view(np.uint32))
+    values = gguf_blocks.dequantize(blocks, kind).reshape(expected.shape)
+    np.testing.assert_array_equal(values.view(np.uint32), expected.view(np.uint32))
 
 
 def test_format_sizes_equal_gguf_package() -> None:
@@ -81,15 +81,15 @@ def test_reads_file_like_gguf_package(alignment: int, tmp_path: Path) -> None:
     metadata = {"block_count": 3, "rope.freq_base": 5e5, "tokenizer.ggml.tokens": ["a", "ß"], "causal": False,
                 "attention.head_count": [4, 4, 4]}  # fmt: skip
     path = write_gguf(tmp_path / "x.gguf", "llama", metadata, tensors, alignment)
-    found, expected = read_gguf(path), gguf.GGUFReader(path)
-    assert list(found.tensors) == [tensor.name for tensor in expected.tensors]
+    header, expected = read_gguf(path), gguf.GGUFReader(path)
+    assert list(header.tensors) == [tensor.name for tensor in expected.tensors]
     for tensor in expected.tensors:
-        mine = found.tensors[tensor.name]
+        mine = header.tensors[tensor.name]
         assert (mine.offset, mine.bytes) == (tensor.data_offset, tensor.n_bytes)
         assert mine.shape == tuple(reversed(tensor.shape.tolist()))
         assert (mine.stored or mine.dtype) == tensor.tensor_type.name
     kept = {key: field.contents() for key, field in expected.fields.items() if not key.startswith("GGUF.")}
-    assert found.metadata == kept
+    assert header.metadata == kept
 
 
 # ---- models: golden checkpoints as the converter would write them
@@ -147,8 +147,8 @@ def as_gguf(golden: Case, path: Path) -> Path:
     weights = {}
     for name, array in golden.weights.items():
         inner = name.partition(".")[2]  # the converter strips the prefix of some families
-        found = [names.get_name(each, try_suffixes=(".weight", ".bias")) for each in (name, inner)]
-        for new in filter(None, found):
+        gguf_names = [names.get_name(each, try_suffixes=(".weight", ".bias")) for each in (name, inner)]
+        for new in filter(None, gguf_names):
             weights[new] = array if golden.params["dtype"] != "bfloat16" else ("BF16", array)
     extra: dict[str, Any] = {"expert_gating_func": 2} if kind == "deepseek_v3" else {}
     if kind == "mpt":
@@ -162,9 +162,9 @@ def test_gguf_input_layer_equals_transformers(name: str, tmp_path: Path) -> None
     card = export(as_gguf(golden, tmp_path / "x.gguf"), tmp_path / "out")
     feeds = packed(golden, card)
     graph = "embedding_typed" if card.types == "optional" and "token_type_ids" in golden.arrays else "embedding"
-    found = run(tmp_path / "out", card, graph, feeds)["input_embeddings"]
-    expected = golden.arrays["hidden_states"].reshape(found.shape)
-    np.testing.assert_allclose(found, expected, **golden.tolerance["hidden_states"])
+    embeddings = run(tmp_path / "out", card, graph, feeds)["input_embeddings"]
+    expected = golden.arrays["hidden_states"].reshape(embeddings.shape)
+    np.testing.assert_allclose(embeddings, expected, **golden.tolerance["hidden_states"])
 
 
 def test_gguf_roberta_numbers_positions_from_zero(tmp_path: Path) -> None:
@@ -178,13 +178,13 @@ def test_gguf_roberta_numbers_positions_from_zero(tmp_path: Path) -> None:
     card = export(path, tmp_path / "out")
     feeds = packed(golden, card)
     kept = golden.arrays["attention_mask"].reshape(-1).astype(bool)
-    found = run(tmp_path / "out", card, "embedding", feeds)["input_embeddings"]
-    expected = golden.arrays["hidden_states"].reshape(found.shape)
+    embeddings = run(tmp_path / "out", card, "embedding", feeds)["input_embeddings"]
+    expected = golden.arrays["hidden_states"].reshape(embeddings.shape)
     rows = [
         row for row in range(len(kept)) if kept[row] and golden.arrays["attention_mask"].reshape(-1)[: row + 1].all()
     ]
     assert rows
-    np.testing.assert_allclose(found[rows], expected[rows], **golden.tolerance["hidden_states"])
+    np.testing.assert_allclose(embeddings[rows], expected[rows], **golden.tolerance["hidden_states"])
 
 
 def test_gguf_encoder_is_exported_with_its_blocks(tmp_path: Path) -> None:
@@ -242,17 +242,17 @@ def llama3_factors(theta: float, dim: int, factor: float) -> NDArray[np.float32]
     """Return rope_freqs as LlamaModel.generate_extra_tensors of llama.cpp's converter computes it."""
     frequencies = 1.0 / (theta ** (np.arange(0, dim, 2, dtype=np.float32) / dim))
     low, high, context = 1.0, 4.0, 8192
-    found = []
+    factors = []
     for frequency in frequencies:
         wavelength = 2 * np.pi / frequency
         if wavelength < context / high:
-            found.append(1.0)
+            factors.append(1.0)
         elif wavelength > context / low:
-            found.append(factor)
+            factors.append(factor)
         else:
             smooth = (context / wavelength - low) / (high - low)
-            found.append(1 / ((1 - smooth) / factor + smooth))
-    return np.array(found, np.float32)
+            factors.append(1 / ((1 - smooth) / factor + smooth))
+    return np.array(factors, np.float32)
 
 
 ROPE = {"embedding_length": 512, "block_count": 1, "attention.head_count": 4, "context_length": 131072,
@@ -277,9 +277,9 @@ def test_other_factors_divide_each_channel(tmp_path: Path) -> None:
 
 def test_reads_longrope_lists_and_attention_factor(tmp_path: Path) -> None:
     golden = case("rope_longrope_phi3mini128k")
-    given = golden.params["config"]["rope_parameters"] if "config" in golden.params else golden.params
-    given = given.get("rope_parameters", given)
-    short, long = (np.array(given[f"{name}_factor"], np.float32) for name in ("short", "long"))
+    parameters = golden.params["config"]["rope_parameters"] if "config" in golden.params else golden.params
+    parameters = parameters.get("rope_parameters", parameters)
+    short, long = (np.array(parameters[f"{name}_factor"], np.float32) for name in ("short", "long"))
     metadata = ROPE | {"embedding_length": 8 * 2 * len(short), "attention.head_count": 8, "rope.freq_base": 1e4,
                        "rope.dimension_count": 2 * len(short), "rope.scaling.original_context_length": 4096,
                        "rope.scaling.attn_factor": float(np.sqrt(1 + np.log(32) / np.log(4096)))}  # fmt: skip
@@ -338,9 +338,9 @@ def test_tensor_names_equal_gguf_package(architecture: str) -> None:
     number = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
     held = {gguf.TENSOR_NAMES[tensor].split(".")[0] for tensor in gguf.MODEL_TENSORS[number]}
     names = gguf.get_tensor_name_map(number, 2)
-    found = gguf_config.tensor_names(row.model_type, row.head, 2)
-    assert TABLE in found
-    for theirs, ours in found.items():
+    tensor_names = gguf_config.tensor_names(row.model_type, row.head, 2)
+    assert TABLE in tensor_names
+    for theirs, ours in tensor_names.items():
         if theirs.split(".")[0] in held and (theirs != "token_types.weight" or family.types == "zeros"):
             spelled = [names.get_name(each + ours, try_suffixes=(".weight", ".bias")) for each in (family.prefix, "")]
             assert theirs in spelled, (ours, spelled)
@@ -417,8 +417,8 @@ def test_reads_split_model_from_first_part(tmp_path: Path) -> None:
         split = {"split.count": 2, "split.no": number}
         write_gguf(tmp_path / f"x-{number + 1:05}-of-00002.gguf", "llama", LLAMA | split, tensors)
     with opening.opened(tmp_path / "x-00001-of-00002.gguf") as opened:
-        found = read_tensors(opened, ["embed_tokens.weight", "output_norm.weight"])
-    np.testing.assert_array_equal(found["output_norm.weight"], norm)
+        read = read_tensors(opened, ["embed_tokens.weight", "output_norm.weight"])
+    np.testing.assert_array_equal(read["output_norm.weight"], norm)
     with pytest.raises(BadCheckpoint, match="give the first of them"):
         read_gguf(tmp_path / "x-00002-of-00002.gguf")
     (tmp_path / "x-00002-of-00002.gguf").unlink()

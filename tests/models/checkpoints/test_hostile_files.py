@@ -414,10 +414,10 @@ def reads_or_refuses(content: bytes) -> None:
         path = Path(folder) / "x.gguf"
         path.write_bytes(content)
         try:
-            found = read_gguf(path)
+            header = read_gguf(path)
         except BadCheckpoint:
             return
-        assert all(tensor.offset + tensor.bytes <= len(content) for tensor in found.tensors.values())
+        assert all(tensor.offset + tensor.bytes <= len(content) for tensor in header.tensors.values())
         try:
             with opening.opened(path) as checkpoint:
                 read_tensors(checkpoint, checkpoint.tensors)

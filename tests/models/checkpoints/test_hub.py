@@ -60,9 +60,9 @@ def test_hub_tensors_equal_folder_tensors(tmp_path: Path) -> None:
     folder = tmp_path / "x"
     weights = shards(folder)
     with serving(folder) as hub, opening.opened("org/name", endpoint=hub.endpoint) as checkpoint:
-        found = read_tensors(checkpoint, weights)
+        fetched = read_tensors(checkpoint, weights)
         for name, value in weights.items():
-            np.testing.assert_array_equal(found[name], value)
+            np.testing.assert_array_equal(fetched[name], value)
 
 
 def test_fetches_only_headers_and_needed_tensors(tmp_path: Path) -> None:
@@ -115,8 +115,8 @@ def test_checkpoint_of_100_gb_costs_table_and_headers(tmp_path: Path, temporary:
     table = sparse_checkpoint(folder, 20, 5_010_000_000)
     assert sum(path.stat().st_size for path in folder.iterdir()) > 99e9
     with serving(folder) as hub, opening.opened("org/name", endpoint=hub.endpoint) as checkpoint:
-        found = read_tensors(checkpoint, ["model.embed_tokens.weight"])
-        assert found["model.embed_tokens.weight"].nbytes == table
+        fetched = read_tensors(checkpoint, ["model.embed_tokens.weight"])
+        assert fetched["model.embed_tokens.weight"].nbytes == table
         assert table < hub.sent < table + 200_000
         on_disk = sum(path.stat().st_blocks * 512 for path in temporary.rglob("*"))
         assert on_disk < table + 1_000_000
@@ -159,8 +159,8 @@ def test_folder_wins_over_hub_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_fetches_tokenizer_and_sentence_files(tmp_path: Path) -> None:
     folder = write_tiny_bert(tmp_path / "x", pooling="mean")
     with serving(folder) as hub, opening.located("org/name", endpoint=hub.endpoint) as place:
-        found = {path.relative_to(place.folder).as_posix() for path in place.folder.rglob("*") if path.is_file()}
-    assert found == {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()} - {
+        names = {path.relative_to(place.folder).as_posix() for path in place.folder.rglob("*") if path.is_file()}
+    assert names == {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()} - {
         "model.safetensors"
     }
 
@@ -208,9 +208,11 @@ def test_progress_ends_at_total(tmp_path: Path) -> None:
     seen: dict[str, tuple[int, int]] = {}
     with (
         serving(write_tiny_bert(tmp_path / "x")) as hub,
-        opening.opened("org/name", lambda what, done, total: seen.update({what: (done, total)}), hub.endpoint) as found,
+        opening.opened(
+            "org/name", lambda what, done, total: seen.update({what: (done, total)}), hub.endpoint
+        ) as checkpoint,
     ):
-        read_tensors(found, [WORDS])
+        read_tensors(checkpoint, [WORDS])
     assert set(seen) == {"fetching small files", "fetching headers", "fetching tensors"}
     assert all(done == total for done, total in seen.values())
 

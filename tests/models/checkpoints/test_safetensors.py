@@ -35,11 +35,11 @@ def test_reads_file_of_official_library(tmp_path: Path) -> None:
         "one": np.array(7, np.int64),
     }
     save_file(tensors, tmp_path / "x")
-    found = safetensors.tensors_of(tmp_path / "x")
-    assert set(found) == set(tensors)
+    loaded = safetensors.tensors_of(tmp_path / "x")
+    assert set(loaded) == set(tensors)
     for name, tensor in tensors.items():
-        assert found[name].dtype == tensor.dtype
-        np.testing.assert_array_equal(found[name], tensor)
+        assert loaded[name].dtype == tensor.dtype
+        np.testing.assert_array_equal(loaded[name], tensor)
 
 
 def test_official_library_reads_written_file(tmp_path: Path) -> None:
@@ -50,9 +50,9 @@ def test_official_library_reads_written_file(tmp_path: Path) -> None:
         TensorSource("second", "F16", (3,), [second]),
     ]
     placed = safetensors.write(tmp_path / "x", sources)
-    found = load_file(tmp_path / "x")
-    np.testing.assert_array_equal(found["first"], first)
-    np.testing.assert_array_equal(found["second"], second)
+    loaded = load_file(tmp_path / "x")
+    np.testing.assert_array_equal(loaded["first"], first)
+    np.testing.assert_array_equal(loaded["second"], second)
     with safe_open(tmp_path / "x", "np") as file:
         assert file.metadata() is None
     assert placed["first"].offset % 64 == 0

@@ -63,15 +63,15 @@ def test_reads_module_names_of_version_6(folder: Path) -> None:
 
 
 def test_missing_files_give_defaults(tmp_path: Path) -> None:
-    found = read(tmp_path)
-    assert (found.pooling, found.prompts, found.default_prompt, found.max_tokens) == (None, {}, None, None)
+    files = read(tmp_path)
+    assert (files.pooling, files.prompts, files.default_prompt, files.max_tokens) == (None, {}, None, None)
 
 
 def test_reads_prompts_and_default_prompt(folder: Path) -> None:
     prompts = {"query": "query: ", "passage": "passage: "}
     write_json(folder / "config_sentence_transformers.json", {"prompts": prompts, "default_prompt_name": "query"})
-    found = read(folder)
-    assert (found.prompts, found.default_prompt) == (prompts, "query")
+    files = read(folder)
+    assert (files.prompts, files.default_prompt) == (prompts, "query")
 
 
 @pytest.mark.parametrize(
@@ -143,8 +143,8 @@ def test_reads_limits_in_transformer_folder(tmp_path: Path) -> None:
     modules = [{"type": "a.Transformer", "path": "0_Transformer"}, {"type": "a.Pooling", "path": "1_Pooling"}]
     write_json(place / "modules.json", modules)
     write_json(place / "0_Transformer/sentence_bert_config.json", {"max_seq_length": 11, "do_lower_case": True})
-    found = read(place)
-    assert (found.max_tokens, found.lowercase) == (11, True)
+    files = read(place)
+    assert (files.max_tokens, files.lowercase) == (11, True)
 
 
 @pytest.mark.parametrize("key", ["module_input_name", "module_output_name"])

@@ -173,8 +173,8 @@ def test_deberta_falls_back_to_its_own_head(tmp_path: Path) -> None:
     card = export(write_folder(tmp_path / "x", golden.config | {"legacy": False}, renamed), out)
     assert card.head
     hidden = golden.arrays["head_in"].reshape(-1, 32)
-    found = Session(out / "head.onnx").run({"hidden": hidden}, ("logits",))["logits"]
-    np.testing.assert_allclose(found, golden.arrays["logits"].reshape(found.shape), atol=1e-5)
+    logits = Session(out / "head.onnx").run({"hidden": hidden}, ("logits",))["logits"]
+    np.testing.assert_allclose(logits, golden.arrays["logits"].reshape(logits.shape), atol=1e-5)
 
 
 BAD: dict[str, tuple[str, dict[str, tuple[int, ...]], dict[str, Any], str]] = {
@@ -233,9 +233,9 @@ def test_matrix_of_any_dtype_gives_row_products(dtype: str, tied: bool, tmp_path
     assert card.head.tied == tied
     stored = np.asarray(weights.tensors(out, card)[card.head.matrix]).astype(np.float64)
     hidden = np.random.default_rng(5).normal(size=(7, 256)).astype(np.float32)
-    found = Session(out / "head.onnx").run({"hidden": hidden}, ("logits",))["logits"]
+    logits = Session(out / "head.onnx").run({"hidden": hidden}, ("logits",))["logits"]
     expected = hidden.astype(np.float64) @ stored.T
-    np.testing.assert_allclose(found, expected, atol=2e-6 * np.abs(expected).max())
+    np.testing.assert_allclose(logits, expected, atol=2e-6 * np.abs(expected).max())
     exact = head_reference.logits(card.head, weights.tensors(out, card), hidden)
     np.testing.assert_allclose(exact, expected, rtol=1e-12, atol=1e-12)
     loss = {"keep": 0.0, "bfloat16": 2**-8, "float16": 2**-11}.get(dtype, 0.3)

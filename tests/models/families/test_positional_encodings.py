@@ -59,10 +59,10 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Card]:
     return folder / "out", export(write_checkpoint(case("input_mpt"), folder / "checkpoint"), folder / "out")
 
 
-def kept(bare: tuple[Path, Card], found: Encodings) -> Encodings:
+def kept(bare: tuple[Path, Card], encodings: Encodings) -> Encodings:
     """Return encodings after a round trip through card.json."""
     folder, card = bare
-    cards.write(replace(card, encodings=found), folder)
+    cards.write(replace(card, encodings=encodings), folder)
     return cards.read(folder).encodings
 
 
@@ -106,9 +106,9 @@ EVERYTHING = st.builds(
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(found=EVERYTHING)
-def test_encodings_survive_card(bare: tuple[Path, Card], found: Encodings) -> None:
-    assert kept(bare, found) == found
+@given(encodings=EVERYTHING)
+def test_encodings_survive_card(bare: tuple[Path, Card], encodings: Encodings) -> None:
+    assert kept(bare, encodings) == encodings
 
 
 def test_ropes_survive_card_and_are_hashable(bare: tuple[Path, Card]) -> None:
@@ -125,8 +125,8 @@ def test_ropes_survive_card_and_are_hashable(bare: tuple[Path, Card]) -> None:
 
 def test_encodings_json_is_asdict() -> None:
     buckets = Buckets("deberta", 32, 128, True, "x", ("w", "b", 1e-7))
-    found = Encodings({}, ("all", None), Alibi("bloom", 8, 8.0), buckets, {"all": Mask(False, 4)})
-    assert positional_encodings.from_json(json.loads(json.dumps(asdict(found)))) == found
+    encodings = Encodings({}, ("all", None), Alibi("bloom", 8, 8.0), buckets, {"all": Mask(False, 4)})
+    assert positional_encodings.from_json(json.loads(json.dumps(asdict(encodings)))) == encodings
 
 
 @pytest.mark.parametrize("part", ["ropes", "layers", "alibi", "buckets", "masks"])
@@ -163,26 +163,26 @@ def test_t5_bias_table_is_copied_bit_for_bit(tmp_path: Path) -> None:
 def test_half_precision_bias_table_is_widened_exactly(dtype: Any, tmp_path: Path) -> None:
     table = random_bits((32, 4), dtype)
     exported("input_t5_encoder", tmp_path, {BIAS: table})
-    found = load_file(tmp_path / "out/weights.safetensors")[BIAS]
-    assert found.dtype == np.float32
-    assert found.astype(dtype).tobytes() == table.tobytes()
-    np.testing.assert_array_equal(found.astype(np.float64), table.astype(np.float64))
+    bias = load_file(tmp_path / "out/weights.safetensors")[BIAS]
+    assert bias.dtype == np.float32
+    assert bias.astype(dtype).tobytes() == table.tobytes()
+    np.testing.assert_array_equal(bias.astype(np.float64), table.astype(np.float64))
 
 
 def test_deberta_relative_vectors_and_norm_are_copied(tmp_path: Path) -> None:
     more = {"deberta.encoder.rel_embeddings.weight": random_bits((16, 32), np.float32)}
     more |= {name: random_bits((32,), np.float32, seed=1) for name in NORM}
-    found = exported("input_deberta_v2_rel_only", tmp_path, more).encodings.buckets
-    assert found == Buckets("deberta", 8, 40, True, "deberta.encoder.rel_embeddings.weight", (*NORM, 1e-7))
+    buckets = exported("input_deberta_v2_rel_only", tmp_path, more).encodings.buckets
+    assert buckets == Buckets("deberta", 8, 40, True, "deberta.encoder.rel_embeddings.weight", (*NORM, 1e-7))
     written = load_file(tmp_path / "out/weights.safetensors")
     assert {name: written[name].tobytes() for name in more} == {name: more[name].tobytes() for name in more}
 
 
 @pytest.mark.parametrize("name", ["input_t5_encoder", "input_deberta_v2_rel_only"])
 def test_input_layer_file_has_buckets_without_table(name: str, tmp_path: Path) -> None:
-    found = exported(name, tmp_path).encodings
-    assert found.buckets is not None
-    assert (found.buckets.table, found.buckets.norm, found.tables) == (None, None, ())
+    encodings = exported(name, tmp_path).encodings
+    assert encodings.buckets is not None
+    assert (encodings.buckets.table, encodings.buckets.norm, encodings.tables) == (None, None, ())
     assert "their table not in the checkpoint" in describe(str(tmp_path / "out"))
 
 
@@ -202,9 +202,9 @@ def test_rejects_deberta_vectors_without_norm(tmp_path: Path) -> None:
 def test_t5_heads_need_not_divide_width(tmp_path: Path) -> None:
     """T5 v1.1 small: 6 heads of 64 and vectors of 512."""
     table = random_bits((32, 6), np.float32)
-    found = exported("input_t5_encoder", tmp_path, {BIAS: table}, num_heads=6).encodings.buckets
-    assert found is not None
-    assert found.table == BIAS
+    buckets = exported("input_t5_encoder", tmp_path, {BIAS: table}, num_heads=6).encodings.buckets
+    assert buckets is not None
+    assert buckets.table == BIAS
 
 
 @pytest.mark.parametrize("name", ["input_t5_encoder", "input_marian_encoder"])
@@ -241,17 +241,17 @@ def test_family_without_rope_has_no_ropes(family: str, tmp_path: Path) -> None:
 def test_falcon_has_either_rope_or_alibi(tmp_path: Path) -> None:
     for number, switch in enumerate((True, False, None, "absent")):
         config: dict[str, Any] = {} if switch == "absent" else {"alibi": switch}
-        found = exported("input_falcon", tmp_path / str(number), **config).encodings
-        assert (found.alibi is not None) == (switch is True)
-        assert bool(found.ropes) == bool(found.layers) == (switch is not True)
+        encodings = exported("input_falcon", tmp_path / str(number), **config).encodings
+        assert (encodings.alibi is not None) == (switch is True)
+        assert bool(encodings.ropes) == bool(encodings.layers) == (switch is not True)
         assert ("rope_cos" in cards.read(tmp_path / str(number) / "out").outputs) == (switch is not True)
 
 
 def test_each_family_has_its_alibi_form(tmp_path: Path) -> None:
     assert exported("input_bloom", tmp_path / "a", alibi_bias_max=16).encodings.alibi == Alibi("bloom", 4, 8.0)
     assert exported("input_mpt", tmp_path / "b").encodings.alibi == Alibi("mpt", 4, 8.0)
-    told = exported("input_mpt", tmp_path / "c", attn_config={"alibi": True, "alibi_bias_max": 16}).encodings.alibi
-    assert told == Alibi("mpt", 4, 16.0)
+    alibi = exported("input_mpt", tmp_path / "c", attn_config={"alibi": True, "alibi_bias_max": 16}).encodings.alibi
+    assert alibi == Alibi("mpt", 4, 16.0)
 
 
 TYPES = ["full_attention", "sliding_attention"]
@@ -274,9 +274,9 @@ MASKS: dict[str, tuple[str, dict[str, Any], dict[str, Mask]]] = {
 @pytest.mark.parametrize("name", MASKS)
 def test_window_applies_to_sliding_layers(name: str, tmp_path: Path) -> None:
     source, config, expected = MASKS[name]
-    found = exported(source, tmp_path, **config).encodings
-    assert found.masks == expected
-    assert set(found.ropes) in (set(), set(expected))
+    encodings = exported(source, tmp_path, **config).encodings
+    assert encodings.masks == expected
+    assert set(encodings.ropes) in (set(), set(expected))
 
 
 def test_missing_layer_count_is_family_default(tmp_path: Path) -> None:
@@ -284,9 +284,9 @@ def test_missing_layer_count_is_family_default(tmp_path: Path) -> None:
     golden = case("input_modernbert")
     silent = ("num_hidden_layers", "global_attn_every_n_layers")
     config = {key: value for key, value in golden.config.items() if key not in silent}
-    found = export(write_folder(tmp_path / "x", config, golden.weights), tmp_path / "out").encodings
-    assert found.layers == tuple("sliding_attention" if layer % 3 else "full_attention" for layer in range(22))
-    assert found.masks == {"full_attention": Mask(False), "sliding_attention": Mask(False, 4)}
+    encodings = export(write_folder(tmp_path / "x", config, golden.weights), tmp_path / "out").encodings
+    assert encodings.layers == tuple("sliding_attention" if layer % 3 else "full_attention" for layer in range(22))
+    assert encodings.masks == {"full_attention": Mask(False), "sliding_attention": Mask(False, 4)}
 
 
 def test_modernbert_norm_bias_follows_config(tmp_path: Path) -> None:
@@ -305,13 +305,15 @@ def test_random_checkpoint_holds_encoding_tables(family: str, tmp_path: Path) ->
     assert 16 in config.values()
     assert len(set(config) & {"hidden_size", "d_model", "n_embd", "dim", "n_embed", "emb_dim"}) == 1
     card = export(tmp_path / "x", tmp_path / "out")
-    row, found = FAMILIES[family], card.encodings
-    assert bool(found.ropes) == (row.rotates is True)  # ESM rotates where its config says so
-    assert (found.alibi is not None) == (row.alibi is not None and family != "falcon")
-    assert (found.buckets is not None) == (row.buckets is not None and "deberta" not in family)  # off unless told
-    assert found.buckets is None or (found.buckets.table is not None) == (family != "umt5")  # a table in every layer
-    assert bool(found.masks) != row.omits_masks
-    assert set(found.tables) <= set(load_file(tmp_path / "out/weights.safetensors"))
+    row, encodings = FAMILIES[family], card.encodings
+    assert bool(encodings.ropes) == (row.rotates is True)  # ESM rotates where its config says so
+    assert (encodings.alibi is not None) == (row.alibi is not None and family != "falcon")
+    assert (encodings.buckets is not None) == (row.buckets is not None and "deberta" not in family)  # off unless told
+    assert encodings.buckets is None or (encodings.buckets.table is not None) == (
+        family != "umt5"
+    )  # a table in every layer
+    assert bool(encodings.masks) != row.omits_masks
+    assert set(encodings.tables) <= set(load_file(tmp_path / "out/weights.safetensors"))
 
 
 SAID: dict[str, tuple[str, dict[str, Any], str]] = {

@@ -72,8 +72,8 @@ def test_input_layer_graph_equals_transformers(case: Case, tmp_path: Path) -> No
     card = exported(case, tmp_path)
     feeds = packed(case, card)
     expected = case.arrays["hidden_states"].reshape(len(feeds["ids"]), -1)
-    found = run(tmp_path / "out", card, graph_of(case, card, "embedding"), feeds)["input_embeddings"]
-    np.testing.assert_allclose(found, expected, **case.tolerance["hidden_states"])
+    rows = run(tmp_path / "out", card, graph_of(case, card, "embedding"), feeds)["input_embeddings"]
+    np.testing.assert_allclose(rows, expected, **case.tolerance["hidden_states"])
 
 
 @pytest.mark.parametrize("case", cases("input_layer"), ids=str)
@@ -81,8 +81,8 @@ def test_reference_equals_transformers(case: Case, tmp_path: Path) -> None:
     card = exported(case, tmp_path)
     feeds = packed(case, card)
     types = feeds["types"] if "token_type_ids" in case.arrays or card.types == "zeros" else None
-    found = reference.run(card.recipe, case.weights, feeds["ids"], feeds["positions"], types, feeds["mask"], feeds)
-    rows = found["input_embeddings"]
+    outputs = reference.run(card.recipe, case.weights, feeds["ids"], feeds["positions"], types, feeds["mask"], feeds)
+    rows = outputs["input_embeddings"]
     expected = case.arrays["hidden_states"].reshape(rows.shape)
     np.testing.assert_allclose(rows, expected, **case.tolerance["hidden_states"])
 
@@ -91,9 +91,9 @@ def test_reference_equals_transformers(case: Case, tmp_path: Path) -> None:
 def test_encoder_graph_equals_transformers(case: Case, tmp_path: Path) -> None:
     card = exported(case, tmp_path)
     feeds = packed(case, card)
-    found = run(tmp_path / "out", card, "encoder", feeds)["last_hidden_state"]
-    expected = case.arrays["last_hidden_state"].reshape(found.shape)
-    np.testing.assert_allclose(found, expected, **case.tolerance["last_hidden_state"])
+    graph_rows = run(tmp_path / "out", card, "encoder", feeds)["last_hidden_state"]
+    expected = case.arrays["last_hidden_state"].reshape(graph_rows.shape)
+    np.testing.assert_allclose(graph_rows, expected, **case.tolerance["last_hidden_state"])
     rows = reference.run(card.recipe, case.weights, feeds["ids"], feeds["positions"], feeds["types"])
     hidden = reference.encode(card.encoder, case.weights, rows["input_embeddings"], feeds["mask"], feeds["lengths"])
     np.testing.assert_allclose(hidden, expected, **case.tolerance["last_hidden_state"])
@@ -103,9 +103,9 @@ def test_encoder_graph_equals_transformers(case: Case, tmp_path: Path) -> None:
 def test_rope_graph_equals_transformers(case: Case, tmp_path: Path) -> None:
     card = exported(case, tmp_path)
     expected = case.arrays["rope_cos"][0], case.arrays["rope_sin"][0]  # (tokens, rotary_dim), halves repeated
-    found = run(tmp_path / "out", card, card.encodings.ropes[case.rope_layers or "all"].graph, ARANGE)
+    tables = run(tmp_path / "out", card, card.encodings.ropes[case.rope_layers or "all"].graph, ARANGE)
     rounding = 2.0**-8 if case.params["dtype"] == "bfloat16" else 0.0  # transformers gives them in the model's dtype
-    for found_table, table in zip(found.values(), expected, strict=True):
+    for found_table, table in zip(tables.values(), expected, strict=True):
         here = table[:, : found_table.shape[1]]
         np.testing.assert_allclose(found_table[: len(here)], here, atol=3e-7 + 5e-7 * len(table) + rounding)
 
@@ -209,18 +209,18 @@ def reference_outputs(folder: Path, card: Card, reads: tuple[str, ...], feeds: A
     weights = safetensors.tensors_of(folder / "weights.safetensors")
     types, mask = (feeds[name] if name in reads else None for name in ("types", "mask"))
     if card.per_layer and reads == ("ids",) and "per_layer" in card.graphs:
-        found: Arrays = {"per_layer_embeddings": reference.per_layer(card.per_layer, weights, feeds["ids"])}
+        outputs: Arrays = {"per_layer_embeddings": reference.per_layer(card.per_layer, weights, feeds["ids"])}
     else:
-        found = {}
-    found |= reference.run(card.recipe, weights, feeds["ids"], feeds["positions"], types, mask, feeds)
+        outputs = {}
+    outputs |= reference.run(card.recipe, weights, feeds["ids"], feeds["positions"], types, mask, feeds)
     if card.encoder:
-        found["last_hidden_state"] = reference.encode(
-            card.encoder, weights, found["input_embeddings"], feeds["mask"], feeds["lengths"]
+        outputs["last_hidden_state"] = reference.encode(
+            card.encoder, weights, outputs["input_embeddings"], feeds["mask"], feeds["lengths"]
         )
     for table in card.encodings.ropes.values():
         tables = cos_sin(frequencies(table.rope, "parity"), feeds["positions"])
-        found |= zip(card.graphs[table.graph].outputs, tables, strict=True)
-    return found
+        outputs |= zip(card.graphs[table.graph].outputs, tables, strict=True)
+    return outputs
 
 
 @pytest.mark.parametrize("case", cases("input_layer"), ids=str)
@@ -260,9 +260,9 @@ def test_all_false_mask_attends_to_all_rows(tmp_path: Path) -> None:
     ids = np.array([2, 5, 9, 3, 2, 7, 3])
     feeds = {"ids": ids, "positions": np.array([0, 1, 2, 3, 0, 1, 2]), "types": np.zeros(7, np.int64)}
     feeds |= {"mask": np.array([False] * 4 + [True] * 3), "lengths": np.array([4, 3])}
-    found = run(tmp_path / "out", card, "encoder", feeds)["last_hidden_state"]
+    hidden = run(tmp_path / "out", card, "encoder", feeds)["last_hidden_state"]
     unmasked = run(tmp_path / "out", card, "encoder", feeds | {"mask": np.ones(7, bool)})["last_hidden_state"]
-    np.testing.assert_array_equal(found, unmasked)
+    np.testing.assert_array_equal(hidden, unmasked)
 
 
 def test_gpt2_token_types_are_added_only_when_sent(tmp_path: Path) -> None:
@@ -300,8 +300,8 @@ def test_half_precision_tables_stay_so_on_disk(tmp_path: Path) -> None:
 def test_rejects_export_that_differs_from_reference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     right = reference.run
 
-    def wrong(*given: Any) -> Arrays:
-        return {name: value + 1e-3 for name, value in right(*given).items()}
+    def wrong(*arguments: Any) -> Arrays:
+        return {name: value + 1e-3 for name, value in right(*arguments).items()}
 
     monkeypatch.setattr(reference, "run", wrong)
     (case,) = (case for case in cases("input_layer") if case.name == "input_bert")
@@ -338,8 +338,8 @@ def test_interpreters_agree_for_unused_steps(steps: Recipe, tmp_path: Path) -> N
     ids = np.array([0, 8, 3])
     expected = reference.run(recipe, {"t": table, "g": gain}, ids, ids, None)
     for file, output in (("embedding", "input_embeddings"), ("components", "token_embeddings")):
-        found = onnxruntime.InferenceSession(tmp_path / f"{file}.onnx").run([output], {"ids": ids})[0]
-        np.testing.assert_allclose(found, expected[output], rtol=1e-5, atol=1e-6)
+        rows = onnxruntime.InferenceSession(tmp_path / f"{file}.onnx").run([output], {"ids": ids})[0]
+        np.testing.assert_allclose(rows, expected[output], rtol=1e-5, atol=1e-6)
     by_hand = table[ids].astype(np.float64)
     for step in steps:
         by_hand = by_hand * step.factor if isinstance(step, Scale) else by_hand

@@ -37,8 +37,8 @@ def deberta_parameters(draw: st.DrawFn) -> dict[str, int]:
 
 def run(model: Any, queries: Any, keys: Any) -> dict[str, Any]:
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    given = {"query_positions": np.asarray(queries, np.int64), "key_positions": np.asarray(keys, np.int64)}
-    return dict(zip((each.name for each in session.get_outputs()), session.run(None, given), strict=True))
+    feeds = {"query_positions": np.asarray(queries, np.int64), "key_positions": np.asarray(keys, np.int64)}
+    return dict(zip((each.name for each in session.get_outputs()), session.run(None, feeds), strict=True))
 
 
 def in_blocks(output: Output, size: int) -> Any:

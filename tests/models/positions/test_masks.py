@@ -77,12 +77,12 @@ def spelt_out(
 
 def run(model: Any, chosen: dict[str, Any]) -> Any:
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    given = {
+    feeds = {
         "query_positions": np.arange(chosen["query_length"]) + chosen.get("past", 0),
         "key_positions": np.arange(chosen["key_length"]),
     }
-    given |= {name: chosen[name] for name in ("attention_mask", "position_ids") if name in chosen}
-    values = {name: onnxruntime.OrtValue.ortvalue_from_numpy(array) for name, array in given.items()}
+    feeds |= {name: chosen[name] for name in ("attention_mask", "position_ids") if name in chosen}
+    values = {name: onnxruntime.OrtValue.ortvalue_from_numpy(array) for name, array in feeds.items()}
     (actual,) = session.run_with_ort_values(["mask"], values)
     if actual.data_type() != "tensor(bfloat16)":
         return actual.numpy()

@@ -81,8 +81,8 @@ def packed() -> Packed:
 
 
 def output(recipe: Recipe, tensors: Arrays) -> Floats:
-    given = packed()
-    actual = reference.run(recipe, tensors, given.ids, given.positions, given.types, given.mask, given.extras)
+    inputs = packed()
+    actual = reference.run(recipe, tensors, inputs.ids, inputs.positions, inputs.types, inputs.mask, inputs.extras)
     return actual["input_embeddings"]
 
 

@@ -52,8 +52,8 @@ def llama(folder: Path, table: NDArray[Any]) -> Path:
 
 
 def made(table: NDArray[Any], kind: Kind) -> quantization.QuantizedTable:
-    found = quantization.ranges(table, kind)
-    return quantization.QuantizedTable(quantization.codes(table, found, kind), found, kind)
+    ranges = quantization.ranges(table, kind)
+    return quantization.QuantizedTable(quantization.codes(table, ranges, kind), ranges, kind)
 
 
 def rounding(table: NDArray[Any]) -> Any:
@@ -62,10 +62,10 @@ def rounding(table: NDArray[Any]) -> Any:
 
 
 def test_int8_codes_scales_and_biases_match_torch() -> None:
-    found = made(GOLDEN.arrays["weight"], "int8")
-    packed = np.concatenate([found.codes, found.ranges[:, 0].copy().view(np.uint8)], axis=1)
+    quantized = made(GOLDEN.arrays["weight"], "int8")
+    packed = np.concatenate([quantized.codes, quantized.ranges[:, 0].copy().view(np.uint8)], axis=1)
     np.testing.assert_array_equal(packed, GOLDEN.arrays["packed"])
-    np.testing.assert_allclose(found[:], GOLDEN.arrays["dequantised"], **GOLDEN.tolerance["dequantised"])
+    np.testing.assert_allclose(quantized[:], GOLDEN.arrays["dequantised"], **GOLDEN.tolerance["dequantised"])
 
 
 def test_golden_table_is_served_after_export(tmp_path: Path) -> None:
@@ -86,10 +86,10 @@ def test_golden_table_is_served_after_export(tmp_path: Path) -> None:
 @settings(deadline=None)
 def test_error_is_at_most_half_a_scale(table: NDArray[np.float32]) -> None:
     for kind in KINDS:
-        found = made(table, kind)
-        columns = table.shape[1] // found.ranges.shape[1]
-        half = np.repeat(found.ranges[:, :, 0].astype(np.float64) / 2, columns, axis=1)
-        moved = np.abs(found[:].astype(np.float64) - table)
+        quantized = made(table, kind)
+        columns = table.shape[1] // quantized.ranges.shape[1]
+        half = np.repeat(quantized.ranges[:, :, 0].astype(np.float64) / 2, columns, axis=1)
+        moved = np.abs(quantized[:].astype(np.float64) - table)
         assert (moved <= half * (1 + 1e-6) + rounding(table)).all()
 
 
@@ -105,21 +105,21 @@ def test_constant_row_is_exact(value: float, rows: int, pairs: int) -> None:
 @settings(deadline=None)
 def test_quantization_keeps_order_within_block(table: NDArray[np.float32]) -> None:
     for kind in KINDS:
-        found = made(table, kind)
-        blocks = table.reshape(*found.ranges.shape[:2], -1)
+        quantized = made(table, kind)
+        blocks = table.reshape(*quantized.ranges.shape[:2], -1)
         order = np.argsort(blocks, axis=-1, kind="stable")
-        back = np.take_along_axis(found[:].reshape(blocks.shape), order, axis=-1)
+        back = np.take_along_axis(quantized[:].reshape(blocks.shape), order, axis=-1)
         assert (np.diff(back, axis=-1) >= 0).all()
 
 
 @each_kind
 def test_indexed_rows_equal_rows_of_whole_table(kind: Kind) -> None:
     table = np.random.default_rng(1).normal(size=(50, 128)).astype(np.float32)
-    found = made(table, kind)
-    np.testing.assert_array_equal(found[[3, 3, -1]], found[:][[3, 3, -1]])
-    np.testing.assert_array_equal(found[7], found[:][7])
-    assert (found.shape, found.ndim, len(found), found[10:12].shape) == ((50, 128), 2, 50, (2, 128))
-    np.testing.assert_array_equal(np.asarray(found, np.float64), found.astype(np.float64))
+    quantized = made(table, kind)
+    np.testing.assert_array_equal(quantized[[3, 3, -1]], quantized[:][[3, 3, -1]])
+    np.testing.assert_array_equal(quantized[7], quantized[:][7])
+    assert (quantized.shape, quantized.ndim, len(quantized), quantized[10:12].shape) == ((50, 128), 2, 50, (2, 128))
+    np.testing.assert_array_equal(np.asarray(quantized, np.float64), quantized.astype(np.float64))
 
 
 @pytest.mark.parametrize(("width", "block"), [(12, 12), (64, 64), (300, 60), (312, 52), (384, 64), (4096, 64)])
@@ -218,7 +218,7 @@ def test_keep_preserves_every_bit(golden: Case, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "width", "dtype", "told"),
+    ("value", "width", "dtype", "message"),
     [
         (1e5, 16, "float16", r"'model.embed_tokens.weight' holds 100000 in row 3, beyond what float16 holds: use .*"),
         (3.4e38, 16, "bfloat16", "beyond what bfloat16 holds"),
@@ -229,11 +229,11 @@ def test_keep_preserves_every_bit(golden: Case, tmp_path: Path) -> None:
     ],
 )
 def test_rejects_values_and_widths_that_do_not_fit(
-    value: float, width: int, dtype: str, told: str, tmp_path: Path
+    value: float, width: int, dtype: str, message: str, tmp_path: Path
 ) -> None:
     table = np.zeros((5, width), np.float32)
     table[3, 1], table[3, 2] = value, -value
-    with pytest.raises((BadCheckpoint, ModelError), match=told):
+    with pytest.raises((BadCheckpoint, ModelError), match=message):
         export(llama(tmp_path / "x", table), tmp_path / "store/out", dtype=dtype)
     assert not list((tmp_path / "store").iterdir() if (tmp_path / "store").exists() else [])
 
@@ -310,12 +310,12 @@ def test_stop_leaves_nothing_and_retry_succeeds(
 
 
 def test_progress_counts_every_pass(tmp_path: Path) -> None:
-    told: list[tuple[int, int]] = []
+    reports: list[tuple[int, int]] = []
     export(
         llama(tmp_path / "x", GOLDEN.arrays["weight"]),
         tmp_path / "out",
         dtype="int8",
-        progress=lambda what, done, total: told.append((done, total)) if what == "writing weights" else None,
+        progress=lambda what, done, total: reports.append((done, total)) if what == "writing weights" else None,
     )
-    assert told[-1] == (2 * GOLDEN.arrays["weight"].nbytes,) * 2
-    assert told == sorted(told)
+    assert reports[-1] == (2 * GOLDEN.arrays["weight"].nbytes,) * 2
+    assert reports == sorted(reports)

@@ -268,8 +268,8 @@ def test_reads_processor_from_processor_config_json(tmp_path: Path) -> None:
 def test_rejects_graph_that_differs_from_the_reference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = reference.run
 
-    def moved(*given: Any) -> Any:
-        actual = run(*given)
+    def moved(*arguments: Any) -> Any:
+        actual = run(*arguments)
         return actual | {"input_embeddings": actual["input_embeddings"] + 1e-3}
 
     monkeypatch.setattr(reference, "run", moved)

@@ -183,8 +183,8 @@ def test_reads_a_familys_own_keys(name: str) -> None:
 def test_missing_trained_length_is_max_position_embeddings() -> None:
     """As transformers 5.23 reads it."""
     actual = read(config(rope_scaling=LLAMA3))
-    given = read(config(rope_scaling=LLAMA3 | {"original_max_position_embeddings": 4096}))
-    assert only(actual).rope == only(given).rope
+    explicit = read(config(rope_scaling=LLAMA3 | {"original_max_position_embeddings": 4096}))
+    assert only(actual).rope == only(explicit).rope
     assert any("max_position_embeddings 4096 stands for it" in note for note in actual.notes)
 
 
