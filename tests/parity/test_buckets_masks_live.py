@@ -47,17 +47,17 @@ def test_t5_and_mpnet_buckets_of_random_sizes(seed: int, ledger: Ledger) -> None
         max_distance = int(random.integers(side // 2 + 1, 3000))
         relative = np.arange(-max_distance - 9, max_distance + 10)
         parameters: dict[str, Any] = {"num_buckets": num_buckets, "max_distance": max_distance}
-        given = torch.from_numpy(relative)
-        others = [T5Attention._relative_position_bucket(given, bidirectional, **parameters)]
+        positions_tensor = torch.from_numpy(relative)
+        others = [T5Attention._relative_position_bucket(positions_tensor, bidirectional, **parameters)]
         umt5 = SimpleNamespace(
             relative_attention_num_buckets=num_buckets,
             relative_attention_max_distance=max_distance,
             is_decoder=not bidirectional,
         )
-        others.append(UMT5Attention._relative_position_bucket(umt5, given))
-        others.append(LongT5LocalAttention._relative_position_bucket(given, bidirectional, **parameters))
+        others.append(UMT5Attention._relative_position_bucket(umt5, positions_tensor))
+        others.append(LongT5LocalAttention._relative_position_bucket(positions_tensor, bidirectional, **parameters))
         if bidirectional:
-            others.append(MPNetEncoder.relative_position_bucket(given, **parameters))
+            others.append(MPNetEncoder.relative_position_bucket(positions_tensor, **parameters))
         got = t5_bucket(relative, bidirectional=bidirectional, **parameters, arithmetic="parity")
         scale = LogScale(side // 2, max_distance, side - side // 2)
         for expected in others:
@@ -231,13 +231,13 @@ def compare(kind: str, random: Any, dtype: str, packed: bool) -> Table:
     rows = {"position_ids": packing(random, batch, queries)} if packed else {}
     if not packed:
         rows["attention_mask"] = padding(random, batch, past + queries)
-    given = {name: torch.from_numpy(array) for name, array in rows.items()}
+    tensors = {name: torch.from_numpy(array) for name, array in rows.items()}
     expected = getattr(masking_utils, function)(
         config=config,
         inputs_embeds=torch.zeros(batch, queries, 2, dtype=DTYPES[dtype]),
-        attention_mask=given.get("attention_mask"),
+        attention_mask=tensors.get("attention_mask"),
         past_key_values=filled_cache(batch, past),
-        position_ids=given.get("position_ids"),
+        position_ids=tensors.get("position_ids"),
         **({"allow_is_bidirectional_skip": False} if "bidirectional" in kind else {}),
     )
     table = tabulate_mask(

@@ -149,15 +149,15 @@ def test_outputs_depend_on_the_tokens_that_the_mask_lets_through(
 
 
 def rows_of(made: Sample, ids: Any) -> Any:
-    given: dict[str, Any] = {"input_ids": ids}
+    inputs: dict[str, Any] = {"input_ids": ids}
     if made.family == "layoutlm":
-        given["bbox"] = torch.zeros(*ids.shape, 4, dtype=torch.long)
+        inputs["bbox"] = torch.zeros(*ids.shape, 4, dtype=torch.long)
     if made.family == "fsmt decoder":
-        given["encoder_hidden_states"] = torch.zeros(1, 1, made.model.config.d_model)
+        inputs["encoder_hidden_states"] = torch.zeros(1, 1, made.model.config.d_model)
         ahead = torch.triu(torch.full((ids.shape[1],) * 2, torch.finfo(torch.float32).min), 1)
-        given |= dict.fromkeys(FSMT_NEEDS) | {"decoder_causal_mask": ahead}
+        inputs |= dict.fromkeys(FSMT_NEEDS) | {"decoder_causal_mask": ahead}
     with torch.no_grad():
-        return made.model.get_submodule(TINY[made.family].runs)(**given).last_hidden_state[0].float().numpy()
+        return made.model.get_submodule(TINY[made.family].runs)(**inputs).last_hidden_state[0].float().numpy()
 
 
 def card_of(made: Sample, folder: Path) -> Card:
@@ -168,11 +168,13 @@ def check_masks(made: Sample, card: Card, seed: int) -> None:
     mask = padded(seed)
     handed = handed_over(made, mask)
     types = getattr(made.model.config, "layer_types", None)
-    told = card.encodings.masks
-    assert set(told) in ({EVERY_LAYER}, set(types or ()))
-    for layer, given in enumerate(handed):
-        rules = told[EVERY_LAYER] if EVERY_LAYER in told else told[types[layer]]
-        expected = (~given if given.dtype == torch.bool else given > UNSEEN).numpy()  # MPT says what is hidden
+    masks = card.encodings.masks
+    assert set(masks) in ({EVERY_LAYER}, set(types or ()))
+    for layer, live_mask in enumerate(handed):
+        rules = masks[EVERY_LAYER] if EVERY_LAYER in masks else masks[types[layer]]
+        expected = (
+            ~live_mask if live_mask.dtype == torch.bool else live_mask > UNSEEN
+        ).numpy()  # MPT says what is hidden
         expected, seen = np.broadcast_arrays(expected, allowed(rules, mask))
         assert expected.shape[-2:] == (TOKENS, TOKENS)
         np.testing.assert_array_equal(seen, expected)
@@ -187,8 +189,8 @@ def handed_over(made: Sample, mask: Any) -> list[Any]:
     blocks = list(made.model.get_submodule(TINY[made.family].blocks))
     kept: list[Any] = []
 
-    def keep(block: Any, given: Any, named: Any) -> None:
-        bound = inspect.signature(block.forward).bind(*given, **named).arguments
+    def keep(block: Any, positional: Any, named: Any) -> None:
+        bound = inspect.signature(block.forward).bind(*positional, **named).arguments
         kept.append(next(bound[name] for name in MASK_ARGUMENTS if name in bound))
         if made.family in UNRUN:
             raise _Heard
@@ -269,16 +271,16 @@ def test_deberta_mask_matches_where_the_query_is_real(family: str, seed: int, tm
 def test_card_names_the_rope_table_of_every_layer(family: str, seed: int, tmp_path: Path) -> None:
     made = sample(family, seed, tmp_path / "checkpoint")
     config = made.model.config
-    found = export(made.folder, tmp_path / "out").encodings
+    encodings = export(made.folder, tmp_path / "out").encodings
     if getattr(config, "alibi", False) or getattr(config, "position_embedding_type", "rotary") == "absolute":
-        assert (found.ropes, found.layers) == ({}, ())
+        assert (encodings.ropes, encodings.layers) == ({}, ())
         return
     types, count = getattr(config, "layer_types", None) or [], config.num_hidden_layers
     apart = set(types) & set(getattr(config, "rope_parameters", None) or {})
-    assert set(found.ropes) == set(found.layers) - {None}
+    assert set(encodings.ropes) == set(encodings.layers) - {None}
     expected = types if apart else [EVERY_LAYER] * count
-    assert [name or own for name, own in zip(found.layers, expected, strict=True)] == list(expected)
-    assert None not in found.layers or family in UNROTATED
+    assert [name or own for name, own in zip(encodings.layers, expected, strict=True)] == list(expected)
+    assert None not in encodings.layers or family in UNROTATED
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -288,17 +290,17 @@ def test_bias_equals_the_one_that_the_model_adds(
 ) -> None:
     changes = {"alibi": True} if family == "falcon" else {}
     made = sample(family, seed, tmp_path / "checkpoint", **changes)
-    found = export(made.folder, tmp_path / "out").encodings.alibi
-    assert found is not None
-    assert found.form == family
+    alibi_card = export(made.folder, tmp_path / "out").encodings.alibi
+    assert alibi_card is not None
+    assert alibi_card.form == family
     kept: dict[str, Any] = {}
     name = "build_mpt_alibi_tensor" if family == "mpt" else "build_alibi_tensor"
     heard(monkeypatch, module_of(made), name, kept)
     mask = padded(seed)
     run(made, mask)
     reads = {} if family == "mpt" else {"attention_mask": mask}
-    asked: Any = {"form": found.form, "max_bias": found.max_bias, "query_length": TOKENS, **reads}
-    got = alibi.tabulate(found.heads, **asked, arithmetic="parity").outputs["bias"].whole()
+    parameters: Any = {"form": alibi_card.form, "max_bias": alibi_card.max_bias, "query_length": TOKENS, **reads}
+    got = alibi.tabulate(alibi_card.heads, **parameters, arithmetic="parity").outputs["bias"].whole()
     expected = kept[name].numpy()[..., -TOKENS:]  # MPT: of max_seq_len, cut by its attention
     assert expected.size == got.size
     difference = np.abs(got - expected.reshape(got.shape))
@@ -310,11 +312,13 @@ def test_bias_equals_the_one_that_the_model_adds(
 def test_mpt_alibi_bias_max_sets_the_slopes(max_bias: int, tmp_path: Path, ledger: Ledger) -> None:
     """Transformers 5.23 has the formula with it, and never hands it over (MPT-7B-StoryWriter says 16)."""
     made = sample("mpt", 1, tmp_path / "checkpoint", attn_config={"alibi_bias_max": max_bias})
-    found = export(made.folder, tmp_path / "out").encodings.alibi
-    assert found is not None
-    expected = module_of(made).build_mpt_alibi_tensor(found.heads, TOKENS, max_bias).numpy()[..., :-1]  # the last is 0
-    asked: Any = {"form": found.form, "max_bias": found.max_bias, "query_length": TOKENS}
-    got = alibi.tabulate(found.heads, **asked, arithmetic="parity").outputs["bias"].whole()[0, ..., :-1]
+    alibi_card = export(made.folder, tmp_path / "out").encodings.alibi
+    assert alibi_card is not None
+    expected = (
+        module_of(made).build_mpt_alibi_tensor(alibi_card.heads, TOKENS, max_bias).numpy()[..., :-1]
+    )  # the last is 0
+    parameters: Any = {"form": alibi_card.form, "max_bias": alibi_card.max_bias, "query_length": TOKENS}
+    got = alibi.tabulate(alibi_card.heads, **parameters, arithmetic="parity").outputs["bias"].whole()[0, ..., :-1]
     ledger.check("mpt", "ALiBi of another max_bias", float(np.abs(got / expected - 1).max()), 1e-6)
 
 

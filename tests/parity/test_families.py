@@ -39,8 +39,8 @@ def embed(registry: ModelRegistry, request: EmbedRequest) -> EmbedResult:
     return asyncio.run(EmbeddingPipeline(registry, Settings()).embed(request))
 
 
-def as_ids(given: dict[str, list[int]]) -> Ids:
-    arrays = {key: np.array(values, np.int64) for key, values in given.items()}
+def as_ids(sequence: dict[str, list[int]]) -> Ids:
+    arrays = {key: np.array(values, np.int64) for key, values in sequence.items()}
     extras = {key: arrays.pop(key) for key in EXTRAS if key in arrays}
     return Ids(**{NAMES[key]: values for key, values in arrays.items()}, extras=extras or None)
 
@@ -58,15 +58,15 @@ def test_a_tiny_model_is_served_as_transformers_computes_it(
 ) -> None:
     made = sample(family, seed, tmp_path / "checkpoint")
     registry = exported(made.folder, tmp_path / "store", TINY[family].side)
-    given = sequences(made, seed)
+    batch = sequences(made, seed)
     outputs = tuple(
         name for name in ("input_embeddings", "last_hidden_state") if name in registry.get(None).card.outputs
     )
     assert len(outputs) == 1 + bool(FAMILIES[family.split()[0]].block)
-    result = embed(registry, EmbedRequest([as_ids(each) for each in given], outputs=outputs))
-    expected = [reference(made, each) for each in given]
+    result = embed(registry, EmbedRequest([as_ids(each) for each in batch], outputs=outputs))
+    expected = [reference(made, each) for each in batch]
     for output, column, tolerance in zip(result.outputs, zip(*expected, strict=True), (1e-6, 2e-5), strict=False):
-        assert output.lengths == tuple(len(each["input_ids"]) for each in given)
+        assert output.lengths == tuple(len(each["input_ids"]) for each in batch)
         ledger.check(family, output.name, relative(output.rows, np.concatenate(column)), tolerance)
 
 
@@ -80,9 +80,9 @@ def test_the_embeddings_of_each_layer_are_those_of_transformers(
     ids = torch.arange(made.model.config.vocab_size)
     with torch.no_grad():
         expected = made.model.get_per_layer_inputs(ids[None])[0].flatten(1).float().numpy()
-    asked = EmbedRequest([Ids(ids.numpy())], outputs=("per_layer_embeddings",))
-    found = embed(registry, asked).outputs[0].rows
-    ledger.check(family, "per_layer_embeddings", relative(found, expected), 1e-6)
+    request = EmbedRequest([Ids(ids.numpy())], outputs=("per_layer_embeddings",))
+    rows = embed(registry, request).outputs[0].rows
+    ledger.check(family, "per_layer_embeddings", relative(rows, expected), 1e-6)
 
 
 def test_every_family_has_a_tiny_model() -> None:
@@ -112,8 +112,8 @@ def check_ropes(made: Sample, registry: ModelRegistry, starts: tuple[int, ...], 
 def served(registry: ModelRegistry, rope: RopeTable, places: Any) -> list[Any]:
     suffix = rope.graph.removeprefix("rope")
     outputs = (f"rope_cos{suffix}", f"rope_sin{suffix}")
-    asked = EmbedRequest([Ids(np.zeros_like(places), positions=places)], outputs=outputs)
-    return [output.rows for output in embed(registry, asked).outputs]
+    request = EmbedRequest([Ids(np.zeros_like(places), positions=places)], outputs=outputs)
+    return [output.rows for output in embed(registry, request).outputs]
 
 
 def check_rope(made: Sample, name: str, rope: RopeTable, places: Any, got: list[Any], ledger: Ledger) -> None:
@@ -122,11 +122,11 @@ def check_rope(made: Sample, name: str, rope: RopeTable, places: Any, got: list[
     expected = made.model.rotary_emb(torch.zeros(1), torch.from_numpy(places)[None], *kind)
     angle = places[:, None] * np.array(rope.inverse_frequency)[None]  # (T, r/2)
     tolerance = rope.attention_factor * (3e-7 + 5e-7 * angle)
-    for function, found, table in zip(("cos", "sin"), got, expected, strict=True):
+    for function, served_rows, table in zip(("cos", "sin"), got, expected, strict=True):
         half = table[0].numpy()[:, : table.shape[-1] // 2]
         what = f"{function} {rope.rope.rope_type}, of tolerance"
-        assert found.shape == half.shape
-        ledger.check(made.family, what, float((np.abs(found - half) / tolerance).max()), 1.0)
+        assert served_rows.shape == half.shape
+        ledger.check(made.family, what, float((np.abs(served_rows - half) / tolerance).max()), 1.0)
 
 
 # Derived by the class (head_dim), or asked for with getattr and these defaults where they count.
@@ -137,8 +137,8 @@ NO_FIELDS = ("head_dim", "position_buckets", "norm_rel_ebd")
 def test_value_left_out_of_config_json_has_its_default(family: str) -> None:
     usual = CONFIG_MAPPING[family]()
     row = FAMILIES[family]
-    asked = {key: value for key, value in row.defaults.items() if key not in NO_FIELDS}
-    assert {key: getattr(usual, key) for key in asked} == asked
+    defaults = {key: value for key, value in row.defaults.items() if key not in NO_FIELDS}
+    assert {key: getattr(usual, key) for key in defaults} == defaults
     for ours, own in row.names.items():
         assert row.side or own == usual.attribute_map.get(ours, own), f"{ours} is {own} here"
         assert hasattr(usual, own) or own == "n_embed" or "deberta" in family  # older files say it for hidden_size
@@ -201,15 +201,15 @@ def test_config_json_in_older_terms_is_read_as_transformers(
     registry = exported(made.folder, tmp_path / "store")
     if family in ROTATING:
         check_ropes(reread, registry, (0,), ledger)
-    given = sequences(made, seed)
-    result = embed(registry, EmbedRequest([as_ids(each) for each in given], outputs=("input_embeddings",)))
-    expected = np.concatenate([reference(reread, each)[0] for each in given])
+    batch = sequences(made, seed)
+    result = embed(registry, EmbedRequest([as_ids(each) for each in batch], outputs=("input_embeddings",)))
+    expected = np.concatenate([reference(reread, each)[0] for each in batch])
     ledger.check(family, "in other words", relative(result.outputs[0].rows, expected), 1e-6)
 
 
 def test_serves_deberta_with_embedding_size_equal_to_hidden(tmp_path: Path, ledger: Ledger) -> None:
     made = sample("deberta-v2", 1, tmp_path / "checkpoint", embedding_size=24, hidden_size=24, num_attention_heads=2)
     registry = exported(made.folder, tmp_path / "store")
-    given = {"input_ids": [1, 2, 3], "attention_mask": [1, 0, 1]}
-    result = embed(registry, EmbedRequest([as_ids(given)], outputs=("input_embeddings",)))
-    ledger.check("deberta-v2", "input_embeddings", relative(result.outputs[0].rows, reference(made, given)[0]), 1e-6)
+    sequence = {"input_ids": [1, 2, 3], "attention_mask": [1, 0, 1]}
+    result = embed(registry, EmbedRequest([as_ids(sequence)], outputs=("input_embeddings",)))
+    ledger.check("deberta-v2", "input_embeddings", relative(result.outputs[0].rows, reference(made, sequence)[0]), 1e-6)

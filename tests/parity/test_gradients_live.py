@@ -96,17 +96,17 @@ def batch(family: str, seed: int) -> dict[str, torch.Tensor]:
     draw, row = random.Random(f"{family} {seed}"), FAMILIES[family]
     pad = row.config.get("pad_token_id", PAD)
     ids = [[draw.choice((pad, 5, draw.randrange(4, 40))) for _ in range(LENGTH)] for _ in range(ROWS)]
-    given = {"input_ids": torch.tensor(ids)}
+    inputs = {"input_ids": torch.tensor(ids)}
     if row.masked:
-        given["attention_mask"] = torch.tensor([[1] * (LENGTH - cut) + [0] * cut for cut in (0, 2, 3)])
+        inputs["attention_mask"] = torch.tensor([[1] * (LENGTH - cut) + [0] * cut for cut in (0, 2, 3)])
     if row.types:
-        given["token_type_ids"] = torch.tensor(
+        inputs["token_type_ids"] = torch.tensor(
             [[draw.randrange(row.types) for _ in range(LENGTH)] for _ in range(ROWS)]
         )
-    return given
+    return inputs
 
 
-def before_the_blocks(family: str, model: Any, given: dict[str, torch.Tensor]) -> tuple[torch.Tensor, Any]:
+def before_the_blocks(family: str, model: Any, inputs: dict[str, torch.Tensor]) -> tuple[torch.Tensor, Any]:
     """The rows the first block reads, with their history, and the model's output."""
     seen: list[torch.Tensor] = []
 
@@ -115,7 +115,7 @@ def before_the_blocks(family: str, model: Any, given: dict[str, torch.Tensor]) -
 
     base = getattr(model, model.base_model_prefix, model)
     hook = base.get_submodule(FAMILIES[family].blocks)[0].register_forward_pre_hook(keep, with_kwargs=True)
-    output = model.get_submodule(FAMILIES[family].runs)(**given)
+    output = model.get_submodule(FAMILIES[family].runs)(**inputs)
     hook.remove()
     return seen[0], output
 
@@ -125,8 +125,8 @@ def exported(folder: Path) -> tuple[Card, Any]:
     return card, stored.tensors(folder / "out", card)
 
 
-def as_packed(card: Card, given: dict[str, torch.Tensor]) -> Packed:
-    arrays = {name: tensor.numpy() for name, tensor in given.items()}
+def as_packed(card: Card, inputs: dict[str, torch.Tensor]) -> Packed:
+    arrays = {name: tensor.numpy() for name, tensor in inputs.items()}
     ids, mask = arrays["input_ids"], arrays.get("attention_mask", np.ones_like(arrays["input_ids"]))
     types = arrays.get("token_type_ids", np.zeros_like(ids) if card.types == "zeros" else None)
     places = [positions(card.position, *row) for row in zip(ids, mask, strict=True)]
@@ -134,23 +134,23 @@ def as_packed(card: Card, given: dict[str, torch.Tensor]) -> Packed:
     return Packed(ids.reshape(-1), np.concatenate(places), flat, mask.reshape(-1).astype(bool))
 
 
-def inlay(card: Card, weights: Any, given: dict[str, torch.Tensor], upstream: torch.Tensor) -> dict[str, Any]:
+def inlay(card: Card, weights: Any, inputs: dict[str, torch.Tensor], upstream: torch.Tensor) -> dict[str, Any]:
     """Every gradient, dense, by tensor name."""
     padding = padding_rows(card.family, card.recipe, card.position, card.pad_id)
     rows = upstream.numpy().reshape(-1, upstream.shape[-1])
-    tables, parameters = backward(card.recipe, weights, as_packed(card, given), rows, padding)
+    tables, parameters = backward(card.recipe, weights, as_packed(card, inputs), rows, padding)
     return {name: dense(sparse, weights[name].shape) for name, sparse in tables.items()} | parameters
 
 
 def dense(sparse: SparseRows, shape: tuple[int, ...]) -> Any:
-    found = np.zeros(shape)
-    found[sparse.indices] = sparse.rows
-    return found
+    gradient = np.zeros(shape)
+    gradient[sparse.indices] = sparse.rows
+    return gradient
 
 
-def relative(found: Any, expected: Any) -> float:
-    assert found.shape == expected.shape
-    return float(abs(found - expected).max() / max(1.0, abs(expected).max()))
+def relative(computed: Any, expected: Any) -> float:
+    assert computed.shape == expected.shape
+    return float(abs(computed - expected).max() / max(1.0, abs(expected).max()))
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -159,18 +159,20 @@ def test_every_gradient_of_an_input_layer_is_that_of_autograd(
     family: str, seed: int, tmp_path: Path, ledger: Ledger
 ) -> None:
     model = made(family, seed, tmp_path / "checkpoint")
-    given = batch(family, seed)
-    rows, _ = before_the_blocks(family, model, given)
+    inputs = batch(family, seed)
+    rows, _ = before_the_blocks(family, model, inputs)
     upstream = torch.randn(rows.shape, dtype=torch.float64)
     card, weights = exported(tmp_path)
-    found = inlay(card, weights, given, upstream)
+    computed = inlay(card, weights, inputs, upstream)
     live = dict(model.named_parameters())
-    named = [name for name in found if name in live]
-    assert len(named) == len(found), set(found) - set(live)
+    named = [name for name in computed if name in live]
+    assert len(named) == len(computed), set(computed) - set(live)
     expected = torch.autograd.grad(rows, [live[name] for name in named], upstream, allow_unused=True)
     for name, gradient in zip(named, expected, strict=True):
-        wanted = np.zeros(live[name].shape) if gradient is None else gradient.numpy()
-        ledger.check(family, f"gradient {name.rpartition('.')[2]}", relative(found[name], wanted), TOLERANCE)
+        expected_gradient = np.zeros(live[name].shape) if gradient is None else gradient.numpy()
+        ledger.check(
+            family, f"gradient {name.rpartition('.')[2]}", relative(computed[name], expected_gradient), TOLERANCE
+        )
 
 
 TIED = {"llama": "LlamaForCausalLM", "gpt2": "GPT2LMHeadModel", "granite": "GraniteForCausalLM"}
@@ -183,23 +185,23 @@ def test_the_total_of_a_tied_table_is_that_of_autograd(
 ) -> None:
     monkeypatch.setitem(SIZES, "tie_word_embeddings", True)
     model = made(family, seed, tmp_path / "checkpoint", TIED[family])
-    given = batch(family, seed) | {"labels": torch.randint(0, 40, (ROWS, LENGTH))}
-    given["labels"][0, 3] = -100
-    given.pop("attention_mask")
-    rows, output = before_the_blocks(family, model, given | {"output_hidden_states": True})
+    inputs = batch(family, seed) | {"labels": torch.randint(0, 40, (ROWS, LENGTH))}
+    inputs["labels"][0, 3] = -100
+    inputs.pop("attention_mask")
+    rows, output = before_the_blocks(family, model, inputs | {"output_hidden_states": True})
     rows.retain_grad()
     output.hidden_states[-1].retain_grad()
     output.loss.backward()
     card, weights = exported(tmp_path)
     table = next(step.table for step in card.recipe if isinstance(step, Embed))
-    labels = given.pop("labels")
+    labels = inputs.pop("labels")
     hidden = output.hidden_states[-1].detach().numpy()[:, :-1].reshape(-1, 16)  # transformers shifts labels by one
     head = card.head
     assert head is not None
     assert (head.matrix, head.tied) == (table, True)
     rule = Rule(head.before, head.after, head.cap)
     side = output_side(weights[table], hidden.astype(np.float64), labels[:, 1:].reshape(-1).numpy(), "mean", rule)
-    total = side.rows(np.arange(40)) + inlay(card, weights, given, rows.grad)[table]
+    total = side.rows(np.arange(40)) + inlay(card, weights, inputs, rows.grad)[table]
     expected = model.get_input_embeddings().weight.grad.numpy()
     ledger.check(family, "tied gradient", relative(total, expected), TOLERANCE)
     ledger.check(family, "loss", abs(side.loss - output.loss.item()), TOLERANCE)
@@ -222,8 +224,8 @@ def test_word_table_has_a_padding_row_as_in_transformers(model_type: str) -> Non
     config = kind(**NEEDS.get(model_type, {}))
     config.pad_token_id = 7
     name = CLASSES.get(model_type)
-    found = getattr(transformers, name) if name else transformers.MODEL_MAPPING[kind]
+    model_class = getattr(transformers, name) if name else transformers.MODEL_MAPPING[kind]
     with torch.device("meta"):
-        model = (found[0] if isinstance(found, tuple) else found)(config)
+        model = (model_class[0] if isinstance(model_class, tuple) else model_class)(config)
     rows = padding_rows(model_type, (Embed("word"),), PositionRule("arange", 0, None), 7)
     assert rows.get("word") == model.get_input_embeddings().padding_idx

@@ -127,9 +127,11 @@ def language_model(model_type: str, tie: bool | None) -> Any:
     config = kind(**sizes | OWN.get(model_type, {}) | flag)
     masked: dict[str, str] = dict(auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES)
     causal: dict[str, Any] = dict(auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
-    found = masked[model_type] if model_type in MASKED.split() else PAIRS.get(model_type) or causal.get(model_type)
-    found = found or masked[model_type]
-    model = getattr(transformers, found if isinstance(found, str) else found[0])(config)
+    model_class = (
+        masked[model_type] if model_type in MASKED.split() else PAIRS.get(model_type) or causal.get(model_type)
+    )
+    model_class = model_class or masked[model_type]
+    model = getattr(transformers, model_class if isinstance(model_class, str) else model_class[0])(config)
     with torch.no_grad():
         for name, value in [*model.named_parameters(), *model.named_buffers()]:
             if name.endswith("final_logits_bias") or value.requires_grad:
@@ -143,7 +145,7 @@ def logits_and_rows(model: Any, model_type: str) -> tuple[Any, Any]:
     seen: list[Any] = []
     config = model.config
     if model_type == "fsmt":
-        model.model.decoder.output_projection.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+        model.model.decoder.output_projection.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
     else:
         own = config.is_encoder_decoder or model.base_model is model or model_type == "opt"
         last = model.get_decoder() if own and hasattr(model, "get_decoder") else model.base_model
@@ -175,10 +177,10 @@ def test_logits_match_transformers(model_type: str, tie: bool | None, tmp_path: 
     expected, rows = logits_and_rows(model, model_type)
     card = export(tmp_path / "x", tmp_path / "out", side="decoder" if FAMILIES[model_type].decoder else None)
     assert card.head, card.headless
-    found = Session(tmp_path / "out/head.onnx").run({"hidden": rows}, ("logits",))["logits"]
+    logits = Session(tmp_path / "out/head.onnx").run({"hidden": rows}, ("logits",))["logits"]
     judge = head_reference.logits(card.head, weights.tensors(tmp_path / "out", card), rows)
     largest = max(1.0, float(np.abs(expected).max()))
-    ledger.check(model_type, "logits", float(np.abs(found - expected).max()) / largest, 2e-6)
+    ledger.check(model_type, "logits", float(np.abs(logits - expected).max()) / largest, 2e-6)
     ledger.check(model_type, "logits, float64", float(np.abs(judge - expected).max()) / largest, 2e-6)
 
 

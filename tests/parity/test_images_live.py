@@ -38,9 +38,9 @@ TINY = {"intermediate_size": 20, "num_attention_heads": 2, "num_hidden_layers": 
 class Reached(Exception):
     """The first block was called; carries what with."""
 
-    def __init__(self, given: dict[str, Any]) -> None:
+    def __init__(self, arguments: dict[str, Any]) -> None:
         super().__init__()
-        self.given = given
+        self.given = arguments
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,12 +136,12 @@ def write(name: str, seed: int, folder: Path) -> tuple[Any, Any]:
     return model, model.config
 
 
-def first_block(model: Any, place: str, *given: Any, **named: Any) -> np.ndarray:
+def first_block(model: Any, place: str, *arguments: Any, **named: Any) -> np.ndarray:
     """The rows the first block is called with."""
-    return called_with(model, place, *given, **named)["hidden_states"].numpy()
+    return called_with(model, place, *arguments, **named)["hidden_states"].numpy()
 
 
-def called_with(model: Any, place: str, *given: Any, **named: Any) -> dict[str, Any]:
+def called_with(model: Any, place: str, *arguments: Any, **named: Any) -> dict[str, Any]:
     """What the first block is called with, by name."""
 
     def stop(module: Any, args: Any, kwargs: Any) -> None:
@@ -150,7 +150,7 @@ def called_with(model: Any, place: str, *given: Any, **named: Any) -> dict[str, 
     handle = model.get_submodule(place).register_forward_pre_hook(stop, with_kwargs=True)
     try:
         with torch.no_grad():
-            model(*given, **named)
+            model(*arguments, **named)
     except Reached as reached:
         return reached.given
     finally:
@@ -164,20 +164,20 @@ def feeds(name: str, config: Any, seed: int) -> list[tuple[dict[str, np.ndarray]
     call = dict(TOWERS[name].call or {})
     if name == "whisper":
         values = random.normal(0, 1, (2, config.num_mel_bins, 2 * config.max_source_positions)).astype(np.float32)
-        given = {"input_features": torch.from_numpy(values), "decoder_input_ids": torch.ones(2, 1).long()}
-        return [({"input_features": values}, given)]
+        inputs = {"input_features": torch.from_numpy(values), "decoder_input_ids": torch.ones(2, 1).long()}
+        return [({"input_features": values}, inputs)]
     if FAMILIES[name].feed == "patches":
         return [patches(name, config, random, *grid) for grid in ((2, 2), (4, 6), (10, 2))]
     side = config.patch_size
     sizes = [(config.image_size, config.image_size), (side * 5, side * 3), (side, side * 7)]
     if name not in ("swin", "pixtral"):
         sizes.append((side * 4 + 1, side * 2 + side - 1))
-    found = []
+    rows = []
     for height, width in sizes:
         values = random.normal(0, 1, (2, 3, height, width)).astype(np.float32)
         named = {"image_sizes": [(height, width)] * 2} if name == "pixtral" else call
-        found.append(({"pixel_values": values}, {"pixel_values": torch.from_numpy(values), **named}))
-    return found
+        rows.append(({"pixel_values": values}, {"pixel_values": torch.from_numpy(values), **named}))
+    return rows
 
 
 def patches(name: str, config: Any, random: Any, rows: int, columns: int) -> Any:
@@ -186,8 +186,12 @@ def patches(name: str, config: Any, random: Any, rows: int, columns: int) -> Any
     fed = {"pixel_values": values, "grid": np.array([rows, columns])}
     if name == "siglip2_vision_model":
         mask, shapes = torch.ones(1, rows * columns).long(), torch.tensor([[rows, columns]])
-        given = {"pixel_values": torch.from_numpy(values)[None], "pixel_attention_mask": mask, "spatial_shapes": shapes}
-        return fed, given
+        inputs = {
+            "pixel_values": torch.from_numpy(values)[None],
+            "pixel_attention_mask": mask,
+            "spatial_shapes": shapes,
+        }
+        return fed, inputs
     return fed, {"hidden_states": torch.from_numpy(values), "grid_thw": torch.tensor([[1, rows, columns]])}
 
 
@@ -202,8 +206,8 @@ def test_rows_before_the_first_block_are_those_of_transformers(
     session = Session(tmp_path / "out/image.onnx")
     for fed, called in feeds(name, config, seed):
         expected = first_block(model, TOWERS[name].block, **called)
-        given = {key: value for key, value in fed.items() if key in card.graphs["image"].inputs}
-        got = session.run(given, ["input_embeddings"])["input_embeddings"]
+        inputs = {key: value for key, value in fed.items() if key in card.graphs["image"].inputs}
+        got = session.run(inputs, ["input_embeddings"])["input_embeddings"]
         difference = np.abs(got.reshape(expected.shape) - expected).max() / max(1.0, np.abs(expected).max())
         ledger.check(name, "input_embeddings", float(difference), 2e-6)
 
@@ -227,8 +231,8 @@ def test_patches_turn_as_in_transformers(name: str, seed: int, tmp_path: Path, l
         how = dataclasses.asdict(card.image.axial)
         table = tabulate_axial(**how, grid=grid, arithmetic="parity", table="duplicated")
         for output, expected in zip(("cos", "sin"), turned, strict=True):
-            found = table.outputs[output].whole()
-            difference = np.abs(found - expected.numpy().reshape(-1, found.shape[-1])[: len(found)]).max()
+            array = table.outputs[output].whole()
+            difference = np.abs(array - expected.numpy().reshape(-1, array.shape[-1])[: len(array)]).max()
             ledger.check(name, f"{output} of patches", float(difference), 2e-6)
 
 

@@ -37,9 +37,9 @@ TAKEN_BY_VLLM_ALONE = ("falcon_h1",)  # whose forward scales inputs_embeds there
 def test_torch_reads_the_file_with_weights_only(kind: Any, shape: tuple[int, int], mmap: bool, tmp_path: Path) -> None:
     rows = np.random.default_rng(2).standard_normal(shape).astype(kind)
     (tmp_path / "rows.pt").write_bytes(torch_file(rows))
-    found = torch.load(tmp_path / "rows.pt", weights_only=True, mmap=mmap)
-    assert (found.dtype, tuple(found.shape), found.is_contiguous()) == (DTYPES[kind], shape, True)
-    np.testing.assert_array_equal(found.float().numpy(), rows.astype(np.float32))
+    loaded = torch.load(tmp_path / "rows.pt", weights_only=True, mmap=mmap)
+    assert (loaded.dtype, tuple(loaded.shape), loaded.is_contiguous()) == (DTYPES[kind], shape, True)
+    np.testing.assert_array_equal(loaded.float().numpy(), rows.astype(np.float32))
 
 
 @pytest.mark.parametrize("kind", DTYPES)
@@ -87,8 +87,8 @@ def handed_over(folder: Path, store: Path, side: str | None, ids: Any) -> Any:
     export(folder, store / "tiny", side=side)
     registry = open_registry(Settings(store=store, device="cpu", threads=1), Metrics())
     pipeline, card = EmbeddingPipeline(registry, Settings()), registry.get(None).card
-    asked = precomputed.rows_request(card, EmbedRequest([Ids(ids)], dtype="float32"), "prompt_embeds", True)
-    return asyncio.run(pipeline.embed(asked)).outputs[0].rows
+    request = precomputed.rows_request(card, EmbedRequest([Ids(ids)], dtype="float32"), "prompt_embeds", True)
+    return asyncio.run(pipeline.embed(request)).outputs[0].rows
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -99,13 +99,16 @@ def test_model_computes_the_same_from_rows_and_ids(family: str, seed: int, tmp_p
     pad = made.model.config.pad_token_id
     ids = np.array([each for each in range(words) if each != pad][:7], np.int64)  # from rows no pad can be told
     rows = handed_over(made.folder, tmp_path / "store", TINY[family].side, ids)
-    given = torch.from_numpy(rows)[None].to(made.model.dtype)
+    inputs_embeds = torch.from_numpy(rows)[None].to(made.model.dtype)
     if family in TAKEN_BY_VLLM_ALONE:
-        found, expected = given.float().numpy(), made.model.get_input_embeddings()(torch.from_numpy(ids)[None])
+        computed, expected = (
+            inputs_embeds.float().numpy(),
+            made.model.get_input_embeddings()(torch.from_numpy(ids)[None]),
+        )
         expected = expected.detach().float().numpy()
     else:
-        found = before_block_0(made, inputs_embeds=given.clone())
+        computed = before_block_0(made, inputs_embeds=inputs_embeds.clone())
         expected = before_block_0(made, input_ids=torch.from_numpy(ids)[None])
     if family == "longformer":  # which pads to whole windows
-        found, expected = found[:, : len(ids)], expected[:, : len(ids)]
-    ledger.check(family, "handed over", float(np.abs(found - expected).max() / max(1, np.abs(expected).max())), 1e-6)
+        computed, expected = computed[:, : len(ids)], expected[:, : len(ids)]
+    ledger.check(family, "handed over", float(np.abs(computed - expected).max() / max(1, np.abs(expected).max())), 1e-6)

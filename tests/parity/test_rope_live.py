@@ -188,8 +188,8 @@ def forward(
         ids = ids[None].expand(3, 1, -1)
     arguments = () if name == "all" else (name,)
     with torch.no_grad():
-        given = rotary(torch.zeros(1, dtype=torch.float32), ids, *arguments)
-    tables = (given.real, given.imag) if isinstance(given, torch.Tensor) else given
+        cos_sin = rotary(torch.zeros(1, dtype=torch.float32), ids, *arguments)
+    tables = (cos_sin.real, cos_sin.imag) if isinstance(cos_sin, torch.Tensor) else cos_sin
     cos, sin = (np.asarray(table)[0] for table in tables)
     half = layer.rope.rotary_dim // 2
     if cos.shape[-1] == half:
@@ -200,10 +200,10 @@ def forward(
 
 def compare(what: str, data: Config, lengths: tuple[int, ...], ledger: Ledger, seed: int = 0) -> None:
     """Frequencies, attention factor, cos and sin of every table of a config, at random positions up to each length."""
-    found = read(data)
-    for name, layer in found.tables.items():
+    ropes = read(data)
+    for name, layer in ropes.tables.items():
         for length in lengths:
-            rotary = rotary_class(str(found.model_type))(built(data))
+            rotary = rotary_class(str(ropes.model_type))(built(data))
             if name != "all" and not hasattr(rotary, f"{name}_inv_freq"):
                 continue  # no layer of this type
             rng = np.random.default_rng(seed + length)

@@ -38,10 +38,10 @@ def tensor(array: Array) -> torch.Tensor:
     return torch.from_numpy(np.ascontiguousarray(array))
 
 
-def array(given: torch.Tensor) -> Array:
-    if given.dtype == torch.bfloat16:
-        return np.asarray(given.float().numpy()).astype(ml_dtypes.bfloat16)
-    return np.asarray(given.numpy())
+def array(tensor: torch.Tensor) -> Array:
+    if tensor.dtype == torch.bfloat16:
+        return np.asarray(tensor.float().numpy()).astype(ml_dtypes.bfloat16)
+    return np.asarray(tensor.numpy())
 
 
 @dataclass(frozen=True)
@@ -188,8 +188,8 @@ def test_q_and_k_turn_to_the_bit_as_in_transformers(family: str, dtype: str, see
     turn = drawn(row, dtype, seed)
     cos, sin = array(turn.cos), array(turn.sin)
     for mine, theirs in zip((turn.q, turn.k), row.call(family, turn), strict=True):
-        found = rotate(array(mine), cos, sin, row.layout, arithmetic="parity", widen=row.wide)
-        difference = np.abs(found.astype(np.float64) - theirs.double().numpy()).max()
+        rotated = rotate(array(mine), cos, sin, row.layout, arithmetic="parity", widen=row.wide)
+        difference = np.abs(rotated.astype(np.float64) - theirs.double().numpy()).max()
         # complex products are fused on some machines: one step of float32, which may round to one of the narrow type
         fused = row.call is as_complex
         steps = {"float32": 2.0**-21, "bfloat16": 2.0**-6, "float16": 2.0**-9}
@@ -203,8 +203,8 @@ def test_dinov3_leaves_its_prefix_unrotated(ledger: Ledger) -> None:
         q = torch.cat([torch.full((*turn.q.shape[:2], prefix, turn.q.shape[3]), 9.0), turn.q], dim=2)
         theirs, _ = module("dinov3_vit").apply_rotary_pos_emb(q, q, *(each[0] for each in turn.wide()))
         cos, sin = array(turn.cos)[0], array(turn.sin)[0]
-        found = rotate(array(q), cos, sin, "half", skip=prefix, arithmetic="parity")
-        ledger.check("dinov3_vit", "rotation", float(np.abs(found - array(theirs)).max()), 0.0)
+        rotated = rotate(array(q), cos, sin, "half", skip=prefix, arithmetic="parity")
+        ledger.check("dinov3_vit", "rotation", float(np.abs(rotated - array(theirs)).max()), 0.0)
 
 
 def test_every_layout_a_model_has_is_compared_live() -> None:
@@ -256,8 +256,8 @@ def test_mrope_matches_transformers(family: str, seed: int, ledger: Ledger) -> N
     )
     positions = random.integers(0, 4096, (3, 2, 6))
     theirs = getattr(module(family), embedding)(config)(torch.zeros(1), torch.from_numpy(positions))
-    given = {name: value for name, value in scaling.items() if name != "rope_type"}
-    rope = Rope.of(theta, rotary_dim, scaling["rope_type"], given, max_position_embeddings=4096)
+    scaling_parameters = {name: value for name, value in scaling.items() if name != "rope_type"}
+    rope = Rope.of(theta, rotary_dim, scaling["rope_type"], scaling_parameters, max_position_embeddings=4096)
     table = tabulate_mrope(rope, positions, sections=sections, axes=axes, arithmetic="parity", table="duplicated")
     factor = table.facts["attention_factor"]
     limit = duplicate(allowed(table.facts["inverse_frequency"], positions, factor), AXES[axes].layout)
@@ -270,14 +270,14 @@ def vision_config(family: str, name: str, head_dim: int, theta: float | None, **
     """A tower's config of two heads; theta None: what the class itself says."""
     hidden = "embed_dim" if family == "qwen2_vl" else "hidden_size"
     heads = "num_heads" if name.startswith(("Qwen", "Ernie")) else "num_attention_heads"
-    given: dict[str, Any] = {hidden: 2 * head_dim, heads: 2} | sizes
+    values: dict[str, Any] = {hidden: 2 * head_dim, heads: 2} | sizes
     if family == "gemma4":
-        given["head_dim"] = head_dim
+        values["head_dim"] = head_dim
     if theta is not None and family == "dinov3_vit":
-        given["rope_theta"] = theta
+        values["rope_theta"] = theta
     elif theta is not None:
-        given["rope_parameters"] = {"rope_type": "axial", "rope_theta": theta}
-    return getattr(configuration(family), name)(**given)
+        values["rope_parameters"] = {"rope_type": "axial", "rope_theta": theta}
+    return getattr(configuration(family), name)(**values)
 
 
 def qwen(family: str, name: str) -> Callable[..., tuple[Any, Any]]:

@@ -205,29 +205,29 @@ def _sequence(sample: Sample, draw: random.Random, length: int) -> dict[str, lis
     pad, part = config.pad_token_id or 0, sample.model.get_submodule(tiny.runs)
     words = (part.embed_tokens if hasattr(part, "embed_tokens") else part.get_input_embeddings()).num_embeddings
     ids = [pad if draw.random() < 0.2 else draw.randrange(words) for _ in range(length)]
-    given = {"input_ids": ids}
+    sequence = {"input_ids": ids}
     if draw.random() < 0.7:
-        given["attention_mask"] = [int(draw.random() < 0.7) for _ in ids]
-        given["attention_mask"][draw.randrange(length)] = 1
+        sequence["attention_mask"] = [int(draw.random() < 0.7) for _ in ids]
+        sequence["attention_mask"][draw.randrange(length)] = 1
     if tiny.types and tiny.types(config) and draw.random() < 0.6:
-        given["token_type_ids"] = [draw.randrange(tiny.types(config)) for _ in ids]
+        sequence["token_type_ids"] = [draw.randrange(tiny.types(config)) for _ in ids]
     if tiny.placed and draw.random() < 0.3:
-        given["position_ids"] = [draw.randrange(LONGEST) for _ in ids]
-    return given | _extras(tiny, config, draw, length)
+        sequence["position_ids"] = [draw.randrange(LONGEST) for _ in ids]
+    return sequence | _extras(tiny, config, draw, length)
 
 
 def _extras(tiny: Tiny, config: Any, draw: random.Random, length: int) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    extras: dict[str, Any] = {}
     for name in tiny.extras:
         values = tiny.values_of(name, config)
         if not values or (name != "bbox" and draw.random() < 0.3):
             continue
         if name == "bbox":  # LayoutLMEmbeddings looks up both corners, the width and the height
             corners = [sorted(draw.randrange(values) for _ in range(2)) for _ in range(2 * length)]
-            found[name] = [[x[0], y[0], x[1], y[1]] for x, y in zip(corners[::2], corners[1::2], strict=True)]
+            extras[name] = [[x[0], y[0], x[1], y[1]] for x, y in zip(corners[::2], corners[1::2], strict=True)]
         else:
-            found[name] = [draw.randrange(values) for _ in range(length)]
-    return found
+            extras[name] = [draw.randrange(values) for _ in range(length)]
+    return extras
 
 
 FSMT_NEEDS = ("encoder_padding_mask", "decoder_padding_mask", "decoder_causal_mask")
@@ -237,7 +237,7 @@ class _Enough(Exception):
     """The rows before block 0 are seen, and no more is asked."""
 
 
-def reference(sample: Sample, given: dict[str, list[int]]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+def reference(sample: Sample, sequence: dict[str, list[int]]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """The rows before block 0 and, of families whose blocks are exported, after the last: [T, d] of one sequence."""
     seen: list[torch.Tensor] = []
     whole = bool(FAMILIES[sample.family.split()[0]].block)
@@ -250,7 +250,7 @@ def reference(sample: Sample, given: dict[str, list[int]]) -> tuple[NDArray[np.f
     tiny = TINY[sample.family]
     block = sample.model.get_submodule(tiny.blocks)[0]
     hook = block.register_forward_pre_hook(keep, with_kwargs=True)
-    fed: dict[str, Any] = {key: torch.tensor([value]) for key, value in given.items()}
+    fed: dict[str, Any] = {key: torch.tensor([value]) for key, value in sequence.items()}
     if sample.family == "fsmt decoder":
         heard = torch.zeros(1, 1, sample.model.config.d_model)
         fed = {"input_ids": fed["input_ids"], "encoder_hidden_states": heard} | dict.fromkeys(FSMT_NEEDS)
@@ -262,5 +262,5 @@ def reference(sample: Sample, given: dict[str, list[int]]) -> tuple[NDArray[np.f
         rows = rows.transpose(0, 1)
     while rows.ndim > 2:  # Gemma 3n puts copies of the rows before the batch
         rows = rows[0]
-    rows = rows[: len(given["input_ids"])]  # Longformer and LED pad to whole windows
+    rows = rows[: len(sequence["input_ids"])]  # Longformer and LED pad to whole windows
     return rows.numpy(), last[0].numpy() if whole else rows.numpy()
