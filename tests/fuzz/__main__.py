@@ -38,8 +38,8 @@ def decoder(name: str, seconds: float) -> dict[str, Any]:
         except subprocess.TimeoutExpired:
             why = "it hangs"
         if report.exists():
-            told: dict[str, Any] = json.loads(report.read_text())
-            return told
+            report_values: dict[str, Any] = json.loads(report.read_text())
+            return report_values
         return {"engine": "?", "inputs": 0, "taken": 0, "seconds": seconds, "fault": why}
 
 
@@ -50,25 +50,25 @@ def main() -> int:
     parser.add_argument("--examples", type=int, default=25, help="random requests an operation of OpenAPI [25]")
     parser.add_argument("--only", default="", help=f"targets whose names hold this; {OPERATIONS}: OpenAPI alone")
     parser.add_argument("--save", action="store_true", help="write results.json and results.md")
-    asked = parser.parse_args()
-    rows: dict[str, Any] = _kept() if asked.only else {}
+    options = parser.parse_args()
+    rows: dict[str, Any] = _kept() if options.only else {}
     faults = 0
-    for name in [name for name in TARGETS if asked.only in name]:
-        rows[name] = decoder(name, asked.seconds)
-        faults += _told(asked, name, rows)
-    if asked.only in OPERATIONS:
+    for name in [name for name in TARGETS if options.only in name]:
+        rows[name] = decoder(name, options.seconds)
+        faults += _told(options, name, rows)
+    if options.only in OPERATIONS:
         from tests.fuzz.operations import schemathesis
 
-        rows[OPERATIONS] = schemathesis(asked.examples)
-        faults += _told(asked, OPERATIONS, rows)
+        rows[OPERATIONS] = schemathesis(options.examples)
+        faults += _told(options, OPERATIONS, rows)
     return faults
 
 
-def _told(asked: argparse.Namespace, name: str, rows: dict[str, Any]) -> bool:
+def _told(options: argparse.Namespace, name: str, rows: dict[str, Any]) -> bool:
     """Whether the newest row is a fault; it is printed, and saved at once."""
     _say(name, rows[name])
-    if asked.save:
-        _save(asked, rows)
+    if options.save:
+        _save(options, rows)
     return bool(rows[name]["fault"])
 
 
@@ -86,17 +86,17 @@ def _say(name: str, row: dict[str, Any]) -> None:
         )
 
 
-def _save(asked: argparse.Namespace, rows: dict[str, Any]) -> None:
-    command = f"--seconds {asked.seconds:g} --examples {asked.examples}" + (
-        f' --only "{asked.only}"' if asked.only else ""
+def _save(options: argparse.Namespace, rows: dict[str, Any]) -> None:
+    command = f"--seconds {options.seconds:g} --examples {options.examples}" + (
+        f' --only "{options.only}"' if options.only else ""
     )
-    libraries = {name: found for name in LIBRARIES if (found := _version(name))}
+    libraries = {name: version for name in LIBRARIES if (version := _version(name))}
     machine = f"{platform.machine()}, Python {platform.python_version()}"
     when = datetime.now(UTC).date().isoformat()
     rows = {name: {"command": command} | row for name, row in rows.items()}  # those kept have their own
     about = {"date": when, "machine": machine, "libraries": libraries}
     RESULTS.write_text(json.dumps(about | {"targets": rows}, indent=1) + "\n")
-    named = ", ".join([f"{name} {found}" for name, found in libraries.items()])
+    named = ", ".join([f"{name} {version}" for name, version in libraries.items()])
     lines = [
         "# Fuzzing",
         "",

@@ -143,8 +143,8 @@ def _images(data: bytes) -> None:
 
 def _images_json(text: bytes) -> None:
     fields = parsing.parse_json_fields(images.ImagesBody, text)
-    given = fields.inputs if isinstance(fields.inputs, list) else [fields.inputs]
-    for index, value in enumerate(given):
+    inputs = fields.inputs if isinstance(fields.inputs, list) else [fields.inputs]
+    for index, value in enumerate(inputs):
         images.read_input(value, index)
 
 

@@ -56,8 +56,8 @@ def _safetensors(data: bytes) -> None:
     for tensor in safetensors.read_header(path).values():
         assert 0 <= tensor.offset <= tensor.offset + tensor.bytes <= len(data)
         if tensor.dtype in safetensors.DTYPES:
-            (found,) = safetensors.read([tensor]).values()
-            assert (found.shape, found.nbytes) == (tensor.shape, tensor.bytes)
+            (array,) = safetensors.read([tensor]).values()
+            assert (array.shape, array.nbytes) == (tensor.shape, tensor.bytes)
 
 
 def _safetensors_seeds() -> list[bytes]:
@@ -93,17 +93,17 @@ def _gguf_seeds() -> list[bytes]:
 
 def _picture(data: bytes) -> None:
     """Few pixels are allowed, so that none of the time goes into large ones."""
-    found = open_picture(data, 0, 10_000)
-    assert found.mode == "RGB"
+    picture = open_picture(data, 0, 10_000)
+    assert picture.mode == "RGB"
 
 
 def _picture_seeds() -> list[bytes]:
-    found = []
+    seeds = []
     for mode, kind in (("RGB", "PNG"), ("P", "PNG"), ("LA", "PNG"), ("RGB", "JPEG"), ("CMYK", "JPEG"), ("RGB", "WEBP")):
         file = io.BytesIO()
         picture(6, 8, mode).save(file, kind)
-        found.append(file.getvalue())
-    return found
+        seeds.append(file.getvalue())
+    return seeds
 
 
 def _torch_file(data: bytes) -> None:

@@ -83,10 +83,10 @@ def _header(data: bytes) -> None:
             continue
     for size in (0, 1, 1000, 1 << 40):
         try:
-            found = ranges.requested(data.decode("latin-1"), size)
+            byte_range = ranges.requested(data.decode("latin-1"), size)
         except InlayError:
             continue
-        assert found is None or 0 <= found[0] < found[1] <= size
+        assert byte_range is None or 0 <= byte_range[0] < byte_range[1] <= size
     assert request_id(data).isascii()
 
 
@@ -107,8 +107,8 @@ READERS: tuple[Any, ...] = (
 
 def _path(data: bytes) -> None:
     head = Head("GET", b"/" + data, {})
-    found = ROUTER.find("GET", head.path)
-    assert not found or all(found.parameters.values())
+    match = ROUTER.find("GET", head.path)
+    assert not match or all(match.parameters.values())
     ROUTER.verbs(head.path)
     ROUTER.template(head.path)
 
@@ -116,19 +116,19 @@ def _path(data: bytes) -> None:
 def _coding(data: bytes) -> None:
     """1 byte picks the coding. What is decoded never passes the bound."""
     names = list(codings.CODINGS)
-    found = codings.decode(names[(data[:1] or b"\0")[0] % len(names)], data[1:], MOST_DECODED)
-    assert len(found) <= MOST_DECODED
+    decoded = codings.decode(names[(data[:1] or b"\0")[0] % len(names)], data[1:], MOST_DECODED)
+    assert len(decoded) <= MOST_DECODED
 
 
 def _coding_seeds() -> list[bytes]:
     plain = b"hello world " * 20
-    found = [
+    seeds = [
         bytes([index]) + codings.Encoder(name, floats=floats).last([plain])
         for index, name in enumerate(codings.CODINGS)
         for floats in (True, False)
     ]
     bomb = bytes(1 << 20)
-    return [*found, b"\1" + gzip.compress(bomb), b"\2" + zlib.compress(bomb), b"\1" + gzip.compress(plain) * 2]
+    return [*seeds, b"\1" + gzip.compress(bomb), b"\2" + zlib.compress(bomb), b"\1" + gzip.compress(plain) * 2]
 
 
 def _form(data: bytes) -> None:

@@ -12,9 +12,9 @@ from tests.fuzz.judging import Target
 def _embed(data: bytes) -> None:
     message = pb.EmbedRequest.FromString(data)
     sent, count = message.ByteSize(), len(message.inputs)
-    found = requests.decode(message).request
-    assert len(found.inputs) == count
-    assert sum(each.ids.size for each in found.inputs if hasattr(each, "ids")) <= sent
+    request = requests.decode(message).request
+    assert len(request.inputs) == count
+    assert sum(each.ids.size for each in request.inputs if hasattr(each, "ids")) <= sent
 
 
 def _embed_seeds() -> list[bytes]:
@@ -41,9 +41,9 @@ def _parameter_seeds() -> list[bytes]:
     data = np.ones((2, 2), np.float16).tobytes()
     rotate = pb.RotateRequest(tensors={"q": pb.Tensor(dtype=pb.FLOAT16, shape=[2, 2], data=data)})
     rotate.parameters.update({"rotary_dim": 2, "theta": 1e4, "config": {"a": [1, None, "b", True]}})
-    asked = pb.PositionsRequest(scheme="rope", dtype=pb.FLOAT32)
-    asked.parameters.update({"positions": [1, 2, 3]})
-    return [b"\1" + rotate.SerializeToString(), b"\0" + asked.SerializeToString()]
+    request = pb.PositionsRequest(scheme="rope", dtype=pb.FLOAT32)
+    request.parameters.update({"positions": [1, 2, 3]})
+    return [b"\1" + rotate.SerializeToString(), b"\0" + request.SerializeToString()]
 
 
 TARGETS = {

@@ -52,9 +52,9 @@ def _binary_seeds() -> list[bytes]:
     place = {"shared_memory_region": "r", "shared_memory_offset": 8, "shared_memory_byte_size": 16}
     lent = [entry("input_ids", "INT64", [2], parameters=place)]
     plain = [{"inputs": lent}, {"inputs": [listed("input_ids", [[1, 2], [3, 4]])]}]
-    found = [int(headers[LENGTH]).to_bytes(2, "little") + body for body, headers in bodies]
-    found += [NO_HEADER.to_bytes(2, "little") + json.dumps(each).encode() for each in plain]
-    return [*found, bytes(2) + np.arange(3).tobytes(), bytes(2) + b"a text."]
+    seeds = [int(headers[LENGTH]).to_bytes(2, "little") + body for body, headers in bodies]
+    seeds += [NO_HEADER.to_bytes(2, "little") + json.dumps(each).encode() for each in plain]
+    return [*seeds, bytes(2) + np.arange(3).tobytes(), bytes(2) + b"a text."]
 
 
 def _tensor(data: bytes) -> None:

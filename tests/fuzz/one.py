@@ -31,12 +31,12 @@ CODE = ["service", "models", "tests.fuzz"]
 class Session:
     """Judges inputs and counts them until its time is over."""
 
-    def __init__(self, name: str, engine: str, seconds: float, found: Path, report: Path) -> None:
+    def __init__(self, name: str, engine: str, seconds: float, faults_folder: Path, report: Path) -> None:
         catalogue = importlib.import_module("tests.fuzz.catalogue")
         self._judge: Any = importlib.import_module("tests.fuzz.judging").judge
         self.target = catalogue.TARGETS[name]
         self.seeds: list[bytes] = [*self.target.seeds(), *catalogue.kept(name)]
-        self._engine, self._found, self._report = engine, found, report
+        self._engine, self._found, self._report = engine, faults_folder, report
         self._inputs = self._taken = 0
         self._begun = time.monotonic()
         self._end = self._begun + seconds
@@ -56,8 +56,8 @@ class Session:
     def _leave(self, fault: str | None) -> None:
         """At once: libFuzzer ends processes without Python's farewell."""
         seconds = round(time.monotonic() - self._begun, 1)
-        told = {"engine": self._engine, "inputs": self._inputs, "taken": self._taken, "seconds": seconds}
-        self._report.write_text(json.dumps(told | {"fault": fault}))
+        counts = {"engine": self._engine, "inputs": self._inputs, "taken": self._taken, "seconds": seconds}
+        self._report.write_text(json.dumps(counts | {"fault": fault}))
         for name in ("files", "roads"):
             importlib.import_module(f"tests.fuzz.{name}").close()
         os._exit(1 if fault else 0)
@@ -106,20 +106,20 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=10)
     parser.add_argument("--found", type=Path, required=True)
     parser.add_argument("--report", type=Path, required=True)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     logging.getLogger("service").propagate = False  # faults come as exceptions, refusals are no news
-    arguments = (asked.seconds, asked.found, asked.report)
+    arguments = (options.seconds, options.found, options.report)
     if find_spec("atheris") is None:
-        session = Session(asked.name, "random", *arguments)
+        session = Session(options.name, "random", *arguments)
         _bounded()
         _mutate(session)
         return
     import atheris
 
     with atheris.instrument_imports(include=CODE):
-        session = Session(asked.name, "atheris", *arguments)
+        session = Session(options.name, "atheris", *arguments)
     _bounded()
-    _explore(session, asked.report.parent / "atheris")
+    _explore(session, options.report.parent / "atheris")
 
 
 if __name__ == "__main__":

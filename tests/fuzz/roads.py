@@ -65,12 +65,12 @@ class _OneThread(asyncio.SelectorEventLoop):
     """An event loop that does at once what others hand to threads: atheris traces one thread."""
 
     def run_in_executor(self, executor: Any, function: Any, *arguments: Any) -> Any:
-        found = self.create_future()
+        future = self.create_future()
         try:
-            found.set_result(function(*arguments))
+            future.set_result(function(*arguments))
         except Exception as error:
-            found.set_exception(error)
-        return found
+            future.set_exception(error)
+        return future
 
 
 class _Refused(Exception):
@@ -91,10 +91,10 @@ class Running(NamedTuple):
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
         """What `work` gives; raises the fault that was logged meanwhile."""
         self.faults.found.clear()
-        found = self.loop.run_until_complete(work)
+        result = self.loop.run_until_complete(work)
         for each in self.faults.found:
             raise each
-        return found
+        return result
 
 
 @cache
@@ -169,15 +169,15 @@ async def _asked(app: Application, path: str, headers: tuple[tuple[bytes, bytes]
 
 def _http_seeds() -> list[bytes]:
     """Every example of the OpenAPI document, asked of its own path for each model."""
-    found = []
+    seeds = []
     for index, operation in enumerate(running().posts.values()):
         content = operation.get("requestBody", {}).get("content", {})
         for example in content.get("application/json", {}).get("examples", {}).values():
             body = orjson.dumps(example["value"])
-            found += [bytes([index, kind]) + body for kind in range(2 * len(MODELS))]
-            found += [bytes([index, 0]) + body for body in altered(example["value"], (DEEP, b"[]"))]
-        found.append(bytes([index, 0]) + b"{}")
-    return found
+            seeds += [bytes([index, kind]) + body for kind in range(2 * len(MODELS))]
+            seeds += [bytes([index, 0]) + body for body in altered(example["value"], (DEEP, b"[]"))]
+        seeds.append(bytes([index, 0]) + b"{}")
+    return seeds
 
 
 # ---- gRPC
@@ -264,14 +264,14 @@ def _rpc_seeds() -> list[bytes]:
         "Tokenize": [tei_pb.EncodeRequest(inputs="hello", add_special_tokens=True)],
         "Decode": [tei_pb.DecodeRequest(ids=[1, 2, 3])],
     }
-    found = []
+    seeds = []
     for index, name in enumerate(running().methods):
         service, _, method = name[1:].partition("/")
         rows = messages.get(method, [])
         if service == "tei.v1.Embed" and method in ("Embed", "EmbedStream"):
             rows = [tei_pb.EmbedRequest(inputs="hello", truncate=True, normalize=True)]
-        found += [bytes([index]) + each.SerializeToString() for each in rows] + [bytes([index])]
-    return found
+        seeds += [bytes([index]) + each.SerializeToString() for each in rows] + [bytes([index])]
+    return seeds
 
 
 WORDS = (DEEP, b"null", b"-1", b"9223372036854775808", b"[]", b"{}", b'""')
