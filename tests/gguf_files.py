@@ -28,8 +28,8 @@ def write_gguf(
         whole = key if key.startswith(("general.", "tokenizer.", "split.")) else f"{architecture}.{key}"
         add = {bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32, str: writer.add_string}
         add.get(type(value), writer.add_array)(whole, value)
-    for name, given in tensors.items():
-        kind, array = given if isinstance(given, tuple) else (None, given)
+    for name, tensor in tensors.items():
+        kind, array = tensor if isinstance(tensor, tuple) else (None, tensor)
         if kind is None:
             writer.add_tensor(name, np.ascontiguousarray(array))
             continue

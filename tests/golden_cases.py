@@ -85,16 +85,16 @@ class Case:
 @cache
 def manifest() -> dict[str, Any]:
     """What golden/ holds and where it comes from."""
-    found: dict[str, Any] = json.loads((GOLDEN / "manifest.json").read_text(encoding="utf-8"))
-    return found
+    document: dict[str, Any] = json.loads((GOLDEN / "manifest.json").read_text(encoding="utf-8"))
+    return document
 
 
 @cache
 def cases(kind: str) -> tuple[Case, ...]:
     """All cases of a kind: input_layer of ids, rope or rope_reference (mpmath; a value is its _hi plus its _lo)."""
-    found = (entry for entry in manifest()["cases"] if entry["kind"] == kind)
+    entries = (entry for entry in manifest()["cases"] if entry["kind"] == kind)
     heard = "w:model.encoder.conv1.weight"  # of a spectrogram: tests/vision_cases.py's
-    return tuple(_case(entry) for entry in found if heard not in entry.get("arrays", ()))
+    return tuple(_case(entry) for entry in entries if heard not in entry.get("arrays", ()))
 
 
 def case(name: str) -> Case:

@@ -65,15 +65,15 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         hub = self.hub
-        found = _PATH.fullmatch(self.path)
-        if not found:
+        match = _PATH.fullmatch(self.path)
+        if not match:
             hub.strangers.append(self.path)
-        if not found or found[1] != hub.repository:
+        if not match or match[1] != hub.repository:
             return self._refuse(401, "RepoNotFound")
-        if found[2] not in hub.revisions:
+        if match[2] not in hub.revisions:
             return self._refuse(404, "RevisionNotFound")
-        name, asked = found[3], self.headers.get("Range")
-        hub.requests.append((name, asked))
+        name, range_header = match[3], self.headers.get("Range")
+        hub.requests.append((name, range_header))
         hub.headers.append({key.lower(): value for key, value in self.headers.items()})
         fault = hub.fault if name.endswith(hub.fault_on) else ""
         if fault in _STATUS:
@@ -83,7 +83,7 @@ class _Handler(BaseHTTPRequestHandler):
         path = hub.folder / name
         if not path.is_file():
             return self._refuse(404, "EntryNotFound")
-        return self._send(path, asked, fault)
+        return self._send(path, range_header, fault)
 
     def _refuse(self, status: int, code: str) -> None:
         self.send_response(status)
@@ -100,11 +100,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", "0")
         self.end_headers()
 
-    def _send(self, path: Path, asked: str | None, fault: str) -> None:
+    def _send(self, path: Path, range_header: str | None, fault: str) -> None:
         size = path.stat().st_size
         begin, end, parts = 0, size, False
-        if asked and fault != "ignores Range" and (found := _RANGE.fullmatch(asked)):
-            begin, end, parts = int(found[1]), min(int(found[2]) + 1, size), True
+        if range_header and fault != "ignores Range" and (match := _RANGE.fullmatch(range_header)):
+            begin, end, parts = int(match[1]), min(int(match[2]) + 1, size), True
         if fault == "another range" and parts:
             begin, end = begin + 1, end + 1
         self.send_response(206 if parts else 200)

@@ -66,11 +66,11 @@ def cases() -> list[Case]:
 def _case(entry: dict[str, Any], stacks: dict[str, Any]) -> Case:
     arrays = {name: np.array([next(stacks[name]) for _ in entry["rows"]]) for name in STACKED_BY_ROW}
     arrays |= {name: next(stacks[name]) for name in ("pooled", *entry["has"])}
-    given = next(entry[kind] for kind in ("text", "pair", "ids") if kind in entry)
+    inputs = next(entry[kind] for kind in ("text", "pair", "ids") if kind in entry)
     ids = entry["input_ids"]
     return Case(
         entry["name"],
-        given,
+        inputs,
         entry.get("truncation_direction", "right"),
         ids,
         entry.get("token_type_ids", [0] * len(ids)),

@@ -56,7 +56,7 @@ def arrays(answer: httpx.Response) -> dict[str, NDArray[Any]]:
     """The outputs of an answer, raw or listed."""
     assert answer.status_code == 200, answer.text
     head = int(answer.headers.get(LENGTH, len(answer.content)))
-    found, at = {}, head
+    arrays_by_name, at = {}, head
     for output in json.loads(answer.content[:head])["outputs"]:
         dtype = DTYPES[output["datatype"]]
         if "data" in output:
@@ -65,9 +65,9 @@ def arrays(answer: httpx.Response) -> dict[str, NDArray[Any]]:
             size = output["parameters"]["binary_data_size"]
             flat = np.frombuffer(answer.content[at : at + size], dtype)
             at += size
-        found[output["name"]] = flat.reshape(output["shape"])
+        arrays_by_name[output["name"]] = flat.reshape(output["shape"])
     assert at == len(answer.content)
-    return found
+    return arrays_by_name
 
 
 def infer(http: httpx.Client, tensors: Sequence[tuple[str, str, Any]], model: str = "bert", **members: Any) -> Any:

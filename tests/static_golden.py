@@ -37,8 +37,8 @@ class StaticCase:
 @cache
 def origin() -> dict[str, Any]:
     """The file itself."""
-    found: dict[str, Any] = json.loads((GOLDEN / "static.json").read_text(encoding="utf-8"))
-    return found
+    document: dict[str, Any] = json.loads((GOLDEN / "static.json").read_text(encoding="utf-8"))
+    return document
 
 
 def texts() -> list[str]:

@@ -147,8 +147,8 @@ def tei_request() -> tei.EmbedRequest:
 
 
 def own_request(inputs: Any) -> own.EmbedRequest:
-    given = {"text": inputs} if isinstance(inputs, str) else {"ids": own.TokenIds(input_ids=inputs)}
-    return own.EmbedRequest(model=MODEL, inputs=[own.Input(**given)])
+    input_field = {"text": inputs} if isinstance(inputs, str) else {"ids": own.TokenIds(input_ids=inputs)}
+    return own.EmbedRequest(model=MODEL, inputs=[own.Input(**input_field)])
 
 
 def own_vector(response: own.EmbedResponse) -> Vector:
@@ -158,31 +158,31 @@ def own_vector(response: own.EmbedResponse) -> Vector:
 Road = Callable[[Roads, Any], Vector]
 NPY, SAFETENSORS = "application/x-npy", "application/vnd.safetensors"
 EITHER: dict[str, Road] = {
-    "/embed, JSON": lambda roads, given: exactly(embed(roads, [given]).json()[0]),
-    "/embed, base64": lambda roads, given: decoded(embed(roads, [given], encoding_format="base64").json()[0]),
-    "/embed, npy": lambda roads, given: np.load(io.BytesIO(embed(roads, [given], NPY).content))[0],
-    "/embed, safetensors": lambda roads, given: safetensors_of(embed(roads, [given], SAFETENSORS)),
-    "/embed, bytes": lambda roads, given: raw(embed(roads, [given], "*/*", encoding_format="bytes").content),
-    "/embed, bytes_only": lambda roads, given: raw(embed(roads, [given], "*/*", encoding_format="bytes_only").content),
-    "/": lambda roads, given: exactly(roads.post("/", {"inputs": [given]}).json()[0]),
-    "/invocations": lambda roads, given: exactly(roads.post("/invocations", {"inputs": given}).json()[0]),
-    "/v1/embeddings, float": lambda roads, given: exactly(first(openai(roads, "/v1/embeddings", given, "float"))),
-    "/v1/embeddings, base64": lambda roads, given: decoded(first(openai(roads, "/v1/embeddings", given, "base64"))),
-    "/v1/embeddings, bytes": lambda roads, given: raw(openai(roads, "/v1/embeddings", [given], "bytes").content),
-    "/embeddings, float": lambda roads, given: exactly(first(openai(roads, "/embeddings", given, "float"))),
-    "/pooling, float": lambda roads, given: exactly(first(openai(roads, "/pooling", given, "float"))),
+    "/embed, JSON": lambda roads, text: exactly(embed(roads, [text]).json()[0]),
+    "/embed, base64": lambda roads, text: decoded(embed(roads, [text], encoding_format="base64").json()[0]),
+    "/embed, npy": lambda roads, text: np.load(io.BytesIO(embed(roads, [text], NPY).content))[0],
+    "/embed, safetensors": lambda roads, text: safetensors_of(embed(roads, [text], SAFETENSORS)),
+    "/embed, bytes": lambda roads, text: raw(embed(roads, [text], "*/*", encoding_format="bytes").content),
+    "/embed, bytes_only": lambda roads, text: raw(embed(roads, [text], "*/*", encoding_format="bytes_only").content),
+    "/": lambda roads, text: exactly(roads.post("/", {"inputs": [text]}).json()[0]),
+    "/invocations": lambda roads, text: exactly(roads.post("/invocations", {"inputs": text}).json()[0]),
+    "/v1/embeddings, float": lambda roads, text: exactly(first(openai(roads, "/v1/embeddings", text, "float"))),
+    "/v1/embeddings, base64": lambda roads, text: decoded(first(openai(roads, "/v1/embeddings", text, "base64"))),
+    "/v1/embeddings, bytes": lambda roads, text: raw(openai(roads, "/v1/embeddings", [text], "bytes").content),
+    "/embeddings, float": lambda roads, text: exactly(first(openai(roads, "/embeddings", text, "float"))),
+    "/pooling, float": lambda roads, text: exactly(first(openai(roads, "/pooling", text, "float"))),
     "OIP, JSON": oip_json,
     "OIP, binary": oip_binary,
     "OIP gRPC, raw": oip_rpc,
-    "inlay.v1 Embed": lambda roads, given: own_vector(roads.own.Embed(own_request(given))),
-    "inlay.v1 EmbedStream": lambda roads, given: own_vector(
-        next(roads.own.EmbedStream(iter([own_request(given)]))).response
+    "inlay.v1 Embed": lambda roads, text: own_vector(roads.own.Embed(own_request(text))),
+    "inlay.v1 EmbedStream": lambda roads, text: own_vector(
+        next(roads.own.EmbedStream(iter([own_request(text)]))).response
     ),
 }
 """Road → the vector it gives for a text or for token ids."""
 TEXT_ALONE: dict[str, Road] = {
-    "tei.v1 Embed": lambda roads, given: exactly(roads.tei.Embed(tei_request()).embeddings),
-    "tei.v1 EmbedStream": lambda roads, given: exactly(next(roads.tei.EmbedStream(iter([tei_request()]))).embeddings),
+    "tei.v1 Embed": lambda roads, text: exactly(roads.tei.Embed(tei_request()).embeddings),
+    "tei.v1 EmbedStream": lambda roads, text: exactly(next(roads.tei.EmbedStream(iter([tei_request()]))).embeddings),
 }
 ALL = [(name, road, kind) for name, road in EITHER.items() for kind in ("text", "ids")]
 ALL += [(name, road, "text") for name, road in TEXT_ALONE.items()]

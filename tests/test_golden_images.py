@@ -82,8 +82,8 @@ def test_safetensors_go_in_and_come_out(served: Served, golden: Case) -> None:
     types = {"content-type": "application/vnd.safetensors", "accept": "application/vnd.safetensors"}
     body = save({feed: golden.arrays[feed]}, {"outputs": "input_embeddings"})
     answer = served.http.post(f"/models/{golden.name}/images", content=body, headers=types).raise_for_status()
-    found = load(answer.content)
-    check(golden, np.concatenate([found[f"{index}/input_embeddings"] for index in range(len(fed(golden)))]))
+    tensors = load(answer.content)
+    check(golden, np.concatenate([tensors[f"{index}/input_embeddings"] for index in range(len(fed(golden)))]))
 
 
 @each_case

@@ -34,11 +34,11 @@ def served(store: Path) -> Iterator[Served]:
         yield service
 
 
-def check(case: Case, found: NDArray[Any]) -> None:
+def check(case: Case, logits: NDArray[Any]) -> None:
     expected = case.arrays["logits"]
-    np.testing.assert_allclose(found.reshape(expected.shape), expected, **case.tolerance["logits"])
+    np.testing.assert_allclose(logits.reshape(expected.shape), expected, **case.tolerance["logits"])
     # the tolerance is for other machines; ours differ from float64 by rounding alone
-    np.testing.assert_allclose(found.reshape(expected.shape), expected, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(logits.reshape(expected.shape), expected, rtol=0, atol=1e-5)
 
 
 def rows(case: Case) -> NDArray[np.float32]:

@@ -142,10 +142,10 @@ def test_embed_gives_the_golden_cos_and_sin_of_every_sequence(served: Served, ca
 
 @each_rotating_case
 def test_the_table_over_http_is_the_golden_one(served: Served, case: Case) -> None:
-    asked = {"length": len(case.arrays["rope_cos"][0])} | (
+    parameters = {"length": len(case.arrays["rope_cos"][0])} | (
         {"layer_type": layer} if (layer := layers_of(case)[0]) else {}
     )
-    table = served.http.get(f"/models/{case.name}/rope", params=asked).raise_for_status().json()
+    table = served.http.get(f"/models/{case.name}/rope", params=parameters).raise_for_status().json()
     check_rope(case, [np.array(table[name], np.float32) for name in ("cos", "sin")])
 
 

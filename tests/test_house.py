@@ -160,32 +160,34 @@ def is_for_types_only(node: ast.AST) -> bool:
     return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
 
 
-IMPORTS = [found for module, path in MODULES.items() for found in visit(module, ast.parse(path.read_bytes()), False)]
-OURS = [found for found in IMPORTS if found.library in ROOMS]
+IMPORTS = [
+    imported for module, path in MODULES.items() for imported in visit(module, ast.parse(path.read_bytes()), False)
+]
+OURS = [imported for imported in IMPORTS if imported.library in ROOMS]
 
 
 def allowed_targets(module: str) -> tuple[str, ...]:
     return ARROWS[max((prefix for prefix in ARROWS if within(module, prefix)), key=len)]
 
 
-def stands_in(found: Import, place: str) -> bool:
+def stands_in(imported: Import, place: str) -> bool:
     room = place.removesuffix(IN_FUNCTIONS)
-    return within(found.module, room) and (found.in_function or room == place)
+    return within(imported.module, room) and (imported.in_function or room == place)
 
 
 def test_import_checks_find_modules_and_imports() -> None:
     assert {module.partition(".")[0] for module in MODULES} == set(ROOMS)
-    assert any(found.target == "numpy" for found in IMPORTS)
-    assert any(found.in_function and found.library == "onnx" for found in IMPORTS)
+    assert any(imported.target == "numpy" for imported in IMPORTS)
+    assert any(imported.in_function and imported.library == "onnx" for imported in IMPORTS)
 
 
 @pytest.mark.parametrize("room", ROOMS)
 def test_imports_follow_the_arrows(room: str) -> None:
     wrong = [
-        str(found)
-        for found in OURS
-        if within(found.module, room)
-        and not any(within(found.target, place) for place in (found.module, *allowed_targets(found.module)))
+        str(imported)
+        for imported in OURS
+        if within(imported.module, room)
+        and not any(within(imported.target, place) for place in (imported.module, *allowed_targets(imported.module)))
     ]
     assert wrong == []
 
@@ -203,9 +205,9 @@ def test_every_package_of_the_service_has_its_floor() -> None:
 
 def test_packages_import_from_lower_floors_only() -> None:
     wrong = [
-        str(found)
-        for found in OURS
-        if (here := package(found.module)) and (there := package(found.target)) and here != there
+        str(imported)
+        for imported in OURS
+        if (here := package(imported.module)) and (there := package(imported.target)) and here != there
         if FLOOR_OF[there] >= FLOOR_OF[here]
     ]
     assert wrong == []
@@ -213,10 +215,12 @@ def test_packages_import_from_lower_floors_only() -> None:
 
 def test_protocols_import_no_protocol_but_inlays() -> None:
     wrong = [
-        str(found)
-        for found in OURS
+        str(imported)
+        for imported in OURS
         for place in [f"service.protocols.{name}" for name in PROTOCOLS]
-        if within(found.target, place) and within(found.module, "service.protocols") and not within(found.module, place)
+        if within(imported.target, place)
+        and within(imported.module, "service.protocols")
+        and not within(imported.module, place)
     ]
     assert PROTOCOLS
     assert wrong == []
@@ -252,12 +256,12 @@ def test_no_private_name_of_a_library_is_used(module: str) -> None:
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_library_is_imported_only_in_its_package(library: str) -> None:
     wrong = [
-        str(found)
-        for found in IMPORTS
-        if found.library == library
-        and found.module.startswith(("models", "service"))
-        and (found.module, library) not in EXCEPTIONS
-        and not any(stands_in(found, place) for place in LIBRARIES[library])
+        str(imported)
+        for imported in IMPORTS
+        if imported.library == library
+        and imported.module.startswith(("models", "service"))
+        and (imported.module, library) not in EXCEPTIONS
+        and not any(stands_in(imported, place) for place in LIBRARIES[library])
     ]
     assert wrong == []
 
@@ -269,16 +273,16 @@ def test_packages_import_only_listed_libraries(room: str) -> None:
 
 
 def test_every_exception_is_still_needed() -> None:
-    seen = {(found.module, found.library) for found in IMPORTS}
+    seen = {(imported.module, imported.library) for imported in IMPORTS}
     assert set(EXCEPTIONS) <= seen
     assert {name for name in LONG if line_count(ROOT / name) <= MOST_LINES} == set()
 
 
 def test_imports_have_no_cycle() -> None:
     graph: dict[str, set[str]] = {module: set() for module in MODULES}
-    for found in OURS:
-        if found.target in MODULES and found.target != found.module:
-            graph[found.module].add(found.target)
+    for imported in OURS:
+        if imported.target in MODULES and imported.target != imported.module:
+            graph[imported.module].add(imported.target)
     TopologicalSorter(graph).prepare()  # raises CycleError, which names the circle
 
 
@@ -367,9 +371,9 @@ def test_lock_meets_the_requirements_of_pyproject(lock: str) -> None:
     pins = dict(re.findall(r"^([\w.-]+)==([^\s;]+)", (ROOT / f"requirements/{lock}.txt").read_text(), re.MULTILINE))
     extras = project["optional-dependencies"]
     for line in [line for extra in LOCKED[lock] for line in (extras[extra] if extra else project["dependencies"])]:
-        asked = Requirement(line)
-        assert asked.specifier.contains(pins.get(asked.name, "0")), (
-            f"{line}: {lock}.txt has {pins.get(asked.name)}: make lock"
+        requirement = Requirement(line)
+        assert requirement.specifier.contains(pins.get(requirement.name, "0")), (
+            f"{line}: {lock}.txt has {pins.get(requirement.name)}: make lock"
         )
 
 
@@ -384,7 +388,7 @@ def test_a_package_has_one_version_per_environment() -> None:
     for lock in [lock for lock in LOCKS if lock.stem not in APART]:
         for name, version in re.findall(r"^([\w.-]+)==([^\s;]+)", lock.read_text(), re.MULTILINE):
             versions.setdefault(name, set()).add(version)
-    assert {name: found for name, found in versions.items() if len(found) > 1} == {}
+    assert {name: pinned for name, pinned in versions.items() if len(pinned) > 1} == {}
 
 
 def settings() -> set[str]:

@@ -106,9 +106,9 @@ def test_normalize_defaults_to_the_models_setting(served: Served) -> None:
 
 
 def test_the_mean_of_token_rows_is_the_sentence_vector(served: Served) -> None:
-    asked = {"model": "static", "inputs": ["the stones river", ""]}
-    rows = served.post(asked | {"outputs": ["input_embeddings"]}).json()["outputs"]["input_embeddings"]
-    both = served.post(asked | {"outputs": ["input_embeddings", "sentence_embedding"]}).json()["outputs"]
+    body = {"model": "static", "inputs": ["the stones river", ""]}
+    rows = served.post(body | {"outputs": ["input_embeddings"]}).json()["outputs"]["input_embeddings"]
+    both = served.post(body | {"outputs": ["input_embeddings", "sentence_embedding"]}).json()["outputs"]
     assert np.allclose(np.array(rows[0]).mean(axis=0), both["sentence_embedding"][0], atol=1e-6)
     assert (both["input_embeddings"], rows[1]) == (rows, [])
 

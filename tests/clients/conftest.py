@@ -73,8 +73,8 @@ def serving(store: Path, **settings: Any) -> Iterator[Server]:
     assert process.stdout is not None
     try:
         lines = iter(process.stdout.readline, "")
-        found = (re.search(r"REST http://(\S+) .* gRPC (\S+)", line) for line in lines)
-        said = next((match for match in found if match), None)
+        addresses = (re.search(r"REST http://(\S+) .* gRPC (\S+)", line) for line in lines)
+        said = next((match for match in addresses if match), None)
         assert said, "the service ended before it served; its stderr says why"
         _reached(said[1])
         yield Server(process, said[1], said[2])

@@ -23,8 +23,8 @@ def of_ids(model: str, binary: bool, **parameters: Any) -> InferRequest:
     tensors = [InferInput(name, list(array.shape), "INT64") for name, array in padded().items()]
     for tensor, array in zip(tensors, padded().values(), strict=True):
         tensor.set_data_from_numpy(array, binary_data=binary)
-    wanted = [RequestedOutput(POOLED, {"binary_data": binary})]
-    return InferRequest(model, tensors, request_outputs=wanted, request_id="seven", parameters=parameters or None)
+    requested = [RequestedOutput(POOLED, {"binary_data": binary})]
+    return InferRequest(model, tensors, request_outputs=requested, request_id="seven", parameters=parameters or None)
 
 
 def of_texts(model: str, binary: bool) -> InferRequest:
@@ -37,14 +37,14 @@ def of_texts(model: str, binary: bool) -> InferRequest:
 def values(answer: Any) -> list[list[float]]:
     [output] = answer.outputs
     assert output.name == POOLED
-    found: list[list[float]] = output.as_numpy().tolist()
-    return found
+    rows: list[list[float]] = output.as_numpy().tolist()
+    return rows
 
 
 async def over_rest(host: str, model: str) -> dict[str, Any]:
     url = f"http://{host}"
     async with InferenceRESTClient(RESTConfig(protocol="v2")) as client:
-        told: dict[str, Any] = {
+        facts: dict[str, Any] = {
             "live": await client.is_server_live(url),
             "ready": await client.is_server_ready(url),
             "model ready": await client.is_model_ready(url, model),
@@ -52,33 +52,35 @@ async def over_rest(host: str, model: str) -> dict[str, Any]:
         }
         for binary in (False, True):
             answer = await client.infer(url, of_ids(model, binary), model_name=model)
-            told[f"ids, binary {binary}"] = values(answer)
-            told["id"] = answer.id
-            told[f"texts, binary {binary}"] = values(await client.infer(url, of_texts(model, binary), model_name=model))
+            facts[f"ids, binary {binary}"] = values(answer)
+            facts["id"] = answer.id
+            facts[f"texts, binary {binary}"] = values(
+                await client.infer(url, of_texts(model, binary), model_name=model)
+            )
         try:
             await client.infer(url, of_ids("none", binary=True), model_name="none")
         except httpx.HTTPStatusError as error:
-            told["refused"] = str(error)
-    return told
+            facts["refused"] = str(error)
+    return facts
 
 
 async def over_grpc(address: str, model: str) -> dict[str, Any]:
     async with InferenceGRPCClient(address) as client:
-        told: dict[str, Any] = {
+        facts: dict[str, Any] = {
             "live": await client.is_server_live(),
             "ready": await client.is_server_ready(),
             "model ready": await client.is_model_ready(model),
         }
         for binary in (False, True):  # typed contents, raw contents
             answer = await client.infer(of_ids(model, binary))
-            told[f"ids, binary {binary}"] = values(answer)
-            told["id"] = answer.id
-            told[f"texts, binary {binary}"] = values(await client.infer(of_texts(model, binary)))
+            facts[f"ids, binary {binary}"] = values(answer)
+            facts["id"] = answer.id
+            facts[f"texts, binary {binary}"] = values(await client.infer(of_texts(model, binary)))
         try:
             await client.infer(of_ids("none", binary=True))
         except grpc.aio.AioRpcError as error:
-            told["refused"] = f"{error.code().name} {error.details()}"
-    return told
+            facts["refused"] = f"{error.code().name} {error.details()}"
+    return facts
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ def test_a_collection_is_filled_and_queried(server: Server, monkeypatch: pytest.
         f"of-{kind}", embedding_function=functions(server, monkeypatch)[kind], metadata={"hnsw:space": "cosine"}
     )
     collection.add(ids=[case.name for case in TEXTS], documents=INPUTS)
-    found = collection.query(query_texts=INPUTS[:1], n_results=2)
-    assert found["ids"] == [[case.name for case in TEXTS]]
-    assert found["distances"] is not None
-    assert found["distances"][0] == pytest.approx([1 - near for near in similarities(TEXTS[0], TEXTS)], abs=4 * UNIT)
+    matches = collection.query(query_texts=INPUTS[:1], n_results=2)
+    assert matches["ids"] == [[case.name for case in TEXTS]]
+    assert matches["distances"] is not None
+    assert matches["distances"][0] == pytest.approx([1 - near for near in similarities(TEXTS[0], TEXTS)], abs=4 * UNIT)

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.clients
 
 
 @pytest.fixture(scope="module")
-def told(server: Server) -> dict[str, dict[str, Any]]:
+def facts(server: Server) -> dict[str, dict[str, Any]]:
     """What the calls of kserve_calls.py brought back, by protocol."""
     command = [sys.executable, "-m", "tests.clients.kserve_calls", server.host, server.rpc, MODEL]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=SECONDS, check=False)
@@ -28,28 +28,28 @@ each_protocol = pytest.mark.parametrize("protocol", ["REST", "gRPC"])
 
 
 @each_protocol
-def test_server_and_model_are_live_and_ready(told: dict[str, dict[str, Any]], protocol: str) -> None:
-    asked = ("live", "ready", "model ready")
-    assert [told[protocol][name] for name in asked] == [True, True, True]
+def test_server_and_model_are_live_and_ready(facts: dict[str, dict[str, Any]], protocol: str) -> None:
+    probes = ("live", "ready", "model ready")
+    assert [facts[protocol][name] for name in probes] == [True, True, True]
 
 
-def test_another_model_is_not_ready(told: dict[str, dict[str, Any]]) -> None:
-    assert told["REST"]["another ready"] is False
+def test_another_model_is_not_ready(facts: dict[str, dict[str, Any]]) -> None:
+    assert facts["REST"]["another ready"] is False
 
 
 @each_protocol
 @pytest.mark.parametrize("sent", ["ids", "texts"])
 @pytest.mark.parametrize("binary", [False, True], ids=["JSON or typed", "binary or raw"])
-def test_vectors_of_ids_and_of_texts(told: dict[str, dict[str, Any]], protocol: str, sent: str, binary: bool) -> None:
-    assert_vectors(told[protocol][f"{sent}, binary {binary}"])
+def test_vectors_of_ids_and_of_texts(facts: dict[str, dict[str, Any]], protocol: str, sent: str, binary: bool) -> None:
+    assert_vectors(facts[protocol][f"{sent}, binary {binary}"])
 
 
 @each_protocol
-def test_the_request_id_comes_back(told: dict[str, dict[str, Any]], protocol: str) -> None:
-    assert told[protocol]["id"] == "seven"
+def test_the_request_id_comes_back(facts: dict[str, dict[str, Any]], protocol: str) -> None:
+    assert facts[protocol]["id"] == "seven"
 
 
 @each_protocol
-def test_an_unknown_model_is_refused_by_name(told: dict[str, dict[str, Any]], protocol: str) -> None:
-    assert {"REST": "404", "gRPC": "NOT_FOUND"}[protocol] in told[protocol]["refused"]
-    assert "none" in told[protocol]["refused"]
+def test_an_unknown_model_is_refused_by_name(facts: dict[str, dict[str, Any]], protocol: str) -> None:
+    assert {"REST": "404", "gRPC": "NOT_FOUND"}[protocol] in facts[protocol]["refused"]
+    assert "none" in facts[protocol]["refused"]

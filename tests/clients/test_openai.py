@@ -130,11 +130,11 @@ def refused(client: OpenAI, meanwhile: "Future[Any]") -> openai.RateLimitError:
 
 @pytest.mark.clients  # takes seconds: it waits as long as it is told to
 def test_full_queue_is_a_rate_limit_error_and_a_retry_succeeds(start: Start) -> None:
-    asked: list[httpx.Request] = []
+    requests: list[httpx.Request] = []
     with (
         start(max_queue_tokens=1) as crowded,
         ThreadPoolExecutor(1) as other,
-        httpx.Client(event_hooks={"request": [asked.append]}) as http,
+        httpx.Client(event_hooks={"request": [requests.append]}) as http,
         OpenAI(base_url=f"{crowded.url}/v1", api_key="any", max_retries=0) as impatient,
         OpenAI(base_url=f"{crowded.url}/v1", api_key="any", max_retries=100) as background,
         OpenAI(base_url=f"{crowded.url}/v1", api_key="any", max_retries=100, http_client=http) as patient,
@@ -142,9 +142,9 @@ def test_full_queue_is_a_rate_limit_error_and_a_retry_succeeds(start: Start) -> 
         long = other.submit(background.embeddings.create, model=MODEL, input=[GOLDEN["long"].input] * LONG_TEXTS)
         refusal = refused(impatient, long)
         assert (refusal.status_code, refusal.type) == (429, "rate_limit_exceeded")
-        told = refusal.response.headers
-        assert 0 < int(told["retry-after-ms"]) <= 1000 * int(told["retry-after"])
+        headers = refusal.response.headers
+        assert 0 < int(headers["retry-after-ms"]) <= 1000 * int(headers["retry-after"])
 
         assert_vectors(vectors(patient.embeddings.create(model=MODEL, input=INPUTS)))
-        assert [int(request.headers["x-stainless-retry-count"]) for request in asked] == list(range(len(asked)))
+        assert [int(request.headers["x-stainless-retry-count"]) for request in requests] == list(range(len(requests)))
         assert len(vectors(long.result())) == LONG_TEXTS

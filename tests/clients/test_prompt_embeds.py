@@ -39,7 +39,7 @@ def fed(golden: Case) -> torch.Tensor:
     return torch.from_numpy(golden.arrays["hidden_states"][0]).to(getattr(torch, golden.config["dtype"]))
 
 
-def asked(server: Server, name: str, encoding_format: str) -> Any:
+def encoded(server: Server, name: str, encoding_format: str) -> Any:
     body = {"model": name, "inputs": [ids_of(case(DECODERS[name]))], "encoding_format": encoding_format}
     answer = httpx.post(f"{server.url}/embed", json=body, trust_env=False)
     assert answer.status_code == 200, answer.text
@@ -48,8 +48,8 @@ def asked(server: Server, name: str, encoding_format: str) -> Any:
 
 @each_decoder
 def test_torch_loads_them_with_weights_only(decoders: Server, name: str) -> None:
-    [given] = asked(decoders, name, "prompt_embeds")
-    loaded = torch.load(io.BytesIO(base64.b64decode(given, validate=True)), weights_only=True)
+    [file] = encoded(decoders, name, "prompt_embeds")
+    loaded = torch.load(io.BytesIO(base64.b64decode(file, validate=True)), weights_only=True)
     expected = fed(case(DECODERS[name]))
     assert (loaded.dtype, loaded.shape) == (expected.dtype, expected.shape)
     assert torch.equal(loaded, expected)
@@ -66,13 +66,13 @@ def test_the_decoder_of_its_completions_reads_prompt_embeds(decoders: Server, na
         get_hidden_size=lambda: width,
         dtype=getattr(torch, golden.config["dtype"]),
     )
-    [given] = asked(decoders, name, "prompt_embeds")
-    assert torch.equal(decode(model, given.encode()), fed(golden))
+    [file] = encoded(decoders, name, "prompt_embeds")
+    assert torch.equal(decode(model, file.encode()), fed(golden))
 
 
 @each_decoder
 def test_input_embeds_are_the_lists_sglang_takes(decoders: Server, name: str) -> None:
-    [rows] = asked(decoders, name, "input_embeds")
+    [rows] = encoded(decoders, name, "input_embeds")
     expected = fed(case(DECODERS[name])).float().numpy()
     assert furthest(np.array(rows, np.float32), expected) == 0
     assert isinstance(rows[0][0], float)

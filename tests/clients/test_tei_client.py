@@ -29,9 +29,9 @@ async def client(request: pytest.FixtureRequest, server: Server) -> AsyncIterato
 
 
 def test_the_model_is_described(client: Either) -> None:
-    told = client.info()
-    assert told.server_model_type == ModelType.Embedding
-    assert (told.server_model_dtype, told.max_input_length) == ("float32", 256)
+    info = client.info()
+    assert info.server_model_type == ModelType.Embedding
+    assert (info.server_model_dtype, info.max_input_length) == ("float32", 256)
 
 
 def test_vectors(client: Either) -> None:

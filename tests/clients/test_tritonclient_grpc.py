@@ -124,25 +124,25 @@ def test_grpc_system_shared_memory(start: Start) -> None:
     ids, mask = padded().values()
     size = len(TEXTS) * WIDTH * 4
     with start(shared_memory="true") as server, closing(triton.InferenceServerClient(server.rpc)) as client:
-        asked = shared_memory.create_shared_memory_region("asked", "/inlay_g_asked", ids.nbytes + mask.nbytes)
+        input_region = shared_memory.create_shared_memory_region("asked", "/inlay_g_asked", ids.nbytes + mask.nbytes)
         answer = shared_memory.create_shared_memory_region("answer", "/inlay_g_answer", size)
         try:
-            shared_memory.set_shared_memory_region(asked, [ids, mask])
+            shared_memory.set_shared_memory_region(input_region, [ids, mask])
             client.register_system_shared_memory("asked", "/inlay_g_asked", ids.nbytes + mask.nbytes)
             client.register_system_shared_memory("answer", "/inlay_g_answer", size)
             assert set(client.get_system_shared_memory_status().regions) == {"asked", "answer"}
             tensors = [triton.InferInput(name, list(ids.shape), "INT64") for name in padded()]
             tensors[0].set_shared_memory("asked", ids.nbytes)
             tensors[1].set_shared_memory("asked", mask.nbytes, offset=ids.nbytes)
-            wanted = triton.InferRequestedOutput(POOLED)
-            wanted.set_shared_memory("answer", size)
-            client.infer(MODEL, tensors, outputs=[wanted])
+            requested = triton.InferRequestedOutput(POOLED)
+            requested.set_shared_memory("answer", size)
+            client.infer(MODEL, tensors, outputs=[requested])
             got = shared_memory.get_contents_as_numpy(answer, np.float32, [len(TEXTS), WIDTH])
             assert_vectors(got)
             client.unregister_system_shared_memory()
             assert set(client.get_system_shared_memory_status().regions) == set()
         finally:
-            shared_memory.destroy_shared_memory_region(asked)
+            shared_memory.destroy_shared_memory_region(input_region)
             shared_memory.destroy_shared_memory_region(answer)
 
 
@@ -150,7 +150,7 @@ def test_grpc_models_are_listed_unloaded_and_loaded_again(start: Start) -> None:
     with start(model_control="explicit") as server, closing(triton.InferenceServerClient(server.rpc)) as client:
         client.load_model(MODEL)
         index = client.get_model_repository_index().models
-        assert [(found.name, found.state) for found in index] == [(MODEL, "READY")]
+        assert [(entry.name, entry.state) for entry in index] == [(MODEL, "READY")]
         client.unload_model(MODEL)
         assert not client.is_model_ready(MODEL)
         with pytest.raises(InferenceServerException):

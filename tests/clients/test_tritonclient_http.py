@@ -38,9 +38,9 @@ def test_http_server_and_model_are_described(client: triton.InferenceServerClien
 
 
 @pytest.mark.parametrize("sent", [True, False], ids=["binary in", "JSON in"])
-@pytest.mark.parametrize("wanted", [True, False], ids=["binary out", "JSON out"])
-def test_http_padded_ids(client: triton.InferenceServerClient, sent: bool, wanted: bool) -> None:
-    outputs = [triton.InferRequestedOutput(POOLED, binary_data=wanted)]
+@pytest.mark.parametrize("binary", [True, False], ids=["binary out", "JSON out"])
+def test_http_padded_ids(client: triton.InferenceServerClient, sent: bool, binary: bool) -> None:
+    outputs = [triton.InferRequestedOutput(POOLED, binary_data=binary)]
     answer = client.infer(MODEL, inputs(triton, padded(), binary_data=sent), outputs=outputs, request_id="seven")
     assert_vectors(answer.as_numpy(POOLED))
     assert answer.get_response()["id"] == "seven"
@@ -122,25 +122,25 @@ def test_http_system_shared_memory(start: Start) -> None:
     ids, mask = padded().values()
     size = len(TEXTS) * WIDTH * 4
     with start(shared_memory="true") as server, closing(triton.InferenceServerClient(server.host)) as client:
-        asked = shared_memory.create_shared_memory_region("asked", "/inlay_h_asked", ids.nbytes + mask.nbytes)
+        input_region = shared_memory.create_shared_memory_region("asked", "/inlay_h_asked", ids.nbytes + mask.nbytes)
         answer = shared_memory.create_shared_memory_region("answer", "/inlay_h_answer", size)
         try:
-            shared_memory.set_shared_memory_region(asked, [ids, mask])
+            shared_memory.set_shared_memory_region(input_region, [ids, mask])
             client.register_system_shared_memory("asked", "/inlay_h_asked", ids.nbytes + mask.nbytes)
             client.register_system_shared_memory("answer", "/inlay_h_answer", size)
             assert {region["name"] for region in client.get_system_shared_memory_status()} == {"asked", "answer"}
             tensors = [triton.InferInput(name, list(ids.shape), "INT64") for name in padded()]
             tensors[0].set_shared_memory("asked", ids.nbytes)
             tensors[1].set_shared_memory("asked", mask.nbytes, offset=ids.nbytes)
-            wanted = triton.InferRequestedOutput(POOLED)
-            wanted.set_shared_memory("answer", size)
-            client.infer(MODEL, tensors, outputs=[wanted])
+            requested = triton.InferRequestedOutput(POOLED)
+            requested.set_shared_memory("answer", size)
+            client.infer(MODEL, tensors, outputs=[requested])
             got = shared_memory.get_contents_as_numpy(answer, np.float32, [len(TEXTS), WIDTH])
             assert_vectors(got)
             client.unregister_system_shared_memory()
             assert client.get_system_shared_memory_status() == []
         finally:
-            shared_memory.destroy_shared_memory_region(asked)
+            shared_memory.destroy_shared_memory_region(input_region)
             shared_memory.destroy_shared_memory_region(answer)
 
 
@@ -152,7 +152,7 @@ def test_http_shared_memory_is_off_unless_set(client: triton.InferenceServerClie
 def test_http_models_are_listed_unloaded_and_loaded_again(start: Start) -> None:
     with start(model_control="explicit") as server, closing(triton.InferenceServerClient(server.host)) as client:
         client.load_model(MODEL)
-        assert [(found["name"], found["state"]) for found in client.get_model_repository_index()] == [(MODEL, "READY")]
+        assert [(entry["name"], entry["state"]) for entry in client.get_model_repository_index()] == [(MODEL, "READY")]
         client.unload_model(MODEL)
         assert not client.is_model_ready(MODEL)
         with pytest.raises(InferenceServerException):

@@ -37,16 +37,16 @@ def log(tmp_path: Path) -> Path:
 @pytest.fixture(autouse=True)
 def notes(request: pytest.FixtureRequest) -> Iterator[Notes]:
     """Told what a test saw; its docstring says what it asserts."""
-    told: list[str] = []
+    texts: list[str] = []
 
     def note(text: str) -> None:
-        told.append(text)
+        texts.append(text)
 
     yield note
     table = request.config.stash.setdefault(SEEN, {})
     name = request.node.name.removeprefix("test_").replace("_", " ")
     asserted = " ".join((request.function.__doc__ or "").split())
-    table[f"{request.path.stem.removeprefix('test_')}: {name}"] = (asserted, "; ".join(told) or "as asserted")
+    table[f"{request.path.stem.removeprefix('test_')}: {name}"] = (asserted, "; ".join(texts) or "as asserted")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

@@ -28,8 +28,8 @@ def until(look: Callable[[], Found], what: str, seconds: float = PATIENCE_SECOND
     """The first true thing that `look` sees; fails after `seconds`."""
     over = time.monotonic() + seconds
     while time.monotonic() < over:
-        if found := look():
-            return found
+        if result := look():
+            return result
         time.sleep(0.02)
     raise AssertionError(f"not within {seconds:g} s: {what}")
 
@@ -56,12 +56,12 @@ class Running:
     def workers(self) -> list[int]:
         """The process ids of the workers."""
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        found = []
+        pids = []
         for child in children:
             with suppress(OSError):
                 if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes():
-                    found.append(int(child))
-        return found
+                    pids.append(int(child))
+        return pids
 
     def get(self, path: str, timeout: float = 30) -> httpx.Response:
         return httpx.get(self.url + path, timeout=timeout, trust_env=False)
@@ -84,8 +84,8 @@ class Running:
         """The sum of a metric's samples that carry these labels."""
         return sum(
             value
-            for (found, own), value in self.samples().items()
-            if found == name and labels.items() <= dict(own).items()
+            for (metric, own), value in self.samples().items()
+            if metric == name and labels.items() <= dict(own).items()
         )
 
     def idle(self) -> bool:
@@ -105,9 +105,9 @@ class Running:
     def peak_bytes(self) -> int:
         """The most that was resident since `forget_peak`, or since the start."""
         status = Path(f"/proc/{self.process.pid}/status").read_text()
-        found = re.search(r"VmHWM:\s+(\d+) kB", status)
-        assert found
-        return 1024 * int(found[1])
+        match = re.search(r"VmHWM:\s+(\d+) kB", status)
+        assert match
+        return 1024 * int(match[1])
 
     def forget_peak(self) -> int:
         """Measure peaks from now on; what is resident now."""

@@ -53,8 +53,8 @@ class Proxy:
         for line in (self._listener, *self._open):
             line.close()
 
-    def _begin(self, work: Callable[..., None], *given: Any) -> None:
-        thread = threading.Thread(target=work, args=given, name="proxy")
+    def _begin(self, work: Callable[..., None], *arguments: Any) -> None:
+        thread = threading.Thread(target=work, args=arguments, name="proxy")
         self._threads.append(thread)
         thread.start()
 

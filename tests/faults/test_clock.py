@@ -39,8 +39,8 @@ def test_a_clock_that_jumps(store: Path, log: Path, tmp_path: Path, notes: Notes
                 answer = service.embed(**{"inlay-timeout-ms": "20000"})
                 assert answer.status_code == 200
                 ids.add(answer.headers["x-request-id"])
-                wanted = datetime.now(UTC).year + by
-                until(lambda wanted=wanted: _year(service.get(table)) == wanted, "the Date header jumps")  # type: ignore[misc]
+                year = datetime.now(UTC).year + by
+                until(lambda year=year: _year(service.get(table)) == year, "the Date header jumps")  # type: ignore[misc]
                 years.append(_year(service.get(table)))
                 assert service.get(table).headers["etag"] == tag
                 assert service.get("/health/live").status_code == 200

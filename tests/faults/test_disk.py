@@ -46,7 +46,7 @@ def command(*arguments: object, **how: object) -> "subprocess.CompletedProcess[s
     )
 
 
-def told(ended: "subprocess.CompletedProcess[str]") -> str:
+def error_line(ended: "subprocess.CompletedProcess[str]") -> str:
     """All that was said but for the line that shows progress."""
     return "\n".join(line for line in ended.stderr.splitlines() if line and "━" not in line)
 
@@ -56,7 +56,7 @@ def test_an_export_to_a_full_disk(tmp_path: Path) -> None:
     checkpoint = write_tiny_bert(tmp_path / "bert", pooling="mean")
     with full_disk(tmp_path / "disk", "64k") as disk:
         ended = command("export", checkpoint, disk / "bert")
-        assert (ended.returncode, told(ended)) == (1, "inlay: No space left on device")
+        assert (ended.returncode, error_line(ended)) == (1, "inlay: No space left on device")
         assert list(disk.iterdir()) == []
 
 
@@ -68,7 +68,7 @@ def test_an_export_of_a_file_too_large(tmp_path: Path) -> None:
 
     checkpoint, store = write_tiny_bert(tmp_path / "bert", pooling="mean"), tmp_path / "store"
     ended = command("export", checkpoint, store / "bert", preexec_fn=limit)
-    assert (ended.returncode, told(ended)) == (1, "inlay: File too large")
+    assert (ended.returncode, error_line(ended)) == (1, "inlay: File too large")
     assert list(store.iterdir()) == []
     assert command("export", checkpoint, store / "bert").returncode == 0
     before = {file.name: file.read_bytes() for file in (store / "bert").iterdir()}

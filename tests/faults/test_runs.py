@@ -77,10 +77,10 @@ def test_a_run_that_does_not_end(store: Path, log: Path, notes: Notes) -> None:
             assert service.get("/health/live").status_code == (200 if number < 3 else 503)
         assert service.measured("inlay_stuck_runs_total") == 3
         assert service.idle()
-        asked = time.monotonic()
+        started = time.monotonic()
         service.process.terminate()
         assert service.ended(15) == 0
-        notes(f"given up after {max(took):.1f} s at most; ended {time.monotonic() - asked:.1f} s after SIGTERM")
+        notes(f"given up after {max(took):.1f} s at most; ended {time.monotonic() - started:.1f} s after SIGTERM")
 
 
 def test_a_graph_that_breaks_while_it_serves(store: Path, log: Path, tmp_path: Path, notes: Notes) -> None:

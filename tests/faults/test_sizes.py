@@ -93,11 +93,11 @@ def test_a_request_made_to_fill_memory(service: Running, notes: Notes, what: str
         head = f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
         with socket.create_connection(service.address, timeout=30) as line:
             line.sendall(f"{head}content-length: {headers['content-length']}\r\n\r\n".encode())
-            found = {int(line.recv(1000).split(b" ")[1])}
+            received = {int(line.recv(1000).split(b" ")[1])}
     else:
-        found = {post(service, path, body, **headers).status_code}
+        received = {post(service, path, body, **headers).status_code}
     one = service.peak_bytes() - before
-    assert found <= statuses
+    assert received <= statuses
     assert one < MOST
     with ThreadPoolExecutor(4) as callers:
         if "content-length" not in headers:
@@ -108,7 +108,7 @@ def test_a_request_made_to_fill_memory(service: Running, notes: Notes, what: str
     assert four < 4 * MOST
     assert service.embed().status_code == 200
     until(service.idle, "nothing waits")
-    notes(f"{', '.join(map(str, found))}; peak {one / MIB:+.0f} MiB, four at once {four / MIB:+.0f} MiB")
+    notes(f"{', '.join(map(str, received))}; peak {one / MIB:+.0f} MiB, four at once {four / MIB:+.0f} MiB")
 
 
 QUERIES = (

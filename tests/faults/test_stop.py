@@ -25,13 +25,13 @@ def test_two_stop_signals(store: Path, log: Path, notes: Notes, workers: str) ->
     with running(store, log, "--workers", workers, meddling={"slow": "0.05"}) as service:
         with traffic(service) as seen:
             until(lambda: len(seen.answered) > 30, "traffic")
-            asked = time.monotonic()
+            stopped_at = time.monotonic()
             service.signal(signal.SIGTERM)
             threading.Event().wait(0.5)
             service.signal(signal.SIGTERM)
             assert service.ended(20) == 0
-            took = time.monotonic() - asked
-        inside = [each for each in seen.told if each.began < asked]
+            took = time.monotonic() - stopped_at
+        inside = [each for each in seen.outcomes if each.began < stopped_at]
         assert not [each for each in inside if each.fault]
         assert not [each for each in seen.wrong if not each.fault.startswith(("503", UNTAKEN))]
         untaken = sum(each.fault.startswith(UNTAKEN) for each in seen.wrong)
@@ -56,10 +56,10 @@ def test_a_stop_with_clients_that_hang(store: Path, log: Path, notes: Notes) -> 
             half.sendall(HEAD)
             deaf.sendall(BIG)
             assert deaf.recv(100)
-            asked = time.monotonic()
+            stopped_at = time.monotonic()
             service.signal(signal.SIGTERM)
             assert service.ended(15) == 0
-            took = time.monotonic() - asked
+            took = time.monotonic() - stopped_at
             assert took < 2 + 4
             idle.settimeout(5)
             assert idle.recv(1) == b""

@@ -130,10 +130,10 @@ def test_a_stop_with_a_worker_that_hears_nothing(store: Path, log: Path, notes: 
         until(lambda: service.measured("inlay_workers_ready") == 2, "two workers")
         workers = service.workers()
         service.signal(signal.SIGSTOP, workers[0])
-        asked = time.monotonic()
+        stopped_at = time.monotonic()
         service.signal(signal.SIGTERM)
         assert service.ended(20) == 0
-        notes(f"gone after {time.monotonic() - asked:.1f} s")
+        notes(f"gone after {time.monotonic() - stopped_at:.1f} s")
         for pid in workers:
             with pytest.raises(ProcessLookupError):
                 os.kill(pid, 0)

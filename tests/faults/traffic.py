@@ -25,7 +25,7 @@ ALONE = 1e-5  # between a text in a batch and the same text alone
 
 
 @dataclass
-class Told:
+class CallOutcome:
     """One call: when it began and ended, and what was wrong with it; "": nothing."""
 
     began: float
@@ -38,21 +38,21 @@ class Told:
 class Traffic:
     """What all callers saw, in no order."""
 
-    told: list[Told] = field(default_factory=list)
+    outcomes: list[CallOutcome] = field(default_factory=list)
 
     @property
-    def answered(self) -> list[Told]:
-        return [each for each in self.told if not each.fault]
+    def answered(self) -> list[CallOutcome]:
+        return [each for each in self.outcomes if not each.fault]
 
     @property
-    def broken(self) -> list[Told]:
+    def broken(self) -> list[CallOutcome]:
         """Calls whose connection broke."""
-        return [each for each in self.told if each.fault.startswith("broken")]
+        return [each for each in self.outcomes if each.fault.startswith("broken")]
 
     @property
-    def wrong(self) -> list[Told]:
+    def wrong(self) -> list[CallOutcome]:
         """Calls that were answered and not rightly, or refused."""
-        return [each for each in self.told if each.fault and not each.fault.startswith("broken")]
+        return [each for each in self.outcomes if each.fault and not each.fault.startswith("broken")]
 
     def longest_gap(self) -> float:
         """Seconds in which no call was answered."""
@@ -100,7 +100,7 @@ class Kept:
             number += 1
             began = time.monotonic()
             fault = self.call(number % len(self._expected))
-            self._seen.told.append(Told(began, time.monotonic(), fault, self.fresh))
+            self._seen.outcomes.append(CallOutcome(began, time.monotonic(), fault, self.fresh))
         self.close()
 
     def call(self, index: int) -> str:

@@ -247,15 +247,15 @@ def text_case(judge: Judge, name: str, first: str, second: str | None, side: str
     if name in WITH_128:
         cut = judge.sentences.encode([text], truncate_dim=128, normalize_embeddings=True)[0]
         agree(f"{name}: 128 dimensions", torch.from_numpy(numbers["dimensions_128"]), torch.from_numpy(cut))
-    given = {"text": first} if second is None else {"pair": [first, second]}
-    return {"name": name, **given, "truncation_direction": side, **entry}, numbers
+    inputs = {"text": first} if second is None else {"pair": [first, second]}
+    return {"name": name, **inputs, "truncation_direction": side, **entry}, numbers
 
 
-def ids_case(judge: Judge, name: str, given: dict[str, list[int]]) -> Measured:
-    features = {key: torch.tensor([value]) for key, value in given.items()}
+def ids_case(judge: Judge, name: str, lists: dict[str, list[int]]) -> Measured:
+    features = {key: torch.tensor([value]) for key, value in lists.items()}
     features.setdefault("attention_mask", torch.ones_like(features["input_ids"]))
     entry, numbers = measure(judge, name, features)
-    return {"name": name, "ids": given, **entry}, numbers
+    return {"name": name, "ids": lists, **entry}, numbers
 
 
 def measure(judge: Judge, name: str, features: dict[str, Tensor]) -> Measured:
@@ -286,7 +286,7 @@ def measured(judge: Judge) -> list[Measured]:
         *(text_case(judge, name, text, None, "left") for name, text in LEFT_TEXTS.items()),
         *(text_case(judge, name, *pair, "right") for name, pair in PAIRS.items()),
         *(text_case(judge, name, *pair, "left") for name, pair in LEFT_PAIRS.items()),
-        *(ids_case(judge, name, given) for name, given in IDS.items()),
+        *(ids_case(judge, name, lists) for name, lists in IDS.items()),
     ]
 
 

@@ -19,9 +19,9 @@ def row(bar: float | None = 0.7, connections: int = 32, **servers: list[Sample])
 
 def test_ratio_is_the_median_of_rounds_compared_in_pairs() -> None:
     # the shares of the three rounds are 0.5, 0.9 and 0.8
-    found = row(inlay=samples(50, 180, 80), empty=samples(100, 200, 100)).ratio
-    assert found is not None
-    assert (found.reference, found.median, found.low, found.high) == (EMPTY, 0.8, 0.5, 0.9)
+    ratio = row(inlay=samples(50, 180, 80), empty=samples(100, 200, 100)).ratio
+    assert ratio is not None
+    assert (ratio.reference, ratio.median, ratio.low, ratio.high) == (EMPTY, 0.8, 0.5, 0.9)
 
 
 @pytest.mark.parametrize(("speed", "verdict"), [(71, "met (>= 0.70)"), (69, "NOT met (>= 0.70)")])

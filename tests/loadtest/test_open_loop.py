@@ -39,15 +39,15 @@ async def listening(answer: Answer) -> AsyncIterator[int]:
         yield server.sockets[0].getsockname()[1]
 
 
-def order(port: int, **given: float) -> Order:
-    settings: dict[str, Any] = {"rate": 400.0, "seconds": 0.5, "warm_seconds": 0.0, "timeout_s": 5.0} | given
+def order(port: int, **fields: float) -> Order:
+    settings: dict[str, Any] = {"rate": 400.0, "seconds": 0.5, "warm_seconds": 0.0, "timeout_s": 5.0} | fields
     body = base64.b64encode(b"{}").decode()
     return Order(port, "/", {}, [body], response_bytes=64, connections=500, **settings)
 
 
-async def executed(answer: Answer, **given: float) -> Tally:
+async def executed(answer: Answer, **fields: float) -> Tally:
     async with listening(answer) as port:
-        return await execute(order(port, **given))
+        return await execute(order(port, **fields))
 
 
 async def test_sends_when_due_although_nothing_was_answered() -> None:
@@ -89,8 +89,8 @@ async def test_counts_each_kind_of_failure_apart() -> None:
     share = tally.due / len(answers)
     assert tally.with_retry_after == tally.refused / 2
     assert set(tally.failed) == {"short", "500", "cut off"}
-    for found in (tally.accepted, tally.refused / 2, *tally.failed.values()):
-        assert abs(found - share) <= 1
+    for failures in (tally.accepted, tally.refused / 2, *tally.failed.values()):
+        assert abs(failures - share) <= 1
 
 
 async def test_counts_requests_without_an_answer_as_timed_out() -> None:

@@ -21,14 +21,16 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def promtool() -> str:
     """The path of promtool."""
-    found = shutil.which("promtool")
-    assert found, "promtool is not installed: on Debian, apt-get install prometheus (and stop the service it starts)"
-    return found
+    program = shutil.which("promtool")
+    assert program, "promtool is not installed: on Debian, apt-get install prometheus (and stop the service it starts)"
+    return program
 
 
 @pytest.fixture(scope="session")
 def prometheus() -> str:
     """The path of the Prometheus server."""
-    found = shutil.which("prometheus")
-    assert found, "prometheus is not installed: on Debian, apt-get install prometheus (and stop the service it starts)"
-    return found
+    program = shutil.which("prometheus")
+    assert program, (
+        "prometheus is not installed: on Debian, apt-get install prometheus (and stop the service it starts)"
+    )
+    return program

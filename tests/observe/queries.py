@@ -15,8 +15,8 @@ RECORDED = re.compile(r"\binlay:[\w:]+")
 
 
 def dashboard() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(DASHBOARD.read_text())
-    return found
+    document: dict[str, Any] = json.loads(DASHBOARD.read_text())
+    return document
 
 
 def drawn() -> Iterator[tuple[str, str]]:

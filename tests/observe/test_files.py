@@ -30,18 +30,18 @@ def samples() -> dict[str, set[str]]:
     metrics.request("http", "embed", "200", 0.1)
     metrics.watch("inlay_requests_in_flight", {}, lambda: 0)
     metrics.watch("inlay_workers_ready", {}, lambda: True)
-    found: dict[str, set[str]] = {}
+    labels_by_name: dict[str, set[str]] = {}
     for family in text_string_to_metric_families(metrics.text().decode()):
         for sample in family.samples:
-            found.setdefault(sample.name, set()).update(sample.labels)
-    return found
+            labels_by_name.setdefault(sample.name, set()).update(sample.labels)
+    return labels_by_name
 
 
-def asked() -> list[str]:
+def queries_and_rules() -> list[str]:
     return [*(expression for _, expression in drawn()), *(rule["expr"] for rule in rules())]
 
 
-@pytest.mark.parametrize("expression", asked())
+@pytest.mark.parametrize("expression", queries_and_rules())
 def test_every_metric_in_a_query_is_shown_with_its_labels(expression: str, samples: dict[str, set[str]]) -> None:
     recorded = {rule["record"] for rule in rules() if "record" in rule}
     assert set(RECORDED.findall(expression)) <= recorded
@@ -56,7 +56,7 @@ def test_every_metric_in_a_query_is_shown_with_its_labels(expression: str, sampl
 def test_every_family_is_shown_and_used_by_a_query(samples: dict[str, set[str]]) -> None:
     names = {family.name: re.compile(rf"\b{family.name}(_bucket|_count|_sum|_total)?\b") for family in FAMILIES}
     assert {name for name, pattern in names.items() if not any(map(pattern.fullmatch, samples))} == set()
-    assert {name for name, pattern in names.items() if not any(map(pattern.search, asked()))} == set()
+    assert {name for name, pattern in names.items() if not any(map(pattern.search, queries_and_rules()))} == set()
 
 
 def test_thresholds_in_seconds_are_bounds_of_the_histogram() -> None:

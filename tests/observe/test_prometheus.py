@@ -31,11 +31,11 @@ COMPARES = re.compile(r" (==|<|>) ")
 def service(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """Two workers under light load: valid and invalid requests, REST and gRPC."""
     log = tmp_path_factory.mktemp("service") / "log"
-    with running(store, log, "--workers", "2") as found:
+    with running(store, log, "--workers", "2") as process:
         stop = Event()
-        thread = Thread(target=ask, args=(found, stop))
+        thread = Thread(target=ask, args=(process, stop))
         thread.start()
-        yield found
+        yield process
         stop.set()
         thread.join()
 
@@ -84,12 +84,12 @@ def scraping(program: str, folder: Path, target: str) -> Iterator[Prometheus]:
     arguments = [f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data"]
     with (folder / "log").open("w") as log:
         process = subprocess.Popen([program, *arguments, f"--web.listen-address=127.0.0.1:{port}"], stderr=log)
-    found = Prometheus(f"http://127.0.0.1:{port}")
+    server = Prometheus(f"http://127.0.0.1:{port}")
     try:
         until(lambda: ready(port), folder / "log")
-        yield found
+        yield server
     finally:
-        found.close()
+        server.close()
         process.terminate()
         process.wait(SECONDS)
 
@@ -111,9 +111,9 @@ def until(holds: Any, log: Path) -> None:
 def scraped(prometheus: str, service: Running, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
     """A Prometheus that has scraped the service twice and evaluated every rule since."""
     folder = tmp_path_factory.mktemp("prometheus")
-    with scraping(prometheus, folder, service.url.removeprefix("http://")) as found:
-        until(lambda: found.has("count_over_time(inlay_workers[1m]) > 4"), folder / "log")
-        yield found
+    with scraping(prometheus, folder, service.url.removeprefix("http://")) as server:
+        until(lambda: server.has("count_over_time(inlay_workers[1m]) > 4"), folder / "log")
+        yield server
 
 
 def test_promtool_accepts_the_metrics(promtool: str, service: Running) -> None:

@@ -51,13 +51,13 @@ def counters(seen: dict[str, float]) -> dict[str, float]:
 
 
 def total(seen: dict[str, float], **labels: str) -> float:
-    wanted = [str(pair) for pair in labels.items()]
-    found = [value for name, value in seen.items() if name.startswith("inlay_requests_total ")]
-    assert found
+    label_pairs = [str(pair) for pair in labels.items()]
+    counts = [value for name, value in seen.items() if name.startswith("inlay_requests_total ")]
+    assert counts
     return sum(
         value
         for name, value in seen.items()
-        if name.startswith("inlay_requests_total ") and all(pair in name for pair in wanted)
+        if name.startswith("inlay_requests_total ") and all(pair in name for pair in label_pairs)
     )
 
 
