@@ -20,10 +20,10 @@ _PIECE = 1 << 16
 
 @dataclass
 class Hub:
-    """What is served, and what was asked.
+    """The folder that is served, and the requests received.
 
     redirect_to  an endpoint that files matching `fault_on` are fetched from, as the hub sends clients to its CDN
-    strangers    paths asked for that are no files of a repository
+    unknown_paths  requested paths that are no files of a repository
     requests     (file, Range) in order
     """
 
@@ -35,7 +35,7 @@ class Hub:
     redirect_to: str = ""
     endpoint: str = ""
     sent: int = 0
-    strangers: list[str] = field(default_factory=list)
+    unknown_paths: list[str] = field(default_factory=list)
     requests: list[tuple[str, str | None]] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
 
@@ -67,7 +67,7 @@ class _Handler(BaseHTTPRequestHandler):
         hub = self.hub
         match = _PATH.fullmatch(self.path)
         if not match:
-            hub.strangers.append(self.path)
+            hub.unknown_paths.append(self.path)
         if not match or match[1] != hub.repository:
             return self._refuse(401, "RepoNotFound")
         if match[2] not in hub.revisions:

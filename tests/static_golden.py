@@ -42,7 +42,7 @@ def origin() -> dict[str, Any]:
 
 
 def texts() -> list[str]:
-    """What every model was asked."""
+    """The texts given to every model."""
     return list(origin()["texts"])
 
 

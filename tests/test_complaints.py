@@ -1,4 +1,4 @@
-"""Every test that is said to catch a complaint is there."""
+"""Every test that the list of complaints names exists."""
 
 import re
 from pathlib import Path

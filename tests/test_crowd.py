@@ -95,7 +95,7 @@ def mixed_ids(count: int, longest: int) -> list[list[int]]:
 
 @dataclass(frozen=True)
 class Crowd:
-    """What each body's answer was alone and among all, and what the crowd cost."""
+    """The answer to each body, alone and in the crowd, and the engine runs of the crowd."""
 
     alone: list[bytes]
     together: list[bytes]

@@ -1,4 +1,4 @@
-"""The service as a process of its own, for clients other people wrote; and the table of which were run.
+"""Fixtures for third-party clients: the service as a process of its own, and the table of results.
 
 `make clients` runs all of these modules in an environment of the clients alone, `.venv/clients`, because they and the
 service want different versions of the same libraries; `make test` runs those of LIGHT in the service's own.
@@ -85,7 +85,7 @@ def serving(store: Path, **settings: Any) -> Iterator[Server]:
 
 
 def _reached(host: str) -> None:
-    """Return once the port accepts: it says where it serves a moment before it listens there."""
+    """Return once the port accepts connections: the service announces it a moment earlier."""
     address, port = host.split(":")
     given_up = time.monotonic() + SECONDS
     while True:
@@ -152,8 +152,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
             terminalreporter.write_line(f"{line:<62} {sum(claims.values())} of {len(claims)} claims hold")
         if CLIENTS_ALONE and (path := config.getoption("--save-table")):
             path.write_text(table(outcomes), encoding="utf-8")
-    asked_for = "clients" in config.option.markexpr and "not clients" not in config.option.markexpr
-    if asked_for and not CLIENTS_ALONE:
+    requested = "clients" in config.option.markexpr and "not clients" not in config.option.markexpr
+    if requested and not CLIENTS_ALONE:
         terminalreporter.section("NOT SHOWN: most clients")
         terminalreporter.write_line("they have an environment of their own: run `make clients`")
 

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.clients
 
 @pytest.fixture(scope="module")
 def facts(server: Server) -> dict[str, dict[str, Any]]:
-    """What the calls of kserve_calls.py brought back, by protocol."""
+    """The results of kserve_calls.py, by protocol."""
     command = [sys.executable, "-m", "tests.clients.kserve_calls", server.host, server.rpc, MODEL]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=SECONDS, check=False)
     assert ended.returncode == 0, ended.stderr

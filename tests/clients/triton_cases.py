@@ -1,4 +1,4 @@
-"""What Triton's HTTP and gRPC clients are alike asked to do; both have the same classes under other modules."""
+"""Inputs for Triton's HTTP and gRPC clients, which have the same classes in different modules."""
 
 from types import ModuleType
 from typing import Any

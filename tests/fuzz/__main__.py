@@ -1,4 +1,4 @@
-"""Fuzz what reads strangers' bytes: `python -m tests.fuzz --seconds 10`, or `make fuzz ARGS="--seconds 60"`.
+"""Fuzz the decoders of untrusted bytes: `python -m tests.fuzz --seconds 10`, or `make fuzz ARGS="--seconds 60"`.
 
 Every decoder for so many seconds in a process of its own (one.py), then every operation of the OpenAPI document with
 schemathesis (operations.py). Faults are printed with the file that holds their input; the exit status counts them.
@@ -45,7 +45,7 @@ def decoder(name: str, seconds: float) -> dict[str, Any]:
 
 def main() -> int:
     """How many targets found a fault."""
-    parser = argparse.ArgumentParser(description="Fuzz what reads strangers' bytes.")
+    parser = argparse.ArgumentParser(description="Fuzz the decoders of untrusted bytes.")
     parser.add_argument("--seconds", type=float, default=10, help="for each decoder [10]")
     parser.add_argument("--examples", type=int, default=25, help="random requests an operation of OpenAPI [25]")
     parser.add_argument("--only", default="", help=f"targets whose names hold this; {OPERATIONS}: OpenAPI alone")
@@ -55,17 +55,17 @@ def main() -> int:
     faults = 0
     for name in [name for name in TARGETS if options.only in name]:
         rows[name] = decoder(name, options.seconds)
-        faults += _told(options, name, rows)
+        faults += _record(options, name, rows)
     if options.only in OPERATIONS:
         from tests.fuzz.operations import schemathesis
 
         rows[OPERATIONS] = schemathesis(options.examples)
-        faults += _told(options, OPERATIONS, rows)
+        faults += _record(options, OPERATIONS, rows)
     return faults
 
 
-def _told(options: argparse.Namespace, name: str, rows: dict[str, Any]) -> bool:
-    """Whether the newest row is a fault; it is printed, and saved at once."""
+def _record(options: argparse.Namespace, name: str, rows: dict[str, Any]) -> bool:
+    """Print and save the newest row; return whether it is a fault."""
     _say(name, rows[name])
     if options.save:
         _save(options, rows)
@@ -73,7 +73,7 @@ def _told(options: argparse.Namespace, name: str, rows: dict[str, Any]) -> bool:
 
 
 def _kept() -> dict[str, Any]:
-    """What was saved before."""
+    """Return the results saved earlier."""
     return json.loads(RESULTS.read_text())["targets"] if RESULTS.exists() else {}
 
 

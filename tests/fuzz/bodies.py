@@ -89,7 +89,7 @@ def _members(*examples: Sequence[dict[str, Any]]) -> tuple[bytes, ...]:
 
 
 def altered(example: dict[str, Any], values: Sequence[bytes] = VALUES) -> Iterator[bytes]:
-    """The example, then with each member and one more changed to each value: what flipped bytes seldom reach."""
+    """Return the example, and copies with each member, or an added one, set to each value."""
     yield orjson.dumps(example)
     for name in (*example, "unknown"):
         others = b"".join([orjson.dumps({key: each})[1:-1] + b"," for key, each in example.items() if key != name])

@@ -13,10 +13,10 @@ CORPUS = Path(__file__).parent / "corpus"
 
 
 def folder_of(name: str) -> Path:
-    """Where inputs that were faults once are kept: they are tried first, and by `make test`."""
+    """Return the folder of inputs that once caused a fault; they are tried first, and by `make test`."""
     return CORPUS / re.sub(r"\W+", "-", name.lower()).strip("-")
 
 
 def kept(name: str) -> list[bytes]:
-    """Those inputs."""
+    """Return the inputs in that folder."""
     return [path.read_bytes() for path in sorted(folder_of(name).glob("*"))]

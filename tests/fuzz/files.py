@@ -39,7 +39,7 @@ def _folder() -> Path:
 
 
 def close() -> None:
-    """Take the folder away."""
+    """Remove the folder."""
     if _folder.cache_info().currsize:
         shutil.rmtree(_folder())
         _folder.cache_clear()

@@ -1,6 +1,6 @@
-"""What every decoder owes whoever sends it bytes: a value or one of its own refusals, soon, in memory like the input's.
+"""What every decoder promises: any bytes give a value or one of its own errors, quickly, in memory like the input's.
 
-A refusal is an InlayError or a ModelError (or what a target names), in words that can be sent; all else is a fault.
+An error is an InlayError or a ModelError (or what a target names) whose message can be sent; all else is a fault.
 """
 
 import time
@@ -38,10 +38,14 @@ class Fault(AssertionError):
 
 
 def judge(target: Target, data: bytes, *, measured: bool = False) -> bool:
-    """Whether the target took the input (False: it refused it as it should).
+    """Return whether the target accepted the input; False: it rejected it with one of its own errors.
 
-    measured  the memory it took is looked at as well, which makes it slow
-    raises    Fault, or whatever the target let through
+    Args:
+        measured: also measure the memory it took, which is slow.
+
+    Raises:
+        Fault: the target broke its promise.
+        Exception: an exception that the target did not handle.
     """
     begun = time.process_time()
     taken = _taken(target, data)

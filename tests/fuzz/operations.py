@@ -97,10 +97,10 @@ def schemathesis(examples: int) -> dict[str, Any]:
                 "seconds": 0,
                 "fault": f"no report, exit status {ended.returncode}\n{ended.stdout}{ended.stderr}",
             }
-        return _told(json.loads(report.read_text()), ended.stdout)
+        return _outcome(json.loads(report.read_text()), ended.stdout)
 
 
-def _told(report: dict[str, Any], printed: str) -> dict[str, Any]:
+def _outcome(report: dict[str, Any], printed: str) -> dict[str, Any]:
     cases, operations = report["test_cases"], report["operations"]
     failed = cases["unique_failures"] or operations["errored"] or operations["tested"] < operations["total"]
     taken = sum(rate["accepted"] for phases in report["valid_rates"].values() for rate in phases.values())

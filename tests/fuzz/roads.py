@@ -62,7 +62,7 @@ class _Faults(logging.Handler):
 
 
 class _OneThread(asyncio.SelectorEventLoop):
-    """An event loop that does at once what others hand to threads: atheris traces one thread."""
+    """An event loop that runs jobs for threads at once, because atheris traces one thread."""
 
     def run_in_executor(self, executor: Any, function: Any, *arguments: Any) -> Any:
         future = self.create_future()
@@ -119,7 +119,7 @@ def running() -> Running:
 
 
 def close() -> None:
-    """Let go of what `running` made."""
+    """Close the service that `running` built."""
     if running.cache_info().currsize:
         here = running()
         logging.getLogger("service").removeHandler(here.faults)
@@ -137,14 +137,14 @@ def _http(data: bytes) -> None:
     chosen = list(here.posts)[path % len(here.posts)]
     kind, name = divmod(choice % (len(HEADERS) * len(MODELS)), len(MODELS))
     chosen = chosen.format(name=MODELS[name], version="1", region="r")
-    status = here.run(_asked(here.app, chosen, HEADERS[kind], body))
+    status = here.run(_status_of(here.app, chosen, HEADERS[kind], body))
     if status >= 500 and status not in DOCUMENTED:
         raise Fault(f"{chosen} answers {status}")
     if status >= 400:
         raise _Refused(status)
 
 
-async def _asked(app: Application, path: str, headers: tuple[tuple[bytes, bytes], ...], body: bytes) -> int:
+async def _status_of(app: Application, path: str, headers: tuple[tuple[bytes, bytes], ...], body: bytes) -> int:
     """Return the status of an answer; its client leaves after MOST_SENT bytes."""
     pipeline = app.pipeline
     head = Head("POST", path.encode(), {**dict(headers), b"content-length": b"%d" % len(body)})

@@ -181,7 +181,7 @@ def check_masks(made: Sample, card: Card, seed: int) -> None:
 
 
 class _Heard(Exception):
-    """Every layer asked for was handed its mask."""
+    """Raised once every observed layer has received its mask."""
 
 
 def handed_over(made: Sample, mask: Any) -> list[Any]:

@@ -36,7 +36,7 @@ TINY = {"intermediate_size": 20, "num_attention_heads": 2, "num_hidden_layers": 
 
 
 class Reached(Exception):
-    """The first block was called; carries what with."""
+    """Raised when the first block is called; carries its arguments."""
 
     def __init__(self, arguments: dict[str, Any]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The demo model against sentence-transformers, and its tokenisation against AutoTokenizer, on text nobody chose."""
+"""The demo model against sentence-transformers, and its tokenisation against AutoTokenizer, on random text."""
 
 import asyncio
 import random

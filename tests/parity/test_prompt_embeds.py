@@ -60,7 +60,7 @@ def test_eight_bits_are_rounded_as_torch_rounds(embed_dtype: str) -> None:
 
 
 class _Enough(Exception):
-    """The rows before block 0 are seen, and no more is asked."""
+    """Raised once the rows before block 0 are recorded."""
 
 
 def before_block_0(made: Sample, **fed: Any) -> Any:

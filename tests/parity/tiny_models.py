@@ -234,7 +234,7 @@ FSMT_NEEDS = ("encoder_padding_mask", "decoder_padding_mask", "decoder_causal_ma
 
 
 class _Enough(Exception):
-    """The rows before block 0 are seen, and no more is asked."""
+    """Raised once the rows before block 0 are recorded."""
 
 
 def reference(sample: Sample, sequence: dict[str, list[int]]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:

@@ -144,7 +144,7 @@ def test_redirects_are_followed_without_token(tmp_path: Path, monkeypatch: pytes
 def test_requests_are_for_files_only(tmp_path: Path) -> None:
     with serving(write_tiny_bert(tmp_path / "x")) as hub:
         words(hub)
-    assert hub.strangers == []
+    assert hub.unknown_paths == []
     assert all(headers["user-agent"].startswith("inlay/") for headers in hub.headers)
 
 
@@ -324,7 +324,7 @@ def test_command_line_uses_hf_endpoint(tmp_path: Path) -> None:
             cwd=ROOT, env=environment, capture_output=True, text=True, timeout=100, check=False,
         )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert hub.strangers == []
+    assert hub.unknown_paths == []
     assert json.loads((tmp_path / "out/card.json").read_text())["source"] == f"org/name@{COMMIT}"
     written = safetensors.tensors_of(tmp_path / "out/weights.safetensors")
     np.testing.assert_array_equal(

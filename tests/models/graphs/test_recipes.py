@@ -105,9 +105,9 @@ def test_rope_graph_equals_transformers(case: Case, tmp_path: Path) -> None:
     expected = case.arrays["rope_cos"][0], case.arrays["rope_sin"][0]  # (tokens, rotary_dim), halves repeated
     tables = run(tmp_path / "out", card, card.encodings.ropes[case.rope_layers or "all"].graph, ARANGE)
     rounding = 2.0**-8 if case.params["dtype"] == "bfloat16" else 0.0  # transformers gives them in the model's dtype
-    for found_table, table in zip(tables.values(), expected, strict=True):
-        here = table[:, : found_table.shape[1]]
-        np.testing.assert_allclose(found_table[: len(here)], here, atol=3e-7 + 5e-7 * len(table) + rounding)
+    for rows, table in zip(tables.values(), expected, strict=True):
+        here = table[:, : rows.shape[1]]
+        np.testing.assert_allclose(rows[: len(here)], here, atol=3e-7 + 5e-7 * len(table) + rounding)
 
 
 SIZES = {

@@ -1,4 +1,4 @@
-"""What a tower gives is numbers, or only the request it gave them for fails."""
+"""Output of a tower that is not finite fails only the request it belongs to."""
 
 import asyncio
 from pathlib import Path

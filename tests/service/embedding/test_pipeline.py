@@ -60,8 +60,8 @@ async def test_onnx_runtime_agrees_with_the_reference_engine(make, model):
     onnx, reference = make(model), make(model, engine="reference", models=(model,))
     inputs = [ids(5, 6, 7), ids(8, types=[0]), ids(9, 9, mask=[0, 1], types=[0, 0])]
     inputs = inputs[:1] if model == "gpt2" else inputs
-    unasked = {"token_type_embeddings"} if model == "gpt2" else set()
-    names = tuple(name for name in onnx.registry.get(None).card.outputs if name not in unasked)
+    not_default = {"token_type_embeddings"} if model == "gpt2" else set()
+    names = tuple(name for name in onnx.registry.get(None).card.outputs if name not in not_default)
     got, expected = [await each.pipeline.embed(EmbedRequest(inputs, outputs=names)) for each in (onnx, reference)]
     for ours, theirs in zip(got.outputs, expected.outputs, strict=True):
         assert ours.lengths == theirs.lengths

@@ -1,4 +1,4 @@
-"""Row lookup: whatever it answers is what the embedding pipeline answers, bit by bit; it leaves all else alone."""
+"""Row lookup: its answers equal those of the embedding pipeline bit by bit; it leaves all other requests to that."""
 
 import asyncio
 import random

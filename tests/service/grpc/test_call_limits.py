@@ -1,4 +1,4 @@
-"""How many calls are under way at a time, and what is done for those beyond, on real sockets."""
+"""The limit of calls under way, and the refusal of calls above it, on real sockets."""
 
 import asyncio
 import time
@@ -185,7 +185,7 @@ async def test_a_cancelled_call_gives_its_place_back(tmp_path: Path) -> None:
 
 
 async def arrives(held: Held, channel: grpc.aio.Channel) -> bool:
-    """Whether a call is taken, rather than refused."""
+    """Return whether a call is accepted."""
     call = channel.unary_unary("/some.Service/One")(b"")
     taken, ended = asyncio.create_task(held.arrived.get()), asyncio.create_task(call.code())
     await asyncio.wait((taken, ended), return_when=asyncio.FIRST_COMPLETED)

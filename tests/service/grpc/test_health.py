@@ -1,4 +1,4 @@
-"""Health and reflection as callers without a key meet them: what they are told, how many may stay, and for how long."""
+"""Health and reflection, which need no key: their answers, the limit of their streams, and how a stop ends them."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""What the pipeline does for every method: bytes that are no message, deadlines, faults, request ids."""
+"""What the pipeline does for every method: malformed messages, deadlines, faults, request ids."""
 
 import asyncio
 import gc

@@ -273,7 +273,7 @@ def test_setting_overrides_the_header(policy: tuple[str, Served]) -> None:
 
 
 async def through(response: Response, accept: bytes = b"gzip", verb: str = "GET") -> Response:
-    """What a response becomes."""
+    """Return a response after compression."""
     head = Head(verb, b"/", {b"accept-encoding": accept})
     return await compressed(response, Request(head), "asked", vectors=False)
 

@@ -138,8 +138,8 @@ async def test_requests_refused_for_their_key_are_counted_apart(
         async with httpx.AsyncClient(base_url=url, trust_env=False) as http:
             busy = await http.post("/embed", json={"inputs": "a"}, headers=BEARER)
             spent = [await http.post("/embed", json={"inputs": "a"}, headers=BEARER) for _ in range(3)]
-            strangers = [await http.post("/embed", json={}), await http.get("/v2")]
-        assert [each.status_code for each in (busy, *spent, *strangers)] == [429, 429, 429, 429, 401, 403]
+            anonymous = [await http.post("/embed", json={}), await http.get("/v2")]
+        assert [each.status_code for each in (busy, *spent, *anonymous)] == [429, 429, 429, 429, 401, 403]
         assert [each.json()["code"] for each in (busy, *spent)] == ["overloaded", *["key_limited"] * 3]
         assert all(int(each.headers["retry-after"]) >= 1 for each in (busy, *spent))
         assert refusals(here) == {"overloaded": 1, "key_limited": 3, "unauthorized": 2}

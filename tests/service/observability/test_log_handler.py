@@ -1,4 +1,4 @@
-"""A log whose reader is gone, asleep or out of disk holds nobody up."""
+"""The log handler never blocks, whether the reader of the log is gone, stuck or out of disk."""
 
 import fcntl
 import io

@@ -1,4 +1,4 @@
-"""What several workers count is shown as one, and outlives each of them."""
+"""Counts of several workers are shown as one sum, which survives the end of each worker."""
 
 import logging
 import math

@@ -296,7 +296,7 @@ UNROUTED = [
 
 @pytest.fixture
 def gated(tiny_store: Path, seen: Seen) -> Iterator[Served]:
-    """Closed to strangers; the limit of one key is spent; pages may call."""
+    """A service that needs a key, with CORS enabled; the limit of one key is used up."""
     keys = f"spent:{SECRET} rate=0.001,open:{OPEN}"
     with serving(tiny_store, default_model="bert", access_log=True, api_keys=keys, cors_origins="*") as service:
         spent = service.http.get("/models", headers={"authorization": f"Bearer {SECRET}"})

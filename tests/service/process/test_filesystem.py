@@ -71,7 +71,7 @@ EVERYWHERE = (NAMES[0], f"/etc/{MARK}")
 
 
 class Watch:
-    """What the interpreter was asked for, of whatever holds MARK."""
+    """Records what the interpreter opens or runs whose name contains MARK."""
 
     def __init__(self) -> None:
         self.on = False
@@ -110,7 +110,7 @@ def watch() -> Watch:
 
 @pytest.fixture(scope="module")
 def exposed(tiny_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """All that can be switched on; models where NAMES lead."""
+    """A service with every option switched on, and models at the paths in NAMES."""
     folder = tmp_path_factory.mktemp("exposed")
     shutil.copytree(tiny_store, folder / "store")
     shutil.copytree(tiny_store / "bert", folder / MARK)

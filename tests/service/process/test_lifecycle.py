@@ -1,4 +1,4 @@
-"""What a service says while it stops, fails or is cancelled."""
+"""Responses of a service that stops, fails or is cancelled."""
 
 import asyncio
 import threading

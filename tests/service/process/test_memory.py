@@ -1,4 +1,4 @@
-"""What is said of memory is what the system says, and what long work left behind is given back when work pauses."""
+"""Memory figures match the system's, and memory that long batches leave is given back when the service is idle."""
 
 import asyncio
 import mmap

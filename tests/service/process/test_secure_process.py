@@ -1,4 +1,4 @@
-"""`inlay serve` with keys and TLS, as an operator meets it: what is said, what is not, and the health check."""
+"""`inlay serve` with keys and TLS: its messages, the secrets that they leave out, and the health check."""
 
 import os
 import ssl

@@ -1,4 +1,4 @@
-"""Workers that end or stand still are replaced, and none outlives its supervisor."""
+"""Workers that end or hang are replaced, and none outlives its supervisor."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""A loop that stands still ends its process; one that only works does not."""
+"""The watchdog ends a process whose event loop hangs, and leaves a busy one alone."""
 
 import asyncio
 import subprocess

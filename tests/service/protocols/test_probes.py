@@ -1,4 +1,4 @@
-"""The probes that tell one embedding server from another: one table, rows x protocols, one runner.
+"""Requests on which embedding servers differ, as one table of rows x protocols with one runner.
 
 A row is a question every protocol is asked in its own form; a cell is what it answers, in its own words and code.
 Rows 9 and 13 need a service held in mid-flight and row 10 one with keys: they have runners of their own; row 20 has a
@@ -275,7 +275,7 @@ PROBES = [
     Probe(19, "OIP gRPC", uneven_contents(), Refused("INVALID_ARGUMENT")),
 ]
 
-CROWDED = [
+OVERLOADED = [
     Probe(9, "TEI", embed(ONE), Refused(429)),
     Probe(9, "OpenAI", openai(ONE), Refused(429)),
     Probe(9, "OIP", infer(text_tensor([ONE])), Refused(503)),
@@ -285,7 +285,7 @@ CROWDED = [
 """Row 9, over capacity: asked of a service whose queue is full."""
 
 GONE = Refused(499)
-LEFT = [
+DISCONNECTED = [
     Probe(13, "TEI", embed(IDS), GONE),
     Probe(13, "OpenAI", openai(IDS), GONE),
     Probe(13, "OIP", infer(ids_tensor([IDS])), GONE),
@@ -295,7 +295,7 @@ LEFT = [
 """Row 13, a client that leaves before its request is computed: nobody hears the answer, so what counts is what ran."""
 
 WRONG_KEY = JSON | {"authorization": "Bearer wrong"}
-STRANGERS = [
+ANONYMOUS = [
     Probe(10, "TEI", embed(ONE), Refused(401, NO_BODY)),
     Probe(10, "TEI", Http("/embed", {"inputs": ONE}, WRONG_KEY), Refused(401, NO_BODY)),
     Probe(10, "OpenAI", openai(ONE), Refused(401, "Bearer KEY")),
@@ -316,7 +316,7 @@ ELSEWHERE = {
 
 
 @dataclass(frozen=True)
-class Asker:
+class ProbeClient:
     """Sends a probe to a service: its answer's vectors, or its refusal."""
 
     http: httpx.Client
@@ -349,21 +349,21 @@ class Asker:
 
 
 @contextmanager
-def asking(address: tuple[str, int], rpc_address: str) -> Iterator[Asker]:
+def asking(address: tuple[str, int], rpc_address: str) -> Iterator[ProbeClient]:
     with (
         httpx.Client(base_url="http://{}:{}".format(*address), trust_env=False, timeout=60) as http,
         grpc.insecure_channel(rpc_address) as channel,
     ):
-        yield Asker(http, GRPCInferenceServiceStub(channel), EmbedStub(channel))
+        yield ProbeClient(http, GRPCInferenceServiceStub(channel), EmbedStub(channel))
 
 
 @pytest.fixture(scope="module")
-def ask(served: Served) -> Iterator[Asker]:
+def ask(served: Served) -> Iterator[ProbeClient]:
     with asking(served.address, served.rpc_address) as asker:
         yield asker
 
 
-def check(ask: Asker, probe: Probe) -> None:
+def check(ask: ProbeClient, probe: Probe) -> None:
     got = ask(probe)
     if isinstance(probe.expects, Vectors):
         assert not isinstance(got, Refused), got
@@ -376,7 +376,7 @@ def check(ask: Asker, probe: Probe) -> None:
 
 
 @pytest.mark.parametrize("probe", PROBES, ids=str)
-def test_probe_is_answered_in_the_protocols_format(ask: Asker, probe: Probe) -> None:
+def test_probe_is_answered_in_the_protocols_format(ask: ProbeClient, probe: Probe) -> None:
     check(ask, probe)
 
 
@@ -430,14 +430,14 @@ async def test_full_service_is_reported_in_the_protocols_format(
         await held.running.wait()
         second = held.embed()
         with asking(held.here.address, held.here.rpc_address) as ask:
-            for probe in CROWDED:
+            for probe in OVERLOADED:
                 await asyncio.to_thread(check, ask, probe)
         held.free.set()
         np.testing.assert_array_equal((await first).outputs[0].rows, (await second).outputs[0].rows)
 
 
 @pytest.fixture(scope="module")
-def guarded(tiny_store: Path) -> Iterator[Asker]:
+def guarded(tiny_store: Path) -> Iterator[ProbeClient]:
     with (
         serving(tiny_store, default_model="bert", api_keys="right") as service,
         asking(service.address, service.rpc_address) as asker,
@@ -445,12 +445,12 @@ def guarded(tiny_store: Path) -> Iterator[Asker]:
         yield asker
 
 
-@pytest.mark.parametrize("probe", STRANGERS, ids=str)
-def test_missing_key_is_reported_in_the_protocols_format(guarded: Asker, probe: Probe) -> None:
+@pytest.mark.parametrize("probe", ANONYMOUS, ids=str)
+def test_missing_key_is_reported_in_the_protocols_format(guarded: ProbeClient, probe: Probe) -> None:
     check(guarded, probe)
 
 
-@pytest.mark.parametrize("probe", LEFT, ids=str)
+@pytest.mark.parametrize("probe", DISCONNECTED, ids=str)
 async def test_client_gone_before_its_run_causes_no_run(
     tiny_store: Path, monkeypatch: pytest.MonkeyPatch, probe: Probe
 ) -> None:
@@ -486,7 +486,7 @@ def written(sent: Http) -> bytes:
 
 
 def test_the_table_has_every_row() -> None:
-    shown = {probe.row for probe in (*PROBES, *CROWDED, *STRANGERS, *LEFT)}
+    shown = {probe.row for probe in (*PROBES, *OVERLOADED, *ANONYMOUS, *DISCONNECTED)}
     assert sorted(shown | set(ELSEWHERE)) == list(ROWS)
     for file, name in ELSEWHERE.values():
         assert f"def {name}(" in (ROOT / file).read_text(encoding="utf-8"), f"{file} has no {name}"

@@ -35,7 +35,7 @@ class Clock:
 
 @pytest.fixture(autouse=True)
 def unnamed() -> Iterator[None]:
-    """What a test leaves behind is not the next one's."""
+    """Reset the key's name, which a test leaves behind."""
     token = KEY_NAME.set("")
     yield
     KEY_NAME.reset(token)

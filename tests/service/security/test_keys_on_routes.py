@@ -70,7 +70,7 @@ def test_rejects_any_other_key(guarded: Served, headers: dict[str, str]) -> None
 
 @dataclass(frozen=True)
 class Refusal:
-    """What a stranger hears on a path: status, and a document or its members."""
+    """The response to a caller without a valid key: status, and a document or its members."""
 
     verb: str
     path: str
@@ -176,9 +176,9 @@ def test_openapi_says_which_operations_need_a_key(guarded: Served, served: Serve
     assert {each["scheme"] for each in scheme.values()} == {"bearer"}
     for path, verbs in document["paths"].items():
         for verb in verbs.keys() & {"get", "post"}:
-            stranger = guarded.http.request(verb, path.replace("{name}", "bert"))
+            anonymous = guarded.http.request(verb, path.replace("{name}", "bert"))
             needs = verbs[verb].get("security", document["security"])
-            assert bool(needs) is (stranger.status_code in (401, 403)), (verb, path)
+            assert bool(needs) is (anonymous.status_code in (401, 403)), (verb, path)
     assert "security" not in served.http.get("/openapi.json").json()
 
 

@@ -36,7 +36,7 @@ CALL = pb.EmbedRequest(inputs=[pb.Input(text="a")])
 
 
 class Clock:
-    """Seconds, a second further at every look."""
+    """A clock that advances by a second at every call."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -205,10 +205,10 @@ def test_large_response_arrives_whole(secure: Secure, shop: Shop) -> None:
 
 
 def test_another_authority_is_not_trusted(secure: Secure, shop: Shop) -> None:
-    stranger = trustme.CA()
+    another = trustme.CA()
     with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
-        embed(secure.url, shop.trusting(other=stranger))
-    assert code_of(shop.channel(secure.rpc_address, other=stranger), 3) is grpc.StatusCode.UNAVAILABLE
+        embed(secure.url, shop.trusting(other=another))
+    assert code_of(shop.channel(secure.rpc_address, other=another), 3) is grpc.StatusCode.UNAVAILABLE
 
 
 def test_plain_text_clients_get_no_response(secure: Secure) -> None:

@@ -223,14 +223,14 @@ def test_exact_axial_values_match_mpmath(kind: str) -> None:
     patches = np.array([[0, 3], [1000, 77], [131_071, 4095]])
     cos, sin = values(tabulate_axial(kind, head_dim, positions=patches))
     with mpmath.workdps(60):
-        for patch, found_cos, found_sin in zip(patches.tolist(), cos, sin, strict=True):
+        for patch, cos_row, sin_row in zip(patches.tolist(), cos, sin, strict=True):
             for column in range(head_dim // 2):
                 half, j = divmod(column, head_dim // 4)
                 exponent = (2 * j + half) if kind == "pixtral" else 2 * j
                 where = patch["hw".index(expected_axes(kind)[half])] + (kind == "llama4")
                 angle = where * mpmath.mpf(row.theta) ** -(mpmath.mpf(exponent) / (head_dim // 2))
-                assert abs(found_cos[column] - mpmath.cos(angle)) < 1e-15
-                assert abs(found_sin[column] - mpmath.sin(angle)) < 1e-15
+                assert abs(cos_row[column] - mpmath.cos(angle)) < 1e-15
+                assert abs(sin_row[column] - mpmath.sin(angle)) < 1e-15
 
 
 @pytest.mark.parametrize(("height", "width"), [(1, 1), (4, 7), (224, 14)])

@@ -34,7 +34,7 @@ OCTETS = "application/octet-stream"
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """`vit` prepares pictures, `deit` knows not how, `qwen` cuts patches, `whisper` hears, `bert` reads."""
+    """`vit` has a preprocessor, `deit` has none, `qwen` takes patches, `whisper` audio features, `bert` text."""
     folder = tmp_path_factory.mktemp("pictures")
     golden = {"vit": "vision_vit", "deit": "vision_deit", "whisper": "input_whisper_encoder"}
     for name, source in {**golden, "qwen": "vision_qwen2_vl_patch"}.items():

@@ -1,4 +1,4 @@
-"""What `inputs` may look like, and the errors of others."""
+"""The forms that `inputs` may have, and the errors of others."""
 
 from typing import Any
 

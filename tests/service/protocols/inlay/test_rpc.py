@@ -1,4 +1,4 @@
-"""gRPC as a client meets it."""
+"""inlay.v1 over gRPC, as a client uses it."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""What a refusal looks like in the Open Inference Protocol over HTTP."""
+"""Errors of the Open Inference Protocol over HTTP."""
 
 import orjson
 import pytest

@@ -1,4 +1,4 @@
-"""What tensors go in and come out: padding, flat ids, texts, options, all by law: a row is what it is alone."""
+"""Tensors in and out: padding, flat ids, texts and options; each row equals that of its sequence alone."""
 
 from typing import Any
 

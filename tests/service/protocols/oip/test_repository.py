@@ -1,4 +1,4 @@
-"""The model repository extension over HTTP and gRPC: what clients may move, and what they may not reach."""
+"""The model repository extension over HTTP and gRPC: what clients may load and unload, and what they cannot reach."""
 
 import asyncio
 import gc

@@ -1,4 +1,4 @@
-"""The protocol's routes: health, metadata, statistics, JSON bodies, and every refusal in its own words."""
+"""The protocol's routes: health, metadata, statistics, JSON bodies, and errors in the protocol's format."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Tensors in protobuf messages: hand-written answers are protobuf's bytes, and what came is what was meant."""
+"""Tensors in protobuf messages: hand-written answers equal protobuf's bytes, and inputs are decoded as sent."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""System shared memory: what a client lends is read and written, and nothing else is."""
+"""System shared memory: registered regions are read and written, and nothing else is."""
 
 import mmap
 import os
