@@ -29,6 +29,10 @@ FILE_NAME = "card.json"
 HEAD = "head"
 
 
+ONE_TYPE = "types"
+"""The name of the dimension of `types` in graphs that take one type for all rows; elsewhere it is "tokens"."""
+
+
 @dataclass(frozen=True, slots=True)
 class Graph:
     """One ONNX file.
@@ -36,7 +40,8 @@ class Graph:
     Attributes:
         file: its name in the folder.
         inputs: packed: some of ids, positions, types, mask, segments [N] and lengths [B]; padded: input_ids,
-            attention_mask, token_type_ids, position_ids [B, T]. int64, but mask bool.
+            attention_mask, token_type_ids, position_ids [B, T]. int64, but mask bool. Where the dimension of types is
+            named ONE_TYPE, one value may stand for all rows.
         outputs: the names it gives; packed [N, d], padded [B, T, d] (`sentence_embedding`: [B, d]).
         layout: packed: rows of all sequences one after the other; padded: a rectangle (adopted models); image: pixels,
             patches or features of one size, see models/graphs/vision.py.

@@ -30,7 +30,6 @@ class _Member(NamedTuple):
     """One request of a batch."""
 
     number: int
-    request: EmbedRequest
     context: RequestContext
     lengths: tuple[int, ...]
     tokens: int
@@ -39,17 +38,17 @@ class _Member(NamedTuple):
 class _Batch:
     """Requests for the same outputs of one model, gathered until they fill a run."""
 
-    __slots__ = ("ids", "longest", "members", "model", "most", "plan", "tokens")
+    __slots__ = ("ids", "longest", "members", "model", "most", "named", "plan", "tokens")
 
-    def __init__(self, model: Model, plan: Plan, longest: int, most: int) -> None:
-        self.model, self.plan, self.longest, self.most = model, plan, longest, most
-        self.clear()
-
-    def clear(self) -> None:
-        """Begin the next run."""
+    def __init__(self, model: Model, plan: Plan, named: bool, longest: int, most: int) -> None:
+        self.model, self.plan, self.named, self.longest, self.most = model, plan, named, longest, most
         self.members: list[_Member] = []
         self.ids: list[Int64s] = []
         self.tokens = 0
+
+    def clear(self) -> None:
+        """Begin the next run."""
+        self.members, self.ids, self.tokens = [], [], 0
 
 
 class RowLookup:
@@ -57,7 +56,7 @@ class RowLookup:
 
     Args:
         models: the loaded models.
-        observe: called after every request with its context, model, tokens and the times of its stages.
+        observe: called after every run with its requests' contexts, model, tokens and the times of its stages.
     """
 
     def __init__(self, models: Models, settings: Settings, observe: Observer) -> None:
@@ -71,23 +70,26 @@ class RowLookup:
         """Return the result of each request; None for those that the embedding pipeline has to serve."""
         results: list[EmbedResult | None] = [None] * len(requests)
         batches: dict[tuple[object, ...], _Batch | None] = {}  # by all that a request holds besides its inputs
+        options: tuple[object, ...] = ()
+        batch: _Batch | None = None
         for number, entry in enumerate(requests):
             if entry is None:
                 continue
             request, context = entry
-            options = request[1:]
-            if options not in batches:
-                batches[options] = self._batch(request)
-            batch = batches[options]
+            if request[1:] != options:  # most are as the one before, which is faster to see than to look up
+                options = request[1:]
+                if options not in batches:
+                    batches[options] = self._batch(request)
+                batch = batches[options]
             if batch is None or not (lengths := self._plain_lengths(request.inputs, batch.longest)):
                 continue
             tokens = sum(lengths)
             if tokens > batch.most:
                 continue
-            if batch.members and batch.tokens + tokens > RUN_TOKENS:
+            if batch.tokens + tokens > RUN_TOKENS and batch.members:
                 self._run(batch, results)
                 batch.clear()
-            batch.members.append(_Member(number, request, context, lengths, tokens))
+            batch.members.append(_Member(number, context, lengths, tokens))
             batch.ids += [each.ids for each in request.inputs]  # type: ignore[union-attr]
             batch.tokens += tokens
         for batch in batches.values():
@@ -105,7 +107,8 @@ class RowLookup:
         if plan.lookup is None or request.max_tokens is not None:
             return None
         longest = min(model.card.position.longest() or self._max_tokens, self._max_tokens)
-        return _Batch(model, plan, longest, limits.max_tokens(model.card, plan, self._settings))
+        named = bool(request.outputs)
+        return _Batch(model, plan, named, longest, limits.max_tokens(model.card, plan, self._settings))
 
     def _plain_lengths(self, inputs: Sequence[object], longest: int) -> tuple[int, ...]:
         """Return the lengths of inputs that are nothing but token ids of allowed lengths; empty for all others."""
@@ -133,28 +136,29 @@ class RowLookup:
         unsigned = ids.view(np.uint64)  # negative ids wrap to huge ones
         if unsigned[unsigned.argmax()] >= card.vocab_size:
             return
-        positions = [learned.positions(card.position, each) for each in batch.ids]
-        values = {
-            "ids": ids,
-            "positions": positions[0] if len(positions) == 1 else np.concatenate(positions),
-            "types": _ZEROS[: len(ids)] if len(ids) <= len(_ZEROS) else np.zeros(len(ids), np.int64),
-        }
-        feeds = {name: values[name] for name in card.graphs[graph].inputs}
-        found = model.batchers[graph].run_now(
+        feeds = {name: self._column(name, batch, ids) for name in card.graphs[graph].inputs}
+        ran = model.batchers[graph].run_now(
             partial(model.engine.run, graph, feeds, plan.outputs), batch.tokens, len(members)
         )
-        if found is None:
+        if ran is None:
             return
-        arrays, seconds = found
+        arrays, seconds = ran
         name, times, start = card.name, StageTimes(0.0, 0.0, seconds), 0
         self._observe([member.context for member in members], name, batch.tokens, times)
-        for number, request, _, lengths, tokens in members:
+        columns = list(zip(plan.outputs, arrays, strict=True))
+        for number, _, lengths, tokens in members:
             stop = start + tokens
-            outputs = tuple(
-                [
-                    Output(output, array[start:stop], lengths, False)
-                    for output, array in zip(plan.outputs, arrays, strict=True)
-                ]
-            )
+            outputs = tuple([Output(output, array[start:stop], lengths, False) for output, array in columns])
+            results[number] = EmbedResult(name, outputs, tokens, batch.named, lengths, 0, times)
             start = stop
-            results[number] = EmbedResult(name, outputs, tokens, bool(request.outputs), lengths, 0, times)
+
+    def _column(self, name: str, batch: _Batch, ids: Int64s) -> Int64s:
+        """Return one input of the graph for all sequences of a batch, int64 [N]."""
+        if name == "ids":
+            return ids
+        if name == "types":
+            return _ZEROS[: len(ids)] if len(ids) <= len(_ZEROS) else np.zeros(len(ids), np.int64)
+        rule = batch.model.card.position
+        if len(batch.ids) == 1:
+            return learned.positions(rule, ids)
+        return np.concatenate([learned.positions(rule, each) for each in batch.ids])

@@ -3,6 +3,8 @@
 from pathlib import Path
 
 import numpy as np
+import onnx as onnx_format
+import onnxruntime
 import pytest
 
 from models.artifacts import card as cards
@@ -55,6 +57,28 @@ def test_returns_requested_outputs_in_order(folder: Path) -> None:
     forward, backward = engine.run("components", feeds, names), engine.run("components", feeds, names[::-1])
     assert [array.tobytes() for array in forward] == [array.tobytes() for array in backward[::-1]]
     assert [len(engine.run("components", feeds, (name,))) for name in names] == [1] * len(names)
+
+
+@pytest.mark.parametrize("rows", [1, 16, ROWS])
+@pytest.mark.parametrize("one_type", [True, False])
+def test_one_type_for_all_rows_gives_the_same_bytes(rows: int, one_type: bool, folder: Path) -> None:
+    """A segment of 0 is read once for all rows; older exports take one for each."""
+    card = cards.read(folder / "bert")
+    graph = onnx_format.load(folder / "bert/embedding.onnx", load_external_data=False)
+    (types,) = [each for each in graph.graph.input if each.name == "types"]
+    assert types.type.tensor_type.shape.dim[0].dim_param == cards.ONE_TYPE
+    if not one_type:
+        types.type.tensor_type.shape.dim[0].dim_param = "tokens"
+    path = folder / f"bert/embedding-{one_type}.onnx"
+    onnx_format.save(graph, path)
+    session = onnxruntime.InferenceSession(path)
+    engine = OnnxEngine("cpu", {"embedding": session}, card.graphs)
+    draw = np.random.default_rng(2)
+    feeds = {"ids": draw.integers(0, card.vocab_size, rows), "positions": np.arange(rows) % 24}
+    for types_sent in (np.zeros(rows, np.int64), np.ones(rows, np.int64), np.arange(rows) % 2):
+        (expected,) = session.run(["input_embeddings"], {**feeds, "types": types_sent})
+        (found,) = engine.run("embedding", {**feeds, "types": types_sent}, ("input_embeddings",))
+        assert found.tobytes() == expected.tobytes()
 
 
 def test_runs_after_shrinking_give_the_same_bytes(folder: Path) -> None:
