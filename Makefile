@@ -22,11 +22,13 @@ INSTALL = VIRTUAL_ENV=.venv $(UV) pip install --no-deps --require-hashes
 
 # Inlay turns ONNX Runtime's reports to its maker off itself; this is for tests and load generators that import it alone.
 export ORT_DISABLE_TELEMETRY = 1
+# A process that compiles every module anew starts in twice the time, and tests start hundreds.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help serve demo test check format proto lock load bench tables exporting footprint overload soak swap parity clients faults observe fuzz audit sbom images container-test clean
+.PHONY: help serve demo test test-all check format proto lock load bench tables exporting footprint overload soak swap parity clients faults observe fuzz audit sbom images container-test clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -50,8 +52,14 @@ $(DEMO)/card.json: models/artifacts/card.py models/families/positional_encodings
 
 # ---- check
 
-test: $(INLAY) .venv/.locked-dev $(DEMO)/card.json ## set up, run the tests, a process for each core
+TESTS = $(INLAY) .venv/.locked-dev $(DEMO)/card.json
+OWN_TARGETS = not parity and not bench and not clients and not faults and not observe
+
+test: $(TESTS) ## set up, run the tests in parallel; of long sweeps an even part
 	@$(BIN)/python -m pytest -n auto $(ARGS)
+
+test-all: $(TESTS) ## the same with every case of the sweeps
+	@$(BIN)/python -m pytest -n auto -m '$(OWN_TARGETS)' $(ARGS)
 
 check: $(RUNTIME) .venv/.locked-dev ## lint, format, types, import rules, stubs equal to proto/
 	@echo '==> lint';    $(BIN)/ruff check

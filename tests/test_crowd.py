@@ -22,6 +22,7 @@ from proto.embed_pb2_grpc import EmbedderStub
 from tests.served import Here, array_of, serving_here
 
 CALLERS = 200
+PROBES = 2  # runs of the readiness check that may fall into a measurement
 POOLED = 1e-5
 OCTETS = "application/octet-stream"
 WORDS = ("river", "stone", "market", "engine", "violin", "harbour", "theory", "copper", "garden", "signal")
@@ -122,7 +123,7 @@ async def test_callers_of_the_input_layer_share_runs_bitwise(here: Here, longest
     bodies = [{"inputs": ids, "outputs": "input_embeddings"} for ids in mixed_ids(CALLERS, longest)]
     seen = await crowd(here, bodies, "embedding")
     assert seen.together == seen.alone
-    assert seen.items == CALLERS
+    assert CALLERS <= seen.items <= CALLERS + PROBES
     assert seen.runs <= most_runs
 
 
@@ -134,7 +135,7 @@ async def test_callers_of_the_encoder_share_runs(here: Here) -> None:
     )
     assert np.abs(alone - together).max() <= POOLED
     assert len(np.unique(alone.round(3), axis=0)) == len(set(texts))  # so that a mix-up would show
-    assert seen.items == CALLERS
+    assert CALLERS <= seen.items <= CALLERS + PROBES
     assert seen.runs <= CALLERS / 5
 
 

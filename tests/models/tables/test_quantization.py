@@ -3,6 +3,7 @@
 import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from models.tables.quantization import Kind
 from service.cli.main import main
 from tests.golden_cases import Case, case, cases, tiny_bert, tiny_config, write_checkpoint, write_folder
 from tests.served import serving
+from tests.sweeps import sampled
 
 GOLDEN = case("quant_rowwise_uint8")
 WORDS = "model.embed_tokens.weight"
@@ -130,8 +132,7 @@ def test_int4_block_divides_width(width: int, block: int) -> None:
 FAMILIES = ("input_bert", "input_gpt2", "input_llama", "input_bloom", "input_roberta")
 
 
-@pytest.mark.parametrize("dtype", [*NARROW, *KINDS])
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize(("name", "dtype"), sampled(product(FAMILIES, [*NARROW, *KINDS]), 4, unpack=True))
 def test_card_error_equals_served_error(name: str, dtype: str, tmp_path: Path) -> None:
     golden = case(name)
     card = export(write_checkpoint(golden, tmp_path / "x"), tmp_path / "out", dtype=dtype)

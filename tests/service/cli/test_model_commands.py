@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 
 import ml_dtypes
@@ -15,6 +16,7 @@ from models.artifacts import random_checkpoint as creation
 from models.families import FAMILIES
 from service.cli.main import main
 from tests.golden_cases import case, write_checkpoint, write_tiny_bert
+from tests.sweeps import sampled
 
 ROOT = Path(__file__).parents[3]
 
@@ -153,8 +155,9 @@ def test_importing_models_needs_numpy_alone() -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    ("family", "dtype"), sampled(product(FAMILIES, ["float32", "float16", "bfloat16"]), 7, unpack=True)
+)
 def test_a_created_checkpoint_exports(family: str, dtype: str, tmp_path: Path) -> None:
     sizes = ["--vocab-size", "300", "--hidden-size", "48", "--dtype", dtype]
     assert main(["create", str(tmp_path / "x"), "--model-type", family, *sizes]) == 0

@@ -17,6 +17,7 @@ import uvicorn
 from service.http.response import Response, bytes_response
 from service.http.routes import Request
 from tests.service.http.toy_server import MIB, SECONDS, Toy, connected, route, running, until
+from tests.sweeps import sampled
 
 PATHS = ("/", "/fast")
 
@@ -220,14 +221,14 @@ DIFFERENT = {
 """Bytes that one of the servers may refuse, each with the reason."""
 
 
-@pytest.mark.parametrize("name", SAME)
+@pytest.mark.parametrize("name", sampled(SAME, 4))
 async def test_answers_like_h11(toy: Toy, theirs: int, name: str) -> None:
     ours, expected = await seen(toy.port, *SAME[name]), await seen(theirs, *SAME[name])
     assert ours == expected
     assert ours.closed
 
 
-@pytest.mark.parametrize("name", DIFFERENT)
+@pytest.mark.parametrize("name", sampled(DIFFERENT, 3))
 async def test_differs_from_h11_only_by_refusing_or_by_the_rfc(toy: Toy, theirs: int, name: str) -> None:
     parts, _ = DIFFERENT[name]
     ours, expected = await seen(toy.port, *parts), await seen(theirs, *parts)
@@ -281,7 +282,7 @@ def traffic(chance: random.Random, number: int) -> tuple[bytes, list[bytes]]:
     return sent, bodies
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", sampled(range(40), 5))
 async def test_requests_cut_anywhere_keep_their_bodies(toy: Toy, seed: int) -> None:
     """Heads that are known, batched or pipelined, and bodies that look like them: no cut moves a border."""
     chance = random.Random(seed)

@@ -24,6 +24,7 @@ from service.registry.registry import ModelRegistry, open_registry
 from service.settings import Settings
 from tests.golden_cases import Case, cases, write_checkpoint
 from tests.service.registry.registry_service import Service, fresh_vector, write
+from tests.sweeps import sampled
 from tests.vision_cases import export_seen, seen
 
 HIDDEN = ("last_hidden_state",)
@@ -425,7 +426,9 @@ async def test_unloaded_model_leaves_no_thread_or_mapping(store: Path) -> None:
 WHOLE = [(case, export_seen) for case in seen()] + [(case, None) for case in cases("input_layer")]
 
 
-@pytest.mark.parametrize(("case", "exports"), WHOLE, ids=lambda each: getattr(each, "name", ""))
+@pytest.mark.parametrize(
+    ("case", "exports"), sampled(WHOLE, 4, unpack=True), ids=lambda each: getattr(each, "name", "")
+)
 async def test_every_family_warms_up(case: Case, exports: Any, tmp_path: Path) -> None:
     source = tmp_path / "checkpoint"
     if exports:
