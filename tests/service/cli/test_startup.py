@@ -248,8 +248,8 @@ def heaps(pid: int) -> int:
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_serving_process_has_few_heaps(tiny_store: Path, workers: str) -> None:
     with running(tiny_store, "--workers", workers) as (process, url, _):
-        with ThreadPoolExecutor(16) as pool:
-            answers = pool.map(lambda n: httpx.post(f"{url}/embed", json={"inputs": [[n % 8]]}).status_code, range(64))
+        with ThreadPoolExecutor(16) as pool, httpx.Client(base_url=url) as client:
+            answers = pool.map(lambda n: client.post("/embed", json={"inputs": [[n % 8]]}).status_code, range(64))
             assert set(answers) == {200}
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
         serving = {"1": [process.pid], "2": map(int, children)}[workers]
