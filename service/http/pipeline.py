@@ -11,11 +11,12 @@ from contextvars import Context
 from time import perf_counter
 from typing import NamedTuple, Protocol
 
-from service.errors import BodyTooLarge, InlayError, MethodNotAllowed, NoSuchPath, Unavailable, UnsupportedCoding
+from service.errors import InlayError, MethodNotAllowed, NoSuchPath, Unavailable, UnsupportedCoding
 from service.http import bodies
 from service.http.access_log import AccessLog
 from service.http.compression import compressed
 from service.http.cors import Cors
+from service.http.intake import too_large
 from service.http.negotiation import Policy, choose
 from service.http.response import Response
 from service.http.router import Router
@@ -291,15 +292,6 @@ class Pipeline:
         request.context.written()
         if self._access_log is not None:
             self._access_log.end(request, str(status), gone=status == GONE)
-
-
-def too_large(size: int, allowed: int) -> BodyTooLarge:
-    """Return the error for a body of `size` bytes or more."""
-    return BodyTooLarge(
-        f"the body has {size} bytes or more",
-        allowed=f"this server takes {allowed}",
-        remedy="send fewer inputs at a time",
-    )
 
 
 def shown_key(request: Request) -> bytes | None:
