@@ -23,7 +23,10 @@ from service.http.routes import Head, Request
 from service.request_context import request_id
 
 HEAD_BYTES = 64 * 1024  # of the request line, headers, chunk framing and trailers of one request
-MAX_PIPELINED = 16  # requests of one connection that wait for the one before
+# requests of one connection that wait for the one before; a segment of 256 KiB may hold 10 000, which would take 9 MiB,
+# or 50 MiB with the errors that answer them, so the rest of the segment waits as bytes
+MAX_PIPELINED = 16
+PIECE_BYTES = 4096  # parsed at a time where more requests may follow; with 160 errors and the rest 1 MiB a connection
 # what is read after a refusal, so that its sender gets to read the response: of a body, and of a head
 DISCARDED_BYTES, DISCARDED_HEAD_BYTES = 64 * 2**20, 8 * 2**20
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -71,6 +74,8 @@ class HttpProtocol(asyncio.Protocol):
         self._incoming: Request | None = None
         self._body = IncomingBody(app.intake)
         self._received_bytes = 0  # of the request as a whole
+        self._received_requests = 0  # begun so far, by the parser's count
+        self._unparsed = b""  # held back while MAX_PIPELINED requests wait; reading is paused meanwhile
         self._in_message = False
         self._is_last = False  # no request follows it on this connection
         self._expects_continue = False
@@ -162,6 +167,7 @@ class HttpProtocol(asyncio.Protocol):
     def on_message_begin(self) -> bool:
         """Begin a request, unless the one before was this connection's last."""
         self._in_message = self._keep_alive
+        self._received_requests += 1
         self._idle_since = None
         return self._in_message
 
@@ -228,15 +234,36 @@ class HttpProtocol(asyncio.Protocol):
     # ---- parsing
 
     def _parse(self, data: bytes) -> None:
-        """Parse data of requests, within the bounds of one head."""
+        """Parse data of requests, within the bounds of one head and of requests that wait."""
         self._received_bytes += len(data)
-        self._feed(data)
+        if len(data) <= PIECE_BYTES or data.count(b"\r\n\r\n") <= MAX_PIPELINED:
+            self._feed(data)
+        else:
+            self._feed_pieces(data)
         if self._received_bytes > HEAD_BYTES + 2 * self._body.size and self._in_message and not self._closing:
             self._refuse(
                 HeadTooLarge(
                     "a request's line, headers or trailers pass 64 KiB", remedy="send what is long in the body"
                 )
             )
+
+    def _feed_pieces(self, data: bytes) -> None:
+        """Parse data that may hold many requests; keep what follows MAX_PIPELINED waiting requests as bytes."""
+        for start in range(0, len(data), PIECE_BYTES):
+            if self._transport.is_closing() or not (self._keep_alive or self._in_message):
+                return
+            if len(self._waiting) >= MAX_PIPELINED:
+                self._unparsed = data[start:]
+                return
+            self._feed(data[start : start + PIECE_BYTES])
+
+    def _read_on(self) -> None:
+        """Parse what was held back, and read more unless as many requests wait again."""
+        if self._unparsed:
+            data, self._unparsed = self._unparsed, b""
+            self._parse(data)
+        if len(self._waiting) < MAX_PIPELINED:
+            self._transport.resume_reading()
 
     def _feed(self, data: bytes) -> None:
         try:
@@ -325,7 +352,7 @@ class HttpProtocol(asyncio.Protocol):
         self._in_message = False
         self._received_bytes = 0
         if self._current is not None:
-            self._waiting.append((request, response))
+            self._wait(request, response)
         else:
             self._respond_now(request, response)
 
@@ -348,8 +375,9 @@ class HttpProtocol(asyncio.Protocol):
             return
         while self._waiting:
             request, response = self._waiting.popleft()
+            self._current = request  # requests that are parsed now wait for it
             if len(self._waiting) < MAX_PIPELINED:
-                self._transport.resume_reading()
+                self._read_on()
             if response is None:
                 self._begin(request)
                 return
@@ -379,6 +407,7 @@ class HttpProtocol(asyncio.Protocol):
 
     def _drop_waiting(self) -> None:
         """End requests whose responses can no longer be sent."""
+        self._unparsed = b""
         while self._waiting:
             self._pipeline.finish(self._waiting.popleft()[0], GONE)
 
@@ -401,7 +430,7 @@ class HttpProtocol(asyncio.Protocol):
                 self._transport.close()
                 return
         elif self._in_message and self._current is None:
-            if self._pace.is_held_up("request", self._received_bytes, now):
+            if self._pace.is_held_up(self._received_requests, self._received_bytes, now):
                 self._refuse(TooSlow("the request was not sent in time", remedy="send it faster, or in smaller parts"))
                 return
         else:
