@@ -27,20 +27,20 @@ HEAD_BYTES = 64 * 1024  # of the request line, headers, chunk framing and traile
 # or 50 MiB with the errors that answer them, so the rest of the segment waits as bytes
 MAX_PIPELINED = 16
 PIECE_BYTES = 4096  # parsed at a time where more requests may follow; with 160 errors and the rest 1 MiB a connection
-# what is read after a refusal, so that its sender gets to read the response: of a body, and of a head
+# read and dropped after a refusal, so that its sender gets to read the response: of a body, and of a head
 DISCARDED_BYTES, DISCARDED_HEAD_BYTES = 64 * 2**20, 8 * 2**20
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 log = logging.getLogger(__name__)
 
 
 class HttpApplication(Protocol):
-    """What HttpProtocol needs of the application that uvicorn loads, which uvicorn itself calls for its lifespan.
+    """The application that uvicorn loads, as HttpProtocol uses it; uvicorn itself calls it for its lifespan.
 
     Attributes:
         pipeline: serves requests.
         connections: limits of one connection.
         intake: bounds the bodies of all connections together.
-        heads: the request heads that came before, by their bytes.
+        heads: request heads received before, by their bytes (`head_memory.remember`).
     """
 
     pipeline: Pipeline
@@ -70,7 +70,7 @@ class HttpProtocol(asyncio.Protocol):
         self._writer: ResponseWriter
         self._client: tuple[str, int] | None = None
         # the request being received
-        self._first_data: bytes | None = None  # what came with the beginning of its head
+        self._first_data: bytes | None = None  # the segment with the beginning of its head
         self._incoming: Request | None = None
         self._body = IncomingBody(app.intake)
         self._received_bytes = 0  # of the request as a whole
@@ -79,7 +79,7 @@ class HttpProtocol(asyncio.Protocol):
         self._in_message = False
         self._is_last = False  # no request follows it on this connection
         self._expects_continue = False
-        self._discarding = False  # the connection closes once what still comes has been read
+        self._discarding = False  # further data is dropped, and the connection closes
         self._discard_bytes = DISCARDED_BYTES
         # the requests being answered
         self._current: Request | None = None
@@ -94,7 +94,7 @@ class HttpProtocol(asyncio.Protocol):
     # ---- asyncio.Protocol
 
     def connection_made(self, transport: Any) -> None:
-        """Take a connection."""
+        """Begin to serve a connection."""
         self._transport = transport
         self._writer = ResponseWriter(transport, self._server_state)
         self._server_state.connections.add(self)
@@ -103,7 +103,7 @@ class HttpProtocol(asyncio.Protocol):
         self._schedule_check()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Drop what is done for a client that is gone."""
+        """Cancel the work for a client that is gone, and give back its places."""
         self._server_state.connections.discard(self)
         self._body.drop()
         if self._timer is not None:
@@ -124,7 +124,7 @@ class HttpProtocol(asyncio.Protocol):
         return False
 
     def data_received(self, data: bytes) -> None:
-        """Parse what came; a whole request whose head is known is taken without the parser, which saves 7 µs."""
+        """Parse data; a whole request with a remembered head is taken without the parser, which saves 7 µs."""
         if self._idle_since is not None:
             end = data.find(b"\r\n\r\n") + 4
             head = self._heads.get(data[:end])
@@ -147,11 +147,11 @@ class HttpProtocol(asyncio.Protocol):
         self._parse(data)
 
     def pause_writing(self) -> None:
-        """Hold streams until the client has taken what was sent."""
+        """Hold the stream until the client has taken more."""
         self._writer.pause()
 
     def resume_writing(self) -> None:
-        """Let streams go on."""
+        """Let the stream go on."""
         self._writer.resume()
 
     def shutdown(self) -> None:
@@ -165,7 +165,7 @@ class HttpProtocol(asyncio.Protocol):
     # ---- RequestReceiver
 
     def on_message_begin(self) -> bool:
-        """Begin a request, unless the one before was this connection's last."""
+        """Begin a request; return False if the one before was the connection's last."""
         self._in_message = self._keep_alive
         self._received_requests += 1
         self._idle_since = None
@@ -258,7 +258,7 @@ class HttpProtocol(asyncio.Protocol):
             self._feed(data[start : start + PIECE_BYTES])
 
     def _read_on(self) -> None:
-        """Parse what was held back, and read more unless as many requests wait again."""
+        """Parse the unparsed data, and resume reading unless MAX_PIPELINED requests wait again."""
         if self._unparsed:
             data, self._unparsed = self._unparsed, b""
             self._parse(data)
@@ -357,7 +357,7 @@ class HttpProtocol(asyncio.Protocol):
             self._respond_now(request, response)
 
     def _refuse(self, error: InlayError) -> None:
-        """Answer what cannot be received, and close."""
+        """Answer the request being received with an error, and close the connection."""
         parser = self._parser
         request = self._incoming or Request(Head("GET", parser.target or b"/", parser.headers), self._client)
         request.id = request.id or request_id(request.headers.get(b"x-request-id"))
