@@ -1,4 +1,4 @@
-"""Throughput of Inlay as a share of servers that compute nothing, or beside its peers, in one run on one machine.
+"""Throughput of Inlay as a share of servers that only send constants, or beside its peers, in one run on one machine.
 
     python -m loadtest.bench [--quick] [--only REGEX] [--save]
     python -m loadtest.bench --peers [--quick] [--only REGEX] [--save]
@@ -164,7 +164,7 @@ def measure(case: Case, running: RunningServer, generator: Generator, cores: Cor
 
 @dataclass(frozen=True)
 class Run:
-    """What is measured: cases and servers that fit each other, on which cores, for how long, how often."""
+    """One measurement: pairs of cases and servers, the cores of the generator, seconds and rounds."""
 
     pairs: Sequence[tuple[Case, RunningServer]]
     load_cores: Cores
@@ -200,10 +200,12 @@ class Run:
             generator = generators.choose(case.protocol, self.fallback)
             if running.spec.is_empty and case.rows == 16 and case.connections > 1 and not generator.is_ceiling:
                 other = generators.choose(case.protocol, fallback=True)
-                speeds = [measure(case, running, one, self.load_cores, self.seconds) for one in (generator, other)]
+                speeds = [
+                    measure(case, running, candidate, self.load_cores, self.seconds) for candidate in (generator, other)
+                ]
                 speeds_text = " and ".join(
-                    f"{one.name} {speed.per_second:.0f}/s (server busy for {speed.busy:.0%} of a core)"
-                    for one, speed in zip((generator, other), speeds, strict=True)
+                    f"{candidate.name} {speed.per_second:.0f}/s (server busy for {speed.busy:.0%} of a core)"
+                    for candidate, speed in zip((generator, other), speeds, strict=True)
                 )
                 notes.append(f"Generators against the empty server, {case.label}: {speeds_text}.")
         return notes
@@ -242,23 +244,23 @@ def compared(options: argparse.Namespace, one_core: bool) -> list[ServerSpec]:
     if options.peers:
         peers = [servers.mosec_server(folder, batching) for batching in (True, False)]
         return [servers.inlay_server(options.store, options.model, flags), servers.fastapi_server(folder), *peers]
-    own = servers.inlay_server(options.store, options.model, [*(servers.ONE_CORE if one_core else ()), *flags])
-    return [servers.empty_http(options.empty_reads_body), servers.empty_grpc(), own]
+    inlay = servers.inlay_server(options.store, options.model, [*(servers.ONE_CORE if one_core else ()), *flags])
+    return [servers.empty_http(options.empty_reads_body), servers.empty_grpc(), inlay]
 
 
 def run(options: argparse.Namespace) -> tuple[list[Row], list[str], str]:
     """Start the servers and measure; return rows, notes about the generators, and the placement."""
     server_cores, load_cores = split_cores(pin=not options.no_pin and not options.peers)
     pinned = server_cores != load_cores
-    wanted = [case for case in cases(options.peers) if re.search(options.only, case.label)]
+    chosen_cases = [case for case in cases(options.peers) if re.search(options.only, case.label)]
     with contextlib.ExitStack() as stack:
         logs = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         running = [
             stack.enter_context(servers.started(spec, logs, server_cores))
             for spec in compared(options, pinned)
-            if any(case.is_answered_by(spec) for case in wanted)
+            if any(case.is_answered_by(spec) for case in chosen_cases)
         ]
-        pairs = [(case, one) for case in wanted for one in running if case.is_answered_by(one.spec)]
+        pairs = [(case, server) for case in chosen_cases for server in running if case.is_answered_by(server.spec)]
         job = Run(pairs, load_cores, options.seconds, options.rounds, options.python_load)
         rows = job.rows()
         notes = [] if options.quick else job.generator_notes()

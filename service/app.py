@@ -15,6 +15,7 @@ from service.embedding.position_tables import Tables
 from service.embedding.row_lookup import RowLookup
 from service.grpc.server import RpcServer
 from service.http.access_log import AccessLog
+from service.http.client_pace import ConnectionSettings
 from service.http.cors import Cors
 from service.http.docs_pages import docs_application, docs_routes
 from service.http.intake import Intake
@@ -22,7 +23,6 @@ from service.http.openapi import build_document
 from service.http.pipeline import Limits, Pipeline
 from service.http.router import Router
 from service.http.routes import Head, RouteGroup
-from service.http.server import ConnectionSettings
 from service.observability.metrics import Metrics
 from service.observability.stage_times import Stages
 from service.observability.tracing import open_tracing

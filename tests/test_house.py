@@ -73,7 +73,7 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "fastapi": ("service.http.docs_pages",),
     "fastapi_offline": ("service.http.docs_pages",),
     "uvicorn": ("service.http.listener",),
-    "httptools": ("service.http.server",),
+    "httptools": ("service.http.request_parser",),
     "grpc": ("service.grpc",),
     "grpc_health": ("service.grpc",),
     "grpc_reflection": ("service.grpc",),
@@ -99,7 +99,6 @@ EXCEPTIONS: dict[tuple[str, str], str] = {}
 LONG: dict[str, str] = {
     "models/positions/rope/conventions.py": "a table: one row a model_type",
     "models/positions/rope/presets.py": "a table: one row a public model",
-    "service/http/server.py": "one class: the states of one connection",
 }
 MOST_LINES = 450
 

@@ -1,4 +1,4 @@
-"""The embedding pipeline: validate, admit, tokenize, schedule, pool, select. Every protocol's request passes it."""
+"""The embedding pipeline: validate, admit, tokenize, schedule, pool, select. Serves the requests of every protocol."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -44,10 +44,10 @@ class EmbeddingPipeline:
         self._settings = settings
 
     async def embed(self, request: EmbedRequest, context: RequestContext | None = None) -> EmbedResult:
-        """Return one request's outputs, in the order asked for.
+        """Return one request's outputs, in the order of `request.outputs`.
 
         Raises:
-            InlayError: the request cannot be served; the caller's mistakes are raised before anything is queued.
+            InlayError: the request cannot be served; mistakes of the caller are found before anything is queued.
         """
         context = context or RequestContext()
         model = self._models.get(request.model)
@@ -63,7 +63,7 @@ class EmbeddingPipeline:
             started = perf_counter()
             ids, prompts, characters = await self._tokenize(model, plan, request, ids, context)
             tokenizing, admitted = perf_counter() - started, True
-        lengths = tuple([len(each.ids) for each in ids])
+        lengths = tuple([len(sequence.ids) for sequence in ids])
         tokens = sum(lengths)
         limits.check_tokens(tokens, card, plan, self._settings)
         parts = _parts(card, plan, ids)
@@ -87,8 +87,8 @@ class EmbeddingPipeline:
             if not truncate:
                 limits.check_longest(inputs, self._settings.max_input_tokens)
         return [
-            validation.check(card, index, each, truncate, direction, most) if type(each) is Ids else None
-            for index, each in enumerate(inputs)
+            validation.check(card, index, item, truncate, direction, most) if type(item) is Ids else None
+            for index, item in enumerate(inputs)
         ]
 
     async def _tokenize(
@@ -97,21 +97,21 @@ class EmbeddingPipeline:
         """Admit the texts of a request to its queues and tokenize them.
 
         Returns:
-            Ids in the place of each text, the leading tokens of each input that pooling must not count, and the
+            Ids in the place of each text, the number of leading tokens of each input that pooling leaves out, and the
             number of characters.
         """
         name, inputs = model.card.name, request.inputs
-        texts = [each for each in inputs if isinstance(each, Text)]
+        texts = [item for item in inputs if isinstance(item, Text)]
         characters = limits.check_characters(texts, self._settings)
         longest = _least(model.card.max_tokens, request.max_tokens)
-        sizes = [len(each.text) + len(each.pair or "") for each in texts]
-        cost = self._estimator.estimate(name, sizes, longest) + sum([len(each.ids) for each in ids if each])
+        sizes = [len(text.text) + len(text.pair or "") for text in texts]
+        cost = self._estimator.estimate(name, sizes, longest) + sum([len(sequence.ids) for sequence in ids if sequence])
         queues = [model.batchers[graph] for graph in plan.typed]
         for queue in queues:
             queue.check(cost, context.deadline)
         with reserved(queues, cost):
             complete, prompts = await self._encode(model, request, ids)
-        tokens = sum([len(complete[index].ids) for index, each in enumerate(inputs) if isinstance(each, Text)])
+        tokens = sum([len(complete[index].ids) for index, item in enumerate(inputs) if isinstance(item, Text)])
         self._estimator.learn(name, characters, tokens)
         return complete, prompts, characters
 
@@ -122,9 +122,9 @@ class EmbeddingPipeline:
             raise BadRequest(f"{card.name} was exported without a tokenizer", remedy="send token ids instead of text")
         prompt = prompt_of(card, request.prompt_name)
         texts = {
-            index: Text(prompt + each.text, each.pair) if prompt else each
-            for index, each in enumerate(request.inputs)
-            if isinstance(each, Text)
+            index: Text(prompt + item.text, item.pair) if prompt else item
+            for index, item in enumerate(request.inputs)
+            if isinstance(item, Text)
         }
         cut = Cut(self._truncates(request), request.truncation_direction, request.max_tokens, request.special_tokens)
         encoded = await tokenizer.encode(texts, cut)
@@ -132,7 +132,7 @@ class EmbeddingPipeline:
         if prompt and card.pooling and not card.pooling.include_prompt:
             prompts = dict.fromkeys(encoded, tokenizer.prompt_length(prompt))
             _check_prompts(encoded, prompts)
-        return [encoded.get(index, each) for index, each in enumerate(ids)], prompts
+        return [encoded.get(index, sequence) for index, sequence in enumerate(ids)], prompts
 
     def _truncates(self, request: EmbedRequest) -> bool:
         return self._settings.auto_truncate if request.truncate is None else request.truncate
@@ -143,7 +143,7 @@ def _least(one: int | None, other: int | None) -> int | None:
 
 
 def prompt_of(card: Card, name: str | None) -> str:
-    """Return what goes before a text: the prompt of that name, or the model's default prompt.
+    """Return the prompt to put before a text: the one of that name, or the model's default.
 
     Raises:
         BadRequest: the model has no such prompt.
@@ -162,8 +162,8 @@ def check_finite(model: str, rows: Sequence[Mapping[str, NDArray[Any]]]) -> None
     Args:
         rows: the arrays of each input, by output name.
     """
-    for index, named in enumerate(rows):
-        for name, array in named.items():
+    for index, outputs in enumerate(rows):
+        for name, array in outputs.items():
             if not np.isfinite(array).all():
                 raise EngineFailure(
                     f"{model} gave {name} of inputs[{index}] that is not finite", index, remedy="leave this input out"
@@ -171,10 +171,10 @@ def check_finite(model: str, rows: Sequence[Mapping[str, NDArray[Any]]]) -> None
 
 
 def _check_prompts(encoded: Mapping[int, Ids], prompts: PromptTokens) -> None:
-    for index, each in encoded.items():
-        if len(each.ids) <= prompts[index]:
+    for index, sequence in encoded.items():
+        if len(sequence.ids) <= prompts[index]:
             raise BadInput(
-                f"is cut to {len(each.ids)} tokens, all of them its prompt's, which pooling does not count",
+                f"is cut to {len(sequence.ids)} tokens, all of them its prompt's, which pooling does not count",
                 field=("inputs", index),
                 remedy="use a shorter prompt",
             )
@@ -182,14 +182,14 @@ def _check_prompts(encoded: Mapping[int, Ids], prompts: PromptTokens) -> None:
 
 def _parts(card: Card, plan: Plan, ids: list[Ids]) -> list[Packed]:
     """Return one part for the whole request where rows are independent; else one for each sequence."""
-    if plan.whole and (card.types != "optional" or len({each.types is None for each in ids}) == 1):
+    if plan.whole and (card.types != "optional" or len({sequence.types is None for sequence in ids}) == 1):
         return [validation.pack(card, ids)]
-    for index, each in enumerate(ids):
-        if not plan.whole and each.mask is not None and not each.mask.any():
+    for index, sequence in enumerate(ids):
+        if not plan.whole and sequence.mask is not None and not sequence.mask.any():
             raise BadInput(
                 "is all 0", field=("inputs", index, "attention_mask"), allowed="an encoder needs one token to attend to"
             )
-    return [validation.pack(card, [each]) for each in ids]
+    return [validation.pack(card, [sequence]) for sequence in ids]
 
 
 Queued = list[tuple[int, "asyncio.Future[Rows]"]]  # the number of a part, and its rows of one graph
@@ -198,7 +198,7 @@ Queued = list[tuple[int, "asyncio.Future[Rows]"]]  # the number of a part, and i
 def _schedule(
     model: Model, plan: Plan, parts: list[Packed], times: ItemTimes, context: RequestContext, admitted: bool
 ) -> Queued:
-    """Queue every part at each of its graphs; if one graph has no room, nothing stays queued."""
+    """Queue every part at each of its graphs; if one graph has no room, cancel those queued already."""
     queued: Queued = []
     try:
         for graphs, indices in _by_graphs(model.card, plan, parts):
@@ -228,7 +228,7 @@ def _by_graphs(card: Card, plan: Plan, parts: list[Packed]) -> list[tuple[Graphs
 
 
 async def _gather(queued: Queued, parts: int) -> list[Rows]:
-    """Return the rows of every part; if one fails or the caller leaves, what is still queued is dropped."""
+    """Return the rows of every part; if one fails or the caller leaves, the queued ones are cancelled."""
     rows: list[Rows] = [{} for _ in range(parts)]
     try:
         for index, future in queued:
@@ -248,19 +248,19 @@ def _select(name: str, plan: Plan, rows: list[Rows], ids: list[Ids], prompts: Pr
     """Return one output of the plan, pooled or token by token."""
     if name == POOLED:
         return Output(name, _cast(_pooled(plan, rows, ids, prompts), plan.dtype), (1,) * len(ids), True)
-    arrays = [each[name] for each in rows]
+    arrays = [part[name] for part in rows]
     joined = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
-    return Output(name, _cast(joined, plan.dtype), tuple([len(each.ids) for each in ids]), False)
+    return Output(name, _cast(joined, plan.dtype), tuple([len(sequence.ids) for sequence in ids]), False)
 
 
 def _pooled(plan: Plan, rows: list[Rows], ids: list[Ids], prompts: PromptTokens) -> NDArray[np.float32]:
     if plan.mode is None:
-        vectors = np.concatenate([each[POOLED] for each in rows])
+        vectors = np.concatenate([part[POOLED] for part in rows])
     else:
         vectors = np.stack(
             [
-                pool(plan.mode, rows[index][HIDDEN], validation.counted(each, prompts.get(index, 0)))
-                for index, each in enumerate(ids)
+                pool(plan.mode, rows[index][HIDDEN], validation.counted(sequence, prompts.get(index, 0)))
+                for index, sequence in enumerate(ids)
             ]
         )
     if plan.dimensions is not None:

@@ -1,8 +1,8 @@
-"""Token ids that arrive together, looked up together: one pass of the event loop, without a queue or a task each.
+"""Looks up the rows of token ids for several requests in one run, without a queue item or task for each.
 
 Rows of the input layer are independent, so requests that are readable at the same time can be checked, joined, run and
-split at once. Requests for anything else, and requests with a mistake, are left to the embedding pipeline. It takes
-half the processor time of the pipeline: 16 ids at 32 connections (`make bench`).
+split at once. The embedding pipeline serves requests for anything else, and requests with a mistake. A lookup takes
+half the pipeline's processor time: 16 ids at 32 connections (`make bench`).
 """
 
 from collections.abc import Sequence
@@ -52,7 +52,7 @@ class _Batch:
 
 
 class RowLookup:
-    """Answers requests for plain token ids at once where the engine is idle.
+    """Answers requests for plain token ids at once while the engine is idle.
 
     Args:
         models: the loaded models.
@@ -69,14 +69,14 @@ class RowLookup:
     def answer(self, requests: Sequence[tuple[EmbedRequest, RequestContext] | None]) -> list[EmbedResult | None]:
         """Return the result of each request; None for those that the embedding pipeline has to serve."""
         results: list[EmbedResult | None] = [None] * len(requests)
-        batches: dict[tuple[object, ...], _Batch | None] = {}  # by all that a request holds besides its inputs
+        batches: dict[tuple[object, ...], _Batch | None] = {}  # by a request's fields after its inputs
         options: tuple[object, ...] = ()
         batch: _Batch | None = None
         for number, entry in enumerate(requests):
             if entry is None:
                 continue
             request, context = entry
-            if request[1:] != options:  # most are as the one before, which is faster to see than to look up
+            if request[1:] != options:  # most equal those before: comparing is faster than looking up
                 options = request[1:]
                 if options not in batches:
                     batches[options] = self._batch(request)
@@ -90,7 +90,7 @@ class RowLookup:
                 self._run(batch, results)
                 batch.clear()
             batch.members.append(_Member(number, context, lengths, tokens))
-            batch.ids += [each.ids for each in request.inputs]  # type: ignore[union-attr]
+            batch.ids += [sequence.ids for sequence in request.inputs]  # type: ignore[union-attr]
             batch.tokens += tokens
         for batch in batches.values():
             if batch is not None and batch.members:
@@ -98,7 +98,7 @@ class RowLookup:
         return results
 
     def _batch(self, request: EmbedRequest) -> _Batch | None:
-        """Return an empty batch for the options of a request; None if they ask for more than a lookup."""
+        """Return an empty batch for the options of a request; None if they need more than a lookup."""
         try:
             model = self._models.get(request.model)
             plan = model.plan(request.outputs, request.pooling, request.normalize, request.dimensions, request.dtype)
@@ -111,14 +111,14 @@ class RowLookup:
         return _Batch(model, plan, named, longest, limits.max_tokens(model.card, plan, self._settings))
 
     def _plain_lengths(self, inputs: Sequence[object], longest: int) -> tuple[int, ...]:
-        """Return the lengths of inputs that are nothing but token ids of allowed lengths; empty for all others."""
+        """Return the lengths of the inputs; empty unless all are plain token ids of allowed lengths."""
         if len(inputs) > self._max_inputs:
             return ()
         lengths = []
-        for each in inputs:
-            if type(each) is not Ids:
+        for sequence in inputs:
+            if type(sequence) is not Ids:
                 return ()
-            ids, mask, types, positions, extras = each
+            ids, mask, types, positions, extras = sequence
             length = len(ids)
             if mask is not None or types is not None or positions is not None or extras:
                 return ()
@@ -161,4 +161,4 @@ class RowLookup:
         rule = batch.model.card.position
         if len(batch.ids) == 1:
             return learned.positions(rule, ids)
-        return np.concatenate([learned.positions(rule, each) for each in batch.ids])
+        return np.concatenate([learned.positions(rule, sequence) for sequence in batch.ids])

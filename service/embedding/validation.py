@@ -1,4 +1,4 @@
-"""Validation of token ids: lengths, ids, segments and positions are checked before sequences are packed together."""
+"""Validation of token ids: checks lengths, ids, segments and positions before sequences are packed together."""
 
 from collections.abc import Mapping, Sequence
 
@@ -11,51 +11,53 @@ from service.embedding.packing import Packed, join
 from service.embedding.requests import Direction, Ids, Int64s
 from service.errors import SHORTEN_OR_TRUNCATE, BadInput
 
-_ZEROS = np.zeros(8192, np.int64)  # lent to every sequence that sends no segments
+_ZEROS = np.zeros(8192, np.int64)  # shared by all sequences without segments
 _ZEROS.flags.writeable = False
 
 
 def check(
-    card: Card, index: int, given: Ids, truncate: bool, direction: Direction, max_tokens: int | None = None
+    card: Card, index: int, sequence: Ids, truncate: bool, direction: Direction, max_tokens: int | None = None
 ) -> Ids:
     """Return one sequence of token ids, checked, and cut where it is too long.
 
     Args:
+        card: of the model.
         index: the number of the input in its request.
+        sequence: as the caller sent it.
         truncate: cut to the positions that the model has, instead of raising.
         direction: the side to keep.
-        max_tokens: cut to so many tokens, whatever `truncate` says.
+        max_tokens: cut to this many tokens even if `truncate` is false.
 
     Raises:
         BadInput: a list is too long, of another length than the ids, or holds a value outside its table.
     """
-    if not len(given.ids):
+    if not len(sequence.ids):
         raise BadInput("has no token ids", field=("inputs", index), remedy="send one at least")
-    bare = given.mask is None and given.types is None and given.positions is None and not given.extras
+    bare = sequence.mask is None and sequence.types is None and sequence.positions is None and not sequence.extras
     if not bare:
-        _same_lengths(index, given)
-    if max_tokens is not None and len(given.ids) > max_tokens:
-        given = _kept(given, max_tokens, direction)
-    given = _cut(card, index, given, truncate, direction)
-    _within(index, "input_ids", given.ids, card.vocab_size, "the vocabulary")
+        _same_lengths(index, sequence)
+    if max_tokens is not None and len(sequence.ids) > max_tokens:
+        sequence = _truncated(sequence, max_tokens, direction)
+    sequence = _within_longest(card, index, sequence, truncate, direction)
+    _within(index, "input_ids", sequence.ids, card.vocab_size, "the vocabulary")
     if bare:
-        return given
-    if given.mask is not None:
-        _within(index, "attention_mask", given.mask, 2, "a mask")
-    if given.positions is not None:
-        _within(index, "position_ids", given.positions, card.position.sendable() or 1 << 53, "the position table")
-    if given.extras:
-        given = _with_extras(card, index, given, given.extras)
-    return _typed(card, index, given)
+        return sequence
+    if sequence.mask is not None:
+        _within(index, "attention_mask", sequence.mask, 2, "a mask")
+    if sequence.positions is not None:
+        _within(index, "position_ids", sequence.positions, card.position.sendable() or 1 << 53, "the position table")
+    if sequence.extras:
+        sequence = _with_extras(card, index, sequence, sequence.extras)
+    return _typed(card, index, sequence)
 
 
 def pack(card: Card, sequences: Sequence[Ids]) -> Packed:
-    """Return checked sequences joined; positions and segments left out are filled by the family's rule."""
-    return join([_packed(card, each) for each in sequences])
+    """Return checked sequences joined; the family's rule fills in positions and segments that were not sent."""
+    return join([_packed(card, sequence) for sequence in sequences])
 
 
-def _packed(card: Card, given: Ids) -> Packed:
-    ids, mask, types, positions, sent = given
+def _packed(card: Card, sequence: Ids) -> Packed:
+    ids, mask, types, positions, sent_extras = sequence
     if positions is None:
         positions = learned.positions(card.position, ids, mask)
     elif card.position.shift:
@@ -64,7 +66,9 @@ def _packed(card: Card, given: Ids) -> Packed:
         mask = (np.arange(len(ids)) < np.count_nonzero(ids != card.pad_id)).astype(np.int64)
     if types is None and card.types == "zeros":
         types = _ZEROS[: len(ids)] if len(ids) <= len(_ZEROS) else np.zeros(len(ids), np.int64)
-    extras = {each.name: extra_values(each, ids, mask, sent) for each in card.extras} if card.extras else None
+    extras = None
+    if card.extras:
+        extras = {extra.name: extra_values(extra, ids, mask, sent_extras) for extra in card.extras}
     return Packed(ids, positions, types, mask, (len(ids),), extras)
 
 
@@ -75,42 +79,42 @@ def counted(sequence: Ids, prompt_tokens: int = 0) -> np.ndarray[tuple[int], np.
     return attended
 
 
-def _same_lengths(index: int, given: Ids) -> None:
+def _same_lengths(index: int, sequence: Ids) -> None:
     for name, values in (
-        ("attention_mask", given.mask),
-        ("token_type_ids", given.types),
-        ("position_ids", given.positions),
-        *(given.extras or {}).items(),
+        ("attention_mask", sequence.mask),
+        ("token_type_ids", sequence.types),
+        ("position_ids", sequence.positions),
+        *(sequence.extras or {}).items(),
     ):
-        if values is not None and len(values) != len(given.ids):
+        if values is not None and len(values) != len(sequence.ids):
             raise BadInput(
-                f"has {len(values)} values where input_ids has {len(given.ids)}",
+                f"has {len(values)} values where input_ids has {len(sequence.ids)}",
                 field=("inputs", index, name),
                 remedy="send as many, or leave it out",
             )
 
 
-def _cut(card: Card, index: int, given: Ids, truncate: bool, direction: Direction) -> Ids:
+def _within_longest(card: Card, index: int, sequence: Ids, truncate: bool, direction: Direction) -> Ids:
     longest = card.position.longest()
-    if longest is None or len(given.ids) <= longest:
-        return given
+    if longest is None or len(sequence.ids) <= longest:
+        return sequence
     if not truncate:
         raise BadInput(
-            f"has {len(given.ids)} token ids",
+            f"has {len(sequence.ids)} token ids",
             field=("inputs", index),
             allowed=f"{card.name} has positions for {longest}",
             remedy=SHORTEN_OR_TRUNCATE,
         )
-    return _kept(given, longest, direction)
+    return _truncated(sequence, longest, direction)
 
 
-def _kept(given: Ids, most: int, direction: Direction) -> Ids:
-    kept = slice(0, most) if direction == "right" else slice(len(given.ids) - most, None)
+def _truncated(sequence: Ids, most: int, direction: Direction) -> Ids:
+    kept = slice(0, most) if direction == "right" else slice(len(sequence.ids) - most, None)
     mask, types, positions = (
-        None if each is None else each[kept] for each in (given.mask, given.types, given.positions)
+        None if values is None else values[kept] for values in (sequence.mask, sequence.types, sequence.positions)
     )
-    extras = given.extras and {name: values[kept] for name, values in given.extras.items()}
-    return Ids(given.ids[kept], mask, types, positions, extras)
+    extras = sequence.extras and {name: values[kept] for name, values in sequence.extras.items()}
+    return Ids(sequence.ids[kept], mask, types, positions, extras)
 
 
 def _within(index: int, name: str, values: Int64s, end: int, what: str) -> None:
@@ -121,27 +125,27 @@ def _within(index: int, name: str, values: Int64s, end: int, what: str) -> None:
     raise BadInput(f"is {values[at]}", field=("inputs", index, name, at), allowed=f"{what} holds 0 to {end - 1}")
 
 
-def _typed(card: Card, index: int, given: Ids) -> Ids:
-    if given.types is None:
-        return given
+def _typed(card: Card, index: int, sequence: Ids) -> Ids:
+    if sequence.types is None:
+        return sequence
     if card.types == "none":
-        if given.types.any():
+        if sequence.types.any():
             raise BadInput(
                 "is not all 0",
                 field=("inputs", index, "token_type_ids"),
                 allowed=f"{card.family} models have no segments",
                 remedy="leave it out",
             )
-        return Ids(given.ids, given.mask, None, given.positions, given.extras)
+        return Ids(sequence.ids, sequence.mask, None, sequence.positions, sequence.extras)
     rows = card.type_rows if card.types == "zeros" else card.vocab_size
-    _within(index, "token_type_ids", given.types, rows, "the segment table")
-    return given
+    _within(index, "token_type_ids", sequence.types, rows, "the segment table")
+    return sequence
 
 
-def _with_extras(card: Card, index: int, given: Ids, sent: Mapping[str, Int64s]) -> Ids:
-    """Return the ids with the extra inputs that the model reads; others may be sent as long as they are all 0."""
-    known = {each.name: each for each in card.extras if each.sent}
-    for name, values in sent.items():
+def _with_extras(card: Card, index: int, sequence: Ids, extras: Mapping[str, Int64s]) -> Ids:
+    """Return the ids with the extra inputs that the model reads; others are dropped, and must be all 0."""
+    known = {extra.name: extra for extra in card.extras if extra.sent}
+    for name, values in extras.items():
         if name not in known:
             if values.any():
                 raise BadInput(
@@ -152,7 +156,7 @@ def _with_extras(card: Card, index: int, given: Ids, sent: Mapping[str, Int64s])
                 )
             continue
         _within_rows(index, name, values, known[name].rows)
-    return given._replace(extras={name: values for name, values in sent.items() if name in known} or None)
+    return sequence._replace(extras={name: values for name, values in extras.items() if name in known} or None)
 
 
 def _within_rows(index: int, name: str, values: Int64s, rows: int) -> None:

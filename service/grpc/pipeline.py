@@ -1,8 +1,8 @@
 """The one pipeline of gRPC calls: key, call limits, request id, deadline, admission, handler, errors, metrics.
 
-`Pipeline.service` finds the method of a call before its message is read and returns a Call, which grpc.aio takes for a
-method handler: it finds there whether requests and answers are streams, how to decode and serialize them, and the
-coroutine that serves them. So one object holds all that is known of a call, and no coroutine wraps another.
+`Pipeline.service` finds the method of a call before its message is read and returns a Call. grpc.aio uses the Call as a
+method handler: its attributes say whether requests and answers are streams and how to serialize them, and its coroutine
+serves them. One object holds the whole state of a call, so no coroutine has to wrap another.
 """
 
 import asyncio
@@ -39,10 +39,10 @@ log = logging.getLogger(__name__)
 
 
 class Shared(NamedTuple):
-    """What all calls use.
+    """The parts that all calls share.
 
     Args:
-        access_log: follows each call; None: none is asked for.
+        access_log: logs each call; None: calls are not logged.
         keys: callers must show one of them; None: everyone may call.
     """
 
@@ -53,7 +53,7 @@ class Shared(NamedTuple):
 
 
 class ServedMethod:
-    """A method of a service, and what its calls need.
+    """A method of a service, with the limit and metrics of its calls.
 
     Attributes:
         path: service and method, for spans and log lines.
@@ -73,9 +73,9 @@ class Pipeline(grpc.GenericRpcHandler):
     """Serves the methods of all services.
 
     Args:
-        max_requests: that are admitted at a time; each sort of call (requests, streams, probes) may have twice as many.
-        silent_seconds: how long a call may wait for its first message while others find no place.
-        open_handlers: what is served without key, limits and metrics, by path.
+        max_requests: requests admitted at a time; calls of each sort (requests, streams, probes) may be twice as many.
+        silent_seconds: how long a call may wait for its first message while others are refused for want of room.
+        open_handlers: handlers that are served without key, limits and metrics, by path.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Pipeline(grpc.GenericRpcHandler):
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def service(self, handler_call_details: Any) -> Any:
-        """Return what serves or refuses a call; None: there is no such method."""
+        """Return the handler that serves or refuses a call; None: there is no such method."""
         path, metadata = handler_call_details.method, handler_call_details.invocation_metadata
         served = self._methods.get(path)
         if served is None and path in self._open_handlers:
@@ -142,11 +142,11 @@ class Pipeline(grpc.GenericRpcHandler):
 
 
 class Call:
-    """One call, which grpc.aio takes for a method handler.
+    """One call, which grpc.aio uses as a method handler.
 
     Attributes:
-        arrived: when its headers had come, on `time.perf_counter`.
-        silent: whether its first message is still to come.
+        arrived: when its headers had arrived, on `time.perf_counter`.
+        silent: whether its first message has yet to arrive.
         id: the x-request-id.
     """
 
@@ -165,12 +165,12 @@ class Call:
     ) -> None:
         self._served, self._task, self._key = served, task, key
         self.arrived = perf_counter()
-        sent = None
+        sent_id = None
         for name, value in metadata:
             if name == REQUEST_ID_KEY:
-                sent = value.encode("ascii", "replace") if isinstance(value, str) else None
+                sent_id = value.encode("ascii", "replace") if isinstance(value, str) else None
                 break
-        self.id = request_id(sent)
+        self.id = request_id(sent_id)
         REQUEST_ID.set(self.id)
         if served.shared.access_log is not None:
             self._span = served.shared.access_log.begin(served.path, metadata)
@@ -190,7 +190,7 @@ class Call:
             served.shared.access_log.end(served.path, self._span, self._status, self.arrived, self._peer)
 
     def begin(self, grpc_context: GrpcContext) -> None:
-        """Note what is known once the first message has come, or could have."""
+        """Take grpc's context, and the deadline in it, when the call's coroutine starts."""
         self._grpc = grpc_context
         # grpcio counts by the wall clock, which may jump: 0 left is no deadline, since grpc's core, which counts by
         # another clock, cancels calls whose time is really over
@@ -211,7 +211,7 @@ class Call:
         return context
 
     async def perform(self, handler: Handler, request: Any, context: RequestContext) -> Any:
-        """Return the handler's answer to one request, or the InlayError it met; counted either way.
+        """Return the handler's answer to one request, or the InlayError that ended it; count either.
 
         Args:
             request: a message's bytes, or what the handler takes.
@@ -243,7 +243,7 @@ class Call:
             shared.metrics.request("grpc", served.metric_name, status, perf_counter() - began)
 
     def _failure(self, error: Exception) -> InlayError:
-        """Return what the caller is told of an error, counted by its code."""
+        """Return the InlayError that the caller receives for an error, and count it by its code."""
         if not isinstance(error, InlayError):
             name = self._served.method.name
             log.error("a call of %s met a fault (x-request-id: %s)", name, self.id.decode(), exc_info=error)
@@ -352,10 +352,10 @@ class BidirectionalCall(Call):
 
 
 class RefusedCall(Call):
-    """A call that is refused before a message is read; the caller takes it for a method of any kind.
+    """A call that is refused before a message is read; declared as streams, which fits callers of any kind of method.
 
     Attributes:
-        error: why.
+        error: the reason.
         counted: whether it is counted already.
     """
 
@@ -392,6 +392,6 @@ def shown_key(metadata: Metadata) -> bytes | None:
 
 
 def retry_milliseconds(error: InlayError) -> int | None:
-    """Return when a caller may try again; None: the same would happen again."""
+    """Return after how many milliseconds a caller may retry; None: a retry would fail too."""
     seconds = retry_seconds(error)
     return None if seconds is None else math.ceil(seconds * 1000)

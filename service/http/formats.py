@@ -79,7 +79,7 @@ def _safetensors(result: EmbedResult, base64: bool) -> tuple[Headers, Body]:
 
 Encode = Callable[[EmbedResult, bool], tuple[Headers, Body]]
 FORMATS: dict[str, Encode] = {JSON: _json, OCTETS: _octets, NPY: _npy, SAFETENSORS: _safetensors}
-"""By media type: the function from a result to headers, content-length among them, and body."""
+"""The function that encodes a result as headers (content-length included) and body, by media type."""
 OFFERS = tuple(FORMATS)
 
 
@@ -90,13 +90,13 @@ def check_json(content_type: bytes | None) -> None:
     kind = (content_type or b"").decode("latin-1").split(";")[0].strip().lower()
     if kind == JSON or (kind.startswith("application/") and kind.endswith("+json")):
         return
-    came = f"content-type is {kind[:80]}" if kind else "there is no content-type"
-    raise UnsupportedMedia(came, remedy=f"send the body as JSON with content-type: {JSON}")
+    received = f"content-type is {kind[:80]}" if kind else "there is no content-type"
+    raise UnsupportedMedia(received, remedy=f"send the body as JSON with content-type: {JSON}")
 
 
 @lru_cache(maxsize=256)
 def negotiate(accept: bytes | None, offers: tuple[str, ...] = OFFERS) -> str:
-    """Return the offer that an Accept header prefers: by q, then by how exactly it is named, then in their order.
+    """Return the offer that an Accept header prefers: by q, then by how exactly it names it, then by their order.
 
     Raises:
         NotAcceptable: the header accepts none of them.
@@ -138,7 +138,7 @@ def buffer(rows: NDArray[Any]) -> memoryview:
     if not rows.size:
         return memoryview(b"")
     if rows.dtype.itemsize == 2:
-        rows = rows.view(np.uint16)  # numpy lends no bfloat16, memoryview casts no float16
+        rows = rows.view(np.uint16)  # numpy exports no buffer of bfloat16, and memoryview cannot cast float16
     return rows.data.cast("B")
 
 

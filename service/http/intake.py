@@ -1,6 +1,6 @@
-"""The bound on request bodies: of one, and of all that are still being received."""
+"""The bounds on request bodies: of one, and of all that are still being received."""
 
-from service.errors import Overloaded
+from service.errors import BodyTooLarge, Overloaded
 
 RETRY_SECONDS = 1.0
 
@@ -32,3 +32,64 @@ class Intake:
     def give_back(self, size: int) -> None:
         """Stop counting the bytes of a body that is complete or was given up."""
         self.held -= size
+
+
+class IncomingBody:
+    """The body of the request that one connection receives.
+
+    Args:
+        intake: counts the bytes of bodies that come in several parts.
+
+    Attributes:
+        size: bytes received so far.
+    """
+
+    def __init__(self, intake: Intake) -> None:
+        self._intake = intake
+        self._parts: list[bytes] = []
+        self._counted = 0
+        self.size = 0
+
+    def add(self, part: bytes, declared: int | None) -> None:
+        """Take the next part of the body.
+
+        Args:
+            part: its bytes.
+            declared: the content-length; None: the body comes in chunks.
+
+        Raises:
+            BodyTooLarge: the body is longer than one may be.
+            Overloaded: the incomplete bodies of all connections together are.
+        """
+        self.size += len(part)
+        if self.size > self._intake.most:
+            raise too_large(self.size, self._intake.most)
+        self._parts.append(part)
+        if self.size != declared or len(self._parts) > 1:
+            self._intake.take(len(part))
+            self._counted += len(part)
+
+    def complete(self) -> bytes:
+        """Return the whole body, and begin the next one."""
+        parts = self._parts
+        if not parts:
+            return b""
+        body = parts[0] if len(parts) == 1 else b"".join(parts)
+        self.drop()
+        return body
+
+    def drop(self) -> None:
+        """Forget what has come, and begin the next body."""
+        self._parts, self.size = [], 0
+        if self._counted:
+            self._intake.give_back(self._counted)
+            self._counted = 0
+
+
+def too_large(size: int, allowed: int) -> BodyTooLarge:
+    """Return the error for a body of `size` bytes or more."""
+    return BodyTooLarge(
+        f"the body has {size} bytes or more",
+        allowed=f"this server takes {allowed}",
+        remedy="send fewer inputs at a time",
+    )

@@ -11,11 +11,12 @@ from contextvars import Context
 from time import perf_counter
 from typing import NamedTuple, Protocol
 
-from service.errors import BodyTooLarge, InlayError, MethodNotAllowed, NoSuchPath, Unavailable, UnsupportedCoding
+from service.errors import InlayError, MethodNotAllowed, NoSuchPath, Unavailable, UnsupportedCoding
 from service.http import bodies
 from service.http.access_log import AccessLog
 from service.http.compression import compressed
 from service.http.cors import Cors
+from service.http.intake import too_large
 from service.http.negotiation import Policy, choose
 from service.http.response import Response
 from service.http.router import Router
@@ -35,7 +36,7 @@ TURN_BYTES = 16384  # of the bodies that batch handlers answer in one turn of th
 SAME_TURN_SECONDS = 10e-6  # a request that follows the last answer sooner was readable before it: others are too
 SHOWN_PATH = 200  # characters of a path that an error repeats
 INDIRECT = frozenset((*TIMEOUT_HEADERS, b"accept-encoding", b"content-encoding", b"origin"))
-"""Headers that ask for more than the route's handler."""
+"""Headers that need more than the route's handler."""
 log = logging.getLogger(__name__)
 
 
@@ -46,7 +47,7 @@ class Lifecycle(Protocol):
 
 
 class Connection(Protocol):
-    """What the pipeline asks of the connection of a gathered request."""
+    """The connection of a gathered request, as the pipeline uses it."""
 
     def serve(self, request: Request) -> None:
         """Serve the request in a task of its own."""
@@ -58,7 +59,7 @@ class Connection(Protocol):
 
 
 class Limits(NamedTuple):
-    """What the pipeline reads of the settings.
+    """The settings that the pipeline reads.
 
     Args:
         max_body_bytes: of one body, also once it is decoded.
@@ -92,7 +93,7 @@ class Pipeline:
         self._access_log = access_log
         self._cors = cors
         self._gathered: list[tuple[Request, Connection]] = []
-        self._alone = True  # the last gathered request had no other beside it
+        self._single_caller = True  # the last turn gathered one request
         self._answered_at = 0.0
         self._plain = keys is None and access_log is None
         self._count_at_gate = metrics.gate("http")
@@ -127,14 +128,18 @@ class Pipeline:
         self._gathered.append((request, connection))
         if len(self._gathered) > 1:
             return
-        if self._alone and request.arrived - self._answered_at > SAME_TURN_SECONDS:
+        if self._single_caller and request.arrived - self._answered_at > SAME_TURN_SECONDS:
             self._answer_gathered()  # a turn of the loop would cost a lone caller 4 µs
         else:
             asyncio.get_running_loop().call_soon(self._answer_gathered)
 
     def _answer_gathered(self) -> None:
-        """Answer gathered requests, some KiB of bodies a turn; what the batch handler leaves is served one by one."""
-        waiting, self._gathered, self._alone = self._gathered, [], False  # what is gathered meanwhile takes a turn
+        """Answer gathered requests, TURN_BYTES of bodies a turn; those the batch handler declines are served singly."""
+        waiting, self._gathered, self._single_caller = (
+            self._gathered,
+            [],
+            False,
+        )  # requests gathered meanwhile take a turn
         size = count = 0
         while count < len(waiting) and size <= TURN_BYTES:
             size += len(waiting[count][0].body)
@@ -149,7 +154,7 @@ class Pipeline:
             routes = {id(request.head.route): request.head.route for request, _ in batch}
             for route in routes.values():
                 self._answer_batch(route, [entry for entry in batch if entry[0].head.route is route])
-        self._alone = count == 1
+        self._single_caller = count == 1
         self._answered_at = perf_counter()
 
     def _answer_batch(self, route: Route | None, batch: Sequence[tuple[Request, Connection]]) -> None:
@@ -159,11 +164,11 @@ class Pipeline:
         responses: Sequence[Response | None] = [None] * len(batch)
         if self._admission.has_room(len(batch)) and not self._lifecycle.stopping:
             try:
-                found = route.batch_handler([request for request, _ in batch])
-                if len(found) != len(batch):  # whose is whose cannot be known
-                    raise RuntimeError(f"{len(batch)} requests gave {len(found)} responses")
-                responses = found
-            except Exception:  # the handler meets it again and tells its caller
+                answers = route.batch_handler([request for request, _ in batch])
+                if len(answers) != len(batch):  # which answer belongs to which request is then unknown
+                    raise RuntimeError(f"{len(batch)} requests gave {len(answers)} responses")
+                responses = answers
+            except Exception:  # each request's handler meets it again and answers with an error
                 log.exception("a batch of requests to %s met a fault", route.path)
         for (request, connection), response in zip(batch, responses, strict=True):
             if response is None:
@@ -244,7 +249,7 @@ class Pipeline:
             return self.error_response(request, InlayError("the service has a fault; its log says more"))
 
     async def _respond_indirectly(self, request: Request) -> Response:
-        """Decode the body, keep the deadline and code the response as the headers ask."""
+        """Decode the body, enforce the deadline and compress the response as the headers say."""
         headers, route, policy = request.head.headers, request.route, self._limits.compression
         assert route is not None
         if b"accept-encoding" in headers:
@@ -291,15 +296,6 @@ class Pipeline:
         request.context.written()
         if self._access_log is not None:
             self._access_log.end(request, str(status), gone=status == GONE)
-
-
-def too_large(size: int, allowed: int) -> BodyTooLarge:
-    """Return the error for a body of `size` bytes or more."""
-    return BodyTooLarge(
-        f"the body has {size} bytes or more",
-        allowed=f"this server takes {allowed}",
-        remedy="send fewer inputs at a time",
-    )
 
 
 def shown_key(request: Request) -> bytes | None:

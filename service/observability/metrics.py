@@ -1,7 +1,6 @@
-"""What the service counts, shown as one by a scrape of any of its workers.
+"""The service's metrics; a scrape of any worker shows those of all workers.
 
-Events are counted when they happen, by the thread of the event loop; current values (queues, memory) are read when
-they are shown.
+The thread of the event loop counts events when they happen. Current values (queues, memory) are read at the scrape.
 """
 
 import math
@@ -23,13 +22,13 @@ from service.observability.process_stats import open_files, private_bytes
 __all__ = ["CONTENT_TYPE", "Histogram", "Metrics", "RunMetrics"]
 
 SUCCESS = {"http": "200", "grpc": "OK"}
-"""The status that is shown, as 0, before the first request of a method."""
+"""The status that a scrape shows with 0 before the first request of a method."""
 GATE = "gate"
 """The method of requests that are refused before their method is known."""
 
 
 class Histogram:
-    """Counts how many values fell between two bounds, and their sum in the last number."""
+    """Counts the values between each two bounds; the last number is the sum of the values."""
 
     __slots__ = ("bounds", "numbers")
 
@@ -84,7 +83,7 @@ class Metrics:
     """Counts events and shows all families.
 
     Args:
-        store: where the numbers are kept; None: in a store of this process alone.
+        store: holds the numbers; None: a store of this process alone.
     """
 
     def __init__(self, store: MetricStore | None = None) -> None:
@@ -104,12 +103,12 @@ class Metrics:
         self.watch("inlay_worker_open_files", {}, open_files)
 
     def expect(self, protocol: str, methods: Iterable[str]) -> None:
-        """Show these methods from now on, with no success yet, so that the first one is seen as a change."""
+        """Show these methods with 0 successes, so that Prometheus sees the first success as an increase."""
         for method in methods:
             self._store.counter(("inlay_requests", method, protocol, SUCCESS[protocol]))
 
     def gate(self, protocol: str) -> Callable[[str, str, float], None]:
-        """Return what counts a request refused before its method is known: called with its code, status, seconds."""
+        """Return a function that counts a request refused before its method is known, by code, status and seconds."""
         return partial(self._refused_at_gate, protocol)
 
     def _refused_at_gate(self, protocol: str, code: str, status: str, seconds: float) -> None:
@@ -118,8 +117,8 @@ class Metrics:
 
     def request(self, protocol: str, method: str, status: str, seconds: float) -> None:
         """Count an answered request; its time too if it succeeded."""
-        found = self._requests.get((method, protocol, status))
-        count, times = found or self._request((method, protocol, status))
+        numbers = self._requests.get((method, protocol, status))
+        count, times = numbers or self._request((method, protocol, status))
         count[0] += 1
         if times is not None:
             times.observe(seconds)
@@ -129,8 +128,8 @@ class Metrics:
         times = None
         if status == "OK" or status.startswith("2"):
             times = self._histogram("inlay_request_seconds", method, protocol)
-        found = self._requests[key] = (self._store.counter(("inlay_requests", *key)), times)
-        return found
+        numbers = self._requests[key] = (self._store.counter(("inlay_requests", *key)), times)
+        return numbers
 
     def refused(self, code: str) -> None:
         """Count a request that ended with an error; `code` is that of an InlayError."""
@@ -142,12 +141,12 @@ class Metrics:
         return tokenize, queue, run, encode
 
     def runs(self, model: str, graph: str) -> RunMetrics:
-        """Return what counts the runs of one graph."""
+        """Return the histograms of the runs of one graph."""
         names = ("inlay_engine_run_seconds", "inlay_batch_items", "inlay_batch_tokens", "inlay_queue_seconds")
         return RunMetrics(*[self._histogram(name, model, graph) for name in names])
 
     def counter(self, name: str, *labels: str) -> Callable[[], None]:
-        """Return what adds 1 to a counter with these values of its labels, which is shown as 0 until then."""
+        """Return a function that adds 1 to the counter with these label values, which begins at 0."""
         numbers = self._store.counter((name, *labels))
 
         def count() -> None:
@@ -171,13 +170,13 @@ class Metrics:
         self._set(("inlay_model_resident_bytes", model), mapped_bytes)
 
     def unloaded(self, model: str) -> None:
-        """Show a model no more; its counters go on if it is loaded again."""
+        """Stop showing a model; its counters continue if it is loaded again."""
         self._unwatch(model)
         for name in ("inlay_model_resident_bytes", "inlay_model_bytes", "inlay_model_workers"):
             self._set((name, model), math.nan)
 
     def watch(self, name: str, labels: Mapping[str, str], read: Callable[[], float]) -> None:
-        """Show what `read` returns whenever metrics are shown, in place of an earlier one with the same labels.
+        """Show the value of `read` at each scrape, in place of an earlier reader with the same labels.
 
         Args:
             name: of a gauge, or of a counter whose total each worker shows for itself.
@@ -189,18 +188,18 @@ class Metrics:
         self._watched[key] = read
 
     def save(self) -> None:
-        """Let scrapes of other workers see the present numbers of this one."""
+        """Share the present numbers of this worker with the others."""
         for key, read in [*self._watched.items()]:
             self._set(key, read())
         self._store.save()
 
     def text(self) -> bytes:
-        """Return the exposition format that Prometheus scrapes, of CONTENT_TYPE."""
+        """Return all metrics in the exposition format that Prometheus scrapes, of CONTENT_TYPE."""
         self.save()
         return exposition(self._store.snapshots())
 
     def _unwatch(self, model: str, keep: Container[str] = ()) -> None:
-        """Show the queues of a model's graphs no more, except those to keep."""
+        """Stop showing the queues of a model's graphs, except those to keep."""
         for key in [key for key in self._watched if key[0] in QUEUE_FAMILIES and key[1] == model]:
             if key[2] not in keep:
                 del self._watched[key]
@@ -215,14 +214,15 @@ class Metrics:
 
 
 def _weakly(queue: Queue, number: Callable[[Queue], float]) -> Callable[[], float]:
-    held = ref(queue)
+    """Return a reader of a queue's number that does not keep the queue alive; 0 once it is gone."""
+    weak_queue = ref(queue)
 
     def read() -> float:
-        alive = held()
-        return 0 if alive is None else number(alive)
+        queue_now = weak_queue()
+        return 0 if queue_now is None else number(queue_now)
 
     return read
 
 
 def _codes(error: type[InlayError]) -> set[str]:
-    return {error.code}.union(*[_codes(each) for each in error.__subclasses__()])
+    return {error.code}.union(*[_codes(subclass) for subclass in error.__subclasses__()])

@@ -1,4 +1,4 @@
-"""The times of a request's stages, counted under its model and kept for its spans."""
+"""Counts the times of a request's stages by model, and keeps them for its spans."""
 
 from collections.abc import Sequence
 from time import perf_counter
@@ -10,7 +10,7 @@ MAX_PASSES = 64  # of one stream that become spans
 
 
 class Stages:
-    """Counts the stages of every pass under its model."""
+    """Counts the stages of every pass by model."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
@@ -20,10 +20,10 @@ class Stages:
         """Count passes that end now.
 
         Args:
-            contexts: of the requests that passed together.
-            model: its name.
-            tokens: of all of them.
-            times: of each of them.
+            contexts: of the requests that ran together.
+            model: the model's name.
+            tokens: of all requests together.
+            times: of each request's stages.
         """
         histograms = self._histograms.get(model)
         if histograms is None:

@@ -1,4 +1,4 @@
-"""Admission: how many requests a process serves at a time, and room in queues for texts that are being tokenized."""
+"""Admission: bounds the requests of a process, and reserves room in queues for texts that are being tokenized."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -6,20 +6,20 @@ from typing import Protocol
 
 from service.errors import Overloaded
 
-FIRST_CHARACTERS_PER_TOKEN = 4.0  # corrected by what is seen
+FIRST_CHARACTERS_PER_TOKEN = 4.0  # until texts of the model have been tokenized
 NEWEST_WEIGHT = 0.05  # of the newest request in that estimate
 SPECIAL_TOKENS = 2
 
 
 class ReservableQueue(Protocol):
-    """What a reservation asks of a batcher."""
+    """A queue in which room can be reserved: a batcher."""
 
     def reserve(self, cost: int) -> None:
         """Count an admitted request that is still being prepared."""
         ...
 
     def release(self, cost: int) -> None:
-        """Stop counting it: it joins the queue now, or will not."""
+        """Stop counting a reserved request, which joins the queue now or has failed."""
         ...
 
 
@@ -38,7 +38,7 @@ class AdmissionController:
         """Admit one request.
 
         Raises:
-            Overloaded: as many as allowed are being served.
+            Overloaded: `max_requests` are being served.
         """
         if self.active >= self._max_requests:
             raise Overloaded(
@@ -49,7 +49,7 @@ class AdmissionController:
         self.active += 1
 
     def has_room(self, requests: int) -> bool:
-        """Return whether so many more could be admitted."""
+        """Return whether this many more requests could be admitted."""
         return self.active + requests <= self._max_requests
 
     def release(self) -> None:
@@ -67,19 +67,25 @@ class AdmissionController:
 
 
 class TokenEstimator:
-    """Estimates the tokens of texts before they are tokenized, from what earlier texts of a model came to."""
+    """Estimates the number of tokens of texts before they are tokenized, from earlier texts of the model."""
 
     def __init__(self) -> None:
         self._characters_per_token: dict[str, float] = {}
 
     def estimate(self, model: str, sizes: Sequence[int], longest: int | None) -> int:
-        """Return about how many tokens texts of these many characters give; `longest` bounds each."""
+        """Return the estimated tokens of texts.
+
+        Args:
+            model: the model's name.
+            sizes: characters of each text.
+            longest: tokens to which each text is cut; None: it is not.
+        """
         per_token = self._characters_per_token.get(model, FIRST_CHARACTERS_PER_TOKEN)
         most = longest or 1 << 62
         return sum([min(int(size / per_token) + SPECIAL_TOKENS, most) for size in sizes])
 
     def learn(self, model: str, characters: int, tokens: int) -> None:
-        """Note that texts of so many characters gave so many tokens."""
+        """Correct the estimate: texts of `characters` together gave `tokens`."""
         if tokens:
             estimate = self._characters_per_token.get(model, FIRST_CHARACTERS_PER_TOKEN)
             estimate += NEWEST_WEIGHT * (characters / tokens - estimate)

@@ -1,4 +1,4 @@
-"""Batches formed by load alone: what is queued when the engine is free runs next.
+"""Forms batches by load alone: as soon as the engine is free, it runs the queued items.
 
 A request that finds the engine idle runs at once; requests that arrive during a run form the next batch. There is no
 timer. A small batch runs on the event loop itself, which saves the 20 to 60 µs of a hop to a thread; a large one in a
@@ -22,7 +22,7 @@ GATHERING_TURNS = 6  # of the event loop without a new request: then no other is
 SINGLE_CALLER_TURNS = 1  # the same where the last run had one item: each turn costs its caller 4 µs
 Ran = TypeVar("Ran")
 log = logging.getLogger(__name__)
-_abandoned: WeakSet[Future[Any]] = WeakSet()  # of all models: a thread outlives the model that was exchanged
+_abandoned: WeakSet[Future[Any]] = WeakSet()  # of all models, since a thread outlives an exchanged model
 
 
 def abandoned_runs() -> int:
@@ -49,7 +49,7 @@ class Batcher(Generic[Item, Result]):
         run: returns one result for each item, in order; called again item by item if a batch of several fails.
         max_batch_cost: items are added to a batch while their costs stay within it; a costlier item runs alone.
         max_inline_cost: batches up to this cost run on the event loop, others in `executor`.
-        max_queue_cost: what may be queued; beyond it `submit` refuses.
+        max_queue_cost: the cost that may be queued; `submit` refuses more.
         executor: a thread for the runs.
         observe: called after every run.
         max_queue_seconds: how long others may delay a new request; None: any time.
@@ -83,9 +83,9 @@ class Batcher(Generic[Item, Result]):
         self._count_failed, self._count_stuck = count_failed, count_stuck
         self._clock = clock
         self.queue: FairQueue[Item, Result] = FairQueue(max_queue_cost, max_queue_seconds, max_batch_cost)
-        self._empty_context = Context()  # a run serves many requests: its log lines name none of them
+        self._empty_context = Context()  # a run serves many requests: its log lines carry no request id
         self._busy = False  # a run is under way or about to start
-        self._alone = True  # the last run was of one item
+        self._single_item = True  # the last run was of one item
         self._staggered = False  # a request of a protocol whose callers arrive over several turns joined since
         self._run_number = 0  # of the run under way; a stuck one is given up by moving on
         self._idle_until = 0.0  # when the run under way, or about to start, could have started
@@ -105,7 +105,7 @@ class Batcher(Generic[Item, Result]):
 
     @property
     def drain_rate(self) -> float | None:
-        """The cost a second that full batches get done; None before the first."""
+        """The cost a second of full batches; None before the first."""
         return self.queue.rate
 
     def check(self, cost: int, deadline: float | None = None) -> None:
@@ -117,7 +117,7 @@ class Batcher(Generic[Item, Result]):
         self.queue.reserve(cost)
 
     def release(self, cost: int) -> None:
-        """Stop counting it: it is submitted now, or will not be."""
+        """Stop counting a reserved request, which is submitted now or has failed."""
         self.queue.release(cost)
 
     def submit(
@@ -132,7 +132,7 @@ class Batcher(Generic[Item, Result]):
         """Queue the items of one request, all or none; cancelling a future before its run drops that item.
 
         Args:
-            items: what to run.
+            items: passed to `run`.
             costs: of each item.
             times: where the times of each item are added.
             deadline: on `clock`; an item that cannot be done by then fails with DeadlineExceeded.
@@ -171,16 +171,16 @@ class Batcher(Generic[Item, Result]):
         return future
 
     def run_now(self, run: Callable[[], Ran], cost: int, requests: int) -> tuple[Ran, float] | None:
-        """Run something for several requests on the event loop, if nothing is queued or running.
+        """Call `run` for several requests on the event loop, if nothing is queued or running.
 
         Args:
-            run: what to run.
+            run: computes the results.
             cost: of all requests together.
             requests: their number.
 
         Returns:
-            What `run` returned and the seconds it took; None where it would have to wait, costs too much for the event
-            loop, or failed, so that each of its requests is to be submitted on its own.
+            What `run` returned and the seconds it took; None if it would have to wait, costs too much for the event
+            loop, or failed: the caller then submits each request by itself.
         """
         if self._busy or cost > self._max_inline_cost:
             return None
@@ -201,7 +201,7 @@ class Batcher(Generic[Item, Result]):
         if not self._busy:
             self._busy = True
             self._idle_until = now
-            turns = SINGLE_CALLER_TURNS if self._alone and not self._staggered else GATHERING_TURNS
+            turns = SINGLE_CALLER_TURNS if self._single_item and not self._staggered else GATHERING_TURNS
             loop.call_soon(self._gather, self.queue.items, turns, context=self._empty_context)
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
@@ -226,7 +226,7 @@ class Batcher(Generic[Item, Result]):
             self._continue()
             return
         items = [waiting.item for waiting in batch]
-        self._alone = len(items) == 1
+        self._single_item = len(items) == 1
         if sum([waiting.cost for waiting in batch]) <= self._max_inline_cost:
             self._settle(batch, started, self._run_or_errors(items))
         else:
@@ -248,14 +248,14 @@ class Batcher(Generic[Item, Result]):
         running.add_done_callback(partial(self._settled, batch, started, number, watch), context=self._empty_context)
 
     def _replace_thread(self, name: str) -> None:
-        """Give later runs a thread of their own; drop what is queued for the present one."""
+        """Give later runs a thread of their own; cancel the runs queued for the present one."""
         self._executor.shutdown(wait=False, cancel_futures=True)
         self._executor = ThreadPoolExecutor(1, thread_name_prefix=name)
 
     def _run_or_errors(self, items: list[Item]) -> list[Result | BaseException]:
         try:
             results = list(self._run(items))
-            if len(results) != len(items):  # whose is whose cannot be known
+            if len(results) != len(items):  # which result belongs to which item is then unknown
                 raise RuntimeError(f"{len(items)} items ran and gave {len(results)} results")
             return results  # type: ignore[return-value]
         except Exception as error:
@@ -300,7 +300,7 @@ class Batcher(Generic[Item, Result]):
     ) -> None:
         try:
             self._deliver(batch, started, results)
-        finally:  # whatever happens to one batch, the next one runs
+        finally:  # so that the next batch runs whatever happens
             self._continue()
 
     def _deliver(
@@ -320,7 +320,7 @@ class Batcher(Generic[Item, Result]):
                 self.succeeded_at = ended
                 waiting.future.set_result(result)
         cost = sum([waiting.cost for waiting in batch])
-        if not any([isinstance(result, BaseException) for result in results]):  # one that fails says nothing of others
+        if not any([isinstance(result, BaseException) for result in results]):  # a failed run says nothing of the speed
             self.queue.drained(cost, ended - self._idle_until, 2 * cost >= self._max_batch_cost)
         self._idle_until = ended
         self._observe(len(batch), cost, started - batch[0].since, seconds)

@@ -1,4 +1,4 @@
-"""Cancels work that its caller no longer waits for."""
+"""Deadlines: cancels work when the time that its caller allowed is over."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -10,13 +10,13 @@ from service.errors import DeadlineExceeded
 
 @asynccontextmanager
 async def within(deadline: float | None) -> AsyncIterator[None]:
-    """Cancel what is awaited in the block when the deadline passes.
+    """Cancel the block when the deadline passes.
 
     Args:
         deadline: on `time.perf_counter`; None: there is none.
 
     Raises:
-        DeadlineExceeded: it passed.
+        DeadlineExceeded: the deadline passed.
     """
     if deadline is None:
         yield

@@ -1,4 +1,4 @@
-"""The queue of one graph: which requests may join, which items run next, and how fast it drains.
+"""The queue of one graph: decides which requests may join and which items run next, and measures the drain rate.
 
 Requests share the graph evenly: an item's turn is the virtual time at which its request, given an equal share, would be
 served (start-time fair queueing; Goyal, Vin and Cheng 1996). A request of a thousand texts delays a request of one text
@@ -17,7 +17,7 @@ LOOK_AHEAD = 4  # batches of items, by turn, among which those of like cost are 
 RATE_WEIGHT = 0.2  # of the newest full batch in the drain rate
 OVERLOADED_FRACTION = 8  # `max_seconds` is divided by it while more arrives than can be served
 FULL_BATCHES = 1.5  # may always be queued, so that the next run is a full one
-SLOWDOWN = 4  # a request may be delayed by so many times what its own work takes, whatever max_seconds is
+SLOWDOWN = 4  # a request may be delayed by this many times its own run time, even if that exceeds max_seconds
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -41,10 +41,10 @@ class QueuedItem(NamedTuple, Generic[Item, Result]):
     """One item and the future that its request awaits.
 
     Args:
-        times: where its times are added; also tells the items of one request from another's.
+        times: collects the request's times; items of one request share it.
         turn: the virtual time at which it is due.
         number: its place in the order of arrival, for items of one turn.
-        deadline: on the clock of `since`; after it the result is not wanted.
+        deadline: on the clock of `since`; after it the caller no longer waits.
     """
 
     item: Item
@@ -60,14 +60,14 @@ class QueuedItem(NamedTuple, Generic[Item, Result]):
 class FairQueue(Generic[Item, Result]):
     """The queued items of one graph.
 
-    A burst may fill the queue up to `max_seconds`. Where that is not enough, more arrives than can be served, and a
-    long queue would only make every request late: from the first refusal until none was needed for `max_seconds`,
-    the queue is kept to a part of them (as CoDel keeps a standing queue short; Nichols and Jacobson 2012), though
-    never too short for full batches. A request that would be refused by the drain rate runs all the same where
-    nothing else is queued, since only runs correct a rate that is too low.
+    A burst may fill the queue up to `max_seconds`. If that is not enough, more arrives than can be served, and a long
+    queue would make every request late. So from the first refusal until `max_seconds` have passed without one, the
+    queue is limited to a fraction of `max_seconds` (as CoDel keeps a standing queue short; Nichols and Jacobson 2012),
+    but always has room for full batches. If nothing else is queued, a request is admitted whatever the drain rate
+    says, since only runs correct a rate that is too low.
 
     Args:
-        max_cost: what may be queued, reservations included.
+        max_cost: the cost that may be queued, reservations included.
         max_seconds: how long others may delay a new request, by the measured drain rate; None: any time.
         full_cost: the cost of a full batch.
     """
@@ -88,12 +88,12 @@ class FairQueue(Generic[Item, Result]):
         self.rate: float | None = None  # cost a second; None until a full batch has been timed
 
     def reserve(self, cost: int) -> None:
-        """Count an admitted request that is still being prepared."""
+        """Count an admitted request that is still being tokenized."""
         self.reserved += cost
         self._reservations += 1
 
     def release(self, cost: int) -> None:
-        """Stop counting it: it joins now, or will not."""
+        """Stop counting a reserved request, which joins now or has failed."""
         self.reserved -= cost
         self._reservations -= 1
 
@@ -107,14 +107,14 @@ class FairQueue(Generic[Item, Result]):
         """Check whether a request of this cost may join.
 
         Raises:
-            Overloaded: it may not, with the time after which there should be room.
-            DeadlineExceeded: it would be done too late.
+            Overloaded: there is no room; the error says after how many seconds there should be.
+            DeadlineExceeded: the request could not be done in time.
         """
         if deadline is not None and now >= deadline:
             raise DeadlineExceeded("the time allowed was over before this could wait: allow more time")
         if not self.items and not self.reserved:
             return
-        if deadline is not None and now + (needed := self.delay(cost) + self._alone(cost)) > deadline:
+        if deadline is not None and now + (needed := self.delay(cost) + self._run_seconds(cost)) > deadline:
             raise DeadlineExceeded(
                 f"{deadline - now:.3g} s are left and this needs about {needed:.3g} s: allow more time or try again "
                 "later"
@@ -123,7 +123,7 @@ class FairQueue(Generic[Item, Result]):
         if self._max_seconds is not None and self.rate is not None:
             self._check_delay(cost, now, self._max_seconds, self.rate)
 
-    def _alone(self, cost: int) -> float:
+    def _run_seconds(self, cost: int) -> float:
         """Return the seconds that work of this cost takes if nothing else is queued."""
         return cost / self.rate if self.rate else 0.0
 
@@ -137,15 +137,16 @@ class FairQueue(Generic[Item, Result]):
             )
 
     def _check_delay(self, cost: int, now: float, seconds: float, rate: float) -> None:
-        delay, own = self.delay(cost), SLOWDOWN * cost / rate
-        if delay <= self._allowed_delay(seconds, rate, now) + own:
+        delay, own_delay = self.delay(cost), SLOWDOWN * cost / rate
+        if delay <= self._allowed_delay(seconds, rate, now) + own_delay:
             return
         self._refused_at = now
-        most = self._allowed_delay(seconds, rate, now) + own  # what holds from here on, so that a retry then is let in
+        # what is allowed from this refusal on, so that a retry after the given time is admitted
+        allowed = self._allowed_delay(seconds, rate, now) + own_delay
         raise Overloaded(
             f"{self.cost + self.reserved} tokens are waiting, which would delay this request by {delay:.2g} s; this "
-            f"server lets one wait {most:.2g} s: try again in a moment",
-            delay - most,
+            f"server lets one wait {allowed:.2g} s: try again in a moment",
+            delay - allowed,
         )
 
     def _allowed_delay(self, seconds: float, rate: float, now: float) -> float:
@@ -164,97 +165,103 @@ class FairQueue(Generic[Item, Result]):
         deadline: float | None,
     ) -> None:
         """Queue one item of a request, due when the request's share of the graph comes to it."""
-        own, turn = self._requests.get(times), self._now
-        if own:
-            turn = max(turn, own[-1].turn + own[-1].cost)
+        queued, turn = self._requests.get(times), self._now
+        if queued:
+            turn = max(turn, queued[-1].turn + queued[-1].cost)
         else:
-            own = self._requests[times] = deque()
+            queued = self._requests[times] = deque()
         self._number += 1
-        own.append(QueuedItem(item, cost, now, future, times, turn, self._number, deadline))
+        queued.append(QueuedItem(item, cost, now, future, times, turn, self._number, deadline))
         self.items += 1
         self.cost += cost
         if deadline is not None:
             self._has_deadlines = True
 
-    def take(self, most: int, now: float) -> list[QueuedItem[Item, Result]]:
-        """Return the next batch, at most `most` in cost unless one item alone costs more; refuse late items."""
-        if self.cost > most:
+    def take(self, max_cost: int, now: float) -> list[QueuedItem[Item, Result]]:
+        """Return the next batch, at most `max_cost` in cost unless one item alone costs more; refuse late items."""
+        if self.cost > max_cost:
             self._drop_cancelled()
-        if self.cost <= most:
-            every = [each for own in self._requests.values() for each in own if not each.future.done()]
-            hurry, self._has_deadlines = self._has_deadlines, False
+        if self.cost <= max_cost:
+            waiting = [item for queued in self._requests.values() for item in queued if not item.future.done()]
+            have_deadlines, self._has_deadlines = self._has_deadlines, False
             self._requests.clear()
             self.items, self.cost, self._now = 0, 0, 0.0
-            return self._in_time_or_refused(every, now) if hurry else every
-        requests, due = len(self._requests), self._next(LOOK_AHEAD * most, now)
+            return self._in_time_or_refused(waiting, now) if have_deadlines else waiting
+        requests, due = len(self._requests), self._next(LOOK_AHEAD * max_cost, now)
         if not due:
             return []
-        chosen, taken = _of_like_cost(due, most)
+        chosen, taken = _of_like_cost(due, max_cost)
         self._now = max(self._now, due[0].turn) + taken / requests
-        self._requeue([each for each in due if each.number not in chosen])
-        return [each for each in due if each.number in chosen]
+        self._requeue([item for item in due if item.number not in chosen])
+        return [item for item in due if item.number in chosen]
 
     def _drop_cancelled(self) -> None:
         """Forget the items of requests that were cancelled."""
-        for times, own in list(self._requests.items()):
-            while own and own[0].future.done():
+        for times, queued in list(self._requests.items()):
+            while queued and queued[0].future.done():
                 self.items -= 1
-                self.cost -= own.popleft().cost
-            if not own:
+                self.cost -= queued.popleft().cost
+            if not queued:
                 del self._requests[times]
 
     def _next(self, reach: int, now: float) -> list[QueuedItem[Item, Result]]:
         """Remove and return the items due next, until their cost passes `reach`; late ones are refused."""
         due: list[QueuedItem[Item, Result]] = []
-        for each in self._in_turn():
-            if each.future.done() or not self._in_time(each, now, self._alone(each.cost)):
+        for item in self._in_turn():
+            if item.future.done() or not self._in_time(item, now, self._run_seconds(item.cost)):
                 continue
-            reach -= each.cost if due else 0
-            due.append(each)
+            reach -= item.cost if due else 0
+            due.append(item)
             if reach < 0:
                 break
         return due
 
     def _in_turn(self) -> Iterator[QueuedItem[Item, Result]]:
         """Remove and yield every item in its turn."""
-        heads = [(own[0].turn, own[0].number, own) for own in self._requests.values()]
+        heads = [(queued[0].turn, queued[0].number, queued) for queued in self._requests.values()]
         heapify(heads)
         while heads:
-            _, _, own = heads[0]
-            each = own.popleft()
+            _, _, queued = heads[0]
+            item = queued.popleft()
             self.items -= 1
-            self.cost -= each.cost
-            if own:
-                heapreplace(heads, (own[0].turn, own[0].number, own))
+            self.cost -= item.cost
+            if queued:
+                heapreplace(heads, (queued[0].turn, queued[0].number, queued))
             else:
                 heappop(heads)
-                del self._requests[each.times]
-            yield each
+                del self._requests[item.times]
+            yield item
 
-    def _requeue(self, left: list[QueuedItem[Item, Result]]) -> None:
-        for each in reversed(left):
-            self._requests.setdefault(each.times, deque()).appendleft(each)
+    def _requeue(self, items: list[QueuedItem[Item, Result]]) -> None:
+        for item in reversed(items):
+            self._requests.setdefault(item.times, deque()).appendleft(item)
             self.items += 1
-            self.cost += each.cost
+            self.cost += item.cost
 
-    def _in_time_or_refused(self, every: list[QueuedItem[Item, Result]], now: float) -> list[QueuedItem[Item, Result]]:
-        """Return the items that can be in time; where none can, those not past their deadline. Refuse the others."""
-        hope = any([each.deadline is None or now + self._alone(each.cost) <= each.deadline for each in every])
-        return [each for each in every if self._in_time(each, now, self._alone(each.cost) if hope else 0.0)]
+    def _in_time_or_refused(
+        self, waiting: list[QueuedItem[Item, Result]], now: float
+    ) -> list[QueuedItem[Item, Result]]:
+        """Return the items that can be done in time, or if none can, those before their deadline; refuse the others."""
+        some_in_time = any(
+            [item.deadline is None or now + self._run_seconds(item.cost) <= item.deadline for item in waiting]
+        )
+        return [
+            item for item in waiting if self._in_time(item, now, self._run_seconds(item.cost) if some_in_time else 0.0)
+        ]
 
-    def _in_time(self, each: QueuedItem[Item, Result], now: float, needed: float) -> bool:
-        """Return whether an item that takes so long can be in time; refuse it otherwise."""
-        if each.deadline is None or now + needed <= each.deadline:
+    def _in_time(self, item: QueuedItem[Item, Result], now: float, needed: float) -> bool:
+        """Return whether an item that needs `needed` seconds can be done in time; refuse it otherwise."""
+        if item.deadline is None or now + needed <= item.deadline:
             return True
-        each.future.set_exception(
+        item.future.set_exception(
             DeadlineExceeded(
-                f"the time allowed was over after {now - each.since:.3g} s of waiting: allow more or try again later"
+                f"the time allowed was over after {now - item.since:.3g} s of waiting: allow more or try again later"
             )
         )
         return False
 
     def drained(self, cost: int, seconds: float, full: bool) -> None:
-        """Note that a batch of `cost` took `seconds`; one that is not full only shows what can be done at least."""
+        """Note that a batch of `cost` took `seconds`; a batch that is not full can only raise the rate."""
         if seconds <= 0:
             return
         rate = cost / seconds
@@ -264,12 +271,12 @@ class FairQueue(Generic[Item, Result]):
             self.rate = rate
 
 
-def _of_like_cost(due: list[QueuedItem[Item, Result]], most: int) -> tuple[set[int], int]:
+def _of_like_cost(due: list[QueuedItem[Item, Result]], max_cost: int) -> tuple[set[int], int]:
     """Return the numbers of the first item and of those nearest to its cost that fit beside it, and their cost."""
-    head, *near = due
-    chosen, taken = {head.number}, head.cost
-    for each in sorted(near, key=lambda other: abs(other.cost - head.cost)):
-        if taken + each.cost <= most:
-            chosen.add(each.number)
-            taken += each.cost
+    first, *others = due
+    chosen, taken = {first.number}, first.cost
+    for item in sorted(others, key=lambda item: abs(item.cost - first.cost)):
+        if taken + item.cost <= max_cost:
+            chosen.add(item.number)
+            taken += item.cost
     return chosen, taken

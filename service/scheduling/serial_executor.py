@@ -1,4 +1,4 @@
-"""A thread for heavy computations, one at a time, which stop when their caller leaves."""
+"""Runs heavy computations one at a time in a thread, and stops them when their caller leaves."""
 
 import asyncio
 import threading
@@ -21,8 +21,8 @@ class SerialExecutor:
     """One thread and a short queue before it.
 
     Args:
-        name: of the thread.
-        work: what is computed, in the plural, for the error that refuses one more.
+        name: prefix of the thread's name.
+        work: a plural noun for the computations, used in the error message.
     """
 
     def __init__(self, name: str, work: str) -> None:

@@ -14,8 +14,8 @@ from service.protocols.inlay import pooled_bytes, prompt_embeds, timing_headers
 from service.protocols.inlay.embed_body import AnswerForm, read
 from service.request_context import RequestContext
 
-HANDED_OVER = (prompt_embeds.PROMPT_EMBEDS, prompt_embeds.INPUT_EMBEDS)
-POOLED_BYTES = (pooled_bytes.BYTES, pooled_bytes.BYTES_ONLY)
+PROMPT_EMBEDS_FORMATS = (prompt_embeds.PROMPT_EMBEDS, prompt_embeds.INPUT_EMBEDS)
+POOLED_BYTES_FORMATS = (pooled_bytes.BYTES, pooled_bytes.BYTES_ONLY)
 
 
 class EmbedHandler:
@@ -36,19 +36,19 @@ class EmbedHandler:
 
     async def answer(self, request: Request, body: bytes, encode: Encode) -> Response:
         """Return the answer to a body of /embed in one of FORMATS."""
-        wanted, form = read(body, self._max_inputs)
-        if form.encoding in HANDED_OVER:
-            card = self._registry.get(wanted.model).card
-            wanted = prompt_embeds.rows_request(card, wanted, form.encoding, form.dtype_sent)
-        result = await self._embedder.embed(wanted, request.context)
+        embed_request, form = read(body, self._max_inputs)
+        if form.encoding in PROMPT_EMBEDS_FORMATS:
+            card = self._registry.get(embed_request.model).card
+            embed_request = prompt_embeds.rows_request(card, embed_request, form.encoding, form.dtype_sent)
+        result = await self._embedder.embed(embed_request, request.context)
         if count(result) <= INLINE_VALUES:
-            headers, encoded = _encoded(result, form, encode, wanted.dtype)
+            headers, encoded = _encoded(result, form, encode, embed_request.dtype)
         else:
-            headers, encoded = await in_thread(_encoded, result, form, encode, wanted.dtype)
+            headers, encoded = await in_thread(_encoded, result, form, encode, embed_request.dtype)
         return Response(encoded, headers, 200, None, timing_headers.lines(result, self._registry, request.arrived))
 
     def answer_batch(self, requests: Sequence[Request]) -> list[Response | None]:
-        """Answer at once the requests for rows of plain token ids; None in the place of the others."""
+        """Return responses to requests for rows of plain token ids; None for those that `__call__` has to answer."""
         entries: list[tuple[EmbedRequest, RequestContext] | None] = []
         forms: list[tuple[Encode, AnswerForm] | None] = []
         for request in requests:
@@ -59,10 +59,10 @@ class EmbedHandler:
                 if encode is None:
                     check_json(head.headers.get(b"content-type"))
                     encode = head.memo = FORMATS[negotiate(head.headers.get(b"accept"))]
-                wanted, answer_form = read(request.body, self._max_inputs)
+                embed_request, answer_form = read(request.body, self._max_inputs)
                 if answer_form.encoding in ("float", "base64"):
-                    entry, form = (wanted, request.context), (encode, answer_form)
-            except InlayError:  # the handler tells the caller
+                    entry, form = (embed_request, request.context), (encode, answer_form)
+            except InlayError:  # the handler meets it again and answers with it
                 pass
             entries.append(entry)
             forms.append(form)
@@ -83,9 +83,9 @@ class EmbedHandler:
 
 
 def _encoded(result: EmbedResult, form: AnswerForm, encode: Encode, dtype: str) -> tuple[Headers, Body]:
-    """Return headers and body in the encoding_format that was sent, else as `encode` has it."""
-    if form.encoding in HANDED_OVER:
+    """Return headers and body in the request's encoding_format, by default in the format of `encode`."""
+    if form.encoding in PROMPT_EMBEDS_FORMATS:
         return prompt_embeds.answer(result, form.encoding, form.bare)
-    if form.encoding in POOLED_BYTES:
+    if form.encoding in POOLED_BYTES_FORMATS:
         return pooled_bytes.answer(result, form.encoding, dtype)
     return encode(result, form.encoding == "base64")

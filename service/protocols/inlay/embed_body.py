@@ -121,7 +121,10 @@ def read(body: bytes, max_inputs: int | None = None) -> tuple[EmbedRequest, Answ
 
 @lru_cache(maxsize=256)
 def _options(rest: bytes) -> tuple[tuple[Any, ...], AnswerForm, AnswerForm]:
-    """Return what follows the inputs in EmbedRequest, and the form for one input and for a list; callers repeat it."""
+    """Return the fields after `inputs` of an EmbedRequest, and the forms for one input and for a list.
+
+    Cached, because callers repeat their options.
+    """
     fields = validated(EmbedBody, {"inputs": None} | orjson.loads(rest))
     outputs, pooling = fields.outputs, fields.pooling
     options = (

@@ -1,7 +1,7 @@
 """The `inputs` of a JSON request as Text and Ids; values, lengths and limits are checked by the embedding pipeline.
 
-The forms nest and overlap ("a list of texts" and "a pair of texts" differ by depth alone), so they are told apart here,
-one look at a value each, and an error names the place in the caller's own document.
+The forms nest and overlap: a list of texts and a pair of texts differ only in depth. This module tells them apart with
+one look at each value, and its errors name the place in the caller's document.
 """
 
 from typing import Any
@@ -31,12 +31,13 @@ def decode(inputs: Any, max_inputs: int | None = None) -> list[Input]:
     """Return every input of a request, in order.
 
     Args:
-        max_inputs: checked before any input is read: a small list takes a hundred times its bytes.
+        max_inputs: the limit, checked before any input is read, since a decoded input takes up to a hundred times its
+            bytes.
 
     Raises:
-        TooLarge: there are more inputs.
+        TooLarge: there are more than `max_inputs`.
         BadInput: an input has no known form.
-        BadRequest: `inputs` as a whole has none.
+        BadRequest: `inputs` as a whole has no known form.
     """
     if type(inputs) is list:
         if inputs and type(inputs[0]) is int:
@@ -51,7 +52,7 @@ def decode(inputs: Any, max_inputs: int | None = None) -> list[Input]:
 
 
 def _plain(value: Any) -> Ids | None:
-    """Return a list of ids, at less cost than `_decode_one`; None for anything else."""
+    """Return the Ids of a plain list of integers, faster than `_decode_one`; None for any other value."""
     if type(value) is list and set(map(type, value)) == JUST_INT:
         try:
             return Ids(np.array(value, np.int64))
@@ -100,9 +101,9 @@ def _object(value: dict[str, Any], path: FieldPath, index: int) -> Ids:
 
 
 def _extras(value: dict[str, Any], path: FieldPath, index: int) -> dict[str, Int64s] | None:
-    sent = {key: value[key] for key in EXTRAS if value.get(key) is not None}
-    read = {"bbox": _boxes}
-    return {key: read.get(key, _integers)(items, key, (*path, key), index) for key, items in sent.items()} or None
+    lists = {key: value[key] for key in EXTRAS if value.get(key) is not None}
+    readers = {"bbox": _boxes}
+    return {key: readers.get(key, _integers)(items, key, (*path, key), index) for key, items in lists.items()} or None
 
 
 def _boxes(values: Any, key: str, path: FieldPath, index: int) -> Int64s:

@@ -64,19 +64,19 @@ def service(context: ServiceContext) -> Service:
 
 
 def _without_context(*handlers: Callable[[Any], Any]) -> list[Handler]:
-    """Return handlers of requests that do not need to know their call."""
+    """Return handlers that leave out the call's context."""
     return [lambda request, call, handler=handler: handler(request) for handler in handlers]
 
 
 class GatheredLookup:
-    """Looks up the rows of token ids of calls that arrive together; of a lone caller, at once.
+    """Looks up the rows of token ids of concurrent calls together, and those of a single caller at once.
 
     It takes 22 % less processor time a call than the batcher: 16 ids, 32 calls (`make bench`).
     """
 
     def __init__(self, lookup: RowLookup) -> None:
         self._lookup = lookup
-        self._no_call = Context()  # log lines of a lookup for many calls name none of them
+        self._no_call = Context()  # log lines of a lookup for many calls carry no request id
         self._waiting: list[tuple[EmbedRequest, RequestContext]] = []
         self._futures: list[asyncio.Future[EmbedResult | None]] = []
 
@@ -105,7 +105,7 @@ class GatheredLookup:
         results: Sequence[EmbedResult | None] = [None] * count
         try:
             results = self._lookup.answer(waiting)
-        except Exception:  # the pipeline meets it again and tells its caller
+        except Exception:  # the pipeline meets it again and answers with an error
             log.exception("looking up the rows of %d calls met a fault", count)
         for future, result in zip(futures, results, strict=True):
             if not future.done():
@@ -120,7 +120,7 @@ class EmbedHandler:
         self._lookup = GatheredLookup(context.lookup)
 
     async def __call__(self, message: pb.EmbedRequest, call: RequestContext) -> Embedded:
-        """Return the outputs, or the rows for another server as the request's encoding has them."""
+        """Return the outputs, or rows for another inference server in the request's encoding."""
         request, encoding, dtype_sent = decode(message)
         if encoding is None:
             result = await self._lookup.answer(request, call)
@@ -153,24 +153,24 @@ class Models:
         return pb.ListModelsResponse(models=[self._model(name, mappings) for name in self._registry.models])
 
     async def get_model(self, request: pb.GetModelRequest, call: RequestContext) -> pb.Model:
-        """Return one model; the default where none is named."""
+        """Return one model; without a name, the default."""
         return self._model(request.name or None, await asyncio.to_thread(machine.mapped_files))
 
     def _model(self, name: str | None, mappings: machine.Mappings) -> pb.Model:
         model = self._registry.get(name)
-        found = summary(model, self._registry, mappings)
+        description = summary(model, self._registry, mappings)
         return pb.Model(
-            name=found.name,
-            family=found.family,
-            hidden_size=found.hidden_size,
-            vocab_size=found.vocab_size,
-            max_tokens=found.max_tokens or 0,
-            outputs=found.outputs,
-            default_output=found.default_output,
-            parameters=found.parameters,
-            bytes=found.bytes,
+            name=description.name,
+            family=description.family,
+            hidden_size=description.hidden_size,
+            vocab_size=description.vocab_size,
+            max_tokens=description.max_tokens or 0,
+            outputs=description.outputs,
+            default_output=description.default_output,
+            parameters=description.parameters,
+            bytes=description.bytes,
             flops_per_token=default_flops_per_token(model.card),
-            device=found.device,
-            default=found.default,
-            card_json=found.model_dump_json(),
+            device=description.device,
+            default=description.default,
+            card_json=description.model_dump_json(),
         )

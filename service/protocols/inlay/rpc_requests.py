@@ -29,7 +29,7 @@ class Decoded(NamedTuple):
     """A decoded message.
 
     Args:
-        encoding: PROMPT_EMBEDS or INPUT_EMBEDS where the answer is rows for another server.
+        encoding: PROMPT_EMBEDS or INPUT_EMBEDS if the answer is rows for another server, else None.
         dtype_sent: whether the message names a dtype.
     """
 
@@ -45,7 +45,7 @@ def decode(message: pb.EmbedRequest) -> Decoded:
         BadInput: an input cannot be read.
         BadRequest: an option has a value that it cannot have.
     """
-    inputs = [_input(index, each) for index, each in enumerate(message.inputs)]
+    inputs = [_input(index, item) for index, item in enumerate(message.inputs)]
     message.ClearField("inputs")
     options, encoding, dtype_sent = _options(message.SerializeToString())
     return Decoded(EmbedRequest(inputs, *options), encoding, dtype_sent)
@@ -53,7 +53,7 @@ def decode(message: pb.EmbedRequest) -> Decoded:
 
 @lru_cache(maxsize=256)
 def _options(message_without_inputs: bytes) -> tuple[tuple[Any, ...], str | None, bool]:
-    """Return what follows `inputs` in an EmbedRequest, the encoding, and whether a dtype was sent.
+    """Return the fields after `inputs` of an EmbedRequest, the encoding, and whether a dtype was sent.
 
     Callers repeat their options, so these are read once.
     """
@@ -99,8 +99,8 @@ def _input(index: int, message: pb.Input) -> Input:
 
 
 def _ids(index: int, ids: pb.TokenIds) -> Ids:
-    """Return token ids with what may go beside them."""
-    extras = {name: _integers(sent) for name in ("task_type_ids", "langs", "bbox") if (sent := getattr(ids, name))}
+    """Return token ids with their mask, segments, positions and extra inputs."""
+    extras = {name: _integers(values) for name in ("task_type_ids", "langs", "bbox") if (values := getattr(ids, name))}
     if "bbox" in extras:
         if len(extras["bbox"]) % 4:
             count = len(extras["bbox"])
@@ -122,5 +122,5 @@ def _integers(values: Any) -> Int64s:
 
 
 def dtype_name(number: int) -> str:
-    """Return a DType as the contract calls it; the number, where it has no name."""
+    """Return a DType's name in the contract; the number if it has none."""
     return pb.DType.Name(number) if number in pb.DType.values() else str(number)

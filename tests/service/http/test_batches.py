@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from service.errors import BadInput
+from service.http.head_memory import REMEMBERED_HEAD_BYTES, REMEMBERED_HEADS
 from service.http.response import Response, bytes_response
 from service.http.routes import Request
-from service.http.server import REMEMBERED_HEAD_BYTES, REMEMBERED_HEADS
 from tests.service.http.toy_server import MIB, Toy, connected, exchange, request, route, running, statuses, until
 
 LAST = b"connection: close"

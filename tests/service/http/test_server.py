@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from service.errors import BadInput
+from service.http.pipeline import Pipeline
 from service.http.response import Response, bytes_response, json_response
 from service.http.routes import Request
-from service.http.server import MAX_PIPELINED
+from service.http.server import MAX_PIPELINED, PIECE_BYTES
 from tests.service.http.toy_server import (
     MIB,
     SECONDS,
@@ -322,6 +323,43 @@ async def test_answers_more_pipelined_requests_than_may_wait(
         answered = statuses(await client.rest())
     assert len(answered) == number + 2
     assert set(answered[1:-1]) == {{b"/": 200, b"/nowhere": 404, b"/refuse": 422}[path]}
+
+
+@pytest.mark.parametrize("path", [b"/", b"/nowhere"])
+async def test_holds_few_of_many_pipelined_requests(
+    toy: Toy, handlers: Handlers, path: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request takes a KiB, and one that is answered before its turn 5 KiB: the others wait as bytes."""
+    accepted, accept = 0, Pipeline.accept
+
+    def counted_accept(pipeline: Pipeline, request: Request) -> Response | None:
+        nonlocal accepted
+        accepted += 1
+        return accept(pipeline, request)
+
+    monkeypatch.setattr(Pipeline, "accept", counted_accept)
+    one, number = b"GET %b HTTP/1.1\r\nhost:\r\n\r\n" % path, 20_000
+    async with connected(toy.port, MIB) as client, connected(toy.port) as other:
+        client.writer.write(request(b"GET /wait") + one * number + request(b"GET /", LAST))
+        await handlers.waiting.wait()
+        for _ in range(20):  # turns in which more is received, if it is
+            await other.send(request(b"GET /empty"))
+            assert (await other.answer())[0] == 204
+        assert accepted - 20 <= 1 + MAX_PIPELINED + PIECE_BYTES // len(one) + 1
+        handlers.release.set()
+        answered = statuses(await client.rest())
+    assert len(answered) == number + 2
+    assert set(answered[1:-1]) == {{b"/": 200, b"/nowhere": 404}[path]}
+
+
+async def test_held_back_requests_end_when_their_client_leaves(toy: Toy, handlers: Handlers) -> None:
+    async with connected(toy.port) as client:
+        client.writer.write(request(b"GET /wait") + request(b"GET /") * 2000)
+        await handlers.waiting.wait()
+        client.writer.transport.abort()
+    handlers.release.set()
+    await until(lambda: not toy.connections)
+    assert statuses(await exchange(toy.port, request(b"GET /", LAST))) == [200]
 
 
 @pytest.mark.parametrize("settings", [{"client_seconds": 0.1}], ids=["hasty"])

@@ -12,6 +12,7 @@ import uvicorn
 from prometheus_client.parser import text_string_to_metric_families
 
 from service.http.access_log import AccessLog
+from service.http.client_pace import ConnectionSettings
 from service.http.cors import Cors
 from service.http.intake import Intake
 from service.http.negotiation import Policy
@@ -20,7 +21,7 @@ from service.http.problem_details import render_problem
 from service.http.response import Response
 from service.http.router import Router
 from service.http.routes import Head, Request, Route, RouteGroup
-from service.http.server import ConnectionSettings, HttpProtocol
+from service.http.server import HttpProtocol
 from service.observability.metrics import Metrics
 from service.scheduling.admission import AdmissionController
 from service.security.api_keys import Keys

@@ -1,0 +1,115 @@
+"""Parses HTTP/1.1 requests with httptools; this server speaks no other protocol, so it ignores wishes to upgrade."""
+
+from typing import Protocol
+
+import httptools
+
+from service.errors import Malformed
+from service.http.routes import Head
+
+
+class RequestReceiver(Protocol):
+    """Takes the parts of requests as they are parsed."""
+
+    def on_message_begin(self) -> bool:
+        """Begin a request; return whether it is to be served."""
+        ...
+
+    def on_head(self, head: Head, keep_alive: bool) -> None:
+        """Take a request's line and headers, and whether another request may follow it on the connection."""
+        ...
+
+    def on_body(self, body: bytes) -> None:
+        """Take a part of the body."""
+        ...
+
+    def on_message_complete(self) -> None:
+        """End the request."""
+        ...
+
+
+class RequestParser:
+    """Parses the requests of one connection.
+
+    Args:
+        receiver: called for each part of a request.
+
+    Attributes:
+        target: the target of the request being received, as far as it has come.
+        headers: its headers, as far as they have come, by lower-case name; empty once the head is complete.
+    """
+
+    def __init__(self, receiver: RequestReceiver) -> None:
+        self._receiver = receiver
+        self.on_body, self.on_message_complete = receiver.on_body, receiver.on_message_complete
+        self.target = b""
+        self.headers: dict[bytes, bytes] = {}
+        self._serving = False  # the request being received
+        self._upgrading = False
+        self._parser = httptools.HttpRequestParser(self)
+
+    def feed(self, data: bytes) -> None:
+        """Parse the next bytes.
+
+        Raises:
+            Malformed: they are not HTTP/1.1, or a CONNECT request.
+            httptools.HttpParserCallbackError: the receiver raised an error, which is its context.
+        """
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._feed_without_upgrade(data[upgrade.args[0] :])
+        except httptools.HttpParserCallbackError:
+            raise
+        except httptools.HttpParserError:
+            raise Malformed("the request is not HTTP/1.1", remedy="send a request line and headers") from None
+
+    def _feed_without_upgrade(self, rest: bytes) -> None:
+        """Parse a request with an Upgrade header as one without; httptools would skip its body."""
+        if not self._serving:
+            return
+        method = self._parser.get_method()
+        if not self._upgrading:
+            raise Malformed(f"{method.decode('ascii')} is not a method of this server")
+        self._upgrading = False
+        headers = {name: value for name, value in self.headers.items() if name not in (b"upgrade", b"http2-settings")}
+        options = [option.strip() for option in headers.pop(b"connection", b"").split(b",")]
+        kept = b",".join([name for name in options if name.lower() not in (b"upgrade", b"http2-settings", b"")])
+        if kept:
+            headers[b"connection"] = kept
+        version = self._parser.get_http_version().encode()
+        head = b"%b %b HTTP/%b\r\n" % (method, self.target, version)
+        head += b"".join([b"%b: %b\r\n" % header for header in headers.items()]) + b"\r\n"
+        self._parser = httptools.HttpRequestParser(self)
+        self.feed(head)
+        if rest:
+            self.feed(rest)
+
+    # ---- httptools callbacks
+
+    def on_message_begin(self) -> None:
+        """Begin a request."""
+        self._serving = self._receiver.on_message_begin()
+        self.target, self.headers = b"", {}
+
+    def on_url(self, url: bytes) -> None:
+        """Take a part of the request target."""
+        self.target += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take one header; repeated ones become a list (RFC 9110, 5.3)."""
+        name = name.lower()
+        headers, value = self.headers, value.rstrip(b" \t")
+        headers[name] = headers[name] + b"," + value if name in headers else value
+
+    def on_headers_complete(self) -> None:
+        """Hand on the head of a request that is to be served."""
+        if not self._serving:
+            return
+        parser, headers = self._parser, self.headers
+        if parser.should_upgrade():
+            self._upgrading = b"upgrade" in headers
+            return
+        self.headers = {}  # trailers are not headers (RFC 9110, 6.5.1)
+        head = Head(parser.get_method().decode("ascii"), self.target, headers, parser.get_http_version())
+        self._receiver.on_head(head, parser.should_keep_alive())

@@ -1,0 +1,158 @@
+"""The bytes of responses: head and body in one system call, or a stream no faster than the client takes it."""
+
+import asyncio
+from contextlib import aclosing
+from functools import lru_cache
+from http import HTTPStatus
+from typing import Any
+
+from service.http.response import Headers, Response
+from service.http.routes import Request
+
+CACHED_HEADS, CACHED_HEAD_BYTES = 1024, 1024  # of responses; at most about 3 MiB with their keys; saves 4 µs each
+BODILESS = (204, 304)
+CLOSE_LINE = b"connection: close\r\n"
+CHUNKED_LINE = b"transfer-encoding: chunked\r\n"
+
+
+class ResponseWriter:
+    """Writes the responses of one connection.
+
+    Args:
+        transport: the connection's transport.
+        server_state: uvicorn's; its `default_headers` hold the date, which uvicorn renews every second.
+
+    Attributes:
+        written: bytes of responses given to the transport so far.
+    """
+
+    def __init__(self, transport: Any, server_state: Any) -> None:
+        self._transport = transport
+        self._server_state = server_state
+        self._writable: asyncio.Event | None = None  # while the transport's buffer is full
+        self.written = 0
+
+    def pause(self) -> None:
+        """Hold the stream until the client has taken what was sent."""
+        self._writable = asyncio.Event()
+
+    def resume(self) -> None:
+        """Let the stream go on."""
+        if self._writable is not None:
+            self._writable.set()
+            self._writable = None
+
+    def write(self, request: Request, response: Response, keep_alive: bool) -> None:
+        """Write a whole response in one system call.
+
+        Raises:
+            ValueError: a header is not one line, or declares another length than the body has.
+        """
+        body, headers, status, _, lines = response
+        size: int | None = len(body[0]) if len(body) == 1 else sum(map(len, body))
+        if not size and request.head.verb == "HEAD":
+            size = None  # the handler left the body out and may have declared its length
+        head = _head(status, headers, size, keep_alive)
+        date = _lines(tuple(self._server_state.default_headers))
+        lines = b"%b%bx-request-id: %b\r\n%b\r\n" % (head, lines, request.id, date)
+        self.written += len(lines) + (size or 0)
+        if request.head.verb == "HEAD" or status in BODILESS:
+            self._transport.write(lines)
+        else:
+            self._transport.writelines((lines, *body))
+
+    async def stream(self, request: Request, response: Response, keep_alive: bool) -> None:
+        """Write a response part by part, no faster than the client takes it.
+
+        Raises:
+            ValueError: a header is not one line, or declares another length than the stream has.
+        """
+        assert response.stream is not None
+        left = declared_length(response)
+        chunked = left is None and request.head.version == "1.1"
+        head = _head(response.status, response.headers, None, keep_alive) + (CHUNKED_LINE if chunked else b"")
+        date = _lines(tuple(self._server_state.default_headers))
+        self._send(b"%b%bx-request-id: %b\r\n%b\r\n" % (head, response.lines, request.id, date))
+        if request.head.verb == "HEAD":
+            return
+        async with aclosing(response.stream) as parts:  # type: ignore[type-var]
+            async for part in parts:
+                if left is not None and (left := left - len(part)) < 0:
+                    raise ValueError("the response has more bytes than it declares")
+                if chunked and len(part):
+                    self._send(b"%x\r\n" % len(part))
+                    self._send(part)
+                    self._send(b"\r\n")
+                elif len(part):
+                    self._send(part)
+                if self._writable is not None:
+                    await self._writable.wait()
+        if chunked:
+            self._send(b"0\r\n\r\n")
+        elif left:
+            raise ValueError(f"the response has {left} bytes fewer than it declares")
+
+    def _send(self, data: bytes | memoryview) -> None:
+        self.written += len(data)
+        self._transport.write(data)
+
+
+def ends_with_connection(request: Request, response: Response) -> bool:
+    """Return whether only the end of the connection shows the client where a stream ends (HTTP/1.0)."""
+    return request.head.version != "1.1" and declared_length(response) is None
+
+
+def declared_length(response: Response) -> int | None:
+    """Return the content-length among the headers of a response."""
+    return next((int(value) for name, value in response.headers if name == b"content-length"), None)
+
+
+_heads: dict[tuple[int, Headers, int | None, bool], bytes] = {}
+
+
+def _head(status: int, headers: Headers, size: int | None, keep_alive: bool) -> bytes:
+    """Return the status line and headers, without the empty line."""
+    key = (status, headers, size, keep_alive)
+    head = _heads.get(key)
+    if head is None:
+        head = _made_head(status, headers, size, keep_alive)
+        if len(head) <= CACHED_HEAD_BYTES:
+            if len(_heads) >= CACHED_HEADS:
+                _heads.clear()
+            _heads[key] = head
+    return head
+
+
+def _made_head(status: int, headers: Headers, size: int | None, keep_alive: bool) -> bytes:
+    """Return the head.
+
+    Raises:
+        ValueError: a header is not one line, or declares another length than the body has.
+    """
+    lines = [b"HTTP/1.1 %d %b\r\n" % (status, _phrase(status))]
+    for name, value in headers:
+        if not name or b"\n" in name + value or b"\r" in name + value or b"\0" in value or b":" in name or b" " in name:
+            raise ValueError(f"the response header {name!r} is not one line")
+        if name == b"content-length" and size is not None:
+            if int(value) != size and status not in BODILESS:
+                raise ValueError(f"the response declares {int(value)} bytes and has {size}")
+            size = None
+        if not (name == b"connection" and not keep_alive):
+            lines.append(b"%b: %b\r\n" % (name, value))
+    if size is not None and status not in BODILESS and status >= 200:
+        lines.append(b"content-length: %d\r\n" % size)
+    if not keep_alive:
+        lines.append(CLOSE_LINE)
+    return b"".join(lines)
+
+
+def _phrase(status: int) -> bytes:
+    try:
+        return HTTPStatus(status).phrase.encode()
+    except ValueError:
+        return b""
+
+
+@lru_cache(maxsize=8)
+def _lines(headers: Headers) -> bytes:
+    return b"".join([b"%b: %b\r\n" % header for header in headers])
