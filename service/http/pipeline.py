@@ -135,11 +135,8 @@ class Pipeline:
 
     def _answer_gathered(self) -> None:
         """Answer gathered requests, TURN_BYTES of bodies a turn; those the batch handler declines are served singly."""
-        waiting, self._gathered, self._single_caller = (
-            self._gathered,
-            [],
-            False,
-        )  # requests gathered meanwhile take a turn
+        waiting, self._gathered = self._gathered, []
+        self._single_caller = False  # requests gathered meanwhile take a turn
         size = count = 0
         while count < len(waiting) and size <= TURN_BYTES:
             size += len(waiting[count][0].body)

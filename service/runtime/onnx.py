@@ -115,8 +115,8 @@ def _session(path: Path, graph: Graph, providers: list[Any], threads: int) -> or
     heavy = graph.attends or graph.outputs == ("logits",)
     options.intra_op_num_threads = threads if heavy else 1
     options.inter_op_num_threads = 1
-    # threads that wait for their next part of a run spin: one text alone takes 4.7 ms, not 6.4, and less processor time;
-    # between runs they sleep, since the event loop needs the core
+    # threads that wait within a run spin: one text alone takes 4.7 ms, not 6.4, and less processor time; between runs
+    # they sleep, since the event loop needs the core
     options.add_session_config_entry("session.force_spinning_stop", "1")
     try:
         return ort.InferenceSession(str(path), options, providers=providers)
