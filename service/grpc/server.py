@@ -21,6 +21,7 @@ from service.settings import Settings
 
 HEALTH_SECONDS = 5.0  # between checks whether the models answer
 ARRIVED_SECONDS = 0.05  # for calls that have arrived; grpc would end them with CANCELLED (grpc/grpc#41785)
+LEAST_CLIENT_MILLISECONDS = 1000  # with 1, handshakes and pings fail on a busy machine, and clients hang (grpcio 1.85)
 log = logging.getLogger(__name__)
 
 
@@ -61,7 +62,7 @@ class RpcServer:
             StartError: the address is taken, or the certificate cannot be used.
         """
         settings = self._settings
-        client_milliseconds = int(settings.client_seconds * 1000)
+        client_milliseconds = max(LEAST_CLIENT_MILLISECONDS, int(settings.client_seconds * 1000))
         options = [
             ("grpc.max_receive_message_length", settings.max_body_bytes),
             ("grpc.max_send_message_length", -1),
