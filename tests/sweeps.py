@@ -10,6 +10,7 @@ def sampled(cases: Iterable[Any], every: int, *, unpack: bool = False) -> list[A
     """Return cases for pytest.mark.parametrize, of which `make test` runs the first and each `every`th after it.
 
     Args:
+        every: without a divisor in common with an inner list of a product, or some of its values never come.
         unpack: each case is a tuple with a value for each argument.
     """
     return [

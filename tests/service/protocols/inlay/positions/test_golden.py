@@ -226,14 +226,14 @@ def post(served: Served, question: Question, arithmetic: str, **more: Any) -> ht
     return served.http.post(f"/positions/{question.scheme}", json=body).raise_for_status()
 
 
-@pytest.mark.parametrize(("question", "arithmetic"), sampled(ASKED, 4, unpack=True), ids=repr)
+@pytest.mark.parametrize(("question", "arithmetic"), sampled(ASKED, 5, unpack=True), ids=repr)
 def test_json_holds_the_golden_numbers(served: Served, question: Question, arithmetic: str) -> None:
     document = post(served, question, arithmetic).json()
     check(question, arithmetic, document, document["arithmetic"])
     assert document["formula"]
 
 
-@pytest.mark.parametrize(("question", "arithmetic"), sampled(ASKED, 4, unpack=True), ids=repr)
+@pytest.mark.parametrize(("question", "arithmetic"), sampled(ASKED, 5, unpack=True), ids=repr)
 def test_safetensors_hold_the_golden_numbers(served: Served, question: Question, arithmetic: str) -> None:
     answer = post(served, question, arithmetic, format="safetensors")
     check(question, arithmetic, load(answer.content), answer.headers["inlay-arithmetic"])
