@@ -38,9 +38,11 @@ help: ## list the targets
 
 # ---- run
 
-# An operator's own INLAY_STORE is served as it is.
+# An operator's own INLAY_STORE is served as it is. Unless the operator chooses models, the demo model stays the default when others are exported beside it.
+CHOOSING = --store --models --model --default-model
+CHOSEN = $(INLAY_STORE)$(INLAY_MODELS)$(INLAY_DEFAULT_MODEL)$(filter $(CHOOSING) $(addsuffix =%,$(CHOOSING)),$(ARGS))
 serve: $(INLAY) $(if $(INLAY_STORE),,$(DEMO)/card.json) ## set up, export the demo model once, serve REST on 8080 and gRPC on 50051
-	@exec $(INLAY) serve $(ARGS)
+	@$(if $(CHOSEN),,INLAY_DEFAULT_MODEL=$(notdir $(DEMO))) exec $(INLAY) serve $(ARGS)
 
 demo: $(INLAY) .venv/.locked-demo ## export the demo model again
 	@rm -rf $(DEMO)

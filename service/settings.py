@@ -81,7 +81,7 @@ class Settings(BaseSettings):
     models: Names = ()
     """Names of the models to load from the store, separated by commas; empty: all of them."""
     default_model: str | None = None
-    """Model that answers requests naming none; unset: the only one loaded."""
+    """Model of requests that name none; unset: the first of INLAY_MODELS, else the only one loaded, else none."""
     watch_store: Annotated[float, Field(ge=0)] = 0.0
     """Seconds between checks of the store for new, changed and removed models; 0: read it at the start only."""
     model_control: Literal["none", "explicit"] = "none"

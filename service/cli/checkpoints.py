@@ -50,7 +50,7 @@ def exported(settings: Settings, checkpoints: list[str]) -> Settings:
         if _lies_in(settings.store, checkpoint):
             continue
         _export(checkpoint, settings.store / name)
-    return settings.model_copy(update={"models": tuple(dict.fromkeys((*settings.models, *named)))})
+    return settings.model_copy(update={"models": tuple(dict.fromkeys((*named, *settings.models)))})
 
 
 def name_of(checkpoint: str) -> str:

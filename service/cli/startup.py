@@ -25,7 +25,7 @@ from service import machine
 from service.errors import StartError
 from service.observability import logs
 from service.process.supervisor import START_FAILURE, Supervisor
-from service.registry.registry import ModelRegistry, default_name
+from service.registry.registry import DEFAULT_VARIABLE, ModelRegistry, check_default
 from service.registry.store import configured_folders
 from service.security import tls
 from service.security.api_keys import open_keys, warn_of_short_keys
@@ -71,7 +71,7 @@ def _supervise(settings: Settings, listener: socket.socket) -> int:
     models = configured_folders(settings)
     for folder in models.values():
         cards.read(folder)  # what would fail in every worker fails here, once
-    settings = settings.model_copy(update={"default_model": default_name(settings, models)})
+    check_default(settings, models)
     open_keys(settings)
     with _reserved(settings.host, settings.grpc_port), _directory() as name:
         run = partial(_run_worker, settings, listener, Path(name))
@@ -216,11 +216,23 @@ def _models(settings: Settings, registry: ModelRegistry) -> Iterator[str]:
         size = f"{card.hidden_size} wide, {card.parameters / 1e6:.1f} M parameters, {card.bytes / 2**20:.0f} MiB"
         yield f"{name} ({card.family}{default}): {size} {card.dtype}, outputs: {', '.join(card.outputs)}"
         yield f"{name} runs on {model.engine.device} ({_device_reason(settings, model)})"
+    yield from _default(settings, registry)
     if not registry.models:
         yield f"no model is loaded, {settings.store} holds none; routes that need none, such as /positions, are served"
         yield (
             "add one with `inlay serve --model CHECKPOINT_OR_HUB_ID` or "
             f"`inlay export CHECKPOINT {settings.store / 'NAME'}`"
+        )
+
+
+def _default(settings: Settings, registry: ModelRegistry) -> Iterator[str]:
+    """Yield the line about requests that name no model, where it is not plain from the models."""
+    if fault := registry.default_fault():
+        yield f"no default model: {fault}; requests must name one, {DEFAULT_VARIABLE} or --default-model sets it"
+    elif registry.default and not registry.named_default and (settings.watch_store or settings.model_control != "none"):
+        yield (
+            f"{registry.default.card.name} is the default only while no other model is loaded; "
+            f"{DEFAULT_VARIABLE}={registry.default.card.name} keeps it"
         )
 
 

@@ -73,7 +73,7 @@ class Service:
 
     Args:
         name: in full, e.g. inlay.v1.Embedder.
-        serving: its state in health checks while the server is ready; False: no loaded model supports its methods.
+        serving: returns its state in health checks while the server is ready; False: no loaded model supports it.
         metric_prefix: stands before the names of its methods in the metrics.
         status_of: the name of the gRPC status of an error.
         message_of: the message of an error.
@@ -81,7 +81,7 @@ class Service:
 
     name: str
     methods: Sequence[Method]
-    serving: bool = True
+    serving: Callable[[], bool] = lambda: True
     metric_prefix: str = ""
     status_of: StatusOf = inlay_status
     message_of: Callable[[InlayError], str] = inlay_message

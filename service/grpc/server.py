@@ -110,7 +110,7 @@ class RpcServer:
 
     def _set_health(self, ready: bool) -> None:
         for service in self._services:
-            self.health.set(service.name, ready and service.serving)
+            self.health.set(service.name, ready and service.serving())
 
     def _bind(self) -> int:
         settings, chosen = self._settings, files(self._settings)

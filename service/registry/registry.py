@@ -29,6 +29,7 @@ from service.registry.store import check_name, quote_names, shortened
 from service.settings import Settings
 
 WARMUP_SECONDS = 120.0  # of a new model, whose files may come from a slow disk
+DEFAULT_VARIABLE = "INLAY_DEFAULT_MODEL"
 LONGEST_COMPARED = 64  # characters of an unknown name that similar names are looked up for
 log = logging.getLogger(__name__)
 
@@ -50,25 +51,28 @@ class ModelRegistry:
 
     Args:
         models: those to begin with.
-        default_name: the model of requests that name none, while it is loaded; None: requests must name one.
+        named_default: the model of requests that name none, while it is loaded; None: the only model that is loaded.
         folder: the store.
         load: opens one folder of the store; called in a thread.
 
     Attributes:
         models: a live view; keep the view, not a model of it.
+        default: the model of requests that name none. It follows from the settings and from the models that are loaded,
+            never from the order in which they came, so a restart does not change it.
     """
 
     def __init__(
         self,
         models: Mapping[str, Model],
-        default_name: str | None,
+        named_default: str | None,
         folder: Path,
         load: Callable[[Path], Model],
         metrics: Metrics,
     ) -> None:
         self._loaded = dict(models)
         self.models: Mapping[str, Model] = MappingProxyType(self._loaded)
-        self.default_name = default_name
+        self.named_default = named_default
+        self.default = self._find_default()
         self._store = folder
         self._open = load
         self._metrics = metrics
@@ -76,11 +80,6 @@ class ModelRegistry:
         self._reasons: dict[str, str] = {}
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # by name
         self._changes: set[asyncio.Task[None]] = set()
-
-    @property
-    def default(self) -> Model | None:
-        """The model of requests that name none."""
-        return self.models.get(self.default_name) if self.default_name else None
 
     def get(self, name: str | None) -> Model:
         """Return the model of that name, or the default model.
@@ -104,11 +103,29 @@ class ModelRegistry:
     def _no_default(self) -> BadRequest:
         if not self.models:
             return BadRequest("no model is loaded", remedy="load one first")
-        why = f"the default model {self.default_name!r} is not loaded"
-        if self.default_name is None:
-            why = "this server holds several models" if len(self.models) > 1 else "this server has no default model"
-        remedy = f'send "model", one of {quote_names(self.models)}'
-        return BadRequest("is missing", field=("model",), allowed=why, remedy=remedy)
+        remedy = f'send "model", one of {quote_names(self.models)}, or set {DEFAULT_VARIABLE} where the server starts'
+        return BadRequest("is missing", field=("model",), allowed=self.default_fault(), remedy=remedy)
+
+    def default_fault(self) -> str:
+        """Return why requests must name a model; empty where there is a default model or no model at all."""
+        if self.default is not None or not self.models:
+            return ""
+        if self.named_default:
+            return f"the default model {self.named_default!r} is not loaded"
+        return "this server holds several models and none is the default"
+
+    def _find_default(self) -> Model | None:
+        if self.named_default:
+            return self.models.get(self.named_default)
+        return next(iter(self.models.values())) if len(self.models) == 1 else None
+
+    def _update_default(self) -> None:
+        """Find the default model again after a change of the loaded models; log another one, or the lack of one."""
+        before, self.default = self.default, self._find_default()
+        if self.default and (before is None or before.card.name != self.default.card.name):
+            log.info("requests that name no model now get %r", self.default.card.name)
+        elif before and self.default is None and (fault := self.default_fault()):
+            log.warning("requests that name no model are refused: %s; %s names one", fault, DEFAULT_VARIABLE)
 
     async def load(self, name: str) -> None:
         """Serve the store's present version of a model, in the place of the version that is served.
@@ -200,6 +217,7 @@ class ModelRegistry:
         self._unloaded_versions.pop(name, None)
         self._trim_memory_after(self.models.get(name))
         self._loaded[name] = model
+        self._update_default()
         self._metrics.loaded(name, model.card.bytes, model.batchers)
         log.info("%s is loaded", name)
 
@@ -222,6 +240,7 @@ class ModelRegistry:
         self._trim_memory_after(model)
         self._unloaded_versions[name] = model.version
         del self._loaded[name]
+        self._update_default()
         self._reasons[name] = "unloaded"
         self._metrics.unloaded(name)
         log.info("%s is unloaded", name)
@@ -249,27 +268,27 @@ def open_registry(settings: Settings, metrics: Metrics) -> ModelRegistry:
     """Load the models of the store that the settings name.
 
     With several workers, one may be started long after the others, when a watched store has changed: the supervisor
-    has checked the settings and named the default model once for all workers, so here a missing model is no error.
+    has checked the settings once for all workers, so here a missing model is no error.
 
     Raises:
         StartError, models.errors.ModelError: in one line, a model cannot be served.
     """
     folders = store.configured_folders(settings, must_exist=settings.workers == 1)
+    if settings.workers == 1:
+        check_default(settings, folders)
     threads = settings.threads or max(1, machine.available_cpus() // settings.workers)
     load = partial(load_model, settings=settings, threads=threads, metrics=metrics)
     models = {name: load(folder) for name, folder in folders.items()}
     for name, model in models.items():
         metrics.loaded(name, model.card.bytes, model.batchers)
-    default = default_name(settings, models) if settings.workers == 1 else settings.default_model
-    return ModelRegistry(models, default, settings.store, load, metrics)
+    named = settings.default_model or next(iter(settings.models), None)
+    return ModelRegistry(models, named, settings.store, load, metrics)
 
 
-def default_name(settings: Settings, names: Collection[str]) -> str | None:
-    """Return the name of the default model: the one that is set, or the only one of `names`.
-
-    Raises:
-        StartError: the one that is set is not among `names`.
-    """
+def check_default(settings: Settings, names: Collection[str]) -> None:
+    """Raise StartError if the settings name a default model that is not among `names`."""
     if settings.default_model and settings.default_model not in names:
-        raise StartError(f"default model {settings.default_model!r} is not loaded; loaded: {quote_names(names)}")
-    return settings.default_model or (next(iter(names)) if len(names) == 1 else None)
+        raise StartError(
+            f"default model {settings.default_model!r} is not loaded; loaded: {quote_names(names)}; name one of them "
+            f"with {DEFAULT_VARIABLE} or --default-model"
+        )

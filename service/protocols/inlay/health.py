@@ -22,6 +22,12 @@ class Health(BaseModel):
     status: str
 
 
+class Ready(Health):
+    """The answer of a probe of readiness; `detail` says which requests are refused though the service is ready."""
+
+    detail: str | None = None
+
+
 class Greeting(BaseModel):
     """The name and version of this server, and where its documentation is."""
 
@@ -44,6 +50,9 @@ def routes(context: ServiceContext) -> list[Route]:
 
     async def ready(request: Request) -> Response:
         await context.check_ready()
+        if fault := context.registry.default_fault():
+            detail = f"{fault}: requests must name a model, or set INLAY_DEFAULT_MODEL where the server starts"
+            return json_response({"status": "ready", "detail": detail})
         return json_response({"status": "ready"})
 
     async def ready_without_body(request: Request) -> Response:
@@ -59,7 +68,13 @@ def routes(context: ServiceContext) -> list[Route]:
     rows = (
         ("/", greet, "greet", "What this server is", {200: Answer(content={JSON: Greeting})}),
         ("/health/live", live, "live", "The process answers", health),
-        ("/health/ready", ready, "ready", "Models are loaded and requests are served", health),
+        (
+            "/health/ready",
+            ready,
+            "ready",
+            "Models are loaded and requests are served",
+            {200: Answer(content={JSON: Ready})},
+        ),
         # text-embeddings-inference's and SageMaker's probes
         ("/health", ready_without_body, "health", "Requests are served; no body", empty),
         ("/ping", ready_without_body, "ping", "The same, as SageMaker asks", empty),

@@ -52,13 +52,21 @@ class Vectors(NamedTuple):
 
 def services(context: ServiceContext) -> tuple[Service, ...]:
     """Return the services of tei.v1; health checks report NOT_SERVING for those that no model here supports."""
-    default, handlers = context.registry.default, Handlers(context)
-    rows: tuple[tuple[str, Sequence[Method], bool], ...] = (
-        ("Info", [Method(name="Info", request=pb.InfoRequest, handler=handlers.info)], True),
-        ("Embed", _embed_methods(handlers), default is not None and not default.card.image),
-        ("Predict", _predict_methods(handlers), False),
-        ("Rerank", _rerank_methods(handlers), False),
-        ("Tokenize", _tokenize_methods(handlers), True),
+    handlers = Handlers(context)
+
+    def has_default() -> bool:
+        return context.registry.default is not None
+
+    def embeds() -> bool:
+        default = context.registry.default
+        return default is not None and not default.card.image
+
+    rows: tuple[tuple[str, Sequence[Method], Callable[[], bool]], ...] = (
+        ("Info", [Method(name="Info", request=pb.InfoRequest, handler=handlers.info)], has_default),
+        ("Embed", _embed_methods(handlers), embeds),
+        ("Predict", _predict_methods(handlers), _never),
+        ("Rerank", _rerank_methods(handlers), _never),
+        ("Tokenize", _tokenize_methods(handlers), has_default),
     )
     return tuple(
         Service(
@@ -71,6 +79,10 @@ def services(context: ServiceContext) -> tuple[Service, ...]:
         )
         for name, methods, serving in rows
     )
+
+
+def _never() -> bool:
+    return False
 
 
 def _embed_methods(handlers: "Handlers") -> list[Method]:
@@ -126,13 +138,14 @@ class Handlers:
         self._context = context
 
     def _model(self) -> Model:
-        model = self._context.registry.default
-        if model is None:
+        registry = self._context.registry
+        if registry.default is None:
             raise BadRequest(
-                "tei.v1 names no model and this server has no default",
-                remedy="set INLAY_DEFAULT_MODEL, or call inlay.v1",
+                "calls of tei.v1 name no model",
+                allowed=registry.default_fault() or "no model is loaded",
+                remedy="set INLAY_DEFAULT_MODEL where the server starts, or call inlay.v1",
             )
-        return model
+        return registry.default
 
     async def info(self, request: pb.InfoRequest, call: RequestContext) -> pb.InfoResponse:
         """Return the same as /info."""

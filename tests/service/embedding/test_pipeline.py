@@ -238,8 +238,8 @@ def test_damaged_file_of_the_right_size_stops_the_start(store, tmp_path, file, c
 
 
 async def test_request_must_name_a_model_when_there_is_no_default(store):
-    service = Service(store, models=("tiny", "gpt2"))
-    with pytest.raises(BadRequest, match="holds several models: send \"model\", one of 'tiny', 'gpt2'"):
+    service = Service(store)
+    with pytest.raises(BadRequest, match="holds several models and none is the default: send \"model\", one of 'gpt2'"):
         await rows(service, ids(1))
 
 

@@ -29,6 +29,25 @@ async def test_stopping_service_is_alive_and_not_ready(tiny_store: Path) -> None
             assert (answer.status_code, answer.headers["connection"]) == (200, "close")
 
 
+async def test_readiness_says_that_requests_must_name_a_model(tiny_store: Path) -> None:
+    async with serving_here(tiny_store) as here:
+        url = "http://{}:{}".format(*here.address)
+        async with httpx.AsyncClient(base_url=url, trust_env=False) as client:
+            ready = await client.get("/health/ready")
+            assert (ready.status_code, ready.json()["status"]) == (200, "ready")
+            assert "several models and none is the default" in ready.json()["detail"]
+            refused = [
+                await client.post("/embed", json={"inputs": "hello world"}),
+                await client.post("/v1/embeddings", json={"input": "hello world"}),
+                await client.get("/info"),
+            ]
+            assert [answer.status_code // 100 for answer in refused] == [4, 4, 4]
+            assert all("INLAY_DEFAULT_MODEL" in answer.text for answer in refused)
+            await here.context.registry.unload("llama")
+            assert (await client.get("/health/ready")).json() == {"status": "ready"}
+            assert (await client.post("/embed", json={"inputs": "hello world"})).status_code == 200
+
+
 async def test_fault_is_a_500_without_details(tiny_store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def fail(*_: object) -> None:
         raise RuntimeError("secret")

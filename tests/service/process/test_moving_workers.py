@@ -1,4 +1,4 @@
-"""Several worker processes follow a watched store, and a restarted one keeps the default model."""
+"""Several worker processes follow a watched store, and agree on the default model."""
 
 import os
 import signal
@@ -80,13 +80,20 @@ def test_a_watched_store_reaches_every_worker(store: Path) -> None:
         assert {status for status, _ in answers(url)} == {200}
 
 
-def test_a_replaced_worker_keeps_the_default_model(store: Path) -> None:
-    """A worker that starts when the store holds two models still has the default of the others."""
+def test_all_workers_agree_on_the_default_model(store: Path) -> None:
+    """Those that saw a model come, and one that started after it."""
     (store / "b").rename(store.parent / "b")
-    with running(store, "--workers", "2", "--watch-store", "0.2") as (process, url, _):
+    with running(store, "--workers", "2", "--watch-store", "0.2", default=None) as (process, url, _):
+
+        def statuses() -> set[int]:
+            return {post(url, "/embed", {"inputs": ["hello world"]}).status_code for _ in range(REQUESTS)}
+
+        assert statuses() == {200}
         until(lambda: "inlay_workers_ready 2" in metrics(url))
         write(store / "late", 2)
-        until(lambda: {status for status, _ in answers(url, "late")} == {200})
+        until(lambda: statuses() == {422})
         os.kill(workers(process.pid)[0], signal.SIGKILL)
         until(lambda: "inlay_worker_restarts_total 1" in metrics(url) and "inlay_workers_ready 2" in metrics(url))
-        assert {post(url, "/embed", {"inputs": ["hello world"]}).status_code for _ in range(REQUESTS)} == {200}
+        assert statuses() == {422}
+        (store / "late").rename(store.parent / "late")
+        until(lambda: statuses() == {200})

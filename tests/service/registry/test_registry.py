@@ -110,7 +110,7 @@ async def test_no_default_while_the_default_model_is_unloaded(store: Path) -> No
     registry = service.registry
     await registry.unload("a")
     assert registry.default is None
-    with pytest.raises(BadRequest, match="the default model 'a' is not loaded: send \"model\", one of 'b'"):
+    with pytest.raises(BadRequest, match="the default model 'a' is not loaded: send \"model\", one of 'b', or set"):
         await service.vector(None)
     await registry.unload("b")
     with pytest.raises(BadRequest, match="no model is loaded"):
@@ -121,10 +121,55 @@ async def test_no_default_while_the_default_model_is_unloaded(store: Path) -> No
     assert await service.vector(None) == await service.vector("a")
 
 
-async def test_only_model_stays_default_when_another_is_loaded(store: Path) -> None:
-    service = Service(store, models=("a",))
-    await service.registry.load("b")
-    assert service.registry.default is service.registry.models["a"]
+@pytest.mark.parametrize(
+    ("settings", "default"),
+    [
+        ({}, None),
+        ({"models": ("b",)}, "b"),
+        ({"models": ("b", "a")}, "b"),
+        ({"models": ("b", "a"), "default_model": "a"}, "a"),
+        ({"default_model": "b"}, "b"),
+    ],
+)
+async def test_default_model_follows_from_the_settings(
+    store: Path, settings: dict[str, Any], default: str | None
+) -> None:
+    """The one that is set, else the first of the models named, else the only one loaded."""
+    registry = Service(store, **settings).registry
+    assert (registry.default and registry.default.card.name) == default
+
+
+@pytest.mark.parametrize("settings", [{}, {"models": ("b", "a")}, {"default_model": "a"}])
+async def test_default_model_is_the_same_after_a_restart(store: Path, settings: dict[str, Any]) -> None:
+    """However the loaded models came together, requests without a model meet what they would meet after a restart."""
+    running = Service(store, **settings).registry
+    for change, name in (("unload", "b"), ("unload", "a"), ("load", "b"), ("load", "a")):
+        await getattr(running, change)(name)
+    restarted = Service(store, **settings).registry
+    assert (running.default and running.default.card.name) == (restarted.default and restarted.default.card.name)
+    assert running.default_fault() == restarted.default_fault()
+
+
+async def test_only_loaded_model_is_the_default(store: Path) -> None:
+    registry = Service(store).registry
+    assert registry.default is None
+    assert registry.default_fault() == "this server holds several models and none is the default"
+    await registry.unload("b")
+    assert registry.default is registry.models["a"]
+    assert registry.default_fault() == ""
+    await registry.load("b")
+    assert registry.default is None
+
+
+async def test_change_of_the_default_model_is_logged(store: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    registry = Service(store).registry
+    await registry.unload("b")
+    assert "requests that name no model now get 'a'" in caplog.text
+    await registry.load("b")
+    (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert "holds several models and none is the default" in warning
+    assert "INLAY_DEFAULT_MODEL" in warning
 
 
 async def test_states_list_the_store_with_reasons(store: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from models.artifacts import card as cards
-from service.errors import NotFound
+from service.errors import BadRequest, NotFound
 from service.registry import registry
 from service.registry.store_watcher import StoreWatcher
 from tests.service.registry.registry_service import Service, fresh_vector, write
@@ -252,12 +252,25 @@ async def test_models_outside_the_configured_set_are_not_loaded(store: Path) -> 
     assert list(service.registry.models) == ["a"]
 
 
-async def test_default_model_stays_when_another_is_added(store: Path) -> None:
+async def test_added_model_changes_the_default_as_a_restart_does(store: Path) -> None:
     service = Watched(store)
     await service.poll()
+    assert await service.vector(None) == await service.vector("a")
     write(store, "b", seed=1)
     await service.poll()
-    assert await service.vector(None) == await service.vector("a") != await service.vector("b")
+    for running in (service, Watched(store)):
+        with pytest.raises(BadRequest, match=r"several models .* set INLAY_DEFAULT_MODEL"):
+            await running.vector(None)
+    shutil.rmtree(store / "b")
+    await service.poll()
+    assert await service.vector(None) == await service.vector("a")
+
+
+async def test_named_default_model_stays_when_others_are_added(store: Path) -> None:
+    service = Watched(store, default_model="a")
+    write(store, "Another", seed=1)
+    await service.poll(4)
+    assert await service.vector(None) == await service.vector("a") != await service.vector("Another")
 
 
 async def test_model_stays_unloaded_until_its_folder_changes(store: Path) -> None:

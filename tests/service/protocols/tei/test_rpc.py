@@ -245,12 +245,13 @@ def test_health_is_serving_for_services_with_a_model(channel: grpc.Channel) -> N
 
 
 def test_calls_without_default_model_name_a_remedy(store: Any) -> None:
-    with serving(store, models=["bert", "llama"]) as running, grpc.insecure_channel(running.rpc_address) as channel:
+    with serving(store) as running, grpc.insecure_channel(running.rpc_address) as channel:
         with pytest.raises(grpc.RpcError, match="INVALID_ARGUMENT") as refusal:
             stubs.InfoStub(channel).Info(pb.InfoRequest())
         assert "set INLAY_DEFAULT_MODEL" in refusal.value.details()
-        request = health_pb2.HealthCheckRequest(service="tei.v1.Embed")
-        assert health_pb2_grpc.HealthStub(channel).Check(request).status == NOT_SERVING
+        for name in ("Info", "Embed", "Tokenize"):
+            request = health_pb2.HealthCheckRequest(service=f"tei.v1.{name}")
+            assert health_pb2_grpc.HealthStub(channel).Check(request).status == NOT_SERVING
 
 
 def test_rejects_models_without_vectors_or_tokenizer(store: Any) -> None:
