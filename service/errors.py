@@ -1,19 +1,34 @@
 """The errors a caller can meet, as data that each protocol renders in its own format.
 
 InlayError
-├── BadRequest                a field, a name or a combination that cannot be served
+├── BadRequest                a request that cannot be served
 │   ├── BadParameters         a positional encoding with a missing, unknown or impossible parameter
+│   ├── UnknownField          a field, parameter or tensor that is not known
+│   ├── MissingField          a field that is needed
+│   │   └── ModelRequired     no model is named, and there is no default
+│   ├── ConflictingFields     fields that do not go together, or one sent twice
+│   ├── WrongType             a value of another type, or that cannot be read as its own
+│   ├── WrongShape            a tensor or list of another size
+│   ├── OutOfRange            a number outside its range
+│   ├── UnknownValue          a value that is none of the allowed ones
 │   ├── EmptyRequest          no inputs at all
 │   ├── Malformed             a body that is not what its content type says
-│   └── TooLarge              more inputs or tokens than this server takes
-│       ├── BodyTooLarge      more bytes than this server takes
+│   │   └── InvalidJson       a body that is not JSON
+│   └── TooLarge              more than this server takes in one request
+│       ├── TooManyInputs     more inputs
+│       ├── TooManyTokens     more tokens
+│       ├── TooManyCharacters more characters
+│       ├── BodyTooLarge      more bytes
 │       └── HeadTooLarge      a request line, headers or trailers larger than this server reads
 ├── RangeNotSatisfiable       a byte range that begins after the last byte
-├── BadInput                  one input: too long, empty, an id outside the vocabulary
+├── BadInput                  one input that cannot be read
+│   ├── EmptyInput            without a token
+│   └── TooLong               longer than the model reads
 ├── WrongModelKind            a model that does not do what the route is for
 ├── Unsupported               a part of a protocol that this server does not have
 ├── Unauthorized              no key, or an unknown one
-├── NotFound                  no such model or table
+├── NotFound                  no such table, head or version
+│   ├── UnknownModel          no such model
 │   └── NoSuchPath            no such path
 ├── TooSlow                   a client that takes too long to send its request
 ├── MethodNotAllowed          a verb that this path does not answer
@@ -26,7 +41,8 @@ InlayError
 ├── Unavailable               the service is stopping or not ready
 └── EngineFailure             the engine failed on this request alone
 
-`service/error_status.py` maps codes to HTTP and gRPC statuses. `StartError` is for the operator, not for a caller.
+`service/error_status.py` lists the codes, which are stable, with their HTTP and gRPC statuses. `StartError` is for the
+operator, not for a caller.
 """
 
 from collections.abc import Mapping
@@ -61,6 +77,11 @@ class Spelling(NamedTuple):
 INLAY = Spelling()
 
 
+def first_number(field: FieldPath) -> int | None:
+    """Return the first number of a field path: the input to blame."""
+    return next((step for step in field if isinstance(step, int)), None)
+
+
 class InlayError(Exception):
     """An error that a caller can act on.
 
@@ -70,15 +91,24 @@ class InlayError(Exception):
         field: the path of the field to blame, in the core's names, e.g. ("inputs", 3, "input_ids", 5).
         allowed: what is allowed, as a clause.
         remedy: what to do.
+        verbatim: `field` is as the caller's own document has it, so no protocol respells it and `index` is not read
+            from it.
     """
 
     code = "error"
 
     def __init__(
-        self, received: str, index: int | None = None, *, field: FieldPath = (), allowed: str = "", remedy: str = ""
+        self,
+        received: str,
+        index: int | None = None,
+        *,
+        field: FieldPath = (),
+        allowed: str = "",
+        remedy: str = "",
+        verbatim: bool = False,
     ) -> None:
-        self.received, self.field, self.allowed, self.remedy = received, field, allowed, remedy
-        self.index = index if index is not None else next((step for step in field if isinstance(step, int)), None)
+        self.received, self.field, self.allowed, self.remedy, self.verbatim = received, field, allowed, remedy, verbatim
+        self.index = index if index is not None or verbatim else first_number(field)
         super().__init__(received)
 
     @property
@@ -88,7 +118,8 @@ class InlayError(Exception):
 
     def render(self, spelling: Spelling) -> str:
         """Return the sentence: what came, what is allowed, what to do."""
-        text = f"{spelling.path(self.field)} {self.received}" if self.field else self.received
+        fields = INLAY if self.verbatim else spelling
+        text = f"{fields.path(self.field)} {self.received}" if self.field else self.received
         text += f"; {self.allowed}" if self.allowed else ""
         return f"{text}: {spelling.remedies.get(self.remedy, self.remedy)}" if self.remedy else text
 
@@ -97,7 +128,7 @@ class InlayError(Exception):
 
 
 class BadRequest(InlayError):
-    """A field, a name or a combination that cannot be served."""
+    """A request that cannot be served, for a reason that no code of its own names."""
 
     code = "bad_request"
 
@@ -106,6 +137,54 @@ class BadParameters(BadRequest):
     """A positional encoding with a missing, unknown or impossible parameter."""
 
     code = "bad_parameters"
+
+
+class UnknownField(BadRequest):
+    """A field, parameter or tensor that is not known here."""
+
+    code = "unknown_field"
+
+
+class MissingField(BadRequest):
+    """A field that is needed and was not sent."""
+
+    code = "missing_field"
+
+
+class ModelRequired(MissingField):
+    """No model is named, and there is no default."""
+
+    code = "model_required"
+
+
+class ConflictingFields(BadRequest):
+    """Fields that do not go together, or one that was sent twice."""
+
+    code = "conflicting_fields"
+
+
+class WrongType(BadRequest):
+    """A value of another type, or that cannot be read as its own."""
+
+    code = "wrong_type"
+
+
+class WrongShape(BadRequest):
+    """A tensor or list of another size than what it belongs to."""
+
+    code = "wrong_shape"
+
+
+class OutOfRange(BadRequest):
+    """A number outside its range."""
+
+    code = "out_of_range"
+
+
+class UnknownValue(BadRequest):
+    """A value that is none of the allowed ones, e.g. the name of an output."""
+
+    code = "unknown_value"
 
 
 class EmptyRequest(BadRequest):
@@ -120,10 +199,34 @@ class Malformed(BadRequest):
     code = "malformed"
 
 
+class InvalidJson(Malformed):
+    """A body that is not JSON."""
+
+    code = "invalid_json"
+
+
 class TooLarge(BadRequest):
-    """More inputs or tokens than this server takes in one request."""
+    """More than this server takes in one request."""
 
     code = "too_large"
+
+
+class TooManyInputs(TooLarge):
+    """More inputs than this server takes in one request."""
+
+    code = "too_many_inputs"
+
+
+class TooManyTokens(TooLarge):
+    """More tokens than this server takes in one request."""
+
+    code = "too_many_tokens"
+
+
+class TooManyCharacters(TooLarge):
+    """More characters than this server takes in one request."""
+
+    code = "too_many_characters"
 
 
 class BodyTooLarge(TooLarge):
@@ -154,6 +257,18 @@ class BadInput(InlayError):
     code = "bad_input"
 
 
+class EmptyInput(BadInput):
+    """An input without a token."""
+
+    code = "empty_input"
+
+
+class TooLong(BadInput):
+    """An input that is longer than the model reads."""
+
+    code = "too_long"
+
+
 class WrongModelKind(InlayError):
     """A model that does not do what this route is for, such as ranking or classifying."""
 
@@ -173,9 +288,15 @@ class Unauthorized(InlayError):
 
 
 class NotFound(InlayError):
-    """No such model or table."""
+    """No such table, output head or version."""
 
     code = "not_found"
+
+
+class UnknownModel(NotFound):
+    """No such model."""
+
+    code = "unknown_model"
 
 
 class NoSuchPath(NotFound):

@@ -178,7 +178,7 @@ def test_rejects_text_over_256_tokens_unless_truncated(served: Served, name: str
     answer = served.post({"inputs": ["fine", NAMED[name].input, "fine too"], "truncate": False})
     problem = answer.json()
     assert (answer.status_code, answer.headers["content-type"]) == (422, "application/problem+json")
-    assert (problem["code"], problem["index"]) == ("bad_input", 1)
+    assert (problem["code"], problem["index"]) == ("too_long", 1)
     assert "inputs[1]" in problem["detail"]
     assert "256" in problem["detail"]
     assert tokens is None or str(tokens) in problem["detail"]
@@ -287,7 +287,7 @@ def test_stream_keeps_its_order_and_survives_a_bad_request(served: Served) -> No
     requests.insert(2, pb.EmbedRequest(inputs=[pb.Input(text="fine"), pb.Input(ids=pb.TokenIds(input_ids=[30522]))]))
     results = list(served.stub.EmbedStream(iter(requests)))
     refusal = results.pop(2).error
-    assert (refusal.code, refusal.index) == ("bad_input", 1)
+    assert (refusal.code, refusal.index) == ("out_of_range", 1)
     assert "30521" in refusal.message
     for case, result in zip(MIXED, results, strict=True):
         assert furthest(array_of(result.response.outputs[0].tensor)[0], case.unit) <= UNIT

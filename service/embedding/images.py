@@ -17,7 +17,16 @@ from service.embedding.model import Model, Models
 from service.embedding.output_plan import Graphs
 from service.embedding.pipeline import check_finite
 from service.embedding.requests import EmbedResult, Output
-from service.errors import BadInput, BadRequest, EmptyRequest, Overloaded, TooLarge
+from service.errors import (
+    BadInput,
+    BadRequest,
+    EmptyRequest,
+    MissingField,
+    Overloaded,
+    TooLarge,
+    TooManyInputs,
+    WrongShape,
+)
 from service.request_context import RequestContext
 from service.runtime.engine import Engine
 
@@ -133,7 +142,7 @@ class Images:
             raise EmptyRequest("is empty", field=("inputs",), remedy="send one image at least")
         if len(inputs) > self._max_inputs:
             allowed = f"this server takes {self._max_inputs} a request"
-            raise TooLarge(f"{len(inputs)} images", allowed=allowed, remedy="send fewer")
+            raise TooManyInputs(f"{len(inputs)} images", allowed=allowed, remedy="send fewer")
 
     async def _prepared(self, image: Image, inputs: Sequence[Picture | Values]) -> list[dict[str, NDArray[Any]]]:
         """Return the graph's feeds for every input; the pictures of a request are decoded in one thread."""
@@ -211,37 +220,37 @@ def _tensors_only(image: Image) -> BadRequest:
 
 
 def checked(image: Image, ready: Prepared, index: int) -> dict[str, NDArray[Any]]:
-    """Return the graph's feeds; raise BadInput for a tensor of a shape that the model does not take."""
+    """Return the graph's feeds; raise WrongShape for a tensor of a shape that the model does not take."""
     values = np.ascontiguousarray(ready.values, dtype=np.float32)
     shape = list(values.shape)
     if image.feed == "features":
         if shape != [image.width, image.frames]:
             allowed = f"send [{image.width}, {image.frames}]: mel bins, frames"
-            raise BadInput(f"is {shape}", field=("inputs", index, "input_features"), allowed=allowed)
+            raise WrongShape(f"is {shape}", field=("inputs", index, "input_features"), allowed=allowed)
         return {"input_features": values}
     if image.feed == "patches":
         return {"pixel_values": values} | _grid(image, shape, ready.grid, index)
     field = ("inputs", index, "pixel_values")
     allowed = f"[{image.width}, height, width]" if image.fixed is None else f"[{image.width}, *{list(image.fixed)}]"
     if len(shape) != 3 or shape[0] != image.width or (image.fixed and tuple(shape[1:]) != image.fixed):
-        raise BadInput(f"is {shape}", field=field, allowed=f"send {allowed}")
+        raise WrongShape(f"is {shape}", field=field, allowed=f"send {allowed}")
     if min(image.patches(shape[1], shape[2])) < 1:
-        raise BadInput(f"is {shape}", field=field, allowed=f"each side must hold a patch of {image.patch} pixels")
+        raise WrongShape(f"is {shape}", field=field, allowed=f"each side must hold a patch of {image.patch} pixels")
     return {"pixel_values": values}
 
 
 def _grid(image: Image, shape: list[int], grid: tuple[int, int] | None, index: int) -> dict[str, NDArray[Any]]:
     if len(shape) != 2 or shape[1] != image.width or not shape[0]:
         allowed = f"send flattened patches [patches, {image.width}]"
-        raise BadInput(f"is {shape}", field=("inputs", index, "pixel_values"), allowed=allowed)
+        raise WrongShape(f"is {shape}", field=("inputs", index, "pixel_values"), allowed=allowed)
     if not image.takes_grid:
         return {}
     if grid is None:
-        raise BadInput("is missing", field=("inputs", index, "grid"), allowed="send [rows, columns] of the patches")
+        raise MissingField("is missing", field=("inputs", index, "grid"), allowed="send [rows, columns] of the patches")
     if grid[0] * grid[1] != shape[0] or grid[0] % image.merge or grid[1] % image.merge:
         blocks = f" in multiples of {image.merge}" if image.merge > 1 else ""
         allowed = f"{shape[0]} patches need rows x columns{blocks}"
-        raise BadInput(f"is {list(grid)}", field=("inputs", index, "grid"), allowed=allowed)
+        raise WrongShape(f"is {list(grid)}", field=("inputs", index, "grid"), allowed=allowed)
     return {"grid": np.array(grid, np.int64)}
 
 

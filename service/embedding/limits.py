@@ -5,7 +5,15 @@ from collections.abc import Sequence
 from models.artifacts.card import Card
 from service.embedding.output_plan import POOLED, Plan
 from service.embedding.requests import Ids, Input, Text
-from service.errors import SHORTEN_OR_TRUNCATE, BadInput, EmptyRequest, TooLarge
+from service.errors import (
+    SHORTEN_OR_TRUNCATE,
+    EmptyRequest,
+    TooLarge,
+    TooLong,
+    TooManyCharacters,
+    TooManyInputs,
+    TooManyTokens,
+)
 from service.settings import Settings
 
 INPUTS = ("inputs",)
@@ -16,7 +24,7 @@ def check_count(inputs: Sequence[object], settings: Settings) -> None:
     if not inputs:
         raise EmptyRequest("is empty", field=INPUTS, remedy="send one text or one list of token ids at least")
     if len(inputs) > settings.max_inputs:
-        raise TooLarge(
+        raise TooManyInputs(
             f"holds {len(inputs)} inputs",
             field=INPUTS,
             allowed=f"this server takes {settings.max_inputs} a request",
@@ -32,7 +40,7 @@ def check_characters(texts: Sequence[Text], settings: Settings) -> int:
     """
     characters = sum([len(text.text) + len(text.pair or "") for text in texts])
     if characters > settings.max_request_characters:
-        raise TooLarge(
+        raise TooManyCharacters(
             f"has {characters} characters",
             field=INPUTS,
             allowed=f"this server takes {settings.max_request_characters} a request",
@@ -42,10 +50,10 @@ def check_characters(texts: Sequence[Text], settings: Settings) -> int:
 
 
 def check_longest(inputs: Sequence[Input], max_tokens: int) -> None:
-    """Raise BadInput for the first list of token ids that is longer than `max_tokens`."""
+    """Raise TooLong for the first list of token ids that is longer than `max_tokens`."""
     for index, sequence in enumerate(inputs):
         if isinstance(sequence, Ids) and len(sequence.ids) > max_tokens:
-            raise BadInput(
+            raise TooLong(
                 f"has {len(sequence.ids)} token ids",
                 field=("inputs", index),
                 allowed=f"this server takes {max_tokens} an input",
@@ -83,7 +91,7 @@ def _bytes_per_token(card: Card, plan: Plan) -> int:
 
 def too_many_tokens(tokens: int, max_tokens: int) -> TooLarge:
     """Return the error for a request of more tokens than this server takes."""
-    return TooLarge(
+    return TooManyTokens(
         f"has {tokens} tokens",
         field=INPUTS,
         allowed=f"this server takes {max_tokens} a request",

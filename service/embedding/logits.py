@@ -16,7 +16,7 @@ from models.families.head_fitting import Head
 from models.positions.table import Arithmetic, Output, Table
 from models.tables.row_blocks import Check, never_cancel
 from service.embedding.model import Model
-from service.errors import BadRequest, NotFound
+from service.errors import BadRequest, NotFound, OutOfRange, WrongShape
 
 BLOCK_VALUES = 1 << 23  # logits computed at a time: 32 MB
 OUTPUTS = ("logits", "probabilities", "log_probabilities")
@@ -99,15 +99,15 @@ def check_states(model: Model, hidden: NDArray[Any], temperature: float) -> Hidd
     head, shape = head_of(model), list(hidden.shape)
     if not shape or shape[-1] != head.width:
         allowed = f"the head of {model.card.name} reads [..., {head.width}]"
-        raise BadRequest(f"has shape {shape}", field=("hidden",), allowed=allowed)
+        raise WrongShape(f"has shape {shape}", field=("hidden",), allowed=allowed)
     if not hidden.size:
-        raise BadRequest(f"has shape {shape}", field=("hidden",), remedy="send at least one row")
+        raise WrongShape(f"has shape {shape}", field=("hidden",), remedy="send at least one row")
     with np.errstate(over="ignore"):
         rows = np.ascontiguousarray(hidden.reshape(-1, head.width).astype(np.float32))
     if not np.isfinite(rows).all():
-        raise BadRequest("holds a value beyond float32", field=("hidden",), remedy="send finite numbers up to 3.4e38")
+        raise OutOfRange("holds a value beyond float32", field=("hidden",), remedy="send finite numbers up to 3.4e38")
     if not 0 < temperature < float("inf"):
-        raise BadRequest(f"is {temperature}", field=("temperature",), allowed="it must be a number above 0")
+        raise OutOfRange(f"is {temperature}", field=("temperature",), allowed="it must be a number above 0")
     return HiddenStates(model, head, rows, hidden.shape[:-1], temperature)
 
 
@@ -139,7 +139,7 @@ def top(states: HiddenStates, top_k: int, check: Check = never_cancel) -> Table:
     """
     if not 1 <= top_k <= states.head.vocab_size:
         allowed = f"{states.model.card.name} has {states.head.vocab_size} tokens: 1 to that"
-        raise BadRequest(f"is {top_k}", field=("top_k",), allowed=allowed)
+        raise OutOfRange(f"is {top_k}", field=("top_k",), allowed=allowed)
     ids = np.empty((len(states.hidden), top_k), np.int64)
     values = {name: np.empty(ids.shape) for name in OUTPUTS}
     for start in range(0, len(ids), states.block_rows):

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from models.artifacts.card import Card
 from service.embedding.pooling import POOLINGS
 from service.embedding.requests import DTYPES
-from service.errors import BadRequest
+from service.errors import ConflictingFields, OutOfRange, UnknownValue
 
 POOLED = "sentence_embedding"
 HIDDEN = "last_hidden_state"
@@ -58,13 +58,13 @@ def make(
     outputs = tuple(dict.fromkeys(outputs)) or (default,)
     for name in outputs:
         if name not in card.outputs and not (name == POOLED and mode and HIDDEN in card.outputs):
-            raise BadRequest(f"{card.name} has no output {name[:40]!r}", allowed=f"it has {', '.join(card.outputs)}")
+            raise UnknownValue(f"{card.name} has no output {name[:40]!r}", allowed=f"it has {', '.join(card.outputs)}")
     if POOLED not in outputs:
         _check_pooled_fields(card, outputs, {"pooling": pooling, "dimensions": dimensions, "normalize": normalize})
         mode = None
     elif mode and HIDDEN not in card.outputs:
         if pooling:
-            raise BadRequest(
+            raise ConflictingFields(
                 f"is {pooling}",
                 field=("pooling",),
                 allowed=f"{card.name} gives sentence vectors as they are",
@@ -91,17 +91,17 @@ def _lookup(card: Card, graphs: Graphs) -> str | None:
 
 def _check_fields(card: Card, pooling: str | None, dimensions: int | None, dtype: str) -> None:
     if dtype not in DTYPES:
-        raise BadRequest(f"is {dtype[:40]!r}", field=("dtype",), allowed=f"send one of {', '.join(DTYPES)}")
+        raise UnknownValue(f"is {dtype[:40]!r}", field=("dtype",), allowed=f"send one of {', '.join(DTYPES)}")
     if pooling is not None and pooling not in POOLINGS:
-        raise BadRequest(f"is {pooling[:40]!r}", field=("pooling",), allowed=f"send one of {', '.join(POOLINGS)}")
+        raise UnknownValue(f"is {pooling[:40]!r}", field=("pooling",), allowed=f"send one of {', '.join(POOLINGS)}")
     if dimensions is not None and not 1 <= dimensions <= card.hidden_size:
-        raise BadRequest(f"is {dimensions}", field=("dimensions",), allowed=f"send 1 to {card.hidden_size}")
+        raise OutOfRange(f"is {dimensions}", field=("dimensions",), allowed=f"send 1 to {card.hidden_size}")
 
 
 def _check_pooled_fields(card: Card, outputs: tuple[str, ...], fields: dict[str, object]) -> None:
     for field, value in fields.items():
         if value:
-            raise BadRequest(
+            raise ConflictingFields(
                 f"applies to {POOLED} alone, and {card.name} was asked for {', '.join(outputs)}",
                 field=(field,),
                 remedy=f"leave it out or ask for {POOLED}",

@@ -17,7 +17,7 @@ from service.embedding.packing import Packed
 from service.embedding.pooling import normalize, pool
 from service.embedding.requests import EmbedRequest, EmbedResult, Ids, Output, Text
 from service.embedding.tokenization import Cut
-from service.errors import BadInput, BadRequest, EngineFailure, WrongModelKind
+from service.errors import BadInput, BadRequest, EngineFailure, UnknownValue, WrongModelKind
 from service.request_context import RequestContext, StageTimes
 from service.scheduling.admission import TokenEstimator, reserved
 from service.scheduling.fair_queue import ItemTimes
@@ -152,7 +152,7 @@ def prompt_of(card: Card, name: str | None) -> str:
         return card.prompts[card.default_prompt] if card.default_prompt else ""
     if name not in card.prompts:
         known = ", ".join(repr(prompt) for prompt in card.prompts) or "none"
-        raise BadRequest(f"is {name[:80]!r}", field=("prompt_name",), allowed=f"{card.name} has the prompts {known}")
+        raise UnknownValue(f"is {name[:80]!r}", field=("prompt_name",), allowed=f"{card.name} has the prompts {known}")
     return card.prompts[name]
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from service.embedding.limits import too_many_tokens
 from service.embedding.requests import Direction, Ids, Text
-from service.errors import SHORTEN_OR_TRUNCATE, BadInput, StartError
+from service.errors import SHORTEN_OR_TRUNCATE, EmptyInput, OutOfRange, StartError, TooLong
 
 INLINE_CHARACTERS = 2000  # about half a millisecond of tokenising; longer work goes to a thread
 MOST_ID = 2**32 - 1  # what the library's ids hold
@@ -90,7 +90,7 @@ class Tokenizer:
         """Return the ids and segment ids of each text or pair, by its number in the request.
 
         Raises:
-            BadInput: a text is too long and must not be cut, or gives no token.
+            TooLong, EmptyInput: a text is too long and must not be cut, or gives no token.
         """
         characters = sum(len(text.text) + len(text.pair or "") for text in texts.values())
         return await _run(characters, self.encode_now, texts, cut)
@@ -126,7 +126,7 @@ class Tokenizer:
         """Return the text of each sequence of ids.
 
         Raises:
-            BadInput: the vocabulary does not have an id.
+            OutOfRange: the vocabulary does not have an id.
         """
         return await _run(sum(map(len, sequences)), self.decode_now, sequences, skip_special_tokens)
 
@@ -142,7 +142,7 @@ class Tokenizer:
             index, id_ = next(
                 (at, token_id) for at, ids in enumerate(sequences) for token_id in ids if token_id in unknown
             )
-            raise BadInput(
+            raise OutOfRange(
                 f"holds {id_}, which this model's vocabulary does not have",
                 field=("ids", index),
                 remedy="leave it out",
@@ -172,7 +172,7 @@ class Tokenizer:
     def _ids(self, index: int, text: Text, encoding: Any, cut: Cut) -> Ids:
         ids = encoding.ids
         if not ids and not self._may_be_empty:
-            raise BadInput(
+            raise EmptyInput(
                 "gives no token",
                 field=("inputs", index),
                 allowed="this model adds none of its own",
@@ -181,7 +181,7 @@ class Tokenizer:
         most = cut.most(self._max_tokens)
         if most is not None and len(ids) > most:
             if not cut.truncate and cut.max_tokens is None:
-                raise BadInput(
+                raise TooLong(
                     f"has {len(ids)} tokens",
                     field=("inputs", index),
                     allowed=f"this model reads {most}",
@@ -198,7 +198,7 @@ class Tokenizer:
         if most is None or longest <= most:
             return text
         if not cut.truncate:
-            raise BadInput(
+            raise TooLong(
                 f"has {longest} characters",
                 field=("inputs", index),
                 allowed=f"this model reads {most}",

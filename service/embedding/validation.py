@@ -9,7 +9,7 @@ from models.families.extra_inputs import extra_values
 from models.positions import learned
 from service.embedding.packing import Packed, join
 from service.embedding.requests import Direction, Ids, Int64s
-from service.errors import SHORTEN_OR_TRUNCATE, BadInput
+from service.errors import SHORTEN_OR_TRUNCATE, BadInput, EmptyInput, OutOfRange, TooLong, WrongShape
 
 _ZEROS = np.zeros(8192, np.int64)  # shared by all sequences without segments
 _ZEROS.flags.writeable = False
@@ -29,10 +29,11 @@ def check(
         max_tokens: cut to this many tokens even if `truncate` is false.
 
     Raises:
-        BadInput: a list is too long, of another length than the ids, or holds a value outside its table.
+        TooLong, EmptyInput: the sequence is too long or empty.
+        BadRequest: a list is of another length than the ids, or holds a value outside its table.
     """
     if not len(sequence.ids):
-        raise BadInput("has no token ids", field=("inputs", index), remedy="send one at least")
+        raise EmptyInput("has no token ids", field=("inputs", index), remedy="send one at least")
     bare = sequence.mask is None and sequence.types is None and sequence.positions is None and not sequence.extras
     if not bare:
         _same_lengths(index, sequence)
@@ -87,7 +88,7 @@ def _same_lengths(index: int, sequence: Ids) -> None:
         *(sequence.extras or {}).items(),
     ):
         if values is not None and len(values) != len(sequence.ids):
-            raise BadInput(
+            raise WrongShape(
                 f"has {len(values)} values where input_ids has {len(sequence.ids)}",
                 field=("inputs", index, name),
                 remedy="send as many, or leave it out",
@@ -99,7 +100,7 @@ def _within_longest(card: Card, index: int, sequence: Ids, truncate: bool, direc
     if longest is None or len(sequence.ids) <= longest:
         return sequence
     if not truncate:
-        raise BadInput(
+        raise TooLong(
             f"has {len(sequence.ids)} token ids",
             field=("inputs", index),
             allowed=f"{card.name} has positions for {longest}",
@@ -122,7 +123,7 @@ def _within(index: int, name: str, values: Int64s, end: int, what: str) -> None:
     if unsigned[unsigned.argmax()] < end:  # argmax, because max goes through Python (numpy 2.4)
         return
     at = int(np.argmax((values < 0) | (values >= end)))
-    raise BadInput(f"is {values[at]}", field=("inputs", index, name, at), allowed=f"{what} holds 0 to {end - 1}")
+    raise OutOfRange(f"is {values[at]}", field=("inputs", index, name, at), allowed=f"{what} holds 0 to {end - 1}")
 
 
 def _typed(card: Card, index: int, sequence: Ids) -> Ids:
@@ -160,15 +161,15 @@ def _with_extras(card: Card, index: int, sequence: Ids, extras: Mapping[str, Int
 
 
 def _within_rows(index: int, name: str, values: Int64s, rows: int) -> None:
-    """Raise BadInput for a value without a row, and for a box of negative size, which is looked up too."""
+    """Raise OutOfRange for a value without a row, and for a box of negative size, which is looked up too."""
     outside = (values < 0) | (values >= rows)
     if outside.any():
         at = tuple(np.argwhere(outside)[0].tolist())
         field = ("inputs", index, name, *at)
-        raise BadInput(f"is {values[at]}", field=field, allowed=f"its table holds 0 to {rows - 1}")
+        raise OutOfRange(f"is {values[at]}", field=field, allowed=f"its table holds 0 to {rows - 1}")
     if values.ndim == 2 and (turned := (values[:, :2] > values[:, 2:]).any(axis=1)).any():
         at_row = int(np.argmax(turned))
-        raise BadInput(
+        raise OutOfRange(
             f"is {values[at_row].tolist()}",
             field=("inputs", index, name, at_row),
             allowed="a box is [x0, y0, x1, y1] with x1 >= x0 and y1 >= y0",

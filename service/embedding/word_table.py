@@ -10,7 +10,7 @@ from models.families.recipe import Embed
 from models.tables.quantization import RowSource
 from service.embedding.model import Model
 from service.embedding.tokenization import Tokenizer
-from service.errors import BadRequest, FieldPath, NotFound
+from service.errors import BadRequest, EmptyInput, FieldPath, NotFound, OutOfRange
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,7 +67,7 @@ class WordTable:
         whole = self._tokenizer().id_of(text) if entry else None
         ids = self._tokenizer().pieces(text) if whole is None else [whole]
         if not ids:
-            raise BadRequest(f"{text[:40]!r} gives no token", remedy="send some text")
+            raise EmptyInput(f"{text[:40]!r} gives no token", remedy="send some text")
         return [self.checked(id_, ("a token of the text",)) for id_ in ids]
 
     def id_of(self, token: str) -> int:
@@ -89,7 +89,7 @@ class WordTable:
         """Return the same id; raise BadRequest for the field unless the table has it."""
         if not 0 <= id_ < self.rows.shape[0]:
             allowed = f"{self.model.card.name} has ids from 0 to {self.rows.shape[0] - 1}"
-            raise BadRequest(f"is {id_}", field=field, allowed=allowed)
+            raise OutOfRange(f"is {id_}", field=field, allowed=allowed)
         return id_
 
     def _tokenizer(self) -> Tokenizer:

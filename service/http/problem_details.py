@@ -28,11 +28,11 @@ _CONTENT_TYPE = (b"content-type", MEDIA_TYPE.encode())
 class Problem(BaseModel):
     """What went wrong, what is allowed and what to do."""
 
-    type: Annotated[str, Field(description="urn:inlay:problem: and the code", examples=["urn:inlay:problem:bad_input"])]
+    type: Annotated[str, Field(description="urn:inlay:problem: and the code", examples=["urn:inlay:problem:too_long"])]
     title: Annotated[str, Field(description="The same for every problem of this code.")]
     status: Annotated[int, Field(description="The HTTP status again.")]
     detail: Annotated[str, Field(description="What came, what is allowed, what to do.")]
-    code: Annotated[str, Field(description="Stable; the same over gRPC.", examples=list(STATUSES))]
+    code: Annotated[str, Field(description="Stable; the same over gRPC.", json_schema_extra={"enum": [*STATUSES]})]
     index: Annotated[int | None, Field(description="Which input, where one is to blame.")] = None
     error: Annotated[str, Field(description="`detail`, as text-embeddings-inference calls it.")]
     error_type: Annotated[str, Field(description="The kind, as text-embeddings-inference calls it.")]

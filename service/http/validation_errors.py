@@ -6,39 +6,53 @@ from typing import Any, TypeVar
 import orjson
 from pydantic import BaseModel, ValidationError
 
-from service.errors import INLAY, BadRequest, FieldPath, Malformed, Spelling
+from service.errors import (
+    BadRequest,
+    FieldPath,
+    InvalidJson,
+    MissingField,
+    OutOfRange,
+    UnknownField,
+    UnknownValue,
+    WrongType,
+    first_number,
+)
 
 CACHED_BYTES = 1000  # options that are longer are not kept: few callers repeat them
 SHOWN_CHARACTERS = 40  # of a caller's value that a message repeats
 LONGEST_COMPARED = 64  # characters of a name that is compared with the known ones
 
+_KINDS: dict[str, type[BadRequest]] = {
+    "literal_error": UnknownValue,
+    "enum": UnknownValue,
+    **dict.fromkeys(
+        (
+            "greater_than",
+            "greater_than_equal",
+            "less_than",
+            "less_than_equal",
+            "multiple_of",
+            "finite_number",
+            "int_parsing_size",
+            "too_short",
+            "too_long",
+            "string_too_short",
+            "string_too_long",
+        ),
+        OutOfRange,
+    ),
+}
+"""The error of a fault by pydantic's name for it; others are WrongType."""
+
 Body = TypeVar("Body", bound=BaseModel)
 
 
-class InvalidField(BadRequest):
-    """A field of a body or query; `field` is as the caller's own document has it, so no protocol respells it.
-
-    Args:
-        path: where the value that holds the field stands in the body; a number in it is the input to blame.
-    """
-
-    def __init__(
-        self, received: str, *, field: FieldPath, path: FieldPath = (), allowed: str = "", remedy: str = ""
-    ) -> None:
-        super().__init__(received, field=(*path, *field), allowed=allowed, remedy=remedy)
-        self.index = next((step for step in path if isinstance(step, int)), None)
-
-    def render(self, spelling: Spelling) -> str:
-        """Return the sentence."""
-        return super().render(INLAY)
-
-
 def parse_json(body: bytes) -> Any:
-    """Return the JSON value of a body; raise Malformed if it is not JSON."""
+    """Return the JSON value of a body; raise InvalidJson if it is not JSON."""
     try:
         return orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        raise Malformed(f"the body is not JSON: {error}") from None
+        raise InvalidJson(f"the body is not JSON: {error}") from None
 
 
 def validated(model: type[Body], data: Any, path: FieldPath = (), *, strict: bool | None = None) -> Body:
@@ -49,7 +63,7 @@ def validated(model: type[Body], data: Any, path: FieldPath = (), *, strict: boo
         strict: whether types are taken as they are; None: as the model says.
 
     Raises:
-        InvalidField: the first fault.
+        BadRequest: the first fault, as an error of its own kind.
     """
     try:
         return model.model_validate(data, strict=strict)
@@ -57,7 +71,7 @@ def validated(model: type[Body], data: Any, path: FieldPath = (), *, strict: boo
         raise validation_error(error, model, path) from None
 
 
-def validation_error(error: ValidationError, model: type[BaseModel], path: FieldPath = ()) -> InvalidField:
+def validation_error(error: ValidationError, model: type[BaseModel], path: FieldPath = ()) -> BadRequest:
     """Return the first fault that pydantic found: the field, what came, and the field's description as what is allowed.
 
     Args:
@@ -67,7 +81,9 @@ def validation_error(error: ValidationError, model: type[BaseModel], path: Field
     fault = min(faults, key=lambda error: error["type"] != "extra_forbidden")  # a misspelt field explains a missing one
     if not fault["loc"]:
         received = f"{'' if path else 'the body '}is {quoted(fault['input'])}"
-        return InvalidField(received, field=(), path=path, allowed=f"send a JSON object{_fields(model)}")
+        return WrongType(
+            received, first_number(path), field=path, allowed=f"send a JSON object{_fields(model)}", verbatim=True
+        )
     name = str(fault["loc"][0])
     if fault["type"] == "missing":
         return _missing([str(error["loc"][0]) for error in faults if error["type"] == "missing"], model, path)
@@ -78,7 +94,8 @@ def validation_error(error: ValidationError, model: type[BaseModel], path: Field
     if fault["type"] == "value_error":  # raised by a validator of ours
         received = f"cannot be read: {fault['msg'].removeprefix('Value error, ')}"
     allowed = f"allowed: {_description(name, model)}"
-    return InvalidField(received, field=(name, *steps), path=path, allowed=allowed)
+    kind = _KINDS.get(fault["type"], WrongType)
+    return kind(received, first_number(path), field=(*path, name, *steps), allowed=allowed, verbatim=True)
 
 
 def _description(name: str, model: type[BaseModel]) -> str | None:
@@ -88,12 +105,13 @@ def _description(name: str, model: type[BaseModel]) -> str | None:
     return description
 
 
-def unknown_field(name: str, known: Any, path: FieldPath = ()) -> InvalidField:
+def unknown_field(name: str, known: Any, path: FieldPath = ()) -> UnknownField:
     """Return the error for a field that is not among the `known` names; it suggests the nearest of them."""
     near = get_close_matches(name, known, 1) if len(name) <= LONGEST_COMPARED else []
     allowed = f'did you mean "{near[0]}"?' if near else f"allowed: {', '.join(known)}"
     shown = name if name.isidentifier() and len(name) <= SHOWN_CHARACTERS else quoted(name)
-    return InvalidField("is not known here", field=(shown,), path=path, allowed=allowed)
+    field = (*path, shown)
+    return UnknownField("is not known here", first_number(path), field=field, allowed=allowed, verbatim=True)
 
 
 def quoted(value: Any) -> str:
@@ -123,13 +141,13 @@ def json_bytes(data: Any) -> bytes:
     return bytes(memoryview(text)) if len(text) <= CACHED_BYTES else text
 
 
-def _missing(names: list[str], model: type[BaseModel], path: FieldPath) -> InvalidField:
+def _missing(names: list[str], model: type[BaseModel], path: FieldPath) -> MissingField:
     others = [name for name in model.model_fields if name not in names]
     received = "is missing" if len(names) == 1 else f"and {', '.join(names[1:])} are missing"
     remedy = ("send it" if len(names) == 1 else "send them") + (
         f"; also allowed: {', '.join(others)}" if others else ""
     )
-    return InvalidField(received, field=(names[0],), path=path, remedy=remedy)
+    return MissingField(received, first_number(path), field=(*path, names[0]), remedy=remedy, verbatim=True)
 
 
 def _fields(model: type[BaseModel]) -> str:

@@ -21,7 +21,7 @@ from models.artifacts.folder import check_hashes
 from models.errors import ModelError
 from service import machine
 from service.embedding.model import Model
-from service.errors import BadRequest, NotFound, StartError
+from service.errors import BadRequest, ModelRequired, NotFound, StartError, UnknownModel
 from service.observability.metrics import Metrics
 from service.registry import store, warmup
 from service.registry.loading import load_model
@@ -96,15 +96,15 @@ class ModelRegistry:
     def _not_found(self, name: str) -> NotFound:
         similar = difflib.get_close_matches(name, self.models, 1) if len(name) <= LONGEST_COMPARED else []
         remedy = f"did you mean {similar[0]!r}?" if similar else ""
-        return NotFound(
+        return UnknownModel(
             f"no model {shortened(name)} here", allowed=f"loaded: {quote_names(self.models)}", remedy=remedy
         )
 
     def _no_default(self) -> BadRequest:
         if not self.models:
-            return BadRequest("no model is loaded", remedy="load one first")
+            return ModelRequired("no model is loaded", remedy="load one first")
         remedy = f'send "model", one of {quote_names(self.models)}, or set {DEFAULT_VARIABLE} where the server starts'
-        return BadRequest("is missing", field=("model",), allowed=self.default_fault(), remedy=remedy)
+        return ModelRequired("is missing", field=("model",), allowed=self.default_fault(), remedy=remedy)
 
     def default_fault(self) -> str:
         """Return why requests must name a model; empty where there is a default model or no model at all."""
@@ -186,7 +186,7 @@ class ModelRegistry:
         folders = await asyncio.to_thread(store.exports, self._store)
         if name not in folders:
             received = f"the store holds no model {shortened(name)}"
-            raise NotFound(received, allowed=f"it holds {quote_names(folders)}")
+            raise UnknownModel(received, allowed=f"it holds {quote_names(folders)}")
         return folders[name]
 
     async def _sync_now(self, name: str) -> None:

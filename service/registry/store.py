@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from models.artifacts import card as cards
-from service.errors import NotFound, StartError
+from service.errors import StartError, UnknownModel
 from service.settings import Settings
 
 SHOWN_CHARACTERS = 40  # of a caller's name in an error
@@ -65,7 +65,7 @@ def _stat(path: Path) -> os.stat_result | None:
 def check_name(name: str) -> str:
     """Return a model's name; raise NotFound for one that cannot be the name of a folder. Touches no file."""
     if not name or name.startswith(".") or any(character in name for character in "/\\\0"):
-        raise NotFound(f"{shortened(name)} names no model", remedy="send the name of one folder of the store")
+        raise UnknownModel(f"{shortened(name)} names no model", remedy="send the name of one folder of the store")
     return name
 
 

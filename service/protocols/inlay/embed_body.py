@@ -107,7 +107,7 @@ def read(body: bytes, max_inputs: int | None = None) -> tuple[EmbedRequest, Answ
     """Return the request and the form of its response.
 
     Raises:
-        Malformed, BadRequest, TooLarge, BadInput: the body cannot be served.
+        BadRequest: the body cannot be served.
     """
     data = parse_json(body)
     if type(data) is not dict or "inputs" not in data:

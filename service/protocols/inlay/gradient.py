@@ -23,7 +23,7 @@ from service.embedding.gradients import ROWS, GradientRequest, Layer, Loss, grad
 from service.embedding.position_tables import TableCall
 from service.embedding.requests import Ids
 from service.embedding.word_table import WordTable, word_table
-from service.errors import BadRequest
+from service.errors import ConflictingFields, MissingField, WrongShape
 from service.http.response import Response
 from service.http.routes import Request, Route
 from service.protocols.inlay.parameter_types import (
@@ -121,13 +121,13 @@ def _gradient_request(table: WordTable, parameters: GradientParameters) -> Gradi
     """Return the GradientRequest of the parameters; raise BadRequest or BadInput where they contradict each other."""
     for first, second in (("input_ids", "gradient"), ("hidden", "targets")):
         if (getattr(parameters, first) is None) != (getattr(parameters, second) is None):
-            raise BadRequest(f"{first} and {second} go together", remedy="send both or neither")
+            raise MissingField(f"{first} and {second} go together", remedy="send both or neither")
     if parameters.input_ids is None and parameters.hidden is None:
-        raise BadRequest(
+        raise MissingField(
             "there is nothing to differentiate", remedy="send input_ids and gradient, or hidden and targets, or all"
         )
     if parameters.hidden is None and not (isinstance(parameters.rows, str) and parameters.rows == "touched"):
-        raise BadRequest(
+        raise ConflictingFields(
             "are chosen of the output side, which is dense",
             field=("rows",),
             remedy="send hidden and targets, or leave it out",
@@ -143,7 +143,7 @@ def _layer(table: WordTable, parameters: GradientParameters) -> Layer | None:
     count = sum(len(sequence.ids) for sequence in sequences)
     checked = [validation.check(card, index, sequence, False, "right") for index, sequence in enumerate(sequences)]
     if upstream.ndim < 2 or upstream.shape[-1] != card.hidden_size or upstream.size != count * card.hidden_size:
-        raise BadRequest(
+        raise WrongShape(
             f"has shape {list(upstream.shape)}",
             field=("gradient",),
             allowed=f"{count} tokens of {card.name} take [{count}, {card.hidden_size}]",
@@ -157,7 +157,7 @@ def _sequences(parameters: GradientParameters, ids: Int64s) -> list[Ids]:
     for name, values in lists.items():
         shape = (ids.size, 4) if name == "bbox" else ids.shape
         if values.shape != shape:
-            raise BadRequest(
+            raise WrongShape(
                 f"has shape {list(values.shape)}",
                 field=(name,),
                 allowed=f"with input_ids of {list(ids.shape)} it has {list(shape)}",
@@ -165,7 +165,7 @@ def _sequences(parameters: GradientParameters, ids: Int64s) -> list[Ids]:
     lengths = np.full(len(ids), ids.shape[1]) if parameters.lengths is None else parameters.lengths.reshape(-1)
     if (lengths < 1).any() or lengths.sum() != ids.size:
         allowed = f"they are 1 or more and sum to {ids.size}, the tokens"
-        raise BadRequest(f"sum to {lengths.sum()}", field=("lengths",), allowed=allowed)
+        raise WrongShape(f"sum to {lengths.sum()}", field=("lengths",), allowed=allowed)
     ends = np.cumsum(lengths)[:-1]
     split = {name: np.split(values if name == "bbox" else values.reshape(-1), ends) for name, values in lists.items()}
     return [
@@ -186,7 +186,7 @@ def _loss(table: WordTable, parameters: GradientParameters) -> Loss | None:
     hidden, targets, width = parameters.hidden.astype(np.float64), parameters.targets.reshape(-1), table.rows.shape[1]
     if not hidden.size or hidden.shape[-1] != width or hidden.size // width != len(targets):
         allowed = f"{len(targets)} targets and {table.name}, {width} wide, take [{len(targets)}, {width}]"
-        raise BadRequest(f"has shape {list(hidden.shape)}", field=("hidden",), allowed=allowed)
+        raise WrongShape(f"has shape {list(hidden.shape)}", field=("hidden",), allowed=allowed)
     for target in np.unique(targets[targets != IGNORED]):
         table.checked(int(target), ("a target",))
     if not isinstance(parameters.rows, str):

@@ -14,14 +14,23 @@ from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from service.context import ServiceContext
 from service.embedding.images import Images, ImagesRequest, Picture, Values
-from service.errors import BadInput, BadRequest, EmptyRequest, FieldPath, UnsupportedMedia
+from service.errors import (
+    BadInput,
+    ConflictingFields,
+    EmptyRequest,
+    FieldPath,
+    MissingField,
+    UnknownField,
+    UnsupportedMedia,
+    WrongType,
+)
 from service.http import json_arrays
 from service.http.formats import FORMATS, SAFETENSORS, negotiate
 from service.http.multipart import MULTIPART, parts_of
 from service.http.response import Response
 from service.http.routes import Request, RequestBody, Route, binary
 from service.http.tensors import from_safetensors, tensor
-from service.http.validation_errors import InvalidField, quoted, unknown_field, validated
+from service.http.validation_errors import quoted, unknown_field, validated
 from service.http.worker_threads import in_thread
 from service.machine import available_cpus
 from service.protocols.inlay.embed_answers import VECTOR_ANSWERS
@@ -153,18 +162,19 @@ def read_input(value: Any, index: int) -> Sequence[Picture | Values]:
     if isinstance(value, str):
         return [Picture(_decode(value, path))]
     if not isinstance(value, dict):
-        raise BadInput(f"is {quoted(value)}", field=path, allowed=f"an image is {FORMS}")
+        raise WrongType(f"is {quoted(value)}", field=path, allowed=f"an image is {FORMS}")
     for name in value:
         if name not in FIELDS:
-            unknown = unknown_field(name, tuple(FIELDS), path)
-            raise BadInput(unknown.received, field=unknown.field, allowed=unknown.allowed)
+            raise unknown_field(name, tuple(FIELDS), path)
     sent = [name for name in ("image", *TENSORS) if value.get(name) is not None]
     if len(sent) != 1:
-        raise BadInput(f"has {' and '.join(sent) or 'no image'}", field=path, allowed="send one of image, pixel_values")
+        received = f"has {' and '.join(sent) or 'no image'}"
+        kind = ConflictingFields if sent else MissingField
+        raise kind(received, field=path, allowed="send one of image, pixel_values")
     name, path = sent[0], (*path, sent[0])
     if name == "image":
         if not isinstance(value["image"], str):
-            raise BadInput(f"is {quoted(value['image'])}", field=path, allowed="send a data URL or base64")
+            raise WrongType(f"is {quoted(value['image'])}", field=path, allowed="send a data URL or base64")
         return [Picture(_decode(value["image"], path))]
     try:
         array = tensor(value[name])
@@ -194,7 +204,7 @@ def _grid(value: Any, path: FieldPath) -> tuple[int, int] | None:
     if value is None:
         return None
     if not isinstance(value, list) or len(value) != 2 or not all(type(side) is int and side > 0 for side in value):
-        raise BadInput(f"is {quoted(value)}", field=path, allowed="send [rows, columns] of the patches")
+        raise WrongType(f"is {quoted(value)}", field=path, allowed="send [rows, columns] of the patches")
     return value[0], value[1]
 
 
@@ -209,7 +219,7 @@ def _read_form(content_type: str, body: bytes) -> tuple[ImageInputs, ImagesBody]
         if part.file or part.name in ("image", "images", "inputs"):
             pictures.append(Picture(part.data))
         elif part.name in options:
-            raise InvalidField("came twice", field=(quoted(part.name),), remedy="send it once")
+            raise ConflictingFields("came twice", field=(quoted(part.name),), remedy="send it once", verbatim=True)
         else:
             options[part.name] = part.data.decode("utf-8", "replace")
     if not pictures:
@@ -229,7 +239,7 @@ def read_safetensors(body: bytes) -> tuple[ImageInputs, ImagesBody]:
     for index, (name, array) in enumerate(arrays.items()):
         if name not in (*TENSORS, str(index)):
             remedy = "send pixel_values, input_features, or tensors 0, 1, ..."
-            raise BadRequest(f"there is a tensor {quoted(name)}", remedy=remedy)
+            raise UnknownField(f"there is a tensor {quoted(name)}", remedy=remedy)
         inputs += _split_stack(name, array, grid)
     return inputs, _options(options)
 

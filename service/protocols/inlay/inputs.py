@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from service.embedding.requests import Ids, Input, Int64s, Text
-from service.errors import BadInput, BadRequest, FieldPath, TooLarge
+from service.errors import FieldPath, MissingField, OutOfRange, TooManyInputs, UnknownField, WrongShape, WrongType
 from service.http.validation_errors import quoted
 
 FORMS = 'a text, a list of ids, a pair ["a", "b"] or an object {"input_ids": [...]}'
@@ -35,20 +35,19 @@ def decode(inputs: Any, max_inputs: int | None = None) -> list[Input]:
             bytes.
 
     Raises:
-        TooLarge: there are more than `max_inputs`.
-        BadInput: an input has no known form.
-        BadRequest: `inputs` as a whole has no known form.
+        TooManyInputs: there are more than `max_inputs`.
+        BadRequest: an input, or `inputs` as a whole, has no known form.
     """
     if type(inputs) is list:
         if inputs and type(inputs[0]) is int:
             return [Ids(_integers(inputs, "input_ids", ("inputs",), 0))]
         if max_inputs is not None and len(inputs) > max_inputs:
             allowed = f"this server takes {max_inputs} a request"
-            raise TooLarge(f"{len(inputs)} inputs", allowed=allowed, remedy="send fewer")
+            raise TooManyInputs(f"{len(inputs)} inputs", allowed=allowed, remedy="send fewer")
         return [_plain(value) or _decode_one(value, ("inputs", index), index) for index, value in enumerate(inputs)]
     if type(inputs) is str or type(inputs) is dict:
         return [_decode_one(inputs, ("inputs",), 0)]
-    raise BadRequest(f"is {quoted(inputs)}", field=("inputs",), allowed=f"send {FORMS}, or a list of these")
+    raise WrongType(f"is {quoted(inputs)}", field=("inputs",), allowed=f"send {FORMS}, or a list of these")
 
 
 def _plain(value: Any) -> Ids | None:
@@ -71,27 +70,27 @@ def _decode_one(value: Any, path: FieldPath, index: int) -> Input:
         return Ids(_integers(value, "input_ids", path, index))
     if kind is dict:
         return _object(value, path, index)
-    raise BadInput(f"is {quoted(value)}", index, field=path, allowed=f"an input is {FORMS}")
+    raise WrongType(f"is {quoted(value)}", index, field=path, allowed=f"an input is {FORMS}")
 
 
 def _pair(value: list[Any], path: FieldPath, index: int) -> Text:
     for place, item in enumerate(value):
         if type(item) is not str:
             allowed = "a pair holds two texts, a list of ids integers"
-            raise BadInput(f"is {quoted(item)}", index, field=(*path, place), allowed=allowed)
+            raise WrongType(f"is {quoted(item)}", index, field=(*path, place), allowed=allowed)
     if len(value) != 2:
         received = f"holds {len(value)} text{'s' * (len(value) > 1)}"
-        raise BadInput(received, index, field=path, allowed="a pair holds two")
+        raise WrongShape(received, index, field=path, allowed="a pair holds two")
     return Text(value[0], value[1])
 
 
 def _object(value: dict[str, Any], path: FieldPath, index: int) -> Ids:
     if unknown := [key for key in value if key not in LISTS and key not in EXTRAS]:
         allowed = f"allowed: {', '.join((*LISTS, *EXTRAS))}"
-        raise BadInput(f"has a field {quoted(unknown[0])}", index, field=path, allowed=allowed)
+        raise UnknownField(f"has a field {quoted(unknown[0])}", index, field=path, allowed=allowed)
     if value.get("input_ids") is None:
         received = "is null" if "input_ids" in value else "is missing"
-        raise BadInput(received, index, field=(*path, "input_ids"), allowed="an object needs them")
+        raise MissingField(received, index, field=(*path, "input_ids"), allowed="an object needs them")
     arrays = {
         LISTS[key]: _integers(items, key, (*path, key), index)
         for key, items in value.items()
@@ -108,25 +107,25 @@ def _extras(value: dict[str, Any], path: FieldPath, index: int) -> dict[str, Int
 
 def _boxes(values: Any, key: str, path: FieldPath, index: int) -> Int64s:
     if type(values) is not list:
-        raise BadInput(f"is {quoted(values)}", index, field=path, allowed="it is a list of boxes [x0, y0, x1, y1]")
+        raise WrongType(f"is {quoted(values)}", index, field=path, allowed="it is a list of boxes [x0, y0, x1, y1]")
     boxes = [_integers(box, key, (*path, place), index) for place, box in enumerate(values)]
     for place, box in enumerate(boxes):
         if len(box) != 4:
             allowed = f"{ITEMS[key]}, x0, y0, x1, y1"
-            raise BadInput(f"has {len(box)} values", index, field=(*path, place), allowed=allowed)
+            raise WrongShape(f"has {len(box)} values", index, field=(*path, place), allowed=allowed)
     return np.array(boxes, np.int64).reshape(-1, 4)
 
 
 def _integers(values: Any, key: str, path: FieldPath, index: int) -> Int64s:
     if type(values) is not list:
-        raise BadInput(f"is {quoted(values)}", index, field=path, allowed="it is a list of integers")
+        raise WrongType(f"is {quoted(values)}", index, field=path, allowed="it is a list of integers")
     # numpy would take true for 1 and cut 1.5 to 1
     if not set(map(type, values)) <= JUST_INT:
         place, value = next((place, value) for place, value in enumerate(values) if type(value) is not int)
-        raise BadInput(f"is {quoted(value)}", index, field=(*path, place), allowed=ITEMS[key])
+        raise WrongType(f"is {quoted(value)}", index, field=(*path, place), allowed=ITEMS[key])
     try:
         return np.array(values, np.int64)
     except OverflowError:
         place = next(place for place, value in enumerate(values) if not -(2**63) <= value < 2**63)
         allowed = f"{ITEMS[key]} and fits 64 bits"
-        raise BadInput(f"is {values[place]}", index, field=(*path, place), allowed=allowed) from None
+        raise OutOfRange(f"is {values[place]}", index, field=(*path, place), allowed=allowed) from None

@@ -7,7 +7,7 @@ from models.positions.table import MAX_WIDTH, Table
 from service.context import ServiceContext
 from service.embedding import logits
 from service.embedding.position_tables import TableCall
-from service.errors import BadRequest
+from service.errors import ConflictingFields
 from service.http.response import Response
 from service.http.routes import Request, Route
 from service.protocols.inlay.parameter_types import Tensor, TypedArrayOptions, described, number, one_of, whole
@@ -67,7 +67,7 @@ def routes(context: ServiceContext) -> list[Route]:
 def _whole_output(output: str | None) -> str:
     if output == "ids":
         allowed = f"without it there are {', '.join(logits.OUTPUTS)}"
-        raise BadRequest("ids goes with top_k", field=("output",), allowed=allowed)
+        raise ConflictingFields("ids goes with top_k", field=("output",), allowed=allowed)
     return output or logits.OUTPUTS[0]
 
 

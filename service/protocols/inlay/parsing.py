@@ -8,11 +8,11 @@ from urllib.parse import parse_qsl
 from pydantic import BaseModel
 from pydantic_core import from_json
 
-from service.errors import BadRequest, Malformed
+from service.errors import BadRequest, ConflictingFields, InvalidJson
 from service.http.formats import SAFETENSORS, check_json
 from service.http.routes import Request
 from service.http.tensors import from_safetensors
-from service.http.validation_errors import InvalidField, quoted, validated
+from service.http.validation_errors import quoted, validated
 from service.http.worker_threads import in_thread
 
 INLINE_BYTES = 65536  # of a body that is read on the event loop
@@ -35,14 +35,16 @@ def query_values(request: Request, repeated: tuple[str, ...] = ()) -> dict[str, 
         repeated: names that may come more than once; the last value counts.
 
     Raises:
-        InvalidField: another name comes more than once.
+        ConflictingFields: another name comes more than once.
     """
     pairs = query_pairs(request)
     values = dict(pairs)
     if len(values) < len(pairs):
         for name, count in Counter([name for name, _ in pairs]).items():
             if count > 1 and name not in repeated:
-                raise InvalidField(f"came {count} times", field=(quoted(name),), remedy="send it once")
+                raise ConflictingFields(
+                    f"came {count} times", field=(quoted(name),), remedy="send it once", verbatim=True
+                )
     return values
 
 
@@ -86,5 +88,5 @@ def parse_json_fields(model: type[Model], body: bytes) -> Model:
     try:
         data: Any = from_json(body)  # unlike orjson it reads NaN and infinity, so that the field can be named
     except ValueError as error:
-        raise Malformed(f"the body is not JSON: {str(error)[:200]}") from None
+        raise InvalidJson(f"the body is not JSON: {str(error)[:200]}") from None
     return validated(model, data, strict=True)

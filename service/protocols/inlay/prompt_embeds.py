@@ -15,7 +15,7 @@ import pybase64
 from models.artifacts.card import Card
 from service.embedding.packing import split
 from service.embedding.requests import DTYPES, EmbedRequest, EmbedResult
-from service.errors import BadRequest
+from service.errors import BadRequest, ConflictingFields
 from service.http import json_arrays
 from service.http.formats import (
     JSON,
@@ -45,7 +45,7 @@ def rows_request(card: Card, request: EmbedRequest, encoding: str, dtype_sent: b
     """
     if sent := next((name for name in _DECIDED if getattr(request, name)), None):
         allowed = f"{encoding} decides which rows those are"
-        raise BadRequest("is sent", field=(sent,), allowed=allowed, remedy=f"leave out {sent}")
+        raise ConflictingFields("is sent", field=(sent,), allowed=allowed, remedy=f"leave out {sent}")
     if card.handed_over is None:
         raise BadRequest(f"{card.name} has no rows for {encoding}", remedy=_why_none(card))
     dtype = request.dtype if dtype_sent else card.dtype if card.dtype in DTYPES else "float32"

@@ -10,9 +10,9 @@ from models.positions.rope.presets import PRESETS
 from proto import embed_pb2 as pb
 from service.context import ServiceContext
 from service.embedding.position_tables import TableCall, TableFile, TypedOutput, typed_outputs
-from service.errors import BadRequest
+from service.errors import ConflictingFields, UnknownValue, WrongType
 from service.http.tensors import tensor_of_bytes
-from service.http.validation_errors import InvalidField, validated
+from service.http.validation_errors import validated
 from service.protocols.inlay.positions.model_schemes import call_maker, find_model, find_scheme
 from service.protocols.inlay.positions.parameters import ModelRopeParameters, ModelRotateParameters, RotateParameters
 from service.protocols.inlay.positions.responses import TableForm, chosen_outputs, json_facts
@@ -106,7 +106,9 @@ def _parameters(request: Any) -> dict[str, Any]:
     tensors = {name: _array(name, tensor) for name, tensor in request.tensors.items()}
     own = {"dtype": _dtype(request.dtype)} if request.dtype else {}
     for name in (tensors | own).keys() & values.keys():
-        raise InvalidField("came in parameters and beside them", field=(name,), remedy="send it once")
+        raise ConflictingFields(
+            "came in parameters and beside them", field=(name,), remedy="send it once", verbatim=True
+        )
     return values | tensors | own
 
 
@@ -127,13 +129,13 @@ def _array(name: str, tensor: pb.Tensor) -> Any:
     try:
         return tensor_of_bytes(_dtype(tensor.dtype), list(tensor.shape), tensor.data)
     except ValueError as error:
-        raise InvalidField(f"cannot be read: {error}", field=(name,)) from None
+        raise WrongType(f"cannot be read: {error}", field=(name,), verbatim=True) from None
 
 
 def _dtype(number: int) -> str:
     if number not in DTYPES:
         allowed = f"allowed: {', '.join(map(pb.DType.Name, DTYPES))}"
-        raise BadRequest(f"is {dtype_name(number)}", field=("dtype",), allowed=allowed)
+        raise UnknownValue(f"is {dtype_name(number)}", field=("dtype",), allowed=allowed)
     return DTYPES[number]
 
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from proto import embed_pb2 as pb
 from service.embedding.requests import EmbedRequest, Ids, Input, Int64s, Text
-from service.errors import BadInput, BadRequest
+from service.errors import BadRequest, MissingField, UnknownValue, WrongShape
 from service.protocols.inlay.prompt_embeds import INPUT_EMBEDS, PROMPT_EMBEDS
 from service.protocols.inlay.rpc_messages import DTYPE_OF
 
@@ -42,8 +42,7 @@ def decode(message: pb.EmbedRequest) -> Decoded:
     """Return the request in a message, which is cleared.
 
     Raises:
-        BadInput: an input cannot be read.
-        BadRequest: an option has a value that it cannot have.
+        BadRequest: an input cannot be read, or an option has a value that it cannot have.
     """
     inputs = [_input(index, item) for index, item in enumerate(message.inputs)]
     message.ClearField("inputs")
@@ -81,7 +80,7 @@ def _options(message_without_inputs: bytes) -> tuple[tuple[Any, ...], str | None
 
 
 def _not_one_of(field: str, value: object, allowed: Any) -> BadRequest:
-    return BadRequest(f"is {value}", field=(field,), allowed=f"allowed: {', '.join(allowed)}")
+    return UnknownValue(f"is {value}", field=(field,), allowed=f"allowed: {', '.join(allowed)}")
 
 
 def _input(index: int, message: pb.Input) -> Input:
@@ -95,7 +94,7 @@ def _input(index: int, message: pb.Input) -> Input:
         return Text(message.text)
     if kind == "pair":
         return Text(message.pair.first, message.pair.second)
-    raise BadInput("is empty", field=("inputs", index), remedy="set text, pair or ids")
+    raise MissingField("is empty", field=("inputs", index), remedy="set text, pair or ids")
 
 
 def _ids(index: int, ids: pb.TokenIds) -> Ids:
@@ -104,7 +103,7 @@ def _ids(index: int, ids: pb.TokenIds) -> Ids:
     if "bbox" in extras:
         if len(extras["bbox"]) % 4:
             count = len(extras["bbox"])
-            raise BadInput(f"has {count} values", field=("inputs", index, "bbox"), allowed="a box has four")
+            raise WrongShape(f"has {count} values", field=("inputs", index, "bbox"), allowed="a box has four")
         extras["bbox"] = extras["bbox"].reshape(-1, 4)
     return Ids(
         _integers(ids.input_ids),

@@ -17,7 +17,7 @@ from models.tables.similar import MEASURES, Vector, combined, nearest, row_norms
 from service.context import ServiceContext
 from service.embedding.model import Model
 from service.embedding.word_table import WordTable, word_table
-from service.errors import BadRequest
+from service.errors import BadRequest, ConflictingFields, MissingField
 from service.http.formats import JSON
 from service.http.response import Response, json_response
 from service.http.routes import Answer, Request, Route
@@ -125,12 +125,12 @@ def _check(parameters: SimilarParameters) -> None:
     """Raise BadRequest unless exactly one of token, text, vector and positive is sent."""
     sent = [name for name in ("token", "text", "vector", "positive") if name in parameters.model_fields_set]
     if parameters.negative and not parameters.positive:
-        raise BadRequest("negative takes away from positive", remedy="send positive as well")
+        raise MissingField("negative takes away from positive", remedy="send positive as well")
     if len(sent) != 1 or getattr(parameters, sent[0]) is None or parameters.positive == []:
         received = f"{' and '.join(sent) or 'none'} came"
-        raise BadRequest(f"send one of token, text, vector and positive (with negative or without); {received}")
+        raise ConflictingFields(f"send one of token, text, vector and positive (with negative or without); {received}")
     if "normalize" in parameters.model_fields_set and not parameters.positive:
-        raise BadRequest("is read with positive alone", field=("normalize",), remedy="leave it out")
+        raise ConflictingFields("is read with positive alone", field=("normalize",), remedy="leave it out")
 
 
 def _query(table: WordTable, parameters: SimilarParameters) -> tuple[Vector, list[int]]:

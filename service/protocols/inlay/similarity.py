@@ -9,7 +9,7 @@ from models.positions.table import Output, Table
 from models.vision.similarity import Similarity, compared
 from service.context import ServiceContext
 from service.embedding.position_tables import TableCall
-from service.errors import BadRequest, NotFound
+from service.errors import NotFound, TooLarge, WrongShape
 from service.http.response import Response
 from service.http.routes import Request, Route
 from service.protocols.inlay.parameter_types import Tensor, TypedArrayOptions, described
@@ -45,13 +45,13 @@ def routes(context: ServiceContext) -> list[Route]:
 def _table(how: Similarity, texts: NDArray[Any], images: NDArray[Any]) -> Table:
     for name, vectors in (("text_embeds", texts), ("image_embeds", images)):
         if vectors.ndim != 2 or not vectors.size:
-            raise BadRequest(f"is {list(vectors.shape)}", field=(name,), allowed="send a vector for each, [count, d]")
+            raise WrongShape(f"is {list(vectors.shape)}", field=(name,), allowed="send a vector for each, [count, d]")
     if texts.shape[1] != images.shape[1]:
-        raise BadRequest(
+        raise WrongShape(
             f"text_embeds are {texts.shape[1]} wide and image_embeds {images.shape[1]}", remedy="send one width"
         )
     if len(texts) * len(images) > MAX_PAIRS:
-        raise BadRequest(f"{len(texts)} x {len(images)} pairs", allowed=f"at most {MAX_PAIRS} at a time")
+        raise TooLarge(f"{len(texts)} x {len(images)} pairs", allowed=f"at most {MAX_PAIRS} at a time")
     arrays = compared(how, texts, images)
     facts = {"kind": how.kind, "scale": how.scale, "bias": how.bias, "formula": "scale * text . image + bias"}
     return Table("similarity", "exact", {name: _output(array) for name, array in arrays.items()}, facts)

@@ -11,7 +11,16 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, SkipValidation
 
-from service.errors import BadRequest, FieldPath, Malformed, Unsupported
+from service.errors import (
+    BadRequest,
+    ConflictingFields,
+    FieldPath,
+    Malformed,
+    OutOfRange,
+    Unsupported,
+    WrongShape,
+    WrongType,
+)
 from service.http import json_arrays
 from service.http.formats import JSON, OCTETS
 from service.http.response import Response
@@ -178,7 +187,7 @@ def read(body: bytes, headers: Mapping[bytes, bytes], regions: Regions) -> Infer
     binary = parameters.get("binary_data_output", False)
     if type(binary) is not bool:
         field = ("parameters", "binary_data_output")
-        raise BadRequest(f"is {quoted(binary)}", field=field, allowed="allowed: true or false")
+        raise WrongType(f"is {quoted(binary)}", field=field, allowed="allowed: true or false")
     tail = _Tail(memoryview(body)[end:])
     inputs = [_input(index, tensor, tail, regions) for index, tensor in enumerate(request.inputs)]
     tail.end()
@@ -225,14 +234,14 @@ class _Tail:
         left = len(self._data) - self._at
         if size > left:
             allowed = f"{left} bytes are left behind the JSON"
-            raise BadRequest(f"has binary_data_size {size}", field=input_field(name), allowed=allowed)
+            raise WrongShape(f"has binary_data_size {size}", field=input_field(name), allowed=allowed)
         self._at += size
         return self._data[self._at - size : self._at]
 
     def end(self) -> None:
         if left := len(self._data) - self._at:
             remedy = "give each its binary_data_size"
-            raise BadRequest(f"{left} bytes behind the JSON belong to no input", remedy=remedy)
+            raise WrongShape(f"{left} bytes behind the JSON belong to no input", remedy=remedy)
 
 
 def _json_bytes(value: bytes | None, size: int) -> int | None:
@@ -242,7 +251,7 @@ def _json_bytes(value: bytes | None, size: int) -> int | None:
     if not text.isdigit() or len(text) > 18 or int(text) > size:
         shown = value[:SHOWN_CHARACTERS].decode("latin-1")
         allowed = f"allowed: 0 to {size}, the body's bytes"
-        raise BadRequest(f"Inference-Header-Content-Length is {shown!r}", allowed=allowed)
+        raise WrongType(f"Inference-Header-Content-Length is {shown!r}", allowed=allowed)
     return int(text)
 
 
@@ -257,7 +266,7 @@ def _single_input(body: bytes, content_type: bytes) -> Inference:
 
 def _object(value: Any, field: FieldPath) -> dict[str, Any]:
     if value is not None and type(value) is not dict:
-        raise BadRequest(f"is {quoted(value)}", field=field, allowed="allowed: an object")
+        raise WrongType(f"is {quoted(value)}", field=field, allowed="allowed: an object")
     return value or {}
 
 
@@ -272,7 +281,7 @@ def _input(index: int, sent: Any, tail: _Tail, regions: Regions) -> Tensor:
     sources = [source for source in SOURCES if source in sent or parameters.get(source) is not None]
     if len(sources) != 1:
         received = f"has {' and '.join(sources) or 'none'} of {', '.join(SOURCES)}"
-        raise BadRequest(received, field=input_field(name), remedy="send exactly one")
+        raise ConflictingFields(received, field=input_field(name), remedy="send exactly one")
     if place:
         return from_raw(name, datatype, shape, regions.read(place))
     if size is not None:
@@ -312,20 +321,20 @@ def _from_json(name: str, datatype: str, shape: list[Any], data: Any) -> Tensor:
     except OverflowError:
         ends = np.iinfo(dtype)
         allowed = f"it goes from {ends.min} to {ends.max}"
-        raise BadRequest(f"holds a number outside {datatype}", field=field, allowed=allowed) from None
+        raise OutOfRange(f"holds a number outside {datatype}", field=field, allowed=allowed) from None
 
 
 def _flat(name: str, shape: list[Any], data: Any) -> list[Any]:
     if not isinstance(data, list):
         allowed = 'allowed: a list, flat or nested as "shape" says'
-        raise BadRequest(f"has data {quoted(data)}", field=input_field(name), allowed=allowed)
+        raise WrongType(f"has data {quoted(data)}", field=input_field(name), allowed=allowed)
     elements(name, shape)
     if not data or type(data[0]) is not list:
         return data
     for depth, size in enumerate(shape[1:], 1):
         if {len(item) if type(item) is list else -1 for item in data} - {size}:
             received = f"has a list in data that is not {size} long at depth {depth}"
-            raise BadRequest(received, field=input_field(name), allowed=f'"shape" is {shape}')
+            raise WrongShape(received, field=input_field(name), allowed=f'"shape" is {shape}')
         data = list(chain.from_iterable(data))
     return list[Any](data)
 
@@ -334,7 +343,7 @@ def _check_types(values: list[Any], types: tuple[type, ...], allowed: str, field
     if set(map(type, values)) <= set(types):
         return
     index, odd = next((index, value) for index, value in enumerate(values) if type(value) not in types)
-    raise BadRequest(f"holds {quoted(odd)} as element {index}", field=field, allowed=f"allowed: {allowed}")
+    raise WrongType(f"holds {quoted(odd)} as element {index}", field=field, allowed=f"allowed: {allowed}")
 
 
 def _json_list(tensor: Tensor) -> Any:

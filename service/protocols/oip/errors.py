@@ -13,6 +13,7 @@ STATUSES = {
     "unsupported": 501,
     "unauthorized": 403,
     "not_found": 404,
+    "unknown_model": 404,
     "method_not_allowed": 405,
     "unsupported_media": 415,
     "overloaded": 503,

@@ -20,7 +20,16 @@ from models.artifacts.card import Card
 from models.families.extra_inputs import Extra
 from service.embedding.pooling import POOLINGS
 from service.embedding.requests import DTYPES, Direction, EmbedRequest, EmbedResult, Ids, Input, Int64s, Output, Text
-from service.errors import BadInput, BadRequest, EmptyRequest, TooLarge
+from service.errors import (
+    BadRequest,
+    ConflictingFields,
+    EmptyRequest,
+    MissingField,
+    OutOfRange,
+    TooLarge,
+    UnknownField,
+    WrongType,
+)
 from service.http.validation_errors import validated
 from service.protocols.oip.padding import LENGTHS, Spans, placed, right_padded, spans_of
 from service.protocols.oip.tensors import BYTES, DATATYPE_OF, SHOWN_CHARACTERS, Tensor, input_field
@@ -99,7 +108,7 @@ def request_of(
     tensors, names = _by_name(card, inputs), tuple(outputs)
     if len(set(names)) < len(names):
         shown = ", ".join(names)[:SHOWN_CHARACTERS]
-        raise BadRequest("names one twice", field=("outputs",), allowed=shown, remedy="ask for each once")
+        raise ConflictingFields("names one twice", field=("outputs",), allowed=shown, remedy="ask for each once")
     spans, rows = None, list[Input]()
     if TEXT in tensors:
         rows = _texts(tensors[TEXT])
@@ -169,17 +178,17 @@ def _by_name(card: Card, inputs: Sequence[Tensor]) -> dict[str, Tensor]:
     tensors = {tensor.name: tensor for tensor in inputs}
     if len(tensors) < len(inputs):
         shown = ", ".join([tensor.name for tensor in inputs])[: 2 * SHOWN_CHARACTERS]
-        raise BadRequest("holds a tensor twice", field=("inputs",), allowed=shown, remedy="send each once")
+        raise ConflictingFields("holds a tensor twice", field=("inputs",), allowed=shown, remedy="send each once")
     allowed = input_names(card)
     if unknown := [name for name in tensors if name not in allowed]:
-        raise BadRequest(f"{card.name} has no input {unknown[0][:80]!r}", allowed=f"allowed: {', '.join(allowed)}")
+        raise UnknownField(f"{card.name} has no input {unknown[0][:80]!r}", allowed=f"allowed: {', '.join(allowed)}")
     if TEXT in tensors and len(tensors) > 1:
         received = f"came with {', '.join(sorted(tensors.keys() - {TEXT}))}"
-        raise BadRequest(received, field=input_field(TEXT), remedy="send texts or token ids, not both")
+        raise ConflictingFields(received, field=input_field(TEXT), remedy="send texts or token ids, not both")
     if TEXT not in tensors and IDS not in tensors:
         required = f'"{IDS}" or "{TEXT}"' if TEXT in allowed else f'"{IDS}"'
         received = ", ".join(map(repr, tensors)) or "no inputs"
-        raise BadRequest(f"{required} is missing", allowed=f"{received} came")
+        raise MissingField(f"{required} is missing", allowed=f"{received} came")
     return tensors
 
 
@@ -203,7 +212,7 @@ def _text(index: int, raw: bytes) -> Text:
         return Text(raw.decode())
     except UnicodeDecodeError as error:
         received = f"is not UTF-8: {error.reason} at byte {error.start}"
-        raise BadInput(received, field=(*input_field(TEXT), index)) from None
+        raise WrongType(received, field=(*input_field(TEXT), index)) from None
 
 
 def _sequences(card: Card, tensors: dict[str, Tensor], max_tokens: int) -> tuple[list[Input], Spans]:
@@ -250,7 +259,7 @@ def _mask(tensor: Tensor, ids: Tensor) -> Int64s:
     mask = _beside(tensor, ids, FLAGS)
     if (mask.view(np.uint64) > 1).any():  # negative values wrap to huge ones
         odd = mask[int(np.argmax((mask < 0) | (mask > 1)))]
-        raise BadRequest(f"holds {odd}", field=input_field(MASK), allowed="allowed: 0 and 1")
+        raise OutOfRange(f"holds {odd}", field=input_field(MASK), allowed="allowed: 0 and 1")
     return mask
 
 
@@ -283,7 +292,7 @@ def _integers(tensor: Tensor, datatypes: tuple[str, ...]) -> Int64s:
         raise _datatype_error(tensor, datatypes)
     flat = values.reshape(-1)
     if tensor.datatype == "UINT64" and flat.size and flat.max() >= 1 << 63:
-        raise BadRequest(f"holds {flat.max()}", field=input_field(tensor.name), allowed="allowed: below 2**63")
+        raise OutOfRange(f"holds {flat.max()}", field=input_field(tensor.name), allowed="allowed: below 2**63")
     return flat.astype(np.int64, copy=False)
 
 

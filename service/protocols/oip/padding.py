@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.embedding.requests import Int64s
-from service.errors import BadInput, BadRequest
+from service.errors import ConflictingFields, EmptyInput, WrongShape
 from service.protocols.oip.tensors import Tensor, input_field
 
 LENGTHS = "lengths"
@@ -48,11 +48,11 @@ def spans_of(ids: Tensor, lengths: Int64s | None, mask: Int64s | None) -> Spans:
 
     Raises:
         BadRequest: the shapes do not fit each other.
-        BadInput: a row is all padding.
+        EmptyInput: a row is all padding.
     """
     edges = _row_edges(ids.shape) if len(ids.shape) == 2 else _sequence_edges(ids, lengths)
     if len(ids.shape) == 2 and lengths is not None:
-        raise BadRequest(
+        raise ConflictingFields(
             "goes with flat input_ids [N]",
             field=input_field(LENGTHS),
             allowed=f"these are {list(ids.shape)}",
@@ -95,14 +95,14 @@ def _row_edges(shape: tuple[int, ...]) -> Int64s:
 def _sequence_edges(ids: Tensor, lengths: Int64s | None) -> Int64s:
     if len(ids.shape) != 1:
         received, allowed = f"has shape {list(ids.shape)}", f"allowed: [B, T] or [N] with {LENGTHS} [B]"
-        raise BadRequest(received, field=input_field(ids.name), allowed=allowed)
+        raise WrongShape(received, field=input_field(ids.name), allowed=allowed)
     total = ids.shape[0]
     if lengths is None:
         return np.array([0, total], np.int64)
     if (lengths < 1).any() or (lengths > total).any() or int(lengths.sum()) != total:
         shown = f"{lengths[:8].tolist()}{'…' if len(lengths) > 8 else ''}"
         allowed = f"allowed: from 1 each, together the {total} of input_ids"
-        raise BadRequest(f"is {shown}", field=input_field(LENGTHS), allowed=allowed)
+        raise WrongShape(f"is {shown}", field=input_field(LENGTHS), allowed=allowed)
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
 
 
@@ -113,7 +113,7 @@ def _unmasked(shape: tuple[int, ...], starts: Int64s, stops: Int64s, mask: Int64
     first, last = np.searchsorted(real, starts), np.searchsorted(real, stops)
     if (empty := first == last).any():
         field = (*input_field("attention_mask"), int(np.argmax(empty)))
-        raise BadInput("is all 0", field=field, remedy="leave the sequence out")
+        raise EmptyInput("is all 0", field=field, remedy="leave the sequence out")
     left, right = real[first], real[last - 1] + 1
     holes = right - left != last - first
     return Spans(shape, left, right, True, holes if holes.any() else None)

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, NoReturn
 
 from proto import open_inference_pb2 as pb
-from service.errors import BadRequest, InlayError, Unsupported
+from service.errors import InlayError, ModelRequired, Unsupported
 from service.grpc.methods import Method, Service, serialize
 from service.protocols.oip import metadata
 from service.protocols.oip.data_plane import DataPlane
@@ -200,6 +200,6 @@ async def _exchange(change: Callable[[str, dict[str, Any], str], Awaitable[None]
     """Load or unload the model of a request and return its name; KServe's clients send it as `model_name`."""
     name: str = request.model_name or request.repository_name  # Triton's clients send the model as the repository
     if not name:
-        raise BadRequest("is empty", field=("model_name",), remedy="send the name of one folder of the store")
+        raise ModelRequired("is empty", field=("model_name",), remedy="send the name of one folder of the store")
     await change(name, values_of(request.parameters), request.repository_name if request.model_name else "")
     return name

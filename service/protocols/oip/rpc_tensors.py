@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from proto import open_inference_pb2 as pb
-from service.errors import BadRequest
+from service.errors import BadRequest, ConflictingFields, OutOfRange
 from service.protocols.inlay.rpc_messages import varint
 from service.protocols.oip.bodies import check_no_classification
 from service.protocols.oip.data_plane import VERSION
@@ -79,7 +79,7 @@ def input_tensors(message: pb.ModelInferRequest, regions: Regions) -> list[Tenso
         return [_typed(tensor, place, regions) for tensor, place in zip(message.inputs, places, strict=True)]
     for tensor in message.inputs:
         if tensor.HasField("contents"):
-            raise BadRequest(
+            raise ConflictingFields(
                 "has contents beside raw_input_contents",
                 field=input_field(tensor.name),
                 remedy="send every tensor raw, or every one typed",
@@ -130,7 +130,7 @@ def _typed(tensor: Any, place: Place | None, regions: Regions) -> Tensor:
     others = [descriptor.name for descriptor, _ in tensor.contents.ListFields() if descriptor.name != field]
     if others:
         received = f"has datatype {datatype} and {', '.join(others)}"
-        raise BadRequest(received, field=input_field(name), remedy=f"send {field} alone")
+        raise ConflictingFields(received, field=input_field(name), remedy=f"send {field} alone")
     values = getattr(tensor.contents, field)
     if datatype == BYTES:
         return from_values(name, datatype, shape, list(values))
@@ -145,7 +145,7 @@ def _narrowed(name: str, datatype: str, values: Any) -> Any:
     ends = np.iinfo(dtype)
     if values.min() < ends.min or values.max() > ends.max:
         allowed = f"it goes from {ends.min} to {ends.max}"
-        raise BadRequest(f"holds a number outside {datatype}", field=input_field(name), allowed=allowed)
+        raise OutOfRange(f"holds a number outside {datatype}", field=input_field(name), allowed=allowed)
     return values.astype(dtype)
 
 

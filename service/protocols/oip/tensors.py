@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from service.errors import BadRequest, FieldPath
+from service.errors import FieldPath, OutOfRange, TooLarge, WrongShape, WrongType
 
 DTYPES: dict[str, np.dtype[Any]] = {
     "BOOL": np.dtype(np.bool_),
@@ -69,7 +69,7 @@ def from_raw(name: str, datatype: str, shape: Sequence[Any], raw: Raw) -> Tensor
     count, size = elements(name, shape), width(datatype, input_field(name))
     if size is not None and len(raw) != count * size:
         takes = f"{datatype} {list(shape)} takes {count} x {size} = {count * size}"
-        raise BadRequest(f"has {len(raw)} bytes", field=input_field(name), allowed=takes)
+        raise WrongShape(f"has {len(raw)} bytes", field=input_field(name), allowed=takes)
     return from_values(name, datatype, shape, decode(datatype, raw, input_field(name)))
 
 
@@ -78,7 +78,7 @@ def from_values(name: str, datatype: str, shape: Sequence[Any], values: Values) 
     count = elements(name, shape)
     received = len(values) if isinstance(values, list) else values.size
     if received != count:
-        raise BadRequest(
+        raise WrongShape(
             f"has {received} elements", field=input_field(name), allowed=f"shape {list(shape)} takes {count}"
         )
     return Tensor(name, datatype, tuple(shape), values)
@@ -88,11 +88,11 @@ def elements(name: str, shape: Sequence[Any]) -> int:
     """Return the number of elements of a shape; raise BadRequest if the shape is invalid."""
     if len(shape) > MAX_DIMENSIONS:
         allowed = f"allowed: up to {MAX_DIMENSIONS}"
-        raise BadRequest(f"has {len(shape)} dimensions", field=input_field(name), allowed=allowed)
+        raise WrongShape(f"has {len(shape)} dimensions", field=input_field(name), allowed=allowed)
     for size in shape:
         if type(size) is not int or size < 0:
             shown = str(list(shape))[:SHOWN_CHARACTERS]
-            raise BadRequest(f"has shape {shown}", field=input_field(name), allowed="allowed: whole numbers from 0")
+            raise WrongShape(f"has shape {shown}", field=input_field(name), allowed="allowed: whole numbers from 0")
     return math.prod(shape)
 
 
@@ -106,7 +106,7 @@ def width(datatype: str, field: FieldPath = ()) -> int | None:
         return None
     if datatype not in DTYPES:
         shown = datatype[:SHOWN_CHARACTERS]
-        raise BadRequest(f"has datatype {shown!r}", field=field, allowed=f"allowed: {', '.join(DATATYPES)}")
+        raise WrongType(f"has datatype {shown!r}", field=field, allowed=f"allowed: {', '.join(DATATYPES)}")
     return DTYPES[datatype].itemsize
 
 
@@ -120,11 +120,11 @@ def decode(datatype: str, raw: Raw, field: FieldPath = ()) -> Values:
     if size is None:
         return _strings(memoryview(raw), field)
     if len(raw) % size:
-        raise BadRequest(f"has {len(raw)} bytes", field=field, allowed=f"an element of {datatype} takes {size}")
+        raise WrongShape(f"has {len(raw)} bytes", field=field, allowed=f"an element of {datatype} takes {size}")
     if datatype == "BOOL":
         flags = np.frombuffer(raw, np.uint8)
         if flags.size and flags.max() > 1:
-            raise BadRequest(f"holds byte {flags.max()}", field=field, allowed="a BOOL is 0 or 1")
+            raise OutOfRange(f"holds byte {flags.max()}", field=field, allowed="a BOOL is 0 or 1")
         return flags.view(np.bool_)
     array = np.frombuffer(raw, DTYPES[datatype])
     return array if array.flags.aligned else array.copy()  # engines read through the address and trust its alignment
@@ -136,16 +136,14 @@ def _strings(raw: memoryview, field: FieldPath) -> list[bytes]:
         start = at + 4
         if start > end:
             received = f"ends inside the length of element {len(strings)}"
-            raise BadRequest(received, field=field, allowed="each element is 4 bytes of length, then its bytes")
+            raise WrongShape(received, field=field, allowed="each element is 4 bytes of length, then its bytes")
         at = start + int.from_bytes(raw[at:start], "little")
         if at > end:
             received = f"has an element {len(strings)} of {at - start} bytes"
-            raise BadRequest(received, field=field, allowed=f"{end - start} are left")
+            raise WrongShape(received, field=field, allowed=f"{end - start} are left")
         strings.append(bytes(raw[start:at]))
         if len(strings) > MAX_STRINGS:
-            raise BadRequest(
-                f"has more than {MAX_STRINGS} elements", field=field, allowed=f"BYTES: up to {MAX_STRINGS}"
-            )
+            raise TooLarge(f"has more than {MAX_STRINGS} elements", field=field, allowed=f"BYTES: up to {MAX_STRINGS}")
     return strings
 
 

@@ -7,7 +7,6 @@ from pydantic import BaseModel, Field
 from service.error_status import STATUSES, retry_headers
 from service.errors import SHORTEN_OR_TRUNCATE, InlayError, NoSuchPath, Spelling
 from service.http.response import Response, json_response
-from service.http.validation_errors import InvalidField
 
 SPELLING = Spelling(
     fields={"inputs": "input", "input_ids": "", "outputs": "output", "dtype": "embed_dtype"},
@@ -16,24 +15,19 @@ SPELLING = Spelling(
 CODES = {
     "unauthorized": "invalid_api_key",
     "not_found": "model_not_found",
+    "unknown_model": "model_not_found",
     "overloaded": "rate_limit_exceeded",
     "key_limited": "rate_limit_exceeded",
 }
-DEFAULT_PARAMS = {"not_found": "model", "wrong_model_kind": "model"}  # of errors that name no field
-# OpenAI answers these with 400 whatever their HTTP status is elsewhere
+DEFAULT_PARAMS = {
+    "not_found": "model",
+    "unknown_model": "model",
+    "wrong_model_kind": "model",
+}  # of errors that name no field
 INVALID_REQUESTS = frozenset(
-    (
-        "bad_request",
-        "bad_parameters",
-        "too_large",
-        "head_too_large",
-        "too_slow",
-        "bad_input",
-        "wrong_model_kind",
-        "not_acceptable",
-        "range_not_satisfiable",
-    )
+    {code for code, status in STATUSES.items() if status.http in (406, 408, 416, 422, 431)} | {"wrong_model_kind"}
 )
+"""Codes that OpenAI answers with 400, whatever their HTTP status is elsewhere."""
 TYPES = {424: "server_error", 429: "rate_limit_exceeded", 500: "server_error", 503: "server_error", 504: "server_error"}
 INVALID_REQUEST = "invalid_request_error"
 
@@ -44,7 +38,7 @@ class OpenAIFault(BaseModel):
     message: Annotated[str, Field(description="What came, what is allowed, what to do.")]
     type: Annotated[str, Field(examples=[INVALID_REQUEST, *sorted(set(TYPES.values()))])]
     param: Annotated[str | None, Field(description="the field to blame")]
-    code: Annotated[str, Field(examples=["model_not_found", "bad_input"])]
+    code: Annotated[str, Field(json_schema_extra={"enum": sorted({CODES.get(code, code) for code in STATUSES})})]
 
 
 class OpenAIError(BaseModel):
@@ -71,4 +65,4 @@ def _param(error: InlayError) -> str | None:
     if not error.field:
         return DEFAULT_PARAMS.get(error.code)
     name = str(error.field[0])
-    return name if isinstance(error, InvalidField) else SPELLING.fields.get(name, name)
+    return name if error.verbatim else SPELLING.fields.get(name, name)

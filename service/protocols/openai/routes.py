@@ -15,7 +15,7 @@ from service.embedding.output_plan import HIDDEN, POOLED
 from service.embedding.packing import split
 from service.embedding.pooling import normalize
 from service.embedding.requests import EmbedRequest, EmbedResult, Ids, Output
-from service.errors import BadInput, BadRequest, WrongModelKind
+from service.errors import ConflictingFields, OutOfRange, UnknownValue, WrongModelKind
 from service.http import json_arrays
 from service.http.formats import JSON, OCTETS, check_json, sized
 from service.http.response import Body, Headers, Response, json_response
@@ -147,7 +147,7 @@ def _for_model(request: EmbedRequest, options: ResponseOptions, model: Model, sh
     """Return the request with the output that the path answers with.
 
     Raises:
-        WrongModelKind, BadRequest, BadInput: the model cannot serve it.
+        WrongModelKind, BadRequest: the model cannot serve it.
     """
     card = model.card
     _check_ids(request, card.name, card.vocab_size)
@@ -170,28 +170,28 @@ def _for_model(request: EmbedRequest, options: ResponseOptions, model: Model, sh
 def _check_options(request: EmbedRequest, options: ResponseOptions, model: Model) -> None:
     card, longest = model.card, model.card.max_tokens
     if options.max_tokens is not None and longest is not None and options.max_tokens > longest:
-        raise BadRequest(
+        raise OutOfRange(
             f"is {options.max_tokens}",
             field=("truncate_prompt_tokens",),
             allowed=f"{card.name} reads {longest}",
             remedy=f"send -1, or 1 to {longest}",
         )
     if request.outputs and options.task:
-        raise BadRequest(
+        raise ConflictingFields(
             "is sent, and so is output, which also says which rows to return",
             field=("task",),
             remedy="send one of them",
         )
     if request.outputs and request.outputs[0] not in card.outputs:
         allowed = f"{card.name} has {', '.join(card.outputs)}"
-        raise BadRequest(f"is {request.outputs[0][:40]!r}", field=("outputs",), allowed=allowed)
+        raise UnknownValue(f"is {request.outputs[0][:40]!r}", field=("outputs",), allowed=allowed)
 
 
 def _check_ids(request: EmbedRequest, name: str, vocab_size: int) -> None:
-    """Raise BadInput for ids of a larger vocabulary; ids of another one that also exist here cannot be told apart."""
+    """Raise OutOfRange for ids of a larger vocabulary; ids of another one that also exist here cannot be told apart."""
     for index, sequence in enumerate(request.inputs):
         if isinstance(sequence, Ids) and len(sequence.ids) and (largest := int(sequence.ids.max())) >= vocab_size:
-            raise BadInput(
+            raise OutOfRange(
                 f"holds the token id {largest}",
                 field=("inputs", index),
                 allowed=f"the vocabulary of {name} ends at {vocab_size - 1}",

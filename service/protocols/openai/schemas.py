@@ -13,7 +13,7 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from service.embedding.requests import EmbedRequest, Ids, Input, Text
-from service.errors import BadInput, BadRequest, FieldPath
+from service.errors import EmptyInput, FieldPath, OutOfRange, WrongType
 from service.http.validation_errors import CACHED_BYTES, json_bytes, parse_json, quoted, validated
 from service.protocols.inlay.embed_body import IDS, TEXT
 
@@ -174,7 +174,7 @@ class Decoder:
         """Return the request, the options of its response and the caller's own id of the request.
 
         Raises:
-            Malformed, BadRequest, BadInput: the body is not JSON, or a field cannot be read.
+            BadRequest: the body is not JSON, or a field cannot be read.
         """
         data = parse_json(body)
         if type(data) is not dict or "input" not in data:
@@ -195,7 +195,7 @@ class Decoder:
         ):
             if refused:
                 allowed = f"allowed: {self._model.model_fields[name].description}"
-                raise BadRequest("is 0", field=(name,), allowed=allowed)
+                raise OutOfRange("is 0", field=(name,), allowed=allowed)
         cut = fields.truncate_prompt_tokens
         task, output = (fields.task, fields.output) if isinstance(fields, PoolingBody) else (None, None)
         request = EmbedRequest(
@@ -224,7 +224,7 @@ def decode_inputs(value: Any) -> list[Input]:
     if type(value) is str:
         return [_decode_input(value, ("inputs",), 0)]
     if type(value) is not list:
-        raise BadRequest(f"is {quoted(value)}", field=("inputs",), allowed=f"send {FORMS}")
+        raise WrongType(f"is {quoted(value)}", field=("inputs",), allowed=f"send {FORMS}")
     if value and type(value[0]) is int:
         return [_decode_ids(value, ("inputs",), 0)]
     return [_decode_input(item, ("inputs", index), index) for index, item in enumerate(value)]
@@ -233,22 +233,22 @@ def decode_inputs(value: Any) -> list[Input]:
 def _decode_input(value: Any, field: FieldPath, index: int) -> Input:
     if type(value) is str:
         if not value:
-            raise BadInput(
+            raise EmptyInput(
                 "is an empty string, which OpenAI's embeddings refuse", index, field=field, remedy="send some text"
             )
         return Text(value)
     if type(value) is list:
         return _decode_ids(value, field, index)
-    raise BadInput(f"is {quoted(value)}", index, field=field, allowed=f"send {FORMS}")
+    raise WrongType(f"is {quoted(value)}", index, field=field, allowed=f"send {FORMS}")
 
 
 def _decode_ids(values: list[Any], field: FieldPath, index: int) -> Ids:
     if not set(map(type, values)) <= ONLY_INT:  # numpy would read true as 1
         place, value = next((place, value) for place, value in enumerate(values) if type(value) is not int)
         allowed = "a list of token ids holds integers from 0"
-        raise BadInput(f"is {quoted(value)}", index, field=(*field, place), allowed=allowed)
+        raise WrongType(f"is {quoted(value)}", index, field=(*field, place), allowed=allowed)
     try:
         return Ids(np.array(values, np.int64))
     except OverflowError:
         allowed = "a token id is in the vocabulary"
-        raise BadInput("holds an integer beyond 64 bits", index, field=field, allowed=allowed) from None
+        raise OutOfRange("holds an integer beyond 64 bits", index, field=field, allowed=allowed) from None

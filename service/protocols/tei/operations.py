@@ -11,7 +11,7 @@ from service.embedding.pipeline import prompt_of
 from service.embedding.pooling import POOLINGS
 from service.embedding.requests import Text
 from service.embedding.tokenization import Token, Tokenizer
-from service.errors import EmptyRequest, TooLarge, WrongModelKind
+from service.errors import EmptyRequest, TooManyInputs, WrongModelKind
 from service.machine import available_cpus
 from service.protocols.tei.schemas import Info
 from service.registry.loading import BATCH_VALUES, ENCODER_TOKENS
@@ -81,7 +81,7 @@ def check_batch(size: int, limit: int, name: str) -> None:
     if not size:
         raise EmptyRequest(f"`{name}` cannot be empty", remedy="send one at least")
     if size > limit:
-        raise TooLarge(f"batch size {size} > maximum allowed batch size {limit}", remedy=f"send fewer {name}")
+        raise TooManyInputs(f"batch size {size} > maximum allowed batch size {limit}", remedy=f"send fewer {name}")
 
 
 def _tokenizer(model: Model) -> Tokenizer:

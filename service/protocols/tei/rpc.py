@@ -17,7 +17,7 @@ from proto import tei_pb2 as pb
 from service.context import ServiceContext
 from service.embedding.model import Model
 from service.embedding.requests import Direction, EmbedRequest, EmbedResult, Text
-from service.errors import BadRequest, EmptyRequest
+from service.errors import BadRequest, EmptyRequest, UnknownValue
 from service.grpc.methods import Metadata, Method, Service
 from service.http.formats import buffer
 from service.protocols.inlay import timing_headers
@@ -233,7 +233,7 @@ def _text(inputs: str) -> str:
 def _direction(number: int) -> Direction:
     if number not in DIRECTIONS:
         names = ", ".join(pb.TruncationDirection.keys())
-        raise BadRequest(f"is {number}", field=("truncation_direction",), allowed=f"allowed: {names}")
+        raise UnknownValue(f"is {number}", field=("truncation_direction",), allowed=f"allowed: {names}")
     return DIRECTIONS[number]
 
 

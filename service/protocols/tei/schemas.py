@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema
 
 from service.embedding.requests import Direction
-from service.errors import BadRequest
+from service.errors import WrongType
 from service.http.validation_errors import quoted, validated, validation_error
 from service.protocols.inlay.embed_body import INPUTS
 
@@ -151,7 +151,7 @@ def similarity_body(data: Any) -> SimilarityBody:
     """Return a JSON value as a SimilarityBody; an error names the field inside `inputs` or `parameters`.
 
     Raises:
-        InvalidField: the first fault.
+        BadRequest: the first fault.
     """
     try:
         return SimilarityBody.model_validate(data)
@@ -178,19 +178,19 @@ def id_lists(ids: Any) -> list[list[int]]:
         BadRequest: a value is not an id or a list of ids.
     """
     if type(ids) is not list:
-        raise BadRequest(f"is {quoted(ids)}", field=("ids",), allowed="send a list of ids, or a list of such lists")
+        raise WrongType(f"is {quoted(ids)}", field=("ids",), allowed="send a list of ids, or a list of such lists")
     nested = bool(ids) and type(ids[0]) is list
     lists = ids if nested or not ids else [ids]
     for index, ids in enumerate(lists):
         if type(ids) is not list:
             allowed = "where one is a list of ids, all are"
-            raise BadRequest(f"is {quoted(ids)}", field=("ids", index), allowed=allowed)
+            raise WrongType(f"is {quoted(ids)}", field=("ids", index), allowed=allowed)
         if set(map(type, ids)) <= ONLY_INT and (not ids or (min(ids) >= 0 and max(ids) <= MAX_ID)):
             continue
         place, value = next(item for item in enumerate(ids) if not _is_id(item[1]))
         field = ("ids", index, place) if nested else ("ids", place)
         allowed = f"an id is an integer from 0 to {MAX_ID}"
-        raise BadRequest(f"is {quoted(value)}", index, field=field, allowed=allowed)
+        raise WrongType(f"is {quoted(value)}", index, field=field, allowed=allowed)
     return lists
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from service.errors import Malformed, Spelling
-from service.http.validation_errors import InvalidField, json_bytes, parse_json, quoted, validated, validation_error
+from service.errors import BadRequest, Malformed, Spelling
+from service.http.validation_errors import json_bytes, parse_json, quoted, validated, validation_error
 
 
 class Two(BaseModel):
@@ -47,8 +47,8 @@ class Strict(BaseModel):
     inputs: list[int] = []
 
 
-def fault(data: Any) -> InvalidField:
-    with pytest.raises(InvalidField) as caught:
+def fault(data: Any) -> BadRequest:
+    with pytest.raises(BadRequest) as caught:
         validated(Strict, data, ("instances", 3))
     return caught.value
 

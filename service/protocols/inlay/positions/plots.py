@@ -18,10 +18,10 @@ from pydantic.json_schema import JsonSchemaValue
 from models.plots import FIGURES, Subject, draw, figures_of
 from models.plots.catalog import HEIGHTS, WIDTHS
 from service.embedding.position_tables import TableCall, Tables, as_bad_parameters
-from service.errors import BadRequest, Overloaded
+from service.errors import Overloaded, UnknownValue
 from service.http.response import Response
 from service.http.routes import Request
-from service.http.validation_errors import InvalidField, quoted, unknown_field, validated
+from service.http.validation_errors import quoted, unknown_field, validated
 from service.protocols.inlay.parameter_types import (
     ArrayOptions,
     Parameters,
@@ -144,7 +144,7 @@ def _parse_plot(row: AnyScheme, values: Mapping[str, str]) -> tuple[TableOptions
     plots = list(figures_of(figure_name(row.name)))
     if options.plot is not None and options.plot not in plots:
         allowed = f"allowed: {_plot_description(plots)}"
-        raise InvalidField(f"is {quoted(options.plot)}", field=("plot",), allowed=allowed)
+        raise UnknownValue(f"is {quoted(options.plot)}", field=("plot",), allowed=allowed, verbatim=True)
     return parse_source(row, source), options
 
 
@@ -262,7 +262,7 @@ def _other_call(
         return make_call(parse_source(row, {**own, **values}))
     if scheme not in SCHEMES or not is_drawable(scheme):
         allowed = f"allowed: {', '.join(filter(is_drawable, SCHEMES))}"
-        raise BadRequest(f"names the scheme {scheme[:40]!r}", field=("compare",), allowed=allowed)
+        raise UnknownValue(f"names the scheme {scheme[:40]!r}", field=("compare",), allowed=allowed)
     other = SCHEMES[scheme]
     model: type[BaseModel] = other.parameters
     shared = {name: own[name] for name in ("start", "length") if name in own and name in model.model_fields}

@@ -23,7 +23,7 @@ from service.embedding.position_tables import (
     TypedOutput,
     little_endian,
 )
-from service.errors import BadRequest, NotAcceptable, RangeNotSatisfiable
+from service.errors import NotAcceptable, RangeNotSatisfiable, UnknownValue
 from service.http import byte_ranges
 from service.http.formats import JSON, NPY, OCTETS, OFFERS, SAFETENSORS, negotiate, npy_header, safetensors_header
 from service.http.problem_details import render_problem
@@ -100,7 +100,7 @@ def is_held(request: Request, etag: str) -> bool:
 def chosen_outputs(tables: Tables, table: Table, form: TableForm) -> tuple[TypedOutput, ...]:
     """Return the outputs to send; raise for one that the table does not have and for too many bytes."""
     if form.output is not None and form.output not in table.outputs:
-        raise BadRequest(
+        raise UnknownValue(
             f"is {form.output[:40]!r}", field=("output",), allowed=f"this table has {', '.join(table.outputs)}"
         )
     return tables.outputs(table, form.dtype, (form.output,) if form.output else ())

@@ -308,16 +308,30 @@ BAD_INPUTS: dict[str, tuple[str, Any, str]] = {
         "input_features is [8, 20]; send [8, 24]",
     ),
 }
+CODES = {
+    "a number": "wrong_type",
+    "an unknown field": "unknown_field",
+    "two images in one": "conflicting_fields",
+    "an empty object": "missing_field",
+    "an image that is a list": "wrong_type",
+    "one channel": "wrong_shape",
+    "channels last": "wrong_shape",
+    "two dimensions": "wrong_shape",
+    "less than a patch": "wrong_shape",
+    "another patch width": "wrong_shape",
+    "another spectrogram": "wrong_shape",
+}
+"""The code of each, where it is finer than bad_input."""
 
 
 @pytest.mark.parametrize("name", BAD_INPUTS)
 def test_rejects_bad_inputs_with_what_is_allowed(served: Served, name: str) -> None:
     model, inputs, message = BAD_INPUTS[name]
-    assert message in problem(post(served, inputs, model), 422, "bad_input")
+    assert message in problem(post(served, inputs, model), 422, CODES.get(name, "bad_input"))
 
 
 def test_bounds_images_and_patches(served: Served) -> None:
-    assert "9 images; this server takes 8" in problem(post(served, [url(PNG)] * 9), 422, "too_large")
+    assert "9 images; this server takes 8" in problem(post(served, [url(PNG)] * 9), 422, "too_many_inputs")
     many = problem(post(served, [url(PNG)] * 8), 422, "too_large")
     assert "inputs[0] to inputs[6] make 112 patches; this server takes 100" in many
     problem(post(served, [url(b"x" * 180_000)]), 413, "body_too_large")
@@ -333,7 +347,7 @@ def test_rejects_models_without_image_inputs(served: Served) -> None:
     assert "bert is a bert, which reads no images" in problem(post(served, url(PNG), "bert"), 422, "bad_request")
     assert "without a preprocessor_config.json" in problem(post(served, url(PNG), "deit"), 422, "bad_request")
     assert "send input_features" in problem(post(served, url(PNG), "whisper"), 422, "bad_request")
-    problem(post(served, url(PNG), "vut"), 404, "not_found")
+    problem(post(served, url(PNG), "vut"), 404, "unknown_model")
     text = served.post({"model": "vit", "inputs": "hello"})
     assert "POST to /models/vit/images" in problem(text, 424, "wrong_model_kind")
 
@@ -345,20 +359,20 @@ BAD_BODIES: dict[str, tuple[dict[str, Any], int, str, str]] = {
         "unsupported_media",
         "this path reads application/json, multipart/form-data",
     ),
-    "no JSON": ({"content": b"{", "headers": {"content-type": "application/json"}}, 400, "malformed", "not JSON"),
-    "a misspelt field": ({"json": {"inputs": url(PNG), "output": "x"}}, 422, "bad_request", 'mean "outputs"'),
+    "no JSON": ({"content": b"{", "headers": {"content-type": "application/json"}}, 400, "invalid_json", "not JSON"),
+    "a misspelt field": ({"json": {"inputs": url(PNG), "output": "x"}}, 422, "unknown_field", 'mean "outputs"'),
     "an output it has not": (
         {"json": {"inputs": url(PNG), "outputs": "last_hidden_state"}},
         422,
-        "bad_request",
+        "unknown_value",
         "vit has no output 'last_hidden_state'; it has input_embeddings, patch_embeddings",
     ),
-    "another dtype": ({"json": {"inputs": url(PNG), "dtype": "int8"}}, 422, "bad_request", "dtype is"),
+    "another dtype": ({"json": {"inputs": url(PNG), "dtype": "int8"}}, 422, "unknown_value", "dtype is"),
     "a form without a file": ({"files": {"dtype": (None, "float32")}}, 400, "empty", "the form holds no file"),
     "a form with an unknown field": (
         {"files": {"image": ("a.png", PNG), "size": (None, "3")}},
         422,
-        "bad_request",
+        "unknown_field",
         "size is not known",
     ),
     "a form cut short": (
@@ -376,7 +390,7 @@ BAD_BODIES: dict[str, tuple[dict[str, Any], int, str, str]] = {
     "an unknown tensor": (
         {"content": save({"x": np.zeros(3, np.float32)}), "headers": {"content-type": "application/vnd.safetensors"}},
         422,
-        "bad_request",
+        "unknown_field",
         'there is a tensor "x"',
     ),
     "no safetensors": (

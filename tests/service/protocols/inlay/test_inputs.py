@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from service.embedding.requests import Ids, Text
-from service.errors import BadRequest, InlayError
+from service.errors import InlayError
 from service.protocols.inlay.inputs import decode
 
 FORMS: list[tuple[Any, list[Any]]] = [
@@ -60,7 +60,23 @@ def test_rejects_other_forms_with_their_place(inputs: Any, index: int | None, me
         decode(inputs)
     assert caught.value.message.startswith(message)
     assert caught.value.index == index
-    assert isinstance(caught.value, BadRequest) == (index is None)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "code"),
+    [
+        (5, "wrong_type"),
+        ([1, "x"], "wrong_type"),
+        ([1, 2**63], "out_of_range"),
+        (["a", ["b"]], "wrong_shape"),
+        ([{}], "missing_field"),
+        ([{"ids": [1]}], "unknown_field"),
+    ],
+)
+def test_error_codes_tell_the_kinds_of_mistake_apart(inputs: Any, code: str) -> None:
+    with pytest.raises(InlayError) as caught:
+        decode(inputs)
+    assert caught.value.code == code
 
 
 def test_object_keeps_every_list() -> None:

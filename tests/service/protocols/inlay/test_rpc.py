@@ -22,33 +22,39 @@ from tests.served import Served, array_of
 # request, status, code, index, what the message says
 REFUSALS: list[tuple[dict[str, Any], str, str, str | None, str]] = [
     ({}, "INVALID_ARGUMENT", "empty", None, "send one text"),
-    ({"inputs": [pb.Input()]}, "INVALID_ARGUMENT", "bad_input", "0", "inputs[0] is empty: set text, pair or ids"),
-    ({"inputs": [pb.Input(ids=pb.TokenIds())]}, "INVALID_ARGUMENT", "bad_input", "0", "inputs[0] has no token ids"),
+    ({"inputs": [pb.Input()]}, "INVALID_ARGUMENT", "missing_field", "0", "inputs[0] is empty: set text, pair or ids"),
+    ({"inputs": [pb.Input(ids=pb.TokenIds())]}, "INVALID_ARGUMENT", "empty_input", "0", "inputs[0] has no token ids"),
     (
         {"inputs": [pb.Input(text="a"), pb.Input(ids=pb.TokenIds(input_ids=[99]))]},
         "INVALID_ARGUMENT",
-        "bad_input",
+        "out_of_range",
         "1",
         "inputs[1].input_ids[0] is 99",
     ),
-    ({"inputs": [pb.Input(text="a")], "model": "x"}, "NOT_FOUND", "not_found", None, "no model 'x'"),
-    ({"inputs": [pb.Input(text="a")], "dtype": 9}, "INVALID_ARGUMENT", "bad_request", None, "dtype is 9; allowed"),
-    ({"inputs": [pb.Input(text="a")], "pooling": 9}, "INVALID_ARGUMENT", "bad_request", None, "pooling is 9; allowed"),
+    ({"inputs": [pb.Input(text="a")], "model": "x"}, "NOT_FOUND", "unknown_model", None, "no model 'x'"),
+    ({"inputs": [pb.Input(text="a")], "dtype": 9}, "INVALID_ARGUMENT", "unknown_value", None, "dtype is 9; allowed"),
+    (
+        {"inputs": [pb.Input(text="a")], "pooling": 9},
+        "INVALID_ARGUMENT",
+        "unknown_value",
+        None,
+        "pooling is 9; allowed",
+    ),
     (
         {"inputs": [pb.Input(text="a")], "truncation_direction": 7},
         "INVALID_ARGUMENT",
-        "bad_request",
+        "unknown_value",
         None,
         "truncation_direction is 7; allowed: RIGHT, LEFT",
     ),
     (
         {"inputs": [pb.Input(text="a")], "dtype": pb.INT64},
         "INVALID_ARGUMENT",
-        "bad_request",
+        "unknown_value",
         None,
         "dtype is INT64; allowed: FLOAT32, FLOAT16, BFLOAT16, DTYPE_UNSPECIFIED",
     ),
-    ({"inputs": [pb.Input(text="a")], "dimensions": 0}, "INVALID_ARGUMENT", "bad_request", None, "dimensions is 0"),
+    ({"inputs": [pb.Input(text="a")], "dimensions": 0}, "INVALID_ARGUMENT", "out_of_range", None, "dimensions is 0"),
 ]
 
 
@@ -123,7 +129,7 @@ def test_a_stream_goes_on_in_order_after_a_bad_request(served: Served) -> None:
     assert len(answers) == 300
     for number, answer in enumerate(answers):
         if number % 7 == 3:
-            assert (answer.error.code, answer.error.index) == ("bad_input", 0)
+            assert (answer.error.code, answer.error.index) == ("out_of_range", 0)
         else:
             assert answer.response.tokens == 1 + number % 5
 

@@ -125,13 +125,13 @@ def test_compressed_messages_are_read(
 
 # request, status, code, what the message says
 REFUSALS: list[tuple[pb.ModelInferRequest, str, str, str]] = [
-    (raw("nobody", input_ids=IDS), "NOT_FOUND", "not_found", "no model 'nobody' here; loaded: 'bert', 'llama'"),
+    (raw("nobody", input_ids=IDS), "NOT_FOUND", "unknown_model", "no model 'nobody' here; loaded: 'bert', 'llama'"),
     (texts(b"a", model_version="2"), "NOT_FOUND", "not_found", "bert has no version '2'; it has '1'"),
-    (raw(tokens=IDS), "INVALID_ARGUMENT", "bad_request", "bert has no input 'tokens'; allowed: text, input_ids"),
-    (raw("bert", "logits", input_ids=IDS), "INVALID_ARGUMENT", "bad_request", "bert has no output 'logits'; it has"),
-    (raw(input_ids=IDS + 1000), "INVALID_ARGUMENT", "bad_input", "inputs[0].input_ids[0] is 1005; the vocabulary"),
-    (pb.ModelInferRequest(model_name="bert"), "INVALID_ARGUMENT", "bad_request", "is missing"),
-    (texts(b"\xff"), "INVALID_ARGUMENT", "bad_input", "is not UTF-8"),
+    (raw(tokens=IDS), "INVALID_ARGUMENT", "unknown_field", "bert has no input 'tokens'; allowed: text, input_ids"),
+    (raw("bert", "logits", input_ids=IDS), "INVALID_ARGUMENT", "unknown_value", "bert has no output 'logits'; it has"),
+    (raw(input_ids=IDS + 1000), "INVALID_ARGUMENT", "out_of_range", "inputs[0].input_ids[0] is 1005; the vocabulary"),
+    (pb.ModelInferRequest(model_name="bert"), "INVALID_ARGUMENT", "missing_field", "is missing"),
+    (texts(b"\xff"), "INVALID_ARGUMENT", "wrong_type", "is not UTF-8"),
     (
         pb.ModelInferRequest(
             model_name="bert", inputs=[{"name": "input_ids", "datatype": "FP16", "shape": [1], "contents": {}}]

@@ -25,43 +25,49 @@ BARE_IDS = [
 ]
 # body, status, param, code, beginning of the message
 ERRORS: list[tuple[dict[str, Any], int, str | None, str, str]] = [
-    ({"input": ""}, 400, "input", "bad_input", "input is an empty string"),
-    ({"input": ["a", ""]}, 400, "input", "bad_input", "input[1] is an empty string"),
+    ({"input": ""}, 400, "input", "empty_input", "input is an empty string"),
+    ({"input": ["a", ""]}, 400, "input", "empty_input", "input[1] is an empty string"),
     ({"input": []}, 400, "input", "empty", "input is empty"),
-    ({"input": 5}, 400, "input", "bad_request", "input is 5; send a text"),
-    ({"input": [["a", "b"]]}, 400, "input", "bad_input", 'input[0][0] is "a"'),
-    ({"input": [1, True]}, 400, "input", "bad_input", "input[1] is true"),
-    ({"input": [[1], []]}, 400, "input", "bad_input", "input[1] has no token ids"),
-    ({"input": [[1], [2, -5]]}, 400, "input", "bad_input", "input[1][1] is -5; the vocabulary holds 0 to 26"),
-    ({"input": [{"role": "user"}]}, 400, "input", "bad_input", "input[0] is an object"),
-    ({"input": [2**63]}, 400, "input", "bad_input", "input holds an integer beyond 64 bits"),
+    ({"input": 5}, 400, "input", "wrong_type", "input is 5; send a text"),
+    ({"input": [["a", "b"]]}, 400, "input", "wrong_type", 'input[0][0] is "a"'),
+    ({"input": [1, True]}, 400, "input", "wrong_type", "input[1] is true"),
+    ({"input": [[1], []]}, 400, "input", "empty_input", "input[1] has no token ids"),
+    ({"input": [[1], [2, -5]]}, 400, "input", "out_of_range", "input[1][1] is -5; the vocabulary holds 0 to 26"),
+    ({"input": [{"role": "user"}]}, 400, "input", "wrong_type", "input[0] is an object"),
+    ({"input": [2**63]}, 400, "input", "out_of_range", "input holds an integer beyond 64 bits"),
     ({"input": "a", "model": "berd"}, 404, "model", "model_not_found", "no model 'berd' here"),
     ({"input": [3], "model": "llama"}, 400, "model", "wrong_model_kind", "llama gives a vector a token"),
-    ({"input": "a", "dimensions": 0}, 400, "dimensions", "bad_request", "dimensions is 0"),
-    ({"input": "a", "dimensions": 99999}, 400, "dimensions", "bad_request", "dimensions is 99999"),
-    ({"input": "a", "encoding_format": "hex"}, 400, "encoding_format", "bad_request", 'encoding_format is "hex"'),
-    ({"input": ["a"] * 65}, 400, "input", "too_large", "input holds 65 inputs; this server takes 64"),
+    ({"input": "a", "dimensions": 0}, 400, "dimensions", "out_of_range", "dimensions is 0"),
+    ({"input": "a", "dimensions": 99999}, 400, "dimensions", "out_of_range", "dimensions is 99999"),
+    ({"input": "a", "encoding_format": "hex"}, 400, "encoding_format", "unknown_value", 'encoding_format is "hex"'),
+    ({"input": ["a"] * 65}, 400, "input", "too_many_inputs", "input holds 65 inputs; this server takes 64"),
     (
         {"input": "a b c" * 9, "truncate_prompt_tokens": "1"},
         400,
         "truncate_prompt_tokens",
-        "bad_request",
+        "wrong_type",
         "truncate_pr",
     ),
-    ({"input": "a", "embed_dtype": "int8"}, 400, "embed_dtype", "bad_request", 'embed_dtype is "int8"'),
-    ({"input": "a", "truncate_prompt_tokens": -2}, 400, "truncate_prompt_tokens", "bad_request", "truncate_prompt_tok"),
-    ({"input": "a", "truncate_prompt_tokens": 0}, 400, "truncate_prompt_tokens", "bad_request", "truncate_prompt_tok"),
-    ({"input": "a", "truncate_prompt_tokens": 9999}, 400, "truncate_prompt_tokens", "bad_request", "truncate_prompt"),
-    ({"input": "a", "priority": 1}, 400, "priority", "bad_request", "priority is 1"),
-    ({"input": "a", "user": 1}, 400, "user", "bad_request", "user is 1"),
+    ({"input": "a", "embed_dtype": "int8"}, 400, "embed_dtype", "unknown_value", 'embed_dtype is "int8"'),
+    (
+        {"input": "a", "truncate_prompt_tokens": -2},
+        400,
+        "truncate_prompt_tokens",
+        "out_of_range",
+        "truncate_prompt_tok",
+    ),
+    ({"input": "a", "truncate_prompt_tokens": 0}, 400, "truncate_prompt_tokens", "out_of_range", "truncate_prompt_tok"),
+    ({"input": "a", "truncate_prompt_tokens": 9999}, 400, "truncate_prompt_tokens", "out_of_range", "truncate_prompt"),
+    ({"input": "a", "priority": 1}, 400, "priority", "unknown_value", "priority is 1"),
+    ({"input": "a", "user": 1}, 400, "user", "wrong_type", "user is 1"),
     (
         {"input": "a", "dimension": 1},
         400,
         "dimension",
-        "bad_request",
+        "unknown_field",
         'dimension is not known here; did you mean "dimensions"?',
     ),
-    ({"inputs": "a"}, 400, "inputs", "bad_request", 'inputs is not known here; did you mean "input"?'),
+    ({"inputs": "a"}, 400, "inputs", "unknown_field", 'inputs is not known here; did you mean "input"?'),
 ]
 
 
@@ -244,7 +250,7 @@ def test_unknown_paths_and_verbs_get_openai_errors(served: Served, method: str, 
 
 def test_body_that_is_not_json_gets_openai_error(served: Served) -> None:
     headers = {"content-type": "application/json"}
-    assert served.http.post("/v1/embeddings", content=b"{", headers=headers).json()["error"]["code"] == "malformed"
+    assert served.http.post("/v1/embeddings", content=b"{", headers=headers).json()["error"]["code"] == "invalid_json"
     assert served.http.post("/v1/embeddings", content=b"{}").json()["error"]["code"] == "unsupported_media"
 
 

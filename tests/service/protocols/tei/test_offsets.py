@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as Judge
 
 from service.embedding.tokenization import Token, Tokenizer
-from service.errors import BadInput
+from service.errors import OutOfRange
 from tests.minilm_golden import checkpoint
 from tests.static_golden import static_case
 
@@ -85,6 +85,6 @@ def test_decode_matches_the_library_and_rejects_unknown_ids(kind: str) -> None:
     for skip in (True, False):
         assert ours.decode_now(sequences, skip) == [judge.decode(ids, skip_special_tokens=skip) for ids in sequences]
     unknown = judge.get_vocab_size() + 1
-    with pytest.raises(BadInput, match=rf"ids\[1\] holds {unknown}") as refusal:
+    with pytest.raises(OutOfRange, match=rf"ids\[1\] holds {unknown}") as refusal:
         ours.decode_now([[0], [0, unknown]], True)
     assert refusal.value.index == 1

@@ -50,24 +50,24 @@ NUMBERS = {
 # method, request (None: a stream's), status, code, what the message says
 ERRORS: list[tuple[str, Any, str, str, str]] = [
     ("Embed/Embed", pb.EmbedRequest(), "INVALID_ARGUMENT", "empty", "`inputs` cannot be empty"),
-    ("Embed/Embed", pb.EmbedRequest(inputs=LONG), "INVALID_ARGUMENT", "bad_input", "inputs[0] has 43 tokens"),
-    ("Embed/Embed", pb.EmbedRequest(inputs="a", dimensions=0), "INVALID_ARGUMENT", "bad_request", "dimensions is 0"),
-    ("Embed/Embed", pb.EmbedRequest(inputs="a", dimensions=33), "INVALID_ARGUMENT", "bad_request", "send 1 to 32"),
+    ("Embed/Embed", pb.EmbedRequest(inputs=LONG), "INVALID_ARGUMENT", "too_long", "inputs[0] has 43 tokens"),
+    ("Embed/Embed", pb.EmbedRequest(inputs="a", dimensions=0), "INVALID_ARGUMENT", "out_of_range", "dimensions is 0"),
+    ("Embed/Embed", pb.EmbedRequest(inputs="a", dimensions=33), "INVALID_ARGUMENT", "out_of_range", "send 1 to 32"),
     (
         "Embed/Embed",
         pb.EmbedRequest(inputs="a", prompt_name="x"),
         "INVALID_ARGUMENT",
-        "bad_request",
+        "unknown_value",
         "prompt_name is 'x'",
     ),
     (
         "Embed/Embed",
         pb.EmbedRequest(inputs="a", truncation_direction=7),
         "INVALID_ARGUMENT",
-        "bad_request",
+        "unknown_value",
         "truncation_direction is 7; allowed: TRUNCATION_DIRECTION_RIGHT, TRUNCATION_DIRECTION_LEFT",
     ),
-    ("Embed/EmbedAll", pb.EmbedAllRequest(inputs=LONG), "INVALID_ARGUMENT", "bad_input", "inputs[0] has 43 tokens"),
+    ("Embed/EmbedAll", pb.EmbedAllRequest(inputs=LONG), "INVALID_ARGUMENT", "too_long", "inputs[0] has 43 tokens"),
     ("Embed/EmbedSparse", pb.EmbedSparseRequest(inputs="a"), "FAILED_PRECONDITION", "wrong_model_kind", SPARSE),
     ("Embed/EmbedSparseStream", pb.EmbedSparseRequest(inputs="a"), "FAILED_PRECONDITION", "wrong_model_kind", SPARSE),
     ("Predict/Predict", pb.PredictRequest(inputs="a"), "FAILED_PRECONDITION", "wrong_model_kind", CLASSIFIER),
@@ -77,10 +77,10 @@ ERRORS: list[tuple[str, Any, str, str, str]] = [
     ("Rerank/Rerank", pb.RerankRequest(), "FAILED_PRECONDITION", "wrong_model_kind", RANKER),
     ("Rerank/RerankStream", pb.RerankStreamRequest(), "FAILED_PRECONDITION", "wrong_model_kind", RANKER),
     ("Tokenize/Tokenize", pb.EncodeRequest(), "INVALID_ARGUMENT", "empty", "`inputs` cannot be empty"),
-    ("Tokenize/Tokenize", pb.EncodeRequest(inputs="a", prompt_name="x"), "INVALID_ARGUMENT", "bad_request", "prompt"),
+    ("Tokenize/Tokenize", pb.EncodeRequest(inputs="a", prompt_name="x"), "INVALID_ARGUMENT", "unknown_value", "prompt"),
     ("Tokenize/Decode", pb.DecodeRequest(), "INVALID_ARGUMENT", "empty", "`ids` cannot be empty"),
-    ("Tokenize/Decode", pb.DecodeRequest(ids=[27]), "INVALID_ARGUMENT", "bad_input", "ids[0] holds 27"),
-    ("Tokenize/DecodeStream", pb.DecodeRequest(ids=[27]), "INVALID_ARGUMENT", "bad_input", "ids[0] holds 27"),
+    ("Tokenize/Decode", pb.DecodeRequest(ids=[27]), "INVALID_ARGUMENT", "out_of_range", "ids[0] holds 27"),
+    ("Tokenize/DecodeStream", pb.DecodeRequest(ids=[27]), "INVALID_ARGUMENT", "out_of_range", "ids[0] holds 27"),
 ]
 
 
