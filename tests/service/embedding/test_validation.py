@@ -10,7 +10,7 @@ from models.families.positional_encodings import Encodings
 from models.positions.learned import PositionRule
 from service.embedding import validation as sequences
 from service.embedding.requests import Ids
-from service.errors import BadInput
+from service.errors import BadInput, InlayError, OutOfRange
 
 
 def card(**changes) -> Card:
@@ -51,7 +51,7 @@ ROBERTA = PositionRule("cumsum_non_pad", 1, 10, 1)
     ],
 )
 def test_bad_input_names_its_field_and_what_is_allowed(sequence, message):
-    with pytest.raises(BadInput, match=message) as caught:
+    with pytest.raises(InlayError, match=message) as caught:
         sequences.check(card(), 3, sequence, truncate=False, direction="right")
     assert caught.value.index == 3
     assert caught.value.field[:2] == ("inputs", 3)
@@ -75,7 +75,7 @@ def test_family_without_segments_takes_only_zeros():
 def test_gpt2_segments_index_the_vocabulary():
     gpt2 = card(types="optional", type_rows=0)
     assert sequences.check(gpt2, 0, ids(1, types=[49]), True, "right").types is not None
-    with pytest.raises(BadInput, match="is 50"):
+    with pytest.raises(OutOfRange, match="is 50"):
         sequences.check(gpt2, 0, ids(1, types=[50]), True, "right")
 
 
