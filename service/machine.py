@@ -13,7 +13,7 @@ SMAPS = Path("/proc/self/smaps")
 MIN_HEAPS = 2
 _LIBC = ctypes.CDLL(None)
 _TRIM = getattr(_LIBC, "malloc_trim", None)  # glibc's; other C libraries give back by themselves
-_MALLOPT = getattr(_LIBC, "mallopt", None) if _TRIM else None  # of another C library it does nothing
+MALLOPT = getattr(_LIBC, "mallopt", None) if _TRIM else None  # of another C library it does nothing
 _M_ARENA_MAX = -8  # of malloc.h
 _TUNABLE = "glibc.malloc.arena_max"
 _MAPPING = re.compile(
@@ -77,7 +77,7 @@ def limit_heaps(variables: Mapping[str, str] = os.environ) -> int | None:
     """
     set_already = "MALLOC_ARENA_MAX" in variables or f"{_TUNABLE}=" in variables.get("GLIBC_TUNABLES", "")
     heaps = max(MIN_HEAPS, available_cpus())
-    if set_already or _MALLOPT is None or not _MALLOPT(_M_ARENA_MAX, heaps):
+    if set_already or MALLOPT is None or not MALLOPT(_M_ARENA_MAX, heaps):
         return None
     return heaps
 

@@ -1,12 +1,14 @@
 """The service on real sockets, for tests: REST and gRPC of one process, reached as any client reaches them."""
 
 import asyncio
+import gc
 import queue
 import socket
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,8 @@ from service.settings import Settings
 
 DTYPES: dict[int, Any] = {pb.FLOAT32: np.float32, pb.FLOAT16: np.float16, pb.BFLOAT16: ml_dtypes.bfloat16}
 START_SECONDS = 60
+STOPPED = count(1)
+STOPS_PER_COLLECTION = 4  # a collection takes 60 ms, a stopped service of the demo model holds 50 MB until one
 UNLIMITED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
 
 
@@ -70,6 +74,13 @@ class _Start:
         address: tuple[str, int] = self.listener.getsockname()
         return address
 
+    def forget(self) -> None:
+        """Free the models: cut them from the documentation pages, which live as long as the process."""
+        api: Any = self.app.api  # of fastapi_offline, whose endpoints are closures over it
+        api.router.lifespan_context = api.openapi = None
+        if next(STOPPED) % STOPS_PER_COLLECTION == 0:
+            gc.collect()
+
 
 @contextmanager
 def serving(store: Path, **settings: Any) -> Iterator[Served]:
@@ -88,6 +99,7 @@ def serving(store: Path, **settings: Any) -> Iterator[Served]:
     finally:
         start.server.should_exit = True
         thread.join()
+        start.forget()
 
 
 @asynccontextmanager
@@ -101,6 +113,7 @@ async def serving_here(store: Path, **settings: Any) -> AsyncIterator[Here]:
     finally:
         start.server.should_exit = True
         await running
+        start.forget()
 
 
 def array_of(tensor: pb.Tensor) -> NDArray[Any]:

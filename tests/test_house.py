@@ -104,6 +104,8 @@ MOST_LINES = 450
 
 # Documented, whatever their names look like.
 PRIVATE = ("os._exit",)
+NAMED_TUPLE = ("_asdict", "_fields", "_replace")
+PATCHED = re.compile(r"([a-z_.]+\.)?_[A-Za-z]")
 
 VAGUE = {"utils", "util", "helpers", "helper", "base", "manager", "common", "misc"}
 
@@ -248,6 +250,26 @@ def test_no_private_name_of_a_library_is_used(module: str) -> None:
         if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] not in ROOMS
         for alias in node.names
         if private.match(alias.name) or "._" in (node.module or "")
+    ]
+    assert [name for name in used if name not in PRIVATE] == []
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("tests/**/*.py")), ids=lambda path: str(path.relative_to(ROOT)))
+def test_tests_depend_on_no_private_name_of_ours(path: Path) -> None:
+    if path.relative_to(ROOT).parts[1] in ("clients", "golden", "parity"):  # these look into other people's libraries
+        return
+    tree = ast.parse(path.read_bytes())
+    used = [
+        ast.unparse(node)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and re.match("_[a-z]", node.attr) and node.attr not in NAMED_TUPLE
+        if not (isinstance(node.value, ast.Name) and node.value.id in ("self", "cls"))
+    ]
+    used += [
+        ast.unparse(node)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".setattr")
+        if any(isinstance(given, ast.Constant) and PATCHED.match(str(given.value)) for given in node.args[:2])
     ]
     assert [name for name in used if name not in PRIVATE] == []
 

@@ -17,7 +17,7 @@ from models.artifacts.overwrite_checks import check_place
 from models.errors import BadCard
 from models.progress import Progress, no_progress
 
-_HASH_CHUNK = 1 << 22
+HASH_CHUNK_BYTES = 1 << 22
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # constants of Linux's renameat2
 
 
@@ -37,19 +37,19 @@ def atomic_folder(out: Path) -> Iterator[Path]:
         yield folder
         _sync(folder)
         check_place(out)  # much can come there during a long export
-        _replace(folder, out)
+        put_in_place(folder, out)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _replace(folder: Path, out: Path) -> None:
+def put_in_place(folder: Path, out: Path) -> None:
     """Rename `folder` to `out`; what was there is exchanged with it, or moved aside first, and deleted last.
 
     A reader sees the old export or the new one; if the filesystem cannot exchange folders, there is none for a moment.
     """
     if not out.exists():
         folder.rename(out)
-    elif not _exchange(folder, out):
+    elif not exchange(folder, out):
         aside = Path(tempfile.mkdtemp(prefix=f".{out.name}.old-", dir=out.parent))
         out.rename(aside)
         try:
@@ -61,7 +61,7 @@ def _replace(folder: Path, out: Path) -> None:
     _sync(out.parent)
 
 
-def _exchange(one: Path, other: Path) -> bool:
+def exchange(one: Path, other: Path) -> bool:
     """Swap two folders in one step (Linux 3.15); False where system or filesystem cannot."""
     try:
         swap = ctypes.CDLL(None, use_errno=True).renameat2
@@ -97,7 +97,7 @@ def hashes(folder: Path, names: list[str], progress: Progress = no_progress) -> 
     for name in names:
         digest = hashlib.sha256()
         with (folder / name).open("rb") as file:
-            while chunk := file.read(_HASH_CHUNK):
+            while chunk := file.read(HASH_CHUNK_BYTES):
                 digest.update(chunk)
                 done += len(chunk)
                 progress("hashing", done, total)

@@ -22,7 +22,7 @@ EFFECTIVE_RANK = (
     "exp(-sum p ln p) with p = singular values / their sum (Roy and Vetterli 2007, The effective rank, EUSIPCO); "
     "of the table itself, its mean not subtracted"
 )
-_GRAM_VALUES = 2**23  # values of a block of rows that is multiplied with itself: 64 MB
+GRAM_VALUES = 2**23  # values of a block of rows that is multiplied with itself: 64 MB
 _SEED = 0x1A7
 
 
@@ -98,7 +98,7 @@ def row_facts(table: RowSource, *, bins: int = BINS, check: Check = never_cancel
         total += rows.sum(axis=0)
         directions += np.divide(1.0, lengths[block_rows], out=np.zeros(len(rows)), where=lengths[block_rows] > 0) @ rows
     zeros = np.flatnonzero(lengths == 0)
-    groups = _equal_rows(table, hashes, lengths, check)
+    groups = equal_rows(table, hashes, lengths, check)
     nonzero = count - len(zeros)
     cosine = (directions @ directions - nonzero) / (nonzero * (nonzero - 1)) if nonzero > 1 else None
     counts, edges = np.histogram(lengths, bins)
@@ -119,7 +119,7 @@ def row_facts(table: RowSource, *, bins: int = BINS, check: Check = never_cancel
     )
 
 
-def _equal_rows(table: RowSource, hashes: NDArray[np.uint64], lengths: Floats, check: Check) -> list[NDArray[np.int64]]:
+def equal_rows(table: RowSource, hashes: NDArray[np.uint64], lengths: Floats, check: Check) -> list[NDArray[np.int64]]:
     """Groups of equal nonzero rows, ordered by their first; rows with equal hashes are compared."""
     kept = np.flatnonzero(lengths > 0)
     order = kept[np.argsort(hashes[kept], kind="stable")]
@@ -152,7 +152,7 @@ def spectrum(table: RowSource, check: Check = never_cancel) -> Spectrum:
     count, width = table.shape
     gram, part = np.zeros((width, width)), np.empty((width, width))
     peak = _largest_magnitude(table, check)
-    for _, rows in blocks(table, np.float64, check, values=max(_GRAM_VALUES, width)):
+    for _, rows in blocks(table, np.float64, check, values=max(GRAM_VALUES, width)):
         rows = rows / peak  # so that no square overflows
         gram += np.matmul(rows.T, rows, out=part)
     check()

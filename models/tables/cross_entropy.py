@@ -17,7 +17,7 @@ Floats = NDArray[np.float64]
 Ids = NDArray[np.int64]
 Reduction = Literal["mean", "sum"]
 IGNORED = -100  # a target without loss, as in torch and transformers
-_VALUES = 2**22  # values of a block of the table, and of its logits: 32 MB each
+BLOCK_VALUES = 2**22  # values of a block of the table, and of its logits: 32 MB each
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -116,7 +116,7 @@ def output_side(
 def _softmax(table: RowSource, scaled: Floats, rule: Rule, check: Check) -> tuple[Floats, Floats]:
     """ln sum_j exp(logit_j), [M], and sum_j p_j slope_j row_j, [M, d], in one pass; sums are rescaled to a new peak."""
     peak, total, mean_row = np.full(len(scaled), -np.inf), np.zeros(len(scaled)), np.zeros_like(scaled)
-    values = max(1, min(_VALUES, _VALUES * table.shape[1] // len(scaled)))
+    values = max(1, min(BLOCK_VALUES, BLOCK_VALUES * table.shape[1] // len(scaled)))
     for start, rows in blocks(table, np.float64, check, values=values):
         logits = rule.logits(scaled, rows, slice(start, start + len(rows)))  # [M, n]
         slope = rule.slope(logits)

@@ -19,7 +19,7 @@ MEASURES: tuple[str, ...] = get_args(Measure)
 Vector = NDArray[np.float64]
 _UNIT = 2.0**-24  # relative rounding error of float32
 _TINY = 2.0**-126  # absolute error below its normal numbers
-_GATHERED = 2**20  # values of candidates held in float64 at a time
+GATHERED_VALUES = 2**20  # values of candidates held in float64 at a time
 
 
 def row_norms(table: RowSource, check: Check = never_cancel) -> NDArray[np.float32]:
@@ -141,7 +141,7 @@ def _bounds(measure: str, dots: Vector, norms: NDArray[np.float32], length: floa
 def _exact(table: RowSource, candidates: NDArray[np.int64], query: Vector, measure: str, check: Check) -> Vector:
     """The scores of some rows in float64. einsum, not a BLAS product, gives equal rows equal scores at any index."""
     scores = np.empty(len(candidates))
-    step = max(1, _GATHERED // table.shape[1])
+    step = max(1, GATHERED_VALUES // table.shape[1])
     for start in range(0, len(candidates), step):
         check()
         rows = floats(table[candidates[start : start + step]], np.float64)

@@ -42,13 +42,16 @@ class Watchdog:
     Args:
         seconds: how long the loop may hang.
         end: called with the seconds that it has hung, once they exceed that.
+        stopped: the event that ends the watch; None: one of its own.
     """
 
-    def __init__(self, seconds: float, end: Callable[[float], None] = end_process) -> None:
+    def __init__(
+        self, seconds: float, end: Callable[[float], None] = end_process, stopped: threading.Event | None = None
+    ) -> None:
         self._seconds = seconds
         self._end = end
         self._last_beat = monotonic()
-        self._stopped = threading.Event()
+        self._stopped = stopped or threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
 

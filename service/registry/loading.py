@@ -46,7 +46,7 @@ def load_model(folder: Path, settings: Settings, threads: int, metrics: Metrics)
     for _ in range(MAX_READS):
         before = _inode(folder)
         try:
-            model = _read(folder, settings, threads, metrics)
+            model = read_model(folder, settings, threads, metrics)
         except (StartError, ModelError, OSError) as error:
             if _inode(folder) != before:
                 continue
@@ -66,7 +66,8 @@ def _inode(folder: Path) -> int:
         raise StartError(f"{folder} is gone, though the store listed it: put it back, or leave it out") from None
 
 
-def _read(folder: Path, settings: Settings, threads: int, metrics: Metrics) -> Model:
+def read_model(folder: Path, settings: Settings, threads: int, metrics: Metrics) -> Model:
+    """Return the model in an exported folder, with a batcher for each of its graphs."""
     version = store.export_version(folder)  # first: if the folder is replaced later, the version differs from the files
     card = replace(cards.read(folder), name=folder.name)  # a renamed folder is a renamed model
     if settings.max_input_tokens:

@@ -34,7 +34,7 @@ def _embed_seeds() -> list[bytes]:
 def _parameters(data: bytes) -> None:
     """1 byte of kind, then the message."""
     kind = (pb.PositionsRequest, pb.RotateRequest)[(data[:1] or b"\0")[0] % 2]
-    positions._parameters(kind.FromString(data[1:]))
+    positions.parameters_of(kind.FromString(data[1:]))
 
 
 def _parameter_seeds() -> list[bytes]:

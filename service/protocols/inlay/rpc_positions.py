@@ -36,7 +36,7 @@ class Positions:
         """Yield the facts and shapes of a table, then its bytes; raise InlayError where it cannot be made."""
         scheme = find_scheme(request.scheme, of_model=bool(request.model))
         make_call = call_maker(self._context, scheme, request.model)
-        parameters = validated(scheme.parameters, _parameters(request), strict=True)
+        parameters = validated(scheme.parameters, parameters_of(request), strict=True)
         call = make_call(parameters)
         table = await self._context.tables.run(call.table)
         form = TableForm("", parameters.dtype, parameters.output)
@@ -59,7 +59,7 @@ class Positions:
 
     async def rotate(self, request: pb.RotateRequest) -> pb.RotateResponse:
         """Return the tensors, turned; raise InlayError where they cannot be."""
-        values = _parameters(request)
+        values = parameters_of(request)
         if request.model:
             by_model = validated(ModelRotateParameters, values, strict=True)
             call = rotate_by_model(find_model(self._context, request.model), by_model)
@@ -100,7 +100,7 @@ class Positions:
         )
 
 
-def _parameters(request: Any) -> dict[str, Any]:
+def parameters_of(request: Any) -> dict[str, Any]:
     """Return the struct, the tensors and the dtype as one set of parameters."""
     values = {name: _value(value) for name, value in request.parameters.fields.items()}
     tensors = {name: _array(name, tensor) for name, tensor in request.tensors.items()}

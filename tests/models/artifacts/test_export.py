@@ -92,7 +92,7 @@ FAILURES: dict[str, tuple[str, Any]] = {
         "models.graphs.builder.Path.write_bytes",
         lambda *arguments: (_ for _ in ()).throw(OSError(28, "No space left")),
     ),
-    "a stop at the last moment": ("models.artifacts.folder._replace", stop),
+    "a stop at the last moment": ("models.artifacts.folder.put_in_place", stop),
 }
 
 
@@ -114,7 +114,7 @@ def test_failed_export_leaves_old_export_unchanged(
 def test_stop_between_renames_restores_old_export(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("models.artifacts.folder._exchange", lambda *_: False)  # as on a filesystem that cannot
+    monkeypatch.setattr("models.artifacts.folder.exchange", lambda *_: False)  # as on a filesystem that cannot
     export(checkpoint, tmp_path / "out")
     before = contents(tmp_path / "out")
     rename = Path.rename
@@ -306,7 +306,7 @@ def test_large_tensors_are_aligned_to_cache_lines(checkpoint: Path, tmp_path: Pa
 def test_hashes_cover_whole_file_in_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import hashlib
 
-    monkeypatch.setattr(folder, "_HASH_CHUNK", 7)
+    monkeypatch.setattr(folder, "HASH_CHUNK_BYTES", 7)
     content = os.urandom(100)
     (tmp_path / "x").write_bytes(content)
     assert folder.hashes(tmp_path, ["x"])["x"].sha256 == hashlib.sha256(content).hexdigest()

@@ -57,14 +57,14 @@ def test_rows_with_equal_hashes_are_compared() -> None:
     table = np.zeros((3, 2), np.float32)
     table[:, 0] = [1, 2, 1]
     lengths = np.ones(3)
-    groups = analysis._equal_rows(table, np.zeros(3, np.uint64), lengths, row_blocks.never_cancel)
+    groups = analysis.equal_rows(table, np.zeros(3, np.uint64), lengths, row_blocks.never_cancel)
     assert [group.tolist() for group in groups] == [[0, 2]]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("rows", [300, 11])
 def test_singular_values_match_lapack(dtype: Any, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(analysis, "_GRAM_VALUES", 100)
+    monkeypatch.setattr(analysis, "GRAM_VALUES", 100)
     table = table_of(dtype, rows)[:rows] if rows == 300 else table_of(dtype)[:rows]
     actual = spectrum(table)
     expected = np.linalg.svd(table.astype(np.float64), compute_uv=False)

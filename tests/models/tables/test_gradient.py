@@ -164,7 +164,7 @@ def loss_of(table: Floats, hidden: Floats, targets: NDArray[np.int64], rule: Rul
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 @pytest.mark.parametrize("rule", [Rule(), Rule(0.5, 1.5), Rule(1.0, 2.0, 3.0), Rule(0.7, 1.1, 2.0, np.arange(13.0))])
 def test_output_side_matches_finite_differences(rule: Rule, reduction: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cross_entropy, "_VALUES", 12)  # two or three rows of the table at a time
+    monkeypatch.setattr(cross_entropy, "BLOCK_VALUES", 12)  # two or three rows of the table at a time
     random = np.random.default_rng(5)
     table, hidden = random.standard_normal((13, 4)), random.standard_normal((3, 4))
     targets = np.array([12, IGNORED, 0])

@@ -81,7 +81,7 @@ def test_result_is_independent_of_the_block_size(monkeypatch: pytest.MonkeyPatch
     table, query = table_of(np.float16), np.linspace(-1, 1, 33)
     whole = nearest(table, row_norms(table), query, top_k=700)
     monkeypatch.setattr(row_blocks, "BLOCK_VALUES", 50)
-    monkeypatch.setattr(similar, "_GATHERED", 70)
+    monkeypatch.setattr(similar, "GATHERED_VALUES", 70)
     assert nearest(table, row_norms(table), query, top_k=700) == whole
 
 

@@ -28,7 +28,6 @@ from service.process.memory_trimmer import (
     MemoryTrimmer,
 )
 from service.registry.registry import open_registry
-from service.scheduling.batcher import Batcher
 from service.settings import Settings
 from tests.golden_cases import write_tiny_bert
 
@@ -120,7 +119,7 @@ def test_threads_share_few_heaps_unless_set_otherwise(variables: dict[str, str],
 
 
 def test_another_c_library_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "_MALLOPT", None)
+    monkeypatch.setattr(machine, "MALLOPT", None)
     assert machine.limit_heaps({}) is None
 
 
@@ -278,13 +277,18 @@ async def test_memory_of_longest_inputs_is_given_back(tmp_path: Path) -> None:
 # ---- a batch is bounded
 
 
-async def test_batches_stay_within_the_token_budget(store: Path) -> None:
+async def test_batches_stay_within_the_token_budget(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = Settings(store=store, device="cpu", max_batch_tokens=8)
     registry = open_registry(settings, Metrics())
     embedder = EmbeddingPipeline(registry, settings)
-    batcher: Batcher[object, object] = registry.models["a"].batchers["encoder"]  # type: ignore[assignment]
-    runs: list[tuple[int, int]] = []
-    batcher._observe = lambda items, cost, waited, seconds: runs.append((items, cost))
+    engine = registry.models["a"].engine
+    run, runs = engine.run, []
+
+    def watched(graph: str, feeds: Any, outputs: Any) -> Any:
+        runs.append((len(feeds["lengths"]), int(feeds["lengths"].sum())))
+        return run(graph, feeds, outputs)
+
+    monkeypatch.setattr(engine, "run", watched)
     lengths = [3, 20, 8, 1, 7, 9, 2, 2, 2, 2]
     await embedder.embed(EmbedRequest([Ids(np.full(length, 5)) for length in lengths], "a"))
     assert sum(cost for _, cost in runs) == sum(lengths)

@@ -64,8 +64,7 @@ async def test_paused_process_is_given_time_to_go_on(monkeypatch):
             return True
 
     monkeypatch.setattr("service.process.watchdog.monotonic", lambda: next(now))
-    watchdog = Watchdog(1.0, lambda still: ended.set())
-    watchdog._stopped = Waits()
+    watchdog = Watchdog(1.0, lambda still: ended.set(), Waits())
     watchdog.start()
     assert await asyncio.to_thread(looked.wait, 10)
     assert not ended.is_set()

@@ -11,7 +11,7 @@ import pytest
 from models.artifacts.export import export
 from service.errors import StartError, Unavailable
 from service.observability.metrics import Metrics
-from service.registry import readiness, warmup
+from service.registry import loading, readiness, warmup
 from service.registry.readiness import Readiness
 from service.registry.registry import ModelRegistry, open_registry
 from service.scheduling.fair_queue import ItemTimes
@@ -76,18 +76,19 @@ async def test_failing_model_is_not_ready_until_it_answers_again(registry, meddl
     await verdict.check()
 
 
-async def test_hanging_model_is_not_ready(registry, meddle, monkeypatch):
+async def test_hanging_model_is_not_ready(meddle, store, monkeypatch):
     monkeypatch.setattr(readiness, "WARMUP_SECONDS", 0.05)
+    monkeypatch.setattr(loading, "INLINE_VALUES", 0)  # every run has its thread, as that of a large graph does
+    registry = open_registry(Settings(store=store, device="cpu"), Metrics())
     held = threading.Event()
     meddle(lambda: held.wait(10) and None)
-    for batcher in registry.get("bert").batchers.values():
-        batcher._max_inline_cost = 0  # runs in its thread, as a large graph does
     with pytest.raises(Unavailable, match=r"bert gave no answer within 0\.05 s"):
         await Readiness(registry.models).check()
     held.set()
 
 
-async def test_concurrent_probes_share_one_check(registry, meddle):
+async def test_concurrent_probes_share_one_check(registry, meddle, monkeypatch):
+    monkeypatch.setattr(readiness, "VERDICT_SECONDS", 3600.0)
     ran, verdict = meddle(lambda: None), Readiness(registry.models)
     await asyncio.gather(*(verdict.check() for _ in range(50)))
     once = len(ran)

@@ -221,7 +221,7 @@ def test_loading_needs_the_operators_permission(served: Served) -> None:
 
 async def test_load_does_not_delay_requests(tiny_store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     loop, began, go_on = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
-    opened = loading._read
+    opened = loading.read_model
 
     def slow(*arguments: Any) -> Any:
         loop.call_soon_threadsafe(began.set)
@@ -229,7 +229,7 @@ async def test_load_does_not_delay_requests(tiny_store: Path, monkeypatch: pytes
         return opened(*arguments)
 
     async with serving_here(tiny_store, default_model="bert", model_control="explicit") as here:
-        monkeypatch.setattr(loading, "_read", slow)
+        monkeypatch.setattr(loading, "read_model", slow)
         url = "http://{}:{}".format(*here.address)
         async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=30) as client:
             load = asyncio.create_task(client.post("/v2/repository/models/bert/load"))
