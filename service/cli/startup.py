@@ -13,6 +13,7 @@ import signal
 import socket
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -77,11 +78,21 @@ def _supervise(settings: Settings, listener: socket.socket) -> int:
         run = partial(_run_worker, settings, listener, Path(name))
         served = (Path(name) / ANNOUNCED).exists
         _say(settings, f"starting {settings.workers} workers")
-        # the supervisor's copy of the socket is closed first: with it open, connections that come during a stop would
-        # be taken into its backlog and never be answered
-        code = Supervisor(run, settings.workers, served, settings.shutdown_seconds, listener.close).run()
+        close = partial(_refuse_connections, listener)
+        code = Supervisor(run, settings.workers, served, settings.shutdown_seconds, close).run()
         _ignore_stops()
     return code
+
+
+def _refuse_connections(listener: socket.socket) -> None:
+    """Close a socket that workers share, for all of them.
+
+    While one process holds it open, such as a worker that hangs or still loads, the system takes connections into its
+    backlog, and their clients wait. Only shutdown ends that.
+    """
+    with suppress(OSError):  # a system that refuses it for listening sockets
+        listener.shutdown(socket.SHUT_RDWR)
+    listener.close()
 
 
 def _run_worker(settings: Settings, listener: socket.socket, directory: Path, place: int) -> None:

@@ -21,6 +21,7 @@ HEARTBEAT_SECONDS = 1.0
 SILENT_SECONDS = 15.0  # without a heartbeat: a worker is stopped (SIGSTOP) or hangs with the GIL held, and is killed
 SHORT_LIFE_SECONDS = 10.0
 MAX_PAUSE_SECONDS = 16.0
+CLOSING_SECONDS = 0.2  # from SIGTERM until a worker takes no more connections: LAME_DUCK_SECONDS of service/app.py
 STOP_SECONDS = 5.0  # beyond what a worker has for its requests in flight
 _PR_SET_PDEATHSIG = 1  # of sys/prctl.h
 log = logging.getLogger(__name__)
@@ -33,11 +34,12 @@ class Worker:
     Args:
         run: called in the process with its place; can be pickled.
         place: its number, from 0 to the number of workers - 1.
+        stop_seconds: its time for its requests in flight once it has to stop.
     """
 
-    def __init__(self, run: Callable[[int], None], place: int) -> None:
+    def __init__(self, run: Callable[[int], None], place: int, stop_seconds: float) -> None:
         self._heartbeats, sender = _spawn.Pipe(duplex=False)
-        arguments = (run, place, sender, os.getpid())
+        arguments = (run, place, sender, os.getpid(), stop_seconds)
         self.process = _spawn.Process(target=_main, args=arguments, name=f"worker {place}")
         self.process.start()
         sender.close()
@@ -60,7 +62,7 @@ class Supervisor:
         workers: how many there are.
         served: returns whether any worker was ever ready; if none was, every worker would meet the same fault.
         stop_seconds: a worker's time for its requests in flight once it has to stop.
-        on_stop: called before the workers are stopped.
+        on_stop: called once the workers were told to stop and had the time to take no more connections.
     """
 
     def __init__(
@@ -106,7 +108,7 @@ class Supervisor:
         """Start all workers; raises StartError where the system has no room for them."""
         for place in range(len(self.workers)):
             try:
-                self.workers[place] = Worker(self._run, place)
+                self.workers[place] = Worker(self._run, place, self._stop_seconds)
             except OSError as error:
                 number = f"worker {place + 1} of {len(self.workers)}"
                 why = f"{number} cannot be started: {error.strerror}; allow for more processes and memory"
@@ -153,38 +155,54 @@ class Supervisor:
 
     def _replace(self, place: int) -> None:
         try:
-            self.workers[place] = Worker(self._run, place)
+            self.workers[place] = Worker(self._run, place, self._stop_seconds)
         except OSError as error:  # no memory, process number or file left: just after an OOM kill, for example
             pause = self._put_off(place)
             log.error("worker %s cannot be started now (%s); tried again in %g s", place, error, pause)
 
     def stop(self) -> None:
-        """Tell all workers to stop, wait for them, and kill those that do not."""
-        self._on_stop()
+        """Tell all workers to stop, wait for them, and kill those that do not or that send no heartbeat."""
         workers = [worker for worker in self.workers if worker]
         for worker in workers:
             worker.process.terminate()
-        deadline = monotonic() + self._stop_seconds + STOP_SECONDS
+        told = monotonic()
+        _wait_until(told + CLOSING_SECONDS, workers)
+        self._on_stop()
+        _wait_until(told + self._stop_seconds + STOP_SECONDS, workers)
         for worker in workers:
-            worker.process.join(max(0.0, deadline - monotonic()))
             if worker.process.is_alive():
                 log.error("worker %s did not stop: killed", worker.process.pid)
                 worker.process.kill()
                 worker.process.join()
 
 
-def _main(run: Callable[[int], None], place: int, heartbeats: Connection, parent: int) -> None:
+def _wait_until(deadline: float, workers: list[Worker]) -> None:
+    """Wait for the workers to end, until the deadline at most; kill those without a heartbeat, which cannot stop."""
+    while monotonic() < deadline and (alive := [worker for worker in workers if worker.process.is_alive()]):
+        for worker in alive:
+            worker.process.join(min(POLL_SECONDS, max(0.0, deadline - monotonic())))
+            if worker.silent_seconds() > SILENT_SECONDS:
+                worker.process.kill()
+
+
+def _main(run: Callable[[int], None], place: int, heartbeats: Connection, parent: int, stop_seconds: float) -> None:
     """What a worker process runs."""
-    with suppress(AttributeError):  # not Linux: a worker may outlive a supervisor killed by SIGKILL
+    with suppress(AttributeError):  # only Linux has it; elsewhere the pipe of the heartbeats alone tells
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
     if os.getppid() != parent:  # it ended before this process could ask to be told
         return
-    threading.Thread(target=_send_heartbeats, args=(heartbeats,), name="heartbeat", daemon=True).start()
+    arguments = (heartbeats, stop_seconds)
+    threading.Thread(target=_send_heartbeats, args=arguments, name="heartbeat", daemon=True).start()
     run(place)
 
 
-def _send_heartbeats(heartbeats: Connection) -> None:
-    with suppress(OSError):  # the supervisor has ended
+def _send_heartbeats(heartbeats: Connection, stop_seconds: float) -> None:
+    """Send heartbeats; once the supervisor has ended, end this process as it would have done."""
+    with suppress(OSError):
         while True:
             heartbeats.send_bytes(b".")
             sleep(HEARTBEAT_SECONDS)
+    log.error("the supervisor has ended: this worker stops")
+    os.kill(os.getpid(), signal.SIGTERM)
+    sleep(stop_seconds + STOP_SECONDS)
+    os._exit(1)

@@ -33,7 +33,7 @@ class FakeWorker:
     made = 0
     room = 1000  # for so many more the system has memory
 
-    def __init__(self, run: object = None, place: int = 0) -> None:
+    def __init__(self, run: object = None, place: int = 0, stop_seconds: float = 0.0) -> None:
         if FakeWorker.room == 0:
             raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
         FakeWorker.room -= 1
@@ -60,7 +60,9 @@ class FakeWorker:
 
     def join(self, timeout: float | None = None) -> None:
         self.calls.append("join")
-        if timeout is not None and not self.stubborn:
+        if timeout is not None and self.stubborn:
+            supervisor.monotonic.now += timeout  # type: ignore[attr-defined]
+        elif timeout is not None:
             self.exitcode = 0
 
 
@@ -175,6 +177,14 @@ def test_worker_that_does_not_stop_is_killed(watched: Supervisor) -> None:
     assert "kill" not in second.calls  # type: ignore[union-attr]
 
 
+def test_silent_worker_is_killed_while_others_are_waited_for(watched: Supervisor, clock: Clock) -> None:
+    watched.workers[0].stubborn = True  # type: ignore[union-attr]
+    began = clock.now
+    watched.stop()
+    assert "kill" in watched.workers[0].calls  # type: ignore[union-attr]
+    assert clock.now - began < SILENT_SECONDS + 1
+
+
 # ---- no memory for another process
 
 
@@ -224,6 +234,8 @@ from service.process import supervisor
 from service.process.supervisor import Supervisor
 
 supervisor.SILENT_SECONDS = 3.0
+if "elsewhere" in sys.argv:  # a system without prctl
+    supervisor.ctypes = None
 
 def run(folder, place):
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
@@ -237,12 +249,13 @@ if __name__ == "__main__":
 
 
 @contextmanager
-def supervised(folder: Path) -> Iterator[tuple["subprocess.Popen[bytes]", Callable[[], set[int]]]]:
+def supervised(folder: Path, *flags: str) -> Iterator[tuple["subprocess.Popen[bytes]", Callable[[], set[int]]]]:
     """A supervisor of two workers in a process of its own, and what lists the workers that have started."""
     script, pids = folder / "script.py", folder / "pids"
     script.write_text(SCRIPT)
     pids.mkdir()
-    process = subprocess.Popen([sys.executable, script, pids], cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)})
+    command = [sys.executable, script, pids, *flags]
+    process = subprocess.Popen(command, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)})
 
     def workers() -> set[int]:
         return {int(path.name.split("-")[1]) for path in pids.iterdir()}
@@ -269,8 +282,9 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def test_workers_end_with_a_supervisor_killed_by_sigkill(tmp_path: Path) -> None:
-    with supervised(tmp_path) as (process, workers):
+@pytest.mark.parametrize("flags", [(), ("elsewhere",)])
+def test_workers_end_with_a_supervisor_killed_by_sigkill(tmp_path: Path, flags: tuple[str, ...]) -> None:
+    with supervised(tmp_path, *flags) as (process, workers):
         process.kill()
         process.wait(SECONDS)
         until(lambda: not any(is_alive(pid) for pid in workers()))

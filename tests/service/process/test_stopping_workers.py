@@ -1,0 +1,52 @@
+"""Several workers of a real service that stop: their ports are free, and no client waits for one that hangs."""
+
+import os
+import signal
+import socket
+from contextlib import suppress
+from pathlib import Path
+
+import httpx
+
+from service.cli.startup import _bound
+from tests.service.cli.test_startup import SECONDS, running
+from tests.service.process.test_moving_workers import metrics, until, workers
+from tests.service.process.test_supervisor import is_alive
+
+
+def refused(port: int) -> bool:
+    """Whether a connection is refused; one that is taken is waited for until it is answered or ended."""
+    with socket.socket() as client:
+        client.settimeout(SECONDS)
+        try:
+            client.connect(("127.0.0.1", port))
+        except ConnectionRefusedError:
+            return True
+        with suppress(ConnectionError):
+            client.sendall(b"GET /health/live HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+            client.recv(1)
+        return False
+
+
+def test_stop_refuses_connections_beside_a_hanging_worker(tiny_store: Path) -> None:
+    """A worker that hangs, or still loads, holds the listening socket open until it is killed."""
+    with running(tiny_store, "--workers", "2") as (process, url, _):
+        until(lambda: "inlay_workers_ready 2" in metrics(url))
+        hanging, other = workers(process.pid)
+        os.kill(hanging, signal.SIGSTOP)
+        process.send_signal(signal.SIGTERM)
+        until(lambda: refused(httpx.URL(url).port or 0))
+        assert is_alive(hanging)
+        os.kill(hanging, signal.SIGKILL)
+        assert process.wait(SECONDS) == 0
+        assert not is_alive(other)
+
+
+def test_ports_are_free_after_the_supervisor_was_killed(tiny_store: Path) -> None:
+    with running(tiny_store, "--workers", "2") as (process, url, rpc_address):
+        until(lambda: "inlay_workers_ready 2" in metrics(url))
+        orphans = workers(process.pid)
+        process.kill()
+        until(lambda: not any(is_alive(pid) for pid in orphans))
+        for port, what in ((httpx.URL(url).port or 0, "REST"), (int(rpc_address.rpartition(":")[2]), "gRPC")):
+            _bound("127.0.0.1", port, what, "port").close()
