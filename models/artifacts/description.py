@@ -129,7 +129,14 @@ def _encodings(encodings: Encodings) -> str:
         parts.append(
             f"{encodings.buckets.kind} buckets, {encodings.buckets.table or 'their table not in the checkpoint'}"
         )
+    parts += [f"no {scheme} table: {reason}" for scheme, reason in encodings.refused.items()]
     return "; ".join([*(parts or ["no positions"]), *_masks(encodings)])
+
+
+def warnings(card: Card) -> list[str]:
+    """Return what the checkpoint allows no table of, a sentence each."""
+    refused = card.encodings.refused.items()
+    return [f"{card.name} has no {scheme} table: {reason}" for scheme, reason in refused]
 
 
 def _masks(encodings: Encodings) -> list[str]:

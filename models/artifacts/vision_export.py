@@ -18,6 +18,7 @@ from models.checkpoints.checkpoint import Checkpoint, read_object, read_tensors
 from models.checkpoints.safetensors import Tensor
 from models.errors import BadCheckpoint
 from models.families.config import Config
+from models.families.encoding_fitting import unless_refused
 from models.families.positional_encodings import Encodings
 from models.graphs import vision as vision_graph
 from models.graphs.builder import GraphBuilder, save
@@ -62,13 +63,16 @@ def export(
         OSError: a file cannot be written.
     """
     planned, dual_encoder = plan(source, *image_tower), similarity.read_similarity(source)
-    image = _image(planned, source.folder)
+    refused: dict[str, str] = {}
+    axial = unless_refused(refused, "axial", lambda: planned.axial, None)
+    image = replace(_image(planned, source.folder), axial=axial)
     with atomic_folder(out) as folder:
         views = read_tensors(source, planned.shapes)
         arrays = {tensor: views[tensor].reshape(shape) for tensor, shape in planned.shapes.items()}
         placed = weights.write(folder, arrays, (), progress=progress).placed
         card = _card(planned, image, placed, write_graphs(folder, planned, placed))
         card = replace(card, name=name, source=source.name, tool=tool, similarity=dual_encoder)
+        card = replace(card, encodings=Encodings(refused=refused))
         progress("comparing with the reference", 0, 0)
         return finish_folder(folder, replace(card, largest_difference=largest_differences(folder, card)), progress)
 
@@ -87,7 +91,7 @@ def write_graphs(folder: Path, planned: VisionPlan, placed: Mapping[str, Tensor]
 
 
 def _image(planned: VisionPlan, folder: Path) -> Image:
-    """Return the card's description of the inputs."""
+    """Return the card's description of the inputs, without the attention's axial RoPE."""
     config, feed = planned.config, planned.family.feed
     first = planned.steps[0]
     fixed = None
@@ -96,7 +100,7 @@ def _image(planned: VisionPlan, folder: Path) -> Image:
     frames = FIRST_STRIDES * config.count("max_source_positions") if isinstance(first, Convolve) else None
     preprocessing = None if feed == "features" else _preprocessor(planned, folder)
     size = 1 if feed == "features" else patch(config)
-    return Image(planned.steps, feed, planned.width, size, frames, fixed, preprocessing, planned.axial)
+    return Image(planned.steps, feed, planned.width, size, frames, fixed, preprocessing)
 
 
 def _is_oblong(step: Any) -> bool:

@@ -1,8 +1,14 @@
-"""Derives from a family and a config what the attention does with positions: RoPE, ALiBi, buckets, masks."""
+"""Derives from a family and a config what the attention does with positions: RoPE, ALiBi, buckets, masks.
+
+The input layer reads none of it, so a config that makes a table impossible costs the table, not the model.
+"""
+
+from collections.abc import Callable
+from typing import TypeVar
 
 import numpy as np
 
-from models.errors import BadCheckpoint
+from models.errors import BadCheckpoint, ModelError
 from models.families import BucketSpec, Family
 from models.families.config import Config
 from models.families.positional_encodings import (
@@ -20,20 +26,45 @@ from models.positions.rope.config import LayerRope
 from models.positions.rope.config_keys import SIZES
 from models.positions.rope.frequencies import frequencies
 
+Fitted = TypeVar("Fitted")
+Ropes = tuple[dict[str, RopeTable], tuple[str | None, ...]]
+_NO_ROPES: Ropes = ({}, ())
+
 
 def fit_encodings(family: Family, config: Config, model_type: str) -> Encodings:
     """Return the positional encodings of one model, with tensor names of the base class.
 
-    Raises:
-        BadScaling, BadEncoding, BadCheckpoint: the config asks for something that is not computed.
+    An encoding that the config makes impossible is left out; `refused` has the reason.
     """
-    alibi = _alibi(family, config)
-    rotates = config.holds(family.rotates) if isinstance(family.rotates, str) else family.rotates
-    ropes, layers = ({}, ()) if alibi or not rotates else _ropes(config, model_type)
-    return Encodings(ropes, layers, alibi, _buckets(family, config), _masks(family, config, layers))
+    refused: dict[str, str] = {}
+    alibi = unless_refused(refused, "alibi", lambda: _alibi(family, config), None)
+    ropes, layers = _NO_ROPES
+    if not alibi and "alibi" not in refused and _rotates(family, config):
+        ropes, layers = unless_refused(refused, "rope", lambda: _ropes(config, model_type), _NO_ROPES)
+    kind = family.buckets.kind if family.buckets else ""
+    buckets = unless_refused(refused, kind, lambda: _buckets(family, config), None)
+    no_masks: dict[str, Mask] = {}
+    masks = unless_refused(refused, "mask", lambda: _masks(family, config, layers), no_masks)
+    if "rope" in refused and any(mask.window for mask in masks.values()):
+        refused["mask"] = f"which layers have a window is not known: {refused['rope']}"
+        masks = no_masks
+    return Encodings(ropes, layers, alibi, buckets, masks, refused)
 
 
-def _ropes(config: Config, model_type: str) -> tuple[dict[str, RopeTable], tuple[str | None, ...]]:
+def unless_refused(refused: dict[str, str], scheme: str, fit: Callable[[], Fitted], nothing: Fitted) -> Fitted:
+    """Return what `fit` returns; where it raises, `nothing`, and note the reason under the scheme's name."""
+    try:
+        return fit()
+    except ModelError as error:
+        refused[scheme] = str(error)
+        return nothing
+
+
+def _rotates(family: Family, config: Config) -> bool:
+    return config.holds(family.rotates) if isinstance(family.rotates, str) else family.rotates
+
+
+def _ropes(config: Config, model_type: str) -> Ropes:
     sizes = {key: config.get(key) for key in SIZES}
     present_sizes = {key: value for key, value in sizes.items() if value is not None}
     ropes = rope_config.read(present_sizes | dict(config.data), model_type)

@@ -8,11 +8,11 @@ from models.errors import BadCheckpoint
 from models.families import FAMILIES, ConfigKey, Family, Types, family_for_side, text_tower
 from models.families.assumptions import assume_decoder
 from models.families.config import Config
-from models.families.encoding_fitting import fit_encodings
+from models.families.encoding_fitting import fit_encodings, unless_refused
 from models.families.extra_inputs import Extra
 from models.families.filling import extra_inputs, fill_step, input_layer, per_layer_steps, position_rule, renamed
 from models.families.head_fitting import Head, fit_head
-from models.families.positional_encodings import Encodings
+from models.families.positional_encodings import Buckets, Encodings
 from models.families.recipe import (
     AddPosition,
     AddSinusoid,
@@ -108,7 +108,7 @@ def _fitted(model_type: str, family: Family, config: Config, checkpoint: Checkpo
     recipe = tuple(renamed(step, naming) for step in base)
     per_layer = tuple(renamed(step, naming) for step in per_layer_steps(family, config, dtype))
     encoder = _encoder_blocks(family, config, prefix, checkpoint)
-    encodings = _encodings_in_file(fit_encodings(family, config, model_type), prefix, checkpoint, naming)
+    encodings = _encodings_in_file(fit_encodings(family, config, model_type), config, prefix, checkpoint, naming)
     shapes = expected_shapes(recipe + encoder, config, family) | encoding_shapes(encodings, config)
     shapes |= per_layer_shapes(per_layer, config) | _stored_sinusoid_shape(family, config, prefix, checkpoint)
     _check_shapes(shapes, checkpoint)
@@ -165,15 +165,27 @@ def _with_stored_sinusoids(recipe: Recipe, family: Family, prefix: str, checkpoi
     return tuple(AddPosition(family.sinusoid_table) if isinstance(step, AddSinusoid) else step for step in recipe)
 
 
-def _encodings_in_file(encodings: Encodings, prefix: str, checkpoint: Checkpoint, naming: TensorNaming) -> Encodings:
-    """Return the encodings with the file's tensor names; a file of an input layer alone holds no bucket table."""
+def _encodings_in_file(
+    encodings: Encodings, config: Config, prefix: str, checkpoint: Checkpoint, naming: TensorNaming
+) -> Encodings:
+    """Return the encodings with the file's tensor names.
+
+    A file of an input layer alone holds no bucket table; one of another shape is refused.
+    """
     if (buckets := encodings.buckets) is None or buckets.table is None:
         return encodings
     if prefix + buckets.table not in checkpoint.tensors:
         return replace(encodings, buckets=replace(buckets, table=None, norm=None))
-    names = {name: naming(name) for name in encodings.tables}
-    norm = buckets.norm and (names[buckets.norm[0]], names[buckets.norm[1]], buckets.norm[2])
-    return replace(encodings, buckets=replace(buckets, table=names[buckets.table], norm=norm))
+
+    def in_file() -> Buckets:
+        names = {name: naming(name) for name in encodings.tables}
+        norm = buckets.norm and (names[buckets.norm[0]], names[buckets.norm[1]], buckets.norm[2])
+        found = replace(buckets, table=names[str(buckets.table)], norm=norm)
+        _check_shapes(encoding_shapes(replace(encodings, buckets=found), config), checkpoint)
+        return found
+
+    refused = dict(encodings.refused)
+    return replace(encodings, buckets=unless_refused(refused, buckets.kind, in_file, None), refused=refused)
 
 
 def _check_required_values(family: Family, config: Config) -> None:

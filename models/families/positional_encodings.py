@@ -91,6 +91,7 @@ class Encodings:
         alibi: its ALiBi; None: none.
         buckets: its relative buckets; None: none.
         masks: by layer type, EVERY_LAYER as above.
+        refused: scheme → why its tables cannot be made of this checkpoint; the rest of the model does not need them.
     """
 
     ropes: dict[str, RopeTable] = field(default_factory=dict)
@@ -98,6 +99,7 @@ class Encodings:
     alibi: Alibi | None = None
     buckets: Buckets | None = None
     masks: dict[str, Mask] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
 
     @property
     def tables(self) -> tuple[str, ...]:
@@ -118,6 +120,7 @@ def from_json(data: dict[str, Any]) -> Encodings:
         data["alibi"] and Alibi(**data["alibi"]),
         buckets and Buckets(**buckets),
         {name: Mask(**entry) for name, entry in data["masks"].items()},
+        dict(data.get("refused", {})),  # cards of earlier versions have none
     )
 
 

@@ -9,7 +9,8 @@ from models.checkpoints.checkpoint import Checkpoint
 from models.errors import BadCheckpoint
 from models.families.config import Config
 from models.families.recipe import LayerNorm, RMSNorm
-from models.positions.rope.axial import AXIAL
+from models.positions.rope.axial import AXIAL, axial_parts
+from models.positions.rope.frequencies import positive
 from models.vision.families import EPS, FAMILIES, TOWERS, Family
 from models.vision.image_spec import AxialRope
 from models.vision.steps import AddGrid, AddRows, Convolve, Insert, Patchify, Project, Step, Steps, tensors
@@ -39,14 +40,21 @@ class VisionPlan:
 
     @property
     def axial(self) -> AxialRope | None:
-        """The axial RoPE of the attention; None where there is none, or where two axes cannot share a head."""
+        """The axial RoPE of the attention; None where there is none.
+
+        Raises:
+            BadCheckpoint, BadEncoding: the config makes no such table; the rows before the first block need none.
+        """
         kind, config = self.family.axial, self.config
-        if kind is None or (width := _head_dim(config)) is None:
+        if kind is None:
             return None
         parameters = config.get("rope_parameters")
         theta = parameters.get("rope_theta") if isinstance(parameters, Mapping) else config.get("rope_theta")
         merge = config.count("spatial_merge_size") if config.get("spatial_merge_size") is not None else 1
-        return AxialRope(kind, width, AXIAL[kind].theta if theta is None else float(theta), merge)
+        base = AXIAL[kind].theta if theta is None else positive("rope_theta", theta)
+        rope = AxialRope(kind, _head_dim(config), base, merge)
+        axial_parts(AXIAL[kind], rope.head_dim, rope.theta, "exact")
+        return rope
 
     @property
     def hidden_size(self) -> int:
@@ -116,12 +124,14 @@ def plan(checkpoint: Checkpoint, name: str, config: Config) -> VisionPlan:
     return VisionPlan(name, family, config, renamed, shapes, input_width(filled[0], config))
 
 
-def _head_dim(config: Config) -> int | None:
-    """Channels of a head; None where they are not a multiple of 4."""
-    heads = config.count("num_attention_heads")
-    width = config.count("head_dim") if config.get("head_dim") is not None else config.count("hidden_size") // heads
-    fits = width % 4 == 0 and (config.get("head_dim") is not None or config.count("hidden_size") % heads == 0)
-    return width if fits else None
+def _head_dim(config: Config) -> int:
+    """Channels of a head."""
+    if config.get("head_dim") is not None:
+        return config.count("head_dim")
+    heads, hidden = config.count("num_attention_heads"), config.count("hidden_size")
+    if hidden % heads:
+        raise BadCheckpoint(f"config.json makes {heads} heads of hidden_size {hidden}, which they do not divide")
+    return hidden // heads
 
 
 def _is_present(step: Step, family: Family, config: Config) -> bool:

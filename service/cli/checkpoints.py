@@ -9,6 +9,7 @@ from pathlib import Path
 
 from models.artifacts import card as cards
 from models.artifacts.adoption import ONNX_PATHS
+from models.artifacts.description import warnings
 from models.artifacts.export import export
 from models.checkpoints import hub
 from models.errors import BadCard, BadCheckpoint, ModelError
@@ -85,9 +86,11 @@ def _export(checkpoint: str, out: Path) -> None:
     identity, files = _identity(checkpoint), _files(checkpoint)  # before: a change meanwhile is seen at the next start
     try:
         with progress_bars() as progress:
-            export(checkpoint, out, progress=progress)
+            card = export(checkpoint, out, progress=progress)
     except ModelError as error:
         raise StartError(f"--model {checkpoint} cannot be exported: {error}{_adoptable(checkpoint, out)}") from error
+    for warning in warnings(card):
+        _tell(f"warning: {warning}")
     origin = Origin(identity, files, export_version(out))
     _origin_path(out).write_text(json.dumps(asdict(origin)) + "\n", encoding="utf-8")
 

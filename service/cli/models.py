@@ -1,6 +1,7 @@
 """`inlay export`, `adopt`, `verify`, `list`, `describe` and `create`: exported models and their checkpoints."""
 
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -159,10 +160,12 @@ def create(
 
 
 def _report(card: "Card", out: Path) -> None:
-    from models.artifacts.description import comparison_summary
+    from models.artifacts.description import comparison_summary, warnings
 
     print(f"{out}: {card.name}, {card.family}, {card.bytes / 1e6:.1f} MB; outputs {', '.join(card.outputs)}")
     print(comparison_summary(card))
+    for warning in warnings(card):
+        print(f"warning: {warning}", file=sys.stderr)
     for sentence in card.assumed:
         print(f"assumed: {sentence}")
     if card.tokenizer is None and card.image is None:

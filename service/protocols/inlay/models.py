@@ -84,6 +84,7 @@ class EncodingsSummary(BaseModel):
     alibi: AlibiSummary | None
     buckets: BucketSummary | None
     masks: dict[str, MaskSummary]
+    refused: Annotated[dict[str, str], Field(description="why the checkpoint allows no table of a scheme")]
 
 
 class HeadSummary(BaseModel):
@@ -254,6 +255,7 @@ def _encodings(encodings: Encodings) -> EncodingsSummary:
         alibi=None if encodings.alibi is None else AlibiSummary.model_validate(encodings.alibi),
         buckets=None if encodings.buckets is None else BucketSummary.model_validate(encodings.buckets),
         masks={name: MaskSummary.model_validate(mask) for name, mask in encodings.masks.items()},
+        refused=encodings.refused,
     )
 
 

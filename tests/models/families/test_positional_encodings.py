@@ -1,6 +1,7 @@
 """Positional encodings of a card: read from config.json, kept in card.json, their tables in the weights."""
 
 import json
+import re
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,9 @@ from models.positions.rope.conventions import CONVENTIONS, NO_ROPE
 from models.positions.rope.frequencies import Rope
 from models.positions.rope.presets import PRESETS
 from models.positions.rope.rotation import LAYOUTS
+from service.cli.main import main
+from service.errors import NotFound
+from service.protocols.inlay.positions.model_schemes import CardAndWeights, available, check_has
 from tests.golden_cases import case, write_checkpoint, write_folder
 from tests.sweeps import sampled
 
@@ -188,16 +192,18 @@ def test_input_layer_file_has_buckets_without_table(name: str, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(("rows", "heads"), [(31, 4), (32, 5)])
-def test_rejects_bias_table_of_wrong_size(rows: int, heads: int, tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=rf"has shape \[{rows}, {heads}\], but config.json makes it \[32, 4\]"):
-        exported("input_t5_encoder", tmp_path, {BIAS: np.zeros((rows, heads), np.float32)})
+def test_bias_table_of_wrong_size_costs_the_table_alone(rows: int, heads: int, tmp_path: Path) -> None:
+    card = exported("input_t5_encoder", tmp_path, {BIAS: np.zeros((rows, heads), np.float32)})
+    assert f"has shape [{rows}, {heads}], but config.json makes it [32, 4]" in card.encodings.refused["t5"]
+    assert card.encodings.buckets is None
+    assert "input_embeddings" in card.outputs
 
 
-def test_rejects_deberta_vectors_without_norm(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"no tensor 'deberta\.encoder\.LayerNorm\.weight'"):
-        exported(
-            "input_deberta_v2_rel_only", tmp_path, {"deberta.encoder.rel_embeddings.weight": np.zeros((16, 32), "f4")}
-        )
+def test_deberta_vectors_without_norm_cost_the_table_alone(tmp_path: Path) -> None:
+    vectors = {"deberta.encoder.rel_embeddings.weight": np.zeros((16, 32), "f4")}
+    card = exported("input_deberta_v2_rel_only", tmp_path, vectors)
+    assert "no tensor 'deberta.encoder.LayerNorm.weight'" in card.encodings.refused["deberta"]
+    assert "input_embeddings" in card.outputs
 
 
 def test_t5_heads_need_not_divide_width(tmp_path: Path) -> None:
@@ -343,29 +349,82 @@ def test_describe_states_positional_encodings(name: str, tmp_path: Path) -> None
 
 
 REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
-    "an odd count of buckets": ("input_t5_encoder", {"relative_attention_num_buckets": 7}, "7; .* send an even number"),
-    "a count of buckets in words": ("input_t5_encoder", {"relative_attention_num_buckets": "32"}, "_buckets '32'"),
-    "buckets that reach nowhere": ("input_t5_encoder", {"relative_attention_max_distance": 8}, "max_distance is 8"),
-    "a distance of 0": ("input_t5_encoder", {"relative_attention_max_distance": 0}, "_max_distance 0; it must be"),
-    "position_buckets in words": ("input_deberta_v2_rel_only", {"position_buckets": "8"}, "position_buckets '8'"),
-    "a reach within the near buckets": (
-        "input_deberta_v2_rel_only",
-        {"max_relative_positions": 5},
-        "max_relative_positions is 5",
-    ),
     "an MPT without ALiBi": ("input_mpt", {"attn_config": {"alibi": False}}, "attn_config.alibi False; of 'mpt' only"),
     "an MPT with a prefix": ("input_mpt", {"attn_config": {"prefix_lm": True}}, "attn_config.prefix_lm True"),
     "an attn_config that is none": ("input_mpt", {"attn_config": [1]}, r"attn_config \[1\]; it must be an object"),
-    "a max_bias of 0": ("input_mpt", {"attn_config": {"alibi_bias_max": 0}}, "alibi_bias_max 0; it must be a number"),
-    "a max_bias in words": ("input_mpt", {"attn_config": {"alibi_bias_max": "8"}}, "alibi_bias_max '8'"),
-    "heads that do not divide": ("input_falcon", {"alibi": True, "num_attention_heads": 5}, "5 attention heads"),
-    "a window of one key": ("input_modernbert", {"local_attention": 1}, "local_attention 1; it must be"),
-    "a window in words": ("input_modernbert", {"local_attention": "8"}, "local_attention '8'"),
-    "a layer of no known type": ("input_modernbert", {"layer_types": ["full_attention", "odd"]}, "of type 'odd'"),
+}
+TABLES_REFUSED: dict[str, tuple[str, dict[str, Any], str, str]] = {
+    "an odd rotary width": (
+        "input_llama",
+        {"model_type": "recurrent_gemma", "attention_window_size": 8, "num_attention_heads": 16},
+        "rope",
+        "rotary_dim 1",
+    ),
     "a scaling without its factor": (
         "input_falcon",
         {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4}},
+        "rope",
         "factor",
+    ),
+    "a scaling of no known name": (
+        "input_llama",
+        {"rope_parameters": {"rope_type": "spiral", "rope_theta": 1e4}},
+        "rope",
+        "spiral",
+    ),
+    "a rope_theta in words": ("input_llama", {"rope_parameters": {"rope_theta": "1e4"}}, "rope", "rope_theta"),
+    "an odd count of buckets": ("input_t5_encoder", {"relative_attention_num_buckets": 7}, "t5", "an even number"),
+    "a count of buckets in words": (
+        "input_t5_encoder",
+        {"relative_attention_num_buckets": "32"},
+        "t5",
+        "_buckets '32'",
+    ),
+    "buckets that reach nowhere": (
+        "input_t5_encoder",
+        {"relative_attention_max_distance": 8},
+        "t5",
+        "max_distance is 8",
+    ),
+    "a distance of 0": (
+        "input_t5_encoder",
+        {"relative_attention_max_distance": 0},
+        "t5",
+        "_max_distance 0; it must be",
+    ),
+    "position_buckets in words": (
+        "input_deberta_v2_rel_only",
+        {"position_buckets": "8"},
+        "deberta",
+        "position_buckets '8'",
+    ),
+    "a reach within the near buckets": (
+        "input_deberta_v2_rel_only",
+        {"max_relative_positions": 5},
+        "deberta",
+        "max_relative_positions is 5",
+    ),
+    "a max_bias of 0": ("input_mpt", {"attn_config": {"alibi_bias_max": 0}}, "alibi", "alibi_bias_max 0; it must be"),
+    "a max_bias in words": ("input_mpt", {"attn_config": {"alibi_bias_max": "8"}}, "alibi", "alibi_bias_max '8'"),
+    "heads that do not divide": (
+        "input_falcon",
+        {"alibi": True, "num_attention_heads": 5},
+        "alibi",
+        "5 attention heads",
+    ),
+    "a window of one key": ("input_modernbert", {"local_attention": 1}, "mask", "local_attention 1; it must be"),
+    "a window in words": ("input_modernbert", {"local_attention": "8"}, "mask", "local_attention '8'"),
+    "a layer of no known type": (
+        "input_modernbert",
+        {"layer_types": ["full_attention", "odd"]},
+        "rope",
+        "of type 'odd'",
+    ),
+    "windows of unknown layers": (
+        "input_modernbert",
+        {"layer_types": ["full_attention", "odd"]},
+        "mask",
+        "which layers have a window is not known",
     ),
 }
 
@@ -377,3 +436,23 @@ def test_rejects_unsupported_config_in_one_line(name: str, tmp_path: Path) -> No
         exported(source, tmp_path, **config)
     assert "\n" not in str(caught.value)
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
+
+
+@pytest.mark.parametrize("name", TABLES_REFUSED)
+def test_impossible_encodings_cost_the_table_and_not_the_model(name: str, tmp_path: Path) -> None:
+    source, config, scheme, reason = TABLES_REFUSED[name]
+    card = exported(source, tmp_path, **config)
+    assert "input_embeddings" in card.outputs
+    assert reason in card.encodings.refused[scheme]
+    assert "\n" not in card.encodings.refused[scheme]
+    assert scheme not in available(card)
+    assert cards.read(tmp_path / "out") == card
+    assert f"no {scheme} table: {card.encodings.refused[scheme]}" in describe(str(tmp_path / "out"))
+    with pytest.raises(NotFound, match=re.escape(reason)):
+        check_has(CardAndWeights(card, {}), scheme)
+
+
+def test_export_warns_of_refused_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = changed("input_t5_encoder", tmp_path / "checkpoint", relative_attention_num_buckets=7)
+    assert main(["export", str(folder), str(tmp_path / "out")]) == 0
+    assert "warning: out has no t5 table: " in capsys.readouterr().err

@@ -206,6 +206,23 @@ def test_rejects_unfitting_checkpoint_and_leaves_no_files(name: str, tmp_path: P
     assert [path.name for path in tmp_path.iterdir()] == ["x"]
 
 
+AXIAL_REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "a theta in words": ({"rope_theta": "100"}, "rope_theta"),
+    "heads that do not divide": ({"num_attention_heads": 5}, "5 heads"),
+    "an odd head": ({"num_attention_heads": 12}, "must be a multiple of 4"),
+}
+
+
+@pytest.mark.parametrize("name", AXIAL_REFUSED)
+def test_impossible_axial_rope_costs_the_table_and_not_the_tower(name: str, tmp_path: Path) -> None:
+    config, reason = AXIAL_REFUSED[name]
+    tower = case("vision_dinov3")
+    card = export(write_folder(tmp_path / "x", config_of(tower) | config, tower.weights), tmp_path / "out")
+    assert card.image is not None
+    assert card.image.axial is None
+    assert reason in card.encodings.refused["axial"]
+
+
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a side it has not": ({"side": "text"}, "a vit has only the side vision"),
     "quantised tables": ({"dtype": "int8"}, "no table of it is looked up"),

@@ -175,6 +175,8 @@ def available(card: Card) -> tuple[str, ...]:
 def check_has(model: CardAndWeights, scheme: str) -> None:
     """Raise NotFound unless the model has the encoding of that row of MODEL_SCHEMES."""
     if scheme not in available(model.card):
+        if reason := model.card.encodings.refused.get(scheme):
+            raise NotFound(f"{model.card.name} has no {scheme} table, for its checkpoint allows none", allowed=reason)
         names = ", ".join(available(model.card)) or "none"
         raise NotFound(
             f"{model.card.name} has no {scheme}: it is a {model.card.family}",
