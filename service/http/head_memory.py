@@ -22,13 +22,13 @@ def remember(heads: dict[bytes, Head], head: Head, data: bytes) -> None:
 
     Args:
         heads: by their bytes, empty line included; emptied when it is full.
-        head: parsed and routed.
+        head: parsed and routed, after which the connection stays open.
         data: what came with the beginning of the head; the head is kept only if `data` holds all of it.
     """
     if not head.direct or not FORGOTTEN.isdisjoint(head.headers) or head.version != "1.1":
         return
     end = data.find(b"\r\n\r\n") + 4  # of the head, unless empty lines precede it
-    if 4 <= end <= REMEMBERED_HEAD_BYTES and data[0] not in b"\r\n" and b"connection" not in head.headers:
+    if 4 <= end <= REMEMBERED_HEAD_BYTES and data[0] not in b"\r\n":
         if len(heads) >= REMEMBERED_HEADS:
             heads.clear()
         heads[data[:end]] = head

@@ -1,11 +1,14 @@
 """Parses HTTP/1.1 requests with httptools; this server speaks no other protocol, so it ignores wishes to upgrade."""
 
+import re
 from typing import Protocol
 
 import httptools
 
 from service.errors import Malformed
 from service.http.routes import Head
+
+_HOST = re.compile(rb"[\w.~!$&'()*+;=%:\[\]-]*")  # and a port (RFC 3986, 3.2.2), without the comma that joins two
 
 
 class RequestReceiver(Protocol):
@@ -85,6 +88,16 @@ class RequestParser:
         if rest:
             self.feed(rest)
 
+    @property
+    def verb(self) -> str:
+        """The verb of the request being received; "GET" as long as that is unknown."""
+        return self._parser.get_method().decode("ascii") if self.target else "GET"
+
+    @property
+    def keeps_alive(self) -> bool:
+        """Whether another request may follow the one that is complete; a trailer may have said otherwise."""
+        return bool(self._parser.should_keep_alive())
+
     # ---- httptools callbacks
 
     def on_message_begin(self) -> None:
@@ -113,3 +126,22 @@ class RequestParser:
         self.headers = {}  # trailers are not headers (RFC 9110, 6.5.1)
         head = Head(parser.get_method().decode("ascii"), self.target, headers, parser.get_http_version())
         self._receiver.on_head(head, parser.should_keep_alive())
+
+
+def ambiguity(head: Head) -> Malformed | None:
+    """Return why other servers may read a request otherwise than httptools: a proxy may have, and seen other bounds."""
+    headers, version = head.headers, head.version
+    host, coding = headers.get(b"host"), headers.get(b"transfer-encoding")
+    if version not in ("1.1", "1.0"):
+        return Malformed(f"the request is HTTP/{version}", allowed="this server speaks HTTP/1.1")
+    if host is None and version == "1.1":
+        return Malformed("the request has no host header", remedy="send one (RFC 9112, 3.2)")
+    if host is not None and not _HOST.fullmatch(host):
+        return Malformed("the host header is not one host", remedy="send one host and port (RFC 9112, 3.2)")
+    if coding is not None and (version == "1.0" or coding.lower() != b"chunked"):
+        return Malformed(
+            f"the transfer coding of HTTP/{version} is not understood",
+            allowed="this server reads chunked, alone, of HTTP/1.1",
+            remedy="send content-encoding for compressed bodies",
+        )
+    return None

@@ -16,7 +16,7 @@ from service.http.client_pace import ClientPace, ConnectionSettings, unacknowled
 from service.http.head_memory import remember
 from service.http.intake import IncomingBody, Intake
 from service.http.pipeline import GONE, Pipeline
-from service.http.request_parser import RequestParser
+from service.http.request_parser import RequestParser, ambiguity
 from service.http.response import Response
 from service.http.response_writer import ResponseWriter, ends_with_connection
 from service.http.routes import Head, Request
@@ -26,6 +26,7 @@ HEAD_BYTES = 64 * 1024  # of the request line, headers, chunk framing and traile
 # requests of one connection that wait for the one before; a segment of 256 KiB may hold 10 000, which would take 9 MiB,
 # or 50 MiB with the errors that answer them, so the rest of the segment waits as bytes
 MAX_PIPELINED = 16
+LINES_BYTES = 16 * 1024  # parsed at a time of heads and chunks, so that one segment of 256 KiB cannot pass HEAD_BYTES
 PIECE_BYTES = 4096  # parsed at a time where more requests may follow; with 160 errors and the rest 1 MiB a connection
 # read and dropped after a refusal, so that its sender gets to read the response: of a body, and of a head
 DISCARDED_BYTES, DISCARDED_HEAD_BYTES = 64 * 2**20, 8 * 2**20
@@ -140,6 +141,7 @@ class HttpProtocol(asyncio.Protocol):
                 return
             self._first_data, self._received_bytes = data, 0
         elif self._discarding or not (self._keep_alive or self._in_message):
+            self._discarding = True
             self._received_bytes += len(data)
             if self._received_bytes > self._discard_bytes:
                 self._transport.close()
@@ -175,14 +177,15 @@ class HttpProtocol(asyncio.Protocol):
         """Route the request, or answer it before its body is read."""
         headers = head.headers
         request = self._incoming = Request(head, self._client)
-        if head.version != "1.0" and b"," in headers.get(b"host", b","):
-            self._refuse(Malformed("the request has no host header, or several", remedy="send one (RFC 9112, 3.2)"))
+        if (error := ambiguity(head)) is not None:
+            self._refuse(error)
             return
         self._pipeline.prepare(head)
         first_data, self._first_data = self._first_data, None
-        if first_data is not None:
+        # a client of HTTP/1.0 would look for `connection: keep-alive` in the response; uvicorn does not send it either
+        self._is_last = not keep_alive or head.version == "1.0"
+        if first_data is not None and not self._is_last:
             remember(self._heads, head, first_data)
-        self._is_last = not keep_alive
         early = self._pipeline.accept(request)
         if early is not None:
             self._answer_early(request, early)
@@ -207,7 +210,7 @@ class HttpProtocol(asyncio.Protocol):
             return
         self._in_message = self._expects_continue = False
         self._received_bytes = 0
-        if self._is_last:
+        if self._is_last or (request.head.body_bytes is None and not self._parser.keeps_alive):
             self._keep_alive = False
         request.body = self._body.complete()
         if self._current is None:
@@ -234,38 +237,23 @@ class HttpProtocol(asyncio.Protocol):
     # ---- parsing
 
     def _parse(self, data: bytes) -> None:
-        """Parse data of requests, within the bounds of one head and of requests that wait."""
-        self._received_bytes += len(data)
-        if len(data) <= PIECE_BYTES or data.count(b"\r\n\r\n") <= MAX_PIPELINED:
-            self._feed(data)
-        else:
-            self._feed_pieces(data)
-        if self._received_bytes > HEAD_BYTES + 2 * self._body.size and self._in_message and not self._closing:
-            self._refuse(
-                HeadTooLarge(
-                    "a request's line, headers or trailers pass 64 KiB", remedy="send what is long in the body"
-                )
-            )
-
-    def _feed_pieces(self, data: bytes) -> None:
-        """Parse data that may hold many requests; keep what follows MAX_PIPELINED waiting requests as bytes."""
-        for start in range(0, len(data), PIECE_BYTES):
+        """Parse data of requests, within the bounds of one head; keep what follows MAX_PIPELINED requests as bytes."""
+        start, many = 0, len(data) > PIECE_BYTES and data.count(b"\r\n\r\n") > MAX_PIPELINED
+        while start < len(data):
             if self._transport.is_closing() or not (self._keep_alive or self._in_message):
+                self._discarding = True
                 return
-            if len(self._waiting) >= MAX_PIPELINED:
-                self._unparsed = data[start:]
+            if many and len(self._waiting) >= MAX_PIPELINED:
+                self._unparsed = data[start:] + self._unparsed
                 return
-            self._feed(data[start : start + PIECE_BYTES])
-
-    def _read_on(self) -> None:
-        """Parse the unparsed data, and resume reading unless MAX_PIPELINED requests wait again."""
-        if self._unparsed:
-            data, self._unparsed = self._unparsed, b""
-            self._parse(data)
-        if len(self._waiting) < MAX_PIPELINED:
-            self._transport.resume_reading()
+            left = (self._incoming.head.body_bytes or 0) - self._body.size if self._incoming is not None else 0
+            end = start + (PIECE_BYTES if many else max(left, LINES_BYTES))
+            self._feed(data[start:end])
+            start = end
 
     def _feed(self, data: bytes) -> None:
+        """Parse a piece; refuse a request of which too much is not its body."""
+        self._received_bytes += len(data)
         try:
             self._parser.feed(data)
         except Malformed as error:
@@ -274,6 +262,17 @@ class HttpProtocol(asyncio.Protocol):
         except Exception:
             log.exception("the parser's callback met a fault")
             self._transport.abort()
+        if self._received_bytes > HEAD_BYTES + 2 * self._body.size and self._in_message and not self._closing:
+            text = "a request's line, headers or trailers pass 64 KiB"
+            self._refuse(HeadTooLarge(text, remedy="send what is long in the body"))
+
+    def _read_on(self) -> None:
+        """Parse the unparsed data, and resume reading unless MAX_PIPELINED requests wait again."""
+        if self._unparsed:
+            data, self._unparsed = self._unparsed, b""
+            self._parse(data)
+        if len(self._waiting) < MAX_PIPELINED:
+            self._transport.resume_reading()
 
     # ---- responses
 
@@ -359,7 +358,7 @@ class HttpProtocol(asyncio.Protocol):
     def _refuse(self, error: InlayError) -> None:
         """Answer the request being received with an error, and close the connection."""
         parser = self._parser
-        request = self._incoming or Request(Head("GET", parser.target or b"/", parser.headers), self._client)
+        request = self._incoming or Request(Head(parser.verb, parser.target or b"/", parser.headers), self._client)
         request.id = request.id or request_id(request.headers.get(b"x-request-id"))
         self._body.drop()
         self._discarding = True
@@ -391,13 +390,23 @@ class HttpProtocol(asyncio.Protocol):
             self._idle_since = self._loop.time()
 
     def _close(self) -> None:
+        """Close; in stages where data was dropped, or the client could lose the response (RFC 9112, 9.6)."""
         self._closing = True
-        if self._discarding:  # closing at once would reset the connection and lose the response
-            if self._transport.can_write_eof():
-                self._transport.write_eof()
-            self._loop.call_later(min(self._settings.client_seconds, 2.0), self._transport.close)
-        else:
+        if not self._discarding:
             self._transport.close()
+            return
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+        now, seconds = self._loop.time(), self._settings.linger_seconds
+        until = now if self._pipeline.stopping else now + self._settings.client_seconds
+        self._loop.call_later(seconds, self._linger, seconds, until, self._received_bytes)
+
+    def _linger(self, seconds: float, until: float, received_bytes: int) -> None:
+        """Close once the client has sent nothing for `seconds`."""
+        if self._received_bytes == received_bytes or self._loop.time() >= until:
+            self._transport.close()
+        else:
+            self._loop.call_later(seconds, self._linger, seconds, until, self._received_bytes)
 
     def _continue(self) -> None:
         """Ask for the body of a request that expects it, once nothing else is being written."""
@@ -421,6 +430,7 @@ class HttpProtocol(asyncio.Protocol):
         """Close a connection that has been idle, or that its client has held up, for too long."""
         now, unsent = self._loop.time(), self._transport.get_write_buffer_size()
         if unsent:
+            self._idle_since = self._idle_since and now  # idleness begins when the response has left
             taken = self._writer.written - unsent - unacknowledged_bytes(self._transport)
             if self._pace.is_held_up("response", taken, now):
                 self._transport.abort()

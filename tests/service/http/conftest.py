@@ -6,7 +6,11 @@ from collections.abc import Callable
 import pytest
 import uvloop
 
-RAW = ("test_server.py", "test_framing.py")  # what they test differs with the loop's transports
+RAW = (
+    "test_server.py",
+    "test_framing.py",
+    "test_connection_ends.py",
+)  # what they test differs with the loop's transports
 
 
 def pytest_asyncio_loop_factories(

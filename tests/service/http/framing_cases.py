@@ -1,0 +1,281 @@
+"""Bytes that HTTP/1.1 servers and proxies are known to read differently, and what is expected of this server.
+
+The path / may be replaced by another that exists. Each case is followed by MARKER, whose answer shows that it was read
+as a request of its own.
+"""
+
+
+def get(*headers: bytes, line: bytes = b"GET / HTTP/1.1") -> bytes:
+    return b"\r\n".join((line, b"host: x", *headers, b"", b""))
+
+
+def post(*headers: bytes, body: bytes = b"", path: bytes = b"/", version: bytes = b"1.1") -> bytes:
+    return get(*headers, line=b"POST %b HTTP/%b" % (path, version)) + body
+
+
+def chunks(body: bytes, *headers: bytes) -> bytes:
+    return post(CHUNKED, *headers, body=body)
+
+
+CHUNKED = b"transfer-encoding: chunked"
+ABC = b"content-length: 3"
+ONE_CHUNK = b"3\r\nabc\r\n0\r\n\r\n"
+MARKER = b"GET /marker HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
+SMUGGLED = b"GET /smuggled HTTP/1.1\r\nhost: x\r\n\r\n"
+LENGTH = b"content-length: %d" % len(SMUGGLED)
+H2C = (b"connection: Upgrade, HTTP2-Settings", b"upgrade: h2c", b"http2-settings: AAMAAABkAAQCAAAAAAIAAAAA")
+WEBSOCKET = (b"connection: keep-alive, Upgrade", b"upgrade: websocket", b"sec-websocket-version: 13")
+
+SAME = {
+    "get": get(),
+    "get with a body": get(ABC) + b"abc",
+    "get in chunks": get(CHUNKED) + ONE_CHUNK,
+    "head": get(line=b"HEAD / HTTP/1.1"),
+    "head with a body": get(ABC, line=b"HEAD / HTTP/1.1") + b"abc",
+    "post": post(ABC, body=b"abc"),
+    "empty body": post(b"content-length: 0"),
+    "no length": post(),
+    "pipelined": post(ABC, body=b"abc") * 3 + get() + chunks(ONE_CHUNK) * 2 + get(),
+    "not found, pipelined": get(line=b"GET /nowhere HTTP/1.1") * 3,
+    "body like a request": post(LENGTH, body=SMUGGLED),
+    "chunk like a request": chunks(b"%x\r\n%b\r\n0\r\n\r\n" % (len(SMUGGLED), SMUGGLED)),
+    # chunks
+    "chunks": chunks(b"3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n"),
+    "no chunks": chunks(b"0\r\n\r\n"),
+    "chunk size in capitals": chunks(b"A\r\nabcdefghij\r\n0\r\n\r\n"),
+    "chunk size with zeros": chunks(b"0003\r\nabc\r\n00\r\n\r\n"),
+    "chunk extensions": chunks(b'3;a=b\r\nabc\r\n0;c="d e"\r\n\r\n'),
+    "trailers": chunks(b"3\r\nabc\r\n0\r\na: b\r\nauthorization: c\r\n\r\n") + get(),
+    "trailer without a value": chunks(b"3\r\nabc\r\n0\r\na:\r\n\r\n") + get(),
+    "trailer host": chunks(b"3\r\nabc\r\n0\r\nhost: y\r\n\r\n"),
+    "trailers for an upgrade": chunks(b"3\r\nabc\r\n0\r\nconnection: upgrade\r\nupgrade: h2c\r\n\r\n"),
+    "chunk size of letters": chunks(b"x\r\nabc\r\n0\r\n\r\n"),
+    "chunk size below zero": chunks(b"-3\r\nabc\r\n0\r\n\r\n"),
+    "chunk size minus zero": chunks(b"-0\r\n\r\n"),
+    "chunk size with a plus": chunks(b"+3\r\nabc\r\n0\r\n\r\n"),
+    "chunk size with 0x": chunks(b"0x3\r\nabc\r\n0\r\n\r\n"),
+    "chunk size of 30 digits": chunks(b"f" * 30 + b"\r\nabc\r\n0\r\n\r\n"),
+    "chunk size behind a space": chunks(b" 3\r\nabc\r\n0\r\n\r\n"),
+    "chunk size, space, extension": chunks(b"3 ;a=b\r\nabc\r\n0\r\n\r\n"),
+    "chunk size missing": chunks(b"\r\n3\r\nabc\r\n0\r\n\r\n"),
+    "chunk size ended by LF": chunks(b"3\nabc\r\n0\r\n\r\n"),
+    "chunk size ended by CR": chunks(b"3\rabc\r\n0\r\n\r\n"),
+    "extension ended by LF": chunks(b"3;a\nabc\r\n0\r\n\r\n"),
+    "chunk ended by LF": chunks(b"3\r\nabc\n0\r\n\r\n"),
+    "chunk not ended": chunks(b"3\r\nabc0\r\n\r\n"),
+    "chunk too long": chunks(b"3\r\nabcd\r\n0\r\n\r\n"),
+    "last chunk ended by LFs": chunks(b"3\r\nabc\r\n0\n\n"),
+    "trailer without a colon": chunks(b"3\r\nabc\r\n0\r\nbad\r\n\r\n"),
+    # transfer codings
+    "chunked in capitals": post(b"Transfer-Encoding: Chunked", body=ONE_CHUNK),
+    "chunked behind a tab": post(b"transfer-encoding:\tchunked", body=ONE_CHUNK),
+    "chunked before a space": post(b"transfer-encoding: chunked ", body=ONE_CHUNK),
+    "gzip": post(b"transfer-encoding: gzip", body=b"abc"),
+    "identity": post(b"transfer-encoding: identity", body=b"abc"),
+    "identity and a length": post(b"transfer-encoding: identity", ABC, body=b"abc"),
+    "identity, chunked": post(b"transfer-encoding: identity, chunked", body=ONE_CHUNK),
+    "identity and chunked": post(b"transfer-encoding: identity", CHUNKED, body=ONE_CHUNK),
+    "chunked, identity": post(b"transfer-encoding: chunked, identity", body=ONE_CHUNK),
+    "chunked and identity": post(CHUNKED, b"transfer-encoding: identity", body=ONE_CHUNK),
+    "gzip, chunked": post(b"transfer-encoding: gzip, chunked", body=ONE_CHUNK),
+    "chunked, gzip": post(b"transfer-encoding: chunked, gzip", body=ONE_CHUNK),
+    "chunked, chunked": post(b"transfer-encoding: chunked, chunked", body=ONE_CHUNK),
+    "chunked and chunked": post(CHUNKED, CHUNKED, body=ONE_CHUNK),
+    "comma, chunked": post(b"transfer-encoding: , chunked", body=ONE_CHUNK),
+    "chunked, comma": post(b"transfer-encoding: chunked,", body=ONE_CHUNK),
+    "xchunked": post(b"transfer-encoding: xchunked", body=ONE_CHUNK),
+    "chunkedx": post(b"transfer-encoding: chunkedx", body=ONE_CHUNK),
+    "chunked in quotes": post(b'transfer-encoding: "chunked"', body=ONE_CHUNK),
+    "chunked with a parameter": post(b"transfer-encoding: chunked;q=1", body=ONE_CHUNK),
+    "chunked behind a vertical tab": post(b"transfer-encoding: \x0bchunked", body=ONE_CHUNK + SMUGGLED),
+    "chunked behind a form feed": post(b"transfer-encoding: \x0cchunked", body=ONE_CHUNK + SMUGGLED),
+    "chunked behind no-break space": post(b"transfer-encoding: \xa0chunked", body=ONE_CHUNK + SMUGGLED),
+    "coding without a value": post(b"transfer-encoding:", body=ONE_CHUNK),
+    "coding, space, colon": post(b"transfer-encoding : chunked", body=ONE_CHUNK),
+    "coding with an underscore": post(b"transfer_encoding: chunked") + get(),
+    # lengths
+    "two lengths": post(ABC, b"content-length: 4", body=b"abcd"),
+    "two lengths in two cases": post(b"CoNtEnT-LeNgTh: 3", b"content-length: 0", body=b"abc"),
+    "list of lengths": post(b"content-length: 3, 4", body=b"abcd"),
+    "length below zero": post(b"content-length: -3", body=b"abc"),
+    "length with a plus": post(b"content-length: +3", body=b"abc"),
+    "length with 0x": post(b"content-length: 0x3", body=b"abc"),
+    "length with an underscore": post(b"content-length: 1_0", body=b"abcdefghij"),
+    "length with a point": post(b"content-length: 3.0", body=b"abc"),
+    "length with an exponent": post(b"content-length: 3e0", body=b"abc"),
+    "length in quotes": post(b'content-length: "3"', body=b"abc"),
+    "length of two numbers": post(b"content-length: 1 3", body=b"abc"),
+    "length before a comma": post(b"content-length: 3,", body=b"abc"),
+    "length behind a comma": post(b"content-length: ,3", body=b"abc"),
+    "length in Arabic digits": post("content-length: ٣".encode(), body=b"abc"),
+    "length in superscript": post(b"content-length: \xb2", body=b"ab"),
+    "length with a space": post(b"content-length: 3 ", body=b"abc"),
+    "length with tabs": post(b"content-length:\t3\t", body=b"abc"),
+    "length with zeros": post(b"content-length: 003", body=b"abc"),
+    "length without a value": post(b"content-length:", body=b"abc"),
+    "length of 30 digits": post(b"content-length: " + b"9" * 30, body=b"abc"),
+    "length, space, colon": post(b"content-length : 3", body=b"abc"),
+    "length, no-break space, colon": post(b"Content-Length\xc2\xa0: 3", body=b"abc"),
+    "length without a colon": post(b"content-length 3", body=b"abc"),
+    "length with an underscore in its name": post(b"content_length: 9", ABC, body=b"abc"),
+    "length behind an empty header": post(b"a:", b"b: ", ABC, body=b"abc"),
+    # headers
+    "no name": post(b": 3"),
+    "NUL in a value": post(b"a: b\0c"),
+    "CR in a value": post(b"a: b\rc"),
+    "NUL in a name": get(b"a\0: b"),
+    "space in a name": get(b"a b: c"),
+    "tab before a colon": get(b"a\t: b"),
+    "brackets in a name": get(b"a(b): c"),
+    "bytes above 127 in a name": get(b"\xe9: c"),
+    "bytes above 127 in a value": post(b"a: \xff\xfe", ABC, body=b"abc"),
+    "lines ended by CRs": b"GET / HTTP/1.1\rhost: x\r\r",
+    "lines ended by CR CR LF": b"GET / HTTP/1.1\r\r\nhost: x\r\r\n\r\r\n",
+    "folded request line": b"GET / HTTP/1.1\r\n host: x\r\nhost: x\r\n\r\n",
+    "many headers": get(*[b"a%d: b" % number for number in range(300)]),
+    # requests to change the protocol
+    "h2c": post(*H2C, ABC, body=b"abc"),
+    "h2c, body like a request": post(*H2C, LENGTH, body=SMUGGLED),
+    "h2c, chunks like a request": chunks(b"%x\r\n%b\r\n0\r\n\r\n" % (len(SMUGGLED), SMUGGLED), *H2C),
+    "h2c, pipelined": post(*H2C, ABC, body=b"abc") * 3 + get(),
+    "h2c without a body": get(*H2C) + get(),
+    "h2c, no such path": post(*H2C, path=b"/nowhere") + get(),
+    "h2c, gzip": post(*H2C, b"transfer-encoding: gzip", body=b"abc"),
+    "h2c, chunked and chunked": post(*H2C, CHUNKED, CHUNKED, body=ONE_CHUNK),
+    "websocket": get(*WEBSOCKET) + get(),
+    "websocket, no such path": get(*WEBSOCKET, line=b"GET /nowhere HTTP/1.1") + get(),
+    "upgrade and close": post(b"connection: close, upgrade", b"upgrade: h2c", ABC, body=b"abc") + SMUGGLED,
+    "upgrade to nothing": post(b"connection: upgrade", ABC, body=b"abc"),
+    "upgrade without a value": post(b"connection: upgrade", b"upgrade:", ABC, body=b"abc"),
+    "upgrade not for this connection": post(b"upgrade: h2c", ABC, body=b"abc"),
+    # expectations
+    "expect 100-continue": post(b"expect: 100-continue", ABC, body=b"abc"),
+    "expect, in chunks": chunks(ONE_CHUNK, b"expect: 100-continue"),
+    "expect, no body": post(b"expect: 100-continue"),
+    "expect, pipelined": post(b"expect: 100-continue", ABC, body=b"abc") * 3,
+    "expect, HTTP/1.0": post(b"expect: 100-continue", ABC, body=b"abc", version=b"1.0") + SMUGGLED,
+    "expect something else": post(b"expect: x", ABC, body=b"abc"),
+    # connections and versions
+    "close": get(b"connection: close") + SMUGGLED,
+    "close in a list": get(b"connection: a, Close") + SMUGGLED,
+    "close behind keep-alive": get(b"connection: keep-alive, close") + SMUGGLED,
+    "close and keep-alive": get(b"connection: keep-alive", b"connection: close") + SMUGGLED,
+    "closed is not close": get(b"connection: closed"),
+    "content-length for this connection": post(b"connection: content-length", ABC, body=b"abc"),
+    "HTTP/1.0": b"GET / HTTP/1.0\r\n\r\n" + SMUGGLED,
+    "HTTP/1.0 with a host": get(line=b"GET / HTTP/1.0") + SMUGGLED,
+    "HTTP/1.0, keep-alive": get(b"connection: keep-alive", line=b"GET / HTTP/1.0") + SMUGGLED,
+    "HTTP/1.0, keep-alive, upgrade": post(
+        b"connection: keep-alive, upgrade", b"upgrade: h2c", ABC, body=b"abc", version=b"1.0"
+    )
+    + SMUGGLED,
+    "HTTP/1.0 with a body": post(ABC, body=b"abc", version=b"1.0") + SMUGGLED,
+    "HTTP/1.0, two hosts": b"GET / HTTP/1.0\r\nhost: a\r\nhost: b\r\n\r\n",
+    "HTTP/0.9": b"GET /\r\n\r\n",
+    "HTTP/1.10": get(line=b"GET / HTTP/1.10"),
+    "HTTP/1": get(line=b"GET / HTTP/1"),
+    "http/1.1": get(line=b"GET / http/1.1"),
+    "no version": get(line=b"GET / HTTP"),
+    "space behind the version": get(line=b"GET / HTTP/1.1 "),
+    "no host": b"GET / HTTP/1.1\r\n\r\n",
+    "two hosts": b"GET / HTTP/1.1\r\nhost: a\r\nhost: b\r\n\r\n",
+    "empty host": b"GET / HTTP/1.1\r\nhost:\r\n\r\n",
+    # request lines
+    "no target": get(line=b"GET HTTP/1.1"),
+    "two targets": get(line=b"GET / a HTTP/1.1"),
+    "tabs in the request line": get(line=b"GET\t/\tHTTP/1.1"),
+    "space before the verb": get(line=b" GET / HTTP/1.1"),
+    "NUL before the verb": get(line=b"\0GET / HTTP/1.1"),
+    "NUL in the target": get(line=b"GET /\0 HTTP/1.1"),
+    "control character in the target": get(line=b"GET /\x01 HTTP/1.1"),
+    "DEL in the target": get(line=b"GET /\x7f HTTP/1.1"),
+    "tab in the target": get(line=b"GET /\ta HTTP/1.1"),
+    "percent-encoded letters": get(line=b"GET /%66a%73%74 HTTP/1.1"),
+    "percent-encoded CRLF": get(line=b"GET /%0d%0aa:%20b HTTP/1.1"),
+    "percent-encoded NUL": get(line=b"GET /%00 HTTP/1.1"),
+    "percent without digits": get(line=b"GET /%zz HTTP/1.1"),
+    "dots in the path": get(line=b"GET /a/../fast HTTP/1.1"),
+    "two slashes": get(line=b"GET //fast HTTP/1.1"),
+    "asterisk": get(line=b"OPTIONS * HTTP/1.1"),
+    "asterisk for GET": get(line=b"GET * HTTP/1.1"),
+    "long line": get(line=b"GET /%b HTTP/1.1" % (b"a" * 8000)),
+    "TLS": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
+    "UTF-16": "GET / HTTP/1.1\r\n\r\n".encode("utf-16"),
+}
+"""Answered by h11 in the same way."""
+
+REFUSED = {
+    "length and chunked": (post(ABC, CHUNKED, body=ONE_CHUNK + SMUGGLED), "RFC 9112, 6.3: may be an attack"),
+    "chunked and length": (post(CHUNKED, ABC, body=ONE_CHUNK + SMUGGLED), "RFC 9112, 6.3: may be an attack"),
+    "chunked and length of zero": (post(CHUNKED, b"content-length: 0", body=ONE_CHUNK), "the same"),
+    "h2c, length and chunked": (post(*H2C, ABC, CHUNKED, body=ONE_CHUNK), "the same"),
+    "HTTP/1.0 in chunks": (post(CHUNKED, body=ONE_CHUNK + SMUGGLED, version=b"1.0"), "RFC 9112, 6.1: faulty framing"),
+    "HTTP/1.0 in chunks, keep-alive": (
+        post(CHUNKED, b"connection: keep-alive", body=ONE_CHUNK + SMUGGLED, version=b"1.0"),
+        "RFC 9112, 6.1: faulty framing",
+    ),
+    "same length twice": (post(ABC, ABC, body=b"abc"), "RFC 9110, 8.6 allows either"),
+    "list of equal lengths": (post(b"content-length: 3, 3", body=b"abc"), "RFC 9110, 8.6 allows either"),
+    "length of 2^64": (post(b"content-length: 18446744073709551616", body=b"abc"), "no body is so long"),
+    "length of 2^64 + 3": (post(b"content-length: 18446744073709551619", body=b"abc"), "it wraps to 3"),
+    "chunk size of 2^64 + 3": (chunks(b"10000000000000003\r\nabc\r\n0\r\n\r\n"), "it wraps to 3"),
+    "chunk size before a space": (chunks(b"3 \r\nabc\r\n0\r\n\r\n"), "RFC 9112, 7.1 knows no space here"),
+    "CRLF in a quoted extension": (chunks(b'3;a="\r\nabc\r\n0\r\n\r\n'), "the quotes are not closed"),
+    "CR in an extension": (chunks(b"3;a\rb\r\nabc\r\n0\r\n\r\n"), "servers see different ends of the line"),
+    "NUL in an extension": (chunks(b"3;a=\0\r\nabc\r\n0\r\n\r\n"), "not a token"),
+    "trailers ended by LF": (chunks(b"3\r\nabc\r\n0\r\n\n"), "servers see different ends of the body"),
+    "trailer ended by LF": (chunks(b"3\r\nabc\r\n0\r\na: b\n\r\n"), "servers see different ends of the body"),
+    "trailer content-length": (chunks(b"3\r\nabc\r\n0\r\ncontent-length: 9\r\n\r\n"), "RFC 9110, 6.5.1 forbids it"),
+    "trailer transfer-encoding": (chunks(b"3\r\nabc\r\n0\r\n%b\r\n\r\n" % CHUNKED), "RFC 9110, 6.5.1 forbids it"),
+    "chunked before a tab": (post(b"transfer-encoding: chunked\t", body=ONE_CHUNK), "some servers keep the tab"),
+    "chunked on the next line": (post(b"transfer-encoding:\r\n chunked", body=ONE_CHUNK), "RFC 9112, 5.2 allows it"),
+    "folded coding": (post(b"transfer-encoding: identity\r\n , chunked", body=ONE_CHUNK), "RFC 9112, 5.2 allows it"),
+    "space before a coding": (post(b"a: b", b" transfer-encoding: chunked", body=ONE_CHUNK), "RFC 9112, 5.2"),
+    "length on the next line": (post(b"content-length:\r\n 3", body=b"abc"), "RFC 9112, 5.2 allows it"),
+    "folded length": (post(b"content-length: 1\r\n 3", body=b"abc"), "RFC 9112, 5.2 allows it"),
+    "folded header": (get(b"a: b\r\n\tc"), "RFC 9112, 5.2 allows it"),
+    "folded header of nothing": (get(b"a:\r\n "), "RFC 9112, 5.2 allows it"),
+    "lines ended by LF": (b"GET / HTTP/1.1\nhost: x\n\n", "servers see different ends of lines"),
+    "a line ended by LF": (get(b"a: b\nc: d"), "servers see different ends of lines"),
+    "head ended by LF": (b"GET / HTTP/1.1\r\nhost: x\r\n\n", "servers see different ends of the head"),
+    "control character in a value": (get(b"a: \x01"), "RFC 9110, 5.5 allows it"),
+    "DEL in a value": (get(b"a: \x7f"), "RFC 9110, 5.5 allows it"),
+    "space in a host": (b"GET / HTTP/1.1\r\nhost: a b\r\n\r\n", "RFC 9112, 3.2"),
+    "slash in a host": (b"GET / HTTP/1.1\r\nhost: a/b\r\n\r\n", "RFC 9112, 3.2"),
+    "user in a host": (b"GET / HTTP/1.1\r\nhost: a@b\r\n\r\n", "RFC 9112, 3.2"),
+    "HTTP/0.9, said": (get(line=b"GET / HTTP/0.9"), "it has no headers"),
+    "HTTP/1.2": (get(line=b"GET / HTTP/1.2"), "no such version"),
+    "HTTP/2.0": (get(line=b"GET / HTTP/2.0") + get(), "not this framing"),
+    "HTTP/3.0": (get(line=b"GET / HTTP/3.0"), "not this framing"),
+    "preface of HTTP/2": (
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        "h2c by prior knowledge: the client sees that it is not",
+    ),
+    "CONNECT": (get(line=b"CONNECT a:1 HTTP/1.1"), "no tunnels"),
+    "CONNECT with a body": (get(ABC, line=b"CONNECT a:1 HTTP/1.1") + b"abc" + SMUGGLED, "no tunnels"),
+    "authority as target": (get(line=b"GET a:1 HTTP/1.1"), "of CONNECT alone"),
+    "backslash as target": (get(line=b"GET \\fast HTTP/1.1"), "not a path"),
+    "unknown verb": (get(line=b"FOO / HTTP/1.1"), "h11 leaves it to the application"),
+    "verb in small letters": (get(line=b"get / HTTP/1.1"), "verbs are case-sensitive"),
+}
+"""Answered by h11, but refused here with 400, and the connection closes."""
+
+READ = {
+    "empty lines before a request": (b"\r\n\r\n" + get(), [b"GET / "], "RFC 9112, 2.2 asks for it"),
+    "LF before a request": (b"\n" + get(), [b"GET / "], "RFC 9112, 2.2 asks for it"),
+    "CRLF behind a body": (post(ABC, body=b"abc\r\n"), [b"POST / abc"], "RFC 9112, 2.2 asks for it"),
+    "two spaces": (get(line=b"GET  / HTTP/1.1"), [b"GET / "], "RFC 9112, 3 allows it"),
+    "absolute target": (get(line=b"GET http://b/fast HTTP/1.1"), [b"GET /fast "], "RFC 9112, 3.2.2 asks for it"),
+    "absolute target without a path": (get(line=b"GET http://b?c HTTP/1.1"), [b"GET / "], "RFC 9112, 3.2.2"),
+    "absolute target with a user": (get(line=b"GET http://u:p@b/ HTTP/1.1"), [b"GET / "], "RFC 9112, 3.2.2"),
+    "trailer connection: close": (
+        chunks(b"3\r\nabc\r\n0\r\nconnection: close\r\n\r\n"),
+        [b"POST / abc"],
+        "the connection closes behind the answer, which says so; h11 goes on",
+    ),
+    "close of a proxy": (get(b"proxy-connection: close"), [b"GET / "], "the connection closes; h11 goes on"),
+    "RTSP": (get(line=b"GET / RTSP/1.0"), [b"GET / "], "llhttp reads it as HTTP/1.0; the framing is the same"),
+}
+"""Answered otherwise by h11: the bytes, what is served before MARKER, why that is safe."""
+
+CASES = SAME | {name: row[0] for name, row in (*REFUSED.items(), *READ.items())}
