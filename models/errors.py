@@ -7,6 +7,7 @@ ModelError                 the message is one line: what came, what is allowed, 
 │   └── BadScaling         a RoPE scaling with such a parameter
 ├── BadQuery               a query of a model's tables with an id or a width that they do not have
 ├── BadCard                an exported folder whose card and files do not match
+├── NoWritableFolder       a library needs a folder to write to, and this machine has none
 └── ReferenceMismatch      an export that differs from the float64 reference by more than the tolerance
 """
 
@@ -37,6 +38,10 @@ class BadQuery(ModelError):
 
 class BadCard(ModelError):
     """An exported folder whose card and files do not match."""
+
+
+class NoWritableFolder(ModelError):
+    """A library needs a folder that it can write to, and this machine has none."""
 
 
 class ReferenceMismatch(ModelError):

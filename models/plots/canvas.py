@@ -1,18 +1,24 @@
 """Rendering of a picture to the bytes of a PNG or SVG file, the same bytes every time.
 
 matplotlib shares settings and font caches between threads, so one picture is drawn at a time. It is imported when the
-first picture is drawn (about a second).
+first picture is drawn (about a second). Its import fails where it cannot write a cache of fonts: it then gets a folder
+in shared memory, which a container with a read-only file system has.
 """
 
+import atexit
 import io
 import math
+import os
 import re
+import shutil
+import sys
+import tempfile
 import textwrap
 import threading
 from typing import TYPE_CHECKING, Any, Literal
 from xml.sax.saxutils import escape
 
-from models.errors import BadEncoding
+from models.errors import BadEncoding, NoWritableFolder
 from models.plots.colors import DARK, LIGHT, Theme
 from models.plots.panels import draw_grid, draw_lines, draw_scale
 from models.plots.picture import HeatPanel, LinePanel, Picture
@@ -24,6 +30,7 @@ Format = Literal["png", "svg"]
 DPI = 100
 DEFAULT_WIDTH = 800
 INCHES = DEFAULT_WIDTH / DPI  # width of every picture: wider ones have more dots per inch
+SHARED_MEMORY = "/dev/shm"
 MIN_PANEL_INCHES = 0.25  # height for panels; without it, matplotlib's layout has no solution
 LETTER_EMS = 0.53  # mean width of a letter, with a margin
 _OPENING = re.compile(r'<svg( .*?) width="[0-9.]+pt" height="[0-9.]+pt"')
@@ -57,14 +64,39 @@ def render(picture: Picture, form: Format, width_px: int, height_px: int, dark: 
 
     Raises:
         BadEncoding: the height leaves no room for panels besides the picture's text.
+        NoWritableFolder: matplotlib can write its cache nowhere.
     """
     with _DRAWING_LOCK:
+        _prepare_import()
         import matplotlib
 
         theme = DARK if dark else LIGHT
         with matplotlib.rc_context(_SETTINGS | _theme_settings(theme)):
             figure = _laid_out(picture, width_px, height_px, theme)
             return _png(figure, picture) if form == "png" else _svg(figure, picture, width_px, height_px)
+
+
+def _prepare_import() -> None:
+    """Give matplotlib a folder where it would find none; once its import has failed, it fails forever."""
+    if "matplotlib" in sys.modules or os.access(os.environ.get("MPLCONFIGDIR", ""), os.W_OK):
+        return
+    try:
+        tempfile.gettempdir()
+    except OSError:
+        os.environ["MPLCONFIGDIR"] = _folder_in_memory()
+
+
+def _folder_in_memory() -> str:
+    """Return a new folder in shared memory, removed with this process."""
+    try:
+        folder = tempfile.mkdtemp(prefix="inlay-matplotlib-", dir=SHARED_MEMORY)
+    except OSError as error:
+        raise NoWritableFolder(
+            "pictures need a folder that this process can write to, and none of the temporary folders is one: "
+            "mount one at /tmp, or name one with MPLCONFIGDIR"
+        ) from error
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 def _theme_settings(theme: Theme) -> dict[str, str]:

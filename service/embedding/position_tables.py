@@ -20,10 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models import VERSION
-from models.errors import BadEncoding
+from models.errors import BadEncoding, NoWritableFolder
 from models.positions.table import DTYPES, Output, Table, rounded
 from models.tables.quantization import QuantizedTable
-from service.errors import BadParameters, TooLarge
+from service.errors import BadParameters, TooLarge, Unsupported
 from service.machine import available_cpus
 
 BLOCK_VALUES = 65536  # computed at a time: about 3 ms, 512 KiB in float64
@@ -353,8 +353,10 @@ def _identity(value: Any) -> str:
 
 @contextmanager
 def as_bad_parameters() -> Iterator[None]:
-    """Raise BadParameters where `models` raises BadEncoding."""
+    """Raise BadParameters where `models` raises BadEncoding, and Unsupported where this machine cannot draw."""
     try:
         yield
     except BadEncoding as error:
         raise BadParameters(str(error)) from None
+    except NoWritableFolder as error:
+        raise Unsupported(str(error)) from error

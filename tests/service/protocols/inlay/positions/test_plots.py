@@ -11,6 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
+from models.errors import NoWritableFolder
+from service.protocols.inlay.positions import plots
 from tests.served import Served, serving_here
 
 SIZES: dict[str, dict[str, Any]] = {
@@ -116,6 +118,15 @@ def test_rejects_impossible_pictures(served: Served, scheme: str, query: dict[st
     answer = draw(served, scheme, **query)
     assert answer.status_code == 422, answer.text[:200]
     assert said in answer.json()["detail"]
+
+
+def test_server_that_cannot_write_its_fonts_says_so(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object, **__: object) -> bytes:
+        raise NoWritableFolder("pictures need a folder")
+
+    monkeypatch.setattr(plots, "draw", fails)
+    answer = draw(served, "alibi", width=777)
+    assert (answer.status_code, answer.json()["detail"]) == (501, "pictures need a folder")
 
 
 async def test_client_that_leaves_frees_its_place_in_the_queue(tiny_store: Path) -> None:
