@@ -1,12 +1,17 @@
 """`inlay health`: asks a running service whether it is ready.
 
-Imports http.client alone (and ssl for TLS): a container runs it every few seconds.
+A container runs it every few seconds, so it imports the standard library alone, and ssl for TLS only. On Linux it finds
+the service by the command line in /proc, so that `inlay serve --port 9000` needs no word more.
 """
 
 import os
 import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
-from typing import TYPE_CHECKING
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
@@ -16,17 +21,56 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 SECONDS = 3
 
 
+PROCESSES = Path("/proc")
+OPTIONS = ("host", "port", "tls_cert", "tls_key", "tls_client_ca")
+
+
+class Service(NamedTuple):
+    """Where a service of this machine listens, as its command line and its INLAY_ variables say.
+
+    Args:
+        values: of OPTIONS, as text; those that are neither given nor set are missing.
+        folder: that relative paths among them begin at.
+    """
+
+    values: Mapping[str, str]
+    folder: str = "."
+
+    @property
+    def port(self) -> int:
+        """The REST port; Kubernetes sets the variable to a URL for a Service named inlay."""
+        text = self.values.get("port", "")
+        return int(text) if text.isdecimal() else 8080
+
+    def url(self, port: int) -> str:
+        """Return the URL of this service at a port."""
+        host = self.values.get("host", "")
+        host = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+        scheme = "https" if self.values.get("tls_cert") else "http"
+        return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+
+    def path(self, name: str) -> str | None:
+        """Return a path among its values."""
+        value = self.values.get(name)
+        return os.path.join(self.folder, value) if value else None  # noqa: PTH118 (this module imports little)
+
+
 def check(url: str | None = None, port: int | None = None, cert: str | None = None, key: str | None = None) -> int:
     """Print the answer of /health/ready; the exit code: 0 where the service is ready, else 1.
 
     Args:
-        url: of the service; None: this machine, as the INLAY_ variables say.
-        port: instead of INLAY_PORT.
+        url: of the service; None: the one of this machine, as `inlay serve` was started or the INLAY_ variables say.
+        port: of this machine, instead of what these say.
         cert: PEM file to show to a service with mutual TLS; None: the service's own.
         key: its private key.
     """
-    own = url is None
-    url = url or _own_url(port)
+    own, others = url is None, ""
+    service = Service(_of_variables(os.environ))
+    if url is None:
+        service, others = _choose(service, port)
+        url = service.url(port or service.port)
+    if not cert and service.path("tls_client_ca"):
+        cert, key = service.path("tls_cert"), service.path("tls_key")
     try:
         status, answer = _get(url, own, cert, key)
         if status == 200:
@@ -35,16 +79,51 @@ def check(url: str | None = None, port: int | None = None, cert: str | None = No
         reason = f"HTTP {status}: {answer[:500]}"
     except (OSError, HTTPException, ValueError) as error:
         reason = str(error) or type(error).__name__
-    print(f"inlay: {url} is not ready: {reason}", file=sys.stderr)
+    print(f"inlay: {url} is not ready: {reason}{others}", file=sys.stderr)
     return 1
 
 
-def _own_url(port: int | None) -> str:
-    scheme = "https" if os.environ.get("INLAY_TLS_CERT") else "http"
-    host = os.environ.get("INLAY_HOST", "")
-    host = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-    variable = os.environ.get("INLAY_PORT", "")  # Kubernetes sets it to a URL for a Service named inlay
-    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port or (variable if variable.isdigit() else 8080)}"
+def _choose(own: Service, port: int | None) -> tuple[Service, str]:
+    """Return the service to ask, and what to tell about others if it does not answer.
+
+    It is the running one at the port that was asked for or that the variables name, else the only running one.
+    """
+    running = [service for service in _running() if service.port]  # which one --port 0 took is not known
+    for service in running:
+        if service.port == (port or own.port):
+            return service, ""
+    if len(running) == 1 and port is None:
+        return running[0], ""
+    ports = ", ".join(sorted({str(service.port) for service in running}))
+    return own, f"; `inlay serve` runs here on port {ports}: name one with --port" if ports else ""
+
+
+def _running() -> Iterator[Service]:
+    """Yield the services that `inlay serve` runs in processes which this one may see; where there is no /proc, none."""
+    for place in PROCESSES.glob("[0-9]*"):
+        with suppress(OSError):  # it has ended, or belongs to another user
+            words = (place / "cmdline").read_bytes().decode(errors="replace").split("\0")
+            programs = [word.rpartition("/")[2] for word in words[:2]]
+            if "inlay" in programs and words[programs.index("inlay") + 1] == "serve":
+                pairs = (place / "environ").read_bytes().decode(errors="replace").split("\0")
+                variables = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
+                yield Service(_of_variables(variables) | _of_words(words), f"{place}/cwd")
+
+
+def _of_variables(variables: Mapping[str, str]) -> dict[str, str]:
+    values = {name: variables.get(f"INLAY_{name.upper()}", "") for name in OPTIONS}
+    return {name: value for name, value in values.items() if value}
+
+
+def _of_words(words: Sequence[str]) -> dict[str, str]:
+    """Return the values of options in a command line, which stand in the same word or in the next."""
+    values = {}
+    for word, following in pairwise(words):
+        option, equals, value = word.partition("=")
+        name = option.removeprefix("--").replace("-", "_")
+        if option.startswith("--") and name in OPTIONS:
+            values[name] = value if equals else following
+    return values
 
 
 def _get(url: str, own: bool, cert: str | None, key: str | None) -> tuple[int, str]:
@@ -71,8 +150,6 @@ def _tls(own: bool, cert: str | None, key: str | None) -> "ssl.SSLContext":
     context = ssl.create_default_context()
     if own:
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    if not cert and os.environ.get("INLAY_TLS_CLIENT_CA"):
-        cert, key = os.environ.get("INLAY_TLS_CERT"), os.environ.get("INLAY_TLS_KEY")
     if cert:
         context.load_cert_chain(cert, key)
     return context

@@ -71,10 +71,11 @@ def settings() -> None:
 
 def health(
     url: Annotated[
-        str | None, typer.Option(help="The service's URL; unset: this machine's, https with a certificate.")
+        str | None, typer.Option(help="The service's URL; unset: the one that `inlay serve` runs on this machine.")
     ] = None,
     port: Annotated[
-        int | None, typer.Option(metavar="N", help="This machine's port; unset: INLAY_PORT, else 8080.")
+        int | None,
+        typer.Option(metavar="N", help="This machine's port; unset: as `inlay serve` was started, INLAY_PORT, 8080."),
     ] = None,
     cert: Annotated[
         str | None, typer.Option(metavar="PATH", help="PEM file for mutual TLS; unset: the service's own.")

@@ -2,10 +2,12 @@
 
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 from threading import Thread
 
 import pytest
 
+from service.cli import health
 from tests.service.cli.conftest import Run
 
 
@@ -28,6 +30,58 @@ def port() -> Iterator[int]:
         Thread(target=server.serve_forever, daemon=True).start()
         yield server.server_port
         server.shutdown()
+
+
+@pytest.fixture(autouse=True)
+def processes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """No service of this machine runs, but those that a test writes."""
+    monkeypatch.setattr(health, "PROCESSES", tmp_path)
+    return tmp_path
+
+
+def run_here(processes: Path, number: int, *words: str, **variables: str) -> None:
+    """Let `inlay serve` with these options and variables run as a process."""
+    (processes / f"{number}").mkdir()
+    command = "\0".join(["/opt/venv/bin/python", "/opt/venv/bin/inlay", "serve", *words, ""])
+    (processes / f"{number}/cmdline").write_bytes(command.encode())
+    (processes / f"{number}/environ").write_bytes("\0".join(f"{n}={v}" for n, v in variables.items()).encode())
+
+
+@pytest.mark.parametrize("form", ["--port {}", "--port={}", "--host 0.0.0.0 --port {} --workers 2"])
+def test_asks_the_port_that_serve_was_started_with(inlay: Run, port: int, processes: Path, form: str) -> None:
+    run_here(processes, 1, *form.format(port).split(), INLAY_PORT="1")
+    assert inlay("health") == (0, '{"status":"ready"}\n', "")
+
+
+def test_asks_the_port_of_a_process_variable(inlay: Run, port: int, processes: Path) -> None:
+    run_here(processes, 7, INLAY_PORT=str(port))
+    assert inlay("health")[0] == 0
+
+
+def test_several_services_are_told_apart_by_port(
+    inlay: Run, port: int, processes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_here(processes, 1, "--port", "1")
+    run_here(processes, 2, "--port", str(port))
+    assert inlay("health", "--port", str(port))[0] == 0
+    monkeypatch.setenv("INLAY_PORT", str(port))
+    assert inlay("health")[0] == 0
+    monkeypatch.setenv("INLAY_PORT", "2")
+    code, _, error = inlay("health")
+    assert code == 1
+    assert f"`inlay serve` runs here on port 1, {port}: name one with --port" in error
+
+
+def test_other_processes_are_not_asked(inlay: Run, port: int, processes: Path) -> None:
+    run_here(processes, 1, "--port", str(port))
+    (processes / "1/cmdline").write_bytes(f"/usr/bin/tail\0inlay\0--port\0{port}\0".encode())
+    (processes / "2").mkdir()  # a process that has ended
+    assert "127.0.0.1:8080" in "".join(inlay("health")[1:]) or inlay("health")[0] == 0
+
+
+def test_tls_of_the_command_line_is_used(inlay: Run, processes: Path, port: int) -> None:
+    run_here(processes, 1, "--port", str(port), "--tls-cert", "cert.pem", "--tls-key", "key.pem")
+    assert f"https://127.0.0.1:{port} is not ready" in inlay("health")[2]
 
 
 def test_asks_the_port_of_the_variable(inlay: Run, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
