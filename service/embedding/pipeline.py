@@ -259,7 +259,7 @@ def _pooled(plan: Plan, rows: list[Rows], ids: list[Ids], prompts: PromptTokens)
     else:
         vectors = np.stack(
             [
-                pool(plan.mode, rows[index][HIDDEN], validation.counted(sequence, prompts.get(index, 0)))
+                pool(plan.mode, rows[index][HIDDEN], validation.attended(sequence), prompts.get(index, 0))
                 for index, sequence in enumerate(ids)
             ]
         )
