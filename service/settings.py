@@ -113,8 +113,8 @@ class Settings(BaseSettings):
     """Bytes of CUDA memory for one graph's intermediate values, beside its weights; 0: no limit."""
     max_queue_tokens: Count = 1048576
     """Tokens waiting for one graph of a model; above it requests get 429 / RESOURCE_EXHAUSTED."""
-    max_queue_seconds: Annotated[float, Field(gt=0)] = 2.0
-    """Seconds that queued work may delay a request, by the measured drain rate; above it requests get 429."""
+    max_queue_seconds: Annotated[float, Field(gt=0)] = 45.0
+    """Seconds that queued work may delay a request without a deadline, by the measured drain rate; above it: 429."""
     max_concurrent_requests: Count = 1024
     """Requests served at a time by one worker; above it requests get 429 with Retry-After."""
     max_answer_bytes: Count = 512 * 1024 * 1024

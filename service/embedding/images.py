@@ -29,6 +29,7 @@ from service.errors import (
 )
 from service.request_context import RequestContext
 from service.runtime.engine import Engine
+from service.scheduling.caller_queue import ItemTimes
 
 MAX_WAITING = 256  # pictures of all callers that wait to be decoded
 
@@ -193,7 +194,7 @@ async def _run_graphs(
     try:
         for graph, outputs in graphs.items():
             works: list[Any] = [Work(feed, outputs) for feed in feeds]
-            queued.append(model.batchers[graph].submit(works, costs, deadline=context.deadline))
+            queued.append(model.batchers[graph].submit(works, costs, ItemTimes(context.caller), context.deadline))
         results = [[await future for future in futures] for futures in queued]
     except BaseException:
         for future in (future for futures in queued for future in futures):

@@ -20,7 +20,7 @@ from service.embedding.tokenization import Cut
 from service.errors import BadInput, BadRequest, EngineFailure, UnknownValue, WrongModelKind
 from service.request_context import RequestContext, StageTimes
 from service.scheduling.admission import TokenEstimator, reserved
-from service.scheduling.fair_queue import ItemTimes
+from service.scheduling.caller_queue import ItemTimes
 from service.settings import Settings
 
 PromptTokens = Mapping[int, int]  # input → leading tokens that pooling leaves out
@@ -67,7 +67,7 @@ class EmbeddingPipeline:
         tokens = sum(lengths)
         limits.check_tokens(tokens, card, plan, self._settings)
         parts = _parts(card, plan, ids)
-        times = ItemTimes()
+        times = ItemTimes(context.caller)
         queued = _schedule(model, plan, parts, times, context, admitted)
         rows = [await queued[0][1]] if len(queued) == 1 else await _gather(queued, len(parts))
         if not plan.whole:  # the rows of a table were checked when it was exported
@@ -108,8 +108,8 @@ class EmbeddingPipeline:
         cost = self._estimator.estimate(name, sizes, longest) + sum([len(sequence.ids) for sequence in ids if sequence])
         queues = [model.batchers[graph] for graph in plan.typed]
         for queue in queues:
-            queue.check(cost, context.deadline)
-        with reserved(queues, cost):
+            queue.check(cost, context.deadline, context.caller)
+        with reserved(queues, cost, context.caller):
             complete, prompts = await self._encode(model, request, ids)
         tokens = sum([len(complete[index].ids) for index, item in enumerate(inputs) if isinstance(item, Text)])
         self._estimator.learn(name, characters, tokens)
@@ -259,7 +259,7 @@ def _pooled(plan: Plan, rows: list[Rows], ids: list[Ids], prompts: PromptTokens)
     else:
         vectors = np.stack(
             [
-                pool(plan.mode, rows[index][HIDDEN], validation.attended(sequence), prompts.get(index, 0))
+                pool(plan.mode, rows[index][HIDDEN], validation.counted(sequence, prompts.get(index, 0)))
                 for index, sequence in enumerate(ids)
             ]
         )

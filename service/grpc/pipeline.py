@@ -204,8 +204,7 @@ class Call:
             context.staggered = True
         if self._deadline is not None:
             context.deadline = self._deadline
-        if self._key is not None:
-            context.caller = self._key.name
+        context.caller = self._key.name if self._key is not None else address_of(self._grpc.peer())
         if self._span is not None:
             context.passes = self._span.passes
         return context
@@ -380,6 +379,16 @@ CALLS: dict[str, type[Call]] = {
     "client_stream": ClientStreamCall,
     "bidirectional": BidirectionalCall,
 }
+
+
+def address_of(peer: str) -> str:
+    """Return the address in what grpc calls the peer: `ipv4:127.0.0.1:50123` or `ipv6:%5B::1%5D:50123`."""
+    kind, _, place = peer.partition(":")
+    if kind == "ipv4":
+        return place.rpartition(":")[0]
+    if kind == "ipv6":
+        return place.rpartition(":")[0].replace("%5B", "").replace("%5D", "").strip("[]")
+    return peer
 
 
 def shown_key(metadata: Metadata) -> bytes | None:

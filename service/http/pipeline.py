@@ -224,6 +224,8 @@ class Pipeline:
         REQUEST_ID.set(request.id)
         head, route = request.head, request.route
         assert route is not None
+        if request.key is None and request.client is not None:
+            request.context.caller = request.client[0]
         try:
             if route.admitted:
                 self._admission.acquire()

@@ -119,6 +119,7 @@ def _batcher(engine: Engine, card: Card, name: str, settings: Settings, metrics:
         max_inline_cost=inline,
         max_queue_cost=settings.max_queue_tokens,
         max_queue_seconds=settings.max_queue_seconds,
+        max_queue_requests=max(1, 3 * settings.max_concurrent_requests // 4),  # the others are for callers with few
         stuck_seconds=settings.stuck_seconds,
         executor=ThreadPoolExecutor(1, thread_name_prefix=f"{card.name}-{name}"),
         observe=metrics.runs(card.name, name),

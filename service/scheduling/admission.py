@@ -14,11 +14,11 @@ SPECIAL_TOKENS = 2
 class ReservableQueue(Protocol):
     """A queue in which room can be reserved: a batcher."""
 
-    def reserve(self, cost: int) -> None:
+    def reserve(self, cost: int, caller: str) -> None:
         """Count an admitted request that is still being prepared."""
         ...
 
-    def release(self, cost: int) -> None:
+    def release(self, cost: int, caller: str) -> None:
         """Stop counting a reserved request, which joins the queue now or has failed."""
         ...
 
@@ -93,12 +93,12 @@ class TokenEstimator:
 
 
 @contextmanager
-def reserved(queues: Sequence[ReservableQueue], cost: int) -> Iterator[None]:
-    """Keep room in queues while a request is prepared."""
+def reserved(queues: Sequence[ReservableQueue], cost: int, caller: str) -> Iterator[None]:
+    """Keep room in queues while a caller's request is prepared."""
     for queue in queues:
-        queue.reserve(cost)
+        queue.reserve(cost, caller)
     try:
         yield
     finally:
         for queue in queues:
-            queue.release(cost)
+            queue.release(cost, caller)

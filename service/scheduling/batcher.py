@@ -16,7 +16,8 @@ from typing import Any, Generic, Protocol, TypeVar
 from weakref import WeakSet
 
 from service.errors import EngineFailure
-from service.scheduling.fair_queue import FairQueue, Item, ItemTimes, QueuedItem, Result
+from service.scheduling.caller_queue import Item, ItemTimes, QueuedItem, Result
+from service.scheduling.fair_queue import FairQueue
 
 GATHERING_TURNS = 6  # of the event loop without a new request: then no other is readable
 SINGLE_CALLER_TURNS = 1  # the same where the last run had one item: each turn costs its caller 4 µs
@@ -42,6 +43,10 @@ def _ignore() -> None:
     """Count nothing."""
 
 
+def _thread(name: str) -> Executor:
+    return ThreadPoolExecutor(1, thread_name_prefix=name)
+
+
 class Batcher(Generic[Item, Result]):
     """Runs items of concurrent requests together.
 
@@ -53,10 +58,12 @@ class Batcher(Generic[Item, Result]):
         executor: a thread for the runs.
         observe: called after every run.
         max_queue_seconds: how long others may delay a new request; None: any time.
+        max_queue_requests: the requests that may be queued; None: any number.
         stuck_seconds: a run in `executor` that takes longer is given up.
         count_failed: called for each item whose run gave no result.
         count_stuck: called for each run that is given up.
         clock: seconds.
+        new_executor: makes the executor for the runs after one that is given up, from a prefix for its thread's name.
     """
 
     def __init__(
@@ -69,20 +76,24 @@ class Batcher(Generic[Item, Result]):
         executor: Executor,
         observe: Observer,
         max_queue_seconds: float | None = None,
+        max_queue_requests: int | None = None,
         stuck_seconds: float = 60.0,
         count_failed: Callable[[], None] = _ignore,
         count_stuck: Callable[[], None] = _ignore,
         clock: Callable[[], float] = perf_counter,
+        new_executor: Callable[[str], Executor] = _thread,
     ) -> None:
         self._run = run
         self._max_batch_cost = max_batch_cost
         self._max_inline_cost = max_inline_cost
-        self._executor = executor
+        self._executor, self._new_executor = executor, new_executor
         self._observe = observe
         self._stuck_seconds = stuck_seconds
         self._count_failed, self._count_stuck = count_failed, count_stuck
         self._clock = clock
-        self.queue: FairQueue[Item, Result] = FairQueue(max_queue_cost, max_queue_seconds, max_batch_cost)
+        self.queue: FairQueue[Item, Result] = FairQueue(
+            max_queue_cost, max_queue_seconds, max_batch_cost, max_queue_requests
+        )
         self._empty_context = Context()  # a run serves many requests: its log lines carry no request id
         self._busy = False  # a run is under way or about to start
         self._single_item = True  # the last run was of one item
@@ -108,17 +119,17 @@ class Batcher(Generic[Item, Result]):
         """The cost a second of full batches; None before the first."""
         return self.queue.rate
 
-    def check(self, cost: int, deadline: float | None = None) -> None:
-        """Raise Overloaded or DeadlineExceeded if a request of this cost could not join now."""
-        self.queue.check(cost, self._clock(), deadline)
+    def check(self, cost: int, deadline: float | None = None, caller: str = "") -> None:
+        """Raise Overloaded or DeadlineExceeded if a caller's request of this cost could not join now."""
+        self.queue.check(cost, self._clock(), deadline, caller)
 
-    def reserve(self, cost: int) -> None:
+    def reserve(self, cost: int, caller: str = "") -> None:
         """Count an admitted request that is still being prepared."""
-        self.queue.reserve(cost)
+        self.queue.reserve(cost, caller)
 
-    def release(self, cost: int) -> None:
+    def release(self, cost: int, caller: str = "") -> None:
         """Stop counting a reserved request, which is submitted now or has failed."""
-        self.queue.release(cost)
+        self.queue.release(cost, caller)
 
     def submit(
         self,
@@ -134,7 +145,7 @@ class Batcher(Generic[Item, Result]):
         Args:
             items: passed to `run`.
             costs: of each item.
-            times: where the times of each item are added.
+            times: where the times of each item are added; it names the caller, for fair shares.
             deadline: on `clock`; an item that cannot be done by then fails with DeadlineExceeded.
             admitted: the request passed `check` already.
             staggered: concurrent requests arrive over several turns of the event loop.
@@ -145,30 +156,12 @@ class Batcher(Generic[Item, Result]):
         """
         loop, now, times = self._running_loop(), self._clock(), times or ItemTimes()
         if not admitted:
-            self.queue.check(sum(costs), now, deadline)
+            self.queue.check(sum(costs), now, deadline, times.caller)
         futures: list[asyncio.Future[Result]] = [loop.create_future() for _ in items]
         for item, cost, future in zip(items, costs, futures, strict=True):
             self.queue.add(item, cost, future, now, times, deadline)
         self._start(loop, now, staggered)
         return futures
-
-    def submit_one(
-        self,
-        item: Item,
-        cost: int,
-        times: ItemTimes,
-        deadline: float | None = None,
-        admitted: bool = False,
-        staggered: bool = False,
-    ) -> "asyncio.Future[Result]":
-        """Queue a request of a single item, as `submit` does."""
-        loop, now = self._running_loop(), self._clock()
-        if not admitted:
-            self.queue.check(cost, now, deadline)
-        future: asyncio.Future[Result] = loop.create_future()
-        self.queue.add(item, cost, future, now, times, deadline)
-        self._start(loop, now, staggered)
-        return future
 
     def run_now(self, run: Callable[[], Ran], cost: int, requests: int) -> tuple[Ran, float] | None:
         """Call `run` for several requests on the event loop, if nothing is queued or running.
@@ -250,7 +243,7 @@ class Batcher(Generic[Item, Result]):
     def _replace_thread(self, name: str) -> None:
         """Give later runs a thread of their own; cancel the runs queued for the present one."""
         self._executor.shutdown(wait=False, cancel_futures=True)
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix=name)
+        self._executor = self._new_executor(name)
 
     def _run_or_errors(self, items: list[Item]) -> list[Result | BaseException]:
         try:

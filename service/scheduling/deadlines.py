@@ -1,7 +1,7 @@
 """Deadlines: cancels work when the time that its caller allowed is over."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from time import perf_counter
 
@@ -9,11 +9,12 @@ from service.errors import DeadlineExceeded
 
 
 @asynccontextmanager
-async def within(deadline: float | None) -> AsyncIterator[None]:
+async def within(deadline: float | None, clock: Callable[[], float] = perf_counter) -> AsyncIterator[None]:
     """Cancel the block when the deadline passes.
 
     Args:
-        deadline: on `time.perf_counter`; None: there is none.
+        deadline: on `clock`; None: there is none.
+        clock: seconds.
 
     Raises:
         DeadlineExceeded: the deadline passed.
@@ -21,13 +22,19 @@ async def within(deadline: float | None) -> AsyncIterator[None]:
     if deadline is None:
         yield
         return
-    limit = asyncio.timeout(deadline - perf_counter())
+    limit = asyncio.timeout(deadline - clock())
     try:
         async with limit:
             yield
     except TimeoutError:
         if not limit.expired():
             raise
-        raise DeadlineExceeded(
-            "the time allowed is over and this is not done", remedy="allow more time or try again later"
-        ) from None
+        raise _over() from None
+    if clock() > deadline:  # the event loop was held up, so the timer had not its turn yet
+        raise _over()
+
+
+def _over() -> DeadlineExceeded:
+    return DeadlineExceeded(
+        "the time allowed is over and this is not done", remedy="allow more time or try again later"
+    )

@@ -1,109 +1,109 @@
 """The queue of one graph: decides which requests may join and which items run next, and measures the drain rate.
 
-Requests share the graph evenly: an item's turn is the virtual time at which its request, given an equal share, would be
-served (start-time fair queueing; Goyal, Vin and Cheng 1996). A request of a thousand texts delays a request of one text
-by that text's own share, not by the thousand.
+Callers share the graph evenly, and so do the requests of one caller: an item's turn is the virtual time at which it
+would be served if its request had an equal share of its caller's share (start-time fair queueing, Goyal, Vin and Cheng
+1996, at two levels as in hierarchical packet fair queueing, Bennett and Zhang 1997). A caller with a hundred requests,
+or a request of a thousand texts, delays another caller's text by that text's own share.
 """
 
 import asyncio
-from collections import deque
-from collections.abc import Iterator
+from collections import Counter
 from heapq import heapify, heappop, heapreplace
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic
 
 from service.errors import DeadlineExceeded, Overloaded
+from service.scheduling.caller_queue import CallerQueue, Item, ItemTimes, QueuedItem, Result
+from service.scheduling.patience import Patience
 
 LOOK_AHEAD = 4  # batches of items, by turn, among which those of like cost are chosen
 RATE_WEIGHT = 0.2  # of the newest full batch in the drain rate
-OVERLOADED_FRACTION = 8  # `max_seconds` is divided by it while more arrives than can be served
-FULL_BATCHES = 1.5  # may always be queued, so that the next run is a full one
-SLOWDOWN = 4  # a request may be delayed by this many times its own run time, even if that exceeds max_seconds
-Item = TypeVar("Item")
-Result = TypeVar("Result")
-
-
-class ItemTimes:
-    """Seconds that the items of one request waited and ran; each item of a batch counts the batch's whole run."""
-
-    __slots__ = ("items", "queued", "ran")
-
-    def __init__(self) -> None:
-        self.items, self.queued, self.ran = 0, 0.0, 0.0
-
-    def add(self, queued: float, ran: float) -> None:
-        """Add one finished item."""
-        self.items += 1
-        self.queued += queued
-        self.ran += ran
-
-
-class QueuedItem(NamedTuple, Generic[Item, Result]):
-    """One item and the future that its request awaits.
-
-    Args:
-        times: collects the request's times; items of one request share it.
-        turn: the virtual time at which it is due.
-        number: its place in the order of arrival, for items of one turn.
-        deadline: on the clock of `since`; after it the caller no longer waits.
-    """
-
-    item: Item
-    cost: int
-    since: float
-    future: "asyncio.Future[Result]"
-    times: ItemTimes
-    turn: float
-    number: int
-    deadline: float | None
+MOST_IDLE = 1024  # callers without queued work whose turn or refusal is remembered
+SMALL_SHARE = 8  # a caller that holds less than this part of the queue ...
+HEADROOM = 1.25  # ... may join until the queue is this much over its bound: the others cannot fill it alone
 
 
 class FairQueue(Generic[Item, Result]):
     """The queued items of one graph.
 
-    A burst may fill the queue up to `max_seconds`. If that is not enough, more arrives than can be served, and a long
-    queue would make every request late. So from the first refusal until `max_seconds` have passed without one, the
-    queue is limited to a fraction of `max_seconds` (as CoDel keeps a standing queue short; Nichols and Jacobson 2012),
-    but always has room for full batches. If nothing else is queued, a request is admitted whatever the drain rate
-    says, since only runs correct a rate that is too low.
+    If nothing else is queued, a request is admitted whatever the drain rate says, since only runs correct a rate that
+    is too low.
 
     Args:
         max_cost: the cost that may be queued, reservations included.
         max_seconds: how long others may delay a new request, by the measured drain rate; None: any time.
         full_cost: the cost of a full batch.
+        max_requests: the requests that may be queued, reservations included; None: any number.
     """
 
-    def __init__(self, max_cost: int, max_seconds: float | None, full_cost: int = 0) -> None:
-        self._max_cost = max_cost
-        self._max_seconds = max_seconds
-        self._full_cost = full_cost
-        self._refused_at = float("-inf")  # for being late
-        self._requests: dict[ItemTimes, deque[QueuedItem[Item, Result]]] = {}  # items of each by turn, never empty
+    def __init__(
+        self, max_cost: int, max_seconds: float | None, full_cost: int = 0, max_requests: int | None = None
+    ) -> None:
+        self._max_cost, self._max_requests = max_cost, max_requests
+        self._patience = None if max_seconds is None else Patience(max_seconds, full_cost)
+        self._callers: dict[str, CallerQueue[Item, Result]] = {}  # with something queued or reserved
+        self._idle: dict[str, CallerQueue[Item, Result]] = {}  # the oldest first
+        self._newcomer: CallerQueue[Item, Result] = CallerQueue("", 0)  # stands for all callers that are in neither
         self._number = 0  # of the newest item
         self._has_deadlines = False  # a queued item may have one
         self._now = 0.0  # virtual time
-        self._reservations = 0
+        self.requests = 0  # with something queued or reserved
         self.items = 0  # cancelled ones included, until they are next looked at
         self.cost = 0
         self.reserved = 0  # cost of admitted requests that are still being tokenized
         self.rate: float | None = None  # cost a second; None until a full batch has been timed
 
-    def reserve(self, cost: int) -> None:
+    @property
+    def remembered(self) -> int:
+        """The number of callers of which something is kept."""
+        return len(self._callers) + len(self._idle)
+
+    def reserve(self, cost: int, caller: str = "") -> None:
         """Count an admitted request that is still being tokenized."""
+        queue = self._active(caller)
+        queue.reserved += cost
+        queue.reservations += 1
         self.reserved += cost
-        self._reservations += 1
+        self.requests += 1
 
-    def release(self, cost: int) -> None:
+    def release(self, cost: int, caller: str = "") -> None:
         """Stop counting a reserved request, which joins now or has failed."""
+        queue = self._callers[caller]
+        queue.reserved -= cost
+        queue.reservations -= 1
         self.reserved -= cost
-        self._reservations -= 1
+        self.requests -= 1
+        self._retire(queue)
 
-    def delay(self, cost: int) -> float:
-        """Return the seconds that others would delay work of this cost; 0 while the rate is not known."""
+    def _active(self, name: str) -> CallerQueue[Item, Result]:
+        """Return the queue of a caller that joins."""
+        queue = self._callers.get(name)
+        if queue is None:
+            self._number += 1
+            queue = self._idle.pop(name) if name in self._idle else CallerQueue(name, self._number)
+            self._callers[name] = queue
+        return queue
+
+    def _retire(self, queue: CallerQueue[Item, Result]) -> None:
+        """Drop a caller that has nothing queued; keep its turn if it had more than its share, and its refusal."""
+        if queue.requests or queue.reservations:
+            return
+        del self._callers[queue.name]
+        if queue.turn > self._now or queue.refused_at > float("-inf"):
+            self._idle[queue.name] = queue
+            if len(self._idle) > MOST_IDLE:
+                del self._idle[next(iter(self._idle))]
+
+    def delay(self, cost: int, caller: str = "") -> float:
+        """Return the seconds that others would delay a caller's work of this cost; 0 while the rate is not known."""
         if self.rate is None:
             return 0.0
-        return min(self.cost + self.reserved, cost * (len(self._requests) + self._reservations)) / self.rate
+        queue = self._callers.get(caller, self._newcomer)
+        own = queue.cost + queue.reserved
+        before = min(own, cost * (len(queue.requests) + queue.reservations))
+        other_callers = len(self._callers) - (queue is not self._newcomer)
+        return (before + min(self.cost + self.reserved - own, (before + cost) * other_callers)) / self.rate
 
-    def check(self, cost: int, now: float, deadline: float | None) -> None:
+    def check(self, cost: int, now: float, deadline: float | None, caller: str = "") -> None:
         """Check whether a request of this cost may join.
 
         Raises:
@@ -112,48 +112,42 @@ class FairQueue(Generic[Item, Result]):
         """
         if deadline is not None and now >= deadline:
             raise DeadlineExceeded("the time allowed was over before this could wait: allow more time")
-        if not self.items and not self.reserved:
+        if not self.requests:
             return
-        if deadline is not None and now + (needed := self.delay(cost) + self._run_seconds(cost)) > deadline:
+        if deadline is not None and now + (needed := self.delay(cost, caller) + self._run_seconds(cost)) > deadline:
             raise DeadlineExceeded(
                 f"{deadline - now:.3g} s are left and this needs about {needed:.3g} s: allow more time or try again "
                 "later"
             )
-        self._check_room(cost)
-        if self._max_seconds is not None and self.rate is not None:
-            self._check_delay(cost, now, self._max_seconds, self.rate)
+        queue = self._callers.get(caller) or self._idle.get(caller, self._newcomer)
+        try:
+            self._check_room(cost, queue)
+            if self._patience is not None and self.rate is not None:
+                self._patience.check(queue, self.delay(cost, caller), cost, self.rate, now)
+        except Overloaded:
+            queue.refused_at = now
+            raise
 
     def _run_seconds(self, cost: int) -> float:
         """Return the seconds that work of this cost takes if nothing else is queued."""
         return cost / self.rate if self.rate else 0.0
 
-    def _check_room(self, cost: int) -> None:
+    def _check_room(self, cost: int, queue: CallerQueue[Item, Result]) -> None:
         ahead = self.cost + self.reserved
-        if (over := ahead + cost - self._max_cost) > 0:
+        over = ahead + cost - _bound(self._max_cost, queue.cost + queue.reserved + cost)
+        if over > 0:
             raise Overloaded(
                 f"{ahead} tokens are waiting and this request brings {cost}; the queue holds "
                 f"{self._max_cost}: try again in a moment",
                 None if self.rate is None else over / self.rate,
             )
-
-    def _check_delay(self, cost: int, now: float, seconds: float, rate: float) -> None:
-        delay, own_delay = self.delay(cost), SLOWDOWN * cost / rate
-        if delay <= self._allowed_delay(seconds, rate, now) + own_delay:
+        if self._max_requests is None:
             return
-        self._refused_at = now
-        # what is allowed from this refusal on, so that a retry after the given time is admitted
-        allowed = self._allowed_delay(seconds, rate, now) + own_delay
-        raise Overloaded(
-            f"{self.cost + self.reserved} tokens are waiting, which would delay this request by {delay:.2g} s; this "
-            f"server lets one wait {allowed:.2g} s: try again in a moment",
-            delay - allowed,
-        )
-
-    def _allowed_delay(self, seconds: float, rate: float, now: float) -> float:
-        """Return how long a new request may be delayed now."""
-        if now - self._refused_at < seconds:
-            seconds /= OVERLOADED_FRACTION
-        return max(seconds, FULL_BATCHES * self._full_cost / rate)
+        if self.requests >= _bound(self._max_requests, len(queue.requests) + queue.reservations + 1):
+            raise Overloaded(
+                f"{self.requests} requests are waiting; the queue holds {self._max_requests}: try again in a moment",
+                None if self.rate is None else ahead / self.requests / self.rate,
+            )
 
     def add(
         self,
@@ -165,13 +159,11 @@ class FairQueue(Generic[Item, Result]):
         deadline: float | None,
     ) -> None:
         """Queue one item of a request, due when the request's share of the graph comes to it."""
-        queued, turn = self._requests.get(times), self._now
-        if queued:
-            turn = max(turn, queued[-1].turn + queued[-1].cost)
-        else:
-            queued = self._requests[times] = deque()
         self._number += 1
-        queued.append(QueuedItem(item, cost, now, future, times, turn, self._number, deadline))
+        caller = self._active(times.caller)
+        if not caller.requests:
+            caller.turn = max(caller.turn, self._now)  # it may have reserved long ago
+        self.requests += caller.add(item, cost, future, now, times, self._number, deadline)
         self.items += 1
         self.cost += cost
         if deadline is not None:
@@ -182,61 +174,97 @@ class FairQueue(Generic[Item, Result]):
         if self.cost > max_cost:
             self._drop_cancelled()
         if self.cost <= max_cost:
-            waiting = [item for queued in self._requests.values() for item in queued if not item.future.done()]
-            have_deadlines, self._has_deadlines = self._has_deadlines, False
-            self._requests.clear()
-            self.items, self.cost, self._now = 0, 0, 0.0
-            return self._in_time_or_refused(waiting, now) if have_deadlines else waiting
-        requests, due = len(self._requests), self._next(LOOK_AHEAD * max_cost, now)
-        if not due:
-            return []
-        chosen, taken = _of_like_cost(due, max_cost)
-        self._now = max(self._now, due[0].turn) + taken / requests
-        self._requeue([item for item in due if item.number not in chosen])
-        return [item for item in due if item.number in chosen]
+            return self._take_all(now)
+        callers = [caller for caller in self._callers.values() if caller.requests]
+        due = self._next(callers, LOOK_AHEAD * max_cost, now)
+        if due:
+            self._now = max(self._now, min([self._callers[item.times.caller].turn for item in due]))
+            due = self._chosen(due, max_cost, len(callers))
+        for caller in callers:
+            self._retire(caller)
+        return due
+
+    def _take_all(self, now: float) -> list[QueuedItem[Item, Result]]:
+        """Return all items; refuse late ones."""
+        waiting = [
+            item
+            for caller in self._callers.values()
+            for queued in caller.requests.values()
+            for item in queued
+            if not item.future.done()
+        ]
+        have_deadlines, self._has_deadlines = self._has_deadlines, False
+        self._clear(now)
+        return self._in_time_or_refused(waiting, now) if have_deadlines else waiting
+
+    def _clear(self, now: float) -> None:
+        """Forget all items, and who had more than its share, since nobody waits for it any more."""
+        remembered = (*self._idle.values(), *self._callers.values())
+        self.items, self.cost, self.requests, self._now = 0, 0, 0, 0.0
+        self._callers, self._idle = {}, {}
+        for caller in remembered:
+            if caller.reservations:
+                caller.clear()
+                self._callers[caller.name] = caller
+                self.requests += caller.reservations
+            elif self._patience is not None and self._patience.remembers(caller, now):
+                caller.clear()
+                self._idle[caller.name] = caller
 
     def _drop_cancelled(self) -> None:
         """Forget the items of requests that were cancelled."""
-        for times, queued in list(self._requests.items()):
-            while queued and queued[0].future.done():
-                self.items -= 1
-                self.cost -= queued.popleft().cost
-            if not queued:
-                del self._requests[times]
+        for caller in list(self._callers.values()):
+            self.requests -= len(caller.requests)
+            items, cost = caller.drop_cancelled()
+            self.requests += len(caller.requests)
+            self.items -= items
+            self.cost -= cost
+            self._retire(caller)
 
-    def _next(self, reach: int, now: float) -> list[QueuedItem[Item, Result]]:
+    def _next(self, callers: list[CallerQueue[Item, Result]], reach: int, now: float) -> list[QueuedItem[Item, Result]]:
         """Remove and return the items due next, until their cost passes `reach`; late ones are refused."""
         due: list[QueuedItem[Item, Result]] = []
-        for item in self._in_turn():
+        heads = [(caller.turn, caller.number, caller, caller.in_turn()) for caller in callers]
+        heapify(heads)
+        while heads and reach >= 0:
+            turn, number, caller, items = heads[0]
+            requests = len(caller.requests)
+            item = next(items, None)
+            if item is None:
+                heappop(heads)
+                continue
+            self.items -= 1
+            self.cost -= item.cost
+            self.requests -= requests - len(caller.requests)
             if item.future.done() or not self._in_time(item, now, self._run_seconds(item.cost)):
                 continue
             reach -= item.cost if due else 0
             due.append(item)
-            if reach < 0:
-                break
+            heapreplace(heads, (turn + item.cost, number, caller, items))
         return due
 
-    def _in_turn(self) -> Iterator[QueuedItem[Item, Result]]:
-        """Remove and yield every item in its turn."""
-        heads = [(queued[0].turn, queued[0].number, queued) for queued in self._requests.values()]
-        heapify(heads)
-        while heads:
-            _, _, queued = heads[0]
-            item = queued.popleft()
-            self.items -= 1
-            self.cost -= item.cost
-            if queued:
-                heapreplace(heads, (queued[0].turn, queued[0].number, queued))
-            else:
-                heappop(heads)
-                del self._requests[item.times]
-            yield item
-
-    def _requeue(self, items: list[QueuedItem[Item, Result]]) -> None:
-        for item in reversed(items):
-            self._requests.setdefault(item.times, deque()).appendleft(item)
-            self.items += 1
-            self.cost += item.cost
+    def _chosen(
+        self, due: list[QueuedItem[Item, Result]], max_cost: int, callers: int
+    ) -> list[QueuedItem[Item, Result]]:
+        """Return the items of the next batch, charged to their callers; queue the others again."""
+        numbers, taken = _of_like_cost(due, max_cost)
+        chosen = [item for item in due if item.number in numbers]
+        self._now += taken / callers
+        costs, first_turns = Counter[str](), dict[str, float]()
+        for item in due:
+            first_turns.setdefault(item.times.caller, item.turn)
+        for item in chosen:
+            costs[item.times.caller] += item.cost
+        for name, cost in costs.items():
+            self._callers[name].charge(cost, first_turns[name])
+        for item in reversed(due):
+            if item.number not in numbers:
+                caller = self._callers[item.times.caller]
+                self.requests += item.times not in caller.requests
+                caller.put_back(item)
+                self.items += 1
+                self.cost += item.cost
+        return chosen
 
     def _in_time_or_refused(
         self, waiting: list[QueuedItem[Item, Result]], now: float
@@ -269,6 +297,11 @@ class FairQueue(Generic[Item, Result]):
             self.rate = rate if self.rate is None else self.rate + RATE_WEIGHT * (rate - self.rate)
         elif self.rate is not None and rate > self.rate:
             self.rate = rate
+
+
+def _bound(most: int, own: int) -> float:
+    """Return the bound of the queue for a caller that would hold `own` of it."""
+    return most * HEADROOM if own * SMALL_SHARE <= most else most
 
 
 def _of_like_cost(due: list[QueuedItem[Item, Result]], max_cost: int) -> tuple[set[int], int]:

@@ -125,10 +125,10 @@ def test_reservation_ends_with_its_block() -> None:
     class Queue:
         cost = 0
 
-        def reserve(self, cost: int) -> None:
+        def reserve(self, cost: int, caller: str) -> None:
             self.cost += cost
 
-        def release(self, cost: int) -> None:
+        def release(self, cost: int, caller: str) -> None:
             self.cost -= cost
 
     queues = [Queue(), Queue()]
@@ -137,7 +137,7 @@ def test_reservation_ends_with_its_block() -> None:
         assert [queue.cost for queue in queues] == [7, 7]
         raise ZeroDivisionError
 
-    with pytest.raises(ZeroDivisionError), reserved(queues, 7):
+    with pytest.raises(ZeroDivisionError), reserved(queues, 7, "a caller"):
         fail()
     assert [queue.cost for queue in queues] == [0, 0]
 

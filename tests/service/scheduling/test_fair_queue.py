@@ -1,7 +1,9 @@
 """The fair queue: which requests may join, which items run next, what a refused caller is told."""
 
 import asyncio
+import itertools
 import math
+from collections import Counter
 from collections.abc import Sequence
 
 import pytest
@@ -9,19 +11,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.errors import DeadlineExceeded, Overloaded
-from service.scheduling.fair_queue import OVERLOADED_FRACTION, SLOWDOWN, FairQueue, ItemTimes
+from service.scheduling.caller_queue import ItemTimes
+from service.scheduling.fair_queue import HEADROOM, MOST_IDLE, SMALL_SHARE, FairQueue
+from service.scheduling.patience import HOLD_FRACTION, MOST_RETRY_SECONDS, OVERLOADED_FRACTION, SLOWDOWN
 
 Queue = FairQueue[str, str]
 Future = asyncio.Future[str]
 
 
-def queue_of(max_cost: int = 1000, max_seconds: float | None = None, full_cost: int = 0) -> Queue:
-    return FairQueue(max_cost, max_seconds, full_cost)
+def queue_of(
+    max_cost: int = 1000, max_seconds: float | None = None, full_cost: int = 0, max_requests: int | None = None
+) -> Queue:
+    return FairQueue(max_cost, max_seconds, full_cost, max_requests)
 
 
-def add(queue: Queue, caller: str, costs: Sequence[int], deadline: float | None = None) -> list[Future]:
-    """Queue the items of one request, named after their caller."""
-    loop, times = asyncio.get_running_loop(), ItemTimes()
+def add(queue: Queue, caller: str, costs: Sequence[int], deadline: float | None = None, of: str = "") -> list[Future]:
+    """Queue the items of one request, with names that begin with `caller`."""
+    loop, times = asyncio.get_running_loop(), ItemTimes(of)
     futures = [loop.create_future() for _ in costs]
     for number, (cost, future) in enumerate(zip(costs, futures, strict=True)):
         queue.add(f"{caller}{number}", cost, future, 0.0, times, deadline)
@@ -53,6 +59,103 @@ async def test_single_texts_do_not_starve_a_large_request() -> None:
         add(queue, f"other{number}-", [10])
         served += taken(queue, 20)
     assert sum(name.startswith("bulk") for name in served) >= 10  # of its 30, against two new callers a batch
+
+
+async def test_one_request_does_not_wait_for_a_hundred_of_another_caller() -> None:
+    queue = queue_of(10_000)
+    for number in range(100):
+        add(queue, f"bulk{number}-", [10] * 5, of="bulk")
+    taken(queue, 20)
+    add(queue, "lone", [10], of="lone")
+    assert "lone0" in taken(queue, 20)
+
+
+async def test_callers_get_equal_shares_whatever_they_send() -> None:
+    queue, served = queue_of(100_000), Counter[str]()
+    for number in range(100):
+        add(queue, f"many{number}-", [10], of="many requests")
+    add(queue, "large", [10] * 100, of="a large request")
+    add(queue, "long", [50] * 20, of="long texts")
+    while queue.items > 110:
+        for item in queue.take(100, 0.0):
+            item.future.set_result("done")
+            served[item.times.caller] += item.cost
+    assert max(served.values()) - min(served.values()) <= 200  # two batches
+
+
+async def test_requests_of_one_caller_share_what_it_gets() -> None:
+    queue = queue_of(10_000)
+    add(queue, "other", [10] * 100, of="other")
+    add(queue, "bulk", [10] * 100, of="mine")
+    taken(queue, 20)
+    add(queue, "lone", [10], of="mine")
+    assert "lone0" in taken(queue, 40)
+
+
+async def test_caller_of_long_texts_gains_nothing_by_coming_back() -> None:
+    queue, served = queue_of(100_000), Counter[str]()
+    add(queue, "b", [10] * 1000, of="b")
+    add(queue, "c", [10] * 1000, of="c")
+    add(queue, "long", [100], of="a")
+    for _ in range(60):
+        batch = queue.take(100, 0.0)
+        for item in batch:
+            item.future.set_result("done")
+            served[item.times.caller] += item.cost
+        if any([item.times.caller == "a" for item in batch]):
+            add(queue, "long", [100], of="a")  # as soon as it has its answer
+    assert max(served.values()) - min(served.values()) <= 200
+
+
+async def test_caller_that_reserved_long_ago_gets_no_more_than_its_share() -> None:
+    queue, served = queue_of(100_000), Counter[str]()
+    add(queue, "b", [10] * 1000, of="b")
+    queue.reserve(500, "a")
+    for _ in range(50):
+        taken(queue, 100)
+    queue.release(500, "a")
+    add(queue, "a", [10] * 50, of="a")
+    for _ in range(4):
+        for item in queue.take(100, 0.0):
+            served[item.times.caller] += item.cost
+    assert served["a"] <= 300
+
+
+async def test_a_full_queue_has_room_for_callers_with_little() -> None:
+    queue = queue_of(max_cost=1000, max_requests=100)
+    add(queue, "bulk", [10] * 100, of="bulk")
+    with pytest.raises(Overloaded, match="1000 tokens are waiting and this request brings 1; the queue holds 1000"):
+        queue.check(1, 0.0, None, "bulk")
+    queue.check(1000 // SMALL_SHARE, 0.0, None, "lone")
+    with pytest.raises(Overloaded):
+        queue.check(1000 // SMALL_SHARE + 1, 0.0, None, "lone")
+    add(queue, "fill", [int(1000 * (HEADROOM - 1))], of="other")
+    with pytest.raises(Overloaded):
+        queue.check(1, 0.0, None, "lone")
+
+
+async def test_bounds_requests_with_room_for_callers_with_few() -> None:
+    queue = queue_of(max_cost=10_000, max_requests=100)
+    for number in range(99):
+        add(queue, f"{number}-", [1, 1], of="bulk")
+    queue.reserve(1, "bulk")
+    with pytest.raises(Overloaded, match="100 requests are waiting; the queue holds 100"):
+        queue.check(1, 0.0, None, "bulk")
+    queue.check(1, 0.0, None, "lone")
+    queue.release(1, "bulk")
+    queue.check(1, 0.0, None, "bulk")
+
+
+async def test_remembers_few_of_many_callers() -> None:
+    queue = queue_of(max_cost=10**9)
+    add(queue, "bulk", [10] * 10, of="bulk")
+    for number in range(2 * MOST_IDLE):
+        add(queue, "long", [100], of=f"{number}")
+        taken(queue, 20)
+    assert queue.remembered <= MOST_IDLE + 3
+    while queue.items:
+        taken(queue, 100)
+    assert queue.remembered == 0
 
 
 @given(
@@ -90,11 +193,10 @@ async def test_refuses_a_request_that_others_would_delay_too_long() -> None:
     for number in range(15):
         add(queue, f"{number}-", [10])
     queue.check(1, 0.0, None)  # its share of the line is a tenth of that
-    queue.check(100, 0.0, None)  # it takes a second by itself, so it may wait longer
-    said = r"would delay this request by 1\.5 s; this server lets one wait 0\.53 s"
+    said = r"would delay this request by 1\.5 s; this server lets one wait 1 s"
     with pytest.raises(Overloaded, match=said) as refused:
         queue.check(10, 0.0, None)
-    assert refused.value.retry_after == pytest.approx(1.5 - 1.0 / OVERLOADED_FRACTION - SLOWDOWN * 0.1)
+    assert refused.value.retry_after == pytest.approx(0.5)
 
 
 async def test_admits_a_retry_after_its_retry_after() -> None:
@@ -111,23 +213,74 @@ async def test_admits_a_retry_after_its_retry_after() -> None:
     queue.check(10, batches / 10, None)
 
 
+async def overloaded(cost: int = 1) -> Queue:
+    """A queue of 100 a second whose caller, with requests of this cost, has just been refused at 10 s."""
+    queue = queue_of(max_cost=100_000, max_seconds=30.0)
+    queue.drained(100, 1.0, full=True)
+    while True:
+        try:
+            queue.check(cost, 10.0, None)
+        except Overloaded:
+            return queue
+        add(queue, f"{queue.items}-", [cost])
+
+
+def drain(queue: Queue, cost: float) -> None:
+    while queue.cost > cost:
+        taken(queue, 50)
+
+
+SHORT = 30.0 / OVERLOADED_FRACTION
+HOLD = 30.0 / HOLD_FRACTION
+
+
+async def test_serves_a_crowd_of_thirty_seconds() -> None:
+    assert (await overloaded()).cost == pytest.approx(3000, abs=1)
+
+
 async def test_keeps_the_queue_short_while_it_must_refuse() -> None:
-    queue = queue_of(max_cost=10_000, max_seconds=1.0)
-    queue.drained(1000, 1.0, full=True)
-    for number in range(150):
-        add(queue, f"{number}-", [10])
+    queue = await overloaded()
+    short = 100 * SHORT + SLOWDOWN
+    drain(queue, short + 50)
+    with pytest.raises(Overloaded):
+        queue.check(1, 10.1, None)
+    drain(queue, short)
+    queue.check(1, 10.2, None)
+    for number in range(100):
+        add(queue, f"later{number}", [1])
+    with pytest.raises(Overloaded):
+        queue.check(1, 10.2, None)
+    queue.check(1, 10.2 + HOLD, None)  # without a refusal for a while: patient again
+
+
+async def test_long_requests_may_wait_even_while_others_are_refused() -> None:
+    queue = await overloaded()
+    drain(queue, 2900)
+    queue.check(50, 10.0, None)  # half a second by itself
+    with pytest.raises(Overloaded):
+        queue.check(40, 10.0, None)
+
+
+async def test_overload_by_one_caller_shortens_no_other_queue() -> None:
+    queue = await overloaded()
+    add(queue, "bulk", [10] * 500, of="other")
+    queue.check(10, 10.0, None, "other")
     with pytest.raises(Overloaded):
         queue.check(10, 10.0, None)
-    while queue.cost > 300:
-        taken(queue, 100)
-    with pytest.raises(Overloaded):
-        queue.check(10, 10.9, None)  # 0.3 s would have done before
-    while queue.cost > 100:
-        taken(queue, 100)
-    queue.check(10, 11.8, None)
-    for number in range(80):
-        add(queue, f"later{number}-", [10])
-    queue.check(10, 12.0, None)  # a second without a refusal: patient again
+
+
+async def test_retries_of_a_crowd_are_told_one_after_the_other() -> None:
+    queue, waits = queue_of(max_seconds=1.0), []
+    queue.drained(100, 1.0, full=True)
+    for number in range(11):
+        add(queue, f"{number}-", [10])
+    for _ in range(200):
+        with pytest.raises(Overloaded) as refused:
+            queue.check(10, 10.0, None)
+        waits.append(refused.value.retry_after)
+    apart = [later - earlier for earlier, later in itertools.pairwise(waits[:50])]
+    assert apart == pytest.approx([0.1] * 49)  # the run time of one
+    assert waits[-1] == MOST_RETRY_SECONDS
 
 
 async def test_queue_always_holds_a_full_batch() -> None:
