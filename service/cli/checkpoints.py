@@ -13,7 +13,7 @@ from models.artifacts.description import warnings
 from models.artifacts.export import export
 from models.checkpoints import hub
 from models.errors import BadCard, BadCheckpoint, ModelError
-from service.cli.console import progress_bars
+from service.cli.console import progress_bars, say
 from service.errors import StartError
 from service.registry.store import export_version
 from service.settings import Settings
@@ -50,7 +50,7 @@ def exported(settings: Settings, checkpoints: list[str]) -> Settings:
             )
         if _lies_in(settings.store, checkpoint):
             continue
-        _export(checkpoint, settings.store / name)
+        _export(settings, checkpoint, settings.store / name)
     return settings.model_copy(update={"models": tuple(dict.fromkeys((*named, *settings.models)))})
 
 
@@ -77,25 +77,25 @@ def _lies_in(store: Path, checkpoint: str) -> bool:
     return True
 
 
-def _export(checkpoint: str, out: Path) -> None:
+def _export(settings: Settings, checkpoint: str, out: Path) -> None:
     """Export a checkpoint unless `out` holds its present state."""
-    why = _stale(checkpoint, out)
+    why = _stale(settings, checkpoint, out)
     if why is None:
         return
-    print(f"inlay: exporting {checkpoint} to {out} ({why})", flush=True)
+    say(settings, f"exporting {checkpoint} to {out} ({why})")
     identity, files = _identity(checkpoint), _files(checkpoint)  # before: a change meanwhile is seen at the next start
     try:
-        with progress_bars() as progress:
+        with progress_bars(shown=settings.log_format != "json") as progress:
             card = export(checkpoint, out, progress=progress)
     except ModelError as error:
         raise StartError(f"--model {checkpoint} cannot be exported: {error}{_adoptable(checkpoint, out)}") from error
     for warning in warnings(card):
-        _tell(f"warning: {warning}")
+        say(settings, f"warning: {warning}")
     origin = Origin(identity, files, export_version(out))
     _origin_path(out).write_text(json.dumps(asdict(origin)) + "\n", encoding="utf-8")
 
 
-def _stale(checkpoint: str, out: Path) -> str | None:
+def _stale(settings: Settings, checkpoint: str, out: Path) -> str | None:
     """Return the reason to export the checkpoint to `out`; None where its export there is up to date."""
     if not (out / cards.FILE_NAME).is_file():
         return "once"
@@ -111,24 +111,20 @@ def _stale(checkpoint: str, out: Path) -> str | None:
             f"`inlay export {checkpoint} {out.parent}/NAME`"
         )
     if origin is None:
-        _tell(f"{out}, which `inlay serve` did not export, is served as it is")
+        say(settings, f"{out}, which `inlay serve` did not export, is served as it is")
         return None
     if _repository(checkpoint):
-        return _moved_on(checkpoint, source)
+        return _moved_on(settings, checkpoint, source)
     if not Path(checkpoint).exists():
-        _tell(f"{checkpoint} is gone; its export in {out} is served")
+        say(settings, f"{checkpoint} is gone; its export in {out} is served")
         return None
     if origin.files != _files(checkpoint):
         return "it has changed since it was exported"
-    _tell(f"{out} is up to date with {checkpoint}")
+    say(settings, f"{out} is up to date with {checkpoint}")
     return None
 
 
-def _tell(sentence: str) -> None:
-    print(f"inlay: {sentence}", flush=True)
-
-
-def _moved_on(checkpoint: str, source: str) -> str | None:
+def _moved_on(settings: Settings, checkpoint: str, source: str) -> str | None:
     """Return a message if the hub has another commit than the exported one; None if not, or if it does not answer."""
     identity = _identity(checkpoint)
     if source == identity:  # a commit never changes
@@ -138,10 +134,10 @@ def _moved_on(checkpoint: str, source: str) -> str | None:
     try:
         any(map(repository.has, ("config.json", "modules.json")))  # its answer names the commit
     except BadCheckpoint as error:
-        _tell(f"whether {checkpoint} has changed is not known, its export is served: {error}")
+        say(settings, f"whether {checkpoint} has changed is not known, its export is served: {error}")
         return None
     if not repository.pinned or repository.label == source:
-        _tell(f"the export of {source} is up to date")
+        say(settings, f"the export of {source} is up to date")
         return None
     return f"the store has {source.partition('@')[2][:12]}, the hub {repository.revision[:12]}"
 

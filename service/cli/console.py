@@ -3,14 +3,15 @@
 Exit codes: 0 done; 1 it cannot be done, and stderr says why in one line; 2 wrong usage; 130 stopped.
 """
 
+import logging
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from difflib import get_close_matches
 from functools import wraps
 from types import FrameType
-from typing import TYPE_CHECKING, NoReturn, ParamSpec
+from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec
 
 import typer
 
@@ -21,35 +22,71 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from models.progress import Progress
+    from service.settings import Settings
 
 CANNOT, MISUSED, STOPPED = 1, 2, 130
 Parameters = ParamSpec("Parameters")
+log = logging.getLogger(__name__)
 
 
-def reporting(command: Callable[Parameters, None]) -> Callable[Parameters, None]:
-    """Return a command that prints an error as one line with exit code 1, and ends quietly if its pipe is closed."""
+class Failed(typer.Exit):
+    """The end of a command that cannot go on; `reporting` tells its message."""
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(code)
+        self.message = message
+
+
+def print_failure(message: str, options: Mapping[str, Any]) -> None:
+    """Print one line to stderr."""
+    print(f"inlay: {message}", file=sys.stderr)
+
+
+def reporting(
+    command: Callable[Parameters, None], tell: Callable[[str, Mapping[str, Any]], None] = print_failure
+) -> Callable[Parameters, None]:
+    """Return a command that tells an error in one line with exit code 1, and ends quietly if its pipe is closed.
+
+    Args:
+        tell: called with the line and with the command's options.
+    """
 
     @wraps(command)
     def run(*values: Parameters.args, **options: Parameters.kwargs) -> None:
         try:
-            command(*values, **options)
-        except (ModelError, StartError) as error:
-            fail(str(error))
-        except KeyboardInterrupt:
-            fail("stopped; nothing was left behind", STOPPED)
-        except BrokenPipeError:  # `inlay list | head`
-            sys.stdout = None  # so that Python does not flush into the pipe at exit
-        except OSError as error:
-            place = f"{error.filename}: " if error.filename else ""
-            fail(f"{place}{error.strerror or error}")
+            _as_failed(command, *values, **options)
+        except Failed as failed:
+            tell(failed.message, options)
+            raise typer.Exit(failed.exit_code) from failed
 
     return run
 
 
+def _as_failed(command: Callable[Parameters, None], *values: Parameters.args, **options: Parameters.kwargs) -> None:
+    try:
+        command(*values, **options)
+    except (ModelError, StartError) as error:
+        fail(str(error))
+    except KeyboardInterrupt:
+        fail("stopped; nothing was left behind", STOPPED)
+    except BrokenPipeError:  # `inlay list | head`
+        sys.stdout = None  # so that Python does not flush into the pipe at exit
+    except OSError as error:
+        place = f"{error.filename}: " if error.filename else ""
+        fail(f"{place}{error.strerror or error}")
+
+
 def fail(message: str, code: int = CANNOT) -> NoReturn:
-    """Print one line to stderr and end the command."""
-    print(f"inlay: {message}", file=sys.stderr)
-    raise typer.Exit(code)
+    """End the command with one line on stderr."""
+    raise Failed(message, code)
+
+
+def say(settings: "Settings", line: str) -> None:
+    """Print a line of `inlay serve`; log it where the log is JSON, so that every line is an object."""
+    if settings.log_format == "json":
+        log.info("%s", line)
+    else:
+        print(line if line.startswith("try: ") else f"inlay: {line}", flush=True)
 
 
 def nearest(word: str, allowed: "Iterable[str]") -> str:
@@ -73,8 +110,16 @@ def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
 
 
 @contextmanager
-def progress_bars() -> Iterator["Progress"]:
-    """Show a bar on stderr for each kind of work; where stderr is not a terminal, only the finished bars."""
+def progress_bars(shown: bool = True) -> Iterator["Progress"]:
+    """Show a bar on stderr for each kind of work; where stderr is not a terminal, only the finished bars.
+
+    Args:
+        shown: False: none, because every line of stderr has to be JSON.
+    """
+    if not shown:
+        with stoppable():
+            yield lambda what, done, total: None
+        return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeElapsedColumn
 

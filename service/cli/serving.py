@@ -1,18 +1,33 @@
 """`inlay serve`, `check`, `settings` and `health`."""
 
+import logging
+import os
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from service.cli.console import MISUSED, fail, nearest, reporting
+from service.cli.console import MISUSED, fail, nearest, print_failure, reporting, stoppable
 
 if TYPE_CHECKING:
     from service.settings import Settings
 
 
-@reporting
+def _tell(message: str, options: Mapping[str, Any]) -> None:
+    """Tell why `serve` failed; as a line of its log where that is JSON."""
+    chosen = options.get("values", {}).get("log_format") or os.environ.get("INLAY_LOG_FORMAT")
+    if chosen != "json":
+        print_failure(message, options)
+        return
+    from service.observability.logs import start_logging
+
+    start_logging("json", "info", inputs=False)
+    logging.getLogger("inlay").error("%s", message)
+
+
+@partial(reporting, tell=_tell)
 def serve(
     context: typer.Context,
     values: Mapping[str, str],
@@ -29,17 +44,29 @@ def serve(
 
     Each option is a variable too: INLAY_MAX_INPUTS=64 is --max-inputs 64. Options win.
     """
+    _refuse_unknown(context)
+    try:
+        with stoppable():  # process 1 of a container would not notice a signal that comes before a handler is there
+            settings = _prepared(values, model or [])
+            from service.cli.startup import listen
+    except KeyboardInterrupt:
+        raise typer.Exit(0) from None
+    raise typer.Exit(listen(settings))
+
+
+def _prepared(values: Mapping[str, str], checkpoints: list[str]) -> "Settings":
+    """Return the settings, after logging was started and the checkpoints were exported."""
     from service.cli.options import read_settings
 
-    _refuse_unknown(context)
     settings = read_settings(values)
-    if model:
-        from service.cli.checkpoints import exported
+    from service.observability.logs import start_logging
 
-        settings = exported(settings, model)
-    from service.cli.startup import listen
+    start_logging(settings.log_format, settings.log_level, settings.log_inputs)
+    if not checkpoints:
+        return settings
+    from service.cli.checkpoints import exported
 
-    raise typer.Exit(listen(settings))
+    return exported(settings, checkpoints)
 
 
 @reporting

@@ -7,7 +7,6 @@ import asyncio
 import errno
 import gc
 import logging
-import logging.config
 import os
 import signal
 import socket
@@ -23,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from models.artifacts import card as cards
 from models.errors import ModelError
 from service import machine
+from service.cli.console import say
 from service.errors import StartError
 from service.observability import logs
 from service.process.supervisor import START_FAILURE, Supervisor
@@ -52,16 +52,15 @@ def listen(settings: Settings) -> int:
     Raises:
         StartError, ModelError: it cannot serve; the message is one line.
     """
-    logging.config.dictConfig(logs.config(settings.log_format, settings.log_level, settings.log_inputs))
+    _handle_stops()
+    if settings.log_format == "json":  # gRPC's core writes plain text, of handshakes that failed for example
+        os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     if files := tls.files(settings):
         tls.context(files)
     listener = _bound(settings.host, settings.port, "REST", "port")
     settings = settings.model_copy(update={"port": listener.getsockname()[1]})
     with _bound(settings.host, settings.grpc_port, "gRPC", "grpc_port") as probe:
         grpc_port = probe.getsockname()[1]
-    # after a graceful stop the HTTP server raises its signals again, for the handlers before its own: these
-    for number in STOPS:
-        signal.signal(number, _leave)
     if settings.workers == 1:
         return 0 if _serve(settings, listener) else 1
     return _supervise(settings.model_copy(update={"grpc_port": grpc_port}), listener)
@@ -77,7 +76,7 @@ def _supervise(settings: Settings, listener: socket.socket) -> int:
     with _reserved(settings.host, settings.grpc_port), _directory() as name:
         run = partial(_run_worker, settings, listener, Path(name))
         served = (Path(name) / ANNOUNCED).exists
-        _say(settings, f"starting {settings.workers} workers")
+        say(settings, f"starting {settings.workers} workers")
         close = partial(_refuse_connections, listener)
         code = Supervisor(run, settings.workers, served, settings.shutdown_seconds, close).run()
         _ignore_stops()
@@ -96,14 +95,16 @@ def _refuse_connections(listener: socket.socket) -> None:
 
 
 def _run_worker(settings: Settings, listener: socket.socket, directory: Path, place: int) -> None:
-    logging.config.dictConfig(logs.config(settings.log_format, settings.log_level, settings.log_inputs))
-    for number in STOPS:
-        signal.signal(number, _leave)
+    logs.start_logging(settings.log_format, settings.log_level, settings.log_inputs)
+    _handle_stops()
     try:
         served = _serve(settings, listener, directory, place)
     except (StartError, ModelError) as error:
         log.error("%s", error)
         served = False
+    except Exception:  # here, because multiprocessing would print it as plain text
+        log.critical("this worker met a fault and ends", exc_info=True)
+        sys.exit(1)
     if not served:
         sys.exit(START_FAILURE)
 
@@ -136,6 +137,14 @@ def _ready(settings: Settings, directory: Path | None, context: "ServiceContext"
         _save_repeatedly(context.metrics, asyncio.get_running_loop())
     if directory is None or _first(directory):
         announce(settings, context, grpc_port)
+
+
+def _handle_stops() -> None:
+    """Handle stop signals until the server has its own handlers, after which it raises its signals again for these."""
+    for number in STOPS:
+        signal.signal(number, _leave)
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:  # the terminal is gone; nohup has it ignored
+        signal.signal(signal.SIGHUP, lambda number, frame: os.kill(os.getpid(), signal.SIGTERM))
 
 
 def _leave(number: int, frame: Any) -> NoReturn:
@@ -207,14 +216,6 @@ def _reserved(host: str, port: int) -> socket.socket:
     return holder
 
 
-def _say(settings: Settings, line: str) -> None:
-    """Print a line of the start-up announcement; log it where the log is JSON, so that every line is an object."""
-    if settings.log_format == "json":
-        log.info("%s", line)
-    else:
-        print(line if line.startswith("try: ") else f"inlay: {line}", flush=True)
-
-
 def introduce(settings: Settings, registry: ModelRegistry) -> None:
     """Print which models are loaded and on what they run."""
     for line in _models(settings, registry):
@@ -258,16 +259,16 @@ def _device_reason(settings: Settings, model: "Model") -> str:
 def announce(settings: Settings, context: "ServiceContext", grpc_port: int) -> None:
     """Print the loaded models, the addresses of the service and an example request."""
     for line in _models(settings, context.registry):
-        _say(settings, line)
+        say(settings, line)
     host = "localhost" if settings.host in ANYWHERE else f"[{settings.host}]" if ":" in settings.host else settings.host
     url = f"http{'s' if settings.tls_cert else ''}://{host}:{settings.port}"
-    _say(settings, f"REST {url} · docs {url}/docs · gRPC {host}:{grpc_port}")
+    say(settings, f"REST {url} · docs {url}/docs · gRPC {host}:{grpc_port}")
     needs_key = settings.api_keys or settings.api_keys_file
     if settings.host in ANYWHERE and not (needs_key or settings.tls_client_ca):
         log.warning("all who reach this machine may call: INLAY_API_KEYS or INLAY_TLS_CLIENT_CA says who may")
     warn_of_short_keys(settings)
     key = " -H 'authorization: Bearer KEY'" if needs_key else ""
-    _say(settings, f"try: curl {url}{_example(context.registry, key)}")
+    say(settings, f"try: curl {url}{_example(context.registry, key)}")
 
 
 def _example(registry: ModelRegistry, key: str) -> str:

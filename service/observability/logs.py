@@ -6,8 +6,11 @@ of an exception is left out, in tracebacks too, unless only the operator can hav
 
 import json
 import logging
+import logging.config
 import os
 import select
+import sys
+import threading
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from traceback import format_exception
@@ -26,6 +29,7 @@ FORMATS: Mapping[str, str] = {
     "text": "service.observability.logs.TextFormatter",
     "json": "service.observability.logs.JsonFormatter",
 }
+log = logging.getLogger(__name__)
 Info = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
 
 
@@ -45,6 +49,19 @@ def config(format: str, level: str, inputs: bool) -> dict[str, Any]:
         "handlers": {"stderr": handler},
         "root": {"level": level.upper(), "handlers": ["stderr"]},
     }
+
+
+def start_logging(format: str, level: str, inputs: bool) -> None:
+    """Log as `config` says, Python's warnings and uncaught exceptions as well: else these are printed as plain text."""
+    logging.config.dictConfig(config(format, level, inputs))
+    logging.captureWarnings(True)
+    sys.excepthook = _log_uncaught
+    threading.excepthook = lambda ended: _log_uncaught(ended.exc_type, ended.exc_value, ended.exc_traceback)
+
+
+def _log_uncaught(kind: type[BaseException], error: BaseException | None, traceback: TracebackType | None) -> None:
+    if error is not None and not isinstance(error, KeyboardInterrupt | SystemExit):
+        log.critical("an exception was not caught", exc_info=(kind, error, traceback))
 
 
 class TextFormatter(logging.Formatter):
@@ -104,6 +121,7 @@ class NonBlockingHandler(logging.StreamHandler[TextIO]):
     def __init__(self) -> None:
         super().__init__()
         self.lost = 0
+        self._cut = False  # the last line that was written lacks its end
         self._poll: select.poll | None = None
         try:
             self._descriptor = self.stream.fileno()
@@ -118,22 +136,26 @@ class NonBlockingHandler(logging.StreamHandler[TextIO]):
             super().emit(record)
             return
         try:
-            line = self.format(record)
-            if self.lost:
-                line = f"({self.lost} log lines were dropped here: the reader of this log was too slow)\n{line}"
-            data = (line + self.terminator).encode("utf-8", "backslashreplace")
+            lines = [*([""] if self._cut else []), *([self.format(_dropped(self.lost))] if self.lost else [])]
+            data = self.terminator.join([*lines, self.format(record), ""]).encode("utf-8", "backslashreplace")
             for start in range(0, len(data), select.PIPE_BUF):  # a pipe that can be written to has room for so much
                 if not self._poll.poll(0):
                     self.lost += 1
+                    self._cut = self._cut or start > 0
                     return
                 os.write(self._descriptor, data[start : start + select.PIPE_BUF])
-            self.lost = 0
+            self.lost, self._cut = 0, False
         except RecursionError:
             raise
         except OSError:  # a full disk, a pipe whose reader is gone
             self.lost += 1
         except Exception:
             self.handleError(record)
+
+
+def _dropped(lines: int) -> logging.LogRecord:
+    message = "(%d log lines were dropped here: the reader of this log was too slow)"
+    return logging.LogRecord(__name__, logging.WARNING, "", 0, message, (lines,), None)
 
 
 def _context(record: logging.LogRecord) -> dict[str, Any]:

@@ -32,8 +32,18 @@ def end_process(seconds: float) -> None:
 
 
 def _log(seconds: float) -> None:
-    log.critical("the event loop stood still for %.1f s: ending this process", seconds)
-    faulthandler.dump_traceback()
+    log.critical("the event loop stood still for %.1f s: ending this process\n%s", seconds, _stacks())
+
+
+def _stacks() -> str:
+    """Return the stack of every thread."""
+    if not hasattr(os, "memfd_create"):  # not Linux: as text on stderr, beside the log
+        faulthandler.dump_traceback()
+        return "its stacks are on stderr"
+    with os.fdopen(os.memfd_create("stacks"), "r+") as file:  # faulthandler needs a file; a folder may not be writable
+        faulthandler.dump_traceback(file)
+        file.seek(0)
+        return file.read()
 
 
 class Watchdog:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from service.cli.main import main
+from service.observability import logs
 from service.settings import Settings
 
 Run = Callable[..., tuple[int, str, str]]
@@ -16,6 +17,12 @@ def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     """No test reads the settings of the machine it runs on."""
     for name in Settings.model_fields:
         monkeypatch.delenv(f"INLAY_{name.upper()}", raising=False)
+
+
+@pytest.fixture(autouse=True)
+def no_logging(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`inlay serve` in this process leaves the logging of the tests alone."""
+    monkeypatch.setattr(logs, "start_logging", lambda *_, **__: None)
 
 
 @pytest.fixture

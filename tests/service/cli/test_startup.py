@@ -277,3 +277,89 @@ def test_start_prints_json_lines_only(tiny_store: Path, workers: str) -> None:
     assert process.stdout.read() == ""
     process.stdout.close()
     process.stderr.close()
+
+
+def json_lines(ended: "subprocess.CompletedProcess[str]") -> list[str]:
+    """Return the messages of a log of JSON lines; nothing else may be in it, and nothing on stdout."""
+    assert ended.stdout == ""
+    return [json.loads(line)["message"] for line in ended.stderr.splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--port", "TAKEN", "--grpc-port", "0"], "that port is in use"),
+        (["--port", "TAKEN", "--grpc-port", "0", "--workers", "2"], "that port is in use"),
+        (["--port", "http"], "--port is 'http'"),
+        (["--prot", "1"], "--prot is not an option of serve"),
+        (["--default-model", "absent", "--port", "0", "--grpc-port", "0"], "default model 'absent' is not loaded"),
+    ],
+)
+def test_failed_start_is_one_json_line(tiny_store: Path, taken: int, arguments: list[str], said: str) -> None:
+    words = [str(taken) if word == "TAKEN" else word for word in arguments]
+    ended = command("serve", "--store", tiny_store, *words, INLAY_LOG_FORMAT="json")
+    assert ended.returncode in (1, 2)
+    (message,) = json_lines(ended)
+    assert said in message
+
+
+def test_export_before_serving_logs_json_lines(tmp_path: Path) -> None:
+    checkpoint = write_tiny_bert(tmp_path / "tiny", pooling="mean")
+    arguments = ["--store", tmp_path / "store", "--model", checkpoint, "--grpc-port", "nonsense"]
+    assert len(json_lines(command("serve", *arguments, "--log-format", "json"))) == 1
+    with socket.create_server(("127.0.0.1", 0)) as listener:  # the export is done, then the port is taken
+        arguments[-1:] = ["0", "--port", str(listener.getsockname()[1])]
+        messages = json_lines(command("serve", *arguments, "--log-format", "json"))
+    assert messages[0].startswith(f"exporting {checkpoint} to ")
+    assert (tmp_path / "store/tiny/card.json").is_file()
+
+
+UNCAUGHT = """
+import threading, warnings
+from service.observability.logs import start_logging
+
+start_logging("json", "info", inputs=False)
+warnings.warn("careful")
+
+def fail():
+    raise ValueError("a caller's text")
+
+thread = threading.Thread(target=fail)
+thread.start()
+thread.join()
+fail()
+"""
+
+
+def test_warnings_and_uncaught_exceptions_are_json_lines() -> None:
+    ended = subprocess.run([sys.executable, "-c", UNCAUGHT], cwd=ROOT, capture_output=True, text=True, timeout=SECONDS)
+    warning, *failures = json_lines(ended)
+    assert "careful" in warning
+    assert failures == ["an exception was not caught"] * 2
+    assert "a caller's text" not in ended.stderr
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_closed_terminal_stops_as_sigterm_does(tiny_store: Path, workers: str) -> None:
+    with running(tiny_store, "--workers", workers) as (process, url, _):
+        assert httpx.get(f"{url}/health/live").status_code == 200
+        process.send_signal(signal.SIGHUP)
+        assert process.wait(SECONDS) == 0
+
+
+def handles_sigterm(pid: int) -> bool:
+    """Whether a process has a handler for SIGTERM; without one, process 1 of a container does not notice it."""
+    (caught,) = re.findall(r"SigCgt:\s+(\w+)", Path(f"/proc/{pid}/status").read_text())
+    return bool(int(caught, 16) >> (signal.SIGTERM - 1) & 1)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_stop_while_it_starts_exits_0(tiny_store: Path, number: int, workers: str) -> None:
+    arguments = ["--store", tiny_store, "--port", "0", "--grpc-port", "0", "--workers", workers]
+    process = subprocess.Popen([INLAY, "serve", *arguments], cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    while not handles_sigterm(process.pid):
+        assert process.poll() is None
+    process.send_signal(number)
+    _, log = process.communicate(timeout=SECONDS)
+    assert (process.returncode, "Traceback" in log) == (0, False)

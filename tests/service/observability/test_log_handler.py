@@ -2,6 +2,7 @@
 
 import fcntl
 import io
+import json
 import logging
 import os
 import sys
@@ -9,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from service.observability.logs import NonBlockingHandler
+from service.observability.logs import JsonFormatter, NonBlockingHandler
 
 PIPE_BYTES = 16384
 
@@ -74,3 +75,16 @@ def test_stream_in_memory_is_written_as_usual(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(sys, "stderr", stream)
     NonBlockingHandler().handle(record("one"))
     assert stream.getvalue() == "one\n"
+
+
+def test_every_line_that_is_written_is_an_object(pipe: tuple[int, NonBlockingHandler]) -> None:
+    """Also after lines were dropped, and after one that was cut."""
+    reader, lines = pipe
+    lines.setFormatter(JsonFormatter())
+    for _ in range(10):
+        lines.handle(record("a" * 5000))
+    os.read(reader, 1 << 20)
+    lines.handle(record("after"))
+    dropped, after = os.read(reader, 1 << 20).decode().strip().split("\n")
+    assert "log lines were dropped here" in json.loads(dropped)["message"]
+    assert json.loads(after)["message"] == "after"
