@@ -69,8 +69,9 @@ def listen(settings: Settings) -> int:
 def _supervise(settings: Settings, listener: socket.socket) -> int:
     """Serve with several workers."""
     models = configured_folders(settings)
-    for folder in models.values():
-        cards.read(folder)  # what would fail in every worker fails here, once
+    for name, folder in models.items():
+        if not settings.watch_store or name in (*settings.models, settings.default_model):
+            cards.read(folder)  # what would fail in every worker fails here, once
     check_default(settings, models)
     open_keys(settings)
     with _reserved(settings.host, settings.grpc_port), _directory() as name:
@@ -173,7 +174,13 @@ def _exit_within(seconds: float) -> None:
 def _directory() -> "TemporaryDirectory[str]":
     """Return a folder in which workers share their metrics, in memory if possible; it is removed with this process."""
     shared_memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    return TemporaryDirectory(prefix="inlay-", dir=shared_memory)
+    try:
+        return TemporaryDirectory(prefix="inlay-", dir=shared_memory)
+    except OSError as error:
+        raise StartError(
+            f"several workers share their metrics in a folder, and none can be made ({error.strerror}): "
+            "make /dev/shm or /tmp writable, or set INLAY_WORKERS=1"
+        ) from error
 
 
 def _first(directory: Path) -> bool:

@@ -54,6 +54,7 @@ class ModelRegistry:
         named_default: the model of requests that name none, while it is loaded; None: the only model that is loaded.
         folder: the store.
         load: opens one folder of the store; called in a thread.
+        reasons: why models of the store are not among `models`, by name.
 
     Attributes:
         models: a live view; keep the view, not a model of it.
@@ -68,6 +69,7 @@ class ModelRegistry:
         folder: Path,
         load: Callable[[Path], Model],
         metrics: Metrics,
+        reasons: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self._loaded = dict(models)
         self.models: Mapping[str, Model] = MappingProxyType(self._loaded)
@@ -77,7 +79,7 @@ class ModelRegistry:
         self._open = load
         self._metrics = metrics
         self._unloaded_versions: dict[str, str] = {}  # of models unloaded on request though the store holds them
-        self._reasons: dict[str, str] = {}
+        self._reasons = dict(reasons)
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # by name
         self._changes: set[asyncio.Task[None]] = set()
 
@@ -229,9 +231,8 @@ class ModelRegistry:
             log.error("loading %s failed", name, exc_info=error)
             why = f"{type(error).__name__}: {error}"
         log.warning("%s is not loaded: %s", name, why)
-        for place in (self._store.resolve(), self._store):
-            why = why.replace(f"{place}/", "")
-        self._reasons[name] = f"the store's version cannot be loaded: {why}"
+        why = _without_path(why, self._store)
+        self._reasons[name] = _reason(why)
         goes_on = "; the version loaded before goes on serving" if name in self.models else ""
         return BadRequest(f"{name} cannot be loaded: {why}{goes_on}")
 
@@ -251,6 +252,17 @@ class ModelRegistry:
             weakref.finalize(model, _trim_soon, asyncio.get_running_loop()).atexit = False
 
 
+def _reason(why: str) -> str:
+    return f"the store's version cannot be loaded: {why}"
+
+
+def _without_path(why: str, folder: Path) -> str:
+    """Return a message for callers, who do not see where the store lies."""
+    for place in (folder.resolve(), folder):
+        why = why.replace(f"{place}/", "")
+    return why
+
+
 def _check_files(folder: Path) -> str:
     """Return the version of a folder whose files all have the hashes of its card; raise BadCard for others."""
     version = store.export_version(folder)
@@ -268,7 +280,8 @@ def open_registry(settings: Settings, metrics: Metrics) -> ModelRegistry:
     """Load the models of the store that the settings name.
 
     With several workers, one may be started long after the others, when a watched store has changed: the supervisor
-    has checked the settings once for all workers, so here a missing model is no error.
+    has checked the settings once for all workers, so here a missing model is no error. A model of a watched store that
+    cannot be loaded and that the settings do not name is left out, as it is while the service runs.
 
     Raises:
         StartError, models.errors.ModelError: in one line, a model cannot be served.
@@ -278,11 +291,19 @@ def open_registry(settings: Settings, metrics: Metrics) -> ModelRegistry:
         check_default(settings, folders)
     threads = settings.threads or max(1, machine.available_cpus() // settings.workers)
     load = partial(load_model, settings=settings, threads=threads, metrics=metrics)
-    models = {name: load(folder) for name, folder in folders.items()}
+    models, reasons = {}, {}
+    for name, folder in folders.items():
+        try:
+            models[name] = load(folder)
+        except (StartError, ModelError) as error:
+            if not settings.watch_store or name in (*settings.models, settings.default_model):
+                raise
+            log.warning("%s is not loaded: %s", name, error)  # as when it comes to a store that is watched
+            reasons[name] = _reason(_without_path(str(error), settings.store))
     for name, model in models.items():
         metrics.loaded(name, model.card.bytes, model.batchers)
     named = settings.default_model or next(iter(settings.models), None)
-    return ModelRegistry(models, named, settings.store, load, metrics)
+    return ModelRegistry(models, named, settings.store, load, metrics, reasons)
 
 
 def check_default(settings: Settings, names: Collection[str]) -> None:

@@ -1,5 +1,6 @@
 """`inlay serve` as an operator meets it: real processes, exit codes, one line for each failure, a clean stop."""
 
+import errno
 import json
 import os
 import platform
@@ -21,6 +22,7 @@ import pytest
 from proto import embed_pb2 as pb
 from proto.embed_pb2_grpc import EmbedderStub
 from service import machine
+from service.cli import startup
 from service.cli.startup import _bound
 from service.errors import StartError
 from service.machine import available_cpus
@@ -184,6 +186,15 @@ def test_flags_win_over_variables(tiny_store: Path) -> None:
     ended = command("check", "--store", tiny_store, INLAY_STORE="/nowhere")
     assert ended.returncode == 0
     assert "bert" in ended.stdout
+
+
+def test_several_workers_without_a_folder_name_the_remedy(tiny_store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(**_: object) -> None:
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found")
+
+    monkeypatch.setattr(startup, "TemporaryDirectory", fails)
+    with pytest.raises(StartError, match="make /dev/shm or /tmp writable, or set INLAY_WORKERS=1"):
+        startup._directory()
 
 
 def test_models_are_chosen_by_name(tiny_store: Path) -> None:

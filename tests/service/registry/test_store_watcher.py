@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from models.artifacts import card as cards
+from models.errors import BadCard
 from service.errors import BadRequest, NotFound
 from service.registry import registry
 from service.registry.store_watcher import StoreWatcher
@@ -239,6 +240,24 @@ async def test_lost_store_unloads_nothing_and_is_logged_once(store: Path, caplog
         await service.poll()
         caplog.clear()
     await service.vector()
+
+
+async def test_broken_model_is_left_out_at_the_start_too(store: Path) -> None:
+    """A service that starts with the store meets what a running one does; a model that the settings name is needed."""
+    write(store, "b", seed=1)
+    sound = (store / "b/card.json").read_bytes()
+    (store / "b/card.json").write_text("{")
+    service = Watched(store, watch_store=1)
+    assert list(service.registry.models) == ["a"]
+    (state,) = [state for state in service.registry.states() if state.name == "b"]
+    assert state.reason.startswith("the store's version cannot be loaded: b/card.json is not a card")
+    (store / "b/card.json").write_bytes(sound)
+    await service.poll()
+    assert await service.vector("b")
+    (store / "b/card.json").write_text("{")
+    for settings in ({"watch_store": 1, "models": ("a", "b")}, {"watch_store": 1, "default_model": "b"}, {}):
+        with pytest.raises(BadCard):
+            Watched(store, **settings)
 
 
 # ---- which models
