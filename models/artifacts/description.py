@@ -48,6 +48,11 @@ def store(folder: Path) -> str:
     return "\n".join([table(rows), *broken])
 
 
+def is_model_type(what: str) -> bool:
+    """Return whether this is a model_type of a family."""
+    return what in FAMILIES or what in VISION
+
+
 def describe(what: str) -> str:
     """Describe a model_type, an exported folder or a checkpoint; ModelError if `what` is none of them."""
     path = Path(what)

@@ -59,7 +59,7 @@ def name_of(checkpoint: str) -> str:
     repository = _repository(checkpoint)
     name = repository[0].rpartition("/")[2] if repository else Path(checkpoint).resolve().name.removesuffix(".gguf")
     if not name or name.startswith("."):
-        raise StartError(f"--model {checkpoint}: {name!r} names no model; `inlay export` takes another name")
+        raise StartError(f"{checkpoint}: {name!r} names no model; `inlay export` takes another name")
     return name
 
 

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 SOURCE = "folder, .gguf file, or hub id, org/name or org/name@revision"
 Checkpoint = Annotated[str, Argument(metavar="CHECKPOINT", help=SOURCE, show_default=False)]
 Out = Annotated[
-    Path,
-    Argument(metavar="OUT", help="folder to write, such as models/store/NAME; an older export is replaced"),
+    Path | None,
+    Argument(metavar="OUT", help="folder to write; unset: NAME in the store, INLAY_STORE; an older export is replaced"),
 ]
-Name = Annotated[str | None, Option(metavar="NAME", help="what the model is called; unset: OUT's folder name")]
+Name = Annotated[str | None, Option(metavar="NAME", help="what the model is called; unset: the name of its folder")]
 Pooling = Annotated[
     str | None, Option(metavar="MODE", help="a sentence-transformers mode or none, instead of what the files say")
 ]
@@ -28,7 +28,7 @@ Force = Annotated[bool, Option("--force", help="replace an older export even whe
 @reporting
 def export(
     checkpoint: Checkpoint,
-    out: Out,
+    out: Out = None,
     name: Name = None,
     pooling: Pooling = None,
     dtype: Annotated[
@@ -50,6 +50,7 @@ def export(
     """Export a Hugging Face checkpoint or a GGUF file, so that it can be served."""
     from models.artifacts.export import export
 
+    out = out or _in_store(checkpoint, name)
     with progress_bars() as progress:
         card = export(
             checkpoint,
@@ -72,7 +73,7 @@ def adopt(
         Path,
         Argument(metavar="FOLDER", help="holds onnx/model.onnx or model.onnx, config.json and tokenizer files"),
     ],
-    out: Out,
+    out: Out = None,
     name: Name = None,
     pooling: Pooling = None,
     force: Force = False,
@@ -80,6 +81,7 @@ def adopt(
     """Make an exported model of a folder that already holds ONNX, byte for byte."""
     from models.artifacts.adoption import adopt
 
+    out = out or _in_store(str(folder), name)
     with progress_bars() as progress:
         card = adopt(folder, out, name=name, pooling=pooling, force=force, progress=progress)
     _report(card, out)
@@ -87,11 +89,17 @@ def adopt(
 
 @reporting
 def verify(
-    folder: Annotated[Path, Argument(metavar="FOLDER", help="folder that `inlay export` or `inlay adopt` wrote")],
+    folder: Annotated[
+        Path,
+        Argument(
+            metavar="FOLDER", help="folder that `inlay export` or `inlay adopt` wrote, or the name of one in the store"
+        ),
+    ],
 ) -> None:
     """Hash an exported model's files and compare its graphs with the reference again."""
     from models.artifacts.verification import verify
 
+    folder = _model_of_store(folder)
     with progress_bars() as progress:
         differences = verify(folder, progress)
     print(f"{folder}: every file is the one its card names; largest difference by output:")
@@ -112,17 +120,19 @@ def list_models(
 
     print(families())
     print()
-    print(models_of(store or Path(os.environ.get("INLAY_STORE") or "models/store")))
+    print(models_of(store or _store()))
 
 
 @reporting
 def describe(
-    what: Annotated[str, Argument(metavar="X", help=f"model_type, exported model, or checkpoint: {SOURCE}")],
+    what: Annotated[
+        str, Argument(metavar="X", help=f"model_type, exported model or its name in the store, or checkpoint: {SOURCE}")
+    ],
 ) -> None:
     """Describe what a model_type, an exported model or a checkpoint is made of."""
-    from models.artifacts.description import describe
+    from models.artifacts.description import describe, is_model_type
 
-    print(describe(what))
+    print(describe(what if is_model_type(what) or "/" in what else str(_model_of_store(Path(what)))))
 
 
 @reporting
@@ -157,6 +167,23 @@ def create(
             progress=progress,
         )
     print(f"{checkpoint}: random weights; next: inlay serve --model {checkpoint}")
+
+
+def _store() -> Path:
+    return Path(os.environ.get("INLAY_STORE") or "models/store")
+
+
+def _in_store(checkpoint: str, name: str | None) -> Path:
+    """Return the folder of the store that a checkpoint is exported to where no folder is named."""
+    from service.cli.checkpoints import name_of
+
+    return _store() / (name or name_of(checkpoint))
+
+
+def _model_of_store(folder: Path) -> Path:
+    """Return the folder of the store's model if this is the name of one and no folder here; else the folder itself."""
+    named = _store() / folder
+    return named if len(folder.parts) == 1 and not folder.exists() and named.is_dir() else folder
 
 
 def _report(card: "Card", out: Path) -> None:

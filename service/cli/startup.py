@@ -74,7 +74,7 @@ def _supervise(settings: Settings, listener: socket.socket) -> int:
             cards.read(folder)  # what would fail in every worker fails here, once
     check_default(settings, models)
     open_keys(settings)
-    with _reserved(settings.host, settings.grpc_port), _directory() as name:
+    with _reserved(settings.host, settings.grpc_port), shared_directory() as name:
         run = partial(_run_worker, settings, listener, Path(name))
         served = (Path(name) / ANNOUNCED).exists
         say(settings, f"starting {settings.workers} workers")
@@ -171,7 +171,7 @@ def _exit_within(seconds: float) -> None:
     timer.start()
 
 
-def _directory() -> "TemporaryDirectory[str]":
+def shared_directory() -> "TemporaryDirectory[str]":
     """Return a folder in which workers share their metrics, in memory if possible; it is removed with this process."""
     shared_memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     try:

@@ -63,6 +63,23 @@ def test_list_of_an_empty_store_says_so(tmp_path: Path, capsys: pytest.CaptureFi
     assert "no exported models in" in capsys.readouterr().out
 
 
+def test_commands_use_the_store_of_the_variable(
+    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("INLAY_STORE", str(tmp_path / "store"))
+    assert main(["export", str(checkpoint)]) == 0
+    assert main(["export", str(checkpoint), "--name", "other"]) == 0
+    assert sorted(folder.name for folder in (tmp_path / "store").iterdir()) == ["checkpoint", "other"]
+    assert main(["verify", "other"]) == 0
+    capsys.readouterr()
+    assert main(["describe", "other"]) == 0
+    assert "other" in capsys.readouterr().out
+    assert main(["list"]) == 0
+    listed = capsys.readouterr().out
+    assert "checkpoint" in listed
+    assert "other" in listed
+
+
 FAULTS = {
     "export nowhere": ["export", "{tmp}/nowhere", "{tmp}/out"],
     "export under a file": ["export", "{tmp}/checkpoint", "{tmp}/checkpoint/config.json/out"],

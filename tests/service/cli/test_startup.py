@@ -194,7 +194,7 @@ def test_several_workers_without_a_folder_name_the_remedy(tiny_store: Path, monk
 
     monkeypatch.setattr(startup, "TemporaryDirectory", fails)
     with pytest.raises(StartError, match="make /dev/shm or /tmp writable, or set INLAY_WORKERS=1"):
-        startup._directory()
+        startup.shared_directory()
 
 
 def test_models_are_chosen_by_name(tiny_store: Path) -> None:
