@@ -39,6 +39,7 @@ from service.protocols.tei import rpc as tei_rpc
 from service.registry.readiness import Readiness
 from service.registry.registry import open_registry
 from service.scheduling.admission import AdmissionController
+from service.scheduling.memory_budget import MemoryBudget
 from service.security.api_keys import Keys, open_keys
 from service.settings import Settings
 
@@ -104,6 +105,7 @@ def create_app(settings: Settings, ready: Ready | None = None, metrics: Metrics 
         keys=keys,
         access_log=AccessLog(context.tracing, settings.access_log) if followed else None,
         cors=Cors(settings.cors_origins) if settings.cors_origins else None,
+        budget=context.budget,
     )
     connections = ConnectionSettings(settings.client_seconds, settings.idle_seconds)
     intake = Intake(settings.max_body_bytes, settings.max_receiving_bytes)
@@ -114,20 +116,23 @@ def create_app(settings: Settings, ready: Ready | None = None, metrics: Metrics 
 
 def _open_context(settings: Settings, metrics: Metrics) -> ServiceContext:
     registry, stages = open_registry(settings, metrics), Stages(metrics)
+    budget = MemoryBudget(settings.max_answering_bytes)
     context = ServiceContext(
         settings,
         registry,
-        EmbeddingPipeline(registry, settings, stages.observe),
-        RowLookup(registry, settings, stages.observe),
+        EmbeddingPipeline(registry, settings, stages.observe, budget),
+        RowLookup(registry, settings, stages.observe, budget),
         AdmissionController(settings.max_concurrent_requests),
         metrics,
         VERSION,
-        Tables(settings.table_cache_bytes, settings.max_table_bytes),
+        Tables(settings.table_cache_bytes, settings.max_table_bytes, settings.max_streaming_bytes),
         Readiness(registry.models),
+        budget,
         Lifecycle(),
         open_tracing(settings),
     )
     metrics.watch("inlay_requests_in_flight", {}, lambda: context.admission.active)
+    metrics.watch("inlay_reserved_bytes", {}, lambda: budget.held)
     metrics.watch("inlay_workers_ready", {}, lambda: context.lifecycle.ready and context.readiness.fault is None)
     return context
 

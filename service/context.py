@@ -12,6 +12,7 @@ from service.observability.tracing import Tracing
 from service.registry.readiness import Readiness
 from service.registry.registry import ModelRegistry
 from service.scheduling.admission import AdmissionController
+from service.scheduling.memory_budget import MemoryBudget
 from service.settings import Settings
 
 
@@ -38,6 +39,7 @@ class ServiceContext:
         lookup: answers requests for rows of token ids that arrive together.
         tables: streams positional tables and keeps finished ones.
         admission: counts the requests being served.
+        budget: bounds the memory of the requests being computed and answered.
     """
 
     settings: Settings
@@ -49,6 +51,7 @@ class ServiceContext:
     version: str
     tables: Tables
     readiness: Readiness
+    budget: MemoryBudget
     lifecycle: Lifecycle = field(default_factory=Lifecycle)
     tracing: Tracing | None = None
 

@@ -54,6 +54,8 @@ class RequestContext:
         staggered: concurrent callers of this protocol arrive over several turns of the event loop, as gRPC's do.
         passes: where the passes through the embedding pipeline are collected; None: the call is not traced.
         encoding: what takes the seconds of writing the response, and when that began; None: nothing was embedded.
+        copies: how often the protocol holds an answer's vectors at once, in memory.
+        reservations: bytes of memory that are kept for the call, and what takes them back; None: there are none.
     """
 
     deadline: float | None = None
@@ -61,6 +63,8 @@ class RequestContext:
     staggered: bool = False
     passes: list[Pass] | None = None
     encoding: tuple[Callable[[float], None], float] | None = None
+    copies = 1
+    reservations: list[tuple[Callable[[int], None], int]] | None = None
 
     def within(self, deadline: float) -> "RequestContext":
         """Shorten the deadline; return the context."""
@@ -73,3 +77,9 @@ class RequestContext:
             observe, since = self.encoding
             self.encoding = None
             observe(perf_counter() - since)
+
+    def release(self) -> None:
+        """Give back what was reserved for the call: its answer has left, or there will be none."""
+        reservations, self.reservations = self.reservations, None
+        for give_back, size in reservations or ():
+            give_back(size)

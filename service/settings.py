@@ -3,7 +3,9 @@
 A field's docstring is what `inlay settings` and `inlay serve --help` print about it.
 """
 
+import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -11,6 +13,9 @@ from pydantic import AliasChoices, BeforeValidator, Field, SecretStr, model_vali
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, EnvSettingsSource, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
+MIB = 2**20
+CGROUP = Path("/sys/fs/cgroup")
+OWN_CGROUPS = Path("/proc/self/cgroup")
 Port = Annotated[int, Field(ge=0, le=65535)]
 Count = Annotated[int, Field(ge=1)]
 OTEL_ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
@@ -33,6 +38,39 @@ Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)]
 Secrets = Annotated[tuple[SecretStr, ...], NoDecode, BeforeValidator(_split_keys)]
 SECRET = ("api_keys",)
 """Settings whose values are never shown."""
+
+
+def available_memory(cgroup: Path = CGROUP, own: Path = OWN_CGROUPS) -> int:
+    """Return the bytes of memory that this process may use: the least of the machine's and its cgroups' limits."""
+    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min([physical, *_memory_limits(cgroup, own)])
+
+
+def _memory_limits(cgroup: Path, own: Path) -> Iterator[int]:
+    """Yield the limits of this process's cgroups and of those above them, of version 2 and 1.
+
+    In a container the path in /proc may be the host's, and what is mounted the container's own part of it.
+    """
+    lines = own.read_text().splitlines() if own.exists() else []
+    paths = {controllers: path for _, controllers, path in (line.split(":", 2) for line in lines)}
+    versions = ((cgroup, "memory.max", ""), (cgroup / "memory", "memory.limit_in_bytes", "memory"))
+    for root, file, controllers in versions:
+        path = Path(paths.get(controllers, "/"))
+        for folder in (path, *path.parents):
+            try:
+                yield int((root / folder.relative_to("/") / file).read_text())
+            except (OSError, ValueError):  # no such folder, or "max"
+                continue
+
+
+def _memory_share(part: int, most: int | None = None) -> Any:
+    """Return a field whose default is a part of the memory of each worker, at most `most`."""
+
+    def share(values: dict[str, Any]) -> int:
+        bytes_: int = available_memory() // values.get("workers", 1) // part
+        return bytes_ if most is None else min(bytes_, most)
+
+    return Field(default_factory=share)
 
 
 class Variables(EnvSettingsSource):
@@ -90,21 +128,21 @@ class Settings(BaseSettings):
     """Open Inference Protocol clients may register this machine's shared memory and read and write it."""
     auto_truncate: bool = True
     """Truncate inputs that are too long when the request does not say; false: reject them."""
-    table_cache_bytes: Annotated[int, Field(ge=0)] = 256 * 1024 * 1024
-    """Bytes of computed positional tables kept in memory, one table taking at most half; 0: none."""
+    table_cache_bytes: Annotated[int, Field(ge=0)] = _memory_share(16, 256 * MIB)
+    """Bytes of computed positional tables kept in memory, a table at most half; unset: 1/16 of it, up to 256 MiB."""
 
     max_inputs: Count = 1024
     """Inputs in one request."""
     max_body_bytes: Count = 16 * 1024 * 1024
     """Bytes of one request body or gRPC message."""
-    max_receiving_bytes: Count = 256 * 1024 * 1024
-    """Bytes of all request bodies being received at a time; above it large ones get 429 with Retry-After."""
+    max_receiving_bytes: Count = _memory_share(16, 256 * MIB)
+    """Bytes of all bodies held at a time, above it large ones get 429; unset: 1/16 of the memory, up to 256 MiB."""
     max_input_tokens: Annotated[int, Field(ge=0)] = 0
     """Tokens in one input, where that is less than the model's own limit; 0: the model's limit."""
     max_request_tokens: Count = 131072
     """Tokens in one request, all inputs together."""
-    max_request_characters: Count = 2 * 1024 * 1024
-    """Characters of text in one request, all inputs together; checked before tokenization."""
+    max_request_characters: Count = _memory_share(512, 2 * MIB)
+    """Characters of text in one request, all inputs together; unset: 1/512 of the memory's bytes, up to 2 Mi."""
     max_image_pixels: Count = 40_000_000
     """Pixels of one image, as sent and as resized; checked before it is decoded."""
     max_batch_tokens: Annotated[int, Field(ge=0)] = 0
@@ -117,8 +155,12 @@ class Settings(BaseSettings):
     """Seconds that queued work may delay a request without a deadline, by the measured drain rate; above it: 429."""
     max_concurrent_requests: Count = 1024
     """Requests served at a time by one worker; above it requests get 429 with Retry-After."""
-    max_answer_bytes: Count = 512 * 1024 * 1024
-    """Bytes of token vectors in one response."""
+    max_answer_bytes: Count = _memory_share(10, 512 * MIB)
+    """Bytes of float32 vectors in one response; unset: 1/10 of the memory, up to 512 MiB."""
+    max_answering_bytes: Count = _memory_share(4)
+    """Bytes of all vectors and texts being computed and sent, above it requests get 429; unset: 1/4 of the memory."""
+    max_streaming_bytes: Count = _memory_share(16)
+    """Bytes of memory for all tables being sent, above it requests for tables get 429; unset: 1/16 of the memory."""
     max_table_bytes: Count = 64 * 1024 * 1024 * 1024
     """Bytes of one positional table, which is streamed as it is computed."""
     stuck_seconds: Annotated[float, Field(gt=0)] = 60.0

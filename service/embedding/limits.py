@@ -1,8 +1,7 @@
 """Limits of one request: inputs, characters, tokens and bytes of its response, checked before anything is queued."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from models.artifacts.card import Card
 from service.embedding.output_plan import POOLED, Plan
 from service.embedding.requests import Ids, Input, Text
 from service.errors import (
@@ -16,6 +15,7 @@ from service.errors import (
 )
 from service.settings import Settings
 
+Width = Callable[[str], int]  # the values in a row of an output
 INPUTS = ("inputs",)
 
 
@@ -61,32 +61,42 @@ def check_longest(inputs: Sequence[Input], max_tokens: int) -> None:
             )
 
 
-def check_tokens(tokens: int, card: Card, plan: Plan, settings: Settings) -> None:
-    """Raise TooLarge if a request has more tokens, or a larger response, than the settings allow.
+def check_tokens(tokens: int, inputs: int, width: Width, plan: Plan, settings: Settings) -> int:
+    """Return the bytes of a request's vectors in float32.
 
     Args:
         tokens: of all inputs together.
+        width: the model's.
+
+    Raises:
+        TooLarge: the request has more tokens, or larger vectors, than the settings allow.
     """
     if tokens > settings.max_request_tokens:
         raise too_many_tokens(tokens, settings.max_request_tokens)
-    size = tokens * _bytes_per_token(card, plan)
+    size = tokens * bytes_per_token(width, plan) + inputs * _bytes_per_input(width, plan)
     if size > settings.max_answer_bytes:
         raise TooLarge(
             f"has {tokens} tokens, whose {', '.join(plan.outputs)} are {size} bytes",
             field=INPUTS,
             allowed=f"this server answers with {settings.max_answer_bytes} at most",
-            remedy="send fewer inputs",
+            remedy="send fewer inputs, or have INLAY_MAX_ANSWER_BYTES raised",
         )
+    return size
 
 
-def max_tokens(card: Card, plan: Plan, settings: Settings) -> int:
-    """Return how many tokens of all inputs together `check_tokens` allows."""
-    per_token = _bytes_per_token(card, plan)
+def max_tokens(width: Width, plan: Plan, settings: Settings) -> int:
+    """Return how many tokens of all inputs together `check_tokens` allows, where nothing is pooled."""
+    per_token = bytes_per_token(width, plan)
     return min(settings.max_request_tokens, settings.max_answer_bytes // per_token if per_token else 1 << 62)
 
 
-def _bytes_per_token(card: Card, plan: Plan) -> int:
-    return card.hidden_size * 4 * (len(plan.outputs) - (POOLED in plan.outputs))
+def bytes_per_token(width: Width, plan: Plan) -> int:
+    """Return the bytes of a token's rows in all outputs of a plan, in float32."""
+    return 4 * sum([width(name) for name in plan.outputs if name != POOLED])
+
+
+def _bytes_per_input(width: Width, plan: Plan) -> int:
+    return 4 * width(POOLED) if POOLED in plan.outputs else 0
 
 
 def too_many_tokens(tokens: int, max_tokens: int) -> TooLarge:

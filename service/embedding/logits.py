@@ -18,7 +18,8 @@ from models.tables.row_blocks import Check, never_cancel
 from service.embedding.model import Model
 from service.errors import BadRequest, NotFound, OutOfRange, WrongShape
 
-BLOCK_VALUES = 1 << 23  # logits computed at a time: 32 MB
+BLOCK_VALUES = 1 << 21  # logits computed at a time: 8 MiB
+TOP_BYTES = 128  # of memory for each of the largest logits: id, three float64, token and text
 OUTPUTS = ("logits", "probabilities", "log_probabilities")
 
 Rows = NDArray[np.float64]

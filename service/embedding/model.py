@@ -46,6 +46,10 @@ class Model:
     version: str = ""
     mapped: frozenset[tuple[str, int]] = frozenset()
 
+    def width(self, output: str) -> int:
+        """Return the values in a row of an output."""
+        return self.engine.widths.get(output, self.card.hidden_size)
+
 
 class Models(Protocol):
     """The loaded models by name."""

@@ -21,11 +21,14 @@ from service.errors import BadInput, BadRequest, EngineFailure, UnknownValue, Wr
 from service.request_context import RequestContext, StageTimes
 from service.scheduling.admission import TokenEstimator, reserved
 from service.scheduling.caller_queue import ItemTimes
+from service.scheduling.memory_budget import MemoryBudget
 from service.settings import Settings
 
 PromptTokens = Mapping[int, int]  # input → leading tokens that pooling leaves out
 Observer = Callable[[Sequence[RequestContext], str, int, StageTimes], None]
 _NO_PROMPTS: PromptTokens = {}
+CHARACTER_BYTES = 100  # of memory that a tokenizer needs for each character, cut off or not
+COUNTED_CHARACTERS = 16384  # fewer are not counted
 NUMPY_DTYPES: dict[str, Any] = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 
 
@@ -35,21 +38,34 @@ class EmbeddingPipeline:
     Args:
         models: the loaded models.
         observe: called after every request with its model, its tokens and the times of its stages.
+        budget: of the memory of all requests; None: its own.
     """
 
-    def __init__(self, models: Models, settings: Settings, observe: Observer = lambda *_: None) -> None:
+    def __init__(
+        self,
+        models: Models,
+        settings: Settings,
+        observe: Observer = lambda *_: None,
+        budget: MemoryBudget | None = None,
+    ) -> None:
         self._models = models
         self._observe = observe
+        self._budget = budget or MemoryBudget(settings.max_answering_bytes)
         self._estimator = TokenEstimator()
         self._settings = settings
 
     async def embed(self, request: EmbedRequest, context: RequestContext | None = None) -> EmbedResult:
         """Return one request's outputs, in the order of `request.outputs`.
 
+        Args:
+            context: of the call, for which the memory of the vectors is reserved; None: nothing is reserved.
+
         Raises:
             InlayError: the request cannot be served; mistakes of the caller are found before anything is queued.
         """
-        context = context or RequestContext()
+        if context is None:
+            context = RequestContext()
+            context.copies = 0
         model = self._models.get(request.model)
         card = model.card
         if card.image:
@@ -65,14 +81,15 @@ class EmbeddingPipeline:
             tokenizing, admitted = perf_counter() - started, True
         lengths = tuple([len(sequence.ids) for sequence in ids])
         tokens = sum(lengths)
-        limits.check_tokens(tokens, card, plan, self._settings)
+        size = limits.check_tokens(tokens, len(ids), model.width, plan, self._settings)
+        if context.copies:
+            copies = context.copies + (not plan.whole or plan.dtype != "float32")  # to join sequences, and to cast them
+            self._budget.reserve(copies * size, context)
         parts = _parts(card, plan, ids)
         times = ItemTimes(context.caller)
         queued = _schedule(model, plan, parts, times, context, admitted)
-        rows = [await queued[0][1]] if len(queued) == 1 else await _gather(queued, len(parts))
-        if not plan.whole:  # the rows of a table were checked when it was exported
-            check_finite(card.name, rows)
-        outputs = tuple([_select(name, plan, rows, ids, prompts) for name in plan.outputs])
+        rows = await _gather(queued, len(parts), _reducer(card, plan, ids, prompts))
+        outputs = tuple([_select(name, plan, rows, ids) for name in plan.outputs])
         spent = StageTimes(tokenizing, times.queued / times.items, times.ran / times.items)
         self._observe((context,), card.name, tokens, spent)
         return EmbedResult(card.name, outputs, tokens, bool(request.outputs), lengths, characters, spent)
@@ -109,7 +126,8 @@ class EmbeddingPipeline:
         queues = [model.batchers[graph] for graph in plan.typed]
         for queue in queues:
             queue.check(cost, context.deadline, context.caller)
-        with reserved(queues, cost, context.caller):
+        needed = CHARACTER_BYTES * characters if characters > COUNTED_CHARACTERS else 0
+        with reserved(queues, cost, context.caller), self._budget.held_for(needed):
             complete, prompts = await self._encode(model, request, ids)
         tokens = sum([len(complete[index].ids) for index, item in enumerate(inputs) if isinstance(item, Text)])
         self._estimator.learn(name, characters, tokens)
@@ -163,11 +181,15 @@ def check_finite(model: str, rows: Sequence[Mapping[str, NDArray[Any]]]) -> None
         rows: the arrays of each input, by output name.
     """
     for index, outputs in enumerate(rows):
-        for name, array in outputs.items():
-            if not np.isfinite(array).all():
-                raise EngineFailure(
-                    f"{model} gave {name} of inputs[{index}] that is not finite", index, remedy="leave this input out"
-                )
+        _check_finite_input(model, index, outputs)
+
+
+def _check_finite_input(model: str, index: int, outputs: Mapping[str, NDArray[Any]]) -> None:
+    for name, array in outputs.items():
+        if not np.isfinite(array).all():
+            raise EngineFailure(
+                f"{model} gave {name} of inputs[{index}] that is not finite", index, remedy="leave this input out"
+            )
 
 
 def _check_prompts(encoded: Mapping[int, Ids], prompts: PromptTokens) -> None:
@@ -227,12 +249,36 @@ def _by_graphs(card: Card, plan: Plan, parts: list[Packed]) -> list[tuple[Graphs
     return [(plan.plain if part.types is None else plan.typed, (index,)) for index, part in enumerate(parts)]
 
 
-async def _gather(queued: Queued, parts: int) -> list[Rows]:
+Reduce = Callable[[int, Rows], Rows]
+
+
+def _reducer(card: Card, plan: Plan, ids: list[Ids], prompts: PromptTokens) -> Reduce | None:
+    """Return what checks the rows of a part as they come, and pools them, so that hidden states that nothing else needs
+    are not kept until all have come; None: rows of a table, which were checked when it was exported.
+    """
+    if plan.whole:
+        return None
+
+    def reduce(index: int, rows: Rows) -> Rows:
+        _check_finite_input(card.name, index, rows)
+        if plan.mode is not None and HIDDEN in rows:
+            rows[POOLED] = _pooled_row(plan, rows[HIDDEN], ids[index], prompts.get(index, 0))
+            if HIDDEN not in plan.outputs:
+                del rows[HIDDEN]
+        return rows
+
+    return reduce
+
+
+async def _gather(queued: Queued, parts: int, reduce: Reduce | None) -> list[Rows]:
     """Return the rows of every part; if one fails or the caller leaves, the queued ones are cancelled."""
     rows: list[Rows] = [{} for _ in range(parts)]
+    queued.reverse()
     try:
-        for index, future in queued:
-            rows[index] |= await future
+        while queued:
+            index, future = queued.pop()  # the future holds the rows of its whole batch
+            own = await future
+            rows[index] |= own if reduce is None else reduce(index, own)
     except BaseException:
         _drop(queued)
         raise
@@ -244,25 +290,22 @@ def _drop(queued: Queued) -> None:
         future.cancel()
 
 
-def _select(name: str, plan: Plan, rows: list[Rows], ids: list[Ids], prompts: PromptTokens) -> Output:
+def _select(name: str, plan: Plan, rows: list[Rows], ids: list[Ids]) -> Output:
     """Return one output of the plan, pooled or token by token."""
     if name == POOLED:
-        return Output(name, _cast(_pooled(plan, rows, ids, prompts), plan.dtype), (1,) * len(ids), True)
+        return Output(name, _cast(_pooled(plan, rows), plan.dtype), (1,) * len(ids), True)
     arrays = [part[name] for part in rows]
     joined = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
     return Output(name, _cast(joined, plan.dtype), tuple([len(sequence.ids) for sequence in ids]), False)
 
 
-def _pooled(plan: Plan, rows: list[Rows], ids: list[Ids], prompts: PromptTokens) -> NDArray[np.float32]:
-    if plan.mode is None:
-        vectors = np.concatenate([part[POOLED] for part in rows])
-    else:
-        vectors = np.stack(
-            [
-                pool(plan.mode, rows[index][HIDDEN], validation.counted(sequence, prompts.get(index, 0)))
-                for index, sequence in enumerate(ids)
-            ]
-        )
+def _pooled_row(plan: Plan, hidden: NDArray[Any], sequence: Ids, prompt_tokens: int) -> NDArray[np.float32]:
+    assert plan.mode is not None
+    return pool(plan.mode, hidden, validation.counted(sequence, prompt_tokens))[None]
+
+
+def _pooled(plan: Plan, rows: list[Rows]) -> NDArray[np.float32]:
+    vectors = np.concatenate([part[POOLED] for part in rows])
     if plan.dimensions is not None:
         vectors = np.ascontiguousarray(vectors[:, : plan.dimensions])
     return normalize(vectors) if plan.normalize else vectors

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+NORMALIZED_ROWS = 2048  # at a time: the quotients are float64
 Rows = NDArray[np.float32]
 Counted = NDArray[np.bool_]
 
@@ -52,6 +53,9 @@ def pool(mode: str, rows: Rows, counted: Counted) -> Rows:
 
 def normalize(vectors: Rows) -> Rows:
     """Return rows scaled to unit length; a row of zeros stays (torch.nn.functional.normalize, eps 1e-12)."""
-    length = np.sqrt(np.einsum("ij,ij->i", vectors, vectors, dtype=np.float64))
-    scaled: Rows = (vectors / np.maximum(length, 1e-12)[:, None]).astype(np.float32)
+    scaled = np.empty(vectors.shape, np.float32)
+    for start in range(0, len(vectors), NORMALIZED_ROWS):
+        rows = vectors[start : start + NORMALIZED_ROWS]
+        length = np.sqrt(np.einsum("ij,ij->i", rows, rows, dtype=np.float64))
+        scaled[start : start + NORMALIZED_ROWS] = rows / np.maximum(length, 1e-12)[:, None]
     return scaled

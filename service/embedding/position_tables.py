@@ -8,7 +8,7 @@ import asyncio
 import hashlib
 import sys
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -23,11 +23,14 @@ from models import VERSION
 from models.errors import BadEncoding, NoWritableFolder
 from models.positions.table import DTYPES, Output, Table, rounded
 from models.tables.quantization import QuantizedTable
-from service.errors import BadParameters, TooLarge, Unsupported
+from service.errors import BadParameters, Overloaded, TooLarge, Unsupported
 from service.machine import available_cpus
+from service.scheduling.memory_budget import Call, MemoryBudget
 
 BLOCK_VALUES = 65536  # computed at a time: about 3 ms, 512 KiB in float64
+PIECE_BYTES = 1 << 18  # of a cached body, sent at a time
 HEAD_BYTES = 65536  # what a format may add to a table that fits
+VALUE_BYTES = 48  # of memory for a value of a block while two blocks are made and sent, as JSON too
 INLINE_VALUES = 4096  # computed on the event loop; a hop to a thread costs as much
 CACHEABLE_SHARE = 2  # a table may take up to 1/2 of the cache: 128 MiB of the default 256
 ITEM_SIZES: dict[str, int] = {name: np.dtype(dtype).itemsize for name, dtype in DTYPES.items()} | {
@@ -87,6 +90,12 @@ def typed_outputs(table: Table, dtype: str, names: tuple[str, ...] = ()) -> tupl
     )
 
 
+def block_bytes(outputs: Iterable[TypedOutput]) -> int:
+    """Return the memory that a stream of outputs takes, block by block."""
+    values = [min(output.block_rows, output.output.count) * output.output.width for output in outputs]
+    return VALUE_BYTES * max(values, default=0)
+
+
 def little_endian(rows: NDArray[Any]) -> memoryview:
     """Return the little-endian bytes of C-contiguous rows, not copied."""
     if sys.byteorder == "big":
@@ -144,9 +153,16 @@ class Tables:
     Args:
         cache_bytes: of all cached files; the least recently used goes first.
         max_table_bytes: of one table.
+        max_streaming_bytes: of the memory of all tables being sent.
+
+    Attributes:
+        streaming: the budget of the tables being sent, apart from that of other answers.
     """
 
-    def __init__(self, cache_bytes: int, max_table_bytes: int = sys.maxsize) -> None:
+    def __init__(
+        self, cache_bytes: int, max_table_bytes: int = sys.maxsize, max_streaming_bytes: int = sys.maxsize
+    ) -> None:
+        self.streaming = MemoryBudget(max_streaming_bytes, "INLAY_MAX_STREAMING_BYTES")
         self._cache_bytes = cache_bytes
         self._max_table_bytes = max_table_bytes
         self._cache: OrderedDict[str, memoryview] = OrderedDict()
@@ -180,18 +196,35 @@ class Tables:
         if key not in self._cache and self._make_room(len(body)):
             self._cache[key] = body
 
-    def stream(self, key: str, file: TableFile, start: int = 0, stop: int | None = None) -> AsyncIterator[memoryview]:
+    def stream(
+        self, key: str, file: TableFile, call: Call, start: int = 0, stop: int | None = None
+    ) -> AsyncIterator[memoryview]:
         """Return the bytes [start, stop) of a file in order, cached or computed as they are taken.
 
         Args:
             key: equal for equal bytes, as an ETag is. Callers of the whole file share one computation of it.
+            call: memory is reserved for it: all of a body that is or will be cached, since it outlives its place in the
+                cache if the client reads slowly; else, or if there is no room, that of a few blocks.
+
+        Raises:
+            Overloaded: the tables being sent leave no room for this one.
         """
         stop = file.size if stop is None else stop
-        if (body := self.cached(key)) is not None:
+        body = self.cached(key)
+        if body is not None and self._reserved(len(body), call):
             return _once(body[start:stop])
-        if stop - start == file.size and (key in self._growing or self._make_room(file.size)):
+        shared = body is None and stop - start == file.size and (key in self._growing or self._make_room(file.size))
+        if shared and self._reserved(file.size, call):
             return self._share(key, file)
+        self.streaming.reserve(block_bytes(file.outputs), call)
         return self._compute(file.parts(start, stop))
+
+    def _reserved(self, size: int, call: Call) -> bool:
+        try:
+            self.streaming.reserve(size, call)
+        except (Overloaded, TooLarge):
+            return False
+        return True
 
     async def blocks(self, output: TypedOutput) -> AsyncIterator[tuple[int, NDArray[Any]]]:
         """Yield the first row and the rows of each block of an output."""
@@ -305,7 +338,8 @@ class _GrowingBody:
 
 
 async def _once(body: memoryview) -> AsyncIterator[memoryview]:
-    yield body
+    for start in range(0, len(body), PIECE_BYTES):
+        yield body[start : start + PIECE_BYTES]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -315,11 +349,13 @@ class TableCall:
     Args:
         arguments: by the function's own names; arrays, ranges, numbers, texts and frozen dataclasses.
         facts: beside the table's own: the preset or the model it belongs to.
+        held_bytes: of memory that its rows need for as long as they are read, beside the block that is sent.
     """
 
     function: Callable[..., Table]
     arguments: Mapping[str, Any]
     facts: Mapping[str, Any] = field(default_factory=dict)
+    held_bytes: int = 0
 
     def table(self) -> Table:
         """Return the table; raise BadParameters for arguments that the function does not take."""

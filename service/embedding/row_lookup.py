@@ -19,9 +19,11 @@ from service.embedding.pipeline import Observer
 from service.embedding.requests import EmbedRequest, EmbedResult, Ids, Int64s, Output
 from service.errors import InlayError
 from service.request_context import RequestContext, StageTimes
+from service.scheduling.memory_budget import MemoryBudget
 from service.settings import Settings
 
 RUN_TOKENS = 128  # of one run: its values stay in the processor's cache, which halves the time of 512 at once
+UNCOUNTED_BYTES = 1 << 16  # of the rows of one request, for which no memory is reserved
 _ZEROS = np.zeros(8192, np.int64)  # the segments of a run
 _ZEROS.flags.writeable = False
 
@@ -38,10 +40,11 @@ class _Member(NamedTuple):
 class _Batch:
     """Requests for the same outputs of one model, gathered until they fill a run."""
 
-    __slots__ = ("ids", "longest", "members", "model", "most", "named", "plan", "tokens")
+    __slots__ = ("ids", "longest", "members", "model", "most", "named", "plan", "tokens", "uncounted")
 
     def __init__(self, model: Model, plan: Plan, named: bool, longest: int, most: int) -> None:
         self.model, self.plan, self.named, self.longest, self.most = model, plan, named, longest, most
+        self.uncounted = UNCOUNTED_BYTES // max(1, limits.bytes_per_token(model.width, plan))
         self.members: list[_Member] = []
         self.ids: list[Int64s] = []
         self.tokens = 0
@@ -57,9 +60,13 @@ class RowLookup:
     Args:
         models: the loaded models.
         observe: called after every run with its requests' contexts, model, tokens and the times of its stages.
+        budget: of the memory of all requests; None: its own.
     """
 
-    def __init__(self, models: Models, settings: Settings, observe: Observer) -> None:
+    def __init__(
+        self, models: Models, settings: Settings, observe: Observer, budget: MemoryBudget | None = None
+    ) -> None:
+        self._budget = budget or MemoryBudget(settings.max_answering_bytes)
         self._models = models
         self._observe = observe
         self._settings = settings
@@ -108,7 +115,7 @@ class RowLookup:
             return None
         longest = min(model.card.position.longest() or self._max_tokens, self._max_tokens)
         named = bool(request.outputs)
-        return _Batch(model, plan, named, longest, limits.max_tokens(model.card, plan, self._settings))
+        return _Batch(model, plan, named, longest, limits.max_tokens(model.width, plan, self._settings))
 
     def _plain_lengths(self, inputs: Sequence[object], longest: int) -> tuple[int, ...]:
         """Return the lengths of the inputs; empty unless all are plain token ids of allowed lengths."""
@@ -146,11 +153,23 @@ class RowLookup:
         name, times, start = card.name, StageTimes(0.0, 0.0, seconds), 0
         self._observe([member.context for member in members], name, batch.tokens, times)
         columns = list(zip(plan.outputs, arrays, strict=True))
-        for number, _, lengths, tokens in members:
+        for number, context, lengths, tokens in members:
+            if tokens > batch.uncounted and not self._reserved(batch, tokens, context):
+                start += tokens
+                continue
             stop = start + tokens
             outputs = tuple([Output(output, array[start:stop], lengths, False) for output, array in columns])
             results[number] = EmbedResult(name, outputs, tokens, batch.named, lengths, 0, times)
             start = stop
+
+    def _reserved(self, batch: _Batch, tokens: int, context: RequestContext) -> bool:
+        """Reserve memory for the rows of one request; return False where there is no room."""
+        size = tokens * limits.bytes_per_token(batch.model.width, batch.plan)
+        try:
+            self._budget.reserve(context.copies * size, context)
+        except InlayError:
+            return False
+        return True
 
     def _column(self, name: str, batch: _Batch, ids: Int64s) -> Int64s:
         """Return one input of the graph for all sequences of a batch, int64 [N]."""

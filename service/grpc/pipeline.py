@@ -30,6 +30,7 @@ from service.security.api_keys import Key, Keys
 
 REQUEST_ID_KEY = "x-request-id"
 BEARER = b"bearer "
+COPIES = 2  # of an answer: its rows or grpc's own, and the message
 OTHER = "_OTHER"  # what OpenTelemetry calls a method that does not exist: its name is the caller's own
 UNKNOWN_SERVICE = Service(name="", methods=())
 UNKNOWN_METHOD = Method(name=OTHER, request=None, handler=lambda request, context: None)
@@ -159,6 +160,7 @@ class Call:
     _deadline: float | None = None
     _span: Traced | None = None
     _peer = ""
+    _context: RequestContext | None = None  # of the request that is being answered
 
     def __init__(
         self, served: ServedMethod, metadata: Metadata, task: asyncio.Task[Any] | None, key: Key | None = None
@@ -184,6 +186,8 @@ class Call:
         """Give back the places of a call whose task has ended, and write its log line."""
         served, key = self._served, self._key
         served.limit.remove(self)
+        if self._context is not None:
+            self._context.release()
         if key is not None and key.limited:
             key.release(perf_counter() - self.arrived)
         if served.shared.access_log is not None:
@@ -199,7 +203,8 @@ class Call:
 
     def context(self) -> RequestContext:
         """Return the context of one request of the call."""
-        context = RequestContext()
+        context = self._context = RequestContext()
+        context.copies = COPIES
         if self._served.limit.concurrent:
             context.staggered = True
         if self._deadline is not None:
@@ -281,6 +286,7 @@ class UnaryCall(Call):
         if method.initial_metadata is not None:
             await grpc_context.send_initial_metadata(method.initial_metadata(answer))
         data = method.serialize(answer)
+        del answer  # its rows: grpc makes a copy of the message
         context.written()
         self.succeed()
         return data
@@ -332,22 +338,35 @@ class BidirectionalCall(Call):
 
     request_streaming = response_streaming = True
 
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._unsent: set[RequestContext] = set()
+
     async def stream_stream(self, requests: AsyncIterator[bytes], grpc_context: GrpcContext) -> None:
         """Serve the call."""
         self.begin(grpc_context)
         async with aclosing(in_order(requests, self._respond)) as answers:
-            async for answer in answers:
+            async for answer, context in answers:
                 if isinstance(answer, InlayError):
                     await self.abort(answer)
                 await grpc_context.write(self._served.method.serialize(answer))
+                self._unsent.discard(context)
+                context.release()
         self.succeed()
 
-    async def _respond(self, request: bytes) -> Any:
-        method = self._served.method
-        answer = await self.perform(method.handler, request, self.context())
+    def ended(self, task: asyncio.Task[Any]) -> None:
+        """Give back the call's places, and the memory of the answers that were not sent."""
+        super().ended(task)
+        while self._unsent:
+            self._unsent.pop().release()
+
+    async def _respond(self, request: bytes) -> tuple[Any, RequestContext]:
+        method, context = self._served.method, self.context()
+        self._unsent.add(context)
+        answer = await self.perform(method.handler, request, context)
         if method.error_answer is None or not isinstance(answer, InlayError):
-            return answer
-        return method.error_answer(None if isinstance(answer, Malformed) else method.decode(request), answer)
+            return answer, context
+        return method.error_answer(None if isinstance(answer, Malformed) else method.decode(request), answer), context
 
 
 class RefusedCall(Call):

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Iterable
 
 from service.http.content_coding import Encoder
 from service.http.negotiation import Kind, Policy, choose
-from service.http.response import Headers, Response
+from service.http.response import Headers, Response, in_pieces
 from service.http.routes import Request
 from service.http.worker_threads import in_thread
 
@@ -44,6 +44,7 @@ async def compressed(response: Response, request: Request, policy: Policy, *, ve
     ):
         return response
     headers = _coded_headers(response.headers, coding)
+    response = in_pieces(response)
     if response.stream is not None:
         return response._replace(headers=headers, stream=_coded_stream(response.stream, Encoder(coding, floats=floats)))
     if request.verb == "HEAD":

@@ -9,13 +9,13 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import orjson
-import pybase64
 from numpy.typing import NDArray
 
 from service.embedding.packing import split
 from service.embedding.requests import EmbedResult, Output
 from service.errors import NotAcceptable, UnsupportedMedia
 from service.http import json_arrays
+from service.http.response import Response
 
 JSON = "application/json"
 OCTETS = "application/octet-stream"
@@ -23,7 +23,7 @@ NPY = "application/x-npy"
 SAFETENSORS = "application/vnd.safetensors"
 
 Headers = tuple[tuple[bytes, bytes], ...]
-Body = Sequence[bytes | memoryview]
+Body = Sequence[bytes | memoryview] | json_arrays.JsonPieces
 NAMES: dict[type, str] = {
     np.float32: "float32",
     np.float16: "float16",
@@ -51,7 +51,7 @@ def _json(result: EmbedResult, base64: bool) -> tuple[Headers, Body]:
         encode = _tensors_base64 if base64 else _nested
         outputs = {output.name: encode(output) for output in result.outputs}
         document = {"model": result.model, "outputs": outputs, "usage": {"tokens": result.tokens}}
-    return sized(JSON, [json_arrays.dumps(document, json_arrays.count(result))])
+    return json_body(document, json_arrays.count(result))
 
 
 def _octets(result: EmbedResult, base64: bool) -> tuple[Headers, Body]:
@@ -190,7 +190,26 @@ def described(media_type: str, shape: tuple[int, ...], dtype: str, lengths: tupl
     )
 
 
-def sized(media_type: str, body: Body) -> tuple[Headers, Body]:
+def json_body(document: Any, values: int) -> tuple[Headers, Body]:
+    """Return the headers of a document's JSON, and the JSON.
+
+    Args:
+        values: the numbers in its arrays.
+    """
+    body = json_arrays.dumps(document, values)
+    if isinstance(body, json_arrays.JsonPieces):
+        return ((b"content-type", JSON.encode()),), body
+    return sized(JSON, [body])
+
+
+def response(headers: Headers, body: Body, lines: bytes = b"") -> Response:
+    """Return a body as a response, one in pieces as a stream."""
+    if isinstance(body, json_arrays.JsonPieces):
+        return Response((), headers, 200, body.stream(), lines)
+    return Response(body, headers, 200, None, lines)
+
+
+def sized(media_type: str, body: Sequence[bytes | memoryview]) -> tuple[Headers, Body]:
     """Return the headers of a body, and the body."""
     size = sum(map(len, body))
     return ((b"content-type", media_type.encode()), (b"content-length", b"%d" % size)), body
@@ -212,5 +231,5 @@ def _tensors_base64(output: Output) -> Any:
     return [{"dtype": NAMES[part.dtype.type], "shape": part.shape, "data": _base64(part)} for part in parts]
 
 
-def _base64(rows: NDArray[Any]) -> str:
-    return pybase64.b64encode_as_string(buffer(rows))
+def _base64(rows: NDArray[Any]) -> json_arrays.Base64:
+    return json_arrays.Base64(buffer(rows))

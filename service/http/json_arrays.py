@@ -1,13 +1,15 @@
-"""JSON that holds arrays: encoded at once where they are small, else slice by slice in a thread.
+"""JSON that holds arrays: encoded at once where they are small, else in pieces while it is sent.
 
-orjson keeps the GIL for as long as it encodes: a second for a hundred thousand rows, in which no probe is answered.
+orjson keeps the GIL for as long as it encodes: a second for a hundred thousand rows, in which no probe is answered. And
+JSON is three times as long as its float32 numbers: in pieces, an answer never exists whole.
 """
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, TypeVar, TypeVarTuple
 
 import numpy as np
 import orjson
+import pybase64
 
 from service.embedding.requests import EmbedResult
 from service.http.worker_threads import in_thread
@@ -15,17 +17,57 @@ from service.http.worker_threads import in_thread
 Arguments = TypeVarTuple("Arguments")
 Result = TypeVar("Result")
 INLINE_VALUES = 65536  # about 3 ms
+PIECE_BYTES = 1 << 18  # of JSON, at least
+BASE64_BYTES = 3 << 16  # encoded at a time: a multiple of three
 
 
-def dumps(document: Any, values: int) -> bytes:
-    """Return a document as JSON, its numpy arrays as lists.
+class Base64:
+    """Bytes that are written as a base64 string."""
+
+    __slots__ = ("data",)
+
+    def __init__(self, data: memoryview) -> None:
+        self.data = data
+
+
+class JsonPieces:
+    """A document with large arrays, whose JSON is made while it is sent.
+
+    Args:
+        document: its arrays are C-contiguous.
+    """
+
+    def __init__(self, document: Any) -> None:
+        self._document = document
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Yield the JSON in pieces of a few milliseconds each."""
+        gathered: list[bytes] = []
+        size = 0
+        for token in _tokens(self._document):
+            gathered.append(token)
+            size += len(token)
+            if size >= PIECE_BYTES:
+                yield b"".join(gathered)
+                gathered, size = [], 0
+        yield b"".join(gathered)
+
+    async def stream(self) -> AsyncIterator[bytes]:
+        """Yield the pieces, each made in a thread."""
+        pieces = iter(self)
+        while (piece := await in_thread(next, pieces, None)) is not None:
+            yield piece
+
+
+def dumps(document: Any, values: int) -> bytes | JsonPieces:
+    """Return a document as JSON, its arrays as lists.
 
     Args:
         values: the numbers in its arrays.
     """
     if values <= INLINE_VALUES:
-        return orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
-    return orjson.dumps(document, default=_list)
+        return orjson.dumps(document, default=_text, option=orjson.OPT_SERIALIZE_NUMPY)
+    return JsonPieces(document)
 
 
 async def inline_or_in_thread(values: int, encode: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
@@ -41,11 +83,48 @@ def count(result: EmbedResult) -> int:
     return values
 
 
-def _list(rows: Any) -> orjson.Fragment:
-    """Return C-contiguous rows as a JSON list; between two slices other threads have their turn."""
-    if not isinstance(rows, np.ndarray):
-        raise TypeError(f"{type(rows).__name__} is not written as JSON")
+def _text(node: Any) -> str:
+    if isinstance(node, Base64):
+        return pybase64.b64encode_as_string(node.data)
+    raise TypeError(f"{type(node).__name__} is not written as JSON")
+
+
+def _tokens(node: Any) -> Iterator[bytes]:
+    """Yield the JSON of a document, arrays slice by slice."""
+    if isinstance(node, np.ndarray):
+        yield from _array(node)
+    elif isinstance(node, Base64):
+        yield b'"'
+        for start in range(0, len(node.data), BASE64_BYTES):
+            yield pybase64.b64encode(node.data[start : start + BASE64_BYTES])
+        yield b'"'
+    else:
+        try:
+            yield orjson.dumps(node)
+        except TypeError:  # it holds arrays
+            yield from _members(node)
+
+
+def _members(node: Any) -> Iterator[bytes]:
+    if isinstance(node, dict):
+        pairs = [(orjson.dumps(name) + b":", member) for name, member in node.items()]
+        opening, closing = b"{", b"}"
+    elif isinstance(node, list | tuple):
+        pairs = [(b"", member) for member in node]
+        opening, closing = b"[", b"]"
+    else:
+        raise TypeError(f"{type(node).__name__} is not written as JSON")
+    for name, member in pairs:
+        yield opening + name
+        yield from _tokens(member)
+        opening = b","
+    yield closing
+
+
+def _array(rows: Any) -> Iterator[bytes]:
     step = max(1, INLINE_VALUES * len(rows) // max(1, rows.size))
-    slices = [rows[start : start + step] for start in range(0, len(rows), step)]
-    lists = [orjson.dumps(each, option=orjson.OPT_SERIALIZE_NUMPY)[1:-1] for each in slices]
-    return orjson.Fragment(b"[" + b",".join(lists) + b"]")
+    opening = b"["
+    for start in range(0, len(rows), step):
+        yield opening + orjson.dumps(rows[start : start + step], option=orjson.OPT_SERIALIZE_NUMPY)[1:-1]
+        opening = b","
+    yield b"]" if len(rows) else b"[]"

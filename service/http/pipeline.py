@@ -6,6 +6,7 @@ The server calls `prepare` for a new head, `accept` when a request's head is com
 
 import asyncio
 import logging
+import sys
 from collections.abc import Sequence
 from contextvars import Context
 from time import perf_counter
@@ -27,6 +28,7 @@ from service.observability.metrics import Metrics
 from service.request_context import KEY_NAME, REQUEST_ID, request_id
 from service.scheduling import deadlines
 from service.scheduling.admission import AdmissionController
+from service.scheduling.memory_budget import MemoryBudget
 from service.security.api_keys import Keys
 
 CHALLENGE = (b"www-authenticate", b"Bearer")  # with every 401 (RFC 9110, 15.5.2)
@@ -71,7 +73,11 @@ class Limits(NamedTuple):
 
 
 class Pipeline:
-    """Serves the routes of a router."""
+    """Serves the routes of a router.
+
+    Attributes:
+        budget: bounds the memory of the requests being computed and answered.
+    """
 
     def __init__(
         self,
@@ -83,6 +89,7 @@ class Pipeline:
         keys: Keys | None = None,
         access_log: AccessLog | None = None,
         cors: Cors | None = None,
+        budget: MemoryBudget | None = None,
     ) -> None:
         self.router = router
         self._admission = admission
@@ -92,6 +99,7 @@ class Pipeline:
         self._keys = keys
         self._access_log = access_log
         self._cors = cors
+        self.budget = budget or MemoryBudget(sys.maxsize)
         self._gathered: list[tuple[Request, Connection]] = []
         self._single_caller = True  # the last turn gathered one request
         self._answered_at = 0.0
@@ -159,7 +167,7 @@ class Pipeline:
         assert route is not None
         assert route.batch_handler is not None
         responses: Sequence[Response | None] = [None] * len(batch)
-        if self._admission.has_room(len(batch)) and not self._lifecycle.stopping:
+        if self._admission.has_room(len(batch)) and self.budget.has_room and not self._lifecycle.stopping:
             try:
                 answers = route.batch_handler([request for request, _ in batch])
                 if len(answers) != len(batch):  # which answer belongs to which request is then unknown
@@ -281,18 +289,25 @@ class Pipeline:
     def _for_origin(self, request: Request, cors: Cors, response: Response) -> Response:
         return response._replace(headers=(*response.headers, *cors.headers(request)))
 
-    def finish(self, request: Request, status: int) -> None:
-        """Count a request whose response has been sent, or whose client has left (GONE); give its places back."""
-        now = perf_counter()
+    def leaving(self, request: Request) -> None:
+        """Give back the place of a request whose response is being sent: from now on it takes memory alone."""
         if request.admitted:
             self._admission.release()
             request.admitted = False
+
+    def finish(self, request: Request, status: int) -> None:
+        """Count a request whose response has been sent, or whose client has left (GONE); give its places back."""
+        now = perf_counter()
+        self.leaving(request)
         if request.key is not None and request.key.limited:
             request.key.release(now - request.arrived)
         route = request.route
         if route is not None and not route.probe and not request.refused_at_gate:
             self._metrics.request("http", route.path, str(status), now - request.arrived)
-        request.context.written()
+        context = request.context
+        context.written()
+        if context.reservations is not None:
+            context.release()
         if self._access_log is not None:
             self._access_log.end(request, str(status), gone=status == GONE)
 

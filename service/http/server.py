@@ -17,7 +17,7 @@ from service.http.head_memory import remember
 from service.http.intake import IncomingBody, Intake
 from service.http.pipeline import GONE, Pipeline
 from service.http.request_parser import RequestParser, ambiguity
-from service.http.response import Response
+from service.http.response import Response, in_pieces
 from service.http.response_writer import ResponseWriter, ends_with_connection
 from service.http.routes import Head, Request
 from service.request_context import request_id
@@ -88,6 +88,7 @@ class HttpProtocol(asyncio.Protocol):
         self._waiting: deque[tuple[Request, Response | None]] = deque()
         self._keep_alive = True
         self._closing = False
+        self._unsent = 0  # bytes that wait in the transport, where there are many
         # the client's pace
         self._idle_since: float | None = self._loop.time()
         self._timer: asyncio.TimerHandle | None = None
@@ -110,6 +111,7 @@ class HttpProtocol(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
         self._writer.resume()
+        self._give_back_unsent()
         self._closing = True
         self._drop_waiting()
         if self._incoming is not None:
@@ -151,10 +153,17 @@ class HttpProtocol(asyncio.Protocol):
     def pause_writing(self) -> None:
         """Hold the stream until the client has taken more."""
         self._writer.pause()
+        self._unsent = self._transport.get_write_buffer_size()
+        self._pipeline.budget.add(self._unsent)
 
     def resume_writing(self) -> None:
         """Let the stream go on."""
         self._writer.resume()
+        self._give_back_unsent()
+
+    def _give_back_unsent(self) -> None:
+        unsent, self._unsent = self._unsent, 0
+        self._pipeline.budget.give_back(unsent)
 
     def shutdown(self) -> None:
         """Finish the request under way and close; uvicorn calls it when the server stops."""
@@ -299,6 +308,9 @@ class HttpProtocol(asyncio.Protocol):
             response = await self._pipeline.respond(request)
             if self._pipeline.stopping:
                 self._keep_alive = False
+            if request.head.verb != "HEAD":
+                response = in_pieces(response)
+            self._pipeline.leaving(request)
             if response.stream is None:
                 self._writer.write(request, response, self._keep_alive or len(self._waiting) > 0)
             else:

@@ -11,9 +11,11 @@ class Engine(Protocol):
 
     Attributes:
         device: "cpu", "cuda", or "cpu (numpy float64)" for the reference.
+        widths: values in a row of each output, where it is known before a run.
     """
 
     device: str
+    widths: Mapping[str, int]
 
     def run(self, graph: str, feeds: Mapping[str, NDArray[Any]], outputs: Sequence[str]) -> list[NDArray[Any]]:
         """Return the outputs of one graph.

@@ -35,6 +35,7 @@ class OnnxEngine:
         self._graphs = graphs
         rowwise = {name for name, graph in graphs.items() if not (graph.attends or graph.pools)}
         self._chunked = rowwise if device == "cpu" else set()
+        self.widths: Mapping[str, int] = _widths(sessions, graphs)
         self._one_type = {name for name, session in sessions.items() if _takes_one_type(session)}
         self._to_shrink: set[str] = set()
 
@@ -123,6 +124,17 @@ def _session(path: Path, graph: Graph, providers: list[Any], threads: int) -> or
     except Exception as error:  # onnxruntime raises a class of its own for every status
         reason = str(error).strip().splitlines()[0]
         raise StartError(f"{path} cannot be loaded: {reason}; export the model again") from error
+
+
+def _widths(sessions: Mapping[str, ort.InferenceSession], graphs: Mapping[str, Graph]) -> dict[str, int]:
+    """Return the width of every output that has one by its name in the card."""
+    widths: dict[str, int] = {}
+    for name, session in sessions.items():
+        names = {theirs: ours for ours, theirs in graphs[name].rename.items()}
+        for output in session.get_outputs():
+            if output.shape and isinstance(output.shape[-1], int):
+                widths[names.get(output.name, output.name)] = output.shape[-1]
+    return widths
 
 
 def _takes_one_type(session: ort.InferenceSession) -> bool:

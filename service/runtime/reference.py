@@ -26,6 +26,7 @@ class ReferenceEngine:
     def __init__(self, card: Card, weights: Mapping[str, NDArray[Any]]) -> None:
         self._card = card
         self._weights = weights
+        self.widths: Mapping[str, int] = {}
 
     def run(self, graph: str, feeds: Mapping[str, NDArray[Any]], outputs: Sequence[str]) -> list[NDArray[Any]]:
         """Return what the graph gives, computed in float64, as float32."""

@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from service.context import ServiceContext
 from service.embedding.requests import EmbedRequest, EmbedResult
 from service.errors import InlayError
-from service.http.formats import FORMATS, Encode, check_json, negotiate
-from service.http.json_arrays import INLINE_VALUES, count
-from service.http.response import Body, Headers, Response
+from service.http import formats
+from service.http.formats import FORMATS, JSON, Body, Encode, Headers, check_json, negotiate
+from service.http.json_arrays import INLINE_VALUES, JsonPieces, count
+from service.http.response import Response
 from service.http.routes import Request
 from service.http.worker_threads import in_thread
 from service.protocols.inlay import pooled_bytes, prompt_embeds, timing_headers
@@ -40,12 +41,13 @@ class EmbedHandler:
         if form.encoding in PROMPT_EMBEDS_FORMATS:
             card = self._registry.get(embed_request.model).card
             embed_request = prompt_embeds.rows_request(card, embed_request, form.encoding, form.dtype_sent)
+            request.context.copies = prompt_embeds.COPIES
         result = await self._embedder.embed(embed_request, request.context)
         if count(result) <= INLINE_VALUES:
             headers, encoded = _encoded(result, form, encode, embed_request.dtype)
         else:
             headers, encoded = await in_thread(_encoded, result, form, encode, embed_request.dtype)
-        return Response(encoded, headers, 200, None, timing_headers.lines(result, self._registry, request.arrived))
+        return formats.response(headers, encoded, timing_headers.lines(result, self._registry, request.arrived))
 
     def answer_batch(self, requests: Sequence[Request]) -> list[Response | None]:
         """Return responses to requests for rows of plain token ids; None for those that `__call__` has to answer."""
@@ -79,7 +81,9 @@ class EmbedHandler:
             headers, body = encode(result, form.encoding == "base64")
         except InlayError:
             return None
-        return Response(body, headers, 200, None, timing_headers.lines(result, self._registry, request.arrived))
+        if isinstance(body, JsonPieces):  # some milliseconds' worth: row lookups are small
+            headers, body = formats.sized(JSON, [b"".join(body)])
+        return formats.response(headers, body, timing_headers.lines(result, self._registry, request.arrived))
 
 
 def _encoded(result: EmbedResult, form: AnswerForm, encode: Encode, dtype: str) -> tuple[Headers, Body]:

@@ -24,7 +24,7 @@ from service.errors import (
     UnsupportedMedia,
     WrongType,
 )
-from service.http import json_arrays
+from service.http import formats, json_arrays
 from service.http.formats import FORMATS, SAFETENSORS, negotiate
 from service.http.multipart import MULTIPART, parts_of
 from service.http.response import Response
@@ -105,7 +105,7 @@ def routes(context: ServiceContext) -> list[Route]:
         result = await images.embed(ImagesRequest(inputs, name, tuple(outputs), body.dtype), request.context)
         base64, values = body.encoding_format == "base64", json_arrays.count(result)
         headers, parts = await json_arrays.inline_or_in_thread(values, encode, result, base64)
-        return Response(parts, headers)
+        return formats.response(headers, parts)
 
     return [
         Route(

@@ -15,6 +15,7 @@ from service.protocols.inlay.parsing import from_body
 from service.protocols.inlay.positions.responses import table_answer, table_form, table_response, tensor_route
 from service.scheduling.serial_executor import SerialExecutor
 
+LOGITS_BYTES = 4 + 3 * 8  # of a logit in the block that is read, float32, and of its transformations
 EXAMPLES: dict[str, dict[str, Any]] = {
     "tokens": {"hidden": [[0.1, -0.2, 0.3]], "top_k": 5, "temperature": 0.7},
     "whole": {"hidden": [[0.1, -0.2, 0.3]], "dtype": "float16", "format": "npy"},
@@ -46,6 +47,8 @@ def routes(context: ServiceContext) -> list[Route]:
             output = _whole_output(parameters.output)
             call = _call(states, logits.whole(states, output), output=output)
         else:
+            rows = len(states.hidden)
+            context.budget.reserve(logits.TOP_BYTES * rows * parameters.top_k, request.context)
             table = await turns.run(partial(logits.top, states, parameters.top_k))
             call = _call(states, table, top_k=parameters.top_k)
         return await table_response(request, context.tables, call, form)
@@ -77,7 +80,8 @@ def _call(states: logits.HiddenStates, table: Table, **form: Any) -> TableCall:
     def logits_of(**_: Any) -> Table:
         return table
 
-    return TableCall(logits_of, states.identity | form)
+    held = states.hidden.nbytes + LOGITS_BYTES * states.block_rows * states.head.vocab_size
+    return TableCall(logits_of, states.identity | form, held_bytes=held)
 
 
 _NUMBERS = {"type": "array", "items": {}}

@@ -10,23 +10,18 @@ from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
-import pybase64
 
 from models.artifacts.card import Card
 from service.embedding.packing import split
 from service.embedding.requests import DTYPES, EmbedRequest, EmbedResult
 from service.errors import BadRequest, ConflictingFields
 from service.http import json_arrays
-from service.http.formats import (
-    JSON,
-    Body,
-    Headers,
-    sized,
-)
+from service.http.formats import Body, Headers, json_body
 from service.protocols.inlay.torch_file import torch_file
 
 PROMPT_EMBEDS = "prompt_embeds"
 INPUT_EMBEDS = "input_embeds"
+COPIES = 2  # of the rows: each input's file holds its own
 _DECIDED = ("outputs", "pooling", "dimensions", "normalize")
 
 
@@ -68,12 +63,12 @@ def prompt_embeds(result: EmbedResult) -> PromptEmbeds:
 def answer(result: EmbedResult, encoding: str, bare: bool) -> tuple[Headers, Body]:
     """Return the JSON document of `encoding`; `bare`: the request held a single input and no list."""
     if encoding == PROMPT_EMBEDS:
-        value: Any = [pybase64.b64encode_as_string(file) for file in prompt_embeds(result).files]
+        value: Any = [json_arrays.Base64(file) for file in prompt_embeds(result).files]
     else:
         value = _rows(result)
         value = value[0] if bare else value
     document = {"model": result.model, encoding: value, "usage": {"tokens": result.tokens}}
-    return sized(JSON, [json_arrays.dumps(document, json_arrays.count(result))])
+    return json_body(document, json_arrays.count(result))
 
 
 def _rows(result: EmbedResult) -> list[Any]:

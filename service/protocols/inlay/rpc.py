@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextvars import Context
 from typing import Any
 
@@ -12,7 +12,7 @@ from service.context import ServiceContext
 from service.embedding.requests import EmbedRequest, EmbedResult
 from service.embedding.row_lookup import RowLookup
 from service.errors import InlayError
-from service.grpc.methods import Handler, Method, Service, serialize
+from service.grpc.methods import Method, Service, serialize
 from service.grpc.pipeline import retry_milliseconds
 from service.protocols.inlay import prompt_embeds, rpc_messages
 from service.protocols.inlay.models import default_flops_per_token, summary
@@ -29,7 +29,6 @@ Embedded = EmbedResult | PromptEmbeds
 def service(context: ServiceContext) -> Service:
     """Return inlay.v1.Embedder; tables are sent in chunks under 1 MiB."""
     embed, positions, models = EmbedHandler(context), Positions(context), Models(context)
-    rope, table, rotate = _without_context(positions.rope, positions.positions, positions.rotate)
 
     async def presets(request: Any, call: RequestContext) -> pb.ListPresetsResponse:
         return positions.presets()
@@ -53,19 +52,20 @@ def service(context: ServiceContext) -> Service:
                 admitted=True,
                 error_answer=_stream_error,
             ),
-            Method(name="Rope", request=pb.RopeRequest, handler=rope, kind="server_stream", admitted=True),
-            Method(name="Positions", request=pb.PositionsRequest, handler=table, kind="server_stream", admitted=True),
-            Method(name="Rotate", request=pb.RotateRequest, handler=rotate, admitted=True),
+            Method(name="Rope", request=pb.RopeRequest, handler=positions.rope, kind="server_stream", admitted=True),
+            Method(
+                name="Positions",
+                request=pb.PositionsRequest,
+                handler=positions.positions,
+                kind="server_stream",
+                admitted=True,
+            ),
+            Method(name="Rotate", request=pb.RotateRequest, handler=positions.rotate, admitted=True),
             Method(name="ListPresets", request=pb.ListPresetsRequest, handler=presets),
             Method(name="ListModels", request=pb.ListModelsRequest, handler=models.list_models),
             Method(name="GetModel", request=pb.GetModelRequest, handler=models.get_model),
         ),
     )
-
-
-def _without_context(*handlers: Callable[[Any], Any]) -> list[Handler]:
-    """Return handlers that leave out the call's context."""
-    return [lambda request, call, handler=handler: handler(request) for handler in handlers]
 
 
 class GatheredLookup:

@@ -9,7 +9,7 @@ import orjson
 from models.positions.rope.presets import PRESETS
 from proto import embed_pb2 as pb
 from service.context import ServiceContext
-from service.embedding.position_tables import TableCall, TableFile, TypedOutput, typed_outputs
+from service.embedding.position_tables import TableCall, TableFile, TypedOutput, block_bytes, typed_outputs
 from service.errors import ConflictingFields, UnknownValue, WrongType
 from service.http.tensors import tensor_of_bytes
 from service.http.validation_errors import validated
@@ -18,8 +18,10 @@ from service.protocols.inlay.positions.parameters import ModelRopeParameters, Mo
 from service.protocols.inlay.positions.responses import TableForm, chosen_outputs, json_facts
 from service.protocols.inlay.positions.rotation import dtype_of, rotate, rotate_by_model
 from service.protocols.inlay.rpc_requests import dtype_name
+from service.request_context import RequestContext
 
 CHUNK_BYTES = 896 * 1024  # of data in a message; clients take 4 MiB by default, proxies often 1
+ROTATE_COPIES = 4  # of the turned tensors: rows, their bytes, the message and grpc's own
 FLOATS: dict[int, str] = {
     number: pb.DType.Name(number).lower() for number in (pb.FLOAT32, pb.FLOAT16, pb.BFLOAT16, pb.FLOAT64)
 }
@@ -32,7 +34,9 @@ class Positions:
     def __init__(self, context: ServiceContext) -> None:
         self._context = context
 
-    async def positions(self, request: pb.PositionsRequest) -> AsyncGenerator[pb.PositionsChunk, None]:
+    async def table(
+        self, request: pb.PositionsRequest, call_context: RequestContext
+    ) -> AsyncGenerator[pb.PositionsChunk, None]:
         """Yield the facts and shapes of a table, then its bytes; raise InlayError where it cannot be made."""
         scheme = find_scheme(request.scheme, of_model=bool(request.model))
         make_call = call_maker(self._context, scheme, request.model)
@@ -46,18 +50,20 @@ class Positions:
         ]
         yield pb.PositionsChunk(facts_json=orjson.dumps(json_facts(table, outputs, form)).decode(), outputs=shapes)
         for output in outputs:
-            async for offset, data in self._chunks(call, output):
+            async for offset, data in self._chunks(call, output, call_context):
                 yield pb.PositionsChunk(output=output.name, offset=offset, data=data)
 
-    async def _chunks(self, call: TableCall, output: TypedOutput) -> AsyncIterator[tuple[int, bytes]]:
+    async def _chunks(
+        self, call: TableCall, output: TypedOutput, call_context: RequestContext
+    ) -> AsyncIterator[tuple[int, bytes]]:
         offset = 0
         key = call.etag(output.name, output.dtype)
-        async for block in self._context.tables.stream(key, TableFile(b"", (output,))):
+        async for block in self._context.tables.stream(key, TableFile(b"", (output,)), call_context):
             for start in range(0, len(block), CHUNK_BYTES):
                 yield offset + start, bytes(block[start : start + CHUNK_BYTES])
             offset += len(block)
 
-    async def rotate(self, request: pb.RotateRequest) -> pb.RotateResponse:
+    async def rotate(self, request: pb.RotateRequest, call_context: RequestContext) -> pb.RotateResponse:
         """Return the tensors, turned; raise InlayError where they cannot be."""
         values = parameters_of(request)
         if request.model:
@@ -70,11 +76,12 @@ class Positions:
             dtype = dtype_of(call, parameters)
         table = await self._context.tables.run(call.table)
         outputs = typed_outputs(table, dtype)
+        self._context.budget.reserve(ROTATE_COPIES * sum(output.size for output in outputs), call_context)
         facts = json_facts(table, outputs, TableForm("", dtype))
         tensors = {tensor.name: _tensor(tensor) for tensor in outputs}
         return pb.RotateResponse(facts_json=orjson.dumps(facts).decode(), tensors=tensors)
 
-    async def rope(self, request: pb.RopeRequest) -> AsyncGenerator[pb.RopeChunk, None]:
+    async def rope(self, request: pb.RopeRequest, call_context: RequestContext) -> AsyncGenerator[pb.RopeChunk, None]:
         """Yield cos and sin of one model side by side; raise InlayError where it has none."""
         values = {"start": request.start, "dtype": _dtype(request.dtype)}
         values |= {name: getattr(request, name) for name in ("length", "layer_type") if getattr(request, name)}
@@ -82,6 +89,7 @@ class Positions:
         parameters = validated(ModelRopeParameters, values, strict=True)
         table = await self._context.tables.run(make_call(parameters).table)
         cos, sin = self._context.tables.outputs(table, parameters.dtype)
+        self._context.tables.streaming.reserve(block_bytes((cos, sin)), call_context)
         step = CHUNK_BYTES // (2 * cos.row_bytes)
         async for first, rows in self._context.tables.blocks(cos):
             for start in range(0, len(rows), step):

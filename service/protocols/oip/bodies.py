@@ -4,7 +4,7 @@ Inference-Header-Content-Length counts the JSON's bytes; raw tensors follow in t
 gaps. A length of 0: the whole body is the one input, and every output is binary. Content types are not checked.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import chain
 from typing import Annotated, Any, NamedTuple
 
@@ -21,10 +21,11 @@ from service.errors import (
     WrongShape,
     WrongType,
 )
-from service.http import json_arrays
+from service.http import formats, json_arrays
 from service.http.formats import JSON, OCTETS
 from service.http.response import Response
 from service.http.validation_errors import parse_json, quoted, validated
+from service.http.worker_threads import in_thread
 from service.protocols.oip.data_plane import VERSION
 from service.protocols.oip.infer import IDS, TEXT, Parameters
 from service.protocols.oip.shared_memory import Place, PlaceParameters, Regions, place_parameters
@@ -45,6 +46,7 @@ from service.protocols.oip.tensors import (
     width,
 )
 
+JSON_BYTES = 16  # of a number, at most, but for integers
 JSON_BYTES_HEADER = b"inference-header-content-length"
 SOURCES = ("data", "binary_data_size", "shared_memory_region")
 JSON_TYPES: dict[str, tuple[tuple[type, ...], str]] = {
@@ -195,8 +197,13 @@ def read(body: bytes, headers: Mapping[bytes, bytes], regions: Regions) -> Infer
     return Inference(inputs, outputs, parameters, request.id, binary)
 
 
-async def respond(model: str, inference: Inference, outputs: list[Tensor], regions: Regions) -> Response:
+async def respond(
+    model: str, inference: Inference, outputs: list[Tensor], regions: Regions, reserve: Callable[[int], None]
+) -> Response:
     """Return outputs in the requested forms.
+
+    Args:
+        reserve: keeps memory for bytes of the response.
 
     Raises:
         BadRequest: JSON does not carry an output, or a region has no room for it.
@@ -217,9 +224,12 @@ async def respond(model: str, inference: Inference, outputs: list[Tensor], regio
     document: dict[str, Any] = {"model_name": model, "model_version": VERSION, "outputs": entries}
     if inference.id is not None:
         document["id"] = inference.id
-    head = await json_arrays.inline_or_in_thread(values, json_arrays.dumps, document, values)
+    head = json_arrays.dumps(document, values)
     if not any(form.binary and not form.place for form in forms):
-        return Response((head,), (_JSON_TYPE,))
+        return formats.response((_JSON_TYPE,), head if isinstance(head, json_arrays.JsonPieces) else (head,))
+    if isinstance(head, json_arrays.JsonPieces):  # its length stands before it
+        reserve(JSON_BYTES * values)
+        head = await in_thread(b"".join, head)
     return Response((head, *raws), (_BINARY_TYPE,), lines=b"%b: %d\r\n" % (JSON_BYTES_HEADER, len(head)))
 
 

@@ -1,6 +1,7 @@
 """The Open Inference Protocol over HTTP: health, metadata, statistics, inference, shared memory, model repository."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -247,7 +248,8 @@ def _infer_routes(plane: DataPlane) -> list[Route]:
         model, tensors = await plane.infer(
             name, version, inference.inputs, inference.parameters, outputs, request.context
         )
-        return await bodies.respond(model, inference, tensors, plane.regions)
+        reserve = partial(plane.context.budget.reserve, context=request.context)
+        return await bodies.respond(model, inference, tensors, plane.regions, reserve)
 
     body = RequestBody(model=InferRequest, examples=EXAMPLES, other={OCTETS: BINARY})
     paths = (f"{MODEL}/infer", f"{VERSIONED}/infer")

@@ -5,7 +5,6 @@ from itertools import accumulate
 from time import perf_counter, time
 from typing import Any, NamedTuple
 
-import pybase64
 from numpy.typing import NDArray
 from pydantic import BaseModel
 
@@ -16,9 +15,9 @@ from service.embedding.packing import split
 from service.embedding.pooling import normalize
 from service.embedding.requests import EmbedRequest, EmbedResult, Ids, Output
 from service.errors import ConflictingFields, OutOfRange, UnknownValue, WrongModelKind
-from service.http import json_arrays
-from service.http.formats import JSON, OCTETS, check_json, sized
-from service.http.response import Body, Headers, Response, json_response
+from service.http import formats, json_arrays
+from service.http.formats import JSON, OCTETS, Body, Headers, check_json, json_body
+from service.http.response import Response, json_response
 from service.http.routes import Answer, Handler, Request, RequestBody, Route, RouteGroup
 from service.protocols.inlay import pooled_bytes
 from service.protocols.inlay.models import created
@@ -131,6 +130,8 @@ def _embedding_handler(context: ServiceContext, decode: Decoder, shape: Shape) -
         check_json(request.headers.get(b"content-type"))
         decoded, options, caller_id = decode(request.body)
         embed_request = _for_model(decoded, options, registry.get(decoded.model), shape)
+        if options.task == TOKEN_EMBED or options.embed_dtype != "float32":
+            request.context.copies = 2  # they are scaled, or cast
         result = await embedder.embed(embed_request, request.context)
         if options.task == TOKEN_EMBED and embed_request.normalize is not False:
             result = _normalized_tokens(result)
@@ -138,7 +139,7 @@ def _embedding_handler(context: ServiceContext, decode: Decoder, shape: Shape) -
         values = json_arrays.count(result)
         headers, body = await json_arrays.inline_or_in_thread(values, _encode, result, options, shape, response_id)
         milliseconds = round(1000 * (perf_counter() - began))
-        return Response(body, headers, lines=b"openai-processing-ms: %d\r\n" % milliseconds)
+        return formats.response(headers, body, b"openai-processing-ms: %d\r\n" % milliseconds)
 
     return handler
 
@@ -224,10 +225,10 @@ def _encode(result: EmbedResult, options: ResponseOptions, shape: Shape, respons
         "data": [{"object": shape.object, "index": index, shape.field: value} for index, value in enumerate(values)],
         "usage": {"prompt_tokens": result.tokens, "total_tokens": result.tokens},
     }
-    return sized(JSON, [json_arrays.dumps(document, output.rows.size)])
+    return json_body(document, output.rows.size)
 
 
-def _base64(output: Output, rows: NDArray[Any], endianness: str) -> list[str]:
+def _base64(output: Output, rows: NDArray[Any], endianness: str) -> list[json_arrays.Base64]:
     size, width = rows.dtype.itemsize, rows.shape[1]
     data, ends = pooled_bytes.raw(rows, endianness), [width * size * end for end in accumulate(output.lengths)]
-    return [pybase64.b64encode_as_string(data[start:end]) for start, end in zip([0, *ends], ends, strict=False)]
+    return [json_arrays.Base64(data[start:end]) for start, end in zip([0, *ends], ends, strict=False)]

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from service.context import ServiceContext
 from service.embedding.requests import EmbedRequest, EmbedResult, Text
-from service.http import json_arrays
+from service.http import formats, json_arrays
 from service.http.formats import FORMATS, JSON, check_json, negotiate
 from service.http.openapi import REFERENCE
 from service.http.problem_details import MEDIA_TYPE, Problem
@@ -170,7 +170,7 @@ class Handlers:
         result = await self._context.embedder.embed(embed_request, request.context)
         bare = result._replace(picked=False)
         headers, parts = await json_arrays.inline_or_in_thread(json_arrays.count(result), encode, bare, False)
-        return Response(parts, headers, lines=self._timing(request, result))
+        return formats.response(headers, parts, self._timing(request, result))
 
     async def similarity(self, request: Request) -> Response:
         """Return the cosine of a text with each of the others."""

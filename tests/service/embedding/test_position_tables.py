@@ -20,6 +20,7 @@ from service.embedding.position_tables import (
     Tables,
     typed_outputs,
 )
+from service.request_context import RequestContext
 
 ROWS, WIDTH = 3000, 128
 
@@ -49,7 +50,7 @@ class Counted:
 
 
 async def joined(tables: Tables, key: str, file: TableFile, *span: int) -> bytes:
-    async with aclosing(tables.stream(key, file, *span)) as parts:  # type: ignore[type-var]
+    async with aclosing(tables.stream(key, file, RequestContext(), *span)) as parts:  # type: ignore[type-var]
         return b"".join([bytes(part) async for part in parts])
 
 
@@ -94,9 +95,9 @@ async def test_concurrent_readers_share_one_computation() -> None:
 
 async def test_late_reader_gets_computed_bytes_at_once() -> None:
     tables, counted = Tables(2**26), Counted()
-    early = aiter(tables.stream("key", counted.file()))
+    early = aiter(tables.stream("key", counted.file(), RequestContext()))
     first = await anext(early)
-    late = aiter(tables.stream("key", counted.file()))
+    late = aiter(tables.stream("key", counted.file(), RequestContext()))
     assert (await anext(late))[: len(first)] == first
     for each in (early, late):
         await each.aclose()  # type: ignore[attr-defined]
@@ -104,7 +105,7 @@ async def test_late_reader_gets_computed_bytes_at_once() -> None:
 
 async def test_stops_when_every_reader_has_left() -> None:
     tables, counted = Tables(2**26), Counted(rows=60_000)
-    readers = [aiter(tables.stream("key", counted.file())) for _ in range(3)]
+    readers = [aiter(tables.stream("key", counted.file(), RequestContext())) for _ in range(3)]
     for reader in readers:
         await anext(reader)
     for reader in readers:
@@ -119,7 +120,7 @@ async def test_stops_when_every_reader_has_left() -> None:
 
 async def test_reader_that_leaves_does_not_stop_the_others() -> None:
     tables, counted = Tables(2**26), Counted()
-    leaving = aiter(tables.stream("key", counted.file()))
+    leaving = aiter(tables.stream("key", counted.file(), RequestContext()))
     await anext(leaving)
     staying = asyncio.create_task(joined(tables, "key", counted.file()))
     await asyncio.sleep(0)

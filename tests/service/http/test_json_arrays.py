@@ -1,5 +1,6 @@
 """Large documents: orjson's own bytes, written in slices and beside the event loop."""
 
+import base64
 import threading
 from typing import Any
 
@@ -29,7 +30,9 @@ LARGE = numbers.INLINE_VALUES + 1
 )
 def test_large_documents_equal_those_of_orjson(rows: Any) -> None:
     document = {"model": "a", "outputs": {"x": rows, "y": [rows[:1], rows[:2]]}, "usage": {"tokens": 3}}
-    assert numbers.dumps(document, LARGE) == orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
+    pieces = numbers.dumps(document, LARGE)
+    assert isinstance(pieces, numbers.JsonPieces)
+    assert b"".join(pieces) == orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
 def test_slices_are_no_longer_than_the_inline_limit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,7 +44,8 @@ def test_slices_are_no_longer_than_the_inline_limit(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(orjson, "dumps", watched)
     rows = RNG.normal(size=(1000, 384))
-    numbers.dumps({"rows": rows}, rows.size)
+    longest = max(map(len, numbers.dumps({"rows": rows}, rows.size)))
+    assert longest <= 24 * numbers.INLINE_VALUES
     assert sum(seen) == rows.size
     assert max(seen) <= numbers.INLINE_VALUES
 
@@ -54,4 +58,14 @@ async def test_large_documents_are_encoded_in_a_thread(values: int, beside: bool
 
 def test_rejects_other_objects_as_orjson_does() -> None:
     with pytest.raises(TypeError, match="set"):
-        numbers.dumps({"x": {1}}, LARGE)
+        numbers.dumps({"x": {1}}, 1)
+    with pytest.raises(TypeError, match="set"):
+        list(numbers.dumps({"x": {1}}, LARGE))
+
+
+@pytest.mark.parametrize("values", [1, LARGE])
+def test_bytes_are_written_as_base64(values: int) -> None:
+    data = RNG.integers(0, 256, numbers.BASE64_BYTES * 2 + 1).astype(np.uint8).tobytes()
+    written = numbers.dumps({"data": [numbers.Base64(memoryview(data))]}, values)
+    text = written if isinstance(written, bytes) else b"".join(written)
+    assert orjson.loads(text) == {"data": [base64.b64encode(data).decode()]}

@@ -13,7 +13,7 @@ import pytest
 
 from service.errors import BadInput
 from service.http.pipeline import Pipeline
-from service.http.response import Response, bytes_response, json_response
+from service.http.response import WHOLE_BYTES, Response, bytes_response, json_response
 from service.http.routes import Request
 from service.http.server import MAX_PIPELINED, PIECE_BYTES
 from tests.service.http.toy_server import (
@@ -112,6 +112,7 @@ RESPONSES: dict[str, Callable[[], Response]] = {
     "/moved": lambda: Response((), ((b"location", b"/"),), 301),
     "/nothing": lambda: Response(()),
     "/huge": lambda: Response((bytes(HUGE),)),
+    "/whole": lambda: Response((bytes(WHOLE_BYTES),)),
     "/lines": lambda: Response((b"hello",), (), 200, None, b"x-time: 5\r\n"),
 }
 BROKEN: dict[str, Callable[[], Response]] = {
@@ -594,11 +595,11 @@ async def test_counts_all_pipelined_requests_of_a_lost_client(toy: Toy, handlers
 async def test_half_closed_client_counts_as_disconnected(toy: Toy, handlers: Handlers) -> None:
     """The two cannot be told apart; what was answered before still arrives."""
     async with connected(toy.port, MIB) as client:
-        await client.send(request(b"GET /huge") + request(b"GET /wait") + request(b"GET /"))
+        await client.send(request(b"GET /whole") + request(b"GET /wait") + request(b"GET /"))
         await client.until(b"\r\n\r\n")
         await handlers.waiting.wait()
         client.writer.write_eof()
-        assert len(await client.rest()) == HUGE
+        assert len(await client.rest()) == WHOLE_BYTES
     assert handlers.cancelled.is_set()
 
 

@@ -21,13 +21,14 @@ from service.embedding.position_tables import (
     TableFile,
     Tables,
     TypedOutput,
+    block_bytes,
     little_endian,
 )
 from service.errors import NotAcceptable, RangeNotSatisfiable, UnknownValue
 from service.http import byte_ranges
 from service.http.formats import JSON, NPY, OCTETS, OFFERS, SAFETENSORS, negotiate, npy_header, safetensors_header
 from service.http.problem_details import render_problem
-from service.http.response import Headers, Response
+from service.http.response import WHOLE_BYTES, Headers, Response
 from service.http.routes import Answer, Handler, Request, RequestBody, Route, binary
 from service.protocols.inlay.parameter_types import ArrayOptions
 
@@ -82,6 +83,8 @@ async def table_response(
     table = await tables.run(call.table)
     outputs = chosen_outputs(tables, table, form)
     headers = (*headers, (b"content-type", form.media_type.encode()))
+    if call.held_bytes:
+        tables.streaming.reserve(call.held_bytes, request.context)
     if form.media_type == JSON:
         return await _json_response(request, tables, JsonTable(table, outputs, form), headers)
     file = _file(table, outputs, form)
@@ -179,9 +182,9 @@ def _part(
     headers = (*headers, (b"content-length", b"%d" % (stop - start)))
     if request.verb == "HEAD":
         return Response((), headers, status)
-    if (body := tables.cached(etag)) is not None:
+    if (body := tables.cached(etag)) is not None and stop - start <= WHOLE_BYTES:
         return Response((body[start:stop],), headers, status)
-    return Response((), headers, status, tables.stream(etag, file, start, stop))
+    return Response((), headers, status, tables.stream(etag, file, request.context, start, stop))
 
 
 # ---- JSON
@@ -205,6 +208,7 @@ async def _json_response(request: Request, tables: Tables, document: "JsonTable"
     if request.verb == "HEAD":
         return Response((), headers)
     if sum(prod(typed.output.shape) for typed in document.outputs) > BLOCK_VALUES:
+        tables.streaming.reserve(block_bytes(document.outputs), request.context)
         return Response((), headers, 200, document.parts(tables))
     async with aclosing(document.parts(tables)) as parts:
         return Response([part async for part in parts], headers)

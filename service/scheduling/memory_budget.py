@@ -1,0 +1,98 @@
+"""Bounds the memory that requests hold together while they are computed and their answers sent.
+
+What a request needs is known once it is validated, and is reserved before anything is computed. It is given back when
+its answer has left, however slowly its client reads.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from service.errors import Overloaded, TooLarge
+
+RETRY_SECONDS = 1.0
+SMALL_BYTES = 1 << 20  # requests up to this size may use the whole budget
+LARGE_SHARE = 7 / 8  # of the budget, for all others: clients that read large answers slowly leave room for small ones
+
+
+class Call(Protocol):
+    """A call for which memory is reserved: a RequestContext.
+
+    Attributes:
+        reservations: bytes that are kept for it, and what takes them back; None: there are none.
+    """
+
+    reservations: list[tuple[Callable[[int], None], int]] | None
+
+
+class MemoryBudget:
+    """The bytes that the requests of one process hold. Reservations may come from any thread.
+
+    Args:
+        together: bytes of all requests.
+        setting: the setting that says so, for error messages.
+    """
+
+    def __init__(self, together: int, setting: str = "INLAY_MAX_ANSWERING_BYTES") -> None:
+        self._together = together
+        self._large = int(together * LARGE_SHARE)
+        self._setting = setting
+        self._lock = threading.Lock()
+        self.held = 0
+
+    @property
+    def has_room(self) -> bool:
+        """Whether small requests would be admitted."""
+        return self.held < self._together
+
+    def reserve(self, size: int, context: Call) -> None:
+        """Keep bytes for a call until its context is released.
+
+        Raises:
+            TooLarge: the request alone needs more than there is.
+            Overloaded: beside the others there is no room for it.
+        """
+        self._take(size)
+        if context.reservations is None:
+            context.reservations = []
+        context.reservations.append((self.give_back, size))
+
+    @contextmanager
+    def held_for(self, size: int) -> Iterator[None]:
+        """Keep bytes for the length of a block; raise as `reserve` does."""
+        self._take(size)
+        try:
+            yield
+        finally:
+            self.give_back(size)
+
+    def add(self, size: int) -> None:
+        """Count bytes that are held whether there is room or not."""
+        with self._lock:
+            self.held += size
+
+    def give_back(self, size: int) -> None:
+        """Stop counting bytes."""
+        with self._lock:
+            self.held -= size
+
+    def _take(self, size: int) -> None:
+        if size > self._together:
+            raise TooLarge(
+                f"this needs {size} bytes of memory",
+                allowed=f"this server has {self._together} for all requests",
+                remedy=f"send fewer or shorter inputs, or have {self._setting} raised",
+            )
+        most = self._together if size <= SMALL_BYTES else self._large
+        with self._lock:
+            held = self.held
+            if not held or held + size <= most:
+                self.held += size
+                return
+        raise Overloaded(
+            f"requests under way hold {held} bytes and this one needs {size}",
+            RETRY_SECONDS,
+            allowed=f"this server has {self._together} for them",
+            remedy="try again in a moment, or with fewer inputs",
+        )
