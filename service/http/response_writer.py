@@ -8,6 +8,7 @@ from typing import Any
 
 from service.http.response import Headers, Response
 from service.http.routes import Request
+from service.scheduling.memory_budget import MemoryBudget
 
 CACHED_HEADS, CACHED_HEAD_BYTES = 1024, 1024  # of responses; at most about 3 MiB with their keys; saves 4 µs each
 BODILESS = (204, 304)
@@ -21,12 +22,15 @@ class ResponseWriter:
     Args:
         transport: the connection's transport.
         server_state: uvicorn's; its `default_headers` hold the date, which uvicorn renews every second.
+        budget: counts what the client lets wait in the transport.
 
     Attributes:
         written: bytes of responses given to the transport so far.
     """
 
-    def __init__(self, transport: Any, server_state: Any) -> None:
+    def __init__(self, transport: Any, server_state: Any, budget: MemoryBudget) -> None:
+        self._budget = budget
+        self._waiting = 0  # bytes in the transport, while its buffer is full
         self._transport = transport
         self._server_state = server_state
         self._writable: asyncio.Event | None = None  # while the transport's buffer is full
@@ -35,12 +39,15 @@ class ResponseWriter:
     def pause(self) -> None:
         """Hold the stream until the client has taken what was sent."""
         self._writable = asyncio.Event()
+        self._waiting = self._transport.get_write_buffer_size()
+        self._budget.add(self._waiting)
 
     def resume(self) -> None:
         """Let the stream go on."""
         if self._writable is not None:
             self._writable.set()
             self._writable = None
+            self._budget.give_back(self._waiting)
 
     def write(self, request: Request, response: Response, keep_alive: bool) -> None:
         """Write a whole response in one system call.

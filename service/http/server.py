@@ -88,7 +88,6 @@ class HttpProtocol(asyncio.Protocol):
         self._waiting: deque[tuple[Request, Response | None]] = deque()
         self._keep_alive = True
         self._closing = False
-        self._unsent = 0  # bytes that wait in the transport, where there are many
         # the client's pace
         self._idle_since: float | None = self._loop.time()
         self._timer: asyncio.TimerHandle | None = None
@@ -98,7 +97,7 @@ class HttpProtocol(asyncio.Protocol):
     def connection_made(self, transport: Any) -> None:
         """Begin to serve a connection."""
         self._transport = transport
-        self._writer = ResponseWriter(transport, self._server_state)
+        self._writer = ResponseWriter(transport, self._server_state, self._pipeline.budget)
         self._server_state.connections.add(self)
         peer = transport.get_extra_info("peername")
         self._client = (str(peer[0]), int(peer[1])) if isinstance(peer, tuple) else None
@@ -111,7 +110,6 @@ class HttpProtocol(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
         self._writer.resume()
-        self._give_back_unsent()
         self._closing = True
         self._drop_waiting()
         if self._incoming is not None:
@@ -153,17 +151,10 @@ class HttpProtocol(asyncio.Protocol):
     def pause_writing(self) -> None:
         """Hold the stream until the client has taken more."""
         self._writer.pause()
-        self._unsent = self._transport.get_write_buffer_size()
-        self._pipeline.budget.add(self._unsent)
 
     def resume_writing(self) -> None:
         """Let the stream go on."""
         self._writer.resume()
-        self._give_back_unsent()
-
-    def _give_back_unsent(self) -> None:
-        unsent, self._unsent = self._unsent, 0
-        self._pipeline.budget.give_back(unsent)
 
     def shutdown(self) -> None:
         """Finish the request under way and close; uvicorn calls it when the server stops."""
@@ -308,8 +299,7 @@ class HttpProtocol(asyncio.Protocol):
             response = await self._pipeline.respond(request)
             if self._pipeline.stopping:
                 self._keep_alive = False
-            if request.head.verb != "HEAD":
-                response = in_pieces(response)
+            response = in_pieces(response)
             self._pipeline.leaving(request)
             if response.stream is None:
                 self._writer.write(request, response, self._keep_alive or len(self._waiting) > 0)

@@ -56,7 +56,7 @@ def service(context: ServiceContext) -> Service:
             Method(
                 name="Positions",
                 request=pb.PositionsRequest,
-                handler=positions.positions,
+                handler=positions.table,
                 kind="server_stream",
                 admitted=True,
             ),
