@@ -335,8 +335,6 @@ GGUFS: dict[str, tuple[Make, str]] = {
     "a table of other width": (llama({"token_embd.weight": TABLE}, embedding_length=512), "has shape"),
     "a width that is a text": (llama({"token_embd.weight": TABLE}, embedding_length="256"), "hidden_size '256'"),
     "no width": (llama({"token_embd.weight": TABLE}, embedding_length=None), "has no llama.embedding_length"),
-    "heads of 0": (llama({"token_embd.weight": TABLE}, attention__head_count=0), "num_attention_heads"),
-    "a theta that is no number": (llama({"token_embd.weight": TABLE}, rope__freq_base=float("nan")), "rope_theta"),
     "RoPE factors of zero": (
         llama({"token_embd.weight": TABLE, "rope_freqs.weight": np.zeros(32, np.float32)}),
         "holds a factor that is no positive number",
@@ -344,10 +342,6 @@ GGUFS: dict[str, tuple[Make, str]] = {
     "RoPE factors too many": (
         llama({"token_embd.weight": TABLE, "rope_freqs.weight": np.ones(9999, np.float32)}),
         "must be a short list of F32",
-    ),
-    "RoPE factors too few": (
-        llama({"token_embd.weight": TABLE, "rope_freqs.weight": np.ones(3, np.float32)}),
-        "has 3 numbers; rotary_dim/2 = 32",
     ),
     "a part without the others": (llama({"token_embd.weight": TABLE}, split__count=3), "says it is one of 3 parts"),
     "parts beyond number": (
@@ -378,6 +372,24 @@ def test_rejects_hostile_checkpoint_and_leaves_nothing(name: str, tmp_path: Path
     assert str(temporary) not in str(caught.value)
     assert sorted(each.name for each in tmp_path.iterdir()) == ["temporary", "x"]
     assert list(temporary.iterdir()) == []
+
+
+TABLES: dict[str, tuple[Callable[[Path], Path], str]] = {
+    "heads of 0": (llama({"token_embd.weight": TABLE}, attention__head_count=0), "num_attention_heads"),
+    "a theta that is no number": (llama({"token_embd.weight": TABLE}, rope__freq_base=float("nan")), "rope_theta"),
+    "RoPE factors too few": (
+        llama({"token_embd.weight": TABLE, "rope_freqs.weight": np.ones(3, np.float32)}),
+        "has 3 numbers; rotary_dim/2 = 32",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_hostile_rope_parameters_cost_the_table_alone(name: str, tmp_path: Path) -> None:
+    make, reason = TABLES[name]
+    card = export(make(tmp_path / "x"), tmp_path / "out")
+    assert reason in card.encodings.refused["rope"]
+    assert "input_embeddings" in card.outputs
 
 
 def test_follows_symlinks_of_hub_cache(tmp_path: Path) -> None:
