@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from models.artifacts import tokenizer
+from models.artifacts.adopted_pooling import POOLED, decide
 from models.artifacts.card import Card, Graph
 from models.artifacts.comparison import TOLERANCE, Session, make_check_inputs, padded_differences
 from models.artifacts.export import max_input_tokens, tool_version
@@ -19,7 +20,7 @@ from models.artifacts.folder import atomic_folder, finish_folder
 from models.artifacts.overwrite_checks import check_name, check_target
 from models.checkpoints import sentence_transformers
 from models.checkpoints.checkpoint import read_config
-from models.checkpoints.sentence_transformers import SentenceFiles
+from models.checkpoints.sentence_transformers import Pooling, SentenceFiles
 from models.errors import BadCheckpoint
 from models.families import FAMILIES, LIST_HINT
 from models.families.config import Config
@@ -32,7 +33,6 @@ FILE = "model.onnx"
 ONNX_PATHS = ("onnx/model.onnx", "model.onnx")
 INPUTS = ("input_ids", "attention_mask", "token_type_ids", "position_ids")
 HIDDEN = ("last_hidden_state", "token_embeddings")  # the second: what optimum's sentence-transformers exports call it
-POOLED = "sentence_embedding"
 _DTYPES = {
     1: "float32",
     10: "float16",
@@ -73,7 +73,8 @@ def adopt(
         source: holds onnx/model.onnx or model.onnx, config.json, and where it has them tokenizer.json and
             sentence-transformers files.
         out: the folder to write.
-        name, pooling, force, progress: as for `export`.
+        name, force, progress: as for `export`.
+        pooling: as for `export`, or "graph": the graph's own sentence_embedding, which holds every module.
 
     Raises:
         ModelError: the model cannot be adopted, or `out` may not be replaced.
@@ -93,13 +94,24 @@ def adopt(
             shutil.copyfile(path.parent / file, folder / file)
         session = Session(folder / FILE)
         graph = graph_of(session)
-        sentence = sentence_transformers.read(source, "none" if POOLED in graph.outputs else pooling)
+        sentence = sentence_transformers.read(source, "none")
         has_tokenizer = tokenizer.copy(source, folder, sentence.lowercase)
         size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
         card = _card(name or out.name, source, data, graph, sentence, contents, has_tokenizer, size)
         progress("comparing alone and batched", 0, 0)
-        differences = padded_differences(card, graph, session, make_check_inputs(card))
-        return finish_folder(folder, replace(card, largest_difference=differences), progress)
+        inputs = make_check_inputs(card)
+        differences = padded_differences(card, graph, session, inputs)
+        card = _pooled(card, graph, decide(source, sentence, graph, session, inputs, pooling), pooling)
+        kept = {output: differences[output] for output in card.graphs["encoder"].outputs}
+        return finish_folder(folder, replace(card, largest_difference=kept), progress)
+
+
+def _pooled(card: Card, graph: Graph, pooling: Pooling | None, chosen: str | None) -> Card:
+    """Return the card with its pooling, and with the sentence vector as its default output where there is one."""
+    if pooling is None and (chosen == "none" or POOLED not in graph.outputs):
+        graph = replace(graph, outputs=("last_hidden_state",))
+        return replace(card, graphs={"encoder": graph}, default_output="last_hidden_state")
+    return replace(card, pooling=pooling, default_output=POOLED)
 
 
 def _find_onnx(source: Path) -> Path:
@@ -186,7 +198,6 @@ def _card(
     config = Config(data, family.defaults if family else {}, family.names if family else {})
     position = position_rule(family, config) if family else _unknown_position_rule(config, graph)
     has_types = "token_type_ids" in graph.inputs
-    pooled = POOLED in graph.outputs or sentence.pooling is not None
     return Card(
         name=name,
         family=data["model_type"],
@@ -198,12 +209,12 @@ def _card(
         types="zeros" if has_types else "none",
         position=position,
         graphs={"encoder": graph},
-        default_output=POOLED if pooled else "last_hidden_state",
+        default_output="last_hidden_state",
         recipe=(),
         encoder=(),
         weights=None,
         tokenizer=tokenizer.FILE_NAME if has_tokenizer else None,
-        pooling=sentence.pooling,
+        pooling=None,
         prompts=sentence.prompts,
         default_prompt=sentence.default_prompt,
         encodings=Encodings(),

@@ -9,6 +9,7 @@ from models.artifacts import vision_description as vision
 from models.artifacts.card import Card
 from models.checkpoints.checkpoint import Checkpoint
 from models.checkpoints.opening import is_file_or_hub_id, located
+from models.checkpoints.sentence_transformers import Pooling
 from models.checkpoints.static import find_static_folder, open_static
 from models.errors import BadCard, ModelError
 from models.families import FAMILIES, LIST_HINT, Family, family_of
@@ -174,7 +175,7 @@ def _card(card: Card) -> str:
         "weights": f"{card.parameters:,} parameters, {card.bytes:,} bytes",
         "longest input": card.max_tokens or "no limit of its own",
         "outputs": f"{', '.join(card.outputs)} (default {card.default_output})",
-        "pooling": f"{card.pooling.mode}{', normalised' if card.pooling.normalize else ''}" if card.pooling else "none",
+        "pooling": _pooling(card.pooling),
         "prompts": ", ".join(card.prompts) or "none",
         "attention": _encodings(card.encodings),
         **_optional_facts(card, card.side),
@@ -191,6 +192,12 @@ def _card(card: Card) -> str:
     steps = ["input layer", *_steps(card.recipe)] if card.recipe else []
     steps += ["input layer", *vision.steps(card.image.steps)] if card.image else []
     return "\n".join([card.name, *lines, "graphs", *graphs, *_tables(card), *steps])
+
+
+def _pooling(pooling: Pooling | None) -> str:
+    if pooling is None:
+        return "none"
+    return pooling.mode + ", in the graph" * pooling.in_graph + ", normalised" * pooling.normalize
 
 
 def _tables(card: Card) -> list[str]:

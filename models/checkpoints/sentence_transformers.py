@@ -25,6 +25,7 @@ TRANSFORMER_CONFIGS = tuple(
     for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
 _COMPUTED = (["Transformer"], ["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"])
+GRAPH = "graph"
 _REMEDY = "; export the token vectors alone with --pooling none, or choose one mode with --pooling MODE"
 
 
@@ -36,11 +37,13 @@ class Pooling:
         mode: cls, mean, max, lasttoken, mean_sqrt_len_tokens or weightedmean.
         normalize: scale to unit length unless the caller says otherwise.
         include_prompt: False: the prompt's tokens are not pooled.
+        in_graph: an adopted graph gives the sentence vector itself; `mode` is what its files say of it.
     """
 
     mode: str
     normalize: bool
     include_prompt: bool = True
+    in_graph: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +78,7 @@ def read(folder: Path, pooling: str | None = None) -> SentenceFiles:
     transformer = _transformer_config(weights_folder(folder))
     prompt_texts, default_prompt = prompts(folder)
     return SentenceFiles(
-        pooling=_pooling(folder, pooling),
+        pooling=read_pooling(folder, pooling),
         prompts=prompt_texts,
         default_prompt=default_prompt,
         max_tokens=_max_tokens(transformer.get("max_seq_length")),
@@ -83,26 +86,54 @@ def read(folder: Path, pooling: str | None = None) -> SentenceFiles:
     )
 
 
-def _pooling(folder: Path, mode: str | None) -> Pooling | None:
+def read_pooling(folder: Path, mode: str | None) -> Pooling | None:
+    """Return the pooling of a checkpoint folder; None: token vectors alone.
+
+    Args:
+        mode: what the operator chose: a mode, "none", or None for what the files say.
+
+    Raises:
+        BadCheckpoint: no such mode, or the files describe something that is not computed.
+    """
     if mode == "none":
         return None
+    if mode is not None and mode not in MODES:
+        raise BadCheckpoint(f"--pooling {mode!r} is not one of {', '.join(MODES)}, none")
     chain = modules(folder)
-    normalize = normalizes(folder)
     if mode is not None:
-        if mode not in MODES:
-            raise BadCheckpoint(f"--pooling {mode!r} is not one of {', '.join(MODES)}, none")
-        return Pooling(mode, normalize)
-    if not chain:
-        return None
+        return Pooling(mode, normalizes(folder), _includes_prompt(folder))
     kinds = [kind for kind, _ in chain]
-    if kinds not in _COMPUTED:
+    if chain and not is_computed(kinds):
         raise BadCheckpoint(
             f"{folder / 'modules.json'} chains {', '.join(kinds)}; what is computed: "
             f"Transformer, Pooling, Normalize{_REMEDY}"
         )
-    if len(kinds) == 1:
+    return described_pooling(folder)
+
+
+def is_computed(kinds: list[str]) -> bool:
+    """Return whether a chain of modules is computed whole."""
+    return kinds in _COMPUTED
+
+
+def described_pooling(folder: Path) -> Pooling | None:
+    """Return what the files say of pooling, whatever modules are behind it; None: there is no Pooling module.
+
+    A Normalize counts where it is the last module.
+    """
+    chain = modules(folder)
+    place = next((place for kind, place in chain if kind == "Pooling"), None)
+    if place is None:
         return None
-    return _pooling_config(path_inside(folder, chain[1][1]) / "config.json", normalize)
+    return _pooling_config(
+        path_inside(folder, place) / "config.json", normalizes(folder) and chain[-1][0] == "Normalize"
+    )
+
+
+def _includes_prompt(folder: Path) -> bool:
+    place = next((place for kind, place in modules(folder) if kind == "Pooling"), None)
+    path = None if place is None else path_inside(folder, place) / "config.json"
+    return path is None or not path.is_file() or bool(read_object(path).get("include_prompt", True))
 
 
 def weights_folder(folder: Path) -> Path:

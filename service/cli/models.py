@@ -75,7 +75,14 @@ def adopt(
     ],
     out: Out = None,
     name: Name = None,
-    pooling: Pooling = None,
+    pooling: Annotated[
+        str | None,
+        Option(
+            metavar="MODE",
+            help="a sentence-transformers mode, none, or graph (its sentence_embedding is the output of every module), "
+            "instead of what the files say",
+        ),
+    ] = None,
     force: Force = False,
 ) -> None:
     """Make an exported model of a folder that already holds ONNX, byte for byte."""

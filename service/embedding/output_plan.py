@@ -53,7 +53,7 @@ def make(
         BadRequest: the model cannot serve a field's value.
     """
     _check_fields(card, pooling, dimensions, dtype)
-    mode = pooling or (card.pooling.mode if card.pooling else None)
+    mode = pooling or (card.pooling.mode if card.pooling and not card.pooling.in_graph else None)
     default = POOLED if pooling else card.default_output
     outputs = tuple(dict.fromkeys(outputs)) or (default,)
     for name in outputs:

@@ -301,7 +301,7 @@ def _select(name: str, plan: Plan, rows: list[Rows], ids: list[Ids]) -> Output:
 
 def _pooled_row(plan: Plan, hidden: NDArray[Any], sequence: Ids, prompt_tokens: int) -> NDArray[np.float32]:
     assert plan.mode is not None
-    return pool(plan.mode, hidden, validation.counted(sequence, prompt_tokens))[None]
+    return pool(plan.mode, hidden, validation.attended(sequence), prompt_tokens)[None]
 
 
 def _pooled(plan: Plan, rows: list[Rows]) -> NDArray[np.float32]:

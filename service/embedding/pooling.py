@@ -11,44 +11,48 @@ from numpy.typing import NDArray
 
 NORMALIZED_ROWS = 2048  # at a time: the quotients are float64
 Rows = NDArray[np.float32]
-Counted = NDArray[np.bool_]
+Flags = NDArray[np.bool_]
 
 
-def _mean(rows: Rows, counted: Counted) -> NDArray[Any]:
+def _mean(rows: Rows, counted: Flags, first: int) -> NDArray[Any]:
     mean: NDArray[Any] = rows[counted].mean(axis=0, dtype=np.float64)
     return mean
 
 
-def _mean_sqrt_len(rows: Rows, counted: Counted) -> NDArray[Any]:
+def _mean_sqrt_len(rows: Rows, counted: Flags, first: int) -> NDArray[Any]:
     total: NDArray[Any] = rows[counted].sum(axis=0, dtype=np.float64)
     return total / float(np.sqrt(counted.sum()))
 
 
-def _weighted_mean(rows: Rows, counted: Counted) -> NDArray[Any]:
-    weights = (np.arange(1, len(rows) + 1) - int(counted.argmax())) * counted  # later tokens weigh more
+def _weighted_mean(rows: Rows, counted: Flags, first: int) -> NDArray[Any]:
+    """Return the mean in which a token weighs its position in the sequence, from 1, those of the prompt included."""
+    weights = (np.arange(1, len(rows) + 1) - first) * counted
     total: NDArray[Any] = weights.astype(np.float64) @ rows
     return total / float(weights.sum())
 
 
-POOLINGS: dict[str, Callable[[Rows, Counted], NDArray[Any]]] = {
-    "cls": lambda rows, counted: rows[int(counted.argmax())],
+POOLINGS: dict[str, Callable[[Rows, Flags, int], NDArray[Any]]] = {
+    "cls": lambda rows, counted, first: rows[int(counted.argmax())],
     "mean": _mean,
-    "max": lambda rows, counted: rows[counted].max(axis=0),
-    "lasttoken": lambda rows, counted: rows[len(rows) - 1 - int(counted[::-1].argmax())],
+    "max": lambda rows, counted, first: rows[counted].max(axis=0),
+    "lasttoken": lambda rows, counted, first: rows[len(rows) - 1 - int(counted[::-1].argmax())],
     "mean_sqrt_len_tokens": _mean_sqrt_len,
     "weightedmean": _weighted_mean,
 }
 
 
-def pool(mode: str, rows: Rows, counted: Counted) -> Rows:
+def pool(mode: str, rows: Rows, attended: Flags, prompt_tokens: int = 0) -> Rows:
     """Return the pooled vector of a sequence, float32 [d].
 
     Args:
         mode: one of POOLINGS.
         rows: of its tokens, float32 [n, d].
-        counted: which rows to pool, bool [n]; at least one.
+        attended: which tokens are attended to, bool [n].
+        prompt_tokens: how many of the first attended tokens are left out; at least one is left.
     """
-    return POOLINGS[mode](rows, counted).astype(np.float32)
+    first = int(attended.argmax())
+    counted = attended & (np.arange(len(rows)) >= first + prompt_tokens) if prompt_tokens else attended
+    return POOLINGS[mode](rows, counted, first).astype(np.float32)
 
 
 def normalize(vectors: Rows) -> Rows:

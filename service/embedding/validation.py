@@ -73,11 +73,9 @@ def _packed(card: Card, sequence: Ids) -> Packed:
     return Packed(ids, positions, types, mask, (len(ids),), extras)
 
 
-def counted(sequence: Ids, prompt_tokens: int = 0) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Return which tokens of a sequence pooling reads, bool [n]: the attended ones after the prompt's."""
-    attended = _mask(sequence).astype(bool)
-    attended[:prompt_tokens] = False
-    return attended
+def attended(sequence: Ids) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Return which tokens of a sequence are attended to, bool [n]."""
+    return _mask(sequence).astype(bool)
 
 
 def _same_lengths(index: int, sequence: Ids) -> None:

@@ -122,14 +122,6 @@ def test_unpooled_graph_takes_pooling_from_files(tmp_path: Path) -> None:
     assert adopt(place, tmp_path / "out", pooling="none").default_output == "last_hidden_state"
 
 
-def test_pooled_graph_needs_no_pooling(tmp_path: Path) -> None:
-    place = folder_of(tmp_path / "x", model(pooled=True))
-    write_json(
-        place / "modules.json", [{"type": f"a.{kind}", "path": ""} for kind in ("Transformer", "Pooling", "Dense")]
-    )
-    assert adopt(place, tmp_path / "out").default_output == "sentence_embedding"
-
-
 def test_graph_with_token_type_ids_gets_segments(tmp_path: Path) -> None:
     card = adopt(folder_of(tmp_path / "x", model(("input_ids", "attention_mask", "token_type_ids"))), tmp_path / "out")
     assert (card.types, card.type_rows) == ("zeros", 2)
