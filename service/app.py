@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import signal
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -43,6 +44,7 @@ from service.scheduling.memory_budget import MemoryBudget
 from service.security.api_keys import Keys, open_keys
 from service.settings import Settings
 
+INTERRUPTED = 130  # the exit code of a program that Ctrl-C ended
 LAME_DUCK_SECONDS = 0.2  # from the stop signal to the closing of idle connections: clients see `connection: close`
 Ready = Callable[[ServiceContext, int], None]
 ASGIApplication = Callable[[Any, Any, Any], Awaitable[None]]
@@ -192,13 +194,23 @@ async def _stop_after(stop: asyncio.Event, context: ServiceContext, server: RpcS
 
 
 def _on_signals(stop: Callable[[], None]) -> Callable[[], None]:
-    """Call `stop` at SIGTERM or SIGINT, the HTTP server's handler a little later; return what restores the handlers."""
+    """Call `stop` at SIGTERM or SIGINT, the HTTP server's handler a little later; return what restores the handlers.
+
+    A second SIGINT, as of a person who does not want to wait for requests in flight, ends the process at once.
+    """
     if threading.current_thread() is not threading.main_thread():
         return lambda: None
     loop = asyncio.get_running_loop()
     previous: dict[int, Any] = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
 
+    interrupted = False
+
     def first(number: int, frame: Any) -> None:
+        nonlocal interrupted
+        if interrupted and number == signal.SIGINT:
+            log.warning("interrupted twice: requests in flight are cut off")
+            os._exit(INTERRUPTED)
+        interrupted = interrupted or number == signal.SIGINT
         loop.call_soon_threadsafe(stop)
         handler = previous[number]
         if callable(handler):

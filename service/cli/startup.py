@@ -58,12 +58,13 @@ def listen(settings: Settings) -> int:
     if files := tls.files(settings):
         tls.context(files)
     listener = _bound(settings.host, settings.port, "REST", "port")
-    settings = settings.model_copy(update={"port": listener.getsockname()[1]})
     with _bound(settings.host, settings.grpc_port, "gRPC", "grpc_port") as probe:
-        grpc_port = probe.getsockname()[1]
-    if settings.workers == 1:
-        return 0 if _serve(settings, listener) else 1
-    return _supervise(settings.model_copy(update={"grpc_port": grpc_port}), listener)
+        ports = {"port": listener.getsockname()[1], "grpc_port": probe.getsockname()[1]}
+    settings = settings.model_copy(update=ports)
+    with _reserved(settings.host, settings.grpc_port):
+        if settings.workers == 1:
+            return 0 if _serve(settings, listener) else 1
+        return _supervise(settings, listener)
 
 
 def _supervise(settings: Settings, listener: socket.socket) -> int:
@@ -74,7 +75,7 @@ def _supervise(settings: Settings, listener: socket.socket) -> int:
             cards.read(folder)  # what would fail in every worker fails here, once
     check_default(settings, models)
     open_keys(settings)
-    with _reserved(settings.host, settings.grpc_port), shared_directory() as name:
+    with shared_directory() as name:
         run = partial(_run_worker, settings, listener, Path(name))
         served = (Path(name) / ANNOUNCED).exists
         say(settings, f"starting {settings.workers} workers")
@@ -216,7 +217,10 @@ def _bound(host: str, port: int, what: str, setting: str) -> socket.socket:
 
 
 def _reserved(host: str, port: int) -> socket.socket:
-    """Return a socket that holds the gRPC port, which the workers share: bound, never listening."""
+    """Return a socket that holds the gRPC port, for this process and its workers, while models are loaded.
+
+    It is bound and never listens. Another service finds the port taken, because it first binds it alone.
+    """
     holder = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     holder.bind((host, port))

@@ -66,7 +66,10 @@ class RpcServer:
         options = [
             ("grpc.max_receive_message_length", settings.max_body_bytes),
             ("grpc.max_send_message_length", -1),
-            ("grpc.so_reuseport", int(settings.workers > 1)),
+            (
+                "grpc.so_reuseport",
+                1,
+            ),  # shared with other workers, and with the socket that reserves it (cli/startup.py)
             # close connections whose client is gone or never speaks; allow clients that ping now and then
             ("grpc.keepalive_time_ms", client_milliseconds),
             ("grpc.keepalive_timeout_ms", client_milliseconds),

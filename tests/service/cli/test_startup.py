@@ -99,6 +99,14 @@ def test_port_in_use_is_one_line_and_exit_code_1(tiny_store: Path, taken: int, f
     )
 
 
+def test_two_services_never_share_a_port(tiny_store: Path) -> None:
+    """Though the workers of one do."""
+    with running(tiny_store) as (_, url, rpc_address):
+        for flag, address, other in (("--port", url, "--grpc-port"), ("--grpc-port", rpc_address, "--port")):
+            ended = command("serve", "--store", tiny_store, flag, address.rpartition(":")[2], other, "0")
+            assert (ended.returncode, "that port is in use" in ended.stderr) == (1, True)
+
+
 def broken_store(folder: Path, kind: str) -> Path:
     store = folder / "store"
     if kind == "broken card":
@@ -374,3 +382,19 @@ def test_stop_while_it_starts_exits_0(tiny_store: Path, number: int, workers: st
     process.send_signal(number)
     _, log = process.communicate(timeout=SECONDS)
     assert (process.returncode, "Traceback" in log) == (0, False)
+
+
+def test_second_interrupt_ends_at_once_without_a_traceback(tiny_store: Path) -> None:
+    arguments = ["--store", tiny_store, "--port", "0", "--grpc-port", "0", "--shutdown-seconds", str(10 * SECONDS)]
+    process = subprocess.Popen([INLAY, "serve", *arguments], cwd=ROOT, stdout=-1, stderr=subprocess.STDOUT, text=True)
+    assert process.stdout is not None
+    address = next(match for line in process.stdout if (match := re.search(r"REST http://127.0.0.1:(\d+)", line)))
+    with socket.create_connection(("127.0.0.1", int(address[1]))) as client:
+        client.sendall(b"POST /embed HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n{")
+        process.send_signal(signal.SIGINT)
+        next(line for line in process.stdout if "stopping: finishing requests" in line)
+        process.send_signal(signal.SIGINT)
+        log, _ = process.communicate(timeout=SECONDS)
+    assert process.returncode == 130
+    assert "requests in flight are cut off" in log
+    assert "Traceback" not in log
