@@ -122,7 +122,7 @@ def _open_context(settings: Settings, metrics: Metrics) -> ServiceContext:
     context = ServiceContext(
         settings,
         registry,
-        EmbeddingPipeline(registry, settings, stages.observe, budget),
+        EmbeddingPipeline(registry, settings, stages.observe, budget, metrics.truncated),
         RowLookup(registry, settings, stages.observe, budget),
         AdmissionController(settings.max_concurrent_requests),
         metrics,

@@ -53,6 +53,7 @@ class RequestContext:
         caller: who asks, for sharing the engine fairly: the key's name or the address; empty: unknown.
         staggered: concurrent callers of this protocol arrive over several turns of the event loop, as gRPC's do.
         passes: where the passes through the embedding pipeline are collected; None: the call is not traced.
+        truncated: numbers of the inputs that were cut.
         encoding: what takes the seconds of writing the response, and when that began; None: nothing was embedded.
         copies: how often the protocol holds an answer's vectors at once, in memory.
         reservations: bytes of memory that are kept for the call, and what takes them back; None: there are none.
@@ -62,6 +63,7 @@ class RequestContext:
     caller: str = ""
     staggered: bool = False
     passes: list[Pass] | None = None
+    truncated: tuple[int, ...] = ()
     encoding: tuple[Callable[[float], None], float] | None = None
     copies = 1
     reservations: list[tuple[Callable[[int], None], int]] | None = None

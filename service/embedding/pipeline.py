@@ -39,6 +39,7 @@ class EmbeddingPipeline:
         models: the loaded models.
         observe: called after every request with its model, its tokens and the times of its stages.
         budget: of the memory of all requests; None: its own.
+        count_truncated: called with a model and the number of inputs of a request that were cut.
     """
 
     def __init__(
@@ -47,10 +48,12 @@ class EmbeddingPipeline:
         settings: Settings,
         observe: Observer = lambda *_: None,
         budget: MemoryBudget | None = None,
+        count_truncated: Callable[[str, int], None] = lambda *_: None,
     ) -> None:
         self._models = models
         self._observe = observe
         self._budget = budget or MemoryBudget(settings.max_answering_bytes)
+        self._count_truncated = count_truncated
         self._estimator = TokenEstimator()
         self._settings = settings
 
@@ -79,6 +82,7 @@ class EmbeddingPipeline:
             started = perf_counter()
             ids, prompts, characters = await self._tokenize(model, plan, request, ids, context)
             tokenizing, admitted = perf_counter() - started, True
+        context.truncated = truncated = tuple([index for index, sequence in enumerate(ids) if sequence.cut])
         lengths = tuple([len(sequence.ids) for sequence in ids])
         tokens = sum(lengths)
         size = limits.check_tokens(tokens, len(ids), model.width, plan, self._settings)
@@ -92,7 +96,9 @@ class EmbeddingPipeline:
         outputs = tuple([_select(name, plan, rows, ids) for name in plan.outputs])
         spent = StageTimes(tokenizing, times.queued / times.items, times.ran / times.items)
         self._observe((context,), card.name, tokens, spent)
-        return EmbedResult(card.name, outputs, tokens, bool(request.outputs), lengths, characters, spent)
+        if truncated:
+            self._count_truncated(card.name, len(truncated))
+        return EmbedResult(card.name, outputs, tokens, bool(request.outputs), lengths, characters, spent, truncated)
 
     def _validate(self, card: Card, request: EmbedRequest) -> list[Any]:
         """Return the caller's token ids, checked; None in the place of a text."""

@@ -30,6 +30,7 @@ class Ids(NamedTuple):
         mask: 1 for each token to attend to; None: all ones.
         types: segment ids.
         extras: further inputs of a few families, by their names in transformers: [n], bbox [n, 4].
+        cut: the input was longer.
     """
 
     ids: Int64s
@@ -37,6 +38,7 @@ class Ids(NamedTuple):
     types: Int64s | None = None
     positions: Int64s | None = None
     extras: Mapping[str, Int64s] | None = None
+    cut: bool = False
 
 
 Input = Text | Ids
@@ -98,6 +100,7 @@ class EmbedResult(NamedTuple):
         lengths: tokens read of each input.
         characters: of the texts, prompts not counted.
         times: what each stage took.
+        truncated: numbers of the inputs that were cut, in their order.
     """
 
     model: str
@@ -107,3 +110,4 @@ class EmbedResult(NamedTuple):
     lengths: tuple[int, ...] = ()
     characters: int = 0
     times: StageTimes = StageTimes(0.0, 0.0, 0.0)
+    truncated: tuple[int, ...] = ()

@@ -125,7 +125,7 @@ class RowLookup:
         for sequence in inputs:
             if type(sequence) is not Ids:
                 return ()
-            ids, mask, types, positions, extras = sequence
+            ids, mask, types, positions, extras, _ = sequence
             length = len(ids)
             if mask is not None or types is not None or positions is not None or extras:
                 return ()

@@ -97,13 +97,14 @@ class Tokenizer:
 
     def encode_now(self, texts: Mapping[int, Text], cut: Cut) -> dict[int, Ids]:
         """Run `encode` on the calling thread."""
+        sent = texts
         if self._max_characters is not None:
             texts = {index: self._short(index, text, cut) for index, text in texts.items()}
         raw = [text.text if text.pair is None else (text.text, text.pair) for text in texts.values()]
         # encode_batch_fast releases the GIL, encode holds it (tokenizers 0.23)
         encodings = self._tokenizer.encode_batch_fast(raw, add_special_tokens=cut.special_tokens)
         return {
-            index: self._ids(index, text, encoding, cut)
+            index: self._ids(index, text, encoding, cut, text is not sent[index])
             for (index, text), encoding in zip(texts.items(), encodings, strict=True)
         }
 
@@ -169,7 +170,7 @@ class Tokenizer:
         text: str = self._tokenizer.decode([id_], skip_special_tokens=False)
         return text
 
-    def _ids(self, index: int, text: Text, encoding: Any, cut: Cut) -> Ids:
+    def _ids(self, index: int, text: Text, encoding: Any, cut: Cut, shortened: bool) -> Ids:
         ids = encoding.ids
         if not ids and not self._may_be_empty:
             raise EmptyInput(
@@ -187,9 +188,9 @@ class Tokenizer:
                     allowed=f"this model reads {most}",
                     remedy=SHORTEN_OR_TRUNCATE,
                 )
-            encoding = self._cut(text, most, cut)
+            encoding, shortened = self._cut(text, most, cut), True
         types = np.array(encoding.type_ids, np.int64) if self._segments else None
-        return Ids(np.array(encoding.ids, np.int64), None, types)
+        return Ids(np.array(encoding.ids, np.int64), None, types, cut=shortened)
 
     def _short(self, index: int, text: Text, cut: Cut) -> Text:
         """Return the text within the limit of characters, which holds for each part of a pair."""
@@ -208,13 +209,17 @@ class Tokenizer:
         return Text(text.text[kept], text.pair and text.pair[kept])
 
     def _cut(self, text: Text, max_tokens: int, cut: Cut) -> Any:
+        """Return the tokens of a text cut to `max_tokens`; special ones are cut last, and count (vLLM 0.33)."""
         parts = [text.text] if text.pair is None else [text.text, text.pair]
         added = self._tokenizer.num_special_tokens_to_add(len(parts) == 2) if cut.special_tokens else 0
         room = max(0, max_tokens - added)
         encodings = self._tokenizer.encode_batch_fast(parts, add_special_tokens=False)
         for encoding, keep in zip(encodings, _longest_first([len(part.ids) for part in encodings], room), strict=True):
             encoding.truncate(keep, direction=cut.direction)
-        return self._tokenizer.post_process(*encodings, *[None] * (2 - len(parts)), cut.special_tokens)
+        whole = self._tokenizer.post_process(*encodings, *[None] * (2 - len(parts)), cut.special_tokens)
+        if len(whole) > max_tokens:
+            whole.truncate(max_tokens, direction=cut.direction)
+        return whole
 
 
 async def _run(size: int, work: Callable[..., Result], *arguments: Any) -> Result:

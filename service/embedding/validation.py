@@ -58,7 +58,7 @@ def pack(card: Card, sequences: Sequence[Ids]) -> Packed:
 
 
 def _packed(card: Card, sequence: Ids) -> Packed:
-    ids, mask, types, positions, sent_extras = sequence
+    ids, mask, types, positions, sent_extras, _ = sequence
     if positions is None:
         positions = learned.positions(card.position, ids, mask)
     elif card.position.shift:
@@ -113,7 +113,7 @@ def _truncated(sequence: Ids, most: int, direction: Direction) -> Ids:
         None if values is None else values[kept] for values in (sequence.mask, sequence.types, sequence.positions)
     )
     extras = sequence.extras and {name: values[kept] for name, values in sequence.extras.items()}
-    return Ids(sequence.ids[kept], mask, types, positions, extras)
+    return Ids(sequence.ids[kept], mask, types, positions, extras, cut=True)
 
 
 def _within(index: int, name: str, values: Int64s, end: int, what: str) -> None:
@@ -135,7 +135,7 @@ def _typed(card: Card, index: int, sequence: Ids) -> Ids:
                 allowed=f"{card.family} models have no segments",
                 remedy="leave it out",
             )
-        return Ids(sequence.ids, sequence.mask, None, sequence.positions, sequence.extras)
+        return sequence._replace(types=None)
     rows = card.type_rows if card.types == "zeros" else card.vocab_size
     _within(index, "token_type_ids", sequence.types, rows, "the segment table")
     return sequence

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, NamedTuple, NoReturn
 
 import grpc
 
+from service.embedding import truncation
 from service.error_status import retry_seconds
 from service.errors import InlayError, Malformed
 from service.grpc.access_log import AccessLog
@@ -255,10 +256,11 @@ class Call:
         self._served.shared.metrics.refused(error.code)
         return error
 
-    def succeed(self) -> None:
-        """Let the call end with OK."""
+    def succeed(self, truncated: Metadata = ()) -> None:
+        """Let the call end with OK; `truncated` says what was cut."""
         self._status = "OK"
-        self._grpc.set_trailing_metadata(((REQUEST_ID_KEY, self.id.decode()),))
+        metadata = ((REQUEST_ID_KEY, self.id.decode()),)
+        self._grpc.set_trailing_metadata((*metadata, *truncated) if truncated else metadata)
 
     async def abort(self, error: InlayError) -> NoReturn:
         """End the call with the error's status; its code and index go into trailing metadata."""
@@ -288,7 +290,7 @@ class UnaryCall(Call):
         data = method.serialize(answer)
         del answer  # its rows: grpc makes a copy of the message
         context.written()
-        self.succeed()
+        self.succeed(truncation.metadata(context.truncated) if context.truncated else ())
         return data
 
 
@@ -334,9 +336,12 @@ async def _decoded(requests: AsyncIterator[bytes], method: Method) -> AsyncItera
 
 
 class BidirectionalCall(Call):
-    """Many requests, an answer to each."""
+    """Many requests, an answer to each; trailing metadata has the numbers of requests with an input that was cut."""
 
     request_streaming = response_streaming = True
+    _begun = 0
+    _cut = 0
+    _truncated: tuple[int, ...] = ()
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -352,7 +357,7 @@ class BidirectionalCall(Call):
                 await grpc_context.write(self._served.method.serialize(answer))
                 self._unsent.discard(context)
                 context.release()
-        self.succeed()
+        self.succeed(truncation.metadata(tuple(sorted(self._truncated)), self._cut))
 
     def ended(self, task: asyncio.Task[Any]) -> None:
         """Give back the call's places, and the memory of the answers that were not sent."""
@@ -361,9 +366,14 @@ class BidirectionalCall(Call):
             self._unsent.pop().release()
 
     async def _respond(self, request: bytes) -> tuple[Any, RequestContext]:
-        method, context = self._served.method, self.context()
+        method, context, number = self._served.method, self.context(), self._begun
+        self._begun += 1
         self._unsent.add(context)
         answer = await self.perform(method.handler, request, context)
+        if context.truncated:
+            self._cut += 1
+            if self._cut <= truncation.MOST_SHOWN:
+                self._truncated = (*self._truncated, number)
         if method.error_answer is None or not isinstance(answer, InlayError):
             return answer, context
         return method.error_answer(None if isinstance(answer, Malformed) else method.decode(request), answer), context

@@ -51,6 +51,8 @@ def _json(result: EmbedResult, base64: bool) -> tuple[Headers, Body]:
         encode = _tensors_base64 if base64 else _nested
         outputs = {output.name: encode(output) for output in result.outputs}
         document = {"model": result.model, "outputs": outputs, "usage": {"tokens": result.tokens}}
+        if result.truncated:
+            document["truncated"] = result.truncated
     return json_body(document, json_arrays.count(result))
 
 
@@ -73,7 +75,10 @@ def _safetensors(result: EmbedResult, base64: bool) -> tuple[Headers, Body]:
         for width in output.rows.shape[1:]
         for index, length in enumerate(output.lengths)
     }
-    header = safetensors_header(shapes, {"model": result.model})
+    metadata = {"model": result.model}
+    if result.truncated:
+        metadata["truncated"] = ",".join(map(str, result.truncated))
+    header = safetensors_header(shapes, metadata)
     return sized(SAFETENSORS, [header, *(buffer(output.rows) for output in result.outputs)])
 
 

@@ -12,6 +12,7 @@ from contextvars import Context
 from time import perf_counter
 from typing import NamedTuple, Protocol
 
+from service.embedding import truncation
 from service.errors import InlayError, MethodNotAllowed, NoSuchPath, Unavailable, UnsupportedCoding
 from service.http import bodies
 from service.http.access_log import AccessLog
@@ -239,7 +240,7 @@ class Pipeline:
                 self._admission.acquire()
                 request.admitted = True
             if head.direct:
-                return await route.handler(request)
+                return _with_truncated(request, await route.handler(request))
             if request.key is not None:
                 KEY_NAME.set(request.key.name)
             return await self._respond_indirectly(request)
@@ -265,7 +266,7 @@ class Pipeline:
             codings = bodies.codings(headers[b"content-encoding"])
             request.body = await bodies.decoded(request.body, codings, self._limits.max_body_bytes)
         async with deadlines.within(request.context.deadline):
-            response = await route.handler(request)
+            response = _with_truncated(request, await route.handler(request))
         if b"accept-encoding" in headers or not route.vectors:
             response = await compressed(response, request, policy, vectors=route.vectors)
         return response if self._cors is None else self._for_origin(request, self._cors, response)
@@ -310,6 +311,14 @@ class Pipeline:
             context.release()
         if self._access_log is not None:
             self._access_log.end(request, str(status), gone=status == GONE)
+
+
+def _with_truncated(request: Request, response: Response) -> Response:
+    """Return the response with headers that name the inputs that were cut."""
+    if not request.context.truncated:
+        return response
+    lines = [(name.encode(), value.encode()) for name, value in truncation.metadata(request.context.truncated)]
+    return response._replace(headers=(*response.headers, *lines))
 
 
 def shown_key(request: Request) -> bytes | None:

@@ -38,6 +38,7 @@ FAMILIES = (
     Family("inlay_requests_in_flight", "gauge", "Requests being served now."),
     Family("inlay_reserved_bytes", "gauge", "Memory of vectors and texts being computed and sent now."),
     Family("inlay_refusals", "counter", "Requests that ended with an error, by its code.", ("reason",)),
+    Family("inlay_truncated_inputs", "counter", "Inputs cut because they were too long.", ("model",)),
     Family("inlay_stage_seconds", "histogram", "Time of a request in a stage.", ("model", "stage"), SECONDS),
     Family("inlay_engine_run_seconds", "histogram", "Time of one run.", _GRAPH, SECONDS),
     Family("inlay_run_failures", "counter", "Items whose run failed.", _GRAPH),

@@ -135,6 +135,10 @@ class Metrics:
         """Count a request that ended with an error; `code` is that of an InlayError."""
         self._store.counter(("inlay_refusals", code))[0] += 1
 
+    def truncated(self, model: str, inputs: int) -> None:
+        """Count inputs of a model that were cut."""
+        self._store.counter(("inlay_truncated_inputs", model))[0] += inputs
+
     def stages(self, model: str) -> tuple[Histogram, Histogram, Histogram, Histogram]:
         """Return the histograms of the times of a request in STAGES, in their order."""
         tokenize, queue, run, encode = [self._histogram("inlay_stage_seconds", model, stage) for stage in STAGES]
@@ -157,6 +161,7 @@ class Metrics:
     def loaded(self, model: str, weight_bytes: int, queues: Mapping[str, Queue] | None = None) -> None:
         """Show a model that is ready to serve, and the queue of each of its graphs, without keeping it alive."""
         self.stages(model)
+        self.truncated(model, 0)
         self._set(("inlay_model_bytes", model), weight_bytes)
         self._set(("inlay_model_workers", model), 1)
         self.resident(model, 0)

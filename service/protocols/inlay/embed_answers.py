@@ -1,12 +1,10 @@
-"""The errors of /embed, and the descriptions of its responses for the OpenAPI document."""
+"""The descriptions of the responses of /embed for the OpenAPI document."""
 
 from typing import Any
 
-from service.error_status import STATUSES
-from service.errors import InlayError, Unauthorized
+from service.embedding import truncation
 from service.http.formats import JSON, NPY, OCTETS, SAFETENSORS, TENSOR_HEADERS
-from service.http.problem_details import MEDIA_TYPE, Problem, render_problem
-from service.http.response import Response
+from service.http.problem_details import MEDIA_TYPE, Problem
 from service.http.routes import Answer, binary
 from service.protocols.inlay import timing_headers
 
@@ -21,6 +19,11 @@ BASE64_TENSOR = {
         "shape": {"type": "array", "items": {"type": "integer"}},
         "data": BASE64 | {"description": "little-endian, row-major"},
     },
+}
+TRUNCATED = {
+    "type": "array",
+    "items": {"type": "integer"},
+    "description": "numbers of the inputs that were cut, from 0; absent: none was cut",
 }
 USAGE = {"type": "object", "properties": {"tokens": {"type": "integer"}}, "required": ["tokens"]}
 BARE = {
@@ -40,6 +43,7 @@ NAMED = {
             "additionalProperties": {"type": "array", "items": {"anyOf": [VECTOR, VECTORS, BASE64_TENSOR]}},
         },
         "usage": USAGE,
+        "truncated": TRUNCATED,
     },
 }
 PROMPT_EMBEDS = {
@@ -52,6 +56,7 @@ PROMPT_EMBEDS = {
         "prompt_embeds": {"type": "array", "items": BASE64},
         "input_embeds": {"type": "array", "items": {"anyOf": [VECTOR, VECTORS]}},
         "usage": USAGE,
+        "truncated": TRUNCATED,
     },
 }
 BINARY = {
@@ -83,7 +88,7 @@ ERRORS = {
 }
 VECTORS_ANSWER = Answer(
     description="The vectors, in the order of the inputs.",
-    headers=dict.fromkeys(TENSOR_HEADERS, f"with {OCTETS} and {NPY}") | timing_headers.HEADERS,
+    headers=dict.fromkeys(TENSOR_HEADERS, f"with {OCTETS} and {NPY}") | timing_headers.HEADERS | truncation.HEADERS,
     content={JSON: {"anyOf": [BARE, NAMED, PROMPT_EMBEDS]}} | {name: binary(about) for name, about in BINARY.items()},
     examples=EXAMPLES,
 )
@@ -91,11 +96,9 @@ VECTOR_ANSWERS = {
     200: VECTORS_ANSWER,
     **{status: Answer(description=about, content={MEDIA_TYPE: Problem}) for status, about in ERRORS.items()},
 }
-EMBED_ANSWERS = VECTOR_ANSWERS | {401: Answer(description="No key, or an unknown one; no body.")}
-
-
-def render_error(error: InlayError) -> Response:
-    """Return an error as text-embeddings-inference answers it: without a key it sends no body."""
-    if isinstance(error, Unauthorized):
-        return Response((), (), STATUSES[error.code].http)
-    return render_problem(error)
+UNAUTHORIZED = Answer(
+    description="No key, or an unknown one.",
+    content={MEDIA_TYPE: Problem},
+    headers={"www-authenticate": "Bearer"},
+)
+EMBED_ANSWERS = VECTOR_ANSWERS | {401: UNAUTHORIZED}

@@ -91,7 +91,7 @@ def _object(value: dict[str, Any], path: FieldPath, index: int) -> Ids:
     if value.get("input_ids") is None:
         received = "is null" if "input_ids" in value else "is missing"
         raise MissingField(received, index, field=(*path, "input_ids"), allowed="an object needs them")
-    arrays = {
+    arrays: dict[str, Any] = {
         LISTS[key]: _integers(items, key, (*path, key), index)
         for key, items in value.items()
         if items is not None and key in LISTS

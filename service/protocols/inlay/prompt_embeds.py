@@ -68,6 +68,8 @@ def answer(result: EmbedResult, encoding: str, bare: bool) -> tuple[Headers, Bod
         value = _rows(result)
         value = value[0] if bare else value
     document = {"model": result.model, encoding: value, "usage": {"tokens": result.tokens}}
+    if result.truncated:
+        document["truncated"] = result.truncated
     return json_body(document, json_arrays.count(result))
 
 

@@ -5,7 +5,7 @@ from service.http.problem_details import MEDIA_TYPE, Problem, render_problem
 from service.http.routes import RequestBody, Route, RouteGroup
 from service.protocols.inlay import analysis, gradient, health, images, logits, models, similar, similarity
 from service.protocols.inlay.embed import EmbedHandler
-from service.protocols.inlay.embed_answers import EMBED_ANSWERS, render_error
+from service.protocols.inlay.embed_answers import EMBED_ANSWERS
 from service.protocols.inlay.embed_body import EXAMPLES, EmbedBody
 from service.protocols.inlay.positions import routes as positions
 
@@ -39,5 +39,4 @@ def _embed_route(context: ServiceContext) -> Route:
         body=RequestBody(model=EmbedBody, examples=EXAMPLES),
         answers=EMBED_ANSWERS,
         vectors=True,
-        render_error=render_error,
     )

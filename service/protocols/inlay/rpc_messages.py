@@ -39,6 +39,8 @@ def _parts(result: EmbedResult | PromptEmbeds) -> list[bytes | memoryview]:
     for frame, output in zip(frames, result.outputs, strict=False):  # one frame more: what follows the last tensor
         parts += (frame, buffer(output.rows))
     parts.append(frames[-1])
+    if result.truncated:
+        parts.append(_integers(b"\x2a", result.truncated))  # 5: truncated
     return parts
 
 
@@ -46,6 +48,7 @@ def _files(prompts: PromptEmbeds) -> list[bytes | memoryview]:
     parts: list[bytes | memoryview] = list(_frames(prompts.result.model, prompts.result.tokens, ()))
     for file in prompts.files:
         parts += (b"\x22" + varint(len(file)), file)  # 4: prompt_embeds
+    parts.append(_integers(b"\x2a", prompts.result.truncated))  # 5: truncated
     return parts
 
 

@@ -11,6 +11,7 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, SkipValidation
 
+from service.embedding import truncation
 from service.errors import (
     BadRequest,
     ConflictingFields,
@@ -27,7 +28,7 @@ from service.http.response import Response
 from service.http.validation_errors import parse_json, quoted, validated
 from service.http.worker_threads import in_thread
 from service.protocols.oip.data_plane import VERSION
-from service.protocols.oip.infer import IDS, TEXT, Parameters
+from service.protocols.oip.infer import IDS, TEXT, TRUNCATED, Parameters
 from service.protocols.oip.shared_memory import Place, PlaceParameters, Regions, place_parameters
 from service.protocols.oip.tensors import (
     BYTES,
@@ -127,6 +128,9 @@ class InferResponse(BaseModel):
     model_name: str
     model_version: str
     id: str | None = None
+    parameters: Annotated[
+        dict[str, Any] | None, Field(description=f"{TRUNCATED}: numbers of the sequences that were cut, as in `0,3`")
+    ] = None
     outputs: list[InferInput]
 
 
@@ -198,12 +202,18 @@ def read(body: bytes, headers: Mapping[bytes, bytes], regions: Regions) -> Infer
 
 
 async def respond(
-    model: str, inference: Inference, outputs: list[Tensor], regions: Regions, reserve: Callable[[int], None]
+    model: str,
+    inference: Inference,
+    outputs: list[Tensor],
+    regions: Regions,
+    reserve: Callable[[int], None],
+    truncated: truncation.Numbers = (),
 ) -> Response:
     """Return outputs in the requested forms.
 
     Args:
         reserve: keeps memory for bytes of the response.
+        truncated: numbers of the sequences that were cut.
 
     Raises:
         BadRequest: JSON does not carry an output, or a region has no room for it.
@@ -224,6 +234,8 @@ async def respond(
     document: dict[str, Any] = {"model_name": model, "model_version": VERSION, "outputs": entries}
     if inference.id is not None:
         document["id"] = inference.id
+    if truncated:
+        document["parameters"] = {TRUNCATED: truncation.shown(truncated)}
     head = json_arrays.dumps(document, values)
     if not any(form.binary and not form.place for form in forms):
         return formats.response((_JSON_TYPE,), head if isinstance(head, json_arrays.JsonPieces) else (head,))

@@ -35,6 +35,7 @@ from service.protocols.oip.padding import LENGTHS, Spans, placed, right_padded, 
 from service.protocols.oip.tensors import BYTES, DATATYPE_OF, SHOWN_CHARACTERS, Tensor, input_field
 from service.settings import Settings
 
+TRUNCATED = "truncated_inputs"
 IDS, TEXT, MASK, TYPES, POSITIONS = "input_ids", "text", "attention_mask", "token_type_ids", "position_ids"
 INTEGERS = ("INT64", "INT32", "UINT64", "UINT32")
 FLAGS = (*INTEGERS, "BOOL", "UINT8", "INT8")

@@ -249,7 +249,7 @@ def _infer_routes(plane: DataPlane) -> list[Route]:
             name, version, inference.inputs, inference.parameters, outputs, request.context
         )
         reserve = partial(plane.context.budget.reserve, context=request.context)
-        return await bodies.respond(model, inference, tensors, plane.regions, reserve)
+        return await bodies.respond(model, inference, tensors, plane.regions, reserve, request.context.truncated)
 
     body = RequestBody(model=InferRequest, examples=EXAMPLES, other={OCTETS: BINARY})
     paths = (f"{MODEL}/infer", f"{VERSIONED}/infer")

@@ -101,7 +101,7 @@ class Handlers:
             for tensor, (name, place) in zip(tensors, outputs, strict=False)
             if place
         }
-        return Answer(model, request.id, tensors, places, parameters.get(EMPTY_FINAL_RESPONSE) is True)
+        return Answer(model, request.id, tensors, places, parameters.get(EMPTY_FINAL_RESPONSE) is True, call.truncated)
 
     async def server_live(self, request: Any, call: RequestContext) -> pb.ServerLiveResponse:
         """Return that the process is alive."""

@@ -11,10 +11,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from proto import open_inference_pb2 as pb
+from service.embedding import truncation
 from service.errors import BadRequest, ConflictingFields, OutOfRange
 from service.protocols.inlay.rpc_messages import varint
 from service.protocols.oip.bodies import check_no_classification
 from service.protocols.oip.data_plane import VERSION
+from service.protocols.oip.infer import TRUNCATED
 from service.protocols.oip.shared_memory import Place, Regions, place_parameters
 from service.protocols.oip.tensors import (
     BYTES,
@@ -58,6 +60,7 @@ class Answer(NamedTuple):
     Args:
         places: of the outputs that were written to shared memory, by name.
         final: whether the answer states that no further one follows.
+        truncated: numbers of the sequences that were cut.
     """
 
     model: str
@@ -65,6 +68,7 @@ class Answer(NamedTuple):
     tensors: Sequence[Tensor]
     places: Mapping[str, Place]
     final: bool = False
+    truncated: truncation.Numbers = ()
 
 
 def input_tensors(message: pb.ModelInferRequest, regions: Regions) -> list[Tensor]:
@@ -165,6 +169,9 @@ def _parts(answer: Answer) -> list[Raw]:
     parts: list[Raw] = [head, ID, varint(len(id_)), id_] if id_ else [head]
     if answer.final:
         parts.append(_FINAL)
+    if answer.truncated:
+        named = {TRUNCATED: pb.InferParameter(string_param=truncation.shown(answer.truncated))}
+        parts.append(pb.ModelInferResponse(parameters=named).SerializeToString())
     shapes = tuple(
         [(tensor.name, tensor.datatype, tensor.shape, answer.places.get(tensor.name)) for tensor in answer.tensors]
     )

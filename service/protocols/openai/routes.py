@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel
 
 from service.context import ServiceContext
+from service.embedding import truncation
 from service.embedding.model import Model
 from service.embedding.output_plan import HIDDEN, POOLED
 from service.embedding.packing import split
@@ -29,7 +30,9 @@ PREFIXES = ("/v1", "/embeddings", "/pooling")
 TOKEN_EMBED = "token_embed"
 EMBEDDINGS_ABOUT = "OpenAI's route, with vLLM's and infinity's fields. One vector an input."
 POOLING_ABOUT = "vLLM's route: as /v1/embeddings, and rows of tokens where the model or `task` gives them."
-METADATA = {"metadata": "with encoding_format bytes: JSON that says where each vector lies, as vLLM has it"}
+HEADERS = {
+    "metadata": "with encoding_format bytes: JSON that says where each vector lies, as vLLM has it"
+} | truncation.HEADERS
 VECTOR_BYTES = {"type": "string", "format": "binary", "description": "vectors in the order of the inputs"}
 
 
@@ -77,9 +80,7 @@ def _embedding_route(path: str, handler: Handler, name: str, summary: str, *, po
         tag="embed",
         description=POOLING_ABOUT if pooled else EMBEDDINGS_ABOUT,
         body=RequestBody(model=schemas.PoolingBody if pooled else schemas.EmbeddingsBody, examples=schemas.EXAMPLES),
-        answers={
-            200: Answer(description="The vectors, in the order of the inputs.", content=content, headers=METADATA)
-        },
+        answers={200: Answer(description="The vectors, in the order of the inputs.", content=content, headers=HEADERS)},
         vectors=True,
     )
 
@@ -225,6 +226,8 @@ def _encode(result: EmbedResult, options: ResponseOptions, shape: Shape, respons
         "data": [{"object": shape.object, "index": index, shape.field: value} for index, value in enumerate(values)],
         "usage": {"prompt_tokens": result.tokens, "total_tokens": result.tokens},
     }
+    if result.truncated:
+        document["truncated"] = result.truncated
     return json_body(document, output.rows.size)
 
 

@@ -116,6 +116,9 @@ class _List(BaseModel):
     created: int
     model: str
     usage: OpenAIUsage
+    truncated: Annotated[
+        list[int] | None, Field(description="numbers of the inputs that were cut, from 0; absent: none was cut")
+    ] = None
 
 
 class EmbeddingList(_List):

@@ -22,4 +22,4 @@ def grpc_status(error: InlayError) -> str:
 
 def grpc_message(error: InlayError) -> str:
     """Return the message of an error."""
-    return "No valid auth token" if isinstance(error, Unauthorized) else error.message
+    return f"No valid auth token: {error.message}" if isinstance(error, Unauthorized) else error.message

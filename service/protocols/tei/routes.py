@@ -12,17 +12,18 @@ from numpy.typing import NDArray
 from pydantic import BaseModel
 
 from service.context import ServiceContext
+from service.embedding import truncation
 from service.embedding.requests import EmbedRequest, EmbedResult, Text
 from service.http import formats, json_arrays
 from service.http.formats import FORMATS, JSON, check_json, negotiate
 from service.http.openapi import REFERENCE
-from service.http.problem_details import MEDIA_TYPE, Problem
+from service.http.problem_details import MEDIA_TYPE, Problem, render_problem
 from service.http.response import Response, json_response
 from service.http.routes import Answer, Handler, Request, RequestBody, Route, RouteGroup, Schema
 from service.http.validation_errors import parse_json, validated
 from service.protocols.inlay import timing_headers
 from service.protocols.inlay.embed import EmbedHandler
-from service.protocols.inlay.embed_answers import VECTOR, VECTORS, VECTORS_ANSWER, render_error
+from service.protocols.inlay.embed_answers import UNAUTHORIZED, VECTOR, VECTORS, VECTORS_ANSWER
 from service.protocols.inlay.inputs import decode
 from service.protocols.tei import operations, schemas
 
@@ -33,7 +34,6 @@ COMPARED = {"inputs": {"source_sentence": "a text", "sentences": ["another", "a 
 EITHER = {"anyOf": [{"$ref": REFERENCE.format(model=name)} for name in ("EmbedBody", "SimilarityBody")]}
 TOKENS = {"type": "array", "items": {"type": "array", "items": schemas.TextToken.model_json_schema()}}
 TEXTS = {"type": "array", "items": {"type": "string"}}
-UNAUTHORIZED = Answer(description="No key, or an unknown one; no body.", headers={"www-authenticate": "Bearer"})
 WRONG_KIND = Answer(description="The model is of another kind.", content={MEDIA_TYPE: Problem})
 
 
@@ -41,7 +41,7 @@ def routes(context: ServiceContext) -> RouteGroup:
     """Return text-embeddings-inference's routes."""
     handlers = Handlers(context)
     rows = [*_vector_routes(handlers), *_token_routes(handlers), *_unserved_routes(handlers), _info_route(handlers)]
-    return RouteGroup(rows, render_error, tags=TAGS)
+    return RouteGroup(rows, render_problem, tags=TAGS)
 
 
 def _vector_routes(handlers: "Handlers") -> list[Route]:
@@ -63,7 +63,7 @@ def _vector_routes(handlers: "Handlers") -> list[Route]:
         _post(
             "/similarity", handlers.similarity, "tei_similarity", "The cosine of a text with others",
             _body(schemas.SimilarityBody, COMPARED),
-            Answer(content={JSON: VECTOR}, headers=timing_headers.HEADERS), vectors=True,
+            Answer(content={JSON: VECTOR}, headers=timing_headers.HEADERS | truncation.HEADERS), vectors=True,
         ),
     ]  # fmt: skip
 

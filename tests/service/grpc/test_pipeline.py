@@ -320,5 +320,5 @@ async def test_an_error_in_a_stream_says_when_to_retry(tiny_store: Path, monkeyp
             call = channel.stream_stream(path, response_deserializer=answer.FromString)(sent)
             refused, wrong = [each.error async for each in call]
     assert (refused.code, refused.retry_after_ms) == ("overloaded", 17251)
-    assert wrong.code == "bad_input"
+    assert wrong.code == "out_of_range"
     assert not wrong.HasField("retry_after_ms")  # the same would happen again

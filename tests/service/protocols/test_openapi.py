@@ -11,6 +11,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from models import VERSION
+from service.embedding import truncation
 from service.error_status import STATUSES
 from service.http.formats import FORMATS, TENSOR_HEADERS
 from service.http.openapi import build_document
@@ -172,7 +173,7 @@ def test_every_example_can_be_read(document: dict[str, Any]) -> None:
 def test_every_format_is_described_with_its_headers(document: dict[str, Any]) -> None:
     answer = document["paths"]["/embed"]["post"]["responses"]["200"]
     assert answer["content"].keys() == FORMATS.keys()
-    assert set(answer["headers"]) == {*TENSOR_HEADERS, *timing_headers.HEADERS}
+    assert set(answer["headers"]) == {*TENSOR_HEADERS, *timing_headers.HEADERS, *truncation.HEADERS}
     rope = document["paths"]["/models/{name}/rope"]["get"]
     assert rope["responses"]["200"]["content"].keys() == FORMATS.keys()
     names = {each["name"] for each in own_parameters(rope)}

@@ -112,9 +112,6 @@ class Vectors:
     inputs: list[Any]
 
 
-NO_BODY = "(no body)"
-
-
 @dataclass(frozen=True)
 class Refused:
     """An HTTP status or the name of a gRPC one, and a part of what is said."""
@@ -149,6 +146,7 @@ def oip_fault(document: Any) -> str:
 
 
 TEI_TYPES = {400: ("Empty", "Validation"), 404: ("Validation",), 413: ("Validation",), 415: ("Validation",)} | {
+    401: ("Validation",),
     422: ("Validation",),
     429: ("Overloaded",),
 }
@@ -296,8 +294,8 @@ DISCONNECTED = [
 
 WRONG_KEY = JSON | {"authorization": "Bearer wrong"}
 ANONYMOUS = [
-    Probe(10, "TEI", embed(ONE), Refused(401, NO_BODY)),
-    Probe(10, "TEI", Http("/embed", {"inputs": ONE}, WRONG_KEY), Refused(401, NO_BODY)),
+    Probe(10, "TEI", embed(ONE), Refused(401, "Bearer KEY")),
+    Probe(10, "TEI", Http("/embed", {"inputs": ONE}, WRONG_KEY), Refused(401, "not one of")),
     Probe(10, "OpenAI", openai(ONE), Refused(401, "Bearer KEY")),
     Probe(10, "OpenAI", Http("/v1/embeddings", {"input": ONE, "model": "bert"}, WRONG_KEY), Refused(401, "not one of")),
     Probe(10, "OIP", infer(text_tensor([ONE])), Refused(403, "Bearer KEY")),
@@ -339,7 +337,7 @@ class ProbeClient:
         body = sent.body if isinstance(sent.body, bytes) else orjson.dumps(sent.body)
         answer = self.http.post(sent.path, content=body, headers=sent.fields)
         if answer.status_code != 200:
-            return Refused(answer.status_code, wording.fault(answer.json()) if answer.content else NO_BODY)
+            return Refused(answer.status_code, wording.fault(answer.json()))
         return np.array(wording.vectors(answer.json()), np.float32)
 
     def plainly(self, inputs: list[Any]) -> NDArray[Any]:

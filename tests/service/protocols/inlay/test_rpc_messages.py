@@ -30,7 +30,9 @@ def outputs(draw: st.DrawFn) -> Output:
 @st.composite
 def results(draw: st.DrawFn) -> EmbedResult:
     some = tuple(draw(st.lists(outputs(), max_size=3)))
-    return EmbedResult(draw(st.text(max_size=200)), some, draw(st.integers(0, 2**64 - 1)), draw(st.booleans()))
+    cut = tuple(draw(st.lists(st.integers(0, 2**32 - 1), max_size=5)))
+    tokens = draw(st.integers(0, 2**64 - 1))
+    return EmbedResult(draw(st.text(max_size=200)), some, tokens, draw(st.booleans()), truncated=cut)
 
 
 def by_protobuf(result: EmbedResult) -> pb.EmbedResponse:
@@ -49,6 +51,7 @@ def by_protobuf(result: EmbedResult) -> pb.EmbedResponse:
             for output in result.outputs
         ],
         tokens=result.tokens,
+        truncated=result.truncated,
     )
 
 

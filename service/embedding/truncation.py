@@ -1,0 +1,24 @@
+"""How answers say which inputs were cut, for HTTP headers and gRPC metadata."""
+
+MOST_SHOWN = 64  # numbers in a header, which stays below 512 bytes
+INPUTS, COUNT = "inlay-truncated-inputs", "inlay-truncated-count"
+HEADERS = {
+    INPUTS: f"numbers of the inputs that were cut, from 0, the first {MOST_SHOWN}; absent: none was cut",
+    COUNT: "how many inputs were cut",
+}
+"""Descriptions by name."""
+Numbers = tuple[int, ...]
+
+
+def shown(truncated: Numbers) -> str:
+    """Return the numbers of cut inputs as text, e.g. `0,3,7`: at most MOST_SHOWN."""
+    return ",".join(map(str, truncated[:MOST_SHOWN]))
+
+
+def metadata(truncated: Numbers, count: int | None = None) -> tuple[tuple[str, str], ...]:
+    """Return the names and values that an answer carries; none where no input was cut.
+
+    Args:
+        count: of all that were cut; None: `truncated` has all.
+    """
+    return ((INPUTS, shown(truncated)), (COUNT, str(count or len(truncated)))) if truncated else ()
