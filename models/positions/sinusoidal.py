@@ -142,7 +142,7 @@ def check_sizes(row: Sinusoid, kind: str, dim: int, theta: float) -> None:
         raise BadEncoding(f"theta is {theta!r}; it must be a number above 1, usually 10000")
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=16)  # of up to 512 KiB
 def frequencies(row: Sinusoid, dim: int, theta: float, arithmetic: Arithmetic) -> Frequencies:
     """Return the radians per position of each sine, fastest first: exact, or the bits of the parity steps.
 

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Matrix = NDArray[np.float64]
+KEPT_VALUES = 4096  # of a matrix; 256 of them take at most 8 MiB
 
 
 def _cubic(distance: Matrix, a: float) -> Matrix:
@@ -59,7 +60,6 @@ RESIZES: dict[str, Resize] = {
 }
 
 
-@lru_cache(maxsize=256)
 def weights(resize: str, source: int, target: int) -> Matrix:
     """Return [target, source]: the weight of every source row in every target row; rows sum to 1.
 
@@ -68,6 +68,11 @@ def weights(resize: str, source: int, target: int) -> Matrix:
         source: number of source rows.
         target: number of target rows.
     """
+    return (_weights if source * target <= KEPT_VALUES else _weights.__wrapped__)(resize, source, target)
+
+
+@lru_cache(maxsize=256)
+def _weights(resize: str, source: int, target: int) -> Matrix:
     row = RESIZES[resize]
     if row.antialias:
         return _filtered(row, source, target)

@@ -23,6 +23,10 @@ class Work(NamedTuple):
     outputs: tuple[str, ...]
 
 
+PlanMaker = Callable[[tuple[str, ...], str | None, bool | None, int | None, str], Plan]
+"""`output_plan.make` for one card, with a cache."""
+
+
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Model:
     """A model that is ready to serve.
@@ -41,7 +45,7 @@ class Model:
     engine: Engine
     tokenizer: Tokenizer | None
     batchers: dict[str, Batcher[Work, Rows]]
-    plan: Callable[[tuple[str, ...], str | None, bool | None, int | None, str], Plan]
+    plan: PlanMaker
     weights: Mapping[str, Any] = field(default_factory=dict)
     version: str = ""
     mapped: frozenset[tuple[str, int]] = frozenset()

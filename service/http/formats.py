@@ -40,6 +40,7 @@ SAFETENSORS_DTYPES = {
     "int64": "I64",
     "bool": "BOOL",
 }
+LONGEST_KEPT, KEPT_LENGTHS = 256, 64  # bytes of an Accept header, and lengths of a tensor, that caches keep
 TENSOR_HEADERS = ("inlay-shape", "inlay-dtype", "inlay-lengths")
 
 
@@ -99,7 +100,6 @@ def check_json(content_type: bytes | None) -> None:
     raise UnsupportedMedia(received, remedy=f"send the body as JSON with content-type: {JSON}")
 
 
-@lru_cache(maxsize=256)
 def negotiate(accept: bytes | None, offers: tuple[str, ...] = OFFERS) -> str:
     """Return the offer that an Accept header prefers: by q, then by how exactly it names it, then by their order.
 
@@ -108,6 +108,11 @@ def negotiate(accept: bytes | None, offers: tuple[str, ...] = OFFERS) -> str:
     """
     if not accept:
         return offers[0]
+    return (_preferred if len(accept) <= LONGEST_KEPT else _preferred.__wrapped__)(accept, offers)
+
+
+@lru_cache(maxsize=256)
+def _preferred(accept: bytes, offers: tuple[str, ...]) -> str:
     ranges = [_media_range(part) for part in accept.decode("latin-1").lower().split(",")]
     ranked = [(*_preference(offer, ranges), -place) for place, offer in enumerate(offers)]
     quality, _, place = max(ranked)
@@ -183,9 +188,14 @@ def _tensor(result: EmbedResult, media_type: str) -> tuple[NDArray[Any], tuple[i
     return output.rows, output.lengths
 
 
-@lru_cache(maxsize=1024)
 def described(media_type: str, shape: tuple[int, ...], dtype: str, lengths: tuple[int, ...], size: int) -> Headers:
     """Return the headers of one tensor's bytes."""
+    describe = _described if len(lengths) <= KEPT_LENGTHS else _described.__wrapped__
+    return describe(media_type, shape, dtype, lengths, size)
+
+
+@lru_cache(maxsize=1024)
+def _described(media_type: str, shape: tuple[int, ...], dtype: str, lengths: tuple[int, ...], size: int) -> Headers:
     return (
         (b"content-type", media_type.encode()),
         (b"content-length", b"%d" % size),

@@ -31,9 +31,9 @@ class Choice(NamedTuple):
 
 
 PLAIN = Choice()
+LONGEST_KEPT = 256  # bytes of a header whose choice is kept; one may have 64 KiB
 
 
-@lru_cache(maxsize=512)
 def choose(accept: bytes | None, policy: Policy = "asked", kind: Kind = "document") -> Choice:
     """Return the coding of a response that is large enough for one.
 
@@ -46,6 +46,11 @@ def choose(accept: bytes | None, policy: Policy = "asked", kind: Kind = "documen
     """
     if not accept:
         return PLAIN
+    return (_chosen if len(accept) <= LONGEST_KEPT else _chosen.__wrapped__)(accept, policy, kind)
+
+
+@lru_cache(maxsize=512)
+def _chosen(accept: bytes, policy: Policy, kind: Kind) -> Choice:
     qualities = _qualities(accept)
     others = qualities.get("*", 0.0)
     plain = qualities.get("identity", others if "*" in qualities else None)  # None: acceptable, the least preferred

@@ -15,8 +15,8 @@ from models.artifacts import weights
 from models.artifacts.card import Card
 from models.errors import ModelError
 from service.embedding import images, output_plan
-from service.embedding.model import Model, Rows, Work
-from service.embedding.output_plan import POOLED
+from service.embedding.model import Model, PlanMaker, Rows, Work
+from service.embedding.output_plan import POOLED, Plan
 from service.embedding.packing import feeds, join, rectangle, rectangles, split, unpad
 from service.embedding.tokenization import Tokenizer
 from service.errors import StartError
@@ -77,8 +77,19 @@ def read_model(folder: Path, settings: Settings, threads: int, metrics: Metrics)
     batchers = {name: _batcher(engine, card, name, settings, metrics) for name in card.graphs}
     tables = (*([card.weights] if card.weights else []), *(card.linked or {}))
     mapped = frozenset(_map_ahead(folder / name) for name in tables)
-    plan = lru_cache(maxsize=256)(partial(output_plan.make, card))
-    return Model(card, engine, tokenizer, batchers, plan, weights.tensors(folder, card), version, mapped)
+    return Model(card, engine, tokenizer, batchers, _plans(card), weights.tensors(folder, card), version, mapped)
+
+
+def _plans(card: Card) -> PlanMaker:
+    """Return what makes the plans of a model and keeps them."""
+    most, kept = len(card.outputs) + 1, lru_cache(maxsize=256)(partial(output_plan.make, card))
+
+    def plan(outputs: tuple[str, ...], *options: Any) -> Plan:
+        if len(outputs) > most:  # a caller may repeat them a million times
+            outputs = tuple(dict.fromkeys(outputs))
+        return kept(outputs, *options)
+
+    return plan
 
 
 def _map_ahead(path: Path) -> tuple[str, int]:

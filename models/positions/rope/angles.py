@@ -23,7 +23,7 @@ from models.positions.table import Positions, Rows, slice_positions
 Float64s = NDArray[np.float64]
 Function = Literal["cos", "sin"]
 _MAX_STEPS, _NEAR_VALUES = 512, 65536  # rows, and values, of the table of near positions
-_FAR_BLOCK = 64
+_FAR_STEPS, _FAR_VALUES = 64, 65536  # steps, and values, of a block of far positions: at most 1 MiB with its twin
 _EXACT_BITS = 26  # a product with a position below 2^27 has no rounding
 
 
@@ -39,7 +39,7 @@ class Turns:
     low: Float64s
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=16)  # of up to 768 KiB
 def turns(freqs: Frequencies) -> Turns:
     """Return the three parts of the turns per position, each float64 (r/2,)."""
     parts = []
@@ -144,9 +144,9 @@ def _far_values(freqs: Frequencies, steps: NDArray[np.int64]) -> tuple[Float64s,
 
 
 @lru_cache(maxsize=32)
-def _far_block(freqs: Frequencies, block_index: int) -> tuple[Float64s, Float64s]:
-    """`_far_values` of _FAR_BLOCK consecutive steps, cached because neighbouring blocks of rows share them."""
-    return _far_values(freqs, np.arange(block_index * _FAR_BLOCK, (block_index + 1) * _FAR_BLOCK))
+def _far_block(freqs: Frequencies, block_index: int, steps: int) -> tuple[Float64s, Float64s]:
+    """`_far_values` of consecutive steps, cached because neighbouring blocks of rows share them."""
+    return _far_values(freqs, np.arange(block_index * steps, (block_index + 1) * steps))
 
 
 def _consecutive(freqs: Frequencies, first: int, count: int, function: Function) -> Float64s:
@@ -154,8 +154,9 @@ def _consecutive(freqs: Frequencies, first: int, count: int, function: Function)
     near = len(near_cos)
     table = np.empty((count, near_cos.shape[1]))
     scratch = np.empty_like(near_cos)
+    steps = min(_FAR_STEPS, max(1, _FAR_VALUES // near_cos.shape[1]))
     for step in range(first // near, (first + count - 1) // near + 1):
-        far_cos, far_sin = (values[step % _FAR_BLOCK] for values in _far_block(freqs, step // _FAR_BLOCK))
+        far_cos, far_sin = (values[step % steps] for values in _far_block(freqs, step // steps, steps))
         start, stop = max(first, step * near), min(first + count, (step + 1) * near)
         part = slice(start - step * near, stop - step * near)
         out, product = table[start - first : stop - first], scratch[: stop - start]

@@ -86,7 +86,7 @@ class Frequencies:
     arithmetic: Arithmetic
 
 
-@lru_cache(maxsize=512)
+@lru_cache(maxsize=64)  # of up to 64 KiB, and their ropes with lists as long
 def frequencies(rope: Rope, arithmetic: Arithmetic = "exact", seq_len: int | None = None) -> Frequencies:
     """Return the frequencies of a rope, in one arithmetic.
 

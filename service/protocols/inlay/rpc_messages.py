@@ -8,7 +8,7 @@ import math
 from functools import lru_cache
 
 from service.embedding.requests import EmbedResult
-from service.http.formats import NAMES, buffer
+from service.http.formats import KEPT_LENGTHS, NAMES, buffer
 from service.protocols.inlay.prompt_embeds import PromptEmbeds
 
 DTYPES = {"float32": 1, "float16": 2, "bfloat16": 3}  # enum DType
@@ -34,7 +34,8 @@ def _parts(result: EmbedResult | PromptEmbeds) -> list[bytes | memoryview]:
     shapes = tuple(
         [(output.name, NAMES[output.rows.dtype.type], output.rows.shape, output.lengths) for output in result.outputs]
     )
-    frames = _frames(result.model, result.tokens, shapes)
+    kept = sum([len(lengths) for *_, lengths in shapes]) <= KEPT_LENGTHS
+    frames = (_frames if kept else _frames.__wrapped__)(result.model, result.tokens, shapes)
     parts: list[bytes | memoryview] = []
     for frame, output in zip(frames, result.outputs, strict=False):  # one frame more: what follows the last tensor
         parts += (frame, buffer(output.rows))

@@ -19,6 +19,7 @@ from service.protocols.oip.tensors import SHOWN_CHARACTERS, Raw
 
 FOLDER = "/dev/shm"
 MAX_REGIONS = 256
+LONGEST_NAME = 255  # of a region
 KEY = re.compile(r"/?([^/\0.][^/\0]{0,254})")
 Size = Annotated[int, Field(ge=0, description="bytes, a whole number from 0")]
 
@@ -82,6 +83,8 @@ class Regions:
         self.check_enabled()
         if not name:
             raise BadRequest("the name of a region is empty")
+        if len(name) > LONGEST_NAME:
+            raise BadRequest(f"the name of a region has {len(name)} characters", allowed=f"allowed: {LONGEST_NAME}")
         if name in self._regions:
             raise BadRequest(f"region {_shown(name)} is registered already", remedy="unregister it first")
         if len(self._regions) >= MAX_REGIONS:
