@@ -46,7 +46,7 @@ operator, not for a caller.
 """
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 FieldPath = tuple[str | int, ...]
 SHORTEN_OR_TRUNCATE = 'shorten it or send "truncate": true'
@@ -125,6 +125,15 @@ class InlayError(Exception):
 
     def __str__(self) -> str:
         return self.message
+
+    def without_frames(self) -> Self:
+        """Return the error without its traceback and context.
+
+        A frame that keeps an error which keeps the frame is freed by the garbage collector alone, and with it what
+        the caller sent.
+        """
+        self.__context__ = self.__cause__ = None
+        return self.with_traceback(None)
 
 
 class BadRequest(InlayError):

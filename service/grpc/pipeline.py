@@ -17,10 +17,10 @@ import grpc
 
 from service.embedding import truncation
 from service.error_status import retry_seconds
-from service.errors import InlayError, Malformed
+from service.errors import InlayError
 from service.grpc.access_log import AccessLog
 from service.grpc.call_limits import CallLimit
-from service.grpc.methods import Handler, Method, Service
+from service.grpc.methods import INLINE_BYTES, Handler, Method, Service
 from service.grpc.streams import in_order
 from service.observability.metrics import Metrics
 from service.observability.tracing import Traced
@@ -227,7 +227,7 @@ class Call:
         self.silent = False
         try:
             if type(request) is bytes:
-                request = method.decode(request)
+                request = method.decode(request) if len(request) <= INLINE_BYTES else await method.read(request)
             if method.admitted:
                 shared.admission.acquire()
                 admitted = True
@@ -254,7 +254,7 @@ class Call:
             log.error("a call of %s met a fault (x-request-id: %s)", name, self.id.decode(), exc_info=error)
             error = InlayError("the service has a fault; its log says more")
         self._served.shared.metrics.refused(error.code)
-        return error
+        return error.without_frames()
 
     def succeed(self, truncated: Metadata = ()) -> None:
         """Let the call end with OK; `truncated` says what was cut."""
@@ -332,7 +332,7 @@ class ClientStreamCall(Call):
 
 async def _decoded(requests: AsyncIterator[bytes], method: Method) -> AsyncIterator[Any]:
     async for data in requests:
-        yield method.decode(data)
+        yield await method.read(data)
 
 
 class BidirectionalCall(Call):
@@ -376,7 +376,11 @@ class BidirectionalCall(Call):
                 self._truncated = (*self._truncated, number)
         if method.error_answer is None or not isinstance(answer, InlayError):
             return answer, context
-        return method.error_answer(None if isinstance(answer, Malformed) else method.decode(request), answer), context
+        try:
+            message = await method.read(request)
+        except InlayError:
+            message = None
+        return method.error_answer(message, answer), context
 
 
 class RefusedCall(Call):

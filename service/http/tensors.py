@@ -11,10 +11,12 @@ from numpy.typing import NDArray
 from models.positions.table import DTYPES
 from service.errors import Malformed
 from service.http.formats import SAFETENSORS, SAFETENSORS_DTYPES
+from service.http.json_structure import check_structure
 
 MEMBERS = ("dtype", "shape", "data")
 NAMED = {name: dtype for dtype, name in SAFETENSORS_DTYPES.items() if dtype in DTYPES}
 LENGTH_BYTES = 8
+NUMBERS = {int, float}
 
 
 def tensor(value: Any) -> NDArray[Any]:
@@ -55,13 +57,19 @@ def tensor_of_bytes(dtype: Any, shape: Any, data: bytes | memoryview) -> NDArray
 
 
 def from_safetensors(body: bytes) -> dict[str, Any]:
-    """Return the tensors of a safetensors body and its metadata, by name; raise Malformed where it is none."""
+    """Return the tensors of a safetensors body and its metadata, by name.
+
+    Raises:
+        Malformed: it is none.
+        TooLarge: its header holds more lists, members or values than this server reads.
+    """
     length = int.from_bytes(body[:LENGTH_BYTES], "little")
     begin = LENGTH_BYTES + length
     try:
         if len(body) < begin or length < 2:
             raise ValueError(f"its header claims {length} bytes of {len(body)}")
-        header = orjson.loads(body[LENGTH_BYTES:begin])
+        check_structure(text := body[LENGTH_BYTES:begin])
+        header = orjson.loads(text)
         metadata = header.pop("__metadata__", {})
         data = memoryview(body)[begin:]
         return dict(metadata) | {name: _entry(name, entry, data) for name, entry in header.items()}
@@ -79,19 +87,23 @@ def _entry(name: str, entry: dict[str, Any], data: memoryview) -> NDArray[Any]:
 
 
 def _nested(value: list[Any]) -> NDArray[Any]:
+    if not _holds_numbers(value):
+        raise ValueError("only numbers can stand in the lists")
     try:
         array = np.array(value)
     except (ValueError, OverflowError):
         raise ValueError("the lists are of different lengths") from None
-    if array.dtype.kind not in "if" or _holds_bool(value):
-        raise ValueError("only numbers can stand in the lists")
+    if array.dtype.kind not in "if":
+        raise ValueError("the lists are too deep, or hold an integer beyond 64 bits")
     return _checked(array.astype(np.float64))
 
 
-def _holds_bool(values: list[Any]) -> bool:
-    """Return whether a true or false stands where numpy would read 1 or 0."""
+def _holds_numbers(values: list[Any]) -> bool:
+    """Return whether nothing but numbers stands in the lists; numpy would read true as 1, and texts for seconds."""
     kinds = set(map(type, values))
-    return bool in kinds or (list in kinds and any(_holds_bool(each) for each in values if type(each) is list))
+    if list not in kinds:
+        return kinds <= NUMBERS
+    return kinds <= {list, *NUMBERS} and all([_holds_numbers(each) for each in values if type(each) is list])
 
 
 def _checked(array: NDArray[Any]) -> NDArray[Any]:

@@ -17,6 +17,7 @@ from service.errors import (
     WrongType,
     first_number,
 )
+from service.http.json_structure import check_structure
 
 CACHED_BYTES = 1000  # options that are longer are not kept: few callers repeat them
 SHOWN_CHARACTERS = 40  # of a caller's value that a message repeats
@@ -48,7 +49,13 @@ Body = TypeVar("Body", bound=BaseModel)
 
 
 def parse_json(body: bytes) -> Any:
-    """Return the JSON value of a body; raise InvalidJson if it is not JSON."""
+    """Return the JSON value of a body.
+
+    Raises:
+        TooLarge: it holds more lists, members, strings or values than this server reads.
+        InvalidJson: it is not JSON.
+    """
+    check_structure(body)
     try:
         return orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -65,6 +72,9 @@ def validated(model: type[Body], data: Any, path: FieldPath = (), *, strict: boo
     Raises:
         BadRequest: the first fault, as an error of its own kind.
     """
+    known = model.model_fields
+    if type(data) is dict and len(data) > len(known) and model.model_config.get("extra") == "forbid":
+        raise unknown_field(next(name for name in data if name not in known), known, path)  # pydantic lists them all
     try:
         return model.model_validate(data, strict=strict)
     except ValidationError as error:

@@ -1,4 +1,4 @@
-"""Threads for coding, decoding and writing bodies, apart from those that compute."""
+"""Threads for coding, decoding, reading and writing bodies, apart from those that compute."""
 
 import asyncio
 from collections.abc import Callable
@@ -9,9 +9,15 @@ from service.machine import available_cpus
 
 Arguments = TypeVarTuple("Arguments")
 Result = TypeVar("Result")
+INLINE_BYTES = 65536  # of a body that is read on the event loop: about a millisecond
 _threads = ThreadPoolExecutor(available_cpus(), "bodies")
 
 
 async def in_thread(function: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
     """Return the function's result, computed off the event loop; zlib and zstd release the GIL."""
     return await asyncio.get_running_loop().run_in_executor(_threads, function, *arguments)
+
+
+async def inline_or_in_thread(size: int, read: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
+    """Return what `read` makes of a body of `size` bytes, called in a thread unless the body is small."""
+    return read(*arguments) if size <= INLINE_BYTES else await in_thread(read, *arguments)

@@ -5,6 +5,7 @@ page faults, so memory is given back only where the process has grown: when no r
 """
 
 import asyncio
+import gc
 import logging
 import math
 from collections.abc import Callable
@@ -81,6 +82,7 @@ class MemoryTrimmer:
             model.engine.shrink()
             with suppress(Overloaded, StartError):  # readiness reports it; other runs shrink as well
                 await warmup.warm_up_within(model, RUN_SECONDS)
+        gc.collect()  # some milliseconds: what was there at the start is frozen
         await asyncio.to_thread(machine.trim_heaps)
 
     async def _report(self) -> None:

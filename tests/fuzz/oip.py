@@ -1,6 +1,7 @@
 """Decoders of the Open Inference Protocol: the binary tensor extension, raw tensors, ModelInfer messages."""
 
 import json
+from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any
 
@@ -27,12 +28,22 @@ WORDS = (
 )
 
 
+def _finished(reading: Coroutine[Any, Any, bodies.Inference]) -> bodies.Inference:
+    """Return what a coroutine returns without waiting: these bodies are small enough."""
+    try:
+        reading.send(None)
+    except StopIteration as end:
+        inference: bodies.Inference = end.value
+        return inference
+    raise AssertionError("it waits")
+
+
 def _binary(data: bytes) -> None:
     """2 bytes: what the header claims (0xFFFF: it is not sent); then the body."""
     length = int.from_bytes(data[:2], "little")
     fields = {} if length == NO_HEADER else {bodies.JSON_BYTES_HEADER: b"%d" % length}
     fields |= {b"content-type": b"text/plain"} if len(data) % 2 else {}
-    inference = bodies.read(data[2:], fields, LENT if len(data) % 3 else OFF)
+    inference = _finished(bodies.read(data[2:], fields, LENT if len(data) % 3 else OFF))
     parameters_of(inference.parameters)
     outputs = [tensor for tensor in inference.inputs if tensor.datatype not in ("FP16", "BF16", BYTES)]
     with suppress(StopIteration):  # small enough to be answered without waiting

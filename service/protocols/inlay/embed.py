@@ -10,7 +10,7 @@ from service.http.formats import FORMATS, JSON, Body, Encode, Headers, check_jso
 from service.http.json_arrays import INLINE_VALUES, JsonPieces, count
 from service.http.response import Response
 from service.http.routes import Request
-from service.http.worker_threads import in_thread
+from service.http.worker_threads import in_thread, inline_or_in_thread
 from service.protocols.inlay import pooled_bytes, prompt_embeds, timing_headers
 from service.protocols.inlay.embed_body import AnswerForm, read
 from service.request_context import RequestContext
@@ -37,7 +37,7 @@ class EmbedHandler:
 
     async def answer(self, request: Request, body: bytes, encode: Encode) -> Response:
         """Return the answer to a body of /embed in one of FORMATS."""
-        embed_request, form = read(body, self._max_inputs)
+        embed_request, form = await inline_or_in_thread(len(body), read, body, self._max_inputs)
         if form.encoding in PROMPT_EMBEDS_FORMATS:
             card = self._registry.get(embed_request.model).card
             embed_request = prompt_embeds.rows_request(card, embed_request, form.encoding, form.dtype_sent)

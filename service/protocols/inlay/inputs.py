@@ -42,12 +42,16 @@ def decode(inputs: Any, max_inputs: int | None = None) -> list[Input]:
         if inputs and type(inputs[0]) is int:
             return [Ids(_integers(inputs, "input_ids", ("inputs",), 0))]
         if max_inputs is not None and len(inputs) > max_inputs:
-            allowed = f"this server takes {max_inputs} a request"
-            raise TooManyInputs(f"{len(inputs)} inputs", allowed=allowed, remedy="send fewer")
+            raise too_many_inputs(len(inputs), max_inputs)
         return [_plain(value) or _decode_one(value, ("inputs", index), index) for index, value in enumerate(inputs)]
     if type(inputs) is str or type(inputs) is dict:
         return [_decode_one(inputs, ("inputs",), 0)]
     raise WrongType(f"is {quoted(inputs)}", field=("inputs",), allowed=f"send {FORMS}, or a list of these")
+
+
+def too_many_inputs(count: int, most: int) -> TooManyInputs:
+    """Return the error for a request of more inputs than this server takes."""
+    return TooManyInputs(f"{count} inputs", allowed=f"this server takes {most} a request", remedy="send fewer")
 
 
 def _plain(value: Any) -> Ids | None:

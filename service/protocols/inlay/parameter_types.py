@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, PlainVa
 from pydantic_core import CoreSchema, core_schema
 
 from models.positions.table import DTYPES, MAX_POSITION, MAX_WIDTH, Arithmetic, Positions
+from service.http.json_structure import check_structure
 from service.http.tensors import tensor
 
 MAX_ROWS = 2**24
@@ -182,7 +183,9 @@ class SentTensor(NamedTuple):
 
 def _json(value: str) -> Any:
     try:
-        return orjson.loads(value)
+        data = value.encode()
+        check_structure(data)
+        return orjson.loads(data)
     except orjson.JSONDecodeError as error:
         raise ValueError(f"it is not JSON: {error}") from None
 

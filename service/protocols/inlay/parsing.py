@@ -10,12 +10,12 @@ from pydantic_core import from_json
 
 from service.errors import BadRequest, ConflictingFields, InvalidJson
 from service.http.formats import SAFETENSORS, check_json
+from service.http.json_structure import check_structure
 from service.http.routes import Request
 from service.http.tensors import from_safetensors
 from service.http.validation_errors import quoted, validated
-from service.http.worker_threads import in_thread
+from service.http.worker_threads import inline_or_in_thread
 
-INLINE_BYTES = 65536  # of a body that is read on the event loop
 MAX_FIELDS = 1000  # of a query string
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -68,9 +68,7 @@ async def from_body(model: type[Model], request: Request) -> Model:
         Malformed, BadRequest, UnsupportedMedia: the body is invalid.
     """
     parse: Callable[[type[Model], bytes], Model] = check_tensor_body(request)
-    if len(request.body) <= INLINE_BYTES:
-        return parse(model, request.body)
-    return await in_thread(parse, model, request.body)
+    return await inline_or_in_thread(len(request.body), parse, model, request.body)
 
 
 def parse_safetensors(model: type[Model], body: bytes) -> Model:
@@ -83,8 +81,9 @@ def parse_json_fields(model: type[Model], body: bytes) -> Model:
 
     Raises:
         Malformed: it is not JSON.
-        BadRequest: it does not fit the model.
+        BadRequest: it does not fit the model, or holds more lists, members or values than this server reads.
     """
+    check_structure(body)
     try:
         data: Any = from_json(body)  # unlike orjson it reads NaN and infinity, so that the field can be named
     except ValueError as error:

@@ -117,11 +117,12 @@ class EmbedHandler:
 
     def __init__(self, context: ServiceContext) -> None:
         self._registry, self._embedder = context.registry, context.embedder
+        self._max_inputs = context.settings.max_inputs
         self._lookup = GatheredLookup(context.lookup)
 
     async def __call__(self, message: pb.EmbedRequest, call: RequestContext) -> Embedded:
         """Return the outputs, or rows for another inference server in the request's encoding."""
-        request, encoding, dtype_sent = decode(message)
+        request, encoding, dtype_sent = decode(message, self._max_inputs)
         if encoding is None:
             result = await self._lookup.answer(request, call)
             return result or await self._embedder.embed(request, call)

@@ -8,6 +8,8 @@ import numpy as np
 from proto import embed_pb2 as pb
 from service.embedding.requests import EmbedRequest, Ids, Input, Int64s, Text
 from service.errors import BadRequest, MissingField, UnknownValue, WrongShape
+from service.http.validation_errors import CACHED_BYTES
+from service.protocols.inlay.inputs import too_many_inputs
 from service.protocols.inlay.prompt_embeds import INPUT_EMBEDS, PROMPT_EMBEDS
 from service.protocols.inlay.rpc_messages import DTYPE_OF
 
@@ -38,15 +40,22 @@ class Decoded(NamedTuple):
     dtype_sent: bool
 
 
-def decode(message: pb.EmbedRequest) -> Decoded:
+def decode(message: pb.EmbedRequest, max_inputs: int | None = None) -> Decoded:
     """Return the request in a message, which is cleared.
 
+    Args:
+        max_inputs: the limit, checked before any input is read.
+
     Raises:
+        TooManyInputs: there are more than `max_inputs`.
         BadRequest: an input cannot be read, or an option has a value that it cannot have.
     """
+    if max_inputs is not None and len(message.inputs) > max_inputs:
+        raise too_many_inputs(len(message.inputs), max_inputs)
     inputs = [_input(index, item) for index, item in enumerate(message.inputs)]
     message.ClearField("inputs")
-    options, encoding, dtype_sent = _options(message.SerializeToString())
+    rest = message.SerializeToString()
+    options, encoding, dtype_sent = _options(rest) if len(rest) <= CACHED_BYTES else _options.__wrapped__(rest)
     return Decoded(EmbedRequest(inputs, *options), encoding, dtype_sent)
 
 

@@ -18,6 +18,7 @@ from service.errors import (
     FieldPath,
     Malformed,
     OutOfRange,
+    TooLarge,
     Unsupported,
     WrongShape,
     WrongType,
@@ -26,7 +27,7 @@ from service.http import formats, json_arrays
 from service.http.formats import JSON, OCTETS
 from service.http.response import Response
 from service.http.validation_errors import parse_json, quoted, validated
-from service.http.worker_threads import in_thread
+from service.http.worker_threads import in_thread, inline_or_in_thread
 from service.protocols.oip.data_plane import VERSION
 from service.protocols.oip.infer import IDS, TEXT, TRUNCATED, Parameters
 from service.protocols.oip.shared_memory import Place, PlaceParameters, Regions, place_parameters
@@ -34,10 +35,13 @@ from service.protocols.oip.tensors import (
     BYTES,
     DATATYPES,
     DTYPES,
+    MAX_LISTED,
+    MAX_STRINGS,
     RAW_ONLY,
     SHOWN_CHARACTERS,
     Raw,
     Tensor,
+    check_count,
     elements,
     from_raw,
     from_values,
@@ -178,17 +182,13 @@ class Inference(NamedTuple):
     binary: bool
 
 
-def read(body: bytes, headers: Mapping[bytes, bytes], regions: Regions) -> Inference:
-    """Return the request of a body; raise Malformed, BadRequest or Unsupported if it is invalid."""
+async def read(body: bytes, headers: Mapping[bytes, bytes], regions: Regions) -> Inference:
+    """Return the request of a body; raise Malformed, BadRequest, TooLarge or Unsupported if it is invalid."""
     length = _json_bytes(headers.get(JSON_BYTES_HEADER), len(body))
     if length == 0:
         return _single_input(body, headers.get(b"content-type", b""))
     end = len(body) if length is None else length
-    try:
-        request = validated(InferRequest, parse_json(body[:end]))
-    except Malformed as error:
-        remedy = "with binary data send Inference-Header-Content-Length"
-        raise Malformed(error.received, remedy=remedy) from None
+    request = await inline_or_in_thread(end, _request, body[:end])
     parameters = _object(request.parameters, ("parameters",))
     binary = parameters.get("binary_data_output", False)
     if type(binary) is not bool:
@@ -199,6 +199,18 @@ def read(body: bytes, headers: Mapping[bytes, bytes], regions: Regions) -> Infer
     tail.end()
     outputs = [_output(index, output, binary, regions) for index, output in enumerate(request.outputs or ())]
     return Inference(inputs, outputs, parameters, request.id, binary)
+
+
+def _request(text: bytes) -> InferRequest:
+    """Return the JSON of a body."""
+    try:
+        request = validated(InferRequest, parse_json(text))
+    except Malformed as error:
+        remedy = "with binary data send Inference-Header-Content-Length"
+        raise Malformed(error.received, remedy=remedy) from None
+    for name, tensors in (("inputs", request.inputs), ("outputs", request.outputs or ())):
+        check_count(name, tensors)
+    return request
 
 
 async def respond(
@@ -332,7 +344,7 @@ def _from_json(name: str, datatype: str, shape: list[Any], data: Any) -> Tensor:
     if datatype in RAW_ONLY:
         received = f"receiving {datatype} data via JSON is not supported"
         raise BadRequest(received, remedy=f"send {name[:SHOWN_CHARACTERS]!r} as binary data")
-    values = _flat(name, shape, data)
+    values = _flat(name, datatype, shape, data)
     if datatype == BYTES:
         _check_types(values, (str,), "strings", field)
         return from_values(name, datatype, shape, [text.encode() for text in values])
@@ -346,11 +358,14 @@ def _from_json(name: str, datatype: str, shape: list[Any], data: Any) -> Tensor:
         raise OutOfRange(f"holds a number outside {datatype}", field=field, allowed=allowed) from None
 
 
-def _flat(name: str, shape: list[Any], data: Any) -> list[Any]:
+def _flat(name: str, datatype: str, shape: list[Any], data: Any) -> list[Any]:
     if not isinstance(data, list):
         allowed = 'allowed: a list, flat or nested as "shape" says'
         raise WrongType(f"has data {quoted(data)}", field=input_field(name), allowed=allowed)
-    elements(name, shape)
+    most = MAX_STRINGS if datatype == BYTES else MAX_LISTED
+    if max(len(data), elements(name, shape)) > most:
+        received, remedy = f"has {max(len(data), elements(name, shape))} elements", "send it as binary data"
+        raise TooLarge(received, field=input_field(name), allowed=f"as JSON this server reads {most}", remedy=remedy)
     if not data or type(data[0]) is not list:
         return data
     for depth, size in enumerate(shape[1:], 1):

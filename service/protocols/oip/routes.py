@@ -11,6 +11,7 @@ from service.http.formats import JSON, OCTETS
 from service.http.response import Response, json_response
 from service.http.routes import Answer, Handler, Request, RequestBody, Route, RouteGroup
 from service.http.validation_errors import parse_json, validated
+from service.http.worker_threads import inline_or_in_thread
 from service.protocols.oip import bodies, metadata
 from service.protocols.oip.bodies import EXAMPLES, InferRequest, InferResponse, TensorDescription
 from service.protocols.oip.data_plane import DataPlane
@@ -243,7 +244,7 @@ def _infer_routes(plane: DataPlane) -> list[Route]:
     async def infer(request: Request) -> Response:
         name, version = _named(request)
         plane.model(name, version)
-        inference = bodies.read(request.body, request.headers, plane.regions)
+        inference = await bodies.read(request.body, request.headers, plane.regions)
         outputs = [form.name for form in inference.outputs]
         model, tensors = await plane.infer(
             name, version, inference.inputs, inference.parameters, outputs, request.context
@@ -265,7 +266,7 @@ def _shared_memory_routes(plane: DataPlane) -> list[Route]:
 
     async def register(request: Request) -> Response:
         regions.check_enabled()
-        region = validated(RegionRequest, parse_json(request.body))
+        region = await inline_or_in_thread(len(request.body), _body_of, RegionRequest, request.body)
         regions.register(request.parameters["region"], region.key, region.offset, region.byte_size)
         return Response()
 
@@ -300,16 +301,16 @@ def _shared_memory_routes(plane: DataPlane) -> list[Route]:
 
 def _repository_routes(plane: DataPlane) -> list[Route]:
     async def index(request: Request) -> Response:
-        return json_response(await plane.index(_optional(IndexRequest, request).ready))
+        return json_response(await plane.index((await _optional(IndexRequest, request)).ready))
 
     async def load(request: Request) -> Response:
         name = request.parameters["name"]
-        await plane.load(name, _optional(MoveRequest, request).parameters or {})
+        await plane.load(name, (await _optional(MoveRequest, request)).parameters or {})
         return json_response({"name": name, "load": True})
 
     async def unload(request: Request) -> Response:
         name = request.parameters["name"]
-        await plane.unload(name, _optional(MoveRequest, request).parameters or {})
+        await plane.unload(name, (await _optional(MoveRequest, request)).parameters or {})
         return json_response({"name": name, "unload": True})
 
     model = f"{REPOSITORY}/models/{{name}}"
@@ -322,9 +323,13 @@ def _repository_routes(plane: DataPlane) -> list[Route]:
     ]
 
 
-def _optional(model: type[Body], request: Request) -> Body:
+async def _optional(model: type[Body], request: Request) -> Body:
     """Return a body that may be left out."""
-    return validated(model, parse_json(request.body) if request.body.strip() else {})
+    return await inline_or_in_thread(len(request.body), _body_of, model, request.body)
+
+
+def _body_of(model: type[Body], body: bytes) -> Body:
+    return validated(model, parse_json(body) if body.strip() else {})
 
 
 def _list_of(model: type[BaseModel]) -> Mapping[str, Any]:

@@ -25,6 +25,7 @@ from service.protocols.oip.tensors import (
     SHOWN_CHARACTERS,
     Raw,
     Tensor,
+    check_count,
     from_raw,
     from_values,
     input_field,
@@ -76,7 +77,9 @@ def input_tensors(message: pb.ModelInferRequest, regions: Regions) -> list[Tenso
 
     Raises:
         BadRequest: raw and typed contents are mixed, or do not fit the tensor's datatype and shape.
+        TooLarge: there are more tensors than this server reads.
     """
+    check_count("inputs", message.inputs)
     places = [_place(tensor, regions) for tensor in message.inputs]
     raws, sent = message.raw_input_contents, [place is None for place in places]
     if not raws:
@@ -99,7 +102,8 @@ def input_tensors(message: pb.ModelInferRequest, regions: Regions) -> list[Tenso
 
 
 def requested_outputs(message: pb.ModelInferRequest, regions: Regions) -> list[RequestedOutput]:
-    """Return the outputs that a request names; raise BadRequest or Unsupported."""
+    """Return the outputs that a request names; raise BadRequest, TooLarge or Unsupported."""
+    check_count("outputs", message.outputs)
     outputs = []
     for output in message.outputs:
         field = ("outputs", output.name[:SHOWN_CHARACTERS], "parameters")

@@ -2,7 +2,7 @@
 
 import math
 import struct
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from typing import Any, NamedTuple
 
 import ml_dtypes
@@ -33,6 +33,8 @@ DATATYPE_OF: dict[type, str] = {dtype.type: name for name, dtype in DTYPES.items
 RAW_ONLY = ("FP16", "BF16")
 """What neither JSON nor typed contents can carry."""
 MAX_STRINGS = 1 << 16  # BYTES elements of one tensor: each costs a Python object, and 4 bytes are enough for one
+MAX_LISTED = 1 << 20  # elements of one tensor in JSON
+MAX_TENSORS = 256  # inputs or outputs of one request
 MAX_DIMENSIONS = 8
 SHOWN_CHARACTERS = 40  # of a caller's name or value that a message repeats
 Raw = bytes | memoryview
@@ -55,6 +57,16 @@ class Tensor(NamedTuple):
 def input_field(name: str) -> FieldPath:
     """Return the path of an input, for errors."""
     return ("inputs", name[:SHOWN_CHARACTERS])
+
+
+def check_count(name: str, tensors: Sized) -> None:
+    """Raise TooLarge for more inputs or outputs than one request has.
+
+    Args:
+        name: "inputs" or "outputs".
+    """
+    if len(tensors) > MAX_TENSORS:
+        raise TooLarge(f"holds {len(tensors)} tensors", field=(name,), allowed=f"this server reads {MAX_TENSORS}")
 
 
 def from_raw(name: str, datatype: str, shape: Sequence[Any], raw: Raw) -> Tensor:

@@ -20,6 +20,7 @@ from service.http import formats, json_arrays
 from service.http.formats import JSON, OCTETS, Body, Headers, check_json, json_body
 from service.http.response import Response, json_response
 from service.http.routes import Answer, Handler, Request, RequestBody, Route, RouteGroup
+from service.http.worker_threads import inline_or_in_thread
 from service.protocols.inlay import pooled_bytes
 from service.protocols.inlay.models import created
 from service.protocols.openai import schemas
@@ -129,7 +130,8 @@ def _embedding_handler(context: ServiceContext, decode: Decoder, shape: Shape) -
     async def handler(request: Request) -> Response:
         began = perf_counter()
         check_json(request.headers.get(b"content-type"))
-        decoded, options, caller_id = decode(request.body)
+        body = request.body
+        decoded, options, caller_id = await inline_or_in_thread(len(body), decode, body)
         embed_request = _for_model(decoded, options, registry.get(decoded.model), shape)
         if options.task == TOKEN_EMBED or options.embed_dtype != "float32":
             request.context.copies = 2  # they are scaled, or cast
@@ -138,9 +140,9 @@ def _embedding_handler(context: ServiceContext, decode: Decoder, shape: Shape) -
             result = _normalized_tokens(result)
         response_id = shape.id_prefix + (caller_id or request.id.decode())
         values = json_arrays.count(result)
-        headers, body = await json_arrays.inline_or_in_thread(values, _encode, result, options, shape, response_id)
+        headers, parts = await json_arrays.inline_or_in_thread(values, _encode, result, options, shape, response_id)
         milliseconds = round(1000 * (perf_counter() - began))
-        return formats.response(headers, body, b"openai-processing-ms: %d\r\n" % milliseconds)
+        return formats.response(headers, parts, b"openai-processing-ms: %d\r\n" % milliseconds)
 
     return handler
 

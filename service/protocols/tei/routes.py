@@ -3,8 +3,9 @@
 Errors are problem documents, which hold TEI's `error` and `error_type` too.
 """
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
 import numpy as np
@@ -13,20 +14,22 @@ from pydantic import BaseModel
 
 from service.context import ServiceContext
 from service.embedding import truncation
-from service.embedding.requests import EmbedRequest, EmbedResult, Text
+from service.embedding.requests import EmbedRequest, EmbedResult, Input, Text
 from service.http import formats, json_arrays
 from service.http.formats import FORMATS, JSON, check_json, negotiate
 from service.http.openapi import REFERENCE
 from service.http.problem_details import MEDIA_TYPE, Problem, render_problem
 from service.http.response import Response, json_response
 from service.http.routes import Answer, Handler, Request, RequestBody, Route, RouteGroup, Schema
-from service.http.validation_errors import parse_json, validated
+from service.http.validation_errors import Body, parse_json, validated
+from service.http.worker_threads import inline_or_in_thread
 from service.protocols.inlay import timing_headers
 from service.protocols.inlay.embed import EmbedHandler
 from service.protocols.inlay.embed_answers import UNAUTHORIZED, VECTOR, VECTORS, VECTORS_ANSWER
 from service.protocols.inlay.inputs import decode
 from service.protocols.tei import operations, schemas
 
+Result = TypeVar("Result")
 TAG = "tei"
 TAGS = {TAG: "The rest of text-embeddings-inference's contract; /embed is its superset."}
 SENTENCES = b'"source_sentence"'  # a body without these bytes is not one of /similarity
@@ -149,18 +152,22 @@ class Handlers:
     async def embed_or_similarity(self, request: Request) -> Response:
         """Answer a body of /embed or of /similarity: huggingface_hub sends both to the same address."""
         if SENTENCES in request.body:
-            data = _json_body(request)
-            if type(data) is dict and type(data.get("inputs")) is dict and "source_sentence" in data["inputs"]:
-                return await self._similarities(request, data)
+            body = await _read(request, _similarity_body_or_none)
+            if body is not None:
+                return await self._similarities(request, body)
         return await self._embed(request)
+
+    def _token_vectors_body(self, body: bytes) -> tuple[schemas.TokenVectorsBody, list[Input]]:
+        fields = _body_of(schemas.TokenVectorsBody, body)
+        return fields, decode(fields.inputs, self._max_inputs)
 
     async def embed_all(self, request: Request) -> Response:
         """Return a vector for each token."""
         encode = FORMATS[negotiate(request.headers.get(b"accept"))]
-        body = validated(schemas.TokenVectorsBody, _json_body(request))
+        body, inputs = await _read(request, self._token_vectors_body)
         output = operations.token_output(self._registry.get(body.model).card)
         embed_request = EmbedRequest(
-            decode(body.inputs, self._max_inputs),
+            inputs,
             body.model,
             (output,),
             body.truncate,
@@ -174,10 +181,9 @@ class Handlers:
 
     async def similarity(self, request: Request) -> Response:
         """Return the cosine of a text with each of the others."""
-        return await self._similarities(request, _json_body(request))
+        return await self._similarities(request, await _read(request, _similarity_body))
 
-    async def _similarities(self, request: Request, data: Any) -> Response:
-        body = schemas.similarity_body(data)
+    async def _similarities(self, request: Request, body: schemas.SimilarityBody) -> Response:
         texts, parameters = body.inputs, body.parameters or schemas.ComparisonParameters()
         output = operations.pooled_output(self._registry.get(body.model).card)
         operations.check_batch(len(texts.sentences), self._max_inputs - 1, "inputs.sentences")
@@ -198,7 +204,7 @@ class Handlers:
 
     async def tokenize(self, request: Request) -> Response:
         """Return the tokens of each text."""
-        body = validated(schemas.TokenizeBody, _json_body(request))
+        body = await _read(request, partial(_body_of, schemas.TokenizeBody))
         texts = [body.inputs] if isinstance(body.inputs, str) else body.inputs
         model = self._registry.get(body.model)
         tokens = await operations.tokenize(self._context, model, texts, body.add_special_tokens, body.prompt_name)
@@ -206,24 +212,24 @@ class Handlers:
 
     async def decode(self, request: Request) -> Response:
         """Return the text of each list of ids."""
-        body = validated(schemas.DecodeBody, _json_body(request))
-        model, sequences = self._registry.get(body.model), schemas.id_lists(body.ids)
+        body, sequences = await _read(request, _decode_body)
+        model = self._registry.get(body.model)
         return json_response(await operations.decode(self._context, model, sequences, body.skip_special_tokens))
 
     async def embed_sparse(self, request: Request) -> Response:
         """Raise WrongModelKind for a valid body."""
-        body = validated(schemas.TokenVectorsBody, _json_body(request))
-        operations.check_batch(len(decode(body.inputs, self._max_inputs)), self._max_inputs, "inputs")
+        body, inputs = await _read(request, self._token_vectors_body)
+        operations.check_batch(len(inputs), self._max_inputs, "inputs")
         raise operations.not_sparse(self._registry.get(body.model).card)
 
     async def predict(self, request: Request) -> Response:
         """Raise WrongModelKind for a valid body."""
-        body = validated(schemas.PredictBody, _json_body(request))
+        body = await _read(request, partial(_body_of, schemas.PredictBody))
         raise operations.not_a_classifier(self._registry.get(body.model).card)
 
     async def rerank(self, request: Request) -> Response:
         """Raise WrongModelKind for a valid body."""
-        body = validated(schemas.RerankBody, _json_body(request))
+        body = await _read(request, partial(_body_of, schemas.RerankBody))
         operations.check_batch(len(body.texts), self._max_inputs, "texts")
         raise operations.not_a_ranker(self._registry.get(body.model).card)
 
@@ -233,9 +239,31 @@ class Handlers:
         return json_response(operations.info(self._context, self._registry.get(query.model)).model_dump())
 
 
-def _json_body(request: Request) -> Any:
+async def _read(request: Request, read: Callable[[bytes], Result]) -> Result:
+    """Return what `read` makes of a JSON body; a large one is read in a thread."""
     check_json(request.headers.get(b"content-type"))
-    return parse_json(request.body)
+    return await inline_or_in_thread(len(request.body), read, request.body)
+
+
+def _body_of(model: type[Body], body: bytes) -> Body:
+    return validated(model, parse_json(body))
+
+
+def _similarity_body(body: bytes) -> schemas.SimilarityBody:
+    return schemas.similarity_body(parse_json(body))
+
+
+def _similarity_body_or_none(body: bytes) -> schemas.SimilarityBody | None:
+    """Return the body of a comparison; None for one of /embed."""
+    data = parse_json(body)
+    if type(data) is dict and type(data.get("inputs")) is dict and "source_sentence" in data["inputs"]:
+        return schemas.similarity_body(data)
+    return None
+
+
+def _decode_body(body: bytes) -> tuple[schemas.DecodeBody, list[list[int]]]:
+    fields = _body_of(schemas.DecodeBody, body)
+    return fields, schemas.id_lists(fields.ids)
 
 
 def _cosines(result: EmbedResult) -> NDArray[np.float32]:

@@ -4,6 +4,7 @@ import asyncio
 import gc
 import logging
 import time
+import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 from proto import embed_pb2 as pb
 from proto import open_inference_pb2 as oip
 from proto import tei_pb2 as tei
-from service.errors import Overloaded
+from service.errors import BadRequest, Overloaded
 from service.grpc.methods import Method, Service
 from service.grpc.server import RpcServer
 from service.grpc.streams import in_order
@@ -224,6 +225,31 @@ async def test_a_streams_deadline_reaches_the_pipeline(
             assert len([each async for each in call]) == 1
     (deadline,) = seen
     assert deadline is not None
+
+
+async def test_refused_message_is_freed_without_the_garbage_collector(tmp_path: Path) -> None:
+    kept: list[weakref.ref[Any]] = []
+
+    class Sent:
+        """What a handler makes of a message."""
+
+    async def refuse(request: Any, call: RequestContext) -> None:
+        sent = Sent()
+        kept.append(weakref.ref(sent))
+        try:
+            raise ZeroDivisionError
+        except ZeroDivisionError:
+            raise BadRequest("no") from None
+
+    async with serving_methods(tmp_path, Method(name="M", request=pb.EmbedRequest, handler=refuse)) as (channel, _):
+        gc.collect()
+        gc.disable()
+        try:
+            with pytest.raises(grpc.aio.AioRpcError):
+                await channel.unary_unary("/some.Service/M")(b"")
+            assert [each() for each in kept] == [None]
+        finally:
+            gc.enable()
 
 
 # ---- what is counted and told
