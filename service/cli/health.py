@@ -105,8 +105,10 @@ def _running() -> Iterator[Service]:
             words = (place / "cmdline").read_bytes().decode(errors="replace").split("\0")
             programs = [word.rpartition("/")[2] for word in words[:2]]
             if "inlay" in programs and words[programs.index("inlay") + 1] == "serve":
-                pairs = (place / "environ").read_bytes().decode(errors="replace").split("\0")
-                variables = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
+                variables: dict[str, str] = {}
+                with suppress(OSError):
+                    pairs = (place / "environ").read_bytes().decode(errors="replace").split("\0")
+                    variables = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
                 yield Service(_of_variables(variables) | _of_words(words), f"{place}/cwd")
 
 

@@ -141,8 +141,13 @@ class Supervisor:
         if code != START_FAILURE and lived > SHORT_LIFE_SECONDS:
             self._pauses.pop(place, None)
         pause = self._put_off(place)
-        reason = reason or (f"signal {-code}" if code < 0 else f"exit code {code}")
-        log.error("worker %s ended (%s) after %.1f s; the next starts in %g s", place, reason, lived, pause)
+        log.error(
+            "worker %s ended (%s) after %.1f s; the next starts %s",
+            place,
+            reason or _named(code),
+            lived,
+            f"in {pause:g} s" if pause else "now",
+        )
         if not pause:
             self._replace(place)
 
@@ -174,6 +179,14 @@ class Supervisor:
                 log.error("worker %s did not stop: killed", worker.process.pid)
                 worker.process.kill()
                 worker.process.join()
+
+
+def _named(code: int) -> str:
+    """Return the meaning of an exit code."""
+    if code >= 0:
+        return f"exit code {code}"
+    hint = ", as the system does where memory runs out" if -code == signal.SIGKILL else ""
+    return f"{signal.Signals(-code).name}{hint}"
 
 
 def _wait_until(deadline: float, workers: list[Worker]) -> None:

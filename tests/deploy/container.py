@@ -63,9 +63,10 @@ def wait_until(what: str, seconds: float, probe: Callable[[], bool]) -> float:
 
 
 @contextmanager
-def container() -> Iterator[str]:
+def container(*command: str) -> Iterator[str]:
     """A confined container of the image on free loopback ports, removed afterwards with its volume."""
-    name = docker("run", "--detach", *CONFINED, "--publish=127.0.0.1::8080", "--publish=127.0.0.1::50051", IMAGE)[:12]
+    ports = ("--publish=127.0.0.1::8080", "--publish=127.0.0.1::50051")
+    name = docker("run", "--detach", *CONFINED, *ports, IMAGE, *command)[:12]
     try:
         yield name
     except Exception:
@@ -204,6 +205,9 @@ def main() -> int:
         check_answers(url, target)
         check_positions(name, url)
         check_stop(name, url, target)
+    with container("serve", "--port", "9000") as name:
+        wait_until("a container that serves another port is healthy", 60, lambda: is_healthy(name))
+        show("its health check finds the port of its command line", True, "serve --port 9000")
     return 0
 
 

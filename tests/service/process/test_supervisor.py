@@ -134,6 +134,21 @@ def test_pauses_grow_for_workers_that_end_repeatedly(watched: Supervisor, clock:
     assert watched.workers[0] not in (before, None)  # it had lived: at once again
 
 
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (1, "(exit code 1)"),
+        (-signal.SIGSEGV, "(SIGSEGV)"),
+        (-signal.SIGKILL, "(SIGKILL, as the system does where memory"),
+    ],
+)
+def test_end_of_a_worker_is_logged_with_its_reason(
+    watched: Supervisor, caplog: pytest.LogCaptureFixture, code: int, said: str
+) -> None:
+    end(watched, 0, code)
+    assert f"worker 0 ended {said}" in caplog.text
+
+
 def test_start_failure_before_any_served_ends_all(watched: Supervisor, served: list[bool]) -> None:
     served[0] = False
     end(watched, 0, START_FAILURE)
