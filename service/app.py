@@ -156,6 +156,7 @@ def _lifespan(
             admission=context.admission,
             keys=keys,
             tracing=context.tracing,
+            budget=context.budget,
         )
         port = await server.start()
         stop = asyncio.Event()

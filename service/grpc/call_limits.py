@@ -1,14 +1,19 @@
-"""Limits the number of calls under way, before any of their messages is read.
+"""Limits the number of calls under way, before any of their messages is read, and of those that are being read.
 
-grpc reads a message whole, up to max_body_bytes, before its handler runs and admission can refuse it. grpc.aio's own
-bound, maximum_concurrent_rpcs, counts health checks and idle streams with all others, so that a full server looks dead.
+grpc reads a message whole, up to max_body_bytes, before its handler runs and admission can refuse it; how much of it
+has come cannot be seen. grpc.aio's own bound, maximum_concurrent_rpcs, counts health checks and idle streams with all
+others, so that a full server looks dead.
 """
 
+import asyncio
+from collections import deque
+from time import perf_counter
 from typing import Protocol
 
 from service.errors import Overloaded
 
 CALLS_ALONE = 16  # in a row: then there is one caller, who waits for each answer
+SLOW_SECONDS = 1.0  # after which a message that is still coming gives way to one that waits to be read
 CALLS_PER_REQUEST = 2  # of those admitted at a time: others are arriving or being sent
 
 
@@ -34,9 +39,13 @@ class CallLimit:
     Args:
         max_requests: admitted at a time; twice as many calls may be under way.
         silent_seconds: how long a call may be silent while others are refused.
+        max_readers: calls whose first message may be read at a time; others wait for their turn. None: all.
     """
 
-    def __init__(self, max_requests: int, silent_seconds: float) -> None:
+    def __init__(self, max_requests: int, silent_seconds: float, max_readers: int | None = None) -> None:
+        self._max_readers = 1 << 62 if max_readers is None else max_readers
+        self._readers: dict[LimitedCall, float] = {}  # since when each is read, the longest first
+        self._turns: deque[asyncio.Future[None]] = deque()
         self._max_calls = max_requests * CALLS_PER_REQUEST
         self._silent_seconds = silent_seconds
         self.calls: dict[LimitedCall, None] = {}  # the longest first
@@ -46,6 +55,51 @@ class CallLimit:
     def concurrent(self) -> bool:
         """Whether there are several callers. Even then few calls overlap: grpc.aio accepts one a turn of the loop."""
         return self._alone < CALLS_ALONE
+
+    @property
+    def crowded(self) -> bool:
+        """Whether a further call has to wait for its turn to be read."""
+        return len(self._readers) >= self._max_readers
+
+    def begin_reading(self, call: LimitedCall) -> None:
+        """Count a call whose first message is read from now on."""
+        self._readers[call] = perf_counter()
+
+    async def turn_to_read(self, call: LimitedCall) -> None:
+        """Wait until the message of a call may be read; messages that come slowly give way."""
+        while self.crowded:
+            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._turns.append(turn)
+            try:
+                async with asyncio.timeout(SLOW_SECONDS):
+                    await turn
+            except TimeoutError:
+                self._end_slow()
+            finally:
+                if turn in self._turns:
+                    self._turns.remove(turn)
+                elif turn.done() and self._turns and not self.crowded:
+                    self._wake()
+        self.begin_reading(call)
+
+    def read(self, call: LimitedCall) -> None:
+        """Note that the first message of a call has come, or that the call has ended."""
+        if self._readers.pop(call, None) is not None and self._turns:
+            self._wake()
+
+    def _wake(self) -> None:
+        while self._turns:
+            turn = self._turns.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return
+
+    def _end_slow(self) -> None:
+        """Cancel the call that has been read for the longest, if that is slow."""
+        call, since = next(iter(self._readers.items()))
+        if perf_counter() - since >= SLOW_SECONDS:
+            call.cancel()
+            self.read(call)
 
     def add(self, call: LimitedCall) -> None:
         """Take a place for a call; if there is none, cancel a call that was silent for too long and take its place.
@@ -65,6 +119,7 @@ class CallLimit:
     def remove(self, call: LimitedCall) -> None:
         """Give a call's place back."""
         self.calls.pop(call, None)
+        self.read(call)
 
     def _cancel_silent(self, now: float) -> bool:
         for call in self.calls:

@@ -1,74 +1,23 @@
-"""The one pipeline of gRPC calls: key, call limits, request id, deadline, admission, handler, errors, metrics.
+"""The one pipeline of gRPC calls: key and call limits, before a message is read.
 
-`Pipeline.service` finds the method of a call before its message is read and returns a Call. grpc.aio uses the Call as a
-method handler: its attributes say whether requests and answers are streams and how to serialize them, and its coroutine
-serves them. One object holds the whole state of a call, so no coroutine has to wrap another.
+`Pipeline.service` finds the method of a call and returns a Call (`service/grpc/calls.py`), which serves it.
 """
 
 import asyncio
-import logging
-import math
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import Iterable, Mapping
 from time import perf_counter
-from typing import Any, ClassVar, NamedTuple, NoReturn
+from typing import Any
 
 import grpc
 
-from service.embedding import truncation
-from service.error_status import retry_seconds
 from service.errors import InlayError
-from service.grpc.access_log import AccessLog
 from service.grpc.call_limits import CallLimit
-from service.grpc.methods import INLINE_BYTES, Handler, Method, Service
-from service.grpc.streams import in_order
-from service.observability.metrics import Metrics
-from service.observability.tracing import Traced
-from service.request_context import REQUEST_ID, RequestContext, request_id
-from service.scheduling.admission import AdmissionController
-from service.scheduling.deadlines import within
-from service.security.api_keys import Key, Keys
+from service.grpc.calls import OTHER, WAITING, Call, Metadata, RefusedCall, ServedMethod, Shared
+from service.grpc.methods import Method, Service
 
-REQUEST_ID_KEY = "x-request-id"
 BEARER = b"bearer "
-COPIES = 2  # of an answer: its rows or grpc's own, and the message
-OTHER = "_OTHER"  # what OpenTelemetry calls a method that does not exist: its name is the caller's own
 UNKNOWN_SERVICE = Service(name="", methods=())
 UNKNOWN_METHOD = Method(name=OTHER, request=None, handler=lambda request, context: None)
-Metadata = Sequence[tuple[str, str | bytes]]
-GrpcContext = Any  # grpc.aio.ServicerContext is generic in ways its stubs and its runtime disagree on
-log = logging.getLogger(__name__)
-
-
-class Shared(NamedTuple):
-    """The parts that all calls share.
-
-    Args:
-        access_log: logs each call; None: calls are not logged.
-        keys: callers must show one of them; None: everyone may call.
-    """
-
-    metrics: Metrics
-    admission: AdmissionController
-    access_log: AccessLog | None = None
-    keys: Keys | None = None
-
-
-class ServedMethod:
-    """A method of a service, with the limit and metrics of its calls.
-
-    Attributes:
-        path: service and method, for spans and log lines.
-        metric_name: its name in the metrics.
-        limit: bounds its calls.
-        call_class: serves one call.
-    """
-
-    def __init__(self, shared: Shared, service: Service, method: Method, limit: CallLimit) -> None:
-        self.shared, self.service, self.method, self.limit = shared, service, method, limit
-        self.path = OTHER if method is UNKNOWN_METHOD else f"{service.name}/{method.name}"
-        self.metric_name = service.metric_prefix + method.name
-        self.call_class = CALLS[method.kind]
 
 
 class Pipeline(grpc.GenericRpcHandler):
@@ -77,6 +26,7 @@ class Pipeline(grpc.GenericRpcHandler):
     Args:
         max_requests: requests admitted at a time; calls of each sort (requests, streams, probes) may be twice as many.
         silent_seconds: how long a call may wait for its first message while others are refused for want of room.
+        max_readers: requests whose messages are read at a time, each of which may be as large as one may be.
         open_handlers: handlers that are served without key, limits and metrics, by path.
     """
 
@@ -86,12 +36,14 @@ class Pipeline(grpc.GenericRpcHandler):
         services: Iterable[Service],
         max_requests: int,
         silent_seconds: float,
+        max_readers: int,
         open_handlers: Mapping[str, Any],
     ) -> None:
         self._shared, self._keys = shared, shared.keys
         self._open_handlers = open_handlers
         self._services = {service.name: service for service in services}
-        requests, streams, probes = [CallLimit(max_requests, silent_seconds) for _ in range(3)]
+        requests = CallLimit(max_requests, silent_seconds, max_readers)
+        streams, probes = CallLimit(max_requests, silent_seconds), CallLimit(max_requests, silent_seconds)
         self._requests = requests
         self._methods: dict[str, ServedMethod] = {}
         for service in self._services.values():
@@ -123,12 +75,15 @@ class Pipeline(grpc.GenericRpcHandler):
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
         task = asyncio.current_task(self._loop)  # finding the loop each time is a system call (Python 3.11)
-        call = served.call_class(served, metadata, task, key)
+        waits = served.limit.crowded and served.call_class in WAITING
+        call: Call = (WAITING[served.call_class] if waits else served.call_class)(served, metadata, task, key)
         try:
             served.limit.add(call)
+            if not (waits or call.request_streaming):
+                served.limit.begin_reading(call)
         except InlayError as error:
-            call = RefusedCall(served, metadata, task, key)
-            call.error = error
+            call = refused = RefusedCall(served, metadata, task, key)
+            refused.error = error
         task.add_done_callback(call.ended)  # type: ignore[union-attr]  # the call's own task, which ends with it
         return call
 
@@ -143,287 +98,6 @@ class Pipeline(grpc.GenericRpcHandler):
         return call
 
 
-class Call:
-    """One call, which grpc.aio uses as a method handler.
-
-    Attributes:
-        arrived: when its headers had arrived, on `time.perf_counter`.
-        silent: whether its first message has yet to arrive.
-        id: the x-request-id.
-    """
-
-    request_streaming: ClassVar[bool] = False
-    response_streaming: ClassVar[bool] = False
-    request_deserializer = response_serializer = None  # the coroutines take and give bytes
-    silent = True
-    _status = "CANCELLED"
-    _grpc: GrpcContext = None
-    _deadline: float | None = None
-    _span: Traced | None = None
-    _peer = ""
-    _context: RequestContext | None = None  # of the request that is being answered
-
-    def __init__(
-        self, served: ServedMethod, metadata: Metadata, task: asyncio.Task[Any] | None, key: Key | None = None
-    ) -> None:
-        self._served, self._task, self._key = served, task, key
-        self.arrived = perf_counter()
-        sent_id = None
-        for name, value in metadata:
-            if name == REQUEST_ID_KEY:
-                sent_id = value.encode("ascii", "replace") if isinstance(value, str) else None
-                break
-        self.id = request_id(sent_id)
-        REQUEST_ID.set(self.id)
-        if served.shared.access_log is not None:
-            self._span = served.shared.access_log.begin(served.path, metadata)
-
-    def cancel(self) -> None:
-        """End the call."""
-        if self._task is not None:
-            self._task.cancel()
-
-    def ended(self, task: asyncio.Task[Any]) -> None:
-        """Give back the places of a call whose task has ended, and write its log line."""
-        served, key = self._served, self._key
-        served.limit.remove(self)
-        if self._context is not None:
-            self._context.release()
-        if key is not None and key.limited:
-            key.release(perf_counter() - self.arrived)
-        if served.shared.access_log is not None:
-            served.shared.access_log.end(served.path, self._span, self._status, self.arrived, self._peer)
-
-    def begin(self, grpc_context: GrpcContext) -> None:
-        """Take grpc's context, and the deadline in it, when the call's coroutine starts."""
-        self._grpc = grpc_context
-        # grpcio counts by the wall clock, which may jump: 0 left is no deadline, since grpc's core, which counts by
-        # another clock, cancels calls whose time is really over
-        if seconds := grpc_context.time_remaining():
-            self._deadline = perf_counter() + seconds
-
-    def context(self) -> RequestContext:
-        """Return the context of one request of the call."""
-        context = self._context = RequestContext()
-        context.copies = COPIES
-        if self._served.limit.concurrent:
-            context.staggered = True
-        if self._deadline is not None:
-            context.deadline = self._deadline
-        context.caller = self._key.name if self._key is not None else address_of(self._grpc.peer())
-        if self._span is not None:
-            context.passes = self._span.passes
-        return context
-
-    async def perform(self, handler: Handler, request: Any, context: RequestContext) -> Any:
-        """Return the handler's answer to one request, or the InlayError that ended it; count either.
-
-        Args:
-            request: a message's bytes, or what the handler takes.
-        """
-        served = self._served
-        shared, method = served.shared, served.method
-        began, status, admitted = perf_counter(), "CANCELLED", False
-        self.silent = False
-        try:
-            if type(request) is bytes:
-                request = method.decode(request) if len(request) <= INLINE_BYTES else await method.read(request)
-            if method.admitted:
-                shared.admission.acquire()
-                admitted = True
-            if context.deadline is None:
-                answer = await handler(request, context)
-            else:
-                async with within(context.deadline):
-                    answer = await handler(request, context)
-            status = "OK"
-            return answer
-        except Exception as error:
-            failure = self._failure(error)
-            status = served.service.status_of(failure)
-            return failure
-        finally:
-            if admitted:
-                shared.admission.release()
-            shared.metrics.request("grpc", served.metric_name, status, perf_counter() - began)
-
-    def _failure(self, error: Exception) -> InlayError:
-        """Return the InlayError that the caller receives for an error, and count it by its code."""
-        if not isinstance(error, InlayError):
-            name = self._served.method.name
-            log.error("a call of %s met a fault (x-request-id: %s)", name, self.id.decode(), exc_info=error)
-            error = InlayError("the service has a fault; its log says more")
-        self._served.shared.metrics.refused(error.code)
-        return error.without_frames()
-
-    def succeed(self, truncated: Metadata = ()) -> None:
-        """Let the call end with OK; `truncated` says what was cut."""
-        self._status = "OK"
-        metadata = ((REQUEST_ID_KEY, self.id.decode()),)
-        self._grpc.set_trailing_metadata((*metadata, *truncated) if truncated else metadata)
-
-    async def abort(self, error: InlayError) -> NoReturn:
-        """End the call with the error's status; its code and index go into trailing metadata."""
-        service = self._served.service
-        metadata = [(REQUEST_ID_KEY, self.id.decode()), ("inlay-code", error.code)]
-        if (wait := retry_milliseconds(error)) is not None:
-            metadata.append(("grpc-retry-pushback-ms", str(wait)))  # gRFC A6
-        if error.index is not None:
-            metadata.append(("inlay-index", str(error.index)))
-        self._status = service.status_of(error)
-        await self._grpc.abort(grpc.StatusCode[self._status], service.message_of(error), tuple(metadata))
-        raise AssertionError("abort returned")
-
-
-class UnaryCall(Call):
-    """One request, one answer."""
-
-    async def unary_unary(self, request: bytes, grpc_context: GrpcContext) -> bytes:
-        """Serve the call."""
-        self.begin(grpc_context)
-        method, context = self._served.method, self.context()
-        answer = await self.perform(method.handler, request, context)
-        if isinstance(answer, InlayError):
-            await self.abort(answer)
-        if method.initial_metadata is not None:
-            await grpc_context.send_initial_metadata(method.initial_metadata(answer))
-        data = method.serialize(answer)
-        del answer  # its rows: grpc makes a copy of the message
-        context.written()
-        self.succeed(truncation.metadata(context.truncated) if context.truncated else ())
-        return data
-
-
-class ServerStreamCall(Call):
-    """One request, many answers."""
-
-    response_streaming = True
-
-    async def unary_stream(self, request: bytes, grpc_context: GrpcContext) -> None:
-        """Serve the call."""
-        self.begin(grpc_context)
-        failure = await self.perform(self._write_all, request, self.context())
-        if isinstance(failure, InlayError):
-            await self.abort(failure)
-        self.succeed()
-
-    async def _write_all(self, request: Any, context: RequestContext) -> None:
-        method = self._served.method
-        async with aclosing(method.handler(request, context)) as answers:
-            async for answer in answers:
-                await self._grpc.write(method.serialize(answer))
-
-
-class ClientStreamCall(Call):
-    """Many requests, one answer."""
-
-    request_streaming = True
-
-    async def stream_unary(self, requests: AsyncIterator[bytes], grpc_context: GrpcContext) -> bytes:
-        """Serve the call."""
-        self.begin(grpc_context)
-        method = self._served.method
-        answer = await self.perform(method.handler, _decoded(requests, method), self.context())
-        if isinstance(answer, InlayError):
-            await self.abort(answer)
-        self.succeed()
-        return method.serialize(answer)
-
-
-async def _decoded(requests: AsyncIterator[bytes], method: Method) -> AsyncIterator[Any]:
-    async for data in requests:
-        yield await method.read(data)
-
-
-class BidirectionalCall(Call):
-    """Many requests, an answer to each; trailing metadata has the numbers of requests with an input that was cut."""
-
-    request_streaming = response_streaming = True
-    _begun = 0
-    _cut = 0
-    _truncated: tuple[int, ...] = ()
-
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self._unsent: set[RequestContext] = set()
-
-    async def stream_stream(self, requests: AsyncIterator[bytes], grpc_context: GrpcContext) -> None:
-        """Serve the call."""
-        self.begin(grpc_context)
-        async with aclosing(in_order(requests, self._respond)) as answers:
-            async for answer, context in answers:
-                if isinstance(answer, InlayError):
-                    await self.abort(answer)
-                await grpc_context.write(self._served.method.serialize(answer))
-                self._unsent.discard(context)
-                context.release()
-        self.succeed(truncation.metadata(tuple(sorted(self._truncated)), self._cut))
-
-    def ended(self, task: asyncio.Task[Any]) -> None:
-        """Give back the call's places, and the memory of the answers that were not sent."""
-        super().ended(task)
-        while self._unsent:
-            self._unsent.pop().release()
-
-    async def _respond(self, request: bytes) -> tuple[Any, RequestContext]:
-        method, context, number = self._served.method, self.context(), self._begun
-        self._begun += 1
-        self._unsent.add(context)
-        answer = await self.perform(method.handler, request, context)
-        if context.truncated:
-            self._cut += 1
-            if self._cut <= truncation.MOST_SHOWN:
-                self._truncated = (*self._truncated, number)
-        if method.error_answer is None or not isinstance(answer, InlayError):
-            return answer, context
-        try:
-            message = await method.read(request)
-        except InlayError:
-            message = None
-        return method.error_answer(message, answer), context
-
-
-class RefusedCall(Call):
-    """A call that is refused before a message is read; declared as streams, which fits callers of any kind of method.
-
-    Attributes:
-        error: the reason.
-        counted: whether it is counted already.
-    """
-
-    request_streaming = response_streaming = True
-    error: InlayError
-    counted = False
-
-    async def stream_stream(self, requests: Any, grpc_context: GrpcContext) -> None:
-        """Refuse the call."""
-        self.begin(grpc_context)
-        self._peer = grpc_context.peer()
-        if not self.counted:
-            metrics, served = self._served.shared.metrics, self._served
-            metrics.refused(self.error.code)
-            metrics.request("grpc", served.metric_name, served.service.status_of(self.error), 0.0)
-        await self.abort(self.error)
-
-
-CALLS: dict[str, type[Call]] = {
-    "unary": UnaryCall,
-    "server_stream": ServerStreamCall,
-    "client_stream": ClientStreamCall,
-    "bidirectional": BidirectionalCall,
-}
-
-
-def address_of(peer: str) -> str:
-    """Return the address in what grpc calls the peer: `ipv4:127.0.0.1:50123` or `ipv6:%5B::1%5D:50123`."""
-    kind, _, place = peer.partition(":")
-    if kind == "ipv4":
-        return place.rpartition(":")[0]
-    if kind == "ipv6":
-        return place.rpartition(":")[0].replace("%5B", "").replace("%5D", "").strip("[]")
-    return peer
-
-
 def shown_key(metadata: Metadata) -> bytes | None:
     """Return the key that a call shows (RFC 6750)."""
     for name, value in metadata:
@@ -431,9 +105,3 @@ def shown_key(metadata: Metadata) -> bytes | None:
             raw = value.encode("ascii", "replace")
             return raw[len(BEARER) :].strip() if raw[: len(BEARER)].lower() == BEARER else None
     return None
-
-
-def retry_milliseconds(error: InlayError) -> int | None:
-    """Return after how many milliseconds a caller may retry; None: a retry would fail too."""
-    seconds = retry_seconds(error)
-    return None if seconds is None else math.ceil(seconds * 1000)

@@ -9,18 +9,21 @@ import grpc
 
 from service.errors import InlayError, StartError
 from service.grpc.access_log import AccessLog
+from service.grpc.calls import Shared
 from service.grpc.health import Health, OpenStreams, open_handlers
 from service.grpc.methods import Service
-from service.grpc.pipeline import Pipeline, Shared
+from service.grpc.pipeline import Pipeline
 from service.observability.metrics import Metrics
 from service.observability.tracing import Tracing
 from service.scheduling.admission import AdmissionController
+from service.scheduling.memory_budget import MemoryBudget
 from service.security.api_keys import Keys
 from service.security.tls import Pem, Renewed, files
 from service.settings import Settings
 
 HEALTH_SECONDS = 5.0  # between checks whether the models answer
 ARRIVED_SECONDS = 0.05  # for calls that have arrived; grpc would end them with CANCELLED (grpc/grpc#41785)
+LEAST_READERS = 2
 LEAST_CLIENT_MILLISECONDS = 1000  # with 1, handshakes and pings fail on a busy machine, and clients hang (grpcio 1.85)
 log = logging.getLogger(__name__)
 
@@ -31,6 +34,7 @@ class RpcServer:
     Args:
         admission: shared with HTTP; None: gRPC's own.
         keys: callers must show one of them; None: everyone may call.
+        budget: of the memory of all requests, shared with HTTP; None: gRPC's own.
     """
 
     def __init__(
@@ -42,6 +46,7 @@ class RpcServer:
         admission: AdmissionController | None = None,
         keys: Keys | None = None,
         tracing: Tracing | None = None,
+        budget: MemoryBudget | None = None,
     ) -> None:
         self._settings, self._services = settings, services
         followed = tracing is not None or settings.access_log
@@ -50,6 +55,7 @@ class RpcServer:
             admission or AdmissionController(settings.max_concurrent_requests),
             AccessLog(tracing, settings.access_log) if followed else None,
             keys,
+            budget or MemoryBudget(settings.max_answering_bytes),
         )
         self._streams = OpenStreams()
         self.health = Health(self._streams)
@@ -66,10 +72,10 @@ class RpcServer:
         options = [
             ("grpc.max_receive_message_length", settings.max_body_bytes),
             ("grpc.max_send_message_length", -1),
-            (
-                "grpc.so_reuseport",
-                1,
-            ),  # shared with other workers, and with the socket that reserves it (cli/startup.py)
+            # a message that nobody reads yet fills the first window of its stream and no more
+            ("grpc.http2.bdp_probe", 0),
+            # shared with other workers, and with the socket that reserves it (cli/startup.py)
+            ("grpc.so_reuseport", 1),
             # close connections whose client is gone or never speaks; allow clients that ping now and then
             ("grpc.keepalive_time_ms", client_milliseconds),
             ("grpc.keepalive_timeout_ms", client_milliseconds),
@@ -84,6 +90,7 @@ class RpcServer:
             self._services,
             settings.max_concurrent_requests,
             settings.client_seconds,
+            max(LEAST_READERS, settings.max_receiving_bytes // settings.max_body_bytes),
             open_handlers(self.health, self._streams, names),
         )
         self._server.add_generic_rpc_handlers((pipeline,))

@@ -1,16 +1,18 @@
-"""The bounds on request bodies: of one, and of all that are still being received."""
+"""The bounds on request bodies: of one, and of all that are being received or worked on."""
 
 from service.errors import BodyTooLarge, Overloaded
+from service.request_context import RequestContext
 
 RETRY_SECONDS = 1.0
+UNCOUNTED_BYTES = 65536  # of a body that arrives in one piece
 
 
 class Intake:
-    """Counts the bytes of incomplete bodies, since many clients may send large bodies slowly.
+    """Counts the bytes of bodies until their requests are finished, since many clients may send large ones slowly.
 
     Args:
         most: bytes of one body.
-        together: bytes of all incomplete bodies; a body that arrives in one piece is not counted.
+        together: bytes of all bodies; a small one that arrives in one piece is not counted.
     """
 
     def __init__(self, most: int, together: int) -> None:
@@ -22,7 +24,7 @@ class Intake:
         """Count bytes that arrived; raise Overloaded if there is no room for them."""
         if self.held + size > self._together:
             raise Overloaded(
-                f"bodies that are still being received hold {self.held} bytes",
+                f"bodies that are being received or worked on hold {self.held} bytes",
                 RETRY_SECONDS,
                 allowed=f"this server takes {self._together} of them at a time",
                 remedy="send it again, or in smaller bodies",
@@ -65,16 +67,19 @@ class IncomingBody:
         if self.size > self._intake.most:
             raise too_large(self.size, self._intake.most)
         self._parts.append(part)
-        if self.size != declared or len(self._parts) > 1:
+        if self.size != declared or len(self._parts) > 1 or self.size > UNCOUNTED_BYTES:
             self._intake.take(len(part))
             self._counted += len(part)
 
-    def complete(self) -> bytes:
-        """Return the whole body, and begin the next one."""
+    def complete(self, context: RequestContext) -> bytes:
+        """Return the whole body, and begin the next one; its bytes count until the request's context is released."""
         parts = self._parts
         if not parts:
             return b""
         body = parts[0] if len(parts) == 1 else b"".join(parts)
+        if self._counted:
+            context.reservations = [(self._intake.give_back, self._counted)]
+            self._counted = 0
         self.drop()
         return body
 

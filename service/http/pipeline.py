@@ -265,6 +265,7 @@ class Pipeline:
         if b"content-encoding" in headers:
             codings = bodies.codings(headers[b"content-encoding"])
             request.body = await bodies.decoded(request.body, codings, self._limits.max_body_bytes)
+            self.budget.reserve(len(request.body), request.context)
         async with deadlines.within(request.context.deadline):
             response = _with_truncated(request, await route.handler(request))
         if b"accept-encoding" in headers or not route.vectors:

@@ -212,7 +212,7 @@ class HttpProtocol(asyncio.Protocol):
         self._received_bytes = 0
         if self._is_last or (request.head.body_bytes is None and not self._parser.keeps_alive):
             self._keep_alive = False
-        request.body = self._body.complete()
+        request.body = self._body.complete(request.context)
         if self._current is None:
             self._begin(request)
         else:

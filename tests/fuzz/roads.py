@@ -22,7 +22,8 @@ from proto import embed_pb2 as pb
 from proto import open_inference_pb2 as oip_pb
 from proto import tei_pb2 as tei_pb
 from service.app import Application, create_app
-from service.grpc.pipeline import Pipeline, Shared
+from service.grpc.calls import Shared
+from service.grpc.pipeline import Pipeline
 from service.http.routes import Head, Request
 from service.protocols.inlay import rpc as inlay_rpc
 from service.protocols.oip import rpc as oip_rpc
@@ -112,7 +113,7 @@ def running() -> Running:
     posts = {path: item["post"] for path, item in sorted(app.api.openapi()["paths"].items()) if "post" in item}
     services = [inlay_rpc.service(context), oip_rpc.service(DataPlane(context)), *tei_rpc.services(context)]
     methods = sorted(f"/{service.name}/{method.name}" for service in services for method in service.methods)
-    rpc = Pipeline(Shared(context.metrics, context.admission), services, 64, 60.0, {})
+    rpc = Pipeline(Shared(context.metrics, context.admission), services, 64, 60.0, 16, {})
     faults = _Faults()
     logging.getLogger("service").addHandler(faults)
     return Running(app, posts, rpc, methods, _OneThread(), faults, folder)

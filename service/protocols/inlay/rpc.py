@@ -12,8 +12,8 @@ from service.context import ServiceContext
 from service.embedding.requests import EmbedRequest, EmbedResult
 from service.embedding.row_lookup import RowLookup
 from service.errors import InlayError
+from service.grpc.calls import retry_milliseconds
 from service.grpc.methods import Method, Service, serialize
-from service.grpc.pipeline import retry_milliseconds
 from service.protocols.inlay import prompt_embeds, rpc_messages
 from service.protocols.inlay.models import default_flops_per_token, summary
 from service.protocols.inlay.prompt_embeds import PROMPT_EMBEDS, PromptEmbeds

@@ -65,9 +65,12 @@ class Held:
 
 
 @asynccontextmanager
-async def listening(held: Held, tmp_path: Path, client_seconds: float = 30.0) -> AsyncIterator[grpc.aio.Channel]:
+async def listening(
+    held: Held, tmp_path: Path, client_seconds: float = 30.0, **changes: Any
+) -> AsyncIterator[grpc.aio.Channel]:
     """Serve `held` with room for one request."""
-    settings = Settings(store=tmp_path, grpc_port=0, max_concurrent_requests=1, client_seconds=client_seconds)
+    chosen = {"max_concurrent_requests": 1} | changes
+    settings = Settings(store=tmp_path, grpc_port=0, client_seconds=client_seconds, **chosen)
     server = RpcServer(settings, [held.service()], metrics=held.metrics)
     port = await server.start()
     try:
@@ -224,3 +227,49 @@ async def test_tables_are_admitted_once_and_released(tiny_store: Path) -> None:
             for ask in requests:
                 assert await ask()
     assert admission.active == 0
+
+
+FEW_READERS = {"max_concurrent_requests": 100, "max_body_bytes": 1 << 20, "max_receiving_bytes": 2 << 20}
+
+
+async def test_messages_wait_for_their_turn_to_be_read(tmp_path: Path) -> None:
+    held = Held()
+    held.go.set()
+    async with listening(held, tmp_path, **FEW_READERS) as channel:
+        call = channel.unary_unary("/some.Service/One")
+        answers = await asyncio.gather(*[call(b"\x12\x01x") for _ in range(100)])
+        assert answers == [b"\x0a\x01x"] * 100
+
+
+async def test_messages_that_come_slowly_give_way_to_others(tmp_path: Path) -> None:
+    """Else a few clients that send nothing would keep the server from reading the messages of all others."""
+    held = Held()
+    held.go.set()
+    never = asyncio.Event()
+
+    async def silent() -> AsyncIterator[bytes]:
+        await never.wait()
+        yield b""
+
+    async with listening(held, tmp_path, **FEW_READERS) as channel:
+        slow = [channel.stream_stream("/some.Service/One")(silent()) for _ in range(4)]
+        for call in slow:
+            await call.wait_for_connection()
+        async with asyncio.timeout(20):
+            assert await channel.unary_unary("/some.Service/One")(b"\x12\x01x") == b"\x0a\x01x"
+        for call in slow:
+            call.cancel()
+
+
+async def test_large_messages_are_counted_until_they_are_answered(tiny_store: Path) -> None:
+    async with (
+        serving_here(tiny_store, default_model="bert", max_answering_bytes=1 << 21) as here,
+        grpc.aio.insecure_channel(here.rpc_address) as channel,
+    ):
+        stub: Any = EmbedderStub(channel)
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await stub.Embed(pb.EmbedRequest(inputs=[pb.Input(text="hello " * 50_000)]))
+        assert "INLAY_MAX_ANSWERING_BYTES" in (refused.value.details() or "")
+        async with asyncio.timeout(20):
+            while here.context.budget.held:
+                await asyncio.sleep(0.001)

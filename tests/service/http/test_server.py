@@ -469,6 +469,20 @@ async def test_body_over_the_limit_is_refused_and_the_refusal_arrives(
     assert toy.intake.held == 0
 
 
+async def test_bodies_count_until_their_requests_are_answered(toy: Toy, handlers: Handlers) -> None:
+    async with connected(toy.port) as client, connected(toy.port) as leaving:
+        await client.send(request(b"POST /wait", body=bytes(90_000)))
+        await until(lambda: toy.intake.held == 90_000)
+        await handlers.waiting.wait()
+        await leaving.send(request(b"POST /wait", b"content-length: 90000"), bytes(45_000), bytes(45_000))
+        await until(lambda: toy.intake.held == 180_000)
+        leaving.close()
+        await until(lambda: toy.intake.held == 90_000)
+        handlers.release.set()
+        assert (await client.answer())[0] == 200
+    assert toy.intake.held == 0
+
+
 @pytest.mark.parametrize("settings", [{"receiving_bytes": 100_000}])
 async def test_bodies_being_received_share_one_bound(toy: Toy) -> None:
     half = bytes(60_000)

@@ -11,7 +11,7 @@ import pytest
 
 from proto import embed_pb2 as pb
 from proto.embed_pb2_grpc import EmbedderStub
-from service.grpc.pipeline import address_of
+from service.grpc.calls import address_of
 from service.request_context import RequestContext
 from tests.served import Here, serving_here
 
