@@ -229,8 +229,9 @@ def _reserved(host: str, port: int) -> socket.socket:
 
 def introduce(settings: Settings, registry: ModelRegistry) -> None:
     """Print which models are loaded and on what they run."""
-    for line in _models(settings, registry):
-        print(f"inlay: {line}")
+    for line in (*_models(settings, registry), _without_default(registry), _unnamed_default(settings, registry)):
+        if line:
+            print(f"inlay: {line}")
 
 
 def _models(settings: Settings, registry: ModelRegistry) -> Iterator[str]:
@@ -239,7 +240,6 @@ def _models(settings: Settings, registry: ModelRegistry) -> Iterator[str]:
         size = f"{card.hidden_size} wide, {card.parameters / 1e6:.1f} M parameters, {card.bytes / 2**20:.0f} MiB"
         yield f"{name} ({card.family}{default}): {size} {card.dtype}, outputs: {', '.join(card.outputs)}"
         yield f"{name} runs on {model.engine.device} ({_device_reason(settings, model)})"
-    yield from _default(settings, registry)
     if not registry.models:
         yield f"no model is loaded, {settings.store} holds none; routes that need none, such as /positions, are served"
         yield (
@@ -248,15 +248,23 @@ def _models(settings: Settings, registry: ModelRegistry) -> Iterator[str]:
         )
 
 
-def _default(settings: Settings, registry: ModelRegistry) -> Iterator[str]:
-    """Yield the line about requests that name no model, where it is not plain from the models."""
-    if fault := registry.default_fault():
-        yield f"no default model: {fault}; requests must name one, {DEFAULT_VARIABLE} or --default-model sets it"
-    elif registry.default and not registry.named_default and (settings.watch_store or settings.model_control != "none"):
-        yield (
-            f"{registry.default.card.name} is the default only while no other model is loaded; "
-            f"{DEFAULT_VARIABLE}={registry.default.card.name} keeps it"
-        )
+def _without_default(registry: ModelRegistry) -> str:
+    """Return the warning that requests must name a model; empty where one is the default, or none is loaded."""
+    fault = registry.default_fault()
+    return (
+        f"no default model: {fault}; requests must name one, {DEFAULT_VARIABLE} or --default-model sets it"
+        if fault
+        else ""
+    )
+
+
+def _unnamed_default(settings: Settings, registry: ModelRegistry) -> str:
+    """Return what keeps a default model that is one because it is alone; empty where no other model can come."""
+    alone = registry.default if not registry.named_default else None
+    if alone is None or not (settings.watch_store or settings.model_control != "none"):
+        return ""
+    name = alone.card.name
+    return f"{name} is the default only while no other model is loaded; {DEFAULT_VARIABLE}={name} keeps it"
 
 
 def _device_reason(settings: Settings, model: "Model") -> str:
@@ -269,8 +277,11 @@ def _device_reason(settings: Settings, model: "Model") -> str:
 
 def announce(settings: Settings, context: "ServiceContext", grpc_port: int) -> None:
     """Print the loaded models, the addresses of the service and an example request."""
-    for line in _models(settings, context.registry):
-        say(settings, line)
+    for line in (*_models(settings, context.registry), _unnamed_default(settings, context.registry)):
+        if line:
+            say(settings, line)
+    if warning := _without_default(context.registry):
+        log.warning("%s", warning)
     host = "localhost" if settings.host in ANYWHERE else f"[{settings.host}]" if ":" in settings.host else settings.host
     url = f"http{'s' if settings.tls_cert else ''}://{host}:{settings.port}"
     say(settings, f"REST {url} · docs {url}/docs · gRPC {host}:{grpc_port}")

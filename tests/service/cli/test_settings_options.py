@@ -1,5 +1,6 @@
 """Settings from options and variables: what is refused, what `inlay check` tries, and that no error shows a secret."""
 
+import shutil
 import socket
 import sys
 from pathlib import Path
@@ -218,6 +219,27 @@ def test_check_of_a_store_without_models_says_how_to_add_one(
     assert (code, error) == (0, "")
     assert f"no model is loaded, {store or 'models/store'} holds none" in out
     assert "inlay serve --model CHECKPOINT_OR_HUB_ID" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "no default model: this server holds several models and none is the default; "),
+        (["--default-model", "bert"], ""),
+        (["--models", "bert", "--watch-store", "1"], ""),
+    ],
+)
+def test_check_says_that_there_is_no_default_model(inlay: Run, tiny_store: Path, words: list[str], said: str) -> None:
+    code, out, _ = inlay("check", "--store", tiny_store, *words)
+    assert code == 0
+    assert (said in out) if said else ("no default model" not in out)
+
+
+def test_only_model_of_a_watched_store_is_told_what_keeps_it(inlay: Run, tiny_store: Path, tmp_path: Path) -> None:
+    shutil.copytree(tiny_store / "bert", tmp_path / "bert")
+    for words in (["--watch-store", "1"], ["--model-control", "explicit"]):
+        assert "; INLAY_DEFAULT_MODEL=bert keeps it" in inlay("check", "--store", tmp_path, *words)[1]
+    assert "keeps it" not in inlay("check", "--store", tmp_path)[1]
 
 
 def test_missing_configured_store_is_an_error(inlay: Run, monkeypatch: pytest.MonkeyPatch) -> None:
