@@ -28,7 +28,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help serve demo test test-all check format proto lock load bench tables exporting footprint overload soak swap parity clients faults observe fuzz audit sbom images container-test clean
+.PHONY: help serve demo test test-all check format proto lock load bench tables exporting footprint overload soak swap parity clients faults proxies observe fuzz audit sbom images container-test clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -55,7 +55,7 @@ $(DEMO)/card.json: models/artifacts/card.py models/families/positional_encodings
 # ---- check
 
 TESTS = $(INLAY) .venv/.locked-dev $(DEMO)/card.json
-OWN_TARGETS = not parity and not bench and not clients and not faults and not observe
+OWN_TARGETS = not parity and not bench and not clients and not faults and not observe and not proxies
 
 test: $(TESTS) ## set up, run the tests in parallel; of long sweeps an even part
 	@$(BIN)/python -m pytest -n auto $(ARGS)
@@ -85,6 +85,9 @@ clients: $(INLAY) $(CLIENTS)/.locked $(DEMO)/card.json ## run other people's cli
 
 faults: $(INLAY) .venv/.locked-dev ## kill, stop, starve and cut real processes (on Debian: apt-get install faketime); ten minutes
 	@$(BIN)/python -m pytest -m faults $(ARGS) tests/faults
+
+proxies: $(INLAY) .venv/.locked-dev ## hostile HTTP framing through nginx and HAProxy (on Debian: apt-get install nginx-light haproxy)
+	@$(BIN)/python -m pytest -m proxies $(ARGS) tests/proxies
 
 observe: $(INLAY) .venv/.locked-dev ## ask a real Prometheus for every query of observe/ (on Debian: apt-get install prometheus)
 	@$(BIN)/python -m pytest -m observe $(ARGS) tests/observe

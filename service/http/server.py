@@ -8,6 +8,7 @@ uvicorn app (32 connections).
 import asyncio
 import logging
 from collections import deque
+from contextlib import suppress
 from contextvars import Context
 from typing import Any, Protocol
 
@@ -397,8 +398,9 @@ class HttpProtocol(asyncio.Protocol):
         if not self._discarding:
             self._transport.close()
             return
-        if self._transport.can_write_eof():
-            self._transport.write_eof()
+        with suppress(OSError):  # the client has reset the connection
+            if self._transport.can_write_eof():
+                self._transport.write_eof()
         now, seconds = self._loop.time(), self._settings.linger_seconds
         until = now if self._pipeline.stopping else now + self._settings.client_seconds
         self._loop.call_later(seconds, self._linger, seconds, until, self._received_bytes)
