@@ -6,7 +6,6 @@ import termios
 from typing import Any, NamedTuple
 
 CLIENT_BYTES_PER_SECOND = 4096  # a client that sends or takes less holds its connection up
-LINGER_SECONDS = 2.0
 
 
 class ConnectionSettings(NamedTuple):
@@ -19,11 +18,6 @@ class ConnectionSettings(NamedTuple):
 
     client_seconds: float
     idle_seconds: float
-
-    @property
-    def linger_seconds(self) -> float:
-        """How long a client whose data is dropped must be silent until the connection is closed."""
-        return min(self.client_seconds, LINGER_SECONDS)
 
 
 class ClientPace:

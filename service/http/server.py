@@ -8,12 +8,12 @@ uvicorn app (32 connections).
 import asyncio
 import logging
 from collections import deque
-from contextlib import suppress
 from contextvars import Context
 from typing import Any, Protocol
 
 from service.errors import BodyTooLarge, HeadTooLarge, InlayError, Malformed, Overloaded, TooSlow
 from service.http.client_pace import ClientPace, ConnectionSettings, unacknowledged_bytes
+from service.http.closing import LINGER_SECONDS, close_in_stages
 from service.http.head_memory import remember
 from service.http.intake import IncomingBody, Intake
 from service.http.pipeline import GONE, Pipeline
@@ -393,24 +393,13 @@ class HttpProtocol(asyncio.Protocol):
             self._idle_since = self._loop.time()
 
     def _close(self) -> None:
-        """Close; in stages where data was dropped, or the client could lose the response (RFC 9112, 9.6)."""
+        """Close; in stages where data was dropped, so that the client gets the response."""
         self._closing = True
-        if not self._discarding:
-            self._transport.close()
-            return
-        with suppress(OSError):  # the client has reset the connection
-            if self._transport.can_write_eof():
-                self._transport.write_eof()
-        now, seconds = self._loop.time(), self._settings.linger_seconds
-        until = now if self._pipeline.stopping else now + self._settings.client_seconds
-        self._loop.call_later(seconds, self._linger, seconds, until, self._received_bytes)
-
-    def _linger(self, seconds: float, until: float, received_bytes: int) -> None:
-        """Close once the client has sent nothing for `seconds`."""
-        if self._received_bytes == received_bytes or self._loop.time() >= until:
-            self._transport.close()
+        if self._discarding:
+            seconds = LINGER_SECONDS if self._pipeline.stopping else self._settings.client_seconds
+            close_in_stages(self._transport, self._loop, seconds, lambda: self._received_bytes)
         else:
-            self._loop.call_later(seconds, self._linger, seconds, until, self._received_bytes)
+            self._transport.close()
 
     def _continue(self) -> None:
         """Ask for the body of a request that expects it, once nothing else is being written."""

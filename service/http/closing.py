@@ -1,0 +1,34 @@
+"""Closes connections in stages: a close with data unread resets a connection, and its client loses the response."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+LINGER_SECONDS = 2.0
+
+
+def close_in_stages(
+    transport: Any, loop: asyncio.AbstractEventLoop, most_seconds: float, received_bytes: Callable[[], int]
+) -> None:
+    """End what is sent; close once the client has sent nothing for LINGER_SECONDS (RFC 9112, 9.6).
+
+    Args:
+        transport: the connection's.
+        loop: whose clock counts.
+        most_seconds: after which the connection closes at the next look, whatever the client sends.
+        received_bytes: returns a count that grows while the client sends.
+    """
+    seconds, until = min(LINGER_SECONDS, most_seconds), loop.time() + most_seconds
+
+    def look(before: int) -> None:
+        now = received_bytes()
+        if now == before or loop.time() >= until:
+            transport.close()
+        else:
+            loop.call_later(seconds, look, now)
+
+    with suppress(OSError):  # the client has reset the connection
+        if transport.can_write_eof():
+            transport.write_eof()
+    loop.call_later(seconds, look, received_bytes())
