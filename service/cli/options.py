@@ -14,6 +14,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_settings import EnvSettingsSource, SettingsError
 
 from service.cli.console import MISUSED, fail, nearest
+from service.errors import BadRequest
 from service.settings import LINK_ADDRESS, SECRET, SECTIONS, Settings
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -118,6 +119,8 @@ def read_options(model: type[Model], values: Mapping[str, object]) -> Model:
         return model.model_validate(values)
     except ValidationError as error:
         fail(_explained(error, flag), MISUSED)
+    except BadRequest as error:  # of a parameter of a RoPE scaling
+        fail(f"{flag(str(error.field[0]))} {error.received}; {error.allowed}", MISUSED)
 
 
 def _explained(error: ValidationError, source: Callable[[str], str]) -> str:

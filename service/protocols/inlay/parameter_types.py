@@ -213,20 +213,27 @@ def _object(value: Any) -> dict[str, Any]:
     return value
 
 
-def read_scaling_value(value: Any) -> Any:
+def read_scaling_value(value: Any, kind: str) -> Any:
     """Return a parameter of a RoPE scaling as config.json has it: a number, a boolean or a tuple of numbers.
 
+    Args:
+        value: as JSON or a query string has it; None stays.
+        kind: that of its row in `scaling_parameters.PARAMETERS`.
+
     Raises:
-        ValueError: it is none of these.
+        ValueError: it is of another kind.
     """
+    if value is None:
+        return None
     if isinstance(value, str):
-        value = [_scalar(part) for part in value.split(",")] if "," in value else _scalar(value)
-    if isinstance(value, list | tuple):
-        if not value or any(isinstance(item, bool) or not _is_finite(item) for item in value):
-            raise ValueError("a list holds finite numbers")
+        parts = [_scalar(part) for part in value.split(",")]
+        value = parts if kind == "numbers" or len(parts) > 1 else parts[0]
+    if kind == "numbers":
+        if not isinstance(value, list | tuple) or not value or not all(map(_is_number, value)):
+            raise ValueError("it is no list of finite numbers")
         return tuple(value)
-    if value is not None and not _is_finite(value):
-        raise ValueError("send a finite number, true or false, or a list of numbers")
+    if not (isinstance(value, bool) if kind == "boolean" else _is_number(value)):
+        raise ValueError(f"it is no {'boolean' if kind == 'boolean' else 'finite number'}")
     return value
 
 
@@ -240,8 +247,8 @@ def _scalar(value: str) -> Any:
         raise ValueError(f"{value[:40]!r} is not a number") from None
 
 
-def _is_finite(value: Any) -> bool:
-    return isinstance(value, int | float) and abs(value) < 1e300
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
 
 
 TENSOR: dict[str, Any] = {

@@ -150,7 +150,7 @@ MISUSED = {
         ["--preset", "llama-2-7b", "--positions", "1,2", "--length", "5"],
         "contradict each other",
     ),
-    "not a number": (["--head-dim", "64", "--length", "4", "--factor", "x"], "--factor is 'x': "),
+    "not a number": (["--head-dim", "64", "--length", "4", "--factor", "x"], '--factor is "x"; allowed: a number'),
     "not a layout": (["--preset", "llama-2-7b", "--layout", "quarter"], "--layout is 'quarter'; allowed: 'half', "),
     "no length": (["--head-dim", "64"], "give --length"),
     "a negative start": (["--head-dim", "64", "--start", "-4", "--length", "4"], "--start is '-4'; allowed: 0 or more"),

@@ -7,7 +7,7 @@ here.
 from functools import cache
 from typing import Annotated, Any, get_args
 
-from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, PlainValidator, WithJsonSchema, model_validator
+from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, WithJsonSchema, model_validator
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
@@ -22,7 +22,8 @@ from models.positions.rope.scaling_parameters import PARAMETERS as SCALING_PARAM
 from models.positions.rope.scalings import SCALINGS
 from models.positions.sinusoidal import MAX_DIM
 from models.positions.table import DTYPES, MAX_POSITION, MAX_WIDTH, Arithmetic
-from service.http.validation_errors import unknown_field
+from service.errors import WrongType
+from service.http.validation_errors import quoted, unknown_field
 from service.protocols.inlay.parameter_types import (
     ARITHMETIC,
     MAX_LISTED,
@@ -53,7 +54,6 @@ _SCALING_TYPES: dict[str, JsonSchemaValue] = {
     "boolean": {"type": "boolean"},
     "numbers": {"type": "array", "items": {"type": "number"}},
 }
-ScalingValue = Annotated[Any, PlainValidator(read_scaling_value), WithJsonSchema({})]
 
 
 # ---- parameters that several schemes share
@@ -143,7 +143,7 @@ class Scaling(BaseModel):
     """
 
     model_config = ConfigDict(extra="allow")
-    __pydantic_extra__: dict[str, ScalingValue]
+    __pydantic_extra__: dict[str, Annotated[Any, WithJsonSchema({})]]
     rope_type: str | None = one_of(SCALINGS, "how the frequencies are scaled; left out: default", None)
 
     @property
@@ -153,11 +153,17 @@ class Scaling(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _check_names(cls, values: Any) -> Any:
-        for name in values if isinstance(values, dict) else ():
-            if name not in cls.model_fields and name not in SCALING_PARAMETERS:
+    def _read_extra(cls, values: Any) -> Any:
+        if not isinstance(values, dict):
+            return values
+        read = dict(values)
+        for name, value in values.items():
+            if name in cls.model_fields:
+                continue
+            if name not in SCALING_PARAMETERS:
                 raise unknown_field(str(name), parameter_names(cls))
-        return values
+            read[name] = _scaling_value(name, value)
+        return read
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
@@ -168,6 +174,14 @@ class Scaling(BaseModel):
         }
         document["additionalProperties"] = False
         return document
+
+
+def _scaling_value(name: str, value: Any) -> Any:
+    try:
+        return read_scaling_value(value, SCALING_PARAMETERS[name].kind)
+    except ValueError:
+        allowed = f"allowed: {_scaling_schema(name)['description']}"
+        raise WrongType(f"is {quoted(value)}", field=(name,), allowed=allowed, verbatim=True) from None
 
 
 def _scaling_schema(name: str) -> JsonSchemaValue:

@@ -26,13 +26,14 @@ from service.embedding.position_tables import (
 )
 from service.errors import NotAcceptable, RangeNotSatisfiable, UnknownValue
 from service.http import byte_ranges
-from service.http.formats import JSON, NPY, OCTETS, OFFERS, SAFETENSORS, negotiate, npy_header, safetensors_header
+from service.http.formats import JSON, NPY, OCTETS, SAFETENSORS, negotiate, npy_header, safetensors_header
 from service.http.problem_details import render_problem
 from service.http.response import WHOLE_BYTES, Headers, Response
 from service.http.routes import Answer, Handler, Request, RequestBody, Route, binary
 from service.protocols.inlay.parameter_types import ArrayOptions
 
 MEDIA_TYPES = {"json": JSON, "raw": OCTETS, "npy": NPY, "safetensors": SAFETENSORS}
+OFFERS = tuple(MEDIA_TYPES.values())  # not those of /embed: a format of vectors may hold no table
 NUMPY_DTYPES: dict[str, Any] = DTYPES | {"int64": np.int64, "bool": np.bool_}
 FACTS_HEADER_BYTES = 1024
 FOREVER = "public, max-age=31536000, immutable"

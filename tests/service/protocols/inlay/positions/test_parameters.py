@@ -9,6 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from models.positions.rope.scaling_parameters import PARAMETERS as SCALING_PARAMETERS
+from service.errors import WrongType
+from service.http.validation_errors import validated
+from service.protocols.inlay.positions.parameters import RopeParameters
+from service.protocols.inlay.positions.schemes import SCHEMES as ROWS
 from tests.served import Served
 
 ROPE = {"head_dim": 8, "length": 2}
@@ -61,9 +66,9 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (
         "rope",
         ROPE | {"rope_type": "linear", "factor": "x"},
-        "factor cannot be read: 'x' is not a number; allowed: a number (new context length",
+        'factor is "x"; allowed: a number (new context length',
     ),
-    ("rope", ROPE | {"rope_type": "linear", "factor": "nan"}, "factor cannot be read: send a finite number"),
+    ("rope", ROPE | {"rope_type": "linear", "factor": "nan"}, 'factor is "nan"; allowed: a number'),
     ("rope", ROPE | {"rope_type": "linear", "factor": "1,2"}, "factor"),
     ("rope", ROPE | {"rope_type": "linear", "factor": 2, "alpha": 3}, "alpha"),
     (
@@ -324,3 +329,52 @@ def test_scheme_list_names_every_scheme(served: Served) -> None:
     rope = next(scheme for scheme in schemes if scheme["name"] == "rope")
     assert {"heatmap", "spectrum", "decay", "error"} <= rope["plots"].keys()
     assert "yarn" in rope["parameters"]["beta_fast"]
+
+
+# ---- what a parameter is documented to be is what it accepts
+
+SAMPLES: dict[str, Any] = {
+    "number": 2.5,
+    "integer": 2,
+    "boolean": True,
+    "string": "x",
+    "array": [2.5, 2.5],
+    "object": {"a": 1},
+}
+SAYS = {"number": "a number", "boolean": "a boolean", "array": "a list of numbers"}
+
+
+def kinds(schema: dict[str, Any]) -> set[str]:
+    """The JSON types that a schema allows; an integer is a number too."""
+    named = {each["type"] for each in schema.get("anyOf", [schema]) if "type" in each} - {"null"}
+    return named | ({"integer"} if "number" in named else set())
+
+
+@pytest.mark.parametrize("name", SCALING_PARAMETERS)
+def test_scaling_parameters_accept_what_they_document_alone(name: str) -> None:
+    schema = RopeParameters.model_json_schema()["properties"][name]
+    allowed = "allowed: " + SAYS[next(iter(kinds(schema) & set(SAYS)))]
+    for kind, sample in SAMPLES.items():
+        if kind in kinds(schema):
+            validated(RopeParameters, {name: sample}, strict=True)
+        else:
+            with pytest.raises(WrongType) as caught:
+                validated(RopeParameters, {name: sample}, strict=True)
+            assert caught.value.allowed.startswith(allowed)
+
+
+DOCUMENTED = [
+    (scheme, name, schema)
+    for scheme, row in ROWS.items()
+    for name, schema in row.parameters.model_json_schema()["properties"].items()
+]
+PREFIXES = {"a number": "number", "an integer": "integer", "true or false": "boolean", "a boolean": "boolean"}
+
+
+@pytest.mark.parametrize(("scheme", "name", "schema"), DOCUMENTED, ids=lambda value: str(value)[:20])
+def test_descriptions_name_the_type_of_the_schema(scheme: str, name: str, schema: dict[str, Any]) -> None:
+    said = [kind for prefix, kind in PREFIXES.items() if schema["description"].startswith(prefix)]
+    types = kinds(schema)
+    if types <= {"number", "integer", "boolean"} and types:
+        assert said
+    assert not said or said[0] in types
