@@ -98,14 +98,15 @@ def nearest(word: str, allowed: "Iterable[str]") -> str:
 @contextmanager
 def stoppable() -> Iterator[None]:
     """Make SIGTERM stop the block as Ctrl-C does, so that it cleans up after itself."""
-    previous = signal.signal(signal.SIGTERM, _interrupt)
+    previous = signal.signal(signal.SIGTERM, interrupt)
     try:
         yield
     finally:
         signal.signal(signal.SIGTERM, previous)
 
 
-def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
+def interrupt(number: int, frame: FrameType | None) -> NoReturn:
+    """Handle a signal as Python handles Ctrl-C."""
     raise KeyboardInterrupt
 
 

@@ -3,13 +3,14 @@
 import logging
 import os
 import re
+import signal
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from service.cli.console import MISUSED, fail, nearest, print_failure, reporting, stoppable
+from service.cli.console import MISUSED, fail, interrupt, nearest, print_failure, reporting
 
 if TYPE_CHECKING:
     from service.settings import Settings
@@ -45,13 +46,18 @@ def serve(
     Each option is a variable too: INLAY_MAX_INPUTS=64 is --max-inputs 64. Options win.
     """
     _refuse_unknown(context)
+    before = signal.signal(signal.SIGTERM, interrupt)  # process 1 of a container does not notice one without a handler
     try:
-        with stoppable():  # process 1 of a container would not notice a signal that comes before a handler is there
-            settings = _prepared(values, model or [])
-            from service.cli.startup import listen
+        settings = _prepared(values, model or [])
+        from service.cli.startup import listen
+
+        code = listen(settings)  # which has its own handlers
     except KeyboardInterrupt:
-        raise typer.Exit(0) from None
-    raise typer.Exit(listen(settings))
+        code = 0
+    except Exception:
+        signal.signal(signal.SIGTERM, before)
+        raise
+    raise typer.Exit(code)
 
 
 def _prepared(values: Mapping[str, str], checkpoints: list[str]) -> "Settings":

@@ -308,10 +308,8 @@ def json_lines(ended: "subprocess.CompletedProcess[str]") -> list[str]:
     ("arguments", "said"),
     [
         (["--port", "TAKEN", "--grpc-port", "0"], "that port is in use"),
-        (["--port", "TAKEN", "--grpc-port", "0", "--workers", "2"], "that port is in use"),
         (["--port", "http"], "--port is 'http'"),
         (["--prot", "1"], "--prot is not an option of serve"),
-        (["--default-model", "absent", "--port", "0", "--grpc-port", "0"], "default model 'absent' is not loaded"),
     ],
 )
 def test_failed_start_is_one_json_line(tiny_store: Path, taken: int, arguments: list[str], said: str) -> None:
@@ -372,8 +370,7 @@ def handles_sigterm(pid: int) -> bool:
     return bool(int(caught, 16) >> (signal.SIGTERM - 1) & 1)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize(("number", "workers"), [(signal.SIGTERM, "1"), (signal.SIGINT, "2")])
 def test_stop_while_it_starts_exits_0(tiny_store: Path, number: int, workers: str) -> None:
     arguments = ["--store", tiny_store, "--port", "0", "--grpc-port", "0", "--workers", workers]
     process = subprocess.Popen([INLAY, "serve", *arguments], cwd=ROOT, stderr=subprocess.PIPE, text=True)
