@@ -130,7 +130,7 @@ exporting: $(INLAY) .venv/.locked-dev ## time and memory of exports of a 1 GB ta
 footprint: $(INLAY) .venv/.locked-dev ## start-up time and memory of two workers over a 1 GB table; needs 2.2 GB of disk
 	@$(BIN)/python -m loadtest.footprint $(ARGS)
 
-overload: $(INLAY) .venv/.locked-dev .venv/.locked-load $(DEMO)/card.json ## goodput and latency at 1, 2, 4 and 8 times capacity, beside plain FastAPI; 8 minutes
+overload: $(INLAY) .venv/.locked-dev .venv/.locked-load $(DEMO)/card.json ## goodput and latency at 1, 2, 4 and 8 times capacity, beside plain FastAPI; 9 minutes
 	@$(BIN)/python -m loadtest.overload $(ARGS)
 
 soak: $(INLAY) .venv/.locked-dev .venv/.locked-load $(DEMO)/card.json ## an hour of mixed load, then bursts: is memory flat, does it come back; ARGS="--minutes 10"

@@ -2,7 +2,8 @@
 
 Reads its order as JSON from standard input (the fields of `Order`) and prints a `Tally` as JSON. Latency counts from
 the moment a request was due, so neither a slow server nor a late generator can hide a wait. Connections are kept alive
-and opened as needed. It follows no redirects, retries nothing and reads bodies by their content-length alone.
+and opened as needed. A refused client sends its request again as Retry-After says, if the order gives it retries. It
+follows no redirects and reads bodies by their content-length alone.
 """
 
 import asyncio
@@ -38,10 +39,12 @@ class Order:
         rate: requests due in a second.
         seconds: how long requests leave; those in flight are awaited for `timeout_s` more.
         warm_seconds: the part at the beginning that is not counted.
-        timeout_s: seconds after which a client gives up.
+        timeout_s: seconds after which a client gives up, retries included.
         response_bytes: the least bytes of a right body.
         connections: open at a time; 0: as many as this process may open.
         seed: of the random arrivals.
+        retries: of a refused request, each after the time that the refusal says; without one after a second.
+        timeouts_s: one is drawn for each client instead of `timeout_s`, which is the longest.
     """
 
     port: int
@@ -55,6 +58,8 @@ class Order:
     response_bytes: int
     connections: int = 0
     seed: int = 1
+    retries: int = 0
+    timeouts_s: Sequence[float] = ()
 
 
 class Outcome(NamedTuple):
@@ -66,6 +71,7 @@ class Outcome(NamedTuple):
         ended: seconds since the run began.
         result: its status, or how it failed.
         has_retry_after: the response carried Retry-After.
+        tries: how often it was sent.
     """
 
     due: float
@@ -73,6 +79,25 @@ class Outcome(NamedTuple):
     ended: float
     result: str
     has_retry_after: bool
+    tries: int = 1
+
+
+@dataclass(slots=True)
+class Client:
+    """Who waits for one answer.
+
+    Attributes:
+        request: its bytes.
+        due: when it was due; `until` when it gives up, on `time.perf_counter`.
+        lag: seconds from due to sent.
+        tries: how often it was sent.
+    """
+
+    request: bytes
+    due: float
+    until: float
+    lag: float = 0.0
+    tries: int = 0
 
 
 @dataclass(frozen=True)
@@ -91,6 +116,7 @@ class Tally:
         refusal_p50_ms: latency of refused requests; refusal_p99_ms likewise.
         lag_p50_ms: how much later than due the generator acted; lag_p99_ms and lag_max_ms likewise.
         most_open: connections open at a time.
+        mean_tries: how often an accepted request was sent.
     """
 
     due: int
@@ -109,30 +135,33 @@ class Tally:
     lag_p99_ms: float | None
     lag_max_ms: float | None
     most_open: int
+    mean_tries: float = 1.0
 
 
 class Connection(asyncio.Protocol):
     """One connection with at most one request in flight."""
 
-    def __init__(self, run: "Run", request: bytes, due: float) -> None:
+    def __init__(self, run: "Run", client: Client) -> None:
         self.run = run
-        self.request = request
         self.transport: asyncio.Transport | None = None
         self.dialling: asyncio.Task[object] | None = None
-        self.begin(request, due)
+        self.begin(client)
 
-    def begin(self, request: bytes, due: float) -> None:
+    def begin(self, client: Client) -> None:
         """Send a request, now or as soon as the connection is open."""
-        self.request, self.due, self.busy, self.response, self.size = request, due, True, b"", 0
-        self.lag = time.perf_counter() - due
-        self.timer = self.run.loop.call_later(self.run.order.timeout_s - self.lag, self.end, "timed out")
+        self.client, self.busy, self.response, self.size = client, True, b"", 0
+        now = time.perf_counter()
+        if not client.tries:
+            client.lag = now - client.due
+        client.tries += 1
+        self.timer = self.run.loop.call_later(max(0.0, client.until - now), self.end, "timed out")
         if self.transport:
-            self.transport.write(request)
+            self.transport.write(client.request)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Send the request that waits for the connection."""
         self.transport = cast(asyncio.Transport, transport)  # uvloop's own class does not derive from it
-        self.transport.write(self.request)
+        self.transport.write(self.client.request)
 
     def data_received(self, data: bytes) -> None:
         """Read on to the end of the response."""
@@ -166,8 +195,9 @@ class Connection(asyncio.Protocol):
             return
         self.busy = False
         self.timer.cancel()
-        has_retry_after = answered and b"\r\nretry-after:" in self.head
-        self.run.record(self.due, self.lag, result, has_retry_after)
+        if not (answered and result in REFUSALS and self.run.retry(self.client, self.head)):
+            has_retry_after = answered and b"\r\nretry-after:" in self.head
+            self.run.record(self.client, result, has_retry_after)
         if answered and b"\r\nconnection: close" not in self.head:
             self.run.free.append(self)
         else:
@@ -197,7 +227,7 @@ class Run:
         self.open: set[Connection] = set()
         self.most_open = 0
         self.outcomes: list[Outcome] = []
-        self.in_flight = 0
+        self.in_flight = self.dialled = 0
         self.done = asyncio.Event()
         self.begun = self.next_due = time.perf_counter()
 
@@ -219,19 +249,23 @@ class Run:
 
     def _arrive(self, due: float) -> None:
         self.in_flight += 1
-        request = self.random.choice(self.requests)
+        allowed = self.random.choice(self.order.timeouts_s) if self.order.timeouts_s else self.order.timeout_s
+        self._send(Client(self.random.choice(self.requests), due, due + allowed))
+
+    def _send(self, client: Client) -> None:
         while self.free:
             connection = self.free.pop()
             if connection.transport:
-                connection.begin(request, due)
+                connection.begin(client)
                 return
         if len(self.open) >= self.connections:
-            self.record(due, time.perf_counter() - due, "no connection free", False)
+            self.record(client, "no connection free", False)
             return
-        connection = Connection(self, request, due)
+        connection = Connection(self, client)
         self.open.add(connection)
         self.most_open = max(self.most_open, len(self.open))
-        connection.dialling = self.loop.create_task(self._dial(connection, len(self.outcomes)))
+        self.dialled += 1
+        connection.dialling = self.loop.create_task(self._dial(connection, self.dialled))
 
     async def _dial(self, connection: Connection, number: int) -> None:
         source = f"127.0.0.{1 + number % LOOPBACK_ADDRESSES}"
@@ -240,13 +274,30 @@ class Run:
         except OSError:
             connection.end("not connected")
 
-    def record(self, due: float, lag: float, result: str, has_retry_after: bool) -> None:
+    def retry(self, client: Client, head: bytes) -> bool:
+        """Send a refused request again when its refusal says; return False if the client gives up instead."""
+        wait = retry_seconds(head)
+        if client.tries > self.order.retries or time.perf_counter() + wait >= client.until:
+            return False
+        self.loop.call_later(wait, self._send, client)
+        return True
+
+    def record(self, client: Client, result: str, has_retry_after: bool) -> None:
         """Add the outcome of one request."""
         ended = time.perf_counter() - self.begun
-        self.outcomes.append(Outcome(due - self.begun, lag, ended, result, has_retry_after))
+        self.outcomes.append(Outcome(client.due - self.begun, client.lag, ended, result, has_retry_after, client.tries))
         self.in_flight -= 1
         if not self.in_flight and self.next_due > self.begun + self.order.seconds:
             self.done.set()
+
+
+def retry_seconds(head: bytes) -> float:
+    """Return the wait that a refusal asks for, as OpenAI's clients read it: in milliseconds, else in seconds."""
+    for name, unit in ((b"\r\nretry-after-ms:", 0.001), (b"\r\nretry-after:", 1.0)):
+        _, said, rest = head.partition(name)
+        if said:
+            return float(rest.partition(b"\r\n")[0]) * unit
+    return 1.0
 
 
 def _request(order: Order, body: bytes) -> bytes:
@@ -278,6 +329,7 @@ def tally(order: Order, outcomes: Sequence[Outcome], most_open: int) -> Tally:
         **{f"lag_p{share}_ms": _percentile(lags, share) for share in (50, 99)},
         lag_max_ms=round(lags[-1], 3) if lags else None,
         most_open=most_open,
+        mean_tries=round(sum(one.tries for one in right) / len(right), 2) if right else 0.0,
     )
 
 

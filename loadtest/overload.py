@@ -1,12 +1,14 @@
 """Goodput and latency at 1, 2, 4 and 8 times a server's capacity, for Inlay and for a plain FastAPI app.
 
-    python -m loadtest.overload [--seconds 30] [--multiples 1,2,4,8] [--only inlay] [--save]
+    python -m loadtest.overload [--seconds 20] [--multiples 1,2,4,8] [--only inlay] [--save]
 
 Each server's own capacity is measured first, in a closed loop of one-text requests through the whole encoder. Then
 requests arrive as a Poisson process at multiples of it, for --seconds each, at a freshly started server; latency counts
 from the moment a request was due. The server has one core and the generator another. The generator's own lag is shown:
-where it is large, or the server got less than its core, the row says so. The result covers requests of one kind and
-one length over loopback; mixed lengths, gRPC, networks, and clients that retry are not covered.
+where it is large, or the server got less than its core, the row says so. Then three more loads for Inlay: clients that
+retry twice, as Retry-After says; clients that give up, each after a time of its own; and a crowd that comes at once and
+retries until it is served. The result covers requests of one kind and one length over loopback; mixed lengths, gRPC and
+networks are not covered.
 """
 
 import argparse
@@ -19,7 +21,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +30,7 @@ from loadtest import generators, overload_plot, servers, workload
 from loadtest.facts import facts
 from loadtest.generators import BadLoad, LoadRequest
 from loadtest.open_loop import Order, Tally
-from loadtest.overload_report import Level, ServerResult, show, verdicts
+from loadtest.overload_report import CROWD, GIVING_UP, RETRYING, Level, ServerResult, show, verdicts
 from loadtest.processes import (
     RESULTS,
     ROOT,
@@ -46,6 +48,11 @@ HEADERS = {"content-type": "application/json", "accept": "application/octet-stre
 VECTOR_BYTES = 384 * 4
 TEXTS = 64
 WARM_SECONDS = 2  # of closed loop for every server started, so that its drain rate is known
+RETRIES = 2  # as OpenAI's clients
+RETRY_TIMEOUT = 30.0
+PATIENCE = (1.0, 3.0, 10.0, 30.0)  # seconds after which clients give up, drawn for each
+CROWD_SECONDS, CROWD_MULTIPLE = 1.0, 12.0  # a crowd brings twelve seconds of work within one
+CROWD_TIMEOUT, CROWD_RETRIES = 60.0, 100
 
 
 def compared(options: argparse.Namespace) -> list[ServerSpec]:
@@ -85,29 +92,42 @@ def closed_loop(running: RunningServer, options: argparse.Namespace, cores: Core
 
 
 def measure_level(
-    spec: ServerSpec, capacity: float, multiple: float, options: argparse.Namespace, cores: tuple[Cores, Cores]
+    spec: ServerSpec,
+    capacity: float,
+    multiple: float,
+    options: argparse.Namespace,
+    cores: tuple[Cores, Cores],
+    kind: str = "",
+    **changes: Any,
 ) -> Level:
-    """Measure a freshly started server at one multiple of its capacity (requests/s)."""
+    """Measure a freshly started server at one multiple of its capacity (requests/s).
+
+    Args:
+        kind: of clients, for the table.
+        changes: fields of the order.
+    """
     with warm(spec, options, cores) as running:
-        seconds = options.warm_seconds + options.seconds
+        fields: Mapping[str, Any] = {
+            "seconds": options.warm_seconds + options.seconds,
+            "warm_seconds": options.warm_seconds,
+            "timeout_s": options.timeout,
+        }
         order = Order(
             running.ports["http"],
             spec.text_path or "",
             HEADERS,
             [base64.b64encode(body(text)).decode() for text in texts(options.words)],
             rate=capacity * multiple,
-            seconds=seconds,
-            warm_seconds=options.warm_seconds,
-            timeout_s=options.timeout,
             response_bytes=VECTOR_BYTES,
             connections=options.connections,
+            **{**fields, **changes},
         )
         before, begun = cpu_seconds(running.pid), time.perf_counter()
         with running_on(cores[1]):
             command = python("-m", "loadtest.open_loop")
-            printed = generators.output_of(command, seconds + options.timeout, json.dumps(asdict(order)))
+            printed = generators.output_of(command, order.seconds + order.timeout_s, json.dumps(asdict(order)))
         cpu = (cpu_seconds(running.pid) - before) / (time.perf_counter() - begun)
-    return Level(multiple, round(order.rate, 1), round(cpu, 3), Tally(**json.loads(printed)))
+    return Level(multiple, round(order.rate, 1), round(cpu, 3), Tally(**json.loads(printed)), kind)
 
 
 def measure_server(spec: ServerSpec, options: argparse.Namespace, cores: tuple[Cores, Cores]) -> ServerResult:
@@ -117,7 +137,25 @@ def measure_server(spec: ServerSpec, options: argparse.Namespace, cores: tuple[C
     capacity = statistics.median(rounds)
     print(f"{spec.name}: capacity {capacity:.0f} requests/s ({min(rounds):.0f}-{max(rounds):.0f})", flush=True)
     levels = [measure_level(spec, capacity, multiple, options, cores) for multiple in options.multiples]
-    return ServerResult(spec.name, [round(one, 1) for one in rounds], levels)
+    others = measure_others(spec, capacity, options, cores) if spec.name == servers.INLAY else []
+    return ServerResult(spec.name, [round(one, 1) for one in rounds], levels, others)
+
+
+def measure_others(
+    spec: ServerSpec, capacity: float, options: argparse.Namespace, cores: tuple[Cores, Cores]
+) -> list[Level]:
+    """Measure clients that retry, clients that give up, and a crowd."""
+    retrying = {"retries": RETRIES, "timeout_s": RETRY_TIMEOUT}
+    giving_up = {"timeouts_s": PATIENCE, "timeout_s": max(PATIENCE)}
+    crowd = {
+        **{"seconds": CROWD_SECONDS, "warm_seconds": 0.0},
+        **{"retries": CROWD_RETRIES, "timeout_s": CROWD_TIMEOUT},
+    }
+    return [
+        *(measure_level(spec, capacity, one, options, cores, RETRYING, **retrying) for one in (2.0, 4.0)),
+        measure_level(spec, capacity, 4.0, options, cores, GIVING_UP, **giving_up),
+        measure_level(spec, capacity, CROWD_MULTIPLE, options, cores, CROWD, **crowd),
+    ]
 
 
 def document(
@@ -131,6 +169,7 @@ def document(
             "levels": [
                 {**asdict(level), "of_first": one.of_first(level), "warnings": level.warnings} for level in one.levels
             ],
+            "others": [{**asdict(level), "warnings": level.warnings} for level in one.others],
         }
         for one in results
     ]
@@ -147,7 +186,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--model", default="all-MiniLM-L6-v2", help="an encoder of width 384 in that store")
     parser.add_argument("--words", type=int, default=20, help="of each text")
     parser.add_argument("--multiples", default="1,2,4,8", help="of capacity; the others are compared with the first")
-    parser.add_argument("--seconds", type=float, default=30, help="counted at each multiple")
+    parser.add_argument("--seconds", type=float, default=20, help="counted at each multiple")
     parser.add_argument("--warm-seconds", type=float, default=5, help="before these, at the same rate, not counted")
     parser.add_argument("--timeout", type=float, default=10, help="seconds after which a client gives up")
     parser.add_argument("--connections", type=int, default=0, help="open at a time at most; 0: all that may be open")

@@ -11,6 +11,8 @@ LEAST_GOODPUT = 0.9  # of capacity
 MOST_SLOWDOWN = 2.0  # of the latency at the first level
 JUDGED_UP_TO = 4.0  # times the capacity
 LATE_MS = 5.0  # of the generator's p99 lag
+MOST_TRIES = 4.0  # of a client in a crowd, on average
+RETRYING, GIVING_UP, CROWD = "retrying", "giving up", "crowd"
 BUSY = 0.85  # of its core: a server offered more than its capacity and using less was held up by other processes
 
 
@@ -23,28 +25,31 @@ class Level:
         rate: requests due in a second.
         cpu: cores that the server used.
         tally: what became of the requests.
+        kind: of clients, where they are not those of the comparison.
     """
 
     multiple: float
     rate: float
     cpu: float
     tally: Tally
+    kind: str = ""
 
     @property
     def warnings(self) -> str:
         """Why the row may be wrong: a late generator, or a server without its core; otherwise empty."""
         late = (self.tally.lag_p99_ms or 0) > LATE_MS or "no connection free" in self.tally.failed
-        held_up = self.multiple > 1 and self.cpu < BUSY
+        held_up = self.multiple > 1 and self.cpu < BUSY and self.kind != CROWD
         return ", ".join(["generator late"] * late + ["server held up"] * held_up)
 
 
 @dataclass(frozen=True)
 class ServerResult:
-    """One server: its capacity in requests a second by round, and its levels."""
+    """One server: its capacity in requests a second by round, its levels, and those with other clients."""
 
     name: str
     rounds: Sequence[float]
     levels: Sequence[Level]
+    others: Sequence[Level] = ()
 
     @property
     def capacity(self) -> float:
@@ -74,7 +79,11 @@ HEADS = (
 def cells(result: ServerResult, level: Level) -> tuple[str, ...]:
     """Return one row of the table."""
     tally, ratios = level.tally, result.of_first(level)
-    load = f"{level.multiple:g}x" + (f" ({level.warnings})" if level.warnings else "")
+    load = (
+        f"{level.multiple:g}x"
+        + (f" {level.kind}" if level.kind else "")
+        + (f" ({level.warnings})" if level.warnings else "")
+    )
     counts = (tally.accepted, tally.refused, tally.with_retry_after, sum(tally.failed.values()))
     return (
         *(result.name, load, f"{level.rate:.0f}", f"{tally.goodput:.1f}", f"{tally.goodput / result.capacity:.2f}"),
@@ -91,14 +100,14 @@ def _shown(value: float | None, digits: int = 1) -> str:
 
 def show(results: Sequence[ServerResult], met: dict[str, bool]) -> None:
     """Print the table, how requests failed, and the verdicts."""
-    lines = [HEADS, *(cells(one, level) for one in results for level in one.levels)]
+    lines = [HEADS, *(cells(one, level) for one in results for level in (*one.levels, *one.others))]
     widths = [max(len(line[column]) for line in lines) for column in range(len(HEADS))]
     for line in lines:
         print("  ".join([*map(str.ljust, line[:2], widths), *map(str.rjust, line[2:], widths[2:])]).rstrip())
     for one in results:
-        for level in one.levels:
+        for level in (*one.levels, *one.others):
             if level.tally.failed:
-                print(f"{one.name} at {level.multiple:g}x failed: {level.tally.failed}")
+                print(f"{one.name} at {level.multiple:g}x {level.kind} failed: {level.tally.failed}")
     for claim, holds in met.items():
         print(f"{'met    ' if holds else 'NOT met'} {claim}")
 
@@ -109,15 +118,30 @@ def verdicts(results: Sequence[ServerResult]) -> dict[str, bool]:
     for one in results:
         for level in one.levels[1:] if one.name == INLAY else ():
             met |= _level_verdicts(one, level)
+        for level in one.others:
+            met |= _crowd_verdicts(level.tally) if level.kind == CROWD else _goodput_verdict(one, level)
     return met
+
+
+def _goodput_verdict(result: ServerResult, level: Level) -> dict[str, bool]:
+    goodput = level.tally.goodput / result.capacity
+    claim = f"goodput at {level.multiple:g}x {level.kind} is {goodput:.2f} of capacity (>= {LEAST_GOODPUT})"
+    return {" ".join(claim.split()): goodput >= LEAST_GOODPUT}
+
+
+def _crowd_verdicts(tally: Tally) -> dict[str, bool]:
+    """A crowd that retries as it is told is served, and few come twice too often."""
+    return {
+        f"{tally.accepted} of a crowd of {tally.due} were served (all)": tally.accepted == tally.due,
+        f"they asked {tally.mean_tries:.1f} times each (<= {MOST_TRIES:g})": tally.mean_tries <= MOST_TRIES,
+    }
 
 
 def _level_verdicts(result: ServerResult, level: Level) -> dict[str, bool]:
     met: dict[str, bool] = {}
     at, ratios, tally = f"at {level.multiple:g}x", result.of_first(level), level.tally
-    goodput = tally.goodput / result.capacity
     if level.multiple <= JUDGED_UP_TO:
-        met[f"goodput {at} is {goodput:.2f} of capacity (>= {LEAST_GOODPUT})"] = goodput >= LEAST_GOODPUT
+        met |= _goodput_verdict(result, level)
     for name in ("p50", "p99"):
         slower = ratios[name]
         if level.multiple <= JUDGED_UP_TO and slower is not None:

@@ -120,34 +120,39 @@ class FairQueue(Generic[Item, Result]):
                 "later"
             )
         queue = self._callers.get(caller) or self._idle.get(caller, self._newcomer)
-        try:
-            self._check_room(cost, queue)
-            if self._patience is not None and self.rate is not None:
-                self._patience.check(queue, self.delay(cost, caller), cost, self.rate, now)
-        except Overloaded:
-            queue.refused_at = now
-            raise
+        self._check_room(cost, now, queue)
+        if self._patience is not None and self.rate is not None:
+            self._patience.check(queue, self.delay(cost, caller), cost, self.rate, now, len(self._callers))
 
     def _run_seconds(self, cost: int) -> float:
         """Return the seconds that work of this cost takes if nothing else is queued."""
         return cost / self.rate if self.rate else 0.0
 
-    def _check_room(self, cost: int, queue: CallerQueue[Item, Result]) -> None:
+    def _check_room(self, cost: int, now: float, queue: CallerQueue[Item, Result]) -> None:
         ahead = self.cost + self.reserved
         over = ahead + cost - _bound(self._max_cost, queue.cost + queue.reserved + cost)
         if over > 0:
             raise Overloaded(
                 f"{ahead} tokens are waiting and this request brings {cost}; the queue holds "
                 f"{self._max_cost}: try again in a moment",
-                None if self.rate is None else over / self.rate,
+                self._retry_after(over, cost, now, queue),
             )
         if self._max_requests is None:
             return
         if self.requests >= _bound(self._max_requests, len(queue.requests) + queue.reservations + 1):
             raise Overloaded(
                 f"{self.requests} requests are waiting; the queue holds {self._max_requests}: try again in a moment",
-                None if self.rate is None else ahead / self.requests / self.rate,
+                self._retry_after(ahead / self.requests, cost, now, queue),
             )
+
+    def _retry_after(self, over: float, cost: int, now: float, queue: CallerQueue[Item, Result]) -> float | None:
+        """Return the seconds until there is room for a request, of which `over` has to go first."""
+        if self.rate is None:
+            return None
+        if self._patience is None:
+            return over / self.rate
+        delay = self.delay(cost, queue.name)
+        return self._patience.refuse(queue, delay, cost, self.rate, now, len(self._callers), over / self.rate)[0]
 
     def add(
         self,

@@ -4,9 +4,10 @@ from typing import Protocol
 
 from service.errors import Overloaded
 
-OVERLOADED_FRACTION = 90  # `max_seconds` is divided by it for a caller that sends more than can be served
-HOLD_FRACTION = 15  # of `max_seconds`: without a refusal for so long, a caller no longer counts as such
-SLOWDOWN = 64  # then still, a request may be delayed by this many times its own run time, up to max_seconds
+SLOWDOWN = 64  # a request may be delayed by this many times its own run time, and besides by a part of max_seconds:
+CALM_FRACTION = 9  # this part, and
+OVERLOADED_FRACTION = 90  # this part where the caller sends more than can be served,
+HOLD_FRACTION = 15  # which it no longer does after this part of max_seconds without a refusal
 FULL_BATCHES = 1.5  # may always be queued, so that the next run is a full one
 MOST_RETRY_SECONDS = 10.0  # for the sake of others that retry: many of them may never do
 
@@ -27,10 +28,12 @@ class Patience:
     """The time that a request without a deadline may wait.
 
     A caller that sends a bulk from several threads waits for each answer, so its queue stops growing by itself, and all
-    of it is served. If `max_seconds` are not enough, more arrives than can be served, and a long queue would only make
-    every answer late. So from its first refusal until it has had none for a while, a caller's queue is kept short (as
-    CoDel keeps a standing queue short; Nichols and Jacobson 2012), but never shorter than full batches need, nor than
-    SLOWDOWN requests like the new one: a request that takes long by itself may wait longer.
+    of it is served: a request may wait for 64 like it, and for a few seconds more, up to `max_seconds`. Where that is
+    not enough, more arrives than can be served, and a long queue would only make every answer late. So from its first
+    refusal until it has had none for a while, a caller's queue is kept short (as CoDel keeps a standing queue short;
+    Nichols and Jacobson 2012), but never shorter than full batches need. In proportion to its own run time, since
+    clients that send short requests give up sooner: with 45 s for all, a crowd of single texts that give up after 10 s
+    would be computed for nothing.
 
     Args:
         max_seconds: how long others may delay a request, by the measured drain rate.
@@ -41,28 +44,47 @@ class Patience:
         self._max_seconds = max_seconds
         self._full_cost = full_cost
 
-    def check(self, caller: RefusedCaller, delay: float, cost: int, rate: float, now: float) -> None:
+    def check(self, caller: RefusedCaller, delay: float, cost: int, rate: float, now: float, callers: int = 1) -> None:
         """Check whether a request may wait.
 
         Args:
             delay: seconds that others would delay it.
             cost: its own.
-            rate: cost a second.
+            rate: cost a second, shared by `callers`.
 
         Raises:
             Overloaded: it would wait too long; the error says after how many seconds it would not.
         """
         if delay <= self._allowed(caller, cost, rate, now):
             return
-        caller.refused_at = now
-        allowed = self._allowed(
-            caller, cost, rate, now
-        )  # from now on, so that a retry after the given time is admitted
+        wait, allowed = self.refuse(caller, delay, cost, rate, now, callers)
         raise Overloaded(
             f"the tokens that are waiting would delay this request by {delay:.2g} s; this server lets one wait "
             f"{allowed:.2g} s: try again in a moment",
-            _retry_after(caller, delay - allowed, cost / rate, now),
+            wait,
         )
+
+    def refuse(
+        self,
+        caller: RefusedCaller,
+        delay: float,
+        cost: int,
+        rate: float,
+        now: float,
+        callers: int = 1,
+        room_after: float = 0.0,
+    ) -> tuple[float, float]:
+        """Note that a request was refused, for its delay or because there is room only after `room_after` seconds.
+
+        Returns:
+            The seconds after which it is to be sent again, so that the retries of a crowd come one after the other,
+            and the seconds that it may be delayed then.
+        """
+        caller.refused_at = now
+        allowed = self._allowed(caller, cost, rate, now)
+        seconds = max(room_after, delay - allowed, min(caller.next_retry - now, MOST_RETRY_SECONDS))
+        caller.next_retry = now + seconds + callers * cost / rate
+        return seconds, allowed
 
     def remembers(self, caller: RefusedCaller, now: float) -> bool:
         """Return whether a caller was refused lately."""
@@ -70,14 +92,6 @@ class Patience:
 
     def _allowed(self, caller: RefusedCaller, cost: int, rate: float, now: float) -> float:
         """Return how long a new request may be delayed now."""
-        seconds = self._max_seconds
-        if self.remembers(caller, now):
-            seconds = min(seconds, seconds / OVERLOADED_FRACTION + SLOWDOWN * cost / rate)
+        fraction = OVERLOADED_FRACTION if self.remembers(caller, now) else CALM_FRACTION
+        seconds = min(self._max_seconds, self._max_seconds / fraction + SLOWDOWN * cost / rate)
         return max(seconds, FULL_BATCHES * self._full_cost / rate)
-
-
-def _retry_after(caller: RefusedCaller, room_after: float, own_seconds: float, now: float) -> float:
-    """Return the seconds to the retry of a refused request, so that the retries of a crowd come one after the other."""
-    seconds = max(room_after, min(caller.next_retry - now, MOST_RETRY_SECONDS))
-    caller.next_retry = now + seconds + own_seconds
-    return seconds

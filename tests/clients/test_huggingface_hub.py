@@ -5,6 +5,7 @@ from huggingface_hub import AsyncInferenceClient, InferenceClient
 from huggingface_hub.errors import HfHubHTTPError
 
 from tests.clients.conftest import Server
+from tests.clients.ingestion import assert_nothing_is_refused
 from tests.clients.judged import GOLDEN, INPUTS, TEXTS, UNIT, assert_vectors, furthest, similarities
 
 CLIENT = "huggingface-hub"
@@ -45,3 +46,8 @@ def test_an_error_arrives_as_its_error(client: InferenceClient) -> None:
 async def test_the_async_client(server: Server) -> None:
     async with AsyncInferenceClient(model=server.url) as client:
         assert_vectors(await client.feature_extraction(INPUTS))
+
+
+@pytest.mark.clients  # takes half a minute of two cores
+def test_ingestion_from_many_threads_is_served(client: InferenceClient, server: Server) -> None:
+    assert_nothing_is_refused(server, lambda texts: client.feature_extraction(list(texts)))

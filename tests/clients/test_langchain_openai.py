@@ -8,6 +8,7 @@ import tiktoken
 from langchain_openai import OpenAIEmbeddings
 
 from tests.clients.conftest import Server
+from tests.clients.ingestion import assert_nothing_is_refused
 from tests.clients.judged import INPUTS, MODEL, TEXTS, assert_vectors
 
 CLIENT = "langchain-openai"
@@ -28,6 +29,11 @@ async def test_documents_and_a_query_asynchronously(server: Server) -> None:
     client = embeddings(server, check_embedding_ctx_length=False)
     assert_vectors(await client.aembed_documents(INPUTS))
     assert_vectors([await client.aembed_query(INPUTS[0])], TEXTS[:1])
+
+
+def test_ingestion_from_many_threads_is_served(server: Server) -> None:
+    client = embeddings(server, check_embedding_ctx_length=False)
+    assert_nothing_is_refused(server, lambda texts: client.embed_documents(list(texts)))
 
 
 class OfOpenAI:

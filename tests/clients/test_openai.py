@@ -10,6 +10,7 @@ import pytest
 from openai import AsyncOpenAI, OpenAI
 
 from tests.clients.conftest import Server, Start
+from tests.clients.ingestion import assert_nothing_is_refused
 from tests.clients.judged import GOLDEN, IDS, INPUTS, MODEL, TEXTS, TOKENS, UNIT, assert_vectors, furthest
 
 CLIENT = "openai"
@@ -113,6 +114,14 @@ def test_a_wrong_argument_is_a_bad_request_error_that_names_it(
     assert said in error.message
     assert error.param == param
     assert error.request_id
+
+
+@pytest.mark.clients  # takes half a minute of two cores
+def test_ingestion_from_many_threads_is_served(server: Server) -> None:
+    with OpenAI(base_url=f"{server.url}/v1", api_key="any") as client:
+        assert_nothing_is_refused(
+            server, lambda texts: vectors(client.embeddings.create(model=MODEL, input=list(texts)))
+        )
 
 
 LONG_TEXTS = 32

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from service.errors import DeadlineExceeded, Overloaded
 from service.scheduling.caller_queue import ItemTimes
 from service.scheduling.fair_queue import HEADROOM, MOST_IDLE, SMALL_SHARE, FairQueue
-from service.scheduling.patience import HOLD_FRACTION, MOST_RETRY_SECONDS, OVERLOADED_FRACTION, SLOWDOWN
+from service.scheduling.patience import CALM_FRACTION, HOLD_FRACTION, MOST_RETRY_SECONDS, OVERLOADED_FRACTION, SLOWDOWN
 
 Queue = FairQueue[str, str]
 Future = asyncio.Future[str]
@@ -215,7 +215,7 @@ async def test_admits_a_retry_after_its_retry_after() -> None:
 
 async def overloaded(cost: int = 1) -> Queue:
     """A queue of 100 a second whose caller, with requests of this cost, has just been refused at 10 s."""
-    queue = queue_of(max_cost=100_000, max_seconds=30.0)
+    queue = queue_of(max_cost=100_000, max_seconds=90.0)
     queue.drained(100, 1.0, full=True)
     while True:
         try:
@@ -230,18 +230,19 @@ def drain(queue: Queue, cost: float) -> None:
         taken(queue, 50)
 
 
-SHORT = 30.0 / OVERLOADED_FRACTION
-HOLD = 30.0 / HOLD_FRACTION
+CALM, SHORT, HOLD = 90.0 / CALM_FRACTION, 90.0 / OVERLOADED_FRACTION, 90.0 / HOLD_FRACTION
 
 
-async def test_serves_a_crowd_of_thirty_seconds() -> None:
-    assert (await overloaded()).cost == pytest.approx(3000, abs=1)
+async def test_request_waits_for_as_many_like_it_and_some_seconds() -> None:
+    assert (await overloaded()).cost == pytest.approx(100 * CALM + SLOWDOWN, abs=2)
+    assert (await overloaded(10)).cost == pytest.approx(100 * CALM + 10 * SLOWDOWN, abs=20)
+    assert (await overloaded(1000)).cost == 90 * 100 + 1000  # never longer than max_seconds
 
 
 async def test_keeps_the_queue_short_while_it_must_refuse() -> None:
     queue = await overloaded()
     short = 100 * SHORT + SLOWDOWN
-    drain(queue, short + 50)
+    drain(queue, short + 80)
     with pytest.raises(Overloaded):
         queue.check(1, 10.1, None)
     drain(queue, short)
@@ -255,10 +256,9 @@ async def test_keeps_the_queue_short_while_it_must_refuse() -> None:
 
 async def test_long_requests_may_wait_even_while_others_are_refused() -> None:
     queue = await overloaded()
-    drain(queue, 2900)
     queue.check(50, 10.0, None)  # half a second by itself
     with pytest.raises(Overloaded):
-        queue.check(40, 10.0, None)
+        queue.check(5, 10.0, None)
 
 
 async def test_overload_by_one_caller_shortens_no_other_queue() -> None:

@@ -1,0 +1,217 @@
+"""Ordinary ingestion and overload on a virtual clock, where a figure is a law of the scheduler and not of the machine.
+
+`make overload` measures the same on a real server.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass, field
+from random import Random
+from statistics import mean, median
+from typing import Any
+
+import pytest
+
+from service.errors import Overloaded
+from service.scheduling.admission import AdmissionController
+from service.scheduling.batcher import Batcher
+from service.scheduling.caller_queue import ItemTimes
+from service.settings import Settings
+from tests.service.scheduling.virtual_time import Clock, run
+from tests.sweeps import sampled
+
+BATCH = 512  # tokens of an encoder on CPU
+SHORT, LONG = 22, 130  # tokens of a text of 20 words, and of one of a hundred
+ADDRESSES = 16
+FIRST = 5.0  # seconds that are not counted
+SECONDS = 30.0
+
+
+class Engine(Executor):
+    """One thread that computes `speed` tokens a second."""
+
+    def __init__(self, speed: float) -> None:
+        self.speed = speed
+
+    def submit(self, compute: Callable[..., Any], /, *args: Any, **_: Any) -> "Future[Any]":
+        future: Future[Any] = Future()
+        seconds = sum(args[0]) / self.speed
+        asyncio.get_running_loop().call_later(seconds, lambda: future.set_result(compute(*args)))
+        return future
+
+
+@dataclass
+class Server:
+    """The scheduling of one encoder as it is by default."""
+
+    speed: float
+    clock: Clock = field(default_factory=Clock)
+    refused: int = 0
+
+    def __post_init__(self) -> None:
+        settings = Settings()
+        self.admission = AdmissionController(settings.max_concurrent_requests)
+        self.batcher = Batcher[int, int](
+            lambda items: items,
+            max_batch_cost=BATCH,
+            max_inline_cost=0,
+            max_queue_cost=settings.max_queue_tokens,
+            max_queue_seconds=settings.max_queue_seconds,
+            max_queue_requests=3 * settings.max_concurrent_requests // 4,
+            executor=Engine(self.speed),
+            observe=lambda *_: None,
+            clock=self.clock,
+        )
+
+    async def embed(self, lengths: Sequence[int], caller: str) -> float:
+        """Return the seconds that a request of texts of these lengths took."""
+        began = self.clock.now
+        futures: list[asyncio.Future[int]] = []
+        try:
+            with self.admission.admitted():
+                futures = self.batcher.submit(lengths, lengths, ItemTimes(caller))
+                for future in futures:
+                    await future
+        except Overloaded:
+            self.refused += 1
+            raise
+        finally:
+            for future in futures:
+                future.cancel()
+        return self.clock.now - began
+
+    def run(self, main: Coroutine[Any, Any, None]) -> None:
+        failures: list[Any] = []
+        run(main, self.clock, lambda: None, failures.append)
+        assert failures == []
+
+
+@pytest.mark.parametrize("speed", [8000.0, 4000.0])
+def test_ingestion_is_served_and_a_text_beside_it_is_quick(speed: float) -> None:
+    server, random, waits = Server(speed), Random(1), list[float]()
+
+    async def thread() -> None:
+        for _ in range(2):
+            await server.embed([random.randint(7, 260) for _ in range(32)], "127.0.0.1")
+
+    async def user() -> None:
+        while True:
+            waits.append(await server.embed([SHORT], "127.0.0.1"))
+            await asyncio.sleep(0.1)
+
+    async def main() -> None:
+        beside = asyncio.create_task(user())
+        await asyncio.gather(*[thread() for _ in range(24)])
+        beside.cancel()
+
+    server.run(main())
+    assert server.refused == 0
+    assert median(waits) <= 4 * BATCH / speed  # of the batch under way and its own
+    assert max(waits) <= 12 * BATCH / speed  # others go first while they are of more like lengths
+
+
+def test_bulks_of_three_callers_are_served_beside_one_another() -> None:
+    server, random = Server(8000.0), Random(1)
+
+    async def thread(caller: str) -> None:
+        await server.embed([random.randint(7, 260) for _ in range(32)], caller)
+
+    async def main() -> None:
+        await asyncio.gather(*[thread(f"10.0.0.{number % 3}") for number in range(72)])
+
+    server.run(main())
+    assert server.refused == 0
+
+
+@dataclass
+class Outcome:
+    """What became of clients that came after FIRST seconds."""
+
+    good: float = 0.0  # texts answered in a second, of those that the engine can do
+    waits: list[float] = field(default_factory=list)
+    tries: list[int] = field(default_factory=list)
+    gave_up: int = 0
+
+
+def arrivals(multiple: float, tokens: int, timeouts: Sequence[float], retries: int = 0, seed: int = 1) -> Outcome:
+    """Let single texts come as a Poisson process at a multiple of what the engine can do."""
+    server, random, outcome = Server(5500.0), Random(seed), Outcome()
+    end, capacity, answered = FIRST + SECONDS, server.speed / tokens, 0
+
+    async def client(number: int) -> None:
+        nonlocal answered
+        began, tries, until = server.clock.now, 0, server.clock.now + random.choice(timeouts)
+        try:
+            async with asyncio.timeout_at(until):
+                while True:
+                    tries += 1
+                    try:
+                        await server.embed([tokens], f"127.0.0.{number % ADDRESSES}")
+                        break
+                    except Overloaded as refused:
+                        if tries > retries:
+                            return
+                        await asyncio.sleep(refused.retry_after or 1.0)
+        except TimeoutError:
+            outcome.gave_up += began >= FIRST
+            return
+        answered += FIRST <= server.clock.now < end
+        if began >= FIRST:
+            outcome.waits.append(server.clock.now - began)
+            outcome.tries.append(tries)
+
+    async def main() -> None:
+        clients = set()
+        number = 0
+        while server.clock.now < end:
+            await asyncio.sleep(random.expovariate(multiple * capacity))
+            clients.add(asyncio.create_task(client(number)))
+            number += 1
+        await asyncio.gather(*clients)
+
+    server.run(main())
+    outcome.good = answered / SECONDS / capacity
+    return outcome
+
+
+@pytest.mark.parametrize(
+    ("multiple", "tokens"), sampled([(4.0, SHORT), (2.0, LONG), (4.0, LONG), (8.0, LONG), (2.0, SHORT)], 2, unpack=True)
+)
+def test_goodput_stays_under_overload(multiple: float, tokens: int) -> None:
+    outcome = arrivals(multiple, tokens, [10.0])
+    assert outcome.good >= 0.95
+    assert outcome.gave_up <= len(outcome.waits) / 5
+    assert median(outcome.waits) <= 3.0
+
+
+def test_goodput_stays_when_clients_give_up_early() -> None:
+    outcome = arrivals(4.0, LONG, [1.0, 3.0, 10.0, 30.0])
+    assert outcome.good >= 0.9
+
+
+def test_goodput_stays_when_clients_retry_as_told() -> None:
+    outcome = arrivals(4.0, LONG, [30.0], retries=2)
+    assert outcome.good >= 0.95
+
+
+def test_crowd_that_retries_as_told_is_served() -> None:
+    server, tries = Server(5500.0), list[int]()
+
+    async def client(number: int) -> None:
+        for attempt in range(1, 101):
+            try:
+                await server.embed([SHORT], f"127.0.0.{number % ADDRESSES}")
+                tries.append(attempt)
+                return
+            except Overloaded as refused:
+                await asyncio.sleep(refused.retry_after or 1.0)
+
+    async def main() -> None:
+        await server.embed([SHORT] * 100, "127.0.0.1")  # so that the rate is known
+        await asyncio.gather(*[client(number) for number in range(3000)])
+
+    server.run(main())
+    assert len(tries) == 3000
+    assert mean(tries) <= 4
+    assert server.clock.now <= 1.2 * 3100 * SHORT / server.speed
