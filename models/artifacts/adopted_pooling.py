@@ -60,6 +60,8 @@ def decide(
     own = sentence_transformers.described_pooling(source)
     if own is None:
         return None
+    if chosen is None:
+        sentence_transformers.check_dimensions(source)
     if chosen is None and sentence_transformers.is_computed(kinds):
         if gives_tokens:
             _check_same(source, own, graph, session, inputs)

@@ -102,6 +102,7 @@ def read_pooling(folder: Path, mode: str | None) -> Pooling | None:
     chain = modules(folder)
     if mode is not None:
         return Pooling(mode, normalizes(folder), _includes_prompt(folder))
+    check_dimensions(folder)
     kinds = [kind for kind, _ in chain]
     if chain and not is_computed(kinds):
         raise BadCheckpoint(
@@ -109,6 +110,16 @@ def read_pooling(folder: Path, mode: str | None) -> Pooling | None:
             f"Transformer, Pooling, Normalize{_REMEDY}"
         )
     return described_pooling(folder)
+
+
+def check_dimensions(folder: Path) -> None:
+    """Raise BadCheckpoint if the files cut vectors to fewer dimensions, which callers choose here."""
+    path = folder / "config_sentence_transformers.json"
+    if path.is_file() and (size := read_object(path).get("truncate_dim")) is not None:
+        raise BadCheckpoint(
+            f"{path} cuts vectors to truncate_dim {str(size)[:20]}; whole ones are computed, and callers send "
+            "`dimensions`: choose these with --pooling MODE"
+        )
 
 
 def is_computed(kinds: list[str]) -> bool:

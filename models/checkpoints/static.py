@@ -113,6 +113,8 @@ def open_static(folder: Path, place: Path, pooling: str | None = None) -> Static
         raise BadCheckpoint(f"{place / TOKENIZER} is not a tokenizer the tokenizers library reads: {error}") from error
     rules = _model2vec if kind == "model2vec" else _sentence_transformers
     dropped, characters, sentence = rules(folder, place, tokenizer, data)
+    if pooling is None:
+        sentence_transformers.check_dimensions(folder)
     if pooling == "none":
         sentence = replace(sentence, pooling=None)
     mapping, weights = (name if name in held else None for name in ("mapping", "weights"))

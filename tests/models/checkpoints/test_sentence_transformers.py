@@ -184,3 +184,15 @@ def test_rejects_pooling_of_input_layer_only(tmp_path: Path) -> None:
     with pytest.raises(BadCheckpoint, match="only the input layer can be exported; export that with --pooling none"):
         export(place, tmp_path / "out")
     assert export(place, tmp_path / "out", pooling="none").default_output == "input_embeddings"
+
+
+def test_cut_vectors_are_refused_until_a_mode_is_chosen(folder: Path) -> None:
+    """sentence-transformers 6.2 reads truncate_dim of config_sentence_transformers.json and cuts every vector."""
+    pooling(folder, pooling_mode="mean")
+    write_json(folder / "config_sentence_transformers.json", {"prompts": {}, "truncate_dim": 8})
+    with pytest.raises(BadCheckpoint, match=r"cuts vectors to truncate_dim 8.*--pooling MODE"):
+        read(folder)
+    assert read(folder, "mean").pooling == Pooling("mean", True)
+    assert read(folder, "none").pooling is None
+    write_json(folder / "config_sentence_transformers.json", {"prompts": {}, "truncate_dim": None})
+    assert read(folder).pooling == Pooling("mean", True)
