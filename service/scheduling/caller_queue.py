@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from heapq import heapify, heappop, heapreplace
 from typing import Generic, NamedTuple, TypeVar
 
+NEVER = float("-inf")
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -64,18 +65,15 @@ class CallerQueue(Generic[Item, Result]):
         next_retry: when the next refused request is to be sent again.
     """
 
-    __slots__ = (
-        *("_now", "_sharing", "cost", "name", "next_retry", "number", "refused_at", "requests"),
-        *("reservations", "reserved", "turn"),
-    )
+    # the class's defaults, since one is made for each caller of each batch: 0.3 µs less
+    turn = _now = 0.0
+    _sharing = 1  # requests when the present batch was begun
+    cost = reserved = reservations = 0
+    refused_at = next_retry = NEVER
 
     def __init__(self, name: str, number: int) -> None:
         self.name, self.number = name, number
         self.requests: dict[ItemTimes, deque[QueuedItem[Item, Result]]] = {}
-        self.turn = self._now = 0.0
-        self._sharing = 1  # requests when the present batch was begun
-        self.cost = self.reserved = self.reservations = 0
-        self.refused_at = self.next_retry = float("-inf")
 
     def add(
         self,

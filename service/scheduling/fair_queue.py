@@ -12,7 +12,7 @@ from heapq import heapify, heappop, heapreplace
 from typing import Generic
 
 from service.errors import DeadlineExceeded, Overloaded
-from service.scheduling.caller_queue import CallerQueue, Item, ItemTimes, QueuedItem, Result
+from service.scheduling.caller_queue import NEVER, CallerQueue, Item, ItemTimes, QueuedItem, Result
 from service.scheduling.patience import Patience
 
 LOOK_AHEAD = 4  # batches of items, by turn, among which those of like cost are chosen
@@ -88,7 +88,7 @@ class FairQueue(Generic[Item, Result]):
         if queue.requests or queue.reservations:
             return
         del self._callers[queue.name]
-        if queue.turn > self._now or queue.refused_at > float("-inf"):
+        if queue.turn > self._now or queue.refused_at > NEVER:
             self._idle[queue.name] = queue
             if len(self._idle) > MOST_IDLE:
                 del self._idle[next(iter(self._idle))]
@@ -165,7 +165,7 @@ class FairQueue(Generic[Item, Result]):
     ) -> None:
         """Queue one item of a request, due when the request's share of the graph comes to it."""
         self._number += 1
-        caller = self._active(times.caller)
+        caller = self._callers.get(times.caller) or self._active(times.caller)
         if not caller.requests:
             caller.turn = max(caller.turn, self._now)  # it may have reserved long ago
         self.requests += caller.add(item, cost, future, now, times, self._number, deadline)
@@ -204,7 +204,7 @@ class FairQueue(Generic[Item, Result]):
 
     def _clear(self, now: float) -> None:
         """Forget all items, and who had more than its share, since nobody waits for it any more."""
-        remembered = (*self._idle.values(), *self._callers.values())
+        remembered = [*self._idle.values(), *self._callers.values()]
         self.items, self.cost, self.requests, self._now = 0, 0, 0, 0.0
         self._callers, self._idle = {}, {}
         for caller in remembered:
@@ -212,7 +212,7 @@ class FairQueue(Generic[Item, Result]):
                 caller.clear()
                 self._callers[caller.name] = caller
                 self.requests += caller.reservations
-            elif self._patience is not None and self._patience.remembers(caller, now):
+            elif caller.refused_at > NEVER and self._patience is not None and self._patience.remembers(caller, now):
                 caller.clear()
                 self._idle[caller.name] = caller
 
