@@ -8,6 +8,7 @@ import errno
 import gc
 import logging
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -99,6 +100,7 @@ def _refuse_connections(listener: socket.socket) -> None:
 def _run_worker(settings: Settings, listener: socket.socket, directory: Path, place: int) -> None:
     logs.start_logging(settings.log_format, settings.log_level, settings.log_inputs)
     _handle_stops()
+    supervisor = os.getppid()
     try:
         served = _serve(settings, listener, directory, place)
     except (StartError, ModelError) as error:
@@ -107,6 +109,9 @@ def _run_worker(settings: Settings, listener: socket.socket, directory: Path, pl
     except Exception:  # here, because multiprocessing would print it as plain text
         log.critical("this worker met a fault and ends", exc_info=True)
         sys.exit(1)
+    finally:
+        if os.getppid() != supervisor:  # it was killed, and removes nothing
+            shutil.rmtree(directory, ignore_errors=True)
     if not served:
         sys.exit(START_FAILURE)
 

@@ -42,11 +42,20 @@ def test_stop_refuses_connections_beside_a_hanging_worker(tiny_store: Path) -> N
         assert not is_alive(other)
 
 
-def test_ports_are_free_after_the_supervisor_was_killed(tiny_store: Path) -> None:
+def shared_folder(pid: int) -> Path:
+    """The folder in which a worker shares its metrics: it holds a lock there."""
+    targets = [link.readlink() for link in Path(f"/proc/{pid}/fd").iterdir() if link.is_symlink()]
+    return next(target.parent for target in targets if target.suffix == ".lock")
+
+
+def test_killed_supervisor_leaves_no_port_or_folder(tiny_store: Path) -> None:
     with running(tiny_store, "--workers", "2") as (process, url, rpc_address):
         until(lambda: "inlay_workers_ready 2" in metrics(url))
         orphans = workers(process.pid)
+        folder = shared_folder(orphans[0])
+        assert folder.is_dir()
         process.kill()
         until(lambda: not any(is_alive(pid) for pid in orphans))
+        assert not folder.exists()
         for port, what in ((httpx.URL(url).port or 0, "REST"), (int(rpc_address.rpartition(":")[2]), "gRPC")):
             _bound("127.0.0.1", port, what, "port").close()
