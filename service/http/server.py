@@ -422,9 +422,10 @@ class HttpProtocol(asyncio.Protocol):
     def _check_pace(self) -> None:
         """Close a connection that has been idle, or that its client has held up, for too long."""
         now, unsent = self._loop.time(), self._transport.get_write_buffer_size()
-        if unsent:
-            self._idle_since = self._idle_since and now  # idleness begins when the response has left
-            taken = self._writer.written - unsent - unacknowledged_bytes(self._transport)
+        in_kernel = unacknowledged_bytes(self._transport)
+        if unsent or (in_kernel and self._idle_since is not None):
+            self._idle_since = self._idle_since and now  # idleness begins when the client has the response
+            taken = self._writer.written - unsent - in_kernel
             if self._pace.is_held_up("response", taken, now):
                 self._transport.abort()
                 return

@@ -3,6 +3,7 @@
 import asyncio
 import heapq
 import json
+import socket
 from collections.abc import AsyncIterator, Callable, Coroutine
 from itertools import count
 from pathlib import Path
@@ -19,6 +20,7 @@ from tests.service.http.framing_cases import ABC, CHUNKED, H2C, get, post
 from tests.service.http.in_memory import TURNS, MemoryTransport, Ours
 from tests.service.http.toy_server import (
     MIB,
+    Client,
     Toy,
     connected,
     exchange,
@@ -290,3 +292,24 @@ async def test_stop_answers_requests_that_are_parsed_and_says_close(toy: Toy, ga
     assert all(head.endswith(b"counted") for head in heads[1:])
     assert gate.served == len(heads) - 1
     assert MAX_PIPELINED <= gate.served < number
+
+
+async def test_response_in_the_kernel_is_not_idleness(gate: Gate) -> None:
+    """Its client has not taken all of it, and may send the next request when it has."""
+
+    async def large(request: Request) -> Response:
+        return bytes_response(bytes(300 * KIB), "text/plain")
+
+    async with running([route("/large", large), route("/count", gate.count)], idle_seconds=0.2) as toy:
+        with socket.socket() as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.connect(("127.0.0.1", toy.port))
+            client.sendall(get(line=b"GET /large HTTP/1.1"))
+            await asyncio.sleep(0.6)  # three times what an idle connection has
+            assert toy.connections == 1
+            client.setblocking(False)
+            reader, writer = await asyncio.open_connection(sock=client.dup(), limit=MIB)
+            assert len((await Client(reader, writer).answer())[2]) == 300 * KIB
+            await until(lambda: toy.connections == 0)
+            assert await reader.read() == b""
+            writer.close()
