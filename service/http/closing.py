@@ -1,6 +1,9 @@
-"""Closes connections in stages: a close with data unread resets a connection, and its client loses the response."""
+"""Ends of connections: a plain close loses the response if data is unread, and keeps memory for what is unsent."""
 
 import asyncio
+import os
+import socket
+import struct
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -32,3 +35,11 @@ def close_in_stages(
         if transport.can_write_eof():
             transport.write_eof()
     loop.call_later(seconds, look, received_bytes())
+
+
+def reset(transport: Any) -> None:
+    """Close at once, and free what the kernel holds for a client that does not read: up to 4 MiB a connection."""
+    connection = transport.get_extra_info("socket")
+    with suppress(OSError, AttributeError), socket.socket(fileno=os.dup(connection.fileno())) as same:
+        same.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    transport.abort()

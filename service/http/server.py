@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from service.errors import BodyTooLarge, HeadTooLarge, InlayError, Malformed, Overloaded, TooSlow
 from service.http.client_pace import ClientPace, ConnectionSettings, unacknowledged_bytes
-from service.http.closing import LINGER_SECONDS, close_in_stages
+from service.http.closing import LINGER_SECONDS, close_in_stages, reset
 from service.http.head_memory import remember
 from service.http.intake import IncomingBody, Intake
 from service.http.pipeline import GONE, Pipeline
@@ -427,7 +427,7 @@ class HttpProtocol(asyncio.Protocol):
             self._idle_since = self._idle_since and now  # idleness begins when the client has the response
             taken = self._writer.written - unsent - in_kernel
             if self._pace.is_held_up("response", taken, now):
-                self._transport.abort()
+                reset(self._transport)
                 return
         elif self._idle_since is not None:
             if self._pace.has_idled_too_long(self._idle_since, now):

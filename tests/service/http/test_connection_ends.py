@@ -5,6 +5,7 @@ import heapq
 import json
 import socket
 from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -313,3 +314,30 @@ async def test_response_in_the_kernel_is_not_idleness(gate: Gate) -> None:
             await until(lambda: toy.connections == 0)
             assert await reader.read() == b""
             writer.close()
+
+
+async def test_reader_that_is_cut_off_leaves_nothing_in_the_kernel(gate: Gate) -> None:
+    """A close would keep the rest, up to 4 MiB a connection, for as long as its client takes some of it."""
+
+    async def large(request: Request) -> Response:
+        return bytes_response(bytes(16 * MIB), "text/plain")
+
+    async with running([route("/large", large)], client_seconds=0.2) as toy:
+        with socket.socket() as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.connect(("127.0.0.1", toy.port))
+            client.sendall(get(line=b"GET /large HTTP/1.1"))
+            await until(lambda: toy.connections == 1)
+            await until(lambda: toy.connections == 0)
+            client.setblocking(False)
+            assert await bytes_before_a_reset(client) < 64 * KIB
+
+
+async def bytes_before_a_reset(client: socket.socket) -> int:
+    """What comes until the server's reset."""
+    received = 0
+    with suppress(ConnectionResetError):
+        while part := await asyncio.get_running_loop().sock_recv(client, MIB):
+            received += len(part)
+        raise AssertionError("the connection was closed, not reset")
+    return received
