@@ -116,8 +116,12 @@ class Limits:
 
     @property
     def unfair(self) -> int:
-        """How far one caller may be ahead of another: the items among which like ones are chosen, and a batch."""
-        return (LOOK_AHEAD + 1) * self.batch + 2 * self.longest
+        """How far one caller may be ahead of another.
+
+        At the beginning and at the end it may be the items among which like ones are chosen and a batch; and an item
+        of each.
+        """
+        return 2 * (LOOK_AHEAD + 1) * self.batch + 2 * self.longest
 
     @property
     def only_items_fail(self) -> bool:
@@ -283,7 +287,8 @@ class Graph:
         if served is None:
             return
         passed, limits = self.served[item.caller] - served, self.world.limits
-        if passed > (requests + 1) * limits.longest + limits.unfair:
+        # each batch begins with the item that is due, though it takes others of its length that came later
+        if passed > (requests + 1) * max(limits.batch, limits.longest) + limits.unfair:
             self.world.violated(f"item {item.number} waited for {passed} of {requests} other requests of its caller")
 
     # ---- requests
