@@ -47,7 +47,7 @@ def _binary(data: bytes) -> None:
     parameters_of(inference.parameters)
     outputs = [tensor for tensor in inference.inputs if tensor.datatype not in ("FP16", "BF16", BYTES)]
     with suppress(StopIteration):  # small enough to be answered without waiting
-        bodies.respond("m", inference._replace(outputs=[]), outputs, OFF).send(None)
+        bodies.respond("m", inference._replace(outputs=[]), outputs, OFF, lambda size: None).send(None)
 
 
 def _binary_seeds() -> list[bytes]:

@@ -3,6 +3,8 @@
 import gc
 import tracemalloc
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,13 +12,15 @@ import pytest
 from models.vision.resample import weights
 from proto import embed_pb2 as pb
 from service.embedding.requests import EmbedResult, Output
-from service.errors import InlayError
 from service.http.formats import FORMATS, OCTETS, negotiate
 from service.http.negotiation import choose
+from service.observability.metrics import Metrics
 from service.protocols.inlay import embed_body
 from service.protocols.inlay.rpc_messages import embed_response
 from service.protocols.inlay.rpc_requests import decode
 from service.protocols.openai.schemas import Decoder, EmbeddingsBody
+from service.registry.loading import load_model
+from service.settings import Settings
 
 TIMES, KEPT_BYTES = 300, 4 << 20
 LENGTHS = (1,) * 1024
@@ -28,11 +32,6 @@ def result(number: int) -> EmbedResult:
     rows = np.zeros((len(LENGTHS), 4), np.float32)
     outputs = tuple([Output(f"{number}-{index}", rows, (*LENGTHS[1:], number), False) for index in range(8)])
     return EmbedResult("m", outputs, number, True, LENGTHS)
-
-
-def refused(call: Callable[[], object]) -> None:
-    with pytest.raises(InlayError):
-        call()
 
 
 FILLS: dict[str, Callable[[int], object]] = {
@@ -65,3 +64,10 @@ def test_cache_keeps_few_bytes_of_long_keys(name: str) -> None:
         assert tracemalloc.get_traced_memory()[0] - before < KEPT_BYTES
     finally:
         tracemalloc.stop()
+
+
+def test_plans_of_repeated_outputs_are_kept_once(tiny_store: Path) -> None:
+    model = load_model(tiny_store / "bert", Settings(store=tiny_store, device="cpu"), 1, Metrics())
+    options: tuple[Any, ...] = (None, None, None, "float32")
+    once = model.plan(("sentence_embedding",), *options)
+    assert model.plan(("sentence_embedding",) * 300_000, *options) is once
