@@ -1,8 +1,8 @@
 """Fuzz the decoders of untrusted bytes: `python -m tests.fuzz --seconds 10`, or `make fuzz ARGS="--seconds 60"`.
 
 Every decoder for so many seconds in a process of its own (one.py), then every operation of the OpenAPI document with
-schemathesis (operations.py). Faults are printed with the file that holds their input; the exit status counts them.
-`--save` writes results.json and results.md beside this file.
+schemathesis (operations.py), then requests that may cost others too much (costs.py). Faults are printed with the file
+that holds their input; the exit status counts them. `--save` writes results.json and results.md beside this file.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from tests.fuzz.catalogue import TARGETS, folder_of
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 SPARE_SECONDS = 120  # for a process to come up, and for a slow last input
-OPERATIONS = "operations"
+OPERATIONS, COSTS = "operations", "costs"
 RESULTS = HERE / "results.json"
 LIBRARIES = ("atheris", "schemathesis", "hypothesis")
 
@@ -48,7 +48,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Fuzz the decoders of untrusted bytes.")
     parser.add_argument("--seconds", type=float, default=10, help="for each decoder [10]")
     parser.add_argument("--examples", type=int, default=25, help="random requests an operation of OpenAPI [25]")
-    parser.add_argument("--only", default="", help=f"targets whose names hold this; {OPERATIONS}: OpenAPI alone")
+    parser.add_argument("--only", default="", help="targets whose names hold this, e.g. operations, costs")
+    parser.add_argument("--part", type=int, default=8, help="of the cases of costs one in so many [8]")
     parser.add_argument("--save", action="store_true", help="write results.json and results.md")
     options = parser.parse_args()
     rows: dict[str, Any] = _kept() if options.only else {}
@@ -61,6 +62,11 @@ def main() -> int:
 
         rows[OPERATIONS] = schemathesis(options.examples)
         faults += _record(options, OPERATIONS, rows)
+    if options.only in COSTS:
+        from tests.fuzz import costs
+
+        rows[COSTS] = costs.row(options.part)
+        faults += _record(options, COSTS, rows)
     return faults
 
 
@@ -81,7 +87,9 @@ def _say(name: str, row: dict[str, Any]) -> None:
     print(f"{name:28} {row['inputs']:>9,} inputs in {row['seconds']:>4.0f} s, by {row['engine']}", flush=True)
     if row["fault"]:
         print(
-            row["fault"] if name == OPERATIONS else f"{row['fault']}\n    the input is kept in {folder_of(name)}",
+            row["fault"]
+            if name in (OPERATIONS, COSTS)
+            else f"{row['fault']}\n    the input is kept in {folder_of(name)}",
             flush=True,
         )
 

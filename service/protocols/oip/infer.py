@@ -31,6 +31,7 @@ from service.errors import (
     WrongType,
 )
 from service.http.validation_errors import validated
+from service.protocols.inlay.inputs import too_many_inputs
 from service.protocols.oip.padding import LENGTHS, Spans, placed, right_padded, spans_of
 from service.protocols.oip.tensors import BYTES, DATATYPE_OF, SHOWN_CHARACTERS, Tensor, input_field
 from service.settings import Settings
@@ -114,7 +115,7 @@ def request_of(
     if TEXT in tensors:
         rows = _texts(tensors[TEXT])
     else:
-        rows, spans = _sequences(card, tensors, settings.max_request_tokens)
+        rows, spans = _sequences(card, tensors, settings)
     request = EmbedRequest(
         rows,
         card.name,
@@ -216,18 +217,20 @@ def _text(index: int, raw: bytes) -> Text:
         raise WrongType(received, field=(*input_field(TEXT), index)) from None
 
 
-def _sequences(card: Card, tensors: dict[str, Tensor], max_tokens: int) -> tuple[list[Input], Spans]:
+def _sequences(card: Card, tensors: dict[str, Tensor], settings: Settings) -> tuple[list[Input], Spans]:
     """Return each sequence's ids and what goes with them, padding left out."""
     ids = tensors[IDS]
     values = _integers(ids, INTEGERS)
     if not len(values):
         remedy = "send one token id at least"
         raise EmptyRequest(f"has shape {list(ids.shape)}", field=input_field(IDS), remedy=remedy)
-    if len(values) > max_tokens:
-        allowed = f"this server takes {max_tokens} a request"
+    if len(values) > settings.max_request_tokens:
+        allowed = f"this server takes {settings.max_request_tokens} a request"
         raise TooLarge(f"has {len(values)} elements", field=input_field(IDS), allowed=allowed)
     mask = _mask(tensors[MASK], ids) if MASK in tensors else None
     spans = spans_of(ids, _lengths(tensors.get(LENGTHS)), mask)
+    if (count := len(spans.starts)) > settings.max_inputs:  # before each is an object
+        raise too_many_inputs(count, settings.max_inputs)
     beside = {name: _beside(tensors[name], ids) for name in (TYPES, POSITIONS) if name in tensors}
     extras = {extra.name: _extra(extra, tensors[extra.name], ids) for extra in card.extras if extra.name in tensors}
     sent = mask if card.mask_from == "pad_count" or spans.holes is not None else None

@@ -1,0 +1,313 @@
+"""What the fuzzer of costs sends to every route and gRPC method: made from their rows, so that none is forgotten."""
+
+import gzip
+import json
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache, partial
+from itertools import count
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import orjson
+from pydantic import BaseModel
+
+from service.app import create_app
+from service.grpc.methods import Method
+from service.http.routes import Route
+from service.protocols.inlay import rpc as inlay_rpc
+from service.protocols.oip import rpc as oip_rpc
+from service.protocols.oip.data_plane import DataPlane
+from service.protocols.tei import rpc as tei_rpc
+from service.settings import Settings
+from tests.fuzz.cost_largest import MESSAGES, json_bodies
+from tests.fuzz.cost_shapes import JSON_SHAPES, WORDS, Maker, filled, messages, places
+
+BODY_BYTES = Settings.model_fields["max_body_bytes"].default
+SIZES = {"16 MiB": BODY_BYTES - 4096, "512 KiB": 1 << 19}
+FEW = 3  # headers of each route, and bodies of other kinds, unless every case is tried; the next route gets others
+LARGEST = "largest: "
+WORD_BYTES = 60_000  # of a request's line or of its headers, which are 64 KiB at most
+JSON = b"application/json"
+HEADERS = (
+    b"accept",
+    b"accept-encoding",
+    b"content-type",
+    b"content-encoding",
+    b"traceparent",
+    b"tracestate",
+    b"x-request-id",
+    b"inlay-timeout-ms",
+    b"authorization",
+    b"origin",
+    b"range",
+    b"if-none-match",
+    b"inference-header-content-length",
+    b"cookie",
+    b"expect",
+    b"unknown",
+)
+MODELS = {"images": "vit", "similarity": "vit"}
+PARTS = {"version": "1", "region": "r", "scheme": "rope", "name": "bert"}
+
+
+class Case(NamedTuple):
+    """One request.
+
+    Args:
+        road: verb and path of a route, or the path of a gRPC method.
+        name: what it is filled with.
+        make: returns the bytes of an HTTP request, or a gRPC message.
+        streaming: of a gRPC method, whether requests and answers are streams.
+    """
+
+    road: str
+    name: str
+    make: Callable[[], bytes]
+    streaming: tuple[bool, bool] | None = None
+
+
+class Roads(NamedTuple):
+    """Every route, and every gRPC method by path."""
+
+    routes: Sequence[Route]
+    methods: dict[str, Method]
+
+
+@cache
+def roads() -> Roads:
+    """Return what the application serves."""
+    with tempfile.TemporaryDirectory(prefix="inlay-fuzz-") as folder:
+        app = create_app(Settings(store=Path(folder), device="cpu"))
+    context = app.context
+    services = [inlay_rpc.service(context), oip_rpc.service(DataPlane(context)), *tei_rpc.services(context)]
+    methods = {f"/{service.name}/{method.name}": method for service in services for method in service.methods}
+    return Roads(app.pipeline.router.routes, methods)
+
+
+def cases(part: int = 1, *, every: bool = False) -> list[Case]:
+    """Return the cases of every route and method.
+
+    Args:
+        part: of each road one in so many, and those of LARGEST.
+        every: each shape in each place; False: each shape once a road and each place once a shape.
+    """
+    chosen: list[Case] = []
+    for turn, route in enumerate(roads().routes):
+        chosen += _part(_route(route, turn, every), turn, part)
+    for turn, (path, method) in enumerate(roads().methods.items()):
+        chosen += _part(_method(path, method, every), turn, part)
+    return chosen
+
+
+def ordinary() -> Iterator[Case]:
+    """Yield what uses the service as its documentation says: the examples of routes, and an empty message a method."""
+    for route in roads().routes:
+        for name, example in (route.body.examples if route.body else {}).items():
+            yield Case(f"POST {route.path}", name, post(_path(route), partial(orjson.dumps, example)))
+    for path, method in roads().methods.items():
+        yield Case(path, "empty", bytes, _streaming(method))
+
+
+def _part(road: Iterator[Case], turn: int, part: int) -> Iterator[Case]:
+    every = list(road)
+    for number, case in enumerate(every):
+        if (number + turn) % min(part, len(every)) == 0 or case.name.startswith(LARGEST):
+            yield case
+
+
+def _pairs(first: Sequence[Any], second: Sequence[Any], turn: int, every: bool) -> Iterator[tuple[Any, Any]]:
+    """Yield all pairs, or as few as hold each member; `turn` shifts which are together."""
+    if every:
+        yield from [(one, other) for one in first for other in second]
+        return
+    for number in range(max(len(first), len(second))):
+        yield first[number % len(first)], second[(number + turn) % len(second)]
+
+
+# ---- HTTP
+
+
+def _route(route: Route, turn: int, every: bool) -> Iterator[Case]:
+    road, path = f"{route.verb} {route.path}", _path(route)
+    query = _fields(route.query)
+    words = list(WORDS.items())
+    names = [name for name in query if name] or ["unknown"]
+    for name, (word, make) in _pairs(names, words if query or every else words[:FEW], turn, every):
+        yield Case(road, f"query {name}: {word}", _request(route.verb, f"{path}?{name}=", make, None))
+    yield Case(road, "query: 1000 fields", _request(route.verb, f"{path}?", _query, None))
+    headers = HEADERS if every else [HEADERS[(FEW * turn + number) % len(HEADERS)] for number in range(FEW)]
+    for header, (word, make) in _pairs(headers, words if every else words[turn % len(words) :][:FEW], turn, every):
+        yield Case(road, f"header {header.decode()}: {word}", _request(route.verb, path, None, (header, make)))
+    yield Case(road, "many headers", _request(route.verb, path, None, (b"a: b\r\na", _many_headers)))
+    if route.parameters:
+        long = route.path.replace("{" + route.parameters[0], "{long")
+        long = long.replace("{long:path}", "{long}").replace("{long}", "a" * WORD_BYTES)
+        for name, value in PARTS.items():
+            long = long.replace(f"{{{name}}}", value)
+        yield Case(road, "path: long word", _request(route.verb, long, None, None))
+    if route.verb == "POST":
+        yield from _bodies(road, path, route, turn, every)
+
+
+def _path(route: Route) -> str:
+    last = route.path.rpartition("/")[2]
+    path = route.path.replace(":path}", "}")
+    for name, value in (PARTS | {"name": MODELS.get(last, PARTS["name"])}).items():
+        path = path.replace(f"{{{name}}}", value)
+    return path
+
+
+def _query(size: int) -> bytes:
+    return b"&".join([b"a%d=%d" % (number, number) for number in range(1000)])
+
+
+def _many_headers(size: int) -> bytes:
+    return b"b" + b"".join([b"\r\na%d: b" % number for number in range(size // 12)])
+
+
+def _fields(model: Any) -> list[str]:
+    """Return the names of a pydantic model's fields, or of a schema's properties."""
+    if isinstance(model, type) and issubclass(model, BaseModel):
+        return list(model.model_json_schema(by_alias=True)["properties"])
+    return list((model or {}).get("properties", ()))
+
+
+def _request(verb: str, target: str, ending: Maker | None, header: tuple[bytes, Maker] | None) -> Callable[[], bytes]:
+    def make() -> bytes:
+        line = target.encode() + (ending(WORD_BYTES) if ending else b"")
+        line = line.replace(b" ", b"+").replace(b'"', b"%22") if ending else line
+        lines = [b"%s %s HTTP/1.1" % (verb.encode(), line), b"host: a", b"connection: close"]
+        names = {header[0]} if header else set()
+        if header:
+            lines.append(header[0] + b": " + header[1](WORD_BYTES))
+        if verb == "POST":
+            lines += [b"content-length: 2"] + ([b"content-type: " + JSON] if b"content-type" not in names else [])
+        return b"\r\n".join(lines) + b"\r\n\r\n" + (b"{}" if verb == "POST" else b"")
+
+    return make
+
+
+def post(path: str, body: Callable[[], bytes], content_type: bytes = JSON, *lines: bytes) -> Callable[[], bytes]:
+    """Return what makes a POST request."""
+
+    def make() -> bytes:
+        data = body()
+        head = [b"POST %s HTTP/1.1" % path.encode(), b"host: a", b"connection: close", b"content-type: " + content_type]
+        head += [*lines, b"content-length: %d" % len(data)]
+        return b"\r\n".join(head) + b"\r\n\r\n" + data
+
+    return make
+
+
+def _bodies(road: str, path: str, route: Route, turn: int, every: bool) -> Iterator[Case]:
+    body = route.body
+    examples = list(body.examples.values()) if body else []
+    example: Any = examples[turn % len(examples)] if examples else {}
+    names = [name for name in _fields(body.model or body.schema if body else None) if name not in example]
+    spots = [*places(example), *[(name,) for name in names], ("unknown",)]
+    turns = count(turn)
+    for place, (shape, make) in _pairs(spots, list(JSON_SHAPES.items()), turn, every):
+        for size in SIZES if every else [list(SIZES)[next(turns) % 2]]:
+            where = ".".join(map(str, place)) or "body"
+            yield Case(road, f"{where}: {shape}, {size}", post(path, _json(example, place, make, SIZES[size])))
+    for name, largest in json_bodies(route.path).items():
+        yield Case(road, f"{LARGEST}{name}", post(path, largest))
+    others = list(OTHER_BODIES.items())
+    if not every and not (body and body.other):
+        others = [others[(FEW * turn + number) % len(others)] for number in range(FEW)]
+    for kind, (content_type, lines, other) in others:
+        yield Case(road, kind, post(path, other, content_type, *lines))
+
+
+def _json(example: Any, place: tuple[str | int, ...], make: Maker, size: int) -> Callable[[], bytes]:
+    return lambda: filled(example, place, make(size - 4096))
+
+
+def _safetensors(header: Callable[[int], bytes]) -> Callable[[], bytes]:
+    def make() -> bytes:
+        text = header(SIZES["16 MiB"])
+        return len(text).to_bytes(8, "little") + text
+
+    return make
+
+
+def _tensor_names(size: int) -> bytes:
+    entry = b'"%07x":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}'
+    return b"{" + b",".join([entry % number for number in range(size // 64)]) + b"}"
+
+
+def _form(size: int) -> bytes:
+    part = b'--x\r\ncontent-disposition: form-data; name="image"; filename="a"\r\n\r\na\r\n'
+    return part * (size // len(part)) + b"--x--\r\n"
+
+
+def _form_headers(size: int) -> bytes:
+    return b"--x\r\n" + b"a: b\r\n" * (size // 6) + b"\r\n\r\na\r\n--x--\r\n"
+
+
+def _infer(tensor: dict[str, Any], raw: bytes) -> bytes:
+    size = {"parameters": {"binary_data_size": len(raw)}}
+    head = json.dumps({"inputs": [tensor | size]}).encode().ljust(256)
+    return head + raw
+
+
+FULL = SIZES["16 MiB"]
+OTHER_BODIES: dict[str, tuple[bytes, tuple[bytes, ...], Callable[[], bytes]]] = {
+    "gzip of lists": (JSON, (b"content-encoding: gzip",), lambda: gzip.compress(JSON_SHAPES["empty lists"](FULL), 1)),
+    "gzip of a long string": (
+        JSON,
+        (b"content-encoding: gzip",),
+        lambda: gzip.compress(b'{"inputs": "' + b"a" * FULL + b'"}', 1),
+    ),
+    "many gzip members": (
+        JSON,
+        (b"content-encoding: gzip",),
+        lambda: gzip.compress(b" ") * (FULL // len(gzip.compress(b" "))),
+    ),
+    "safetensors: many names": (b"application/vnd.safetensors", (), _safetensors(_tensor_names)),
+    "safetensors: lists": (b"application/vnd.safetensors", (), _safetensors(JSON_SHAPES["empty lists"])),
+    "safetensors: members": (b"application/vnd.safetensors", (), _safetensors(JSON_SHAPES["many members"])),
+    "form: many parts": (b"multipart/form-data; boundary=x", (), lambda: _form(FULL)),
+    "form: many headers": (b"multipart/form-data; boundary=x", (), lambda: _form_headers(FULL)),
+    "form: one long line": (b"multipart/form-data; boundary=x", (), lambda: b"--x\r\na: " + b"b" * FULL),
+    "form: dashes": (b"multipart/form-data; boundary=x", (), lambda: b"--x\r\n\r\n" + b"\r\n--" * (FULL // 4)),
+    "whole body as one input": (
+        b"application/octet-stream",
+        (b"inference-header-content-length: 0",),
+        lambda: b"\x01" * FULL,
+    ),
+    "whole body as one text": (b"text/plain", (b"inference-header-content-length: 0",), lambda: b"a " * (FULL // 2)),
+    "binary strings": (
+        b"application/octet-stream",
+        (b"inference-header-content-length: 256",),
+        lambda: _infer({"name": "text", "datatype": "BYTES", "shape": [FULL // 4]}, bytes(FULL // 4 * 4)),
+    ),
+    "binary ids": (
+        b"application/octet-stream",
+        (b"inference-header-content-length: 256",),
+        lambda: _infer({"name": "input_ids", "datatype": "INT64", "shape": [FULL // 8]}, bytes(FULL // 8 * 8)),
+    ),
+}
+"""Bodies that no JSON example stands for, sent to every POST route: some read them, others refuse them."""
+
+
+# ---- gRPC
+
+
+def _method(path: str, method: Method, every: bool) -> Iterator[Case]:
+    streaming = _streaming(method)
+    for turn, (name, make) in enumerate(messages(method.request.DESCRIPTOR)):
+        for size in SIZES if every else [list(SIZES)[turn % 2]]:
+            yield Case(path, f"{name}, {size}", _message(make, SIZES[size]), streaming)
+    for name, largest in MESSAGES.get(path, {}).items():
+        yield Case(path, f"{LARGEST}{name}", largest, streaming)
+    yield Case(path, "empty", bytes, streaming)
+
+
+def _streaming(method: Method) -> tuple[bool, bool]:
+    return method.kind in ("client_stream", "bidirectional"), method.kind in ("server_stream", "bidirectional")
+
+
+def _message(make: Maker, size: int) -> Callable[[], bytes]:
+    return lambda: make(size)

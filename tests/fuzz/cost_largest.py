@@ -1,0 +1,139 @@
+"""The largest requests that are valid: what the limits allow, for each operation that computes."""
+
+import base64
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import orjson
+
+from proto import embed_pb2 as pb
+from proto import open_inference_pb2 as oip
+from proto import tei_pb2 as tei
+from service.settings import Settings
+
+INPUTS = Settings.model_fields["max_inputs"].default
+TOKENS = Settings.model_fields["max_request_tokens"].default
+CHARACTERS = 1 << 20  # what servers of every size take by default
+WORD = "hello "
+LISTED = 200_000  # numbers or positions in lists
+
+
+def _texts() -> list[str]:
+    return [WORD * (CHARACTERS // len(WORD) // INPUTS)] * INPUTS
+
+
+def _ids(length: int = 64) -> list[list[int]]:
+    return [[5] * length] * min(INPUTS, TOKENS // length)
+
+
+def _tensor(rows: int, columns: int) -> dict[str, Any]:
+    data = np.full((rows, columns), 0.5, np.float32).tobytes()
+    return {"dtype": "float32", "shape": [rows, columns], "data": base64.b64encode(data).decode()}
+
+
+def _listed(rows: int, columns: int) -> list[list[float]]:
+    return [[0.125] * columns] * rows
+
+
+def _tensors(**named: tuple[str, list[int], list[Any]]) -> dict[str, Any]:
+    return {
+        "inputs": [
+            {"name": name, "datatype": kind, "shape": shape, "data": data}
+            for name, (kind, shape, data) in named.items()
+        ]
+    }
+
+
+def _similarity() -> dict[str, Any]:
+    return {"inputs": {"source_sentence": "a", "sentences": _texts()[:-1]}}
+
+
+BODIES: dict[str, dict[str, Callable[[], Any]]] = {
+    "/embed": {
+        "texts": lambda: {"inputs": _texts()},
+        "one text": lambda: {"inputs": WORD * (CHARACTERS // len(WORD))},
+        "ids": lambda: {"inputs": _ids(), "outputs": ["input_embeddings"]},
+        "ids to be cut": lambda: {"inputs": [[5] * 7_500] * 256, "truncate": True},
+        "rows of ids": lambda: {"inputs": _ids(), "outputs": "last_hidden_state", "encoding_format": "base64"},
+        "repeated outputs": lambda: {"inputs": "a", "outputs": ["sentence_embedding"] * LISTED},
+    },
+    "/embed_all": {"texts": lambda: {"inputs": _texts()}},
+    "/similarity": {"texts": _similarity},
+    "/tokenize": {"texts": lambda: {"inputs": _texts()}},
+    "/decode": {"ids": lambda: {"ids": [[5] * 1_900] * INPUTS}, "one list": lambda: {"ids": [5] * 1_900_000}},
+    "/v1/embeddings": {"texts": lambda: {"input": _texts()}, "ids": lambda: {"input": _ids()}},
+    "/pooling": {"texts": lambda: {"input": _texts(), "task": "token_embed"}},
+    "/v2/models/{name}/infer": {
+        "texts": lambda: _tensors(text=("BYTES", [INPUTS], _texts())),
+        "ids": lambda: _tensors(input_ids=("INT64", [TOKENS // 64, 64], [5] * (TOKENS // 64 * 64))),
+        "columns": lambda: _tensors(input_ids=("INT64", [TOKENS, 1], [[5]] * TOKENS)),
+    },
+    "/positions/learned": {
+        "bytes": lambda: {"weights": _tensor(4_000, 700)},
+        "lists": lambda: {"weights": _listed(1_000, 700)},
+    },
+    "/positions/rope": {"positions": lambda: {"head_dim": 64, "positions": list(range(0, 2 * LISTED, 2))}},
+    "/positions/rope/rotate": {
+        "bytes": lambda: {"head_dim": 64, "q": _tensor(40_000, 64)},
+        "lists": lambda: {"head_dim": 64, "q": _listed(10_000, 64)},
+    },
+    "/positions/mask": {"padding": lambda: {"query_length": 512, "attention_mask": [[1] * 512] * 1_024}},
+    "/models/{name}/similar": {"ids": lambda: {"positive": [5] * LISTED}, "texts": lambda: {"positive": _texts()}},
+    "/models/{name}/gradient": {
+        "ids": lambda: {"input_ids": _ids(), "gradient": [_listed(64, 4)] * INPUTS},
+    },
+}
+"""JSON of POST routes by path."""
+
+
+def _embed(count: int, **fields: Any) -> bytes:
+    ids = [pb.Input(ids=pb.TokenIds(input_ids=[5] * 64))] * count
+    return pb.EmbedRequest(inputs=ids, **fields).SerializeToString()
+
+
+def _infer() -> bytes:
+    raw = np.full((TOKENS // 64, 64), 5).tobytes()
+    request = oip.ModelInferRequest(model_name="bert", raw_input_contents=[raw])
+    request.inputs.add(name="input_ids", datatype="INT64", shape=[TOKENS // 64, 64])
+    return request.SerializeToString()
+
+
+def _positions() -> bytes:
+    request = pb.PositionsRequest(scheme="rope")
+    request.parameters.update({"head_dim": 64, "positions": list(range(0, LISTED // 2, 2))})
+    return request.SerializeToString()
+
+
+def _rotate() -> bytes:
+    data = np.full((40_000, 64), 0.5, np.float32).tobytes()
+    request = pb.RotateRequest(tensors={"q": pb.Tensor(dtype=pb.FLOAT32, shape=[40_000, 64], data=data)})
+    request.parameters.update({"head_dim": 64})
+    return request.SerializeToString()
+
+
+MESSAGES: dict[str, dict[str, Callable[[], bytes]]] = {
+    "/inlay.v1.Embedder/Embed": {
+        "ids": lambda: _embed(INPUTS, outputs=["input_embeddings"]),
+        "texts": lambda: pb.EmbedRequest(inputs=[pb.Input(text=text) for text in _texts()]).SerializeToString(),
+        "repeated outputs": lambda: _embed(1, outputs=["sentence_embedding"] * LISTED),
+    },
+    "/inlay.v1.Embedder/EmbedStream": {"ids": lambda: _embed(INPUTS)},
+    "/inlay.v1.Embedder/Positions": {"positions": _positions},
+    "/inlay.v1.Embedder/Rotate": {"tensor": _rotate},
+    "/inference.GRPCInferenceService/ModelInfer": {"ids": _infer},
+    "/tei.v1.Tokenize/Tokenize": {
+        "text": lambda: tei.EncodeRequest(inputs=WORD * (CHARACTERS // len(WORD))).SerializeToString()
+    },
+    "/tei.v1.Tokenize/Decode": {"ids": lambda: tei.DecodeRequest(ids=[5] * 4_000_000).SerializeToString()},
+}
+"""Messages of gRPC methods by path."""
+
+
+def json_bodies(path: str) -> dict[str, Callable[[], bytes]]:
+    """Return what makes the largest bodies of a route, by name."""
+    return {name: _dumped(make) for name, make in BODIES.get(path, {}).items()}
+
+
+def _dumped(make: Callable[[], Any]) -> Callable[[], bytes]:
+    return lambda: orjson.dumps(make())
