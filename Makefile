@@ -145,7 +145,7 @@ images: ## build the container images inlay:cpu and inlay:cuda
 	DOCKER_BUILDKIT=1 $(DOCKER) build --target cpu --tag inlay:cpu .
 	DOCKER_BUILDKIT=1 $(DOCKER) build --target cuda --tag inlay:cuda .
 
-container-test: $(RUNTIME) ## build inlay:cpu; show it healthy, embedding, read-only and losing nothing on SIGTERM
+container-test: $(RUNTIME) ## build inlay:cpu; show it healthy, read-only, losing nothing on SIGTERM or under the worst load
 	@DOCKER=$(DOCKER) $(BIN)/python -m tests.deploy.container
 
 # ---- set up

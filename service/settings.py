@@ -14,6 +14,7 @@ from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, EnvSettingsSource, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
 MIB = 2**20
+OWN_BYTES = 192 * MIB  # of a worker with the demo model, before the first request
 CGROUP = Path("/sys/fs/cgroup")
 OWN_CGROUPS = Path("/proc/self/cgroup")
 Port = Annotated[int, Field(ge=0, le=65535)]
@@ -64,11 +65,12 @@ def _memory_limits(cgroup: Path, own: Path) -> Iterator[int]:
 
 
 def _memory_share(part: int, most: int | None = None) -> Any:
-    """Return a field whose default is a part of the memory of each worker, at most `most`."""
+    """Return a field whose default is a part of the memory that each worker has beside its own, at most `most`."""
 
     def share(values: dict[str, Any]) -> int:
-        bytes_: int = available_memory() // values.get("workers", 1) // part
-        return bytes_ if most is None else min(bytes_, most)
+        memory: int = available_memory() // values.get("workers", 1)
+        part_bytes = max(memory - OWN_BYTES, memory // 4) // part
+        return part_bytes if most is None else min(part_bytes, most)
 
     return Field(default_factory=share)
 
@@ -141,8 +143,8 @@ class Settings(BaseSettings):
     """Tokens in one input, where that is less than the model's own limit; 0: the model's limit."""
     max_request_tokens: Count = 131072
     """Tokens in one request, all inputs together."""
-    max_request_characters: Count = _memory_share(512, 2 * MIB)
-    """Characters of text in one request, all inputs together; unset: 1/512 of the memory's bytes, up to 2 Mi."""
+    max_request_characters: Count = _memory_share(384, 2 * MIB)
+    """Characters of text in one request, all inputs together; unset: 1/384 of the memory's bytes, up to 2 Mi."""
     max_image_pixels: Count = 40_000_000
     """Pixels of one image, as sent and as resized; checked before it is decoded."""
     max_batch_tokens: Annotated[int, Field(ge=0)] = 0
@@ -155,8 +157,8 @@ class Settings(BaseSettings):
     """Seconds that queued work may delay a request without a deadline, by the measured drain rate; above it: 429."""
     max_concurrent_requests: Count = 1024
     """Requests served at a time by one worker; above it requests get 429 with Retry-After."""
-    max_answer_bytes: Count = _memory_share(10, 512 * MIB)
-    """Bytes of float32 vectors in one response; unset: 1/10 of the memory, up to 512 MiB."""
+    max_answer_bytes: Count = _memory_share(9, 512 * MIB)
+    """Bytes of float32 vectors in one response; unset: 1/9 of the memory, up to 512 MiB."""
     max_answering_bytes: Count = _memory_share(4)
     """Bytes of all vectors and texts being computed and sent, above it requests get 429; unset: 1/4 of the memory."""
     max_streaming_bytes: Count = _memory_share(16)

@@ -190,10 +190,11 @@ class Call:
         self._served.shared.metrics.refused(error.code)
         return error.without_frames()
 
-    async def first(self, requests: AsyncIterator[bytes], grpc_context: GrpcContext) -> bytes:
+    async def first(self, grpc_context: GrpcContext) -> bytes:
         """Return the one message of a call that waits for its turn to be read."""
         await self._served.limit.turn_to_read(self)
-        async for request in requests:
+        request = await grpc_context.read()
+        if isinstance(request, bytes):
             return request
         self.begin(grpc_context)
         await self.abort(Malformed("the call holds no message", remedy="send one"))
@@ -225,6 +226,7 @@ class UnaryCall(Call):
         self.begin(grpc_context)
         method, context = self._served.method, self.context()
         answer = await self.perform(method.handler, request, context)
+        del request  # grpc keeps the error of an abort and so this frame, until Python looks for cycles
         if isinstance(answer, InlayError):
             await self.abort(answer)
         if method.initial_metadata is not None:
@@ -243,7 +245,7 @@ class WaitingUnaryCall(UnaryCall):
 
     async def stream_unary(self, requests: AsyncIterator[bytes], grpc_context: GrpcContext) -> bytes:
         """Serve the call."""
-        return await self.unary_unary(await self.first(requests, grpc_context), grpc_context)
+        return await self.unary_unary(await self.first(grpc_context), grpc_context)
 
 
 class ServerStreamCall(Call):
@@ -255,6 +257,7 @@ class ServerStreamCall(Call):
         """Serve the call."""
         self.begin(grpc_context)
         failure = await self.perform(self._write_all, request, self.context())
+        del request
         if isinstance(failure, InlayError):
             await self.abort(failure)
         self.succeed()
@@ -273,7 +276,7 @@ class WaitingServerStreamCall(ServerStreamCall):
 
     async def stream_stream(self, requests: AsyncIterator[bytes], grpc_context: GrpcContext) -> None:
         """Serve the call."""
-        await self.unary_stream(await self.first(requests, grpc_context), grpc_context)
+        await self.unary_stream(await self.first(grpc_context), grpc_context)
 
 
 class ClientStreamCall(Call):

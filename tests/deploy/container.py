@@ -18,6 +18,7 @@ from typing import Any
 import grpc
 
 from proto import embed_pb2, embed_pb2_grpc
+from tests.deploy import worst_load
 
 IMAGE = "inlay:cpu"
 DOCKER = os.environ.get("DOCKER", "docker")
@@ -27,8 +28,8 @@ CONFINED = (
     "--cap-drop=ALL",
     "--security-opt=no-new-privileges",
     "--cpus=2",
-    "--memory=2g",
 )
+MEMORIES = ("512m", "2g")  # of containers under the worst load
 IN_FLIGHT_SECONDS = 3  # of work in each batch that is under way when SIGTERM comes
 STOP_SECONDS = 40  # longer than INLAY_SHUTDOWN_SECONDS
 
@@ -63,10 +64,10 @@ def wait_until(what: str, seconds: float, probe: Callable[[], bool]) -> float:
 
 
 @contextmanager
-def container(*command: str) -> Iterator[str]:
+def container(*command: str, memory: str = "2g") -> Iterator[str]:
     """A confined container of the image on free loopback ports, removed afterwards with its volume."""
     ports = ("--publish=127.0.0.1::8080", "--publish=127.0.0.1::50051")
-    name = docker("run", "--detach", *CONFINED, *ports, IMAGE, *command)[:12]
+    name = docker("run", "--detach", *CONFINED, f"--memory={memory}", *ports, IMAGE, *command)[:12]
     try:
         yield name
     except Exception:
@@ -190,6 +191,21 @@ def check_stop(name: str, url: str, target: str) -> None:
     show("the container ends with exit code 0", code == "0", f"{time.monotonic() - start:.1f} s after SIGTERM")
 
 
+def check_worst_load(name: str, url: str, target: str, memory: str) -> None:
+    """The largest allowed requests, many at a time: each is answered or refused, and the container goes on."""
+    results = worst_load.run(url, target)
+    print(worst_load.table_of(results), flush=True)
+    refused = sum(outcomes[status] for outcomes in results.values() for status in ("429", "RESOURCE_EXHAUSTED"))
+    show(f"{memory}: requests are refused with 429", refused > 0, f"{refused} of them")
+    cut = {kind: outcomes for kind, outcomes in results.items() if any(worst_load.CUT in each for each in outcomes)}
+    show(f"{memory}: no request is lost", not cut, cut or "each was answered or refused")
+    show(f"{memory}: it still answers", len(post(url, "hello world")[0]) == 384, "POST /embed")
+    seen = docker("inspect", "--format={{.State.Status}} {{.State.OOMKilled}} {{.RestartCount}}", name)
+    show(f"{memory}: not killed, not restarted", seen == "running false 0", seen)
+    peak = inside(name, "grep VmHWM /proc/1/status")
+    show(f"{memory}: the most memory that it took", peak.endswith(" 0"), peak.removesuffix(" 0"))
+
+
 def main() -> int:
     """Build, run, ask, stop."""
     print(f"==> building {IMAGE}", flush=True)
@@ -208,6 +224,11 @@ def main() -> int:
     with container("serve", "--port", "9000") as name:
         wait_until("a container that serves another port is healthy", 60, lambda: is_healthy(name))
         show("its health check finds the port of its command line", True, "serve --port 9000")
+    for memory in MEMORIES:
+        print(f"==> the worst allowed load on {memory}", flush=True)
+        with container(memory=memory) as name:
+            wait_until("the container is healthy", 60, lambda: is_healthy(name))
+            check_worst_load(name, f"http://{address(name, 8080)}", address(name, 50051), memory)
     return 0
 
 

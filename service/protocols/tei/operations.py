@@ -7,7 +7,7 @@ from service.context import ServiceContext
 from service.embedding.limits import check_characters
 from service.embedding.model import Model
 from service.embedding.output_plan import HIDDEN, POOLED
-from service.embedding.pipeline import prompt_of
+from service.embedding.pipeline import COUNTED_CHARACTERS, prompt_of
 from service.embedding.pooling import POOLINGS
 from service.embedding.requests import Text
 from service.embedding.tokenization import Token, Tokenizer
@@ -16,6 +16,7 @@ from service.machine import available_cpus
 from service.protocols.tei.schemas import Info
 from service.registry.loading import BATCH_VALUES, ENCODER_TOKENS
 
+CHARACTER_BYTES = 256  # of memory for a character whose tokens are shown
 INPUT_LAYER = "input_embeddings"
 POOLING_NAMES = {"lasttoken": "last_token"}  # TEI's names, where they differ: it has cls, mean, last_token and splade
 
@@ -59,7 +60,9 @@ async def tokenize(
     check_batch(len(texts), settings.max_inputs, "inputs")
     check_characters([Text(text) for text in texts], settings)
     prompt = prompt_of(model.card, prompt_name)
-    return await tokenizer.tokens([prompt + text for text in texts], special_tokens, settings.max_request_tokens)
+    characters = sum(map(len, texts))
+    with context.budget.held_for(CHARACTER_BYTES * characters if characters > COUNTED_CHARACTERS else 0):
+        return await tokenizer.tokens([prompt + text for text in texts], special_tokens, settings.max_request_tokens)
 
 
 async def decode(

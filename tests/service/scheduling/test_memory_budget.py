@@ -119,11 +119,11 @@ def test_memory_is_that_of_the_cgroup(tmp_path: Path, files: dict[str, str], own
 
 
 def test_defaults_are_shares_of_each_workers_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("service.settings.available_memory", lambda: 512 * MIB)
+    monkeypatch.setattr("service.settings.available_memory", lambda: 1024 * MIB)
     one, two = Settings(), Settings(workers=2)
-    for settings, memory in ((one, 512 * MIB), (two, 256 * MIB)):
+    for settings, memory in ((one, 832 * MIB), (two, 320 * MIB)):
         assert settings.max_answering_bytes == memory // 4
-        assert settings.max_answer_bytes == memory // 10
+        assert settings.max_answer_bytes == memory // 9
         assert settings.max_receiving_bytes == settings.table_cache_bytes == memory // 16
     monkeypatch.setattr("service.settings.available_memory", lambda: 64 * 1024 * MIB)
     assert Settings().max_answer_bytes == 512 * MIB

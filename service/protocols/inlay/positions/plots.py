@@ -36,10 +36,12 @@ from service.protocols.inlay.positions.model_schemes import AnyScheme
 from service.protocols.inlay.positions.parameters import SIZES, SOURCES, RopeSource, parameter_names
 from service.protocols.inlay.positions.responses import is_held
 from service.protocols.inlay.positions.schemes import SCHEMES, Scheme
+from service.scheduling.memory_budget import MemoryBudget
 
 PICTURE_TYPES = {"png": "image/png", "svg": "image/svg+xml"}
 PLOTS = tuple(dict.fromkeys(plot for _, plot in FIGURES))
 MAX_WAITING = 16
+PIXEL_BYTES = 20  # of memory while a picture is drawn
 ONE_AXIS = ("rope", "sinusoidal", "learned")  # schemes whose positions are one a row
 FIGURE_NAMES = {"axial": "axial_rope", "sinusoidal-2d": "sinusoidal_grid"}  # where figures call a scheme otherwise
 USUAL_LENGTHS = {"length": 2048, "query_length": 64}
@@ -151,8 +153,8 @@ def _parse_plot(row: AnyScheme, values: Mapping[str, str]) -> tuple[TableOptions
 class Plots:
     """Draws one picture at a time and caches it among the tables."""
 
-    def __init__(self, tables: Tables) -> None:
-        self._tables = tables
+    def __init__(self, tables: Tables, budget: MemoryBudget) -> None:
+        self._tables, self._budget = tables, budget
         self._turn = asyncio.Lock()
         self._waiting = 0
 
@@ -194,7 +196,9 @@ class Plots:
 
     async def _draw_once(self, etag: str, shown: list[Shown], options: PlotOptions, extension: str) -> memoryview:
         if (body := self._tables.cached(etag)) is None:
-            body = memoryview(await asyncio.to_thread(_draw, shown, options, extension))
+            size = PIXEL_BYTES * options.width * (options.height or options.width // 2)
+            with self._budget.held_for(size):
+                body = memoryview(await asyncio.to_thread(_draw, shown, options, extension))
             self._tables.cache(etag, body)
         return body
 

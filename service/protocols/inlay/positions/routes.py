@@ -67,7 +67,7 @@ def routes(context: ServiceContext) -> list[Route]:
         _list_route("/presets", _preset_list(), "RoPE configurations by name, with their sources"),
         *_tensor_routes(context),
     ]
-    plots = Plots(context.tables)
+    plots = Plots(context.tables, context.budget)
     schemes: list[AnyScheme] = [*SCHEMES.values(), *MODEL_SCHEMES.values()]
     for row in schemes:
         rows += _table_routes(context, row)
