@@ -96,8 +96,8 @@ class CallLimit:
 
     def _end_slow(self) -> None:
         """Cancel the call that has been read for the longest, if that is slow."""
-        call, since = next(iter(self._readers.items()))
-        if perf_counter() - since >= SLOW_SECONDS:
+        call, since = next(iter(self._readers.items()), (None, 0.0))
+        if call is not None and perf_counter() - since >= SLOW_SECONDS:
             call.cancel()
             self.read(call)
 
