@@ -145,8 +145,8 @@ class Settings(BaseSettings):
     """Tokens in one request, all inputs together."""
     max_request_characters: Count = _memory_share(384, 2 * MIB)
     """Characters of text in one request, all inputs together; unset: 1/384 of the memory's bytes, up to 2 Mi."""
-    max_image_pixels: Count = 40_000_000
-    """Pixels of one image, as sent and as resized; checked before it is decoded."""
+    max_image_pixels: Count = _memory_share(80, 40_000_000)
+    """Pixels of one image, as sent and as resized; unset: 1/80 of the memory's bytes, up to 40 million."""
     max_batch_tokens: Annotated[int, Field(ge=0)] = 0
     """Tokens in one encoder batch, where a longer input runs alone; 0: 512 on CPU, 16384 on CUDA."""
     gpu_memory_bytes: Annotated[int, Field(ge=0)] = 0

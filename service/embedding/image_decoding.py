@@ -1,9 +1,10 @@
 """Pictures as upright pixels in RGB."""
 
 import io
+from collections.abc import Callable
 from typing import Any
 
-from service.errors import BadInput
+from service.errors import BadInput, InlayError
 
 FORMATS = ("JPEG", "PNG", "WEBP")
 PHOTO = "MPO"  # a JPEG with further pictures behind the first, as phones write it
@@ -11,12 +12,13 @@ MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "RGBa", "La", "CMYK",
 SHOWN = 80  # characters of a decoder's reason
 
 
-def open_picture(data: bytes, index: int, max_pixels: int) -> Any:
+def open_picture(data: bytes, index: int, max_pixels: int, hold: Callable[[int], None] = lambda pixels: None) -> Any:
     """Return a Pillow image of mode RGB, turned as its EXIF says, transparency on white.
 
     Args:
         data: the bytes of a JPEG, PNG or WebP file.
         index: of the input, for errors.
+        hold: called with the number of pixels before they are decoded, to keep memory for them.
 
     Raises:
         BadInput: it is not a picture, or animated, cut short, of more than 8 bits a channel, or too large.
@@ -27,9 +29,10 @@ def open_picture(data: bytes, index: int, max_pixels: int) -> Any:
     try:
         picture = Image.open(io.BytesIO(data), formats=FORMATS)
         _check(picture, index, max_pixels)
+        hold(picture.width * picture.height)
         picture.load()
         return in_rgb(ImageOps.exif_transpose(picture))
-    except BadInput:
+    except InlayError:
         raise
     except UnidentifiedImageError:
         raise BadInput("is not an image", field=("inputs", index), remedy="send a JPEG, PNG or WebP file") from None

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 import ml_dtypes
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from models.artifacts.card import Card
 from models.vision.image_spec import Image
 from models.vision.preprocess import Prepared, prepare, target_size
+from models.vision.preprocessor_config import Preprocessor
 from service.embedding.image_decoding import open_picture
 from service.embedding.model import Model, Models
 from service.embedding.output_plan import Graphs
@@ -30,7 +32,10 @@ from service.errors import (
 from service.request_context import RequestContext
 from service.runtime.engine import Engine
 from service.scheduling.caller_queue import ItemTimes
+from service.scheduling.memory_budget import MemoryBudget
 
+PIXEL_BYTES = 16  # of memory while a picture is decoded, or resized
+COPIES = 2  # of the vectors: of each image, and joined
 MAX_WAITING = 256  # pictures of all callers that wait to be decoded
 
 Rows = dict[str, NDArray[Any]]
@@ -114,10 +119,23 @@ class Images:
         max_inputs: images of one request.
         max_pixels: of a picture, as it comes and as it is resized.
         max_rows: patches of one request.
+        max_bytes: of the float32 vectors of one request.
+        budget: of the memory of all requests.
         threads: that decode pictures.
     """
 
-    def __init__(self, models: Models, *, max_inputs: int, max_pixels: int, max_rows: int, threads: int) -> None:
+    def __init__(
+        self,
+        models: Models,
+        *,
+        max_inputs: int,
+        max_pixels: int,
+        max_rows: int,
+        max_bytes: int,
+        budget: MemoryBudget,
+        threads: int,
+    ) -> None:
+        self._max_bytes, self._budget = max_bytes, budget
         self._models = models
         self._max_inputs = max_inputs
         self._max_pixels = max_pixels
@@ -131,12 +149,26 @@ class Images:
         image = reads_images(model.card)
         plan = model.plan(request.outputs, None, None, None, request.dtype)
         self._check_count(request.inputs)
-        feeds = await self._prepared(image, request.inputs)
+        feeds = await self._prepared(image, request.inputs, context)
         costs = [_rows_of(image, feed) for feed in feeds]
+        size = self._checked_size(sum(costs) + len(feeds), model, plan.outputs)
+        self._budget.reserve(COPIES * size, context)
         rows = await _run_graphs(model, plan.plain, feeds, costs, context)
         check_finite(model.card.name, rows)
         outputs = tuple(_output(name, rows, request.dtype) for name in plan.outputs)
         return EmbedResult(model.card.name, outputs, sum(costs), bool(request.outputs))
+
+    def _checked_size(self, rows: int, model: Model, outputs: Sequence[str]) -> int:
+        """Return the bytes of a request's vectors at most, one row for each patch and one more; raise TooLarge."""
+        size = 4 * rows * sum(model.width(name) for name in outputs)
+        if size > self._max_bytes:
+            raise TooLarge(
+                f"have {rows} rows of {', '.join(outputs)}, {size} bytes",
+                field=("inputs",),
+                allowed=f"this server answers with {self._max_bytes} at most",
+                remedy="send fewer images, or have INLAY_MAX_ANSWER_BYTES raised",
+            )
+        return size
 
     def _check_count(self, inputs: Sequence[Any]) -> None:
         if not inputs:
@@ -145,7 +177,9 @@ class Images:
             allowed = f"this server takes {self._max_inputs} a request"
             raise TooManyInputs(f"{len(inputs)} images", allowed=allowed, remedy="send fewer")
 
-    async def _prepared(self, image: Image, inputs: Sequence[Picture | Values]) -> list[dict[str, NDArray[Any]]]:
+    async def _prepared(
+        self, image: Image, inputs: Sequence[Picture | Values], context: RequestContext
+    ) -> list[dict[str, NDArray[Any]]]:
         """Return the graph's feeds for every input; the pictures of a request are decoded in one thread."""
         pictures = sum(isinstance(each, Picture) for each in inputs)
         if pictures and image.preprocessor is None:
@@ -155,17 +189,22 @@ class Images:
             raise Overloaded(received, allowed=allowed, remedy="try again in a moment")
         self._waiting += pictures
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._threads, self._all, image, tuple(inputs))
+            return await asyncio.get_running_loop().run_in_executor(
+                self._threads, self._all, image, tuple(inputs), context
+            )
         finally:
             self._waiting -= pictures
 
-    def _all(self, image: Image, inputs: Sequence[Picture | Values]) -> list[dict[str, NDArray[Any]]]:
+    def _all(
+        self, image: Image, inputs: Sequence[Picture | Values], context: RequestContext
+    ) -> list[dict[str, NDArray[Any]]]:
         feeds, rows = [], 0
         for index, sent in enumerate(inputs):
             ready = (
                 self._decoded(image, sent.data, index) if isinstance(sent, Picture) else Prepared(sent.array, sent.grid)
             )
             feeds.append(checked(image, ready, index))
+            self._budget.reserve(sum(array.nbytes for array in feeds[-1].values()), context)
             rows += _rows_of(image, feeds[-1])
             if rows > self._max_rows:
                 allowed = f"this server takes {self._max_rows} a request"
@@ -174,14 +213,22 @@ class Images:
 
     def _decoded(self, image: Image, data: bytes, index: int) -> Prepared:
         assert image.preprocessor is not None
-        picture = open_picture(data, index, self._max_pixels)
+        with ExitStack() as held:
+            picture = open_picture(data, index, self._max_pixels, lambda pixels: self._hold(held, pixels))
+            return self._resized(image.preprocessor, picture, index, held)
+
+    def _hold(self, held: ExitStack, pixels: int) -> None:
+        held.enter_context(self._budget.held_for(PIXEL_BYTES * pixels))
+
+    def _resized(self, preprocessor: Preprocessor, picture: Any, index: int, held: ExitStack) -> Prepared:
         try:
-            height, width = target_size(image.preprocessor, picture.height, picture.width)
+            height, width = target_size(preprocessor, picture.height, picture.width)
             if not 0 < height * width <= self._max_pixels:
                 raise ValueError(
                     f"it would be resized to {height}x{width}; this server takes {self._max_pixels} pixels"
                 )
-            return prepare(image.preprocessor, picture)
+            self._hold(held, height * width)
+            return prepare(preprocessor, picture)
         except ValueError as error:
             raise BadInput(f"of {picture.height}x{picture.width} pixels: {error}", field=("inputs", index)) from None
 

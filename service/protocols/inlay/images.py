@@ -92,6 +92,8 @@ def routes(context: ServiceContext) -> list[Route]:
         max_inputs=settings.max_inputs,
         max_pixels=settings.max_image_pixels,
         max_rows=settings.max_request_tokens,
+        max_bytes=settings.max_answer_bytes,
+        budget=context.budget,
         threads=max(1, available_cpus() // settings.workers),
     )
 

@@ -1,17 +1,21 @@
-"""Output of a tower that is not finite fails only the request it belongs to."""
+"""Images: what is refused before its run, and output of a tower that is not finite."""
 
 import asyncio
+import io
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import PIL.Image
 import pytest
 
+from service.embedding.image_decoding import open_picture
 from service.embedding.images import Images, ImagesRequest, Values
-from service.errors import EngineFailure
+from service.errors import EngineFailure, Overloaded, TooLarge
 from service.observability.metrics import Metrics
 from service.registry.registry import ModelRegistry, open_registry
 from service.request_context import RequestContext
+from service.scheduling.memory_budget import MemoryBudget
 from service.settings import Settings
 from tests.golden_cases import case
 from tests.vision_cases import export_seen
@@ -43,7 +47,7 @@ async def test_rows_that_are_not_finite_fail_their_own_request(
         return [np.where(bad[:, None, None], np.nan, each) for each in run(graph, feeds, outputs)]
 
     monkeypatch.setattr(type(engine), "run", lambda _, *arguments: broken(*arguments))
-    images = Images(catalog, max_inputs=4, max_pixels=10**6, max_rows=10**4, threads=1)
+    images = limited(catalog)
     good, bad = await asyncio.gather(
         images.embed(ImagesRequest([image(catalog)]), RequestContext()),
         images.embed(ImagesRequest([image(catalog), image(catalog, BAD)]), RequestContext()),
@@ -54,3 +58,40 @@ async def test_rows_that_are_not_finite_fail_their_own_request(
     assert np.isfinite(good.outputs[0].rows).all()
     assert isinstance(bad, EngineFailure)
     assert (bad.index, "of inputs[1] that is not finite" in bad.message) == (1, True)
+
+
+def limited(catalog: ModelRegistry, max_bytes: int = 10**6, together: int = 10**7) -> Images:
+    """Images of a few small pictures."""
+    budget = MemoryBudget(together)
+    return Images(
+        catalog, max_inputs=4, max_pixels=10**6, max_rows=10**4, max_bytes=max_bytes, budget=budget, threads=1
+    )
+
+
+async def test_vectors_over_the_limit_are_refused_before_the_run(
+    catalog: ModelRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(type(catalog.get("deit").engine), "run", lambda *_: pytest.fail("it ran"))
+    with pytest.raises(TooLarge, match="this server answers with 1000 at most"):
+        await limited(catalog, max_bytes=1000).embed(ImagesRequest([image(catalog)] * 2), RequestContext())
+
+
+async def test_pixels_and_vectors_are_reserved_until_the_answer_has_left(catalog: ModelRegistry) -> None:
+    context = RequestContext()
+    await limited(catalog).embed(ImagesRequest([image(catalog)] * 2), context)
+    assert len(context.reservations or ()) == 3
+    with pytest.raises(TooLarge, match="INLAY_MAX_ANSWERING_BYTES"):
+        await limited(catalog, together=1000).embed(ImagesRequest([image(catalog)]), RequestContext())
+
+
+def test_memory_is_held_before_a_picture_is_decoded() -> None:
+    file, held = io.BytesIO(), list[int]()
+    PIL.Image.new("RGB", (500, 400)).save(file, "png")
+    open_picture(file.getvalue(), 0, 10**6, held.append)
+    assert held == [200_000]
+    with pytest.raises(Overloaded):
+        open_picture(file.getvalue(), 0, 10**6, lambda pixels: refuse())
+
+
+def refuse() -> None:
+    raise Overloaded("there is no room")
