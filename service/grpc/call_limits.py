@@ -13,7 +13,7 @@ from typing import Protocol
 from service.errors import Overloaded
 
 CALLS_ALONE = 16  # in a row: then there is one caller, who waits for each answer
-SLOW_SECONDS = 1.0  # after which a message that is still coming gives way to one that waits to be read
+SLOW_SECONDS = 5.0  # after which a message that is still coming gives way to one that waits to be read
 CALLS_PER_REQUEST = 2  # of those admitted at a time: others are arriving or being sent
 
 
@@ -32,6 +32,10 @@ class LimitedCall(Protocol):
         """End the call."""
         ...
 
+    def give_way(self) -> None:
+        """End a call whose message is being read after it has waited for its turn."""
+        ...
+
 
 class CallLimit:
     """The calls of one kind (requests, streams or probes) that are under way.
@@ -39,15 +43,18 @@ class CallLimit:
     Args:
         max_requests: admitted at a time; twice as many calls may be under way.
         silent_seconds: how long a call may be silent while others are refused.
-        max_readers: calls whose first message may be read at a time; others wait for their turn. None: all.
+        max_readers: calls whose first message may be read at once, and as many that waited for their turn and give way
+            to others if their messages come slowly. None: all at once.
     """
 
     def __init__(self, max_requests: int, silent_seconds: float, max_readers: int | None = None) -> None:
         self._max_readers = 1 << 62 if max_readers is None else max_readers
-        self._readers: dict[LimitedCall, float] = {}  # since when each is read, the longest first
+        self._at_once: set[LimitedCall] = set()
+        self._readers: dict[LimitedCall, float] = {}  # that waited: since when each is read, the longest first
         self._turns: deque[asyncio.Future[None]] = deque()
         self._max_calls = max_requests * CALLS_PER_REQUEST
         self._silent_seconds = silent_seconds
+        self._slow_seconds = min(SLOW_SECONDS, silent_seconds)
         self.calls: dict[LimitedCall, None] = {}  # the longest first
         self._alone = 0  # calls in a row that had no other beside them
 
@@ -59,32 +66,33 @@ class CallLimit:
     @property
     def crowded(self) -> bool:
         """Whether a further call has to wait for its turn to be read."""
-        return len(self._readers) >= self._max_readers
+        return len(self._at_once) >= self._max_readers
 
     def begin_reading(self, call: LimitedCall) -> None:
-        """Count a call whose first message is read from now on."""
-        self._readers[call] = perf_counter()
+        """Count a call whose first message is read at once, which grpc does not stop before it has come."""
+        self._at_once.add(call)
 
     async def turn_to_read(self, call: LimitedCall) -> None:
-        """Wait until the message of a call may be read; messages that come slowly give way."""
-        while self.crowded:
+        """Wait until the message of a call may be read; those that come slowly give way."""
+        while len(self._readers) >= self._max_readers:
             turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._turns.append(turn)
             try:
-                async with asyncio.timeout(SLOW_SECONDS):
+                async with asyncio.timeout(self._slow_seconds):
                     await turn
             except TimeoutError:
                 self._end_slow()
             finally:
                 if turn in self._turns:
                     self._turns.remove(turn)
-                elif turn.done() and self._turns and not self.crowded:
-                    self._wake()
-        self.begin_reading(call)
+                elif len(self._readers) < self._max_readers:
+                    self._wake()  # if this call does not take the place, another does
+        self._readers[call] = perf_counter()
 
     def read(self, call: LimitedCall) -> None:
         """Note that the first message of a call has come, or that the call has ended."""
-        if self._readers.pop(call, None) is not None and self._turns:
+        self._at_once.discard(call)
+        if self._readers.pop(call, None) is not None:
             self._wake()
 
     def _wake(self) -> None:
@@ -95,11 +103,11 @@ class CallLimit:
                 return
 
     def _end_slow(self) -> None:
-        """Cancel the call that has been read for the longest, if that is slow."""
+        """End the call that has been read for the longest, if that is slow."""
         call, since = next(iter(self._readers.items()), (None, 0.0))
-        if call is not None and perf_counter() - since >= SLOW_SECONDS:
-            call.cancel()
+        if call is not None and perf_counter() - since >= self._slow_seconds:
             self.read(call)
+            call.give_way()
 
     def add(self, call: LimitedCall) -> None:
         """Take a place for a call; if there is none, cancel a call that was silent for too long and take its place.

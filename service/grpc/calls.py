@@ -18,7 +18,7 @@ import grpc
 
 from service.embedding import truncation
 from service.error_status import retry_seconds
-from service.errors import InlayError, Malformed
+from service.errors import InlayError, Malformed, Overloaded
 from service.grpc.access_log import AccessLog
 from service.grpc.call_limits import CallLimit
 from service.grpc.methods import INLINE_BYTES, Handler, Method, Service
@@ -92,6 +92,8 @@ class Call:
     _deadline: float | None = None
     _span: Traced | None = None
     _peer = ""
+    _reading: asyncio.Future[Any] | None = None
+    _gives_way = False
     _context: RequestContext | None = None  # of the request that is being answered
 
     def __init__(
@@ -192,12 +194,23 @@ class Call:
 
     async def first(self, grpc_context: GrpcContext) -> bytes:
         """Return the one message of a call that waits for its turn to be read."""
+        self.begin(grpc_context)
         await self._served.limit.turn_to_read(self)
-        request = await grpc_context.read()
+        self._reading = asyncio.ensure_future(grpc_context.read())
+        try:
+            request = await self._reading
+        except asyncio.CancelledError:
+            if not self._gives_way:
+                raise
+            await self.abort(Overloaded("the message came slowly and others wait", remedy="send it again"))
         if isinstance(request, bytes):
             return request
-        self.begin(grpc_context)
         await self.abort(Malformed("the call holds no message", remedy="send one"))
+
+    def give_way(self) -> None:
+        """End a call whose message is being read after it has waited for its turn."""
+        if self._reading is not None:
+            self._gives_way = self._reading.cancel()
 
     def succeed(self, truncated: Metadata = ()) -> None:
         """Let the call end with OK; `truncated` says what was cut."""

@@ -23,7 +23,6 @@ from service.settings import Settings
 
 HEALTH_SECONDS = 5.0  # between checks whether the models answer
 ARRIVED_SECONDS = 0.05  # for calls that have arrived; grpc would end them with CANCELLED (grpc/grpc#41785)
-LEAST_READERS = 2
 LEAST_CLIENT_MILLISECONDS = 1000  # with 1, handshakes and pings fail on a busy machine, and clients hang (grpcio 1.85)
 log = logging.getLogger(__name__)
 
@@ -90,7 +89,7 @@ class RpcServer:
             self._services,
             settings.max_concurrent_requests,
             settings.client_seconds,
-            max(LEAST_READERS, settings.max_receiving_bytes // settings.max_body_bytes),
+            max(1, settings.max_receiving_bytes // settings.max_body_bytes // 2),
             open_handlers(self.health, self._streams, names),
         )
         self._server.add_generic_rpc_handlers((pipeline,))

@@ -1,6 +1,7 @@
 """The limit of calls under way, and the refusal of calls above it, on real sockets."""
 
 import asyncio
+import gc
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -251,12 +252,19 @@ async def test_messages_that_come_slowly_give_way_to_others(tmp_path: Path) -> N
         await never.wait()
         yield b""
 
-    async with listening(held, tmp_path, **FEW_READERS) as channel:
-        slow = [channel.stream_stream("/some.Service/One")(silent()) for _ in range(4)]
+    async with listening(held, tmp_path, client_seconds=0.2, **FEW_READERS) as channel:
+        slow = [channel.stream_stream("/some.Service/One")(silent()) for _ in range(6)]
         for call in slow:
             await call.wait_for_connection()
-        async with asyncio.timeout(20):
-            assert await channel.unary_unary("/some.Service/One")(b"\x12\x01x") == b"\x0a\x01x"
+        gc.disable()  # what they hold must not wait for it
+        try:
+            async with asyncio.timeout(20):
+                assert await channel.unary_unary("/some.Service/One")(b"\x12\x01x") == b"\x0a\x01x"
+                ended = [asyncio.ensure_future(call.code()) for call in slow]
+                done, _ = await asyncio.wait(ended, return_when=asyncio.FIRST_COMPLETED)
+            assert {each.result() for each in done} == {grpc.StatusCode.UNAVAILABLE}
+        finally:
+            gc.enable()
         for call in slow:
             call.cancel()
 
