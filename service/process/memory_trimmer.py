@@ -2,6 +2,7 @@
 
 An arena keeps what its longest run needed, and glibc keeps what was freed. A run that shrinks costs the next one its
 page faults, so memory is given back only where the process has grown: when no request is served, else once a minute.
+What requests held while it was given back is freed after them and makes nothing grow: it is given back once they end.
 """
 
 import asyncio
@@ -53,6 +54,7 @@ class MemoryTrimmer:
         self._clock = clock
         self._lowest_bytes = -math.inf  # since memory was given back
         self._trimmed = -math.inf
+        self._held = False  # whether requests were being served when memory was given back
         self._reported = -math.inf
 
     async def run(self, seconds: float = LOOK_SECONDS) -> None:
@@ -71,7 +73,9 @@ class MemoryTrimmer:
             await self._report()
         if self._active() and self._clock() - self._trimmed < BUSY_SECONDS:
             return
-        if not self._private() - self._lowest_bytes < GROWTH_BYTES:
+        left = self._held and not self._active()
+        if left or not self._private() - self._lowest_bytes < GROWTH_BYTES:
+            self._held = bool(self._active())
             await self._trim()
             self._trimmed = self._clock()
             self._lowest_bytes = self._private()

@@ -194,6 +194,18 @@ async def test_memory_is_given_back_once_a_minute_when_busy(store: Path, monkeyp
     assert shrunk == [1, 1, 2, 2, 3]
 
 
+async def test_what_requests_held_is_given_back_after_them(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """glibc keeps what they free: the process is as large as when memory was given back beside them."""
+    process = Process(store)
+    process.count(monkeypatch)
+    shrunk = []
+    for inside, now in ((1, 0), (1, BUSY_SECONDS), (0, BUSY_SECONDS), (0, BUSY_SECONDS), (0, 9 * BUSY_SECONDS)):
+        process.active, process.now = inside, now
+        await process.trimmer.look()
+        shrunk.append(process.shrunk)
+    assert shrunk == [1, 1, 2, 2, 2]
+
+
 async def test_run_that_gives_back_changes_no_number(store: Path) -> None:
     process = Process(store)
     request = EmbedRequest([Ids(np.array([5, 6, 7]))], "a")
