@@ -101,8 +101,10 @@ def cases(part: int = 1, *, every: bool = False) -> list[Case]:
 
 
 def ordinary() -> Iterator[Case]:
-    """Yield what uses the service as its documentation says: the examples of routes, and an empty message a method."""
+    """Yield what uses the service as its documentation says: bare paths, examples of routes, empty messages."""
     for route in roads().routes:
+        if route.verb == "GET":
+            yield Case(f"GET {route.path}", "ordinary", _request("GET", _path(route), None, None))
         for name, example in (route.body.examples if route.body else {}).items():
             yield Case(f"POST {route.path}", name, post(_path(route), partial(orjson.dumps, example)))
     for path, method in roads().methods.items():

@@ -277,8 +277,10 @@ def _heading(results: Results) -> list[str]:
         "",
         f"Bounds, while one request is served: {LIVENESS_SECONDS:g} s for an answer to a liveness probe over HTTP or",
         f"gRPC, {CALLER_SECONDS:g} s for one to a small request; {MEMORY_BYTES >> 20} MiB more than at first",
-        f"{MEMORY_SECONDS:g} s after the last case of a group. A row has the longest answers beside all cases of a",
-        "road, and the most time of the processor that the event loop's thread took for one, small requests included.",
+        f"{MEMORY_SECONDS:g} s after the last case of a group, read as soon as it is within that. At first means after",
+        "one ordinary request of each road: the libraries that draw pictures and write ONNX files are imported then,",
+        "and stay. A row has the longest answers beside all cases of a road, and the most time of the processor that",
+        "the event loop's thread took for one, small requests included.",
         f"The server ran with `{' '.join(FLAGS)}`.",
     ]
 
