@@ -203,6 +203,7 @@ class Call:
             if not self._gives_way:
                 raise
             await self.abort(Overloaded("the message came slowly and others wait", remedy="send it again"))
+        self._reading = None  # it holds the message
         if isinstance(request, bytes):
             return request
         await self.abort(Malformed("the call holds no message", remedy="send one"))

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import time
+import tracemalloc
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -281,3 +282,37 @@ async def test_large_messages_are_counted_until_they_are_answered(tiny_store: Pa
         async with asyncio.timeout(20):
             while here.context.budget.held:
                 await asyncio.sleep(0.001)
+
+
+@pytest.mark.parametrize("readers", [0, 1])
+async def test_refused_calls_keep_no_message(tiny_store: Path, readers: int) -> None:
+    """grpc keeps the error of an aborted call, and the frames that it passed, until Python looks for cycles."""
+    size = 3_000_000
+    message = pb.EmbedRequest(inputs=[pb.Input(text="a" * size)]).SerializeToString()
+    held_up = asyncio.Event()
+
+    async def silent() -> AsyncIterator[bytes]:
+        await held_up.wait()
+        yield b""
+
+    async with (
+        serving_here(tiny_store, default_model="bert", max_receiving_bytes=1) as here,
+        grpc.aio.insecure_channel(here.rpc_address) as channel,
+    ):
+        path = "/inlay.v1.Embedder/Embed"
+        silents = [channel.stream_stream(path)(silent()) for _ in range(readers)]  # then others wait for their turn
+        for call in silents:
+            await call.wait_for_connection()
+        gc.collect()
+        gc.disable()
+        try:
+            tracemalloc.start()
+            for _ in range(8):
+                assert await channel.unary_unary(path)(message).code() is grpc.StatusCode.INVALID_ARGUMENT
+            kept, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+            gc.enable()
+        for call in silents:
+            call.cancel()
+    assert kept < 3 * size
