@@ -370,14 +370,26 @@ def handles_sigterm(pid: int) -> bool:
     return bool(int(caught, 16) >> (signal.SIGTERM - 1) & 1)
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Processes are started with SIGINT at its default, which the shell of the tests may have ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.parametrize(("number", "workers"), [(signal.SIGTERM, "1"), (signal.SIGINT, "2")])
+@pytest.mark.usefixtures("interruptible")
 def test_stop_while_it_starts_exits_0(tiny_store: Path, number: int, workers: str) -> None:
     arguments = ["--store", tiny_store, "--port", "0", "--grpc-port", "0", "--workers", workers]
     process = subprocess.Popen([INLAY, "serve", *arguments], cwd=ROOT, stderr=subprocess.PIPE, text=True)
-    while not handles_sigterm(process.pid):
-        assert process.poll() is None
-    process.send_signal(number)
-    _, log = process.communicate(timeout=SECONDS)
+    try:
+        while not handles_sigterm(process.pid):
+            assert process.poll() is None
+        process.send_signal(number)
+        _, log = process.communicate(timeout=SECONDS)
+    finally:
+        process.kill()
     assert (process.returncode, "Traceback" in log) == (0, False)
 
 
