@@ -82,8 +82,8 @@ def limit_heaps(variables: Mapping[str, str] = os.environ) -> int | None:
     heaps = max(MIN_HEAPS, available_cpus())
     if set_already or MALLOPT is None or not MALLOPT(_M_ARENA_MAX, heaps):
         return None
-    # glibc's own threshold grows to 32 MiB with the blocks that are freed, and a few dozen messages of 15 MB would then
-    # leave 700 MB of holes; without a threshold of its own the heap would be trimmed at every free
+    # glibc's own threshold grows to 32 MiB with the blocks that are freed; larger blocks go back to the system at once
+    # if it is fixed, and the heap, whose own threshold glibc then sets to 128 KiB, would be trimmed at every free
     MALLOPT(_M_MMAP_THRESHOLD, LARGE_BYTES)
     MALLOPT(_M_TRIM_THRESHOLD, 2 * LARGE_BYTES)
     return heaps

@@ -7,7 +7,8 @@ from functools import partial
 
 import uvicorn
 
-from service.http.server import HttpApplication, HttpProtocol
+from service.http.application import HttpApplication
+from service.http.server import HttpProtocol
 from service.security import tls
 from service.settings import Settings
 

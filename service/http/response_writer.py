@@ -36,6 +36,11 @@ class ResponseWriter:
         self._writable: asyncio.Event | None = None  # while the transport's buffer is full
         self.written = 0
 
+    @property
+    def is_paused(self) -> bool:
+        """Whether the transport's buffer is full."""
+        return self._writable is not None
+
     def pause(self) -> None:
         """Hold the stream until the client has taken what was sent."""
         self._writable = asyncio.Event()

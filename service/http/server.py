@@ -9,14 +9,15 @@ import asyncio
 import logging
 from collections import deque
 from contextvars import Context
-from typing import Any, Protocol
+from typing import Any
 
 from service.errors import BodyTooLarge, HeadTooLarge, InlayError, Malformed, Overloaded, TooSlow
-from service.http.client_pace import ClientPace, ConnectionSettings, unacknowledged_bytes
+from service.http.application import HttpApplication
+from service.http.client_pace import ClientPace, unacknowledged_bytes
 from service.http.closing import LINGER_SECONDS, close_in_stages, reset
 from service.http.head_memory import remember
-from service.http.intake import IncomingBody, Intake
-from service.http.pipeline import GONE, Pipeline
+from service.http.intake import IncomingBody
+from service.http.pipeline import GONE
 from service.http.request_parser import RequestParser, ambiguity
 from service.http.response import Response, in_pieces
 from service.http.response_writer import ResponseWriter, ends_with_connection
@@ -33,25 +34,6 @@ PIECE_BYTES = 4096  # parsed at a time where more requests may follow; with 160 
 DISCARDED_BYTES, DISCARDED_HEAD_BYTES = 64 * 2**20, 8 * 2**20
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 log = logging.getLogger(__name__)
-
-
-class HttpApplication(Protocol):
-    """The application that uvicorn loads, as HttpProtocol uses it; uvicorn itself calls it for its lifespan.
-
-    Attributes:
-        pipeline: serves requests.
-        connections: limits of one connection.
-        intake: bounds the bodies of all connections together.
-        heads: request heads received before, by their bytes (`head_memory.remember`).
-    """
-
-    pipeline: Pipeline
-    connections: ConnectionSettings
-    intake: Intake
-    heads: dict[bytes, Head]
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Answer an ASGI call."""
 
 
 class HttpProtocol(asyncio.Protocol):
@@ -150,16 +132,21 @@ class HttpProtocol(asyncio.Protocol):
         self._parse(data)
 
     def pause_writing(self) -> None:
-        """Hold the stream until the client has taken more."""
+        """Hold the stream and the requests that wait, and read no more, until the client has taken more."""
         self._writer.pause()
+        self._transport.pause_reading()
 
     def resume_writing(self) -> None:
-        """Let the stream go on."""
+        """Let the stream, the requests that wait and reading go on."""
         self._writer.resume()
+        if self._current is None and self._waiting and not self._closing:
+            self._go_on()
+        if len(self._waiting) < MAX_PIPELINED and not self._writer.is_paused:
+            self._transport.resume_reading()
 
     def shutdown(self) -> None:
         """Finish the request under way and close; uvicorn calls it when the server stops."""
-        if self._current is None and not self._in_message:
+        if not self._is_busy and not self._in_message:
             self._transport.close()
             return
         self._keep_alive = False
@@ -214,12 +201,17 @@ class HttpProtocol(asyncio.Protocol):
         if self._is_last or (request.head.body_bytes is None and not self._parser.keeps_alive):
             self._keep_alive = False
         request.body = self._body.complete(request.context)
-        if self._current is None:
-            self._begin(request)
-        else:
+        if self._is_busy:
             self._wait(request, None)
+        else:
+            self._begin(request)
 
     # ---- requests
+
+    @property
+    def _is_busy(self) -> bool:
+        """Whether a new request must wait: for one before it, or until the client has read what was sent."""
+        return self._current is not None or self._writer.is_paused or len(self._waiting) > 0
 
     def _begin(self, request: Request) -> None:
         """Begin to answer a whole request."""
@@ -268,11 +260,11 @@ class HttpProtocol(asyncio.Protocol):
             self._refuse(HeadTooLarge(text, remedy="send what is long in the body"))
 
     def _read_on(self) -> None:
-        """Parse the unparsed data, and resume reading unless MAX_PIPELINED requests wait again."""
+        """Parse the unparsed data, and resume reading unless MAX_PIPELINED requests or the client's reading wait."""
         if self._unparsed:
             data, self._unparsed = self._unparsed, b""
             self._parse(data)
-        if len(self._waiting) < MAX_PIPELINED:
+        if len(self._waiting) < MAX_PIPELINED and not self._writer.is_paused:
             self._transport.resume_reading()
 
     # ---- responses
@@ -353,7 +345,7 @@ class HttpProtocol(asyncio.Protocol):
             self._keep_alive = False
         self._in_message = False
         self._received_bytes = 0
-        if self._current is not None:
+        if self._is_busy:
             self._wait(request, response)
         else:
             self._respond_now(request, response)
@@ -370,12 +362,17 @@ class HttpProtocol(asyncio.Protocol):
         self._answer_early(request, self._pipeline.error_response(request, error))
 
     def _done(self) -> None:
-        """Go on to the next request, or wait for one."""
+        """End the current request."""
         self._current = self._task = None
         self._server_state.total_requests += 1
-        if self._closing:
-            return
+        if not self._closing:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """Begin the next request, or wait for one, or until the client has read what was sent."""
         while self._waiting:
+            if self._writer.is_paused:
+                return
             request, response = self._waiting.popleft()
             self._current = request  # requests that are parsed now wait for it
             if len(self._waiting) < MAX_PIPELINED:

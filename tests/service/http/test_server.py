@@ -14,6 +14,7 @@ import pytest
 from service.errors import BadInput
 from service.http.pipeline import Pipeline
 from service.http.response import WHOLE_BYTES, Response, bytes_response, json_response
+from service.http.response_writer import ResponseWriter
 from service.http.routes import Request
 from service.http.server import MAX_PIPELINED, PIECE_BYTES
 from tests.service.http.toy_server import (
@@ -351,6 +352,32 @@ async def test_holds_few_of_many_pipelined_requests(
         answered = statuses(await client.rest())
     assert len(answered) == number + 2
     assert set(answered[1:-1]) == {{b"/": 200, b"/nowhere": 404}[path]}
+
+
+@pytest.mark.parametrize("together", [True, False])
+async def test_answers_few_requests_of_a_client_that_does_not_read(
+    toy: Toy, together: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written, write, number = 0, ResponseWriter.write, 8 * MAX_PIPELINED
+
+    def counted_write(*arguments: Any) -> None:
+        nonlocal written
+        written += 1
+        write(*arguments)
+
+    monkeypatch.setattr(ResponseWriter, "write", counted_write)
+    async with connected(toy.port, MIB) as client:
+        for _ in range(number):
+            client.writer.write(request(b"GET /whole"))
+            if not together:
+                await client.writer.drain()
+                await asyncio.sleep(0)
+        client.writer.write(request(b"GET /", LAST))
+        await until(lambda: written > 0)
+        for _ in range(1000):
+            await asyncio.sleep(0)
+        assert written * WHOLE_BYTES <= 32 * MIB  # what the kernel takes; all would be 128 MiB and more
+        assert len(statuses(await client.rest())) == number + 1
 
 
 async def test_held_back_requests_end_when_their_client_leaves(toy: Toy, handlers: Handlers) -> None:
