@@ -14,8 +14,7 @@ MIN_HEAPS = 2
 _LIBC = ctypes.CDLL(None)
 _TRIM = getattr(_LIBC, "malloc_trim", None)  # glibc's; other C libraries give back by themselves
 MALLOPT = getattr(_LIBC, "mallopt", None) if _TRIM else None  # of another C library it does nothing
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # of malloc.h
-LARGE_BYTES = 4 * 2**20  # of a block that is given back as soon as it is freed
+_M_ARENA_MAX = -8  # of malloc.h
 _TUNABLE = "glibc.malloc.arena_max"
 _MAPPING = re.compile(
     r"^([0-9a-f]+)-([0-9a-f]+) \S+ ([0-9a-f]+) \S+ ([1-9]\d*) +(/.*)\n(?:\w+: .*\n)*?Rss: +(\d+)", re.MULTILINE
@@ -82,10 +81,6 @@ def limit_heaps(variables: Mapping[str, str] = os.environ) -> int | None:
     heaps = max(MIN_HEAPS, available_cpus())
     if set_already or MALLOPT is None or not MALLOPT(_M_ARENA_MAX, heaps):
         return None
-    # glibc's own threshold grows to 32 MiB with the blocks that are freed; larger blocks go back to the system at once
-    # if it is fixed, and the heap, whose own threshold glibc then sets to 128 KiB, would be trimmed at every free
-    MALLOPT(_M_MMAP_THRESHOLD, LARGE_BYTES)
-    MALLOPT(_M_TRIM_THRESHOLD, 2 * LARGE_BYTES)
     return heaps
 
 
