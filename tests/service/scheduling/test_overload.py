@@ -176,7 +176,7 @@ def arrivals(multiple: float, tokens: int, timeouts: Sequence[float], retries: i
 
 
 @pytest.mark.parametrize(
-    ("multiple", "tokens"), sampled([(4.0, SHORT), (2.0, LONG), (4.0, LONG), (8.0, LONG), (2.0, SHORT)], 2, unpack=True)
+    ("multiple", "tokens"), sampled([(4.0, SHORT), (2.0, LONG), (4.0, LONG), (8.0, LONG), (2.0, SHORT)], 5, unpack=True)
 )
 def test_goodput_stays_under_overload(multiple: float, tokens: int) -> None:
     outcome = arrivals(multiple, tokens, [10.0])

@@ -159,7 +159,7 @@ BROKEN: dict[str, tuple[type[Batching], str]] = {
 }
 
 
-@pytest.mark.parametrize("broken", BROKEN)
+@pytest.mark.parametrize("broken", sampled(BROKEN, 3))
 def test_finds_a_scheduler_that(broken: str) -> None:
     batcher_class, said = BROKEN[broken]
     violations = (violation_of(seed, batcher_class) for seed in SEEDS)
