@@ -31,7 +31,7 @@ STATUSES = {
     "wrong_type": Status(422, "INVALID_ARGUMENT", "A value is of another type"),
     "wrong_shape": Status(422, "INVALID_ARGUMENT", "A tensor or list is of another size"),
     "out_of_range": Status(422, "INVALID_ARGUMENT", "A number is outside its range"),
-    "unknown_value": Status(422, "INVALID_ARGUMENT", "A value is none of the allowed ones"),
+    "unknown_value": Status(422, "INVALID_ARGUMENT", "A value is not one of those allowed"),
     "empty": Status(400, "INVALID_ARGUMENT", "The request holds no inputs"),
     "malformed": Status(400, "INVALID_ARGUMENT", "The request is not well formed"),
     "invalid_json": Status(400, "INVALID_ARGUMENT", "The body is not JSON"),

@@ -10,7 +10,7 @@ InlayError
 │   ├── WrongType             a value of another type, or that cannot be read as its own
 │   ├── WrongShape            a tensor or list of another size
 │   ├── OutOfRange            a number outside its range
-│   ├── UnknownValue          a value that is none of the allowed ones
+│   ├── UnknownValue          a value other than those allowed
 │   ├── EmptyRequest          no inputs at all
 │   ├── Malformed             a body that is not what its content type says
 │   │   └── InvalidJson       a body that is not JSON
@@ -191,7 +191,7 @@ class OutOfRange(BadRequest):
 
 
 class UnknownValue(BadRequest):
-    """A value that is none of the allowed ones, e.g. the name of an output."""
+    """A value other than those allowed, e.g. the name of an output that the model does not have."""
 
     code = "unknown_value"
 

@@ -71,7 +71,7 @@ class RpcServer:
         options = [
             ("grpc.max_receive_message_length", settings.max_body_bytes),
             ("grpc.max_send_message_length", -1),
-            # a message that nobody reads yet fills the first window of its stream and no more
+            # keeps the flow-control window at 64 KiB: a call that waits for its turn holds no more of its message
             ("grpc.http2.bdp_probe", 0),
             # shared with other workers, and with the socket that reserves it (cli/startup.py)
             ("grpc.so_reuseport", 1),

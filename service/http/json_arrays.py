@@ -4,8 +4,8 @@ orjson keeps the GIL for as long as it encodes: a second for a hundred thousand 
 JSON is three times as long as its float32 numbers: in pieces, an answer never exists whole.
 """
 
-from collections.abc import AsyncIterator, Callable, Iterator
-from typing import Any, TypeVar, TypeVarTuple
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import numpy as np
 import orjson
@@ -14,8 +14,6 @@ import pybase64
 from service.embedding.requests import EmbedResult
 from service.http.worker_threads import in_thread
 
-Arguments = TypeVarTuple("Arguments")
-Result = TypeVar("Result")
 INLINE_VALUES = 65536  # about 3 ms
 PIECE_BYTES = 1 << 18  # of JSON, at least
 BASE64_BYTES = 3 << 16  # encoded at a time: a multiple of three
@@ -68,11 +66,6 @@ def dumps(document: Any, values: int) -> bytes | JsonPieces:
     if values <= INLINE_VALUES:
         return orjson.dumps(document, default=_text, option=orjson.OPT_SERIALIZE_NUMPY)
     return JsonPieces(document)
-
-
-async def inline_or_in_thread(values: int, encode: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
-    """Return what `encode` gives, called in a thread if it handles many values."""
-    return encode(*arguments) if values <= INLINE_VALUES else await in_thread(encode, *arguments)
 
 
 def count(result: EmbedResult) -> int:

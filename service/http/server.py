@@ -146,8 +146,8 @@ class HttpProtocol(asyncio.Protocol):
 
     def shutdown(self) -> None:
         """Finish the request under way and close; uvicorn calls it when the server stops."""
-        if not self._is_busy and not self._in_message:
-            self._transport.close()
+        if self._current is None and not self._waiting and not self._in_message:
+            self._transport.close()  # sends what the client has not read yet
             return
         self._keep_alive = False
         self._count_task()
@@ -400,7 +400,7 @@ class HttpProtocol(asyncio.Protocol):
 
     def _continue(self) -> None:
         """Ask for the body of a request that expects it, once nothing else is being written."""
-        if self._current is None:
+        if self._current is None and not self._waiting:
             self._expects_continue = False
             self._transport.write(CONTINUE)
 

@@ -9,7 +9,7 @@ from service.machine import available_cpus
 
 Arguments = TypeVarTuple("Arguments")
 Result = TypeVar("Result")
-INLINE_BYTES = 65536  # of a body that is read on the event loop: about a millisecond
+INLINE_BYTES = 65536  # read, or numbers written, on the event loop: one to three milliseconds
 _threads = ThreadPoolExecutor(available_cpus(), "bodies")
 
 
@@ -18,6 +18,6 @@ async def in_thread(function: Callable[[*Arguments], Result], *arguments: *Argum
     return await asyncio.get_running_loop().run_in_executor(_threads, function, *arguments)
 
 
-async def inline_or_in_thread(size: int, read: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
-    """Return what `read` makes of a body of `size` bytes, called in a thread unless the body is small."""
-    return read(*arguments) if size <= INLINE_BYTES else await in_thread(read, *arguments)
+async def inline_or_in_thread(size: int, convert: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
+    """Return the function's result, computed off the event loop unless it is of few bytes or numbers."""
+    return convert(*arguments) if size <= INLINE_BYTES else await in_thread(convert, *arguments)

@@ -203,7 +203,7 @@ class FairQueue(Generic[Item, Result]):
         return self._in_time_or_refused(waiting, now) if have_deadlines else waiting
 
     def _clear(self, now: float) -> None:
-        """Forget all items, and who had more than its share, since nobody waits for it any more."""
+        """Remove all items; callers that had more than their share are forgotten, since the queue is empty."""
         remembered = [*self._idle.values(), *self._callers.values()]
         self.items, self.cost, self.requests, self._now = 0, 0, 0, 0.0
         self._callers, self._idle = {}, {}

@@ -87,7 +87,7 @@ class MemoryBudget:
         most = self._together if size <= SMALL_BYTES else self._large
         with self._lock:
             held = self.held
-            if not held or held + size <= most:
+            if not held or not size or held + size <= most:
                 self.held += size
                 return
         raise Overloaded(

@@ -31,7 +31,7 @@ from service.http.response import Response
 from service.http.routes import Request, RequestBody, Route, binary
 from service.http.tensors import from_safetensors, tensor
 from service.http.validation_errors import quoted, unknown_field, validated
-from service.http.worker_threads import in_thread
+from service.http.worker_threads import in_thread, inline_or_in_thread
 from service.machine import available_cpus
 from service.protocols.inlay.embed_answers import VECTOR_ANSWERS
 from service.protocols.inlay.parameter_types import TENSOR
@@ -106,7 +106,7 @@ def routes(context: ServiceContext) -> list[Route]:
         outputs = () if body.outputs is None else (body.outputs,) if isinstance(body.outputs, str) else body.outputs
         result = await images.embed(ImagesRequest(inputs, name, tuple(outputs), body.dtype), request.context)
         base64, values = body.encoding_format == "base64", json_arrays.count(result)
-        headers, parts = await json_arrays.inline_or_in_thread(values, encode, result, base64)
+        headers, parts = await inline_or_in_thread(values, encode, result, base64)
         return formats.response(headers, parts)
 
     return [

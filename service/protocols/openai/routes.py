@@ -140,7 +140,7 @@ def _embedding_handler(context: ServiceContext, decode: Decoder, shape: Shape) -
             result = _normalized_tokens(result)
         response_id = shape.id_prefix + (caller_id or request.id.decode())
         values = json_arrays.count(result)
-        headers, parts = await json_arrays.inline_or_in_thread(values, _encode, result, options, shape, response_id)
+        headers, parts = await inline_or_in_thread(values, _encode, result, options, shape, response_id)
         milliseconds = round(1000 * (perf_counter() - began))
         return formats.response(headers, parts, b"openai-processing-ms: %d\r\n" % milliseconds)
 

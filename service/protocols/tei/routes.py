@@ -176,7 +176,7 @@ class Handlers:
         )
         result = await self._context.embedder.embed(embed_request, request.context)
         bare = result._replace(picked=False)
-        headers, parts = await json_arrays.inline_or_in_thread(json_arrays.count(result), encode, bare, False)
+        headers, parts = await inline_or_in_thread(json_arrays.count(result), encode, bare, False)
         return formats.response(headers, parts, self._timing(request, result))
 
     async def similarity(self, request: Request) -> Response:

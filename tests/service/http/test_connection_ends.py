@@ -150,6 +150,28 @@ async def test_idleness_begins_when_the_response_has_left() -> None:
     assert connection.transport.closed
 
 
+# ---- clients that read nothing
+
+
+async def test_stop_closes_a_connection_whose_last_response_is_unread() -> None:
+    """Closing sends what is left; nothing else would end the connection before the server's patience does."""
+    connection = Connection()
+    await connection.send(get())
+    connection.protocol.pause_writing()
+    connection.protocol.shutdown()
+    assert connection.transport.closed
+
+
+async def test_body_is_asked_for_behind_the_responses_before() -> None:
+    connection = Connection()
+    connection.protocol.pause_writing()
+    assert await connection.answer(get() + post(ABC, b"expect: 100-continue")) == b""
+    connection.protocol.resume_writing()
+    first, continued, nothing = (await connection.answer(b"")).partition(b"HTTP/1.1 100 Continue\r\n\r\n")
+    assert (first[9:12], bool(continued), nothing) == (b"200", True, b"")
+    assert (await connection.answer(b"abc"))[9:12] == b"200"
+
+
 # ---- after an error
 
 

@@ -91,6 +91,15 @@ def test_one_large_request_has_the_whole_budget() -> None:
     assert budget.held == 0
 
 
+def test_what_needs_nothing_is_admitted_beside_unread_answers() -> None:
+    budget = MemoryBudget(100)
+    budget.add(150)
+    with budget.held_for(0):
+        assert budget.held == 150
+    with pytest.raises(Overloaded):
+        budget.reserve(1, RequestContext())
+
+
 # ---- the settings
 
 
