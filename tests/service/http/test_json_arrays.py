@@ -9,6 +9,7 @@ import orjson
 import pytest
 
 from service.http import json_arrays as numbers
+from service.http import worker_threads
 
 RNG = np.random.default_rng(5)
 LARGE = numbers.INLINE_VALUES + 1
@@ -50,9 +51,11 @@ def test_slices_are_no_longer_than_the_inline_limit(monkeypatch: pytest.MonkeyPa
     assert max(seen) <= numbers.INLINE_VALUES
 
 
-@pytest.mark.parametrize(("values", "beside"), [(numbers.INLINE_VALUES, False), (LARGE, True)])
-async def test_large_documents_are_encoded_in_a_thread(values: int, beside: bool) -> None:
-    thread = await numbers.inline_or_in_thread(values, threading.get_ident)
+@pytest.mark.parametrize(
+    ("size", "beside"), [(worker_threads.INLINE_BYTES, False), (worker_threads.INLINE_BYTES + 1, True)]
+)
+async def test_large_documents_are_encoded_in_a_thread(size: int, beside: bool) -> None:
+    thread = await worker_threads.inline_or_in_thread(size, threading.get_ident)
     assert (thread != threading.get_ident()) is beside
 
 

@@ -213,13 +213,14 @@ async def test_texts_reserve_memory_while_they_are_tokenized(
     model, held = here.context.registry.get(None), list[int]()
     encode = type(model.tokenizer).encode_now
 
-    def watched(*arguments: Any) -> Any:
-        held.append(here.context.budget.held)
-        return encode(*arguments)
+    def watched(tokenizer: Any, *arguments: Any) -> Any:
+        if tokenizer is model.tokenizer:  # not that of another test's service
+            held.append(here.context.budget.held)
+        return encode(tokenizer, *arguments)
 
     monkeypatch.setattr(type(model.tokenizer), "encode_now", watched)
     assert (await client.post("/embed", json={"inputs": "hello world " * 4000})).status_code == 200
-    assert held[0] >= 100 * 48_000
+    assert max(held) >= 100 * 48_000  # a readiness check may have come first
     await given_back(here.context.budget)
 
 
