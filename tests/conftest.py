@@ -1,6 +1,8 @@
-"""What several test modules share because it is dear: the demo checkpoint, exported once a run."""
+"""How tests are collected and spread, and what several modules share because it is dear: the demo model's export."""
 
+import gc
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -8,6 +10,7 @@ import pytest
 from models.artifacts.export import export
 from tests.minilm_golden import checkpoint
 
+APART = ("faults", "proxies")  # folders whose tests all carry the marker of that name
 WORKERS_PER_CORE = 2  # tests of real servers wait half of their time: -n 2 kept two cores busy for 0.8 of one
 
 
@@ -15,6 +18,22 @@ WORKERS_PER_CORE = 2  # tests of real servers wait half of their time: -n 2 kept
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """Return the processes of `-n auto`."""
     return WORKERS_PER_CORE * len(os.sched_getaffinity(0))
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out the folders of suites that the marker expression leaves out: their imports cost seconds a process."""
+    apart = collection_path.name if collection_path.is_dir() and collection_path.parent == Path(__file__).parent else ""
+    return True if apart in APART and f"not {apart}" in config.option.markexpr else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Spare the garbage collector what lives as long as the run: among all tests a collection took 0.25 s."""
+    gc.disable()
+    yield
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

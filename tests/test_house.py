@@ -12,6 +12,7 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -113,6 +114,9 @@ PRIVATE = ("os._exit",)
 NAMED_TUPLE = ("_asdict", "_fields", "_replace")
 PATCHED = re.compile(r"([a-z_.]+\.)?_[A-Za-z]")
 
+# Tests that look into other people's libraries.
+LOOK_INTO_LIBRARIES = ("clients", "golden", "parity")
+
 VAGUE = {"utils", "util", "helpers", "helper", "base", "manager", "common", "misc"}
 
 
@@ -139,6 +143,7 @@ def modules() -> dict[str, Path]:
 
 
 MODULES = modules()
+PRODUCT = [name for name in MODULES if name.startswith(("models", "service"))]
 
 
 def within(module: str, prefix: str) -> bool:
@@ -167,10 +172,18 @@ def is_for_types_only(node: ast.AST) -> bool:
     return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
 
 
-IMPORTS = [
-    imported for module, path in MODULES.items() for imported in visit(module, ast.parse(path.read_bytes()), False)
-]
-OURS = [imported for imported in IMPORTS if imported.library in ROOMS]
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_bytes())
+
+
+@cache
+def imports() -> list[Import]:
+    return [imported for module, path in MODULES.items() for imported in visit(module, tree(path), False)]
+
+
+def ours() -> list[Import]:
+    return [imported for imported in imports() if imported.library in ROOMS]
 
 
 def allowed_targets(module: str) -> tuple[str, ...]:
@@ -184,15 +197,15 @@ def stands_in(imported: Import, place: str) -> bool:
 
 def test_import_checks_find_modules_and_imports() -> None:
     assert {module.partition(".")[0] for module in MODULES} == set(ROOMS)
-    assert any(imported.target == "numpy" for imported in IMPORTS)
-    assert any(imported.in_function and imported.library == "onnx" for imported in IMPORTS)
+    assert any(imported.target == "numpy" for imported in imports())
+    assert any(imported.in_function and imported.library == "onnx" for imported in imports())
 
 
 @pytest.mark.parametrize("room", ROOMS)
 def test_imports_follow_the_arrows(room: str) -> None:
     wrong = [
         str(imported)
-        for imported in OURS
+        for imported in ours()
         if within(imported.module, room)
         and not any(within(imported.target, place) for place in (imported.module, *allowed_targets(imported.module)))
     ]
@@ -213,7 +226,7 @@ def test_every_package_of_the_service_has_its_floor() -> None:
 def test_packages_import_from_lower_floors_only() -> None:
     wrong = [
         str(imported)
-        for imported in OURS
+        for imported in ours()
         if (here := package(imported.module)) and (there := package(imported.target)) and here != there
         if FLOOR_OF[there] >= FLOOR_OF[here]
     ]
@@ -223,7 +236,7 @@ def test_packages_import_from_lower_floors_only() -> None:
 def test_protocols_import_no_protocol_but_inlays() -> None:
     wrong = [
         str(imported)
-        for imported in OURS
+        for imported in ours()
         for place in [f"service.protocols.{name}" for name in PROTOCOLS]
         if within(imported.target, place)
         and within(imported.module, "service.protocols")
@@ -233,58 +246,73 @@ def test_protocols_import_no_protocol_but_inlays() -> None:
     assert wrong == []
 
 
-@pytest.mark.parametrize("module", [name for name in MODULES if name.startswith(("models", "service"))])
-def test_no_private_name_of_a_library_is_used(module: str) -> None:
-    tree = ast.parse(MODULES[module].read_bytes())
-    names = {
-        alias.asname or alias.name.partition(".")[0]
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Import | ast.ImportFrom)
-        and (getattr(node, "module", None) or node.names[0].name).partition(".")[0] not in ROOMS
+def private_names_of_libraries(module: ast.Module) -> list[str]:
+    """Return the underscored names of other libraries that a module of ours reads or imports."""
+    nodes = list(ast.walk(module))
+    froms = [
+        node
+        for node in nodes
+        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] not in ROOMS
+    ]
+    plain = [
+        alias
+        for node in nodes
+        if isinstance(node, ast.Import) and node.names[0].name.partition(".")[0] not in ROOMS
         for alias in node.names
-    }
-    private = re.compile(r"_[A-Za-z]")
+    ]
+    taken = [(node.module or "", alias) for node in froms for alias in node.names]
+    names = {alias.asname or alias.name.partition(".")[0] for alias in [*plain, *(alias for _, alias in taken)]}
     used = [
         f"{node.value.id}.{node.attr}"
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in names
-        if private.match(node.attr)
+        if re.match("_[A-Za-z]", node.attr)
     ]
-    used += [
-        str(alias.name)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] not in ROOMS
-        for alias in node.names
-        if private.match(alias.name) or "._" in (node.module or "")
-    ]
-    assert [name for name in used if name not in PRIVATE] == []
+    return used + [alias.name for source, alias in taken if re.match("_[A-Za-z]", alias.name) or "._" in source]
 
 
-@pytest.mark.parametrize("path", sorted(ROOT.glob("tests/**/*.py")), ids=lambda path: str(path.relative_to(ROOT)))
-def test_tests_depend_on_no_private_name_of_ours(path: Path) -> None:
-    if path.relative_to(ROOT).parts[1] in ("clients", "golden", "parity"):  # these look into other people's libraries
-        return
-    tree = ast.parse(path.read_bytes())
+def private_names_of_ours(module: ast.Module) -> list[str]:
+    """Return the underscored names that a test reads or patches, except on self and cls."""
+    nodes = list(ast.walk(module))
     used = [
         ast.unparse(node)
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.Attribute) and re.match("_[a-z]", node.attr) and node.attr not in NAMED_TUPLE
         if not (isinstance(node.value, ast.Name) and node.value.id in ("self", "cls"))
     ]
-    used += [
+    return used + [
         ast.unparse(node)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".setattr")
+        for node in nodes
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "setattr"
         if any(isinstance(given, ast.Constant) and PATCHED.match(str(given.value)) for given in node.args[:2])
     ]
-    assert [name for name in used if name not in PRIVATE] == []
+
+
+def test_private_names_are_found() -> None:
+    module = ast.parse("import numpy as n\nfrom onnx._parts import a, _b\nn._core, n.core, self._mine, other._theirs")
+    assert private_names_of_libraries(module) == ["n._core", "a", "_b"]
+    patched = ast.parse(
+        "monkeypatch.setattr(one, '_two', 3); other._theirs, self._mine, monkeypatch.setattr(one, 'two', 3)"
+    )
+    assert private_names_of_ours(patched) == ["other._theirs", "monkeypatch.setattr(one, '_two', 3)"]
+
+
+def test_no_private_name_of_a_library_is_used() -> None:
+    used = {module: set(private_names_of_libraries(tree(MODULES[module]))) - set(PRIVATE) for module in PRODUCT}
+    assert {module: names for module, names in used.items() if names} == {}
+
+
+def test_tests_depend_on_no_private_name_of_ours() -> None:
+    paths = [path for path in ROOT.glob("tests/**/*.py") if path.relative_to(ROOT).parts[1] not in LOOK_INTO_LIBRARIES]
+    used = {str(path.relative_to(ROOT)): set(private_names_of_ours(tree(path))) - set(PRIVATE) for path in paths}
+    assert {path: names for path, names in used.items() if names} == {}
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_library_is_imported_only_in_its_package(library: str) -> None:
     wrong = [
         str(imported)
-        for imported in IMPORTS
+        for imported in imports()
         if imported.library == library
         and imported.module.startswith(("models", "service"))
         and (imported.module, library) not in EXCEPTIONS
@@ -296,11 +324,11 @@ def test_library_is_imported_only_in_its_package(library: str) -> None:
 @pytest.mark.parametrize("room", ["models", "service"])
 def test_packages_import_only_listed_libraries(room: str) -> None:
     known = {*LIBRARIES, *ROOMS, *sys.stdlib_module_names}
-    assert sorted({str(f) for f in IMPORTS if within(f.module, room) and f.library not in known}) == []
+    assert sorted({str(f) for f in imports() if within(f.module, room) and f.library not in known}) == []
 
 
 def test_every_exception_is_still_needed() -> None:
-    seen = {(imported.module, imported.library) for imported in IMPORTS}
+    seen = {(imported.module, imported.library) for imported in imports()}
     assert set(EXCEPTIONS) <= seen
     named = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("## How to add")[2].partition("\n## ")[0]
     assert {name for name in LONG if Path(name).name not in named} == set()  # they grow as that page says
@@ -308,7 +336,7 @@ def test_every_exception_is_still_needed() -> None:
 
 def test_imports_have_no_cycle() -> None:
     graph: dict[str, set[str]] = {module: set() for module in MODULES}
-    for imported in OURS:
+    for imported in ours():
         if imported.target in MODULES and imported.target != imported.module:
             graph[imported.module].add(imported.target)
     TopologicalSorter(graph).prepare()  # raises CycleError, which names the circle
@@ -331,13 +359,15 @@ def test_no_module_has_a_vague_name() -> None:
 STEERS_LIBRARIES = ("models", "models.plots.canvas", "service.machine")
 
 
-@pytest.mark.parametrize("module", [name for name in MODULES if name.startswith(("models", "service"))])
-def test_only_main_reads_the_environment(module: str) -> None:
-    tree = ast.parse(MODULES[module].read_bytes())
-    read = [
-        node.lineno for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr in ("environ", "getenv")
-    ]
-    assert within(module, "service.cli") or module in STEERS_LIBRARIES or read == []
+def test_only_main_reads_the_environment() -> None:
+    read = {
+        f"{module} (line {node.lineno})"
+        for module in PRODUCT
+        if not within(module, "service.cli") and module not in STEERS_LIBRARIES
+        for node in ast.walk(tree(MODULES[module]))
+        if isinstance(node, ast.Attribute) and node.attr in ("environ", "getenv")
+    }
+    assert read == set()
 
 
 @pytest.mark.parametrize("module", ["service.runtime.onnx", "models.artifacts.export"])
