@@ -58,10 +58,10 @@ TESTS = $(INLAY) .venv/.locked-dev $(DEMO)/card.json
 OWN_TARGETS = not parity and not bench and not clients and not faults and not observe and not proxies
 
 test: $(TESTS) ## set up, run the tests in parallel; of long sweeps an even part
-	@$(BIN)/python -m pytest -n auto $(ARGS)
+	@$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
 
 test-all: $(TESTS) ## the same with every case of the sweeps
-	@$(BIN)/python -m pytest -n auto -m '$(OWN_TARGETS)' $(ARGS)
+	@$(BIN)/python -m pytest -n auto --dist worksteal -m '$(OWN_TARGETS)' $(ARGS)
 
 check: $(RUNTIME) .venv/.locked-dev ## lint, format, types, import rules, stubs equal to proto/
 	@echo '==> lint';    $(BIN)/ruff check

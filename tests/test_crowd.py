@@ -21,7 +21,7 @@ from proto import embed_pb2 as pb
 from proto.embed_pb2_grpc import EmbedderStub
 from tests.served import Here, array_of, serving_here
 
-CALLERS = 200
+CALLERS = 100
 PROBES = 2  # runs of the readiness check that may fall into a measurement
 POOLED = 1e-5
 OCTETS = "application/octet-stream"
@@ -84,9 +84,9 @@ async def measured(here: Here, name: str, **labels: str) -> float:
 
 
 def mixed_texts(count: int) -> list[str]:
-    """Texts of 1 to 60 words, short ones more often."""
+    """Texts of 1 to 40 words, short ones more often."""
     draw = random.Random(7)
-    return [" ".join(draw.choices(WORDS, k=int(60 ** draw.random()))) for _ in range(count)]
+    return [" ".join(draw.choices(WORDS, k=int(40 ** draw.random()))) for _ in range(count)]
 
 
 def mixed_ids(count: int, longest: int) -> list[list[int]]:

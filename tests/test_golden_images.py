@@ -13,10 +13,12 @@ from models.artifacts.export import export
 from models.vision.families import FAMILIES
 from tests.golden_cases import Case, case, write_folder
 from tests.served import Served, serving
+from tests.sweeps import sampled
 from tests.vision_cases import export_seen, feed_of, seen
 
 CASES = seen()
 each_case = pytest.mark.parametrize("golden", CASES, ids=repr)
+some_cases = pytest.mark.parametrize("golden", sampled(CASES, 3), ids=repr)
 
 
 @pytest.fixture(scope="module", params=["onnx", "reference"])
@@ -62,13 +64,13 @@ def test_json_gives_the_golden_rows(served: Served, golden: Case) -> None:
     check(golden, answer["outputs"]["input_embeddings"])
 
 
-@each_case
+@some_cases
 def test_nested_lists_give_the_golden_rows(served: Served, golden: Case) -> None:
     feed = str(feed_of(golden.arrays))
     check(golden, post(served, golden, {feed: golden.arrays[feed].tolist()}).json())
 
 
-@each_case
+@some_cases
 def test_octets_give_the_golden_rows(served: Served, golden: Case) -> None:
     feed = str(feed_of(golden.arrays))
     answer = post(served, golden, [{feed: tensor(each)} for each in fed(golden)], "application/octet-stream")
@@ -76,7 +78,7 @@ def test_octets_give_the_golden_rows(served: Served, golden: Case) -> None:
     check(golden, np.frombuffer(answer.content, np.float32))
 
 
-@each_case
+@some_cases
 def test_safetensors_go_in_and_come_out(served: Served, golden: Case) -> None:
     feed = str(feed_of(golden.arrays))
     types = {"content-type": "application/vnd.safetensors", "accept": "application/vnd.safetensors"}
@@ -86,7 +88,7 @@ def test_safetensors_go_in_and_come_out(served: Served, golden: Case) -> None:
     check(golden, np.concatenate([tensors[f"{index}/input_embeddings"] for index in range(len(fed(golden)))]))
 
 
-@each_case
+@some_cases
 def test_an_image_gives_the_same_bits_alone_and_in_a_batch(served: Served, golden: Case) -> None:
     feed = str(feed_of(golden.arrays))
     one = {feed: tensor(fed(golden)[0])}
@@ -96,7 +98,7 @@ def test_an_image_gives_the_same_bits_alone_and_in_a_batch(served: Served, golde
     assert between[len(alone) : -len(alone)] == alone
 
 
-@each_case
+@some_cases
 def test_patches_and_positions_come_besides(served: Served, golden: Case) -> None:
     feed = str(feed_of(golden.arrays))
     outputs = [name for name in ("patch_embeddings", "position_embeddings") if name in names(served, golden)]

@@ -172,8 +172,7 @@ def is_for_types_only(node: ast.AST) -> bool:
     return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
 
 
-@cache
-def tree(path: Path) -> ast.Module:
+def tree(path: Path) -> ast.Module:  # not kept: the trees of all files are millions of objects
     return ast.parse(path.read_bytes())
 
 

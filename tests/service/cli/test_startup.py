@@ -28,6 +28,7 @@ from service.errors import StartError
 from service.machine import available_cpus
 from service.settings import Settings
 from tests.golden_cases import write_tiny_bert
+from tests.sweeps import sampled
 
 ROOT = Path(__file__).parents[3]
 INLAY = Path(sys.executable).with_name("inlay")
@@ -88,8 +89,10 @@ def test_host_of_another_machine_is_reported(host: str, setting: str) -> None:
         _bound(host, 0, "REST", setting)
 
 
-@pytest.mark.parametrize("flag", ["--port", "--grpc-port"])
-@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize(
+    ("flag", "workers"),
+    sampled([("--port", "1"), ("--port", "2"), ("--grpc-port", "2"), ("--grpc-port", "1")], 2, unpack=True),
+)
 def test_port_in_use_is_one_line_and_exit_code_1(tiny_store: Path, taken: int, flag: str, workers: str) -> None:
     other = {"--port": "--grpc-port", "--grpc-port": "--port"}[flag]
     ended = command("serve", "--store", tiny_store, flag, str(taken), other, "0", "--workers", workers)
@@ -115,22 +118,24 @@ def broken_store(folder: Path, kind: str) -> Path:
     return store
 
 
+SAID = {"missing": "does not exist", "broken card": "is not a card this version reads"}
+
+
 @pytest.mark.parametrize(
-    ("kind", "said"),
-    [("missing", "does not exist"), ("broken card", "is not a card this version reads")],
+    ("kind", "verb", "workers"),
+    sampled(
+        [(kind, *how) for how in (("check", "1"), ("serve", "2"), ("serve", "1")) for kind in SAID], 3, unpack=True
+    ),
 )
-@pytest.mark.parametrize(("verb", "workers"), [("check", "1"), ("serve", "1"), ("serve", "2")])
-def test_unusable_store_is_one_line_and_exit_code_1(
-    tmp_path: Path, kind: str, said: str, verb: str, workers: str
-) -> None:
+def test_unusable_store_is_one_line_and_exit_code_1(tmp_path: Path, kind: str, verb: str, workers: str) -> None:
     store = broken_store(tmp_path, kind)
     ended = command(verb, "--store", store, "--port", "0", "--grpc-port", "0", "--workers", workers)
     assert ended.returncode == 1
     assert ended.stderr.count("\n") == 1
-    assert said in ended.stderr
+    assert SAID[kind] in ended.stderr
 
 
-@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize("workers", sampled(["1", "2"], 2))
 def test_serves_positions_without_a_model(tmp_path: Path, workers: str) -> None:
     """An empty store: ready, tables are served, and a route that needs a model says that none is loaded."""
     with running(tmp_path, "--workers", workers, default=None) as (_, url, _):
@@ -264,7 +269,7 @@ def heaps(pid: int) -> int:
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the heaps are glibc's")
-@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize("workers", sampled(["2", "1"], 2))
 def test_serving_process_has_few_heaps(tiny_store: Path, workers: str) -> None:
     with running(tiny_store, "--workers", workers) as (process, url, _):
         with ThreadPoolExecutor(16) as pool, httpx.Client(base_url=url) as client:
@@ -275,7 +280,7 @@ def test_serving_process_has_few_heaps(tiny_store: Path, workers: str) -> None:
         assert all(heaps(pid) < max(machine.MIN_HEAPS, available_cpus()) for pid in serving)
 
 
-@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize("workers", sampled(["2", "1"], 2))
 def test_start_prints_json_lines_only(tiny_store: Path, workers: str) -> None:
     """No banner on stdout, and every line of stderr is an object, the addresses among them."""
     arguments = ["--store", tiny_store, "--port", "0", "--grpc-port", "0", "--log-format", "json", "--workers", workers]
@@ -356,7 +361,7 @@ def test_warnings_and_uncaught_exceptions_are_json_lines() -> None:
     assert "a caller's text" not in ended.stderr
 
 
-@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize("workers", sampled(["2", "1"], 2))
 def test_closed_terminal_stops_as_sigterm_does(tiny_store: Path, workers: str) -> None:
     with running(tiny_store, "--workers", workers) as (process, url, _):
         assert httpx.get(f"{url}/health/live").status_code == 200

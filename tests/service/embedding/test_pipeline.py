@@ -41,7 +41,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def make(store: Path) -> Make:
     def made(model: str = "tiny", **changes: object) -> Service:
-        return Service(store, default_model=model, **changes)
+        return Service(store, **({"default_model": model, "models": (model,)} | changes))
 
     return made
 
@@ -191,7 +191,7 @@ async def test_long_inputs_are_truncated_or_rejected_as_requested(make):
 )
 async def test_rejects_bad_requests_with_a_remedy(make, fields, error, message):
     with pytest.raises(error, match=message):
-        await make().pipeline.embed(EmbedRequest(**{"inputs": [ids(1)]} | fields))
+        await make(models=("tiny", "llama")).pipeline.embed(EmbedRequest(**{"inputs": [ids(1)]} | fields))
 
 
 async def test_rejects_too_many_tokens_in_a_request(make):

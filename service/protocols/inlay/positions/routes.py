@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
 import orjson
@@ -207,6 +208,7 @@ def _list_route(path: str, body: bytes, summary: str) -> Route:
     return _get_route(f"/positions{path}", handler, "list_presets" if path else "list_schemes", summary, None, answers)
 
 
+@cache
 def _scheme_list() -> bytes:
     return orjson.dumps({"schemes": [_scheme(row) for row in SCHEMES.values()]})
 
