@@ -1,8 +1,9 @@
 """An open-loop HTTP/1.1 load generator: requests leave at the times of a Poisson process, however earlier ones fared.
 
 Reads its order as JSON from standard input (the fields of `Order`) and prints a `Tally` as JSON. Latency counts from
-the moment a request was due, so neither a slow server nor a late generator can hide a wait. Connections are kept alive
-and opened as needed. A refused client sends its request again as Retry-After says, if the order gives it retries. It
+the moment a request was due, so neither a slow server nor a late generator can hide a wait. Each request comes from one
+of LOOPBACK_ADDRESSES addresses, drawn evenly whatever the server answered the others. Connections are kept alive and
+opened as needed. A refused client sends its request again as Retry-After says, if the order gives it retries. It
 follows no redirects and reads bodies by their content-length alone.
 """
 
@@ -141,8 +142,9 @@ class Tally:
 class Connection(asyncio.Protocol):
     """One connection with at most one request in flight."""
 
-    def __init__(self, run: "Run", client: Client) -> None:
+    def __init__(self, run: "Run", client: Client, address: int) -> None:
         self.run = run
+        self.address = address
         self.transport: asyncio.Transport | None = None
         self.dialling: asyncio.Task[object] | None = None
         self.begin(client)
@@ -199,7 +201,7 @@ class Connection(asyncio.Protocol):
             has_retry_after = answered and b"\r\nretry-after:" in self.head
             self.run.record(self.client, result, has_retry_after)
         if answered and b"\r\nconnection: close" not in self.head:
-            self.run.free.append(self)
+            self.run.free[self.address].append(self)
         else:
             self.drop()
 
@@ -222,12 +224,13 @@ class Run:
         self.connections = connections
         self.loop = asyncio.get_running_loop()
         self.random = random.Random(order.seed)
+        self.addresses = random.Random(order.seed)  # apart, so that retries do not change the arrivals
         self.requests = [_request(order, base64.b64decode(body)) for body in order.bodies]
-        self.free: list[Connection] = []
+        self.free: list[list[Connection]] = [[] for _ in range(LOOPBACK_ADDRESSES)]
         self.open: set[Connection] = set()
         self.most_open = 0
         self.outcomes: list[Outcome] = []
-        self.in_flight = self.dialled = 0
+        self.in_flight = 0
         self.done = asyncio.Event()
         self.begun = self.next_due = time.perf_counter()
 
@@ -253,22 +256,22 @@ class Run:
         self._send(Client(self.random.choice(self.requests), due, due + allowed))
 
     def _send(self, client: Client) -> None:
-        while self.free:
-            connection = self.free.pop()
+        address = self.addresses.randrange(LOOPBACK_ADDRESSES)
+        while self.free[address]:
+            connection = self.free[address].pop()
             if connection.transport:
                 connection.begin(client)
                 return
         if len(self.open) >= self.connections:
             self.record(client, "no connection free", False)
             return
-        connection = Connection(self, client)
+        connection = Connection(self, client, address)
         self.open.add(connection)
         self.most_open = max(self.most_open, len(self.open))
-        self.dialled += 1
-        connection.dialling = self.loop.create_task(self._dial(connection, self.dialled))
+        connection.dialling = self.loop.create_task(self._dial(connection))
 
-    async def _dial(self, connection: Connection, number: int) -> None:
-        source = f"127.0.0.{1 + number % LOOPBACK_ADDRESSES}"
+    async def _dial(self, connection: Connection) -> None:
+        source = f"127.0.0.{1 + connection.address}"
         try:
             await self.loop.create_connection(lambda: connection, "127.0.0.1", self.order.port, local_addr=(source, 0))
         except OSError:

@@ -2,9 +2,10 @@
 
     python -m loadtest.overload [--seconds 20] [--multiples 1,2,4,8] [--only inlay] [--save]
 
-Each server's own capacity is measured first, in a closed loop of one-text requests through the whole encoder. Then
-requests arrive as a Poisson process at multiples of it, for --seconds each, at a freshly started server; latency counts
-from the moment a request was due. The server has one core and the generator another. The generator's own lag is shown:
+Every level has a freshly started server. Its capacity is measured first, in a closed loop of one-text requests through
+the whole encoder, so that a machine whose speed drifts does not blur the ratio; then requests arrive as a Poisson
+process at a multiple of it for --seconds. Latency counts from the moment a request was due. The server has one core and
+the generator another. The generator's own lag is shown:
 where it is large, or the server got less than its core, the row says so. Then three more loads for Inlay: clients that
 retry twice, as Retry-After says; clients that give up, each after a time of its own; and a crowd that comes at once and
 retries until it is served. The result covers requests of one kind and one length over loopback; mixed lengths, gRPC and
@@ -17,7 +18,6 @@ import contextlib
 import json
 import os
 import random
-import statistics
 import sys
 import tempfile
 import time
@@ -47,7 +47,7 @@ from loadtest.servers import RunningServer, ServerSpec
 HEADERS = {"content-type": "application/json", "accept": "application/octet-stream"}
 VECTOR_BYTES = 384 * 4
 TEXTS = 64
-WARM_SECONDS = 2  # of closed loop for every server started, so that its drain rate is known
+WARM_SECONDS = 1  # of closed loop for every server started, so that its drain rate is known
 RETRIES = 2  # as OpenAI's clients
 RETRY_TIMEOUT = 30.0
 PATIENCE = (1.0, 3.0, 10.0, 30.0)  # seconds after which clients give up, drawn for each
@@ -77,11 +77,13 @@ def body(text: str) -> bytes:
 
 
 @contextlib.contextmanager
-def warm(spec: ServerSpec, options: argparse.Namespace, cores: tuple[Cores, Cores]) -> Iterator[RunningServer]:
-    """Start a server and let it answer for WARM_SECONDS."""
+def measured(
+    spec: ServerSpec, options: argparse.Namespace, cores: tuple[Cores, Cores]
+) -> Iterator[tuple[RunningServer, float]]:
+    """Start a server and measure its capacity in requests a second."""
     with tempfile.TemporaryDirectory() as logs, servers.started(spec, Path(logs), cores[0]) as running:
         closed_loop(running, options, cores[1], WARM_SECONDS)
-        yield running
+        yield running, closed_loop(running, options, cores[1], options.capacity_seconds)
 
 
 def closed_loop(running: RunningServer, options: argparse.Namespace, cores: Cores, seconds: float) -> float:
@@ -93,20 +95,19 @@ def closed_loop(running: RunningServer, options: argparse.Namespace, cores: Core
 
 def measure_level(
     spec: ServerSpec,
-    capacity: float,
     multiple: float,
     options: argparse.Namespace,
     cores: tuple[Cores, Cores],
     kind: str = "",
     **changes: Any,
 ) -> Level:
-    """Measure a freshly started server at one multiple of its capacity (requests/s).
+    """Measure a freshly started server at one multiple of its capacity.
 
     Args:
         kind: of clients, for the table.
         changes: fields of the order.
     """
-    with warm(spec, options, cores) as running:
+    with measured(spec, options, cores) as (running, capacity):
         fields: Mapping[str, Any] = {
             "seconds": options.warm_seconds + options.seconds,
             "warm_seconds": options.warm_seconds,
@@ -127,23 +128,18 @@ def measure_level(
             command = python("-m", "loadtest.open_loop")
             printed = generators.output_of(command, order.seconds + order.timeout_s, json.dumps(asdict(order)))
         cpu = (cpu_seconds(running.pid) - before) / (time.perf_counter() - begun)
-    return Level(multiple, round(order.rate, 1), round(cpu, 3), Tally(**json.loads(printed)), kind)
+    level = Level(multiple, round(capacity, 1), round(order.rate, 1), round(cpu, 3), Tally(**json.loads(printed)), kind)
+    print(f"{spec.name} at {multiple:g}x {kind}: {level.share:.2f} of {capacity:.0f}/s", flush=True)
+    return level
 
 
 def measure_server(spec: ServerSpec, options: argparse.Namespace, cores: tuple[Cores, Cores]) -> ServerResult:
-    """Measure the capacity of one server, then every multiple of it."""
-    with warm(spec, options, cores) as running:
-        rounds = [closed_loop(running, options, cores[1], options.capacity_seconds) for _ in range(options.rounds)]
-    capacity = statistics.median(rounds)
-    print(f"{spec.name}: capacity {capacity:.0f} requests/s ({min(rounds):.0f}-{max(rounds):.0f})", flush=True)
-    levels = [measure_level(spec, capacity, multiple, options, cores) for multiple in options.multiples]
-    others = measure_others(spec, capacity, options, cores) if spec.name == servers.INLAY else []
-    return ServerResult(spec.name, [round(one, 1) for one in rounds], levels, others)
+    """Measure one server at every multiple of its capacity."""
+    levels = [measure_level(spec, multiple, options, cores) for multiple in options.multiples]
+    return ServerResult(spec.name, levels, measure_others(spec, options, cores) if spec.name == servers.INLAY else [])
 
 
-def measure_others(
-    spec: ServerSpec, capacity: float, options: argparse.Namespace, cores: tuple[Cores, Cores]
-) -> list[Level]:
+def measure_others(spec: ServerSpec, options: argparse.Namespace, cores: tuple[Cores, Cores]) -> list[Level]:
     """Measure clients that retry, clients that give up, and a crowd."""
     retrying = {"retries": RETRIES, "timeout_s": RETRY_TIMEOUT}
     giving_up = {"timeouts_s": PATIENCE, "timeout_s": max(PATIENCE)}
@@ -152,9 +148,9 @@ def measure_others(
         **{"retries": CROWD_RETRIES, "timeout_s": CROWD_TIMEOUT},
     }
     return [
-        *(measure_level(spec, capacity, one, options, cores, RETRYING, **retrying) for one in (2.0, 4.0)),
-        measure_level(spec, capacity, 4.0, options, cores, GIVING_UP, **giving_up),
-        measure_level(spec, capacity, CROWD_MULTIPLE, options, cores, CROWD, **crowd),
+        *(measure_level(spec, one, options, cores, RETRYING, **retrying) for one in (2.0, 4.0, 8.0)),
+        measure_level(spec, 4.0, options, cores, GIVING_UP, **giving_up),
+        measure_level(spec, CROWD_MULTIPLE, options, cores, CROWD, **crowd),
     ]
 
 
@@ -166,9 +162,7 @@ def document(
         {
             **asdict(one),
             "capacity": one.capacity,
-            "levels": [
-                {**asdict(level), "of_first": one.of_first(level), "warnings": level.warnings} for level in one.levels
-            ],
+            "levels": [{**asdict(level), "warnings": level.warnings} for level in one.levels],
             "others": [{**asdict(level), "warnings": level.warnings} for level in one.others],
         }
         for one in results
@@ -185,14 +179,13 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--store", type=Path, default=ROOT / "models/store", help="folder of exported models")
     parser.add_argument("--model", default="all-MiniLM-L6-v2", help="an encoder of width 384 in that store")
     parser.add_argument("--words", type=int, default=20, help="of each text")
-    parser.add_argument("--multiples", default="1,2,4,8", help="of capacity; the others are compared with the first")
+    parser.add_argument("--multiples", default="1,2,4,8", help="of capacity")
     parser.add_argument("--seconds", type=float, default=20, help="counted at each multiple")
     parser.add_argument("--warm-seconds", type=float, default=5, help="before these, at the same rate, not counted")
     parser.add_argument("--timeout", type=float, default=10, help="seconds after which a client gives up")
     parser.add_argument("--connections", type=int, default=0, help="open at a time at most; 0: all that may be open")
     parser.add_argument("--calls", type=int, default=64, help="in flight at a time while capacity is measured")
-    parser.add_argument("--capacity-seconds", type=float, default=8, help="of each round of the capacity measurement")
-    parser.add_argument("--rounds", type=int, default=3, help="of the capacity measurement; capacity is their median")
+    parser.add_argument("--capacity-seconds", type=float, default=4, help="of each measurement of capacity")
     parser.add_argument("--serve", default="", help='more flags of serve, as in --serve="--max-queue-seconds 0.5"')
     parser.add_argument("--only", choices=[servers.INLAY, servers.FASTAPI], default="", help="one server")
     parser.add_argument("--no-pin", action="store_true", help="let server and generator share all cores")

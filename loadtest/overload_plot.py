@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from loadtest.overload_report import LEAST_GOODPUT
 from loadtest.processes import RESULTS
 from loadtest.servers import FASTAPI, INLAY
 
@@ -44,10 +45,10 @@ def draw(document: dict[str, Any], target: Path) -> None:
 def _goodput(axes: Axes, servers: list[dict[str, Any]]) -> None:
     for one in servers:
         loads = [level["multiple"] for level in one["levels"]]
-        shares = [level["tally"]["goodput"] / one["capacity"] for level in one["levels"]]
+        shares = [level["tally"]["goodput"] / level["capacity"] for level in one["levels"]]
         label = f"{one['name']} (capacity {one['capacity']:.0f} requests/s)"
         axes.plot(loads, shares, "o-", color=COLOURS[one["name"]], label=label)
-    axes.axhline(0.9, color="grey", linestyle=":", label="0.9 of capacity")
+    axes.axhline(LEAST_GOODPUT, color="grey", linestyle=":", label=f"{LEAST_GOODPUT:g} of capacity")
     axes.set_title("Goodput: right answers within the timeout")
     axes.set_ylabel("goodput / capacity")
     axes.set_ylim(0, max(1.15, axes.get_ylim()[1]))

@@ -20,6 +20,7 @@ from service.embedding.tokenization import Cut
 from service.errors import BadInput, BadRequest, EngineFailure, UnknownValue, WrongModelKind
 from service.request_context import RequestContext, StageTimes
 from service.scheduling.admission import TokenEstimator, reserved
+from service.scheduling.batcher import Batcher
 from service.scheduling.caller_queue import ItemTimes
 from service.scheduling.memory_budget import MemoryBudget
 from service.settings import Settings
@@ -69,14 +70,8 @@ class EmbeddingPipeline:
         if context is None:
             context = RequestContext()
             context.copies = 0
-        model = self._models.get(request.model)
+        model, plan, ids = self._validated(request)
         card = model.card
-        if card.image:
-            raise WrongModelKind(
-                f"{card.name} reads no text", allowed="images", remedy=f"POST to /models/{card.name}/images"
-            )
-        plan = model.plan(request.outputs, request.pooling, request.normalize, request.dimensions, request.dtype)
-        ids = self._validate(card, request)
         prompts, characters, tokenizing, admitted = _NO_PROMPTS, 0, 0.0, False
         if None in ids:
             started = perf_counter()
@@ -99,6 +94,23 @@ class EmbeddingPipeline:
         if truncated:
             self._count_truncated(card.name, len(truncated))
         return EmbedResult(card.name, outputs, tokens, bool(request.outputs), lengths, characters, spent, truncated)
+
+    def check(self, request: EmbedRequest, context: RequestContext) -> None:
+        """Raise what `embed` would raise now before it tokenized the texts of a request."""
+        model, plan, ids = self._validated(request)
+        if None in ids:
+            self._check_room(model, plan, request, ids, context)
+
+    def _validated(self, request: EmbedRequest) -> tuple[Model, Plan, list[Any]]:
+        """Return the model and the plan of a request, and its inputs as `_validate` does."""
+        model = self._models.get(request.model)
+        card = model.card
+        if card.image:
+            raise WrongModelKind(
+                f"{card.name} reads no text", allowed="images", remedy=f"POST to /models/{card.name}/images"
+            )
+        plan = model.plan(request.outputs, request.pooling, request.normalize, request.dimensions, request.dtype)
+        return model, plan, self._validate(card, request)
 
     def _validate(self, card: Card, request: EmbedRequest) -> list[Any]:
         """Return the caller's token ids, checked; None in the place of a text."""
@@ -123,8 +135,24 @@ class EmbeddingPipeline:
             Ids in the place of each text, the number of leading tokens of each input that pooling leaves out, and the
             number of characters.
         """
-        name, inputs = model.card.name, request.inputs
-        texts = [item for item in inputs if isinstance(item, Text)]
+        queues, cost, characters = self._check_room(model, plan, request, ids, context)
+        needed = CHARACTER_BYTES * characters if characters > COUNTED_CHARACTERS else 0
+        with reserved(queues, cost, context.caller), self._budget.held_for(needed):
+            complete, prompts = await self._encode(model, request, ids)
+        tokens = sum([len(complete[index].ids) for index, item in enumerate(request.inputs) if isinstance(item, Text)])
+        self._estimator.learn(model.card.name, characters, tokens)
+        return complete, prompts, characters
+
+    def _check_room(
+        self, model: Model, plan: Plan, request: EmbedRequest, ids: list[Any], context: RequestContext
+    ) -> tuple[list[Batcher[Work, Rows]], int, int]:
+        """Check the lengths of the texts of a request, and whether they may be queued.
+
+        Returns:
+            The queues, the tokens that the request is estimated to have, and the characters of its texts.
+        """
+        name = model.card.name
+        texts = [item for item in request.inputs if isinstance(item, Text)]
         characters = limits.check_characters(texts, self._settings)
         longest = _least(model.card.max_tokens, request.max_tokens)
         sizes = [len(text.text) + len(text.pair or "") for text in texts]
@@ -132,12 +160,7 @@ class EmbeddingPipeline:
         queues = [model.batchers[graph] for graph in plan.typed]
         for queue in queues:
             queue.check(cost, context.deadline, context.caller)
-        needed = CHARACTER_BYTES * characters if characters > COUNTED_CHARACTERS else 0
-        with reserved(queues, cost, context.caller), self._budget.held_for(needed):
-            complete, prompts = await self._encode(model, request, ids)
-        tokens = sum([len(complete[index].ids) for index, item in enumerate(inputs) if isinstance(item, Text)])
-        self._estimator.learn(name, characters, tokens)
-        return complete, prompts, characters
+        return queues, cost, characters
 
     async def _encode(self, model: Model, request: EmbedRequest, ids: list[Any]) -> tuple[list[Ids], PromptTokens]:
         """Tokenize the texts of a request behind its prompt."""

@@ -167,20 +167,22 @@ class Pipeline:
         """Answer gathered requests of one route."""
         assert route is not None
         assert route.batch_handler is not None
-        responses: Sequence[Response | None] = [None] * len(batch)
+        answers: Sequence[Response | InlayError | None] = [None] * len(batch)
         if self._admission.has_room(len(batch)) and self.budget.has_room and not self._lifecycle.stopping:
             try:
-                answers = route.batch_handler([request for request, _ in batch])
-                if len(answers) != len(batch):  # which answer belongs to which request is then unknown
-                    raise RuntimeError(f"{len(batch)} requests gave {len(answers)} responses")
-                responses = answers
+                given = route.batch_handler([request for request, _ in batch])
+                if len(given) != len(batch):  # which answer belongs to which request is then unknown
+                    raise RuntimeError(f"{len(batch)} requests gave {len(given)} responses")
+                answers = given
             except Exception:  # each request's handler meets it again and answers with an error
                 log.exception("a batch of requests to %s met a fault", route.path)
-        for (request, connection), response in zip(batch, responses, strict=True):
-            if response is None:
+        for (request, connection), answer in zip(batch, answers, strict=True):
+            if answer is None:
                 connection.serve(request)
+            elif isinstance(answer, InlayError):
+                connection.respond(request, self.error_response(request, answer))
             else:
-                connection.respond(request, response)
+                connection.respond(request, answer)
 
     def accept(self, request: Request) -> Response | None:
         """Check the head of a request; return the response if the body need not be read."""
@@ -233,8 +235,6 @@ class Pipeline:
         REQUEST_ID.set(request.id)
         head, route = request.head, request.route
         assert route is not None
-        if request.key is None and request.client is not None:
-            request.context.caller = request.client[0]
         try:
             if route.admitted:
                 self._admission.acquire()

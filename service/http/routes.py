@@ -87,6 +87,8 @@ class Request:
         self.head, self.client = head, client
         self.arrived = perf_counter()
         self.context = RequestContext()
+        if client is not None:
+            self.context.caller = client[0]  # unless it shows a key
 
     @property
     def route(self) -> "Route | None":
@@ -129,7 +131,7 @@ class Request:
 
 
 Handler = Callable[[Request], Awaitable[Response]]
-BatchHandler = Callable[[Sequence[Request]], Sequence[Response | None]]
+BatchHandler = Callable[[Sequence[Request]], Sequence[Response | InlayError | None]]
 ErrorRenderer = Callable[[InlayError], Response]
 Schema = Mapping[str, Any]
 
@@ -184,8 +186,8 @@ class Route:
         name: the operation's id in the OpenAPI document.
         query: the pydantic model of the query string, or a JSON schema.
         answers: responses by status; 200 at least.
-        batch_handler: answers at once what it can of requests that arrived together; None in the place of a request
-            that the handler has to answer.
+        batch_handler: answers at once what it can of requests that arrived together, or gives their errors; None in the
+            place of a request that the handler has to answer.
         needs_key: whether callers must show a key, where the server has any.
         admitted: whether a request counts against `max_concurrent_requests` until its response is sent.
         probe: whether it is for probes and scrapers: never refused, counted or timed out.

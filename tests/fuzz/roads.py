@@ -22,6 +22,7 @@ from proto import embed_pb2 as pb
 from proto import open_inference_pb2 as oip_pb
 from proto import tei_pb2 as tei_pb
 from service.app import Application, create_app
+from service.errors import InlayError
 from service.grpc.calls import Shared
 from service.grpc.pipeline import Pipeline
 from service.http.routes import Head, Request
@@ -155,7 +156,8 @@ async def _status_of(app: Application, path: str, headers: tuple[tuple[bytes, by
     if response is None:
         request.body = body
         if head.batched and head.route is not None and head.route.batch_handler is not None:
-            (response,) = head.route.batch_handler([request])
+            (answer,) = head.route.batch_handler([request])
+            response = pipeline.error_response(request, answer) if isinstance(answer, InlayError) else answer
         response = response or await pipeline.respond(request)
     sent = 0
     if response.stream is not None:

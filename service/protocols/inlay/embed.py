@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from service.context import ServiceContext
-from service.embedding.requests import EmbedRequest, EmbedResult
+from service.embedding.requests import EmbedRequest, EmbedResult, Text
 from service.errors import InlayError
 from service.http import formats
 from service.http.formats import FORMATS, JSON, Body, Encode, Headers, check_json, negotiate
@@ -49,12 +49,16 @@ class EmbedHandler:
             headers, encoded = await in_thread(_encoded, result, form, encode, embed_request.dtype)
         return formats.response(headers, encoded, timing_headers.lines(result, self._registry, request.arrived))
 
-    def answer_batch(self, requests: Sequence[Request]) -> list[Response | None]:
-        """Return responses to requests for rows of plain token ids; None for those that `__call__` has to answer."""
+    def answer_batch(self, requests: Sequence[Request]) -> list[Response | InlayError | None]:
+        """Return responses to requests for rows of plain token ids, errors of refused ones, and None for all others.
+
+        A refused text ends here, without a task: 26 instead of 45 µs where many are refused (`make overload`).
+        """
         entries: list[tuple[EmbedRequest, RequestContext] | None] = []
         forms: list[tuple[Encode, AnswerForm] | None] = []
+        answers: list[Response | InlayError | None] = []
         for request in requests:
-            entry = form = None
+            entry = form = answer = None
             head = request.head
             try:
                 encode = head.memo
@@ -63,18 +67,18 @@ class EmbedHandler:
                     encode = head.memo = FORMATS[negotiate(head.headers.get(b"accept"))]
                 embed_request, answer_form = read(request.body, self._max_inputs)
                 if answer_form.encoding in ("float", "base64"):
+                    if isinstance(next(iter(embed_request.inputs), None), Text):
+                        self._embedder.check(embed_request, request.context)
                     entry, form = (embed_request, request.context), (encode, answer_form)
-            except InlayError:  # the handler meets it again and answers with it
-                pass
+            except InlayError as error:
+                answer = error.without_frames()
             entries.append(entry)
             forms.append(form)
-        responses: list[Response | None] = []
-        for request, form, result in zip(requests, forms, self._lookup.answer(entries), strict=True):
-            response = None
+            answers.append(answer)
+        for number, (form, result) in enumerate(zip(forms, self._lookup.answer(entries), strict=True)):
             if result is not None and form is not None:
-                response = self._response(request, result, *form)
-            responses.append(response)
-        return responses
+                answers[number] = self._response(requests[number], result, *form)
+        return answers
 
     def _response(self, request: Request, result: EmbedResult, encode: Encode, form: AnswerForm) -> Response | None:
         try:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from service.errors import BadInput
+from service.errors import BadInput, InlayError, Overloaded
 from service.http.head_memory import REMEMBERED_HEAD_BYTES, REMEMBERED_HEADS
 from service.http.response import Response, bytes_response
 from service.http.routes import Request
@@ -25,7 +25,7 @@ class Batches:
         self.waiting, self.release = asyncio.Event(), asyncio.Event()
         self.stall = False
 
-    def answer_batch(self, requests: Sequence[Request]) -> list[Response | None]:
+    def answer_batch(self, requests: Sequence[Request]) -> list[Response | InlayError | None]:
         bodies = [each.body for each in requests]
         self.batches.append(bodies)
         if b"fault" in bodies:
@@ -34,7 +34,8 @@ class Batches:
             return [None] * (len(bodies) - 1)
         if b"split" in bodies:
             return [Response((each,), ((b"x", b"a\r\nb: c"),) if each == b"split" else ()) for each in bodies]
-        return [None if each in (b"alone", b"bad") else bytes_response(each.upper(), "text/plain") for each in bodies]
+        answers = {b"alone": None, b"bad": None, b"refused": Overloaded("is refused", 7.0)}
+        return [answers.get(each, bytes_response(each.upper(), "text/plain")) for each in bodies]
 
     async def answer(self, request: Request) -> Response:
         self.alone.append(request.body)
@@ -200,6 +201,14 @@ async def test_requests_left_by_a_batch_are_served_alone(toy: Toy, handler: Batc
     assert json.loads(responses[2][1])["index"] == 0
     assert sorted(handler.alone) == [b"alone", b"bad"]
     assert toy.counted() == {("/batch", "200"): 3, ("/batch", "422"): 1}
+
+
+async def test_errors_of_a_batch_are_answered_at_once(toy: Toy, handler: Batches) -> None:
+    responses = await together(toy, [b"a", b"refused", b"b"])
+    assert [status for status, _ in responses] == [200, 429, 200]
+    assert "is refused" in json.loads(responses[1][1])["detail"]
+    assert handler.alone == []
+    assert toy.counted() == {("/batch", "200"): 2, ("/batch", "429"): 1}
 
 
 @pytest.mark.parametrize("body", [b"fault", b"lost"])
