@@ -54,9 +54,11 @@ class Pipeline(grpc.GenericRpcHandler):
                 self._methods[f"/{service.name}/{method.name}"] = ServedMethod(shared, service, method, limit)
         self._count_refused_at_gate = shared.metrics.gate("grpc")
         self._loop: asyncio.AbstractEventLoop | None = None
+        self.calls_taken = 0
 
     def service(self, handler_call_details: Any) -> Any:
         """Return the handler that serves or refuses a call; None: there is no such method."""
+        self.calls_taken += 1
         path, metadata = handler_call_details.method, handler_call_details.invocation_metadata
         served = self._methods.get(path)
         if served is None and path in self._open_handlers:

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from time import monotonic
 from typing import Any
 
 import grpc
@@ -22,7 +23,8 @@ from service.security.tls import Pem, Renewed, files
 from service.settings import Settings
 
 HEALTH_SECONDS = 5.0  # between checks whether the models answer
-ARRIVED_SECONDS = 0.05  # for calls that have arrived; grpc would end them with CANCELLED (grpc/grpc#41785)
+ARRIVED_SECONDS = 0.05  # without a new call: none has arrived that grpc would end with CANCELLED (grpc/grpc#41785)
+MAX_ARRIVED_SECONDS = 1.0  # where clients never cease to call
 LEAST_CLIENT_MILLISECONDS = 1000  # with 1, handshakes and pings fail on a busy machine, and clients hang (grpcio 1.85)
 log = logging.getLogger(__name__)
 
@@ -59,6 +61,7 @@ class RpcServer:
         self._streams = OpenStreams()
         self.health = Health(self._streams)
         self._server: Any = None
+        self._pipeline: Pipeline
 
     async def start(self) -> int:
         """Listen and serve; return the port.
@@ -84,7 +87,7 @@ class RpcServer:
         ]
         names = [service.name for service in self._services]
         self._server = grpc.aio.server(options=options)
-        pipeline = Pipeline(
+        self._pipeline = Pipeline(
             self._shared,
             self._services,
             settings.max_concurrent_requests,
@@ -92,7 +95,7 @@ class RpcServer:
             max(1, settings.max_receiving_bytes // settings.max_body_bytes // 2),
             open_handlers(self.health, self._streams, names),
         )
-        self._server.add_generic_rpc_handlers((pipeline,))
+        self._server.add_generic_rpc_handlers((self._pipeline,))
         port = self._bind()
         self._set_health(True)
         await self._server.start()
@@ -114,7 +117,10 @@ class RpcServer:
     async def stop(self) -> None:
         """Take no new calls and finish those in flight, for at most `shutdown_seconds`."""
         self.refuse()
-        await asyncio.sleep(ARRIVED_SECONDS)
+        deadline, taken = monotonic() + MAX_ARRIVED_SECONDS, -1
+        while taken != self._pipeline.calls_taken and monotonic() < deadline:
+            taken = self._pipeline.calls_taken
+            await asyncio.sleep(ARRIVED_SECONDS)
         await self._server.stop(self._settings.shutdown_seconds)
 
     def _set_health(self, ready: bool) -> None:

@@ -34,6 +34,7 @@ class Held:
         self.go = asyncio.Event()
         self.arrived: asyncio.Queue[str] = asyncio.Queue()
         self.read: list[bytes] = []
+        self.probe_seconds = 0.0  # that a probe holds the event loop
 
     async def _one(self, request: pb.EmbedRequest, call: Any) -> pb.EmbedResponse:
         self.arrived.put_nowait("request")
@@ -41,6 +42,7 @@ class Held:
         return pb.EmbedResponse(model=request.model)
 
     async def _probe(self, request: Any, call: Any) -> pb.EmbedResponse:
+        time.sleep(self.probe_seconds)
         return pb.EmbedResponse(model="probe")
 
     def _kind(self) -> Any:
@@ -83,10 +85,11 @@ async def listening(
         await server.stop()
 
 
-async def test_answers_calls_that_arrived_before_the_stop(tmp_path: Path) -> None:
-    """grpc's core keeps them till Python asks for the next, and cancels those it has when the server stops."""
+@pytest.mark.parametrize("probe_seconds", [0.0, 0.04])
+async def test_answers_calls_that_arrived_before_the_stop(tmp_path: Path, probe_seconds: float) -> None:
+    """grpc's core keeps them till Python asks for the next, which a busy process does late, and cancels the others."""
     held = Held()
-    held.go.set()
+    held.probe_seconds = probe_seconds
     server = RpcServer(Settings(store=tmp_path, grpc_port=0), [held.service()])
     port = await server.start()
     with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:  # of threads of its own
