@@ -28,6 +28,7 @@ from service.errors import StartError
 from service.machine import available_cpus
 from service.settings import Settings
 from tests.golden_cases import write_tiny_bert
+from tests.service.cli.conftest import Run
 from tests.sweeps import sampled
 
 ROOT = Path(__file__).parents[3]
@@ -174,20 +175,25 @@ def test_broken_graph_is_one_line_and_exit_code_1(tiny_store: Path, tmp_path: Pa
         ([], {"INLAY_OTLP_ENDPOINT": "collector:4317"}, "INLAY_OTLP_ENDPOINT is 'collector:4317'; allowed: "),
     ],
 )
-def test_bad_setting_is_named_where_it_was_set(flags: list[str], variables: dict[str, str], said: str) -> None:
-    ended = command("check", *flags, **variables)
-    assert (ended.returncode, ended.stderr.count("\n")) == (1, 1)
-    assert said in ended.stderr
+def test_bad_setting_is_named_where_it_was_set(
+    inlay: Run, monkeypatch: pytest.MonkeyPatch, flags: list[str], variables: dict[str, str], said: str
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    code, _, error = inlay("check", *flags)
+    assert (code, error.count("\n")) == (1, 1)
+    assert said in error
 
 
-def test_wrong_usage_is_exit_code_2() -> None:
-    assert command("serve", "--prot", "1").returncode == 2
+def test_wrong_usage_is_exit_code_2(inlay: Run) -> None:
     assert command("sevre").returncode == 2
-    assert command().returncode == 2
+    assert inlay("serve", "--prot", "1")[0] == 2
+    assert inlay()[0] == 2
 
 
-def test_every_setting_is_listed_with_its_variable_and_its_flag() -> None:
-    listed, helped = command("settings").stdout, command("serve", "--help").stdout
+def test_every_setting_is_listed_with_its_variable_and_its_flag(inlay: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "1000")
+    listed, helped = inlay("settings")[1], inlay("serve", "--help")[1]
     for name, field in Settings.model_fields.items():
         assert f"INLAY_{name.upper()} " in listed
         assert field.description

@@ -4,7 +4,7 @@ import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from time import monotonic
+from time import monotonic, sleep
 
 import httpx
 import pytest
@@ -60,6 +60,7 @@ def until(true: Callable[[], bool]) -> None:
     begun = monotonic()
     while not true():
         assert monotonic() - begun < SECONDS
+        sleep(0.05)  # leaves the processor to those that are waited for
 
 
 def workers(pid: int) -> list[int]:
