@@ -18,11 +18,11 @@ def refused(port: int) -> bool:
     """Whether a connection is refused; one that is taken is waited for until it is answered or ended."""
     with socket.socket() as client:
         client.settimeout(SECONDS)
-        try:
-            client.connect(("127.0.0.1", port))
-        except ConnectionRefusedError:
-            return True
-        with suppress(ConnectionError):
+        with suppress(ConnectionError):  # a reset, of connect too: the port was closed before the connection was taken
+            try:
+                client.connect(("127.0.0.1", port))
+            except ConnectionRefusedError:
+                return True
             client.sendall(b"GET /health/live HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
             client.recv(1)
         return False
