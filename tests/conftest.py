@@ -3,6 +3,7 @@
 import gc
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import certifi
@@ -14,6 +15,14 @@ from tests.minilm_golden import checkpoint
 APART = ("faults", "proxies")  # folders whose tests all carry the marker of that name
 END = "-----END CERTIFICATE-----\n"
 WORKERS_PER_CORE = 2  # tests of real servers wait half of their time: -n 2 kept two cores busy for 0.8 of one
+
+with suppress(ImportError):  # the clients' environment has none
+    import hypothesis
+
+    hypothesis.settings.register_profile(
+        "busy machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+    )
+    hypothesis.settings.load_profile("busy machine")
 
 
 @pytest.hookimpl(optionalhook=True)  # the clients' environment has no xdist

@@ -455,7 +455,7 @@ GOOD = raw(
     ],
     bytes(96) + np.ones(8, np.float32).tobytes() + bytes(64),
 )
-FUZZ = settings(deadline=None, max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FUZZ = settings(max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @FUZZ

@@ -110,7 +110,7 @@ EVERYTHING = st.builds(
 )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(encodings=EVERYTHING)
 def test_encodings_survive_card(bare: tuple[Path, Card], encodings: Encodings) -> None:
     assert kept(bare, encodings) == encodings

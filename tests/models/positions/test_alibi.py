@@ -87,7 +87,7 @@ def softmax(scores: NDArray[Any]) -> NDArray[Any]:
     return np.asarray(weights / weights.sum(axis=-1, keepdims=True))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(1, 20), LENGTHS, st.integers(0, 9), st.sampled_from(KEY_ONLY), st.integers(0, 99))
 def test_forms_agree_under_a_causal_softmax(heads: int, queries: int, past: int, form: str, seed: int) -> None:
     keys = past + queries
@@ -105,7 +105,7 @@ def test_key_only_form_differs_without_a_causal_mask() -> None:
     assert np.abs(symmetric - key_only).max() > 0.3
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(1, 20), LENGTHS, st.integers(0, 50))
 def test_symmetric_form_depends_only_on_distance(heads: int, length: int, past: int) -> None:
     near = whole(heads, query_length=length)
@@ -115,7 +115,7 @@ def test_symmetric_form_depends_only_on_distance(heads: int, length: int, past: 
     assert np.array_equal(near[0, :, 0], -slopes(heads)[:, None] * np.arange(length))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(1, 9), st.integers(1, 9), st.sampled_from(["bloom", "falcon"]), st.sampled_from(ARITHMETICS))
 def test_left_padding_shifts_masked_forms_and_zeroes_pads(heads: int, length: int, form: str, arithmetic: Any) -> None:
     arguments: Any = {"form": form, "arithmetic": arithmetic}
@@ -140,7 +140,7 @@ def test_falcon_parity_multiplies_in_bfloat16(heads: int) -> None:
     assert np.array_equal(run(alibi(heads, **arguments), key_positions=keys[None])[0, :, 0], expected)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.sampled_from(list(FORMS)), st.sampled_from(ARITHMETICS), st.booleans(), st.data())
 def test_block_of_rows_equals_the_whole_bias(form: str, arithmetic: Any, masked: bool, data: st.DataObject) -> None:
     mask = np.random.default_rng(1).integers(0, 2, (3, 7)) if masked and FORMS[form].reads_mask else None
@@ -151,7 +151,7 @@ def test_block_of_rows_equals_the_whole_bias(form: str, arithmetic: Any, masked:
     assert np.array_equal(bias.rows(start, stop), bias.whole().reshape(-1, 7)[start:stop])
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(1, 20), LENGTHS, st.integers(0, 600), st.sampled_from(list(FORMS)), st.sampled_from(ARITHMETICS))
 def test_graph_matches_the_function(heads: int, queries: int, past: int, form: str, arithmetic: Any) -> None:
     arguments: Any = {"form": form, "arithmetic": arithmetic}

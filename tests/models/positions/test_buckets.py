@@ -89,7 +89,7 @@ def test_deberta_buckets_match_transformers(case: Case, arithmetic: Arithmetic) 
     np.testing.assert_array_equal(shortest["c2p"], c2p_index(expected, deberta_of(case)["position_buckets"])[:, None])
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(t5_parameters())
 def test_exact_t5_buckets_match_integer_arithmetic(parameters: dict[str, Any]) -> None:
     side = parameters["num_buckets"] // (1 + parameters["bidirectional"])
@@ -104,7 +104,7 @@ def test_exact_t5_buckets_match_integer_arithmetic(parameters: dict[str, Any]) -
     np.testing.assert_array_equal(t5_bucket(-distance, **parameters), expected)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(deberta_parameters())
 def test_exact_deberta_buckets_match_integer_arithmetic(parameters: dict[str, int]) -> None:
     middle, end = parameters["position_buckets"] // 2, parameters["max_relative_positions"] - 1
@@ -133,7 +133,6 @@ def test_edge_distance_starts_the_next_t5_bucket(distance: int, steps: int) -> N
         assert t5_bucket(edge, bidirectional=True, arithmetic=arithmetic).tolist() == [7 + steps, 8 + steps]
 
 
-@settings(deadline=None)
 @given(t5_parameters(), st.sampled_from(ARITHMETICS))
 def test_t5_buckets_are_monotone_bounded_and_disjoint(parameters: dict[str, Any], arithmetic: Arithmetic) -> None:
     distance = np.arange(1, 2 * parameters["max_distance"], dtype=np.int64)
@@ -146,7 +145,6 @@ def test_t5_buckets_are_monotone_bounded_and_disjoint(parameters: dict[str, Any]
     assert t5_bucket(np.array([0]), **parameters, arithmetic=arithmetic).tolist() == [0]
 
 
-@settings(deadline=None)
 @given(deberta_parameters(), st.sampled_from(ARITHMETICS))
 def test_deberta_buckets_are_monotone_and_antisymmetric(parameters: dict[str, int], arithmetic: Arithmetic) -> None:
     relative = np.arange(-4000, 4001, dtype=np.int64)
@@ -169,7 +167,7 @@ def test_without_buckets_relative_positions_are_returned() -> None:
     np.testing.assert_array_equal(graph["c2p"], table.outputs["c2p"].whole())
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(t5_parameters(), st.integers(1, 9), st.integers(0, 30), st.integers(0, 9), st.integers(1, 12))
 def test_blocks_of_rows_match_the_definition(
     parameters: dict[str, Any], queries: int, past: int, more: int, size: int
@@ -184,7 +182,7 @@ def test_blocks_of_rows_match_the_definition(
     np.testing.assert_array_equal(table.outputs["bias"].whole(), bias)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(deberta_parameters(), st.integers(1, 9), st.integers(1, 9), st.integers(1, 12))
 def test_p2c_is_c2p_transposed_and_blocks_agree(parameters: dict[str, int], queries: int, keys: int, size: int) -> None:
     outputs = tabulate_deberta(queries, keys, **parameters).outputs

@@ -38,7 +38,7 @@ def test_clamp_reads_the_last_row() -> None:
     assert np.array_equal(rows(TABLE, np.array([4, 5, 6, 2**40]), "clamp"), TABLE[[4, 5, 5, 5]])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(1, 9), st.integers(1, 40))
 def test_interpolate_is_linear_with_half_pixel_centres(count: int, length: int) -> None:
     table = np.random.default_rng(count).normal(size=(count, 3)).astype(np.float32)

@@ -127,7 +127,7 @@ def test_masks_are_bitwise_those_of_transformers(case: Case) -> None:
     np.testing.assert_array_equal(run(graph_of(chosen), chosen), expected)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(masks(), st.integers(1, 9))
 def test_mask_is_the_and_of_its_rules_in_any_blocks(chosen: dict[str, Any], size: int) -> None:
     expected = spelt_out(**chosen)
@@ -137,13 +137,12 @@ def test_mask_is_the_and_of_its_rules_in_any_blocks(chosen: dict[str, Any], size
     assert table.facts["queries_that_see_nothing"] == np.count_nonzero(~expected.any(axis=-1))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(masks())
 def test_graphs_match_the_masks(chosen: dict[str, Any]) -> None:
     np.testing.assert_array_equal(run(graph_of(chosen, form="boolean"), chosen), allowed(**chosen))
 
 
-@settings(deadline=None)
 @given(masks())
 def test_two_rules_combine_by_and(chosen: dict[str, Any]) -> None:
     sizes = {name: chosen[name] for name in ("query_length", "key_length", "past")}

@@ -88,7 +88,7 @@ def paper(kind: str, dim: int, position: int, theta: float) -> NDArray[np.float6
         return np.array([float(value) for value in row] + [0.0] * (dim - len(row)))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(KINDS, st.integers(4, 33), st.integers(0, 2**40), st.sampled_from([10000.0, 500000.0, 1.2e7, 100.0]))
 def test_exact_rows_match_60_digits_at_any_position(kind: str, dim: int, position: int, theta: float) -> None:
     dim += dim % 2 if kind == "whisper" else 0
@@ -106,7 +106,7 @@ def test_exact_rows_and_graph_are_within_a_float32_ulp(kind: str, position: int)
         assert (np.abs(row - expected) <= ulp).all()
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(KINDS, st.integers(4, 24), st.lists(st.integers(0, 2**24), min_size=1, max_size=9), st.integers(0, 9))
 def test_graph_matches_the_function(kind: str, dim: int, positions: list[int], offset: int) -> None:
     dim += dim % 2 if kind == "whisper" else 0
@@ -128,7 +128,7 @@ def waves(kind: str, table: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
     return (second, first) if kind == "musicgen" else (first, second)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(KINDS, EVEN, st.integers(0, 2**30), st.integers(0, 2**30))
 def test_step_of_k_positions_is_one_linear_map(kind: str, dim: int, position: int, step: int) -> None:
     table = rows(kind, dim, np.array([position, step, position + step]))
@@ -137,14 +137,14 @@ def test_step_of_k_positions_is_one_linear_map(kind: str, dim: int, position: in
     np.testing.assert_allclose(far_cosine, cosine * step_cosine - sine * step_sine, atol=1e-14)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(KINDS, EVEN, st.integers(0, 2**52), st.sampled_from(ARITHMETICS))
 def test_every_pair_has_length_one(kind: str, dim: int, position: int, arithmetic: Any) -> None:
     sine, cosine = waves(kind, rows(kind, dim, np.array([position]), arithmetic=arithmetic).astype(np.float64))
     np.testing.assert_allclose(sine**2 + cosine**2, 1.0, atol=1e-14 if arithmetic == "exact" else 3e-7)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(KINDS, st.integers(4, 20), st.integers(0, 3000), st.integers(0, 3000), st.sampled_from(ARITHMETICS))
 def test_block_of_rows_equals_the_whole_table(kind: str, dim: int, start: int, stop: int, arithmetic: Any) -> None:
     dim += dim % 2 if kind == "whisper" else 0
@@ -155,7 +155,7 @@ def test_block_of_rows_equals_the_whole_table(kind: str, dim: int, start: int, s
     assert np.array_equal(table.whole(), listed)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(1, 9), st.integers(1, 9), st.integers(0, 3), st.sampled_from(["hw", "wh"]), st.data())
 def test_block_of_a_grid_equals_the_whole_grid(
     height: int, width: int, cls_rows: int, order: str, data: st.DataObject

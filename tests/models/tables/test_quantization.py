@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 import onnxruntime
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 from numpy.typing import NDArray
@@ -85,7 +85,6 @@ def test_golden_table_is_served_after_export(tmp_path: Path) -> None:
 
 
 @given(tables)
-@settings(deadline=None)
 def test_error_is_at_most_half_a_scale(table: NDArray[np.float32]) -> None:
     for kind in KINDS:
         quantized = made(table, kind)
@@ -96,7 +95,6 @@ def test_error_is_at_most_half_a_scale(table: NDArray[np.float32]) -> None:
 
 
 @given(st.floats(-(2.0**100), 2.0**100, width=32), st.integers(1, 5), st.integers(1, 40))
-@settings(deadline=None)
 def test_constant_row_is_exact(value: float, rows: int, pairs: int) -> None:
     table = np.full((rows, 2 * pairs), value, np.float32)
     for kind in KINDS if pairs < 5 or pairs % 4 == 0 else KINDS[:1]:
@@ -104,7 +102,6 @@ def test_constant_row_is_exact(value: float, rows: int, pairs: int) -> None:
 
 
 @given(tables)
-@settings(deadline=None)
 def test_quantization_keeps_order_within_block(table: NDArray[np.float32]) -> None:
     for kind in KINDS:
         quantized = made(table, kind)

@@ -60,7 +60,7 @@ async def until(done: Callable[[], bool]) -> None:
             await asyncio.sleep(0)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.integers(0, 3_072_004), st.integers(0, 3_072_004))
 def test_span_computes_its_own_blocks_only(one: int, other: int) -> None:
     counted, (start, stop) = Counted(), sorted((one, other))

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -165,7 +165,6 @@ def test_unknown_parameters_are_ignored_as_triton_does(served: Served) -> None:
     assert np.array_equal(infer(served.http, inputs, parameters=unknown)["sentence_embedding"][0], alone(served)[0])
 
 
-@settings(deadline=None)
 @given(st.lists(st.lists(st.booleans(), min_size=5, max_size=5).filter(any), min_size=1, max_size=6))
 def test_rows_are_put_back_where_their_tokens_were(mask: list[list[bool]]) -> None:
     real = np.array(mask)

@@ -66,7 +66,7 @@ def test_offsets_of_many_scripts_are_bytes(kind: str, text: str) -> None:
 
 
 @kinds
-@settings(deadline=None)  # the first example loads the tokenizer
+@settings()  # the first example loads the tokenizer
 @given(text=st.text())
 def test_offsets_of_any_text_are_bytes(kind: str, text: str) -> None:
     check(kind, text)

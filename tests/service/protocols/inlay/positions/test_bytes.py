@@ -238,7 +238,7 @@ def part(served: Served, form: str, byte_range: str, **headers: str) -> httpx.Re
     return served.http.get(ROPE, params=LARGE | {"format": form}, headers={"range": f"bytes={byte_range}"} | headers)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(form=st.sampled_from(BINARY), cuts=st.lists(st.integers(1, 1_536_000), max_size=4, unique=True))
 def test_ranges_join_to_the_whole(served: Served, whole: dict[str, bytes], form: str, cuts: list[int]) -> None:
     size = len(whole[form])
@@ -253,7 +253,7 @@ def test_ranges_join_to_the_whole(served: Served, whole: dict[str, bytes], form:
     assert joined == whole[form]
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(first=st.integers(0, 380_000), count=st.integers(1, 3000))
 def test_range_of_an_uncached_table_is_right(served: Served, first: int, count: int) -> None:
     fresh = {"head_dim": 128, "length": 3000, "start": 11}  # never asked for whole, so never kept

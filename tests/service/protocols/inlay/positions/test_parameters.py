@@ -271,7 +271,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(scheme=st.sampled_from(SCHEMES), parameters=st.dictionaries(NAMES, VALUES, max_size=6))
 def test_random_parameters_never_cause_a_500(served: Served, scheme: str, parameters: dict[str, Any]) -> None:
     body = json.dumps({"format": "raw"} | parameters)
