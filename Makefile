@@ -17,6 +17,7 @@ INLAY = $(BIN)/inlay
 DEMO = models/store/all-MiniLM-L6-v2
 CLIENTS = .venv/clients
 PEERS = .venv/peers
+ENCODERS = .venv/encoders
 TOOLS = .venv/tools
 INSTALL = VIRTUAL_ENV=.venv $(UV) pip install --no-deps --require-hashes
 
@@ -117,8 +118,11 @@ load: .venv/.locked-load ## 30 s of mixed load on the service running here; ARGS
 	@$(BIN)/python -m locust -f loadtest/locustfile.py --headless --users 20 --spawn-rate 20 --run-time 30s \
 	  --host http://127.0.0.1:$(or $(INLAY_PORT),8080) --grpc-host 127.0.0.1:$(or $(INLAY_GRPC_PORT),50051) $(ARGS)
 
-bench: $(INLAY) .venv/.locked-dev .venv/.locked-load $(if $(findstring --peers,$(ARGS)),$(PEERS)/.locked) $(DEMO)/card.json ## throughput as shares of empty servers (on Debian: apt-get install wrk nghttp2-client); ARGS=--peers beside mosec and FastAPI
-	@$(BIN)/python -m loadtest.bench $(ARGS)
+# Of --encoders the other libraries are left out by --own.
+BENCH = $(if $(findstring --encoders,$(ARGS)),encoders,bench)
+BENCH_PEERS = $(if $(findstring --own,$(ARGS)),,$(if $(findstring --encoders,$(ARGS)),$(ENCODERS)/.locked,$(if $(findstring --peers,$(ARGS)),$(PEERS)/.locked)))
+bench: $(INLAY) .venv/.locked-dev .venv/.locked-load .venv/.locked-demo $(BENCH_PEERS) $(DEMO)/card.json ## throughput as shares of empty servers (on Debian: apt-get install wrk nghttp2-client); ARGS=--peers beside mosec and FastAPI, ARGS=--encoders encoders beside other libraries
+	@$(BIN)/python -m loadtest.$(BENCH) $(filter-out --encoders,$(ARGS))
 
 tables: $(INLAY) .venv/.locked-dev .venv/.locked-load ## positional tables: computing, serving and streaming them, as ratios and memory
 	@$(BIN)/python -m loadtest.table_generation $(ARGS)
@@ -212,6 +216,15 @@ $(PEERS)/.locked: requirements/peers.txt | $(UV)
 	@VIRTUAL_ENV=$(PEERS) $(UV) pip install --no-deps --require-hashes -r $<
 	@touch $@
 
+# The libraries that `make bench ARGS=--encoders` measures beside Inlay's encoders. torch as for parity.
+$(ENCODERS)/.locked: requirements/encoders.txt | $(UV)
+	@echo '==> making $(ENCODERS) of $(TORCH) and $<'
+	@rm -rf $(ENCODERS)
+	@$(BIN)/python -m venv --without-pip $(ENCODERS)
+	@$(BIN)/python -m pip --python $(ENCODERS)/bin/python install --disable-pip-version-check --quiet $(TORCH)
+	@VIRTUAL_ENV=$(ENCODERS) $(UV) pip install --no-deps --require-hashes -r $<
+	@touch $@
+
 # Apart as well: what they stand on is not to meet what is served.
 $(TOOLS)/.locked: requirements/tools.txt | $(UV)
 	@echo '==> making $(TOOLS) of $<'
@@ -241,6 +254,7 @@ lock: $(UV) ## write requirements/*.txt anew from pyproject.toml; UPGRADE=--upgr
 	$(EXTRA_ALONE) fuzz | $(COMPILE) $(EVERYWHERE) - -c requirements/cpu.txt -c requirements/dev.txt -o requirements/fuzz.txt
 	$(EXTRA_ALONE) clients | $(COMPILE) $(EVERYWHERE) - -o requirements/clients.txt
 	$(EXTRA_ALONE) peers | $(COMPILE) $(EVERYWHERE) - -c requirements/cpu.txt -o requirements/peers.txt
+	$(EXTRA_ALONE) encoders | $(COMPILE) $(EVERYWHERE) - -c requirements/cpu.txt -c requirements/dev.txt -c requirements/parity.txt -c requirements/peers.txt --no-emit-package torch -o requirements/encoders.txt
 	$(EXTRA_ALONE) tools | $(COMPILE) $(EVERYWHERE) - -o requirements/tools.txt
 
 clean: ## remove .venv, caches and the demo model; other models in models/store stay

@@ -11,6 +11,8 @@ PACKAGES = (
     *("orjson", "numpy", "onnxruntime", "onnxruntime-gpu", "tokenizers"),
 )
 
+MATRIX_FLAGS = ("amx_", "avx2", "avx512", "avx_vnni", "fma")
+
 
 def facts() -> dict[str, str]:
     """Return date, cores, processor, memory, kernel, Python and library versions, in reading order."""
@@ -23,6 +25,12 @@ def facts() -> dict[str, str]:
         "python": platform.python_version(),
         **{name: version for name in PACKAGES if (version := _version(name))},
     }
+
+
+def flags() -> str:
+    """Return the processor's instruction sets that matrix products use."""
+    known = _field("/proc/cpuinfo", "flags").split()
+    return " ".join(sorted(flag for flag in known if flag.startswith(MATRIX_FLAGS))) or "none"
 
 
 def facts_line() -> str:

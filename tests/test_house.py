@@ -47,6 +47,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "models.positions": ("models.positions", "models.errors"),
     "proto": ("proto",),
     "loadtest": ("loadtest", "proto"),
+    "loadtest.encoders.inlay_engine": ("loadtest", "service"),  # times the pipeline beside other libraries
     "loadtest.table_generation": ("loadtest", "models"),  # times functions, not the service
     "service": ("service", "models"),
     "service.app": ("service", "models", "proto"),
@@ -407,6 +408,7 @@ LOCKED: dict[str, tuple[str | None, ...]] = {
     "fuzz": ("fuzz",),
     "clients": ("clients",),
     "peers": ("peers",),
+    "encoders": ("encoders",),
     "tools": ("tools",),
 }
 # Locks that answer for no extra, with the reason.

@@ -1,0 +1,94 @@
+"""Texts over HTTP: Inlay with its default settings beside its other layouts and the peers, on all cores."""
+
+import contextlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from loadtest import servers
+from loadtest.bench import Case, Run
+from loadtest.bench_report import Row
+from loadtest.encoders.contestants import MODEL, PEERS_PYTHON, PREPARED, Files
+from loadtest.processes import NotReady, split_cores
+from loadtest.servers import INLAY, UVICORN, ServerSpec
+
+CONNECTIONS = (1, 8, 32)
+TEXT = "a short text of some twenty words that a caller of an embedding service might well send to it each day"
+LAYOUTS = (("workers of one thread", ("--workers", "2", "--threads", "1")), ("one thread", ("--threads", "1")))
+LAYOUT = "inlay, "
+"""Begins the names of Inlay's layouts that are not its default."""
+
+
+@dataclass(frozen=True)
+class HttpResult:
+    """The rows of each number of connections, and why a server took no part, by name."""
+
+    rows: Sequence[Row]
+    missing: dict[str, str]
+
+
+def specs(prepared: Files, with_peers: bool) -> list[ServerSpec]:
+    """Return the servers, Inlay's default first; all of them run the fp32 weights."""
+    store = prepared.stores["fp32"]
+    default = servers.inlay_server(store, MODEL)
+    layouts = [replace(servers.inlay_server(store, MODEL, flags), name=LAYOUT + name) for name, flags in LAYOUTS]
+    return [default, *layouts, *(peers(prepared.checkpoint) if with_peers else ())]
+
+
+def peers(checkpoint: Path) -> list[ServerSpec]:
+    """Return the peers, as their documentation sets them up; mosec also with a process for each of two cores."""
+    env = {"PEER_CHECKPOINT": str(checkpoint), "PEER_GRAPH": str(PREPARED / "padded.onnx"), "HF_HUB_OFFLINE": "1"}
+    python = str(PEERS_PYTHON)
+
+    def fastapi(library: str) -> ServerSpec:
+        command = (python, "-m", "uvicorn", "loadtest.encoders.fastapi_text:app", "--port", "{http}", *UVICORN)
+        return ServerSpec(
+            f"FastAPI, {library}", ("http",), command, "/docs", text_path="/embed", env=env | {"PEER_LIBRARY": library}
+        )
+
+    def mosec(name: str, batch: int, processes: int) -> ServerSpec:
+        command = (python, "-m", "loadtest.encoders.mosec_text", "--address", "127.0.0.1", "--port", "{http}")
+        threads = "1" if processes > 1 else "0"
+        more = {"PEER_BATCH": str(batch), "PEER_PROCESSES": str(processes), "PEER_THREADS": threads}
+        quiet = ("--log-level", "warning")
+        return ServerSpec(
+            f"mosec, {name}", ("http",), (*command, *quiet), "/metrics", text_path="/embed", env=env | more
+        )
+
+    return [
+        fastapi("ORT"),
+        fastapi("sentence-transformers"),
+        mosec("batching", servers.MOSEC_BATCH, 1),
+        mosec("no batching", 1, 1),
+        mosec("batching, two processes", servers.MOSEC_BATCH, 2),
+    ]
+
+
+def measure(prepared: Files, with_peers: bool, rounds: int, seconds: float, logs: Path) -> HttpResult:
+    """Start every server and load each with every number of connections, round by round.
+
+    Args:
+        with_peers: also the other servers.
+        rounds: interleaved.
+        seconds: of each server and number of connections in a round.
+        logs: folder for what the servers print.
+
+    Raises:
+        NotReady, BadLoad: Inlay does not start, or an answer is wrong.
+    """
+    body = json.dumps({"inputs": TEXT}).encode()
+    listed = [Case("one text of 20 words", "http", calls, 1, body, is_text=True) for calls in CONNECTIONS]
+    missing: dict[str, str] = {}
+    cores = split_cores(pin=False)[0]
+    with contextlib.ExitStack() as stack:
+        running = []
+        for spec in specs(prepared, with_peers):
+            try:
+                running.append(stack.enter_context(servers.started(spec, logs, cores)))
+            except (NotReady, OSError) as reason:
+                if spec.name.startswith(INLAY):
+                    raise
+                missing[spec.name] = str(reason).splitlines()[-1][:200]
+        pairs = [(case, server) for case in listed for server in running]
+        return HttpResult(Run(pairs, cores, seconds, rounds, fallback=False).rows(), missing)
