@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -140,15 +140,23 @@ def largest_differences(folder: Path, card: Card) -> dict[str, float]:
             differences |= padded_differences(card, graph, Session(folder / graph.file), inputs)
             continue
         tolerance = TOLERANCE["encoder" if name == "encoder" else "input"]
-        expected = _expected(folder, card, name, inputs)
-        feeds = {key: value for key, value in inputs.feeds().items() if key in graph.inputs}
-        for output, value in Session(folder / graph.file).run(feeds, graph.outputs).items():
-            difference = relative_difference(value, expected[output], f"{graph.file}: {output}")
-            differences[output] = max(differences.get(output, 0.0), difference)
-            check_tolerance(difference, tolerance, f"{graph.file}: {output} differs")
+        session = Session(folder / graph.file)
+        for own in _every_form(inputs) if name == "encoder" else [inputs]:
+            expected = _expected(folder, card, name, own)
+            feeds = {key: value for key, value in own.feeds().items() if key in graph.inputs}
+            for output, value in session.run(feeds, graph.outputs).items():
+                difference = relative_difference(value, expected[output], f"{graph.file}: {output}")
+                differences[output] = max(differences.get(output, 0.0), difference)
+                check_tolerance(difference, tolerance, f"{graph.file}: {output} differs")
     if card.head:
         differences["logits"] = _logits_difference(folder, card, card.head)
     return differences
+
+
+def _every_form(inputs: CheckInputs) -> list[CheckInputs]:
+    """Return inputs for every form of attention in models/graphs/attention.py: masked, several lengths, one length."""
+    unmasked = replace(inputs, mask=np.ones_like(inputs.mask))
+    return [inputs, unmasked, replace(unmasked, lengths=np.array([len(inputs.ids)], np.int64))]
 
 
 def check_tolerance(difference: float, tolerance: float, subject: str) -> None:

@@ -1,6 +1,6 @@
 """`GraphBuilder`: one ONNX graph under construction, whose weights stay in their safetensors files."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ OPSET = 21  # the newest whose Cos, Sin and Gather kernels ONNX Runtime also has
 OPSET_RMS_NORM = 23
 IR_VERSION = 10
 CONTRIB = "com.microsoft"
+SEQUENCE = "SEQUENCE_"  # before an element type: a sequence of tensors of it
 PRODUCT_BYTES = 1 << 23  # of the float32 rows that a product with a table holds at a time
 
 _ELEMENT = {"F32": "FLOAT", "F16": "FLOAT16", "BF16": "BFLOAT16", "U8": "UINT8", "I8": "INT8", "I64": "INT64"}
@@ -108,17 +109,12 @@ class GraphBuilder:
 
     def graph(self, name: str, inputs: Inputs, outputs: Outputs, initializers: Sequence[Any] = ()) -> Any:
         """Return the nodes as a GraphProto, for `inner` builders; arguments as for `model`."""
-        from onnx import TensorProto, helper
+        from onnx import helper
 
         for output, (value, _, _) in outputs.items():
             self.rename(value, output)
-        input_infos = [
-            helper.make_tensor_value_info(key, getattr(TensorProto, kind), dims) for key, (kind, dims) in inputs.items()
-        ]
-        output_infos = [
-            helper.make_tensor_value_info(key, getattr(TensorProto, kind), dims)
-            for key, (_, kind, dims) in outputs.items()
-        ]
+        input_infos = [_value_info(key, kind, dims) for key, (kind, dims) in inputs.items()]
+        output_infos = [_value_info(key, kind, dims) for key, (_, kind, dims) in outputs.items()]
         return helper.make_graph(self._nodes, name, input_infos, output_infos, list(initializers))
 
     def model(self, name: str, inputs: Inputs, outputs: Outputs) -> Any:
@@ -132,9 +128,24 @@ class GraphBuilder:
         from onnx import helper
 
         graph = self.graph(name, inputs, outputs, list(self._initializers.values()))
-        domains = {node.domain for node in self._nodes} - {""}
+        domains = _domains(self._nodes) - {""}
         opsets = [helper.make_opsetid("", self._opset), *(helper.make_opsetid(domain, 1) for domain in domains)]
         return helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION, producer_name="inlay")
+
+
+def _value_info(name: str, kind: str, dims: Sequence[str | int]) -> Any:
+    """Return the description of a value; a kind that begins with SEQUENCE_ is a sequence of such tensors."""
+    from onnx import TensorProto, helper
+
+    element = getattr(TensorProto, kind.removeprefix(SEQUENCE))
+    make = helper.make_tensor_sequence_value_info if kind.startswith(SEQUENCE) else helper.make_tensor_value_info
+    return make(name, element, dims)
+
+
+def _domains(nodes: Iterable[Any]) -> set[str]:
+    """Return the operator domains of nodes and of the graphs inside them."""
+    inside = (_domains(attribute.g.node) for node in nodes for attribute in node.attribute)
+    return {node.domain for node in nodes}.union(*inside)
 
 
 def _rename(nodes: Sequence[Any], old: str, new: str) -> None:
