@@ -47,7 +47,9 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "models.positions": ("models.positions", "models.errors"),
     "proto": ("proto",),
     "loadtest": ("loadtest", "proto"),
+    "loadtest.encoders.growth": ("loadtest", "service"),  # fills the pipeline's queues
     "loadtest.encoders.inlay_engine": ("loadtest", "service"),  # times the pipeline beside other libraries
+    "loadtest.encoders.input_layer": ("loadtest", "models", "service"),  # times graphs and the engine
     "loadtest.table_generation": ("loadtest", "models"),  # times functions, not the service
     "service": ("service", "models"),
     "service.app": ("service", "models", "proto"),

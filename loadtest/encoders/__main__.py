@@ -1,30 +1,35 @@
 """Encoders beside other libraries and servers around the same weights, in one run on one machine.
 
-    python -m loadtest.encoders [--quick] [--parts engines,http] [--rounds N] [--own] [--save]
+    python -m loadtest.encoders [--quick] [--parts engines,http,input_layer,growth] [--rounds N] [--own] [--save]
 
 Engines: Inlay's encoder in each form beside ONNX Runtime, torch, sentence-transformers, OpenVINO and model2vec, each in
 a process of its own on one core, in interleaved rounds. HTTP: Inlay with its default settings beside its other layouts,
-mosec and FastAPI. Prints times, ratios, cosines, whether a text's batch changes its bits, and verdicts; --save writes
-loadtest/results/encoders.json and encoders.md. Exits with 1 if something could not be measured, and with 0 whether or
-not the bars are met.
+mosec and FastAPI. Input layer: Inlay's beside other forms. Growth: the cost of a token while up to a million wait.
+
+Prints times, ratios, cosines, whether a text's batch changes its bits, and verdicts. --save writes each part, as soon
+as it is measured, into loadtest/results/encoders.json, .md and .png beside the parts that were saved before. Exits with
+1 if something could not be measured, and with 0 whether or not the bars are met.
 """
 
 import argparse
+import json
 import os
 import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from loadtest.encoders import contestants, over_http, report
-from loadtest.encoders.contestants import INLAY_INT8, Files, NotPrepared
+from loadtest.encoders import contestants, over_http, plot, report
+from loadtest.encoders.contestants import INLAY_INT8, MODEL, Files, NotPrepared
 from loadtest.encoders.engines import Comparison, EngineResult
+from loadtest.encoders.report import PARTS, Part
 from loadtest.encoders.workers import Missing
 from loadtest.facts import facts, flags
-from loadtest.generators import BadLoad
-from loadtest.processes import RESULTS, NotReady, end_on_sigterm
+from loadtest.generators import BadLoad, output_of
+from loadtest.processes import RESULTS, NotReady, end_on_sigterm, python, running_on
 
-PARTS = ("engines", "http")
+WITHIN_S = 280  # of a part that runs in one process of its own
 
 
 def arguments() -> argparse.Namespace:
@@ -55,20 +60,43 @@ def compare_engines(prepared: Files, options: argparse.Namespace, logs: Path) ->
     return results
 
 
-def measure(options: argparse.Namespace) -> report.Results:
-    """Prepare, and measure each part."""
+def on_cores(module: str, cores: frozenset[int], prepared: Files) -> Any:
+    """Return what a module of this package prints about the fp32 model, run on those cores."""
+    folder = prepared.stores["fp32"]
+    arguments = [str(folder / MODEL)] if module == "input_layer" else [str(folder), MODEL]
+    with running_on(cores):
+        return json.loads(output_of(python("-m", f"loadtest.encoders.{module}", *arguments), WITHIN_S))
+
+
+def measure(part: str, prepared: Files, options: argparse.Namespace, logs: Path) -> Part:
+    """Return one part, measured."""
+    cores = sorted(os.sched_getaffinity(0), reverse=True)
+    if part == "engines":
+        return report.engines_part(compare_engines(prepared, options, logs))
+    if part == "http":
+        return report.http_part(over_http.measure(prepared, not options.own, options.rounds, options.seconds, logs))
+    if part == "input_layer":
+        return report.input_layer_part(on_cores(part, frozenset(cores[:1]), prepared))
+    counts = sorted({1, min(2, len(cores))})
+    return report.growth_part({str(count): on_cores(part, frozenset(cores[:count]), prepared) for count in counts})
+
+
+def run(options: argparse.Namespace) -> None:
+    """Prepare, and measure, print and perhaps save each part."""
     command = " ".join(["python -m loadtest.encoders", *sys.argv[1:]])
-    settings = {"command": command, "processor flags": flags(), "load average before": f"{os.getloadavg()[0]:.1f}"}
+    settings = {"command": command, "processor flags": flags()}
     with tempfile.TemporaryDirectory() as folder:
         logs = Path(folder)
         prepared = contestants.files(logs)
         if not options.own:
             contestants.prepare_peers(prepared.checkpoint)
-        engines = compare_engines(prepared, options, logs) if "engines" in options.parts else None
-        http = None
-        if "http" in options.parts:
-            http = over_http.measure(prepared, not options.own, options.rounds, options.seconds, logs)
-    return report.Results({**facts(), **settings}, engines, http)
+        for name in options.parts:
+            load = {"load average before": f"{os.getloadavg()[0]:.1f}"}
+            part = measure(name, prepared, options, logs)
+            report.show(part)
+            if options.save:
+                report.save(part, {**facts(), **settings, **load}, RESULTS / "encoders")
+                plot.draw(RESULTS / "encoders.json", RESULTS / "encoders.png")
 
 
 def main() -> int:
@@ -79,13 +107,10 @@ def main() -> int:
         print("the other libraries are not installed; run: make bench ARGS=--encoders, or give --own", file=sys.stderr)
         return 1
     try:
-        results = measure(options)
+        run(options)
     except (NotPrepared, NotReady, BadLoad, Missing) as failure:
         print(f"encoders: {failure}", file=sys.stderr)
         return 1
-    report.show(results)
-    if options.save:
-        report.save(results, RESULTS / "encoders")
     return 0
 
 

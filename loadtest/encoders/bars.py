@@ -19,6 +19,8 @@ LEAST_COSINE = {INLAY_INT8: 0.99, INLAY_OPENVINO: 0.9999}
 MEAN_COSINE = {INLAY_INT8: 0.998}
 OF_BEST_PEER = 1.2  # at 32 connections
 OF_BEST_LAYOUT = 0.95
+OF_BEST_FORM = 1.2  # of the input layer
+OWN_FORM = "Inlay"
 
 
 @dataclass(frozen=True)
@@ -79,3 +81,17 @@ def _share(row: Row, name: str) -> float:
     """Return Inlay's requests/s over another server's, the median of the rounds."""
     pairs = zip(row.samples[SERVER], row.samples[name], strict=True)
     return statistics.median([own.per_second / other.per_second for own, other in pairs])
+
+
+def input_layer_bars(taken: Mapping[str, Mapping[str, Sequence[float]]]) -> Iterator[Bar]:
+    """Return the bars of the input layer, by the fastest runs, which other processes disturb least.
+
+    Args:
+        taken: by tokens and form, the median and the fastest run.
+    """
+    for tokens, forms in taken.items():
+        best = min(forms, key=lambda name: forms[name][1])
+        ratio = forms[OWN_FORM][1] / forms[best][1]
+        yield Bar(
+            f"input layer, {tokens} tokens: time over the best form's ({best})", OF_BEST_FORM, ratio, at_most=True
+        )

@@ -1,4 +1,4 @@
-"""The figures as tables for the terminal and markdown, and as JSON."""
+"""What each part of a run measured: its table, its bars and its figures; saved as JSON and markdown."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -7,27 +7,83 @@ from pathlib import Path
 from typing import Any
 
 from loadtest.bench_report import Row
-from loadtest.encoders.bars import Bar, engine_bars, http_bars
+from loadtest.encoders.bars import Bar, engine_bars, http_bars, input_layer_bars
 from loadtest.encoders.cases import cases
 from loadtest.encoders.engines import EngineResult
 from loadtest.encoders.over_http import HttpResult
 
+PARTS = ("engines", "http", "input_layer", "growth")
 Table = list[tuple[str, ...]]
+Points = Mapping[str, Sequence[Mapping[str, float]]]
+"""By the number of cores, what `growth` prints."""
 
 
 @dataclass(frozen=True)
-class Results:
-    """What a run measured; a part that was not asked for is None."""
+class Part:
+    """One part of a run.
 
-    facts: Mapping[str, str]
-    engines: Sequence[EngineResult] | None = None
-    http: HttpResult | None = None
+    Attributes:
+        name: what --parts calls it.
+        title: of its table.
+        note: what a reader of the table must know.
+        table: its first line holds the heads.
+        bars: with verdicts.
+        figures: all that was measured, for JSON.
+    """
 
-    @property
-    def bars(self) -> list[Bar]:
-        """All bars of the parts that were measured."""
-        http = http_bars(self.http.rows, self.http.missing) if self.http else ()
-        return [*(engine_bars(self.engines) if self.engines else ()), *http]
+    name: str
+    title: str
+    note: str
+    table: Table
+    bars: Sequence[Bar]
+    figures: Any
+
+
+def engines_part(results: Sequence[EngineResult]) -> Part:
+    """Return the part of the libraries, Inlay's fp32 encoder first."""
+    about = "; ".join(f"{case.name}: {case.about}" for case in cases())
+    note = (
+        f"One core, one thread each. {about}; batches of at most 512 padded tokens. Milliseconds: median / fastest. "
+        "ratio: times as fast as Inlay fp32, median of the rounds / of the fastest calls. Cosines: to it, each text "
+        "alone. Bits: each text alone against batches of 2, 5, 8, 16, reversed, with a long neighbour, four times "
+        "itself. sentence-transformers and model2vec tokenize within the time that is measured."
+    )
+    figures = [asdict(result) for result in results]
+    bars = [*engine_bars(results)]
+    return Part("engines", "Engines in a process of their own", note, engine_table(results), bars, figures)
+
+
+def http_part(result: HttpResult) -> Part:
+    """Return the part of the servers, Inlay with its default settings first."""
+    note = "One text of 20 words a request, raw float32 answers, all cores shared with the load. Medians of rounds."
+    figures = {"rows": [asdict(row) for row in result.rows], "missing": result.missing}
+    bars = [*http_bars(result.rows, result.missing)]
+    return Part("http", "Over HTTP", note, http_table(result), bars, figures)
+
+
+def input_layer_part(taken: Mapping[str, Mapping[str, Sequence[float]]]) -> Part:
+    """Return the part of the forms of the input layer, by tokens."""
+    note = "Microseconds a token of one run on one thread, median / fastest of interleaved rounds."
+    sizes = list(taken)
+    table: Table = [("form", *(f"{size} tokens" for size in sizes))]
+    for form in taken[sizes[0]]:
+        table.append((form, *(f"{taken[size][form][0]:.2f} / {taken[size][form][1]:.2f}" for size in sizes)))
+    return Part("input_layer", "The input layer alone", note, table, [*input_layer_bars(taken)], dict(taken))
+
+
+def growth_part(points: Points) -> Part:
+    """Return the part of cost against growth."""
+    note = (
+        "Microseconds a token of Inlay's fp32 encoder. Waiting: tokens sent at once, in requests of 512. joining: until"
+        " all of them wait, over all of them; running: the first 2048 of them, over those."
+    )
+    table: Table = [("cores", "tokens a text", "tokens waiting", "joining", "running", "together")]
+    for cores, listed in points.items():
+        for one in listed:
+            joining, running = one["joining_us"], one["running_us"]
+            counts = (f"{one['length']:.0f}", f"{one['waiting']:.0f}")
+            table.append((cores, *counts, f"{joining:.2f}", f"{running:.0f}", f"{joining + running:.0f}"))
+    return Part("growth", "Cost against growth", note, table, [], dict(points))
 
 
 def engine_table(results: Sequence[EngineResult]) -> Table:
@@ -83,51 +139,45 @@ def bar_table(bars: Sequence[Bar]) -> Table:
     return table
 
 
-def sections(results: Results) -> list[tuple[str, Table, str]]:
-    """Return title, table and explanation of each part."""
-    parts: list[tuple[str, Table, str]] = []
-    if results.engines:
-        about = "; ".join(f"{case.name}: {case.about}" for case in cases())
-        note = (
-            f"One core, one thread each. {about}; batches of at most 512 padded tokens. Milliseconds: median / "
-            "fastest. ratio: times as fast as Inlay fp32, median of the rounds / of the fastest calls. Cosines: to it, "
-            "each text alone. Bits: each text alone against batches of 2, 5, 8, 16, reversed, with a long neighbour, "
-            "four times itself. sentence-transformers and model2vec tokenize within the time that is measured."
-        )
-        parts.append(("Engines in a process of their own", engine_table(results.engines), note))
-    if results.http:
-        note = "One text of 20 words a request, raw float32 answers, all cores shared with the load. Medians of rounds."
-        parts.append(("Over HTTP", http_table(results.http), note))
-    if results.bars:
-        parts.append(("Bars", bar_table(results.bars), "What a machine lacks is missing, not failed."))
-    return parts
+def show(part: Part) -> None:
+    """Print the tables of a part."""
+    print(f"\n{part.title}")
+    _print(part.table)
+    print(part.note)
+    if part.bars:
+        _print(bar_table(part.bars))
 
 
-def show(results: Results) -> None:
-    """Print all tables."""
-    for title, table, note in sections(results):
-        widths = [max(len(line[column]) for line in table) for column in range(len(table[0]))]
-        print(f"\n{title}")
-        for line in table:
-            print("  ".join(map(str.ljust, line, widths)).rstrip())
-        print(note)
+def _print(table: Table) -> None:
+    widths = [max(len(line[column]) for line in table) for column in range(len(table[0]))]
+    for line in table:
+        print("  ".join(map(str.ljust, line, widths)).rstrip())
 
 
-def save(results: Results, target: Path) -> None:
-    """Write JSON and markdown; `target` is the path of both without suffix."""
-    target.with_suffix(".json").write_text(json.dumps(_document(results), indent=1) + "\n", encoding="utf-8")
-    text = ["# make bench ARGS=--encoders", "", *(f"- {key}: {value}" for key, value in results.facts.items())]
-    for title, table, note in sections(results):
-        ruled = [table[0], ("---",) * len(table[0]), *table[1:]]
-        text += ["", f"## {title}", "", note, "", *("| " + " | ".join(line) + " |" for line in ruled)]
+def save(part: Part, facts: Mapping[str, str], target: Path) -> None:
+    """Write a part into JSON and markdown beside the parts that were saved before.
+
+    Args:
+        facts: of the machine, the software and the run.
+        target: path of both files, without suffix.
+    """
+    source = target.with_suffix(".json")
+    saved = json.loads(source.read_text(encoding="utf-8")) if source.exists() else {}
+    saved[part.name] = {
+        **{"title": part.title, "facts": dict(facts), "note": part.note, "table": part.table},
+        "bars": bar_table(part.bars) if part.bars else [],
+        "figures": part.figures,
+    }
+    ordered = {name: saved[name] for name in PARTS if name in saved}
+    source.write_text(json.dumps(ordered, indent=1) + "\n", encoding="utf-8")
+    text = ["# make bench ARGS=--encoders"]
+    for one in ordered.values():
+        text += ["", f"## {one['title']}", "", *(f"- {key}: {value}" for key, value in one["facts"].items())]
+        text += ["", one["note"], "", *_ruled(one["table"])]
+        text += ["", *_ruled(one["bars"])] if one["bars"] else []
     target.with_suffix(".md").write_text("\n".join(text) + "\n", encoding="utf-8")
 
 
-def _document(results: Results) -> dict[str, Any]:
-    document: dict[str, Any] = {"facts": dict(results.facts)}
-    if results.engines:
-        document["engines"] = [asdict(result) for result in results.engines]
-    if results.http:
-        document["http"] = {"rows": [asdict(row) for row in results.http.rows], "missing": results.http.missing}
-    document["bars"] = [{**asdict(bar), "verdict": bar.verdict} for bar in results.bars]
-    return document
+def _ruled(table: Sequence[Sequence[str]]) -> list[str]:
+    lines = [table[0], ["---"] * len(table[0]), *table[1:]]
+    return ["| " + " | ".join(line) + " |" for line in lines]

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from loadtest.bench_report import Row, Sample
-from loadtest.encoders import bars, report
+from loadtest.encoders import bars, growth, input_layer, plot, report
+from loadtest.encoders.bars import OWN_FORM
 from loadtest.encoders.cases import BATCH_TOKENS, SPECIAL, arrangements, cases, lengths, padded_batches
 from loadtest.encoders.contestants import INLAY, INLAY_INT8
 from loadtest.encoders.engines import Comparison, EngineResult, Quality, Timing, quality_of
 from loadtest.encoders.over_http import HttpResult
-from loadtest.encoders.report import Results
 from loadtest.encoders.workers import Contestant, Missing, started
 from loadtest.processes import ROOT, split_cores
 
@@ -180,18 +180,48 @@ def test_peers_that_did_not_start_are_named() -> None:
     assert bar.verdict == "missing: no other server took part (mosec did not start)"
 
 
-def test_saved_results_name_every_part(tmp_path: Path) -> None:
-    results = Results({"cores": "2"}, _with_long_case(faster(2.0)), HttpResult([row(32, inlay=99, inlay_a=100)], {}))
-    report.save(results, tmp_path / "encoders")
-    text = (tmp_path / "encoders.md").read_text()
-    assert [line for line in text.splitlines() if line.startswith("## ")] == [
-        "## Engines in a process of their own",
-        "## Over HTTP",
-        "## Bars",
-    ]
-    rows = [line for line in text.splitlines() if line.startswith("| ")]
-    assert len({line.count(" | ") for line in rows}) == 3
-    assert [line.count("2.00/2.00") for line in rows if line.startswith(f"| {INLAY_INT8} |")] == [3]
+def test_input_layer_is_judged_by_its_best_form() -> None:
+    taken = {"16": {"Inlay": (9.0, 1.1), "numpy": (1.0, 1.0)}, "512": {"Inlay": (1.0, 1.3), "numpy": (1.0, 1.0)}}
+    assert [bar.verdict for bar in bars.input_layer_bars(taken)] == ["met", "NOT met"]
+
+
+def test_saved_parts_lie_beside_those_of_other_runs(tmp_path: Path) -> None:
+    target = tmp_path / "encoders"
+    report.save(report.http_part(HttpResult([row(32, inlay=99, inlay_a=100)], {})), {"cores": "2"}, target)
+    report.save(report.engines_part(_with_long_case(faster(2.0))), {"cores": "1"}, target)
+    point = {"waiting": 16, "length": 1, "joining_us": 1.0, "running_us": 2.0}
+    report.save(report.growth_part({"1": [point], "2": [point]}), {"cores": "2"}, target)
+    lines = target.with_suffix(".md").read_text().splitlines()
+    titles = [line for line in lines if line.startswith("## ")]
+    assert titles == ["## Engines in a process of their own", "## Over HTTP", "## Cost against growth"]
+    assert [line.count("2.00/2.00") for line in lines if line.startswith(f"| {INLAY_INT8} |")] == [3]
+    plot.draw(target.with_suffix(".json"), target.with_suffix(".png"))
+    assert target.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_growth_sends_as_many_tokens_as_are_to_wait() -> None:
+    for tokens, length in ((1, 1), (16, 16), (16_384, 1), (1_048_576, 512)):
+        requests = growth.requests_of(tokens, length)
+        assert sum(len(sequence.ids) for request in requests for sequence in request.inputs) == tokens  # type: ignore[union-attr]
+
+
+async def test_growth_measures_a_queue_that_it_does_not_empty(minilm_store: Path) -> None:
+    found = await growth.points(minilm_store, "minilm", waiting=(16, 4096), lengths=(16, 512))
+    assert [(point.waiting, point.length) for point in found] == [(16, 16), (4096, 16), (4096, 512)]
+    assert all(point.joining_us > 0 < point.running_us for point in found)
+
+
+def test_every_form_of_the_input_layer_gives_the_same_rows(minilm_store: Path) -> None:
+    taken = input_layer.measure(minilm_store / "minilm", rounds=1)
+    assert list(taken) == ["16", "128", "512", "4096"]
+    assert all(OWN_FORM in forms and len(forms) == 10 for forms in taken.values())
+
+
+def test_form_with_other_rows_is_refused() -> None:
+    own = np.ones((2, 2), np.float32)
+    forms = {OWN_FORM: lambda feeds: own, "other": lambda feeds: own * np.float32(1.1)}
+    with pytest.raises(SystemExit, match=r"other differs by 0\.1 for 2 tokens"):
+        input_layer.check(forms, {})
 
 
 def _with_long_case(results: list[EngineResult]) -> list[EngineResult]:
