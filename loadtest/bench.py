@@ -46,7 +46,6 @@ HEADERS = {"content-type": "application/json", "accept": "application/octet-stre
 HTTP_BARS = {(16, 1): 0.70, (16, 32): 0.70, (128, 32): 0.40, (512, 32): 0.28}  # by ids and connections
 GRPC_BAR = 0.70
 TEXT = "a short text of some twenty words that a caller of an embedding service might well send to it every day"
-TOLERANCE = 1e-5  # between the numbers of two servers
 
 
 @dataclass(frozen=True)
@@ -145,7 +144,7 @@ def check_numbers(pairs: Sequence[tuple[Case, RunningServer]]) -> None:
         else:
             name, expected = first.setdefault((case.rows, case.is_text), (running.spec.name, rows))
         difference = float(np.abs(rows - expected).max())
-        if not difference <= TOLERANCE:
+        if not difference <= running.spec.tolerance:
             raise BadLoad(f"{case.name}: {running.spec.name} differs from {name} by {difference:.2g}")
 
 

@@ -28,6 +28,7 @@ class ServerSpec:
         ids_path: where it takes ids; {rows} stands for their number.
         text_path: where it takes a text; None: it takes none.
         env: variables added to the environment.
+        tolerance: between its numbers and those of the first server that it is compared with.
     """
 
     name: str
@@ -37,6 +38,7 @@ class ServerSpec:
     ids_path: str = "/embed"
     text_path: str | None = None
     env: Mapping[str, str] = field(default_factory=dict)
+    tolerance: float = 1e-5
 
     @property
     def is_empty(self) -> bool:

@@ -66,7 +66,8 @@ def http_bars(rows: Sequence[Row], missing: Mapping[str, str]) -> Iterator[Bar]:
     why = "no other server took part" + (f" ({'; '.join(sorted(missing))} did not start)" if missing else "")
     for row in rows:
         layouts = {name: _share(row, name) for name in row.samples if name.startswith(LAYOUT)}
-        peers = {name: _share(row, name) for name in row.samples if name != SERVER and name not in layouts}
+        own = (SERVER, INLAY_INT8, INLAY_OPENVINO, *layouts)
+        peers = {name: _share(row, name) for name in row.samples if name not in own}
         best = min(layouts, key=lambda name: layouts[name], default=None)
         about = f"HTTP, {row.connections} connection{'s' if row.connections > 1 else ''}"
         if best:

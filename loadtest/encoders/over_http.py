@@ -9,13 +9,14 @@ from pathlib import Path
 from loadtest import servers
 from loadtest.bench import Case, Run
 from loadtest.bench_report import Row
-from loadtest.encoders.contestants import MODEL, PEERS_PYTHON, PREPARED, Files
+from loadtest.encoders.contestants import INLAY_INT8, INLAY_OPENVINO, MODEL, PEERS_PYTHON, PREPARED, Files
 from loadtest.processes import NotReady, split_cores
 from loadtest.servers import INLAY, UVICORN, ServerSpec
 
 CONNECTIONS = (1, 8, 32)
 TEXT = "a short text of some twenty words that a caller of an embedding service might well send to it each day"
 LAYOUTS = (("workers of one thread", ("--workers", "2", "--threads", "1")), ("one thread", ("--threads", "1")))
+ROUNDED = 0.1  # between a value of a faster encoder's unit vector and the fp32 encoder's
 LAYOUT = "inlay, "
 """Begins the names of Inlay's layouts that are not its default."""
 
@@ -29,11 +30,17 @@ class HttpResult:
 
 
 def specs(prepared: Files, with_peers: bool) -> list[ServerSpec]:
-    """Return the servers, Inlay's default first; all of them run the fp32 weights."""
-    store = prepared.stores["fp32"]
-    default = servers.inlay_server(store, MODEL)
-    layouts = [replace(servers.inlay_server(store, MODEL, flags), name=LAYOUT + name) for name, flags in LAYOUTS]
-    return [default, *layouts, *(peers(prepared.checkpoint) if with_peers else ())]
+    """Return the servers: Inlay with its default settings first, then its layouts, peers and faster encoders."""
+    plain, exact = prepared.stores["fp32"], ("--engine", "onnx")
+    default = servers.inlay_server(plain, MODEL, exact)
+    layouts = [
+        replace(servers.inlay_server(plain, MODEL, (*exact, *flags)), name=LAYOUT + name) for name, flags in LAYOUTS
+    ]
+    faster = [replace(servers.inlay_server(plain, MODEL, ("--engine", "openvino")), name=INLAY_OPENVINO)]
+    if "int8" in prepared.stores:
+        faster.append(replace(servers.inlay_server(prepared.stores["int8"], MODEL, exact), name=INLAY_INT8))
+    faster = [replace(spec, tolerance=ROUNDED) for spec in faster]
+    return [default, *layouts, *(peers(prepared.checkpoint) if with_peers else ()), *faster]
 
 
 def peers(checkpoint: Path) -> list[ServerSpec]:
@@ -87,7 +94,7 @@ def measure(prepared: Files, with_peers: bool, rounds: int, seconds: float, logs
             try:
                 running.append(stack.enter_context(servers.started(spec, logs, cores)))
             except (NotReady, OSError) as reason:
-                if spec.name.startswith(INLAY):
+                if spec.name == INLAY or spec.name.startswith(LAYOUT):
                     raise
                 missing[spec.name] = str(reason).splitlines()[-1][:200]
         pairs = [(case, server) for case in listed for server in running]

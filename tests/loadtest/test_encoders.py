@@ -175,6 +175,12 @@ def test_http_is_judged_by_the_best_layout_and_peer() -> None:
     assert [(bar.measured, bar.verdict) for bar in judged] == [(0.9, "NOT met"), (0.99, "met"), (1.65, "met")]
 
 
+def test_rounded_encoders_are_no_peers_of_fp32() -> None:
+    one = row(32, inlay=99, inlay_a=100, peer=66)
+    one = Row(*(one.case, 32, "wrk", False, None), {**one.samples, INLAY_INT8: [Sample(200, 1.0, 1.0, 1.0)]})
+    assert [bar.measured for bar in bars.http_bars([one], {})] == [0.99, 1.5]
+
+
 def test_peers_that_did_not_start_are_named() -> None:
     [_, bar] = bars.http_bars([row(32, inlay=99, inlay_a=100)], {"mosec": "no such module"})
     assert bar.verdict == "missing: no other server took part (mosec did not start)"
