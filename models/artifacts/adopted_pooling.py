@@ -22,7 +22,7 @@ POOLED = "sentence_embedding"
 LEAST_COSINE = 0.9999  # of vectors that are the same but for float16 and the order of additions
 Vector = NDArray[np.float64]
 
-_POOLINGS: dict[str, Callable[[Vector], Vector]] = {
+POOLINGS: dict[str, Callable[[Vector], Vector]] = {
     "cls": lambda rows: rows[0],
     "mean": lambda rows: rows.mean(axis=0),
     "max": lambda rows: rows.max(axis=0),
@@ -114,7 +114,7 @@ def _cosine(own: Pooling, graph: Graph, session: Session, inputs: CheckInputs) -
     least = 1.0
     for feeds in _alone(graph, inputs):
         hidden, vector = (session.run(feeds, names)[name][0].astype(np.float64) for name in names)
-        pooled = _POOLINGS[own.mode](hidden)
+        pooled = POOLINGS[own.mode](hidden)
         if vector.shape != pooled.shape:
             return -1.0
         lengths = float(np.linalg.norm(pooled) * np.linalg.norm(vector))

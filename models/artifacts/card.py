@@ -74,6 +74,22 @@ class File:
 
 
 @dataclass(frozen=True, slots=True)
+class QuantizedEncoder:
+    """How the matrices of an encoder's blocks are stored, and what that changes.
+
+    Attributes:
+        dtype: int8: the matrices are int8 by column, the rows that they multiply uint8 by row.
+        min_cosine, mean_cosine: between the vectors of this encoder and of the float32 one.
+        texts: how many texts were compared, those of texts/evaluation.txt.
+    """
+
+    dtype: Literal["int8"]
+    min_cosine: float
+    mean_cosine: float
+    texts: int
+
+
+@dataclass(frozen=True, slots=True)
 class Card:
     """An exported model. Sizes are in elements unless named bytes.
 
@@ -99,7 +115,8 @@ class Card:
         parameters, bytes: of the weights.
         flops_per_token: by graph; one multiply and one add count as two. Attention scores are flops_per_token_and_key
             times the tokens of the sequence, on top.
-        largest_difference: by output, ONNX Runtime against the reference, over the export's check inputs.
+        largest_difference: by output, ONNX Runtime against the reference, over the export's check inputs; of an int8
+            encoder's rows relative to their length.
         tolerance: the largest difference allowed.
         files: size and hash of every file.
         source, tool: what the export was made from, and by.
@@ -117,6 +134,7 @@ class Card:
         head: how hidden states become logits, by head.onnx; None: it has none, for the reason in `headless`.
         handed_over: the output that the same model elsewhere takes as inputs_embeds (prompt_embeds); None: it gives
             none, or was exported before cards said so.
+        quantized: of a model whose encoder is not float32; None: it is.
     """
 
     name: str
@@ -162,6 +180,7 @@ class Card:
     head: Head | None = None
     headless: str | None = None
     handed_over: str | None = None
+    quantized: QuantizedEncoder | None = None
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -245,6 +264,7 @@ def _from_json(data: dict[str, Any]) -> Card:
             "head": head_from_json(data.get("head")),
             "image": (image := data.get("image")) and image_spec.from_json(image),
             "similarity": (similarity := data.get("similarity")) and Similarity(**similarity),
+            "quantized": (quantized := data.get("quantized")) and QuantizedEncoder(**quantized),
         }
     )
 

@@ -36,7 +36,7 @@ def store(folder: Path) -> str:
     exports = sorted(path.parent for path in folder.glob(f"[!.]*/{cards.FILE_NAME}"))
     if not exports:
         return f"no exported models in {folder}"
-    rows = [("exported model", "family", "dims", "MB", "max tokens", "outputs")]
+    rows = [("exported model", "family", "dims", "MB", "encoder", "max tokens", "outputs")]
     broken = []
     for path in exports:
         try:
@@ -45,7 +45,8 @@ def store(folder: Path) -> str:
             broken.append(f"{path.name}: {error}")
             continue
         size, limit = f"{card.bytes / 1e6:.1f}", str(card.max_tokens or "any")
-        rows.append((card.name, card.family, str(card.hidden_size), size, limit, " ".join(card.outputs)))
+        kind = card.quantized.dtype if card.quantized else "float32" if card.encoder else "-"
+        rows.append((card.name, card.family, str(card.hidden_size), size, kind, limit, " ".join(card.outputs)))
     return "\n".join([table(rows), *broken])
 
 
@@ -87,9 +88,25 @@ def _not_found(what: str, path: Path) -> str:
 
 def comparison_summary(card: Card) -> str:
     """Return the result of the comparison at the end of the export, in one sentence."""
-    worst = max(card.largest_difference.values(), default=0.0)
+    exact = {name: each for name, each in card.largest_difference.items() if name not in _inexact(card)}
+    worst = max(exact.values(), default=0.0)
     pair = "ONNX and the float64 reference" if card.weights else "a sequence alone and the same in a batch"
     return f"largest difference between {pair}: {worst:.1e} (allowed {card.tolerance:.0e})"
+
+
+def _inexact(card: Card) -> tuple[str, ...]:
+    """Return the outputs for which `encoder_precision` speaks."""
+    return card.graphs["encoder"].outputs if card.quantized else ()
+
+
+def encoder_precision(card: Card) -> str | None:
+    """Return what quantizing the encoder changed, in one sentence; None where it is float32 or there is none."""
+    if (own := card.quantized) is None:
+        return None
+    return (
+        f"{own.dtype} encoder; cosine to the float32 one over {own.texts} texts: min {own.min_cosine:.4f}, "
+        f"mean {own.mean_cosine:.4f}"
+    )
 
 
 def table(rows: Sequence[tuple[str, ...]]) -> str:
@@ -183,6 +200,7 @@ def _card(card: Card) -> str:
         "FLOPs a token": flops or "not counted",
         **(vision.image(card.image) if card.image else {}),
         "checked": comparison_summary(card),
+        **({"quantized": precision} if (precision := encoder_precision(card)) else {}),
         "made from": f"{card.source}, by {card.tool}",
     }
     lines = [f"{key:<14} {value}" for key, value in facts.items()]

@@ -4,8 +4,10 @@ The graphs are compared with the reference before the folder is renamed into pla
 behind. torch is not needed.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from models import VERSION
@@ -13,6 +15,7 @@ from models.artifacts import static_export, tokenizer, vision_export, weights
 from models.artifacts.card import HEAD, Card, Graph
 from models.artifacts.comparison import TOLERANCE, largest_differences
 from models.artifacts.folder import atomic_folder, finish_folder
+from models.artifacts.int8_encoder import CALIBRATION, Calibration, Int8Options, calibrate, measure
 from models.artifacts.overwrite_checks import check_name, check_target
 from models.artifacts.weights import WrittenWeights
 from models.checkpoints import sentence_transformers
@@ -30,8 +33,11 @@ from models.graphs import input_layer
 from models.graphs.builder import GraphBuilder, save
 from models.graphs.encoder import encoder
 from models.graphs.positions.rope import rope
+from models.graphs.projections import Float32, Int8
 from models.positions.rope.frequencies import frequencies
 from models.progress import Progress, no_progress
+from models.tables import int8_matrices
+from models.tables.quantization import RowSource
 from models.vision import similarity
 from models.vision.fitting import tower
 
@@ -49,6 +55,7 @@ def export(
     force: bool = False,
     side: str | None = None,
     assume: bool = False,
+    int8: Int8Options | None = None,
     progress: Progress = no_progress,
 ) -> Card:
     """Write a checkpoint's model to `out` and return its card.
@@ -63,6 +70,7 @@ def export(
         force: replace an exported model even where other files lie in its folder; they are deleted.
         side: which half of a checkpoint that holds two: text, vision, encoder or decoder.
         assume: treat an unknown model_type as a plain decoder, where it fits one.
+        int8: how the blocks are written in int8; None: in float32.
         progress: called with what is being done, bytes done and bytes in all.
 
     Raises:
@@ -75,12 +83,16 @@ def export(
         check_name(name)
     with located(checkpoint, progress) as place:
         if static_folder := find_static_folder(place.folder):
+            _check_encoder(int8, checkpoint, "has no encoder: it looks vectors up")
             static = open_static(place.folder, static_folder, pooling)
             return static_export.export(
                 static, out, name or out.name, place.name, tool_version(), dtype=dtype, link=link, progress=progress
             )
         source = place.checkpoint()
         if image_tower := tower(source.config, side):
+            _check_encoder(
+                int8, checkpoint, "is an image tower, of which what comes before the first block is exported"
+            )
             if dtype != weights.KEEP or link:
                 raise ModelError(f"{checkpoint}: no table of it is looked up, so leave out --dtype and --link")
             return vision_export.export(source, image_tower, out, name or out.name, tool_version(), progress)
@@ -91,13 +103,44 @@ def export(
                 f"{checkpoint} pools token vectors, but of model_type {planned.model_type!r} with these tensors only "
                 "the input layer can be exported; export that with --pooling none"
             )
+        if not planned.encoder:
+            _check_encoder(
+                int8, checkpoint, f"is of model_type {planned.model_type!r}: its input layer alone is exported"
+            )
         with atomic_folder(out) as folder:
-            stored = write_weights(source, planned, folder, dtype, link, progress)
+            calibration = _calibration(source, planned, sentence, folder, int8, progress) if int8 else None
+            stored = write_weights(source, planned, folder, dtype, link, progress, calibration)
             card = replace(
                 _write_parts(source, planned, sentence, stored, folder), name=name or out.name, source=place.name
             )
             progress("comparing with the reference", 0, 0)
+            if int8 and calibration:
+                quantized = measure(folder, planned, _mode(sentence), calibration, int8.min_cosine)
+                card = replace(card, quantized=quantized)
             return finish_folder(folder, replace(card, largest_difference=largest_differences(folder, card)), progress)
+
+
+def _check_encoder(int8: Int8Options | None, checkpoint: Path | str, reason: str) -> None:
+    """Raise ModelError if an int8 encoder is requested of a model that has none, for this reason."""
+    if int8:
+        raise ModelError(f"{checkpoint} {reason}; leave out --encoder int8")
+
+
+def _mode(sentence: SentenceFiles) -> str | None:
+    return sentence.pooling.mode if sentence.pooling else None
+
+
+def _calibration(
+    source: Checkpoint, planned: Plan, sentence: SentenceFiles, folder: Path, int8: Int8Options, progress: Progress
+) -> Calibration:
+    """Return what the float32 encoder gives, which is written to a folder inside `folder` for that."""
+    with TemporaryDirectory(prefix=".float32-", dir=folder) as name:
+        full = Path(name)
+        stored = write_weights(source, planned, full, weights.KEEP, False, progress)
+        tokenizer.copy(source.folder, full, sentence.lowercase)
+        progress("calibrating", 0, 0)
+        longest = max_input_tokens(planned.position.longest(), sentence, source.folder)
+        return calibrate(full, stored.placed, planned, _mode(sentence), longest, int8.calibration or CALIBRATION)
 
 
 def _write_parts(
@@ -110,16 +153,24 @@ def _write_parts(
 
 
 def write_weights(
-    source: Checkpoint, planned: Plan, folder: Path, dtype: str, link: bool, progress: Progress = no_progress
+    source: Checkpoint,
+    planned: Plan,
+    folder: Path,
+    dtype: str,
+    link: bool,
+    progress: Progress = no_progress,
+    calibration: Calibration | None = None,
 ) -> WrittenWeights:
-    """Write the plan's tensors, and no others; same errors as weights.write."""
+    """Write the plan's tensors, and no others, the blocks in int8 if calibrated; same errors as weights.write."""
     table_names = tables(planned.recipe + planned.per_layer)
     if planned.head and planned.head.matrix not in table_names:
         table_names = (*table_names, planned.head.matrix)
     if link and source.fetch:
         raise BadCheckpoint(f"{source.name} was fetched in parts: there is no file to serve it from, leave out --link")
     originals = {name: source.tensors[name] for name in table_names} if link else None
-    arrays = read_tensors(source, planned.tensors)
+    arrays: Mapping[str, RowSource] = read_tensors(source, planned.tensors)
+    if calibration:
+        arrays = int8_matrices.quantized(arrays, planned.encoder, calibration.largest)
     return weights.write(folder, arrays, table_names, dtype=dtype, originals=originals, progress=progress)
 
 
@@ -152,7 +203,8 @@ def write_graphs(folder: Path, planned: Plan, placed: dict[str, Tensor]) -> dict
         suffix = table.graph.removeprefix("rope")
         add(table.graph, rope(frequencies(table.rope, "parity"), suffix), ("positions",))
     if planned.encoder:
-        model = encoder(GraphBuilder(placed), planned.recipe, planned.encoder, width)
+        projections = Int8() if int8_matrices.holds_codes(placed, planned.encoder) else Float32()
+        model = encoder(GraphBuilder(placed), planned.recipe, planned.encoder, width, projections)
         add("encoder", model, (*input_layer.inputs_of(planned.recipe), "mask", "lengths"))
     if planned.head:
         save(head_graph.head(GraphBuilder(placed), planned.head), folder / f"{HEAD}.onnx")

@@ -23,7 +23,7 @@ from models.checkpoints.checkpoint import check_finite
 from models.checkpoints.safetensors import DTYPES, Tensor, TensorSource
 from models.errors import BadCheckpoint, ModelError
 from models.progress import Progress, no_progress
-from models.tables import quantization
+from models.tables import int8_matrices, quantization
 from models.tables.quantization import Kind, RowSource, StoredTable
 from models.tables.row_blocks import floats
 
@@ -55,6 +55,7 @@ class WrittenWeights:
         paired = {
             quantization.ranges_name(name, kind) for name in shapes if (kind := quantization.kind_of(shapes, name))
         }
+        paired |= {name for name in shapes if int8_matrices.is_addition(name)}
         return sum(math.prod(quantization.shape_of(shapes, name)) for name in shapes if name not in paired)
 
 
@@ -251,11 +252,13 @@ def _release(rows: NDArray[Any]) -> None:
 def tensors(folder: Path, card: Card) -> dict[str, Any]:
     """Return every tensor of an exported model by name, as a read-only view of its mapped file.
 
-    A quantized table is a quantization.QuantizedTable, which dequantizes the rows that are indexed. A model adopted as
+    A quantized table is a quantization.QuantizedTable, which dequantizes the rows that are indexed, and a matrix of an
+    int8 encoder an int8_matrices.Int8Matrix, which dequantizes when it is cast. A model adopted as
     ONNX has no tensors here.
 
     Raises:
         BadCheckpoint: a file is damaged.
     """
     places: Iterable[Tensor] = safetensors.read_header(folder / card.weights).values() if card.weights else ()
-    return quantization.view(safetensors.read([*places, *links.tensors(folder, card.linked or {})]))
+    arrays = quantization.view(safetensors.read([*places, *links.tensors(folder, card.linked or {})]))
+    return int8_matrices.view(arrays, card.encoder)

@@ -4,17 +4,16 @@ Measured on one CPU core (ONNX Runtime 1.31, MiniLM, 8 to 256 tokens), this form
 query, key and value, transposing weights beforehand, and other Gelu forms are within 3 % of it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from models.families.recipe import (
     Activation,
     Attention,
     FeedForward,
-    Linear,
     Recipe,
 )
-from models.graphs.attention import Layout, attend, layout
+from models.graphs.attention import attend, layout
 from models.graphs.builder import GraphBuilder
 from models.graphs.input_layer import (
     INPUTS,
@@ -23,9 +22,13 @@ from models.graphs.input_layer import (
     inputs_of,
     packed_output,
 )
+from models.graphs.projections import Float32, Projections, Recorded
+from models.tables.int8_matrices import products
 
 
-def encoder(builder: GraphBuilder, recipe: Recipe, blocks: Recipe, width: int) -> Any:
+def encoder(
+    builder: GraphBuilder, recipe: Recipe, blocks: Recipe, width: int, projections: Projections | None = None
+) -> Any:
     """Return the ModelProto of the input layer and all blocks.
 
     Its inputs are those of the input layer, mask bool [N] and lengths int64 [B] (sum N, each at least 1). Its output is
@@ -36,32 +39,29 @@ def encoder(builder: GraphBuilder, recipe: Recipe, blocks: Recipe, width: int) -
         builder: of the graph.
         recipe, blocks: the steps of the input layer and of all blocks.
         width: d.
+        projections: how products are computed; None: in float32. What `Recorded` notes becomes outputs.
     """
+    projections = projections or Float32()
     x = emit_input_layer(builder, recipe)
     rows = layout(builder)
     for step in blocks:
         match step:
             case Attention():
-                x = builder.op("Add", _attention(builder, step, x, rows, width), x)
-            case FeedForward(up, down, activation):
-                inner = activate(builder, _project(builder, up, x), activation)
-                x = builder.op("Add", _project(builder, down, inner), x)
+                first, last = products((step,))
+                query, key, value = projections.emit(builder, first, x)
+                mixed = attend(builder, (query, key, value), rows, step.heads, width)
+                x = builder.op("Add", *projections.emit(builder, last, mixed), x)
+            case FeedForward():
+                first, last = products((step,))
+                inner = activate(builder, projections.emit(builder, first, x)[0], step.activation)
+                x = builder.op("Add", *projections.emit(builder, last, inner), x)
             case _:
                 x = emit_row_step(builder, step, x)
     names = (*inputs_of(recipe), "mask", "lengths")
-    return builder.model(
-        "encoder", {name: INPUTS[name] for name in names}, {"last_hidden_state": packed_output(x, width)}
-    )
-
-
-def _attention(builder: GraphBuilder, step: Attention, x: str, rows: Layout, width: int) -> str:
-    query, key, value = (_project(builder, linear, x) for linear in (step.query, step.key, step.value))
-    return _project(builder, step.output, attend(builder, (query, key, value), rows, step.heads, width))
-
-
-def _project(builder: GraphBuilder, linear: Linear, x: str) -> str:
-    parameters = [builder.weight(name) for name in (linear.weight, linear.bias) if name]
-    return builder.op("Gemm", x, *parameters, transB=1)
+    outputs: dict[str, tuple[str, str, Sequence[str | int]]] = {"last_hidden_state": packed_output(x, width)}
+    if isinstance(projections, Recorded):
+        outputs |= {name: (value, "FLOAT", ("columns",)) for name, value in projections.largest.items()}
+    return builder.model("encoder", {name: INPUTS[name] for name in names}, outputs)
 
 
 def activate(builder: GraphBuilder, x: str, activation: Activation) -> str:

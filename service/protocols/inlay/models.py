@@ -120,6 +120,16 @@ class ImageSummary(BaseModel):
     reads_pictures: Annotated[bool, Field(description="JPEG, PNG and WebP; false: tensors alone")]
 
 
+class QuantizedSummary(BaseModel):
+    """How the matrices of the encoder's blocks are stored, and what that changes."""
+
+    model_config = MODEL
+    dtype: Literal["int8"]
+    min_cosine: Annotated[float, Field(description="least cosine to the float32 encoder, of any compared text")]
+    mean_cosine: float
+    texts: Annotated[int, Field(description="how many texts were compared, at export")]
+
+
 class FileSummary(BaseModel):
     """Size and hash of one file."""
 
@@ -167,6 +177,7 @@ class ModelSummary(BaseModel):
         dict[str, float], Field(description="by output: ONNX Runtime against the float64 reference, at export")
     ]
     tolerance: float
+    quantized: Annotated[QuantizedSummary | None, Field(description="null: the encoder is float32, or there is none")]
     graphs: dict[str, GraphSummary]
     files: dict[str, FileSummary]
     version: Annotated[str, Field(description="sha256 of the card, which holds those of all files")]

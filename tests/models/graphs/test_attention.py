@@ -1,4 +1,4 @@
-"""The forms of attention, chosen by what a batch holds, give a text the same bits."""
+"""The forms of attention, chosen by what a batch holds, give a text the same bits, in float32 and int8 encoders."""
 
 from pathlib import Path
 from typing import Any
@@ -9,6 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from models.artifacts.export import export
+from models.artifacts.int8_encoder import Int8Options
 from models.graphs.attention import MOST_ONE_BY_ONE, SHORT
 from tests.golden_cases import WORDS, write_tiny_bert
 from tests.sweeps import sampled
@@ -60,10 +61,11 @@ class Encoder:
             start = end
 
 
-@pytest.fixture(scope="module")
-def encoder(tmp_path_factory: pytest.TempPathFactory) -> Encoder:
+@pytest.fixture(scope="module", params=["float32", "int8"])
+def encoder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Encoder:
     folder = tmp_path_factory.mktemp("encoder")
-    export(write_tiny_bert(folder / "x", max_position_embeddings=LONGEST), folder / "out")
+    int8 = Int8Options(min_cosine=0.5) if request.param == "int8" else None
+    export(write_tiny_bert(folder / "x", max_position_embeddings=LONGEST), folder / "out", int8=int8)
     return Encoder(folder / "out")
 
 

@@ -45,6 +45,23 @@ def test_export_verify_list_and_describe_agree(
         assert "Embed" in capsys.readouterr().out
 
 
+def test_export_prints_the_precision_of_an_int8_encoder(
+    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "texts.txt").write_text("a b c\n", encoding="utf-8")
+    options = ["--encoder", "int8", "--calibration", str(tmp_path / "texts.txt"), "--min-cosine", "0.5"]
+    assert main(["export", str(checkpoint), str(tmp_path / "out"), *options]) == 0
+    assert "int8 encoder; cosine to the float32 one over 48 texts: min 0." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("option", [["--calibration", "texts.txt"], ["--min-cosine", "0.9"]])
+def test_rejects_options_of_int8_for_a_float32_encoder(
+    option: list[str], checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["export", str(checkpoint), str(tmp_path / "out"), *option]) == 1
+    assert "--calibration and --min-cosine are of --encoder int8" in capsys.readouterr().err
+
+
 def test_list_says_why_an_export_is_broken(
     checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

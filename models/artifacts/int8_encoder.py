@@ -1,0 +1,168 @@
+"""int8 encoders: calibrated by texts before they are written, and compared with the float32 encoder by other texts.
+
+The texts in texts/ were written for this purpose; no text is in both files.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.artifacts.adopted_pooling import POOLINGS
+from models.artifacts.card import QuantizedEncoder
+from models.artifacts.comparison import Session
+from models.artifacts.tokenizer import FILE_NAME as TOKENIZER
+from models.checkpoints.safetensors import Tensor
+from models.errors import BadCheckpoint, ModelError, ReferenceMismatch
+from models.families.fitting import Plan
+from models.graphs.builder import GraphBuilder, save
+from models.graphs.encoder import encoder
+from models.graphs.projections import Recorded
+from models.positions.learned import positions
+
+CALIBRATION = Path(__file__).parent / "texts/calibration.txt"
+EVALUATION = Path(__file__).parent / "texts/evaluation.txt"
+MOST_TEXTS = 1024
+MOST_BYTES = 1 << 22
+MIN_COSINE = 0.99
+_GRAPH = "encoder.onnx"
+_HIDDEN = "last_hidden_state"
+Float32s = NDArray[np.float32]
+Ids = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Int8Options:
+    """What the caller says of an int8 encoder.
+
+    Attributes:
+        calibration: file of texts like those the model will get, one a line; None: CALIBRATION.
+        min_cosine: between a text's int8 and float32 vectors, of any evaluation text; below it the export is refused.
+
+    Raises:
+        ModelError: min_cosine is not from 0 to 1.
+    """
+
+    calibration: Path | None = None
+    min_cosine: float = MIN_COSINE
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.min_cosine <= 1:
+            raise ModelError(f"--min-cosine {self.min_cosine:g} is not from 0 to 1, which is no difference at all")
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """What the float32 encoder gave.
+
+    Attributes:
+        largest: of each smoothed product, as int8_matrices.quantized takes it.
+        texts: the evaluation texts as token ids.
+        vectors: float32 [texts, d], of these.
+    """
+
+    largest: Mapping[str, Float32s]
+    texts: Sequence[Ids]
+    vectors: Float32s
+
+
+def read_texts(path: Path) -> list[str]:
+    """Return the lines of a file that are not blank.
+
+    Raises:
+        ModelError: it cannot be read, or holds no text or too much.
+    """
+    try:
+        size = path.stat().st_size
+        content = path.read_text(encoding="utf-8") if size <= MOST_BYTES else ""
+    except (OSError, UnicodeDecodeError) as error:
+        raise ModelError(f"--calibration {path} cannot be read as UTF-8 text: {error}") from error
+    texts = [line for line in content.splitlines() if line.strip()]
+    if size > MOST_BYTES or not 0 < len(texts) <= MOST_TEXTS:
+        raise ModelError(
+            f"--calibration {path} holds {len(texts) or 'no'} texts in {size:,} bytes; give 1 to {MOST_TEXTS} texts, "
+            f"one a line, in at most {MOST_BYTES:,} bytes (some dozens are enough)"
+        )
+    return texts
+
+
+def calibrate(
+    folder: Path, placed: Mapping[str, Tensor], planned: Plan, pooling: str | None, max_tokens: int | None, texts: Path
+) -> Calibration:
+    """Run the float32 encoder over the calibration and the evaluation texts.
+
+    Args:
+        folder: holds the float32 weights, and the tokenizer if the checkpoint has one; the graph is written there.
+        placed: where the weights lie.
+        planned: the model.
+        pooling: the mode by which rows become a vector; None: their mean is compared.
+        max_tokens: what texts are cut to; None: not.
+        texts: the file of calibration texts.
+    """
+    recorded, width = Recorded(), planned.config.count("hidden_size")
+    save(encoder(GraphBuilder(placed), planned.recipe, planned.encoder, width, recorded), folder / _GRAPH)
+    session = Session(folder / _GRAPH)
+    largest: dict[str, Float32s] = {}
+    for ids in _tokenized(folder / TOKENIZER, read_texts(texts), max_tokens):
+        seen = session.run(_feeds(session, planned, ids), list(recorded.largest))
+        largest = {name: np.maximum(values, largest.get(name, values)) for name, values in seen.items()}
+    evaluated = _tokenized(folder / TOKENIZER, read_texts(EVALUATION), max_tokens)
+    return Calibration(largest, evaluated, _vectors(session, planned, pooling, evaluated))
+
+
+def measure(
+    folder: Path, planned: Plan, pooling: str | None, calibration: Calibration, min_cosine: float
+) -> QuantizedEncoder:
+    """Return how far the int8 encoder in a folder is from the float32 one.
+
+    Raises:
+        ReferenceMismatch: the cosine of a text is below `min_cosine`.
+    """
+    vectors = _vectors(Session(folder / _GRAPH), planned, pooling, calibration.texts)
+    cosines = (vectors * calibration.vectors).sum(axis=1, dtype=np.float64)
+    least, mean = float(cosines.min()), float(cosines.mean())
+    if not least >= min_cosine:
+        raise ReferenceMismatch(
+            f"the int8 encoder's vectors have a cosine of {least:.4f} (mean {mean:.4f}) to the float32 encoder's over "
+            f"{len(cosines)} texts, below --min-cosine {min_cosine:g}: calibrate it with texts like those it will get "
+            "(--calibration FILE), allow less, or export with --encoder float32"
+        )
+    return QuantizedEncoder("int8", least, mean, len(cosines))
+
+
+def _tokenized(path: Path, texts: Sequence[str], max_tokens: int | None) -> list[Ids]:
+    from tokenizers import Tokenizer
+
+    if not path.is_file():
+        raise BadCheckpoint(
+            "the checkpoint has no tokenizer.json, and an int8 encoder is calibrated and compared by texts: add the "
+            "tokenizer, or export with --encoder float32"
+        )
+    tokenizer = Tokenizer.from_file(str(path))
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    if max_tokens is not None:
+        tokenizer.enable_truncation(max_tokens)
+    return [np.array(encoding.ids, np.int64) for encoding in tokenizer.encode_batch_fast(texts) if encoding.ids]
+
+
+def _feeds(session: Session, planned: Plan, ids: Ids) -> dict[str, NDArray[Any]]:
+    feeds: dict[str, NDArray[Any]] = {
+        "ids": ids,
+        "positions": positions(planned.position, ids),
+        "types": np.zeros_like(ids),
+        "mask": np.ones(len(ids), bool),
+        "lengths": np.array([len(ids)], np.int64),
+    }
+    return {name: feeds[name] for name in session.inputs}
+
+
+def _vectors(session: Session, planned: Plan, pooling: str | None, texts: Sequence[Ids]) -> Float32s:
+    """Return the pooled vectors of texts, of unit length."""
+    pool = POOLINGS[pooling or "mean"]
+    rows = (session.run(_feeds(session, planned, ids), [_HIDDEN])[_HIDDEN] for ids in texts)
+    vectors = np.array([pool(own.astype(np.float64)) for own in rows])
+    return np.asarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True), np.float32)

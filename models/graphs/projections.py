@@ -1,0 +1,86 @@
+"""Emits the matrix products of an encoder's blocks: in float32, in int8, or in float32 while it records their inputs.
+
+int8 takes the largest absolute value of each row of x for its scale, so a row's result depends on that row alone:
+
+    codes = QuantizeLinear(x * smoothing, scale of the row, uint8, zero point 128)
+    y     = MatMulIntegerToFloat(codes, matrix, 1, scales of its columns, 128, 0) * scale of the row + bias
+
+The scale of the rows must stay outside: ONNX Runtime 1.31 fuses MatMulInteger, Cast and a Mul by the product of both
+scales to MatMulIntegerToFloat, and reads the rows' scales as one number, without an error.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from models.families.recipe import Linear
+from models.graphs.builder import CONTRIB, GraphBuilder
+from models.tables.int8_matrices import LARGEST, Product, codes_name, scales_name
+
+_ZERO_POINT = 128
+_SMALLEST = 1e-9  # largest value of a row of zeros
+ROWS = np.array([0])
+COLUMNS = np.array([1])
+
+
+class Projections(Protocol):
+    """A way to emit products."""
+
+    def emit(self, builder: GraphBuilder, product: Product, x: str) -> list[str]:
+        """Return the results [N, outputs] of Linear steps that read the same rows x [N, K]."""
+
+
+class Float32:
+    """Products of float32 matrices."""
+
+    def emit(self, builder: GraphBuilder, product: Product, x: str) -> list[str]:
+        """Return the results of the product's Linear steps."""
+        return [builder.op("Gemm", x, *_parameters(builder, linear), transB=1) for linear in product.linears]
+
+
+class Recorded(Float32):
+    """Products of float32 matrices, which note the largest absolute value of each column of the inputs to smooth.
+
+    Attributes:
+        largest: the values of these, float32 [K], by the name of the product's smoothing factors.
+    """
+
+    def __init__(self) -> None:
+        self.largest: dict[str, str] = {}
+
+    def emit(self, builder: GraphBuilder, product: Product, x: str) -> list[str]:
+        """Return the results of the product's Linear steps."""
+        if product.smoothed:
+            largest = builder.op("ReduceMax", builder.op("Abs", x), builder.constant(ROWS), keepdims=0)
+            self.largest[product.smoothing] = largest
+        return super().emit(builder, product, x)
+
+
+class Int8:
+    """Products of int8 matrices, of which the weights file holds codes, scales and smoothing factors."""
+
+    def emit(self, builder: GraphBuilder, product: Product, x: str) -> list[str]:
+        """Return the results of the product's Linear steps, for which the rows are quantized once."""
+        if product.smoothed:
+            x = builder.op("Mul", x, builder.weight(product.smoothing))
+        largest = builder.op("ReduceMax", builder.op("Abs", x), builder.constant(COLUMNS), keepdims=1)  # (N, 1)
+        largest = builder.op("Max", largest, builder.scalar(_SMALLEST))
+        scale = builder.op("Mul", largest, builder.scalar(1 / LARGEST))
+        flat = builder.op("Squeeze", scale, builder.constant(COLUMNS))  # (N,)
+        zero_point = builder.scalar(_ZERO_POINT, np.uint8)
+        zero_points = builder.op("Expand", zero_point, builder.op("Shape", flat))
+        codes = builder.op("QuantizeLinear", x, flat, zero_points, axis=0)
+        return [_int8(builder, linear, codes, scale, zero_point) for linear in product.linears]
+
+
+def _int8(builder: GraphBuilder, linear: Linear, codes: str, scale: str, zero_point: str) -> str:
+    matrix, scales = (builder.weight(name(linear.weight)) for name in (codes_name, scales_name))
+    one, zero = builder.scalar(1.0), builder.scalar(0, np.int8)
+    y = builder.op("MatMulIntegerToFloat", codes, matrix, one, scales, zero_point, zero, domain=CONTRIB)
+    y = builder.op("Mul", y, scale)
+    return builder.op("Add", y, builder.weight(linear.bias)) if linear.bias else y
+
+
+def _parameters(builder: GraphBuilder, linear: Linear) -> Sequence[str]:
+    return [builder.weight(name) for name in (linear.weight, linear.bias) if name]
