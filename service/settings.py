@@ -102,7 +102,7 @@ class Settings(BaseSettings):
     workers: Count = 1
     """Worker processes; they share both ports and the mapped tables."""
     threads: Annotated[int, Field(ge=0)] = 0
-    """ONNX Runtime threads in each worker; 0: the available cores divided by the workers."""
+    """Threads of each worker for encoders, in runs of one thread, or for a text alone; 0: its share of the cores."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """auto: CUDA where it works, else CPU, and the log says which; cuda: refuse to start without it."""
     engine: Literal["onnx", "reference"] = "onnx"

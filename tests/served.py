@@ -62,7 +62,8 @@ class _Start:
 
     def __init__(self, store: Path, **settings: Any) -> None:
         self.rpc_port: queue.Queue[int] = queue.Queue()
-        chosen = Settings(store=store, grpc_port=0, device="cpu", **settings)
+        # one run at a time, so that a test that holds it up decides what is queued
+        chosen = Settings(store=store, grpc_port=0, device="cpu", **{"threads": 1, **settings})
         self.app = create_app(chosen, ready=lambda _context, port: self.rpc_port.put(port))
         self.server = uvicorn.Server(
             uvicorn.Config(self.app, http=HttpProtocol, log_config=None, access_log=False, proxy_headers=False)

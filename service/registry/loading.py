@@ -24,11 +24,12 @@ from service.observability.metrics import Metrics
 from service.registry import store
 from service.runtime.engine import Engine
 from service.scheduling.batcher import Batcher
-from service.settings import Settings
+from service.settings import Settings, available_memory
 
 INLINE_VALUES = 200_000  # output values a run may make on the event loop: about 0.4 ms
 BATCH_VALUES = 4_000_000  # output values of one row-wise batch: 16 MB
 ENCODER_TOKENS = {"cpu": 512, "cuda": 16384}
+TWICE_SHARE = 16  # of a worker's memory: a model up to this size has its encoder's weights in memory twice
 MAX_READS = 5  # of a folder that is replaced by a new export while it is read
 
 Run = Callable[[list[Any]], list[Rows]]
@@ -111,32 +112,44 @@ def _engine(folder: Path, card: Card, settings: Settings, threads: int) -> Engin
         return reference.load(folder, card)
     from service.runtime import onnx
 
-    return onnx.load(folder, card, settings.device, threads, settings.gpu_memory_bytes)
+    size = sum([file.stat().st_size for file in folder.iterdir()])
+    twice = size <= available_memory() // settings.workers // TWICE_SHARE
+    return onnx.load(folder, card, settings.device, threads, settings.gpu_memory_bytes, twice)
 
 
 def _batcher(engine: Engine, card: Card, name: str, settings: Settings, metrics: Metrics) -> Batcher[Work, Rows]:
     graph = card.graphs[name]
-    run: Run = images.runner(engine, name) if graph.layout == "image" else _runner(engine, card, name)
+    runs = 1
     if graph.attends:
         budget = settings.max_batch_tokens or ENCODER_TOKENS["cuda" if engine.device == "cuda" else "cpu"]
-        inline = 0
-        run = run if graph.layout == "image" else _by_length(run, budget)
+        inline, runs = 0, engine.runs
     else:
         budget = max(1, BATCH_VALUES // card.hidden_size)
         inline = INLINE_VALUES // card.hidden_size if engine.device == "cpu" else 0
     return Batcher(
-        run,
+        _run(engine, card, name, budget),
+        runs=runs,
+        run_alone=_run(engine.alone, card, name, budget) if graph.attends and engine.alone else None,
         max_batch_cost=budget,
         max_inline_cost=inline,
         max_queue_cost=settings.max_queue_tokens,
         max_queue_seconds=settings.max_queue_seconds,
         max_queue_requests=max(1, 3 * settings.max_concurrent_requests // 4),  # the others are for callers with few
         stuck_seconds=settings.stuck_seconds,
-        executor=ThreadPoolExecutor(1, thread_name_prefix=f"{card.name}-{name}"),
+        executor=ThreadPoolExecutor(runs, thread_name_prefix=f"{card.name}-{name}"),
         observe=metrics.runs(card.name, name),
         count_failed=metrics.counter("inlay_run_failures", card.name, name),
         count_stuck=metrics.counter("inlay_stuck_runs", card.name, name),
     )
+
+
+def _run(engine: Engine, card: Card, name: str, max_tokens: int) -> Run:
+    """Return the function that a batcher runs."""
+    graph = card.graphs[name]
+    if graph.layout == "image":
+        return images.runner(engine, name)
+    run = _runner(engine, card, name)
+    return _by_length(run, max_tokens) if graph.attends else run
 
 
 def _runner(engine: Engine, card: Card, name: str) -> Run:

@@ -12,10 +12,17 @@ class Engine(Protocol):
     Attributes:
         device: "cpu", "cuda", or "cpu (numpy float64)" for the reference.
         widths: values in a row of each output, where it is known before a run.
+        runs: of one graph with attention that go on at a time at best; others and the output head run one at a time.
     """
 
     device: str
     widths: Mapping[str, int]
+    runs: int
+
+    @property
+    def alone(self) -> "Engine | None":
+        """Runs graphs with attention, with the same bits, where a run has all cores to itself; None: as this does."""
+        ...
 
     def run(self, graph: str, feeds: Mapping[str, NDArray[Any]], outputs: Sequence[str]) -> list[NDArray[Any]]:
         """Return the outputs of one graph.

@@ -22,6 +22,8 @@ class ReferenceEngine:
     """Interprets the recipe of one exported model."""
 
     device = "cpu (numpy float64)"
+    runs = 1
+    alone: None = None
 
     def __init__(self, card: Card, weights: Mapping[str, NDArray[Any]]) -> None:
         self._card = card

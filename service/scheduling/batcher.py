@@ -1,8 +1,8 @@
-"""Forms batches by load alone: as soon as the engine is free, it runs the queued items.
+"""Forms batches by load alone: as soon as a run may begin, it takes the queued items.
 
-A request that finds the engine idle runs at once; requests that arrive during a run form the next batch. There is no
-timer. A small batch runs on the event loop itself, which saves the 20 to 60 µs of a hop to a thread; a large one in a
-thread.
+A request that finds the engine idle runs at once; requests that arrive while all runs are under way form the next
+batch. There is no timer. A small batch runs on the event loop itself, which saves the 20 to 60 µs of a hop to a thread;
+a large one in a thread.
 """
 
 import asyncio
@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextvars import Context
+from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
 from typing import Any, Generic, Protocol, TypeVar
@@ -43,8 +44,21 @@ def _ignore() -> None:
     """Count nothing."""
 
 
-def _thread(name: str) -> Executor:
-    return ThreadPoolExecutor(1, thread_name_prefix=name)
+@dataclass(slots=True, eq=False)
+class _Run(Generic[Item, Result]):
+    """A run.
+
+    Args:
+        batch: its items, with who waits for them.
+        began: when it was handed to its thread.
+        since: when it could have begun.
+        together: the most runs that were under way with it, itself included.
+    """
+
+    batch: list[QueuedItem[Item, Result]]
+    began: float
+    since: float
+    together: int = 1
 
 
 class Batcher(Generic[Item, Result]):
@@ -55,7 +69,7 @@ class Batcher(Generic[Item, Result]):
         max_batch_cost: items are added to a batch while their costs stay within it; a costlier item runs alone.
         max_inline_cost: batches up to this cost run on the event loop, others in `executor`.
         max_queue_cost: the cost that may be queued; `submit` refuses more.
-        executor: a thread for the runs.
+        executor: the threads of the runs, one for each that may be under way.
         observe: called after every run.
         max_queue_seconds: how long others may delay a new request; None: any time.
         max_queue_requests: the requests that may be queued; None: any number.
@@ -63,7 +77,9 @@ class Batcher(Generic[Item, Result]):
         count_failed: called for each item whose run gave no result.
         count_stuck: called for each run that is given up.
         clock: seconds.
-        new_executor: makes the executor for the runs after one that is given up, from a prefix for its thread's name.
+        new_executor: makes the executor for the runs after one that is given up, from a prefix for its threads' names.
+        runs: under way at a time at most, outside the event loop.
+        run_alone: runs one item while nothing else runs or waits; None: as `run` does.
     """
 
     def __init__(
@@ -81,12 +97,16 @@ class Batcher(Generic[Item, Result]):
         count_failed: Callable[[], None] = _ignore,
         count_stuck: Callable[[], None] = _ignore,
         clock: Callable[[], float] = perf_counter,
-        new_executor: Callable[[str], Executor] = _thread,
+        new_executor: Callable[[str], Executor] | None = None,
+        runs: int = 1,
+        run_alone: Callable[[list[Item]], list[Result]] | None = None,
     ) -> None:
         self._run = run
         self._max_batch_cost = max_batch_cost
         self._max_inline_cost = max_inline_cost
-        self._executor, self._new_executor = executor, new_executor
+        self._run_alone = run_alone or run
+        self._executor, self._max_runs = executor, runs
+        self._new_executor = new_executor or (lambda name: ThreadPoolExecutor(runs, thread_name_prefix=name))
         self._observe = observe
         self._stuck_seconds = stuck_seconds
         self._count_failed, self._count_stuck = count_failed, count_stuck
@@ -95,11 +115,12 @@ class Batcher(Generic[Item, Result]):
             max_queue_cost, max_queue_seconds, max_batch_cost, max_queue_requests
         )
         self._empty_context = Context()  # a run serves many requests: its log lines carry no request id
-        self._busy = False  # a run is under way or about to start
+        self._gathering = False  # a batch is about to be taken
+        self._under_way: dict[int, _Run[Item, Result]] = {}  # by number; a stuck run is given up by leaving it out
         self._single_item = True  # the last run was of one item
         self._staggered = False  # a request of a protocol whose callers arrive over several turns joined since
-        self._run_number = 0  # of the run under way; a stuck one is given up by moving on
-        self._idle_until = 0.0  # when the run under way, or about to start, could have started
+        self._run_number = 0  # of the newest run in a thread
+        self._idle_until = 0.0  # when the next run could have begun
         self._loop: asyncio.AbstractEventLoop | None = None  # asking asyncio each time costs a system call (3.11)
         self.stuck = 0  # runs given up so far
         self.succeeded_at: float | None = None  # on `clock`: when a run last gave results
@@ -175,7 +196,7 @@ class Batcher(Generic[Item, Result]):
             What `run` returned and the seconds it took; None if it would have to wait, costs too much for the event
             loop, or failed: the caller then submits each request by itself.
         """
-        if self._busy or cost > self._max_inline_cost:
+        if self._gathering or self._under_way or cost > self._max_inline_cost:
             return None
         started = self._clock()
         try:
@@ -188,11 +209,11 @@ class Batcher(Generic[Item, Result]):
         return result, ended - started
 
     def _start(self, loop: asyncio.AbstractEventLoop, now: float, staggered: bool) -> None:
-        """Start gathering a batch unless a run is under way."""
+        """Start gathering a batch unless as many runs as may be are under way."""
         if staggered:
             self._staggered = True
-        if not self._busy:
-            self._busy = True
+        if not self._gathering and len(self._under_way) < self._max_runs:
+            self._gathering = True
             self._idle_until = now
             turns = SINGLE_CALLER_TURNS if self._single_item and not self._staggered else GATHERING_TURNS
             loop.call_soon(self._gather, self.queue.items, turns, context=self._empty_context)
@@ -213,96 +234,112 @@ class Batcher(Generic[Item, Result]):
             self._next()
 
     def _next(self) -> None:
-        started, self._staggered = self._clock(), False
-        batch = self.queue.take(self._max_batch_cost, started)
-        if not batch:
-            self._continue()
-            return
+        """Begin a run on the event loop, or as many in threads as may be under way while something waits."""
+        self._gathering = self._staggered = False
+        while self.queue.items and (free := self._max_runs - len(self._under_way)):
+            began = self._clock()
+            batch = self.queue.take(self._share(free), began)
+            if not (batch and self._begin(batch, began)):
+                self._continue()
+                return
+
+    def _share(self, free: int) -> int:
+        """Return the cost of the next batch: what waits is divided among the runs that may begin."""
+        return self._max_batch_cost if free == 1 else min(self._max_batch_cost, -(-self.queue.cost // free))
+
+    def _begin(self, batch: list[QueuedItem[Item, Result]], began: float) -> bool:
+        """Run a batch; return whether a thread does."""
         items = [waiting.item for waiting in batch]
         self._single_item = len(items) == 1
-        if sum([waiting.cost for waiting in batch]) <= self._max_inline_cost:
-            self._settle(batch, started, self._run_or_errors(items))
-        else:
-            self._run_in_thread(batch, items, started)
-
-    def _run_in_thread(self, batch: list[QueuedItem[Item, Result]], items: list[Item], started: float) -> None:
-        loop, number = self._running_loop(), self._run_number
+        run = _Run(batch, began, self._idle_until)
+        if sum([waiting.cost for waiting in batch]) > self._max_inline_cost:
+            alone = self._single_item and not self._under_way and not self.queue.items
+            return self._run_in_thread(run, self._run_alone if alone else self._run, items)
         try:
-            run = self._executor.submit(self._run_or_errors, items)
-        except RuntimeError as error:
-            self._replace_thread(f"after-{number}")  # the work was queued before its thread failed to start (3.11)
-            refusal = RuntimeError(f"no thread could be started for it ({error}): try again in a moment")
-            self._settle(batch, started, [refusal] * len(batch))
-            return
-        watch = loop.call_later(
-            self._stuck_seconds, self._abandon, batch, started, number, run, context=self._empty_context
-        )
-        running = asyncio.wrap_future(run, loop=loop)
-        running.add_done_callback(partial(self._settled, batch, started, number, watch), context=self._empty_context)
+            self._deliver(run, self._run_or_errors(self._run, items))
+        finally:  # so that the next batch runs whatever happens
+            self._continue()
+        return False
 
-    def _replace_thread(self, name: str) -> None:
-        """Give later runs a thread of their own; cancel the runs queued for the present one."""
+    def _run_in_thread(
+        self, run: _Run[Item, Result], function: Callable[[list[Item]], list[Result]], items: list[Item]
+    ) -> bool:
+        """Run a batch in a thread; return False if none can be started."""
+        loop = self._running_loop()
+        self._run_number += 1
+        number = self._run_number
+        try:
+            future = self._executor.submit(partial(self._run_or_errors, function), items)
+        except RuntimeError as error:
+            self._replace_threads(f"after-{number}")  # the work was queued before its thread failed to start (3.11)
+            refusal = RuntimeError(f"no thread could be started for it ({error}): try again in a moment")
+            self._deliver(run, [refusal] * len(run.batch))
+            return False
+        self._under_way[number] = run
+        for each in self._under_way.values():
+            each.together = max(each.together, len(self._under_way))
+        watch = loop.call_later(self._stuck_seconds, self._abandon, number, future, context=self._empty_context)
+        running = asyncio.wrap_future(future, loop=loop)
+        running.add_done_callback(partial(self._settled, number, run.began, watch), context=self._empty_context)
+        return True
+
+    def _replace_threads(self, name: str) -> None:
+        """Give later runs threads of their own; cancel the runs queued for the present ones."""
         self._executor.shutdown(wait=False, cancel_futures=True)
         self._executor = self._new_executor(name)
 
-    def _run_or_errors(self, items: list[Item]) -> list[Result | BaseException]:
+    def _run_or_errors(
+        self, run: Callable[[list[Item]], list[Result]], items: list[Item]
+    ) -> list[Result | BaseException]:
         try:
-            results = list(self._run(items))
+            results = list(run(items))
             if len(results) != len(items):  # which result belongs to which item is then unknown
                 raise RuntimeError(f"{len(items)} items ran and gave {len(results)} results")
             return results  # type: ignore[return-value]
         except Exception as error:
             if len(items) == 1:
                 return [error]
-            return [result for item in items for result in self._run_or_errors([item])]
+            return [result for item in items for result in self._run_or_errors(run, [item])]
 
     def _settled(
         self,
-        batch: list[QueuedItem[Item, Result]],
-        started: float,
         number: int,
+        began: float,
         watch: asyncio.TimerHandle,
         running: "asyncio.Future[list[Result | BaseException]]",
     ) -> None:
         watch.cancel()
-        if number != self._run_number:
-            log.error("a run that was given up ended after %.1f s", self._clock() - started)
+        run = self._under_way.get(number)
+        if run is None:
+            log.error("a run that was given up ended after %.1f s", self._clock() - began)
             return
         error = running.exception()
-        self._settle(batch, started, [error] * len(batch) if error else running.result())
+        self._settle(number, [error] * len(run.batch) if error else running.result())
 
-    def _abandon(
-        self,
-        batch: list[QueuedItem[Item, Result]],
-        started: float,
-        number: int,
-        run: "Future[list[Result | BaseException]]",
-    ) -> None:
-        """Fail the requests of a run that takes too long, and give later runs a thread of their own."""
-        log.error("a run of %d items is stuck for %.1f s: given up", len(batch), self._clock() - started)
+    def _abandon(self, number: int, future: "Future[list[Result | BaseException]]") -> None:
+        """Fail the requests of a run that takes too long, and give later runs threads of their own."""
+        run = self._under_way[number]
+        log.error("a run of %d items is stuck for %.1f s: given up", len(run.batch), self._clock() - run.began)
         self.stuck += 1
         self._count_stuck()
-        _abandoned.add(run)
-        self._run_number = number + 1
-        self._replace_thread(f"after-stuck-{self.stuck}")
+        _abandoned.add(future)
+        self._replace_threads(f"after-stuck-{self.stuck}")
         failure = RuntimeError(f"it ran for {self._stuck_seconds:g} s and was given up")
-        self._settle(batch, started, [failure] * len(batch))
+        self._settle(number, [failure] * len(run.batch))
 
-    def _settle(
-        self, batch: list[QueuedItem[Item, Result]], started: float, results: Sequence[Result | BaseException]
-    ) -> None:
+    def _settle(self, number: int, results: Sequence[Result | BaseException]) -> None:
+        run = self._under_way[number]
         try:
-            self._deliver(batch, started, results)
+            self._deliver(run, results)
         finally:  # so that the next batch runs whatever happens
+            del self._under_way[number]
             self._continue()
 
-    def _deliver(
-        self, batch: list[QueuedItem[Item, Result]], started: float, results: Sequence[Result | BaseException]
-    ) -> None:
+    def _deliver(self, run: _Run[Item, Result], results: Sequence[Result | BaseException]) -> None:
         ended = self._clock()
-        seconds = ended - started
-        for waiting, result in zip(batch, results, strict=True):
-            waiting.times.add(started - waiting.since, seconds)
+        seconds = ended - run.began
+        for waiting, result in zip(run.batch, results, strict=True):
+            waiting.times.add(run.began - waiting.since, seconds)
             if waiting.future.done():  # the caller left during the run
                 continue
             if isinstance(result, BaseException):
@@ -312,14 +349,13 @@ class Batcher(Generic[Item, Result]):
             else:
                 self.succeeded_at = ended
                 waiting.future.set_result(result)
-        cost = sum([waiting.cost for waiting in batch])
+        cost = sum([waiting.cost for waiting in run.batch])
         if not any([isinstance(result, BaseException) for result in results]):  # a failed run says nothing of the speed
-            self.queue.drained(cost, ended - self._idle_until, 2 * cost >= self._max_batch_cost)
+            self.queue.drained(cost, (ended - run.since) / run.together, 2 * cost >= self._max_batch_cost)
         self._idle_until = ended
-        self._observe(len(batch), cost, started - batch[0].since, seconds)
+        self._observe(len(run.batch), cost, run.began - run.batch[0].since, seconds)
 
     def _continue(self) -> None:
-        if self.queue.items:
+        if self.queue.items and not self._gathering:
+            self._gathering = True
             self._running_loop().call_soon(self._gather, self.queue.items, GATHERING_TURNS, context=self._empty_context)
-        else:
-            self._busy = False

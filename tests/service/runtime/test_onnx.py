@@ -95,3 +95,26 @@ def test_cuda_without_a_device_is_an_error_of_one_line(folder: Path, monkeypatch
         onnx.load(folder / "bert", cards.read(folder / "bert"), "cuda", 1)
     assert "\n" not in str(error.value)
     assert onnx.load(folder / "bert", cards.read(folder / "bert"), "auto", 1).device == "cpu"
+
+
+@pytest.mark.parametrize(("threads", "twice", "runs"), [(1, True, 1), (2, False, 1), (2, True, 2), (4, True, 4)])
+def test_runs_at_a_time_follow_threads_and_memory(threads: int, twice: bool, runs: int, folder: Path) -> None:
+    engine = onnx.load(folder / "bert", cards.read(folder / "bert"), "cpu", threads, twice=twice)
+    assert (engine.runs, engine.alone is not None) == (runs, runs > 1)
+
+
+@pytest.mark.parametrize("lengths", [(1,), (7,), (40,), (3, 40, 9)])
+def test_threads_do_not_change_bytes(lengths: tuple[int, ...], folder: Path) -> None:
+    card = cards.read(folder / "bert")
+    engine, draw = onnx.load(folder / "bert", card, "cpu", 2, twice=True), np.random.default_rng(1)
+    tokens = sum(lengths)
+    feeds = {
+        "ids": draw.integers(0, card.vocab_size, tokens),
+        "positions": np.concatenate([np.arange(length) for length in lengths]),
+        "types": np.zeros(tokens, np.int64),
+        "mask": np.ones(tokens, bool),
+        "lengths": np.array(lengths, np.int64),
+    }
+    assert engine.alone is not None
+    beside, alone = (each.run("encoder", feeds, ("last_hidden_state",)) for each in (engine, engine.alone))
+    assert beside[0].tobytes() == alone[0].tobytes()

@@ -63,6 +63,7 @@ class Limits:
     exchanges: float
     bulk: float
     now: float
+    runs: int
 
     @classmethod
     def drawn(cls, random: Random) -> "Limits":
@@ -102,6 +103,7 @@ class Limits:
             exchanges=sometimes(0.002),
             bulk=sometimes(0.05),
             now=sometimes(0.2),
+            runs=random.choice((1, 1, 2, 4)),
         )
 
     @property
@@ -152,27 +154,24 @@ class Waiting:
 
 
 class VirtualExecutor(Executor):
-    """One worker thread of the virtual clock."""
+    """The worker threads of the virtual clock."""
 
     def __init__(self, graph: "Graph") -> None:
         self._graph = graph
-        self._running: Future[Any] | None = None
         self.replaced = False
 
-    @property
-    def busy(self) -> bool:
-        return self._running is not None and not self._running.done()
-
     def submit(self, run: Callable[..., Any], /, *args: Any, **_: Any) -> "Future[Any]":
-        world = self._graph.world
-        if self.busy:
-            world.violated("two runs at a time")
+        graph, world = self._graph, self._graph.world
+        if self.replaced:
+            world.violated("a run in threads that were replaced")
+        if graph.under_way >= world.limits.runs:
+            world.violated(f"{graph.under_way + 1} runs at a time")
         if world.random.random() < world.limits.no_thread:
-            self._graph.began(args[0])
+            graph.began(args[0])
             raise RuntimeError("can't start new thread")
         future: Future[Any] = Future()
-        self._running = future
-        self._graph.began(args[0])
+        graph.runs.append((future, world.clock.now))
+        graph.began(args[0])
         seconds = world.run_seconds(args[0])
         if seconds < math.inf:
             asyncio.get_running_loop().call_later(seconds, self._end, future, run, args)
@@ -210,6 +209,7 @@ class Graph:
     def __init__(self, world: "World", version: int, batcher_class: "type[Batcher[Work, Answer]]") -> None:
         self.world, self.version = world, version
         self.executor = VirtualExecutor(self)
+        self.runs: list[tuple[Future[Any], float]] = []  # in threads, and when they began
         self.waiting: dict[int, Waiting] = {}  # by the item's number
         self._dead_items = self._dead_cost = 0  # cancelled or late, and perhaps still in the queue
         self.reserved = 0
@@ -231,6 +231,8 @@ class Graph:
             stuck_seconds=limits.stuck_seconds,
             clock=world.clock,
             new_executor=self._replacement,
+            runs=limits.runs,
+            run_alone=self._run_alone,
         )
 
     def _replacement(self, name: str) -> VirtualExecutor:
@@ -240,6 +242,18 @@ class Graph:
         return self.executor
 
     # ---- runs
+
+    @property
+    def under_way(self) -> int:
+        """The number of runs in threads that are not given up."""
+        given_up = self.world.clock.now - self.world.limits.stuck_seconds + PATIENT
+        self.runs = [(run, began) for run, began in self.runs if not run.done() and began > given_up]
+        return len(self.runs)
+
+    def _run_alone(self, items: list[Work]) -> list[Answer]:
+        if len(items) > 1:
+            self.world.violated(f"{len(items)} items run alone")
+        return self._run(items)
 
     def _run(self, items: list[Work]) -> list[Answer]:
         world = self.world
@@ -335,9 +349,9 @@ class Graph:
             world.violated(f"{queue.remembered} callers are remembered")
 
     def check_idle(self) -> None:
-        """Check that time does not pass while something waits and nothing runs."""
-        if not self.executor.busy and (live := self.live()):
-            self.world.violated(f"item {live[0].work.number} waits and nothing runs")
+        """Check that time does not pass while something waits and a run may begin."""
+        if (live := self.live()) and (under_way := self.under_way) < self.world.limits.runs:
+            self.world.violated(f"item {live[0].work.number} waits and {under_way or 'nothing'} runs")
 
     def live(self) -> list[Waiting]:
         """Return the items for whose answer somebody waits."""
@@ -384,7 +398,7 @@ class World:
         """Check what must hold before time passes."""
         for graph in (*self._graphs, *self._old):
             graph.check_idle()
-        self._old = [graph for graph in self._old if graph.waiting or graph.executor.busy or graph.reserved]
+        self._old = [graph for graph in self._old if graph.waiting or graph.under_way or graph.reserved]
 
     def failed(self, context: dict[str, Any]) -> None:
         """Note what the event loop would log."""
@@ -436,7 +450,7 @@ class World:
     def _run_now(self, graph: Graph) -> None:
         cost = self.random.randint(1, self.limits.longest)
         done = graph.batcher.run_now(lambda: cost, cost, 1)
-        if done is not None and (graph.live() or graph.executor.busy or done[0] != cost):
+        if done is not None and (graph.live() or graph.under_way or done[0] != cost):
             self.violated("run_now overtook others")
         self.event("run_now")
 

@@ -394,3 +394,119 @@ async def test_failing_run_now_leaves_its_requests_to_submit(make, recorder):
     assert recorder.observed == []
     assert batcher.succeeded_at is None
     assert await batcher.submit([4], [1])[0] == 8
+
+
+# ---- several runs at a time
+
+
+class Gated:
+    """Runs that wait until the test lets each go."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[int]] = []
+        self.alone: list[int] = []
+        self.gates: dict[int, threading.Event] = {}
+
+    def run(self, items: list[int]) -> list[int]:
+        self.batches.append(items)
+        assert self.gates.setdefault(items[0], threading.Event()).wait(10)
+        return [2 * item for item in items]
+
+    def run_alone(self, items: list[int]) -> list[int]:
+        self.alone += items
+        return self.run(items)
+
+    def end(self, item: int) -> None:
+        self.gates.setdefault(item, threading.Event()).set()
+
+    async def began(self, batches: int) -> None:
+        async with asyncio.timeout(10):
+            while len(self.batches) < batches:
+                await asyncio.sleep(0.001)
+
+
+@pytest.fixture
+def gated() -> Iterator[Gated]:
+    made = Gated()
+    yield made
+    for gate in made.gates.values():
+        gate.set()
+
+
+def concurrent(
+    gated: Gated, make: Callable[..., Batcher[int, int]], runs: int = 2, **changes: Any
+) -> Batcher[int, int]:
+    options = {"run": gated.run, "run_alone": gated.run_alone, "executor": ThreadPoolExecutor(runs), "runs": runs}
+    return make(inline=0, **options, **changes)
+
+
+async def test_what_waits_is_divided_among_free_runs(make, gated):
+    batcher = concurrent(gated, make, runs=3)
+    futures = batcher.submit(list(range(9)), [10] * 9)
+    await gated.began(3)
+    assert sorted(gated.batches) == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
+    for item in (6, 0, 3):
+        gated.end(item)
+    assert await asyncio.gather(*futures) == [2 * number for number in range(9)]
+
+
+async def test_a_free_run_begins_beside_one_under_way(make, gated):
+    batcher = concurrent(gated, make)
+    first = batcher.submit([1], [1])[0]
+    await gated.began(1)
+    second = batcher.submit([2], [1])[0]
+    await gated.began(2)
+    waiting = [batcher.submit([number], [1])[0] for number in (3, 4)]
+    gated.end(2)
+    assert await second == 4
+    await gated.began(3)
+    assert gated.batches[2] == [3, 4]  # all that waited, as one run was free
+    gated.end(1)
+    gated.end(3)
+    assert await asyncio.gather(first, *waiting) == [2, 6, 8]
+
+
+async def test_only_a_lone_item_runs_alone(make, gated):
+    batcher = concurrent(gated, make)
+    for item in (1, 2, 3, 4, 5):
+        gated.end(item)
+    assert await batcher.submit([1], [1])[0] == 2
+    assert gated.alone == [1]
+    await asyncio.gather(*batcher.submit([2, 3], [1, 1]))
+    assert gated.alone == [1]
+    gated.gates[4].clear()
+    beside = [batcher.submit([4], [1])[0]]
+    await gated.began(4)
+    assert gated.alone == [1, 4]
+    beside += batcher.submit([5], [1])
+    await beside[1]
+    assert gated.alone == [1, 4]
+    gated.end(4)
+    await beside[0]
+
+
+async def test_stuck_run_leaves_its_neighbour_alone(make, gated):
+    batcher = concurrent(gated, make, stuck=0.3)
+    stuck, neighbour = batcher.submit([1], [1])[0], batcher.submit([2], [1])[0]
+    await gated.began(2)
+    gated.end(2)
+    assert await neighbour == 4
+    with pytest.raises(EngineFailure, match="given up"):
+        await stuck
+    later = batcher.submit([3, 4], [1, 1])
+    gated.end(3)
+    gated.end(4)
+    assert await asyncio.gather(*later) == [6, 8]
+    assert batcher.stuck == 1
+
+
+async def test_drain_rate_counts_all_runs(make, gated):
+    now = 0.0
+    batcher = concurrent(gated, make, batch=100, clock=lambda: now)
+    futures = batcher.submit([1, 2], [100, 100])
+    await gated.began(2)
+    now = 2.0
+    gated.end(1)
+    gated.end(2)
+    await asyncio.gather(*futures)
+    assert batcher.drain_rate == 100  # two runs of 100 in two seconds

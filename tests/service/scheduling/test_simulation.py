@@ -147,7 +147,7 @@ class StaysIdle(Batching):
 
 
 BROKEN: dict[str, tuple[type[Batching], str]] = {
-    "loses an item": (with_queue(loses_an_item), "items are counted"),
+    "loses an item": (with_queue(loses_an_item), "wait"),
     "runs an item twice": (with_queue(runs_an_item_twice), "runs twice"),
     "forgets to release": (with_queue(forgets_to_release), "is reserved, not"),
     "counts cancelled items": (with_queue(counts_cancelled_items), "a cost of"),
