@@ -60,6 +60,7 @@ class Case:
         body: the JSON document or the gRPC message.
         bar: the least share of the empty server's requests/s; None: no bar.
         is_text: the input is a text, not ids.
+        others: JSON documents that are sent in turn with the first.
     """
 
     name: str
@@ -69,6 +70,7 @@ class Case:
     body: bytes
     bar: float | None = None
     is_text: bool = False
+    others: tuple[bytes, ...] = ()
 
     @property
     def label(self) -> str:
@@ -81,11 +83,17 @@ class Case:
         if self.protocol == "grpc":
             return LoadRequest(port, EMBED_RPC, {}, self.body, size)
         path = running.spec.text_path if self.is_text else running.spec.ids_path.format(rows=self.rows)
-        return LoadRequest(port, path or "", HEADERS, self.body, size)
+        return LoadRequest(port, path or "", HEADERS, self.body, size, self.others)
 
     def is_answered_by(self, spec: ServerSpec) -> bool:
         """Whether that server takes part."""
         return self.protocol in spec.protocols and (spec.text_path is not None or not self.is_text)
+
+
+def text_case(name: str, connections: int, texts: int = 256) -> Case:
+    """Return the case of one text of twenty words a request; no two in flight are equal."""
+    first, *others = [json.dumps({"inputs": text}).encode() for text in workload.reordered(TEXT, texts)]
+    return Case(name, "http", connections, 1, first, is_text=True, others=tuple(others))
 
 
 def cases(peers: bool) -> list[Case]:
@@ -97,8 +105,7 @@ def cases(peers: bool) -> list[Case]:
         for calls in (1, 32):
             bar = None if peers else HTTP_BARS.get((count, calls))
             listed.append(Case(f"POST /embed, {count} ids", "http", calls, count, json.dumps(document).encode(), bar))
-    text = json.dumps({"inputs": TEXT}).encode()
-    listed += [Case("POST /embed, one text", "http", calls, 1, text, is_text=True) for calls in (1, 32)]
+    listed += [text_case("POST /embed, one text", calls) for calls in (1, 32)]
     if peers:
         return listed
     message = embed_pb2.EmbedRequest(outputs=["input_embeddings"])

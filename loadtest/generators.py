@@ -22,8 +22,15 @@ INSTALL = "apt-get install wrk nghttp2-client"
 HEAD_BYTES = 4096  # the most that status line and headers of one response take
 WRK_SCRIPT = """
 wrk.method = "POST"
-wrk.body = [==[%s]==]
+local bodies, sent = {%s}, 0
+wrk.body = bodies[1]
 %s
+if #bodies > 1 then
+  function request()
+    sent = sent + 1
+    return wrk.format(nil, nil, nil, bodies[sent %% #bodies + 1])
+  end
+end
 done = function(summary, latency, requests)
   local e = summary.errors
   io.write(string.format("RESULT %%d %%d %%d %%d %%d %%d\\n", summary.requests, summary.duration, summary.bytes,
@@ -38,7 +45,7 @@ class BadLoad(Exception):
 
 @dataclass(frozen=True)
 class LoadRequest:
-    """One request that a generator sends again and again: POST to a loopback port.
+    """One request, or one after the other of several, that a generator sends again and again: POST to a loopback port.
 
     Attributes:
         port: of the server.
@@ -47,6 +54,7 @@ class LoadRequest:
         body: of HTTP, or the gRPC message.
         response_bytes: bytes of float data in a right answer. A smaller answer is a failure; wrk and h2load count
             headers too, so with them an answer must be smaller by more than these.
+        others: of HTTP: bodies that are sent in turn with the first.
     """
 
     port: int
@@ -54,6 +62,7 @@ class LoadRequest:
     headers: Mapping[str, str]
     body: bytes
     response_bytes: int
+    others: tuple[bytes, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -117,14 +126,16 @@ def run(generator: Generator, request: LoadRequest, calls: int, seconds: float, 
         if generator is H2LOAD:
             return _h2load(request, calls, seconds)
         module = "loadtest.http_generator" if generator is PYTHON_HTTP else "loadtest.grpc_generator"
-        order = {**asdict(request), "body": base64.b64encode(request.body).decode(), "calls": calls, "seconds": seconds}
+        bodies = [base64.b64encode(body).decode() for body in (request.body, *request.others)]
+        order = {**asdict(request), "body": bodies[0], "others": bodies[1:], "calls": calls, "seconds": seconds}
         return LoadResult(**json.loads(output_of(python("-m", module), seconds, json.dumps(order))))
 
 
 def _wrk(request: LoadRequest, calls: int, seconds: float) -> LoadResult:
     headers = "\n".join(f'wrk.headers["{name}"] = "{value}"' for name, value in request.headers.items())
     with tempfile.NamedTemporaryFile("w", suffix=".lua") as script:
-        script.write(WRK_SCRIPT % (request.body.decode(), headers))
+        bodies = ",".join(f"[==[{body.decode()}]==]" for body in (request.body, *request.others))
+        script.write(WRK_SCRIPT % (bodies, headers))
         script.flush()
         # wrk takes whole seconds only; a longer run is steadier, so round up. A peer's slow answer is no failure.
         flags = ["-t1", f"-c{calls}", f"-d{max(1, -int(-seconds // 1))}s", "--timeout", "10s"]

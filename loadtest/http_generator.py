@@ -1,4 +1,4 @@
-"""A small HTTP/1.1 load generator in Python: an asyncio protocol that sends one prepared request again and again.
+"""A small HTTP/1.1 load generator in Python: an asyncio protocol that sends prepared requests again and again.
 
 Reads the fields of loadtest.generators.LoadRequest, `calls` and `seconds` as JSON from standard input and prints a
 LoadResult as JSON. It checks status and size of each answer. It is slower than wrk and may be the limit of what it
@@ -10,7 +10,9 @@ import base64
 import json
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import asdict
+from itertools import cycle
 from typing import Any, cast
 
 import uvloop
@@ -21,8 +23,8 @@ from loadtest.generators import LoadResult
 class Connection(asyncio.Protocol):
     """One connection with one request in flight at a time, until its deadline; `done` holds how it ended."""
 
-    def __init__(self, request: bytes, response_bytes: int, deadline: float, micros: list[float]) -> None:
-        self.request, self.response_bytes = request, response_bytes
+    def __init__(self, requests: Iterator[bytes], response_bytes: int, deadline: float, micros: list[float]) -> None:
+        self.requests, self.response_bytes = requests, response_bytes
         self.deadline, self.micros = deadline, micros
         self.missing = 0
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -34,7 +36,7 @@ class Connection(asyncio.Protocol):
 
     def _send(self) -> None:
         self.sent = time.perf_counter()
-        self.transport.write(self.request)
+        self.transport.write(next(self.requests))
 
     def data_received(self, data: bytes) -> None:
         """Count bytes down to the end of the response, then send again."""
@@ -78,19 +80,22 @@ def _length(data: bytes, response_bytes: int) -> int:
     return len(head) + size
 
 
-async def load(order: dict[str, Any]) -> LoadResult:
-    """Send the requests of one order and return what was measured."""
-    body = base64.b64decode(order["body"])
+def _request(order: dict[str, Any], body: bytes) -> bytes:
     headers = {"host": "127.0.0.1", **order["headers"], "content-length": str(len(body))}
     lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-    request = f"POST {order['path']} HTTP/1.1\r\n{lines}\r\n".encode() + body
+    return f"POST {order['path']} HTTP/1.1\r\n{lines}\r\n".encode() + body
+
+
+async def load(order: dict[str, Any]) -> LoadResult:
+    """Send the requests of one order and return what was measured."""
+    requests = cycle([_request(order, base64.b64decode(body)) for body in (order["body"], *order["others"])])
     micros: list[float] = []
     loop = asyncio.get_running_loop()
     begun = time.perf_counter()
     deadline = begun + order["seconds"]
 
     def connection() -> Connection:
-        return Connection(request, order["response_bytes"], deadline, micros)
+        return Connection(requests, order["response_bytes"], deadline, micros)
 
     connections = [
         (await loop.create_connection(connection, "127.0.0.1", order["port"]))[1] for _ in range(order["calls"])

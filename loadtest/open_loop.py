@@ -17,6 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import cycle
 from typing import NamedTuple, cast
 
 import uvloop
@@ -36,7 +37,7 @@ class Order:
         port: of the server.
         path: of the route.
         headers: of each request.
-        bodies: base64; one is drawn for each request.
+        bodies: base64; sent in turn.
         rate: requests due in a second.
         seconds: how long requests leave; those in flight are awaited for `timeout_s` more.
         warm_seconds: the part at the beginning that is not counted.
@@ -225,7 +226,7 @@ class Run:
         self.loop = asyncio.get_running_loop()
         self.random = random.Random(order.seed)
         self.addresses = random.Random(order.seed)  # apart, so that retries do not change the arrivals
-        self.requests = [_request(order, base64.b64decode(body)) for body in order.bodies]
+        self.requests = cycle([_request(order, base64.b64decode(body)) for body in order.bodies])
         self.free: list[list[Connection]] = [[] for _ in range(LOOPBACK_ADDRESSES)]
         self.open: set[Connection] = set()
         self.most_open = 0
@@ -253,7 +254,7 @@ class Run:
     def _arrive(self, due: float) -> None:
         self.in_flight += 1
         allowed = self.random.choice(self.order.timeouts_s) if self.order.timeouts_s else self.order.timeout_s
-        self._send(Client(self.random.choice(self.requests), due, due + allowed))
+        self._send(Client(next(self.requests), due, due + allowed))
 
     def _send(self, client: Client) -> None:
         address = self.addresses.randrange(LOOPBACK_ADDRESSES)

@@ -46,7 +46,7 @@ from loadtest.servers import RunningServer, ServerSpec
 
 HEADERS = {"content-type": "application/json", "accept": "application/octet-stream"}
 VECTOR_BYTES = 384 * 4
-TEXTS = 64
+TEXTS = 2048  # sent in turn; more than wait at a time, since equal ones would be computed once
 WARM_SECONDS = 1  # of closed loop for every server started, so that its drain rate is known
 RETRIES = 2  # as OpenAI's clients
 RETRY_TIMEOUT = 30.0
@@ -89,7 +89,8 @@ def measured(
 def closed_loop(running: RunningServer, options: argparse.Namespace, cores: Cores, seconds: float) -> float:
     """Return requests a second while `--calls` requests are always in flight."""
     path = running.spec.text_path or ""
-    request = LoadRequest(running.ports["http"], path, HEADERS, body(texts(options.words)[0]), VECTOR_BYTES)
+    first, *others = map(body, texts(options.words))
+    request = LoadRequest(running.ports["http"], path, HEADERS, first, VECTOR_BYTES, tuple(others))
     return generators.run(generators.PYTHON_HTTP, request, options.calls, seconds, cores).per_second
 
 

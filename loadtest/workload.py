@@ -45,6 +45,15 @@ def text(rng: random.Random, count: int) -> str:
     return " ".join(rng.choices(WORDS, k=max(1, count - 2)))
 
 
+def reordered(words: str, count: int) -> list[str]:
+    """Return `count` texts of the same words in other orders, so of the same length and cost.
+
+    A server may compute equal texts that are in flight once, so whoever measures encoders sends different ones.
+    """
+    rng, listed = random.Random(count), words.split()
+    return [" ".join(rng.sample(listed, len(listed))) for _ in range(count)]
+
+
 def mixed_ids(rng: random.Random) -> list[int]:
     """Return ids of a length drawn from the mix."""
     return ids(rng, token_count(rng))

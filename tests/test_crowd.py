@@ -84,9 +84,11 @@ async def measured(here: Here, name: str, **labels: str) -> float:
 
 
 def mixed_texts(count: int) -> list[str]:
-    """Texts of 1 to 40 words, short ones more often."""
-    draw = random.Random(7)
-    return [" ".join(draw.choices(WORDS, k=int(40 ** draw.random()))) for _ in range(count)]
+    """Texts of 1 to 40 words, short ones more often, no two alike."""
+    draw, texts = random.Random(7), dict[str, None]()
+    while len(texts) < count:
+        texts[" ".join(draw.choices(WORDS, k=int(40 ** draw.random())))] = None
+    return list(texts)
 
 
 def mixed_ids(count: int, longest: int) -> list[list[int]]:
@@ -235,8 +237,8 @@ async def test_requests_of_disconnected_clients_do_not_run(here: Here, monkeypat
     async with connected(here, 21) as [first, *others]:
         first.send({"inputs": "the first one keeps the engine busy"})
         await held.busy()
-        for connection in others:
-            connection.send({"inputs": [[101, 7592, 102]]})
+        for number, connection in enumerate(others):
+            connection.send({"inputs": [[101, 7592 + number, 102]]})
         await held.queued(20 * 3)
         leaving, staying = others[:15], others[15:]
         await hang_up(leaving)
@@ -252,12 +254,13 @@ async def test_requests_of_disconnected_clients_do_not_run(here: Here, monkeypat
 
 async def test_cancelled_grpc_calls_do_not_run(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     held = HeldEngine(here, monkeypatch)
-    request = pb.EmbedRequest(inputs=[pb.Input(ids=pb.TokenIds(input_ids=[101, 7592, 102]))])
+    inputs = [pb.Input(ids=pb.TokenIds(input_ids=[101, 7592 + number, 102])) for number in range(11)]
+    requests = [pb.EmbedRequest(inputs=[each]) for each in inputs]
     async with grpc.aio.insecure_channel(here.rpc_address) as channel:
         stub: Any = EmbedderStub(channel)
-        calls = [stub.Embed(request)]
+        calls = [stub.Embed(requests[0])]
         await held.busy()
-        calls += [stub.Embed(request) for _ in range(10)]
+        calls += [stub.Embed(request) for request in requests[1:]]
         await held.queued(10 * 3)
         for call in calls[5:]:
             assert call.cancel()

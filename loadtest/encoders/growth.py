@@ -31,6 +31,7 @@ REQUEST_TOKENS = 512
 MOST_TEXTS = 65_536  # waiting; a million texts of one token would take minutes to send
 POLL_S = 0.0005
 MANY = 10**9
+FIRST_ID, LAST_ID = 1996, 29611  # whole words
 
 
 @dataclass(frozen=True)
@@ -99,14 +100,15 @@ class Waiting:
 
 def sequence(length: int) -> Ids:
     """Return random ids of the demo model's vocabulary, int64 (length,)."""
-    return Ids(np.random.default_rng(length).integers(1996, 29611, length))
+    return Ids(np.random.default_rng(length).integers(FIRST_ID, LAST_ID, length))
 
 
 def requests_of(tokens: int, length: int) -> list[EmbedRequest]:
     """Return requests of at most REQUEST_TOKENS tokens each that hold `tokens` together."""
     texts, most = max(1, tokens // length), max(1, REQUEST_TOKENS // length)
-    ids = sequence(length)
-    return [EmbedRequest([ids] * min(most, texts - start)) for start in range(0, texts, most)]
+    drawn = np.random.default_rng(length).integers(FIRST_ID, LAST_ID, (texts, length))
+    drawn[:, 0] = FIRST_ID + np.arange(texts) % (LAST_ID - FIRST_ID)  # equal ones would be computed once
+    return [EmbedRequest([Ids(ids) for ids in drawn[start : start + most]]) for start in range(0, texts, most)]
 
 
 async def points(store: Path, model: str, waiting: Sequence[int], lengths: Sequence[int]) -> list[Point]:

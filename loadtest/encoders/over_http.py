@@ -1,20 +1,18 @@
 """Texts over HTTP: Inlay with its default settings beside its other layouts and the peers, on all cores."""
 
 import contextlib
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from loadtest import servers
-from loadtest.bench import Case, Run
+from loadtest.bench import Run, text_case
 from loadtest.bench_report import Row
 from loadtest.encoders.contestants import INLAY_INT8, INLAY_OPENVINO, MODEL, PEERS_PYTHON, PREPARED, Files
 from loadtest.processes import NotReady, split_cores
 from loadtest.servers import INLAY, UVICORN, ServerSpec
 
 CONNECTIONS = (1, 8, 32)
-TEXT = "a short text of some twenty words that a caller of an embedding service might well send to it each day"
 LAYOUTS = (("workers of one thread", ("--workers", "2", "--threads", "1")), ("one thread", ("--threads", "1")))
 ROUNDED = 0.1  # between a value of a faster encoder's unit vector and the fp32 encoder's
 LAYOUT = "inlay, "
@@ -84,8 +82,7 @@ def measure(prepared: Files, with_peers: bool, rounds: int, seconds: float, logs
     Raises:
         NotReady, BadLoad: Inlay does not start, or an answer is wrong.
     """
-    body = json.dumps({"inputs": TEXT}).encode()
-    listed = [Case("one text of 20 words", "http", calls, 1, body, is_text=True) for calls in CONNECTIONS]
+    listed = [text_case("one text of 20 words", calls) for calls in CONNECTIONS]
     missing: dict[str, str] = {}
     cores = split_cores(pin=False)[0]
     with contextlib.ExitStack() as stack:

@@ -125,6 +125,7 @@ def test_ingestion_from_many_threads_is_served(server: Server) -> None:
 
 
 LONG_TEXTS = 32
+LONG = GOLDEN["long"].input
 
 
 def refused(client: OpenAI, meanwhile: "Future[Any]") -> openai.RateLimitError:
@@ -148,7 +149,9 @@ def test_full_queue_is_a_rate_limit_error_and_a_retry_succeeds(start: Start) -> 
         OpenAI(base_url=f"{crowded.url}/v1", api_key="any", max_retries=100) as background,
         OpenAI(base_url=f"{crowded.url}/v1", api_key="any", max_retries=100, http_client=http) as patient,
     ):
-        long = other.submit(background.embeddings.create, model=MODEL, input=[GOLDEN["long"].input] * LONG_TEXTS)
+        long = other.submit(
+            background.embeddings.create, model=MODEL, input=[f"{number} {LONG}" for number in range(LONG_TEXTS)]
+        )
         refusal = refused(impatient, long)
         assert (refusal.status_code, refusal.type) == (429, "rate_limit_exceeded")
         headers = refusal.response.headers

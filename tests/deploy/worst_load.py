@@ -86,7 +86,7 @@ def kinds(url: str, target: str) -> list[Kind]:
     message = embed_pb2.EmbedRequest(inputs=[embed_pb2.Input(text="a" * 15_000_000)])
     text = json.dumps({"inputs": "hello world " * 50_000}).encode()
     long = json.dumps({"inputs": "a" * 15_000_000}).encode()
-    pages = json.dumps({"inputs": ["hello world " * 60] * 64}).encode()
+    pages = json.dumps({"inputs": [f"{number} " + "hello world " * 60 for number in range(64)]}).encode()
     zipped = gzip.compress(long)
     table = "/positions/rope?length=1000000&rotary_dim=128"
     largest, most = rows(255), rows(40)

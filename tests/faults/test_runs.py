@@ -4,6 +4,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from random import Random
 
 import grpc
 import pytest
@@ -111,22 +112,27 @@ def test_more_work_than_can_be_done(store: Path, log: Path, notes: Notes) -> Non
     within 0.5 s; then nothing is left waiting."""
     flags = ("--max-queue-seconds", "0.3", "--max-batch-tokens", "64")
     with running(store, log, *flags, meddling={"slow": "0.02"}) as service:
-        service.embed([[5] * 20] * 12).raise_for_status()
+        random = Random(1)
+
+        def inputs() -> list[list[int]]:
+            return [[random.randint(5, 8) for _ in range(20)] for _ in range(12)]  # equal ones would be computed once
+
+        service.embed(inputs()).raise_for_status()
         statuses: list[tuple[str, str | None, int]] = []
         stop = threading.Event()
 
         def bulk() -> None:
             while not stop.is_set():
-                answer = service.embed([[5] * 20] * 12)
+                answer = service.embed(inputs())
                 rows = len(answer.json()) if answer.status_code == 200 else 0
                 statuses.append((str(answer.status_code), answer.headers.get("retry-after"), rows))
 
         def bulk_rpc() -> None:
-            inputs = [pb.Input(ids=pb.TokenIds(input_ids=[5] * 20))] * 12
             with grpc.insecure_channel(service.rpc_address, [("grpc.enable_retries", 0)]) as channel:
                 while not stop.is_set():
+                    request = pb.EmbedRequest(inputs=[pb.Input(ids=pb.TokenIds(input_ids=ids)) for ids in inputs()])
                     try:
-                        answer = EmbedderStub(channel).Embed(pb.EmbedRequest(inputs=inputs), timeout=30)
+                        answer = EmbedderStub(channel).Embed(request, timeout=30)
                         statuses.append(("OK", None, answer.outputs[0].tensor.shape[0]))
                     except grpc.RpcError as error:
                         trailers = dict(error.trailing_metadata())  # type: ignore[attr-defined]

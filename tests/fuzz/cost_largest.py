@@ -16,15 +16,22 @@ INPUTS = Settings.model_fields["max_inputs"].default
 TOKENS = Settings.model_fields["max_request_tokens"].default
 CHARACTERS = 1 << 20  # what servers of every size take by default
 WORD = "hello "
+BITS = 12  # words or ids by which inputs differ, since equal ones are computed once
 LISTED = 200_000  # numbers or positions in lists
 
 
 def _texts() -> list[str]:
-    return [WORD * (CHARACTERS // len(WORD) // INPUTS)] * INPUTS
+    words = CHARACTERS // len(WORD) // INPUTS
+    return ["".join([("world ", WORD)[id_ - 5] for id_ in _different(number, words)]) for number in range(INPUTS)]
 
 
-def _ids(length: int = 64) -> list[list[int]]:
-    return [[5] * length] * min(INPUTS, TOKENS // length)
+def _different(number: int, length: int) -> list[int]:
+    """Return ids 5 and 6, in an order that belongs to the number."""
+    return [5 + (number >> bit & 1) for bit in range(min(BITS, length))] + [5] * (length - BITS)
+
+
+def _ids(length: int = 64, most: int = INPUTS) -> list[list[int]]:
+    return [_different(number, length) for number in range(min(most, TOKENS // length))]
 
 
 def _tensor(rows: int, columns: int) -> dict[str, Any]:
@@ -54,7 +61,7 @@ BODIES: dict[str, dict[str, Callable[[], Any]]] = {
         "texts": lambda: {"inputs": _texts()},
         "one text": lambda: {"inputs": WORD * (CHARACTERS // len(WORD))},
         "ids": lambda: {"inputs": _ids(), "outputs": ["input_embeddings"]},
-        "ids to be cut": lambda: {"inputs": [[5] * 7_500] * 256, "truncate": True},
+        "ids to be cut": lambda: {"inputs": [_different(number, 7_500) for number in range(256)], "truncate": True},
         "rows of ids": lambda: {"inputs": _ids(), "outputs": "last_hidden_state", "encoding_format": "base64"},
         "repeated outputs": lambda: {"inputs": "a", "outputs": ["sentence_embedding"] * LISTED},
     },
@@ -88,12 +95,12 @@ BODIES: dict[str, dict[str, Callable[[], Any]]] = {
 
 
 def _embed(count: int, **fields: Any) -> bytes:
-    ids = [pb.Input(ids=pb.TokenIds(input_ids=[5] * 64))] * count
+    ids = [pb.Input(ids=pb.TokenIds(input_ids=_different(number, 64))) for number in range(count)]
     return pb.EmbedRequest(inputs=ids, **fields).SerializeToString()
 
 
 def _infer() -> bytes:
-    raw = np.full((TOKENS // 64, 64), 5).tobytes()
+    raw = np.array(_ids(most=TOKENS)).tobytes()
     request = oip.ModelInferRequest(model_name="bert", raw_input_contents=[raw])
     request.inputs.add(name="input_ids", datatype="INT64", shape=[TOKENS // 64, 64])
     return request.SerializeToString()

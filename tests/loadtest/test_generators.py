@@ -2,9 +2,11 @@
 
 import http.server
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from concurrent import futures
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -86,6 +88,17 @@ def test_http_generator_posts_the_given_body(generator: generators.Generator) ->
         result = generators.run(generator, LoadRequest(port, "/embed", HEADERS, BODY, len(VECTOR)), 2, 0.3, ALL_CORES)
     assert result.requests <= len(seen)
     assert set(seen) == {("/embed", "1application/json", BODY)}
+
+
+@pytest.mark.parametrize("generator", HTTP_GENERATORS, ids=lambda one: one.name)
+def test_http_generator_posts_several_bodies_in_turn(generator: generators.Generator) -> None:
+    others = (b"1", b"22")
+    request = LoadRequest(0, "/embed", HEADERS, BODY, len(VECTOR), others)
+    with http_server(200, VECTOR) as (port, seen):
+        generators.run(generator, replace(request, port=port), 2, 0.3, ALL_CORES)
+    sent = Counter(body for _, _, body in seen)
+    assert set(sent) == {BODY, *others}
+    assert max(sent.values()) - min(sent.values()) <= 2
 
 
 @pytest.mark.parametrize(("status", "answer"), [(429, VECTOR), (200, b"short"), (204, b"")])

@@ -146,7 +146,7 @@ async def test_list_is_queued_whole_or_not_at_all(make: Make) -> None:
     service = make(max_queue_tokens=100)
     reserve(service, 90)
     with pytest.raises(Overloaded):
-        await service.pipeline.embed(EmbedRequest([ids(1, 2, 3)] * 5))
+        await service.pipeline.embed(EmbedRequest([ids(1, 2, number) for number in range(5)]))
     assert [batcher.waiting_items for batcher in batchers(service)] == [0] * len(batchers(service))
 
 
