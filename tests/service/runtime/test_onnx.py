@@ -45,7 +45,7 @@ def test_chunks_give_the_bytes_of_single_rows(model: str, graph: str, folder: Pa
     feeds = {name: values[name] for name in card.graphs[graph].inputs}
     outputs = card.graphs[graph].outputs
     whole = engine.run(graph, feeds, outputs)
-    for row in (0, 511, 512, 1024, ROWS - 1):
+    for row in (0, 127, 128, 511, 512, 1024, ROWS - 1):
         alone = engine.run(graph, {name: array[row : row + 1] for name, array in feeds.items()}, outputs)
         assert [array[row].tobytes() for array in whole] == [array.tobytes() for array in alone]
 
@@ -59,7 +59,7 @@ def test_returns_requested_outputs_in_order(folder: Path) -> None:
     assert [len(engine.run("components", feeds, (name,))) for name in names] == [1] * len(names)
 
 
-@pytest.mark.parametrize("rows", [1, 16, ROWS])
+@pytest.mark.parametrize("rows", [1, 16, 100, ROWS])
 @pytest.mark.parametrize("one_type", [True, False])
 def test_one_type_for_all_rows_gives_the_same_bytes(rows: int, one_type: bool, folder: Path) -> None:
     """A segment of 0 is read once for all rows; older exports take one for each."""
