@@ -36,9 +36,9 @@ def arguments() -> argparse.Namespace:
     """Return the parsed command line."""
     parser = argparse.ArgumentParser(prog="python -m loadtest.encoders", description=__doc__.partition("\n")[0])
     parser.add_argument("--parts", default=",".join(PARTS), help=f"what to measure: {', '.join(PARTS)}")
-    parser.add_argument("--rounds", type=int, default=5, help="interleaved rounds; figures are their medians")
-    parser.add_argument("--seconds", type=float, default=3, help="of each server and number of connections in a round")
-    parser.add_argument("--quick", action="store_true", help="2 rounds, for development")
+    parser.add_argument("--rounds", type=int, default=3, help="interleaved rounds; figures are their medians")
+    parser.add_argument("--seconds", type=float, default=2, help="of each server and number of connections in a round")
+    parser.add_argument("--quick", action="store_true", help="one round of 1 s, for development")
     parser.add_argument("--own", action="store_true", help="Inlay alone, without other libraries and servers")
     parser.add_argument("--save", action="store_true", help="write loadtest/results/encoders.*")
     options = parser.parse_args()
@@ -46,7 +46,7 @@ def arguments() -> argparse.Namespace:
     if unknown := sorted(set(options.parts) - set(PARTS)):
         parser.error(f"--parts {unknown[0]}: the parts are {', '.join(PARTS)}")
     if options.quick:
-        options.rounds, options.seconds = 2, 2
+        options.rounds, options.seconds = 1, 1
     return options
 
 

@@ -1,5 +1,6 @@
 """Who takes part in the comparison of encoders, and how each is started."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,16 @@ PREPARED = ROOT / ".venv/encoders/prepared"
 INLAY, INLAY_INT8, INLAY_OPENVINO = "Inlay fp32", "Inlay int8", "Inlay openvino"
 MODEL = "encoder"
 """The name of the exported models, each in a store of its own."""
+
+
+def with_openvino() -> dict[str, str]:
+    """Return the environment of a process of Inlay's that finds openvino in the environment of the other libraries.
+
+    Installed beside Inlay it could become the engine of what is served. What else lies there has the versions that
+    Inlay has: the locks agree.
+    """
+    packages = [str(folder) for folder in PEERS_PYTHON.parent.parent.glob("lib/python3.*/site-packages")]
+    return {"PYTHONPATH": os.pathsep.join([str(ROOT), *packages])}
 
 
 class NotPrepared(Exception):
@@ -106,7 +117,8 @@ def own_engines(prepared: Files) -> list[Contestant]:
     listed = [plain]
     if "int8" in prepared.stores:
         listed.append(replace(plain, name=INLAY_INT8, options={**plain.options, "store": str(prepared.stores["int8"])}))
-    listed.append(replace(plain, name=INLAY_OPENVINO, options={**plain.options, "engine": "openvino"}))
+    options = {**plain.options, "engine": "openvino"}
+    listed.append(replace(plain, name=INLAY_OPENVINO, options=options, env=with_openvino()))
     return listed
 
 

@@ -8,7 +8,15 @@ from pathlib import Path
 from loadtest import servers
 from loadtest.bench import Run, text_case
 from loadtest.bench_report import Row
-from loadtest.encoders.contestants import INLAY_INT8, INLAY_OPENVINO, MODEL, PEERS_PYTHON, PREPARED, Files
+from loadtest.encoders.contestants import (
+    INLAY_INT8,
+    INLAY_OPENVINO,
+    MODEL,
+    PEERS_PYTHON,
+    PREPARED,
+    Files,
+    with_openvino,
+)
 from loadtest.processes import NotReady, split_cores
 from loadtest.servers import INLAY, UVICORN, ServerSpec
 
@@ -34,7 +42,8 @@ def specs(prepared: Files, with_peers: bool) -> list[ServerSpec]:
     layouts = [
         replace(servers.inlay_server(plain, MODEL, (*exact, *flags)), name=LAYOUT + name) for name, flags in LAYOUTS
     ]
-    faster = [replace(servers.inlay_server(plain, MODEL, ("--engine", "openvino")), name=INLAY_OPENVINO)]
+    openvino = servers.inlay_server(plain, MODEL, ("--engine", "openvino"))
+    faster = [replace(openvino, name=INLAY_OPENVINO, env=with_openvino())]
     if "int8" in prepared.stores:
         faster.append(replace(servers.inlay_server(prepared.stores["int8"], MODEL, exact), name=INLAY_INT8))
     faster = [replace(spec, tolerance=ROUNDED) for spec in faster]
