@@ -20,6 +20,7 @@ MEAN_COSINE = {INLAY_INT8: 0.998}
 OF_BEST_PEER = 1.2  # at 32 connections
 OF_BEST_LAYOUT = 0.95
 OF_BEST_FORM = 1.2  # of the input layer
+MOST_WORDS = 60  # characters of the reason why a bar was not measured
 OWN_FORM = "Inlay"
 
 
@@ -37,7 +38,7 @@ class Bar:
     def verdict(self) -> str:
         """Say in words whether it is met."""
         if self.measured is None:
-            return f"missing: {self.why}"
+            return f"missing: {self.why[:MOST_WORDS]}"
         met = self.measured <= self.bound if self.at_most else self.measured >= self.bound
         return "met" if met else "NOT met"
 

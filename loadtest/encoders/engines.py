@@ -12,9 +12,11 @@ from numpy.typing import NDArray
 from loadtest.bench import progress
 from loadtest.encoders.cases import Case, arrangements, cases
 from loadtest.encoders.workers import Contestant, Missing, RunningWorker, started
-from loadtest.processes import Cores
+from loadtest.processes import ROOT, Cores
 
 Vectors = NDArray[np.float32]
+EVALUATION = ROOT / "models/artifacts/texts/evaluation.txt"
+"""The texts, one a line, over which the cards of int8 encoders state their cosines."""
 
 
 @dataclass(frozen=True)
@@ -96,17 +98,33 @@ class _Entry:
         return EngineResult(name, None, self.worker.versions, self.quality, timings)
 
 
+def alone(worker: RunningWorker, texts: Sequence[str]) -> list[Vectors]:
+    """Return the vector of each text alone, float32 (width,)."""
+    return [rows[0] for rows in worker.vectors(texts, [[index] for index in range(len(texts))])]
+
+
+def arranged(worker: RunningWorker, texts: Sequence[str]) -> list[tuple[int, Vectors]]:
+    """Return the number of a text and its vector, float32 (width,), for each place in each of `arrangements`."""
+    batches = arrangements(texts)
+    vectors = worker.vectors(texts, batches)
+    return [pair for batch, rows in zip(batches, vectors, strict=True) for pair in zip(batch, rows, strict=True)]
+
+
 def quality_of(
-    alone: Sequence[Vectors], reference: Sequence[Vectors], together: Sequence[tuple[int, Vectors]]
+    evaluated: Sequence[Vectors],
+    reference: Sequence[Vectors],
+    singly: Sequence[Vectors],
+    together: Sequence[tuple[int, Vectors]],
 ) -> Quality:
-    """Return how vectors compare.
+    """Return how vectors compare, float32 (width,) each.
 
     Args:
-        alone, reference: the unit vector of each text alone, float32 (1, width): the library's and the reference's.
-        together: the number of a text and its vector from a batch, float32 (width,).
+        evaluated, reference: of the same texts, each alone: the library's and the reference's.
+        singly: of the texts that are arranged, each alone.
+        together: the number of such a text and its vector from a batch.
     """
-    cosines = [_cosine(own[0], other[0]) for own, other in zip(alone, reference, strict=True)]
-    differences = [float(np.abs(vector - alone[index][0]).max()) for index, vector in together]
+    cosines = [_cosine(own, other) for own, other in zip(evaluated, reference, strict=True)]
+    differences = [float(np.abs(vector - singly[index]).max()) for index, vector in together]
     return Quality(
         min(cosines),
         statistics.fmean(cosines),
@@ -165,23 +183,18 @@ class Comparison:
     def _entries(self, stack: contextlib.ExitStack, logs: Path, results: dict[str, EngineResult]) -> dict[str, _Entry]:
         entries: dict[str, _Entry] = {}
         reference: list[Vectors] = []
-        short = cases()[1].texts
-        texts = [*short, *(text for case in cases() for text in case.texts if case.name == "R32")]
         for contestant in self.contestants:
             progress(f"starting {contestant.name}")
             try:
                 worker = stack.enter_context(started(contestant, logs, self.core))
-                alone = worker.vectors(texts, [[index] for index in range(len(texts))])
-                reference = reference or alone
-                batches = arrangements(short)
-                vectors = worker.vectors(short, batches)
+                evaluated = alone(worker, EVALUATION.read_text(encoding="utf-8").splitlines())
+                reference = reference or evaluated
+                short = alone(worker, cases()[1].texts)
+                quality = quality_of(evaluated, reference, short, arranged(worker, cases()[1].texts))
             except Missing as reason:
                 if not reference:
                     raise
                 results[contestant.name] = EngineResult(contestant.name, str(reason))
                 continue
-            together = [
-                pair for batch, rows in zip(batches, vectors, strict=True) for pair in zip(batch, rows, strict=True)
-            ]
-            entries[contestant.name] = _Entry(worker, quality_of(alone, reference, together))
+            entries[contestant.name] = _Entry(worker, quality)
         return entries

@@ -44,9 +44,10 @@ def engines_part(results: Sequence[EngineResult]) -> Part:
     about = "; ".join(f"{case.name}: {case.about}" for case in cases())
     note = (
         f"One core, one thread each. {about}; batches of at most 512 padded tokens. Milliseconds: median / fastest. "
-        "ratio: times as fast as Inlay fp32, median of the rounds / of the fastest calls. Cosines: to it, each text "
-        "alone. Bits: each text alone against batches of 2, 5, 8, 16, reversed, with a long neighbour, four times "
-        "itself. sentence-transformers and model2vec tokenize within the time that is measured."
+        "ratio: times as fast as Inlay fp32, median of the rounds / of the fastest calls. Cosines: to it, over "
+        "models/artifacts/texts/evaluation.txt. Bits: each text of S16 alone against batches of 2, 5, 8, 16, reversed, "
+        "with a long neighbour, four times itself. sentence-transformers and model2vec tokenize within the time that "
+        "is measured."
     )
     figures = [asdict(result) for result in results]
     bars = [*engine_bars(results)]

@@ -123,10 +123,10 @@ def test_library_without_an_environment_is_missing(folder: Path) -> None:
 
 
 def test_quality_counts_vectors_that_differ_in_a_bit() -> None:
-    alone = [np.array([[1.0, 0.0]], np.float32), np.array([[0.0, 1.0]], np.float32)]
-    other = [alone[0], np.array([[1.0, 1.0]], np.float32)]
-    nudged = np.nextafter(alone[0][0], np.float32(2))
-    quality = quality_of(other, alone, [(0, alone[0][0]), (0, nudged)])
+    reference = [np.array([1.0, 0.0], np.float32), np.array([0.0, 1.0], np.float32)]
+    own = [reference[0], np.array([1.0, 1.0], np.float32)]
+    nudged = np.nextafter(reference[1], np.float32(2))
+    quality = quality_of(own, reference, reference, [(0, reference[0]), (1, nudged)])
     assert quality.least_cosine == pytest.approx(2**-0.5)
     assert quality.mean_cosine == pytest.approx((1 + 2**-0.5) / 2)
     assert (quality.compared, quality.differ) == (2, 1)
