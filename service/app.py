@@ -14,6 +14,7 @@ from service.context import Lifecycle, ServiceContext
 from service.embedding.pipeline import EmbeddingPipeline
 from service.embedding.position_tables import Tables
 from service.embedding.row_lookup import RowLookup
+from service.embedding.vector_cache import VectorCache
 from service.grpc.server import RpcServer
 from service.http.access_log import AccessLog
 from service.http.client_pace import ConnectionSettings
@@ -119,10 +120,11 @@ def create_app(settings: Settings, ready: Ready | None = None, metrics: Metrics 
 def _open_context(settings: Settings, metrics: Metrics) -> ServiceContext:
     registry, stages = open_registry(settings, metrics), Stages(metrics)
     budget = MemoryBudget(settings.max_answering_bytes)
+    cache = VectorCache(settings.vector_cache_bytes, metrics.cache_lookups)
     context = ServiceContext(
         settings,
         registry,
-        EmbeddingPipeline(registry, settings, stages.observe, budget, metrics.truncated),
+        EmbeddingPipeline(registry, settings, stages.observe, budget, metrics.truncated, metrics.joined, cache),
         RowLookup(registry, settings, stages.observe, budget),
         AdmissionController(settings.max_concurrent_requests),
         metrics,
@@ -135,6 +137,7 @@ def _open_context(settings: Settings, metrics: Metrics) -> ServiceContext:
     )
     metrics.watch("inlay_requests_in_flight", {}, lambda: context.admission.active)
     metrics.watch("inlay_reserved_bytes", {}, lambda: budget.held)
+    metrics.watch("inlay_vector_cache_bytes", {}, lambda: cache.held_bytes)
     metrics.watch("inlay_workers_ready", {}, lambda: context.lifecycle.ready and context.readiness.fault is None)
     return context
 

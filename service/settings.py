@@ -132,6 +132,8 @@ class Settings(BaseSettings):
     """Truncate inputs that are too long when the request does not say; false: reject them."""
     table_cache_bytes: Annotated[int, Field(ge=0)] = _memory_share(16, 256 * MIB)
     """Bytes of computed positional tables kept in memory, a table at most half; unset: 1/16 of it, up to 256 MiB."""
+    vector_cache_bytes: Annotated[int, Field(ge=0)] = 0
+    """Bytes of pooled vectors kept in memory by each worker, to answer texts that come again; 0: none are."""
 
     max_inputs: Count = 1024
     """Inputs in one request."""

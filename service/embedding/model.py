@@ -1,8 +1,9 @@
 """One model ready to serve: its card, engine, tokenizer and a batcher for each graph."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
+from weakref import WeakValueDictionary
 
 from numpy.typing import NDArray
 
@@ -12,15 +13,21 @@ from service.embedding.packing import Packed
 from service.embedding.tokenization import Tokenizer
 from service.runtime.engine import Engine
 from service.scheduling.batcher import Batcher
+from service.scheduling.shared_runs import SharedRun
 
 Rows = dict[str, NDArray[Any]]
 
 
 class Work(NamedTuple):
-    """Packed sequences of one request, and the outputs requested of one graph."""
+    """Packed sequences of one request, and the outputs requested of one graph.
+
+    Args:
+        shared: the run that it shares with equal works in flight; None: it runs by itself.
+    """
 
     packed: Packed
     outputs: tuple[str, ...]
+    shared: SharedRun[Rows] | None = None
 
 
 PlanMaker = Callable[[tuple[str, ...], str | None, bool | None, int | None, str], Plan]
@@ -39,6 +46,7 @@ class Model:
         weights: its tensors, mapped; quantized tables dequantize the rows that are read.
         version: `registry.store.export_version` of the folder it was read from.
         mapped: name and inode of each file that is mapped and not read.
+        shared_runs: of the sequences that are queued or run, by all that their results follow from.
     """
 
     card: Card
@@ -49,6 +57,7 @@ class Model:
     weights: Mapping[str, Any] = field(default_factory=dict)
     version: str = ""
     mapped: frozenset[tuple[str, int]] = frozenset()
+    shared_runs: WeakValueDictionary[Hashable, SharedRun[Rows]] = field(default_factory=WeakValueDictionary)
 
     def width(self, output: str) -> int:
         """Return the values in a row of an output."""

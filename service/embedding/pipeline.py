@@ -11,12 +11,14 @@ from numpy.typing import NDArray
 
 from models.artifacts.card import Card
 from service.embedding import limits, validation
+from service.embedding.in_flight import works_of
 from service.embedding.model import Model, Models, Rows, Work
 from service.embedding.output_plan import HIDDEN, POOLED, Graphs, Plan
 from service.embedding.packing import Packed
 from service.embedding.pooling import normalize, pool
 from service.embedding.requests import EmbedRequest, EmbedResult, Ids, Output, Text
 from service.embedding.tokenization import Cut
+from service.embedding.vector_cache import Kept, VectorCache, keys_of
 from service.errors import BadInput, BadRequest, EngineFailure, UnknownValue, WrongModelKind
 from service.request_context import RequestContext, StageTimes
 from service.scheduling.admission import TokenEstimator, reserved
@@ -30,6 +32,7 @@ Observer = Callable[[Sequence[RequestContext], str, int, StageTimes], None]
 _NO_PROMPTS: PromptTokens = {}
 CHARACTER_BYTES = 100  # of memory that a tokenizer needs for each character, cut off or not
 COUNTED_CHARACTERS = 16384  # fewer are not counted
+HASHED_INLINE = 1 << 17  # characters that are hashed on the event loop: half a millisecond
 NUMPY_DTYPES: dict[str, Any] = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 
 
@@ -41,6 +44,8 @@ class EmbeddingPipeline:
         observe: called after every request with its model, its tokens and the times of its stages.
         budget: of the memory of all requests; None: its own.
         count_truncated: called with a model and the number of inputs of a request that were cut.
+        count_joined: called with a model and the number of inputs of a request that the run of an equal one answered.
+        cache: of pooled vectors; None: one of the size that the settings state.
     """
 
     def __init__(
@@ -50,11 +55,14 @@ class EmbeddingPipeline:
         observe: Observer = lambda *_: None,
         budget: MemoryBudget | None = None,
         count_truncated: Callable[[str, int], None] = lambda *_: None,
+        count_joined: Callable[[str, int], None] = lambda *_: None,
+        cache: VectorCache | None = None,
     ) -> None:
         self._models = models
         self._observe = observe
         self._budget = budget or MemoryBudget(settings.max_answering_bytes)
-        self._count_truncated = count_truncated
+        self._count_truncated, self._count_joined = count_truncated, count_joined
+        self._cache = cache or VectorCache(settings.vector_cache_bytes)
         self._estimator = TokenEstimator()
         self._settings = settings
 
@@ -70,39 +78,62 @@ class EmbeddingPipeline:
         if context is None:
             context = RequestContext()
             context.copies = 0
-        model, plan, ids = self._validated(request)
-        card = model.card
-        prompts, characters, tokenizing, admitted = _NO_PROMPTS, 0, 0.0, False
+        model, plan, ids, characters = self._validated(request)
+        hashing = model, plan, request, ids
+        keys = self._keys(*hashing) if characters <= HASHED_INLINE else await asyncio.to_thread(self._keys, *hashing)
+        if keys:
+            ids = [kept or own for kept, own in zip(self._cache.find(model, keys), ids, strict=True)]
+        prompts, tokenizing, admitted = _NO_PROMPTS, 0.0, False
         if None in ids:
             started = perf_counter()
-            ids, prompts, characters = await self._tokenize(model, plan, request, ids, context)
+            ids, prompts = await self._tokenize(model, plan, request, ids, context)
             tokenizing, admitted = perf_counter() - started, True
         context.truncated = truncated = tuple([index for index, sequence in enumerate(ids) if sequence.cut])
-        lengths = tuple([len(sequence.ids) for sequence in ids])
+        lengths = tuple([sequence.tokens for sequence in ids])
         tokens = sum(lengths)
         size = limits.check_tokens(tokens, len(ids), model.width, plan, self._settings)
         if context.copies:
             copies = context.copies + (not plan.whole or plan.dtype != "float32")  # to join sequences, and to cast them
             self._budget.reserve(copies * size, context)
-        parts = _parts(card, plan, ids)
         times = ItemTimes(context.caller)
-        queued = _schedule(model, plan, parts, times, context, admitted)
-        rows = await _gather(queued, len(parts), _reducer(card, plan, ids, prompts))
-        outputs = tuple([_select(name, plan, rows, ids) for name in plan.outputs])
-        spent = StageTimes(tokenizing, times.queued / times.items, times.ran / times.items)
-        self._observe((context,), card.name, tokens, spent)
+        rows = await _run(model, plan, ids, prompts, times, context, admitted)
+        for key, sequence, own in zip(keys, ids, rows, strict=False):
+            if type(sequence) is Ids:
+                self._cache.keep(model, key, Kept(own[POOLED], sequence.tokens, sequence.cut))
+        outputs = tuple([_select(name, plan, rows, lengths) for name in plan.outputs])
+        spent = StageTimes(tokenizing, times.queued / (times.items or 1), times.ran / (times.items or 1))
+        self._count(model.card.name, tokens, spent, len(truncated), times.joined, context)
+        return EmbedResult(
+            model.card.name, outputs, tokens, bool(request.outputs), lengths, characters, spent, truncated
+        )
+
+    def _count(
+        self, model: str, tokens: int, spent: StageTimes, truncated: int, joined: int, context: RequestContext
+    ) -> None:
+        self._observe((context,), model, tokens, spent)
         if truncated:
-            self._count_truncated(card.name, len(truncated))
-        return EmbedResult(card.name, outputs, tokens, bool(request.outputs), lengths, characters, spent, truncated)
+            self._count_truncated(model, truncated)
+        if joined:
+            self._count_joined(model, joined)
 
     def check(self, request: EmbedRequest, context: RequestContext) -> None:
         """Raise what `embed` would raise now before it tokenized the texts of a request."""
-        model, plan, ids = self._validated(request)
+        model, plan, ids, _ = self._validated(request)
+        if keys := self._keys(model, plan, request, ids):
+            kept = self._cache.find(model, keys, counted=False)
+            ids = [found or own for found, own in zip(kept, ids, strict=True)]
         if None in ids:
             self._check_room(model, plan, request, ids, context)
 
-    def _validated(self, request: EmbedRequest) -> tuple[Model, Plan, list[Any]]:
-        """Return the model and the plan of a request, and its inputs as `_validate` does."""
+    def _keys(self, model: Model, plan: Plan, request: EmbedRequest, ids: list[Any]) -> Sequence[bytes]:
+        """Return the keys of the inputs in the cache; none where it does not keep the vectors of the plan."""
+        if not self._cache.max_bytes or plan.whole or plan.outputs != (POOLED,):
+            return ()
+        prompt = prompt_of(model.card, request.prompt_name) if None in ids else ""
+        return keys_of(request.inputs, ids, plan.mode, prompt, self._cut(request))
+
+    def _validated(self, request: EmbedRequest) -> tuple[Model, Plan, list[Any], int]:
+        """Return the model and plan of a request, its inputs as `_validate` does, and the characters of its texts."""
         model = self._models.get(request.model)
         card = model.card
         if card.image:
@@ -110,7 +141,9 @@ class EmbeddingPipeline:
                 f"{card.name} reads no text", allowed="images", remedy=f"POST to /models/{card.name}/images"
             )
         plan = model.plan(request.outputs, request.pooling, request.normalize, request.dimensions, request.dtype)
-        return model, plan, self._validate(card, request)
+        ids = self._validate(card, request)
+        texts = [item for item in request.inputs if isinstance(item, Text)] if None in ids else ()
+        return model, plan, ids, limits.check_characters(texts, self._settings)
 
     def _validate(self, card: Card, request: EmbedRequest) -> list[Any]:
         """Return the caller's token ids, checked; None in the place of a text."""
@@ -128,42 +161,40 @@ class EmbeddingPipeline:
 
     async def _tokenize(
         self, model: Model, plan: Plan, request: EmbedRequest, ids: list[Any], context: RequestContext
-    ) -> tuple[list[Ids], PromptTokens, int]:
+    ) -> tuple[list[Any], PromptTokens]:
         """Admit the texts of a request to its queues and tokenize them.
 
         Returns:
-            Ids in the place of each text, the number of leading tokens of each input that pooling leaves out, and the
-            number of characters.
+            Ids in the place of each None, and the number of leading tokens of each input that pooling leaves out.
         """
         queues, cost, characters = self._check_room(model, plan, request, ids, context)
         needed = CHARACTER_BYTES * characters if characters > COUNTED_CHARACTERS else 0
         with reserved(queues, cost, context.caller), self._budget.held_for(needed):
             complete, prompts = await self._encode(model, request, ids)
-        tokens = sum([len(complete[index].ids) for index, item in enumerate(request.inputs) if isinstance(item, Text)])
+        tokens = sum([complete[index].tokens for index, sequence in enumerate(ids) if sequence is None])
         self._estimator.learn(model.card.name, characters, tokens)
-        return complete, prompts, characters
+        return complete, prompts
 
     def _check_room(
         self, model: Model, plan: Plan, request: EmbedRequest, ids: list[Any], context: RequestContext
     ) -> tuple[list[Batcher[Work, Rows]], int, int]:
-        """Check the lengths of the texts of a request, and whether they may be queued.
+        """Check whether the texts of a request that are to be tokenized, and its ids, may be queued.
 
         Returns:
-            The queues, the tokens that the request is estimated to have, and the characters of its texts.
+            The queues, the tokens that these are estimated to have, and the characters of the texts.
         """
-        name = model.card.name
-        texts = [item for item in request.inputs if isinstance(item, Text)]
-        characters = limits.check_characters(texts, self._settings)
+        texts = [item for item, sequence in zip(request.inputs, ids, strict=True) if sequence is None]
         longest = _least(model.card.max_tokens, request.max_tokens)
-        sizes = [len(text.text) + len(text.pair or "") for text in texts]
-        cost = self._estimator.estimate(name, sizes, longest) + sum([len(sequence.ids) for sequence in ids if sequence])
+        sizes = [len(text.text) + len(text.pair or "") for text in texts if isinstance(text, Text)]
+        cost = self._estimator.estimate(model.card.name, sizes, longest)
+        cost += sum([sequence.tokens for sequence in ids if type(sequence) is Ids])
         queues = [model.batchers[graph] for graph in plan.typed]
         for queue in queues:
             queue.check(cost, context.deadline, context.caller)
-        return queues, cost, characters
+        return queues, cost, sum(sizes)
 
-    async def _encode(self, model: Model, request: EmbedRequest, ids: list[Any]) -> tuple[list[Ids], PromptTokens]:
-        """Tokenize the texts of a request behind its prompt."""
+    async def _encode(self, model: Model, request: EmbedRequest, ids: list[Any]) -> tuple[list[Any], PromptTokens]:
+        """Tokenize the texts of a request that have no ids behind its prompt."""
         card, tokenizer = model.card, model.tokenizer
         if tokenizer is None:
             raise BadRequest(f"{card.name} was exported without a tokenizer", remedy="send token ids instead of text")
@@ -171,15 +202,17 @@ class EmbeddingPipeline:
         texts = {
             index: Text(prompt + item.text, item.pair) if prompt else item
             for index, item in enumerate(request.inputs)
-            if isinstance(item, Text)
+            if isinstance(item, Text) and ids[index] is None
         }
-        cut = Cut(self._truncates(request), request.truncation_direction, request.max_tokens, request.special_tokens)
-        encoded = await tokenizer.encode(texts, cut)
+        encoded = await tokenizer.encode(texts, self._cut(request))
         prompts = _NO_PROMPTS
         if prompt and card.pooling and not card.pooling.include_prompt:
             prompts = dict.fromkeys(encoded, tokenizer.prompt_length(prompt))
             _check_prompts(encoded, prompts)
         return [encoded.get(index, sequence) for index, sequence in enumerate(ids)], prompts
+
+    def _cut(self, request: EmbedRequest) -> Cut:
+        return Cut(self._truncates(request), request.truncation_direction, request.max_tokens, request.special_tokens)
 
     def _truncates(self, request: EmbedRequest) -> bool:
         return self._settings.auto_truncate if request.truncate is None else request.truncate
@@ -231,51 +264,72 @@ def _check_prompts(encoded: Mapping[int, Ids], prompts: PromptTokens) -> None:
             )
 
 
-def _parts(card: Card, plan: Plan, ids: list[Ids]) -> list[Packed]:
-    """Return one part for the whole request where rows are independent; else one for each sequence."""
+async def _run(
+    model: Model,
+    plan: Plan,
+    ids: list[Any],
+    prompts: PromptTokens,
+    times: ItemTimes,
+    context: RequestContext,
+    admitted: bool,
+) -> list[Rows]:
+    """Return the rows of every part of a request; what was kept of an input is not computed."""
+    parts = _parts(model.card, plan, ids)
+    kept = {index: each.vector for index, each in enumerate(ids) if type(each) is Kept}
+    rows: list[Rows] = [{POOLED: kept[index]} if index in kept else {} for index in range(len(parts) + len(kept))]
+    if parts:
+        queued = _schedule(model, plan, parts, times, context, admitted)
+        await _gather(queued, rows, _reducer(model.card, plan, ids, prompts))
+    return rows
+
+
+def _parts(card: Card, plan: Plan, ids: list[Any]) -> dict[int, Packed]:
+    """Return one part for the whole request where rows are independent; else one for each sequence, by its number."""
     if plan.whole and (card.types != "optional" or len({sequence.types is None for sequence in ids}) == 1):
-        return [validation.pack(card, ids)]
-    for index, sequence in enumerate(ids):
+        return {0: validation.pack(card, ids)}
+    sequences = {index: sequence for index, sequence in enumerate(ids) if type(sequence) is Ids}
+    for index, sequence in sequences.items():
         if not plan.whole and sequence.mask is not None and not sequence.mask.any():
             raise BadInput(
                 "is all 0", field=("inputs", index, "attention_mask"), allowed="an encoder needs one token to attend to"
             )
-    return [validation.pack(card, [sequence]) for sequence in ids]
+    return {index: validation.pack(card, [sequence]) for index, sequence in sequences.items()}
 
 
 Queued = list[tuple[int, "asyncio.Future[Rows]"]]  # the number of a part, and its rows of one graph
 
 
 def _schedule(
-    model: Model, plan: Plan, parts: list[Packed], times: ItemTimes, context: RequestContext, admitted: bool
+    model: Model, plan: Plan, parts: dict[int, Packed], times: ItemTimes, context: RequestContext, admitted: bool
 ) -> Queued:
     """Queue every part at each of its graphs; if one graph has no room, cancel those queued already."""
     queued: Queued = []
     try:
         for graphs, indices in _by_graphs(model.card, plan, parts):
-            costs = [parts[index].tokens for index in indices]
             for graph, outputs in graphs.items():
-                works = [Work(parts[index], outputs) for index in indices]
+                works, answered = works_of(model, plan, graph, outputs, parts, indices)
+                costs = [work.packed.tokens for work in works]
                 futures = model.batchers[graph].submit(
                     works, costs, times, context.deadline, admitted, context.staggered
                 )
-                queued += zip(indices, futures, strict=True)
+                queued += [(index, futures[number]) for index, number in zip(indices, answered, strict=True)]
+                times.joined += len(answered) - len(works)
     except BaseException:
         _drop(queued)
         raise
     return queued
 
 
-def _by_graphs(card: Card, plan: Plan, parts: list[Packed]) -> list[tuple[Graphs, Sequence[int]]]:
+def _by_graphs(card: Card, plan: Plan, parts: dict[int, Packed]) -> list[tuple[Graphs, Sequence[int]]]:
     """Return which parts run on which graphs: sequences with and without segment ids may differ."""
     if card.types != "optional":
-        return [(plan.typed, range(len(parts)))]
-    for index, part in enumerate(parts):
+        return [(plan.typed, list(parts))]
+    for index, part in parts.items():
         if part.types is None and "token_type_embeddings" in plan.outputs:
             raise BadInput(
                 "has no token_type_ids", field=("inputs", index), allowed=f"{card.name} then adds no segment rows"
             )
-    return [(plan.plain if part.types is None else plan.typed, (index,)) for index, part in enumerate(parts)]
+    return [(plan.plain if part.types is None else plan.typed, (index,)) for index, part in parts.items()]
 
 
 Reduce = Callable[[int, Rows], Rows]
@@ -290,18 +344,16 @@ def _reducer(card: Card, plan: Plan, ids: list[Ids], prompts: PromptTokens) -> R
 
     def reduce(index: int, rows: Rows) -> Rows:
         _check_finite_input(card.name, index, rows)
-        if plan.mode is not None and HIDDEN in rows:
-            rows[POOLED] = _pooled_row(plan, rows[HIDDEN], ids[index], prompts.get(index, 0))
-            if HIDDEN not in plan.outputs:
-                del rows[HIDDEN]
-        return rows
+        if plan.mode is None or HIDDEN not in rows:
+            return rows
+        pooled = _pooled_row(plan, rows[HIDDEN], ids[index], prompts.get(index, 0))
+        return {name: own for name, own in rows.items() if name in plan.outputs} | {POOLED: pooled}
 
     return reduce
 
 
-async def _gather(queued: Queued, parts: int, reduce: Reduce | None) -> list[Rows]:
-    """Return the rows of every part; if one fails or the caller leaves, the queued ones are cancelled."""
-    rows: list[Rows] = [{} for _ in range(parts)]
+async def _gather(queued: Queued, rows: list[Rows], reduce: Reduce | None) -> None:
+    """Add the rows of every part to `rows`; if one fails or the caller leaves, the queued ones are cancelled."""
     queued.reverse()
     try:
         while queued:
@@ -311,7 +363,6 @@ async def _gather(queued: Queued, parts: int, reduce: Reduce | None) -> list[Row
     except BaseException:
         _drop(queued)
         raise
-    return rows
 
 
 def _drop(queued: Queued) -> None:
@@ -319,13 +370,13 @@ def _drop(queued: Queued) -> None:
         future.cancel()
 
 
-def _select(name: str, plan: Plan, rows: list[Rows], ids: list[Ids]) -> Output:
+def _select(name: str, plan: Plan, rows: list[Rows], lengths: tuple[int, ...]) -> Output:
     """Return one output of the plan, pooled or token by token."""
     if name == POOLED:
-        return Output(name, _cast(_pooled(plan, rows), plan.dtype), (1,) * len(ids), True)
+        return Output(name, _cast(_pooled(plan, rows), plan.dtype), (1,) * len(lengths), True)
     arrays = [part[name] for part in rows]
     joined = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
-    return Output(name, _cast(joined, plan.dtype), tuple([len(sequence.ids) for sequence in ids]), False)
+    return Output(name, _cast(joined, plan.dtype), lengths, False)
 
 
 def _pooled_row(plan: Plan, hidden: NDArray[Any], sequence: Ids, prompt_tokens: int) -> NDArray[np.float32]:

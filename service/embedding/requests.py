@@ -40,6 +40,11 @@ class Ids(NamedTuple):
     extras: Mapping[str, Int64s] | None = None
     cut: bool = False
 
+    @property
+    def tokens(self) -> int:
+        """The number of tokens, n."""
+        return len(self.ids)
+
 
 Input = Text | Ids
 

@@ -139,6 +139,15 @@ class Metrics:
         """Count inputs of a model that were cut."""
         self._store.counter(("inlay_truncated_inputs", model))[0] += inputs
 
+    def joined(self, model: str, inputs: int) -> None:
+        """Count inputs of a model that the run of an equal one answered."""
+        self._store.counter(("inlay_joined_inputs", model))[0] += inputs
+
+    def cache_lookups(self, model: str, hits: int, misses: int) -> None:
+        """Count inputs of a model whose vectors were looked up in the vector cache."""
+        self._store.counter(("inlay_vector_cache_hits", model))[0] += hits
+        self._store.counter(("inlay_vector_cache_misses", model))[0] += misses
+
     def stages(self, model: str) -> tuple[Histogram, Histogram, Histogram, Histogram]:
         """Return the histograms of the times of a request in STAGES, in their order."""
         tokenize, queue, run, encode = [self._histogram("inlay_stage_seconds", model, stage) for stage in STAGES]
@@ -162,6 +171,8 @@ class Metrics:
         """Show a model that is ready to serve, and the queue of each of its graphs, without keeping it alive."""
         self.stages(model)
         self.truncated(model, 0)
+        self.joined(model, 0)
+        self.cache_lookups(model, 0, 0)
         self._set(("inlay_model_bytes", model), weight_bytes)
         self._set(("inlay_model_workers", model), 1)
         self.resident(model, 0)

@@ -34,7 +34,8 @@ class Stages:
             tokenize.observe(times.tokenization, count)
         if times.queue:
             queue.observe(times.queue, count)
-        run.observe(times.inference, count)
+        if times.inference:  # not for vectors that were kept
+            run.observe(times.inference, count)
         encoding = encode.observe, now
         for context in contexts:
             context.encoding = encoding

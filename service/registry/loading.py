@@ -5,6 +5,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import lru_cache, partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +141,7 @@ def _batcher(engine: Engine, card: Card, name: str, settings: Settings, metrics:
         observe=metrics.runs(card.name, name),
         count_failed=metrics.counter("inlay_run_failures", card.name, name),
         count_stuck=metrics.counter("inlay_stuck_runs", card.name, name),
+        shared=attrgetter("shared") if graph.attends and graph.layout != "image" else None,
     )
 
 

@@ -12,6 +12,7 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextvars import Context
 from dataclasses import dataclass
 from functools import partial
+from itertools import compress
 from time import perf_counter
 from typing import Any, Generic, Protocol, TypeVar
 from weakref import WeakSet
@@ -19,6 +20,7 @@ from weakref import WeakSet
 from service.errors import EngineFailure
 from service.scheduling.caller_queue import Item, ItemTimes, QueuedItem, Result
 from service.scheduling.fair_queue import FairQueue
+from service.scheduling.shared_runs import SharedRun
 
 GATHERING_TURNS = 6  # of the event loop without a new request: then no other is readable
 SINGLE_CALLER_TURNS = 1  # the same where the last run had one item: each turn costs its caller 4 µs
@@ -42,6 +44,10 @@ class Observer(Protocol):
 
 def _ignore() -> None:
     """Count nothing."""
+
+
+def _alone(item: object) -> None:
+    """Return the shared run of an item that shares none."""
 
 
 @dataclass(slots=True, eq=False)
@@ -76,6 +82,7 @@ class Batcher(Generic[Item, Result]):
         stuck_seconds: a run in `executor` that takes longer is given up.
         count_failed: called for each item whose run gave no result.
         count_stuck: called for each run that is given up.
+        shared: returns the run that an item shares with equal ones in flight, or None; None: items share no runs.
         clock: seconds.
         new_executor: makes the executor for the runs after one that is given up, from a prefix for its threads' names.
         runs: under way at a time at most, outside the event loop.
@@ -96,6 +103,7 @@ class Batcher(Generic[Item, Result]):
         stuck_seconds: float = 60.0,
         count_failed: Callable[[], None] = _ignore,
         count_stuck: Callable[[], None] = _ignore,
+        shared: Callable[[Item], SharedRun[Result] | None] | None = None,
         clock: Callable[[], float] = perf_counter,
         new_executor: Callable[[str], Executor] | None = None,
         runs: int = 1,
@@ -110,6 +118,7 @@ class Batcher(Generic[Item, Result]):
         self._observe = observe
         self._stuck_seconds = stuck_seconds
         self._count_failed, self._count_stuck = count_failed, count_stuck
+        self._shared = shared or _alone
         self._clock = clock
         self.queue: FairQueue[Item, Result] = FairQueue(
             max_queue_cost, max_queue_seconds, max_batch_cost, max_queue_requests
@@ -176,10 +185,15 @@ class Batcher(Generic[Item, Result]):
             DeadlineExceeded: the request would be done too late.
         """
         loop, now, times = self._running_loop(), self._clock(), times or ItemTimes()
-        if not admitted:
-            self.queue.check(sum(costs), now, deadline, times.caller)
+        shares = [self._shared(item) for item in items]
+        queued = [shared is None or not shared.running for shared in shares]
+        if not admitted and any(queued):
+            self.queue.check(sum(compress(costs, queued)), now, deadline, times.caller)
         futures: list[asyncio.Future[Result]] = [loop.create_future() for _ in items]
-        for item, cost, future in zip(items, costs, futures, strict=True):
+        for future, shared in zip(futures, shares, strict=True):
+            if shared is not None:
+                shared.join(future, times, now)
+        for item, cost, future in compress(zip(items, costs, futures, strict=True), queued):
             self.queue.add(item, cost, future, now, times, deadline)
         self._start(loop, now, staggered)
         return futures
@@ -238,7 +252,7 @@ class Batcher(Generic[Item, Result]):
         self._gathering = self._staggered = False
         while self.queue.items and (free := self._max_runs - len(self._under_way)):
             began = self._clock()
-            batch = self.queue.take(self._share(free), began)
+            batch = self._to_run(self.queue.take(self._share(free), began))
             if not (batch and self._begin(batch, began)):
                 self._continue()
                 return
@@ -246,6 +260,10 @@ class Batcher(Generic[Item, Result]):
     def _share(self, free: int) -> int:
         """Return the cost of the next batch: what waits is divided among the runs that may begin."""
         return self._max_batch_cost if free == 1 else min(self._max_batch_cost, -(-self.queue.cost // free))
+
+    def _to_run(self, batch: list[QueuedItem[Item, Result]]) -> list[QueuedItem[Item, Result]]:
+        """Return the items of a batch without those that wait for the run of an equal one."""
+        return [waiting for waiting in batch if (shared := self._shared(waiting.item)) is None or shared.begin()]
 
     def _begin(self, batch: list[QueuedItem[Item, Result]], began: float) -> bool:
         """Run a batch; return whether a thread does."""
@@ -338,17 +356,19 @@ class Batcher(Generic[Item, Result]):
     def _deliver(self, run: _Run[Item, Result], results: Sequence[Result | BaseException]) -> None:
         ended = self._clock()
         seconds = ended - run.began
-        for waiting, result in zip(run.batch, results, strict=True):
-            waiting.times.add(run.began - waiting.since, seconds)
-            if waiting.future.done():  # the caller left during the run
-                continue
-            if isinstance(result, BaseException):
-                self._count_failed()
-                log.error("a run failed: %s: %s", type(result).__name__, result)
-                waiting.future.set_exception(EngineFailure(f"the engine could not compute this request: {result}"))
-            else:
-                self.succeeded_at = ended
-                waiting.future.set_result(result)
+        for item, result in zip(run.batch, results, strict=True):
+            shared = self._shared(item.item)
+            for waiting in [item] if shared is None else shared.end(item.future):
+                waiting.times.add(max(0.0, run.began - waiting.since), ended - max(run.began, waiting.since))
+                if waiting.future.done():  # the caller left during the run
+                    continue
+                if isinstance(result, BaseException):
+                    self._count_failed()
+                    log.error("a run failed: %s: %s", type(result).__name__, result)
+                    waiting.future.set_exception(EngineFailure(f"the engine could not compute this request: {result}"))
+                else:
+                    self.succeeded_at = ended
+                    waiting.future.set_result(result)
         cost = sum([waiting.cost for waiting in run.batch])
         if not any([isinstance(result, BaseException) for result in results]):  # a failed run says nothing of the speed
             self.queue.drained(cost, (ended - run.since) / run.together, 2 * cost >= self._max_batch_cost)

@@ -16,13 +16,16 @@ class ItemTimes:
 
     Args:
         caller: who asks; callers share a graph evenly.
+
+    Attributes:
+        joined: items that were answered by the run of an equal one.
     """
 
-    __slots__ = ("caller", "items", "queued", "ran")
+    __slots__ = ("caller", "items", "joined", "queued", "ran")
 
     def __init__(self, caller: str = "") -> None:
         self.caller = caller
-        self.items, self.queued, self.ran = 0, 0.0, 0.0
+        self.items, self.joined, self.queued, self.ran = 0, 0, 0.0, 0.0
 
     def add(self, queued: float, ran: float) -> None:
         """Add one finished item."""

@@ -30,6 +30,7 @@ def samples() -> dict[str, set[str]]:
     metrics.request("http", "embed", "200", 0.1)
     metrics.watch("inlay_requests_in_flight", {}, lambda: 0)
     metrics.watch("inlay_reserved_bytes", {}, lambda: 0)
+    metrics.watch("inlay_vector_cache_bytes", {}, lambda: 0)
     metrics.watch("inlay_workers_ready", {}, lambda: True)
     labels_by_name: dict[str, set[str]] = {}
     for family in text_string_to_metric_families(metrics.text().decode()):

@@ -270,9 +270,10 @@ async def test_memory_of_longest_inputs_is_given_back(tmp_path: Path) -> None:
     embedder = EmbeddingPipeline(registry, settings)
     trimmer = MemoryTrimmer(registry, Metrics(), lambda: 0)
     longest = registry.models["a"].card.max_tokens or 24
+    different = np.random.default_rng(1).integers(5, 9, (TOKENS // longest, longest))
 
     async def burst() -> None:
-        await embedder.embed(EmbedRequest([Ids(np.full(longest, 5)) for _ in range(TOKENS // longest)], "a"))
+        await embedder.embed(EmbedRequest([Ids(ids) for ids in different], "a"))
 
     await burst()
     await trimmer.look()
@@ -302,7 +303,8 @@ async def test_batches_stay_within_the_token_budget(store: Path, monkeypatch: py
 
     monkeypatch.setattr(engine, "run", watched)
     lengths = [3, 20, 8, 1, 7, 9, 2, 2, 2, 2]
-    await embedder.embed(EmbedRequest([Ids(np.full(length, 5)) for length in lengths], "a"))
+    different = [Ids(np.full(length, 5 + number)) for number, length in enumerate(lengths)]
+    await embedder.embed(EmbedRequest(different, "a"))
     assert sum(cost for _, cost in runs) == sum(lengths)
     assert all(cost <= 8 or items == 1 for items, cost in runs)
     assert {cost for items, cost in runs if cost > 8} == {9, 20}
