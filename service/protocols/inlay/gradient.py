@@ -42,6 +42,7 @@ from service.protocols.inlay.positions.responses import table_answer, table_form
 from service.scheduling.serial_executor import SerialExecutor
 
 LISTS = ("input_ids", "attention_mask", "token_type_ids", "position_ids", *SENT)
+COPIES, VALUE_BYTES = 4, 8  # of what was sent, in float64, until the answer has left
 EXAMPLES: dict[str, dict[str, Any]] = {
     "input_side": {"input_ids": [1, 2, 1], "gradient": [[0.1, 0.2], [0.3, 0.4], [0.5, 0.6]]},
     "output_side": {"hidden": [[0.5, 0.8]], "targets": [1], "rows": [0, 1, 2]},
@@ -98,6 +99,8 @@ def routes(context: ServiceContext) -> list[Route]:
         table = word_table(context.registry.get(request.parameters["name"]))
         parameters = await from_body(GradientParameters, request)
         form = table_form(request, parameters, parameters.dtype)
+        sent = sum([each.size for each in (parameters.gradient, parameters.hidden) if each is not None])
+        context.budget.reserve(COPIES * VALUE_BYTES * sent, request.context)
         result = await turns.run(partial(gradients, table, _gradient_request(table, parameters)))
         names = GradientParameters.model_fields.keys() - TypedArrayOptions.model_fields.keys()
         decisive = {name: getattr(parameters, name) for name in names} | {"table": table.identity}

@@ -9,7 +9,7 @@ from typing import Any
 from service.context import ServiceContext
 from service.embedding.model import Model
 from service.errors import InlayError, NotFound, Unsupported
-from service.protocols.oip.infer import outputs_of, parameters_of, request_of
+from service.protocols.oip.infer import outputs_of, padded_bytes, parameters_of, request_of
 from service.protocols.oip.shared_memory import Regions
 from service.protocols.oip.tensors import SHOWN_CHARACTERS, Tensor
 from service.request_context import RequestContext, StageTimes
@@ -58,6 +58,7 @@ class DataPlane:
                 call = call.within(started + read.timeout / 1e6)
             async with deadlines.within(call.deadline):
                 result = await self.context.embedder.embed(prepared.request, call)
+            self.context.budget.reserve(padded_bytes(result, prepared), call)
             tensors = outputs_of(result, prepared)
         except Exception:
             self._counts_of(card.name).fail.add(perf_counter() - started)

@@ -132,12 +132,7 @@ def request_of(
 
 
 def outputs_of(result: EmbedResult, prepared: Prepared) -> list[Tensor]:
-    """Return the tensors of a result, in the shape that the request had.
-
-    Raises:
-        TooLarge: padding makes them larger than this server sends.
-    """
-    _check_size(result, prepared)
+    """Return the tensors of a result, in the shape that the request had."""
     tensors = {output.name: _tensor(output, prepared) for output in result.outputs}
     names = prepared.outputs
     if not prepared.request.outputs:
@@ -162,7 +157,12 @@ def _tensor(output: Output, prepared: Prepared) -> Tensor:
     return Tensor(output.name, datatype, array.shape, array)
 
 
-def _check_size(result: EmbedResult, prepared: Prepared) -> None:
+def padded_bytes(result: EmbedResult, prepared: Prepared) -> int:
+    """Return the bytes of the token rows of a result with their padding.
+
+    Raises:
+        TooLarge: padding makes them larger than this server sends.
+    """
     size = 0
     for output in result.outputs:
         if not output.pooled:
@@ -174,6 +174,7 @@ def _check_size(result: EmbedResult, prepared: Prepared) -> None:
             allowed=f"this server answers with {prepared.max_bytes} at most",
             remedy="send sequences of like length together, or flat ids",
         )
+    return size
 
 
 def _by_name(card: Card, inputs: Sequence[Tensor]) -> dict[str, Tensor]:

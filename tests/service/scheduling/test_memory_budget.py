@@ -199,6 +199,37 @@ async def test_request_above_the_budget_is_refused_before_its_run(here: Here, cl
     assert here.context.budget.held == 0
 
 
+def padded_ids(rows: int, longest: int) -> dict[str, Any]:
+    """A body of Open Inference whose rows but the first are one token and padding."""
+    masks = [[1] * longest] + [[1] + [0] * (longest - 1)] * (rows - 1)
+    tensors = {"input_ids": [[5] * longest] * rows, "attention_mask": masks}
+    inputs = [
+        {"name": name, "datatype": "INT64", "shape": [rows, longest], "data": data} for name, data in tensors.items()
+    ]
+    return {"inputs": inputs, "outputs": [{"name": "input_embeddings"}]}
+
+
+GRADIENT = {"input_ids": [5] * 4096, "lengths": [32] * 128, "gradient": [[0.5] * 32] * 4096}  # four copies: 4 MiB
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "refused"),
+    [("/v2/models/bert/infer", padded_ids(2000, 24), 503), ("/models/bert/gradient", GRADIENT, 429)],
+    ids=["padding of Open Inference", "gradients"],
+)
+async def test_other_arrays_reserve_memory_too(
+    here: Here, client: httpx.AsyncClient, path: str, body: dict[str, Any], refused: int
+) -> None:
+    budget = here.context.budget
+    budget.add(18 * MIB)
+    assert (await client.post(path, json=body)).status_code == refused
+    assert budget.held == 18 * MIB
+    budget.give_back(18 * MIB)
+    answered = await client.post(path, json=body)
+    assert answered.status_code == 200, answered.text
+    await given_back(budget)
+
+
 async def test_failed_requests_give_their_memory_back(here: Here, client: httpx.AsyncClient) -> None:
     body = ROWS | {"inputs": [[5, 10**6]] * 1024}
     assert (await client.post("/embed", json=body)).status_code == 422
