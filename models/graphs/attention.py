@@ -6,19 +6,29 @@ Three forms, chosen in the graph by what the batch holds. All give the same bits
     one by one    no mask is sent: a loop over the sequences
     padded        else, and where many sequences are short: rows are gathered into a rectangle and its padding masked
 
-Measured with MiniLM on one thread (ONNX Runtime 1.31) against the padded form alone: a text of 24 tokens takes 0.93 of
-its time, 16 texts of 17 to 30 tokens 0.90, 32 texts of 7 to 182 tokens 0.87. An int8 encoder gains twice as much.
+A sequence longer than LONG and without a mask takes ONNX Runtime's flash attention, whose bits are others. So a batch
+that holds one is not padded, whatever its masks, unless it has more than MOST_ONE_BY_ONE sequences: that takes more
+than 8192 tokens, sixteen times the default of INLAY_MAX_BATCH_TOKENS on CPU.
+
+Measured with MiniLM on one thread (ONNX Runtime 1.31), as shares of the padded form's time, float32 and int8: a text of
+24 tokens 1 and 1, 16 texts of 17 to 30 tokens 0.93 and 0.77, 32 texts of 7 to 182 tokens 0.93 and 0.80, a text of 512
+tokens 0.92 and 0.85.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from models.graphs.builder import CONTRIB, GraphBuilder
+from models.graphs.builder import CONTRIB, SEQUENCE, GraphBuilder
 
 MOST_ONE_BY_ONE = 32  # sequences; on CUDA, where batches hold more, an iteration costs more than its share of padding
 SHORT = 12  # tokens: sequences up to this are padded faster than looped over
+LONG = 256  # tokens: the scores of all heads of longer sequences leave the L2 cache; flash attention holds them in it
+
+Emit = Callable[[GraphBuilder], str]
+EmitOne = Callable[[GraphBuilder, list[str], list[str]], str]  # of one sequence: its rows, and its bounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +38,7 @@ class Layout:
     Attributes:
         uniform: bool, whether the form is "one length".
         looped: bool, whether it is "one by one" if it is not `uniform`.
+        long: bool, whether a sequence is longer than LONG.
         starts, ends: int64 [B], the first row of each sequence and the row after its last.
         take: int64 [B, S], the packed row of each slot of the rectangle (slots past a sequence's end repeat a row;
             `keys` hides them); empty unless the form is "padded".
@@ -37,6 +48,7 @@ class Layout:
 
     uniform: str
     looped: str
+    long: str
     starts: str
     ends: str
     take: str
@@ -50,12 +62,12 @@ def layout(builder: GraphBuilder) -> Layout:
     unmasked = builder.cast(builder.op("ReduceMin", builder.cast("mask", "INT32"), keepdims=0), "BOOL")
     uniform = builder.op("And", unmasked, builder.op("Equal", longest, shortest))
     few = builder.op("LessOrEqual", builder.op("Size", "lengths"), builder.scalar(MOST_ONE_BY_ONE, np.int64))
-    long = builder.op("Greater", longest, builder.scalar(SHORT, np.int64))
-    looped = builder.op("And", unmasked, builder.op("And", few, long))
+    short, long = (builder.op("Greater", longest, builder.scalar(bound, np.int64)) for bound in (SHORT, LONG))
+    looped = builder.op("And", few, builder.op("Or", long, builder.op("And", unmasked, short)))
     ends = builder.op("CumSum", "lengths", builder.scalar(0, np.int64))
     starts = builder.op("Sub", ends, "lengths")
     take, keys, back = _rectangle(builder, builder.op("Or", uniform, looped), starts, longest)
-    return Layout(uniform, looped, starts, ends, take, keys, back)
+    return Layout(uniform, looped, long, starts, ends, take, keys, back)
 
 
 def _rectangle(builder: GraphBuilder, unused: str, starts: str, longest: str) -> tuple[str, str, str]:
@@ -107,70 +119,122 @@ def attend(builder: GraphBuilder, projected: tuple[str, str, str], rows: Layout,
     Returns:
         float32 [N, width].
     """
-    one_length, others = builder.inner(), builder.inner()
-    looped, padded = others.inner(), others.inner()
-    either = others.op(
-        "If",
-        rows.looped,
-        then_branch=_branch(looped, _one_by_one(looped, projected, rows, heads, width), width),
-        else_branch=_branch(padded, _padded(padded, projected, rows, heads, width), width),
-    )
-    return builder.op(
-        "If",
+    scope = _Attention(projected, rows, heads, width)
+    return scope.choose(
+        builder,
         rows.uniform,
-        then_branch=_branch(one_length, _one_length(one_length, projected, heads, width), width),
-        else_branch=_branch(others, either, width),
+        lambda same: scope.choose(same, rows.long, scope.flash_of_each, scope.of_each),
+        lambda other: scope.choose(
+            other,
+            rows.looped,
+            lambda several: scope.choose(several, rows.long, scope.long_one_by_one, scope.one_by_one),
+            scope.padded,
+        ),
     )
 
 
-def _branch(builder: GraphBuilder, value: str, width: int) -> Any:
-    return builder.graph("branch", {}, {value: (value, "FLOAT", ("tokens", width))})
+@dataclass(frozen=True, slots=True)
+class _Attention:
+    """The forms of one attention step; each method emits into the builder it is given and returns rows [N, width]."""
 
+    projected: tuple[str, str, str]
+    rows: Layout
+    heads: int
+    width: int
 
-def _one_length(builder: GraphBuilder, projected: tuple[str, str, str], heads: int, width: int) -> str:
-    by_head = builder.constant(np.array([-1, heads, width // heads]))
-    shape = builder.op("Concat", builder.op("Shape", "lengths"), by_head, axis=0)  # B, -1, heads, head_dim
-    query, key, value = (builder.op("Reshape", rows, shape) for rows in projected)
-    query, value = (builder.op("Transpose", rows, perm=[0, 2, 1, 3]) for rows in (query, value))
-    key = builder.op("Transpose", key, perm=[0, 2, 3, 1])
-    scores = builder.op("FusedMatMul", query, key, domain=CONTRIB, alpha=(width // heads) ** -0.5)  # (B, heads, S, S)
-    mixed = builder.op("MatMul", builder.op("Softmax", scores, axis=-1), value)  # (B, heads, S, head_dim)
-    return _joined(builder, builder.op("Transpose", mixed, perm=[0, 2, 1, 3]), width)
+    @property
+    def by_head(self) -> list[int]:
+        return [-1, self.heads, self.width // self.heads]
 
+    @property
+    def scale(self) -> float:
+        return float((self.width // self.heads) ** -0.5)
 
-def _one_by_one(builder: GraphBuilder, projected: tuple[str, str, str], rows: Layout, heads: int, width: int) -> str:
-    body = builder.inner()
-    number = body.op("Unsqueeze", "number", body.constant(np.array([0])))
-    bounds = [body.op("Gather", value, number) for value in (rows.starts, rows.ends)]
-    own = [body.op("Slice", value, *bounds, body.constant(np.array([0]))) for value in projected]
-    mixed = body.op("SequenceInsert", "before", _one_sequence(body, own, heads, width))
-    further = body.op("Identity", "go_on")
-    several = ("SEQUENCE_FLOAT", ("tokens", width))
-    graph = body.graph(
-        "sequence",
-        {"number": ("INT64", ()), "go_on": ("BOOL", ()), "before": several},
-        {further: (further, "BOOL", ()), mixed: (mixed, *several)},
-    )
-    sequences = builder.op("Loop", builder.op("Size", "lengths"), "", builder.op("SequenceEmpty"), body=graph)
-    return builder.op("ConcatFromSequence", sequences, axis=0)
+    def choose(self, builder: GraphBuilder, condition: str, then: Emit, otherwise: Emit) -> str:
+        """Emit rows that one of two branches gives."""
+        branches = []
+        for emit in (then, otherwise):
+            inside = builder.inner()
+            value = emit(inside)
+            branches.append(inside.graph("branch", {}, {value: (value, "FLOAT", ("tokens", self.width))}))
+        return builder.op("If", condition, then_branch=branches[0], else_branch=branches[1])
 
+    def of_each(self, builder: GraphBuilder) -> str:
+        """Emit sequences of one length."""
+        shape = builder.op("Concat", builder.op("Shape", "lengths"), builder.constant(np.array(self.by_head)), axis=0)
+        query, key, value = (builder.op("Reshape", rows, shape) for rows in self.projected)  # (B, S, heads, head_dim)
+        query, value = (builder.op("Transpose", rows, perm=[0, 2, 1, 3]) for rows in (query, value))
+        key = builder.op("Transpose", key, perm=[0, 2, 3, 1])
+        scores = builder.op("FusedMatMul", query, key, domain=CONTRIB, alpha=self.scale)  # (B, heads, S, S)
+        mixed = builder.op("MatMul", builder.op("Softmax", scores, axis=-1), value)  # (B, heads, S, head_dim)
+        return self._joined(builder, builder.op("Transpose", mixed, perm=[0, 2, 1, 3]))
 
-def _one_sequence(builder: GraphBuilder, own: list[str], heads: int, width: int) -> str:
-    """Emit the attention of one sequence; the products read rows of all heads as they lie, without a transposition."""
-    by_head = builder.constant(np.array([-1, heads, width // heads]))
-    query, key, value = (builder.op("Reshape", rows, by_head) for rows in own)  # (S, heads, head_dim)
-    across: dict[str, Any] = {"domain": CONTRIB, "transBatchB": 1}
-    scale = (width // heads) ** -0.5
-    scores = builder.op("FusedMatMul", query, key, alpha=scale, transBatchA=1, transB=1, **across)  # (heads, S, S)
-    mixed = builder.op("FusedMatMul", builder.op("Softmax", scores, axis=-1), value, **across)  # (heads, S, head_dim)
-    return _joined(builder, builder.op("Transpose", mixed, perm=[1, 0, 2]), width)
+    def flash_of_each(self, builder: GraphBuilder) -> str:
+        """Emit long sequences of one length."""
+        width = builder.constant(np.array([-1, self.width]))
+        shape = builder.op("Concat", builder.op("Shape", "lengths"), width, axis=0)  # B, -1, width
+        return self._multi_head(builder, [builder.op("Reshape", rows, shape) for rows in self.projected])
 
+    def one_by_one(self, builder: GraphBuilder) -> str:
+        """Emit a loop over sequences, of which none is long or masked."""
+        return self._loop(builder, lambda body, own, bounds: self._one(body, own))
 
-def _padded(builder: GraphBuilder, projected: tuple[str, str, str], rows: Layout, heads: int, width: int) -> str:
-    query, key, value = (builder.op("Gather", value, rows.take) for value in projected)  # (B, S, width)
-    mixed = builder.op("MultiHeadAttention", query, key, value, "", rows.keys, domain=CONTRIB, num_heads=heads)
-    return builder.op("Gather", _joined(builder, mixed, width), rows.back)
+    def long_one_by_one(self, builder: GraphBuilder) -> str:
+        """Emit a loop over sequences of any kind."""
+        return self._loop(builder, self._any_one)
 
+    def padded(self, builder: GraphBuilder) -> str:
+        """Emit sequences that are gathered into a rectangle, in which padding and masked rows are masked."""
+        gathered = [builder.op("Gather", value, self.rows.take) for value in self.projected]  # (B, S, width)
+        return builder.op("Gather", self._multi_head(builder, gathered, "", self.rows.keys), self.rows.back)
 
-def _joined(builder: GraphBuilder, mixed: str, width: int) -> str:
-    return builder.op("Reshape", mixed, builder.constant(np.array([-1, width])))
+    def _loop(self, builder: GraphBuilder, emit: EmitOne) -> str:
+        body = builder.inner()
+        number = body.op("Unsqueeze", "number", body.constant(np.array([0])))
+        bounds = [body.op("Gather", value, number) for value in (self.rows.starts, self.rows.ends)]
+        own = [body.op("Slice", value, *bounds, body.constant(np.array([0]))) for value in self.projected]
+        mixed = body.op("SequenceInsert", "before", emit(body, own, bounds))
+        further = body.op("Identity", "go_on")
+        several = (SEQUENCE + "FLOAT", ("tokens", self.width))
+        graph = body.graph(
+            "sequence",
+            {"number": ("INT64", ()), "go_on": ("BOOL", ()), "before": several},
+            {further: (further, "BOOL", ()), mixed: (mixed, *several)},
+        )
+        sequences = builder.op("Loop", builder.op("Size", "lengths"), "", builder.op("SequenceEmpty"), body=graph)
+        return builder.op("ConcatFromSequence", sequences, axis=0)
+
+    def _one(self, builder: GraphBuilder, own: list[str]) -> str:
+        """Emit one sequence; the products read the rows of all heads as they lie, without a transposition."""
+        shape = builder.constant(np.array(self.by_head))
+        query, key, value = (builder.op("Reshape", rows, shape) for rows in own)  # (S, heads, head_dim)
+        across: dict[str, Any] = {"domain": CONTRIB, "transBatchB": 1}
+        scores = builder.op("FusedMatMul", query, key, alpha=self.scale, transBatchA=1, transB=1, **across)
+        mixed = builder.op("FusedMatMul", builder.op("Softmax", scores, axis=-1), value, **across)
+        return self._joined(builder, builder.op("Transpose", mixed, perm=[1, 0, 2]))  # of (heads, S, head_dim)
+
+    def _any_one(self, builder: GraphBuilder, own: list[str], bounds: list[str]) -> str:
+        """Emit one sequence, in the form that it has alone."""
+        first = builder.constant(np.array([0]))
+        keys = builder.cast(builder.op("Slice", "mask", *bounds, first), "INT32")  # (S,)
+        most, least = (builder.op(kind, keys, keepdims=0) for kind in ("ReduceMax", "ReduceMin"))
+        masked = builder.op("Greater", most, least)  # all rows masked counts as none
+        length = builder.op("Sub", *reversed(bounds))
+        long = builder.op("Greater", length, builder.constant(np.array([LONG])))
+        single = [builder.op("Unsqueeze", rows, first) for rows in own]  # (1, S, width)
+        keys = builder.op("Unsqueeze", keys, first)
+        return self.choose(
+            builder,
+            masked,
+            lambda inside: self._multi_head(inside, single, "", keys),
+            lambda inside: self.choose(
+                inside, long, lambda flash: self._multi_head(flash, single), lambda short: self._one(short, own)
+            ),
+        )
+
+    def _multi_head(self, builder: GraphBuilder, values: list[str], *masks: str) -> str:
+        mixed = builder.op("MultiHeadAttention", *values, *masks, domain=CONTRIB, num_heads=self.heads)
+        return self._joined(builder, mixed)
+
+    def _joined(self, builder: GraphBuilder, mixed: str) -> str:
+        return builder.op("Reshape", mixed, builder.constant(np.array([-1, self.width])))

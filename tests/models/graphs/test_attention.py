@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from models.artifacts.export import export
 from models.artifacts.int8_encoder import Int8Options
+from models.graphs import attention
 from models.graphs.attention import MOST_ONE_BY_ONE, SHORT
 from tests.golden_cases import WORDS, write_tiny_bert
 from tests.sweeps import sampled
@@ -61,11 +62,14 @@ class Encoder:
             start = end
 
 
-@pytest.fixture(scope="module", params=["float32", "int8"])
+@pytest.fixture(scope="module", params=["float32", "int8", "flash"])
 def encoder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Encoder:
+    """Encoders, one of which takes every sequence longer than SHORT for a long one."""
     folder = tmp_path_factory.mktemp("encoder")
     int8 = Int8Options(min_cosine=0.5) if request.param == "int8" else None
-    export(write_tiny_bert(folder / "x", max_position_embeddings=LONGEST), folder / "out", int8=int8)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(attention, "LONG", SHORT if request.param == "flash" else LONGEST)
+        export(write_tiny_bert(folder / "x", max_position_embeddings=LONGEST), folder / "out", int8=int8)
     return Encoder(folder / "out")
 
 
@@ -80,7 +84,16 @@ def test_texts_one_by_one_keep_their_bits(encoder: Encoder) -> None:
 
 def test_padded_texts_keep_their_bits(encoder: Encoder) -> None:
     encoder.assert_same(list(range(SHORT)))
-    encoder.assert_same(list(range(MOST_ONE_BY_ONE + 1)))
+    encoder.assert_same([SHORT - 1] * MOST_ONE_BY_ONE + [0])
+
+
+def test_masked_text_keeps_its_bits(encoder: Encoder) -> None:
+    for own in (10, LONGEST - 1):
+        masked = encoder.random.integers(0, VOCABULARY, own)
+        alone = encoder.run([masked], MASKED)
+        for others in ([3], [LONGEST - 2], [3, LONGEST - 2, 20]):
+            texts = [encoder.texts[number] for number in others]
+            np.testing.assert_array_equal(encoder.run([*texts, masked], MASKED)[-own:], alone)
 
 
 def test_masked_neighbour_changes_no_bits(encoder: Encoder) -> None:
@@ -92,5 +105,5 @@ def test_random_batches_change_no_bits(seed: int, encoder: Encoder) -> None:
     random = np.random.default_rng(seed)
     for _ in range(100):
         longest = int(random.choice([4, SHORT, 30, LONGEST - 1]))
-        numbers = random.integers(0, longest, random.integers(1, 2 * MOST_ONE_BY_ONE))
+        numbers = random.integers(0, longest, random.integers(1, MOST_ONE_BY_ONE))
         encoder.assert_same([int(number) for number in numbers], masked=bool(random.random() < 0.2))
