@@ -21,6 +21,7 @@ from models.positions.rope.angles import cos_sin
 from models.positions.rope.frequencies import frequencies
 from models.reference import head as head_reference
 from models.reference import interpreter, static
+from models.tables import int8_matrices
 
 TOLERANCE = {"input": 1e-5, "encoder": 1e-4, "head": 1e-4, "int8": 0.5}
 _LENGTHS = (1, 2, 17, 5, 33)
@@ -72,6 +73,8 @@ class Session:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1
         options.log_severity_level = 4
+        for key, value in int8_matrices.session_entries().items():
+            options.add_session_config_entry(key, value)
         try:
             self._session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # its exceptions share no base class of their own

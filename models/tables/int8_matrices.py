@@ -6,9 +6,11 @@ activations are large to the weights, whose columns then share the step of their
 Source: Xiao et al. 2023, SmoothQuant, arXiv:2211.10438, eq. 4.
 """
 
+import platform
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +22,8 @@ from models.tables.quantization import RowSource
 LARGEST = 127
 ALPHA = 0.6  # of MiniLM, 0.5 to 0.65 give the same mean cosine; 0 moves nothing, 1 all of it
 _SMALLEST = 1e-5  # column maxima below it count as it
+CPUINFO = Path("/proc/cpuinfo")
+_SUMS_IN_32_BITS = {"avx512_vnni", "avx_vnni", "amx_int8"}
 Float32s = NDArray[np.float32]
 
 
@@ -49,6 +53,25 @@ def products(encoder: Recipe) -> Iterator[Product]:
         elif isinstance(step, FeedForward):
             yield Product((step.up,), smoothed=True)
             yield Product((step.down,), smoothed=False)
+
+
+def session_entries(machine: str | None = None, cpuinfo: Path = CPUINFO) -> dict[str, str]:
+    """Return the session configuration of ONNX Runtime with which int8 products are exact on this CPU.
+
+    On x86 without VNNI it adds pairs of products in 16 bits, which clamp, unless it is told to take other kernels. With
+    VNNI these are exact too but take as long as float32, so they are not requested there (1.31).
+
+    Args:
+        machine: the architecture; None: this one's.
+        cpuinfo: Linux's description of the processor; a missing one counts as without VNNI.
+    """
+    if (machine or platform.machine()) not in ("x86_64", "AMD64"):
+        return {}
+    try:
+        words = set(cpuinfo.read_text(encoding="utf-8").split())
+    except OSError:
+        words = set()
+    return {} if words & _SUMS_IN_32_BITS else {"session.x64quantprecision": "1"}
 
 
 def codes_name(weight: str) -> str:

@@ -9,6 +9,7 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from models.artifacts.card import ONE_TYPE, Card, Graph
+from models.tables import int8_matrices
 from service.errors import StartError
 
 CUDA = "CUDAExecutionProvider"
@@ -147,6 +148,8 @@ def _session(path: Path, graph: Graph, providers: list[Any], threads: int) -> or
     # threads that wait within a run spin: one text alone takes 4.7 ms, not 6.4, and less processor time; between runs
     # they sleep, since the event loop needs the core
     options.add_session_config_entry("session.force_spinning_stop", "1")
+    for key, value in int8_matrices.session_entries().items():
+        options.add_session_config_entry(key, value)
     try:
         return ort.InferenceSession(str(path), options, providers=providers)
     except Exception as error:  # onnxruntime raises a class of its own for every status

@@ -13,7 +13,7 @@ from models.checkpoints.safetensors import TensorSource
 from models.families.recipe import FeedForward, Linear
 from models.graphs.builder import GraphBuilder, save
 from models.graphs.projections import Int8
-from models.tables.int8_matrices import products, quantized, view
+from models.tables.int8_matrices import products, quantized, session_entries, view
 
 STEP = FeedForward(Linear("up", "bias"), Linear("down", None), "gelu")
 UP, DOWN = products((STEP,))
@@ -50,8 +50,13 @@ def test_codes_are_within_half_a_step(tensors: dict[str, Any], largest: NDArray[
         assert (np.abs(matrix.astype(np.float64) - tensors[name]) <= half * 1.001).all()
 
 
-def product_graph(folder: Path, tensors: dict[str, Any], largest: NDArray[np.float32]) -> onnxruntime.InferenceSession:
-    """Return a session that computes up(x) in int8."""
+def product_graph(
+    folder: Path, tensors: dict[str, Any], largest: NDArray[np.float32], entries: dict[str, str] | None = None
+) -> onnxruntime.InferenceSession:
+    """Return a session that computes up(x) in int8; `entries`: its configuration, None: that for this processor."""
+    options = onnxruntime.SessionOptions()
+    for key, value in (session_entries() if entries is None else entries).items():
+        options.add_session_config_entry(key, value)
     stored = quantized(tensors, (STEP,), {UP.smoothing: largest})
     sources = [
         TensorSource(name, safetensors.NAMES[np.dtype(array.dtype)], array.shape, [array[:]])
@@ -62,7 +67,7 @@ def product_graph(folder: Path, tensors: dict[str, Any], largest: NDArray[np.flo
     (y,) = Int8().emit(builder, UP, "x")
     model = builder.model("up", {"x": ("FLOAT", ("n", WIDTH))}, {"y": (y, "FLOAT", ("n", INNER))})
     save(model, folder / "up.onnx")
-    return onnxruntime.InferenceSession(folder / "up.onnx")
+    return onnxruntime.InferenceSession(folder / "up.onnx", options)
 
 
 def test_product_is_within_its_quantization_error(
@@ -90,3 +95,21 @@ def test_product_of_a_row_depends_on_that_row_alone(
     (together,) = session.run(None, {"x": x})
     for row, expected in zip(x, together, strict=True):
         np.testing.assert_array_equal(session.run(None, {"x": row[None]})[0][0], expected)
+
+
+def test_exact_kernels_are_requested_where_sums_would_clamp(tmp_path: Path) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    old.write_text("flags\t\t: fpu sse4_1 avx2 avx512f\n", encoding="utf-8")
+    new.write_text("flags\t\t: fpu avx2 avx512f avx512_vnni\n", encoding="utf-8")
+    exact = {"session.x64quantprecision": "1"}
+    assert session_entries("x86_64", old) == session_entries("x86_64", tmp_path / "none") == exact
+    assert session_entries("x86_64", new) == session_entries("aarch64", old) == {}
+
+
+def test_exact_kernels_give_the_same_bits(
+    tensors: dict[str, Any], largest: NDArray[np.float32], tmp_path: Path
+) -> None:
+    x = np.random.default_rng(6).normal(size=(30, WIDTH)).astype(np.float32)
+    (here,) = product_graph(tmp_path, tensors, largest).run(None, {"x": x})
+    exact = session_entries("x86_64", tmp_path / "none")
+    np.testing.assert_array_equal(product_graph(tmp_path, tensors, largest, exact).run(None, {"x": x})[0], here)
