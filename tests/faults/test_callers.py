@@ -18,16 +18,16 @@ from tests.faults.processes import MIB, Running, running, until
 pytestmark = pytest.mark.faults
 CALLERS = 1000
 AT_A_TIME = 250
-IDS = [2, 5, 6, 7, 3]
-BODY = json.dumps({"inputs": [IDS]}).encode()
+IDS = [[2, 5 + number // 16, 5 + number % 16, 3] for number in range(AT_A_TIME)]  # equal ones would share a run
+BODIES = [json.dumps({"inputs": [ids]}).encode() for ids in IDS]
 HEAD = b"POST /embed HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: %d\r\n%s\r\n"
 
 
 async def hang_up(service: Running, count: int) -> None:
     """Callers that send a request and close, while the engine is busy with an earlier one."""
     connections = [await asyncio.open_connection(*service.address) for _ in range(count)]
-    for _, writer in connections:
-        writer.write(HEAD % (len(BODY), b"") + BODY)
+    for (_, writer), body in zip(connections, BODIES, strict=True):
+        writer.write(HEAD % (len(body), b"") + body)
         await writer.drain()
     await asyncio.to_thread(until, lambda: service.measured("inlay_queue_items") > count / 4, "they wait")
     for _, writer in connections:
@@ -36,10 +36,10 @@ async def hang_up(service: Running, count: int) -> None:
 
 async def cancel(service: Running, count: int, timeout: float | None = None) -> None:
     """Callers over gRPC that cancel, or run out of time, while the engine is busy with an earlier one."""
-    request = pb.EmbedRequest(inputs=[pb.Input(ids=pb.TokenIds(input_ids=IDS))])
+    requests = [pb.EmbedRequest(inputs=[pb.Input(ids=pb.TokenIds(input_ids=ids))]) for ids in IDS[:count]]
     async with grpc.aio.insecure_channel(service.rpc_address) as channel:
         stub: Any = EmbedderStub(channel)
-        calls = [stub.Embed(request, timeout=timeout) for _ in range(count)]
+        calls = [stub.Embed(request, timeout=timeout) for request in requests]
         if timeout is None:
             await asyncio.to_thread(until, lambda: service.measured("inlay_queue_items") > count / 4, "they wait")
             for call in calls:
@@ -53,8 +53,8 @@ async def cancel(service: Running, count: int, timeout: float | None = None) -> 
 async def run_out(service: Running, count: int) -> None:
     """Callers over HTTP that say how long they wait."""
     connections = [await asyncio.open_connection(*service.address) for _ in range(count)]
-    for _, writer in connections:
-        writer.write(HEAD % (len(BODY), b"inlay-timeout-ms: 200\r\nconnection: close\r\n") + BODY)
+    for (_, writer), body in zip(connections, BODIES, strict=True):
+        writer.write(HEAD % (len(body), b"inlay-timeout-ms: 200\r\nconnection: close\r\n") + body)
     answers = [await asyncio.wait_for(reader.read(), 30) for reader, _ in connections]
     assert {answer.split(b" ")[1] for answer in answers} <= {b"200", b"504"}
     assert sum(answer.split(b" ")[1] == b"504" for answer in answers) > count / 2
@@ -74,7 +74,7 @@ LEAVES = {
 def test_a_thousand_callers(store: Path, log: Path, notes: Notes, how: str) -> None:
     """1000 leave while the engine is busy: most of their work is never run, as /metrics counts it; queue, requests in
     flight and open files are back; memory is within 12 MiB of that after the first 250; later calls are served."""
-    flags = ("--max-queue-seconds", "60", "--client-seconds", "5")
+    flags = ("--max-queue-seconds", "60", "--client-seconds", "5", "--threads", "1")
     with running(store, log, *flags, meddling={"slow": "0.5"}) as service:
         service.embed().raise_for_status()
         files, private = service.open_files(), []
