@@ -29,7 +29,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help serve demo test test-all check format proto lock load bench tables exporting footprint overload soak swap parity clients faults proxies observe fuzz audit sbom images container-test clean
+.PHONY: help serve demo test test-all check format proto lock load bench tables exporting footprint overload soak swap parity openvino clients faults proxies observe fuzz audit sbom images container-test clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -42,7 +42,7 @@ help: ## list the targets
 # An operator's own INLAY_STORE is served as it is. Unless the operator chooses models, the demo model stays the default when others are exported beside it.
 CHOOSING = --store --models --model --default-model
 CHOSEN = $(INLAY_STORE)$(INLAY_MODELS)$(INLAY_DEFAULT_MODEL)$(filter $(CHOOSING) $(addsuffix =%,$(CHOOSING)),$(ARGS))
-serve: $(INLAY) $(if $(INLAY_STORE),,$(DEMO)/card.json) ## set up, export the demo model once, serve REST on 8080 and gRPC on 50051
+serve: $(INLAY) $(if $(filter openvino auto,$(INLAY_ENGINE)),.venv/.locked-openvino) $(if $(INLAY_STORE),,$(DEMO)/card.json) ## set up, export the demo model once, serve REST on 8080 and gRPC on 50051
 	@$(if $(CHOSEN),,INLAY_DEFAULT_MODEL=$(notdir $(DEMO))) exec $(INLAY) serve $(ARGS)
 
 demo: $(INLAY) .venv/.locked-demo ## export the demo model again
@@ -79,6 +79,9 @@ proto: .venv/.locked-dev ## write the stubs of proto/ anew
 
 parity: $(INLAY) .venv/.locked-dev .venv/.locked-parity .venv/.torch $(DEMO)/card.json ## compare with transformers and sentence-transformers (installs torch)
 	@$(BIN)/python -m pytest -m parity $(ARGS)
+
+openvino: $(TESTS) .venv/.locked-openvino ## install OpenVINO beside ONNX Runtime and run its tests
+	@$(BIN)/python -m pytest -n auto $(ARGS) tests/service/runtime/test_openvino.py tests/service/registry/test_engine_choice.py
 
 # A socket that a client leaves open is its own affair.
 clients: $(INLAY) $(CLIENTS)/.locked $(DEMO)/card.json ## run other people's clients against the service, in .venv/clients (installs torch)
@@ -121,7 +124,7 @@ load: .venv/.locked-load ## 30 s of mixed load on the service running here; ARGS
 # Of --encoders the other libraries are left out by --own.
 BENCH = $(if $(findstring --encoders,$(ARGS)),encoders,bench)
 BENCH_PEERS = $(if $(findstring --own,$(ARGS)),,$(if $(findstring --encoders,$(ARGS)),$(ENCODERS)/.locked,$(if $(findstring --peers,$(ARGS)),$(PEERS)/.locked)))
-bench: $(INLAY) .venv/.locked-dev .venv/.locked-load .venv/.locked-demo $(BENCH_PEERS) $(DEMO)/card.json ## throughput as shares of empty servers (on Debian: apt-get install wrk nghttp2-client); ARGS=--peers beside mosec and FastAPI, ARGS=--encoders encoders beside other libraries
+bench: $(INLAY) .venv/.locked-dev .venv/.locked-load .venv/.locked-demo $(if $(findstring --encoders,$(ARGS)),.venv/.locked-openvino) $(BENCH_PEERS) $(DEMO)/card.json ## throughput as shares of empty servers (on Debian: apt-get install wrk nghttp2-client); ARGS=--peers beside mosec and FastAPI, ARGS=--encoders encoders beside other libraries
 	@$(BIN)/python -m loadtest.$(BENCH) $(filter-out --encoders,$(ARGS))
 
 tables: $(INLAY) .venv/.locked-dev .venv/.locked-load ## positional tables: computing, serving and streaming them, as ratios and memory
@@ -254,7 +257,8 @@ lock: $(UV) ## write requirements/*.txt anew from pyproject.toml; UPGRADE=--upgr
 	$(EXTRA_ALONE) fuzz | $(COMPILE) $(EVERYWHERE) - -c requirements/cpu.txt -c requirements/dev.txt -o requirements/fuzz.txt
 	$(EXTRA_ALONE) clients | $(COMPILE) $(EVERYWHERE) - -o requirements/clients.txt
 	$(EXTRA_ALONE) peers | $(COMPILE) $(EVERYWHERE) - -c requirements/cpu.txt -o requirements/peers.txt
-	$(EXTRA_ALONE) encoders | $(COMPILE) $(EVERYWHERE) - -c requirements/cpu.txt -c requirements/dev.txt -c requirements/parity.txt -c requirements/peers.txt --no-emit-package torch -o requirements/encoders.txt
+	$(EXTRA_ALONE) openvino | $(COMPILE) $(EVERYWHERE) - -c requirements/cpu.txt -o requirements/openvino.txt
+	$(EXTRA_ALONE) encoders | $(COMPILE) $(EVERYWHERE) - -c requirements/cpu.txt -c requirements/dev.txt -c requirements/parity.txt -c requirements/peers.txt -c requirements/openvino.txt --no-emit-package torch -o requirements/encoders.txt
 	$(EXTRA_ALONE) tools | $(COMPILE) $(EVERYWHERE) - -o requirements/tools.txt
 
 clean: ## remove .venv, caches and the demo model; other models in models/store stay

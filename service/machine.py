@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 CGROUP = Path("/sys/fs/cgroup")
 SMAPS = Path("/proc/self/smaps")
+CPUINFO = Path("/proc/cpuinfo")
 MIN_HEAPS = 2
 _LIBC = ctypes.CDLL(None)
 _TRIM = getattr(_LIBC, "malloc_trim", None)  # glibc's; other C libraries give back by themselves
@@ -44,6 +45,16 @@ def available_cpus(cgroup: Path = CGROUP) -> int:
     allowed = len(os.sched_getaffinity(0))
     quota = _quota_v2(cgroup) or _quota_v1(cgroup)
     return max(1, allowed if quota is None else min(allowed, int(quota)))
+
+
+def processor_flags(cpuinfo: Path = CPUINFO) -> frozenset[str]:
+    """Return the instruction sets of the processor by Linux's names, such as amx_bf16; empty where it does not say."""
+    try:
+        lines = cpuinfo.read_text().splitlines()
+    except OSError:
+        return frozenset()
+    flags = next((line for line in lines if line.startswith(("flags", "Features"))), ":")
+    return frozenset(flags.partition(":")[2].split())
 
 
 def _quota_v2(cgroup: Path) -> float | None:

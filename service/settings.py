@@ -105,8 +105,8 @@ class Settings(BaseSettings):
     """Threads of each worker for encoders, in runs of one thread, or for a text alone; 0: its share of the cores."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """auto: CUDA where it works, else CPU, and the log says which; cuda: refuse to start without it."""
-    engine: Literal["onnx", "reference"] = "onnx"
-    """onnx: ONNX Runtime; reference: numpy float64, slow, for checking numbers."""
+    engine: Literal["onnx", "openvino", "auto", "reference"] = "onnx"
+    """onnx; openvino: encoders in bfloat16; auto: that where it is known to be faster; reference: float64, slow."""
     compression: Literal["asked", "always", "never"] = "asked"
     """asked: compress vectors only if Accept-Encoding names or prefers one coding; always: if it allows; never."""
     client_seconds: Annotated[float, Field(gt=0)] = 30.0
@@ -150,7 +150,7 @@ class Settings(BaseSettings):
     max_image_pixels: Count = _memory_share(80, 40_000_000)
     """Pixels of one image, as sent and as resized; unset: 1/80 of the memory's bytes, up to 40 million."""
     max_batch_tokens: Annotated[int, Field(ge=0)] = 0
-    """Tokens in one encoder batch, where a longer input runs alone; 0: 512 on CPU, 16384 on CUDA."""
+    """Tokens in one encoder batch, where a longer input runs alone; 0: 512 on CPU, 1024 in OpenVINO, 16384 on CUDA."""
     gpu_memory_bytes: Annotated[int, Field(ge=0)] = 0
     """Bytes of CUDA memory for one graph's intermediate values, beside its weights; 0: no limit."""
     max_queue_tokens: Count = 1048576

@@ -69,6 +69,7 @@ IN_FUNCTIONS = " (in functions)"
 LIBRARIES: dict[str, tuple[str, ...]] = {
     "onnxruntime": ("service.runtime.onnx", "models" + IN_FUNCTIONS),
     "onnx": ("models" + IN_FUNCTIONS,),
+    "openvino": ("service.runtime.openvino", "service.runtime.openvino_graph"),
     "rich": ("service.cli",),
     "typer": ("service.cli",),
     "huggingface_hub": ("models.checkpoints.hub" + IN_FUNCTIONS,),
@@ -411,6 +412,7 @@ LOCKED: dict[str, tuple[str | None, ...]] = {
     "clients": ("clients",),
     "peers": ("peers",),
     "encoders": ("encoders",),
+    "openvino": ("openvino",),
     "tools": ("tools",),
 }
 # Locks that answer for no extra, with the reason.

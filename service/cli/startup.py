@@ -244,7 +244,7 @@ def _models(settings: Settings, registry: ModelRegistry) -> Iterator[str]:
         card, default = model.card, ", default" if model is registry.default else ""
         size = f"{card.hidden_size} wide, {card.parameters / 1e6:.1f} M parameters, {card.bytes / 2**20:.0f} MiB"
         yield f"{name} ({card.family}{default}): {size} {card.dtype}, outputs: {', '.join(card.outputs)}"
-        yield f"{name} runs on {model.engine.device} ({_device_reason(settings, model)})"
+        yield f"{name} runs on {model.engine.device} ({_device_reason(settings, model)}){_engine_reason(model)}"
     if not registry.models:
         yield f"no model is loaded, {settings.store} holds none; routes that need none, such as /positions, are served"
         yield (
@@ -278,6 +278,14 @@ def _device_reason(settings: Settings, model: "Model") -> str:
     from service.runtime.onnx import explain_device
 
     return explain_device(model.engine.device)
+
+
+def _engine_reason(model: "Model") -> str:
+    """Return which engine runs the encoder and why; empty where nothing was to be chosen."""
+    reason, closeness = model.choice.reason, model.choice.closeness
+    if closeness is None:
+        return f"; {reason}" if reason else ""
+    return f"; its encoder in {reason}; cosines to float32: {closeness.least:.5f} at least, {closeness.mean:.5f} mean"
 
 
 def announce(settings: Settings, context: "ServiceContext", grpc_port: int) -> None:

@@ -11,7 +11,7 @@ from models.artifacts.card import Card
 from service.embedding.output_plan import Plan
 from service.embedding.packing import Packed
 from service.embedding.tokenization import Tokenizer
-from service.runtime.engine import Engine
+from service.runtime.engine import Choice, Engine
 from service.scheduling.batcher import Batcher
 from service.scheduling.shared_runs import SharedRun
 
@@ -47,6 +47,7 @@ class Model:
         version: `registry.store.export_version` of the folder it was read from.
         mapped: name and inode of each file that is mapped and not read.
         shared_runs: of the sequences that are queued or run, by all that their results follow from.
+        choice: which engine runs its encoder, and why.
     """
 
     card: Card
@@ -58,6 +59,7 @@ class Model:
     version: str = ""
     mapped: frozenset[tuple[str, int]] = frozenset()
     shared_runs: WeakValueDictionary[Hashable, SharedRun[Rows]] = field(default_factory=WeakValueDictionary)
+    choice: Choice = field(default_factory=Choice)
 
     def width(self, output: str) -> int:
         """Return the values in a row of an output."""

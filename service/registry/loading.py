@@ -23,13 +23,14 @@ from service.embedding.tokenization import Tokenizer
 from service.errors import StartError
 from service.observability.metrics import Metrics
 from service.registry import store
-from service.runtime.engine import Engine
+from service.registry.engine_choice import choose
+from service.runtime.engine import Choice, Engine
 from service.scheduling.batcher import Batcher
 from service.settings import Settings, available_memory
 
 INLINE_VALUES = 200_000  # output values a run may make on the event loop: about 0.4 ms
 BATCH_VALUES = 4_000_000  # output values of one row-wise batch: 16 MB
-ENCODER_TOKENS = {"cpu": 512, "cuda": 16384}
+ENCODER_TOKENS = {"cpu": 512, "openvino": 1024, "cuda": 16384}
 TWICE_SHARE = 16  # of a worker's memory: a model up to this size has its encoder's weights in memory twice
 MAX_READS = 5  # of a folder that is replaced by a new export while it is read
 
@@ -74,12 +75,13 @@ def read_model(folder: Path, settings: Settings, threads: int, metrics: Metrics)
     card = replace(cards.read(folder), name=folder.name)  # a renamed folder is a renamed model
     if settings.max_input_tokens:
         card = replace(card, max_tokens=min(card.max_tokens or settings.max_input_tokens, settings.max_input_tokens))
-    engine = _engine(folder, card, settings, threads)
     tokenizer = _tokenizer(folder / card.tokenizer, card) if card.tokenizer else None
-    batchers = {name: _batcher(engine, card, name, settings, metrics) for name in card.graphs}
+    engine, choice = choose(folder, card, tokenizer, settings, threads, partial(_onnx, folder, settings, threads))
+    batchers = {name: _batcher(engine, choice, card, name, settings, metrics) for name in card.graphs}
     tables = (*([card.weights] if card.weights else []), *(card.linked or {}))
     mapped = frozenset(_map_ahead(folder / name) for name in tables)
-    return Model(card, engine, tokenizer, batchers, _plans(card), weights.tensors(folder, card), version, mapped)
+    tensors = weights.tensors(folder, card)
+    return Model(card, engine, tokenizer, batchers, _plans(card), tensors, version, mapped, choice=choice)
 
 
 def _plans(card: Card) -> PlanMaker:
@@ -106,11 +108,7 @@ def _tokenizer(path: Path, card: Card) -> Tokenizer:
     return Tokenizer(path, card.max_tokens, characters, card.static is not None, segments=card.types == "zeros")
 
 
-def _engine(folder: Path, card: Card, settings: Settings, threads: int) -> Engine:
-    if settings.engine == "reference":
-        from service.runtime import reference
-
-        return reference.load(folder, card)
+def _onnx(folder: Path, settings: Settings, threads: int, card: Card) -> Engine:
     from service.runtime import onnx
 
     size = sum([file.stat().st_size for file in folder.iterdir()])
@@ -118,11 +116,18 @@ def _engine(folder: Path, card: Card, settings: Settings, threads: int) -> Engin
     return onnx.load(folder, card, settings.device, threads, settings.gpu_memory_bytes, twice)
 
 
-def _batcher(engine: Engine, card: Card, name: str, settings: Settings, metrics: Metrics) -> Batcher[Work, Rows]:
+def encoder_tokens(engine: Engine, choice: Choice) -> int:
+    """Return the tokens of one encoder batch, where the settings do not say: what a core runs in some 70 ms."""
+    return ENCODER_TOKENS["cuda" if engine.device == "cuda" else "openvino" if choice.engine == "openvino" else "cpu"]
+
+
+def _batcher(
+    engine: Engine, choice: Choice, card: Card, name: str, settings: Settings, metrics: Metrics
+) -> Batcher[Work, Rows]:
     graph = card.graphs[name]
     runs = 1
     if graph.attends:
-        budget = settings.max_batch_tokens or ENCODER_TOKENS["cuda" if engine.device == "cuda" else "cpu"]
+        budget = settings.max_batch_tokens or encoder_tokens(engine, choice)
         inline, runs = 0, engine.runs
     else:
         budget = max(1, BATCH_VALUES // card.hidden_size)

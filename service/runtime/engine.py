@@ -1,9 +1,35 @@
 """The interface of engines, which run the graphs of a loaded model on arrays."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from numpy.typing import NDArray
+
+Name = Literal["onnx", "openvino", "reference"]
+Precision = Literal["float32", "bfloat16", "float64"]
+
+
+class Closeness(NamedTuple):
+    """The least and the mean cosine of vectors to those of the float32 encoder."""
+
+    least: float
+    mean: float
+
+
+class Choice(NamedTuple):
+    """Which engine runs a model's encoder.
+
+    Args:
+        engine: by the name of its setting.
+        precision: of matrix products.
+        reason: why this one, for the start-up line; empty: there is one only.
+        closeness: to float32, measured when the model was loaded; None: it is float32 or better.
+    """
+
+    engine: Name = "onnx"
+    precision: Precision = "float32"
+    reason: str = ""
+    closeness: Closeness | None = None
 
 
 class Engine(Protocol):

@@ -146,6 +146,14 @@ class MemorySummary(BaseModel):
     resident: Annotated[int, Field(description="bytes of them that it has touched and that are in memory")]
 
 
+class ClosenessSummary(BaseModel):
+    """Cosines of vectors to those of the float32 encoder, over 16 texts, measured when the model was loaded."""
+
+    model_config = MODEL
+    least: float
+    mean: float
+
+
 class ModelSummary(BaseModel):
     """An exported model."""
 
@@ -153,6 +161,11 @@ class ModelSummary(BaseModel):
     default: Annotated[bool, Field(description="answers requests that name no model")]
     family: str
     device: Annotated[str, Field(description="what it runs on")]
+    engine: Annotated[str, Field(description="what runs its encoder: onnx, openvino or reference")]
+    precision: Annotated[str, Field(description="of the encoder's matrix products")]
+    closeness: Annotated[
+        ClosenessSummary | None, Field(description="to the float32 encoder; null: it is float32 or better")
+    ]
     hidden_size: int
     vocab_size: int
     max_tokens: Annotated[
@@ -231,6 +244,9 @@ def summary(model: Model, registry: ModelRegistry, mappings: Mappings | None = N
         **own | nested,
         default=model is registry.default,
         device=model.engine.device,
+        engine=model.choice.engine,
+        precision=model.choice.precision,
+        closeness=model.choice.closeness and ClosenessSummary.model_validate(model.choice.closeness),
         version=model.version,
         memory=MemorySummary.model_validate(held) if held.mapped else None,
         reads_text=model.tokenizer is not None,
@@ -253,7 +269,7 @@ def listed(model: Model, settings: Settings) -> ListedModel:
     return ListedModel(
         id=model.card.name,
         created=created(settings, model),
-        backend=settings.engine,
+        backend=model.choice.engine,
         capabilities=["image_embed" if model.card.image else "embed"],
         stats={"queue_fraction": share, "queue_absolute": items, "results_pending": items},
     )

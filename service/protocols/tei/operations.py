@@ -14,7 +14,7 @@ from service.embedding.tokenization import Token, Tokenizer
 from service.errors import EmptyRequest, TooManyInputs, WrongModelKind
 from service.machine import available_cpus
 from service.protocols.tei.schemas import Info
-from service.registry.loading import BATCH_VALUES, ENCODER_TOKENS
+from service.registry.loading import BATCH_VALUES, encoder_tokens
 
 CHARACTER_BYTES = 256  # of memory for a character whose tokens are shown
 INPUT_LAYER = "input_embeddings"
@@ -28,7 +28,7 @@ def info(context: ServiceContext, model: Model) -> Info:
     lengths = (settings.max_request_tokens, card.max_tokens, card.position.longest())
     return Info(
         model_id=card.source if "/" in card.source else card.name,
-        model_dtype=card.dtype,
+        model_dtype=model.choice.precision if model.choice.engine == "openvino" else card.dtype,
         served_model_name=card.name,
         model_type={"embedding": {"pooling": POOLING_NAMES.get(pooling, pooling)}},
         max_concurrent_requests=settings.max_concurrent_requests,
@@ -44,7 +44,7 @@ def info(context: ServiceContext, model: Model) -> Info:
 def _batch_tokens(model: Model, setting: int) -> int:
     if HIDDEN not in model.card.outputs:
         return max(1, BATCH_VALUES // model.card.hidden_size)
-    return setting or ENCODER_TOKENS["cuda" if model.engine.device == "cuda" else "cpu"]
+    return setting or encoder_tokens(model.engine, model.choice)
 
 
 async def tokenize(

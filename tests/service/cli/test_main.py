@@ -126,7 +126,8 @@ def test_help_shows_what_an_option_takes(inlay: Run) -> None:
     _, helped, _ = inlay("serve", "--help")
     rows = {words[1]: words[2] for line in helped.splitlines() if (words := line.split())[1:2] and len(words) > 2}
     assert rows["--workers"] == "N"
-    assert rows["--engine"] == "{onnx|reference}"
+    assert rows["--compression"] == "{asked|always|never}"
+    assert rows["--engine"] == "NAME"
     assert rows["--access-log"] == "{true|false}"
     assert rows["--tls-cert"] == "PATH"
     assert rows["--models"] == "A,B,..."

@@ -305,7 +305,7 @@ def test_model_removed_before_or_while_read_is_one_line(
     name: str, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     go, message = GOING[name]
-    place = {"before it is read": "_inode", "while it is read": "_tokenizer"}[name]
+    place = {"before it is read": "_inode", "while it is read": "_map_ahead"}[name]
     real = getattr(loading, place)
 
     def going(path: Path, *rest: Any) -> Any:

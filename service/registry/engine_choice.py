@@ -1,0 +1,126 @@
+"""The choice of the engine that runs a model: ONNX Runtime, OpenVINO for its encoder, or the reference.
+
+`auto` decides by what does not change between starts: the processor, the installed package, the model, and how close
+the vectors come to float32. A measured time would let workers of one service choose differently.
+"""
+
+import importlib.util
+from collections.abc import Callable, Set
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.artifacts.card import Card
+from service import machine
+from service.embedding import validation
+from service.embedding.packing import feeds
+from service.embedding.pooling import normalize, pool
+from service.embedding.requests import Ids, Text
+from service.embedding.tokenization import Cut, Tokenizer
+from service.errors import StartError
+from service.runtime.engine import Choice, Closeness, Engine, Precision
+from service.settings import Settings
+
+FASTER = "amx_bf16"  # of the processor's flags: OpenVINO was measured 2 to 3 times as fast there, elsewhere not
+BFLOAT16 = {FASTER, "avx512_bf16"}
+CLOSE_ENOUGH = 0.9999  # least cosine with which `auto` takes OpenVINO
+TOO_FAR = 0.99  # least cosine with which it is served at all
+RANDOM_LENGTHS = (3, 16, 17, 40)
+MOST_TEXTS = 16  # that a model is measured with when it is loaded, of those that int8 encoders are judged by
+
+Load = Callable[[Card], Engine]
+
+
+def choose(
+    folder: Path, card: Card, tokenizer: Tokenizer | None, settings: Settings, threads: int, load_onnx: Load
+) -> tuple[Engine, Choice]:
+    """Return the engine of a model, and why it is this one.
+
+    Args:
+        folder: of the exported model.
+        load_onnx: returns the ONNX Runtime engine for the graphs of a card.
+
+    Raises:
+        StartError: in one line, the engine that the settings name cannot run here, or gives other vectors.
+    """
+    if settings.engine == "reference":
+        from service.runtime import reference
+
+        return reference.load(folder, card), Choice("reference", "float64")
+    flags = machine.processor_flags()
+    reason = _fault(card, settings, flags)
+    if reason is not None:
+        named = settings.engine != "onnx" and reason
+        return load_onnx(card), Choice(reason=f"not OpenVINO: {reason}" if named else "")
+    from service.runtime import openvino
+
+    precision: Precision = "bfloat16" if flags & BFLOAT16 else "float32"
+    whole = load_onnx(card)
+    if whole.device != "cpu":
+        return whole, Choice(reason="not OpenVINO: there is CUDA")
+    rows = load_onnx(replace(card, graphs={name: graph for name, graph in card.graphs.items() if not graph.attends}))
+    engine = openvino.load(folder, card, rows, precision, threads, twice=whole.alone is not None)
+    closeness = measure(card, tokenizer, whole, engine)
+    if settings.engine == "auto" and not closeness.least >= CLOSE_ENOUGH:
+        return whole, Choice(reason=f"not OpenVINO: its vectors have cosines of {closeness.least:.5f} to float32")
+    if not closeness.least >= TOO_FAR:
+        raise StartError(
+            f"{card.name}: OpenVINO's vectors have cosines of {closeness.least:.5f} to those of ONNX Runtime, below "
+            f"{TOO_FAR}; use --engine onnx"
+        )
+    why = "as set" if settings.engine == "openvino" else "the processor has AMX"
+    return engine, Choice("openvino", precision, f"OpenVINO {openvino.VERSION}, {precision}: {why}", closeness)
+
+
+def _fault(card: Card, settings: Settings, flags: Set[str]) -> str | None:
+    """Return why ONNX Runtime runs the encoder; None: OpenVINO does.
+
+    Raises:
+        StartError: OpenVINO is asked for and not installed.
+    """
+    if settings.engine == "onnx":
+        return "as set"
+    if importlib.util.find_spec("openvino") is None:
+        if settings.engine == "openvino":
+            raise StartError(
+                "engine openvino was asked for, but OpenVINO is not installed: install requirements/openvino.txt, or "
+                "use --engine auto"
+            )
+        return "it is not installed"
+    if settings.engine == "auto" and FASTER not in flags:
+        return "the processor has no AMX"
+    from service.runtime import openvino
+
+    return openvino.fault(card)
+
+
+def measure(card: Card, tokenizer: Tokenizer | None, expected: Engine, engine: Engine) -> Closeness:
+    """Return how close the vectors of one engine come to those of another, over MOST_TEXTS texts.
+
+    Of a model without a tokenizer over random ids.
+    """
+    sequences = _sequences(card, tokenizer)
+    (one, other) = (np.stack([_vector(card, each, ids) for ids in sequences]) for each in (expected, engine))
+    cosines = np.einsum("nd,nd->n", normalize(one).astype(np.float64), normalize(other).astype(np.float64))
+    return Closeness(float(cosines.min()), float(cosines.mean()))
+
+
+def _sequences(card: Card, tokenizer: Tokenizer | None) -> list[Ids]:
+    if tokenizer is not None:
+        from models.artifacts.int8_encoder import EVALUATION, read_texts
+
+        texts = read_texts(EVALUATION)
+        chosen = texts[:: -(-len(texts) // MOST_TEXTS)]
+        encoded = tokenizer.encode_now({index: Text(text) for index, text in enumerate(chosen)}, Cut())
+        return [validation.check(card, index, ids, True, "right") for index, ids in encoded.items()]
+    random = np.random.default_rng(0)
+    drawn = [Ids(random.integers(0, card.vocab_size, length)) for length in RANDOM_LENGTHS]
+    return [validation.check(card, index, ids, True, "right") for index, ids in enumerate(drawn)]
+
+
+def _vector(card: Card, engine: Engine, ids: Ids) -> NDArray[np.float32]:
+    name, graph = next((name, graph) for name, graph in card.graphs.items() if graph.attends)
+    (rows,) = engine.run(name, feeds(validation.pack(card, [ids]), graph.inputs), graph.outputs)
+    return pool(card.pooling.mode if card.pooling else "mean", rows, validation.attended(ids))
