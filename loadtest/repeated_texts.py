@@ -23,23 +23,36 @@ from loadtest.servers import RunningServer, ServerSpec
 
 RESULTS = ROOT / "loadtest/results"
 CACHE_BYTES = 64 << 20
-TEXTS = {"distinct": 20_000, "repeated": 64, "equal": 1}
+DISTINCT = 4096  # of a round: more than a server without answers to repeat gives in it
+TEXTS = {"repeated": 64, "equal": 1}
 CONNECTIONS = 32
 
 
 def specs(store: Path, model: str) -> list[ServerSpec]:
     """Return Inlay without a cache and with one."""
     plain = servers.inlay_server(store, model, ("--log-level", "warning"))
-    cached = replace(plain, name="Inlay, cache", command=(*plain.command, "--vector-cache-bytes", str(CACHE_BYTES)))
+    cached = replace(plain, name="inlay, cache", command=(*plain.command, "--vector-cache-bytes", str(CACHE_BYTES)))
     return [plain, cached]
 
 
-def measured(running: list[RunningServer], cases: dict[str, Case], rounds: int, seconds: float) -> list[dict[str, Any]]:
+def cases(rounds: int) -> list[dict[str, Case]]:
+    """Return the kinds of texts of each round; distinct ones are those of no other round."""
+    again = {kind: text_case(kind, CONNECTIONS, texts) for kind, texts in TEXTS.items()}
+    every = text_case("distinct", CONNECTIONS, DISTINCT * rounds)
+    bodies = [every.body, *every.others]
+    listed = []
+    for start in range(0, len(bodies), DISTINCT):
+        first, *others = bodies[start : start + DISTINCT]
+        listed.append({"distinct": replace(every, body=first, others=tuple(others)), **again})
+    return listed
+
+
+def measured(running: list[RunningServer], rounds: int, seconds: float) -> list[dict[str, Any]]:
     """Return a row for each server and kind of texts: texts/s, the median and the greatest of the rounds."""
     cores = split_cores(pin=False)[0]
     speeds: dict[tuple[str, str], list[float]] = {}
-    for number in range(rounds + 1):
-        for kind, case in cases.items():
+    for number, kinds in enumerate(cases(rounds + 1)):
+        for kind, case in kinds.items():
             for server in running:
                 request = case.request_to(server)
                 load = generators.run(generators.choose("http"), request, CONNECTIONS, seconds, cores)
@@ -60,13 +73,12 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--save", action="store_true", help="write loadtest/results/repeated_texts.json")
     options = parser.parse_args()
-    cases = {kind: text_case(kind, CONNECTIONS, texts) for kind, texts in TEXTS.items()}
     with tempfile.TemporaryDirectory() as logs, contextlib.ExitStack() as stack:
         started = [
             stack.enter_context(servers.started(spec, Path(logs), split_cores(pin=False)[0]))
             for spec in specs(options.store, options.model)
         ]
-        rows = measured(started, cases, options.rounds, options.seconds)
+        rows = measured(started, options.rounds, options.seconds)
     print(*[f"{row['texts']:9} {row['server']:13} {row['median']:6} {row['most']:6}" for row in rows], sep="\n")
     if options.save:
         saved = {"facts": facts(), "rounds": options.rounds, "seconds": options.seconds, "texts_per_second": rows}
