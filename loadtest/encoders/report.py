@@ -136,7 +136,7 @@ def bar_table(bars: Sequence[Bar]) -> Table:
     table: Table = [("bar", "bound", "measured", "verdict")]
     for bar in bars:
         bound = f"{'<=' if bar.at_most else '>='} {bar.bound:g}"
-        table.append((bar.about, bound, "" if bar.measured is None else f"{bar.measured:.4g}", bar.verdict))
+        table.append((bar.about, bound, "" if bar.measured is None else f"{bar.measured:.5g}", bar.verdict))
     return table
 
 
