@@ -13,7 +13,7 @@ from service.errors import BadRequest
 from service.http.timeouts import allowed_seconds
 from tests.served import Here, serving_here
 
-IDS = [5, 6]
+IDS, OTHERS, NEW = [5, 6], [6, 5], [6, 6]  # equal ones would share a run
 INFER = {"inputs": [{"name": "input_ids", "datatype": "INT64", "shape": [1, 2], "data": IDS}]}
 # path, body, status of a deadline that passed, status of a bad header
 ROUTES: list[tuple[str, dict[str, Any], int, int]] = [
@@ -128,11 +128,11 @@ async def test_full_queue_refuses_text_and_ids_alike(tiny_store: Path, monkeypat
         async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=20) as client:
             first = asyncio.create_task(client.post("/embed", json={"inputs": IDS}))
             assert await asyncio.to_thread(held.entered.wait, 20)
-            second = asyncio.create_task(client.post("/embed", json={"inputs": IDS}))
+            second = asyncio.create_task(client.post("/embed", json={"inputs": OTHERS}))
             async with asyncio.timeout(20):
                 while not held.batcher.waiting_items:
                     await asyncio.sleep(0)
-            for inputs in ("hello", ["hello"], IDS, [IDS]):
+            for inputs in ("hello", ["hello"], NEW, [NEW]):
                 answer = await client.post("/embed", json={"inputs": inputs})
                 assert (answer.status_code, answer.headers["retry-after"]) == (429, "1")
             held.released.set()
