@@ -7,8 +7,8 @@ Three forms, chosen in the graph by what the batch holds. All give the same bits
     padded        else, and where many sequences are short: rows are gathered into a rectangle and its padding masked
 
 A sequence longer than LONG and without a mask takes ONNX Runtime's flash attention, whose bits are others. So a batch
-that holds one is not padded, whatever its masks, unless it has more than MOST_ONE_BY_ONE sequences: that takes more
-than 8192 tokens, sixteen times the default of INLAY_MAX_BATCH_TOKENS on CPU.
+that holds one is not padded, whatever its masks, unless it has more than MOST_ONE_BY_ONE sequences: its rectangle then
+takes more than 8192 tokens, and a server on CPU makes two of it.
 
 Measured with MiniLM on one thread (ONNX Runtime 1.31), as shares of the padded form's time, float32 and int8: a text of
 24 tokens 1 and 1, 16 texts of 17 to 30 tokens 0.93 and 0.77, 32 texts of 7 to 182 tokens 0.93 and 0.80, a text of 512

@@ -32,6 +32,7 @@ INLINE_VALUES = 200_000  # output values a run may make on the event loop: about
 BATCH_VALUES = 4_000_000  # output values of one row-wise batch: 16 MB
 ENCODER_TOKENS = {"cpu": 512, "openvino": 1024, "cuda": 16384}
 TWICE_SHARE = 16  # of a worker's memory: a model up to this size has its encoder's weights in memory twice
+EXACT_TOKENS = 8192  # of a padded batch on CPU: a larger one may change bits (models/graphs/attention.py)
 MAX_READS = 5  # of a folder that is replaced by a new export while it is read
 
 Run = Callable[[list[Any]], list[Rows]]
@@ -156,7 +157,9 @@ def _run(engine: Engine, card: Card, name: str, max_tokens: int) -> Run:
     if graph.layout == "image":
         return images.runner(engine, name)
     run = _runner(engine, card, name)
-    return _by_length(run, max_tokens) if graph.attends else run
+    if not graph.attends:
+        return run
+    return _by_length(run, min(max_tokens, EXACT_TOKENS) if engine.device == "cpu" else max_tokens)
 
 
 def _runner(engine: Engine, card: Card, name: str) -> Run:
