@@ -17,6 +17,7 @@ from models.artifacts.comparison import Session
 from models.artifacts.tokenizer import FILE_NAME as TOKENIZER
 from models.checkpoints.safetensors import Tensor
 from models.errors import BadCheckpoint, ModelError, ReferenceMismatch
+from models.families.extra_inputs import extra_values
 from models.families.fitting import Plan
 from models.graphs.builder import GraphBuilder, save
 from models.graphs.encoder import encoder
@@ -157,6 +158,7 @@ def _feeds(session: Session, planned: Plan, ids: Ids) -> dict[str, NDArray[Any]]
         "mask": np.ones(len(ids), bool),
         "lengths": np.array([len(ids)], np.int64),
     }
+    feeds |= {extra.name: extra_values(extra, ids, None, None) for extra in planned.extras}
     return {name: feeds[name] for name in session.inputs}
 
 

@@ -45,6 +45,24 @@ _BERT_BLOCK: Recipe = (
     norm("encoder.layer.{block}.output.LayerNorm"),
 )
 
+_ALBERT_LAYER = "encoder.albert_layer_groups.0.albert_layers.0"
+_ALBERT_BLOCK: Recipe = (  # one for all layers
+    Attention(
+        heads=0,
+        query=linear(f"{_ALBERT_LAYER}.attention.query"),
+        key=linear(f"{_ALBERT_LAYER}.attention.key"),
+        value=linear(f"{_ALBERT_LAYER}.attention.value"),
+        output=linear(f"{_ALBERT_LAYER}.attention.dense"),
+    ),
+    norm(f"{_ALBERT_LAYER}.attention.LayerNorm"),
+    FeedForward(
+        up=linear(f"{_ALBERT_LAYER}.ffn"),
+        down=linear(f"{_ALBERT_LAYER}.ffn_output"),
+        activation="gelu",
+    ),
+    norm(f"{_ALBERT_LAYER}.full_layer_layer_norm"),
+)
+
 _DISTILBERT_BLOCK: Recipe = (
     Attention(
         heads=0,
@@ -91,10 +109,12 @@ _ROBERTA = replace(
 
 
 def _like_bert(prefix: str, **rest: Any) -> Family:
-    """Return a family whose input layer alone is exported; `defaults` extend BERT's, where None removes a key."""
+    """Return a family whose input layer alone is exported unless it has a block; `defaults` extend BERT's, where None
+    removes a key.
+    """
     defaults = _BERT_DEFAULTS | rest.pop("defaults", {})
     defaults = {key: value for key, value in defaults.items() if value is not None}
-    return replace(_BERT, prefix=prefix, defaults=defaults, block=(), **rest)
+    return replace(_BERT, prefix=prefix, defaults=defaults, block=rest.pop("block", ()), **rest)
 
 
 def _like_roberta(prefix: str, **rest: Any) -> Family:
@@ -245,6 +265,7 @@ ENCODERS: dict[str, Family] = {
     ),
     "ernie": _like_bert(
         "ernie.",
+        block=_BERT_BLOCK,
         defaults={"use_task_id": False, "task_type_vocab_size": 3},
         input_layer=(
             _WORD_TABLE,
@@ -258,7 +279,7 @@ ENCODERS: dict[str, Family] = {
     ),
     "longformer": _like_roberta("longformer.", causal=False, omits_masks=True),
     "xmod": _like_roberta("roberta."),
-    "data2vec-text": _like_roberta("data2vec_text."),
+    "data2vec-text": _like_roberta("data2vec_text.", block=_BERT_BLOCK),
     "roberta-prelayernorm": _like_roberta("roberta_prelayernorm.", defaults={"vocab_size": 50265}),
     "xlm-roberta-xl": _like_roberta(
         "roberta.",
@@ -276,6 +297,8 @@ ENCODERS: dict[str, Family] = {
     ),
     "albert": _like_bert(
         "albert.",
+        block=_ALBERT_BLOCK,
+        block_if={"num_hidden_groups": 1, "inner_group_num": 1},
         defaults={
             "vocab_size": 30000,
             "hidden_size": 4096,
@@ -283,6 +306,8 @@ ENCODERS: dict[str, Family] = {
             "intermediate_size": 16384,
             "hidden_act": "gelu_new",
             "embedding_size": 128,
+            "num_hidden_groups": 1,
+            "inner_group_num": 1,
         },
         names={"table_width": "embedding_size"},
         input_layer=(*_BERT_INPUT, linear("encoder.embedding_hidden_mapping_in")),
@@ -291,12 +316,14 @@ ENCODERS: dict[str, Family] = {
     ),
     "electra": _like_bert(
         "electra.",
+        block=_BERT_BLOCK,
         defaults={"hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 1024, "embedding_size": 128},
         names={"table_width": "embedding_size"},
         input_layer=(*_BERT_INPUT, linear("embeddings_project")),
     ),
     "rembert": _like_bert(
         "rembert.",
+        block=_BERT_BLOCK,
         defaults={
             "vocab_size": 250300,
             "hidden_size": 1152,
@@ -350,6 +377,7 @@ ENCODERS: dict[str, Family] = {
     ),
     "layoutlm": _like_bert(
         "layoutlm.",
+        block=_BERT_BLOCK,
         defaults={"max_2d_position_embeddings": 1024},
         input_layer=(
             _WORD_TABLE,

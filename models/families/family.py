@@ -88,6 +88,8 @@ class Family:
             before a Linear.
         input_layer: the steps before the first block.
         block: the steps of one block, `{block}` its number; empty: whole encoders of this family are not exported.
+        block_if: config key -> the one value with which the blocks are as `block` says; with others only the input
+            layer is exported.
         numbering: how positions are counted.
         offset: added to the first position; the position table has as many rows more (BART).
         eps: a config key or a number.
@@ -129,6 +131,7 @@ class Family:
     defaults: Mapping[str, Any]
     input_layer: Recipe
     block: Recipe = ()
+    block_if: Mapping[str, Any] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
     numbering: Kind = "arange"
     offset: int = 0

@@ -203,6 +203,8 @@ def _encoder_blocks(family: Family, config: Config, prefix: str, checkpoint: Che
     """Return the steps of all blocks; empty where the family has none to export or the checkpoint holds none."""
     if not family.block or config.get("is_decoder"):
         return ()
+    if any(config.get(key) != value for key, value in family.block_if.items()):
+        return ()
     count = config.count("num_hidden_layers", least=0)
     first = tensors(family.block)[0].partition("{block}")[0]
     if not any(name.startswith(prefix + first) for name in checkpoint.tensors):

@@ -53,6 +53,8 @@ class Recorded(Float32):
         """Return the results of the product's Linear steps."""
         if product.smoothed:
             largest = builder.op("ReduceMax", builder.op("Abs", x), builder.constant(ROWS), keepdims=0)
+            if (before := self.largest.get(product.smoothing)) is not None:  # of a matrix that layers share
+                largest = builder.op("Max", before, largest)
             self.largest[product.smoothing] = largest
         return super().emit(builder, product, x)
 

@@ -106,7 +106,7 @@ def quantized(
             calibration saw in each column of its input, [K].
     """
     result = dict(arrays)
-    for product in products(encoder):
+    for product in dict.fromkeys(products(encoder)):  # ALBERT's layers share theirs
         matrices = [result.pop(linear.weight) for linear in product.linears]
         smoothing = np.ones(matrices[0].shape[1], np.float32)
         if product.smoothed:
@@ -179,7 +179,7 @@ class Int8Matrix:
 def view(arrays: Mapping[str, Any], encoder: Recipe) -> dict[str, Any]:
     """Return the tensors of a weights file, the parts of each int8 matrix joined under the matrix's own name."""
     result = dict(arrays)
-    for product in products(encoder):
+    for product in dict.fromkeys(products(encoder)):  # ALBERT's layers share theirs
         smoothing = result.pop(product.smoothing, None)
         for weight in (linear.weight for linear in product.linears):
             if weight not in result:

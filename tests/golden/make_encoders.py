@@ -1,11 +1,13 @@
 """Writes the golden whole-encoder cases: tiny random transformers models, their tensors and their last_hidden_state.
 
-Run with an environment that has torch and transformers: python tests/golden/make_encoders.py. Rows of every kind:
-plain, right-padded, and masked in the middle; eager attention in float32 on the CPU.
+Run with an environment that has torch and transformers: python tests/golden/make_encoders.py [NAME ...]; without
+names it writes all. Rows of every kind: plain, right-padded, and masked in the middle; eager attention in float32 on
+the CPU.
 """
 
 import hashlib
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -25,8 +27,15 @@ CASES = {
         "xlm-roberta",
         SIZES | {"max_position_embeddings": 16, "hidden_act": "silu", "type_vocab_size": 1},
     ),
+    "encoder_electra": ("electra", SIZES | {"max_position_embeddings": 16, "embedding_size": 8}),
+    "encoder_ernie": ("ernie", SIZES | {"max_position_embeddings": 16}),
+    "encoder_data2vec_text": ("data2vec-text", SIZES | {"max_position_embeddings": 16}),
+    "encoder_rembert": ("rembert", SIZES | {"max_position_embeddings": 16, "input_embedding_size": 8}),
+    "encoder_layoutlm": ("layoutlm", SIZES | {"max_position_embeddings": 16, "max_2d_position_embeddings": 20}),
+    "encoder_albert": ("albert", SIZES | {"max_position_embeddings": 16, "embedding_size": 8}),
     "encoder_distilbert": ("distilbert", OLD_SIZES | {"max_position_embeddings": 12, "activation": "relu"}),
 }
+TYPED = ("bert", "electra", "ernie", "rembert", "layoutlm", "albert")
 
 
 def case(name: str, model_type: str, sizes: dict[str, object]) -> dict[str, object]:
@@ -42,11 +51,12 @@ def case(name: str, model_type: str, sizes: dict[str, object]) -> dict[str, obje
     mask = torch.ones_like(ids)
     mask[1, 6:], ids[1, 6:] = 0, config.pad_token_id
     mask[2, 3:5] = 0
-    typed = (
-        {"token_type_ids": torch.from_numpy(random.integers(0, config.type_vocab_size, (3, 11)))}
-        if model_type == "bert"
-        else {}
-    )
+    typed = {}
+    if model_type in TYPED:
+        typed["token_type_ids"] = torch.from_numpy(random.integers(0, config.type_vocab_size, (3, 11)))
+    if model_type == "layoutlm":
+        corners = random.integers(0, config.max_2d_position_embeddings // 2, (3, 11, 2))
+        typed["bbox"] = torch.from_numpy(np.concatenate([corners, 2 * corners + 1], axis=2))
     with torch.no_grad():
         hidden = model(ids, attention_mask=mask, **typed).last_hidden_state
     arrays = {"input_ids": ids, "attention_mask": mask, **typed, "last_hidden_state": hidden}
@@ -64,11 +74,12 @@ def case(name: str, model_type: str, sizes: dict[str, object]) -> dict[str, obje
 
 
 def main() -> None:
-    """Write the cases and their entries in manifest.json."""
+    """Write the named cases and their entries in manifest.json."""
+    names = sys.argv[1:] or list(CASES)
     path = HERE / "manifest.json"
     manifest = json.loads(path.read_text(encoding="utf-8"))
-    manifest["cases"] = [entry for entry in manifest["cases"] if entry["kind"] != "encoder"]
-    manifest["cases"] += [case(name, *made) for name, made in CASES.items()]
+    manifest["cases"] = [entry for entry in manifest["cases"] if entry["name"] not in names]
+    manifest["cases"] += [case(name, *CASES[name]) for name in names]
     path.write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
 
 

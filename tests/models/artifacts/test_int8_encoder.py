@@ -13,7 +13,7 @@ from models.artifacts.verification import verify
 from models.artifacts.weights import tensors
 from models.checkpoints import safetensors
 from models.errors import BadCheckpoint, ModelError, ReferenceMismatch
-from tests.golden_cases import case, write_checkpoint, write_tiny_bert
+from tests.golden_cases import Case, case, cases, write_checkpoint, write_tiny_bert, write_tokenizer
 from tests.static_golden import static_case
 from tests.vision_cases import write_seen
 
@@ -52,6 +52,15 @@ def test_card_states_the_cosines_to_float32(checkpoint: Path, tmp_path: Path) ->
     assert 0.5 <= card.quantized.min_cosine <= card.quantized.mean_cosine <= 1
     assert f"min {card.quantized.min_cosine:.4f}" in describe(str(tmp_path / "store/tiny"))
     assert " int8 " in store(tmp_path / "store")
+
+
+@pytest.mark.parametrize("case", cases("encoder"), ids=str)
+def test_every_family_has_an_int8_encoder(case: Case, tmp_path: Path) -> None:
+    write_tokenizer(write_checkpoint(case, tmp_path / "x") / "tokenizer.json")
+    card = export(tmp_path / "x", tmp_path / "out", int8=LENIENT)
+    assert card.quantized
+    assert card.quantized.min_cosine > 0.999
+    assert verify(tmp_path / "out")["last_hidden_state"] < 0.05
 
 
 def test_verify_repeats_the_comparison_of_the_export(checkpoint: Path, tmp_path: Path) -> None:

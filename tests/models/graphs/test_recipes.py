@@ -55,7 +55,10 @@ def packed(case: Case, card: Card) -> Arrays:
         "types": types.reshape(-1),
         "mask": mask.reshape(-1).astype(bool),
         "lengths": np.full(len(ids), ids.shape[1]),
-        **{each.name: case.arrays[each.name].reshape(-1) for each in card.extras},
+        **{
+            each.name: case.arrays[each.name].reshape(ids.size, *case.arrays[each.name].shape[2:])
+            for each in card.extras
+        },
     }
 
 
@@ -95,7 +98,7 @@ def test_encoder_graph_equals_transformers(case: Case, tmp_path: Path) -> None:
     graph_rows = run(tmp_path / "out", card, "encoder", feeds)["last_hidden_state"]
     expected = case.arrays["last_hidden_state"].reshape(graph_rows.shape)
     np.testing.assert_allclose(graph_rows, expected, **case.tolerance["last_hidden_state"])
-    rows = reference.run(card.recipe, case.weights, feeds["ids"], feeds["positions"], feeds["types"])
+    rows = reference.run(card.recipe, case.weights, feeds["ids"], feeds["positions"], feeds["types"], extras=feeds)
     hidden = reference.encode(card.encoder, case.weights, rows["input_embeddings"], feeds["mask"], feeds["lengths"])
     np.testing.assert_allclose(hidden, expected, **case.tolerance["last_hidden_state"])
 

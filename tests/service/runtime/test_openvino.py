@@ -17,7 +17,7 @@ from service.registry.engine_choice import CLOSE_ENOUGH, measure
 from service.registry.loading import Tokenizer
 from service.runtime import onnx, reference
 from service.runtime.engine import Engine, Precision
-from tests.golden_cases import case, write_checkpoint, write_tiny_bert
+from tests.golden_cases import Case, case, cases, write_checkpoint, write_tiny_bert
 
 pytest.importorskip("openvino")
 
@@ -77,6 +77,15 @@ def check_feeds(card: cards.Card) -> dict[str, Any]:
     return {
         name: value for name, value in make_check_inputs(card).feeds().items() if name in card.graphs["encoder"].inputs
     }
+
+
+@pytest.mark.parametrize("case", cases("encoder"), ids=str)
+def test_every_family_runs(case: Case, tmp_path: Path) -> None:
+    card = export(write_checkpoint(case, tmp_path / "x"), tmp_path / "out")
+    feeds = check_feeds(card)
+    (expected,) = reference.load(tmp_path / "out", card).run("encoder", feeds, ("last_hidden_state",))
+    (found,) = load(tmp_path / "out").run("encoder", feeds, ("last_hidden_state",))
+    assert np.max(np.abs(found - expected) / np.maximum(1, np.abs(expected))) <= TOLERANCE["encoder"]
 
 
 @pytest.mark.parametrize("activation", ["gelu", "gelu_new", "relu", "silu"])
