@@ -125,9 +125,12 @@ def _family(model_type: str, family: Family) -> str:
         "input layer",
         *_steps(family.input_layer),
     ]
-    return "\n".join(
-        [*lines, "each block", *_steps(family.block)] if family.block else [*lines, "whole encoder: not exported"]
-    )
+    if not family.block:
+        return "\n".join([*lines, "whole encoder: not exported"])
+    lines += ["each block", *_steps(family.block)]
+    if family.after_blocks:
+        lines += ["behind the blocks", *_steps(family.after_blocks)]
+    return "\n".join(lines)
 
 
 def _attention(family: Family) -> str:

@@ -54,10 +54,12 @@ def flops_per_token(recipe: Recipe, shapes: Shapes, width: int) -> int:
                 total += _LAYER_NORM * width
             case RMSNorm():
                 total += _RMS_NORM * width
-            case Attention(_, query, key, value, output):
+            case Attention(_, query, key, value, output, norm):
                 total += sum(_linear(linear, shapes) for linear in (query, key, value, output)) + width
-            case FeedForward(up, down):
+                total += _LAYER_NORM * width if norm else 0
+            case FeedForward(up, down, norm=norm):
                 total += _linear(up, shapes) + _linear(down, shapes) + _ACTIVATION * shapes[up.weight][0] + width
+                total += _LAYER_NORM * width if norm else 0
     return total
 
 

@@ -45,6 +45,18 @@ _BERT_BLOCK: Recipe = (
     norm("encoder.layer.{block}.output.LayerNorm"),
 )
 
+
+def _pre_norm_block(attention_norm: str, feed_forward_norm: str) -> Recipe:
+    """Return BERT's block with the norms before what they belong to, not behind it."""
+    attention, _, feed_forward, _ = _BERT_BLOCK
+    assert isinstance(attention, Attention)
+    assert isinstance(feed_forward, FeedForward)
+    return (
+        replace(attention, norm=norm(f"encoder.layer.{{block}}.{attention_norm}")),
+        replace(feed_forward, norm=norm(f"encoder.layer.{{block}}.{feed_forward_norm}")),
+    )
+
+
 _ALBERT_LAYER = "encoder.albert_layer_groups.0.albert_layers.0"
 _ALBERT_BLOCK: Recipe = (  # one for all layers
     Attention(
@@ -280,9 +292,16 @@ ENCODERS: dict[str, Family] = {
     "longformer": _like_roberta("longformer.", causal=False, omits_masks=True),
     "xmod": _like_roberta("roberta."),
     "data2vec-text": _like_roberta("data2vec_text.", block=_BERT_BLOCK),
-    "roberta-prelayernorm": _like_roberta("roberta_prelayernorm.", defaults={"vocab_size": 50265}),
+    "roberta-prelayernorm": _like_roberta(
+        "roberta_prelayernorm.",
+        block=_pre_norm_block("attention.LayerNorm", "intermediate.LayerNorm"),
+        after_blocks=(norm("LayerNorm"),),
+        defaults={"vocab_size": 50265},
+    ),
     "xlm-roberta-xl": _like_roberta(
         "roberta.",
+        block=_pre_norm_block("attention.self_attn_layer_norm", "LayerNorm"),
+        after_blocks=(norm("encoder.LayerNorm"),),
         defaults={
             "vocab_size": 250880,
             "hidden_size": 2560,
@@ -366,6 +385,8 @@ ENCODERS: dict[str, Family] = {
     ),
     "megatron-bert": _like_bert(
         "bert.",
+        block=_pre_norm_block("attention.ln", "ln"),
+        after_blocks=(norm("encoder.ln"),),
         defaults={
             "vocab_size": 29056,
             "hidden_size": 1024,

@@ -88,6 +88,7 @@ class Family:
             before a Linear.
         input_layer: the steps before the first block.
         block: the steps of one block, `{block}` its number; empty: whole encoders of this family are not exported.
+        after_blocks: the steps behind the last block.
         block_if: config key -> the one value with which the blocks are as `block` says; with others only the input
             layer is exported.
         numbering: how positions are counted.
@@ -131,6 +132,7 @@ class Family:
     defaults: Mapping[str, Any]
     input_layer: Recipe
     block: Recipe = ()
+    after_blocks: Recipe = ()
     block_if: Mapping[str, Any] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
     numbering: Kind = "arange"

@@ -126,20 +126,30 @@ def extra_inputs(family: Family, config: Config, recipe: Recipe) -> tuple[Extra,
 
 def fill_step(step: Step, family: Family, config: Config, block: int = 0) -> Step:
     """Return a step with the values its config decides; tensor names are still those of the base class."""
-    if isinstance(step, LayerNorm | RMSNorm):
-        step = replace(step, eps=config.number(family.eps) if isinstance(family.eps, str) else family.eps)
-        if isinstance(step, LayerNorm) and family.biased_if and not config.get(family.biased_if):
-            step = replace(step, bias=None)
+    if isinstance(step, LayerNorm):
+        step = _filled_norm(step, family, config)
+    elif isinstance(step, RMSNorm):
+        step = replace(step, eps=_eps(family, config))
     elif isinstance(step, Attention):
-        step = replace(step, heads=config.heads())
+        step = replace(step, heads=config.heads(), norm=step.norm and _filled_norm(step.norm, family, config))
     elif isinstance(step, FeedForward):
-        step = replace(step, activation=config.choice("hidden_act", ACTIVATIONS))
+        activation = config.choice("hidden_act", ACTIVATIONS)
+        step = replace(step, activation=activation, norm=step.norm and _filled_norm(step.norm, family, config))
     elif isinstance(step, AddSinusoid):
         zero_row = config.pad_id() if family.numbering == "cumsum_non_pad" else None
         step = replace(step, dim=config.count("hidden_size"), zero_row=zero_row)
     elif isinstance(step, TokenDropout):
         step = replace(step, mask_id=config.count("mask_token_id", least=0))
     return renamed(step, lambda name: name.replace("{block}", str(block)))
+
+
+def _filled_norm(step: LayerNorm, family: Family, config: Config) -> LayerNorm:
+    biased = not family.biased_if or config.get(family.biased_if)
+    return replace(step, eps=_eps(family, config), bias=step.bias if biased else None)
+
+
+def _eps(family: Family, config: Config) -> float:
+    return config.number(family.eps) if isinstance(family.eps, str) else family.eps
 
 
 def renamed(node: Node, name_of: TensorNaming) -> Node:

@@ -209,5 +209,6 @@ def _encoder_blocks(family: Family, config: Config, prefix: str, checkpoint: Che
     first = tensors(family.block)[0].partition("{block}")[0]
     if not any(name.startswith(prefix + first) for name in checkpoint.tensors):
         return ()
-    steps = (fill_step(step, family, config, block) for block in range(count) for step in family.block)
+    steps = [fill_step(step, family, config, block) for block in range(count) for step in family.block]
+    steps += [fill_step(step, family, config) for step in family.after_blocks]
     return tuple(renamed(step, checkpoint_naming(family, prefix, checkpoint)) for step in steps)

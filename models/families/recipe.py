@@ -120,22 +120,32 @@ class Linear:
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """x += output(attention(query(x), key(x), value(x))), softmax over the unmasked rows of the same sequence."""
+    """x += output(attention(query(y), key(y), value(y))), softmax over the unmasked rows of the same sequence.
+
+    Attributes:
+        norm: y = norm(x); None: y = x.
+    """
 
     heads: int
     query: Linear
     key: Linear
     value: Linear
     output: Linear
+    norm: LayerNorm | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class FeedForward:
-    """x += down(activation(up(x)))."""
+    """x += down(activation(up(y))).
+
+    Attributes:
+        norm: y = norm(x); None: y = x.
+    """
 
     up: Linear
     down: Linear
     activation: Activation
+    norm: LayerNorm | None = None
 
 
 Step = (
@@ -198,4 +208,6 @@ def _step(entry: dict[str, Any]) -> Step:
 
 
 def _value(value: Any) -> Any:
-    return Linear(**value) if isinstance(value, dict) else tuple(value) if isinstance(value, list) else value
+    if isinstance(value, dict):
+        return LayerNorm(**value) if "eps" in value else Linear(**value)
+    return tuple(value) if isinstance(value, list) else value

@@ -63,12 +63,14 @@ def _shapes(step: Step, config: Config, family: Family | None, width: int, known
             return {name: (width,) for name in (weight, bias) if name}
         case RMSNorm(weight):
             return {weight: (width,)} if weight else {}
-        case Attention(_, query, key, value, output):
+        case Attention(_, query, key, value, output, norm):
             linears = (query, key, value, output)
-            return {name: shape for linear in linears for name, shape in _linear(linear, width, width).items()}
-        case FeedForward(up, down):
+            shapes = {name: shape for linear in linears for name, shape in _linear(linear, width, width).items()}
+            return shapes | (_shapes(norm, config, family, width, known) if norm else {})
+        case FeedForward(up, down, norm=norm):
             inner = config.count("intermediate_size")
-            return _linear(up, inner, width) | _linear(down, width, inner)
+            shapes = _linear(up, inner, width) | _linear(down, width, inner)
+            return shapes | (_shapes(norm, config, family, width, known) if norm else {})
     return {}
 
 

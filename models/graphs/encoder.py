@@ -48,12 +48,14 @@ def encoder(
         match step:
             case Attention():
                 first, last = products((step,))
-                query, key, value = projections.emit(builder, first, x)
+                read = emit_row_step(builder, step.norm, x) if step.norm else x
+                query, key, value = projections.emit(builder, first, read)
                 mixed = attend(builder, (query, key, value), rows, step.heads, width)
                 x = builder.op("Add", *projections.emit(builder, last, mixed), x)
             case FeedForward():
                 first, last = products((step,))
-                inner = activate(builder, projections.emit(builder, first, x)[0], step.activation)
+                read = emit_row_step(builder, step.norm, x) if step.norm else x
+                inner = activate(builder, projections.emit(builder, first, read)[0], step.activation)
                 x = builder.op("Add", *projections.emit(builder, last, inner), x)
             case _:
                 x = emit_row_step(builder, step, x)

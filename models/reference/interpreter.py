@@ -175,8 +175,9 @@ def _rowwise(step: Step, weights: Weights, x: Rows) -> Rows:
         case RMSNorm(weight, eps):
             root: Rows = np.sqrt((x**2).mean(axis=-1, keepdims=True) + eps)
             return x / root * _vector(weights, weight, 1.0)
-        case FeedForward(up, down, activation):
-            return x + _project(down, weights, ACTIVATIONS[activation](_project(up, weights, x)))
+        case FeedForward(up, down, activation, norm):
+            inner = _project(up, weights, _rowwise(norm, weights, x) if norm else x)
+            return x + _project(down, weights, ACTIVATIONS[activation](inner))
     raise TypeError(f"{type(step).__name__} does not map a row to a row")
 
 
@@ -186,6 +187,7 @@ def _project(linear: Linear, weights: Weights, x: Rows) -> Rows:
 
 
 def _attend(step: Attention, weights: Weights, x: Rows, mask: NDArray[np.bool_], bounds: Ids) -> Rows:
+    x = _rowwise(step.norm, weights, x) if step.norm else x
     query, key, value = (_project(linear, weights, x) for linear in (step.query, step.key, step.value))
     mixed = np.empty_like(query)
     for start, end in pairwise(bounds):

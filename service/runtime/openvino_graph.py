@@ -49,10 +49,11 @@ def blocks(encoder: Recipe, weights: Weights, width: int) -> openvino.Model:
 
 def _step(step: Step, weights: Weights, x: Any, hidden: Any) -> Any:
     match step:
-        case Attention():
-            return ops.add(x, _attention(step, weights, x, hidden))
-        case FeedForward(up, down, activation):
-            return ops.add(x, _project(down, weights, ACTIVATIONS[activation](_project(up, weights, x))))
+        case Attention(norm=norm):
+            return ops.add(x, _attention(step, weights, _step(norm, weights, x, hidden) if norm else x, hidden))
+        case FeedForward(up, down, activation, norm):
+            inner = _project(up, weights, _step(norm, weights, x, hidden) if norm else x)
+            return ops.add(x, _project(down, weights, ACTIVATIONS[activation](inner)))
         case LayerNorm(weight, bias, eps):
             normed = ops.mvn(x, _constant(np.array([-1])), True, eps, "inside_sqrt")
             scaled = ops.multiply(normed, _constant(weights[weight]))

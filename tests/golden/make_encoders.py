@@ -33,9 +33,12 @@ CASES = {
     "encoder_rembert": ("rembert", SIZES | {"max_position_embeddings": 16, "input_embedding_size": 8}),
     "encoder_layoutlm": ("layoutlm", SIZES | {"max_position_embeddings": 16, "max_2d_position_embeddings": 20}),
     "encoder_albert": ("albert", SIZES | {"max_position_embeddings": 16, "embedding_size": 8}),
+    "encoder_roberta_prelayernorm": ("roberta-prelayernorm", SIZES | {"max_position_embeddings": 16}),
+    "encoder_xlm_roberta_xl": ("xlm-roberta-xl", SIZES | {"max_position_embeddings": 16}),
+    "encoder_megatron_bert": ("megatron-bert", SIZES | {"max_position_embeddings": 16}),
     "encoder_distilbert": ("distilbert", OLD_SIZES | {"max_position_embeddings": 12, "activation": "relu"}),
 }
-TYPED = ("bert", "electra", "ernie", "rembert", "layoutlm", "albert")
+TYPED = ("bert", "electra", "ernie", "rembert", "layoutlm", "albert", "megatron-bert")
 
 
 def case(name: str, model_type: str, sizes: dict[str, object]) -> dict[str, object]:
