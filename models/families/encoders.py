@@ -25,6 +25,7 @@ from models.families.recipe import (
     MaskRows,
     Recipe,
     Scale,
+    ScoreBias,
     TokenDropout,
 )
 
@@ -73,6 +74,20 @@ _ALBERT_BLOCK: Recipe = (  # one for all layers
         activation="gelu",
     ),
     norm(f"{_ALBERT_LAYER}.full_layer_layer_norm"),
+)
+
+_MPNET_BIAS = ScoreBias("encoder.relative_attention_bias.weight", buckets=0, reach=128)  # as written into the class
+_MPNET_BLOCK: Recipe = (
+    Attention(
+        heads=0,
+        query=linear("encoder.layer.{block}.attention.attn.q"),
+        key=linear("encoder.layer.{block}.attention.attn.k"),
+        value=linear("encoder.layer.{block}.attention.attn.v"),
+        output=linear("encoder.layer.{block}.attention.attn.o"),
+        bias=_MPNET_BIAS,
+    ),
+    norm("encoder.layer.{block}.attention.LayerNorm"),
+    *_BERT_BLOCK[2:],
 )
 
 _DISTILBERT_BLOCK: Recipe = (
@@ -419,13 +434,15 @@ ENCODERS: dict[str, Family] = {
         "mpnet.",
         defaults={"vocab_size": 30527, "type_vocab_size": None, "relative_attention_num_buckets": 32},
         input_layer=(_WORD_TABLE, _POSITION_TABLE, _NORM),
+        block=_MPNET_BLOCK,
+        block_if={"relative_attention_num_buckets": 32},  # the class computes no others
         types="none",
         causal=False,
         buckets=BucketSpec(
             "t5",
-            "encoder.relative_attention_bias.weight",
+            _MPNET_BIAS.table,
             count="relative_attention_num_buckets",
-            reach=128,  # written into the class
+            reach=_MPNET_BIAS.reach,
             bidirectional=True,
         ),
     ),

@@ -131,7 +131,10 @@ def fill_step(step: Step, family: Family, config: Config, block: int = 0) -> Ste
     elif isinstance(step, RMSNorm):
         step = replace(step, eps=_eps(family, config))
     elif isinstance(step, Attention):
-        step = replace(step, heads=config.heads(), norm=step.norm and _filled_norm(step.norm, family, config))
+        norm, bias = step.norm and _filled_norm(step.norm, family, config), step.bias
+        if bias and family.buckets:
+            bias = replace(bias, buckets=config.count(str(family.buckets.count)))
+        step = replace(step, heads=config.heads(), norm=norm, bias=bias)
     elif isinstance(step, FeedForward):
         activation = config.choice("hidden_act", ACTIVATIONS)
         step = replace(step, activation=activation, norm=step.norm and _filled_norm(step.norm, family, config))

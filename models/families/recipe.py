@@ -119,11 +119,27 @@ class Linear:
 
 
 @dataclass(frozen=True, slots=True)
+class ScoreBias:
+    """scores += table[bucket of the key's place less the query's], by head, with T5's buckets of both directions.
+
+    Attributes:
+        table: the tensor, [buckets, heads].
+        buckets: their number.
+        reach: distances from here on share a bucket.
+    """
+
+    table: str
+    buckets: int
+    reach: int
+
+
+@dataclass(frozen=True, slots=True)
 class Attention:
     """x += output(attention(query(y), key(y), value(y))), softmax over the unmasked rows of the same sequence.
 
     Attributes:
         norm: y = norm(x); None: y = x.
+        bias: what is added to the scores; None: nothing.
     """
 
     heads: int
@@ -132,6 +148,7 @@ class Attention:
     value: Linear
     output: Linear
     norm: LayerNorm | None = None
+    bias: ScoreBias | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,5 +226,6 @@ def _step(entry: dict[str, Any]) -> Step:
 
 def _value(value: Any) -> Any:
     if isinstance(value, dict):
-        return LayerNorm(**value) if "eps" in value else Linear(**value)
+        kind: type[Any] = LayerNorm if "eps" in value else ScoreBias if "buckets" in value else Linear
+        return kind(**value)
     return tuple(value) if isinstance(value, list) else value

@@ -63,9 +63,10 @@ def _shapes(step: Step, config: Config, family: Family | None, width: int, known
             return {name: (width,) for name in (weight, bias) if name}
         case RMSNorm(weight):
             return {weight: (width,)} if weight else {}
-        case Attention(_, query, key, value, output, norm):
+        case Attention(_, query, key, value, output, norm, bias):
             linears = (query, key, value, output)
             shapes = {name: shape for linear in linears for name, shape in _linear(linear, width, width).items()}
+            shapes |= {bias.table: (bias.buckets, config.count("num_attention_heads"))} if bias else {}
             return shapes | (_shapes(norm, config, family, width, known) if norm else {})
         case FeedForward(up, down, norm=norm):
             inner = config.count("intermediate_size")

@@ -21,7 +21,9 @@ from typing import Any
 
 import numpy as np
 
+from models.families.recipe import ScoreBias
 from models.graphs.builder import CONTRIB, SEQUENCE, GraphBuilder
+from models.positions.buckets import t5_bucket
 
 MOST_ONE_BY_ONE = 32  # sequences; on CUDA, where batches hold more, an iteration costs more than its share of padding
 SHORT = 12  # tokens: sequences up to this are padded faster than looped over
@@ -70,6 +72,35 @@ def layout(builder: GraphBuilder) -> Layout:
     return Layout(uniform, looped, long, starts, ends, take, keys, back)
 
 
+def padded_layout(builder: GraphBuilder) -> Layout:
+    """Emit the layout of a batch that takes the form "padded" whatever it holds, for scores with a bias."""
+    longest = builder.op("ReduceMax", "lengths", keepdims=0)
+    ends = builder.op("CumSum", "lengths", builder.scalar(0, np.int64))
+    starts = builder.op("Sub", ends, "lengths")
+    no = builder.constant(np.array(False))
+    return Layout(no, no, no, starts, ends, *_padded_rectangle(builder, starts, longest))
+
+
+def score_bias(builder: GraphBuilder, bias: ScoreBias) -> str:
+    """Emit the bias of the scores of a rectangle, float32 [1, heads, S, S]."""
+    strip = t5_bucket(
+        np.arange(-bias.reach, bias.reach + 1),
+        bidirectional=True,
+        num_buckets=bias.buckets,
+        max_distance=bias.reach,
+        arithmetic="parity",
+    )
+    longest = builder.op("ReduceMax", "lengths", keepdims=0)
+    places = builder.op("Range", builder.scalar(0, np.int64), longest, builder.scalar(1, np.int64))  # (S,)
+    keys, queries = (builder.op("Unsqueeze", places, builder.constant(np.array([axis]))) for axis in (0, 1))
+    reach = builder.scalar(bias.reach, np.int64)
+    distances = builder.op("Clip", builder.op("Sub", keys, queries), builder.op("Neg", reach), reach)
+    buckets = builder.op("Gather", builder.constant(strip), builder.op("Add", distances, reach))  # (S, S)
+    rows = builder.op("Gather", builder.weight(bias.table), buckets)  # (S, S, heads)
+    by_head = builder.op("Transpose", rows, perm=[2, 0, 1])
+    return builder.op("Unsqueeze", by_head, builder.constant(np.array([0])))
+
+
 def _rectangle(builder: GraphBuilder, unused: str, starts: str, longest: str) -> tuple[str, str, str]:
     """Return take, keys and back of Layout."""
     empty, padded = builder.inner(), builder.inner()
@@ -106,7 +137,14 @@ def _padded_rectangle(builder: GraphBuilder, starts: str, longest: str) -> tuple
     return take, builder.cast(keys, "INT32"), back
 
 
-def attend(builder: GraphBuilder, projected: tuple[str, str, str], rows: Layout, heads: int, width: int) -> str:
+def attend(
+    builder: GraphBuilder,
+    projected: tuple[str, str, str],
+    rows: Layout,
+    heads: int,
+    width: int,
+    bias: str | None = None,
+) -> str:
     """Emit softmax(query @ key.T / sqrt(width / heads)) @ value of each sequence, by head.
 
     Args:
@@ -115,11 +153,14 @@ def attend(builder: GraphBuilder, projected: tuple[str, str, str], rows: Layout,
         rows: where the sequences lie.
         heads: their number.
         width: of a row.
+        bias: of the scores, of `score_bias`, for which `rows` is a `padded_layout`; None: there is none.
 
     Returns:
         float32 [N, width].
     """
     scope = _Attention(projected, rows, heads, width)
+    if bias is not None:
+        return scope.padded(builder, bias)
     return scope.choose(
         builder,
         rows.uniform,
@@ -183,10 +224,10 @@ class _Attention:
         """Emit a loop over sequences of any kind."""
         return self._loop(builder, self._any_one)
 
-    def padded(self, builder: GraphBuilder) -> str:
+    def padded(self, builder: GraphBuilder, *bias: str) -> str:
         """Emit sequences that are gathered into a rectangle, in which padding and masked rows are masked."""
         gathered = [builder.op("Gather", value, self.rows.take) for value in self.projected]  # (B, S, width)
-        return builder.op("Gather", self._multi_head(builder, gathered, "", self.rows.keys), self.rows.back)
+        return builder.op("Gather", self._multi_head(builder, gathered, "", self.rows.keys, *bias), self.rows.back)
 
     def _loop(self, builder: GraphBuilder, emit: EmitOne) -> str:
         body = builder.inner()

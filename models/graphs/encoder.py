@@ -13,7 +13,7 @@ from models.families.recipe import (
     FeedForward,
     Recipe,
 )
-from models.graphs.attention import attend, layout
+from models.graphs.attention import attend, layout, padded_layout, score_bias
 from models.graphs.builder import GraphBuilder
 from models.graphs.input_layer import (
     INPUTS,
@@ -43,14 +43,17 @@ def encoder(
     """
     projections = projections or Float32()
     x = emit_input_layer(builder, recipe)
-    rows = layout(builder)
+    biases = {step.bias for step in blocks if isinstance(step, Attention)} - {None}
+    rows = padded_layout(builder) if biases else layout(builder)
+    added = {bias: score_bias(builder, bias) for bias in biases if bias}
     for step in blocks:
         match step:
             case Attention():
                 first, last = products((step,))
                 read = emit_row_step(builder, step.norm, x) if step.norm else x
                 query, key, value = projections.emit(builder, first, read)
-                mixed = attend(builder, (query, key, value), rows, step.heads, width)
+                bias = added[step.bias] if step.bias else None
+                mixed = attend(builder, (query, key, value), rows, step.heads, width, bias)
                 x = builder.op("Add", *projections.emit(builder, last, mixed), x)
             case FeedForward():
                 first, last = products((step,))

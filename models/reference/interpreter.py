@@ -27,10 +27,12 @@ from models.families.recipe import (
     RMSNorm,
     Round,
     Scale,
+    ScoreBias,
     Step,
     TokenDropout,
 )
 from models.positions import sinusoidal
+from models.positions.buckets import t5_bucket
 
 Rows = NDArray[np.float64]
 Ids = NDArray[np.int64]
@@ -192,15 +194,29 @@ def _attend(step: Attention, weights: Weights, x: Rows, mask: NDArray[np.bool_],
     mixed = np.empty_like(query)
     for start, end in pairwise(bounds):
         own = slice(start, end)
-        mixed[own] = _mix(query[own], key[own], value[own], mask[own], step.heads)
+        bias = _score_bias(step.bias, weights, end - start) if step.bias else 0.0
+        mixed[own] = _mix(query[own], key[own], value[own], mask[own], step.heads, bias)
     return _project(step.output, weights, mixed)
 
 
-def _mix(query: Rows, key: Rows, value: Rows, mask: NDArray[np.bool_], heads: int) -> Rows:
+def _score_bias(bias: ScoreBias, weights: Weights, length: int) -> Rows:
+    """Return [heads, length, length]."""
+    places = np.arange(length)
+    buckets = t5_bucket(
+        places - places[:, None],
+        bidirectional=True,
+        num_buckets=bias.buckets,
+        max_distance=bias.reach,
+        arithmetic="parity",
+    )
+    return np.moveaxis(_rows(weights, bias.table, buckets), -1, 0)
+
+
+def _mix(query: Rows, key: Rows, value: Rows, mask: NDArray[np.bool_], heads: int, bias: Rows | float) -> Rows:
     q, k, v = (
         part.reshape(len(part), heads, -1).swapaxes(0, 1) for part in (query, key, value)
     )  # (heads, n, head_dim)
-    scores = q @ k.swapaxes(1, 2) / math.sqrt(q.shape[-1])  # (heads, n, n)
+    scores = q @ k.swapaxes(1, 2) / math.sqrt(q.shape[-1]) + bias  # (heads, n, n)
     scores = np.where(mask if mask.any() else True, scores, -np.inf)
     scores = np.exp(scores - scores.max(axis=-1, keepdims=True))
     shares = scores / scores.sum(axis=-1, keepdims=True)

@@ -24,7 +24,7 @@ from models.checkpoints.safetensors import DTYPES
 from models.families.recipe import tensors
 from service.errors import StartError
 from service.runtime.engine import Engine, Precision
-from service.runtime.openvino_graph import STEPS, blocks
+from service.runtime.openvino_graph import blocks, is_known
 
 BUCKET = 16  # tokens
 HIDDEN = "last_hidden_state"
@@ -103,7 +103,7 @@ def fault(card: Card) -> str | None:
         return "it was adopted as ONNX"
     if card.quantized:
         return f"its encoder is {card.quantized.dtype}"
-    if not all(isinstance(step, STEPS) for step in card.encoder):
+    if not all(map(is_known, card.encoder)):
         return "its encoder has steps that the OpenVINO engine does not know"
     if _input_layer(card) is None:
         return "it has no graph of its input layer alone"

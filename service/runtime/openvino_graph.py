@@ -14,7 +14,6 @@ from openvino import opset13 as ops
 
 from models.families.recipe import Activation, Attention, FeedForward, LayerNorm, Linear, Recipe, Step
 
-STEPS = (Attention, FeedForward, LayerNorm)
 ACTIVATIONS: Mapping[Activation, Callable[[Any], Any]] = {
     "gelu": lambda x: ops.gelu(x, "erf"),
     "gelu_tanh": lambda x: ops.gelu(x, "tanh"),
@@ -25,6 +24,11 @@ ACTIVATIONS: Mapping[Activation, Callable[[Any], Any]] = {
 Weights = Mapping[str, NDArray[Any]]
 
 
+def is_known(step: Step) -> bool:
+    """Return whether a step has an OpenVINO form."""
+    return isinstance(step, FeedForward | LayerNorm) or (isinstance(step, Attention) and step.bias is None)
+
+
 def blocks(encoder: Recipe, weights: Weights, width: int) -> openvino.Model:
     """Return the model of all blocks over a padded rectangle.
 
@@ -32,7 +36,7 @@ def blocks(encoder: Recipe, weights: Weights, width: int) -> openvino.Model:
     attended to, else -inf. Its output is float32 [B, S, d].
 
     Args:
-        encoder: the steps of all blocks, each of one of STEPS.
+        encoder: the steps of all blocks, all of them known.
         weights: writable float32 tensors by the names in the steps; the model reads them where they are.
         width: d.
 

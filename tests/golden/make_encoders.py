@@ -36,6 +36,7 @@ CASES = {
     "encoder_roberta_prelayernorm": ("roberta-prelayernorm", SIZES | {"max_position_embeddings": 16}),
     "encoder_xlm_roberta_xl": ("xlm-roberta-xl", SIZES | {"max_position_embeddings": 16}),
     "encoder_megatron_bert": ("megatron-bert", SIZES | {"max_position_embeddings": 16}),
+    "encoder_mpnet": ("mpnet", SIZES | {"max_position_embeddings": 16}),
     "encoder_distilbert": ("distilbert", OLD_SIZES | {"max_position_embeddings": 12, "activation": "relu"}),
 }
 TYPED = ("bert", "electra", "ernie", "rembert", "layoutlm", "albert", "megatron-bert")

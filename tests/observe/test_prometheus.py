@@ -29,9 +29,9 @@ COMPARES = re.compile(r" (==|<|>) ")
 
 @pytest.fixture(scope="module")
 def service(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """Two workers under light load: valid and invalid requests, REST and gRPC."""
+    """Two workers with a vector cache under light load: valid and invalid requests, REST and gRPC."""
     log = tmp_path_factory.mktemp("service") / "log"
-    with running(store, log, "--workers", "2") as process:
+    with running(store, log, "--workers", "2", "--vector-cache-bytes", "1000000") as process:
         stop = Event()
         thread = Thread(target=ask, args=(process, stop))
         thread.start()

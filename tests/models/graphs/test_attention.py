@@ -12,7 +12,7 @@ from models.artifacts.export import export
 from models.artifacts.int8_encoder import Int8Options
 from models.graphs import attention
 from models.graphs.attention import MOST_ONE_BY_ONE, SHORT
-from tests.golden_cases import WORDS, write_tiny_bert
+from tests.golden_cases import WORDS, case, write_folder, write_tiny_bert
 from tests.sweeps import sampled
 
 Float32s = NDArray[np.float32]
@@ -39,16 +39,14 @@ class Encoder:
         mask = np.ones(len(ids), bool)
         mask[len(ids) - (masked or 0) :] = False
         lengths = [len(text) for text in texts]
-        rows: list[Any] = self.session.run(
-            None,
-            {
-                "ids": ids,
-                "positions": np.concatenate([np.arange(length) for length in lengths]),
-                "types": np.zeros_like(ids),
-                "mask": mask,
-                "lengths": np.array(lengths),
-            },
-        )
+        feeds = {
+            "ids": ids,
+            "positions": np.concatenate([np.arange(length) for length in lengths]),
+            "types": np.zeros_like(ids),
+            "mask": mask,
+            "lengths": np.array(lengths),
+        }
+        rows: list[Any] = self.session.run(None, {each.name: feeds[each.name] for each in self.session.get_inputs()})
         return np.asarray(rows[0], np.float32)
 
     def assert_same(self, chosen: list[int], masked: bool = False) -> None:
@@ -62,10 +60,23 @@ class Encoder:
             start = end
 
 
-@pytest.fixture(scope="module", params=["float32", "int8", "flash"])
+def write_mpnet(folder: Path) -> None:
+    """A tiny encoder whose scores have a bias, for texts of LONGEST tokens."""
+    golden, random = case("encoder_mpnet"), np.random.default_rng(13)
+    tables = {"embeddings.word_embeddings.weight": VOCABULARY, "embeddings.position_embeddings.weight": LONGEST}
+    weights = {name: random.normal(0, 0.4, (rows, 16)).astype(np.float32) for name, rows in tables.items()}
+    config = golden.config | {"vocab_size": VOCABULARY, "max_position_embeddings": LONGEST}
+    write_folder(folder, config, golden.weights | weights)
+
+
+@pytest.fixture(scope="module", params=["float32", "int8", "flash", "biased"])
 def encoder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Encoder:
     """Encoders, one of which takes every sequence longer than SHORT for a long one."""
     folder = tmp_path_factory.mktemp("encoder")
+    if request.param == "biased":
+        write_mpnet(folder / "x")
+        export(folder / "x", folder / "out")
+        return Encoder(folder / "out")
     int8 = Int8Options(min_cosine=0.5) if request.param == "int8" else None
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(attention, "LONG", SHORT if request.param == "flash" else LONGEST)

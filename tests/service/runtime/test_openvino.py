@@ -80,8 +80,12 @@ def check_feeds(card: cards.Card) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("case", cases("encoder"), ids=str)
-def test_every_family_runs(case: Case, tmp_path: Path) -> None:
+def test_every_family_runs_or_is_left_to_onnx_runtime(case: Case, tmp_path: Path) -> None:
     card = export(write_checkpoint(case, tmp_path / "x"), tmp_path / "out")
+    if case.name == "encoder_mpnet":
+        assert openvino.fault(card) == "its encoder has steps that the OpenVINO engine does not know"
+        return
+    assert openvino.fault(card) is None
     feeds = check_feeds(card)
     (expected,) = reference.load(tmp_path / "out", card).run("encoder", feeds, ("last_hidden_state",))
     (found,) = load(tmp_path / "out").run("encoder", feeds, ("last_hidden_state",))
