@@ -43,9 +43,9 @@ def encoder(
     """
     projections = projections or Float32()
     x = emit_input_layer(builder, recipe)
-    biases = {step.bias for step in blocks if isinstance(step, Attention)} - {None}
+    biases = dict.fromkeys(step.bias for step in blocks if isinstance(step, Attention) and step.bias)
     rows = padded_layout(builder) if biases else layout(builder)
-    added = {bias: score_bias(builder, bias) for bias in biases if bias}
+    added = {bias: score_bias(builder, bias) for bias in biases}  # layers share one
     for step in blocks:
         match step:
             case Attention():
