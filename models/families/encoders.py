@@ -1,11 +1,14 @@
 """ENCODERS: the families whose tokens attend to both sides: BERT and its descendants.
 
+Their blocks are in encoder_blocks.py.
+
 Source: transformers 5.23 (the modeling and configuration modules of each family: orders of sums, defaults).
 """
 
 from dataclasses import replace
 from typing import Any
 
+from models.families import encoder_blocks
 from models.families.family import (
     BucketSpec,
     Family,
@@ -17,94 +20,13 @@ from models.families.recipe import (
     AddIndexed,
     AddPosition,
     AddType,
-    Attention,
     Embed,
-    FeedForward,
     LayerNorm,
     Linear,
     MaskRows,
     Recipe,
     Scale,
-    ScoreBias,
     TokenDropout,
-)
-
-_BERT_BLOCK: Recipe = (
-    Attention(
-        heads=0,
-        query=linear("encoder.layer.{block}.attention.self.query"),
-        key=linear("encoder.layer.{block}.attention.self.key"),
-        value=linear("encoder.layer.{block}.attention.self.value"),
-        output=linear("encoder.layer.{block}.attention.output.dense"),
-    ),
-    norm("encoder.layer.{block}.attention.output.LayerNorm"),
-    FeedForward(
-        up=linear("encoder.layer.{block}.intermediate.dense"),
-        down=linear("encoder.layer.{block}.output.dense"),
-        activation="gelu",
-    ),
-    norm("encoder.layer.{block}.output.LayerNorm"),
-)
-
-
-def _pre_norm_block(attention_norm: str, feed_forward_norm: str) -> Recipe:
-    """Return BERT's block with the norms before what they belong to, not behind it."""
-    attention, _, feed_forward, _ = _BERT_BLOCK
-    assert isinstance(attention, Attention)
-    assert isinstance(feed_forward, FeedForward)
-    return (
-        replace(attention, norm=norm(f"encoder.layer.{{block}}.{attention_norm}")),
-        replace(feed_forward, norm=norm(f"encoder.layer.{{block}}.{feed_forward_norm}")),
-    )
-
-
-_ALBERT_LAYER = "encoder.albert_layer_groups.0.albert_layers.0"
-_ALBERT_BLOCK: Recipe = (  # one for all layers
-    Attention(
-        heads=0,
-        query=linear(f"{_ALBERT_LAYER}.attention.query"),
-        key=linear(f"{_ALBERT_LAYER}.attention.key"),
-        value=linear(f"{_ALBERT_LAYER}.attention.value"),
-        output=linear(f"{_ALBERT_LAYER}.attention.dense"),
-    ),
-    norm(f"{_ALBERT_LAYER}.attention.LayerNorm"),
-    FeedForward(
-        up=linear(f"{_ALBERT_LAYER}.ffn"),
-        down=linear(f"{_ALBERT_LAYER}.ffn_output"),
-        activation="gelu",
-    ),
-    norm(f"{_ALBERT_LAYER}.full_layer_layer_norm"),
-)
-
-_MPNET_BIAS = ScoreBias("encoder.relative_attention_bias.weight", buckets=0, reach=128)  # as written into the class
-_MPNET_BLOCK: Recipe = (
-    Attention(
-        heads=0,
-        query=linear("encoder.layer.{block}.attention.attn.q"),
-        key=linear("encoder.layer.{block}.attention.attn.k"),
-        value=linear("encoder.layer.{block}.attention.attn.v"),
-        output=linear("encoder.layer.{block}.attention.attn.o"),
-        bias=_MPNET_BIAS,
-    ),
-    norm("encoder.layer.{block}.attention.LayerNorm"),
-    *_BERT_BLOCK[2:],
-)
-
-_DISTILBERT_BLOCK: Recipe = (
-    Attention(
-        heads=0,
-        query=linear("transformer.layer.{block}.attention.q_lin"),
-        key=linear("transformer.layer.{block}.attention.k_lin"),
-        value=linear("transformer.layer.{block}.attention.v_lin"),
-        output=linear("transformer.layer.{block}.attention.out_lin"),
-    ),
-    norm("transformer.layer.{block}.sa_layer_norm"),
-    FeedForward(
-        up=linear("transformer.layer.{block}.ffn.lin1"),
-        down=linear("transformer.layer.{block}.ffn.lin2"),
-        activation="gelu",
-    ),
-    norm("transformer.layer.{block}.output_layer_norm"),
 )
 
 _WORD_TABLE = Embed("embeddings.word_embeddings.weight")
@@ -126,7 +48,7 @@ _BERT_DEFAULTS: dict[str, Any] = {
     "pad_token_id": 0,
 }
 
-_BERT = Family("bert.", _BERT_DEFAULTS, _BERT_INPUT, _BERT_BLOCK, types="zeros", causal="is_decoder")
+_BERT = Family("bert.", _BERT_DEFAULTS, _BERT_INPUT, encoder_blocks.BERT, types="zeros", causal="is_decoder")
 _ROBERTA = replace(
     _BERT,
     prefix="roberta.",
@@ -287,12 +209,12 @@ ENCODERS: dict[str, Family] = {
             "hidden_act": "activation",
         },
         input_layer=(_WORD_TABLE, _POSITION_TABLE, _NORM),
-        block=_DISTILBERT_BLOCK,
+        block=encoder_blocks.DISTILBERT,
         eps=1e-12,  # written into the class, not the config
     ),
     "ernie": _like_bert(
         "ernie.",
-        block=_BERT_BLOCK,
+        block=encoder_blocks.BERT,
         defaults={"use_task_id": False, "task_type_vocab_size": 3},
         input_layer=(
             _WORD_TABLE,
@@ -306,16 +228,16 @@ ENCODERS: dict[str, Family] = {
     ),
     "longformer": _like_roberta("longformer.", causal=False, omits_masks=True),
     "xmod": _like_roberta("roberta."),
-    "data2vec-text": _like_roberta("data2vec_text.", block=_BERT_BLOCK),
+    "data2vec-text": _like_roberta("data2vec_text.", block=encoder_blocks.BERT),
     "roberta-prelayernorm": _like_roberta(
         "roberta_prelayernorm.",
-        block=_pre_norm_block("attention.LayerNorm", "intermediate.LayerNorm"),
+        block=encoder_blocks.pre_norm("attention.LayerNorm", "intermediate.LayerNorm"),
         after_blocks=(norm("LayerNorm"),),
         defaults={"vocab_size": 50265},
     ),
     "xlm-roberta-xl": _like_roberta(
         "roberta.",
-        block=_pre_norm_block("attention.self_attn_layer_norm", "LayerNorm"),
+        block=encoder_blocks.pre_norm("attention.self_attn_layer_norm", "LayerNorm"),
         after_blocks=(norm("encoder.LayerNorm"),),
         defaults={
             "vocab_size": 250880,
@@ -331,7 +253,7 @@ ENCODERS: dict[str, Family] = {
     ),
     "albert": _like_bert(
         "albert.",
-        block=_ALBERT_BLOCK,
+        block=encoder_blocks.ALBERT,
         block_if={"num_hidden_groups": 1, "inner_group_num": 1},
         defaults={
             "vocab_size": 30000,
@@ -350,14 +272,14 @@ ENCODERS: dict[str, Family] = {
     ),
     "electra": _like_bert(
         "electra.",
-        block=_BERT_BLOCK,
+        block=encoder_blocks.BERT,
         defaults={"hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 1024, "embedding_size": 128},
         names={"table_width": "embedding_size"},
         input_layer=(*_BERT_INPUT, linear("embeddings_project")),
     ),
     "rembert": _like_bert(
         "rembert.",
-        block=_BERT_BLOCK,
+        block=encoder_blocks.BERT,
         defaults={
             "vocab_size": 250300,
             "hidden_size": 1152,
@@ -400,7 +322,7 @@ ENCODERS: dict[str, Family] = {
     ),
     "megatron-bert": _like_bert(
         "bert.",
-        block=_pre_norm_block("attention.ln", "ln"),
+        block=encoder_blocks.pre_norm("attention.ln", "ln"),
         after_blocks=(norm("encoder.ln"),),
         defaults={
             "vocab_size": 29056,
@@ -413,7 +335,7 @@ ENCODERS: dict[str, Family] = {
     ),
     "layoutlm": _like_bert(
         "layoutlm.",
-        block=_BERT_BLOCK,
+        block=encoder_blocks.BERT,
         defaults={"max_2d_position_embeddings": 1024},
         input_layer=(
             _WORD_TABLE,
@@ -434,15 +356,15 @@ ENCODERS: dict[str, Family] = {
         "mpnet.",
         defaults={"vocab_size": 30527, "type_vocab_size": None, "relative_attention_num_buckets": 32},
         input_layer=(_WORD_TABLE, _POSITION_TABLE, _NORM),
-        block=_MPNET_BLOCK,
+        block=encoder_blocks.MPNET,
         block_if={"relative_attention_num_buckets": 32},  # the class computes no others
         types="none",
         causal=False,
         buckets=BucketSpec(
             "t5",
-            _MPNET_BIAS.table,
+            encoder_blocks.MPNET_BIAS.table,
             count="relative_attention_num_buckets",
-            reach=_MPNET_BIAS.reach,
+            reach=encoder_blocks.MPNET_BIAS.reach,
             bidirectional=True,
         ),
     ),
