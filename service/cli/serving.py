@@ -6,7 +6,8 @@ import re
 import signal
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -46,7 +47,7 @@ def serve(
     Each option is a variable too: INLAY_MAX_INPUTS=64 is --max-inputs 64. Options win.
     """
     _refuse_unknown(context)
-    before = signal.signal(signal.SIGTERM, interrupt)  # process 1 of a container does not notice one without a handler
+    before = signal.signal(signal.SIGTERM, _stop)  # process 1 of a container does not notice one without a handler
     try:
         settings = _prepared(values, model or [])
         from service.cli.startup import listen
@@ -55,9 +56,17 @@ def serve(
     except KeyboardInterrupt:
         code = 0
     except Exception:
+        if signal.getsignal(signal.SIGTERM) is signal.SIG_IGN:  # stopped: libraries in C turn that into errors of their
+            raise typer.Exit(0) from None  # own while they are imported (ml_dtypes, onnxruntime 1.31)
         signal.signal(signal.SIGTERM, before)
         raise
     raise typer.Exit(code)
+
+
+def _stop(number: int, frame: FrameType | None) -> NoReturn:
+    """Stop as Ctrl-C does, once."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    interrupt(number, frame)
 
 
 def _prepared(values: Mapping[str, str], checkpoints: list[str]) -> "Settings":

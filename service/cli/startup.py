@@ -107,6 +107,8 @@ def _run_worker(settings: Settings, listener: socket.socket, directory: Path, pl
         log.error("%s", error)
         served = False
     except Exception:  # here, because multiprocessing would print it as plain text
+        if _was_stopped():
+            sys.exit(0)
         log.critical("this worker met a fault and ends", exc_info=True)
         sys.exit(1)
     finally:
@@ -152,6 +154,11 @@ def _handle_stops() -> None:
         signal.signal(number, _leave)
     if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:  # the terminal is gone; nohup has it ignored
         signal.signal(signal.SIGHUP, lambda number, frame: os.kill(os.getpid(), signal.SIGTERM))
+
+
+def _was_stopped() -> bool:
+    """Return whether a stop signal came: libraries in C turn its exit into errors of their own while they start."""
+    return signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
 
 
 def _leave(number: int, frame: Any) -> NoReturn:

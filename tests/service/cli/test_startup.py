@@ -404,6 +404,27 @@ def test_stop_while_it_starts_exits_0(tiny_store: Path, number: int, workers: st
     assert (process.returncode, "Traceback" in log) == (0, False)
 
 
+def test_stop_while_an_extension_is_imported_exits_0(tiny_store: Path, tmp_path: Path) -> None:
+    (tmp_path / "onnxruntime.py").write_text(
+        "import os, signal\n"
+        "try:\n"
+        "    os.kill(os.getpid(), signal.SIGTERM)\n"
+        "    signal.sigtimedwait((), 1)\n"
+        "except SystemExit as stop:\n"  # as C++ initialisation does
+        "    raise ImportError from stop\n"
+    )
+    done = subprocess.run(
+        [INLAY, "serve", "--store", tiny_store, "--port", "0", "--grpc-port", "0"],
+        env=os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
+
+
 def test_second_interrupt_ends_at_once_without_a_traceback(tiny_store: Path) -> None:
     arguments = ["--store", tiny_store, "--port", "0", "--grpc-port", "0", "--shutdown-seconds", str(10 * SECONDS)]
     process = subprocess.Popen([INLAY, "serve", *arguments], cwd=ROOT, stdout=-1, stderr=subprocess.STDOUT, text=True)
