@@ -229,7 +229,15 @@ def _expected(folder: Path, card: Card, graph: str, inputs: CheckInputs) -> Arra
     rows = interpreter.run(card.recipe, weights, inputs.ids, inputs.positions, types, mask, inputs.extras)
     if graph != "encoder":
         return dict(rows)
-    hidden = interpreter.encode(card.encoder, weights, rows["input_embeddings"], inputs.mask, inputs.lengths)
+    hidden = interpreter.encode(
+        card.encoder,
+        weights,
+        rows["input_embeddings"],
+        inputs.mask,
+        inputs.lengths,
+        inputs.positions,
+        card.encodings.ropes,
+    )
     return {"last_hidden_state": hidden}
 
 

@@ -4,7 +4,6 @@ The graphs are compared with the reference before the folder is renamed into pla
 behind. torch is not needed.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,7 +18,7 @@ from models.artifacts.int8_encoder import CALIBRATION, Calibration, Int8Options,
 from models.artifacts.overwrite_checks import check_name, check_target
 from models.artifacts.weights import WrittenWeights
 from models.checkpoints import sentence_transformers
-from models.checkpoints.checkpoint import Checkpoint, read_tensors
+from models.checkpoints.checkpoint import Checkpoint
 from models.checkpoints.opening import located
 from models.checkpoints.safetensors import Tensor
 from models.checkpoints.sentence_transformers import SentenceFiles
@@ -31,13 +30,12 @@ from models.families.recipe import Recipe, Scale, tables
 from models.graphs import head as head_graph
 from models.graphs import input_layer
 from models.graphs.builder import GraphBuilder, save
-from models.graphs.encoder import encoder
+from models.graphs.encoder import encoder, encoder_inputs
 from models.graphs.positions.rope import rope
 from models.graphs.projections import Float32, Int8
 from models.positions.rope.frequencies import frequencies
 from models.progress import Progress, no_progress
 from models.tables import int8_matrices
-from models.tables.quantization import RowSource
 from models.vision import similarity
 from models.vision.fitting import tower
 
@@ -168,7 +166,7 @@ def write_weights(
     if link and source.fetch:
         raise BadCheckpoint(f"{source.name} was fetched in parts: there is no file to serve it from, leave out --link")
     originals = {name: source.tensors[name] for name in table_names} if link else None
-    arrays: Mapping[str, RowSource] = read_tensors(source, planned.tensors)
+    arrays = planned.read(source)
     if calibration:
         arrays = int8_matrices.quantized(arrays, planned.encoder, calibration.largest)
     return weights.write(folder, arrays, table_names, dtype=dtype, originals=originals, progress=progress)
@@ -204,8 +202,10 @@ def write_graphs(folder: Path, planned: Plan, placed: dict[str, Tensor]) -> dict
         add(table.graph, rope(frequencies(table.rope, "parity"), suffix), ("positions",))
     if planned.encoder:
         projections = Int8() if int8_matrices.holds_codes(placed, planned.encoder) else Float32()
-        model = encoder(GraphBuilder(placed), planned.recipe, planned.encoder, width, projections)
-        add("encoder", model, (*input_layer.inputs_of(planned.recipe), "mask", "lengths"))
+        model = encoder(
+            GraphBuilder(placed), planned.recipe, planned.encoder, width, projections, planned.encodings.ropes
+        )
+        add("encoder", model, encoder_inputs(planned.recipe, planned.encoder))
     if planned.head:
         save(head_graph.head(GraphBuilder(placed), planned.head), folder / f"{HEAD}.onnx")
     return graphs

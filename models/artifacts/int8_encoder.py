@@ -104,7 +104,8 @@ def calibrate(
         texts: the file of calibration texts.
     """
     recorded, width = Recorded(), planned.config.count("hidden_size")
-    save(encoder(GraphBuilder(placed), planned.recipe, planned.encoder, width, recorded), folder / _GRAPH)
+    ropes = planned.encodings.ropes
+    save(encoder(GraphBuilder(placed), planned.recipe, planned.encoder, width, recorded, ropes), folder / _GRAPH)
     session = Session(folder / _GRAPH)
     largest: dict[str, Float32s] = {}
     for ids in _tokenized(folder / TOKENIZER, read_texts(texts), max_tokens):
