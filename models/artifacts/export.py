@@ -30,7 +30,8 @@ from models.families.recipe import Recipe, Scale, tables
 from models.graphs import head as head_graph
 from models.graphs import input_layer
 from models.graphs.builder import GraphBuilder, save
-from models.graphs.encoder import encoder, encoder_inputs
+from models.graphs.encoder import encoder as encoder_graph
+from models.graphs.encoder import encoder_inputs
 from models.graphs.positions.rope import rope
 from models.graphs.projections import Float32, Int8
 from models.positions.rope.frequencies import frequencies
@@ -53,6 +54,7 @@ def export(
     force: bool = False,
     side: str | None = None,
     assume: bool = False,
+    encoder: bool | None = None,
     int8: Int8Options | None = None,
     progress: Progress = no_progress,
 ) -> Card:
@@ -68,6 +70,8 @@ def export(
         force: replace an exported model even where other files lie in its folder; they are deleted.
         side: which half of a checkpoint that holds two: text, vision, encoder or decoder.
         assume: treat an unknown model_type as a plain decoder, where it fits one.
+        encoder: whether the blocks are written; None: unless the model is a decoder whose files and `pooling` do not
+            say that it pools.
         int8: how the blocks are written in int8; None: in float32.
         progress: called with what is being done, bytes done and bytes in all.
 
@@ -96,10 +100,11 @@ def export(
             return vision_export.export(source, image_tower, out, name or out.name, tool_version(), progress)
         planned = plan(source, side, assume)
         sentence = sentence_transformers.read(place.folder, pooling)
+        planned = _with_blocks(planned, encoder, sentence, int8, checkpoint)
         if sentence.pooling and not planned.encoder:
             raise BadCheckpoint(
-                f"{checkpoint} pools token vectors, but of model_type {planned.model_type!r} with these tensors only "
-                "the input layer can be exported; export that with --pooling none"
+                f"{checkpoint} pools token vectors, but of model_type {planned.model_type!r} only the input layer can "
+                f"be exported: {planned.blockless}; export that with --pooling none"
             )
         if not planned.encoder:
             _check_encoder(
@@ -116,6 +121,22 @@ def export(
                 quantized = measure(folder, planned, _mode(sentence), calibration, int8.min_cosine)
                 card = replace(card, quantized=quantized)
             return finish_folder(folder, replace(card, largest_difference=largest_differences(folder, card)), progress)
+
+
+def _with_blocks(
+    planned: Plan, encoder: bool | None, sentence: SentenceFiles, int8: Int8Options | None, checkpoint: Path | str
+) -> Plan:
+    """Return the plan, without its blocks where they are not to be written."""
+    if encoder and not planned.encoder:
+        raise BadCheckpoint(
+            f"{checkpoint} cannot be exported whole: of model_type {planned.model_type!r} {planned.blockless}; its "
+            "input layer can, with --encoder none"
+        )
+    if encoder is None:
+        encoder = planned.family.causal is not True or sentence.pooling is not None or int8 is not None
+    if encoder or not planned.encoder:
+        return planned
+    return replace(planned, encoder=(), parts={}, blockless="it was exported without its blocks")
 
 
 def _check_encoder(int8: Int8Options | None, checkpoint: Path | str, reason: str) -> None:
@@ -202,7 +223,7 @@ def write_graphs(folder: Path, planned: Plan, placed: dict[str, Tensor]) -> dict
         add(table.graph, rope(frequencies(table.rope, "parity"), suffix), ("positions",))
     if planned.encoder:
         projections = Int8() if int8_matrices.holds_codes(placed, planned.encoder) else Float32()
-        model = encoder(
+        model = encoder_graph(
             GraphBuilder(placed), planned.recipe, planned.encoder, width, projections, planned.encodings.ropes
         )
         add("encoder", model, encoder_inputs(planned.recipe, planned.encoder))

@@ -5,7 +5,7 @@ query, key and value, transposing weights beforehand, and other Gelu forms are w
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -36,6 +36,7 @@ from models.graphs.score_terms import Terms, relative_matrices, terms_of
 from models.positions.rope.frequencies import frequencies
 from models.tables.int8_matrices import products
 
+LANES = 16  # float32 values of the widest register
 Ropes = Mapping[str, RopeTable]
 
 
@@ -167,10 +168,7 @@ class _Blocks:
     def _rotated(self, rows: str, heads: int, width: int, table: str) -> str:
         """Emit rows [N, heads * width] rotated, each by the angles of its own row of cos and sin."""
         rope = self.ropes[table]
-        if table not in self.turns:
-            column = self.builder.op("Unsqueeze", "positions", self.builder.constant(np.array([-1])))
-            self.turns[table] = cos_sin(self.builder, frequencies(rope.rope, "parity"), column)
-        cos, sin = self.turns[table]
+        cos, sin = self._turns(table)
         zero, one = (self.builder.scalar(number, np.int64) for number in (0, 1))
         count = self.builder.op("Squeeze", self.builder.op("Shape", "positions"))
         first = self.builder.constant(np.array([0]))
@@ -187,6 +185,24 @@ class _Blocks:
             rotary_embedding_dim=0 if rope.rope.rotary_dim == width else rope.rope.rotary_dim,
         )
         return self.builder.op("Squeeze", turned, first)
+
+    def _turns(self, table: str) -> tuple[str, str]:
+        """Emit cos and sin [N, r/2] of a table, once for all layers.
+
+        They are computed of a multiple of LANES columns: else the bits of the last values would depend on how many rows
+        there are, since ONNX Runtime computes what does not fill a register by another formula.
+        """
+        if table not in self.turns:
+            builder, freqs = self.builder, frequencies(self.ropes[table].rope, "parity")
+            width = len(freqs.inverse_frequency)
+            filled = np.pad(freqs.inverse_frequency, (0, -width % LANES))
+            column = builder.op("Unsqueeze", "positions", builder.constant(np.array([-1])))
+            values = cos_sin(builder, replace(freqs, inverse_frequency=filled), column)
+            if len(filled) > width:
+                bounds = [builder.constant(np.array([bound])) for bound in (0, width, 1)]
+                values = (builder.op("Slice", values[0], *bounds), builder.op("Slice", values[1], *bounds))
+            self.turns[table] = values
+        return self.turns[table]
 
     def _repeated(self, rows: str, heads: int, width: int, times: int) -> str:
         """Emit rows [N, heads * width] with each head `times` times side by side."""
