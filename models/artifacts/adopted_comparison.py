@@ -6,6 +6,7 @@ encoders are judged (int8_encoder.py).
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -29,8 +30,9 @@ from models.artifacts.int8_encoder import (
 )
 from models.artifacts.onnx_interface import graph_of
 from models.checkpoints import sentence_transformers
-from models.checkpoints.checkpoint import WEIGHTS, Checkpoint
-from models.checkpoints.onnx_files import FLOAT32_PATHS, FolderFiles, OnnxSource, fetch_onnx, read_contents
+from models.checkpoints.checkpoint import FLOAT32_ONNX, INDEX, WEIGHTS, Checkpoint
+from models.checkpoints.onnx_files import FolderFiles, OnnxSource, config_folder, fetch_onnx, read_contents
+from models.checkpoints.opening import renamed_in_errors
 from models.errors import BadCheckpoint, ModelError
 from models.families.fitting import plan
 from models.graphs.builder import GraphBuilder, save
@@ -103,15 +105,19 @@ def compare(
 def _reference(compared: Compared, in_graph: bool, folder: Path, progress: Progress) -> tuple[str, Float32s]:
     """Return the name of the float32 weights and their vectors: another ONNX file's, else the safetensors'."""
     files = compared.source.files
-    for path in FLOAT32_PATHS:
+    for path in FLOAT32_ONNX:
         if path == compared.source.path or not files.has(path):
             continue
         target = files.folder / path if isinstance(files, FolderFiles) else folder / "model.onnx"
-        contents = read_contents(target) if isinstance(files, FolderFiles) else fetch_onnx(files, path, target)
-        if contents.is_float32:
-            session = Session(target)
-            graph = graph_of(session)
-            return path, _vectors(compared, session, graph, _output(compared, graph, in_graph, path))
+        with renamed_in_errors((target,), partial(str, f"{files.label}/{path}")):
+            contents = read_contents(target) if isinstance(files, FolderFiles) else fetch_onnx(files, path, target)
+            if contents.is_float32:
+                session = Session(target)
+                graph = graph_of(session)
+                return path, _vectors(compared, session, graph, _output(compared, graph, in_graph, path))
+    inner = config_folder(compared.source.place.folder).relative_to(compared.source.place.folder)
+    if not any(files.has((inner / name).as_posix()) for name in (WEIGHTS, INDEX)):
+        raise BadCheckpoint("neither a float32 ONNX nor safetensors are there")
     if not compared.poolable:
         raise BadCheckpoint(f"its {POOLED} is not its token vectors pooled, and no float32 ONNX is there")
     try:

@@ -21,8 +21,8 @@ from models.artifacts.folder import atomic_folder, finish_folder
 from models.artifacts.onnx_interface import FILE, graph_of
 from models.artifacts.overwrite_checks import check_name, check_target
 from models.checkpoints import sentence_transformers
-from models.checkpoints.checkpoint import read_config
-from models.checkpoints.onnx_files import FLOAT32_PATHS, OnnxContents, OnnxSource, config_folder, fetch_onnx, open_onnx
+from models.checkpoints.checkpoint import FLOAT32_ONNX, read_config
+from models.checkpoints.onnx_files import OnnxContents, OnnxSource, config_folder, fetch_onnx, open_onnx
 from models.checkpoints.opening import located, renamed_in_errors
 from models.checkpoints.sentence_transformers import Pooling
 from models.checkpoints.static import find_static_folder
@@ -56,7 +56,7 @@ def adopt(
         source: a folder or a hub id, org/name or org/name@revision. It holds ONNX, config.json, and where it has them
             tokenizer.json and sentence-transformers files.
         out: the folder to write.
-        file: the ONNX file's path in the source; None: the first of FLOAT32_PATHS that is there.
+        file: the ONNX file's path in the source; None: the first of FLOAT32_ONNX that is there.
         pooling: as for `export`, or "graph": the graph's own sentence_embedding, which holds every module.
         compare: compare the vectors with those of the float32 weights; None: of a folder, where the chosen file is not
             the float32 one.
@@ -109,14 +109,15 @@ def _adopted(
     progress: Progress,
 ) -> AdoptedFile:
     """Return the card's entry for the ONNX file, compared with float32 weights if `adopt` says so."""
-    if compare is None and contents.is_float32 and onnx.path in FLOAT32_PATHS:
+    if compare is None and contents.is_float32 and onnx.path in FLOAT32_ONNX:
         return AdoptedFile(onnx.path)
     if compare is False:
         return AdoptedFile(onnx.path, uncompared="the caller did not want it (--no-compare)")
     if compare is None and onnx.place.repository:
         return AdoptedFile(onnx.path, uncompared=NOT_FETCHED)
     try:
-        return AdoptedFile(onnx.path, adopted_comparison.compare(onnx, card, session, folder, progress))
+        with renamed_in_errors((onnx.place.folder,), lambda: onnx.place.name):  # callers can read the card
+            return AdoptedFile(onnx.path, adopted_comparison.compare(onnx, card, session, folder, progress))
     except ModelError as error:
         if compare:
             raise BadCheckpoint(f"{onnx.label} cannot be compared with float32 weights: {error}") from error

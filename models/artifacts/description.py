@@ -121,8 +121,8 @@ def adoption_summary(card: Card) -> list[str]:
     lines = [f"{own.path}, {card.dtype}"]
     if compared := own.comparison:
         lines.append(
-            f"cosine to {compared.reference} over {compared.texts} texts: min {compared.min_cosine:.4f}, "
-            f"mean {compared.mean_cosine:.4f}"
+            f"cosine to {compared.reference} over {compared.texts} texts: min {compared.min_cosine:.5f}, "
+            f"mean {compared.mean_cosine:.5f}"
         )
     elif own.uncompared:
         lines.append(f"not compared with float32: {own.uncompared}")

@@ -8,11 +8,11 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
 
 from models.checkpoints import sentence_transformers
+from models.checkpoints.checkpoint import FLOAT32_ONNX
 from models.checkpoints.opening import LocatedCheckpoint
 from models.errors import BadCheckpoint
 from models.progress import Progress, no_progress
 
-FLOAT32_PATHS = ("onnx/model.onnx", "model.onnx")
 SUFFIX = ".onnx"
 NAMES_SHOWN = 20  # of files, in a message
 _DYNAMIC = "DynamicQuantize"  # DynamicQuantizeLinear, and ONNX Runtime's DynamicQuantizeMatMul and -LSTM
@@ -133,7 +133,7 @@ def open_onnx(place: LocatedCheckpoint, wanted: str | None, progress: Progress =
 
     Args:
         place: what `located` found.
-        wanted: its path there; None: the first of FLOAT32_PATHS that is there.
+        wanted: its path there; None: the first of FLOAT32_ONNX that is there.
         progress: receives what is copied.
 
     Raises:
@@ -146,12 +146,12 @@ def open_onnx(place: LocatedCheckpoint, wanted: str | None, progress: Progress =
 def _choose(files: Files, wanted: str | None) -> str:
     if wanted is not None and not is_inside(wanted):
         raise BadCheckpoint(
-            f"--file {wanted!r} leads out of {files.label}: give a path inside it, as {FLOAT32_PATHS[0]}"
+            f"--file {wanted!r} leads out of {files.label}: give a path inside it, as {FLOAT32_ONNX[0]}"
         )
-    for path in FLOAT32_PATHS if wanted is None else (wanted,):
+    for path in FLOAT32_ONNX if wanted is None else (wanted,):
         if files.has(path):
             return path
-    what = f"neither {' nor '.join(FLOAT32_PATHS)}" if wanted is None else f"no file {wanted!r}"
+    what = f"neither {' nor '.join(FLOAT32_ONNX)}" if wanted is None else f"no file {wanted!r}"
     try:
         held = [path for path in files.files() if path.endswith(SUFFIX)]
     except BadCheckpoint as error:

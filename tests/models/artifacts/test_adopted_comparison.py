@@ -63,7 +63,7 @@ def test_folder_is_compared_with_its_float32_graph(at: str, sign: int, cosine: f
     got = comparison(card)
     assert (got.reference, got.texts) == (at, TEXTS)
     np.testing.assert_allclose([got.min_cosine, got.mean_cosine], cosine, atol=1e-6)
-    assert f"cosine to {at} over {TEXTS} texts: min {cosine:.4f}" in describe(str(tmp_path / "out"))
+    assert f"cosine to {at} over {TEXTS} texts: min {cosine:.5f}" in describe(str(tmp_path / "out"))
     assert cards.read(tmp_path / "out") == card
 
 
@@ -137,11 +137,21 @@ def with_wider_reference(place: Path) -> None:
     onnx.save(model(table=WORDS), place / "model.onnx")
 
 
+def with_logits(place: Path) -> None:
+    onnx.save(model(hidden="logits"), place / "model.onnx")
+
+
+def with_damaged_safetensors(place: Path) -> None:
+    (place / "model.safetensors").write_bytes(b"7")
+
+
 INCOMPARABLE = {
-    "nothing": (lambda place: None, "no float32 ONNX is there, and .* holds neither model.safetensors nor"),
+    "nothing": (lambda place: None, "neither a float32 ONNX nor safetensors are there"),
     "no tokenizer": (without_tokenizer, "no tokenizer.json, and vectors are compared by texts"),
-    "a quantized model.onnx": (with_quantized_reference, "no float32 ONNX is there"),
+    "a quantized model.onnx": (with_quantized_reference, "neither a float32 ONNX nor safetensors are there"),
     "safetensors of an unknown family": (with_unknown_family, "no float32 ONNX is there, and .*mystery"),
+    "a float32 graph that is no encoder": (with_logits, "x/model.onnx gives logits; one of last_hidden_state"),
+    "damaged safetensors": (with_damaged_safetensors, "no float32 ONNX is there, and x/model.safetensors is not a"),
     "another width": (with_wider_reference, "8 wide, and those of model.onnx 32"),
 }
 
@@ -153,7 +163,9 @@ def test_missing_comparison_is_explained_or_refused(name: str, tmp_path: Path) -
     prepare(place)
     config = json.loads((place / "config.json").read_text())
     write_json(place / "config.json", config | {"hidden_size": 8, "vocab_size": 27})
-    assert re.search(reason, uncompared(adopt(place, tmp_path / "out", file=QUANTIZED)))
+    explained = uncompared(adopt(place, tmp_path / "out", file=QUANTIZED))
+    assert re.search(reason, explained)
+    assert str(tmp_path) not in explained
     with pytest.raises(BadCheckpoint, match=f"cannot be compared with float32 weights: .*{reason}") as caught:
         adopt(place, tmp_path / "again", file=QUANTIZED, compare=True)
     assert "\n" not in str(caught.value)
