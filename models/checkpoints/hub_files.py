@@ -9,6 +9,7 @@ from pathlib import Path
 
 from models.checkpoints import checkpoint, safetensors, sentence_transformers
 from models.checkpoints.checkpoint import (
+    FLOAT32_ONNX,
     INDEX,
     WEIGHTS,
     read_index,
@@ -94,9 +95,11 @@ def fetch_headers(repository: Repository, inner: str, folder: Path) -> dict[str,
     elif repository.has(inner + WEIGHTS):
         names = [WEIGHTS]
     else:
-        for old in _OLD_WEIGHTS:
-            if repository.has(inner + old):
-                (folder / "pytorch_model.bin").touch()  # checkpoint.headers then says how to convert it
+        if any(repository.has(inner + old) for old in _OLD_WEIGHTS):
+            (folder / "pytorch_model.bin").touch()  # checkpoint.headers then says how to convert it
+        if path := next(filter(repository.has, FLOAT32_ONNX), None):
+            (folder / path).parent.mkdir(exist_ok=True)
+            (folder / path).touch()  # checkpoint.headers then says what takes it
         return checkpoint.headers(folder)
     for number, name in enumerate(names):
         repository.progress("fetching headers", number, len(names))
