@@ -166,6 +166,7 @@ class Card:
         side: encoder or decoder, of a model that has both.
         assumed: what was assumed of an unknown model_type, in sentences.
         head: how hidden states become logits, by head.onnx; None: it has none, for the reason in `headless`.
+        blockless: why there is no `encoder`, in a phrase; None: there is one, or the card is older.
         handed_over: the output that the same model elsewhere takes as inputs_embeds (prompt_embeds); None: it gives
             none, or was exported before cards said so.
         quantized: of a model whose encoder is not float32; None: it is.
@@ -214,6 +215,7 @@ class Card:
     assumed: tuple[str, ...] = ()
     head: Head | None = None
     headless: str | None = None
+    blockless: str | None = None
     handed_over: str | None = None
     quantized: QuantizedEncoder | None = None
     adopted: AdoptedFile | None = None

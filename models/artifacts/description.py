@@ -16,17 +16,20 @@ from models.families import FAMILIES, LIST_HINT, Family, family_of
 from models.families.fitting import Plan, plan
 from models.families.positional_encodings import EVERY_LAYER, Encodings
 from models.families.recipe import Recipe, Step, tensors
+from models.families.uncovered import uncovered
 from models.vision.families import FAMILIES as VISION
 from models.vision.fitting import tower
+
+_IF_POOLED = " if it pools, as its files or --pooling say, or with --encoder float32"
 
 
 def families() -> str:
     """Return the table of known families."""
-    rows = [("model_type", "input layer", "encoder", "attention")]
+    rows = [("model_type", "input layer", "attention", "exported")]
     for model_type, family in FAMILIES.items():
         steps = " ".join(type(step).__name__ for step in family.input_layer)
-        rows.append((model_type, steps, "yes" if family.block else "no", _attention(family)))
-    rows += [(kind, "Embed", "the mean of the rows", "none") for kind in ("model2vec", "static_embedding")]
+        rows.append((model_type, steps, _attention(family), _exported(model_type, family)))
+    rows += [(kind, "Embed", "none", "whole: the mean of the rows") for kind in ("model2vec", "static_embedding")]
     image_rows = [("model_type", "input layer of images", "reads"), *vision.rows()]
     return f"{table(rows)}\n\n{table(image_rows)}"
 
@@ -114,6 +117,11 @@ def encoder_precision(card: Card) -> str | None:
     )
 
 
+def blocks_summary(model: Card | Plan) -> str | None:
+    """Return why the input layer alone is exported; None: the blocks are too, or the card does not say."""
+    return f"input layer alone: {model.blockless}" if model.blockless else None
+
+
 def adoption_summary(card: Card) -> list[str]:
     """Return which ONNX file was adopted and how its vectors differ from the float32 model's, a line each."""
     if (own := card.adopted) is None:
@@ -146,11 +154,23 @@ def _family(model_type: str, family: Family) -> str:
         *_steps(family.input_layer),
     ]
     if not family.block:
-        return "\n".join([*lines, "whole encoder: not exported"])
+        return "\n".join([*lines, f"exported   {_exported(model_type, family)}"])
     lines += ["each block", *_steps(family.block)]
     if family.after_blocks:
         lines += ["behind the blocks", *_steps(family.after_blocks)]
     return "\n".join(lines)
+
+
+def _exported(model_type: str, family: Family) -> str:
+    """Return whether models of a family are exported whole, or why not."""
+    reason = uncovered(model_type, family)
+    if reason:
+        return f"input layer alone: {reason}"
+    if family.causal is True:
+        return "whole if it pools"
+    if family.decoder and (reason := uncovered(model_type, family.decoder)):
+        return f"whole; of the decoder the input layer alone: {reason}"
+    return "whole"
 
 
 def _attention(family: Family) -> str:
@@ -200,6 +220,8 @@ def _optional_facts(model: Card | Plan, side: str | None) -> dict[str, str]:
     """Return lines on the optional parts of a model: a side, extra inputs, per-layer embeddings, an output head."""
     facts = {"side": side, "extras": ", ".join(extra.name for extra in model.extras)}
     facts["per layer"] = ", ".join(tensors(model.per_layer))
+    if blocks := blocks_summary(model):
+        facts["blocks"] = blocks
     if head := model.head:
         facts["output head"] = f"{'tied to' if head.tied else 'its own,'} {head.matrix}, {head.vocab_size:,} logits"
     elif model.headless:
@@ -263,7 +285,8 @@ def _checkpoint(name: str, source: Checkpoint) -> str:
         [
             f"{name}: a checkpoint of model_type {planned.model_type!r}",
             f"an export reads {len(named)} of its {len(source.tensors)} tensors, {size:,} bytes",
-            f"whole encoder: {'yes' if planned.encoder else 'no'}; longest input {planned.position.longest() or 'any'}",
+            f"longest input: {planned.position.longest() or 'any'}",
+            *([f"blocks: exported{_IF_POOLED * (planned.family.causal is True)}"] if planned.encoder else []),
             f"attention: {_encodings(planned.encodings)}",
             *(f"{key}: {value}" for key, value in _optional_facts(planned, planned.family.side).items()),
             "input layer",

@@ -41,6 +41,7 @@ from models.vision import similarity
 from models.vision.fitting import tower
 
 TOKENIZER = "tokenizer.json"
+MAY_BE_WHOLE = "--pooling lasttoken or --encoder float32 exports it whole"
 
 
 def export(
@@ -85,15 +86,15 @@ def export(
         check_name(name)
     with located(checkpoint, progress) as place:
         if static_folder := find_static_folder(place.folder):
-            _check_encoder(int8, checkpoint, "has no encoder: it looks vectors up")
+            _check_no_blocks(encoder, int8, checkpoint, "has no encoder: it looks vectors up")
             static = open_static(place.folder, static_folder, pooling)
             return static_export.export(
                 static, out, name or out.name, place.name, tool_version(), dtype=dtype, link=link, progress=progress
             )
         source = place.checkpoint()
         if image_tower := tower(source.config, side):
-            _check_encoder(
-                int8, checkpoint, "is an image tower, of which what comes before the first block is exported"
+            _check_no_blocks(
+                encoder, int8, checkpoint, "is an image tower, of which what comes before the first block is exported"
             )
             if dtype != weights.KEEP or link:
                 raise ModelError(f"{checkpoint}: no table of it is looked up, so leave out --dtype and --link")
@@ -103,12 +104,8 @@ def export(
         planned = _with_blocks(planned, encoder, sentence, int8, checkpoint)
         if sentence.pooling and not planned.encoder:
             raise BadCheckpoint(
-                f"{checkpoint} pools token vectors, but of model_type {planned.model_type!r} only the input layer can "
-                f"be exported: {planned.blockless}; export that with --pooling none"
-            )
-        if not planned.encoder:
-            _check_encoder(
-                int8, checkpoint, f"is of model_type {planned.model_type!r}: its input layer alone is exported"
+                f"{checkpoint} (model_type {planned.model_type!r}) pools token vectors, but its input layer alone is "
+                f"exported: {planned.blockless}; export that with --pooling none"
             )
         with atomic_folder(out) as folder:
             calibration = _calibration(source, planned, sentence, folder, int8, progress) if int8 else None
@@ -127,22 +124,24 @@ def _with_blocks(
     planned: Plan, encoder: bool | None, sentence: SentenceFiles, int8: Int8Options | None, checkpoint: Path | str
 ) -> Plan:
     """Return the plan, without its blocks where they are not to be written."""
-    if encoder and not planned.encoder:
-        raise BadCheckpoint(
-            f"{checkpoint} cannot be exported whole: of model_type {planned.model_type!r} {planned.blockless}; its "
-            "input layer can, with --encoder none"
-        )
-    if encoder is None:
-        encoder = planned.family.causal is not True or sentence.pooling is not None or int8 is not None
-    if encoder or not planned.encoder:
+    requested = encoder or int8 is not None
+    if not planned.encoder:
+        if requested:
+            raise BadCheckpoint(
+                f"{checkpoint} (model_type {planned.model_type!r}) cannot be exported whole: {planned.blockless}; its "
+                "input layer can, with --encoder none"
+            )
         return planned
-    return replace(planned, encoder=(), parts={}, blockless="it was exported without its blocks")
+    if requested or (encoder is None and (planned.family.causal is not True or sentence.pooling is not None)):
+        return planned
+    reason = "--encoder none leaves its blocks out" if encoder is False else MAY_BE_WHOLE
+    return replace(planned, encoder=(), parts={}, blockless=reason)
 
 
-def _check_encoder(int8: Int8Options | None, checkpoint: Path | str, reason: str) -> None:
-    """Raise ModelError if an int8 encoder is requested of a model that has none, for this reason."""
-    if int8:
-        raise ModelError(f"{checkpoint} {reason}; leave out --encoder int8")
+def _check_no_blocks(encoder: bool | None, int8: Int8Options | None, checkpoint: Path | str, reason: str) -> None:
+    """Raise ModelError if blocks are requested of a model that has none, for this reason."""
+    if encoder or int8:
+        raise ModelError(f"{checkpoint} {reason}; leave out --encoder {'int8' if int8 else 'float32'}")
 
 
 def _mode(sentence: SentenceFiles) -> str | None:
@@ -285,6 +284,7 @@ def _card(
         assumed=planned.assumed,
         head=planned.head,
         headless=planned.headless,
+        blockless=planned.blockless,
         handed_over=_handed_over(planned),
         similarity=similarity.read_similarity(source),
     )

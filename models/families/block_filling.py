@@ -25,16 +25,17 @@ from models.families.recipe import (
     ScoreBias,
     Step,
 )
+from models.families.uncovered import uncovered
 from models.positions.alibi import slopes
 
 _LAYOUTS = ("half", "interleaved")
 _BY_LENGTH = ("dynamic", "longrope")  # rope types whose frequencies depend on the length of the sequence
 
 
-def uncomputed(family: Family, config: Config, encodings: Encodings) -> str | None:
+def uncomputed(model_type: str, family: Family, config: Config, encodings: Encodings) -> str | None:
     """Return why the blocks of a model with these encodings cannot be computed; None: they can."""
-    if not family.block:
-        return family.uncovered or "its blocks are not known to Inlay"
+    if reason := uncovered(model_type, family):
+        return reason
     for key, value in family.block_if.items():
         if config.get(key) != value:
             return f"its blocks are computed where {key} is {value!r}; config.json says {config.get(key)!r}"

@@ -90,7 +90,7 @@ class Family:
         names: usual key -> the config's own name for it, where they differ; `table_width` is the width of the tables
             before a Linear.
         input_layer: the steps before the first block.
-        block: the steps of one block, `{block}` its number; empty: whole encoders of this family are not exported.
+        block: the steps of one block, `{block}` its number; empty: they are not computed, as uncovered.py says.
         after_blocks: the steps behind the last block.
         stored: stem of a tensor of the blocks, its number written as {block} -> where else files hold it, tried first.
         absent: stems of norms of single blocks that are not there.
@@ -100,7 +100,6 @@ class Family:
         cap: config key of the cap of scores; None: there is none.
         layer_types: the type of each layer where the config does not list them and they share one RoPE table: those
             with "sliding" in it have a window.
-        uncovered: why whole models of this family are not exported, where it has no block.
         block_if: config key -> the one value with which the blocks are as `block` says; with others only the input
             layer is exported.
         numbering: how positions are counted.
@@ -152,7 +151,6 @@ class Family:
     factor: str | None = None
     cap: str | None = None
     layer_types: Callable[[Config, int], Sequence[str]] | None = None
-    uncovered: str | None = None
     block_if: Mapping[str, Any] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
     numbering: Kind = "arange"

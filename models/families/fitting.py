@@ -123,7 +123,7 @@ def _fitted(model_type: str, family: Family, config: Config, checkpoint: Checkpo
     fitted = fit_encodings(family, config, model_type)
     encodings = _encodings_in_file(fitted, config, prefix, checkpoint, naming)
     parts: dict[str, StoredPart] = {}
-    encoder, blockless = _encoder_blocks(family, config, fitted, prefix, checkpoint, parts)
+    encoder, blockless = _checked_blocks(model_type, family, config, fitted, prefix, checkpoint, parts)
     shapes = expected_shapes(recipe + encoder, config, family) | encoding_shapes(encodings, config)
     shapes |= per_layer_shapes(per_layer, config) | _stored_sinusoid_shape(family, config, prefix, checkpoint)
     _check_shapes(shapes, checkpoint, parts)
@@ -219,7 +219,29 @@ def _check_required_values(family: Family, config: Config) -> None:
             )
 
 
+def _checked_blocks(
+    model_type: str,
+    family: Family,
+    config: Config,
+    encodings: Encodings,
+    prefix: str,
+    checkpoint: Checkpoint,
+    parts: dict[str, StoredPart],
+) -> tuple[Recipe, str | None]:
+    """Return what `_encoder_blocks` does; where a decoder's blocks are faulty, the fault: its input layer is not."""
+    try:
+        blocks, blockless = _encoder_blocks(model_type, family, config, encodings, prefix, checkpoint, parts)
+        _check_shapes(expected_shapes(blocks, config, family), checkpoint, parts)
+    except BadCheckpoint as error:
+        if family.causal is not True:
+            raise
+        parts.clear()
+        return (), str(error)
+    return blocks, blockless
+
+
 def _encoder_blocks(
+    model_type: str,
     family: Family,
     config: Config,
     encodings: Encodings,
@@ -228,7 +250,7 @@ def _encoder_blocks(
     parts: dict[str, StoredPart],
 ) -> tuple[Recipe, str | None]:
     """Return the steps of all blocks, or why there are none; tensors that are parts of others are added to `parts`."""
-    if reason := uncomputed(family, config, encodings):
+    if reason := uncomputed(model_type, family, config, encodings):
         return (), reason
     if family.causal is not True and config.get("is_decoder"):
         return (), "config.json says is_decoder true"

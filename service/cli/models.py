@@ -47,9 +47,12 @@ def export(
         bool, Option("--link", help="serve the tables in place, from the checkpoint's file, by a hard link")
     ] = False,
     encoder: Annotated[
-        Literal["float32", "int8"],
-        Option(help="of the blocks; int8: about three times as fast on CPU, see --min-cosine"),
-    ] = "float32",
+        Literal["none", "float32", "int8"] | None,
+        Option(
+            help="of the blocks; none: input layer alone; int8: about three times as fast on CPU, see --min-cosine. "
+            "unset: float32 where they are known and, of a decoder, where it pools"
+        ),
+    ] = None,
     calibration: Annotated[
         Path | None,
         Option(
@@ -78,6 +81,7 @@ def export(
             link=link,
             side=side,
             assume=assume,
+            encoder=None if encoder is None else encoder != "none",
             int8=_int8(encoder, calibration, min_cosine),
             force=force,
             progress=progress,
@@ -213,8 +217,8 @@ def create(
     print(f"{checkpoint}: random weights; next: inlay serve --model {checkpoint}")
 
 
-def _int8(encoder: str, calibration: Path | None, min_cosine: float | None) -> "Int8Options | None":
-    """Return the options of an int8 encoder; None for a float32 one. ModelError for options it does not have."""
+def _int8(encoder: str | None, calibration: Path | None, min_cosine: float | None) -> "Int8Options | None":
+    """Return the options of an int8 encoder; None for any other. ModelError for options it does not have."""
     from models.artifacts.int8_encoder import MIN_COSINE, Int8Options
     from models.errors import ModelError
 
@@ -243,15 +247,17 @@ def _model_of_store(folder: Path) -> Path:
 
 
 def _report(card: "Card", out: Path) -> None:
-    from models.artifacts.description import adoption_summary, comparison_summary, encoder_precision, warnings
+    from models.artifacts import description
 
     print(f"{out}: {card.name}, {card.family}, {card.bytes / 1e6:.1f} MB; outputs {', '.join(card.outputs)}")
-    print(comparison_summary(card))
-    if precision := encoder_precision(card):
+    print(description.comparison_summary(card))
+    if blocks := description.blocks_summary(card):
+        print(blocks)
+    if precision := description.encoder_precision(card):
         print(precision)
-    for line in adoption_summary(card):
+    for line in description.adoption_summary(card):
         print(line)
-    for warning in warnings(card):
+    for warning in description.warnings(card):
         print(f"warning: {warning}", file=sys.stderr)
     for sentence in card.assumed:
         print(f"assumed: {sentence}")

@@ -13,6 +13,7 @@ import transformers
 from models.artifacts.comparison import Session
 from models.artifacts.export import export
 from models.families import FAMILIES
+from models.families.config import Config
 from models.graphs.encoder import encoder_inputs
 from models.positions.learned import positions
 from tests.parity.block_configs import CONFIGS
@@ -110,6 +111,25 @@ def test_masked_rows_are_not_attended_to(family: str, seed: int, tmp_path: Path,
         (alone,) = encoder.rows([ids], [mask])
         assert np.array_equal(alone, got)
         ledger.check(family, "masked", relative(got[mask], wanted[mask]), TOLERANCE)
+
+
+SIZES = {"num_attention_heads": 2, "hidden_size": 32, "num_hidden_layers": 2}
+SEEN = ("num_key_value_heads", "intermediate_size", "hidden_act", "sliding_window", "rms_norm_eps", "layer_norm_eps")
+SEEN += ("norm_epsilon", "attention_bias", "mlp_bias", "use_bias", "use_qkv_bias", "use_qk_norm", "qk_layernorm")
+SEEN += ("use_parallel_residual", "use_sliding_window", "max_window_layers", "attention_multiplier")
+SEEN += ("residual_multiplier", "query_pre_attn_scalar", "attn_logit_softcapping")
+
+
+@pytest.mark.parametrize("family", [name for name in CONFIGS if FAMILIES[name].causal is True])
+def test_omitted_keys_mean_what_the_config_class_says(family: str) -> None:
+    row = FAMILIES[family]
+    theirs = transformers.CONFIG_MAPPING[family](**SIZES)
+    ours = Config(SIZES, row.defaults, row.names)
+    wanted = {key: getattr(theirs, row.names.get(key, key), None) for key in SEEN}
+    got = {key: ours.get(key) for key in SEEN}
+    if got["num_key_value_heads"] is None and wanted["num_key_value_heads"]:
+        got["num_key_value_heads"] = SIZES["num_attention_heads"]
+    assert got == wanted
 
 
 def test_every_whole_family_is_here() -> None:

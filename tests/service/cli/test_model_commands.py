@@ -18,6 +18,7 @@ from service.cli.main import main
 from tests.golden_cases import case, write_checkpoint, write_tiny_bert
 from tests.models.artifacts.test_adoption import folder_of, model
 from tests.sweeps import sampled
+from tests.whole_models import write_whole
 
 ROOT = Path(__file__).parents[3]
 
@@ -53,6 +54,31 @@ def test_export_prints_the_precision_of_an_int8_encoder(
     options = ["--encoder", "int8", "--calibration", str(tmp_path / "texts.txt"), "--min-cosine", "0.5"]
     assert main(["export", str(checkpoint), str(tmp_path / "out"), *options]) == 0
     assert "int8 encoder; cosine to the float32 one over 48 texts: min 0." in capsys.readouterr().out
+
+
+def test_encoder_option_decides_what_of_a_decoder_is_exported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkpoint = str(write_whole(tmp_path / "x", "llama"))
+    for options, outputs in (
+        ([], "outputs input_embeddings"),
+        (["--encoder", "none"], "outputs input_embeddings"),
+        (["--encoder", "float32"], "last_hidden_state"),
+        (["--pooling", "lasttoken"], "sentence_embedding"),
+    ):
+        assert main(["export", checkpoint, str(tmp_path / "out"), *options]) == 0
+        output = capsys.readouterr().out
+        assert outputs in output
+        may_be_whole = "input layer alone: --pooling lasttoken or --encoder float32 exports it whole" in output
+        assert may_be_whole == (not options)
+
+
+def test_list_says_which_families_run_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "--store", str(tmp_path)]) == 0
+    rows = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line}
+    assert rows["bert"].endswith("  whole")
+    assert rows["llama"].endswith("  whole if it pools")
+    assert rows["jamba"].endswith("  input layer alone: mixture of experts, state-space layers")
 
 
 def test_adopt_prints_what_was_adopted_and_its_cosine(

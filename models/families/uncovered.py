@@ -1,0 +1,111 @@
+"""Why the blocks of some model types are not computed: what they do that recipe.py has no step for.
+
+Source: transformers 5.23 (the modeling module of each family).
+"""
+
+from models.families.family import Family
+
+UNWRITTEN = "nobody has written its blocks down; see CONTRIBUTING"
+CROSS_ATTENTION = "an encoder's output is attended to"
+_EXPERTS = "mixture of experts"
+_SPARSE = "sparse attention"
+_LATENT = "keys and values of a latent vector"
+_STATE_SPACE = "state-space layers"
+_THREE_AXES = "rotation by three axes"
+_NORM_BEHIND_ROTATION = "norms of queries and keys behind the rotation"
+
+UNCOVERED: dict[str, str] = {
+    "longformer": _SPARSE,
+    "big_bird": _SPARSE,
+    "led": _SPARSE,
+    "longt5": _SPARSE,
+    "xmod": "adapters chosen by language",
+    "funnel": "sequences that grow shorter between blocks",
+    "xlnet": "relative positions in every score (Transformer-XL)",
+    "mixtral": _EXPERTS,
+    "qwen2_moe": _EXPERTS,
+    "qwen3_moe": _EXPERTS,
+    "olmoe": _EXPERTS,
+    "granitemoe": _EXPERTS,
+    "phimoe": _EXPERTS,
+    "glm4_moe": _EXPERTS,
+    "hunyuan_v1_moe": _EXPERTS,
+    "nllb-moe": _EXPERTS,
+    "switch_transformers": _EXPERTS,
+    "qwen3_vl_moe_text": f"{_EXPERTS}, {_THREE_AXES}",
+    "gpt_oss": f"{_EXPERTS}, attention sinks",
+    "llama4_text": f"{_EXPERTS}, attention in chunks",
+    "afmoe": f"{_EXPERTS}, gated attention",
+    "deepseek_v2": f"{_EXPERTS}, {_LATENT}",
+    "deepseek_v3": f"{_EXPERTS}, {_LATENT}",
+    "minimax": f"{_EXPERTS}, linear attention",
+    "jamba": f"{_EXPERTS}, {_STATE_SPACE}",
+    "falcon_h1": _STATE_SPACE,
+    "mamba": _STATE_SPACE,
+    "mamba2": _STATE_SPACE,
+    "recurrent_gemma": "recurrent layers",
+    "minicpm3": _LATENT,
+    "qwen2_vl_text": _THREE_AXES,
+    "qwen2_5_vl_text": _THREE_AXES,
+    "qwen3_vl_text": _THREE_AXES,
+    "gemma3n_text": "several streams of hidden states (AltUp)",
+    "gemma4_text": "embeddings of its own in every layer",
+    "apertus": "an activation with learned parameters (xIELU)",
+    "olmo": "layer norms without weights",
+    "nemotron": "layer norms with 1 added to their weights",
+    "nanochat": _NORM_BEHIND_ROTATION,
+    "hunyuan_v1_dense": _NORM_BEHIND_ROTATION,
+} | dict.fromkeys(
+    (
+        "roformer",
+        "nomic_bert",
+        "esm",
+        "xlm",
+        "flaubert",
+        "deberta",
+        "deberta-v2",
+        "modernbert",
+        "modernbert-decoder",
+        "clip_text_model",
+        "siglip_text_model",
+        "siglip2_text_model",
+        "gpt2",
+        "gpt_bigcode",
+        "openai-gpt",
+        "gpt_neo",
+        "gptj",
+        "codegen",
+        "ctrl",
+        "bloom",
+        "mpt",
+        "falcon",
+        "opt",
+        "biogpt",
+        "xglm",
+        "hyperclovax",
+        "vaultgemma",
+        "persimmon",
+        "bart",
+        "mbart",
+        "mvp",
+        "blenderbot",
+        "blenderbot-small",
+        "pegasus",
+        "marian",
+        "m2m_100",
+        "fsmt",
+        "t5",
+        "mt5",
+        "umt5",
+    ),
+    UNWRITTEN,
+)
+
+
+def uncovered(model_type: str, family: Family) -> str | None:
+    """Return why no block of a family is computed, in a short phrase; None: `family.block` says how they are."""
+    if family.block:
+        return None
+    if family.side == "decoder":
+        return CROSS_ATTENTION
+    return UNCOVERED.get(model_type, "its blocks are not known")  # of an unknown model_type, under --assume

@@ -1,0 +1,83 @@
+"""When the blocks of decoders are exported, and what is said where they are not."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from models.artifacts.description import blocks_summary, describe
+from models.artifacts.export import MAY_BE_WHOLE, export
+from models.errors import BadCheckpoint
+from tests.golden_cases import case, write_checkpoint, write_json, write_sentence_files
+from tests.whole_models import write_whole
+
+
+@pytest.fixture
+def llama(tmp_path: Path) -> Path:
+    return write_whole(tmp_path / "llama", "llama")
+
+
+def test_a_decoder_is_exported_whole_where_it_pools(llama: Path, tmp_path: Path) -> None:
+    assert export(llama, tmp_path / "option", pooling="lasttoken").encoder
+    write_sentence_files(llama, "lasttoken")
+    assert export(llama, tmp_path / "files").encoder
+
+
+def test_a_decoder_is_exported_whole_on_request(llama: Path, tmp_path: Path) -> None:
+    card = export(llama, tmp_path / "out", encoder=True)
+    assert "last_hidden_state" in card.outputs
+    assert card.blockless is None
+    assert blocks_summary(card) is None
+
+
+def test_the_card_of_an_input_layer_says_how_to_get_the_rest(llama: Path, tmp_path: Path) -> None:
+    card = export(llama, tmp_path / "out")
+    assert card.encoder == ()
+    assert card.blockless == MAY_BE_WHOLE
+    assert f"input layer alone: {MAY_BE_WHOLE}" in describe(str(tmp_path / "out"))
+
+
+def test_blocks_are_left_out_on_request(llama: Path, tmp_path: Path) -> None:
+    assert export(llama, tmp_path / "out", encoder=False).blockless == "--encoder none leaves its blocks out"
+    with pytest.raises(BadCheckpoint, match=r"--encoder none leaves its blocks out; export that with --pooling none"):
+        export(llama, tmp_path / "out", encoder=False, pooling="lasttoken")
+
+
+def test_blocks_that_are_not_computed_are_refused(tmp_path: Path) -> None:
+    checkpoint = write_checkpoint(case("input_mixtral"), tmp_path / "x")
+    with pytest.raises(BadCheckpoint, match=r"'mixtral'\) cannot be exported whole: mixture of experts; its input"):
+        export(checkpoint, tmp_path / "out", encoder=True)
+    assert export(checkpoint, tmp_path / "out").blockless == "mixture of experts"
+    assert "mixture of experts" in describe("mixtral")
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        ({"num_key_value_heads": 3}, "which 3 key heads do not divide"),
+        ({"intermediate_size": 8}, "has shape"),
+        ({"hidden_act": "xielu"}, "hidden_act 'xielu'"),
+    ],
+)
+def test_faulty_blocks_of_a_decoder_cost_the_blocks_alone(
+    changes: dict[str, object], fault: str, llama: Path, tmp_path: Path
+) -> None:
+    """A decoder's input layer, which is all that most exports of it hold, reads none of this."""
+    write_json(llama / "config.json", {**_config(llama), **changes})
+    assert fault in (export(llama, tmp_path / "out").blockless or "")
+    with pytest.raises(BadCheckpoint, match=fault):
+        export(llama, tmp_path / "whole", encoder=True)
+
+
+def test_key_heads_are_as_many_as_heads_by_default(tmp_path: Path) -> None:
+    """Source: transformers 5.23, LlamaConfig."""
+    checkpoint = write_whole(tmp_path / "x", "llama", num_key_value_heads=None)
+    config = _config(checkpoint)
+    del config["num_key_value_heads"]
+    write_json(checkpoint / "config.json", config)
+    assert export(checkpoint, tmp_path / "out", encoder=True).encoder
+
+
+def _config(folder: Path) -> dict[str, object]:
+    config: dict[str, object] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    return config
