@@ -164,7 +164,7 @@ class Card:
         mask_from: if the caller sends no mask: sent: all tokens count; pad_count: as many as are no padding (XLM).
         per_layer: steps to the embeddings each layer has of its own (Gemma 3n); empty: it has none.
         side: encoder or decoder, of a model that has both.
-        assumed: what was assumed of an unknown model_type, in sentences.
+        assumed: what was assumed of an unknown model_type, or taken from --attention, in sentences.
         head: how hidden states become logits, by head.onnx; None: it has none, for the reason in `headless`.
         blockless: why there is no `encoder`, in a phrase; None: there is one, or the card is older.
         handed_over: the output that the same model elsewhere takes as inputs_embeds (prompt_embeds); None: it gives

@@ -247,6 +247,7 @@ def _card(card: Card) -> str:
         "checked": comparison_summary(card),
         **({"quantized": precision} if (precision := encoder_precision(card)) else {}),
         **({"adopted": "; ".join(lines)} if (lines := adoption_summary(card)) else {}),
+        **({"assumed": "; ".join(card.assumed)} if card.assumed else {}),
         "made from": f"{card.source}, by {card.tool}",
     }
     lines = [f"{key:<14} {value}" for key, value in facts.items()]

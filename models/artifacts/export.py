@@ -4,6 +4,7 @@ The graphs are compared with the reference before the folder is renamed into pla
 behind. torch is not needed.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -25,6 +26,7 @@ from models.checkpoints.sentence_transformers import SentenceFiles
 from models.checkpoints.static import find_static_folder, open_static
 from models.errors import BadCheckpoint, ModelError
 from models.families import cost
+from models.families.encoding_fitting import ATTENTION_KEYS, Attention
 from models.families.fitting import Plan, plan
 from models.families.recipe import Recipe, Scale, tables
 from models.graphs import head as head_graph
@@ -56,6 +58,7 @@ def export(
     side: str | None = None,
     assume: bool = False,
     encoder: bool | None = None,
+    attention: Attention | None = None,
     int8: Int8Options | None = None,
     progress: Progress = no_progress,
 ) -> Card:
@@ -73,6 +76,7 @@ def export(
         assume: treat an unknown model_type as a plain decoder, where it fits one.
         encoder: whether the blocks are written; None: unless the model is a decoder whose files and `pooling` do not
             say that it pools.
+        attention: of a decoder exported whole: how it attends, instead of what its config says.
         int8: how the blocks are written in int8; None: in float32.
         progress: called with what is being done, bytes done and bytes in all.
 
@@ -84,9 +88,10 @@ def export(
     check_target(out, Path(checkpoint), force)
     if name is not None:
         check_name(name)
+    of_blocks = {"--encoder float32": encoder, "--encoder int8": int8, "--attention": attention}
     with located(checkpoint, progress) as place:
         if static_folder := find_static_folder(place.folder):
-            _check_no_blocks(encoder, int8, checkpoint, "has no encoder: it looks vectors up")
+            _check_no_blocks(of_blocks, checkpoint, "has no encoder: it looks vectors up")
             static = open_static(place.folder, static_folder, pooling)
             return static_export.export(
                 static, out, name or out.name, place.name, tool_version(), dtype=dtype, link=link, progress=progress
@@ -94,14 +99,15 @@ def export(
         source = place.checkpoint()
         if image_tower := tower(source.config, side):
             _check_no_blocks(
-                encoder, int8, checkpoint, "is an image tower, of which what comes before the first block is exported"
+                of_blocks, checkpoint, "is an image tower, of which what comes before the first block is exported"
             )
             if dtype != weights.KEEP or link:
                 raise ModelError(f"{checkpoint}: no table of it is looked up, so leave out --dtype and --link")
             return vision_export.export(source, image_tower, out, name or out.name, tool_version(), progress)
-        planned = plan(source, side, assume)
+        planned = plan(source, side, assume, attention)
         sentence = sentence_transformers.read(place.folder, pooling)
         planned = _with_blocks(planned, encoder, sentence, int8, checkpoint)
+        _check_attention(planned, attention, source)
         if sentence.pooling and not planned.encoder:
             raise BadCheckpoint(
                 f"{checkpoint} (model_type {planned.model_type!r}) pools token vectors, but its input layer alone is "
@@ -138,10 +144,24 @@ def _with_blocks(
     return replace(planned, encoder=(), parts={}, blockless=reason)
 
 
-def _check_no_blocks(encoder: bool | None, int8: Int8Options | None, checkpoint: Path | str, reason: str) -> None:
-    """Raise ModelError if blocks are requested of a model that has none, for this reason."""
-    if encoder or int8:
-        raise ModelError(f"{checkpoint} {reason}; leave out --encoder {'int8' if int8 else 'float32'}")
+def _check_attention(planned: Plan, attention: Attention | None, source: Checkpoint) -> None:
+    """Raise BadCheckpoint if a decoder's files leave open how it attends, or `attention` is of no blocks."""
+    if attention and not planned.encoder:
+        raise BadCheckpoint(f"--attention is of decoders exported whole, and {source.name} is not: {planned.blockless}")
+    if attention or not planned.encoder or planned.family.causal is not True:
+        return
+    code = source.config.get("auto_map")
+    if isinstance(code, Mapping) and "AutoModel" in code and not set(ATTENTION_KEYS) & {*planned.config.data}:
+        raise BadCheckpoint(
+            f"{source.name} names code of its own (auto_map: {code['AutoModel']}), which may attend to later tokens "
+            "where the usual class does not, and config.json does not say: add --attention causal or bidirectional"
+        )
+
+
+def _check_no_blocks(of_blocks: Mapping[str, Any], checkpoint: Path | str, reason: str) -> None:
+    """Raise ModelError if an option of blocks is used for a model that has none, for this reason."""
+    if used := [option for option, value in of_blocks.items() if value]:
+        raise ModelError(f"{checkpoint} {reason}; leave out {' and '.join(used)}")
 
 
 def _mode(sentence: SentenceFiles) -> str | None:

@@ -4,7 +4,8 @@ The input layer reads none of it, so a config that makes a table impossible cost
 """
 
 from collections.abc import Callable
-from typing import TypeVar
+from dataclasses import replace
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
@@ -26,6 +27,8 @@ from models.positions.rope.config import LayerRope
 from models.positions.rope.config_keys import SIZES
 from models.positions.rope.frequencies import frequencies
 
+Attention = Literal["causal", "bidirectional"]
+ATTENTION_KEYS = ("is_causal", "use_bidirectional_attention")
 Fitted = TypeVar("Fitted")
 Ropes = tuple[dict[str, RopeTable], tuple[str | None, ...]]
 _NO_ROPES: Ropes = ({}, ())
@@ -133,6 +136,31 @@ def _masks(family: Family, config: Config, layers: tuple[str | None, ...]) -> di
     causal, window = causality_and_window(family, config)
     types = dict.fromkeys(name for name in layers if name) or {EVERY_LAYER: None}
     return {name: Mask(causal, window if name == EVERY_LAYER or "sliding" in name else None) for name in types}
+
+
+def with_attention(family: Family, config: Config, attention: Attention) -> tuple[Config, str | None]:
+    """Return a decoder's config that attends as told, and in a sentence what it said; None: the same.
+
+    Raises:
+        BadCheckpoint: the family is no decoder, or its class builds its mask itself.
+    """
+    if family.causal is not True or family.builds_own_mask:
+        raise BadCheckpoint(f"--attention is of decoders, and {config.get('model_type')!r} is none: leave it out")
+    causal = attention == "causal"
+    stated = [f"{key} {config.data[key]!r}" for key in ATTENTION_KEYS if key in config.data]
+    agrees = causality_and_window(family, config)[0] == causal
+    if stated and agrees:
+        return config, None
+    note = f"attention is {attention}, by --attention; config.json says {' and '.join(stated) or 'nothing of it'}"
+    return (config if agrees else replace(config, data={**config.data, **_attending(family, causal)})), note
+
+
+def _attending(family: Family, causal: bool) -> dict[str, Any]:
+    """Return the config keys by which a family's class is causal, or is not."""
+    if family.bidirectional_if is None:
+        return {"is_causal": causal}
+    key, _, word = family.bidirectional_if[0].partition("=")
+    return {"is_causal": True, key: not causal and (word or True)}
 
 
 def causality_and_window(family: Family, config: Config) -> tuple[bool, int | None]:

@@ -9,7 +9,7 @@ from models.families import FAMILIES, ConfigKey, Family, Types, family_for_side,
 from models.families.assumptions import assume_decoder
 from models.families.block_filling import block_steps, uncomputed
 from models.families.config import Config
-from models.families.encoding_fitting import fit_encodings, unless_refused
+from models.families.encoding_fitting import Attention, fit_encodings, unless_refused, with_attention
 from models.families.extra_inputs import Extra
 from models.families.filling import extra_inputs, input_layer, per_layer_steps, position_rule, renamed
 from models.families.head_fitting import Head, fit_head
@@ -47,7 +47,7 @@ class Plan:
         prefix: what the file puts before the base class's tensor names.
         extras: what graphs read of each token besides id, position and segment.
         per_layer: steps to the embeddings each layer has of its own; empty: it has none.
-        assumed: what was assumed of an unknown model_type, in sentences.
+        assumed: what was assumed of an unknown model_type, or taken from --attention, in sentences.
         head: how hidden states become logits; None: it is not exported, for the reason in `headless`.
         parts: tensors that the file holds as parts of others, by name.
         blockless: why there is no `encoder`; None: there is one.
@@ -90,17 +90,20 @@ class Plan:
         return {name: self.parts[name].view(array) if name in self.parts else array for name, array in arrays.items()}
 
 
-def plan(checkpoint: Checkpoint, side: str | None = None, assume: bool = False) -> Plan:
+def plan(
+    checkpoint: Checkpoint, side: str | None = None, assume: bool = False, attention: Attention | None = None
+) -> Plan:
     """Fit the family of a checkpoint to it.
 
     Args:
         checkpoint: its config and tensor headers; no tensor is read.
         side: encoder or decoder, of a family that has both; None: its encoder.
         assume: treat an unknown model_type as a plain decoder, where its tensors and config fit one.
+        attention: how a decoder attends, instead of what its config says.
 
     Raises:
         UnknownFamily: the model_type is unknown and no plain decoder, or has no such side.
-        BadCheckpoint: config and tensors do not make a model of this family.
+        BadCheckpoint: config and tensors do not make a model of this family, or `attention` is of no decoder.
     """
     model_type, data = text_tower(checkpoint.model_type, checkpoint.config)
     assumed: tuple[str, ...] = ()
@@ -110,7 +113,11 @@ def plan(checkpoint: Checkpoint, side: str | None = None, assume: bool = False) 
         family, assumed = assume_decoder(model_type, data, checkpoint, assume)
     config = Config(data, family.defaults, family.names)
     _check_required_values(family, config)
-    return _fitted(model_type, family, config, checkpoint, assumed)
+    note = None
+    if attention:
+        config, note = with_attention(family, config, attention)
+    fitted = _fitted(model_type, family, config, checkpoint, assumed)
+    return replace(fitted, assumed=(*fitted.assumed, note)) if note else fitted
 
 
 def _fitted(model_type: str, family: Family, config: Config, checkpoint: Checkpoint, assumed: tuple[str, ...]) -> Plan:

@@ -53,6 +53,10 @@ def export(
             "unset: float32 where they are known and, of a decoder, where it pools"
         ),
     ] = None,
+    attention: Annotated[
+        Literal["causal", "bidirectional"] | None,
+        Option(help="of a decoder exported whole: how it attends, instead of what config.json says"),
+    ] = None,
     calibration: Annotated[
         Path | None,
         Option(
@@ -81,7 +85,8 @@ def export(
             link=link,
             side=side,
             assume=assume,
-            encoder=None if encoder is None else encoder != "none",
+            encoder={"none": False, "float32": True}.get(encoder or ""),
+            attention=attention,
             int8=_int8(encoder, calibration, min_cosine),
             force=force,
             progress=progress,
