@@ -113,7 +113,7 @@ def _whole(
         family: the input layer.
         block: the steps of a block.
         last: the norm behind the last.
-        inner, key_heads, eps, act: the config class's defaults; key_heads None: as many as heads.
+        inner, key_heads, eps, act: the config class's defaults; no key heads: as many as attention heads.
         eps_key, act_key: the config's keys of eps and activation.
         defaults: of further keys.
         rest: more of Family.
@@ -305,6 +305,7 @@ DECODERS: dict[str, Family] = {
         decoder_blocks.LLAMA,
         _RMS,
         11008,
+        None,
         defaults=_NO_BIASES,
         bias_if=decoder_blocks.BIASES,
     ),
@@ -334,7 +335,8 @@ DECODERS: dict[str, Family] = {
         decoder_blocks.OLMO2,
         _RMS,
         11008,
-        eps=1e-5,
+        None,
+        1e-5,
         defaults=_NO_BIAS,
         bias_if=decoder_blocks.ATTENTION_BIAS,
     ),
@@ -343,7 +345,8 @@ DECODERS: dict[str, Family] = {
         decoder_blocks.OLMO2,
         _RMS,
         11008,
-        eps=1e-5,
+        None,
+        1e-5,
         defaults=_NO_BIAS,
         bias_if=decoder_blocks.ATTENTION_BIAS,
     ),
@@ -353,6 +356,7 @@ DECODERS: dict[str, Family] = {
         decoder_blocks.LLAMA,
         _RMS,
         11008,
+        None,
         defaults=_NO_BIASES | {"attention_multiplier": 1.0, "residual_multiplier": 1.0},
         bias_if=decoder_blocks.BIASES,
         factor="residual_multiplier",
@@ -479,7 +483,8 @@ DECODERS: dict[str, Family] = {
         decoder_blocks.COHERE,
         _COHERE_NORM,
         22528,
-        eps=1e-5,
+        None,
+        1e-5,
         eps_key="layer_norm_eps",
         defaults=_NO_BIAS | {"use_qk_norm": False},
         bias_if=decoder_blocks.ATTENTION_BIAS,
@@ -490,7 +495,8 @@ DECODERS: dict[str, Family] = {
         decoder_blocks.COHERE,
         _COHERE_NORM,
         22528,
-        eps=1e-5,
+        None,
+        1e-5,
         eps_key="layer_norm_eps",
         defaults=_NO_BIAS | {"sliding_window": 4096},
         bias_if=decoder_blocks.ATTENTION_BIAS,
@@ -504,8 +510,9 @@ DECODERS: dict[str, Family] = {
         decoder_blocks.PHI,
         norm("final_layernorm"),
         8192,
-        eps=1e-5,
-        act="gelu_new",
+        None,
+        1e-5,
+        "gelu_new",
         eps_key="layer_norm_eps",
         defaults={"qk_layernorm": False},
         block_if={"qk_layernorm": False},
@@ -515,7 +522,8 @@ DECODERS: dict[str, Family] = {
         decoder_blocks.MISTRAL,
         _RMS,
         8192,
-        eps=1e-5,
+        None,
+        1e-5,
         stored=decoder_blocks.PHI3_STORED,
     ),
     "phimoe": _plain(32064, 4096, 32, 32, 131072, defaults={"sliding_window": None}, window="sliding_window"),
