@@ -16,7 +16,7 @@ TEXTS = ("", "a", "b c d", "n o p q a a x", "y z " * 6 + "h", " ".join(LETTERS),
 
 def write_embedder(folder: Path, **changes: Any) -> Path:
     """A checkpoint of it; changes of config.json."""
-    write_whole(folder, "qwen3", num_hidden_layers=3, pad_token_id=0, **changes)
+    write_whole(folder, "qwen3", num_hidden_layers=3, **changes)
     write_sentence_files(folder, "lasttoken", max_tokens=LONGEST)
     write_json(
         folder / "1_Pooling/config.json",

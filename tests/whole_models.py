@@ -23,6 +23,7 @@ SIZES = {
     "intermediate_size": 32,
     "max_position_embeddings": 700,
     "rope_theta": 10000.0,
+    "pad_token_id": 0,
 }
 
 

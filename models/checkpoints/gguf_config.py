@@ -29,8 +29,10 @@ from models.families.recipe import (
     FeedForward,
     LayerNorm,
     Linear,
+    Recipe,
     RMSNorm,
     Step,
+    tensors,
 )
 
 Config = dict[str, Any]
@@ -215,15 +217,23 @@ def tensor_names(model_type: str, head: str = "lm_head", blocks: Any = 0) -> dic
     for step in family.input_layer:
         for name, family_name in _input_names(step).items():
             names.setdefault(name, family_name)
-    count = blocks if family.block and is_size(blocks) and blocks <= 1 << 10 else 0
+    own = _names_in_block(family.block)
+    count = blocks if is_size(blocks) and blocks <= 1 << 10 else 0
     for block in range(count):
-        norms = iter(("attn_output_norm", "layer_output_norm"))
-        for step in family.block:
-            own = _norm_names(step, next(norms)) if isinstance(step, LayerNorm) else _block_names(step)
-            names |= {
-                f"blk.{block}.{name}": family_name.replace("{block}", str(block)) for name, family_name in own.items()
-            }
+        names |= {f"blk.{block}.{name}": in_family.replace("{block}", str(block)) for name, in_family in own.items()}
     return names
+
+
+def _names_in_block(block: Recipe) -> dict[str, str]:
+    """Return the names of one block's tensors; {} unless all are known (BERT's are).
+
+    Decoders need more than names: llama.cpp reorders the rows of Llama's queries and keys.
+    """
+    norms = iter(("attn_output_norm", "layer_output_norm"))
+    names: dict[str, str] = {}
+    for step in block:
+        names |= _norm_names(step, next(norms, "")) if isinstance(step, LayerNorm) else _block_names(step)
+    return names if {*tensors(block)} <= {*names.values()} else {}
 
 
 def _input_names(step: Step) -> dict[str, str]:

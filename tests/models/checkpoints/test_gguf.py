@@ -195,6 +195,19 @@ def test_gguf_encoder_is_exported_with_its_blocks(tmp_path: Path) -> None:
         np.testing.assert_array_equal(written[name], array)
 
 
+def test_gguf_decoder_gives_its_input_layer_alone(tmp_path: Path) -> None:
+    """llama.cpp's converter reorders the rows of queries and keys, so its blocks are not read."""
+    random = np.random.default_rng(2)
+    sizes = {"attn_q": 512, "attn_k": 512, "attn_v": 512, "attn_output": 512, "ffn_up": 64, "ffn_gate": 64}
+    blocks = {f"blk.0.{name}.weight": random.normal(size=(rows, 512)) for name, rows in sizes.items()}
+    blocks |= {"blk.0.ffn_down.weight": random.normal(size=(512, 64)), "blk.0.attn_norm.weight": np.ones(512)}
+    held = {TABLE: random.normal(size=(20, 512)), **blocks}
+    path = write_gguf(tmp_path / "x.gguf", "llama", LLAMA, {name: own.astype(np.float32) for name, own in held.items()})
+    assert export(path, tmp_path / "out").encoder == ()
+    with pytest.raises(BadCheckpoint, match=r"cannot be exported whole: the checkpoint holds no tensor layers\."):
+        export(path, tmp_path / "out", encoder=True)
+
+
 LLAMA = {"embedding_length": 512, "block_count": 1, "attention.head_count": 4, "context_length": 4096}
 
 

@@ -12,16 +12,21 @@ from numpy.typing import NDArray
 from models.artifacts import card as cards
 from models.artifacts.comparison import TOLERANCE, make_check_inputs
 from models.artifacts.export import export
+from models.reference import interpreter
 from service.errors import StartError
 from service.registry.engine_choice import CLOSE_ENOUGH, measure
 from service.registry.loading import Tokenizer
 from service.runtime import onnx, reference
 from service.runtime.engine import Engine, Precision
+from tests.block_recipes import CASES, WIDTH, made
 from tests.golden_cases import Case, case, cases, write_checkpoint, write_tiny_bert
+from tests.whole_models import write_whole
 
 pytest.importorskip("openvino")
 
-from service.runtime import openvino
+from openvino import compile_model
+
+from service.runtime import openvino, openvino_graph
 
 DEMO = Path("models/store/all-MiniLM-L6-v2")
 PRECISIONS: tuple[Precision, ...] = ("bfloat16", "float32")
@@ -167,6 +172,26 @@ def test_other_graphs_run_in_onnx_runtime(folder: Path) -> None:
         for engine in (onnx.load(folder, card, "cpu", 1), load(folder, "bfloat16"))
     )
     assert found.tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_knows_the_steps_that_it_computes_and_no_others(name: str) -> None:
+    """Judged by the float64 reference; a step that is known in part would give other numbers."""
+    blocks, weights = made(name)
+    known = all(map(openvino_graph.is_known, blocks))
+    assert known == (name in ("both ways", "no norm"))
+    if not known:
+        return
+    rows = np.random.default_rng(1).normal(size=(9, WIDTH))
+    expected = interpreter.encode(blocks, weights, rows, np.ones(9, bool), np.array([9]))
+    compiled = compile_model(openvino_graph.blocks(blocks, weights, WIDTH), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    found = compiled([rows[None].astype(np.float32), np.zeros((1, 9), np.float32)])[0][0]
+    assert np.abs(found - expected).max() <= TOLERANCE["encoder"]
+
+
+def test_a_decoder_is_left_to_onnx_runtime(tmp_path: Path) -> None:
+    card = export(write_whole(tmp_path / "x", "llama"), tmp_path / "out", encoder=True)
+    assert openvino.fault(card) == "its encoder has steps that the OpenVINO engine does not know"
 
 
 def test_says_which_models_it_does_not_run(folder: Path, tmp_path: Path) -> None:

@@ -1,0 +1,211 @@
+"""Recipes of two blocks that show what the steps of blocks can say, with random tensors."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.checkpoints import safetensors
+from models.families.positional_encodings import RopeTable
+from models.families.recipe import (
+    Activation,
+    Attention,
+    Disentangled,
+    DistanceBias,
+    Embed,
+    FeedForward,
+    LayerNorm,
+    Linear,
+    Parallel,
+    Recipe,
+    RMSNorm,
+    ScoreBias,
+)
+from models.graphs.builder import GraphBuilder, save
+from models.graphs.encoder import encoder
+from models.positions.rope.frequencies import Rope, frequencies
+
+WIDTH, HEADS, INNER, VOCABULARY = 16, 4, 32, 50
+TABLE = Embed("table")
+
+
+def rope(theta: float, rotary: int, layout: str, scale: str = "default", **parameters: Any) -> RopeTable:
+    """A table of rotations."""
+    own = Rope.of(theta, rotary, scale, parameters)
+    found = frequencies(own, "parity")
+    numbers = tuple(found.inverse_frequency.tolist())
+    return RopeTable(own, layout, None, None, 1.0, found.attention_factor, numbers, (), "rope")
+
+
+ROPES = {
+    "near": rope(100.0, 4, "half"),
+    "far": rope(160000.0, 4, "half"),
+    "pairs": rope(1000.0, 4, "interleaved"),
+    "part": rope(1000.0, 2, "half"),
+    "part of pairs": rope(1000.0, 2, "interleaved"),
+    "wide": rope(500000.0, 8, "half", "llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+                 original_max_position_embeddings=64),
+}  # fmt: skip
+
+
+@dataclass
+class Drawn:
+    """Steps, and the tensors drawn for them."""
+
+    random: np.random.Generator = field(default_factory=lambda: np.random.default_rng(17))
+    weights: dict[str, NDArray[np.float32]] = field(default_factory=dict)
+
+    def tensor(self, *shape: int, spread: float = 1.0, around: float = 0.0) -> str:
+        """The name of a new tensor."""
+        name = f"t{len(self.weights)}"
+        self.weights[name] = (around + spread * self.random.normal(size=shape)).astype(np.float32)
+        return name
+
+    def linear(self, outputs: int, inputs: int, bias: bool = True) -> Linear:
+        weight = self.tensor(outputs, inputs, spread=1.5 / inputs**0.5)
+        return Linear(weight, self.tensor(outputs, spread=0.3) if bias else None)
+
+    def layer_norm(self, width: int = WIDTH, bias: bool = True) -> LayerNorm:
+        weight = self.tensor(width, spread=0.2, around=1.0)
+        return LayerNorm(weight, self.tensor(width, spread=0.2) if bias else None, 1e-5)
+
+    def rms(self, width: int = WIDTH, offset: float = 0.0) -> RMSNorm:
+        return RMSNorm(self.tensor(width, spread=0.2, around=1.0 - offset), 1e-6, offset)
+
+    def attention(self, key_heads: int = HEADS, head_width: int = 4, biased: bool = True, **more: Any) -> Attention:
+        keys = key_heads * head_width
+        query, output = self.linear(HEADS * head_width, WIDTH, biased), self.linear(WIDTH, HEADS * head_width, biased)
+        return Attention(
+            HEADS,
+            query,
+            self.linear(keys, WIDTH, biased),
+            self.linear(keys, WIDTH, biased),
+            output,
+            key_heads=0 if key_heads == HEADS else key_heads,
+            head_width=0 if HEADS * head_width == WIDTH else head_width,
+            **{"norm": self.layer_norm()} | more,
+        )
+
+    def feed_forward(self, activation: Activation = "gelu", gate: bool = False, **more: Any) -> FeedForward:
+        up, down = self.linear(INNER, WIDTH), self.linear(WIDTH, INNER)
+        gated = self.linear(INNER, WIDTH) if gate else None
+        return FeedForward(up, down, activation, **{"norm": self.layer_norm(), "gate": gated} | more)
+
+    def disentangled(self, key: bool = True, query: bool = True, norm: bool = True, buckets: int = 8) -> Disentangled:
+        reach = 24
+        span = buckets if buckets > 0 else reach
+        own = self.layer_norm() if norm else None
+        linears = [self.linear(WIDTH, WIDTH, bias=bias) if there else None for there, bias in ((key, 1), (query, 0))]
+        return Disentangled(self.tensor(2 * span, WIDTH), own, *linears, buckets=buckets, reach=reach)
+
+
+Made = Callable[[Drawn], Recipe]
+
+
+def two(first: Mapping[str, Any], second: Mapping[str, Any] | None = None) -> Made:
+    """Two blocks of attention and a feed-forward step."""
+
+    def made(draw: Drawn) -> Recipe:
+        steps = [
+            step
+            for own in (first, first if second is None else second)
+            for step in (draw.attention(**own), draw.feed_forward())
+        ]
+        return (*steps, draw.layer_norm())
+
+    return made
+
+
+def attending(more: Callable[[Drawn], Mapping[str, Any]]) -> Made:
+    """The same with parts that are drawn."""
+    return lambda draw: (*two(more(draw), more(draw))(draw),)
+
+
+def gate(activation: Activation, gated: bool) -> Made:
+    return lambda draw: (draw.attention(), draw.feed_forward(activation, gated), draw.rms())
+
+
+def sandwich(draw: Drawn) -> Recipe:
+    def norms() -> dict[str, RMSNorm]:
+        return {"norm": draw.rms(offset=1.0), "closing": draw.rms(offset=1.0)}
+
+    return (draw.attention(**norms(), right=0), draw.feed_forward("gelu_tanh", True, **norms()))
+
+
+def parallel(draw: Drawn) -> Recipe:
+    blocks = [Parallel(draw.attention(rotation="pairs", right=0), draw.feed_forward(gate=True)) for _ in range(2)]
+    return (*blocks, draw.layer_norm(bias=False))
+
+
+def by_head(draw: Drawn) -> dict[str, Any]:
+    return {"query_norm": draw.rms(4), "key_norm": draw.rms(4, offset=1.0), "value_norm": draw.layer_norm(4)}
+
+
+def over_heads(draw: Drawn) -> dict[str, Any]:
+    return {"query_norm": draw.rms(16), "key_norm": draw.rms(8), "norm_of": "heads", "key_heads": 2}
+
+
+def like_gemma3(draw: Drawn) -> dict[str, Any]:
+    own = {"query_norm": draw.rms(8, 1.0), "key_norm": draw.rms(8, 1.0), "rotation": "wide", "scale": 0.3}
+    return own | {"key_heads": 2, "head_width": 8, "left": 20, "right": 0, "cap": 4.0}
+
+
+SLOPES = (0.5, 0.25, 0.03, 0.001)
+CASES: dict[str, Made] = {
+    "both ways": two({}),
+    "no norm": two({"norm": None}),
+    "causal": two({"right": 0}),
+    "window behind": two({"left": 7, "right": 0}, {"right": 0}),
+    "window to both sides": two({"left": 5, "right": 5}, {}),
+    "uneven window": two({"left": 3, "right": 70}),
+    "left alone": two({"left": 2}),
+    "right alone": two({"right": 2}),
+    "itself alone": two({"left": 0, "right": 0}),
+    "one key head": two({"key_heads": 1}),
+    "key heads": two({"key_heads": 2, "right": 0}),
+    "wide heads": two({"key_heads": 2, "head_width": 8}),
+    "narrow heads": two({"head_width": 2, "biased": False}),
+    "norms of a head": attending(by_head),
+    "norms of all heads": attending(over_heads),
+    "rotation, two tables": two({"rotation": "near"}, {"rotation": "far"}),
+    "rotation of pairs": two({"rotation": "pairs", "right": 0}, {}),
+    "rotation in part": two({"rotation": "part", "key_heads": 2}, {"rotation": "part of pairs"}),
+    "rotation, scaled table": two({"rotation": "wide", "head_width": 8, "key_heads": 2}),
+    "cap": two({"cap": 1.5}),
+    "cap, causal": two({"cap": 1.5, "right": 0, "scale": 0.9}),
+    "scale": two({"scale": 0.1}, {"scale": 1.0}),
+    "score bias": attending(lambda draw: {"bias": ScoreBias(draw.tensor(8, HEADS), 8, 30)}),
+    "score bias, window": attending(
+        lambda draw: {"bias": ScoreBias(draw.tensor(32, HEADS), 32, 128), "left": 40, "right": 40}
+    ),
+    "distance bias": two({"bias": DistanceBias(SLOPES)}),
+    "distance bias, causal": two({"bias": DistanceBias(SLOPES), "right": 0}),
+    "disentangled": attending(lambda draw: {"bias": draw.disentangled(), "scale": 0.29}),
+    "disentangled by key": attending(lambda draw: {"bias": draw.disentangled(query=False, norm=False)}),
+    "disentangled by query": attending(lambda draw: {"bias": draw.disentangled(key=False, buckets=-1)}),
+    "disentangled, window": attending(lambda draw: {"bias": draw.disentangled(), "left": 9, "right": 9}),
+    "parallel": parallel,
+    "sandwich": sandwich,
+    "factor": lambda draw: (draw.attention(factor=0.22, right=0), draw.feed_forward(factor=1.5, gate=True)),
+    "Gemma 3": attending(like_gemma3),
+    **{f"{own}, gate": gate(own, True) for own in get_args(Activation)},
+    **{f"{own}, no gate": gate(own, False) for own in get_args(Activation)},
+}  # fmt: skip
+
+
+def made(name: str) -> tuple[Recipe, dict[str, NDArray[np.float32]]]:
+    """The blocks of a case, and all tensors."""
+    draw = Drawn()
+    blocks = CASES[name](draw)
+    return blocks, draw.weights | {TABLE.table: draw.random.normal(size=(VOCABULARY, WIDTH)).astype(np.float32)}
+
+
+def write_graph(folder: Path, blocks: Recipe, weights: Mapping[str, NDArray[np.float32]]) -> Path:
+    """The graph of a case."""
+    sources = [safetensors.TensorSource(name, "F32", own.shape, [own]) for name, own in weights.items()]
+    placed = safetensors.write(folder / "weights.safetensors", sources)
+    save(encoder(GraphBuilder(placed), (TABLE,), blocks, WIDTH, ropes=ROPES), folder / "encoder.onnx")
+    return folder / "encoder.onnx"

@@ -1,0 +1,152 @@
+"""Recipes as JSON, as cards hold them; cards of earlier versions too."""
+
+import json
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+
+from models.families.recipe import (
+    PARTS,
+    STEPS,
+    AddIndexed,
+    AddPosition,
+    AddSinusoid,
+    AddType,
+    Attention,
+    Disentangled,
+    DistanceBias,
+    Embed,
+    FeedForward,
+    LayerNorm,
+    Linear,
+    MaskRows,
+    Parallel,
+    Recipe,
+    RMSNorm,
+    Round,
+    Scale,
+    ScoreBias,
+    Step,
+    TokenDropout,
+    from_json,
+    layers,
+    tensors,
+    to_json,
+)
+from tests.block_recipes import CASES, made
+
+NORM, RMS, LINEAR = LayerNorm("n.weight", "n.bias", 1e-5), RMSNorm("r", 1e-6, 1.0), Linear("l.weight", None)
+FULL = Attention(
+    4,
+    Linear("q", "qb"),
+    LINEAR,
+    LINEAR,
+    LINEAR,
+    NORM,
+    ScoreBias("b", 32, 128),
+    2,
+    8,
+    0.25,
+    "full_attention",
+    RMS,
+    RMS,
+    NORM,
+    "heads",
+    7,
+    0,
+    50.0,
+    RMS,
+    0.22,
+)
+GATED = FeedForward(LINEAR, LINEAR, "silu", RMS, LINEAR, RMS, 0.5)
+EVERY: tuple[Step, ...] = (
+    Embed("t"),
+    AddType("t"),
+    AddPosition("p"),
+    AddSinusoid("marian", 16, 1),
+    AddIndexed("x", "bbox", (3, 1)),
+    TokenDropout(5),
+    MaskRows(),
+    Scale(0.5, outside=True),
+    Round("bfloat16"),
+    NORM,
+    RMS,
+    LINEAR,
+    FULL,
+    replace(FULL, bias=DistanceBias((0.5, 0.25))),
+    replace(FULL, bias=Disentangled("rel", NORM, LINEAR, None, 256, 512)),
+    GATED,
+    Parallel(FULL, GATED),
+)
+
+
+def returned(recipe: Recipe) -> Recipe:
+    """The recipe after a card's road."""
+    return from_json(json.loads(json.dumps(to_json(recipe))))
+
+
+@pytest.mark.parametrize("step", EVERY, ids=lambda step: type(step).__name__)
+def test_every_step_comes_back_from_json(step: Step) -> None:
+    (back,) = returned((step,))
+    assert back == step
+    assert hash(back) == hash(step)  # tuples stay tuples
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_blocks_come_back_from_json(name: str) -> None:
+    blocks, _ = made(name)
+    assert returned(blocks) == blocks
+
+
+def test_every_kind_of_step_and_part_is_here() -> None:
+    assert {type(step).__name__ for step in EVERY} == set(STEPS)
+    held = {type(getattr(step, field.name)).__name__ for step in EVERY for field in fields(step)}
+    assert {*PARTS} <= held
+
+
+def without_kinds(data: Any) -> Any:
+    """Steps as cards held them before their parts named their kind."""
+    if isinstance(data, dict):
+        return {
+            key: {name: without_kinds(own) for name, own in value.items() if name != "step"}
+            if isinstance(value, dict)
+            else value
+            for key, value in data.items()
+        }
+    return data
+
+
+OLD: tuple[Step, ...] = (  # of the vocabulary of that time
+    Attention(4, Linear("q", "qb"), LINEAR, LINEAR, LINEAR, NORM, ScoreBias("b", 32, 128)),
+    Attention(4, LINEAR, LINEAR, LINEAR, LINEAR),
+    FeedForward(LINEAR, Linear("d", "db"), "gelu", NORM),
+    NORM,
+)
+NEW = {
+    "Attention": {field.name for field in fields(Attention)[7:]},
+    "FeedForward": {"gate", "closing", "factor"},
+}
+
+
+def test_cards_that_do_not_name_kinds_of_parts_are_read() -> None:
+    data = [
+        {key: value for key, value in without_kinds(own).items() if key not in NEW.get(own["step"], ())}
+        for own in to_json(OLD)
+    ]
+    assert '"step": "Linear"' not in json.dumps(data)
+    assert "key_heads" not in json.dumps(data)
+    assert from_json(data) == OLD
+
+
+@pytest.mark.parametrize(
+    "data", [[{"step": "Unknown"}], [{"heads": 4}], [{"step": "Embed"}], [{"step": "Embed", "table": "t", "more": 1}]]
+)
+def test_what_is_no_recipe_is_refused(data: list[dict[str, Any]]) -> None:
+    with pytest.raises((KeyError, TypeError)):
+        from_json(data)
+
+
+def test_tensors_of_parts_are_named_once() -> None:
+    assert tensors((Parallel(FULL, GATED),)) == ("q", "qb", "l.weight", "n.weight", "n.bias", "b", "r")
+    assert list(layers((Embed("t"), Parallel(FULL, GATED), GATED))) == [FULL, GATED, GATED]
