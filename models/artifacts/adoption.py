@@ -11,15 +11,16 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from models.artifacts import tokenizer
-from models.artifacts.adopted_pooling import POOLED, decide
+from models.artifacts import sentence_vectors, tokenizer
+from models.artifacts.adopted_pooling import POOLED, AdoptedGraph, decide, vector_width
 from models.artifacts.card import Card, Graph
-from models.artifacts.comparison import TOLERANCE, Session, make_check_inputs, padded_differences
+from models.artifacts.comparison import TOLERANCE, Session, make_check_inputs, modules_difference, padded_differences
 from models.artifacts.export import max_input_tokens, tool_version
 from models.artifacts.folder import atomic_folder, finish_folder
 from models.artifacts.overwrite_checks import check_name, check_target
 from models.checkpoints import sentence_transformers
 from models.checkpoints.checkpoint import read_config
+from models.checkpoints.sentence_modules import FoundModules
 from models.checkpoints.sentence_transformers import Pooling, SentenceFiles
 from models.errors import BadCheckpoint
 from models.families import FAMILIES, LIST_HINT
@@ -99,19 +100,38 @@ def adopt(
         size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
         card = _card(name or out.name, source, data, graph, sentence, contents, has_tokenizer, size)
         progress("comparing alone and batched", 0, 0)
-        inputs = make_check_inputs(card)
-        differences = padded_differences(card, graph, session, inputs)
-        card = _pooled(card, graph, decide(source, sentence, graph, session, inputs, pooling), pooling)
+        own = AdoptedGraph(graph, session, make_check_inputs(card), card.hidden_size)
+        decided, found = decide(source, sentence, own, pooling)
+        card = _pooled(card, own, decided, pooling)
+        differences = padded_differences(card, graph, session, own.inputs)
         kept = {output: differences[output] for output in card.graphs["encoder"].outputs}
-        return finish_folder(folder, replace(card, largest_difference=kept), progress)
+        card = _with_modules(folder, replace(card, largest_difference=kept), found)
+        return finish_folder(folder, card, progress)
 
 
-def _pooled(card: Card, graph: Graph, pooling: Pooling | None, chosen: str | None) -> Card:
+def _pooled(card: Card, own: AdoptedGraph, pooling: Pooling | None, chosen: str | None) -> Card:
     """Return the card with its pooling, and with the sentence vector as its default output where there is one."""
+    graph = own.entry
     if pooling is None and (chosen == "none" or POOLED not in graph.outputs):
         graph = replace(graph, outputs=("last_hidden_state",))
         return replace(card, graphs={"encoder": graph}, default_output="last_hidden_state")
-    return replace(card, pooling=pooling, default_output=POOLED)
+    width = vector_width(own) if POOLED in graph.outputs else None
+    return replace(card, pooling=pooling, default_output=POOLED, graph_width=width)
+
+
+def _with_modules(folder: Path, card: Card, found: FoundModules) -> Card:
+    """Write the modules that run behind pooling, if there are any, and return the card with them."""
+    if (modules := sentence_vectors.described(found)) is None:
+        return card
+    stored = sentence_vectors.write_beside(folder, found)
+    difference = {POOLED: max(card.largest_difference.get(POOLED, 0.0), modules_difference(folder, modules))}
+    return replace(
+        card,
+        modules=modules,
+        parameters=card.parameters + stored.parameters(),
+        bytes=card.bytes + sum(tensor.bytes for tensor in stored.placed.values()),
+        largest_difference=card.largest_difference | difference,
+    )
 
 
 def _find_onnx(source: Path) -> Path:
@@ -228,6 +248,7 @@ def _card(
         files={},
         source=source.resolve().name,
         tool=tool_version(),
+        similarity_function=sentence.similarity_function,
     )
 
 

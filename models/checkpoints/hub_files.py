@@ -120,6 +120,14 @@ def _fetch_header(repository: Repository, name: str, path: Path) -> None:
         file.truncate(size)
 
 
+def fetch_module(repository: Repository, folder: Path, place: str) -> None:
+    """Fetch the weights of a sentence-transformers module whole, into the folder that holds its config.json."""
+    if repository.has(f"{place}/{WEIGHTS}"):
+        repository.copy(f"{place}/{WEIGHTS}", folder / place / WEIGHTS)
+    elif repository.has(f"{place}/{_OLD_WEIGHTS[0]}"):
+        (folder / place / _OLD_WEIGHTS[0]).touch()  # sentence_modules then says how to convert it
+
+
 def tensor_fetcher(repository: Repository, inner: str) -> Callable[[list[Tensor]], None]:
     """Return a function that fetches tensors into the sparse files, each once, adjacent ones in one request."""
     fetched: set[str] = set()

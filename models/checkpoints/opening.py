@@ -18,6 +18,7 @@ from models.checkpoints import (
 from models.checkpoints.checkpoint import Checkpoint, open_checkpoint, read_config
 from models.checkpoints.gguf import read_gguf
 from models.checkpoints.hub import Repository
+from models.checkpoints.sentence_modules import Fetch, on_disk
 from models.errors import ModelError
 from models.progress import Progress, no_progress
 
@@ -33,12 +34,14 @@ class LocatedCheckpoint:
         name: its name in cards: a folder's or a file's name, or org/name@commit.
         temporary: the folder is deleted when the context ends: no export may link to it.
         checkpoint: opens config and tensors; raises BadCheckpoint.
+        fetch_module: brings the weights of a sentence-transformers module, by its place in the checkpoint, to `folder`.
     """
 
     folder: Path
     name: str
     temporary: bool
     checkpoint: Callable[[], Checkpoint]
+    fetch_module: Fetch = on_disk
 
 
 def is_file_or_hub_id(what: str | Path) -> bool:
@@ -105,7 +108,8 @@ def _hub(repository: Repository, folder: Path) -> LocatedCheckpoint:
     if hub_files.is_static_embedding(folder):
         repository.copy(inner + "model.safetensors", place / "model.safetensors")
         return LocatedCheckpoint(folder, repository.label, True, partial(open_checkpoint, place))
-    return LocatedCheckpoint(folder, repository.label, True, partial(_remote, repository, inner, place))
+    fetch_module = partial(hub_files.fetch_module, repository, folder)
+    return LocatedCheckpoint(folder, repository.label, True, partial(_remote, repository, inner, place), fetch_module)
 
 
 def _remote(repository: Repository, inner: str, place: Path) -> Checkpoint:
