@@ -3,6 +3,7 @@
 Each misbehaviour is a row of FAULTS: what the handler does instead, for files whose name ends with `fault_on`.
 """
 
+import json
 import re
 import threading
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
+_LISTING = re.compile(r"/api/models/([\w.-]+/[\w.-]+)/revision/([\w.-]+)")
 _PATH = re.compile(r"/([\w.-]+/[\w.-]+)/resolve/([\w.-]+)/(.+)")
 _RANGE = re.compile(r"bytes=(\d+)-(\d+)")
 _PIECE = 1 << 16
@@ -23,6 +25,7 @@ class Hub:
     """The folder that is served, and the requests received.
 
     redirect_to  an endpoint that files matching `fault_on` are fetched from, as the hub sends clients to its CDN
+    lists        whether it lists its files
     unknown_paths  requested paths that are no files of a repository
     requests     (file, Range) in order
     """
@@ -34,6 +37,7 @@ class Hub:
     fault_on: str = ".safetensors"
     redirect_to: str = ""
     endpoint: str = ""
+    lists: bool = True
     sent: int = 0
     unknown_paths: list[str] = field(default_factory=list)
     requests: list[tuple[str, str | None]] = field(default_factory=list)
@@ -65,6 +69,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         hub = self.hub
+        if hub.lists and (listing := _LISTING.fullmatch(self.path)) and listing[1] == hub.repository:
+            return self._list()
         match = _PATH.fullmatch(self.path)
         if not match:
             hub.unknown_paths.append(self.path)
@@ -84,6 +90,15 @@ class _Handler(BaseHTTPRequestHandler):
         if not path.is_file():
             return self._refuse(404, "EntryNotFound")
         return self._send(path, range_header, fault)
+
+    def _list(self) -> None:
+        files = [path.relative_to(self.hub.folder).as_posix() for path in self.hub.folder.rglob("*") if path.is_file()]
+        content = json.dumps({"sha": COMMIT, "siblings": [{"rfilename": name} for name in files]}).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
 
     def _refuse(self, status: int, code: str) -> None:
         self.send_response(status)

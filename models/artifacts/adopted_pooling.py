@@ -15,7 +15,7 @@ from models.artifacts.card import Graph
 from models.artifacts.comparison import CheckInputs, Session
 from models.artifacts.sentence_vectors import ToVector, to_vector
 from models.checkpoints import sentence_modules, sentence_transformers
-from models.checkpoints.sentence_modules import FoundModules
+from models.checkpoints.sentence_modules import Fetch, FoundModules, on_disk
 from models.checkpoints.sentence_transformers import GRAPH, Pooling, SentenceFiles
 from models.errors import BadCheckpoint
 
@@ -43,7 +43,7 @@ class AdoptedGraph:
 
 
 def decide(
-    source: Path, sentence: SentenceFiles, graph: AdoptedGraph, chosen: str | None
+    source: Path, sentence: SentenceFiles, graph: AdoptedGraph, chosen: str | None, fetch: Fetch = on_disk
 ) -> tuple[Pooling | None, FoundModules]:
     """Return how sentence vectors are made, and the modules that run behind pooling here.
 
@@ -54,6 +54,7 @@ def decide(
         sentence: its files but for the pooling.
         graph: the graph.
         chosen: what the operator chose: a mode, "none", "graph", or None for what the files say.
+        fetch: as for sentence_modules.read_modules.
 
     Raises:
         BadCheckpoint: the files describe what neither the graph's output nor pooling and modules give.
@@ -63,7 +64,9 @@ def decide(
         if chosen == GRAPH:
             raise BadCheckpoint(f"{name} gives no {POOLED}: leave out --pooling {GRAPH}")
         pooling = sentence_transformers.read_pooling(source, chosen)
-        return pooling, _modules(source, pooling, graph) if pooling and chosen is None else NO_MODULES
+        if pooling is None or chosen is not None:
+            return pooling, NO_MODULES
+        return pooling, described_modules(source, pooling, graph.hidden_size, fetch)
     if chosen not in (None, GRAPH):
         if HIDDEN not in outputs:
             raise BadCheckpoint(f"{name} gives {POOLED} alone: leave out --pooling {chosen}")
@@ -71,9 +74,9 @@ def decide(
     own = sentence_transformers.described_pooling(source)
     if own is None:
         return None, NO_MODULES
-    if chosen is None and _can_compute(source):
+    if chosen is None and can_compute(source, fetch):
         if HIDDEN in outputs:
-            found = _modules(source, own, graph)
+            found = described_modules(source, own, graph.hidden_size, fetch)
             _check_same(source, own, found, graph)
             return own, found
         if sentence_modules.behind_pooling(source):
@@ -83,15 +86,16 @@ def decide(
     return _in_graph(source, own, sentence), NO_MODULES
 
 
-def _can_compute(source: Path) -> bool:
+def can_compute(source: Path, fetch: Fetch = on_disk) -> bool:
     """Return whether the folder's files alone say how to make vectors of token rows."""
     kinds = [kind for kind, _ in sentence_transformers.modules(source)]
     known = kinds[:2] == ["Transformer", "Pooling"] and set(kinds[2:]) <= set(sentence_transformers.BEHIND_POOLING)
-    return known and sentence_modules.hold_weights(source)
+    return known and sentence_modules.hold_weights(source, fetch)
 
 
-def _modules(source: Path, pooling: Pooling, graph: AdoptedGraph) -> FoundModules:
-    return sentence_modules.read_modules(source, graph.hidden_size * len(pooling.modes))
+def described_modules(source: Path, pooling: Pooling, hidden_size: int, fetch: Fetch = on_disk) -> FoundModules:
+    """Return the modules that the files have behind pooling; errors as sentence_modules.read_modules."""
+    return sentence_modules.read_modules(source, hidden_size * len(pooling.modes), fetch)
 
 
 def _in_graph(source: Path, own: Pooling, sentence: SentenceFiles) -> Pooling:

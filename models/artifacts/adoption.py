@@ -1,28 +1,33 @@
-"""Adopts a folder that already holds ONNX: the graph is copied byte for byte, and a card is made for it.
+"""Adopts ONNX that a folder or a hub repository already holds: the graph is copied byte for byte, and a card is made.
 
-An adopted graph has no recipe to compare with. Adoption checks that it loads, takes inputs that Inlay feeds, gives a
-known output, and computes the same for a sequence in a padded batch as for the sequence alone.
+An adopted graph has no recipe to compare with. Adoption checks that it loads, takes inputs that Inlay feeds and gives a
+known output. Where other sequences in a batch would move a sequence, it is run one sequence at a time. Where the graph
+is not float32, its vectors are compared with those of the float32 weights beside it.
+
+Of a hub repository the ONNX file, the files of its weights, the small files and the weights of the modules behind
+pooling are fetched, and nothing else; the float32 weights only if the caller asks for the comparison.
 """
 
-import shutil
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from math import prod
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from models.artifacts import sentence_vectors, tokenizer
+from models.artifacts import adopted_comparison, sentence_vectors, tokenizer, weights
 from models.artifacts.adopted_pooling import POOLED, AdoptedGraph, decide, vector_width
-from models.artifacts.card import Card, Graph
+from models.artifacts.card import FILE_NAME, MODULES, AdoptedFile, Card, Graph
 from models.artifacts.comparison import TOLERANCE, Session, make_check_inputs, modules_difference, padded_differences
 from models.artifacts.export import max_input_tokens, tool_version
 from models.artifacts.folder import atomic_folder, finish_folder
+from models.artifacts.onnx_interface import FILE, graph_of
 from models.artifacts.overwrite_checks import check_name, check_target
 from models.checkpoints import sentence_transformers
-from models.checkpoints.checkpoint import read_config
+from models.checkpoints.checkpoint import FLOAT32_ONNX, read_config
+from models.checkpoints.onnx_files import OnnxContents, OnnxSource, config_folder, fetch_onnx, open_onnx
+from models.checkpoints.opening import located, renamed_in_errors
 from models.checkpoints.sentence_modules import FoundModules
-from models.checkpoints.sentence_transformers import Pooling, SentenceFiles
-from models.errors import BadCheckpoint
+from models.checkpoints.sentence_transformers import Pooling
+from models.checkpoints.static import find_static_folder
+from models.errors import BadCheckpoint, ModelError
 from models.families import FAMILIES, LIST_HINT
 from models.families.config import Config
 from models.families.filling import position_rule
@@ -30,93 +35,116 @@ from models.families.positional_encodings import Encodings
 from models.positions.learned import PositionRule
 from models.progress import Progress, no_progress
 
-FILE = "model.onnx"
-ONNX_PATHS = ("onnx/model.onnx", "model.onnx")
-INPUTS = ("input_ids", "attention_mask", "token_type_ids", "position_ids")
-HIDDEN = ("last_hidden_state", "token_embeddings")  # the second: what optimum's sentence-transformers exports call it
-_DTYPES = {
-    1: "float32",
-    10: "float16",
-    11: "float64",
-    16: "bfloat16",
-    2: "uint8",
-    3: "int8",
-}  # onnx.TensorProto.DataType
-
-
-@dataclass(frozen=True, slots=True)
-class OnnxContents:
-    """The contents of an ONNX file.
-
-    Attributes:
-        data_files: the files of its weights, relative to the file's folder.
-        parameters: elements of its weights.
-        dtype: of the largest weight.
-    """
-
-    data_files: tuple[str, ...]
-    parameters: int
-    dtype: str
+RESERVED = (FILE_NAME, tokenizer.FILE_NAME, weights.FILE_NAME, f"{MODULES}.onnx")
+NOT_FETCHED = "the float32 weights were not fetched; --compare fetches them"
 
 
 def adopt(
-    source: Path,
+    source: Path | str,
     out: Path,
     *,
     name: str | None = None,
+    file: str | None = None,
     pooling: str | None = None,
+    compare: bool | None = None,
     force: bool = False,
     progress: Progress = no_progress,
+    endpoint: str | None = None,
 ) -> Card:
-    """Write the ONNX model of `source` to `out` and return its card.
+    """Write an ONNX model of `source` to `out` and return its card.
 
     Args:
-        source: holds onnx/model.onnx or model.onnx, config.json, and where it has them tokenizer.json and
-            sentence-transformers files.
+        source: a folder or a hub id, org/name or org/name@revision. It holds ONNX, config.json, and where it has them
+            tokenizer.json and sentence-transformers files.
         out: the folder to write.
-        name, force, progress: as for `export`.
+        file: the ONNX file's path in the source; None: the first of FLOAT32_ONNX that is there.
         pooling: as for `export`, or "graph": the graph's own sentence_embedding, which holds every module.
+        compare: compare the vectors with those of the float32 weights; None: of a folder, where the chosen file is not
+            the float32 one.
+        name, force, progress: as for `export`.
+        endpoint: the hub's address; None: what huggingface_hub is set to (HF_ENDPOINT).
 
     Raises:
-        ModelError: the model cannot be adopted, or `out` may not be replaced.
+        ModelError: the model cannot be adopted or not be compared as asked, or `out` may not be replaced.
         OSError: a file cannot be written.
     """
     out = out.absolute()
-    check_target(out, source, force)
+    check_target(out, Path(source), force)
     if name is not None:
         check_name(name)
-    data = read_config(source)
-    path = _find_onnx(source)
-    contents = read_contents(path)
-    with atomic_folder(out) as folder:
-        for file in (path.name, *contents.data_files):
-            progress("copying", 0, 0)
-            (folder / file).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(path.parent / file, folder / file)
-        session = Session(folder / FILE)
-        graph = graph_of(session)
-        sentence = sentence_transformers.read(source, "none")
-        has_tokenizer = tokenizer.copy(source, folder, sentence.lowercase)
-        size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
-        card = _card(name or out.name, source, data, graph, sentence, contents, has_tokenizer, size)
-        progress("comparing alone and batched", 0, 0)
-        own = AdoptedGraph(graph, session, make_check_inputs(card), card.hidden_size)
-        decided, found = decide(source, sentence, own, pooling)
-        card = _pooled(card, own, decided, pooling)
-        differences = padded_differences(card, graph, session, own.inputs)
-        kept = {output: differences[output] for output in card.graphs["encoder"].outputs}
-        card = _with_modules(folder, replace(card, largest_difference=kept), found)
-        return finish_folder(folder, card, progress)
+    with located(source, progress, endpoint, weights=False) as place:
+        if find_static_folder(place.folder):
+            raise BadCheckpoint(f"{source} is a static embedding, of which no ONNX is needed: `inlay export` takes it")
+        data = read_config(config_folder(place.folder))
+        onnx = open_onnx(place, file, progress)
+        with atomic_folder(out) as folder, renamed_in_errors((folder / FILE,), lambda: onnx.label):
+            contents = fetch_onnx(onnx.files, onnx.path, folder / FILE, RESERVED)
+            session = Session(folder / FILE)
+            card = replace(_card(onnx, data, graph_of(session), contents, folder), name=name or out.name)
+            card, found = _checked(onnx, card, session, contents.dynamic, pooling, progress)
+            card = _with_modules(folder, card, found)
+            adopted = _adopted(onnx, card, contents, session, compare, folder, progress)
+            return finish_folder(folder, replace(card, adopted=adopted), progress)
 
 
-def _pooled(card: Card, own: AdoptedGraph, pooling: Pooling | None, chosen: str | None) -> Card:
+def _checked(
+    onnx: OnnxSource, card: Card, session: Session, dynamic: bool, pooling: str | None, progress: Progress
+) -> tuple[Card, FoundModules]:
+    """Return the card with its pooling and with how far a batch moves a sequence of it, and the modules to run.
+
+    Args:
+        onnx: what is adopted.
+        card: its card so far.
+        session: of its graph.
+        dynamic: the graph quantizes a batch by its largest value.
+        pooling: as for `adopt`.
+        progress: receives what is compared.
+    """
+    progress("comparing alone and batched", 0, 0)
+    inputs, graph = make_check_inputs(card), card.graphs["encoder"]
+    own = AdoptedGraph(graph, session, inputs, card.hidden_size)
+    card = replace(card, graph_width=vector_width(own) if POOLED in graph.outputs else None)
+    differences = padded_differences(card, graph, session, inputs)
+    graph = replace(graph, one_by_one=dynamic or max(differences.values()) > card.tolerance)
+    place = onnx.place
+    sentence = sentence_transformers.read(place.folder, "none")
+    decided, found = decide(place.folder, sentence, own, pooling, place.fetch_module)
+    card = _pooled(card, graph, decided, pooling)
+    kept = {name: differences[name] for name in card.graphs["encoder"].outputs}
+    return replace(card, largest_difference=kept), found
+
+
+def _adopted(
+    onnx: OnnxSource,
+    card: Card,
+    contents: OnnxContents,
+    session: Session,
+    compare: bool | None,
+    folder: Path,
+    progress: Progress,
+) -> AdoptedFile:
+    """Return the card's entry for the ONNX file, compared with float32 weights if `adopt` says so."""
+    if compare is None and contents.is_float32 and onnx.path in FLOAT32_ONNX:
+        return AdoptedFile(onnx.path)
+    if compare is False:
+        return AdoptedFile(onnx.path, uncompared="the caller did not want it (--no-compare)")
+    if compare is None and onnx.place.repository:
+        return AdoptedFile(onnx.path, uncompared=NOT_FETCHED)
+    try:
+        with renamed_in_errors((onnx.place.folder,), lambda: onnx.place.name):  # callers can read the card
+            return AdoptedFile(onnx.path, adopted_comparison.compare(onnx, card, session, folder, progress))
+    except ModelError as error:
+        if compare:
+            raise BadCheckpoint(f"{onnx.label} cannot be compared with float32 weights: {error}") from error
+        return AdoptedFile(onnx.path, uncompared=str(error))
+
+
+def _pooled(card: Card, graph: Graph, pooling: Pooling | None, chosen: str | None) -> Card:
     """Return the card with its pooling, and with the sentence vector as its default output where there is one."""
-    graph = own.entry
     if pooling is None and (chosen == "none" or POOLED not in graph.outputs):
         graph = replace(graph, outputs=("last_hidden_state",))
-        return replace(card, graphs={"encoder": graph}, default_output="last_hidden_state")
-    width = vector_width(own) if POOLED in graph.outputs else None
-    return replace(card, pooling=pooling, default_output=POOLED, graph_width=width)
+        return replace(card, graphs={"encoder": graph}, default_output="last_hidden_state", graph_width=None)
+    return replace(card, graphs={"encoder": graph}, pooling=pooling, default_output=POOLED)
 
 
 def _with_modules(folder: Path, card: Card, found: FoundModules) -> Card:
@@ -134,96 +162,21 @@ def _with_modules(folder: Path, card: Card, found: FoundModules) -> Card:
     )
 
 
-def _find_onnx(source: Path) -> Path:
-    for place in ONNX_PATHS:
-        if (source / place).is_file():
-            return source / place
-    raise BadCheckpoint(
-        f"{source} holds neither {' nor '.join(ONNX_PATHS)}; `export` makes ONNX of a checkpoint's safetensors"
-    )
-
-
-def read_contents(path: Path) -> OnnxContents:
-    """Return the contents of an ONNX file without loading its weights; BadCheckpoint if it is not one."""
-    import onnx
-
-    try:
-        model = onnx.load(path, load_external_data=False)
-    except Exception as error:  # protobuf's own, whose class depends on its build
-        raise BadCheckpoint(f"{path} is not an ONNX file: {error}") from error
-    tensors = list(_tensors(model.graph))
-    files = dict.fromkeys(
-        entry.value for tensor in tensors for entry in tensor.external_data if entry.key == "location"
-    )
-    for file in files:
-        inside = (path.parent / file).resolve().is_relative_to(path.parent.resolve())
-        if Path(file).is_absolute() or ".." in Path(file).parts or not (path.parent / file).is_file():
-            state = "lies outside its folder" if not inside else "is not there"
-            raise BadCheckpoint(f"{path} keeps weights in {file!r}, which {state}")
-    largest = max(tensors, key=lambda tensor: prod(tensor.dims), default=None)
-    dtype = "float32" if largest is None else _DTYPES.get(largest.data_type, "unknown")
-    return OnnxContents(tuple(files), sum(prod(tensor.dims) for tensor in tensors), dtype)
-
-
-def _tensors(graph: Any) -> Iterator[Any]:
-    """Yield every stored tensor of a graph, those of constants and inner graphs included."""
-    yield from graph.initializer
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.HasField("t"):
-                yield attribute.t
-            if attribute.HasField("g"):
-                yield from _tensors(attribute.g)
-
-
-def graph_of(session: Session) -> Graph:
-    """Return the card's entry for a graph; BadCheckpoint if Inlay does not know its inputs and outputs."""
-    for name, value in session.inputs.items():
-        if name not in INPUTS:
-            raise BadCheckpoint(f"{session.path.name} wants the input {name!r}; Inlay feeds {', '.join(INPUTS)}")
-        if value.type != "tensor(int64)":
-            raise BadCheckpoint(
-                f"{session.path.name} takes {name} as {value.type}; Inlay feeds int64: export it with int64 inputs"
-            )
-        if len(value.shape) != 2 or any(isinstance(size, int) for size in value.shape):
-            raise BadCheckpoint(
-                f"{session.path.name} takes {name} of shape {value.shape}; batch and length must both be free: "
-                "export it with dynamic axes"
-            )
-    if "input_ids" not in session.inputs or "attention_mask" not in session.inputs:
-        raise BadCheckpoint(
-            f"{session.path.name} takes {', '.join(session.inputs)}; it must take input_ids and attention_mask"
-        )
-    hidden = next((name for name in HIDDEN if name in session.outputs), None)
-    outputs = [*(["last_hidden_state"] if hidden else []), *([POOLED] if POOLED in session.outputs else [])]
-    if not outputs:
-        known = ", ".join((*HIDDEN, POOLED))
-        raise BadCheckpoint(f"{session.path.name} gives {', '.join(session.outputs)}; one of {known} is needed")
-    rename = {"last_hidden_state": hidden} if hidden not in (None, "last_hidden_state") else {}
-    inputs = tuple(name for name in INPUTS if name in session.inputs)
-    return Graph(FILE, inputs, tuple(outputs), "padded", rename)
-
-
-def _card(
-    name: str,
-    source: Path,
-    data: dict[str, Any],
-    graph: Graph,
-    sentence: SentenceFiles,
-    contents: OnnxContents,
-    has_tokenizer: bool,
-    size: int,
-) -> Card:
+def _card(onnx: OnnxSource, data: dict[str, Any], graph: Graph, contents: OnnxContents, folder: Path) -> Card:
+    """Return the card, its name, pooling and differences still empty, and copy the tokenizer."""
+    sentence = sentence_transformers.read(onnx.place.folder, "none")
+    beside = config_folder(onnx.place.folder)
+    has_tokenizer = tokenizer.copy(beside, folder, sentence.lowercase)
     family = FAMILIES.get(data["model_type"])
     config = Config(data, family.defaults if family else {}, family.names if family else {})
     position = position_rule(family, config) if family else _unknown_position_rule(config, graph)
     has_types = "token_type_ids" in graph.inputs
     return Card(
-        name=name,
+        name="",
         family=data["model_type"],
         hidden_size=config.count("hidden_size"),
         vocab_size=config.count("vocab_size"),
-        max_tokens=max_input_tokens(position.longest(), sentence, source),
+        max_tokens=max_input_tokens(position.longest(), sentence, beside),
         pad_id=config.pad_id(),
         type_rows=config.count("type_vocab_size") if has_types else 0,
         types="zeros" if has_types else "none",
@@ -240,13 +193,13 @@ def _card(
         encodings=Encodings(),
         dtype=contents.dtype,
         parameters=contents.parameters,
-        bytes=size,
+        bytes=sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()),
         flops_per_token={},
         flops_per_token_and_key=0,
         largest_difference={},
-        tolerance=TOLERANCE["encoder"],
+        tolerance=TOLERANCE["float16" if contents.dtype == "float16" else "encoder"],
         files={},
-        source=source.resolve().name,
+        source=onnx.place.name,
         tool=tool_version(),
         similarity_function=sentence.similarity_function,
     )

@@ -48,6 +48,8 @@ class Graph:
         layout: packed: rows of all sequences one after the other; padded: a rectangle (adopted models); image: pixels,
             patches or features of one size, see models/graphs/vision.py.
         rename: our name -> the file's own, for the outputs where they differ (adopted models).
+        one_by_one: a run takes one sequence, because another one beside it would move it (adopted models that quantize
+            activations by the largest value of a batch).
     """
 
     file: str
@@ -55,6 +57,7 @@ class Graph:
     outputs: tuple[str, ...]
     layout: Literal["packed", "padded", "image"] = "packed"
     rename: dict[str, str] = field(default_factory=dict)
+    one_by_one: bool = False
 
     @property
     def attends(self) -> bool:
@@ -92,6 +95,37 @@ class QuantizedEncoder:
 
 
 @dataclass(frozen=True, slots=True)
+class VectorComparison:
+    """How close an adopted model's vectors are to those of its float32 weights.
+
+    Attributes:
+        reference: the file of these weights, in the folder or repository that was adopted.
+        min_cosine, mean_cosine: between the vectors of both.
+        texts: how many texts were compared, those of texts/evaluation.txt.
+    """
+
+    reference: str
+    min_cosine: float
+    mean_cosine: float
+    texts: int
+
+
+@dataclass(frozen=True, slots=True)
+class AdoptedFile:
+    """The ONNX file that a model was adopted from.
+
+    Attributes:
+        path: in the folder or repository.
+        comparison: with the float32 weights beside it; None: there was none.
+        uncompared: why there was none; None: there was one, or the file is the float32 model itself.
+    """
+
+    path: str
+    comparison: VectorComparison | None = None
+    uncompared: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Card:
     """An exported model. Sizes are in elements unless named bytes.
 
@@ -118,8 +152,8 @@ class Card:
         flops_per_token: by graph; one multiply and one add count as two. Attention scores are flops_per_token_and_key
             times the tokens of the sequence, on top.
         largest_difference: by output, ONNX Runtime against the reference, over the export's check inputs; of an int8
-            encoder's rows relative to their length.
-        tolerance: the largest difference allowed.
+            encoder's rows relative to their length; of an adopted graph, a sequence alone against the same in a batch.
+        tolerance: the largest difference allowed; a graph that is run one_by_one may differ more, as it meets no batch.
         files: size and hash of every file.
         source, tool: what the export was made from, and by.
         format: of the card.
@@ -137,6 +171,7 @@ class Card:
         handed_over: the output that the same model elsewhere takes as inputs_embeds (prompt_embeds); None: it gives
             none, or was exported before cards said so.
         quantized: of a model whose encoder is not float32; None: it is.
+        adopted: of an adopted model; None: it was exported, or adopted before cards said so.
         modules: what makes sentence vectors of pooled ones, by modules.onnx; None: they are the same.
         graph_width: of the sentence vectors that an adopted graph gives itself; None: hidden_size.
         similarity_function: that sentence-transformers compares the model's vectors by: cosine, dot, euclidean or
@@ -187,6 +222,7 @@ class Card:
     headless: str | None = None
     handed_over: str | None = None
     quantized: QuantizedEncoder | None = None
+    adopted: AdoptedFile | None = None
     modules: SentenceModules | None = None
     graph_width: int | None = None
     similarity_function: str | None = None
@@ -297,10 +333,23 @@ def _from_json(data: dict[str, Any]) -> Card:
             "image": (image := data.get("image")) and image_spec.from_json(image),
             "similarity": (similarity := data.get("similarity")) and Similarity(**similarity),
             "quantized": (quantized := data.get("quantized")) and QuantizedEncoder(**quantized),
+            "adopted": (adopted := data.get("adopted")) and _adopted(adopted),
             "modules": sentence_modules.from_json(data.get("modules")),
         }
     )
 
 
 def _graph(data: dict[str, Any]) -> Graph:
-    return Graph(data["file"], tuple(data["inputs"]), tuple(data["outputs"]), data["layout"], data.get("rename", {}))
+    return Graph(
+        data["file"],
+        tuple(data["inputs"]),
+        tuple(data["outputs"]),
+        data["layout"],
+        data.get("rename", {}),
+        data.get("one_by_one", False),
+    )
+
+
+def _adopted(data: dict[str, Any]) -> AdoptedFile:
+    comparison = data["comparison"]
+    return AdoptedFile(data["path"], comparison and VectorComparison(**comparison), data["uncompared"])

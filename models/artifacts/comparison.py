@@ -26,7 +26,8 @@ from models.reference import interpreter, static
 from models.reference import sentence_modules as modules_reference
 from models.tables import int8_matrices
 
-TOLERANCE = {"input": 1e-5, "encoder": 1e-4, "head": 1e-4, "int8": 0.5}
+TOLERANCE = {"input": 1e-5, "encoder": 1e-4, "head": 1e-4, "int8": 0.5, "float16": 1e-2}
+"""float16: of an adopted graph; its values are rounded to 1e-3, and MiniLM's move by 1.6e-3 in a batch."""
 _LENGTHS = (1, 2, 17, 5, 33)
 _SEED = 20240
 _HEAD_SCALES = (1.0, 0.1, 4.0)  # of the check rows' values, around what a final norm gives
@@ -133,7 +134,8 @@ def largest_differences(folder: Path, card: Card) -> dict[str, float]:
     """Return, for each output, the largest |ONNX - reference| / max(1, |reference|) over the check inputs.
 
     An adopted graph has no recipe to compare with: its figure is the largest difference between a sequence in a padded
-    batch and the same sequence alone. The figure of `logits` is relative to the largest logit of a row.
+    batch and the same sequence alone; where it is run one by one, that may be above the tolerance. The figure of
+    `logits` is relative to the largest logit of a row.
 
     Raises:
         ReferenceMismatch: a difference is above TOLERANCE.
@@ -143,7 +145,10 @@ def largest_differences(folder: Path, card: Card) -> dict[str, float]:
     differences: dict[str, float] = {}
     for name, graph in card.graphs.items():
         if graph.layout == "padded":
-            differences |= padded_differences(card, graph, Session(folder / graph.file), inputs)
+            moved = padded_differences(card, graph, Session(folder / graph.file), inputs)
+            if not graph.one_by_one:
+                _check_moved(graph.file, max(moved.values()), card.tolerance)
+            differences |= moved
             continue
         kind = "input" if name != "encoder" else "int8" if card.quantized else "encoder"
         session = Session(folder / graph.file)
@@ -179,8 +184,7 @@ def padded_differences(card: Card, graph: Graph, session: Session, inputs: Check
     """Return, for each output, how far a padded batch moves a sequence from what it is alone.
 
     Raises:
-        ReferenceMismatch: a difference is above TOLERANCE["encoder"].
-        BadCard: the graph does not run or gives another width than the card's.
+        BadCard: the graph does not run, or gives another width than the card's or values that are not finite.
     """
     ends = np.cumsum(inputs.lengths)
     spans = [slice(end - length, end) for end, length in zip(ends, inputs.lengths, strict=True)]
@@ -188,23 +192,35 @@ def padded_differences(card: Card, graph: Graph, session: Session, inputs: Check
     flat["attention_mask"] = np.ones(len(inputs.ids), np.int64)
     batch = {name: _pad(flat[name], spans, (card.pad_id or 0) if name == "input_ids" else 0) for name in graph.inputs}
     graph_names = {name: graph.rename.get(name, name) for name in graph.outputs}
-    batched = session.run(batch, list(graph_names.values()))
+    batched = widened(session.run(batch, list(graph_names.values())))
     differences = dict.fromkeys(graph.outputs, 0.0)
     for row, span in enumerate(spans):
-        alone = session.run({name: flat[name][None, span] for name in graph.inputs}, list(graph_names.values()))
+        feeds = {name: flat[name][None, span] for name in graph.inputs}
+        alone = widened(session.run(feeds, list(graph_names.values())))
         for name, graph_name in graph_names.items():
             value = batched[graph_name][row : row + 1]
             unpadded = value if name == "sentence_embedding" else value[:, : span.stop - span.start]
             width = card.graph_width if name == "sentence_embedding" and card.graph_width else card.hidden_size
             _check_width(alone[graph_name], width, f"{graph.file}: {graph_name}")
+            if not (np.isfinite(unpadded).all() and np.isfinite(alone[graph_name]).all()):
+                raise BadCard(f"{graph.file}: {graph_name} holds values that are not finite; adopt one in float32")
             difference = relative_difference(unpadded, alone[graph_name], f"{graph.file}: {graph_name}")
             differences[name] = max(differences[name], difference)
-    if (worst := max(differences.values())) > TOLERANCE["encoder"]:
-        raise ReferenceMismatch(
-            f"{graph.file}: a sequence moves by {worst:.2e} when others are batched beside it, more than "
-            f"{TOLERANCE['encoder']:.0e}; dynamically quantised models do this: adopt the float32 one"
-        )
     return differences
+
+
+def widened(outputs: Arrays) -> Arrays:
+    """Return the outputs of an adopted graph, float16 ones as float32."""
+    return {name: value.astype(np.float32) if value.dtype == np.float16 else value for name, value in outputs.items()}
+
+
+def _check_moved(file: str, worst: float, tolerance: float) -> None:
+    """Raise ReferenceMismatch if sequences of an adopted graph that runs in batches move by more than the tolerance."""
+    if not worst <= tolerance:
+        raise ReferenceMismatch(
+            f"{file}: a sequence moves by {worst:.2e} when others are batched beside it, more than {tolerance:.0e}, "
+            "and did not when it was adopted: adopt it again, so that each sequence runs alone"
+        )
 
 
 def _check_width(value: NDArray[Any], width: int, what: str) -> None:
@@ -236,7 +252,15 @@ def _expected(folder: Path, card: Card, graph: str, inputs: CheckInputs) -> Arra
     rows = interpreter.run(card.recipe, weights, inputs.ids, inputs.positions, types, mask, inputs.extras)
     if graph != "encoder":
         return dict(rows)
-    hidden = interpreter.encode(card.encoder, weights, rows["input_embeddings"], inputs.mask, inputs.lengths)
+    hidden = interpreter.encode(
+        card.encoder,
+        weights,
+        rows["input_embeddings"],
+        inputs.mask,
+        inputs.lengths,
+        inputs.positions,
+        card.encodings.ropes,
+    )
     return {"last_hidden_state": hidden}
 
 

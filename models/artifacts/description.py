@@ -90,6 +90,11 @@ def comparison_summary(card: Card) -> str:
     """Return the result of the comparison at the end of the export, in one sentence."""
     exact = {name: each for name, each in card.largest_difference.items() if name not in _inexact(card)}
     worst = max(exact.values(), default=0.0)
+    if any(graph.one_by_one for graph in card.graphs.values()):
+        return (
+            f"one sequence a run: beside others in a batch it would move by {worst:.1e} "
+            f"({card.tolerance:.0e} is allowed); answers do not depend on other requests"
+        )
     pair = "ONNX and the float64 reference" if card.weights else "a sequence alone and the same in a batch"
     return f"largest difference between {pair}: {worst:.1e} (allowed {card.tolerance:.0e})"
 
@@ -107,6 +112,21 @@ def encoder_precision(card: Card) -> str | None:
         f"{own.dtype} encoder; cosine to the float32 one over {own.texts} texts: min {own.min_cosine:.4f}, "
         f"mean {own.mean_cosine:.4f}"
     )
+
+
+def adoption_summary(card: Card) -> list[str]:
+    """Return which ONNX file was adopted and how its vectors differ from the float32 model's, a line each."""
+    if (own := card.adopted) is None:
+        return []
+    lines = [f"{own.path}, {card.dtype}"]
+    if compared := own.comparison:
+        lines.append(
+            f"cosine to {compared.reference} over {compared.texts} texts: min {compared.min_cosine:.5f}, "
+            f"mean {compared.mean_cosine:.5f}"
+        )
+    elif own.uncompared:
+        lines.append(f"not compared with float32: {own.uncompared}")
+    return lines
 
 
 def table(rows: Sequence[tuple[str, ...]]) -> str:
@@ -205,6 +225,7 @@ def _card(card: Card) -> str:
         **(vision.image(card.image) if card.image else {}),
         "checked": comparison_summary(card),
         **({"quantized": precision} if (precision := encoder_precision(card)) else {}),
+        **({"adopted": "; ".join(lines)} if (lines := adoption_summary(card)) else {}),
         "made from": f"{card.source}, by {card.tool}",
     }
     lines = [f"{key:<14} {value}" for key, value in facts.items()]

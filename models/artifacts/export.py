@@ -4,7 +4,6 @@ The graphs are compared with the reference before the folder is renamed into pla
 behind. torch is not needed.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,7 +19,7 @@ from models.artifacts.overwrite_checks import check_name, check_target
 from models.artifacts.sentence_vectors import ToVector
 from models.artifacts.weights import WrittenWeights
 from models.checkpoints import sentence_modules, sentence_transformers
-from models.checkpoints.checkpoint import Checkpoint, read_tensors
+from models.checkpoints.checkpoint import Checkpoint
 from models.checkpoints.opening import LocatedCheckpoint, located
 from models.checkpoints.safetensors import Tensor
 from models.checkpoints.sentence_modules import FoundModules
@@ -33,13 +32,13 @@ from models.families.recipe import Recipe, Scale, tables
 from models.graphs import head as head_graph
 from models.graphs import input_layer
 from models.graphs.builder import GraphBuilder, save
-from models.graphs.encoder import encoder
+from models.graphs.encoder import encoder as encoder_graph
+from models.graphs.encoder import encoder_inputs
 from models.graphs.positions.rope import rope
 from models.graphs.projections import Float32, Int8
 from models.positions.rope.frequencies import frequencies
 from models.progress import Progress, no_progress
 from models.tables import int8_matrices
-from models.tables.quantization import RowSource
 from models.vision import similarity
 from models.vision.fitting import tower
 
@@ -57,6 +56,7 @@ def export(
     force: bool = False,
     side: str | None = None,
     assume: bool = False,
+    encoder: bool | None = None,
     int8: Int8Options | None = None,
     progress: Progress = no_progress,
 ) -> Card:
@@ -72,6 +72,8 @@ def export(
         force: replace an exported model even where other files lie in its folder; they are deleted.
         side: which half of a checkpoint that holds two: text, vision, encoder or decoder.
         assume: treat an unknown model_type as a plain decoder, where it fits one.
+        encoder: whether the blocks are written; None: unless the model is a decoder whose files and `pooling` do not
+            say that it pools.
         int8: how the blocks are written in int8; None: in float32.
         progress: called with what is being done, bytes done and bytes in all.
 
@@ -100,10 +102,11 @@ def export(
             return vision_export.export(source, image_tower, out, name or out.name, tool_version(), progress)
         planned = plan(source, side, assume)
         sentence = sentence_transformers.read(place.folder, pooling)
+        planned = _with_blocks(planned, encoder, sentence, int8, checkpoint)
         if sentence.pooling and not planned.encoder:
             raise BadCheckpoint(
-                f"{checkpoint} pools token vectors, but of model_type {planned.model_type!r} with these tensors only "
-                "the input layer can be exported; export that with --pooling none"
+                f"{checkpoint} pools token vectors, but of model_type {planned.model_type!r} only the input layer can "
+                f"be exported: {planned.blockless}; export that with --pooling none"
             )
         if not planned.encoder:
             _check_encoder(
@@ -126,6 +129,22 @@ def export(
                 quantized = measure(folder, planned, vector, calibration, int8.min_cosine)
                 card = replace(card, quantized=quantized)
             return finish_folder(folder, replace(card, largest_difference=largest_differences(folder, card)), progress)
+
+
+def _with_blocks(
+    planned: Plan, encoder: bool | None, sentence: SentenceFiles, int8: Int8Options | None, checkpoint: Path | str
+) -> Plan:
+    """Return the plan, without its blocks where they are not to be written."""
+    if encoder and not planned.encoder:
+        raise BadCheckpoint(
+            f"{checkpoint} cannot be exported whole: of model_type {planned.model_type!r} {planned.blockless}; its "
+            "input layer can, with --encoder none"
+        )
+    if encoder is None:
+        encoder = planned.family.causal is not True or sentence.pooling is not None or int8 is not None
+    if encoder or not planned.encoder:
+        return planned
+    return replace(planned, encoder=(), parts={}, blockless="it was exported without its blocks")
 
 
 def _modules(place: LocatedCheckpoint, planned: Plan, sentence: SentenceFiles) -> FoundModules:
@@ -191,7 +210,7 @@ def write_weights(
     if link and source.fetch:
         raise BadCheckpoint(f"{source.name} was fetched in parts: there is no file to serve it from, leave out --link")
     originals = {name: source.tensors[name] for name in table_names} if link else None
-    arrays: Mapping[str, RowSource] = read_tensors(source, planned.tensors)
+    arrays = planned.read(source)
     if calibration:
         arrays = int8_matrices.quantized(arrays, planned.encoder, calibration.largest)
     if modules:
@@ -229,8 +248,10 @@ def write_graphs(folder: Path, planned: Plan, placed: dict[str, Tensor]) -> dict
         add(table.graph, rope(frequencies(table.rope, "parity"), suffix), ("positions",))
     if planned.encoder:
         projections = Int8() if int8_matrices.holds_codes(placed, planned.encoder) else Float32()
-        model = encoder(GraphBuilder(placed), planned.recipe, planned.encoder, width, projections)
-        add("encoder", model, (*input_layer.inputs_of(planned.recipe), "mask", "lengths"))
+        model = encoder_graph(
+            GraphBuilder(placed), planned.recipe, planned.encoder, width, projections, planned.encodings.ropes
+        )
+        add("encoder", model, encoder_inputs(planned.recipe, planned.encoder))
     if planned.head:
         save(head_graph.head(GraphBuilder(placed), planned.head), folder / f"{HEAD}.onnx")
     return graphs

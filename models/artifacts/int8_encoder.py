@@ -104,14 +104,15 @@ def calibrate(
         texts: the file of calibration texts.
     """
     recorded, width = Recorded(), planned.config.count("hidden_size")
-    save(encoder(GraphBuilder(placed), planned.recipe, planned.encoder, width, recorded), folder / _GRAPH)
+    ropes = planned.encodings.ropes
+    save(encoder(GraphBuilder(placed), planned.recipe, planned.encoder, width, recorded, ropes), folder / _GRAPH)
     session = Session(folder / _GRAPH)
     largest: dict[str, Float32s] = {}
-    for ids in _tokenized(folder / TOKENIZER, read_texts(texts), max_tokens):
+    for ids in tokenized(folder / TOKENIZER, read_texts(texts), max_tokens):
         seen = session.run(_feeds(session, planned, ids), list(recorded.largest))
         largest = {name: np.maximum(values, largest.get(name, values)) for name, values in seen.items()}
-    evaluated = _tokenized(folder / TOKENIZER, read_texts(EVALUATION), max_tokens)
-    return Calibration(largest, evaluated, _vectors(session, planned, vector, evaluated))
+    evaluated = tokenized(folder / TOKENIZER, read_texts(EVALUATION), max_tokens)
+    return Calibration(largest, evaluated, encoder_vectors(session, planned, vector, evaluated))
 
 
 def measure(
@@ -122,19 +123,23 @@ def measure(
     Raises:
         ReferenceMismatch: the cosine of a text is below `min_cosine`.
     """
-    vectors = _vectors(Session(folder / _GRAPH), planned, vector, calibration.texts)
-    cosines = (vectors * calibration.vectors).sum(axis=1, dtype=np.float64)
-    least, mean = float(cosines.min()), float(cosines.mean())
+    vectors = encoder_vectors(Session(folder / _GRAPH), planned, vector, calibration.texts)
+    least, mean = cosines(vectors, calibration.vectors)
     if not least >= min_cosine:
         raise ReferenceMismatch(
             f"the int8 encoder's vectors have a cosine of {least:.4f} (mean {mean:.4f}) to the float32 encoder's over "
-            f"{len(cosines)} texts, below --min-cosine {min_cosine:g}: calibrate it with texts like those it will get "
+            f"{len(vectors)} texts, below --min-cosine {min_cosine:g}: calibrate it with texts like those it will get "
             "(--calibration FILE), allow less, or export with --encoder float32"
         )
-    return QuantizedEncoder("int8", least, mean, len(cosines))
+    return QuantizedEncoder("int8", least, mean, len(vectors))
 
 
-def _tokenized(path: Path, texts: Sequence[str], max_tokens: int | None) -> list[Ids]:
+def tokenized(path: Path, texts: Sequence[str], max_tokens: int | None) -> list[Ids]:
+    """Return the token ids of texts, cut to `max_tokens`; those without a token are left out.
+
+    Raises:
+        BadCheckpoint: there is no such tokenizer.
+    """
     from tokenizers import Tokenizer
 
     if not path.is_file():
@@ -162,8 +167,19 @@ def _feeds(session: Session, planned: Plan, ids: Ids) -> dict[str, NDArray[Any]]
     return {name: feeds[name] for name in session.inputs}
 
 
-def _vectors(session: Session, planned: Plan, vector: ToVector, texts: Sequence[Ids]) -> Float32s:
-    """Return the vectors of texts, of unit length."""
+def encoder_vectors(session: Session, planned: Plan, vector: ToVector, texts: Sequence[Ids]) -> Float32s:
+    """Return the vectors that an exported encoder gives texts, of unit length."""
     rows = (session.run(_feeds(session, planned, ids), [_HIDDEN])[_HIDDEN] for ids in texts)
-    vectors = np.array([vector(own.astype(np.float64)) for own in rows])
-    return np.asarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True), np.float32)
+    return unit_vectors([vector(own.astype(np.float64)) for own in rows])
+
+
+def unit_vectors(vectors: Sequence[NDArray[np.float64]]) -> Float32s:
+    """Return vectors scaled to unit length, float32 [texts, d]."""
+    stacked = np.array(vectors)
+    return np.asarray(stacked / np.linalg.norm(stacked, axis=1, keepdims=True), np.float32)
+
+
+def cosines(one: Float32s, other: Float32s) -> tuple[float, float]:
+    """Return the least and the mean cosine between the rows of two arrays of unit vectors."""
+    products = (one * other).sum(axis=1, dtype=np.float64)
+    return float(products.min()), float(products.mean())

@@ -20,6 +20,7 @@ from models.errors import BadCheckpoint
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+FLOAT32_ONNX = ("onnx/model.onnx", "model.onnx")  # where others write the whole model as ONNX
 READABLE = ("F32", "F16", "BF16")
 PICKLE_SUFFIXES = (".bin", ".h5", ".pt", ".pth", ".ckpt", ".pkl")  # pickles, or what may hold them
 _EXPONENT_BITS = {"F16": 0x7C00, "BF16": 0x7F80}  # all set: infinite or not a number
@@ -105,12 +106,15 @@ def headers(folder: Path) -> dict[str, Tensor]:
         return safetensors.read_header(folder / WEIGHTS)
     if (folder / INDEX).is_file():
         return _sharded(folder)
+    held = next((path for path in FLOAT32_ONNX if (folder / path).exists()), None)
+    hint = f"; it holds {held}, which `inlay adopt` takes" if held else ""
     if pickles := [path.name for suffix in PICKLE_SUFFIXES for path in sorted(folder.glob(f"*{suffix}"))]:
         raise BadCheckpoint(
             f"{folder} holds its weights as {pickles[0]}, which can run code when read; convert it once with "
             "transformers: AutoModel.from_pretrained(folder).save_pretrained(new_folder, safe_serialization=True)"
+            f"{hint}"
         )
-    raise BadCheckpoint(f"{folder} holds neither {WEIGHTS} nor {INDEX}")
+    raise BadCheckpoint(f"{folder} holds neither {WEIGHTS} nor {INDEX}{hint}")
 
 
 def _sharded(folder: Path) -> dict[str, Tensor]:

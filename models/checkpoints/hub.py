@@ -6,12 +6,14 @@ sent: making them asks the hub for a list of agents and tells it what runs here.
 Source: huggingface_hub 2.4; RFC 9110 (14: range requests).
 """
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from models import VERSION
 from models.errors import BadCheckpoint
@@ -63,6 +65,20 @@ class Repository:
         """Return whether there is such a file; BadCheckpoint if the hub does not answer."""
         with self._response(name, {"Range": "bytes=0-0"}) as response:
             return response is not None
+
+    def files(self) -> list[str]:
+        """Return the paths of all files, sorted; BadCheckpoint if the hub does not list them."""
+        name = "the list of its files"
+        with self._response(
+            name, url=f"{self._address}/api/models/{self.id}/revision/{quote(self.revision, safe='')}"
+        ) as response:
+            content = b"" if response is None else b"".join(self._body(name, response, SMALL_FILE_LIMIT))
+        try:
+            return sorted(str(entry["rfilename"]) for entry in json.loads(content)["siblings"])
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            raise BadCheckpoint(
+                f"{self.label}: {self._address} does not list its files ({type(error).__name__})"
+            ) from error
 
     def copy(self, name: str, path: Path) -> bool:
         """Write a file whole to disk; returns False where there is none; BadCheckpoint if it cannot be fetched."""
@@ -120,14 +136,20 @@ class Repository:
             raise BadCheckpoint(f"{self.label}: of {name} {received} bytes came instead of {most}; try again")
 
     @contextmanager
-    def _response(self, name: str, headers: Mapping[str, str] | None = None) -> Iterator[Any]:
-        """Send a GET and yield the response, its body not yet read; None where there is no such file."""
+    def _response(self, name: str, headers: Mapping[str, str] | None = None, url: str | None = None) -> Iterator[Any]:
+        """Send a GET and yield the response, its body not yet read; None where there is no such file.
+
+        Args:
+            name: of the file, or what messages call the response.
+            headers: sent besides those of every request.
+            url: None: the file's.
+        """
         from httpx2 import HTTPError
         from huggingface_hub.errors import HFValidationError, OfflineModeIsEnabled
         from huggingface_hub.utils import hf_raise_for_status
 
         try:
-            with self._request(name, headers or {}) as response:
+            with self._request(url or self._url(name), headers or {}) as response:
                 if response.status_code == 404 and response.headers.get("x-error-code", _NO_FILE) == _NO_FILE:
                     yield None
                     return
@@ -141,11 +163,22 @@ class Repository:
         except (HTTPError, HFValidationError, UnicodeError) as error:
             raise BadCheckpoint(self._describe_error(name, error)) from error
 
-    def _request(self, name: str, headers: Mapping[str, str]) -> AbstractContextManager[Any]:
-        from huggingface_hub import constants, get_token, hf_hub_url
+    @property
+    def _address(self) -> str:
+        """The hub's address."""
+        from huggingface_hub import constants
+
+        return self.endpoint or constants.ENDPOINT
+
+    def _url(self, name: str) -> str:
+        from huggingface_hub import hf_hub_url
+
+        return str(hf_hub_url(self.id, name, revision=self.revision, endpoint=self.endpoint))
+
+    def _request(self, url: str, headers: Mapping[str, str]) -> AbstractContextManager[Any]:
+        from huggingface_hub import constants, get_token
         from huggingface_hub.utils import http_stream_backoff
 
-        url = hf_hub_url(self.id, name, revision=self.revision, endpoint=self.endpoint)
         sent_headers = {"User-Agent": f"inlay/{VERSION}", "Accept-Encoding": "identity", **headers}
         if not constants.HF_HUB_DISABLE_IMPLICIT_TOKEN and (token := get_token()):
             sent_headers["Authorization"] = f"Bearer {token}"
@@ -163,9 +196,7 @@ class Repository:
 
     def _describe_error(self, name: str, error: Exception) -> str:
         """Return one line for any exception of the library."""
-        from huggingface_hub import constants
-
-        where = self.endpoint or constants.ENDPOINT
+        where = self._address
         code = str(getattr(getattr(error, "response", None), "headers", {}).get("x-error-code", ""))
         status = getattr(getattr(error, "response", None), "status_code", None)
         if code == "GatedRepo":

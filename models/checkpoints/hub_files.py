@@ -9,6 +9,7 @@ from pathlib import Path
 
 from models.checkpoints import checkpoint, safetensors, sentence_transformers
 from models.checkpoints.checkpoint import (
+    FLOAT32_ONNX,
     INDEX,
     WEIGHTS,
     read_index,
@@ -94,9 +95,11 @@ def fetch_headers(repository: Repository, inner: str, folder: Path) -> dict[str,
     elif repository.has(inner + WEIGHTS):
         names = [WEIGHTS]
     else:
-        for old in _OLD_WEIGHTS:
-            if repository.has(inner + old):
-                (folder / "pytorch_model.bin").touch()  # checkpoint.headers then says how to convert it
+        if any(repository.has(inner + old) for old in _OLD_WEIGHTS):
+            (folder / "pytorch_model.bin").touch()  # checkpoint.headers then says how to convert it
+        if path := next(filter(repository.has, FLOAT32_ONNX), None):
+            (folder / path).parent.mkdir(exist_ok=True)
+            (folder / path).touch()  # checkpoint.headers then says what takes it
         return checkpoint.headers(folder)
     for number, name in enumerate(names):
         repository.progress("fetching headers", number, len(names))
@@ -121,11 +124,12 @@ def _fetch_header(repository: Repository, name: str, path: Path) -> None:
 
 
 def fetch_module(repository: Repository, folder: Path, place: str) -> None:
-    """Fetch the weights of a sentence-transformers module whole, into the folder that holds its config.json."""
-    if repository.has(f"{place}/{WEIGHTS}"):
-        repository.copy(f"{place}/{WEIGHTS}", folder / place / WEIGHTS)
-    elif repository.has(f"{place}/{_OLD_WEIGHTS[0]}"):
-        (folder / place / _OLD_WEIGHTS[0]).touch()  # sentence_modules then says how to convert it
+    """Fetch the weights of a sentence-transformers module whole, once, into the folder that holds its config.json."""
+    path = folder / place / WEIGHTS
+    if path.is_file() or repository.copy(f"{place}/{WEIGHTS}", path):
+        return
+    if path.parent.is_dir() and repository.has(f"{place}/{_OLD_WEIGHTS[0]}"):
+        (path.parent / _OLD_WEIGHTS[0]).touch()  # sentence_modules then says how to convert it
 
 
 def tensor_fetcher(repository: Repository, inner: str) -> Callable[[list[Tensor]], None]:

@@ -2,7 +2,7 @@
 
 import json
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -34,6 +34,7 @@ class LocatedCheckpoint:
         name: its name in cards: a folder's or a file's name, or org/name@commit.
         temporary: the folder is deleted when the context ends: no export may link to it.
         checkpoint: opens config and tensors; raises BadCheckpoint.
+        repository: where other files can be fetched from; None: it is on this machine.
         fetch_module: brings the weights of a sentence-transformers module, by its place in the checkpoint, to `folder`.
     """
 
@@ -41,6 +42,7 @@ class LocatedCheckpoint:
     name: str
     temporary: bool
     checkpoint: Callable[[], Checkpoint]
+    repository: Repository | None = None
     fetch_module: Fetch = on_disk
 
 
@@ -54,7 +56,7 @@ def is_file_or_hub_id(what: str | Path) -> bool:
 
 @contextmanager
 def located(
-    what: str | Path, progress: Progress = no_progress, endpoint: str | None = None
+    what: str | Path, progress: Progress = no_progress, endpoint: str | None = None, weights: bool = True
 ) -> Iterator[LocatedCheckpoint]:
     """Find a checkpoint; what is made or fetched for it is deleted when the block ends.
 
@@ -62,6 +64,7 @@ def located(
         what: a folder, a .gguf file, or org/name or org/name@revision where no such folder exists.
         progress: called with what is being fetched, bytes or files done and in all.
         endpoint: the hub's address; None: what huggingface_hub is set to (HF_ENDPOINT).
+        weights: fetch the table of a static embedding, which is opened without `checkpoint`.
 
     Yields:
         The located checkpoint.
@@ -78,7 +81,7 @@ def located(
     elif hub_id:
         repository = Repository(*hub_id, endpoint, progress)
         with _temporary("/".join(hub_id), repository) as folder:
-            yield _hub(repository, folder)
+            yield _hub(repository, folder, weights)
     else:
         yield LocatedCheckpoint(path, path.resolve().name, False, partial(_folder, path))
 
@@ -102,14 +105,21 @@ def _gguf(path: Path, folder: Path) -> LocatedCheckpoint:
     return LocatedCheckpoint(folder, path.name, True, partial(Checkpoint, folder, config, tensors, path.name))
 
 
-def _hub(repository: Repository, folder: Path) -> LocatedCheckpoint:
+def _hub(repository: Repository, folder: Path, weights: bool) -> LocatedCheckpoint:
     place = hub_files.fetch_small_files(repository, folder)
     inner = "" if place == folder else f"{place.relative_to(folder).as_posix()}/"
     if hub_files.is_static_embedding(folder):
-        repository.copy(inner + "model.safetensors", place / "model.safetensors")
-        return LocatedCheckpoint(folder, repository.label, True, partial(open_checkpoint, place))
-    fetch_module = partial(hub_files.fetch_module, repository, folder)
-    return LocatedCheckpoint(folder, repository.label, True, partial(_remote, repository, inner, place), fetch_module)
+        if weights:
+            repository.copy(inner + "model.safetensors", place / "model.safetensors")
+        return LocatedCheckpoint(folder, repository.label, True, partial(open_checkpoint, place), repository)
+    return LocatedCheckpoint(
+        folder,
+        repository.label,
+        True,
+        partial(_remote, repository, inner, place),
+        repository,
+        partial(hub_files.fetch_module, repository, folder),
+    )
 
 
 def _remote(repository: Repository, inner: str, place: Path) -> Checkpoint:
@@ -123,11 +133,25 @@ def _temporary(label: str, repository: Repository | None = None) -> Iterator[Pat
     """Create a temporary folder; errors that name it are changed to name what the operator gave."""
     with tempfile.TemporaryDirectory(prefix="inlay-") as name:
         folder = Path(name).resolve()
-        try:
+        paths = (folder / hub_files.PARTIAL, folder)
+        with renamed_in_errors(paths, lambda: repository.label if repository else label):
             yield folder
-        except ModelError as error:
-            if str(folder) not in str(error):
-                raise
-            shown = repository.label if repository else label
-            message = str(error).replace(f"{folder}/{hub_files.PARTIAL}", shown).replace(str(folder), shown)
-            raise type(error)(message) from error
+
+
+@contextmanager
+def renamed_in_errors(paths: Sequence[Path], shown: Callable[[], str]) -> Iterator[None]:
+    """Raise a ModelError that names a temporary path again, with a name that the operator knows.
+
+    Args:
+        paths: the temporary paths, inner ones first.
+        shown: returns the name that replaces them; called for an error.
+    """
+    try:
+        yield
+    except ModelError as error:
+        if not any(str(path) in str(error) for path in paths):
+            raise
+        message = str(error)
+        for path in paths:
+            message = message.replace(str(path), shown())
+        raise type(error)(message) from error

@@ -81,10 +81,13 @@ def behind_pooling(folder: Path) -> list[tuple[str, str]]:
     return behind
 
 
-def hold_weights(folder: Path) -> bool:
-    """Return whether the weights of all modules behind Pooling are in the folder, as safetensors."""
-    places = [path_inside(folder, place) for kind, place in behind_pooling(folder) if kind != "Normalize"]
-    return all((place / WEIGHTS).is_file() for place in places)
+def hold_weights(folder: Path, fetch: Fetch = on_disk) -> bool:
+    """Return whether the weights of all modules behind Pooling are in the folder, once fetched, as safetensors."""
+    places = [place for kind, place in behind_pooling(folder) if kind != "Normalize"]
+    for place in places:
+        path_inside(folder, place)
+        fetch(place)
+    return all((folder / place / WEIGHTS).is_file() for place in places)
 
 
 def read_modules(folder: Path, inner: int, fetch: Fetch = on_disk) -> FoundModules:

@@ -17,6 +17,7 @@ from models.families.family import (
     BucketSpec,
     ConfigKey,
     Family,
+    Part,
     ScaleSpec,
     Side,
     Types,
@@ -33,6 +34,7 @@ __all__ = [
     "BucketSpec",
     "ConfigKey",
     "Family",
+    "Part",
     "ScaleSpec",
     "Side",
     "Types",
@@ -60,6 +62,8 @@ ACTIVATIONS: dict[str, Activation] = {
     "relu": "relu",
     "silu": "silu",
     "swish": "silu",
+    "quick_gelu": "quick_gelu",
+    "relu2": "squared_relu",
 }
 
 

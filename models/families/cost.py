@@ -17,11 +17,14 @@ from models.families.recipe import (
     LayerNorm,
     Linear,
     MaskRows,
+    Norm,
+    Parallel,
     Recipe,
     RMSNorm,
     Round,
     Scale,
     TokenDropout,
+    layers,
 )
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -54,18 +57,34 @@ def flops_per_token(recipe: Recipe, shapes: Shapes, width: int) -> int:
                 total += _LAYER_NORM * width
             case RMSNorm():
                 total += _RMS_NORM * width
-            case Attention(_, query, key, value, output, norm):
-                total += sum(_linear(linear, shapes) for linear in (query, key, value, output)) + width
-                total += _LAYER_NORM * width if norm else 0
-            case FeedForward(up, down, norm=norm):
-                total += _linear(up, shapes) + _linear(down, shapes) + _ACTIVATION * shapes[up.weight][0] + width
-                total += _LAYER_NORM * width if norm else 0
+            case Attention() | FeedForward():
+                total += _layer(step, shapes, width)
+            case Parallel(attention, feed_forward):
+                total += _layer(attention, shapes, width) + _layer(feed_forward, shapes, width)
     return total
+
+
+def _layer(step: Attention | FeedForward, shapes: Shapes, width: int) -> int:
+    total = width + sum(_norm(norm, width) for norm in (step.norm, step.closing))
+    if isinstance(step, Attention):
+        norms = ((step.query_norm, step.query), (step.key_norm, step.key), (step.value_norm, step.value))
+        total += sum(_norm(norm, shapes[linear.weight][0]) for norm, linear in norms)
+        return total + sum(_linear(linear, shapes) for linear in (step.query, step.key, step.value, step.output))
+    inner = shapes[step.up.weight][0]
+    total += _linear(step.gate, shapes) + inner if step.gate else 0
+    return total + _linear(step.up, shapes) + _linear(step.down, shapes) + _ACTIVATION * inner
+
+
+def _norm(norm: Norm | None, width: int) -> int:
+    if norm is None:
+        return 0
+    return (_LAYER_NORM if isinstance(norm, LayerNorm) else _RMS_NORM) * width
 
 
 def flops_per_token_and_key(recipe: Recipe, width: int) -> int:
     """Return the operations on one row for each row of its sequence: scores and weighted sum, in every Attention."""
-    return sum(4 * width for step in recipe if isinstance(step, Attention))
+    attending = [step for step in layers(recipe) if isinstance(step, Attention)]
+    return sum(4 * (step.heads * step.head_width or width) for step in attending)
 
 
 def _linear(linear: Linear, shapes: Shapes) -> int:

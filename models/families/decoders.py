@@ -3,14 +3,18 @@
 Source: transformers 5.23 (the modeling and configuration modules of each family: orders of sums, defaults).
 """
 
+import math
 from dataclasses import replace
 from typing import Any
 
+from models.families import decoder_blocks
+from models.families.config import Config
 from models.families.family import (
     AlibiSpec,
     Family,
     ScaleSpec,
     norm,
+    rms_norm,
 )
 from models.families.recipe import (
     AddPosition,
@@ -18,6 +22,8 @@ from models.families.recipe import (
     AddType,
     Embed,
     Linear,
+    Norm,
+    Recipe,
     RMSNorm,
     Scale,
 )
@@ -85,6 +91,67 @@ _TAKES_UNSCALED: dict[str, Any] = {"handed_over": "unscaled_embeddings"}  # vLLM
 
 _GRANITE = _scaled(_plain(32000, 4096, 32, 32, 2048, **_TAKES_UNSCALED), _MULTIPLIED, embedding_multiplier=1.0)
 _MISTRAL = _plain(32000, 4096, 32, 32, 131072, defaults={"sliding_window": 4096}, window="sliding_window")
+
+
+def _whole(
+    family: Family,
+    block: Recipe,
+    last: Norm,
+    inner: int | None,
+    key_heads: int | None = None,
+    eps: float = 1e-6,
+    act: str = "silu",
+    *,
+    eps_key: str = "rms_norm_eps",
+    act_key: str = "hidden_act",
+    defaults: dict[str, Any] | None = None,
+    **rest: Any,
+) -> Family:
+    """Return the family with its blocks.
+
+    Args:
+        family: the input layer.
+        block: the steps of a block.
+        last: the norm behind the last.
+        inner, key_heads, eps, act: the config class's defaults.
+        eps_key, act_key: the config's keys of eps and activation.
+        defaults: of further keys.
+        rest: more of Family.
+    """
+    own = {"intermediate_size": inner, eps_key: eps, act_key: act}
+    own |= {} if key_heads is None else {"num_key_value_heads": key_heads}
+    names = {**family.names} | ({"hidden_act": act_key} if act_key != "hidden_act" else {})
+    defaults = {**family.defaults, **own, **(defaults or {})}
+    return replace(family, defaults=defaults, names=names, block=block, after_blocks=(last,), eps=eps_key, **rest)
+
+
+_RMS = rms_norm("norm")
+_GEMMA_RMS = rms_norm("norm", 1.0)
+_NO_BIAS: dict[str, Any] = {"attention_bias": False}
+_NO_BIASES: dict[str, Any] = {"attention_bias": False, "mlp_bias": False}
+
+
+def _root_of_scalar(config: Config) -> float:
+    return 1 / math.sqrt(config.number("query_pre_attn_scalar"))
+
+
+def _multiplier(config: Config) -> float:
+    return config.number("attention_multiplier")
+
+
+_GLM: dict[str, Any] = {
+    "defaults": {"attention_bias": True, "head_dim": 128},
+    "bias_if": decoder_blocks.ATTENTION_BIAS,
+    "stored": decoder_blocks.FUSED_GATE,
+}
+_COHERE_NORM = replace(norm("norm"), bias=None)
+_QWEN_WINDOW: dict[str, Any] = {
+    "defaults": {"sliding_window": None, "use_sliding_window": False, "max_window_layers": 28},
+    "window": "sliding_window",
+    "layer_types": decoder_blocks.behind,
+}
+_GEMMA2_DEFAULTS = _NO_BIAS | {"head_dim": 256, "query_pre_attn_scalar": 256, "sliding_window": 4096}
+_WINDOWED: dict[str, Any] = {"window": "sliding_window", "layer_types": decoder_blocks.every_fourth}
 _QWEN2_VL = _plain(152064, 8192, 80, 64, 32768, **_NO_MASKS)
 
 DECODERS: dict[str, Family] = {
@@ -130,12 +197,24 @@ DECODERS: dict[str, Family] = {
         handed_over="unscaled_embeddings",
         causal=True,
     ),
-    "gpt_neox": Family(
-        prefix="gpt_neox.",
-        defaults=_sizes(50432, 6144, 44, 64, 2048, None),
-        input_layer=(Embed("embed_in.weight"),),
-        rotates=True,
-        causal=True,
+    "gpt_neox": _whole(
+        Family(
+            prefix="gpt_neox.",
+            defaults=_sizes(50432, 6144, 44, 64, 2048, None),
+            input_layer=(Embed("embed_in.weight"),),
+            rotates=True,
+            causal=True,
+        ),
+        decoder_blocks.GPT_NEOX,
+        norm("final_layer_norm"),
+        24576,
+        eps=1e-5,
+        act="gelu",
+        eps_key="layer_norm_eps",
+        defaults={"use_parallel_residual": True, "attention_bias": True},
+        bias_if={"attention_bias": ".attention."},
+        block_if={"use_parallel_residual": True},
+        stored=decoder_blocks.GPT_NEOX_STORED,
     ),
     "bloom": Family(
         prefix="transformer.",
@@ -221,39 +300,156 @@ DECODERS: dict[str, Family] = {
         scale=ScaleSpec(switch="scale_embedding"),
         causal=True,
     ),
-    "llama": _plain(32000, 4096, 32, 32, 2048, defaults={"head_dim": None}),
-    "mistral": _MISTRAL,
+    "llama": _whole(
+        _plain(32000, 4096, 32, 32, 2048, defaults={"head_dim": None}),
+        decoder_blocks.LLAMA,
+        _RMS,
+        11008,
+        32,
+        defaults=_NO_BIASES,
+        bias_if=decoder_blocks.BIASES,
+    ),
+    "mistral": _whole(_MISTRAL, decoder_blocks.MISTRAL, _RMS, 14336, 8),
     "mixtral": replace(_MISTRAL, defaults={**_MISTRAL.defaults, "sliding_window": None}),
-    "qwen2": _plain(151936, 4096, 32, 32, 32768, **_NO_MASKS),
+    "qwen2": _whole(
+        _plain(151936, 4096, 32, 32, 32768, **_NO_MASKS), decoder_blocks.QWEN2, _RMS, 22016, 32, **_QWEN_WINDOW
+    ),
     "qwen2_moe": _plain(151936, 2048, 24, 16, 32768, **_NO_MASKS),
-    "qwen3": _plain(151936, 4096, 32, 32, 32768, **_NO_MASKS),
+    "qwen3": _whole(
+        _plain(151936, 4096, 32, 32, 32768, **_NO_MASKS),
+        decoder_blocks.QWEN3,
+        _RMS,
+        22016,
+        32,
+        bias_if=decoder_blocks.ATTENTION_BIAS,
+        **_QWEN_WINDOW | {"defaults": _QWEN_WINDOW["defaults"] | _NO_BIAS | {"head_dim": 128}},
+    ),
     "qwen3_moe": _plain(151936, 2048, 24, 32, 32768, **_NO_MASKS),
     "qwen2_vl_text": _QWEN2_VL,
     "qwen2_5_vl_text": _QWEN2_VL,
     "qwen3_vl_text": _plain(151936, 4096, 32, 32, 128000),
     "qwen3_vl_moe_text": _plain(151936, 2048, 24, 16, 128000),
     "olmo": _plain(50304, 4096, 32, 32, 2048, 1),
-    "olmo2": _plain(50304, 4096, 32, 32, 2048, 1),
-    "olmo3": _plain(50304, 4096, 32, 32, 2048, 1, defaults={"sliding_window": 4096}, window="sliding_window"),
+    "olmo2": _whole(
+        _plain(50304, 4096, 32, 32, 2048, 1),
+        decoder_blocks.OLMO2,
+        _RMS,
+        11008,
+        32,
+        1e-5,
+        defaults=_NO_BIAS,
+        bias_if=decoder_blocks.ATTENTION_BIAS,
+    ),
+    "olmo3": _whole(
+        _plain(50304, 4096, 32, 32, 2048, 1, defaults={"sliding_window": 4096}, window="sliding_window"),
+        decoder_blocks.OLMO2,
+        _RMS,
+        11008,
+        32,
+        1e-5,
+        defaults=_NO_BIAS,
+        bias_if=decoder_blocks.ATTENTION_BIAS,
+    ),
     "olmoe": _plain(50304, 2048, 16, 16, 4096, 1),
-    "granite": _GRANITE,
+    "granite": _whole(
+        _GRANITE,
+        decoder_blocks.LLAMA,
+        _RMS,
+        11008,
+        32,
+        defaults=_NO_BIASES | {"attention_multiplier": 1.0, "residual_multiplier": 1.0},
+        bias_if=decoder_blocks.BIASES,
+        factor="residual_multiplier",
+        score_scale=_multiplier,
+    ),
     "granitemoe": _GRANITE,
     "hyperclovax": _GRANITE,
-    "smollm3": _plain(128256, 2048, 36, 16, 32768, 128004, **_NO_MASKS),
-    "starcoder2": _plain(49152, 3072, 30, 24, 4096, defaults={"sliding_window": None}, window="sliding_window"),
-    "exaone4": _plain(102400, 4096, 32, 32, 2048, **_NO_MASKS),
+    "smollm3": _whole(
+        _plain(128256, 2048, 36, 16, 32768, 128004, **_NO_MASKS),
+        decoder_blocks.LLAMA,
+        _RMS,
+        11008,
+        4,
+        defaults=_NO_BIASES | {"sliding_window": None, "use_sliding_window": False},
+        bias_if=decoder_blocks.BIASES,
+        block_if={"use_sliding_window": False},
+    ),
+    "starcoder2": _whole(
+        _plain(49152, 3072, 30, 24, 4096, defaults={"sliding_window": None}, window="sliding_window"),
+        decoder_blocks.STARCODER2,
+        norm("norm"),
+        12288,
+        2,
+        1e-5,
+        "gelu_pytorch_tanh",
+        eps_key="norm_epsilon",
+        defaults={"use_bias": True},
+        bias_if={"use_bias": "layers."},
+    ),
+    "exaone4": _whole(
+        _plain(102400, 4096, 32, 32, 2048, **_NO_MASKS),
+        decoder_blocks.EXAONE4,
+        _RMS,
+        16384,
+        32,
+        1e-5,
+        defaults={"sliding_window": 4096},
+        **_WINDOWED,
+    ),
     "apertus": _plain(131072, 4096, 32, 32, 65536, 3),
     "minimax": _plain(32000, 4096, 32, 32, 131072, **_NO_MASKS),
     "jamba": _plain(65536, 4096, 32, 32, 262144, 0, rotates=False, **_NO_MASKS),
-    "gemma": _scaled(_plain(256000, 3072, 28, 16, 8192, 0), _SQRT_ROUNDED),
-    "gemma2": _scaled(_plain(256000, 2304, 26, 8, 8192, 0, **_NO_MASKS), _SQRT_ROUNDED),
+    "gemma": _whole(
+        _scaled(_plain(256000, 3072, 28, 16, 8192, 0), _SQRT_ROUNDED),
+        decoder_blocks.GEMMA,
+        _GEMMA_RMS,
+        24576,
+        16,
+        act="gelu_pytorch_tanh",
+        defaults=_NO_BIAS | {"head_dim": 256},
+        bias_if=decoder_blocks.ATTENTION_BIAS,
+    ),
+    "gemma2": _whole(
+        _scaled(_plain(256000, 2304, 26, 8, 8192, 0, **_NO_MASKS), _SQRT_ROUNDED),
+        decoder_blocks.GEMMA2,
+        _GEMMA_RMS,
+        9216,
+        4,
+        act="gelu_pytorch_tanh",
+        act_key="hidden_activation",
+        defaults=_GEMMA2_DEFAULTS | {"attn_logit_softcapping": 50.0},
+        bias_if=decoder_blocks.ATTENTION_BIAS,
+        score_scale=_root_of_scalar,
+        cap="attn_logit_softcapping",
+        window="sliding_window",
+        layer_types=decoder_blocks.alternating,
+    ),
     "vaultgemma": _scaled(_plain(256000, 2304, 26, 8, 8192, 0, **_NO_MASKS), _SQRT_ROUNDED),
-    "gemma3_text": _scaled(
-        _plain(
-            262208, 2304, 26, 8, 131072, 0, window="sliding_window", bidirectional_if=("use_bidirectional_attention", 0)
+    "gemma3_text": _whole(
+        _scaled(
+            _plain(
+                262208,
+                2304,
+                26,
+                8,
+                131072,
+                0,
+                window="sliding_window",
+                bidirectional_if=("use_bidirectional_attention", 0),
+            ),
+            _SQRT_ROUNDED,
+            sliding_window=4096,
         ),
-        _SQRT_ROUNDED,
-        sliding_window=4096,
+        decoder_blocks.GEMMA3,
+        _GEMMA_RMS,
+        9216,
+        4,
+        act="gelu_pytorch_tanh",
+        act_key="hidden_activation",
+        defaults=_GEMMA2_DEFAULTS | {"attn_logit_softcapping": None},
+        bias_if=decoder_blocks.ATTENTION_BIAS,
+        score_scale=_root_of_scalar,
+        cap="attn_logit_softcapping",
     ),
     "gemma3n_text": _scaled(
         _plain(262400, 2048, 35, 8, 32768, 0, window="sliding_window", per_layer=_PER_LAYER),
@@ -282,26 +478,100 @@ DECODERS: dict[str, Family] = {
     "recurrent_gemma": _scaled(
         _plain(256000, 2560, 26, 10, None, 0, **_NO_MASKS, **_TAKES_UNSCALED), ScaleSpec(rounded="bfloat16")
     ),
-    "cohere": _plain(256000, 8192, 40, 64, 8192, 0),
-    "cohere2": _plain(256000, 8192, 40, 64, 8192, 0, **_NO_MASKS),
+    "cohere": _whole(
+        _plain(256000, 8192, 40, 64, 8192, 0),
+        decoder_blocks.COHERE,
+        _COHERE_NORM,
+        22528,
+        64,
+        1e-5,
+        eps_key="layer_norm_eps",
+        defaults=_NO_BIAS | {"use_qk_norm": False},
+        bias_if=decoder_blocks.ATTENTION_BIAS,
+        block_if={"use_qk_norm": False},
+    ),
+    "cohere2": _whole(
+        _plain(256000, 8192, 40, 64, 8192, 0, **_NO_MASKS),
+        decoder_blocks.COHERE,
+        _COHERE_NORM,
+        22528,
+        64,
+        1e-5,
+        eps_key="layer_norm_eps",
+        defaults=_NO_BIAS | {"sliding_window": 4096},
+        bias_if=decoder_blocks.ATTENTION_BIAS,
+        **_WINDOWED,
+    ),
     "minicpm3": _scaled(
         _plain(73448, 2560, 62, 40, 32768), ScaleSpec(key="scale_emb", rounded="weights"), scale_emb=12
     ),
-    "phi": _plain(51200, 2048, 24, 32, 2048),
-    "phi3": _plain(32064, 3072, 32, 32, 4096, 32000, defaults={"sliding_window": None}, window="sliding_window"),
+    "phi": _whole(
+        _plain(51200, 2048, 24, 32, 2048),
+        decoder_blocks.PHI,
+        norm("final_layernorm"),
+        8192,
+        32,
+        1e-5,
+        "gelu_new",
+        eps_key="layer_norm_eps",
+        defaults={"qk_layernorm": False},
+        block_if={"qk_layernorm": False},
+    ),
+    "phi3": _whole(
+        _plain(32064, 3072, 32, 32, 4096, 32000, defaults={"sliding_window": None}, window="sliding_window"),
+        decoder_blocks.MISTRAL,
+        _RMS,
+        8192,
+        32,
+        1e-5,
+        stored=decoder_blocks.PHI3_STORED,
+    ),
     "phimoe": _plain(32064, 4096, 32, 32, 131072, defaults={"sliding_window": None}, window="sliding_window"),
-    "stablelm": _plain(50304, 2560, 32, 32, 4096),
+    "stablelm": _whole(
+        _plain(50304, 2560, 32, 32, 4096),
+        decoder_blocks.STABLELM,
+        norm("norm"),
+        6912,
+        32,
+        1e-5,
+        eps_key="layer_norm_eps",
+        defaults={"use_qkv_bias": False, "qk_layernorm": False, "use_parallel_residual": False},
+        bias_if={"use_qkv_bias": ".self_attn."},
+        block_if={"qk_layernorm": False, "use_parallel_residual": False},
+    ),
     "persimmon": _plain(262144, 4096, 36, 64, 16384),
     "nemotron": _plain(256000, 6144, 32, 48, 4096),
     "deepseek_v2": _plain(102400, 4096, 32, 32, 2048),
     "deepseek_v3": _plain(129280, 7168, 61, 128, 4096),
-    "glm": _plain(151552, 4096, 40, 32, 131072, 151329),
-    "glm4": _plain(151552, 4096, 40, 32, 131072, 151329),
+    "glm": _whole(
+        _plain(151552, 4096, 40, 32, 131072, 151329), decoder_blocks.QWEN2, _RMS, 13696, 2, 1.5625e-7, **_GLM
+    ),
+    "glm4": _whole(
+        _plain(151552, 4096, 40, 32, 131072, 151329), decoder_blocks.GLM4, _RMS, 13696, 2, 1.5625e-7, **_GLM
+    ),
     "glm4_moe": _plain(151552, 4096, 46, 96, 131072),
     "gpt_oss": _plain(201088, 2880, 36, 64, 131072, **_NO_MASKS),
     "llama4_text": _plain(202048, 5120, 48, 40, 131072, **_NO_MASKS),
-    "ernie4_5": _plain(103424, 1024, 18, 16, 131072, 0),
-    "helium": _plain(48000, 2560, 24, 20, 4096, 3),
+    "ernie4_5": _whole(
+        _plain(103424, 1024, 18, 16, 131072, 0),
+        decoder_blocks.LLAMA,
+        _RMS,
+        3072,
+        2,
+        1e-5,
+        defaults={"use_bias": False, "head_dim": 128},
+        bias_if={"use_bias": "layers."},
+    ),
+    "helium": _whole(
+        _plain(48000, 2560, 24, 20, 4096, 3),
+        (decoder_blocks.QWEN2[0], decoder_blocks.LLAMA[1]),
+        _RMS,
+        7040,
+        20,
+        1e-8,
+        defaults=_NO_BIASES | {"head_dim": 128},
+        bias_if=decoder_blocks.BIASES,
+    ),
     "nanochat": _plain(
         50304,
         768,

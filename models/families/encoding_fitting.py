@@ -130,12 +130,12 @@ def _masks(family: Family, config: Config, layers: tuple[str | None, ...]) -> di
     """Return the mask of each layer type; empty where the family's masks are not exported."""
     if family.omits_masks:
         return {}
-    causal, window = _causality_and_window(family, config)
+    causal, window = causality_and_window(family, config)
     types = dict.fromkeys(name for name in layers if name) or {EVERY_LAYER: None}
     return {name: Mask(causal, window if name == EVERY_LAYER or "sliding" in name else None) for name in types}
 
 
-def _causality_and_window(family: Family, config: Config) -> tuple[bool, int | None]:
+def causality_and_window(family: Family, config: Config) -> tuple[bool, int | None]:
     """Return whether the attention is causal, and the window of sliding layers.
 
     Source: transformers 5.23: masking_utils (a causal family whose is_causal is false keeps the width of its window, to

@@ -4,13 +4,16 @@ Tensor names are those of the base class (`BertModel`). Steps leave out what a c
 factors, widths, heads and activation.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from models.families.recipe import LayerNorm, Linear, Recipe
+from models.families import tensor_parts
+from models.families.config import Config
+from models.families.recipe import LayerNorm, Linear, Recipe, RMSNorm
 from models.positions.learned import Kind
 
+Part = tensor_parts.Part
 Types = Literal["zeros", "optional", "none"]
 Side = Literal["encoder", "decoder"]
 HandedOver = Literal["token_embeddings", "unscaled_embeddings", "input_embeddings"]
@@ -89,6 +92,15 @@ class Family:
         input_layer: the steps before the first block.
         block: the steps of one block, `{block}` its number; empty: whole encoders of this family are not exported.
         after_blocks: the steps behind the last block.
+        stored: stem of a tensor of the blocks, its number written as {block} -> where else files hold it, tried first.
+        absent: stems of norms of single blocks that are not there.
+        bias_if: config key that must be true -> what the names of the Linear steps contain that have a bias only then.
+        score_scale: the factor of attention scores; None: 1 / sqrt(width of a head).
+        factor: config key of the factor of what attention and feed-forward add (Granite); None: 1.
+        cap: config key of the cap of scores; None: there is none.
+        layer_types: the type of each layer where the config does not list them and they share one RoPE table: those
+            with "sliding" in it have a window.
+        uncovered: why whole models of this family are not exported, where it has no block.
         block_if: config key -> the one value with which the blocks are as `block` says; with others only the input
             layer is exported.
         numbering: how positions are counted.
@@ -133,6 +145,14 @@ class Family:
     input_layer: Recipe
     block: Recipe = ()
     after_blocks: Recipe = ()
+    stored: Mapping[str, tuple["str | Part", ...]] = field(default_factory=dict)
+    absent: tuple[str, ...] = ()
+    bias_if: Mapping[str, str] = field(default_factory=dict)
+    score_scale: Callable[[Config], float] | None = None
+    factor: str | None = None
+    cap: str | None = None
+    layer_types: Callable[[Config, int], Sequence[str]] | None = None
+    uncovered: str | None = None
     block_if: Mapping[str, Any] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
     numbering: Kind = "arange"
@@ -168,6 +188,11 @@ def norm(stem: str) -> LayerNorm:
     return LayerNorm(f"{stem}.weight", f"{stem}.bias", eps=0.0)
 
 
-def linear(stem: str) -> Linear:
-    """Return a Linear with a bias, by its module's name."""
-    return Linear(f"{stem}.weight", f"{stem}.bias")
+def rms_norm(stem: str, offset: float = 0.0) -> RMSNorm:
+    """Return an RMSNorm by its module's name; fitting fills in eps."""
+    return RMSNorm(f"{stem}.weight", 0.0, offset)
+
+
+def linear(stem: str, biased: bool = True) -> Linear:
+    """Return a Linear by its module's name."""
+    return Linear(f"{stem}.weight", f"{stem}.bias" if biased else None)

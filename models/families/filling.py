@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 
 from models.errors import BadCheckpoint
-from models.families import ACTIVATIONS, Family
+from models.families import Family
 from models.families.config import Config
 from models.families.extra_inputs import ATTENDED, MASKED, Extra
 from models.families.recipe import (
@@ -19,10 +19,9 @@ from models.families.recipe import (
     AddIndexed,
     AddPosition,
     AddSinusoid,
-    Attention,
-    FeedForward,
     LayerNorm,
     Linear,
+    Norm,
     Recipe,
     RMSNorm,
     Round,
@@ -124,29 +123,22 @@ def extra_inputs(family: Family, config: Config, recipe: Recipe) -> tuple[Extra,
     return tuple(extras.values())
 
 
-def fill_step(step: Step, family: Family, config: Config, block: int = 0) -> Step:
+def fill_step(step: Step, family: Family, config: Config) -> Step:
     """Return a step with the values its config decides; tensor names are still those of the base class."""
-    if isinstance(step, LayerNorm):
-        step = _filled_norm(step, family, config)
-    elif isinstance(step, RMSNorm):
-        step = replace(step, eps=_eps(family, config))
-    elif isinstance(step, Attention):
-        norm, bias = step.norm and _filled_norm(step.norm, family, config), step.bias
-        if bias and family.buckets:
-            bias = replace(bias, buckets=config.count(str(family.buckets.count)))
-        step = replace(step, heads=config.heads(), norm=norm, bias=bias)
-    elif isinstance(step, FeedForward):
-        activation = config.choice("hidden_act", ACTIVATIONS)
-        step = replace(step, activation=activation, norm=step.norm and _filled_norm(step.norm, family, config))
+    if isinstance(step, LayerNorm | RMSNorm):
+        step = filled_norm(step, family, config)
     elif isinstance(step, AddSinusoid):
         zero_row = config.pad_id() if family.numbering == "cumsum_non_pad" else None
         step = replace(step, dim=config.count("hidden_size"), zero_row=zero_row)
     elif isinstance(step, TokenDropout):
         step = replace(step, mask_id=config.count("mask_token_id", least=0))
-    return renamed(step, lambda name: name.replace("{block}", str(block)))
+    return step
 
 
-def _filled_norm(step: LayerNorm, family: Family, config: Config) -> LayerNorm:
+def filled_norm(step: Norm, family: Family, config: Config) -> Norm:
+    """Return a norm with its eps, and without a bias where the config says so."""
+    if isinstance(step, RMSNorm):
+        return replace(step, eps=_eps(family, config))
     biased = not family.biased_if or config.get(family.biased_if)
     return replace(step, eps=_eps(family, config), bias=step.bias if biased else None)
 
@@ -162,6 +154,6 @@ def renamed(node: Node, name_of: TensorNaming) -> Node:
         value = getattr(node, field.name)
         if is_dataclass(value):
             changes[field.name] = renamed(value, name_of)
-        elif field.name in TENSORS and value is not None:
+        elif field.name in TENSORS and isinstance(value, str):
             changes[field.name] = name_of(value)
     return replace(node, **changes)  # type: ignore[type-var]

@@ -1,16 +1,17 @@
 """Fits a family to one checkpoint: the file's tensor names, the config's values, every shape checked."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from models.checkpoints.checkpoint import Checkpoint
+from models.checkpoints.checkpoint import Checkpoint, read_tensors
 from models.errors import BadCheckpoint
 from models.families import FAMILIES, ConfigKey, Family, Types, family_for_side, text_tower
 from models.families.assumptions import assume_decoder
+from models.families.block_filling import block_steps, uncomputed
 from models.families.config import Config
 from models.families.encoding_fitting import fit_encodings, unless_refused
 from models.families.extra_inputs import Extra
-from models.families.filling import extra_inputs, fill_step, input_layer, per_layer_steps, position_rule, renamed
+from models.families.filling import extra_inputs, input_layer, per_layer_steps, position_rule, renamed
 from models.families.head_fitting import Head, fit_head
 from models.families.positional_encodings import Buckets, Encodings
 from models.families.recipe import (
@@ -22,8 +23,10 @@ from models.families.recipe import (
     tensors,
 )
 from models.families.tensor_names import TensorNaming, checkpoint_naming, find_prefix
+from models.families.tensor_parts import StoredPart
 from models.families.tensor_shapes import Shape, encoding_shapes, expected_shapes, per_layer_shapes
 from models.positions.learned import PositionRule
+from models.tables.quantization import RowSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,8 @@ class Plan:
         per_layer: steps to the embeddings each layer has of its own; empty: it has none.
         assumed: what was assumed of an unknown model_type, in sentences.
         head: how hidden states become logits; None: it is not exported, for the reason in `headless`.
+        parts: tensors that the file holds as parts of others, by name.
+        blockless: why there is no `encoder`; None: there is one.
     """
 
     model_type: str
@@ -64,6 +69,8 @@ class Plan:
     assumed: tuple[str, ...] = ()
     head: Head | None = None
     headless: str | None = None
+    parts: Mapping[str, StoredPart] = field(default_factory=dict)
+    blockless: str | None = None
 
     @property
     def types(self) -> Types:
@@ -75,6 +82,12 @@ class Plan:
         """Every tensor the model needs, each once."""
         own = tensors(self.recipe + self.per_layer + self.encoder) + self.encodings.tables
         return tuple(dict.fromkeys(own + (self.head.tensors if self.head else ())))
+
+    def read(self, checkpoint: Checkpoint) -> dict[str, RowSource]:
+        """Return every tensor the model needs, by name; errors as read_tensors."""
+        places = {name: part.tensor for name, part in self.parts.items()}
+        arrays = read_tensors(replace(checkpoint, tensors=checkpoint.tensors | places), self.tensors)
+        return {name: self.parts[name].view(array) if name in self.parts else array for name, array in arrays.items()}
 
 
 def plan(checkpoint: Checkpoint, side: str | None = None, assume: bool = False) -> Plan:
@@ -107,11 +120,13 @@ def _fitted(model_type: str, family: Family, config: Config, checkpoint: Checkpo
     base = _with_stored_sinusoids(input_layer(family, config, dtype), family, prefix, checkpoint)
     recipe = tuple(renamed(step, naming) for step in base)
     per_layer = tuple(renamed(step, naming) for step in per_layer_steps(family, config, dtype))
-    encoder = _encoder_blocks(family, config, prefix, checkpoint)
-    encodings = _encodings_in_file(fit_encodings(family, config, model_type), config, prefix, checkpoint, naming)
+    fitted = fit_encodings(family, config, model_type)
+    encodings = _encodings_in_file(fitted, config, prefix, checkpoint, naming)
+    parts: dict[str, StoredPart] = {}
+    encoder, blockless = _encoder_blocks(family, config, fitted, prefix, checkpoint, parts)
     shapes = expected_shapes(recipe + encoder, config, family) | encoding_shapes(encodings, config)
     shapes |= per_layer_shapes(per_layer, config) | _stored_sinusoid_shape(family, config, prefix, checkpoint)
-    _check_shapes(shapes, checkpoint)
+    _check_shapes(shapes, checkpoint, parts)
     word_table = next((step.table for step in recipe if isinstance(step, Embed)), None)
     head, headless = fit_head(checkpoint, model_type, word_table, assumed=bool(assumed))
     if assumed and head:
@@ -133,6 +148,8 @@ def _fitted(model_type: str, family: Family, config: Config, checkpoint: Checkpo
         assumed=assumed,
         head=head,
         headless=headless,
+        parts=parts,
+        blockless=blockless,
     )
 
 
@@ -143,9 +160,12 @@ def _stored_sinusoid_shape(family: Family, config: Config, prefix: str, checkpoi
     return {name: (checkpoint.tensors[name].shape[0], config.count("hidden_size"))}
 
 
-def _check_shapes(shapes: Mapping[str, Shape], checkpoint: Checkpoint) -> None:
+def _check_shapes(
+    shapes: Mapping[str, Shape], checkpoint: Checkpoint, parts: Mapping[str, StoredPart] | None = None
+) -> None:
     for name, shape in shapes.items():
-        if (actual := checkpoint.tensors[name].shape) != shape:
+        held = parts[name] if parts and name in parts else checkpoint.tensors[name]
+        if (actual := held.shape) != shape:
             raise BadCheckpoint(f"{name!r} has shape {list(actual)}, but config.json makes it {list(shape)}")
 
 
@@ -199,16 +219,31 @@ def _check_required_values(family: Family, config: Config) -> None:
             )
 
 
-def _encoder_blocks(family: Family, config: Config, prefix: str, checkpoint: Checkpoint) -> Recipe:
-    """Return the steps of all blocks; empty where the family has none to export or the checkpoint holds none."""
-    if not family.block or config.get("is_decoder"):
-        return ()
-    if any(config.get(key) != value for key, value in family.block_if.items()):
-        return ()
-    count = config.count("num_hidden_layers", least=0)
-    first = tensors(family.block)[0].partition("{block}")[0]
-    if not any(name.startswith(prefix + first) for name in checkpoint.tensors):
-        return ()
-    steps = [fill_step(step, family, config, block) for block in range(count) for step in family.block]
-    steps += [fill_step(step, family, config) for step in family.after_blocks]
-    return tuple(renamed(step, checkpoint_naming(family, prefix, checkpoint)) for step in steps)
+def _encoder_blocks(
+    family: Family,
+    config: Config,
+    encodings: Encodings,
+    prefix: str,
+    checkpoint: Checkpoint,
+    parts: dict[str, StoredPart],
+) -> tuple[Recipe, str | None]:
+    """Return the steps of all blocks, or why there are none; tensors that are parts of others are added to `parts`."""
+    if reason := uncomputed(family, config, encodings):
+        return (), reason
+    if family.causal is not True and config.get("is_decoder"):
+        return (), "config.json says is_decoder true"
+    stem = tensors(family.block)[0].partition("{block}")[0]
+    stems = {stem, *(place.partition("{block}")[0] for place in _places(family))}
+    if not any(name.startswith(prefix + first) for name in checkpoint.tensors for first in stems):
+        return (), f"the checkpoint holds no tensor {prefix + stem}..."
+    naming = checkpoint_naming(family, prefix, checkpoint, (config, parts))
+    return tuple(renamed(step, naming) for step in block_steps(family, config, encodings)), None
+
+
+def _places(family: Family) -> list[str]:
+    return [
+        place if isinstance(place, str) else place.stem
+        for stem, places in family.stored.items()
+        if "{block}" in stem
+        for place in places
+    ]

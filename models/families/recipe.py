@@ -4,10 +4,11 @@ Two interpreters read a recipe: models/reference (numpy float64) and models/grap
 step maps the packed rows x [N, d] to new rows; only Attention mixes rows, and only within one sequence.
 """
 
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Literal, get_args
 
-Activation = Literal["gelu", "gelu_tanh", "relu", "silu"]
+Activation = Literal["gelu", "gelu_tanh", "relu", "silu", "quick_gelu", "squared_relu"]
 KEPT_IN_TRAINING = 1 - 0.15 * 0.8  # share of embeddings that ESM's masked language modelling keeps
 
 
@@ -104,10 +105,18 @@ class LayerNorm:
 
 @dataclass(frozen=True, slots=True)
 class RMSNorm:
-    """x = x / sqrt(mean(x^2) + eps) * weight; without a weight it is 1."""
+    """x = x / sqrt(mean(x^2) + eps) * (offset + weight); without a weight it is 1.
+
+    Attributes:
+        offset: 1 in Gemma, whose files hold what is added to 1.
+    """
 
     weight: str | None
     eps: float
+    offset: float = 0.0
+
+
+Norm = LayerNorm | RMSNorm
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,12 +143,57 @@ class ScoreBias:
 
 
 @dataclass(frozen=True, slots=True)
-class Attention:
-    """x += output(attention(query(y), key(y), value(y))), softmax over the unmasked rows of the same sequence.
+class DistanceBias:
+    """scores -= slope of the head * distance (ALiBi of both directions)."""
+
+    slopes: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Disentangled:
+    """scores += scale * (q . key(r) + k . query(r)), r the row of `relative` for the query's place less the key's.
 
     Attributes:
+        relative: the tensor [2 * span, d] of rows for relative positions.
+        norm: r = norm(row); None: the row itself.
+        key, query: from r to what is multiplied with q and k; None: that product is left out.
+        buckets, reach: of models/positions/buckets.deberta_bucket.
+    """
+
+    relative: str
+    norm: LayerNorm | None
+    key: Linear | None
+    query: Linear | None
+    buckets: int
+    reach: int
+
+    @property
+    def span(self) -> int:
+        """Half the rows of `relative`."""
+        return self.buckets if self.buckets > 0 else self.reach
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """x += closing(output(attention(query(y), key(y), value(y)))), softmax over rows of the same sequence.
+
+    A row attends to unmasked rows from `left` rows before it to `right` rows behind it. If none of them is unmasked, it
+    attends to each alike.
+
+    Attributes:
+        heads: of queries.
         norm: y = norm(x); None: y = x.
         bias: what is added to the scores; None: nothing.
+        key_heads: heads of keys and values, each for the same number of neighbouring heads of queries; 0: `heads`.
+        head_width: channels of a head; 0: the model's width / heads.
+        scale: the factor of the scores; None: 1 / sqrt(head_width).
+        rotation: name of the RoPE table by which queries and keys are rotated; None: they are not.
+        query_norm, key_norm, value_norm: before the rotation; None: none.
+        norm_of: whether these see the channels of a head, or of all heads.
+        left, right: None: all rows on that side.
+        cap: scores = cap * tanh(scores / cap); None: as they are.
+        closing: None: none.
+        factor: of what is added to x.
     """
 
     heads: int
@@ -147,22 +201,48 @@ class Attention:
     key: Linear
     value: Linear
     output: Linear
-    norm: LayerNorm | None = None
-    bias: ScoreBias | None = None
+    norm: Norm | None = None
+    bias: ScoreBias | DistanceBias | Disentangled | None = None
+    key_heads: int = 0
+    head_width: int = 0
+    scale: float | None = None
+    rotation: str | None = None
+    query_norm: Norm | None = None
+    key_norm: Norm | None = None
+    value_norm: Norm | None = None
+    norm_of: Literal["head", "heads"] = "head"
+    left: int | None = None
+    right: int | None = None
+    cap: float | None = None
+    closing: Norm | None = None
+    factor: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class FeedForward:
-    """x += down(activation(up(y))).
+    """x += closing(down(activation(up(y)))), or with a gate closing(down(activation(gate(y)) * up(y))).
 
     Attributes:
         norm: y = norm(x); None: y = x.
+        gate, closing: None: none.
+        factor: of what is added to x.
     """
 
     up: Linear
     down: Linear
     activation: Activation
-    norm: LayerNorm | None = None
+    norm: Norm | None = None
+    gate: Linear | None = None
+    closing: Norm | None = None
+    factor: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Parallel:
+    """x += attention's addition to x + feed_forward's addition to the same x."""
+
+    attention: Attention
+    feed_forward: FeedForward
 
 
 Step = (
@@ -180,11 +260,15 @@ Step = (
     | Linear
     | Attention
     | FeedForward
+    | Parallel
 )
 Recipe = tuple[Step, ...]
 
 STEPS: dict[str, type[Any]] = {step.__name__: step for step in get_args(Step)}
-TENSORS = ("table", "weight", "bias")  # fields that name a tensor
+PARTS: dict[str, type[Any]] = {
+    part.__name__: part for part in (LayerNorm, RMSNorm, Linear, ScoreBias, DistanceBias, Disentangled)
+}
+TENSORS = ("table", "weight", "bias", "relative")  # fields that name a tensor
 
 
 def tensors(recipe: Recipe) -> tuple[str, ...]:
@@ -198,7 +282,7 @@ def _names(node: Any) -> list[str]:
         value = getattr(node, field.name)
         if is_dataclass(value):
             names += _names(value)
-        elif field.name in TENSORS and value is not None:
+        elif field.name in TENSORS and isinstance(value, str):
             names.append(value)
     return names
 
@@ -208,24 +292,42 @@ def tables(recipe: Recipe) -> tuple[str, ...]:
     return tuple(dict.fromkeys(step.table for step in recipe if hasattr(step, "table")))
 
 
+def layers(recipe: Recipe) -> Iterator[Attention | FeedForward]:
+    """Yield the attention and feed-forward steps, those of a Parallel too, in order."""
+    for step in recipe:
+        if isinstance(step, Attention | FeedForward):
+            yield step
+        elif isinstance(step, Parallel):
+            yield from (step.attention, step.feed_forward)
+
+
 def to_json(recipe: Recipe) -> list[dict[str, Any]]:
     """Return the steps as JSON objects, each with its `step` name."""
-    return [{"step": type(step).__name__, **asdict(step)} for step in recipe]
+    return [_to_json(step) for step in recipe]
+
+
+def _to_json(node: Any) -> dict[str, Any]:
+    values = {field.name: getattr(node, field.name) for field in fields(node)}
+    data = {name: _to_json(value) if is_dataclass(value) else value for name, value in values.items()}
+    return {"step": type(node).__name__, **data}
 
 
 def from_json(data: list[dict[str, Any]]) -> Recipe:
     """Return the recipe of `to_json`'s objects; KeyError or TypeError if the data is not a recipe."""
-    return tuple(_step(dict(entry)) for entry in data)
+    return tuple(_step(entry) for entry in data)
 
 
-def _step(entry: dict[str, Any]) -> Step:
-    kind = STEPS[entry.pop("step")]
-    step: Step = kind(**{key: _value(value) for key, value in entry.items()})
-    return step
+def _step(entry: dict[str, Any]) -> Any:
+    values = {key: _value(value) for key, value in entry.items() if key != "step"}
+    return (STEPS | PARTS)[entry.get("step") or _kind(entry)](**values)
+
+
+def _kind(entry: dict[str, Any]) -> str:
+    """Return the kind of a part in cards of earlier versions, which do not name it."""
+    return "LayerNorm" if "eps" in entry else "ScoreBias" if "buckets" in entry else "Linear"
 
 
 def _value(value: Any) -> Any:
     if isinstance(value, dict):
-        kind: type[Any] = LayerNorm if "eps" in value else ScoreBias if "buckets" in value else Linear
-        return kind(**value)
+        return _step(value)
     return tuple(value) if isinstance(value, list) else value

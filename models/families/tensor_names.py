@@ -1,13 +1,17 @@
 """What a checkpoint's file calls the tensors of a family: prefixes, old spellings, tied tensors."""
 
+import re
 from collections.abc import Callable
+from dataclasses import replace
 
 from models.checkpoints.checkpoint import Checkpoint
 from models.errors import BadCheckpoint
-from models.families import Family
+from models.families import Family, Part
 from models.families.config import Config
 from models.families.recipe import tensors
+from models.families.tensor_parts import StoredPart, stored_part
 
+_BLOCK = re.compile(r"(?<=\.)\d+(?=\.)")
 TensorNaming = Callable[[str], str]  # a name of the base class -> that of the file
 
 
@@ -19,6 +23,20 @@ def candidates(family: Family, name: str) -> tuple[str, ...]:
     old = name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
     return tuple(
         dict.fromkeys((*family.preferred_names.get(name, ()), name, *family.fallback_names.get(name, ()), old))
+    )
+
+
+def parts(family: Family, name: str) -> tuple[str | Part, ...]:
+    """Return where else than under its own name files may hold a tensor of the blocks, full names without prefix."""
+    number = match.group() if (match := _BLOCK.search(name)) else ""
+    stem, _, kind = _BLOCK.sub("{block}", name, count=1).rpartition(".")
+
+    def named(place: str) -> str:
+        return f"{place.replace('{block}', number)}.{kind}"
+
+    return tuple(
+        named(place) if isinstance(place, str) else replace(place, stem=named(place.stem))
+        for place in family.stored.get(stem, ())
     )
 
 
@@ -63,13 +81,35 @@ def _fits(checkpoint: Checkpoint, name: str, config: Config) -> bool:
     return checkpoint.tensors[name].shape == (config.get("vocab_size"), config.table_width())
 
 
-def checkpoint_naming(family: Family, prefix: str, checkpoint: Checkpoint) -> TensorNaming:
+def checkpoint_naming(
+    family: Family,
+    prefix: str,
+    checkpoint: Checkpoint,
+    fused: tuple[Config, dict[str, StoredPart]] | None = None,
+) -> TensorNaming:
     """Return the function that maps a tensor name of the base class to the file's.
 
-    The function raises BadCheckpoint for a tensor that the file does not hold.
+    The function raises BadCheckpoint for a tensor that the file does not hold. A tensor that is part of another keeps
+    the base class's name.
+
+    Args:
+        family: whose tensors these are.
+        prefix: of the file's names.
+        checkpoint: the file.
+        fused: the sizes, and where parts of other tensors are noted by name; None: such are not looked for.
     """
 
     def name_in_file(name: str) -> str:
+        for place in parts(family, name) if fused else ():
+            inside = place if isinstance(place, str) else place.stem
+            if prefix + inside not in checkpoint.tensors:
+                continue
+            if isinstance(place, str):
+                return prefix + place
+            if fused:
+                config, found = fused
+                found[prefix + name] = stored_part(prefix + name, place, checkpoint.tensors[prefix + inside], config)
+            return prefix + name
         for candidate in candidates(family, name):
             if prefix + candidate in checkpoint.tensors:
                 return prefix + candidate

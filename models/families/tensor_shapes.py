@@ -8,12 +8,16 @@ from models.families.recipe import (
     AddPosition,
     AddType,
     Attention,
+    Disentangled,
     Embed,
     FeedForward,
     LayerNorm,
     Linear,
+    Norm,
+    Parallel,
     Recipe,
     RMSNorm,
+    ScoreBias,
     Step,
 )
 
@@ -59,20 +63,46 @@ def _shapes(step: Step, config: Config, family: Family | None, width: int, known
             return {table: (config.count("max_position_embeddings") + (family.offset if family else 0), width)}
         case AddIndexed(table, index) if family:
             return {table: (config.count(family.extras[index].removeprefix("-")), width)}
-        case LayerNorm(weight, bias):
-            return {name: (width,) for name in (weight, bias) if name}
-        case RMSNorm(weight):
-            return {weight: (width,)} if weight else {}
-        case Attention(_, query, key, value, output, norm, bias):
-            linears = (query, key, value, output)
-            shapes = {name: shape for linear in linears for name, shape in _linear(linear, width, width).items()}
-            shapes |= {bias.table: (bias.buckets, config.count("num_attention_heads"))} if bias else {}
-            return shapes | (_shapes(norm, config, family, width, known) if norm else {})
-        case FeedForward(up, down, norm=norm):
-            inner = config.count("intermediate_size")
-            shapes = _linear(up, inner, width) | _linear(down, width, inner)
-            return shapes | (_shapes(norm, config, family, width, known) if norm else {})
+        case LayerNorm() | RMSNorm():
+            return _norm(step, width)
+        case Attention():
+            return _attention(step, width)
+        case FeedForward():
+            return _feed_forward(step, config.count("intermediate_size"), width)
+        case Parallel(attention, feed_forward):
+            return _attention(attention, width) | _feed_forward(feed_forward, config.count("intermediate_size"), width)
     return {}
+
+
+def _attention(step: Attention, width: int) -> dict[str, Shape]:
+    own = step.head_width or width // step.heads
+    queries, keys = step.heads * own, (step.key_heads or step.heads) * own
+    shapes = _linear(step.query, queries, width) | _linear(step.output, width, queries)
+    shapes |= _linear(step.key, keys, width) | _linear(step.value, keys, width)
+    shapes |= _norm(step.norm, width) | _norm(step.closing, width)
+    for norm, of_heads in ((step.query_norm, queries), (step.key_norm, keys), (step.value_norm, keys)):
+        shapes |= _norm(norm, own if step.norm_of == "head" else of_heads)
+    match step.bias:
+        case ScoreBias(table, buckets):
+            shapes[table] = (buckets, step.heads)
+        case Disentangled(relative, norm, key, query):
+            shapes |= {relative: (2 * step.bias.span, width)} | _norm(norm, width)
+            for linear in (key, query):
+                shapes |= _linear(linear, queries, width) if linear else {}
+    return shapes
+
+
+def _feed_forward(step: FeedForward, inner: int, width: int) -> dict[str, Shape]:
+    shapes = _linear(step.up, inner, width) | _linear(step.down, width, inner)
+    shapes |= _linear(step.gate, inner, width) if step.gate else {}
+    return shapes | _norm(step.norm, width) | _norm(step.closing, width)
+
+
+def _norm(norm: Norm | None, width: int) -> dict[str, Shape]:
+    if norm is None:
+        return {}
+    names = (norm.weight, norm.bias) if isinstance(norm, LayerNorm) else (norm.weight,)
+    return {name: (width,) for name in names if name}
 
 
 def encoding_shapes(encodings: Encodings, config: Config) -> dict[str, Shape]:

@@ -1,14 +1,15 @@
 """Emits attention over packed rows: the rows of a sequence attend to one another, without padding where possible.
 
-Three forms, chosen in the graph by what the batch holds. All give the same bits: tests/models/graphs/test_attention.py.
+Forms, chosen in the graph by what the batch holds. All give the same bits: tests/models/graphs/test_attention.py.
 
     one length    no mask is sent and all sequences have one length: the rows are a rectangle already
-    one by one    no mask is sent: a loop over the sequences
-    padded        else, and where many sequences are short: rows are gathered into a rectangle and its padding masked
+    one by one    a loop over the sequences; of a long one over blocks of its queries
+    padded        where many sequences are short: rows are gathered into a rectangle and its padding masked
 
-A sequence longer than LONG and without a mask takes ONNX Runtime's flash attention, whose bits are others. So a batch
-that holds one is not padded, whatever its masks, unless it has more than MOST_ONE_BY_ONE sequences: its rectangle then
-takes more than 8192 tokens, and a server on CPU makes two of it.
+A sequence longer than LONG takes ONNX Runtime's flash attention, whose bits are others, or blocks of BLOCK queries
+where it is masked or its scores have terms: neither holds all its scores at a time. So a batch that holds one is not
+padded, whatever its masks, unless it has more than MOST_ONE_BY_ONE sequences: its rectangle then takes more than 8192
+tokens, and a server on CPU makes two of it.
 
 Measured with MiniLM on one thread (ONNX Runtime 1.31), as shares of the padded form's time, float32 and int8: a text of
 24 tokens 1 and 1, 16 texts of 17 to 30 tokens 0.93 and 0.77, 32 texts of 7 to 182 tokens 0.93 and 0.80, a text of 512
@@ -21,13 +22,14 @@ from typing import Any
 
 import numpy as np
 
-from models.families.recipe import ScoreBias
+from models.families.recipe import Attention
 from models.graphs.builder import CONTRIB, SEQUENCE, GraphBuilder
-from models.positions.buckets import t5_bucket
+from models.graphs.score_terms import LONG, Terms
+from models.reference.attention import MASKED
 
 MOST_ONE_BY_ONE = 32  # sequences; on CUDA, where batches hold more, an iteration costs more than its share of padding
 SHORT = 12  # tokens: sequences up to this are padded faster than looped over
-LONG = 256  # tokens: the scores of all heads of longer sequences leave the L2 cache; flash attention holds them in it
+BLOCK = 128  # queries of a long sequence: of 12 heads and 8192 keys, 50 MB of scores
 
 Emit = Callable[[GraphBuilder], str]
 EmitOne = Callable[[GraphBuilder, list[str], list[str]], str]  # of one sequence: its rows, and its bounds
@@ -41,20 +43,24 @@ class Layout:
         uniform: bool, whether the form is "one length".
         looped: bool, whether it is "one by one" if it is not `uniform`.
         long: bool, whether a sequence is longer than LONG.
+        padded: bool, whether the form of scores with terms is "padded" if it is not `uniform`.
         starts, ends: int64 [B], the first row of each sequence and the row after its last.
         take: int64 [B, S], the packed row of each slot of the rectangle (slots past a sequence's end repeat a row;
             `keys` hides them); empty unless the form is "padded".
         keys: int32 [B, S], 1 where a slot may be attended to; likewise.
+        hidden: float32 [B, S], 0 where a slot may be attended to, MASKED where it is masked, -inf past the end.
         back: int64 [N], the slot of each packed row in [B*S]; likewise.
     """
 
     uniform: str
     looped: str
     long: str
+    padded: str
     starts: str
     ends: str
     take: str
     keys: str
+    hidden: str
     back: str
 
 
@@ -66,63 +72,34 @@ def layout(builder: GraphBuilder) -> Layout:
     few = builder.op("LessOrEqual", builder.op("Size", "lengths"), builder.scalar(MOST_ONE_BY_ONE, np.int64))
     short, long = (builder.op("Greater", longest, builder.scalar(bound, np.int64)) for bound in (SHORT, LONG))
     looped = builder.op("And", few, builder.op("Or", long, builder.op("And", unmasked, short)))
+    padded = builder.op("Not", builder.op("Or", long, builder.op("And", few, short)))
     ends = builder.op("CumSum", "lengths", builder.scalar(0, np.int64))
     starts = builder.op("Sub", ends, "lengths")
-    take, keys, back = _rectangle(builder, builder.op("Or", uniform, looped), starts, longest)
-    return Layout(uniform, looped, long, starts, ends, take, keys, back)
+    unused = builder.op("Or", uniform, builder.op("And", looped, builder.op("Not", padded)))
+    return Layout(uniform, looped, long, padded, starts, ends, *_rectangle(builder, unused, starts, longest))
 
 
-def padded_layout(builder: GraphBuilder) -> Layout:
-    """Emit the layout of a batch that takes the form "padded" whatever it holds, for scores with a bias."""
-    longest = builder.op("ReduceMax", "lengths", keepdims=0)
-    ends = builder.op("CumSum", "lengths", builder.scalar(0, np.int64))
-    starts = builder.op("Sub", ends, "lengths")
-    no = builder.constant(np.array(False))
-    return Layout(no, no, no, starts, ends, *_padded_rectangle(builder, starts, longest))
-
-
-def score_bias(builder: GraphBuilder, bias: ScoreBias) -> str:
-    """Emit the bias of the scores of a rectangle, float32 [1, heads, S, S]."""
-    strip = t5_bucket(
-        np.arange(-bias.reach, bias.reach + 1),
-        bidirectional=True,
-        num_buckets=bias.buckets,
-        max_distance=bias.reach,
-        arithmetic="parity",
-    )
-    longest = builder.op("ReduceMax", "lengths", keepdims=0)
-    places = builder.op("Range", builder.scalar(0, np.int64), longest, builder.scalar(1, np.int64))  # (S,)
-    keys, queries = (builder.op("Unsqueeze", places, builder.constant(np.array([axis]))) for axis in (0, 1))
-    reach = builder.scalar(bias.reach, np.int64)
-    distances = builder.op("Clip", builder.op("Sub", keys, queries), builder.op("Neg", reach), reach)
-    buckets = builder.op("Gather", builder.constant(strip), builder.op("Add", distances, reach))  # (S, S)
-    rows = builder.op("Gather", builder.weight(bias.table), buckets)  # (S, S, heads)
-    by_head = builder.op("Transpose", rows, perm=[2, 0, 1])
-    return builder.op("Unsqueeze", by_head, builder.constant(np.array([0])))
-
-
-def _rectangle(builder: GraphBuilder, unused: str, starts: str, longest: str) -> tuple[str, str, str]:
-    """Return take, keys and back of Layout."""
+def _rectangle(builder: GraphBuilder, unused: str, starts: str, longest: str) -> list[str]:
+    """Return take, keys, hidden and back of Layout."""
     empty, padded = builder.inner(), builder.inner()
-    take, keys, back = _padded_rectangle(padded, starts, longest)
-    kinds = (("INT64", ("sequences", "slots")), ("INT32", ("sequences", "slots")), ("INT64", ("tokens",)))
-    nothing = [
-        empty.op("Identity", empty.constant(np.empty((0,) * len(dims), np.int32 if kind == "INT32" else np.int64)))
-        for kind, dims in kinds
+    values = _padded_rectangle(padded, starts, longest)
+    slots = ("sequences", "slots")
+    kinds: list[tuple[str, Any, tuple[str, ...]]] = [
+        ("INT64", np.int64, slots),
+        ("INT32", np.int32, slots),
+        ("FLOAT", np.float32, slots),
+        ("INT64", np.int64, ("tokens",)),
     ]
-    first = builder.op(
-        "If",
-        unused,
-        outputs=3,
-        then_branch=empty.graph("empty", {}, {name: (name, *kind) for name, kind in zip(nothing, kinds, strict=True)}),
-        else_branch=padded.graph(
-            "padded", {}, {name: (name, *kind) for name, kind in zip((take, keys, back), kinds, strict=True)}
-        ),
-    )
-    return first, f"{first}.1", f"{first}.2"
+    nothing = [empty.op("Identity", empty.constant(np.empty((0,) * len(dims), dtype))) for _, dtype, dims in kinds]
+    branches = [
+        inner.graph(name, {}, {value: (value, kind, dims) for value, (kind, _, dims) in zip(named, kinds, strict=True)})
+        for name, inner, named in (("empty", empty, nothing), ("padded", padded, values))
+    ]
+    first = builder.op("If", unused, outputs=len(kinds), then_branch=branches[0], else_branch=branches[1])
+    return [first, *(f"{first}.{number}" for number in range(1, len(kinds)))]
 
 
-def _padded_rectangle(builder: GraphBuilder, starts: str, longest: str) -> tuple[str, str, str]:
+def _padded_rectangle(builder: GraphBuilder, starts: str, longest: str) -> list[str]:
     columns = builder.op("Range", builder.scalar(0, np.int64), longest, builder.scalar(1, np.int64))  # (S,)
     column = builder.constant(np.array([1]))
     lengths, starts = (builder.op("Unsqueeze", value, column) for value in ("lengths", starts))  # (B, 1)
@@ -132,35 +109,47 @@ def _padded_rectangle(builder: GraphBuilder, starts: str, longest: str) -> tuple
     counts = builder.op("ReduceSum", builder.cast(attended, "INT32"), column, keepdims=1)  # (B, 1)
     all_masked = builder.op("Not", builder.cast(counts, "BOOL"))  # (B, 1)
     keys = builder.op("Or", attended, builder.op("And", inside, all_masked))
+    masked = builder.op("Where", keys, builder.scalar(0.0), builder.scalar(MASKED))
+    hidden = builder.op("Where", inside, masked, builder.scalar(-np.inf))
     flat = builder.op("Reshape", inside, builder.constant(np.array([-1])))
     back = builder.op("Squeeze", builder.op("NonZero", flat), builder.constant(np.array([0])))
-    return take, builder.cast(keys, "INT32"), back
+    return [take, builder.cast(keys, "INT32"), hidden, back]
 
 
 def attend(
     builder: GraphBuilder,
     projected: tuple[str, str, str],
     rows: Layout,
-    heads: int,
+    step: Attention,
     width: int,
-    bias: str | None = None,
+    terms: Terms,
+    relative: tuple[str | None, str | None] = (None, None),
 ) -> str:
-    """Emit softmax(query @ key.T / sqrt(width / heads)) @ value of each sequence, by head.
+    """Emit the attention of each sequence by head, softmax(scale * query @ key.T + terms) @ value.
 
     Args:
         builder: of the graph.
-        projected: query, key and value, float32 [N, width].
+        projected: query, key and value, float32 [N, heads * width].
         rows: where the sequences lie.
-        heads: their number.
-        width: of a row.
-        bias: of the scores, of `score_bias`, for which `rows` is a `padded_layout`; None: there is none.
+        step: the attention.
+        width: of a head.
+        terms: of the scores.
+        relative: what a Disentangled multiplies with queries and keys, of `relative_matrices`.
 
     Returns:
-        float32 [N, width].
+        float32 [N, heads * width].
     """
-    scope = _Attention(projected, rows, heads, width)
-    if bias is not None:
-        return scope.padded(builder, bias)
+    scope = _Attention(projected, rows, step, width, terms, relative)
+    if terms.relative:
+        return scope.one_by_one_of_terms(builder)
+    if terms.added or step.cap:
+        short = builder.op("And", rows.uniform, builder.op("Not", rows.long))
+        return scope.choose(
+            builder,
+            short,
+            scope.of_each,
+            lambda other: scope.choose(other, rows.padded, scope.padded_of_terms, scope.one_by_one_of_terms),
+        )
     return scope.choose(
         builder,
         rows.uniform,
@@ -176,20 +165,34 @@ def attend(
 
 @dataclass(frozen=True, slots=True)
 class _Attention:
-    """The forms of one attention step; each method emits into the builder it is given and returns rows [N, width]."""
+    """The forms of one attention step; each method emits into the builder it is given and returns rows [N, heads * w].
+
+    Attributes:
+        head_width: w.
+    """
 
     projected: tuple[str, str, str]
     rows: Layout
-    heads: int
-    width: int
+    step: Attention
+    head_width: int
+    terms: Terms
+    relative: tuple[str | None, str | None]
+
+    @property
+    def heads(self) -> int:
+        return self.step.heads
+
+    @property
+    def width(self) -> int:
+        return self.heads * self.head_width
 
     @property
     def by_head(self) -> list[int]:
-        return [-1, self.heads, self.width // self.heads]
+        return [-1, self.heads, self.head_width]
 
     @property
     def scale(self) -> float:
-        return float((self.width // self.heads) ** -0.5)
+        return float(self.head_width**-0.5 if self.step.scale is None else self.step.scale)
 
     def choose(self, builder: GraphBuilder, condition: str, then: Emit, otherwise: Emit) -> str:
         """Emit rows that one of two branches gives."""
@@ -207,6 +210,9 @@ class _Attention:
         query, value = (builder.op("Transpose", rows, perm=[0, 2, 1, 3]) for rows in (query, value))
         key = builder.op("Transpose", key, perm=[0, 2, 3, 1])
         scores = builder.op("FusedMatMul", query, key, domain=CONTRIB, alpha=self.scale)  # (B, heads, S, S)
+        scores = self._capped(builder, scores)
+        if self.terms.added:
+            scores = builder.op("Add", scores, self._whole_terms(builder))
         mixed = builder.op("MatMul", builder.op("Softmax", scores, axis=-1), value)  # (B, heads, S, head_dim)
         return self._joined(builder, builder.op("Transpose", mixed, perm=[0, 2, 1, 3]))
 
@@ -224,35 +230,150 @@ class _Attention:
         """Emit a loop over sequences of any kind."""
         return self._loop(builder, self._any_one)
 
-    def padded(self, builder: GraphBuilder, *bias: str) -> str:
+    def padded(self, builder: GraphBuilder) -> str:
         """Emit sequences that are gathered into a rectangle, in which padding and masked rows are masked."""
         gathered = [builder.op("Gather", value, self.rows.take) for value in self.projected]  # (B, S, width)
-        return builder.op("Gather", self._multi_head(builder, gathered, "", self.rows.keys, *bias), self.rows.back)
+        return builder.op("Gather", self._multi_head(builder, gathered, "", self.rows.keys), self.rows.back)
+
+    def padded_of_terms(self, builder: GraphBuilder) -> str:
+        """Emit the same for scores with terms."""
+        split = builder.constant(np.array([0, 0, self.heads, self.head_width]))
+        query, key, value = (
+            builder.op("Reshape", builder.op("Gather", rows, self.rows.take), split) for rows in self.projected
+        )  # (B, S, heads, w)
+        query, value = (builder.op("Transpose", rows, perm=[0, 2, 1, 3]) for rows in (query, value))
+        key = builder.op("Transpose", key, perm=[0, 2, 3, 1])
+        scores = builder.op("FusedMatMul", query, key, domain=CONTRIB, alpha=self.scale)  # (B, heads, S, S)
+        added = builder.op("Unsqueeze", self.rows.hidden, builder.constant(np.array([1, 2])))  # (B, 1, 1, S)
+        if self.terms.added:
+            added = builder.op("Add", added, self._whole_terms(builder))
+        scores = builder.op("Add", self._capped(builder, scores), added)
+        mixed = builder.op("MatMul", builder.op("Softmax", scores, axis=-1), value)  # (B, heads, S, w)
+        mixed = self._joined(builder, builder.op("Transpose", mixed, perm=[0, 2, 1, 3]))
+        return builder.op("Gather", mixed, self.rows.back)
+
+    def one_by_one_of_terms(self, builder: GraphBuilder) -> str:
+        """Emit a loop over sequences of any kind, for scores with terms."""
+        return self._loop(builder, self._one_of_terms)
 
     def _loop(self, builder: GraphBuilder, emit: EmitOne) -> str:
         body = builder.inner()
         number = body.op("Unsqueeze", "number", body.constant(np.array([0])))
         bounds = [body.op("Gather", value, number) for value in (self.rows.starts, self.rows.ends)]
         own = [body.op("Slice", value, *bounds, body.constant(np.array([0]))) for value in self.projected]
-        mixed = body.op("SequenceInsert", "before", emit(body, own, bounds))
-        further = body.op("Identity", "go_on")
+        return self._collected(builder, body, "number", builder.op("Size", "lengths"), emit(body, own, bounds))
+
+    def _collected(self, builder: GraphBuilder, body: GraphBuilder, number: str, count: str, value: str) -> str:
+        """Emit a loop whose body gives rows in each of `count` iterations; return all rows."""
         several = (SEQUENCE + "FLOAT", ("tokens", self.width))
+        before = f"before_{number}"
+        mixed, further = body.op("SequenceInsert", before, value), body.op("Identity", f"go_on_{number}")
         graph = body.graph(
-            "sequence",
-            {"number": ("INT64", ()), "go_on": ("BOOL", ()), "before": several},
+            f"{number}_of_several",
+            {number: ("INT64", ()), f"go_on_{number}": ("BOOL", ()), before: several},
             {further: (further, "BOOL", ()), mixed: (mixed, *several)},
         )
-        sequences = builder.op("Loop", builder.op("Size", "lengths"), "", builder.op("SequenceEmpty"), body=graph)
+        sequences = builder.op("Loop", count, "", builder.op("SequenceEmpty"), body=graph)
         return builder.op("ConcatFromSequence", sequences, axis=0)
 
-    def _one(self, builder: GraphBuilder, own: list[str]) -> str:
-        """Emit one sequence; the products read the rows of all heads as they lie, without a transposition."""
+    def _one(self, builder: GraphBuilder, own: list[str], *terms: str) -> str:
+        """Emit queries of one sequence, with keys and values that they may attend to.
+
+        The products read the rows of all heads as they lie, without a transposition.
+
+        Args:
+            builder: of the graph.
+            own: rows of query, key and value.
+            terms: what is added to the scores, broadcast to [heads, queries, keys]; none: nothing is.
+        """
         shape = builder.constant(np.array(self.by_head))
         query, key, value = (builder.op("Reshape", rows, shape) for rows in own)  # (S, heads, head_dim)
-        across: dict[str, Any] = {"domain": CONTRIB, "transBatchB": 1}
-        scores = builder.op("FusedMatMul", query, key, alpha=self.scale, transBatchA=1, transB=1, **across)
-        mixed = builder.op("FusedMatMul", builder.op("Softmax", scores, axis=-1), value, **across)
+        scores = self._capped(builder, self._products(builder, query, key))
+        for term in terms:
+            scores = builder.op("Add", scores, term)
+        shares = builder.op("Softmax", scores, axis=-1)
+        mixed = builder.op("FusedMatMul", shares, value, domain=CONTRIB, transBatchB=1)
         return self._joined(builder, builder.op("Transpose", mixed, perm=[1, 0, 2]))  # of (heads, S, head_dim)
+
+    def _products(self, builder: GraphBuilder, query: str, key: str) -> str:
+        """Emit scale * query @ key.T by head, [heads, n, m] of [n, heads, w] and [m, heads, w]."""
+        across: dict[str, Any] = {"domain": CONTRIB, "transBatchA": 1, "transBatchB": 1, "transB": 1}
+        return builder.op("FusedMatMul", query, key, alpha=self.scale, **across)
+
+    def _capped(self, builder: GraphBuilder, scores: str) -> str:
+        if self.step.cap is None:
+            return scores
+        share = builder.op("Tanh", builder.op("Mul", scores, builder.scalar(1 / self.step.cap)))
+        return builder.op("Mul", share, builder.scalar(self.step.cap))
+
+    def _whole_terms(self, builder: GraphBuilder) -> str:
+        """Emit the terms of a rectangle of sequences as long as the longest, [1 or heads, S, S]."""
+        zero = builder.constant(np.array([0]))
+        end = builder.op("Reshape", self.terms.longest, builder.constant(np.array([1])))
+        return self.terms.slice(builder, str(self.terms.added), (zero, end), (zero, end))
+
+    def _one_of_terms(self, builder: GraphBuilder, own: list[str], bounds: list[str]) -> str:
+        """Emit one sequence, whole or in blocks."""
+        hidden = self._hidden(builder, bounds)
+        length = builder.op("Sub", *reversed(bounds))
+        long = builder.op("Greater", length, builder.constant(np.array([LONG])))
+        zero = builder.constant(np.array([0]))
+
+        def whole(inside: GraphBuilder) -> str:
+            return self._one(inside, own, *self._terms(inside, own, hidden, (zero, length), (zero, length)))
+
+        return self.choose(builder, long, lambda inside: self._blocks(inside, own, hidden, length), whole)
+
+    def _hidden(self, builder: GraphBuilder, bounds: list[str]) -> str:
+        """Emit what is added to the scores of one sequence's keys, float32 [S]: MASKED for a masked one."""
+        axis = builder.constant(np.array([0]))
+        attended = builder.cast(builder.op("Slice", "mask", *bounds, axis), "FLOAT")
+        none = builder.op("Sub", builder.scalar(1.0), builder.op("ReduceMax", attended, keepdims=0))
+        missing = builder.op("Sub", builder.scalar(1.0), builder.op("Max", attended, none))
+        return builder.op("Mul", missing, builder.scalar(MASKED))
+
+    def _blocks(self, builder: GraphBuilder, own: list[str], hidden: str, length: str) -> str:
+        """Emit one long sequence: a loop over blocks of its queries, each with the keys that it sees."""
+        size, zero = builder.constant(np.array([BLOCK])), builder.constant(np.array([0]))
+        rounded = builder.op("Add", length, builder.constant(np.array([BLOCK - 1])))
+        count = builder.op("Squeeze", builder.op("Div", rounded, size))
+        body = builder.inner()
+        start = body.op("Mul", "block", size)
+        end = body.op("Min", body.op("Add", start, size), length)
+        first, last = zero, length
+        if self.step.left is not None:
+            first = body.op("Max", body.op("Sub", start, body.constant(np.array([self.step.left]))), zero)
+        if self.step.right is not None:
+            last = body.op("Min", body.op("Add", end, body.constant(np.array([self.step.right]))), length)
+        parts = [
+            body.op("Slice", own[0], start, end, zero),
+            *(body.op("Slice", rows, first, last, zero) for rows in own[1:]),
+        ]
+        seen = body.op("Slice", hidden, first, last, zero)
+        terms = self._terms(body, parts, seen, (start, end), (first, last))
+        return self._collected(builder, body, "block", count, self._one(body, parts, *terms))
+
+    def _terms(
+        self, builder: GraphBuilder, own: list[str], hidden: str, rows: tuple[str, str], columns: tuple[str, str]
+    ) -> list[str]:
+        """Emit what is added to the scores of queries `rows` and keys `columns`."""
+        if self.terms.added is None:
+            found = [hidden]
+        else:
+            found = [builder.op("Add", self.terms.slice(builder, self.terms.added, rows, columns), hidden)]
+        if self.terms.relative is None:
+            return found
+        index = self.terms.slice(builder, self.terms.relative, rows, columns)  # (n, m)
+        shape = builder.constant(np.array(self.by_head))
+        for rows_of, matrix, turned in ((own[0], self.relative[0], False), (own[1], self.relative[1], True)):
+            if matrix is None:
+                continue
+            products = self._products(builder, builder.op("Reshape", rows_of, shape), matrix)  # (heads, n, 2 span)
+            own_index = builder.op("Transpose", index, perm=[1, 0]) if turned else index
+            heads = builder.op("Expand", own_index, builder.constant(np.array([self.heads, 1, 1])))
+            term = builder.op("GatherElements", products, heads, axis=2)
+            found.append(builder.op("Transpose", term, perm=[0, 2, 1]) if turned else term)
+        return found
 
     def _any_one(self, builder: GraphBuilder, own: list[str], bounds: list[str]) -> str:
         """Emit one sequence, in the form that it has alone."""
@@ -264,17 +385,27 @@ class _Attention:
         long = builder.op("Greater", length, builder.constant(np.array([LONG])))
         single = [builder.op("Unsqueeze", rows, first) for rows in own]  # (1, S, width)
         keys = builder.op("Unsqueeze", keys, first)
+
+        def with_mask(inside: GraphBuilder) -> str:
+            return self.choose(
+                inside,
+                long,
+                lambda blocks: self._blocks(blocks, own, self._hidden(blocks, bounds), length),
+                lambda short: self._multi_head(short, single, "", keys),
+            )
+
         return self.choose(
             builder,
             masked,
-            lambda inside: self._multi_head(inside, single, "", keys),
+            with_mask,
             lambda inside: self.choose(
                 inside, long, lambda flash: self._multi_head(flash, single), lambda short: self._one(short, own)
             ),
         )
 
     def _multi_head(self, builder: GraphBuilder, values: list[str], *masks: str) -> str:
-        mixed = builder.op("MultiHeadAttention", *values, *masks, domain=CONTRIB, num_heads=self.heads)
+        options: dict[str, Any] = {} if self.step.scale is None else {"scale": self.step.scale}
+        mixed = builder.op("MultiHeadAttention", *values, *masks, domain=CONTRIB, num_heads=self.heads, **options)
         return self._joined(builder, mixed)
 
     def _joined(self, builder: GraphBuilder, mixed: str) -> str:

@@ -5,16 +5,24 @@ query, key and value, transposing weights beforehand, and other Gelu forms are w
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
+from models.families.positional_encodings import RopeTable
 from models.families.recipe import (
     Activation,
     Attention,
+    Disentangled,
     FeedForward,
+    Norm,
+    Parallel,
     Recipe,
+    layers,
 )
-from models.graphs.attention import attend, layout, padded_layout, score_bias
-from models.graphs.builder import GraphBuilder
+from models.graphs.attention import Layout, attend, layout
+from models.graphs.builder import CONTRIB, GraphBuilder
 from models.graphs.input_layer import (
     INPUTS,
     emit_input_layer,
@@ -22,51 +30,186 @@ from models.graphs.input_layer import (
     inputs_of,
     packed_output,
 )
+from models.graphs.positions.rope import cos_sin
 from models.graphs.projections import Float32, Projections, Recorded
+from models.graphs.score_terms import Terms, relative_matrices, terms_of
+from models.positions.rope.frequencies import frequencies
 from models.tables.int8_matrices import products
+
+LANES = 16  # float32 values of the widest register
+Ropes = Mapping[str, RopeTable]
+
+
+def encoder_inputs(recipe: Recipe, blocks: Recipe) -> tuple[str, ...]:
+    """Return the names of the inputs of the graph of a whole encoder."""
+    own = {*inputs_of(recipe), "mask", "lengths"}
+    if any(step.rotation for step in layers(blocks) if isinstance(step, Attention)):
+        own.add("positions")
+    return tuple(name for name in INPUTS if name in own)
 
 
 def encoder(
-    builder: GraphBuilder, recipe: Recipe, blocks: Recipe, width: int, projections: Projections | None = None
+    builder: GraphBuilder,
+    recipe: Recipe,
+    blocks: Recipe,
+    width: int,
+    projections: Projections | None = None,
+    ropes: Ropes | None = None,
 ) -> Any:
     """Return the ModelProto of the input layer and all blocks.
 
-    Its inputs are those of the input layer, mask bool [N] and lengths int64 [B] (sum N, each at least 1). Its output is
-    last_hidden_state float32 [N, d]. No row attends to a row whose mask is False, but it has an output. A sequence
-    whose rows are all False attends to all of them, as if its mask were all True.
+    Its inputs are those of the input layer, mask bool [N] and lengths int64 [B] (sum N, each at least 1), and where its
+    attention rotates positions int64 [N]. Its output is last_hidden_state float32 [N, d]. No row attends to a row whose
+    mask is False, but it has an output. A sequence whose rows are all False attends to all of them, as if its mask were
+    all True.
 
     Args:
         builder: of the graph.
         recipe, blocks: the steps of the input layer and of all blocks.
         width: d.
         projections: how products are computed; None: in float32. What `Recorded` notes becomes outputs.
+        ropes: the tables of the rotations, by name.
     """
     projections = projections or Float32()
     x = emit_input_layer(builder, recipe)
-    biases = dict.fromkeys(step.bias for step in blocks if isinstance(step, Attention) and step.bias)
-    rows = padded_layout(builder) if biases else layout(builder)
-    added = {bias: score_bias(builder, bias) for bias in biases}  # layers share one
+    scope = _Blocks(builder, projections, layout(builder), width, ropes or {})
     for step in blocks:
         match step:
             case Attention():
-                first, last = products((step,))
-                read = emit_row_step(builder, step.norm, x) if step.norm else x
-                query, key, value = projections.emit(builder, first, read)
-                bias = added[step.bias] if step.bias else None
-                mixed = attend(builder, (query, key, value), rows, step.heads, width, bias)
-                x = builder.op("Add", *projections.emit(builder, last, mixed), x)
+                x = builder.op("Add", scope.attention(step, x), x)
             case FeedForward():
-                first, last = products((step,))
-                read = emit_row_step(builder, step.norm, x) if step.norm else x
-                inner = activate(builder, projections.emit(builder, first, read)[0], step.activation)
-                x = builder.op("Add", *projections.emit(builder, last, inner), x)
+                x = builder.op("Add", scope.feed_forward(step, x), x)
+            case Parallel(mixing, feed_forward):
+                added = builder.op("Add", scope.attention(mixing, x), scope.feed_forward(feed_forward, x))
+                x = builder.op("Add", added, x)
             case _:
                 x = emit_row_step(builder, step, x)
-    names = (*inputs_of(recipe), "mask", "lengths")
     outputs: dict[str, tuple[str, str, Sequence[str | int]]] = {"last_hidden_state": packed_output(x, width)}
     if isinstance(projections, Recorded):
         outputs |= {name: (value, "FLOAT", ("columns",)) for name, value in projections.largest.items()}
-    return builder.model("encoder", {name: INPUTS[name] for name in names}, outputs)
+    return builder.model("encoder", {name: INPUTS[name] for name in encoder_inputs(recipe, blocks)}, outputs)
+
+
+@dataclass(slots=True)
+class _Blocks:
+    """Emits the steps of blocks; what several of them read is emitted once."""
+
+    builder: GraphBuilder
+    projections: Projections
+    rows: Layout
+    width: int
+    ropes: Ropes
+    terms: dict[Any, Terms] = field(default_factory=dict)
+    turns: dict[str, tuple[str, str]] = field(default_factory=dict)
+
+    def attention(self, step: Attention, x: str) -> str:
+        """Emit what an attention step adds to x."""
+        first, last = products((step,))
+        values = self.projections.emit(self.builder, first, self._normed(step.norm, x))
+        heads, width = step.key_heads or step.heads, step.head_width or self.width // step.heads
+        query, key, value = (
+            self._by_head(rows, count, width, norm, step)
+            for rows, count, norm in zip(
+                values,
+                (step.heads, heads, heads),
+                (step.query_norm, step.key_norm, step.value_norm),
+                strict=True,
+            )
+        )
+        if step.rotation:
+            query, key = (
+                self._rotated(rows, count, width, step.rotation) for rows, count in ((query, step.heads), (key, heads))
+            )
+        if heads < step.heads:
+            key, value = (self._repeated(rows, heads, width, step.heads // heads) for rows in (key, value))
+        relative: tuple[str | None, str | None] = (None, None)
+        if isinstance(step.bias, Disentangled):
+            relative = relative_matrices(self.builder, step.bias, step.heads)
+        mixed = attend(self.builder, (query, key, value), self.rows, step, width, self._terms(step), relative)
+        return self._closed(step, self.projections.emit(self.builder, last, mixed)[0])
+
+    def feed_forward(self, step: FeedForward, x: str) -> str:
+        """Emit what a feed-forward step adds to x."""
+        first, last = products((step,))
+        values = self.projections.emit(self.builder, first, self._normed(step.norm, x))
+        inner = activate(self.builder, values[-1], step.activation)  # of the gate where there is one
+        if step.gate:
+            inner = self.builder.op("Mul", inner, values[0])
+        return self._closed(step, self.projections.emit(self.builder, last, inner)[0])
+
+    def _normed(self, norm: Norm | None, x: str) -> str:
+        return emit_row_step(self.builder, norm, x) if norm else x
+
+    def _closed(self, step: Attention | FeedForward, value: str) -> str:
+        value = self._normed(step.closing, value)
+        return value if step.factor == 1.0 else self.builder.op("Mul", value, self.builder.scalar(step.factor))
+
+    def _terms(self, step: Attention) -> Terms:
+        """Return the terms of the scores, which layers share; tables of a Disentangled share theirs."""
+        same = step.bias
+        if isinstance(same, Disentangled):
+            same = type(same)(same.relative, None, None, None, same.buckets, same.reach)
+        key = (same, step.left, step.right)
+        if key not in self.terms:
+            self.terms[key] = terms_of(self.builder, step)
+        return self.terms[key]
+
+    def _by_head(self, rows: str, heads: int, width: int, norm: Norm | None, step: Attention) -> str:
+        """Emit the norm of a head's channels, or of all heads' together."""
+        if norm is None:
+            return rows
+        if step.norm_of == "heads":
+            return emit_row_step(self.builder, norm, rows)
+        split = self.builder.op("Reshape", rows, self.builder.constant(np.array([-1, heads, width])))
+        return self.builder.op(
+            "Reshape", emit_row_step(self.builder, norm, split), self.builder.constant(np.array([-1, heads * width]))
+        )
+
+    def _rotated(self, rows: str, heads: int, width: int, table: str) -> str:
+        """Emit rows [N, heads * width] rotated, each by the angles of its own row of cos and sin."""
+        rope = self.ropes[table]
+        cos, sin = self._turns(table)
+        zero, one = (self.builder.scalar(number, np.int64) for number in (0, 1))
+        count = self.builder.op("Squeeze", self.builder.op("Shape", "positions"))
+        first = self.builder.constant(np.array([0]))
+        numbers = self.builder.op("Unsqueeze", self.builder.op("Range", zero, count, one), first)  # (1, N)
+        turned = self.builder.op(
+            "RotaryEmbedding",
+            self.builder.op("Unsqueeze", rows, first),
+            numbers,
+            cos,
+            sin,
+            domain=CONTRIB,
+            interleaved=int(rope.layout == "interleaved"),
+            num_heads=heads,
+            rotary_embedding_dim=0 if rope.rope.rotary_dim == width else rope.rope.rotary_dim,
+        )
+        return self.builder.op("Squeeze", turned, first)
+
+    def _turns(self, table: str) -> tuple[str, str]:
+        """Emit cos and sin [N, r/2] of a table, once for all layers.
+
+        They are computed of a multiple of LANES columns: else the bits of the last values would depend on how many rows
+        there are, since ONNX Runtime computes what does not fill a register by another formula.
+        """
+        if table not in self.turns:
+            builder, freqs = self.builder, frequencies(self.ropes[table].rope, "parity")
+            width = len(freqs.inverse_frequency)
+            filled = np.pad(freqs.inverse_frequency, (0, -width % LANES))
+            column = builder.op("Unsqueeze", "positions", builder.constant(np.array([-1])))
+            values = cos_sin(builder, replace(freqs, inverse_frequency=filled), column)
+            if len(filled) > width:
+                bounds = [builder.constant(np.array([bound])) for bound in (0, width, 1)]
+                values = (builder.op("Slice", values[0], *bounds), builder.op("Slice", values[1], *bounds))
+            self.turns[table] = values
+        return self.turns[table]
+
+    def _repeated(self, rows: str, heads: int, width: int, times: int) -> str:
+        """Emit rows [N, heads * width] with each head `times` times side by side."""
+        builder = self.builder
+        split = builder.op("Reshape", rows, builder.constant(np.array([-1, heads, 1, width])))
+        wide = builder.op("Expand", split, builder.constant(np.array([1, 1, times, 1])))
+        return builder.op("Reshape", wide, builder.constant(np.array([-1, heads * times * width])))
 
 
 def activate(builder: GraphBuilder, x: str, activation: Activation) -> str:
@@ -75,8 +218,12 @@ def activate(builder: GraphBuilder, x: str, activation: Activation) -> str:
         "gelu": ("Gelu", {"approximate": "none"}),
         "gelu_tanh": ("Gelu", {"approximate": "tanh"}),
         "relu": ("Relu", {}),
+        "quick_gelu": ("QuickGelu", {"domain": CONTRIB, "alpha": 1.702}),
     }
     if activation == "silu":
         return builder.op("Mul", x, builder.op("Sigmoid", x))
+    if activation == "squared_relu":
+        positive = builder.op("Relu", x)
+        return builder.op("Mul", positive, positive)
     kind, attributes = forms[activation]
     return builder.op(kind, x, **attributes)

@@ -190,12 +190,15 @@ def emit_row_step(builder: GraphBuilder, step: Step, x: str) -> str:
             return builder.cast(builder.cast(x, dtype.upper()), "FLOAT")
         case Linear(weight, bias):
             return builder.op("Gemm", x, *[builder.weight(name) for name in (weight, bias) if name], transB=1)
-        case RMSNorm(None, eps):
+        case RMSNorm(None, eps, _):
             squares = builder.op("ReduceMean", builder.op("Mul", x, x), builder.constant(np.array([-1])), keepdims=1)
             return builder.op("Div", x, builder.op("Sqrt", builder.op("Add", squares, builder.scalar(eps))))
         case LayerNorm(weight, bias, eps):
             parameters = [builder.weight(name) for name in (weight, bias) if name]
             return builder.op("LayerNormalization", x, *parameters, axis=-1, epsilon=eps)
-        case RMSNorm(str(weight), eps):
-            return builder.op("RMSNormalization", x, builder.weight(weight), axis=-1, epsilon=eps)
+        case RMSNorm(str(weight), eps, offset):
+            factors = builder.weight(weight)
+            if offset:
+                factors = builder.op("Add", factors, builder.scalar(offset))
+            return builder.op("RMSNormalization", x, factors, axis=-1, epsilon=eps)
     raise TypeError(f"no ONNX form for the step {step}")

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Mapping
-from itertools import pairwise
 from typing import Any
 
 import ml_dtypes
@@ -10,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.families.extra_inputs import ATTENDED, MASKED
+from models.families.positional_encodings import RopeTable
 from models.families.recipe import (
     KEPT_IN_TRAINING,
     Activation,
@@ -23,16 +23,16 @@ from models.families.recipe import (
     LayerNorm,
     Linear,
     MaskRows,
+    Parallel,
     Recipe,
     RMSNorm,
     Round,
     Scale,
-    ScoreBias,
     Step,
     TokenDropout,
 )
 from models.positions import sinusoidal
-from models.positions.buckets import t5_bucket
+from models.reference import attention
 
 Rows = NDArray[np.float64]
 Ids = NDArray[np.int64]
@@ -45,6 +45,8 @@ ACTIVATIONS: dict[Activation, Callable[[Rows], Rows]] = {
     "gelu_tanh": lambda x: 0.5 * x * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3))),
     "relu": lambda x: np.maximum(x, 0.0),
     "silu": lambda x: x / (1.0 + np.exp(-x)),
+    "quick_gelu": lambda x: x / (1.0 + np.exp(-1.702 * x)),
+    "squared_relu": lambda x: np.maximum(x, 0.0) ** 2,
 }
 
 
@@ -119,7 +121,15 @@ def per_layer(recipe: Recipe, weights: Weights, ids: Ids) -> Rows:
     return run(recipe, weights, np.where(ids < rows, ids, 0), ids, None)["input_embeddings"]
 
 
-def encode(encoder: Recipe, weights: Weights, rows: Rows, mask: NDArray[np.bool_], lengths: Ids) -> Rows:
+def encode(
+    encoder: Recipe,
+    weights: Weights,
+    rows: Rows,
+    mask: NDArray[np.bool_],
+    lengths: Ids,
+    positions: Ids | None = None,
+    ropes: Mapping[str, RopeTable] | None = None,
+) -> Rows:
     """Return the output of the blocks for packed sequences.
 
     Args:
@@ -128,17 +138,45 @@ def encode(encoder: Recipe, weights: Weights, rows: Rows, mask: NDArray[np.bool_
         rows: float64 [N, d], input_embeddings of `run`.
         mask: bool [N]; a False row is not attended to, but has an output; all False in a sequence counts as all True.
         lengths: int64 [B], summing to N.
+        positions: int64 [N], by which attention rotates; None: none does.
+        ropes: the tables of these rotations, by name.
 
     Returns:
         float64 [N, d].
     """
-    bounds = np.concatenate([[0], np.cumsum(lengths)])
+
+    def rowwise(step: Any, x: Rows) -> Rows:
+        return _rowwise(step, weights, x)
+
+    def attend(step: Attention, x: Rows) -> Rows:
+        read = rowwise(step.norm, x) if step.norm else x
+        query, key, value = (_project(linear, weights, read) for linear in (step.query, step.key, step.value))
+        turns = attention.turns_of((ropes or {})[step.rotation], _known(positions)) if step.rotation else None
+        heads = attention.mixed(
+            step, (query, key, value), mask, lengths, rowwise, lambda name: _whole(weights, name), turns
+        )
+        result = _project(step.output, weights, heads)
+        return step.factor * (rowwise(step.closing, result) if step.closing else result)
+
     for step in encoder:
-        if isinstance(step, Attention):
-            rows = rows + _attend(step, weights, rows, mask, bounds)
-        else:
-            rows = _rowwise(step, weights, rows)
+        match step:
+            case Attention():
+                rows = rows + attend(step, rows)
+            case Parallel(mixing, feed_forward):
+                rows = rows + attend(mixing, rows) + _feed_forward(feed_forward, weights, rows)
+            case _:
+                rows = rowwise(step, rows)
     return rows
+
+
+def _known(positions: Ids | None) -> Ids:
+    if positions is None:
+        raise ValueError("attention that rotates needs positions")
+    return positions
+
+
+def _whole(weights: Weights, name: str) -> Rows:
+    return np.asarray(weights[name][:], np.float64)
 
 
 def _rows(weights: Weights, table: str, index: Ids) -> Rows:
@@ -174,12 +212,11 @@ def _rowwise(step: Step, weights: Weights, x: Rows) -> Rows:
             centred = x - x.mean(axis=-1, keepdims=True)
             normed: Rows = centred / np.sqrt((centred**2).mean(axis=-1, keepdims=True) + eps)
             return normed * _vector(weights, weight, 1.0) + _vector(weights, bias, 0.0)
-        case RMSNorm(weight, eps):
+        case RMSNorm(weight, eps, offset):
             root: Rows = np.sqrt((x**2).mean(axis=-1, keepdims=True) + eps)
-            return x / root * _vector(weights, weight, 1.0)
-        case FeedForward(up, down, activation, norm):
-            inner = _project(up, weights, _rowwise(norm, weights, x) if norm else x)
-            return x + _project(down, weights, ACTIVATIONS[activation](inner))
+            return x / root * (_vector(weights, weight, 1.0 - offset) + offset)
+        case FeedForward():
+            return x + _feed_forward(step, weights, x)
     raise TypeError(f"{type(step).__name__} does not map a row to a row")
 
 
@@ -188,37 +225,10 @@ def _project(linear: Linear, weights: Weights, x: Rows) -> Rows:
     return product + _vector(weights, linear.bias, 0.0)
 
 
-def _attend(step: Attention, weights: Weights, x: Rows, mask: NDArray[np.bool_], bounds: Ids) -> Rows:
-    x = _rowwise(step.norm, weights, x) if step.norm else x
-    query, key, value = (_project(linear, weights, x) for linear in (step.query, step.key, step.value))
-    mixed = np.empty_like(query)
-    for start, end in pairwise(bounds):
-        own = slice(start, end)
-        bias = _score_bias(step.bias, weights, end - start) if step.bias else 0.0
-        mixed[own] = _mix(query[own], key[own], value[own], mask[own], step.heads, bias)
-    return _project(step.output, weights, mixed)
-
-
-def _score_bias(bias: ScoreBias, weights: Weights, length: int) -> Rows:
-    """Return [heads, length, length]."""
-    places = np.arange(length)
-    buckets = t5_bucket(
-        places - places[:, None],
-        bidirectional=True,
-        num_buckets=bias.buckets,
-        max_distance=bias.reach,
-        arithmetic="parity",
-    )
-    return np.moveaxis(_rows(weights, bias.table, buckets), -1, 0)
-
-
-def _mix(query: Rows, key: Rows, value: Rows, mask: NDArray[np.bool_], heads: int, bias: Rows | float) -> Rows:
-    q, k, v = (
-        part.reshape(len(part), heads, -1).swapaxes(0, 1) for part in (query, key, value)
-    )  # (heads, n, head_dim)
-    scores = q @ k.swapaxes(1, 2) / math.sqrt(q.shape[-1]) + bias  # (heads, n, n)
-    scores = np.where(mask if mask.any() else True, scores, -np.inf)
-    scores = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    shares = scores / scores.sum(axis=-1, keepdims=True)
-    mixed: Rows = (shares @ v).swapaxes(0, 1).reshape(len(query), -1)
-    return mixed
+def _feed_forward(step: FeedForward, weights: Weights, x: Rows) -> Rows:
+    read = _rowwise(step.norm, weights, x) if step.norm else x
+    inner = _project(step.up, weights, read)
+    activate = ACTIVATIONS[step.activation]
+    inner = activate(_project(step.gate, weights, read)) * inner if step.gate else activate(inner)
+    result = _project(step.down, weights, inner)
+    return step.factor * (_rowwise(step.closing, weights, result) if step.closing else result)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from models.families.recipe import Attention, FeedForward, Linear, Recipe
+from models.families.recipe import Attention, Linear, Recipe, layers
 from models.tables.quantization import RowSource
 
 LARGEST = 127
@@ -46,12 +46,12 @@ class Product(NamedTuple):
 
 def products(encoder: Recipe) -> Iterator[Product]:
     """Yield the products of all blocks, in order."""
-    for step in encoder:
+    for step in layers(encoder):
         if isinstance(step, Attention):
             yield Product((step.query, step.key, step.value), smoothed=True)
             yield Product((step.output,), smoothed=False)
-        elif isinstance(step, FeedForward):
-            yield Product((step.up,), smoothed=True)
+        else:
+            yield Product((step.up, step.gate) if step.gate else (step.up,), smoothed=True)
             yield Product((step.down,), smoothed=False)
 
 

@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from models.artifacts import card as cards
-from models.artifacts.adoption import ONNX_PATHS
 from models.artifacts.description import warnings
 from models.artifacts.export import export
 from models.checkpoints import hub
+from models.checkpoints.checkpoint import FLOAT32_ONNX
 from models.errors import BadCard, BadCheckpoint, ModelError
 from service.cli.console import progress_bars, say
 from service.errors import StartError
@@ -179,5 +179,5 @@ def _origin(out: Path) -> Origin | None:
 
 
 def _adoptable(checkpoint: str, out: Path) -> str:
-    holds_onnx = any((Path(checkpoint) / place).is_file() for place in ONNX_PATHS)
+    holds_onnx = any((Path(checkpoint) / place).is_file() for place in FLOAT32_ONNX)
     return f"; it holds ONNX: `inlay adopt {checkpoint} {out}` takes that" if holds_onnx else ""

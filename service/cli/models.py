@@ -87,12 +87,21 @@ def export(
 
 @reporting
 def adopt(
-    folder: Annotated[
-        Path,
-        Argument(metavar="FOLDER", help="holds onnx/model.onnx or model.onnx, config.json and tokenizer files"),
+    source: Annotated[
+        str,
+        Argument(
+            metavar="SOURCE",
+            help="folder or hub id, org/name or org/name@revision, with onnx/model.onnx or model.onnx, config.json and "
+            "tokenizer files; of a hub repository no other file is fetched",
+            show_default=False,
+        ),
     ],
     out: Out = None,
     name: Name = None,
+    file: Annotated[
+        str | None,
+        Option(metavar="PATH", help="another ONNX file of SOURCE, such as onnx/model_quantized.onnx"),
+    ] = None,
     pooling: Annotated[
         str | None,
         Option(
@@ -101,14 +110,24 @@ def adopt(
             "instead of what the files say",
         ),
     ] = None,
+    compare: Annotated[
+        bool | None,
+        Option(
+            help="state the cosine to the float32 weights beside the file, ONNX or safetensors; unset: of folders "
+            "alone, since the hub's would have to be fetched",
+            show_default=False,
+        ),
+    ] = None,
     force: Force = False,
 ) -> None:
-    """Make an exported model of a folder that already holds ONNX, byte for byte."""
+    """Make an exported model of ONNX that a folder or hub repository already holds, byte for byte."""
     from models.artifacts.adoption import adopt
 
-    out = out or _in_store(str(folder), name)
+    out = out or _in_store(source, name)
     with progress_bars() as progress:
-        card = adopt(folder, out, name=name, pooling=pooling, force=force, progress=progress)
+        card = adopt(
+            source, out, name=name, file=file, pooling=pooling, compare=compare, force=force, progress=progress
+        )
     _report(card, out)
 
 
@@ -224,12 +243,14 @@ def _model_of_store(folder: Path) -> Path:
 
 
 def _report(card: "Card", out: Path) -> None:
-    from models.artifacts.description import comparison_summary, encoder_precision, warnings
+    from models.artifacts.description import adoption_summary, comparison_summary, encoder_precision, warnings
 
     print(f"{out}: {card.name}, {card.family}, {card.bytes / 1e6:.1f} MB; outputs {', '.join(card.outputs)}")
     print(comparison_summary(card))
     if precision := encoder_precision(card):
         print(precision)
+    for line in adoption_summary(card):
+        print(line)
     for warning in warnings(card):
         print(f"warning: {warning}", file=sys.stderr)
     for sentence in card.assumed:

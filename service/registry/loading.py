@@ -9,6 +9,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from models.artifacts import card as cards
@@ -159,6 +160,8 @@ def _run(engine: Engine, card: Card, name: str, max_tokens: int) -> Run:
     run = _runner(engine, card, name)
     if not graph.attends:
         return run
+    if graph.one_by_one:
+        return _by_length(run, 0)
     return _by_length(run, min(max_tokens, EXACT_TOKENS) if engine.device == "cpu" else max_tokens)
 
 
@@ -170,12 +173,17 @@ def _runner(engine: Engine, card: Card, name: str) -> Run:
         packed, outputs = join([work.packed for work in works]), _outputs(works)
         if graph.layout == "padded":
             arrays = engine.run(name, rectangle(packed, graph.inputs, card.pad_id or 0), outputs)
-            arrays = [array if array.ndim == 2 else unpad(array, packed.lengths) for array in arrays]
+            arrays = [array if array.ndim == 2 else unpad(array, packed.lengths) for array in map(_widened, arrays)]
         else:
             arrays = engine.run(name, feeds(packed, graph.inputs), outputs)
         return _rows_of_each(works, outputs, arrays)
 
     return run
+
+
+def _widened(array: NDArray[Any]) -> NDArray[Any]:
+    """Return an output of an adopted graph, which may be float16, as float32."""
+    return array.astype(np.float32, copy=False)
 
 
 def _by_length(run: Run, max_tokens: int) -> Run:

@@ -12,7 +12,7 @@ import openvino
 from numpy.typing import NDArray
 from openvino import opset13 as ops
 
-from models.families.recipe import Activation, Attention, FeedForward, LayerNorm, Linear, Recipe, Step
+from models.families.recipe import Activation, Attention, FeedForward, LayerNorm, Linear, Norm, Recipe, Step
 
 ACTIVATIONS: Mapping[Activation, Callable[[Any], Any]] = {
     "gelu": lambda x: ops.gelu(x, "erf"),
@@ -26,7 +26,18 @@ Weights = Mapping[str, NDArray[Any]]
 
 def is_known(step: Step) -> bool:
     """Return whether a step has an OpenVINO form."""
-    return isinstance(step, FeedForward | LayerNorm) or (isinstance(step, Attention) and step.bias is None)
+    match step:
+        case Attention():
+            known = step == Attention(step.heads, step.query, step.key, step.value, step.output, step.norm)
+            return known and _is_known_norm(step.norm)
+        case FeedForward():
+            known = step == FeedForward(step.up, step.down, step.activation, step.norm)
+            return known and step.activation in ACTIVATIONS and _is_known_norm(step.norm)
+    return isinstance(step, LayerNorm)
+
+
+def _is_known_norm(norm: Norm | None) -> bool:
+    return norm is None or isinstance(norm, LayerNorm)
 
 
 def blocks(encoder: Recipe, weights: Weights, width: int) -> openvino.Model:

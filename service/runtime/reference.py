@@ -64,7 +64,13 @@ class ReferenceEngine:
         if "lengths" in feeds:
             rows = named["input_embeddings"]
             named["last_hidden_state"] = reference.encode(
-                self._card.encoder, self._weights, rows, feeds["mask"], feeds["lengths"]
+                self._card.encoder,
+                self._weights,
+                rows,
+                feeds["mask"],
+                feeds["lengths"],
+                positions,
+                self._card.encodings.ropes,
             )
         return named
 

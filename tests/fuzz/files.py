@@ -1,4 +1,4 @@
-"""Readers of files: safetensors, GGUF and what is made of its header, pictures; and torch_file, which writes one."""
+"""Readers of files: safetensors, GGUF and what is made of its header, torch.save, pictures; and torch_file."""
 
 import io
 import math
@@ -16,8 +16,10 @@ from safetensors.numpy import save
 from models.checkpoints import safetensors
 from models.checkpoints.checkpoint import read_tensors
 from models.checkpoints.opening import opened
+from models.checkpoints.pickled import read_pickled
 from service.embedding.image_decoding import open_picture
 from service.protocols.inlay.torch_file import ALIGNMENT, VALUES, torch_file
+from tests import torch_files
 from tests.fuzz.judging import Target
 from tests.gguf_files import ARRAY, STRING, UINT32, entry, info, random_blocks, raw, text, write_gguf
 from tests.vision_cases import picture
@@ -122,11 +124,52 @@ def _torch_file(data: bytes) -> None:
         assert last.name == "STOP"
 
 
+def _pickled(data: bytes) -> None:
+    """A whole file of torch.save: every tensor lies inside the file and is no larger than it."""
+    for array in read_pickled(_written("x.pt", data)).values():
+        assert array.nbytes <= len(data)
+        array.tobytes()
+
+
+def _pickled_seeds() -> list[bytes]:
+    inner = {"b": np.ones(2, np.float16), "c": np.arange(3)}
+    path = torch_files.write_torch(_folder() / "seed.pt", {"weight": np.ones((2, 3), np.float32), "a": inner})
+    plain = torch_files.write_torch(_folder() / "plain.pt", {"x": np.zeros((0, 4), ml_dtypes.bfloat16)}, ordered=False)
+    return [path.read_bytes(), plain.read_bytes()]
+
+
+def _pickle(data: bytes) -> None:
+    """The pickle alone, in a whole zip with one storage of 24 bytes."""
+    for array in read_pickled(torch_files.write_zip(_folder() / "x.pt", data, {"0": bytes(24)})).values():
+        assert array.nbytes <= 24
+
+
+def _pickle_seeds() -> list[bytes]:
+    floats = torch_files.storage("0", 6)
+    views = torch_files.dict_of(
+        a=torch_files.tensor(floats),
+        b=torch_files.tensor(floats, (3, 2), (1, 3)),
+        c=torch_files.dict_of(d=torch_files.tensor(floats, (2,), (1,), 4)),
+    )
+    return [
+        torch_files.framed(views),
+        torch_files.framed(
+            torch_files.dict_of(a=torch_files.tensor(torch_files.storage("0", 3, "LongStorage"), (3,), (1,)))
+        ),
+    ]
+
+
 TARGETS = {
     "safetensors file": Target(_safetensors, _safetensors_seeds, words=(b'"dtype"', b'"F32"', b'"shape":', b"[0,4]")),
     "GGUF file": Target(_gguf, _gguf_seeds, words=GGUF_WORDS),
     "picture": Target(
         _picture, _picture_seeds, words=(b"IHDR", b"IDAT", b"acTL", b"tRNS", b"eXIf", b"VP8X", b"Exif\0\0")
+    ),
+    "file of torch.save": Target(_pickled, _pickled_seeds, words=(b"PK\1\2", b"PK\5\6", b"data.pkl", b"\x80\2}.")),
+    "pickle of torch.save": Target(
+        _pickle,
+        _pickle_seeds,
+        words=(torch_files.REBUILD, b"q\0", b"h\0", b"}(", b"\x86", b"Q", b"R", b"u", b"s", b"\x8a\1\xff"),
     ),
     "torch file": Target(_torch_file, lambda: [b"\0\0\2\3abc", b"\1\1\0\5", b"\2\0\0\0"]),
 }

@@ -106,6 +106,9 @@ class GraphSummary(BaseModel):
     inputs: list[str]
     outputs: list[str]
     layout: str
+    one_by_one: Annotated[
+        bool, Field(description="a run takes one sequence, because another beside it would change its vectors")
+    ]
 
 
 class ImageSummary(BaseModel):
@@ -129,6 +132,27 @@ class QuantizedSummary(BaseModel):
     min_cosine: Annotated[float, Field(description="least cosine to the float32 encoder, of any compared text")]
     mean_cosine: float
     texts: Annotated[int, Field(description="how many texts were compared, at export")]
+
+
+class VectorComparisonSummary(BaseModel):
+    """How close an adopted model's vectors are to those of its float32 weights."""
+
+    model_config = MODEL
+    reference: Annotated[str, Field(description="the file of the float32 weights, beside the adopted one")]
+    min_cosine: Annotated[float, Field(description="least cosine to their vectors, of any compared text")]
+    mean_cosine: float
+    texts: Annotated[int, Field(description="how many texts were compared, at adoption")]
+
+
+class AdoptedSummary(BaseModel):
+    """The ONNX file that a model was adopted from."""
+
+    model_config = MODEL
+    path: Annotated[str, Field(description="in the folder or repository that `source` names")]
+    comparison: VectorComparisonSummary | None
+    uncompared: Annotated[
+        str | None, Field(description="why there is no comparison; null: there is one, or the file is the float32 one")
+    ]
 
 
 class FileSummary(BaseModel):
@@ -195,9 +219,16 @@ class ModelSummary(BaseModel):
         int, Field(description="on top, times the tokens of the sequence: attention scores")
     ]
     largest_difference: Annotated[
-        dict[str, float], Field(description="by output: ONNX Runtime against the float64 reference, at export")
+        dict[str, float],
+        Field(
+            description="by output: ONNX Runtime against the float64 reference, at export; of an adopted graph, a "
+            "sequence alone against the same in a batch"
+        ),
     ]
     tolerance: float
+    adopted: Annotated[
+        AdoptedSummary | None, Field(description="null: it was exported, or adopted by an older version")
+    ]
     quantized: Annotated[QuantizedSummary | None, Field(description="null: the encoder is float32, or there is none")]
     graphs: dict[str, GraphSummary]
     files: dict[str, FileSummary]
@@ -248,6 +279,7 @@ def summary(model: Model, registry: ModelRegistry, mappings: Mappings | None = N
         "modules": [type(step).__name__ for step in card.modules.steps] if card.modules else [],
         "prompts": list(card.prompts),
         "head": card.head and HeadSummary.model_validate(card.head),
+        "adopted": card.adopted and AdoptedSummary.model_validate(card.adopted),
         "image": card.image and ImageSummary.model_validate(card.image),
     }
     return ModelSummary(

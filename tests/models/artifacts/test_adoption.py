@@ -8,12 +8,13 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from models.artifacts import card as cards
 from models.artifacts.adoption import adopt
 from models.artifacts.verification import verify
-from models.errors import BadCheckpoint, ModelError, ReferenceMismatch
+from models.errors import BadCheckpoint, ModelError
 from tests.golden_cases import write_json, write_sentence_files, write_tokenizer
 
 WIDTH, WORDS = 8, 27
@@ -35,13 +36,22 @@ def model(
     element: int = TensorProto.INT64,
     shape: tuple[Any, ...] = ("batch", "sequence"),
     scale: str = "",
+    table: NDArray[Any] = TABLE,
 ) -> Any:
-    """Return a graph of a table's rows and their masked mean; `scale` multiplies by a value of the whole batch."""
-    mean = helper.make_tensor
-    constants = [numpy_helper.from_array(TABLE, "table"), numpy_helper.from_array(np.array([1]), "axis")]
-    constants += [numpy_helper.from_array(np.array([2]), "last"), mean("tiny", TensorProto.FLOAT, [], [1e-9])]
+    """Return a graph of a table's rows and their masked mean, as the table's dtype.
+
+    `scale` is "all": rows are multiplied by a value of the whole batch; "dynamic": they are quantized by its range.
+    """
+    mean, width, kind = helper.make_tensor, table.shape[1], helper.np_dtype_to_tensor_dtype(table.dtype)
+    constants = [numpy_helper.from_array(table, "table"), numpy_helper.from_array(np.array([1]), "axis")]
+    constants += [numpy_helper.from_array(np.array([2]), "last"), mean("tiny", kind, [], [1e-6])]
     nodes = [helper.make_node("Gather", ["table", "input_ids"], ["rows"])]
-    if scale:
+    if scale == "dynamic":
+        nodes += [
+            helper.make_node("DynamicQuantizeLinear", ["rows"], ["codes", "step", "zero"]),
+            helper.make_node("DequantizeLinear", ["codes", "step", "zero"], ["all"]),
+        ]
+    elif scale:
         nodes += [
             helper.make_node("ReduceMax", ["rows"], ["most"], keepdims=0),
             helper.make_node("Mul", ["rows", "most"], ["all"]),
@@ -51,10 +61,10 @@ def model(
     outputs = []
     if hidden:
         nodes.append(helper.make_node("Identity", ["all"], [hidden]))
-        outputs.append(helper.make_tensor_value_info(hidden, TensorProto.FLOAT, [*shape, WIDTH]))
+        outputs.append(helper.make_tensor_value_info(hidden, kind, [*shape, width]))
     if pooled:
         nodes += [
-            helper.make_node("Cast", ["attention_mask"], ["mask"], to=TensorProto.FLOAT),
+            helper.make_node("Cast", ["attention_mask"], ["mask"], to=kind),
             helper.make_node("Unsqueeze", ["mask", "last"], ["column"]),
             helper.make_node("Mul", ["all", "column"], ["kept"]),
             helper.make_node("ReduceSum", ["kept", "axis"], ["sum"], keepdims=0),
@@ -62,7 +72,7 @@ def model(
             helper.make_node("Max", ["count", "tiny"], ["counted"]),
             helper.make_node("Div", ["sum", "counted"], ["sentence_embedding"]),
         ]
-        outputs.append(helper.make_tensor_value_info("sentence_embedding", TensorProto.FLOAT, [shape[0], WIDTH]))
+        outputs.append(helper.make_tensor_value_info("sentence_embedding", kind, [shape[0], width]))
     values = [helper.make_tensor_value_info(name, element, shape) for name in inputs]
     graph = helper.make_graph(nodes, "tiny", values, outputs, constants)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
@@ -183,6 +193,10 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "a fixed shape": (lambda: model(shape=(1, 16)), r"of shape \[1, 16\]; batch and length must both be free"),
     "no mask": (lambda: model(("input_ids",)), "must take input_ids and attention_mask"),
+    "float64 outputs": (
+        lambda: model(table=TABLE.astype(np.float64)),
+        r"gives last_hidden_state as tensor\(double\); tensor\(float\) or tensor\(float16\) is served",
+    ),
     "an unknown output": (lambda: model(hidden="logits"), "gives logits; one of last_hidden_state"),
 }
 
@@ -193,12 +207,6 @@ def test_rejects_graph_with_unsupported_inputs_or_outputs(name: str, tmp_path: P
     with pytest.raises(BadCheckpoint, match=message) as caught:
         adopt(folder_of(tmp_path / "x", make()), tmp_path / "out")
     assert "\n" not in str(caught.value)
-    assert [path.name for path in tmp_path.iterdir()] == ["x"]
-
-
-def test_rejects_graph_whose_rows_depend_on_batch(tmp_path: Path) -> None:
-    with pytest.raises(ReferenceMismatch, match=r"moves by .* when others are batched beside it"):
-        adopt(folder_of(tmp_path / "x", model(scale="all")), tmp_path / "out")
     assert [path.name for path in tmp_path.iterdir()] == ["x"]
 
 
@@ -219,3 +227,62 @@ def test_error_names_expected_onnx_paths(tmp_path: Path) -> None:
     write_json(tmp_path / "x/config.json", CONFIG)
     with pytest.raises(BadCheckpoint, match=r"holds neither onnx/model\.onnx nor model\.onnx"):
         adopt(tmp_path / "x", tmp_path / "out")
+
+
+@pytest.mark.parametrize("name", ["card.json", "tokenizer.json", "model.onnx"])
+def test_rejects_external_weights_under_a_name_that_is_written(name: str, tmp_path: Path) -> None:
+    place = folder_of(tmp_path / "x", model(), at="onnx/graph.onnx")
+    onnx.save(model(), place / "onnx/graph.onnx", save_as_external_data=True, location=name, size_threshold=0)
+    with pytest.raises(BadCheckpoint, match=rf"x/onnx/graph\.onnx keeps weights in '{name}', a name that is taken"):
+        adopt(place, tmp_path / "out", file="onnx/graph.onnx")
+    assert [path.name for path in tmp_path.iterdir()] == ["x"]
+
+
+def test_chosen_file_is_adopted_under_one_name(tmp_path: Path) -> None:
+    place = folder_of(tmp_path / "x", model())
+    onnx.save(model(scale="dynamic"), place / "onnx/model_quantized.onnx")
+    card = adopt(place, tmp_path / "out", file="onnx/model_quantized.onnx")
+    assert (tmp_path / "out/model.onnx").read_bytes() == (place / "onnx/model_quantized.onnx").read_bytes()
+    assert card.adopted
+    assert card.adopted.path == "onnx/model_quantized.onnx"
+    assert cards.read(tmp_path / "out") == card
+
+
+CHOICES = {
+    "a file that is not there": (
+        "onnx/model_q4.onnx",
+        r"x holds no file 'onnx/model_q4\.onnx', but deep/other\.onnx, onnx/model\.onnx: choose one with --file",
+    ),
+    "a file outside": ("../x/onnx/model.onnx", r"leads out of .*x: give a path inside it, as onnx/model\.onnx"),
+    "an absolute path": ("/etc/hostname", "leads out of"),
+    "no ONNX": ("config.json", r"x/config\.json is not an ONNX file"),
+}
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_wrong_choice_of_file_is_one_line(name: str, tmp_path: Path) -> None:
+    place = folder_of(tmp_path / "x", model())
+    folder_of(place, model(), at="deep/other.onnx")
+    file, message = CHOICES[name]
+    with pytest.raises(BadCheckpoint, match=message) as caught:
+        adopt(place, tmp_path / "out", file=file)
+    assert "\n" not in str(caught.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["x"]
+
+
+def test_without_the_usual_files_error_lists_the_others(tmp_path: Path) -> None:
+    place = folder_of(tmp_path / "x", model(), at="onnx/model_fp16.onnx")
+    message = r"holds neither onnx/model\.onnx nor model\.onnx, but onnx/model_fp16\.onnx: choose one with --file"
+    with pytest.raises(BadCheckpoint, match=message):
+        adopt(place, tmp_path / "out")
+
+
+def test_rejects_graph_whose_values_are_not_finite(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="last_hidden_state holds values that are not finite"):
+        adopt(folder_of(tmp_path / "x", model(table=np.full_like(TABLE, np.inf))), tmp_path / "out")
+
+
+def test_static_embedding_is_left_to_export(tmp_path: Path) -> None:
+    place = folder_of(tmp_path / "x", model(), {"model_type": "model2vec"})
+    with pytest.raises(BadCheckpoint, match=r"is a static embedding.*`inlay export` takes it"):
+        adopt(place, tmp_path / "out")

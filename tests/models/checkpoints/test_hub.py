@@ -300,6 +300,20 @@ def test_rejects_pickle_on_hub_and_says_what_to_do(tmp_path: Path) -> None:
         words(hub)
 
 
+@pytest.mark.parametrize("place", ["onnx/model.onnx", "model.onnx"])
+@pytest.mark.parametrize("pickled", [True, False])
+def test_repository_of_onnx_names_adopt(place: str, pickled: bool, tmp_path: Path) -> None:
+    folder = write_tiny_bert(tmp_path / "x")
+    (folder / "model.safetensors").rename(folder / ("pytorch_model.bin" if pickled else "other"))
+    (folder / place).parent.mkdir(exist_ok=True)
+    (folder / place).touch()
+    message = f"; it holds {place}, which `inlay adopt` takes$"
+    with serving(folder) as hub, pytest.raises(BadCheckpoint, match=message):
+        words(hub)
+    with pytest.raises(BadCheckpoint, match=message), opening.opened(folder):
+        pass
+
+
 @pytest.mark.parametrize("shard", ["../../evil.safetensors", "/evil.safetensors", "..", "a/../b.safetensors"])
 def test_index_that_leads_out_of_folder_writes_nothing(shard: str, tmp_path: Path) -> None:
     folder = write_tiny_bert(tmp_path / "x")

@@ -16,6 +16,7 @@ from models.artifacts import random_checkpoint as creation
 from models.families import FAMILIES
 from service.cli.main import main
 from tests.golden_cases import case, write_checkpoint, write_tiny_bert
+from tests.models.artifacts.test_adoption import folder_of, model
 from tests.sweeps import sampled
 
 ROOT = Path(__file__).parents[3]
@@ -52,6 +53,23 @@ def test_export_prints_the_precision_of_an_int8_encoder(
     options = ["--encoder", "int8", "--calibration", str(tmp_path / "texts.txt"), "--min-cosine", "0.5"]
     assert main(["export", str(checkpoint), str(tmp_path / "out"), *options]) == 0
     assert "int8 encoder; cosine to the float32 one over 48 texts: min 0." in capsys.readouterr().out
+
+
+def test_adopt_prints_what_was_adopted_and_its_cosine(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("INLAY_STORE", str(tmp_path / "store"))
+    place = folder_of(tmp_path / "x", model())
+    folder_of(place, model(scale="dynamic"), at="onnx/model_quantized.onnx")
+    chosen = ["adopt", str(place), "--file", "onnx/model_quantized.onnx"]
+    assert main(chosen) == 0
+    output = capsys.readouterr().out
+    assert "one sequence a run" in output
+    assert "cosine to onnx/model.onnx over 48 texts: min 0." in output
+    assert main([*chosen, "--no-compare"]) == 0
+    assert "not compared with float32: the caller did not want it (--no-compare)" in capsys.readouterr().out
+    assert main(["adopt", str(place), "--compare"]) == 1
+    assert "cannot be compared with float32 weights" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("option", [["--calibration", "texts.txt"], ["--min-cosine", "0.9"]])

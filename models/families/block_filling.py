@@ -1,0 +1,174 @@
+"""Fills in what a config decides in the blocks: heads, widths, masks, rotations, biases, activations.
+
+Tensor names stay those of the base class; fitting.py replaces them by the file's.
+"""
+
+import math
+from dataclasses import replace
+from functools import partial
+
+from models.errors import BadCheckpoint
+from models.families import ACTIVATIONS, Family
+from models.families.config import Config
+from models.families.encoding_fitting import causality_and_window
+from models.families.filling import fill_step, filled_norm, renamed
+from models.families.positional_encodings import Encodings, Mask
+from models.families.recipe import (
+    Attention,
+    Disentangled,
+    DistanceBias,
+    FeedForward,
+    Linear,
+    Norm,
+    Parallel,
+    Recipe,
+    ScoreBias,
+    Step,
+)
+from models.positions.alibi import slopes
+
+_LAYOUTS = ("half", "interleaved")
+_BY_LENGTH = ("dynamic", "longrope")  # rope types whose frequencies depend on the length of the sequence
+
+
+def uncomputed(family: Family, config: Config, encodings: Encodings) -> str | None:
+    """Return why the blocks of a model with these encodings cannot be computed; None: they can."""
+    if not family.block:
+        return family.uncovered or "its blocks are not known to Inlay"
+    for key, value in family.block_if.items():
+        if config.get(key) != value:
+            return f"its blocks are computed where {key} is {value!r}; config.json says {config.get(key)!r}"
+    if "rope" in encodings.refused:
+        return encodings.refused["rope"]
+    for table in encodings.ropes.values():
+        if table.layout not in _LAYOUTS or table.sections or table.axes or table.softmax_scale != 1.0:
+            return f"its attention rotates in a way that is not computed: layout {table.layout}"
+        if table.rope.rope_type in _BY_LENGTH:
+            return f"its RoPE ({table.rope.rope_type}) depends on the length of the input"
+    return None
+
+
+def block_steps(family: Family, config: Config, encodings: Encodings) -> Recipe:
+    """Return the steps of all blocks, and of what is behind the last."""
+    count = config.count("num_hidden_layers", least=0)
+    masks = _masks(family, config, encodings, count)
+    blocks = [
+        _filled(step, family, config, encodings, masks[block], block) for block in range(count) for step in family.block
+    ]
+    return (*blocks, *(fill_step(step, family, config) for step in family.after_blocks))
+
+
+def _masks(family: Family, config: Config, encodings: Encodings, count: int) -> list[Mask]:
+    """Return what each layer attends to."""
+    causal, window = causality_and_window(family, config)
+    listed = config.get("layer_types")
+    if not listed and family.layer_types:
+        listed = family.layer_types(config, count)
+    if not listed and len(encodings.ropes) > 1:
+        listed = encodings.layers
+    types = list(listed or ["sliding"] * count)
+    if len(types) != count:
+        raise BadCheckpoint(f"config.json has {len(types)} layer_types, but {count} layers")
+    return [Mask(causal, window if "sliding" in str(name) else None) for name in types]
+
+
+def _filled(step: Step, family: Family, config: Config, encodings: Encodings, mask: Mask, block: int) -> Step:
+    step = renamed(step, lambda name: name.replace("{block}", str(block)))
+    match step:
+        case Attention():
+            return _attention(step, family, config, encodings, mask, block)
+        case FeedForward():
+            return _feed_forward(step, family, config)
+        case Parallel(attention, feed_forward):
+            return Parallel(
+                _attention(attention, family, config, encodings, mask, block),
+                _feed_forward(feed_forward, family, config),
+            )
+    return fill_step(step, family, config)
+
+
+def _attention(
+    step: Attention, family: Family, config: Config, encodings: Encodings, mask: Mask, block: int
+) -> Attention:
+    heads, given = config.count("num_attention_heads"), config.get("num_key_value_heads")
+    key_heads = heads if given is None else config.count("num_key_value_heads")
+    if heads % key_heads:
+        raise BadCheckpoint(f"config.json says {heads} attention heads, which {key_heads} key heads do not divide")
+    width = config.head_dim()
+    fill, linear = partial(_norm, family, config), partial(_linear, family, config)
+    bias = _score_bias(step, config, encodings, family)
+    scale = family.score_scale(config) if family.score_scale else None
+    if isinstance(bias, Disentangled):
+        scale = 1 / math.sqrt(width * (1 + (bias.key is not None) + (bias.query is not None)))
+    return replace(
+        step,
+        heads=heads,
+        key_heads=0 if key_heads == heads else key_heads,
+        head_width=0 if width * heads == config.count("hidden_size") else width,
+        query=linear(step.query),
+        key=linear(step.key),
+        value=linear(step.value),
+        output=linear(step.output),
+        norm=fill(step.norm),
+        closing=fill(step.closing),
+        query_norm=fill(step.query_norm),
+        key_norm=fill(step.key_norm),
+        value_norm=fill(step.value_norm),
+        bias=bias,
+        scale=scale,
+        rotation=encodings.layers[block] if encodings.ropes else None,
+        left=None if mask.window is None else mask.window - mask.causal,
+        right=0 if mask.causal else mask.window,
+        cap=config.number(family.cap) if family.cap and config.get(family.cap) is not None else None,
+        factor=config.number(family.factor) if family.factor else 1.0,
+    )
+
+
+def _feed_forward(step: FeedForward, family: Family, config: Config) -> FeedForward:
+    return replace(
+        step,
+        up=_linear(family, config, step.up),
+        down=_linear(family, config, step.down),
+        gate=step.gate and _linear(family, config, step.gate),
+        activation=config.choice("hidden_act", ACTIVATIONS),
+        norm=_norm(family, config, step.norm),
+        closing=_norm(family, config, step.closing),
+        factor=config.number(family.factor) if family.factor else 1.0,
+    )
+
+
+def _norm(family: Family, config: Config, norm: Norm | None) -> Norm | None:
+    if norm is None or (norm.weight or "").removesuffix(".weight") in family.absent:
+        return None
+    return filled_norm(norm, family, config)
+
+
+def _linear(family: Family, config: Config, linear: Linear) -> Linear:
+    missing = any(stem in linear.weight and not config.get(key) for key, stem in family.bias_if.items())
+    return replace(linear, bias=None) if missing else linear
+
+
+def _score_bias(
+    step: Attention, config: Config, encodings: Encodings, family: Family
+) -> ScoreBias | DistanceBias | Disentangled | None:
+    buckets = encodings.buckets
+    match step.bias:
+        case ScoreBias():
+            if buckets is None:
+                raise BadCheckpoint(encodings.refused.get("t5", "the config gives no relative buckets"))
+            return replace(step.bias, buckets=buckets.buckets, reach=buckets.reach)
+        case DistanceBias():
+            return DistanceBias(tuple(float(slope) for slope in slopes(config.count("num_attention_heads"))))
+        case Disentangled():
+            if buckets is None:
+                return None
+            terms = str(config.get("pos_att_type") or "")
+            return replace(
+                step.bias,
+                buckets=buckets.buckets,
+                reach=buckets.reach,
+                norm=step.bias.norm and replace(step.bias.norm, eps=buckets.norm[2]) if buckets.norm else None,
+                key=step.bias.key if "c2p" in terms else None,
+                query=step.bias.query if "p2c" in terms else None,
+            )
+    return None

@@ -1,0 +1,139 @@
+"""The blocks of Llama and its descendants, and of GPT-2's and GPT-NeoX's.
+
+Source: transformers 5.23 (the modeling module of each family).
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from models.families.config import Config
+from models.families.family import linear, norm, rms_norm
+from models.families.recipe import Attention, FeedForward, LayerNorm, Norm, Parallel, Recipe, RMSNorm
+from models.families.tensor_parts import Part, by_heads, equal
+
+_LAYER = "layers.{block}"
+ATTENTION_BIAS = {"attention_bias": ".self_attn."}
+BIASES = {**ATTENTION_BIAS, "mlp_bias": ".mlp."}
+Stored = dict[str, tuple[str | Part, ...]]
+
+
+def attention(
+    before: Norm | None = None, *, stem: str = "self_attn", biased: str = "", output: str = "o_proj", **rest: Any
+) -> Attention:
+    """Return attention with the usual names of its modules; fitting fills in the heads.
+
+    Args:
+        before: the norm before it.
+        stem: of the modules in a layer.
+        biased: which of q, k, v, o have a bias, by letter; fitting drops it where the config says so.
+        output: the module of the last projection.
+        rest: more of Attention.
+    """
+    names = {"q": "q_proj", "k": "k_proj", "v": "v_proj", "o": output}
+    query, key, value, last = (linear(f"{_LAYER}.{stem}.{name}", letter in biased) for letter, name in names.items())
+    return Attention(0, query, key, value, last, norm=before, **rest)
+
+
+def gated(before: Norm | None = None, biased: bool = False, closing: Norm | None = None) -> FeedForward:
+    """Return a gated feed-forward step with Llama's names; fitting fills in the activation."""
+    up, down, gate = (linear(f"{_LAYER}.mlp.{name}_proj", biased) for name in ("up", "down", "gate"))
+    return FeedForward(up, down, "silu", before, gate, closing)
+
+
+def plain(up: str, down: str, before: Norm | None = None, biased: bool = True) -> FeedForward:
+    """Return a feed-forward step without a gate, by the names of its modules in a layer."""
+    return FeedForward(linear(f"{_LAYER}.{up}", biased), linear(f"{_LAYER}.{down}", biased), "gelu", before)
+
+
+def _rms(name: str, offset: float = 0.0) -> RMSNorm:
+    return rms_norm(f"{_LAYER}.{name}", offset)
+
+
+def _layer_norm(name: str) -> LayerNorm:
+    return norm(f"{_LAYER}.{name}")
+
+
+_FIRST, _SECOND = _rms("input_layernorm"), _rms("post_attention_layernorm")
+_BY_HEAD: dict[str, Any] = {"query_norm": _rms("self_attn.q_norm"), "key_norm": _rms("self_attn.k_norm")}
+
+LLAMA: Recipe = (attention(_FIRST, biased="qkvo"), gated(_SECOND, biased=True))
+MISTRAL: Recipe = (attention(_FIRST), gated(_SECOND))
+QWEN2: Recipe = (attention(_FIRST, biased="qkv"), gated(_SECOND))
+QWEN3: Recipe = (attention(_FIRST, biased="qkvo", **_BY_HEAD), gated(_SECOND))
+GEMMA: Recipe = (
+    attention(_rms("input_layernorm", 1.0), biased="qkvo"),
+    gated(_rms("post_attention_layernorm", 1.0)),
+)
+_SANDWICHED = attention(_rms("input_layernorm", 1.0), biased="qkvo", closing=_rms("post_attention_layernorm", 1.0))
+GEMMA2: Recipe = (
+    _SANDWICHED,
+    gated(_rms("pre_feedforward_layernorm", 1.0), closing=_rms("post_feedforward_layernorm", 1.0)),
+)
+GEMMA3: Recipe = (
+    replace(_SANDWICHED, query_norm=_rms("self_attn.q_norm", 1.0), key_norm=_rms("self_attn.k_norm", 1.0)),
+    GEMMA2[1],
+)
+OLMO2: Recipe = (
+    attention(biased="qkvo", closing=_SECOND, norm_of="heads", **_BY_HEAD),
+    gated(closing=_rms("post_feedforward_layernorm")),
+)
+EXAONE4: Recipe = (attention(closing=_SECOND, **_BY_HEAD), gated(closing=_rms("post_feedforward_layernorm")))
+GLM4: Recipe = (
+    attention(_FIRST, biased="qkv", closing=_rms("post_self_attn_layernorm")),
+    gated(_SECOND, closing=_rms("post_mlp_layernorm")),
+)
+STARCODER2: Recipe = (
+    attention(_layer_norm("input_layernorm"), biased="qkvo"),
+    plain("mlp.c_fc", "mlp.c_proj", _layer_norm("post_attention_layernorm")),
+)
+STABLELM: Recipe = (
+    attention(_layer_norm("input_layernorm"), biased="qkv"),
+    gated(_layer_norm("post_attention_layernorm")),
+)
+_COHERE_NORM = replace(_layer_norm("input_layernorm"), bias=None)
+COHERE: Recipe = (Parallel(attention(_COHERE_NORM, biased="qkvo"), gated(_COHERE_NORM)),)
+PHI: Recipe = (
+    Parallel(
+        attention(_layer_norm("input_layernorm"), biased="qkvo", output="dense"),
+        plain("mlp.fc1", "mlp.fc2", _layer_norm("input_layernorm")),
+    ),
+)
+GPT_NEOX: Recipe = (
+    Parallel(
+        attention(_layer_norm("input_layernorm"), stem="attention", biased="qkvo", output="dense"),
+        plain("mlp.dense_h_to_4h", "mlp.dense_4h_to_h", _layer_norm("post_attention_layernorm")),
+    ),
+)
+
+
+def _heads(config: Config) -> int:
+    return config.count("num_attention_heads")
+
+
+def fused(stem: str, names: Sequence[str], whole: str, **how: Any) -> Stored:
+    """Return where the parts of a fused module lie, in the order of `names`."""
+    how = {"shares": equal(len(names))} | how
+    return {f"{_LAYER}.{stem}.{name}": (Part(f"{_LAYER}.{whole}", index, **how),) for index, name in enumerate(names)}
+
+
+QKV = ("q_proj", "k_proj", "v_proj")
+FUSED_GATE = fused("mlp", ("gate_proj", "up_proj"), "mlp.gate_up_proj")
+PHI3_STORED = FUSED_GATE | fused("self_attn", QKV, "self_attn.qkv_proj", shares=by_heads)
+GPT_NEOX_STORED = fused("attention", QKV, "attention.query_key_value", groups=_heads)
+
+
+def alternating(config: Config, count: int) -> list[str]:
+    """Return the layer types of Gemma 2: every other layer slides, from the first."""
+    return ["full_attention" if layer % 2 else "sliding_attention" for layer in range(count)]
+
+
+def behind(config: Config, count: int) -> list[str]:
+    """Return the layer types of Qwen: those from max_window_layers on slide where use_sliding_window is true."""
+    first = config.count("max_window_layers", 0) if config.get("use_sliding_window") else count
+    return ["sliding_attention" if layer >= first else "full_attention" for layer in range(count)]
+
+
+def every_fourth(config: Config, count: int) -> list[str]:
+    """Return the layer types of Cohere 2, OLMo 3 and EXAONE 4: every fourth layer is full."""
+    return ["sliding_attention" if (layer + 1) % 4 else "full_attention" for layer in range(count)]

@@ -1,0 +1,127 @@
+"""Tensors that files hold inside others: rows of fused projections, transposed matrices."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.checkpoints.safetensors import Tensor
+from models.errors import BadCheckpoint
+from models.families.config import Config
+from models.tables.quantization import RowSource
+
+Shares = Callable[[Config], tuple[int, ...]]
+
+
+def equal(count: int) -> Shares:
+    """Return the shares of `count` equal parts."""
+    return lambda config: (1,) * count
+
+
+def by_heads(config: Config) -> tuple[int, ...]:
+    """Return the shares of queries, keys and values of all heads."""
+    heads = config.count("num_attention_heads")
+    keys = heads if config.get("num_key_value_heads") is None else config.count("num_key_value_heads")
+    return heads, keys, keys
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A tensor as part of another.
+
+    Attributes:
+        stem: of the other, its block's number written as {block}.
+        index: which of its parts.
+        shares: how its rows are divided.
+        groups: into how many groups the rows are divided first, each of which holds all parts (GPT-NeoX: one a head).
+        transposed: the file holds [in, out] (GPT-2's Conv1D).
+    """
+
+    stem: str
+    index: int = 0
+    shares: Shares = field(default=equal(1))
+    groups: Callable[[Config], int] = field(default=lambda config: 1)
+    transposed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPart:
+    """A tensor of one checkpoint that is part of another.
+
+    Attributes:
+        tensor: what is read: the other, or rows of it.
+        shape: of the part.
+        rows: [groups, rows of a group], the part's first and last row of each; None: all that is read.
+        transposed: before rows are taken.
+    """
+
+    tensor: Tensor
+    shape: tuple[int, ...]
+    rows: tuple[int, int, int, int] | None = None
+    transposed: bool = False
+
+    def view(self, array: RowSource) -> RowSource:
+        """Return the part of what was read."""
+        return array if self.rows is None and not self.transposed else _Reordered(self, array)
+
+
+def stored_part(name: str, part: Part, tensor: Tensor, config: Config) -> StoredPart:
+    """Return where a part lies.
+
+    Args:
+        name: of the part.
+        part: which.
+        tensor: the whole.
+        config: the sizes.
+
+    Raises:
+        BadCheckpoint: the whole cannot be divided so.
+    """
+    transposed = part.transposed and len(tensor.shape) == 2
+    shape = tensor.shape[::-1] if transposed else tensor.shape
+    shares, groups = part.shares(config), part.groups(config)
+    unit, rest = divmod(shape[0], groups * sum(shares))
+    if rest:
+        raise BadCheckpoint(
+            f"{tensor.name!r} has {shape[0]} rows; {groups} groups of {' + '.join(map(str, shares))} do not divide them"
+        )
+    first = unit * sum(shares[: part.index])
+    count = unit * shares[part.index]
+    own = (groups * count, *shape[1:])
+    if groups == 1 and not transposed:
+        row = tensor.bytes // shape[0]
+        rows = replace(tensor, name=name, shape=own, offset=tensor.offset + first * row, bytes=count * row)
+        return StoredPart(rows, own)
+    whole = None if own == shape else (groups, shape[0] // groups, first, first + count)
+    return StoredPart(replace(tensor, name=name), own, whole, transposed)
+
+
+class _Reordered:
+    """A matrix whose rows lie apart in the file, or as columns: read whole when its rows are."""
+
+    def __init__(self, part: StoredPart, array: RowSource) -> None:
+        self.shape, self._part, self._array = part.shape, part, array
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The dtype of what is read."""
+        return np.dtype(self._array.dtype)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: Any) -> NDArray[Any]:
+        chosen: NDArray[Any] = self._whole[rows]
+        return chosen
+
+    @cached_property
+    def _whole(self) -> NDArray[Any]:
+        whole = np.asarray(self._array[:])
+        whole = whole.T if self._part.transposed else whole
+        if self._part.rows is not None:
+            groups, size, first, last = self._part.rows
+            whole = whole.reshape(groups, size, *whole.shape[1:])[:, first:last]
+        return np.ascontiguousarray(whole).reshape(self.shape)

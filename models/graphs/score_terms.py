@@ -1,0 +1,109 @@
+"""Emits what depends on the distance of query and key alone: windows and biases of scores, one matrix for all layers.
+
+The matrix of a batch has a row for each of the first LONG places and twice as many columns as its longest sequence has
+tokens: [i, longest + j] belongs to query i and key j, for j from -longest on. So every rectangle of scores, of a short
+sequence or of a block of a long one, has its terms in a rectangle of the matrix.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.families.recipe import Attention, Disentangled, DistanceBias, ScoreBias
+from models.graphs.builder import GraphBuilder
+from models.graphs.input_layer import emit_row_step
+from models.reference.attention import relative_rows, score_bias_buckets
+
+LONG = 256  # tokens: the scores of all heads of longer sequences leave the L2 cache
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """The terms of the scores of one or several attention steps.
+
+    Attributes:
+        longest: int64 scalar, the length of the batch's longest sequence.
+        added: float32 [1 or heads, rows, 2 * longest], what is added to scores, -inf where a row is not seen; None:
+            nothing.
+        relative: int64 [rows, 2 * longest], rows of a Disentangled's table; None: there is none.
+    """
+
+    longest: str
+    added: str | None
+    relative: str | None
+
+    def slice(self, builder: GraphBuilder, value: str, rows: tuple[str, str], columns: tuple[str, str]) -> str:
+        """Emit the rectangle of a matrix above for queries start to end and keys first to last, int64 [1] each."""
+        (start, end), (first, last) = rows, columns
+        shift = builder.op("Sub", builder.op("Reshape", self.longest, builder.constant(np.array([1]))), start)
+        begins = builder.op("Concat", builder.constant(np.array([0])), builder.op("Add", first, shift), axis=0)
+        ends = builder.op("Concat", builder.op("Sub", end, start), builder.op("Add", last, shift), axis=0)
+        return builder.op("Slice", value, begins, ends, builder.constant(np.array([-2, -1])))
+
+
+def terms_of(builder: GraphBuilder, step: Attention) -> Terms:
+    """Emit the terms of an attention step."""
+    longest = builder.op("ReduceMax", "lengths", keepdims=0)
+    if step.bias is None and step.left is None and step.right is None:
+        return Terms(longest, None, None)
+    one, zero = builder.scalar(1, np.int64), builder.scalar(0, np.int64)
+    rows = builder.op("Range", zero, builder.op("Min", longest, builder.scalar(LONG, np.int64)), one)
+    columns = builder.op("Range", builder.op("Neg", longest), longest, one)
+    distances = builder.op("Sub", columns, builder.op("Unsqueeze", rows, builder.constant(np.array([1]))))
+    seen = _seen(builder, step, distances)
+    bias = relative = None
+    match step.bias:
+        case ScoreBias():
+            bias = _score_bias(builder, step.bias, distances)
+        case DistanceBias(slopes):
+            column = builder.constant(-np.array(slopes, np.float32)[:, None, None])
+            bias = builder.op("Mul", column, builder.cast(builder.op("Abs", distances), "FLOAT"))
+        case Disentangled(reach=reach):
+            strip = relative_rows(step.bias, np.arange(reach, -reach - 1, -1))  # by key less query
+            relative = _strip(builder, strip, reach, distances)
+    if seen is None:
+        added = bias
+    elif bias is None:
+        hidden = builder.op("Where", seen, builder.scalar(0.0), builder.scalar(-np.inf))
+        added = builder.op("Unsqueeze", hidden, builder.constant(np.array([0])))
+    else:
+        added = builder.op("Where", seen, bias, builder.scalar(-np.inf))
+    return Terms(longest, added, relative)
+
+
+def _seen(builder: GraphBuilder, step: Attention, distances: str) -> str | None:
+    """Emit whether a key at each distance is seen; None: every one is."""
+    bounds = []
+    if step.left is not None:
+        bounds.append(builder.op("GreaterOrEqual", distances, builder.scalar(-step.left, np.int64)))
+    if step.right is not None:
+        bounds.append(builder.op("LessOrEqual", distances, builder.scalar(step.right, np.int64)))
+    return builder.op("And", *bounds) if len(bounds) == 2 else bounds[0] if bounds else None
+
+
+def _score_bias(builder: GraphBuilder, bias: ScoreBias, distances: str) -> str:
+    buckets = _strip(builder, score_bias_buckets(bias, np.arange(-bias.reach, bias.reach + 1)), bias.reach, distances)
+    return builder.op("Transpose", builder.op("Gather", builder.weight(bias.table), buckets), perm=[2, 0, 1])
+
+
+def _strip(builder: GraphBuilder, values: NDArray[np.int64], reach: int, distances: str) -> str:
+    """Emit the value for each distance, of values for -reach to reach; distances beyond count as these."""
+    bound = builder.scalar(reach, np.int64)
+    near = builder.op("Clip", distances, builder.op("Neg", bound), bound)
+    return builder.op("Gather", builder.constant(values), builder.op("Add", near, bound))
+
+
+def relative_matrices(builder: GraphBuilder, bias: Disentangled, heads: int) -> tuple[str | None, str | None]:
+    """Emit what queries and keys are multiplied with, float32 [2 span, heads, w] each; None: that is left out.
+
+    They do not depend on the input: ONNX Runtime computes them when the session opens.
+    """
+    relative = builder.weight(bias.relative)
+    relative = emit_row_step(builder, bias.norm, relative) if bias.norm else relative
+    shape = builder.constant(np.array([2 * bias.span, heads, -1]))
+    by_query, by_key = (
+        builder.op("Reshape", emit_row_step(builder, linear, relative), shape) if linear else None
+        for linear in (bias.key, bias.query)
+    )
+    return by_query, by_key

@@ -1,0 +1,142 @@
+"""Attention of a recipe in numpy float64: the reference of models/graphs/attention.py."""
+
+import math
+from collections.abc import Callable
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.families.positional_encodings import RopeTable
+from models.families.recipe import Attention, Disentangled, DistanceBias, Linear, Norm, ScoreBias
+from models.positions.buckets import c2p_index, deberta_bucket, t5_bucket
+from models.positions.rope.angles import cos_sin
+from models.positions.rope.frequencies import frequencies
+from models.positions.rope.rotation import rotate
+
+MASKED = -1e30  # added to the scores of a masked row: of what a row may see, such rows count only where all are such
+Rows = NDArray[np.float64]
+Ids = NDArray[np.int64]
+Rowwise = Callable[[Norm | Linear, Rows], Rows]  # a step that maps each row by itself, with its weights
+Table = Callable[[str], Rows]  # a tensor by its name
+
+
+def mixed(
+    step: Attention,
+    values: tuple[Rows, Rows, Rows],
+    mask: NDArray[np.bool_],
+    lengths: Ids,
+    rowwise: Rowwise,
+    table: Table,
+    turns: tuple[str, Rows, Rows] | None,
+) -> Rows:
+    """Return what the heads of packed sequences give, side by side.
+
+    Args:
+        step: the attention.
+        values: query [N, heads * w], key and value [N, key_heads * w].
+        mask: bool [N].
+        lengths: int64 [B], sum N.
+        rowwise, table: what reads the step's weights.
+        turns: layout, cos and sin [N, r/2] of the rotation; None: there is none.
+
+    Returns:
+        float64 [N, heads * w].
+    """
+    query, key, value = values
+    width = query.shape[-1] // step.heads
+    key_heads = step.key_heads or step.heads
+    query = _by_head(query, step.heads, step.query_norm, step, rowwise)  # (N, heads, w)
+    key = _by_head(key, key_heads, step.key_norm, step, rowwise)
+    value = _by_head(value, key_heads, step.value_norm, step, rowwise)
+    if turns:
+        query, key = (_rotated(rows, *turns) for rows in (query, key))
+    key, value = (np.repeat(rows, step.heads // key_heads, axis=1) for rows in (key, value))
+    result = np.empty_like(query)
+    for start, end in pairwise(np.concatenate([[0], np.cumsum(lengths)])):
+        own = slice(start, end)
+        q, k, v = (rows[own].swapaxes(0, 1) for rows in (query, key, value))  # (heads, n, w)
+        factor = width**-0.5 if step.scale is None else step.scale
+        scores = factor * (q @ k.swapaxes(1, 2)) + _bias(step, q, k, factor, rowwise, table)
+        if step.cap is not None:
+            scores = step.cap * np.tanh(scores / step.cap)
+        result[own] = (_shares(scores, step, mask[own]) @ v).swapaxes(0, 1)
+    return result.reshape(len(query), -1)
+
+
+def turns_of(table: RopeTable, positions: Ids) -> tuple[str, Rows, Rows]:
+    """Return the layout, and cos and sin of each position, of a RoPE table."""
+    cos, sin = cos_sin(frequencies(table.rope, "parity"), positions)
+    return table.layout, cos.astype(np.float64), sin.astype(np.float64)
+
+
+def _by_head(rows: Rows, heads: int, norm: Norm | None, step: Attention, rowwise: Rowwise) -> Rows:
+    if norm and step.norm_of == "heads":
+        rows = rowwise(norm, rows)
+    rows = rows.reshape(len(rows), heads, -1)
+    return rowwise(norm, rows) if norm and step.norm_of == "head" else rows
+
+
+def _rotated(rows: Rows, layout: str, cos: Rows, sin: Rows) -> Rows:
+    return rotate(rows.swapaxes(0, 1), cos, sin, layout).swapaxes(0, 1)
+
+
+def _bias(step: Attention, query: Rows, key: Rows, factor: float, rowwise: Rowwise, table: Table) -> Rows | float:
+    """Return what is added to the scores, [heads, n, n] or broadcast to it."""
+    places = np.arange(query.shape[1])
+    distances = places - places[:, None]  # key less query
+    match step.bias:
+        case ScoreBias():
+            by_head: Rows = np.moveaxis(table(step.bias.table)[score_bias_buckets(step.bias, distances)], -1, 0)
+            return by_head
+        case DistanceBias(slopes):
+            falling: Rows = -np.array(slopes)[:, None, None] * np.abs(distances)
+            return falling
+        case Disentangled():
+            return factor * _disentangled(step.bias, query, key, relative_rows(step.bias, -distances), rowwise, table)
+    return 0.0
+
+
+def score_bias_buckets(bias: ScoreBias, distances: Ids) -> Ids:
+    """Return the bucket of each distance, key less query."""
+    return t5_bucket(
+        distances, bidirectional=True, num_buckets=bias.buckets, max_distance=bias.reach, arithmetic="parity"
+    )
+
+
+def relative_rows(bias: Disentangled, distances: Ids) -> Ids:
+    """Return the row of `relative` for each distance, query less key."""
+    bucket = deberta_bucket(
+        distances, position_buckets=bias.buckets, max_relative_positions=bias.reach, arithmetic="parity"
+    )
+    return c2p_index(bucket, bias.span)
+
+
+def _disentangled(
+    bias: Disentangled, query: Rows, key: Rows, rows: Ids, rowwise: Rowwise, table: Table
+) -> Rows | float:
+    relative = table(bias.relative)
+    relative = rowwise(bias.norm, relative) if bias.norm else relative
+    heads, _, width = query.shape
+    total: Rows | float = 0.0
+    for linear, values, turned in ((bias.key, query, False), (bias.query, key, True)):
+        if linear is not None:
+            own = rowwise(linear, relative).reshape(-1, heads, width)  # (2 span, heads, w)
+            products = np.einsum("hnw,rhw->hnr", values, own)
+            index = np.broadcast_to(rows.T if turned else rows, (heads, *rows.shape))
+            taken = np.take_along_axis(products, index, axis=2)
+            total = total + (taken.swapaxes(1, 2) if turned else taken)
+    return total
+
+
+def _shares(scores: Rows, step: Attention, mask: NDArray[np.bool_]) -> Rows:
+    """Return softmax of the scores over what each row may attend to."""
+    places = np.arange(scores.shape[-1])
+    distances = places - places[:, None]
+    seen = (distances >= -(math.inf if step.left is None else step.left)) & (
+        distances <= (math.inf if step.right is None else step.right)
+    )
+    scores = np.where(seen, scores + np.where(mask if mask.any() else True, 0.0, MASKED), -np.inf)
+    scores = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    shares: Rows = scores / scores.sum(axis=-1, keepdims=True)
+    return shares

@@ -1,0 +1,117 @@
+"""Whole encoders of random small models, written by transformers, against what it computes: rows and pooled vectors."""
+
+import copy
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+from models.artifacts.comparison import Session
+from models.artifacts.export import export
+from models.families import FAMILIES
+from models.graphs.encoder import encoder_inputs
+from models.positions.learned import positions
+from tests.parity.block_configs import CONFIGS
+from tests.parity.conftest import Ledger
+
+pytestmark = pytest.mark.parity
+SEEDS = range(12)
+LENGTHS = (1, 2, 3, 12, 13, 63, 64, 65, 130, 256, 257, 300, 512)
+TOLERANCE = 1e-5
+
+
+def made(family: str, seed: int, folder: Path) -> Any:
+    """Return a random model in float32, eager, after writing it."""
+    draw = random.Random(f"blocks {family} {seed}")
+    torch.manual_seed(draw.randrange(1 << 30))
+    config = transformers.CONFIG_MAPPING[family](**CONFIGS[family](draw))
+    config.use_cache = False
+    model = transformers.AutoModel.from_config(config, attn_implementation="eager").eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            noise = torch.randn_like(parameter)
+            if parameter.ndim == 1:
+                near = 1.0 if "norm" in name.lower() and name.endswith("weight") and "gemma" not in family else 0.0
+                parameter.copy_(near + 0.3 * noise)
+            else:
+                parameter.copy_(noise if "embed" in name else noise / parameter.shape[-1] ** 0.5)
+    model.save_pretrained(folder)
+    return model.double()  # so that differences are Inlay's own
+
+
+def expected(model: Any, ids: Any, mask: Any = None) -> Any:
+    """Return last_hidden_state of one sequence."""
+    mask = torch.ones(1, len(ids), dtype=torch.long) if mask is None else torch.tensor(mask)[None]
+    with torch.no_grad():
+        return model(torch.tensor(ids)[None], attention_mask=mask).last_hidden_state[0].numpy()
+
+
+class Encoder:
+    """The graph of a whole encoder."""
+
+    def __init__(self, folder: Path, card: Any) -> None:
+        self.card, self.session = card, Session(folder / "encoder.onnx")
+
+    def rows(self, sequences: list[Any], masks: list[Any] | None = None) -> list[Any]:
+        """Return the rows of each sequence of one batch."""
+        lengths = np.array([len(ids) for ids in sequences])
+        ids = np.concatenate(sequences)
+        masks = masks or [np.ones(length, bool) for length in lengths]
+        numbers = [positions(self.card.position, own) for own in sequences]
+        feeds = {"ids": ids, "mask": np.concatenate(masks), "lengths": lengths, "types": np.zeros_like(ids)}
+        feeds["positions"] = np.concatenate(numbers)
+        needed = {name: feeds[name] for name in encoder_inputs(self.card.recipe, self.card.encoder)}
+        hidden = self.session.run(needed, ["last_hidden_state"])["last_hidden_state"]
+        return np.split(hidden, np.cumsum(lengths)[:-1])
+
+
+def relative(got: Any, wanted: Any) -> float:
+    assert got.shape == wanted.shape
+    return float(np.abs(got.astype(np.float64) - wanted).max() / max(1.0, np.abs(wanted).max()))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("family", CONFIGS)
+def test_a_whole_model_gives_the_rows_of_transformers(family: str, seed: int, tmp_path: Path, ledger: Ledger) -> None:
+    model = made(family, seed, tmp_path / "checkpoint")
+    single = copy.deepcopy(model).float()
+    card = export(tmp_path / "checkpoint", tmp_path / "out", encoder=True)
+    encoder, draw = Encoder(tmp_path / "out", card), np.random.default_rng(seed)
+    sequences = [draw.integers(3, model.config.vocab_size, length) for length in LENGTHS]
+    order = draw.permutation(len(sequences))
+    mixed = dict(zip(order, encoder.rows([sequences[place] for place in order]), strict=True))
+    for place, ids in enumerate(sequences):
+        (alone,) = encoder.rows([ids])
+        wanted = expected(model, ids)
+        tolerance = TOLERANCE
+        if relative(alone, wanted) > TOLERANCE:  # then transformers' own float32 has to be as far
+            tolerance = 2 * relative(expected(single, ids), wanted)
+        ledger.check(family, "last_hidden_state", relative(alone, wanted), tolerance)
+        ledger.check(family, "mean", relative(alone.mean(axis=0), wanted.mean(axis=0)), TOLERANCE)
+        assert np.array_equal(alone, mixed[place]), f"{len(ids)} tokens get other bits in a batch"
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("family", CONFIGS)
+def test_masked_rows_are_not_attended_to(family: str, seed: int, tmp_path: Path, ledger: Ledger) -> None:
+    model = made(family, seed, tmp_path / "checkpoint")
+    card = export(tmp_path / "checkpoint", tmp_path / "out", encoder=True)
+    encoder, draw = Encoder(tmp_path / "out", card), np.random.default_rng(seed)
+    sequences = [draw.integers(3, model.config.vocab_size, length) for length in (8, 40, 300)]
+    masks = [draw.random(len(ids)) < 0.7 for ids in sequences]
+    for mask in masks:
+        mask[0] = True
+    for ids, mask, got in zip(sequences, masks, encoder.rows(sequences, masks), strict=True):
+        wanted = expected(model.float(), ids, mask.astype(int))
+        (alone,) = encoder.rows([ids], [mask])
+        assert np.array_equal(alone, got)
+        ledger.check(family, "masked", relative(got[mask], wanted[mask]), TOLERANCE)
+
+
+def test_every_whole_family_is_here() -> None:
+    whole = {name for name, row in FAMILIES.items() if row.block}
+    assert whole == set(CONFIGS)

@@ -1,0 +1,99 @@
+"""Files as torch.save writes them, made without torch: opcodes of pickle protocol 2 in a zip of stored entries."""
+
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+STORAGES: dict[Any, str] = {
+    np.dtype(np.float32): "FloatStorage",
+    np.dtype(np.float16): "HalfStorage",
+    np.dtype(ml_dtypes.bfloat16): "BFloat16Storage",
+    np.dtype(np.float64): "DoubleStorage",
+    np.dtype(np.int64): "LongStorage",
+}
+Value = NDArray[Any] | dict[str, Any]
+
+
+def name(module: str, attribute: str) -> bytes:
+    return f"c{module}\n{attribute}\n".encode()
+
+
+def text(value: str) -> bytes:
+    content = value.encode()
+    return b"X" + len(content).to_bytes(4, "little") + content
+
+
+def number(value: int) -> bytes:
+    if 0 <= value < 256:
+        return b"K" + bytes([value])
+    content = value.to_bytes((value.bit_length() + 8) // 8, "little", signed=True)
+    return b"\x8a" + bytes([len(content)]) + content
+
+
+def grouped(*parts: bytes) -> bytes:
+    """Return the opcodes of a tuple."""
+    return b"(" + b"".join(parts) + b"t"
+
+
+def dict_of(**items: bytes) -> bytes:
+    return b"}(" + b"".join(text(key) + value for key, value in items.items()) + b"u"
+
+
+ORDERED = name("collections", "OrderedDict")
+REBUILD = name("torch._utils", "_rebuild_tensor_v2")
+
+
+def storage(key: str, count: int, kind: str = "FloatStorage") -> bytes:
+    return grouped(text("storage"), name("torch", kind), text(key), text("cpu"), number(count)) + b"Q"
+
+
+def tensor(
+    stored: bytes, shape: tuple[int, ...] = (2, 3), strides: tuple[int, ...] = (3, 1), offset: int = 0, *more: bytes
+) -> bytes:
+    sizes, steps = (grouped(*map(number, values)) for values in (shape, strides))
+    return REBUILD + grouped(stored, number(offset), sizes, steps, b"\x89", ORDERED + b")R", *more) + b"R"
+
+
+def framed(body: bytes) -> bytes:
+    return b"\x80\x02" + body + b"."
+
+
+def write_zip(path: Path, pickled: bytes, data: dict[str, bytes] | None = None, **options: Any) -> Path:
+    """Write a file of a pickle and of storages by their keys.
+
+    Args:
+        options: order (b"": no entry), folder, compression, extra entries by name.
+    """
+    entries = {"data.pkl": pickled, **{f"data/{key}": content for key, content in (data or {}).items()}}
+    if order := options.get("order", b"little"):
+        entries["byteorder"] = order
+    entries |= {"version": b"3\n", **options.get("extra", {})}
+    with zipfile.ZipFile(path, "w", options.get("compression", zipfile.ZIP_STORED)) as archive:
+        for entry, content in entries.items():
+            archive.writestr(f"{options.get('folder', 'archive')}/{entry}", content)
+    return path
+
+
+def write_torch(path: Path, tensors: dict[str, Value], ordered: bool = True) -> Path:
+    """Write a dict of arrays, and of dicts of them, as torch.save writes a state_dict."""
+    data: dict[str, bytes] = {}
+    return write_zip(path, framed(_dict(tensors, data, ordered)), data)
+
+
+def _dict(tensors: dict[str, Value], data: dict[str, bytes], ordered: bool) -> bytes:
+    items = b"".join(text(key) + _value(value, data, ordered) for key, value in tensors.items())
+    metadata = dict_of(_metadata=ORDERED + b")R") + b"b" if ordered else b""
+    return (ORDERED + b")R" if ordered else b"}") + b"(" + items + b"u" + metadata
+
+
+def _value(value: Value, data: dict[str, bytes], ordered: bool) -> bytes:
+    if isinstance(value, dict):
+        return _dict(value, data, ordered)
+    key = str(len(data))
+    data[key] = np.ascontiguousarray(value).tobytes()
+    strides = tuple(int(np.prod(value.shape[at + 1 :])) for at in range(value.ndim))
+    return tensor(storage(key, value.size, STORAGES[value.dtype]), value.shape, strides)
