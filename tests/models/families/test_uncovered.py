@@ -12,8 +12,8 @@ def test_every_family_without_a_block_has_a_phrase() -> None:
     assert [name for name in WITHOUT_BLOCK if name not in UNCOVERED] == []
 
 
-def test_phrases_are_of_known_families() -> None:
-    assert [name for name in UNCOVERED if name not in FAMILIES] == []
+def test_a_family_that_runs_whole_has_no_phrase() -> None:
+    assert [name for name in UNCOVERED if name not in WITHOUT_BLOCK] == []
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ def test_phrases_are_of_known_families() -> None:
         ("qwen3_moe", "mixture of experts"),
         ("mamba", "state-space layers"),
         ("whisper", "an encoder's output is attended to"),
-        ("opt", "nobody has written its blocks down; see CONTRIBUTING"),
+        ("xglm", "nobody has written its blocks down; see CONTRIBUTING"),
         ("bert", None),
     ],
 )
