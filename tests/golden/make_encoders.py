@@ -2,7 +2,7 @@
 
 Run with an environment that has torch and transformers: python tests/golden/make_encoders.py [NAME ...]; without
 names it writes all. Rows of every kind: plain, right-padded, and masked in the middle; eager attention in float32 on
-the CPU.
+the CPU. Masked rows of decoders are not judged: transformers lets one that sees no unmasked row attend to all.
 """
 
 import hashlib
@@ -39,6 +39,50 @@ CASES = {
     "encoder_mpnet": ("mpnet", SIZES | {"max_position_embeddings": 16}),
     "encoder_distilbert": ("distilbert", OLD_SIZES | {"max_position_embeddings": 12, "activation": "relu"}),
 }
+LLAMA_SIZES = SIZES | {"num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 32, "pad_token_id": 0}
+SLIDING = {"sliding_window": 4, "layer_types": ["sliding_attention", "full_attention"]}
+
+
+def rope(theta: float, **more: object) -> dict[str, object]:
+    """Return the parameters of one table of rotations."""
+    return {"rope_type": "default", "rope_theta": theta, **more}
+
+
+CASES |= {
+    "encoder_qwen3": ("qwen3", LLAMA_SIZES | {"rope_parameters": rope(1000000.0)}),
+    "encoder_gemma3_text": (  # two tables, sandwiched norms, and both ways: half a window to either side
+        "gemma3_text",
+        LLAMA_SIZES
+        | SLIDING
+        | {
+            "rope_parameters": {"full_attention": rope(1000000.0), "sliding_attention": rope(10000.0)},
+            "query_pre_attn_scalar": 16,
+            "use_bidirectional_attention": True,
+        },
+    ),
+    "encoder_phi3": ("phi3", {key: value for key, value in LLAMA_SIZES.items() if key != "head_dim"}),
+    "encoder_gpt_neox": (
+        "gpt_neox",
+        SIZES
+        | {
+            "max_position_embeddings": 32,
+            "pad_token_id": 0,
+            "rope_parameters": rope(10000.0, partial_rotary_factor=0.5),
+        },
+    ),
+    "encoder_gemma2": (  # a cap of scores that shows
+        "gemma2",
+        LLAMA_SIZES
+        | SLIDING
+        | {"attn_logit_softcapping": 2.0, "query_pre_attn_scalar": 8, "rope_parameters": rope(10000.0)},
+    ),
+    "encoder_cohere2": (  # pairs are rotated; its full layer rotates nothing
+        "cohere2",
+        {key: value for key, value in LLAMA_SIZES.items() if key != "head_dim"}
+        | SLIDING
+        | {"rope_parameters": rope(10000.0)},
+    ),
+}
 TYPED = ("bert", "electra", "ernie", "rembert", "layoutlm", "albert", "megatron-bert")
 
 
@@ -47,6 +91,7 @@ def case(name: str, model_type: str, sizes: dict[str, object]) -> dict[str, obje
     torch.manual_seed(len(name))
     config = transformers.CONFIG_MAPPING[model_type](**sizes)
     config._attn_implementation = "eager"
+    config.use_cache = False
     model = transformers.AutoModel.from_config(config, attn_implementation="eager").eval()
     for parameter in model.parameters():  # larger than the initialiser's, so that every term shows
         parameter.data = torch.randn_like(parameter) * 0.4
