@@ -28,7 +28,7 @@ from models.checkpoints.sentence_transformers import SentenceFiles
 from models.checkpoints.static import find_static_folder, open_static
 from models.errors import BadCheckpoint, ModelError
 from models.families import cost
-from models.families.encoding_fitting import ATTENTION_KEYS, Attention
+from models.families.encoding_fitting import Attention, stated_attention
 from models.families.fitting import Plan, plan
 from models.families.recipe import Recipe, Scale, tables
 from models.graphs import head as head_graph
@@ -159,7 +159,7 @@ def _check_attention(planned: Plan, attention: Attention | None, source: Checkpo
     if attention or not planned.encoder or planned.family.causal is not True:
         return
     code = source.config.get("auto_map")
-    if isinstance(code, Mapping) and "AutoModel" in code and not set(ATTENTION_KEYS) & {*planned.config.data}:
+    if isinstance(code, Mapping) and "AutoModel" in code and not stated_attention(planned.config):
         raise BadCheckpoint(
             f"{source.name} names code of its own (auto_map: {code['AutoModel']}), which may attend to later tokens "
             "where the usual class does not, and config.json does not say: add --attention causal or bidirectional"

@@ -28,7 +28,6 @@ from models.positions.rope.config_keys import SIZES
 from models.positions.rope.frequencies import frequencies
 
 Attention = Literal["causal", "bidirectional"]
-ATTENTION_KEYS = ("is_causal", "use_bidirectional_attention")
 Fitted = TypeVar("Fitted")
 Ropes = tuple[dict[str, RopeTable], tuple[str | None, ...]]
 _NO_ROPES: Ropes = ({}, ())
@@ -138,6 +137,12 @@ def _masks(family: Family, config: Config, layers: tuple[str | None, ...]) -> di
     return {name: Mask(causal, window if name == EVERY_LAYER or "sliding" in name else None) for name in types}
 
 
+def stated_attention(config: Config) -> list[str]:
+    """Return what a decoder's config says of how it attends, such as "is_causal False"; null says nothing."""
+    keys = ("is_causal", "use_bidirectional_attention")
+    return [f"{key} {config.data[key]!r}" for key in keys if config.data.get(key) is not None]
+
+
 def with_attention(family: Family, config: Config, attention: Attention) -> tuple[Config, str | None]:
     """Return a decoder's config that attends as told, and in a sentence what it said; None: the same.
 
@@ -147,7 +152,7 @@ def with_attention(family: Family, config: Config, attention: Attention) -> tupl
     if family.causal is not True or family.builds_own_mask:
         raise BadCheckpoint(f"--attention is of decoders, and {config.get('model_type')!r} is none: leave it out")
     causal = attention == "causal"
-    stated = [f"{key} {config.data[key]!r}" for key in ATTENTION_KEYS if key in config.data]
+    stated = stated_attention(config)
     agrees = causality_and_window(family, config)[0] == causal
     if stated and agrees:
         return config, None

@@ -241,6 +241,10 @@ class ModelSummary(BaseModel):
         str | None, Field(description="the output behind prompt_embeds and input_embeds; null: it has none")
     ]
     headless: Annotated[str | None, Field(description="why there is no head; null: there is one, or an older export")]
+    blockless: Annotated[
+        str | None,
+        Field(description="why the input layer alone was exported; null: the blocks were too, or an older export"),
+    ]
     image: Annotated[ImageSummary | None, Field(description="of a model that reads images or spectrograms")]
     source: str
     tool: str

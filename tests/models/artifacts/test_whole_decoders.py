@@ -35,6 +35,7 @@ def test_the_card_of_an_input_layer_says_how_to_get_the_rest(llama: Path, tmp_pa
     assert card.encoder == ()
     assert card.blockless == MAY_BE_WHOLE
     assert f"input layer alone: {MAY_BE_WHOLE}" in describe(str(tmp_path / "out"))
+    assert "blocks: exported if it pools" in describe(str(llama))
 
 
 def test_blocks_are_left_out_on_request(llama: Path, tmp_path: Path) -> None:

@@ -158,3 +158,9 @@ def test_grpc_stream_sends_files(served: Served) -> None:
 def test_model_summary_names_the_output_behind_prompt_embeds(others: Served) -> None:
     handed_over = {model["name"]: model["handed_over"] for model in others.http.get("/models").json()["models"]}
     assert handed_over == HANDED_OVER
+
+
+def test_model_summary_says_why_blocks_are_missing(others: Served, served: Served) -> None:
+    reason = others.http.get("/models/input_afmoe").json()["blockless"]
+    assert reason == "mixture of experts, gated attention"
+    assert served.http.get("/models/bert").json()["blockless"] is None
