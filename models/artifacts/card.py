@@ -245,6 +245,7 @@ def write(card: Card, folder: Path) -> None:
     data["per_layer"] = to_json(card.per_layer)
     if card.image:
         data["image"]["steps"] = image_steps.to_json(card.image.steps)
+        data["image"]["vector"] = image_steps.vector_to_json(card.image.vector)
     (folder / FILE_NAME).write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 

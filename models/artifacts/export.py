@@ -97,7 +97,7 @@ def export(
             )
             if dtype != weights.KEEP or link:
                 raise ModelError(f"{checkpoint}: no table of it is looked up, so leave out --dtype and --link")
-            return vision_export.export(source, image_tower, out, name or out.name, tool_version(), progress)
+            return vision_export.export(source, image_tower, out, name or out.name, tool_version(), progress, encoder)
         planned = plan(source, side, assume)
         sentence = sentence_transformers.read(place.folder, pooling)
         planned = _with_blocks(planned, encoder, sentence, int8, checkpoint)

@@ -96,10 +96,19 @@ def factor(draw: Draw) -> float:
     return draw.choice((0.22, 1.0, 1.5))
 
 
+def tower(**more: Any) -> Callable[[Draw], Config]:
+    """The text towers' keys, those of CLIP and SigLIP."""
+    own = {"hidden_act": lambda draw: draw.choice((*ACTIVATIONS, "quick_gelu"))}
+    return encoder(**own, layer_norm_eps=lambda draw: draw.choice((1e-6, 1e-5, 1e-3)), **more)
+
+
 _LN: Config = {"rms_norm_eps": None, "layer_norm_eps": lambda draw: draw.choice((1e-5, 1e-3))}
 CONFIGS: dict[str, Callable[[Draw], Config]] = {
     "bert": encoder(),
     "mpnet": encoder(type_vocab_size=None),
+    "clip_text_model": tower(),
+    "siglip_text_model": tower(),
+    "siglip2_text_model": tower(),
     "llama": decoder(attention_bias=flag, mlp_bias=flag, rope_parameters=theta),
     "mistral": decoder(sliding_window=lambda draw: draw.choice((None, 3, 64)), rope_parameters=theta),
     "qwen2": decoder(
