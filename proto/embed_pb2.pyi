@@ -316,7 +316,7 @@ class GetModelRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ...) -> None: ...
 
 class Model(_message.Message):
-    __slots__ = ("name", "family", "hidden_size", "vocab_size", "max_tokens", "outputs", "default_output", "parameters", "bytes", "flops_per_token", "device", "default", "card_json")
+    __slots__ = ("name", "family", "hidden_size", "vocab_size", "max_tokens", "outputs", "default_output", "parameters", "bytes", "flops_per_token", "device", "default", "card_json", "sentence_width", "default_width")
     NAME_FIELD_NUMBER: _ClassVar[int]
     FAMILY_FIELD_NUMBER: _ClassVar[int]
     HIDDEN_SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -330,6 +330,8 @@ class Model(_message.Message):
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     DEFAULT_FIELD_NUMBER: _ClassVar[int]
     CARD_JSON_FIELD_NUMBER: _ClassVar[int]
+    SENTENCE_WIDTH_FIELD_NUMBER: _ClassVar[int]
+    DEFAULT_WIDTH_FIELD_NUMBER: _ClassVar[int]
     name: str
     family: str
     hidden_size: int
@@ -343,4 +345,6 @@ class Model(_message.Message):
     device: str
     default: bool
     card_json: str
-    def __init__(self, name: _Optional[str] = ..., family: _Optional[str] = ..., hidden_size: _Optional[int] = ..., vocab_size: _Optional[int] = ..., max_tokens: _Optional[int] = ..., outputs: _Optional[_Iterable[str]] = ..., default_output: _Optional[str] = ..., parameters: _Optional[int] = ..., bytes: _Optional[int] = ..., flops_per_token: _Optional[int] = ..., device: _Optional[str] = ..., default: _Optional[bool] = ..., card_json: _Optional[str] = ...) -> None: ...
+    sentence_width: int
+    default_width: int
+    def __init__(self, name: _Optional[str] = ..., family: _Optional[str] = ..., hidden_size: _Optional[int] = ..., vocab_size: _Optional[int] = ..., max_tokens: _Optional[int] = ..., outputs: _Optional[_Iterable[str]] = ..., default_output: _Optional[str] = ..., parameters: _Optional[int] = ..., bytes: _Optional[int] = ..., flops_per_token: _Optional[int] = ..., device: _Optional[str] = ..., default: _Optional[bool] = ..., card_json: _Optional[str] = ..., sentence_width: _Optional[int] = ..., default_width: _Optional[int] = ...) -> None: ...

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.artifacts import weights
-from models.artifacts.adopted_pooling import HIDDEN, POOLED, POOLINGS
+from models.artifacts.adopted_pooling import HIDDEN, NO_MODULES, POOLED, can_compute, described_modules
 from models.artifacts.card import Card, Graph, VectorComparison
 from models.artifacts.comparison import Session, widened
 from models.artifacts.export import write_weights
@@ -29,7 +29,7 @@ from models.artifacts.int8_encoder import (
     unit_vectors,
 )
 from models.artifacts.onnx_interface import graph_of
-from models.checkpoints import sentence_transformers
+from models.artifacts.sentence_vectors import ToVector, to_vector
 from models.checkpoints.checkpoint import FLOAT32_ONNX, INDEX, WEIGHTS, Checkpoint
 from models.checkpoints.onnx_files import FolderFiles, OnnxSource, config_folder, fetch_onnx, read_contents
 from models.checkpoints.opening import renamed_in_errors
@@ -51,20 +51,15 @@ class Compared:
         source: the ONNX file that is adopted.
         card: its model's, with its pooling.
         session: of its graph.
-        poolable: its sentence vectors are its token vectors pooled by the mode of the card, or by the mean.
+        vector: makes a sentence vector of token vectors, modules included; None: the graph's own cannot be made so.
         texts: as token ids.
     """
 
     source: OnnxSource
     card: Card
     session: Session
-    poolable: bool
+    vector: ToVector | None
     texts: Sequence[Ids]
-
-    @property
-    def mode(self) -> str:
-        """How token vectors are pooled."""
-        return self.card.pooling.mode if self.card.pooling else "mean"
 
 
 def compare(
@@ -87,9 +82,7 @@ def compare(
     texts = tokenized(folder / card.tokenizer, read_texts(EVALUATION), card.max_tokens)
     graph = card.graphs["encoder"]
     in_graph = card.default_output == POOLED and (card.pooling is None or card.pooling.in_graph)
-    kinds = [kind for kind, _ in sentence_transformers.modules(source.place.folder)]
-    poolable = not in_graph or (card.pooling is not None and sentence_transformers.is_computed(kinds))
-    compared = Compared(source, card, session, poolable, texts)
+    compared = Compared(source, card, session, _to_vector(source, card, in_graph), texts)
     progress("comparing with float32", 0, 0)
     own = _vectors(compared, session, graph, POOLED if in_graph else HIDDEN)
     with TemporaryDirectory(prefix=".float32-", dir=folder) as name:
@@ -100,6 +93,19 @@ def compare(
     if not np.isfinite(least):
         raise BadCheckpoint(f"a vector of it or of {reference} is zero or not finite")
     return VectorComparison(reference, least, mean, len(texts))
+
+
+def _to_vector(source: OnnxSource, card: Card, in_graph: bool) -> ToVector | None:
+    """Return what makes the sentence vector that is served of a text's token vectors; None: no file says it.
+
+    It is the mean where the model pools nothing.
+    """
+    place, pooling = source.place, card.pooling
+    if not in_graph and card.modules is None:
+        return to_vector(pooling, NO_MODULES)
+    if pooling is None or (in_graph and not can_compute(place.folder, place.fetch_module)):
+        return None
+    return to_vector(pooling, described_modules(place.folder, pooling, card.hidden_size, place.fetch_module))
 
 
 def _reference(compared: Compared, in_graph: bool, folder: Path, progress: Progress) -> tuple[str, Float32s]:
@@ -118,10 +124,12 @@ def _reference(compared: Compared, in_graph: bool, folder: Path, progress: Progr
     inner = config_folder(compared.source.place.folder).relative_to(compared.source.place.folder)
     if not any(files.has((inner / name).as_posix()) for name in (WEIGHTS, INDEX)):
         raise BadCheckpoint("neither a float32 ONNX nor safetensors are there")
-    if not compared.poolable:
-        raise BadCheckpoint(f"its {POOLED} is not its token vectors pooled, and no float32 ONNX is there")
+    if (vector := compared.vector) is None:
+        raise BadCheckpoint(f"its {POOLED} is not known to be its token vectors pooled, and no float32 ONNX is there")
     try:
-        return WEIGHTS, _checkpoint_vectors(compared, compared.source.place.checkpoint(), folder, progress)
+        return WEIGHTS, _checkpoint_vectors(
+            compared.source.place.checkpoint(), vector, compared.texts, folder, progress
+        )
     except ModelError as error:
         raise BadCheckpoint(f"no float32 ONNX is there, and {error}") from error
 
@@ -130,7 +138,7 @@ def _output(compared: Compared, graph: Graph, in_graph: bool, path: str) -> str:
     """Return the output of a float32 graph that is compared; BadCheckpoint where it gives none that fits."""
     if in_graph and POOLED in graph.outputs:
         return POOLED
-    if not compared.poolable or HIDDEN not in graph.outputs:
+    if compared.vector is None or HIDDEN not in graph.outputs:
         raise BadCheckpoint(f"{path} gives {', '.join(graph.outputs)}, of which none is what is served of it")
     return HIDDEN
 
@@ -139,8 +147,8 @@ def _vectors(compared: Compared, session: Session, graph: Graph, output: str) ->
     """Return the vectors of the texts, each alone, of unit length."""
     name = graph.rename.get(output, output)
     rows = [widened(session.run(_feeds(compared.card, graph, ids), [name]))[name][0] for ids in compared.texts]
-    pool = POOLINGS[compared.mode]
-    return unit_vectors([row.astype(np.float64) if output == POOLED else pool(row.astype(np.float64)) for row in rows])
+    vector = None if output == POOLED else compared.vector
+    return unit_vectors([vector(row.astype(np.float64)) if vector else row.astype(np.float64) for row in rows])
 
 
 def _feeds(card: Card, graph: Graph, ids: Ids) -> dict[str, NDArray[np.int64]]:
@@ -150,12 +158,15 @@ def _feeds(card: Card, graph: Graph, ids: Ids) -> dict[str, NDArray[np.int64]]:
     return {name: flat[name][None] for name in graph.inputs}
 
 
-def _checkpoint_vectors(compared: Compared, source: Checkpoint, folder: Path, progress: Progress) -> Float32s:
+def _checkpoint_vectors(
+    source: Checkpoint, vector: ToVector, texts: Sequence[Ids], folder: Path, progress: Progress
+) -> Float32s:
     """Return the vectors that the encoder exported from safetensors gives the texts."""
     planned = plan(source)
     if not planned.encoder:
         raise BadCheckpoint(f"of model_type {planned.model_type!r} only the input layer is exported")
     stored = write_weights(source, planned, folder, weights.KEEP, False, progress)
-    width = planned.config.count("hidden_size")
-    save(encoder(GraphBuilder(stored.placed), planned.recipe, planned.encoder, width), folder / _GRAPH)
-    return encoder_vectors(Session(folder / _GRAPH), planned, compared.mode, compared.texts)
+    width, ropes = planned.config.count("hidden_size"), planned.encodings.ropes
+    graph = encoder(GraphBuilder(stored.placed), planned.recipe, planned.encoder, width, ropes=ropes)
+    save(graph, folder / _GRAPH)
+    return encoder_vectors(Session(folder / _GRAPH), planned, vector, texts)

@@ -3,8 +3,8 @@
 Source: sentence-transformers 6.2, whose modules.json is the order in which modules run behind the transformer.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,62 +13,89 @@ from numpy.typing import NDArray
 
 from models.artifacts.card import Graph
 from models.artifacts.comparison import CheckInputs, Session
-from models.checkpoints import sentence_transformers
+from models.artifacts.sentence_vectors import ToVector, to_vector
+from models.checkpoints import sentence_modules, sentence_transformers
+from models.checkpoints.sentence_modules import Fetch, FoundModules, on_disk
 from models.checkpoints.sentence_transformers import GRAPH, Pooling, SentenceFiles
 from models.errors import BadCheckpoint
 
 HIDDEN = "last_hidden_state"
 POOLED = "sentence_embedding"
 LEAST_COSINE = 0.9999  # of vectors that are the same but for float16 and the order of additions
-Vector = NDArray[np.float64]
+NO_MODULES = FoundModules()
 
-POOLINGS: dict[str, Callable[[Vector], Vector]] = {
-    "cls": lambda rows: rows[0],
-    "mean": lambda rows: rows.mean(axis=0),
-    "max": lambda rows: rows.max(axis=0),
-    "lasttoken": lambda rows: rows[-1],
-    "mean_sqrt_len_tokens": lambda rows: rows.sum(axis=0) / np.sqrt(len(rows)),
-    "weightedmean": lambda rows: np.arange(1, len(rows) + 1) @ rows / np.arange(1, len(rows) + 1).sum(),
-}
+
+@dataclass(frozen=True, slots=True)
+class AdoptedGraph:
+    """A graph to adopt, and what to run where its outputs are compared.
+
+    Attributes:
+        entry: the card's.
+        session: runs it.
+        inputs: of the comparison.
+        hidden_size: columns of its token rows.
+    """
+
+    entry: Graph
+    session: Session
+    inputs: CheckInputs
+    hidden_size: int
 
 
 def decide(
-    source: Path, sentence: SentenceFiles, graph: Graph, session: Session, inputs: CheckInputs, chosen: str | None
-) -> Pooling | None:
-    """Return how sentence vectors are made; None: there are token vectors alone, or no file says more of the graph's.
+    source: Path, sentence: SentenceFiles, graph: AdoptedGraph, chosen: str | None, fetch: Fetch = on_disk
+) -> tuple[Pooling | None, FoundModules]:
+    """Return how sentence vectors are made, and the modules that run behind pooling here.
+
+    The pooling is None where there are token vectors alone, or no file says more of the graph's.
 
     Args:
         source: the folder to adopt.
         sentence: its files but for the pooling.
-        graph: the card's entry of the graph; `session` runs it.
-        inputs: what to run where outputs are compared.
+        graph: the graph.
         chosen: what the operator chose: a mode, "none", "graph", or None for what the files say.
+        fetch: as for sentence_modules.read_modules.
 
     Raises:
-        BadCheckpoint: the files describe what neither the graph's output nor pooling gives.
+        BadCheckpoint: the files describe what neither the graph's output nor pooling and modules give.
     """
-    if POOLED not in graph.outputs:
+    outputs, name = graph.entry.outputs, graph.entry.file
+    if POOLED not in outputs:
         if chosen == GRAPH:
-            raise BadCheckpoint(f"{graph.file} gives no {POOLED}: leave out --pooling {GRAPH}")
-        return sentence_transformers.read_pooling(source, chosen)
-    gives_tokens = HIDDEN in graph.outputs
+            raise BadCheckpoint(f"{name} gives no {POOLED}: leave out --pooling {GRAPH}")
+        pooling = sentence_transformers.read_pooling(source, chosen)
+        if pooling is None or chosen is not None:
+            return pooling, NO_MODULES
+        return pooling, described_modules(source, pooling, graph.hidden_size, fetch)
     if chosen not in (None, GRAPH):
-        if not gives_tokens:
-            raise BadCheckpoint(f"{graph.file} gives {POOLED} alone: leave out --pooling {chosen}")
-        return sentence_transformers.read_pooling(source, chosen)
-    kinds = [kind for kind, _ in sentence_transformers.modules(source)]
+        if HIDDEN not in outputs:
+            raise BadCheckpoint(f"{name} gives {POOLED} alone: leave out --pooling {chosen}")
+        return sentence_transformers.read_pooling(source, chosen), NO_MODULES
     own = sentence_transformers.described_pooling(source)
     if own is None:
-        return None
-    if chosen is None:
-        sentence_transformers.check_dimensions(source)
-    if chosen is None and sentence_transformers.is_computed(kinds):
-        if gives_tokens:
-            _check_same(source, own, graph, session, inputs)
-            return own
+        return None, NO_MODULES
+    if chosen is None and can_compute(source, fetch):
+        if HIDDEN in outputs:
+            found = described_modules(source, own, graph.hidden_size, fetch)
+            _check_same(source, own, found, graph)
+            return own, found
+        if sentence_modules.behind_pooling(source):
+            raise _unknown_origin(source, graph)
     elif chosen is None:
-        _check_holds_all(source, kinds, own, graph, session, inputs)
-    return _in_graph(source, own, sentence)
+        _check_holds_all(source, own, graph)
+    return _in_graph(source, own, sentence), NO_MODULES
+
+
+def can_compute(source: Path, fetch: Fetch = on_disk) -> bool:
+    """Return whether the folder's files alone say how to make vectors of token rows."""
+    kinds = [kind for kind, _ in sentence_transformers.modules(source)]
+    known = kinds[:2] == ["Transformer", "Pooling"] and set(kinds[2:]) <= set(sentence_transformers.BEHIND_POOLING)
+    return known and sentence_modules.hold_weights(source, fetch)
+
+
+def described_modules(source: Path, pooling: Pooling, hidden_size: int, fetch: Fetch = on_disk) -> FoundModules:
+    """Return the modules that the files have behind pooling; errors as sentence_modules.read_modules."""
+    return sentence_modules.read_modules(source, hidden_size * len(pooling.modes), fetch)
 
 
 def _in_graph(source: Path, own: Pooling, sentence: SentenceFiles) -> Pooling:
@@ -81,45 +108,64 @@ def _in_graph(source: Path, own: Pooling, sentence: SentenceFiles) -> Pooling:
     return replace(own, in_graph=True)
 
 
-def _check_same(source: Path, own: Pooling, graph: Graph, session: Session, inputs: CheckInputs) -> None:
-    """Raise BadCheckpoint unless the graph's vector has the direction of the one that the files describe."""
-    if (cosine := _cosine(own, graph, session, inputs)) < LEAST_COSINE:
+def _check_same(source: Path, own: Pooling, found: FoundModules, graph: AdoptedGraph) -> None:
+    """Raise BadCheckpoint unless the graph's vector has the direction of the one that the files describe.
+
+    A graph may also leave out all modules behind pooling: they run here.
+    """
+    cosine = _cosine(to_vector(own, found), graph)
+    if max(cosine, _cosine(to_vector(own, NO_MODULES), graph)) < LEAST_COSINE:
+        behind = ", ".join(kind for kind, _ in sentence_modules.behind_pooling(source))
         raise BadCheckpoint(
-            f"{graph.file} gives another {POOLED} than {source / 'modules.json'} describes ({own.mode} pooling), with "
-            f"a cosine of {cosine:.4f}: --pooling {own.mode} takes the files', --pooling {GRAPH} the graph's"
+            f"{graph.entry.file} gives another {POOLED} than {source / 'modules.json'} describes ({own.mode} pooling"
+            f"{behind and f', {behind}'}), with a cosine of {cosine:.4f}: "
+            + ("" if behind else f"--pooling {own.mode} takes the files', ")
+            + f"--pooling {GRAPH} the graph's"
         )
 
 
-def _check_holds_all(
-    source: Path, kinds: list[str], own: Pooling, graph: Graph, session: Session, inputs: CheckInputs
-) -> None:
+def _check_holds_all(source: Path, own: Pooling, graph: AdoptedGraph) -> None:
     """Raise BadCheckpoint unless the graph's vector is known to have passed the modules behind pooling."""
-    behind = ", ".join(kinds[2:]) or ", ".join(kinds)
-    remedy = f"if it is their output, adopt it with --pooling {GRAPH}"
-    if HIDDEN not in graph.outputs:
+    if HIDDEN not in graph.entry.outputs:
+        raise _unknown_origin(source, graph)
+    if _cosine(to_vector(own, NO_MODULES), graph) >= LEAST_COSINE:
         raise BadCheckpoint(
-            f"{source / 'modules.json'} has {behind} behind pooling, and whether {graph.file} computes them cannot be "
-            f"seen from its {POOLED} alone: {remedy}"
-        )
-    if _cosine(own, graph, session, inputs) >= LEAST_COSINE:
-        raise BadCheckpoint(
-            f"{source / 'modules.json'} has {behind} behind pooling, and the {POOLED} of {graph.file} is that of "
-            f"{own.mode} pooling without them: export all modules"
+            f"{source / 'modules.json'} has {_behind(source)} behind pooling, and the {POOLED} of {graph.entry.file} "
+            f"is that of {own.mode} pooling without them: export all modules, or add their model.safetensors"
         )
 
 
-def _cosine(own: Pooling, graph: Graph, session: Session, inputs: CheckInputs) -> float:
-    """Return the least cosine between the graph's vector and its pooled token rows, over sequences alone."""
-    names = [graph.rename.get(name, name) for name in (HIDDEN, POOLED)]
+def _unknown_origin(source: Path, graph: AdoptedGraph) -> BadCheckpoint:
+    """Return the error for a graph that may hold the modules behind pooling, or may not."""
+    return BadCheckpoint(
+        f"{source / 'modules.json'} has {_behind(source)} behind pooling, and whether {graph.entry.file} computes them "
+        f"cannot be seen from its {POOLED} alone: if it is their output, adopt it with --pooling {GRAPH}"
+    )
+
+
+def _behind(source: Path) -> str:
+    kinds = [kind for kind, _ in sentence_transformers.modules(source)]
+    return ", ".join(kinds[2:]) or ", ".join(kinds)
+
+
+def _cosine(described: ToVector, graph: AdoptedGraph) -> float:
+    """Return the least cosine between the graph's vectors and those described, over sequences alone."""
+    names = [graph.entry.rename.get(name, name) for name in (HIDDEN, POOLED)]
     least = 1.0
-    for feeds in _alone(graph, inputs):
-        hidden, vector = (session.run(feeds, names)[name][0].astype(np.float64) for name in names)
-        pooled = POOLINGS[own.mode](hidden)
-        if vector.shape != pooled.shape:
+    for feeds in _alone(graph.entry, graph.inputs):
+        hidden, vector = (graph.session.run(feeds, names)[name][0].astype(np.float64) for name in names)
+        expected = described(hidden)
+        if vector.shape != expected.shape:
             return -1.0
-        lengths = float(np.linalg.norm(pooled) * np.linalg.norm(vector))
-        least = min(least, float(pooled @ vector) / lengths if lengths else 1.0)
+        lengths = float(np.linalg.norm(expected) * np.linalg.norm(vector))
+        least = min(least, float(expected @ vector) / lengths if lengths else 1.0)
     return least
+
+
+def vector_width(graph: AdoptedGraph) -> int:
+    """Return how wide the graph's sentence vectors are."""
+    name = graph.entry.rename.get(POOLED, POOLED)
+    return int(graph.session.run(next(_alone(graph.entry, graph.inputs)), [name])[name].shape[-1])
 
 
 def _alone(graph: Graph, inputs: CheckInputs) -> Iterator[dict[str, NDArray[Any]]]:

@@ -4,18 +4,18 @@ An adopted graph has no recipe to compare with. Adoption checks that it loads, t
 known output. Where other sequences in a batch would move a sequence, it is run one sequence at a time. Where the graph
 is not float32, its vectors are compared with those of the float32 weights beside it.
 
-Of a hub repository the ONNX file, the files of its weights and the small files are fetched, and nothing else; the
-float32 weights only if the caller asks for the comparison.
+Of a hub repository the ONNX file, the files of its weights, the small files and the weights of the modules behind
+pooling are fetched, and nothing else; the float32 weights only if the caller asks for the comparison.
 """
 
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from models.artifacts import adopted_comparison, tokenizer
-from models.artifacts.adopted_pooling import POOLED, decide
-from models.artifacts.card import FILE_NAME, AdoptedFile, Card, Graph
-from models.artifacts.comparison import TOLERANCE, Session, make_check_inputs, padded_differences
+from models.artifacts import adopted_comparison, sentence_vectors, tokenizer, weights
+from models.artifacts.adopted_pooling import POOLED, AdoptedGraph, decide, vector_width
+from models.artifacts.card import FILE_NAME, MODULES, AdoptedFile, Card, Graph
+from models.artifacts.comparison import TOLERANCE, Session, make_check_inputs, modules_difference, padded_differences
 from models.artifacts.export import max_input_tokens, tool_version
 from models.artifacts.folder import atomic_folder, finish_folder
 from models.artifacts.onnx_interface import FILE, graph_of
@@ -24,6 +24,7 @@ from models.checkpoints import sentence_transformers
 from models.checkpoints.checkpoint import FLOAT32_ONNX, read_config
 from models.checkpoints.onnx_files import OnnxContents, OnnxSource, config_folder, fetch_onnx, open_onnx
 from models.checkpoints.opening import located, renamed_in_errors
+from models.checkpoints.sentence_modules import FoundModules
 from models.checkpoints.sentence_transformers import Pooling
 from models.checkpoints.static import find_static_folder
 from models.errors import BadCheckpoint, ModelError
@@ -34,7 +35,7 @@ from models.families.positional_encodings import Encodings
 from models.positions.learned import PositionRule
 from models.progress import Progress, no_progress
 
-RESERVED = (FILE_NAME, tokenizer.FILE_NAME)
+RESERVED = (FILE_NAME, tokenizer.FILE_NAME, weights.FILE_NAME, f"{MODULES}.onnx")
 NOT_FETCHED = "the float32 weights were not fetched; --compare fetches them"
 
 
@@ -80,23 +81,37 @@ def adopt(
             contents = fetch_onnx(onnx.files, onnx.path, folder / FILE, RESERVED)
             session = Session(folder / FILE)
             card = replace(_card(onnx, data, graph_of(session), contents, folder), name=name or out.name)
-            card = _checked(onnx, card, contents, session, pooling, progress)
+            card, found = _checked(onnx, card, session, contents.dynamic, pooling, progress)
+            card = _with_modules(folder, card, found)
             adopted = _adopted(onnx, card, contents, session, compare, folder, progress)
             return finish_folder(folder, replace(card, adopted=adopted), progress)
 
 
 def _checked(
-    onnx: OnnxSource, card: Card, contents: OnnxContents, session: Session, pooling: str | None, progress: Progress
-) -> Card:
-    """Return the card with its pooling, and with how far a batch moves a sequence of it."""
+    onnx: OnnxSource, card: Card, session: Session, dynamic: bool, pooling: str | None, progress: Progress
+) -> tuple[Card, FoundModules]:
+    """Return the card with its pooling and with how far a batch moves a sequence of it, and the modules to run.
+
+    Args:
+        onnx: what is adopted.
+        card: its card so far.
+        session: of its graph.
+        dynamic: the graph quantizes a batch by its largest value.
+        pooling: as for `adopt`.
+        progress: receives what is compared.
+    """
     progress("comparing alone and batched", 0, 0)
     inputs, graph = make_check_inputs(card), card.graphs["encoder"]
+    own = AdoptedGraph(graph, session, inputs, card.hidden_size)
+    card = replace(card, graph_width=vector_width(own) if POOLED in graph.outputs else None)
     differences = padded_differences(card, graph, session, inputs)
-    one_by_one = contents.dynamic or max(differences.values()) > card.tolerance
-    graph = replace(graph, one_by_one=one_by_one)
-    sentence = sentence_transformers.read(onnx.place.folder, "none")
-    card = _pooled(card, graph, decide(onnx.place.folder, sentence, graph, session, inputs, pooling), pooling)
-    return replace(card, largest_difference={name: differences[name] for name in card.graphs["encoder"].outputs})
+    graph = replace(graph, one_by_one=dynamic or max(differences.values()) > card.tolerance)
+    place = onnx.place
+    sentence = sentence_transformers.read(place.folder, "none")
+    decided, found = decide(place.folder, sentence, own, pooling, place.fetch_module)
+    card = _pooled(card, graph, decided, pooling)
+    kept = {name: differences[name] for name in card.graphs["encoder"].outputs}
+    return replace(card, largest_difference=kept), found
 
 
 def _adopted(
@@ -128,8 +143,23 @@ def _pooled(card: Card, graph: Graph, pooling: Pooling | None, chosen: str | Non
     """Return the card with its pooling, and with the sentence vector as its default output where there is one."""
     if pooling is None and (chosen == "none" or POOLED not in graph.outputs):
         graph = replace(graph, outputs=("last_hidden_state",))
-        return replace(card, graphs={"encoder": graph}, default_output="last_hidden_state")
+        return replace(card, graphs={"encoder": graph}, default_output="last_hidden_state", graph_width=None)
     return replace(card, graphs={"encoder": graph}, pooling=pooling, default_output=POOLED)
+
+
+def _with_modules(folder: Path, card: Card, found: FoundModules) -> Card:
+    """Write the modules that run behind pooling, if there are any, and return the card with them."""
+    if (modules := sentence_vectors.described(found)) is None:
+        return card
+    stored = sentence_vectors.write_beside(folder, found)
+    difference = {POOLED: max(card.largest_difference.get(POOLED, 0.0), modules_difference(folder, modules))}
+    return replace(
+        card,
+        modules=modules,
+        parameters=card.parameters + stored.parameters(),
+        bytes=card.bytes + sum(tensor.bytes for tensor in stored.placed.values()),
+        largest_difference=card.largest_difference | difference,
+    )
 
 
 def _card(onnx: OnnxSource, data: dict[str, Any], graph: Graph, contents: OnnxContents, folder: Path) -> Card:
@@ -171,6 +201,7 @@ def _card(onnx: OnnxSource, data: dict[str, Any], graph: Graph, contents: OnnxCo
         files={},
         source=onnx.place.name,
         tool=tool_version(),
+        similarity_function=sentence.similarity_function,
     )
 
 

@@ -9,12 +9,13 @@ from models.artifacts import links
 from models.artifacts.links import LinkedFile
 from models.checkpoints.sentence_transformers import Pooling
 from models.errors import BadCard
-from models.families import positional_encodings
+from models.families import positional_encodings, sentence_modules
 from models.families.extra_inputs import Extra
 from models.families.head_fitting import Head
 from models.families.head_fitting import from_json as head_from_json
 from models.families.positional_encodings import Encodings
 from models.families.recipe import Recipe, from_json, to_json
+from models.families.sentence_modules import SentenceModules
 from models.families.static import StaticTable
 from models.positions.learned import PositionRule
 from models.tables import quantization
@@ -27,6 +28,7 @@ from models.vision.similarity import Similarity
 FORMAT = 2
 FILE_NAME = "card.json"
 HEAD = "head"
+MODULES = "modules"
 
 
 ONE_TYPE = "types"
@@ -130,7 +132,7 @@ class Card:
     Attributes:
         name: of the model.
         family: its model_type.
-        hidden_size: width of its vectors.
+        hidden_size: width of its token vectors.
         vocab_size: token ids are 0 to vocab_size - 1.
         max_tokens: what a text is cut to, special tokens included; None: no limit. Token ids are bound by `position`.
         pad_id: None: it has none.
@@ -170,6 +172,10 @@ class Card:
             none, or was exported before cards said so.
         quantized: of a model whose encoder is not float32; None: it is.
         adopted: of an adopted model; None: it was exported, or adopted before cards said so.
+        modules: what makes sentence vectors of pooled ones, by modules.onnx; None: they are the same.
+        graph_width: of the sentence vectors that an adopted graph gives itself; None: hidden_size.
+        similarity_function: that sentence-transformers compares the model's vectors by: cosine, dot, euclidean or
+            manhattan; None: its files do not say.
     """
 
     name: str
@@ -217,6 +223,29 @@ class Card:
     handed_over: str | None = None
     quantized: QuantizedEncoder | None = None
     adopted: AdoptedFile | None = None
+    modules: SentenceModules | None = None
+    graph_width: int | None = None
+    similarity_function: str | None = None
+
+    @property
+    def sentence_width(self) -> int:
+        """The width of whole sentence vectors; `hidden_size` of a model that gives none."""
+        if self.modules:
+            return self.modules.width
+        if self.pooling and not self.pooling.in_graph:
+            return self.hidden_size * len(self.pooling.modes)
+        return self.graph_width or self.hidden_size
+
+    @property
+    def default_width(self) -> int:
+        """The width of sentence vectors where the caller states no dimensions."""
+        kept = self.pooling.dimensions if self.pooling else None
+        return min(self.sentence_width, kept or self.sentence_width)
+
+    @property
+    def answer_width(self) -> int:
+        """The width of the vectors that answer a request without options."""
+        return self.default_width if self.default_output == "sentence_embedding" else self.hidden_size
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -228,9 +257,10 @@ class Card:
 
     @property
     def every_graph(self) -> dict[str, Graph]:
-        """The graphs, and `head`, whose rows are hidden states [N, width] and not tokens."""
+        """The graphs, and those whose rows are not tokens: `head` of hidden states, `modules` of pooled vectors."""
         head = {HEAD: Graph(f"{HEAD}.onnx", ("hidden",), ("logits",))}
-        return self.graphs | (head if self.head else {})
+        modules = {MODULES: Graph(f"{MODULES}.onnx", ("pooled",), ("vectors",))}
+        return self.graphs | (head if self.head else {}) | (modules if self.modules else {})
 
     def graph_for(self, output: str, typed: bool) -> str | None:
         """Return the name of the graph that gives `output`; where two do, the one that reads types if `typed`."""
@@ -246,6 +276,8 @@ def write(card: Card, folder: Path) -> None:
     if card.image:
         data["image"]["steps"] = image_steps.to_json(card.image.steps)
         data["image"]["vector"] = image_steps.vector_to_json(card.image.vector)
+    if card.modules:
+        data["modules"] = sentence_modules.to_json(card.modules)
     (folder / FILE_NAME).write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
@@ -303,6 +335,7 @@ def _from_json(data: dict[str, Any]) -> Card:
             "similarity": (similarity := data.get("similarity")) and Similarity(**similarity),
             "quantized": (quantized := data.get("quantized")) and QuantizedEncoder(**quantized),
             "adopted": (adopted := data.get("adopted")) and _adopted(adopted),
+            "modules": sentence_modules.from_json(data.get("modules")),
         }
     )
 

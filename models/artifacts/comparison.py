@@ -11,16 +11,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.artifacts.card import HEAD, Card, Graph
+from models.artifacts.card import HEAD, MODULES, Card, Graph
 from models.artifacts.weights import tensors
+from models.checkpoints import safetensors
 from models.errors import BadCard, ReferenceMismatch
 from models.families.extra_inputs import Extra, extra_values
 from models.families.head_fitting import Head
+from models.families.sentence_modules import SentenceModules
 from models.positions.learned import positions
 from models.positions.rope.angles import cos_sin
 from models.positions.rope.frequencies import frequencies
 from models.reference import head as head_reference
 from models.reference import interpreter, static
+from models.reference import sentence_modules as modules_reference
 from models.tables import int8_matrices
 
 TOLERANCE = {"input": 1e-5, "encoder": 1e-4, "head": 1e-4, "int8": 0.5, "float16": 1e-2}
@@ -159,6 +162,9 @@ def largest_differences(folder: Path, card: Card) -> dict[str, float]:
                 check_tolerance(difference, TOLERANCE[kind], f"{graph.file}: {output} differs")
     if card.head:
         differences["logits"] = _logits_difference(folder, card, card.head)
+    if card.modules:
+        difference = modules_difference(folder, card.modules)
+        differences["sentence_embedding"] = max(differences.get("sentence_embedding", 0.0), difference)
     return differences
 
 
@@ -194,7 +200,8 @@ def padded_differences(card: Card, graph: Graph, session: Session, inputs: Check
         for name, graph_name in graph_names.items():
             value = batched[graph_name][row : row + 1]
             unpadded = value if name == "sentence_embedding" else value[:, : span.stop - span.start]
-            _check_width(alone[graph_name], card.hidden_size, f"{graph.file}: {graph_name}")
+            width = card.graph_width if name == "sentence_embedding" and card.graph_width else card.hidden_size
+            _check_width(alone[graph_name], width, f"{graph.file}: {graph_name}")
             if not (np.isfinite(unpadded).all() and np.isfinite(alone[graph_name]).all()):
                 raise BadCard(f"{graph.file}: {graph_name} holds values that are not finite; adopt one in float32")
             difference = relative_difference(unpadded, alone[graph_name], f"{graph.file}: {graph_name}")
@@ -273,6 +280,20 @@ def row_distance(value: NDArray[Any], expected: NDArray[Any], what: str) -> floa
     relative_difference(value, expected, what)
     lengths = np.maximum(np.linalg.norm(expected, axis=1), 1e-12)
     return float(np.max(np.linalg.norm(value - expected, axis=1) / lengths, initial=0.0))
+
+
+def modules_difference(folder: Path, modules: SentenceModules) -> float:
+    """Return the largest difference of modules.onnx, as `relative_difference`; same errors as `largest_differences`."""
+    scales = np.array(_HEAD_SCALES)[:, None]
+    pooled = np.random.default_rng(_HEAD_SEED).normal(size=(len(scales), modules.inner)) * scales
+    rows = np.asarray(np.concatenate([pooled, np.zeros((1, modules.inner))]), np.float32)
+    graph = f"{MODULES}.onnx"
+    vectors = Session(folder / graph).run({"pooled": rows}, ["vectors"])["vectors"]
+    own = safetensors.tensors_of(folder / modules.file)
+    expected = modules_reference.vectors(modules, own, rows)
+    difference = relative_difference(vectors, expected, f"{graph}: vectors")
+    check_tolerance(difference, TOLERANCE["head"], f"{graph}: vectors differ")
+    return difference
 
 
 def _logits_difference(folder: Path, card: Card, head: Head) -> float:

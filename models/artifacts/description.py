@@ -46,7 +46,7 @@ def store(folder: Path) -> str:
             continue
         size, limit = f"{card.bytes / 1e6:.1f}", str(card.max_tokens or "any")
         kind = card.quantized.dtype if card.quantized else "float32" if card.encoder else "-"
-        rows.append((card.name, card.family, str(card.hidden_size), size, kind, limit, " ".join(card.outputs)))
+        rows.append((card.name, card.family, str(card.answer_width), size, kind, limit, " ".join(card.outputs)))
     return "\n".join([table(rows), *broken])
 
 
@@ -216,6 +216,7 @@ def _card(card: Card) -> str:
         "longest input": card.max_tokens or "no limit of its own",
         "outputs": f"{', '.join(card.outputs)} (default {card.default_output})",
         "pooling": _pooling(card.pooling),
+        **_sentence_facts(card),
         "prompts": ", ".join(card.prompts) or "none",
         "attention": _encodings(card.encodings),
         **_optional_facts(card, card.side),
@@ -239,7 +240,18 @@ def _card(card: Card) -> str:
 def _pooling(pooling: Pooling | None) -> str:
     if pooling is None:
         return "none"
-    return pooling.mode + ", in the graph" * pooling.in_graph + ", normalised" * pooling.normalize
+    kept = f", its first {pooling.dimensions} values" if pooling.dimensions else ""
+    return pooling.mode + ", in the graph" * pooling.in_graph + ", normalised" * pooling.normalize + kept
+
+
+def _sentence_facts(card: Card) -> dict[str, str]:
+    """Return lines on what makes sentence vectors of pooled ones, and on how these are meant to be compared."""
+    facts = {}
+    if modules := card.modules:
+        facts["modules"] = f"{', '.join(type(step).__name__ for step in modules.steps)}: vectors of {modules.width}"
+    if card.similarity_function:
+        facts["compared by"] = card.similarity_function
+    return facts
 
 
 def _tables(card: Card) -> list[str]:

@@ -10,17 +10,19 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from models import VERSION
-from models.artifacts import static_export, tokenizer, vision_export, weights
+from models.artifacts import sentence_vectors, static_export, tokenizer, vision_export, weights
 from models.artifacts.card import HEAD, Card, Graph
 from models.artifacts.comparison import TOLERANCE, largest_differences
 from models.artifacts.folder import atomic_folder, finish_folder
 from models.artifacts.int8_encoder import CALIBRATION, Calibration, Int8Options, calibrate, measure
 from models.artifacts.overwrite_checks import check_name, check_target
+from models.artifacts.sentence_vectors import ToVector
 from models.artifacts.weights import WrittenWeights
-from models.checkpoints import sentence_transformers
+from models.checkpoints import sentence_modules, sentence_transformers
 from models.checkpoints.checkpoint import Checkpoint
-from models.checkpoints.opening import located
+from models.checkpoints.opening import LocatedCheckpoint, located
 from models.checkpoints.safetensors import Tensor
+from models.checkpoints.sentence_modules import FoundModules
 from models.checkpoints.sentence_transformers import SentenceFiles
 from models.checkpoints.static import find_static_folder, open_static
 from models.errors import BadCheckpoint, ModelError
@@ -110,15 +112,21 @@ def export(
             _check_encoder(
                 int8, checkpoint, f"is of model_type {planned.model_type!r}: its input layer alone is exported"
             )
+        found = FoundModules() if pooling else _modules(place, planned, sentence)
+        vector = sentence_vectors.to_vector(sentence.pooling, found)
         with atomic_folder(out) as folder:
-            calibration = _calibration(source, planned, sentence, folder, int8, progress) if int8 else None
-            stored = write_weights(source, planned, folder, dtype, link, progress, calibration)
+            calibration = _calibration(source, planned, sentence, vector, folder, int8, progress) if int8 else None
+            stored = write_weights(source, planned, folder, dtype, link, progress, calibration, found)
             card = replace(
-                _write_parts(source, planned, sentence, stored, folder), name=name or out.name, source=place.name
+                _write_parts(source, planned, sentence, stored, folder),
+                name=name or out.name,
+                source=place.name,
+                modules=sentence_vectors.described(found),
             )
+            sentence_vectors.write_graph(folder, card.modules, stored.placed)
             progress("comparing with the reference", 0, 0)
             if int8 and calibration:
-                quantized = measure(folder, planned, _mode(sentence), calibration, int8.min_cosine)
+                quantized = measure(folder, planned, vector, calibration, int8.min_cosine)
                 card = replace(card, quantized=quantized)
             return finish_folder(folder, replace(card, largest_difference=largest_differences(folder, card)), progress)
 
@@ -139,18 +147,28 @@ def _with_blocks(
     return replace(planned, encoder=(), parts={}, blockless="it was exported without its blocks")
 
 
+def _modules(place: LocatedCheckpoint, planned: Plan, sentence: SentenceFiles) -> FoundModules:
+    """Return the modules behind the pooling that the files describe."""
+    if sentence.pooling is None:
+        return FoundModules()
+    inner = planned.config.count("hidden_size") * len(sentence.pooling.modes)
+    return sentence_modules.read_modules(place.folder, inner, place.fetch_module)
+
+
 def _check_encoder(int8: Int8Options | None, checkpoint: Path | str, reason: str) -> None:
     """Raise ModelError if an int8 encoder is requested of a model that has none, for this reason."""
     if int8:
         raise ModelError(f"{checkpoint} {reason}; leave out --encoder int8")
 
 
-def _mode(sentence: SentenceFiles) -> str | None:
-    return sentence.pooling.mode if sentence.pooling else None
-
-
 def _calibration(
-    source: Checkpoint, planned: Plan, sentence: SentenceFiles, folder: Path, int8: Int8Options, progress: Progress
+    source: Checkpoint,
+    planned: Plan,
+    sentence: SentenceFiles,
+    vector: ToVector,
+    folder: Path,
+    int8: Int8Options,
+    progress: Progress,
 ) -> Calibration:
     """Return what the float32 encoder gives, which is written to a folder inside `folder` for that."""
     with TemporaryDirectory(prefix=".float32-", dir=folder) as name:
@@ -159,7 +177,7 @@ def _calibration(
         tokenizer.copy(source.folder, full, sentence.lowercase)
         progress("calibrating", 0, 0)
         longest = max_input_tokens(planned.position.longest(), sentence, source.folder)
-        return calibrate(full, stored.placed, planned, _mode(sentence), longest, int8.calibration or CALIBRATION)
+        return calibrate(full, stored.placed, planned, vector, longest, int8.calibration or CALIBRATION)
 
 
 def _write_parts(
@@ -179,8 +197,13 @@ def write_weights(
     link: bool,
     progress: Progress = no_progress,
     calibration: Calibration | None = None,
+    modules: FoundModules | None = None,
 ) -> WrittenWeights:
-    """Write the plan's tensors, and no others, the blocks in int8 if calibrated; same errors as weights.write."""
+    """Write the tensors of the plan and of the modules, and no others, the blocks in int8 if calibrated.
+
+    Raises:
+        BadCheckpoint, ModelError: as weights.write does.
+    """
     table_names = tables(planned.recipe + planned.per_layer)
     if planned.head and planned.head.matrix not in table_names:
         table_names = (*table_names, planned.head.matrix)
@@ -190,6 +213,8 @@ def write_weights(
     arrays = planned.read(source)
     if calibration:
         arrays = int8_matrices.quantized(arrays, planned.encoder, calibration.largest)
+    if modules:
+        arrays = {**arrays, **sentence_vectors.arrays(modules)}
     return weights.write(folder, arrays, table_names, dtype=dtype, originals=originals, progress=progress)
 
 
@@ -287,6 +312,7 @@ def _card(
         headless=planned.headless,
         handed_over=_handed_over(planned),
         similarity=similarity.read_similarity(source),
+        similarity_function=sentence.similarity_function,
     )
 
 

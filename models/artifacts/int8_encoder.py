@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.artifacts.adopted_pooling import POOLINGS
 from models.artifacts.card import QuantizedEncoder
 from models.artifacts.comparison import Session
+from models.artifacts.sentence_vectors import ToVector
 from models.artifacts.tokenizer import FILE_NAME as TOKENIZER
 from models.checkpoints.safetensors import Tensor
 from models.errors import BadCheckpoint, ModelError, ReferenceMismatch
@@ -91,7 +91,7 @@ def read_texts(path: Path) -> list[str]:
 
 
 def calibrate(
-    folder: Path, placed: Mapping[str, Tensor], planned: Plan, pooling: str | None, max_tokens: int | None, texts: Path
+    folder: Path, placed: Mapping[str, Tensor], planned: Plan, vector: ToVector, max_tokens: int | None, texts: Path
 ) -> Calibration:
     """Run the float32 encoder over the calibration and the evaluation texts.
 
@@ -99,7 +99,7 @@ def calibrate(
         folder: holds the float32 weights, and the tokenizer if the checkpoint has one; the graph is written there.
         placed: where the weights lie.
         planned: the model.
-        pooling: the mode by which rows become a vector; None: their mean is compared.
+        vector: makes the vector of a text, which is compared.
         max_tokens: what texts are cut to; None: not.
         texts: the file of calibration texts.
     """
@@ -112,18 +112,18 @@ def calibrate(
         seen = session.run(_feeds(session, planned, ids), list(recorded.largest))
         largest = {name: np.maximum(values, largest.get(name, values)) for name, values in seen.items()}
     evaluated = tokenized(folder / TOKENIZER, read_texts(EVALUATION), max_tokens)
-    return Calibration(largest, evaluated, encoder_vectors(session, planned, pooling, evaluated))
+    return Calibration(largest, evaluated, encoder_vectors(session, planned, vector, evaluated))
 
 
 def measure(
-    folder: Path, planned: Plan, pooling: str | None, calibration: Calibration, min_cosine: float
+    folder: Path, planned: Plan, vector: ToVector, calibration: Calibration, min_cosine: float
 ) -> QuantizedEncoder:
     """Return how far the int8 encoder in a folder is from the float32 one.
 
     Raises:
         ReferenceMismatch: the cosine of a text is below `min_cosine`.
     """
-    vectors = encoder_vectors(Session(folder / _GRAPH), planned, pooling, calibration.texts)
+    vectors = encoder_vectors(Session(folder / _GRAPH), planned, vector, calibration.texts)
     least, mean = cosines(vectors, calibration.vectors)
     if not least >= min_cosine:
         raise ReferenceMismatch(
@@ -167,11 +167,10 @@ def _feeds(session: Session, planned: Plan, ids: Ids) -> dict[str, NDArray[Any]]
     return {name: feeds[name] for name in session.inputs}
 
 
-def encoder_vectors(session: Session, planned: Plan, pooling: str | None, texts: Sequence[Ids]) -> Float32s:
-    """Return the vectors that an exported encoder gives texts, pooled (None: by the mean), of unit length."""
-    pool = POOLINGS[pooling or "mean"]
+def encoder_vectors(session: Session, planned: Plan, vector: ToVector, texts: Sequence[Ids]) -> Float32s:
+    """Return the vectors that an exported encoder gives texts, of unit length."""
     rows = (session.run(_feeds(session, planned, ids), [_HIDDEN])[_HIDDEN] for ids in texts)
-    return unit_vectors([pool(own.astype(np.float64)) for own in rows])
+    return unit_vectors([vector(own.astype(np.float64)) for own in rows])
 
 
 def unit_vectors(vectors: Sequence[NDArray[np.float64]]) -> Float32s:

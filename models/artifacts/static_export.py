@@ -127,6 +127,7 @@ def _card(source: StaticCheckpoint, stored: WrittenWeights, graphs: dict[str, Gr
         pooling=source.sentence.pooling,
         prompts=source.sentence.prompts,
         default_prompt=source.sentence.default_prompt,
+        similarity_function=source.sentence.similarity_function,
         encodings=Encodings(),
         dtype="int8" if source.tensors[static.table].dtype == "I8" else stored.tables[static.table].dtype,
         parameters=stored.parameters(),

@@ -123,6 +123,15 @@ def _fetch_header(repository: Repository, name: str, path: Path) -> None:
         file.truncate(size)
 
 
+def fetch_module(repository: Repository, folder: Path, place: str) -> None:
+    """Fetch the weights of a sentence-transformers module whole, once, into the folder that holds its config.json."""
+    path = folder / place / WEIGHTS
+    if path.is_file() or repository.copy(f"{place}/{WEIGHTS}", path):
+        return
+    if path.parent.is_dir() and repository.has(f"{place}/{_OLD_WEIGHTS[0]}"):
+        (path.parent / _OLD_WEIGHTS[0]).touch()  # sentence_modules then says how to convert it
+
+
 def tensor_fetcher(repository: Repository, inner: str) -> Callable[[list[Tensor]], None]:
     """Return a function that fetches tensors into the sparse files, each once, adjacent ones in one request."""
     fetched: set[str] = set()

@@ -18,6 +18,7 @@ from models.checkpoints import (
 from models.checkpoints.checkpoint import Checkpoint, open_checkpoint, read_config
 from models.checkpoints.gguf import read_gguf
 from models.checkpoints.hub import Repository
+from models.checkpoints.sentence_modules import Fetch, on_disk
 from models.errors import ModelError
 from models.progress import Progress, no_progress
 
@@ -34,6 +35,7 @@ class LocatedCheckpoint:
         temporary: the folder is deleted when the context ends: no export may link to it.
         checkpoint: opens config and tensors; raises BadCheckpoint.
         repository: where other files can be fetched from; None: it is on this machine.
+        fetch_module: brings the weights of a sentence-transformers module, by its place in the checkpoint, to `folder`.
     """
 
     folder: Path
@@ -41,6 +43,7 @@ class LocatedCheckpoint:
     temporary: bool
     checkpoint: Callable[[], Checkpoint]
     repository: Repository | None = None
+    fetch_module: Fetch = on_disk
 
 
 def is_file_or_hub_id(what: str | Path) -> bool:
@@ -109,7 +112,14 @@ def _hub(repository: Repository, folder: Path, weights: bool) -> LocatedCheckpoi
         if weights:
             repository.copy(inner + "model.safetensors", place / "model.safetensors")
         return LocatedCheckpoint(folder, repository.label, True, partial(open_checkpoint, place), repository)
-    return LocatedCheckpoint(folder, repository.label, True, partial(_remote, repository, inner, place), repository)
+    return LocatedCheckpoint(
+        folder,
+        repository.label,
+        True,
+        partial(_remote, repository, inner, place),
+        repository,
+        partial(hub_files.fetch_module, repository, folder),
+    )
 
 
 def _remote(repository: Repository, inner: str, place: Path) -> Checkpoint:

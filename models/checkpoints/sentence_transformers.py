@@ -1,5 +1,7 @@
 """Reads the sentence-transformers files beside a checkpoint: pooling, prompts, the longest input.
 
+The modules behind pooling are read by sentence_modules.py.
+
 Source: sentence-transformers 6.2: modules.json, 1_Pooling/config.json, sentence_bert_config.json,
     config_sentence_transformers.json.
 """
@@ -24,9 +26,12 @@ TRANSFORMER_CONFIGS = tuple(
     f"sentence_{kind}_config.json"
     for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
-_COMPUTED = (["Transformer"], ["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"])
+BEHIND_POOLING = ("Dense", "LayerNorm", "Normalize", "Dropout")
+SIMILARITY_FUNCTIONS = ("cosine", "dot", "euclidean", "manhattan")
 GRAPH = "graph"
-_REMEDY = "; export the token vectors alone with --pooling none, or choose one mode with --pooling MODE"
+_MODEL_CONFIG = "config_sentence_transformers.json"
+JOIN = "+"  # between the modes of a Pooling that has several
+REMEDY = "; export the token vectors alone with --pooling none, or choose one mode with --pooling MODE"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,16 +39,23 @@ class Pooling:
     """How token rows become one vector.
 
     Attributes:
-        mode: cls, mean, max, lasttoken, mean_sqrt_len_tokens or weightedmean.
+        mode: one of MODES, or several whose vectors are joined in this order, as in "mean+max".
         normalize: scale to unit length unless the caller says otherwise.
         include_prompt: False: the prompt's tokens are not pooled.
         in_graph: an adopted graph gives the sentence vector itself; `mode` is what its files say of it.
+        dimensions: leading values that are kept unless the caller says otherwise, after `normalize`; None: all.
     """
 
     mode: str
     normalize: bool
     include_prompt: bool = True
     in_graph: bool = False
+    dimensions: int | None = None
+
+    @property
+    def modes(self) -> tuple[str, ...]:
+        """The modes whose vectors are joined; most models have one."""
+        return tuple(self.mode.split(JOIN))
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +68,7 @@ class SentenceFiles:
         default_prompt: name of the prompt that every text gets; None: none.
         max_tokens: longest input; None: not stated.
         lowercase: texts are lowercased.
+        similarity_function: that the model's vectors are meant to be compared by; None: not stated.
     """
 
     pooling: Pooling | None = None
@@ -63,6 +76,7 @@ class SentenceFiles:
     default_prompt: str | None = None
     max_tokens: int | None = None
     lowercase: bool = False
+    similarity_function: str | None = None
 
 
 def read(folder: Path, pooling: str | None = None) -> SentenceFiles:
@@ -83,6 +97,7 @@ def read(folder: Path, pooling: str | None = None) -> SentenceFiles:
         default_prompt=default_prompt,
         max_tokens=_max_tokens(transformer.get("max_seq_length")),
         lowercase=bool(transformer.get("do_lower_case")),
+        similarity_function=similarity_function(folder),
     )
 
 
@@ -99,46 +114,56 @@ def read_pooling(folder: Path, mode: str | None) -> Pooling | None:
         return None
     if mode is not None and mode not in MODES:
         raise BadCheckpoint(f"--pooling {mode!r} is not one of {', '.join(MODES)}, none")
-    chain = modules(folder)
     if mode is not None:
         return Pooling(mode, normalizes(folder), _includes_prompt(folder))
-    check_dimensions(folder)
-    kinds = [kind for kind, _ in chain]
-    if chain and not is_computed(kinds):
-        raise BadCheckpoint(
-            f"{folder / 'modules.json'} chains {', '.join(kinds)}; what is computed: "
-            f"Transformer, Pooling, Normalize{_REMEDY}"
-        )
+    _check_chain(folder)
     return described_pooling(folder)
 
 
-def check_dimensions(folder: Path) -> None:
-    """Raise BadCheckpoint if the files cut vectors to fewer dimensions, which callers choose here."""
-    path = folder / "config_sentence_transformers.json"
-    if path.is_file() and (size := read_object(path).get("truncate_dim")) is not None:
-        raise BadCheckpoint(
-            f"{path} cuts vectors to truncate_dim {str(size)[:20]}; whole ones are computed, and callers send "
-            "`dimensions`: choose these with --pooling MODE"
-        )
-
-
-def is_computed(kinds: list[str]) -> bool:
-    """Return whether a chain of modules is computed whole."""
-    return kinds in _COMPUTED
+def _check_chain(folder: Path) -> None:
+    """Raise BadCheckpoint unless the modules are a Transformer, alone or with Pooling and what may be behind it."""
+    kinds = [kind for kind, _ in modules(folder)]
+    expected = (("Transformer",), ("Pooling",))
+    for place, kind in enumerate(kinds):
+        allowed = expected[place] if place < len(expected) else BEHIND_POOLING
+        if kind not in allowed:
+            raise BadCheckpoint(
+                f"{folder / 'modules.json'} chains {', '.join(kinds)}, and {kind} is not computed in place {place}; "
+                f"what is: Transformer, Pooling, then any of {', '.join(BEHIND_POOLING)}{REMEDY}"
+            )
 
 
 def described_pooling(folder: Path) -> Pooling | None:
     """Return what the files say of pooling, whatever modules are behind it; None: there is no Pooling module.
 
-    A Normalize counts where it is the last module.
+    A Normalize counts where it is the last module; Dropout does not count as one.
     """
     chain = modules(folder)
     place = next((place for kind, place in chain if kind == "Pooling"), None)
     if place is None:
         return None
+    last = next(kind for kind, _ in reversed(chain) if kind != "Dropout")
     return _pooling_config(
-        path_inside(folder, place) / "config.json", normalizes(folder) and chain[-1][0] == "Normalize"
+        path_inside(folder, place) / "config.json",
+        normalizes(folder) and last == "Normalize",
+        default_dimensions(folder),
     )
+
+
+def default_dimensions(folder: Path) -> int | None:
+    """Return the truncate_dim of the files; None: vectors are not cut."""
+    path = folder / _MODEL_CONFIG
+    size = read_object(path).get("truncate_dim") if path.is_file() else None
+    if size is not None and (not isinstance(size, int) or isinstance(size, bool) or size < 1):
+        raise BadCheckpoint(f"{path}: truncate_dim is {str(size)[:20]!r}; it must be a whole number from 1 on")
+    return size
+
+
+def similarity_function(folder: Path) -> str | None:
+    """Return the similarity_fn_name of the files; None: they state none of SIMILARITY_FUNCTIONS."""
+    path = folder / _MODEL_CONFIG
+    name = read_object(path).get("similarity_fn_name") if path.is_file() else None
+    return name if isinstance(name, str) and name in SIMILARITY_FUNCTIONS else None
 
 
 def _includes_prompt(folder: Path) -> bool:
@@ -166,7 +191,7 @@ def normalizes(folder: Path) -> bool:
         config = read_object(path) if path.is_file() else {}
         for key in ("module_input_name", "module_output_name"):
             if (value := config.get(key, "sentence_embedding")) not in (None, "sentence_embedding"):
-                raise BadCheckpoint(f"{path} says {key} {value!r}; only 'sentence_embedding' is normalised{_REMEDY}")
+                raise BadCheckpoint(f"{path} says {key} {value!r}; only 'sentence_embedding' is normalised{REMEDY}")
     return bool(config_paths)
 
 
@@ -190,15 +215,14 @@ def path_inside(folder: Path, name: str) -> Path:
     return path
 
 
-def _pooling_config(path: Path, normalize: bool) -> Pooling:
+def _pooling_config(path: Path, normalize: bool, dimensions: int | None) -> Pooling:
     config = read_object(path)
     modes = config.get("pooling_mode", [mode for switch, mode in _SWITCHES.items() if config.get(switch)] or "mean")
     modes = [modes] if isinstance(modes, str) else modes
-    if not isinstance(modes, list) or len(modes) != 1 or modes[0] not in MODES:
-        raise BadCheckpoint(
-            f"{path} pools by {modes}; one of {', '.join(MODES)} is computed, several at once are not{_REMEDY}"
-        )
-    return Pooling(modes[0], normalize, bool(config.get("include_prompt", True)))
+    if not isinstance(modes, list) or not modes or not all(mode in MODES for mode in modes):
+        raise BadCheckpoint(f"{path} pools by {modes}; what is computed: {', '.join(MODES)}{REMEDY}")
+    include_prompt = bool(config.get("include_prompt", True))
+    return Pooling(JOIN.join(modes), normalize, include_prompt, dimensions=dimensions)
 
 
 def _transformer_config(folder: Path) -> dict[str, Any]:
@@ -223,7 +247,7 @@ def tokenizer_max_tokens(folder: Path) -> int | None:
 
 def prompts(folder: Path) -> tuple[dict[str, str], str | None]:
     """Return the prompts by name, and the name of the one that every text gets; BadCheckpoint if they are not texts."""
-    path = folder / "config_sentence_transformers.json"
+    path = folder / _MODEL_CONFIG
     if not path.is_file():
         return {}, None
     config = read_object(path)

@@ -113,8 +113,10 @@ def open_static(folder: Path, place: Path, pooling: str | None = None) -> Static
         raise BadCheckpoint(f"{place / TOKENIZER} is not a tokenizer the tokenizers library reads: {error}") from error
     rules = _model2vec if kind == "model2vec" else _sentence_transformers
     dropped, characters, sentence = rules(folder, place, tokenizer, data)
-    if pooling is None:
-        sentence_transformers.check_dimensions(folder)
+    sentence = replace(sentence, similarity_function=sentence_transformers.similarity_function(folder))
+    if pooling is None and sentence.pooling:
+        own = replace(sentence.pooling, dimensions=sentence_transformers.default_dimensions(folder))
+        sentence = replace(sentence, pooling=own)
     if pooling == "none":
         sentence = replace(sentence, pooling=None)
     mapping, weights = (name if name in held else None for name in ("mapping", "weights"))

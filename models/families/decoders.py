@@ -113,7 +113,7 @@ def _whole(
         family: the input layer.
         block: the steps of a block.
         last: the norm behind the last.
-        inner, key_heads, eps, act: the config class's defaults.
+        inner, key_heads, eps, act: the config class's defaults; no key heads: as many as attention heads.
         eps_key, act_key: the config's keys of eps and activation.
         defaults: of further keys.
         rest: more of Family.
@@ -305,7 +305,7 @@ DECODERS: dict[str, Family] = {
         decoder_blocks.LLAMA,
         _RMS,
         11008,
-        32,
+        None,
         defaults=_NO_BIASES,
         bias_if=decoder_blocks.BIASES,
     ),
@@ -335,7 +335,7 @@ DECODERS: dict[str, Family] = {
         decoder_blocks.OLMO2,
         _RMS,
         11008,
-        32,
+        None,
         1e-5,
         defaults=_NO_BIAS,
         bias_if=decoder_blocks.ATTENTION_BIAS,
@@ -345,7 +345,7 @@ DECODERS: dict[str, Family] = {
         decoder_blocks.OLMO2,
         _RMS,
         11008,
-        32,
+        None,
         1e-5,
         defaults=_NO_BIAS,
         bias_if=decoder_blocks.ATTENTION_BIAS,
@@ -356,7 +356,7 @@ DECODERS: dict[str, Family] = {
         decoder_blocks.LLAMA,
         _RMS,
         11008,
-        32,
+        None,
         defaults=_NO_BIASES | {"attention_multiplier": 1.0, "residual_multiplier": 1.0},
         bias_if=decoder_blocks.BIASES,
         factor="residual_multiplier",
@@ -483,7 +483,7 @@ DECODERS: dict[str, Family] = {
         decoder_blocks.COHERE,
         _COHERE_NORM,
         22528,
-        64,
+        None,
         1e-5,
         eps_key="layer_norm_eps",
         defaults=_NO_BIAS | {"use_qk_norm": False},
@@ -495,7 +495,7 @@ DECODERS: dict[str, Family] = {
         decoder_blocks.COHERE,
         _COHERE_NORM,
         22528,
-        64,
+        None,
         1e-5,
         eps_key="layer_norm_eps",
         defaults=_NO_BIAS | {"sliding_window": 4096},
@@ -510,7 +510,7 @@ DECODERS: dict[str, Family] = {
         decoder_blocks.PHI,
         norm("final_layernorm"),
         8192,
-        32,
+        None,
         1e-5,
         "gelu_new",
         eps_key="layer_norm_eps",
@@ -522,7 +522,7 @@ DECODERS: dict[str, Family] = {
         decoder_blocks.MISTRAL,
         _RMS,
         8192,
-        32,
+        None,
         1e-5,
         stored=decoder_blocks.PHI3_STORED,
     ),

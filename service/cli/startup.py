@@ -249,7 +249,7 @@ def introduce(settings: Settings, registry: ModelRegistry) -> None:
 def _models(settings: Settings, registry: ModelRegistry) -> Iterator[str]:
     for name, model in registry.models.items():
         card, default = model.card, ", default" if model is registry.default else ""
-        size = f"{card.hidden_size} wide, {card.parameters / 1e6:.1f} M parameters, {card.bytes / 2**20:.0f} MiB"
+        size = f"{card.answer_width} wide, {card.parameters / 1e6:.1f} M parameters, {card.bytes / 2**20:.0f} MiB"
         yield f"{name} ({card.family}{default}): {size} {card.dtype}, outputs: {', '.join(card.outputs)}"
         yield f"{name} runs on {model.engine.device} ({_device_reason(settings, model)}){_engine_reason(model)}"
     if not registry.models:

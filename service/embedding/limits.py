@@ -73,7 +73,7 @@ def check_tokens(tokens: int, inputs: int, width: Width, plan: Plan, settings: S
     """
     if tokens > settings.max_request_tokens:
         raise too_many_tokens(tokens, settings.max_request_tokens)
-    size = tokens * bytes_per_token(width, plan) + inputs * _bytes_per_input(width, plan)
+    size = tokens * bytes_per_token(width, plan) + inputs * _bytes_per_input(plan)
     if size > settings.max_answer_bytes:
         raise TooLarge(
             f"has {tokens} tokens, whose {', '.join(plan.outputs)} are {size} bytes",
@@ -95,8 +95,8 @@ def bytes_per_token(width: Width, plan: Plan) -> int:
     return 4 * sum([width(name) for name in plan.outputs if name != POOLED])
 
 
-def _bytes_per_input(width: Width, plan: Plan) -> int:
-    return 4 * width(POOLED) if POOLED in plan.outputs else 0
+def _bytes_per_input(plan: Plan) -> int:
+    return 4 * plan.vector_width if POOLED in plan.outputs else 0
 
 
 def too_many_tokens(tokens: int, max_tokens: int) -> TooLarge:

@@ -21,11 +21,14 @@ class Plan:
         plain: outputs to compute by graph, for sequences without segment ids.
         typed: the same for sequences with segment ids.
         whole: the request runs as one row of tokens; False: one item per sequence, since an encoder mixes its rows.
-        mode: how to pool, one of POOLINGS; None: the graph gives the pooled vector, or nothing is pooled.
-        normalize: scale the pooled vector to unit length.
-        dimensions: leading values of the pooled vector to keep; None: all.
+        mode: how to pool, one or several of POOLINGS; None: the graph gives the pooled vector, or nothing is pooled.
+        normalize: scale the sentence vector to unit length.
+        dimensions: leading values of the sentence vector to keep before it is scaled; None: all.
         dtype: of the returned arrays, one of DTYPES.
         lookup: the graph whose rows for plain token ids are the answer as they are; None: there is no such graph.
+        modules: whether the card's modules make the sentence vector of the pooled one.
+        kept: leading values of the sentence vector to keep after it is scaled; None: all.
+        vector_width: of the sentence vector before it is cut.
     """
 
     outputs: tuple[str, ...]
@@ -37,6 +40,9 @@ class Plan:
     dimensions: int | None
     dtype: str
     lookup: str | None = None
+    modules: bool = False
+    kept: int | None = None
+    vector_width: int = 0
 
 
 def make(
@@ -52,8 +58,11 @@ def make(
     Raises:
         BadRequest: the model cannot serve a field's value.
     """
-    _check_fields(card, pooling, dimensions, dtype)
-    mode = pooling or (card.pooling.mode if card.pooling and not card.pooling.in_graph else None)
+    own = card.pooling.mode if card.pooling and not card.pooling.in_graph else None
+    as_trained = pooling is None or pooling == own
+    width = card.sentence_width if as_trained else card.hidden_size
+    _check_fields(pooling, dimensions, dtype, width)
+    mode = pooling or own
     default = POOLED if pooling else card.default_output
     outputs = tuple(dict.fromkeys(outputs)) or (default,)
     for name in outputs:
@@ -71,13 +80,17 @@ def make(
                 remedy="leave it out",
             )
         mode = None
-    if normalize is None:
+    kept = card.pooling.dimensions if card.pooling and as_trained and dimensions is None else None
+    if normalize is not None:  # by the caller: as sentence-transformers, of what is left after the cut
+        dimensions, kept = dimensions or kept, None
+    else:
         normalize = card.pooling.normalize if card.pooling else True  # TEI normalises unless told otherwise
     computed = tuple(dict.fromkeys(HIDDEN if name == POOLED and mode else name for name in outputs))
     plain, typed = _by_graph(card, computed, False), _by_graph(card, computed, True)
     whole = all(not card.graphs[graph].attends for graph in plain)
     lookup = _lookup(card, typed) if whole and dtype == "float32" and POOLED not in outputs else None
-    return Plan(outputs, plain, typed, whole, mode, normalize, dimensions, dtype, lookup)
+    modules = card.modules is not None and as_trained and POOLED in outputs
+    return Plan(outputs, plain, typed, whole, mode, normalize, dimensions, dtype, lookup, modules, kept, width)
 
 
 def _lookup(card: Card, graphs: Graphs) -> str | None:
@@ -89,13 +102,13 @@ def _lookup(card: Card, graphs: Graphs) -> str | None:
     return graph if reads and card.graphs[graph].layout == "packed" else None
 
 
-def _check_fields(card: Card, pooling: str | None, dimensions: int | None, dtype: str) -> None:
+def _check_fields(pooling: str | None, dimensions: int | None, dtype: str, width: int) -> None:
     if dtype not in DTYPES:
         raise UnknownValue(f"is {dtype[:40]!r}", field=("dtype",), allowed=f"send one of {', '.join(DTYPES)}")
     if pooling is not None and pooling not in POOLINGS:
         raise UnknownValue(f"is {pooling[:40]!r}", field=("pooling",), allowed=f"send one of {', '.join(POOLINGS)}")
-    if dimensions is not None and not 1 <= dimensions <= card.hidden_size:
-        raise OutOfRange(f"is {dimensions}", field=("dimensions",), allowed=f"send 1 to {card.hidden_size}")
+    if dimensions is not None and not 1 <= dimensions <= width:
+        raise OutOfRange(f"is {dimensions}", field=("dimensions",), allowed=f"send 1 to {width}")
 
 
 def _check_pooled_fields(card: Card, outputs: tuple[str, ...], fields: dict[str, object]) -> None:

@@ -17,6 +17,7 @@ from service.embedding.output_plan import HIDDEN, POOLED, Graphs, Plan
 from service.embedding.packing import Packed
 from service.embedding.pooling import normalize, pool
 from service.embedding.requests import EmbedRequest, EmbedResult, Ids, Output, Text
+from service.embedding.sentence_modules import apply_modules
 from service.embedding.tokenization import Cut
 from service.embedding.vector_cache import Kept, VectorCache, keys_of
 from service.errors import BadInput, BadRequest, EngineFailure, UnknownValue, WrongModelKind
@@ -280,6 +281,8 @@ async def _run(
     if parts:
         queued = _schedule(model, plan, parts, times, context, admitted)
         await _gather(queued, rows, _reducer(model.card, plan, ids, prompts))
+        if plan.modules:
+            await apply_modules(model, rows, list(parts))
     return rows
 
 
@@ -388,7 +391,8 @@ def _pooled(plan: Plan, rows: list[Rows]) -> NDArray[np.float32]:
     vectors = np.concatenate([part[POOLED] for part in rows])
     if plan.dimensions is not None:
         vectors = np.ascontiguousarray(vectors[:, : plan.dimensions])
-    return normalize(vectors) if plan.normalize else vectors
+    vectors = normalize(vectors) if plan.normalize else vectors
+    return vectors if plan.kept is None else np.ascontiguousarray(vectors[:, : plan.kept])
 
 
 def _cast(rows: NDArray[Any], dtype: str) -> NDArray[Any]:

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from models.checkpoints.sentence_transformers import JOIN
+
 NORMALIZED_ROWS = 2048  # at a time: the quotients are float64
 Rows = NDArray[np.float32]
 Flags = NDArray[np.bool_]
@@ -42,17 +44,18 @@ POOLINGS: dict[str, Callable[[Rows, Flags, int], NDArray[Any]]] = {
 
 
 def pool(mode: str, rows: Rows, attended: Flags, prompt_tokens: int = 0) -> Rows:
-    """Return the pooled vector of a sequence, float32 [d].
+    """Return the pooled vector of a sequence, float32 [d]; of several modes, their vectors one after the other.
 
     Args:
-        mode: one of POOLINGS.
+        mode: one of POOLINGS, or several joined as in Pooling.mode.
         rows: of its tokens, float32 [n, d].
         attended: which tokens are attended to, bool [n].
         prompt_tokens: how many of the first attended tokens are left out; at least one is left.
     """
     first = int(attended.argmax())
     counted = attended & (np.arange(len(rows)) >= first + prompt_tokens) if prompt_tokens else attended
-    return POOLINGS[mode](rows, counted, first).astype(np.float32)
+    vectors = [POOLINGS[each](rows, counted, first).astype(np.float32) for each in mode.split(JOIN)]
+    return vectors[0] if len(vectors) == 1 else np.concatenate(vectors)
 
 
 def normalize(vectors: Rows) -> Rows:

@@ -57,9 +57,11 @@ class EmbedRequest(NamedTuple):
         outputs: names of the model's outputs; empty: its default output.
         truncate: cut inputs that are too long instead of raising.
         truncation_direction: the side to keep.
-        normalize: scale the pooled vector to unit length.
-        dimensions: keep this many leading values of the pooled vector, then normalise.
-        pooling: one of pooling.POOLINGS, instead of the model's own.
+        normalize: scale the sentence vector to unit length.
+        dimensions: keep this many leading values of the sentence vector, then normalise; None: as many as the model's
+            files say, after its own scaling.
+        pooling: one of pooling.POOLINGS; another than the model's own gives the plain pooled vector, without the
+            model's modules.
         dtype: of the result, one of DTYPES.
         prompt_name: one of the model's prompts; None: its default prompt.
         max_tokens: cut every input to so many tokens, special ones included, whatever `truncate` says.

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from models.artifacts.card import Card
+from models.artifacts.card import MODULES, Card
 from service import machine
 from service.embedding import validation
 from service.embedding.packing import feeds
@@ -123,4 +123,8 @@ def _sequences(card: Card, tokenizer: Tokenizer | None) -> list[Ids]:
 def _vector(card: Card, engine: Engine, ids: Ids) -> NDArray[np.float32]:
     name, graph = next((name, graph) for name, graph in card.graphs.items() if graph.attends)
     (rows,) = engine.run(name, feeds(validation.pack(card, [ids]), graph.inputs), graph.outputs)
-    return pool(card.pooling.mode if card.pooling else "mean", rows, validation.attended(ids))
+    vector = pool(card.pooling.mode if card.pooling else "mean", rows, validation.attended(ids))
+    if card.modules is None:
+        return vector
+    (vectors,) = engine.run(MODULES, {"pooled": vector[None]}, ("vectors",))
+    return np.asarray(vectors[0])

@@ -9,12 +9,13 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from models.artifacts.card import HEAD, Card
+from models.artifacts.card import HEAD, MODULES, Card
 from models.vision.image_spec import Image
 from service.embedding import images, validation
 from service.embedding.model import Model, Work
-from service.embedding.output_plan import HIDDEN
+from service.embedding.output_plan import HIDDEN, POOLED
 from service.embedding.requests import Ids, Int64s, Text
+from service.embedding.sentence_modules import run_modules
 from service.embedding.tokenization import Cut
 from service.errors import EngineFailure, InlayError, Overloaded, StartError
 
@@ -45,6 +46,10 @@ async def warm_up(model: Model) -> None:
             _check(model.card, graph, await future)
         if model.card.head:
             _check(model.card, HEAD, {"logits": await _logits(model, model.card.head.width)})
+        if model.card.modules:
+            pooled = np.zeros((1, model.card.modules.inner), np.float32)
+            vectors = await asyncio.to_thread(run_modules, model, pooled)
+            _check_width(model.card, MODULES, "vectors", vectors, model.card.modules.width)
     except Overloaded:
         raise
     except Exception as error:
@@ -100,7 +105,13 @@ def _check(card: Card, graph: str, rows: Mapping[str, Any]) -> None:
     for name, values in rows.items():
         if not np.isfinite(values).all():
             raise EngineFailure(f"{file} gives {name} that is not finite")
-        if name in (card.default_output, HIDDEN) and values.shape[-1] != card.hidden_size:
-            raise EngineFailure(
-                f"{file} gives {name} {values.shape[-1]} wide where its card promises {card.hidden_size}"
-            )
+        if name == POOLED:
+            _check_width(card, graph, name, values, card.graph_width or card.hidden_size)
+        elif name in (card.default_output, HIDDEN):
+            _check_width(card, graph, name, values, card.hidden_size)
+
+
+def _check_width(card: Card, graph: str, name: str, values: NDArray[Any], width: int) -> None:
+    if values.shape[-1] != width:
+        file = card.every_graph[graph].file
+        raise EngineFailure(f"{file} gives {name} {values.shape[-1]} wide where its card promises {width}")

@@ -8,12 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.artifacts import weights
-from models.artifacts.card import HEAD, Card
+from models.artifacts.card import HEAD, MODULES, Card
 from models.graphs import input_layer as graphs
 from models.positions.rope.angles import cos_sin
 from models.positions.rope.frequencies import Rope, frequencies
 from models.reference import head as head_reference
 from models.reference import interpreter as reference
+from models.reference import sentence_modules as modules_reference
 from models.reference import static, vision
 from service.errors import StartError
 
@@ -34,6 +35,8 @@ class ReferenceEngine:
         """Return what the graph gives, computed in float64, as float32."""
         if graph == HEAD and self._card.head:
             return [head_reference.logits(self._card.head, self._weights, feeds["hidden"]).astype(np.float32)]
+        if graph == MODULES and self._card.modules:
+            return [modules_reference.vectors(self._card.modules, self._weights, feeds["pooled"]).astype(np.float32)]
         ropes = {table.graph: table.rope for table in self._card.encodings.ropes.values()}
         if self._card.static:
             named = static.outputs(self._card.static, self._weights, feeds)

@@ -26,12 +26,12 @@ GATHERING_TURNS = 6  # of the event loop without a new request: then no other is
 SINGLE_CALLER_TURNS = 1  # the same where the last run had one item: each turn costs its caller 4 µs
 Ran = TypeVar("Ran")
 log = logging.getLogger(__name__)
-_abandoned: WeakSet[Future[Any]] = WeakSet()  # of all models, since a thread outlives an exchanged model
+abandoned: WeakSet[Future[Any]] = WeakSet()  # of all models, since a thread outlives an exchanged model
 
 
 def abandoned_runs() -> int:
     """Return how many runs of this process were given up and still hold their thread."""
-    return sum([not run.done() for run in _abandoned])
+    return sum([not run.done() for run in abandoned])
 
 
 class Observer(Protocol):
@@ -340,7 +340,7 @@ class Batcher(Generic[Item, Result]):
         log.error("a run of %d items is stuck for %.1f s: given up", len(run.batch), self._clock() - run.began)
         self.stuck += 1
         self._count_stuck()
-        _abandoned.add(future)
+        abandoned.add(future)
         self._replace_threads(f"after-stuck-{self.stuck}")
         failure = RuntimeError(f"it ran for {self._stuck_seconds:g} s and was given up")
         self._settle(number, [failure] * len(run.batch))

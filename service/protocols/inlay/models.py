@@ -25,9 +25,10 @@ class PoolingSummary(BaseModel):
     """How token rows become one vector when the caller does not say."""
 
     model_config = MODEL
-    mode: str
+    mode: Annotated[str, Field(description="of several, joined by +, the vectors follow one another")]
     normalize: bool
     include_prompt: Annotated[bool, Field(description="false: the prompt's tokens do not count")]
+    dimensions: Annotated[int | None, Field(description="leading values kept, after scaling; null: all")]
 
 
 class RopeSummary(BaseModel):
@@ -190,7 +191,9 @@ class ModelSummary(BaseModel):
     closeness: Annotated[
         ClosenessSummary | None, Field(description="to the float32 encoder; null: it is float32 or better")
     ]
-    hidden_size: int
+    hidden_size: Annotated[int, Field(description="width of token vectors")]
+    sentence_width: Annotated[int, Field(description="width of whole sentence vectors; `dimensions` goes up to it")]
+    default_width: Annotated[int, Field(description="width of sentence vectors where no `dimensions` are sent")]
     vocab_size: int
     max_tokens: Annotated[
         int | None, Field(description="longest input, special tokens included; null: no limit of its own")
@@ -200,6 +203,10 @@ class ModelSummary(BaseModel):
     default_output: Annotated[str, Field(description="what an answer holds when the caller names no outputs")]
     reads_text: Annotated[bool, Field(description="false: it has no tokenizer, send ids")]
     pooling: PoolingSummary | None
+    modules: Annotated[list[str], Field(description="what makes the sentence vector of the pooled one")]
+    similarity_function: Annotated[
+        str | None, Field(description="that the model's files name for its vectors; null: none")
+    ]
     prompts: list[str]
     default_prompt: str | None
     encodings: EncodingsSummary
@@ -207,6 +214,7 @@ class ModelSummary(BaseModel):
     parameters: int
     bytes: Annotated[int, Field(description="of the weights")]
     flops_per_token: Annotated[dict[str, int], Field(description="by graph; a multiply and an add count as two")]
+    flops_per_text: Annotated[int, Field(description="on top, once: of `modules`")]
     flops_per_token_and_key: Annotated[
         int, Field(description="on top, times the tokens of the sequence: attention scores")
     ]
@@ -267,6 +275,8 @@ def summary(model: Model, registry: ModelRegistry, mappings: Mappings | None = N
         "encodings": _encodings(card.encodings),
         "graphs": {name: GraphSummary.model_validate(graph) for name, graph in card.graphs.items()},
         "files": {name: FileSummary.model_validate(file) for name, file in card.files.items()},
+        "flops_per_text": card.modules.flops_per_text if card.modules else 0,
+        "modules": [type(step).__name__ for step in card.modules.steps] if card.modules else [],
         "prompts": list(card.prompts),
         "head": card.head and HeadSummary.model_validate(card.head),
         "adopted": card.adopted and AdoptedSummary.model_validate(card.adopted),

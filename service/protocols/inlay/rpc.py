@@ -174,4 +174,6 @@ class Models:
             device=description.device,
             default=description.default,
             card_json=description.model_dump_json(),
+            sentence_width=description.sentence_width,
+            default_width=description.default_width,
         )

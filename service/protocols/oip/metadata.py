@@ -12,7 +12,6 @@ from service.settings import Settings
 
 NAME = "inlay"
 EXTENSIONS = ("binary_tensor_data", "model_configuration", "statistics", "parameters")
-AS_WIDE_AS_THE_MODEL = ("last_hidden_state", "sentence_embedding")  # the card does not tell the width of others
 
 
 def server(version: str, settings: Settings) -> dict[str, Any]:
@@ -52,9 +51,10 @@ def inputs(card: Card) -> list[dict[str, Any]]:
 
 def outputs(card: Card) -> list[dict[str, Any]]:
     """Return name, datatype and shape of each tensor that a model gives, in FP32 unless the request says otherwise."""
+    widths = {"last_hidden_state": card.hidden_size, "sentence_embedding": card.default_width}  # of others unknown
     tensors = []
     for name in card.outputs:
-        width = card.hidden_size if name in AS_WIDE_AS_THE_MODEL else -1
+        width = widths.get(name, -1)
         tensors.append(_tensor(name, "FP32", [-1, width] if name == "sentence_embedding" else [-1, -1, width]))
     return [*tensors, _tensor(LENGTHS, "INT64", [-1])]
 

@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import pytest
 from numpy.typing import NDArray
+from safetensors.numpy import save_file
 
 from models.artifacts import card as cards
 from models.artifacts.adoption import adopt
@@ -22,7 +23,9 @@ from models.errors import BadCheckpoint
 from service.embedding.requests import EmbedRequest, Ids, Text
 from service.protocols.inlay.models import summary
 from tests.golden_cases import tiny_bert, write_json, write_sentence_files, write_tiny_bert
+from tests.models.artifacts.test_adopted_pooling import with_linear, with_modules
 from tests.models.artifacts.test_adoption import TABLE, folder_of, model
+from tests.sentence_chains import HIDDEN, Behind, dense, layer_norm, write_chain
 from tests.service.registry.registry_service import Service
 
 QUANTIZED = "onnx/model_quantized.onnx"
@@ -207,3 +210,73 @@ async def test_float16_outputs_are_served_as_float32(hidden: str | None, tmp_pat
         rows = await vectors(tmp_path / "store", ids, outputs=("last_hidden_state",))
         assert rows.dtype == np.float32
         np.testing.assert_array_equal(rows, half[[5, 6, 7]].astype(np.float32))
+
+
+CHAIN = (dense(8, 12), layer_norm(12), dense(12, 8))
+
+
+@pytest.mark.parametrize("behind", [(), CHAIN], ids=["pooled", "modules"])
+@pytest.mark.parametrize("pooled", [False, True], ids=["tokens", "tokens and their mean"])
+async def test_cosines_are_those_of_vectors_behind_modules(
+    pooled: bool, behind: tuple[Behind, ...], tmp_path: Path
+) -> None:
+    place = with_modules(tmp_path / "x", model(pooled=pooled), *behind)
+    onnx.save(model(pooled=pooled, table=np.round(TABLE)), place / QUANTIZED)
+    adopt(place, tmp_path / "float32/a")
+    got = comparison(adopt(place, tmp_path / "other/a", file=QUANTIZED))
+    expected = await served_cosines(tmp_path / "float32", tmp_path / "other")
+    np.testing.assert_allclose([got.min_cosine, got.mean_cosine], expected, atol=1e-6)
+    assert got.min_cosine < got.mean_cosine < 1
+
+
+async def served_cosines(*stores: Path) -> list[float]:
+    """The least and the mean cosine between the vectors that two stores serve."""
+    texts = [Text(text) for text in read_texts(EVALUATION)]
+    one, other = [(await vectors(store, *texts, normalize=True)).astype(np.float64) for store in stores]
+    cosines = (one * other).sum(axis=1)
+    return [cosines.min(), cosines.mean()]
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["modules run here", "modules in the graph"])
+async def test_safetensors_are_compared_behind_their_modules(own: bool, tmp_path: Path) -> None:
+    module = dense(HIDDEN, 12, "torch.nn.modules.linear.Identity", False)
+    place = write_chain(tmp_path / "x", "mean", module)
+    (place / "onnx").mkdir()
+    made = model(table=np.round(WORDS, 1), pooled=own, hidden=None if own else "last_hidden_state")
+    onnx.save(with_linear(made, module) if own else made, place / QUANTIZED)
+    got = comparison(adopt(place, tmp_path / "other/a", file=QUANTIZED, pooling="graph" if own else None))
+    assert got.reference == "model.safetensors"
+    export(place, tmp_path / "float32/a")
+    expected = await served_cosines(tmp_path / "float32", tmp_path / "other")
+    np.testing.assert_allclose([got.min_cosine, got.mean_cosine], expected, atol=1e-6)
+
+
+def write_tiny_llama(folder: Path) -> Path:
+    """Write a decoder of one block that rotates positions, pooled by its last token."""
+    random = np.random.default_rng(7)
+    shapes = {f"self_attn.{name}_proj": (8, 8) for name in "qkvo"}
+    shapes |= {"mlp.gate_proj": (12, 8), "mlp.up_proj": (12, 8), "mlp.down_proj": (8, 12)}
+    shapes |= {"input_layernorm": (8,), "post_attention_layernorm": (8,)}
+    block = {f"model.layers.0.{name}.weight": random.normal(size=shape) for name, shape in shapes.items()}
+    weights = block | {"model.embed_tokens.weight": TABLE, "model.norm.weight": np.ones(8)}
+    folder = folder_of(folder, model(), LLAMA, at=QUANTIZED)
+    save_file({name: each.astype(np.float32) for name, each in weights.items()}, folder / "model.safetensors")
+    write_sentence_files(folder, "lasttoken")
+    return folder
+
+
+LLAMA = {
+    "model_type": "llama",
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "num_hidden_layers": 1,
+    "intermediate_size": 12,
+}
+
+
+async def test_safetensors_of_a_decoder_are_compared_with(tmp_path: Path) -> None:
+    place = write_tiny_llama(tmp_path / "x")
+    got = comparison(adopt(place, tmp_path / "other/a", file=QUANTIZED, compare=True))
+    export(place, tmp_path / "float32/a")
+    expected = await served_cosines(tmp_path / "float32", tmp_path / "other")
+    np.testing.assert_allclose([got.min_cosine, got.mean_cosine], expected, atol=1e-6)

@@ -6,8 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
+from safetensors.numpy import save_file
 
+from models.artifacts import card as cards
 from models.artifacts.adoption import adopt
 from models.artifacts.card import Card
 from models.artifacts.verification import verify
@@ -16,6 +18,7 @@ from models.errors import BadCheckpoint
 from service.embedding.requests import EmbedRequest, Ids, Text
 from tests.golden_cases import write_json, write_sentence_files
 from tests.models.artifacts.test_adoption import TABLE, folder_of, model
+from tests.sentence_chains import Behind, dense, layer_norm, vectors
 from tests.service.registry.registry_service import Service
 
 MEAN = TABLE[[5, 6, 7]].astype(np.float64).mean(axis=0)
@@ -36,7 +39,7 @@ def adopted(
     return adopt(folder, place / "store/tiny", pooling=pooling)
 
 
-async def vectors(store: Path, *inputs: Ids | Text, **fields: Any) -> Any:
+async def embedded(store: Path, *inputs: Ids | Text, **fields: Any) -> Any:
     (output,) = (await Service(store).pipeline.embed(EmbedRequest(inputs, **fields))).outputs
     return output.rows
 
@@ -48,7 +51,7 @@ async def test_vectors_are_normalised_as_the_files_say(
 ) -> None:
     card = adopted(tmp_path, chain=chain, hidden=hidden)
     assert card.pooling == Pooling("mean", bool(chain), in_graph=hidden is None)
-    got = await vectors(tmp_path / "store", Ids(np.array([5, 6, 7])))
+    got = await embedded(tmp_path / "store", Ids(np.array([5, 6, 7])))
     np.testing.assert_allclose(got[0], expected, atol=1e-6)
     assert verify(tmp_path / "store/tiny") == card.largest_difference
 
@@ -64,8 +67,8 @@ async def test_excluded_prompt_is_not_pooled_where_the_graph_gives_tokens(tmp_pa
     write_sentence_files(folder, "mean", normalize=False)
     exclude_prompt(folder, {"query": "hello "})
     adopt(folder, tmp_path / "store/tiny")
-    prompted = await vectors(tmp_path / "store", Text("world"), prompt_name="query")
-    whole = await vectors(tmp_path / "store", Text("hello world"), outputs=("last_hidden_state",))
+    prompted = await embedded(tmp_path / "store", Text("world"), prompt_name="query")
+    whole = await embedded(tmp_path / "store", Text("hello world"), outputs=("last_hidden_state",))
     np.testing.assert_allclose(prompted[0], whole[2:].mean(axis=0), atol=1e-6)  # [CLS] and "hello" are the prompt's
 
 
@@ -111,7 +114,7 @@ async def test_graph_that_holds_the_modules_behind_pooling_is_served(tmp_path: P
     modules = json.loads((folder / "modules.json").read_text())
     write_json(folder / "modules.json", [*modules, {"idx": 2, "name": "2", "path": "2_Dense", "type": "a.Dense"}])
     assert adopt(folder, tmp_path / "store/tiny").pooling == Pooling("mean", False, in_graph=True)
-    got = await vectors(tmp_path / "store", Ids(np.array([5, 6, 7])))
+    got = await embedded(tmp_path / "store", Ids(np.array([5, 6, 7])))
     np.testing.assert_allclose(got[0], MEAN * np.tile([1.0, -1.0], 4), atol=1e-6)
 
 
@@ -133,3 +136,86 @@ def test_chosen_mode_keeps_the_files_rule_for_prompts(tmp_path: Path) -> None:
     write_sentence_files(folder, "mean")
     exclude_prompt(folder, {"query": "hello "})
     assert adopt(folder, tmp_path / "out", pooling="max").pooling == Pooling("max", True, include_prompt=False)
+
+
+CHAIN = (dense(8, 12), layer_norm(12))
+CHAINED = vectors(CHAIN, MEAN[None])[0]
+
+
+def with_modules(place: Path, made: Any, *behind: Behind) -> Path:
+    """A folder of a graph whose files hold the modules behind pooling, weights included."""
+    folder = folder_of(place, made)
+    write_sentence_files(folder, "mean", normalize=False)
+    modules = json.loads((folder / "modules.json").read_text())
+    for number, module in enumerate(behind, 2):
+        path = f"{number}_{module.kind}"
+        modules.append({"idx": number, "name": path, "path": path, "type": f"a.{module.kind}"})
+        write_json(folder / path / "config.json", module.config)
+        if module.tensors:
+            save_file(module.tensors, folder / path / "model.safetensors")
+    write_json(folder / "modules.json", modules)
+    return folder
+
+
+@pytest.mark.parametrize("pooled", [False, True], ids=["tokens", "tokens and their mean"])
+async def test_modules_run_behind_a_graph_that_gives_tokens(pooled: bool, tmp_path: Path) -> None:
+    card = adopt(with_modules(tmp_path / "x", model(pooled=pooled), *CHAIN), tmp_path / "store/tiny")
+    assert (card.hidden_size, card.sentence_width, card.weights) == (8, 12, None)
+    assert {"modules.onnx", "weights.safetensors"} <= set(card.files)
+    assert cards.read(tmp_path / "store/tiny") == card
+    assert verify(tmp_path / "store/tiny") == card.largest_difference
+    got = await embedded(tmp_path / "store", Ids(np.array([5, 6, 7])))
+    np.testing.assert_allclose(got[0], CHAINED, atol=1e-5)
+    first = await embedded(tmp_path / "store", Ids(np.array([5, 6, 7])), pooling="cls", normalize=False)
+    np.testing.assert_allclose(first[0], TABLE[5], atol=1e-6)
+
+
+def with_linear(made: Any, module: Behind) -> Any:
+    """Put a Dense without bias and activation behind a graph's pooling."""
+    nodes = made.graph.node
+    next(node for node in nodes if "sentence_embedding" in node.output).output[0] = "pooled"
+    weight = module.tensors["linear.weight"]
+    made.graph.initializer.append(numpy_helper.from_array(weight, "dense"))
+    nodes.append(helper.make_node("Gemm", ["pooled", "dense"], ["sentence_embedding"], transB=1))
+    made.graph.output[-1].type.tensor_type.shape.dim[1].dim_value = len(weight)
+    return made
+
+
+LINEAR = dense(8, 12, "torch.nn.modules.linear.Identity", False)
+
+
+async def test_graph_that_holds_the_modules_of_the_files_is_the_same(tmp_path: Path) -> None:
+    folder = with_modules(tmp_path / "x", with_linear(model(pooled=True), LINEAR), LINEAR)
+    card = adopt(folder, tmp_path / "store/files")
+    assert card.modules
+    chosen = adopt(folder, tmp_path / "store/graph", pooling="graph")
+    assert (chosen.modules, chosen.sentence_width, chosen.default_width) == (None, 12, 12)
+    files, graph = [
+        await embedded(tmp_path / "store", Ids(np.array([5, 6, 7])), model=name) for name in ("files", "graph")
+    ]
+    np.testing.assert_allclose(files, graph, atol=1e-6)
+    np.testing.assert_allclose(files, vectors((LINEAR,), MEAN[None]), atol=1e-5)
+
+
+def test_rejects_graph_whose_modules_differ_from_the_files(tmp_path: Path) -> None:
+    other = dense(8, 12, "torch.nn.modules.linear.Identity", False)
+    other.tensors["linear.weight"][:] *= np.where(np.arange(12) % 2, 1, -1)[:, None]
+    folder = with_modules(tmp_path / "x", with_linear(model(pooled=True), other), LINEAR)
+    with pytest.raises(BadCheckpoint, match=r"\(mean pooling, Dense\), .*: --pooling graph the graph's"):
+        adopt(folder, tmp_path / "out")
+
+
+def test_graph_that_pools_alone_may_hold_the_modules_or_not(tmp_path: Path) -> None:
+    folder = with_modules(tmp_path / "x", with_linear(model(hidden=None, pooled=True), LINEAR), LINEAR)
+    with pytest.raises(BadCheckpoint, match=r"has Dense behind pooling, and whether .* cannot be seen"):
+        adopt(folder, tmp_path / "out")
+    assert adopt(folder, tmp_path / "out", pooling="graph").sentence_width == 12
+
+
+async def test_default_dimensions_cut_the_graphs_own_vector(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path / "x", model(hidden=None, pooled=True))
+    write_sentence_files(folder, "mean")
+    write_json(folder / "config_sentence_transformers.json", {"truncate_dim": 3})
+    assert adopt(folder, tmp_path / "store/tiny").default_width == 3
+    got = await embedded(tmp_path / "store", Ids(np.array([5, 6, 7])))
+    np.testing.assert_allclose(got[0], UNIT[:3], atol=1e-6)

@@ -14,7 +14,9 @@ from models.artifacts.verification import verify
 from models.errors import ModelError
 from tests.golden_cases import tiny_bert, tiny_config, write_sentence_files, write_tiny_bert
 from tests.hub_server import COMMIT, serving
+from tests.models.artifacts.test_adopted_pooling import with_modules
 from tests.models.artifacts.test_adoption import folder_of, model
+from tests.sentence_chains import NORMALIZE, dense, layer_norm
 
 ROOT = Path(__file__).parents[3]
 QUANTIZED = "onnx/model_quantized.onnx"
@@ -88,6 +90,25 @@ def test_compares_with_safetensors_fetched_in_parts(tmp_path: Path) -> None:
     assert card.adopted == adopt(folder, tmp_path / "b", file=QUANTIZED).adopted
     assert card.adopted.comparison
     assert card.adopted.comparison.reference == "model.safetensors"
+
+
+def test_fetches_the_modules_behind_pooling_once(tmp_path: Path, temporary: Path) -> None:
+    folder = with_modules(tmp_path / "x", model(pooled=True), dense(8, 12), NORMALIZE, layer_norm(12))
+    with serving(folder) as hub:
+        card = adopt("org/name", tmp_path / "out", endpoint=hub.endpoint)
+        fetched = [name for name, span in hub.requests if span is None and name.endswith(".safetensors")]
+    assert fetched == ["2_Dense/model.safetensors", "4_LayerNorm/model.safetensors"]
+    local = adopt(folder, tmp_path / "local")
+    assert (card.files, card.modules, card.sentence_width) == (local.files, local.modules, 12)
+    assert verify(tmp_path / "out") == card.largest_difference
+    assert list(temporary.iterdir()) == []
+
+
+def test_pickled_modules_are_named(tmp_path: Path) -> None:
+    folder = with_modules(tmp_path / "x", model(), dense(8, 12))
+    (folder / "2_Dense/model.safetensors").rename(folder / "2_Dense/pytorch_model.bin")
+    with serving(folder) as hub, pytest.raises(ModelError, match=r"2_Dense holds its weights as pytorch_model\.bin"):
+        adopt("org/name", tmp_path / "out", endpoint=hub.endpoint)
 
 
 FAILURES: dict[str, tuple[dict[str, str], tuple[str, ...], str, str | None, str]] = {

@@ -14,6 +14,7 @@ from models.artifacts.weights import tensors
 from models.checkpoints import safetensors
 from models.errors import BadCheckpoint, ModelError, ReferenceMismatch
 from tests.golden_cases import Case, case, cases, write_checkpoint, write_tiny_bert, write_tokenizer
+from tests.sentence_chains import HIDDEN, NORMALIZE, dense, write_chain
 from tests.static_golden import static_case
 from tests.vision_cases import write_seen
 
@@ -52,6 +53,17 @@ def test_card_states_the_cosines_to_float32(checkpoint: Path, tmp_path: Path) ->
     assert 0.5 <= card.quantized.min_cosine <= card.quantized.mean_cosine <= 1
     assert f"min {card.quantized.min_cosine:.4f}" in describe(str(tmp_path / "store/tiny"))
     assert " int8 " in store(tmp_path / "store")
+
+
+def test_cosines_are_those_of_vectors_behind_all_modules(tmp_path: Path) -> None:
+    same = dense(HIDDEN, 4)
+    same.tensors["linear.weight"][:] = 0
+    card = export(write_chain(tmp_path / "x", ["mean", "max"], NORMALIZE), tmp_path / "pooled", int8=LENIENT)
+    assert card.quantized
+    assert card.quantized.min_cosine < 0.999999
+    card = export(write_chain(tmp_path / "x", "mean", same), tmp_path / "same", int8=LENIENT)
+    assert card.quantized
+    assert card.quantized.min_cosine == pytest.approx(1, abs=1e-6)
 
 
 @pytest.mark.parametrize("case", cases("encoder"), ids=str)

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,13 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from models.artifacts import export as exporting
 from models.checkpoints import opening, safetensors
 from models.checkpoints.checkpoint import read_tensors
 from models.errors import BadCheckpoint
 from tests.golden_cases import case, tiny_bert, tiny_config, write_checkpoint, write_json, write_tiny_bert
 from tests.hub_server import COMMIT, Hub, serving
+from tests.sentence_chains import dense, write_chain
 
 ROOT = Path(__file__).parents[3]
 WORDS = "embeddings.word_embeddings.weight"
@@ -175,6 +178,28 @@ def test_finds_weights_in_first_module_folder(tmp_path: Path) -> None:
     write_json(folder / "modules.json", modules)
     with serving(folder) as hub:
         np.testing.assert_array_equal(words(hub), tiny_bert()[WORDS])
+
+
+def test_fetches_modules_behind_pooling_for_an_export_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = write_chain(tmp_path / "x", "mean", dense(32, 8))
+    with serving(place) as hub:
+        words(hub)
+        assert "2_Dense/model.safetensors" not in [file for file, _ in hub.requests]
+        monkeypatch.setattr(exporting, "located", partial(opening.located, endpoint=hub.endpoint))
+        fetched = exporting.export("org/name", tmp_path / "fetched")
+    assert fetched.modules == exporting.export(place, tmp_path / "local").modules
+    names = ["fetched", "local"]
+    held = [(tmp_path / name / "weights.safetensors").read_bytes() for name in names]
+    assert held[0] == held[1]
+
+
+def test_rejects_pickled_module_on_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = write_chain(tmp_path / "x", "mean", dense(32, 8))
+    (place / "2_Dense/model.safetensors").rename(place / "2_Dense/pytorch_model.bin")
+    with serving(place) as hub:
+        monkeypatch.setattr(exporting, "located", partial(opening.located, endpoint=hub.endpoint))
+        with pytest.raises(BadCheckpoint, match=r"org/name@\w+/2_Dense holds its weights as pytorch_model\.bin"):
+            exporting.export("org/name", tmp_path / "out")
 
 
 def test_partial_files_are_kept_apart(tmp_path: Path) -> None:

@@ -91,8 +91,7 @@ def test_rejects_invalid_prompts(config: dict[str, Any], message: str, folder: P
 @pytest.mark.parametrize(
     "config",
     [
-        {"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": True},
-        {"pooling_mode": ["mean", "max"]},
+        {"pooling_mode": ["mean", "median"]},
         {"pooling_mode": "median"},
         {"pooling_mode": 3},
         {"pooling_mode": []},
@@ -105,7 +104,25 @@ def test_rejects_unsupported_pooling_with_remedy(config: dict[str, Any], folder:
     assert read(folder, "max").pooling == Pooling("max", normalize=True)
 
 
-@pytest.mark.parametrize("kinds", [["Transformer", "Pooling", "Dense"], ["WordEmbeddings", "Pooling"], ["Pooling"], []])
+def test_several_modes_are_joined_in_their_order(folder: Path) -> None:
+    """Those of version 5 in the order of sentence-transformers' table, as its 6.2 reads them."""
+    assert pooling(folder, pooling_mode=["max", "cls"]) == Pooling("max+cls", normalize=True)
+    switches = {"pooling_mode_lasttoken": True, "pooling_mode_mean_tokens": True, "pooling_mode_cls_token": True}
+    assert pooling(folder, **switches) == Pooling("cls+mean+lasttoken", normalize=True)
+
+
+UNSUPPORTED = [
+    ["Transformer", "WeightedLayerPooling", "Pooling"],
+    ["Transformer", "Dense", "Pooling"],
+    ["Transformer", "Pooling", "LSTM"],
+    ["Transformer", "Pooling", "Normalize", "Pooling"],
+    ["WordEmbeddings", "Pooling"],
+    ["Pooling"],
+    [],
+]
+
+
+@pytest.mark.parametrize("kinds", UNSUPPORTED)
 def test_rejects_unsupported_modules_with_remedy(kinds: list[str], tmp_path: Path) -> None:
     place = write_tiny_bert(tmp_path / "x", pooling="mean")
     entries = [
@@ -114,7 +131,7 @@ def test_rejects_unsupported_modules_with_remedy(kinds: list[str], tmp_path: Pat
     ]
     write_json(place / "modules.json", entries)
     if kinds:
-        with pytest.raises(BadCheckpoint, match=r"modules\.json chains .*--pooling none"):
+        with pytest.raises(BadCheckpoint, match=r"modules\.json chains .* is not computed in place \d.*--pooling none"):
             export(place, tmp_path / "out")
     card = export(place, tmp_path / "out", pooling="none")
     assert card.default_output == "last_hidden_state"
@@ -181,18 +198,31 @@ def test_rejects_unknown_mode(tmp_path: Path) -> None:
 def test_rejects_pooling_of_input_layer_only(tmp_path: Path) -> None:
     place = write_checkpoint(case("input_bert"), tmp_path / "x")
     write_sentence_files(place, "mean")
-    with pytest.raises(BadCheckpoint, match="only the input layer can be exported; export that with --pooling none"):
+    with pytest.raises(BadCheckpoint, match="only the input layer can be exported: .*; export that with --pooling none"):
         export(place, tmp_path / "out")
     assert export(place, tmp_path / "out", pooling="none").default_output == "input_embeddings"
 
 
-def test_cut_vectors_are_refused_until_a_mode_is_chosen(folder: Path) -> None:
+def test_reads_default_dimensions(folder: Path) -> None:
     """sentence-transformers 6.2 reads truncate_dim of config_sentence_transformers.json and cuts every vector."""
     pooling(folder, pooling_mode="mean")
     write_json(folder / "config_sentence_transformers.json", {"prompts": {}, "truncate_dim": 8})
-    with pytest.raises(BadCheckpoint, match=r"cuts vectors to truncate_dim 8.*--pooling MODE"):
-        read(folder)
+    assert read(folder).pooling == Pooling("mean", True, dimensions=8)
     assert read(folder, "mean").pooling == Pooling("mean", True)
     assert read(folder, "none").pooling is None
     write_json(folder / "config_sentence_transformers.json", {"prompts": {}, "truncate_dim": None})
     assert read(folder).pooling == Pooling("mean", True)
+
+
+@pytest.mark.parametrize("size", [0, -1, "8", 8.5, True])
+def test_rejects_invalid_default_dimensions(size: Any, folder: Path) -> None:
+    write_json(folder / "config_sentence_transformers.json", {"truncate_dim": size})
+    with pytest.raises(BadCheckpoint, match=r"truncate_dim is .*; it must be a whole number from 1 on"):
+        read(folder)
+
+
+@pytest.mark.parametrize(("name", "expected"), [("dot", "dot"), ("cosine", "cosine"), ("maxsim", None), (None, None)])
+def test_reads_similarity_function(name: str | None, expected: str | None, folder: Path) -> None:
+    """sentence-transformers 6.2 does not take those of other kinds of models."""
+    write_json(folder / "config_sentence_transformers.json", {"similarity_fn_name": name})
+    assert read(folder).similarity_function == expected

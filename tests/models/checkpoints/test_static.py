@@ -198,3 +198,12 @@ def test_rejects_broken_checkpoint_and_leaves_nothing(what: str, folder: Path, t
 def test_rejects_other_pooling(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(BadCheckpoint, match="whose pooling is mean: leave out --pooling cls"):
         export(folder, tmp_path / "out", pooling="cls")
+
+
+def test_reads_default_dimensions_and_similarity_function(tmp_path: Path) -> None:
+    folder = copied("static_unit", tmp_path)
+    settings = {"prompts": {}, "truncate_dim": 3, "similarity_fn_name": "dot"}
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(settings))
+    card = export(folder, tmp_path / "out")
+    assert (card.default_width, card.sentence_width, card.similarity_function) == (3, 8, "dot")
+    assert export(folder, tmp_path / "mean", pooling="mean").default_width == 8

@@ -21,6 +21,7 @@ from service.runtime import onnx
 from service.runtime.engine import Choice, Closeness, Engine
 from service.settings import Settings
 from tests.golden_cases import case, write_checkpoint
+from tests.sentence_chains import HIDDEN, dense, write_chain
 from tests.served import serving
 from tests.service.registry.registry_service import Service, write
 
@@ -117,7 +118,7 @@ class Distorted:
 
     def run(self, *arguments: Any) -> list[NDArray[Any]]:
         (rows,) = self._engine.run(*arguments)
-        rows[:, 0] += 1
+        rows[:, 0] += arguments[0] == "encoder"
         return [rows]
 
 
@@ -129,6 +130,15 @@ def test_closeness_is_the_cosine_of_the_vectors(store: Path) -> None:
     distorted: Any = Distorted(engine)
     far = measure(card, None, engine, distorted)
     assert far.least < far.mean < 0.999
+
+
+def test_closeness_is_that_of_vectors_behind_all_modules(tmp_path: Path) -> None:
+    constant = dense(HIDDEN, 4)
+    constant.tensors["linear.weight"][:] = 0
+    card = export(write_chain(tmp_path / "x", "mean", constant), tmp_path / "out")
+    engine = onnx.load(tmp_path / "out", card, "cpu", 1)
+    distorted: Any = Distorted(engine)
+    assert measure(card, None, engine, distorted) == pytest.approx((1, 1), abs=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -562,14 +562,14 @@ def simulate(seed: int, events: int = EVENTS, batcher_class: "type[Batcher[Work,
     """Run one seed; raise Violation with the command that repeats it if an invariant does not hold."""
     world = World(seed, events, batcher_class)
     batchers.log.disabled = True  # failing runs are part of it
-    before, batchers._abandoned = batchers._abandoned, WeakSet()  # its hung runs never end: they are not the process's
+    before, batchers.abandoned = batchers.abandoned, WeakSet()  # its hung runs never end: they are not the process's
     try:
         run(world.main(), world.clock, world.idle, world.failed)
     except AssertionError as error:
         world.broken.append(str(error))
     finally:
         batchers.log.disabled = False
-        batchers._abandoned = before
+        batchers.abandoned = before
     if world.broken:
         raise Violation(f"{world.broken[0]}\n{world.replay()}")
     return world

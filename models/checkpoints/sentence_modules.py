@@ -1,0 +1,221 @@
+"""Reads the modules behind Pooling: Dense, LayerNorm, Normalize and Dropout, their configs and their tensors.
+
+Source: sentence-transformers 6.2: base.modules.dense, base.modules.normalize, sentence_transformer.modules.layer_norm
+    and dropout. Dropout changes nothing when vectors are computed.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from models.checkpoints import safetensors, sentence_transformers
+from models.checkpoints.checkpoint import PICKLE_SUFFIXES, WEIGHTS, read_object
+from models.checkpoints.safetensors import Tensor
+from models.checkpoints.sentence_transformers import path_inside
+from models.errors import BadCheckpoint
+from models.families.recipe import LayerNorm, Linear
+from models.families.sentence_modules import Activation, Dense, Module, Normalize
+
+PREFIX = "modules."  # of the names that tensors get in an export: modules.2_Dense.linear.weight
+ACTIVATIONS: dict[str, Activation] = {  # classes of torch.nn
+    "Identity": "identity",
+    "Tanh": "tanh",
+    "ReLU": "relu",
+    "LeakyReLU": "leaky_relu",
+    "ELU": "elu",
+    "GELU": "gelu",
+    "Sigmoid": "sigmoid",
+    "SiLU": "silu",
+}
+_EPS = 1e-5  # torch.nn.LayerNorm's, which the files do not state
+_POOLED = "sentence_embedding"
+
+Fetch = Callable[[str], None]
+
+
+def on_disk(place: str) -> None:
+    """Fetch nothing: the folder of this module is whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundModules:
+    """The modules behind the Pooling of a checkpoint, without a Normalize at their end.
+
+    Attributes:
+        steps: in their order; empty: there are none.
+        tensors: by the names in the steps.
+        inner, width: columns of the pooled vectors and of the sentence vectors.
+    """
+
+    steps: tuple[Module, ...] = ()
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    inner: int = 0
+    width: int = 0
+
+    @property
+    def flops_per_text(self) -> int:
+        """Operations of matrix products; a multiply and an add count as two."""
+        matrices = [
+            linear.weight
+            for step in self.steps
+            if isinstance(step, Dense)
+            for linear in (step.linear, step.residual)
+            if isinstance(linear, Linear)
+        ]
+        return 2 * sum(prod(self.tensors[name].shape) for name in matrices)
+
+
+def behind_pooling(folder: Path) -> list[tuple[str, str]]:
+    """Return class name and folder of the modules behind Pooling that change a vector, a Normalize at the end left out.
+
+    That one is the `normalize` of the pooling.
+    """
+    chain = sentence_transformers.modules(folder)
+    kinds = [kind for kind, _ in chain]
+    behind = chain[kinds.index("Pooling") + 1 :] if "Pooling" in kinds else []
+    behind = [module for module in behind if module[0] != "Dropout"]
+    while behind and behind[-1][0] == "Normalize":
+        behind.pop()
+    return behind
+
+
+def hold_weights(folder: Path, fetch: Fetch = on_disk) -> bool:
+    """Return whether the weights of all modules behind Pooling are in the folder, once fetched, as safetensors."""
+    places = [place for kind, place in behind_pooling(folder) if kind != "Normalize"]
+    for place in places:
+        path_inside(folder, place)
+        fetch(place)
+    return all((folder / place / WEIGHTS).is_file() for place in places)
+
+
+def read_modules(folder: Path, inner: int, fetch: Fetch = on_disk) -> FoundModules:
+    """Return the modules behind the Pooling of a checkpoint.
+
+    Args:
+        folder: the checkpoint's.
+        inner: columns of the pooled vectors.
+        fetch: called with the place of each module in the checkpoint before its weights are read.
+
+    Raises:
+        BadCheckpoint: a module is not computed, or its weights are missing or of another shape.
+    """
+    steps: list[Module] = []
+    tensors: dict[str, Tensor] = {}
+    width = inner
+    for kind, place in behind_pooling(folder):
+        if kind == "Normalize":
+            steps.append(Normalize())
+            continue
+        own = path_inside(folder, place)
+        fetch(place)
+        source = _Source(own, f"{PREFIX}{place}.")
+        step, width = _dense(source, width) if kind == "Dense" else _layer_norm(source, width)
+        source.check_all_read()
+        steps.append(step)
+        tensors |= source.read
+    return FoundModules(tuple(steps), tensors, inner, width)
+
+
+class _Source:
+    """The folder of one module; `read` holds the tensors that were asked for, by their names in the export."""
+
+    def __init__(self, folder: Path, prefix: str) -> None:
+        self.path = folder / "config.json"
+        self.config: Mapping[str, Any] = read_object(self.path)
+        self.read: dict[str, Tensor] = {}
+        self._folder, self._prefix = folder, prefix
+        self._held = _headers(folder)
+
+    def tensor(self, name: str, shape: tuple[int, ...]) -> str:
+        """Return the exported name of a tensor; BadCheckpoint unless it is there in this shape."""
+        held = self._held.get(name)
+        if held is None:
+            raise BadCheckpoint(f"{self._folder} holds no {name!r}, which its config.json asks for")
+        if held.shape != shape:
+            raise BadCheckpoint(
+                f"{self._folder}: {name!r} has shape {list(held.shape)}, and config.json makes it {list(shape)}"
+            )
+        self.read[self._prefix + name] = replace(held, name=self._prefix + name)
+        return self._prefix + name
+
+    def linear(self, name: str, shape: tuple[int, int], bias: bool) -> Linear:
+        """Return the product with the tensors of a torch.nn.Linear."""
+        return Linear(self.tensor(f"{name}.weight", shape), self.tensor(f"{name}.bias", shape[:1]) if bias else None)
+
+    def count(self, key: str) -> int:
+        """Return a whole number from 1 on of the config."""
+        value = self.config.get(key)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise BadCheckpoint(f"{self.path}: {key} is {value!r}; it must be a whole number from 1 on")
+        return value
+
+    def flag(self, key: str, default: bool) -> bool:
+        """Return a truth value of the config."""
+        value = self.config.get(key, default)
+        if not isinstance(value, bool):
+            raise BadCheckpoint(f"{self.path}: {key} is {value!r}; it must be true or false")
+        return value
+
+    def check_width(self, key: str, width: int) -> None:
+        """Raise BadCheckpoint unless the module reads vectors of this width."""
+        if (own := self.count(key)) != width:
+            raise BadCheckpoint(f"{self.path}: {key} is {own}, and the vectors before it are {width} wide")
+
+    def check_all_read(self) -> None:
+        """Raise BadCheckpoint for a tensor that the config says nothing of, as sentence-transformers does."""
+        unread = sorted(set(self._held) - {name.removeprefix(self._prefix) for name in self.read})
+        if unread:
+            raise BadCheckpoint(f"{self._folder} holds {unread[0]!r}, which its config.json does not ask for")
+
+
+def _headers(folder: Path) -> dict[str, Tensor]:
+    if (folder / WEIGHTS).is_file():
+        return safetensors.read_header(folder / WEIGHTS)
+    if pickles := [path.name for suffix in PICKLE_SUFFIXES for path in sorted(folder.glob(f"*{suffix}"))]:
+        raise BadCheckpoint(
+            f"{folder} holds its weights as {pickles[0]}, which can run code when read; convert it once with "
+            "sentence-transformers: SentenceTransformer(folder).save_pretrained(new_folder)"
+        )
+    raise BadCheckpoint(f"{folder} holds no {WEIGHTS}{sentence_transformers.REMEDY}")
+
+
+def _dense(source: _Source, width: int) -> tuple[Module, int]:
+    for key, value in _names(source.config):
+        if value != _POOLED:
+            raise BadCheckpoint(
+                f"{source.path} says {key} {value!r}; a Dense of {_POOLED!r} alone is computed"
+                f"{sentence_transformers.REMEDY}"
+            )
+    source.check_width("in_features", width)
+    shape = source.count("out_features"), width
+    residual: Any = None
+    if source.flag("use_residual", False):
+        residual = "input" if shape[0] == width else source.linear("residual", shape, False)
+    linear = source.linear("linear", shape, source.flag("bias", True))
+    return Dense(linear, _activation(source), residual), shape[0]
+
+
+def _names(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield what a module reads and gives, by the key that says so."""
+    given = config.get("module_input_name", _POOLED)
+    yield "module_input_name", given
+    yield "module_output_name", given if (made := config.get("module_output_name")) is None else made
+
+
+def _activation(source: _Source) -> Activation:
+    path = source.config.get("activation_function", "torch.nn.modules.activation.Tanh")
+    package, _, name = path.rpartition(".") if isinstance(path, str) else ("", "", "")
+    if name not in ACTIVATIONS or package.partition(".")[0] != "torch":
+        raise BadCheckpoint(
+            f"{source.path}: activation_function {path!r} is not one of torch.nn's {', '.join(ACTIVATIONS)}"
+            f"{sentence_transformers.REMEDY}"
+        )
+    return ACTIVATIONS[name]
+
+
+def _layer_norm(source: _Source, width: int) -> tuple[Module, int]:
+    source.check_width("dimension", width)
+    weight, bias = (source.tensor(f"norm.{part}", (width,)) for part in ("weight", "bias"))
+    return LayerNorm(weight, bias, _EPS), width
