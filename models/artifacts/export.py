@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from models import VERSION
-from models.artifacts import sentence_vectors, static_export, tokenizer, vision_export, weights
+from models.artifacts import sentence_vectors, static_export, text_vectors, tokenizer, vision_export, weights
 from models.artifacts.card import HEAD, Card, Graph
 from models.artifacts.comparison import TOLERANCE, largest_differences
 from models.artifacts.folder import atomic_folder, finish_folder
@@ -94,14 +94,14 @@ def export(
             )
         source = place.checkpoint()
         if image_tower := tower(source.config, side):
-            _check_encoder(
-                int8, checkpoint, "is an image tower, of which what comes before the first block is exported"
-            )
+            _check_encoder(int8, checkpoint, "is an image tower, whose blocks are exported in float32")
             if dtype != weights.KEEP or link:
                 raise ModelError(f"{checkpoint}: no table of it is looked up, so leave out --dtype and --link")
             return vision_export.export(source, image_tower, out, name or out.name, tool_version(), progress, encoder)
         planned = plan(source, side, assume)
         sentence = sentence_transformers.read(place.folder, pooling)
+        if pooling is None and encoder is not False:
+            sentence = text_vectors.with_own_vector(sentence, planned, source)
         planned = _with_blocks(planned, encoder, sentence, int8, checkpoint)
         if sentence.pooling and not planned.encoder:
             raise BadCheckpoint(
@@ -112,7 +112,7 @@ def export(
             _check_encoder(
                 int8, checkpoint, f"is of model_type {planned.model_type!r}: its input layer alone is exported"
             )
-        found = FoundModules() if pooling else _modules(place, planned, sentence)
+        found = FoundModules() if pooling else _modules(place, source, planned, sentence)
         vector = sentence_vectors.to_vector(sentence.pooling, found)
         with atomic_folder(out) as folder:
             calibration = _calibration(source, planned, sentence, vector, folder, int8, progress) if int8 else None
@@ -147,10 +147,12 @@ def _with_blocks(
     return replace(planned, encoder=(), parts={}, blockless="it was exported without its blocks")
 
 
-def _modules(place: LocatedCheckpoint, planned: Plan, sentence: SentenceFiles) -> FoundModules:
-    """Return the modules behind the pooling that the files describe."""
+def _modules(place: LocatedCheckpoint, source: Checkpoint, planned: Plan, sentence: SentenceFiles) -> FoundModules:
+    """Return the modules behind the pooling that the files describe, or the family's projection."""
     if sentence.pooling is None:
         return FoundModules()
+    if not sentence_transformers.modules(place.folder):
+        return text_vectors.projection(planned, source)
     inner = planned.config.count("hidden_size") * len(sentence.pooling.modes)
     return sentence_modules.read_modules(place.folder, inner, place.fetch_module)
 
@@ -177,7 +179,8 @@ def _calibration(
         tokenizer.copy(source.folder, full, sentence.lowercase)
         progress("calibrating", 0, 0)
         longest = max_input_tokens(planned.position.longest(), sentence, source.folder)
-        return calibrate(full, stored.placed, planned, vector, longest, int8.calibration or CALIBRATION)
+        filling = text_vectors.filling(planned, source.folder, longest)
+        return calibrate(full, stored.placed, planned, vector, longest, int8.calibration or CALIBRATION, filling)
 
 
 def _write_parts(
@@ -266,6 +269,7 @@ def _card(
     has_tokenizer: bool,
 ) -> Card:
     width = planned.config.count("hidden_size")
+    max_tokens = max_input_tokens(planned.position.longest(), sentence, source.folder)
     flops = {"embedding": cost.flops_per_token(planned.recipe, planned.shapes, width)}
     if planned.encoder:
         flops["encoder"] = flops["embedding"] + cost.flops_per_token(planned.encoder, planned.shapes, width)
@@ -276,7 +280,7 @@ def _card(
         family=planned.model_type,
         hidden_size=width,
         vocab_size=planned.config.count("vocab_size"),
-        max_tokens=max_input_tokens(planned.position.longest(), sentence, source.folder),
+        max_tokens=max_tokens,
         pad_id=planned.pad_id,
         type_rows=planned.type_rows,
         types=planned.types,
@@ -313,6 +317,7 @@ def _card(
         handed_over=_handed_over(planned),
         similarity=similarity.read_similarity(source),
         similarity_function=sentence.similarity_function,
+        filling=text_vectors.filling(planned, source.folder, max_tokens),
     )
 
 

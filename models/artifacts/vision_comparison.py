@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.artifacts.card import Card
+from models.artifacts.card import IMAGE_VECTOR, Card
 from models.artifacts.comparison import TOLERANCE, Session, check_tolerance, relative_difference
 from models.checkpoints import safetensors
 from models.reference import vision as reference
@@ -40,7 +40,7 @@ def largest_differences(folder: Path, card: Card) -> dict[str, float]:
                 difference = relative_difference(value, expected[output], f"{graph.file}: {output}")
                 differences[output] = max(differences.get(output, 0.0), difference)
     for output, difference in differences.items():
-        kind = "encoder" if output in ("last_hidden_state", "image_embedding") else "input"
+        kind = "encoder" if output in ("last_hidden_state", IMAGE_VECTOR) else "input"
         check_tolerance(difference, TOLERANCE[kind], f"{output} differs")
     return differences
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from models.artifacts import weights
-from models.artifacts.card import Card, Graph
+from models.artifacts.card import IMAGE_VECTOR, Card, Graph
 from models.artifacts.comparison import TOLERANCE
 from models.artifacts.folder import atomic_folder, finish_folder
 from models.artifacts.vision_comparison import largest_differences
@@ -209,5 +209,5 @@ def _card(planned: VisionPlan, image: Image, placed: Mapping[str, Tensor], graph
 
 def _default_output(planned: VisionPlan) -> str:
     if planned.vector:
-        return "image_embedding"
+        return IMAGE_VECTOR
     return "last_hidden_state" if planned.encoder else "input_embeddings"

@@ -13,6 +13,7 @@ from models.families.family import (
     BucketSpec,
     Family,
     ScaleSpec,
+    TextVector,
     linear,
     norm,
 )
@@ -195,15 +196,19 @@ _CLIP_TEXT = replace(
         layer_norm_eps=1e-5,
     ),
     causal=True,
+    text_vector=TextVector("eos", linear("text_projection", biased=False)),
 )
-_SIGLIP_TEXT = _text_tower(
-    64,
-    vocab_size=32000,
-    hidden_size=768,
-    num_attention_heads=12,
-    intermediate_size=3072,
-    hidden_act="gelu_pytorch_tanh",
-    layer_norm_eps=1e-6,
+_SIGLIP_TEXT = replace(
+    _text_tower(
+        64,
+        vocab_size=32000,
+        hidden_size=768,
+        num_attention_heads=12,
+        intermediate_size=3072,
+        hidden_act="gelu_pytorch_tanh",
+        layer_norm_eps=1e-6,
+    ),
+    text_vector=TextVector("lasttoken", linear("head"), filled=True),
 )
 
 ENCODERS: dict[str, Family] = {
@@ -448,5 +453,7 @@ ENCODERS: dict[str, Family] = {
     "modernbert-decoder": replace(_MODERNBERT, window=None, omits_masks=True, causal=True),
     "clip_text_model": _CLIP_TEXT,
     "siglip_text_model": _SIGLIP_TEXT,
-    "siglip2_text_model": _SIGLIP_TEXT,
+    "siglip2_text_model": replace(
+        _SIGLIP_TEXT, text_vector=TextVector("lasttoken", linear("head"), filled=True, lowercase=True)
+    ),
 }
