@@ -98,8 +98,8 @@ def _attention(
     fill, linear = partial(_norm, family, config), partial(_linear, family, config)
     bias = _score_bias(step, config, encodings, family)
     scale = family.score_scale(config) if family.score_scale else None
-    if isinstance(bias, Disentangled):
-        scale = 1 / math.sqrt(width * (1 + (bias.key is not None) + (bias.query is not None)))
+    if isinstance(step.bias, Disentangled):  # whether or not relative_attention is on
+        scale = 1 / math.sqrt(width * (1 + sum(term in _terms(config) for term in ("c2p", "p2c"))))
     return replace(
         step,
         heads=heads,
@@ -126,12 +126,15 @@ def _attention(
 
 def filled_feed_forward(step: FeedForward, family: Family, config: Config) -> FeedForward:
     """Return a feed-forward step with its activation, biases and norms."""
+    if family.feed_forward:
+        step = family.feed_forward(step, config)
+    elif config.get("hidden_act") is not None:
+        step = replace(step, activation=config.choice("hidden_act", ACTIVATIONS))
     return replace(
         step,
         up=_linear(family, config, step.up),
         down=_linear(family, config, step.down),
         gate=step.gate and _linear(family, config, step.gate),
-        activation=config.choice("hidden_act", ACTIVATIONS),
         norm=_norm(family, config, step.norm),
         closing=_norm(family, config, step.closing),
         factor=config.number(family.factor) if family.factor else 1.0,
@@ -149,6 +152,11 @@ def _linear(family: Family, config: Config, linear: Linear) -> Linear:
     return replace(linear, bias=None) if missing else linear
 
 
+def _terms(config: Config) -> str:
+    """Return DeBERTa's terms of position, in one text."""
+    return str(config.get("pos_att_type") or "").lower()
+
+
 def _score_bias(
     step: Attention, config: Config, encodings: Encodings, family: Family
 ) -> ScoreBias | DistanceBias | Disentangled | None:
@@ -163,13 +171,13 @@ def _score_bias(
         case Disentangled():
             if buckets is None:
                 return None
-            terms = str(config.get("pos_att_type") or "")
+            terms, shared = _terms(config), bool(config.get("share_att_key"))
             return replace(
                 step.bias,
                 buckets=buckets.buckets,
                 reach=buckets.reach,
                 norm=step.bias.norm and replace(step.bias.norm, eps=buckets.norm[2]) if buckets.norm else None,
-                key=step.bias.key if "c2p" in terms else None,
-                query=step.bias.query if "p2c" in terms else None,
+                key=(step.key if shared else step.bias.key) if "c2p" in terms else None,
+                query=(step.query if shared else step.bias.query) if "p2c" in terms else None,
             )
     return None

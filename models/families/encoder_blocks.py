@@ -3,10 +3,13 @@
 Source: transformers 5.23 (the modeling module of each family).
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 
-from models.families.family import linear, norm
-from models.families.recipe import Attention, FeedForward, Recipe, ScoreBias
+from models.families.config import Config
+from models.families.family import linear, norm, rms_norm
+from models.families.recipe import Attention, Disentangled, DistanceBias, FeedForward, Linear, Recipe, ScoreBias
+from models.families.tensor_parts import Part, equal
 
 _LAYER = "encoder.layer.{block}"
 
@@ -76,3 +79,182 @@ def pre_norm(attention_norm: str, feed_forward_norm: str) -> Recipe:
         replace(_BERT_ATTENTION, norm=norm(f"{_LAYER}.{attention_norm}")),
         replace(_BERT_FEED_FORWARD, norm=norm(f"{_LAYER}.{feed_forward_norm}")),
     )
+
+
+Stored = dict[str, tuple[str | Part, ...]]
+_LLAMA_LAYER = "layers.{block}"
+
+
+def _thirds(
+    stem: str, names: tuple[str, str, str], whole: str, groups: Callable[[Config], int] = lambda config: 1
+) -> Stored:
+    """Return where query, key and value lie in one module, in groups or not."""
+    return {f"{stem}.{name}": (Part(whole, index, equal(3), groups),) for index, name in enumerate(names)}
+
+
+def _heads(config: Config) -> int:
+    return config.count("num_attention_heads")
+
+
+_SELF = _attention(f"{_LLAMA_LAYER}.self_attn", "q_proj", "k_proj", "v_proj", "o_proj")
+_QKV = ("q_proj", "k_proj", "v_proj")
+
+
+def _unbiased(step: Attention) -> Attention:
+    query, key, value, output = (
+        replace(linear, bias=None) for linear in (step.query, step.key, step.value, step.output)
+    )
+    return replace(step, query=query, key=key, value=value, output=output)
+
+
+def _gated(down_biased: bool) -> FeedForward:
+    up, gate = (Linear(f"{_LLAMA_LAYER}.mlp.{name}_proj.weight", None) for name in ("up", "gate"))
+    return FeedForward(up, linear(f"{_LLAMA_LAYER}.mlp.down_proj", down_biased), "silu", gate=gate)
+
+
+def _native(attention: Attention, feed_forward: FeedForward) -> Recipe:
+    """Return a block with the names that transformers gives remote code's models."""
+    return _post_norm(
+        attention,
+        f"{_LLAMA_LAYER}.post_attention_layernorm",
+        feed_forward,
+        f"{_LLAMA_LAYER}.post_mlp_layernorm",
+    )
+
+
+def _published(layer: str, places: dict[str, str | Part]) -> Stored:
+    """Return where files of the published code hold the tensors of a layer."""
+    return {
+        f"{_LLAMA_LAYER}.{name}": (
+            f"{layer}.{place}" if isinstance(place, str) else replace(place, stem=f"{layer}.{place.stem}"),
+        )
+        for name, place in places.items()
+    }
+
+
+_PUBLISHED_LAYER = "encoder.layers.{block}"
+_NORMS: dict[str, str | Part] = {"post_attention_layernorm": "norm1", "post_mlp_layernorm": "norm2"}
+
+NOMIC = _native(_unbiased(_SELF), _gated(down_biased=False))
+NOMIC_STORED = _thirds(f"{_LLAMA_LAYER}.self_attn", _QKV, f"{_PUBLISHED_LAYER}.attn.Wqkv") | _published(
+    _PUBLISHED_LAYER,
+    {
+        "self_attn.o_proj": "attn.out_proj",
+        "mlp.up_proj": "mlp.fc11",
+        "mlp.gate_proj": "mlp.fc12",
+        "mlp.down_proj": "mlp.fc2",
+        **_NORMS,
+    },
+)
+GTE = _native(_SELF, _gated(down_biased=True))
+GTE_STORED = _thirds(f"{_LLAMA_LAYER}.self_attn", _QKV, f"{_LAYER}.attention.qkv_proj") | _published(
+    _LAYER,
+    {
+        "self_attn.o_proj": "attention.o_proj",
+        "mlp.up_proj": Part("mlp.up_gate_proj", 0, equal(2)),
+        "mlp.gate_proj": Part("mlp.up_gate_proj", 1, equal(2)),
+        "mlp.down_proj": "mlp.down_proj",
+        "post_attention_layernorm": "attn_ln",
+        "post_mlp_layernorm": "mlp_ln",
+    },
+)
+JINA_V3 = _native(_SELF, _feed_forward(f"{_LLAMA_LAYER}.mlp", "fc1", "fc2"))
+JINA_V3_STORED = _thirds(f"{_LLAMA_LAYER}.self_attn", _QKV, f"{_PUBLISHED_LAYER}.mixer.Wqkv") | _published(
+    _PUBLISHED_LAYER, {"self_attn.o_proj": "mixer.out_proj", "mlp.fc1": "mlp.fc1", "mlp.fc2": "mlp.fc2", **_NORMS}
+)
+
+_MODERN = f"{_LLAMA_LAYER}.attn"
+_MODERN_MLP = f"{_LLAMA_LAYER}.mlp"
+MODERNBERT: Recipe = (
+    replace(_attention(_MODERN, "q", "k", "v", "Wo"), norm=norm(f"{_LLAMA_LAYER}.attn_norm")),
+    replace(
+        _feed_forward(_MODERN_MLP, "up", "Wo"),
+        gate=linear(f"{_MODERN_MLP}.gate"),
+        norm=norm(f"{_LLAMA_LAYER}.mlp_norm"),
+    ),
+)
+MODERNBERT_STORED: Stored = _thirds(_MODERN, ("q", "k", "v"), f"{_MODERN}.Wqkv") | {
+    f"{_MODERN_MLP}.gate": (Part(f"{_MODERN_MLP}.Wi", 0, equal(2)),),
+    f"{_MODERN_MLP}.up": (Part(f"{_MODERN_MLP}.Wi", 1, equal(2)),),
+}
+
+_DEBERTA_SELF = f"{_LAYER}.attention.self"
+_DEBERTA_OUT = (f"{_LAYER}.attention.output.LayerNorm", _BERT_FEED_FORWARD, f"{_LAYER}.output.LayerNorm")
+_REL = "encoder.rel_embeddings.weight"
+DEBERTA_V2 = _post_norm(
+    replace(
+        _attention(f"{_LAYER}.attention", "self.query_proj", "self.key_proj", "self.value_proj", "output.dense"),
+        bias=Disentangled(
+            _REL,
+            norm("encoder.LayerNorm"),
+            linear(f"{_DEBERTA_SELF}.pos_key_proj"),
+            linear(f"{_DEBERTA_SELF}.pos_query_proj"),
+            0,
+            0,
+        ),
+    ),
+    *_DEBERTA_OUT,
+)
+DEBERTA = _post_norm(
+    Attention(
+        0,
+        Linear(f"{_DEBERTA_SELF}.query.weight", f"{_DEBERTA_SELF}.q_bias"),
+        Linear(f"{_DEBERTA_SELF}.key.weight", None),
+        Linear(f"{_DEBERTA_SELF}.value.weight", f"{_DEBERTA_SELF}.v_bias"),
+        linear(f"{_LAYER}.attention.output.dense"),
+        bias=Disentangled(
+            _REL,
+            None,
+            linear(f"{_DEBERTA_SELF}.pos_proj", biased=False),
+            linear(f"{_DEBERTA_SELF}.pos_q_proj"),
+            0,
+            0,
+        ),
+    ),
+    *_DEBERTA_OUT,
+)
+DEBERTA_STORED = _thirds(_DEBERTA_SELF, ("query", "key", "value"), f"{_DEBERTA_SELF}.in_proj", _heads)
+
+JINA_V2 = _post_norm(
+    replace(_BERT_ATTENTION, bias=DistanceBias(())),
+    f"{_LAYER}.attention.output.LayerNorm",
+    FeedForward(
+        Linear(f"{_LAYER}.mlp.up.weight", None),
+        linear(f"{_LAYER}.mlp.wo"),
+        "gelu",
+        gate=Linear(f"{_LAYER}.mlp.gate.weight", None),
+    ),
+    f"{_LAYER}.mlp.layernorm",
+)
+JINA_V2_STORED: Stored = {
+    f"{_LAYER}.mlp.gate": (Part(f"{_LAYER}.mlp.gated_layers", 0, equal(2)),),
+    f"{_LAYER}.mlp.up": (Part(f"{_LAYER}.mlp.gated_layers", 1, equal(2)),),
+}
+
+_T5_LAYER = "encoder.block.{block}.layer"
+
+
+def t5(bias_of: str) -> Recipe:
+    """Return the block of T5's encoder, whose bias is that of the layer `bias_of`, a number or {block}."""
+    stem = f"{_T5_LAYER}.0.SelfAttention"
+    table = f"encoder.block.{bias_of}.layer.0.SelfAttention.relative_attention_bias.weight"
+    attention = _unbiased(_attention(stem, "q", "k", "v", "o"))
+    up, gate, down = (Linear(f"{_T5_LAYER}.1.DenseReluDense.{name}.weight", None) for name in ("wi_1", "wi_0", "wo"))
+    return (
+        replace(attention, norm=rms_norm(f"{_T5_LAYER}.0.layer_norm"), bias=ScoreBias(table, 0, 0)),
+        FeedForward(up, down, "relu", rms_norm(f"{_T5_LAYER}.1.layer_norm"), gate),
+    )
+
+
+def t5_feed_forward(step: FeedForward, config: Config) -> FeedForward:
+    """Return T5's feed-forward step: with a gate or without, as feed_forward_proj says."""
+    kinds: dict[str, FeedForward] = {
+        "relu": replace(step, activation="relu", up=_t5_plain(step), gate=None),
+        "gated-gelu": replace(step, activation="gelu_tanh"),
+        "gated-silu": replace(step, activation="silu"),
+    }
+    return config.choice("feed_forward_proj", kinds)
+
+
+def _t5_plain(step: FeedForward) -> Linear:
+    return replace(step.up, weight=step.up.weight.replace("wi_1", "wi"))

@@ -7,12 +7,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from models.families import encoder_blocks
 from models.families.family import (
     BucketSpec,
     Family,
     ScaleSpec,
     Side,
     norm,
+    rms_norm,
 )
 from models.families.recipe import (
     AddPosition,
@@ -139,6 +141,9 @@ def _t5_side(
     layers: int,
     heads: int,
     attention: str | None = "SelfAttention",
+    block: Recipe = (),
+    inner: int = 2048,
+    projection: str = "relu",
 ) -> Family:
     own = "SelfAttention" if side == "decoder" and attention else attention
     table = own and f"{side}.block.0.layer.0.{own}.relative_attention_bias.weight"
@@ -153,12 +158,23 @@ def _t5_side(
             "relative_attention_num_buckets": 32,
             "relative_attention_max_distance": 128,
             "pad_token_id": 0,
+            "d_kv": 64,
+            "d_ff": inner,
+            "feed_forward_proj": projection,
+            "layer_norm_epsilon": 1e-6,
         },
         names={
             "hidden_size": "d_model",
             "num_hidden_layers": "num_layers" if side == "encoder" else "num_decoder_layers",
             "num_attention_heads": "num_heads",
+            "head_dim": "d_kv",
+            "intermediate_size": "d_ff",
         },
+        block=block if side == "encoder" else (),
+        after_blocks=(rms_norm("encoder.final_layer_norm"),),
+        feed_forward=encoder_blocks.t5_feed_forward,
+        score_scale=lambda config: 1.0,
+        eps="layer_norm_epsilon",
         input_layer=(Embed(_WORD_TABLE),),
         preferred_names={_WORD_TABLE: (f"{side}.embed_tokens.weight",)},
         fallback_names={_WORD_TABLE: (f"{_OTHER[side]}.embed_tokens.weight",)},
@@ -229,9 +245,18 @@ ENCODER_DECODERS: dict[str, Family] = {
         sinusoid_table=_SINUSOID_TABLE,
         builds_own_mask=True,
     ),
-    "t5": _t5(32128, 512, 6, 8),
-    "mt5": _t5(250112, 512, 8, 6),
-    "umt5": _t5(250112, 512, 8, 6, attention=None),
+    "t5": _t5(32128, 512, 6, 8, block=encoder_blocks.t5("0")),
+    "mt5": _t5(250112, 512, 8, 6, block=encoder_blocks.t5("0"), inner=1024, projection="gated-gelu"),
+    "umt5": _t5(
+        250112,
+        512,
+        8,
+        6,
+        attention=None,
+        block=encoder_blocks.t5("{block}"),
+        inner=1024,
+        projection="gated-gelu",
+    ),
     "longt5": replace(_t5(32128, 512, 6, 8, attention="LocalSelfAttention"), omits_masks=True),
     "switch_transformers": _t5(32128, 768, 12, 12),
     # the encoder of these two reads sound: models/vision/ has Whisper's

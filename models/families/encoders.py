@@ -8,7 +8,7 @@ Source: transformers 5.23 (the modeling and configuration modules of each family
 from dataclasses import replace
 from typing import Any
 
-from models.families import encoder_blocks
+from models.families import decoder_blocks, encoder_blocks
 from models.families.family import (
     BucketSpec,
     Family,
@@ -16,6 +16,7 @@ from models.families.family import (
     TextVector,
     linear,
     norm,
+    rms_norm,
 )
 from models.families.recipe import (
     AddIndexed,
@@ -110,6 +111,8 @@ _DEBERTA_DEFAULTS: dict[str, Any] = {
     "max_relative_positions": -1,
     "position_biased_input": True,
     "pad_token_id": 0,
+    "intermediate_size": 3072,
+    "hidden_act": "gelu",
 }
 _DEBERTA_BUCKETS = BucketSpec(
     "deberta",
@@ -131,7 +134,9 @@ _DEBERTA = Family(
         "num_attention_heads": 24,
         "position_buckets": -1,
         "norm_rel_ebd": "none",
+        "conv_kernel_size": 0,
         **_DEBERTA_DEFAULTS,
+        "intermediate_size": 6144,
     },
     names={"table_width": "embedding_size"},
     input_layer=(
@@ -145,6 +150,8 @@ _DEBERTA = Family(
     types="zeros",
     present_if={AddPosition: ("position_biased_input",), AddType: ("type_vocab_size",)},
     buckets=_DEBERTA_BUCKETS,
+    block=encoder_blocks.DEBERTA_V2,
+    block_if={"conv_kernel_size": 0},
 )
 
 _MODERNBERT = Family(
@@ -159,12 +166,46 @@ _MODERNBERT = Family(
         "norm_bias": False,
         "local_attention": 128,
         "pad_token_id": 50283,
+        "intermediate_size": 1152,
+        "hidden_activation": "gelu",
+        "attention_bias": False,
+        "mlp_bias": False,
     },
+    names={"hidden_act": "hidden_activation"},
     input_layer=(Embed("embeddings.tok_embeddings.weight"), norm("embeddings.norm")),
+    block=encoder_blocks.MODERNBERT,
+    after_blocks=(norm("final_norm"),),
+    absent=("layers.0.attn_norm",),
+    stored=encoder_blocks.MODERNBERT_STORED,
+    bias_if={"attention_bias": ".attn.", "mlp_bias": ".mlp."},
     eps="norm_eps",
     biased_if="norm_bias",
     rotates=True,
     window="local_attention",
+)
+_EMB_LN = {f"emb_ln.{part}": (f"embeddings.LayerNorm.{part}",) for part in ("weight", "bias")}
+_EUROBERT = Family(
+    prefix="model.",
+    defaults={
+        "vocab_size": 128256,
+        "hidden_size": 768,
+        "num_hidden_layers": 12,
+        "num_attention_heads": 12,
+        "num_key_value_heads": None,
+        "intermediate_size": 3072,
+        "hidden_act": "silu",
+        "max_position_embeddings": 8192,
+        "rms_norm_eps": 1e-5,
+        "pad_token_id": 128001,
+        "attention_bias": False,
+        "mlp_bias": False,
+    },
+    input_layer=(Embed("embed_tokens.weight"),),
+    block=decoder_blocks.LLAMA,
+    after_blocks=(rms_norm("norm"),),
+    bias_if=decoder_blocks.BIASES,
+    eps="rms_norm_eps",
+    rotates=True,
 )
 
 
@@ -321,18 +362,79 @@ ENCODERS: dict[str, Family] = {
     ),
     "roformer": _like_bert(
         "roformer.",
-        defaults={"vocab_size": 50000, "max_position_embeddings": 1536},
+        defaults={"vocab_size": 50000, "max_position_embeddings": 1536, "rotary_value": False},
         names={"table_width": "embedding_size"},
         input_layer=(_WORD_TABLE, _TYPE_TABLE, _NORM, linear("embeddings_project")),
+        block=encoder_blocks.BERT,
+        block_if={"rotary_value": False},
         rotates=True,
     ),
     "nomic_bert": _like_bert(
         "",
         defaults={"vocab_size": 30528, "max_position_embeddings": 2048, "hidden_act": "silu"},
         input_layer=(_WORD_TABLE, _TYPE_TABLE, norm("emb_ln")),
-        preferred_names={f"emb_ln.{part}": (f"embeddings.LayerNorm.{part}",) for part in ("weight", "bias")},
+        preferred_names=_EMB_LN,
+        block=encoder_blocks.NOMIC,
+        stored=encoder_blocks.NOMIC_STORED,
         rotates=True,
         causal=False,
+    ),
+    "gte": _like_bert(
+        "",
+        defaults={
+            "vocab_size": 250048,
+            "max_position_embeddings": 8192,
+            "type_vocab_size": 1,
+            "pad_token_id": 1,
+        },
+        input_layer=(_WORD_TABLE, _TYPE_TABLE, _NORM),
+        present_if={AddType: ("type_vocab_size",)},
+        required_values={"position_embedding_type": "rope", "logn_attention_scale": False},
+        block=encoder_blocks.GTE,
+        stored=encoder_blocks.GTE_STORED,
+        rotates=True,
+        causal=False,
+    ),
+    "jina_embeddings_v3": _like_bert(
+        "",
+        defaults={
+            "vocab_size": 250002,
+            "hidden_size": 1024,
+            "num_hidden_layers": 24,
+            "num_attention_heads": 16,
+            "intermediate_size": 4096,
+            "max_position_embeddings": 8194,
+            "type_vocab_size": 1,
+            "layer_norm_eps": 1e-5,
+            "pad_token_id": 1,
+        },
+        input_layer=(_WORD_TABLE, _TYPE_TABLE, norm("emb_ln")),
+        preferred_names=_EMB_LN,
+        required_values={"position_embedding_type": "rotary"},
+        block=encoder_blocks.JINA_V3,
+        stored=encoder_blocks.JINA_V3_STORED,
+        rotates=True,
+        causal=False,
+    ),
+    "eurobert": _EUROBERT,
+    "ultrabert": replace(
+        _EUROBERT,
+        prefix="",
+        defaults={
+            **_EUROBERT.defaults,
+            "vocab_size": 32000,
+            "hidden_size": 4096,
+            "num_hidden_layers": 32,
+            "num_attention_heads": 32,
+            "num_key_value_heads": None,
+            "intermediate_size": 11008,
+            "max_position_embeddings": 2048,
+            "rms_norm_eps": 1e-6,
+            "pad_token_id": 0,
+            "sliding_window": 128,
+        },
+        window="sliding_window",
+        window_of="each",
     ),
     "big_bird": _like_bert(
         "bert.",
@@ -447,10 +549,13 @@ ENCODERS: dict[str, Family] = {
             **_DEBERTA_DEFAULTS,
         },
         buckets=replace(_DEBERTA_BUCKETS, count=-1, norm=None),
+        block=encoder_blocks.DEBERTA,
+        block_if={"talking_head": None},
+        stored=encoder_blocks.DEBERTA_STORED,
     ),
     "deberta-v2": _DEBERTA,
     "modernbert": _MODERNBERT,
-    "modernbert-decoder": replace(_MODERNBERT, window=None, omits_masks=True, causal=True),
+    "modernbert-decoder": replace(_MODERNBERT, block=(), window=None, omits_masks=True, causal=True),
     "clip_text_model": _CLIP_TEXT,
     "siglip_text_model": _SIGLIP_TEXT,
     "siglip2_text_model": replace(

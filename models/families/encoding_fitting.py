@@ -146,9 +146,10 @@ def causality_and_window(family: Family, config: Config) -> tuple[bool, int | No
     halved = family.bidirectional_if is not None and config.holds(family.bidirectional_if[0])
     window = None
     if family.window is not None and config.get(family.window) is not None:
-        window = config.count(family.window, 1 if causal and not halved else 2)
+        least = 1 if (causal and not halved) or family.window_of == "each" else 2
+        window = config.count(family.window, least)
         if halved and family.bidirectional_if:
             window = window // 2 + max(family.bidirectional_if[1], not is_causal)
-        elif not causal:
+        elif not causal and family.window_of == "both":
             window //= 2
     return causal and is_causal and not halved, window

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from models.families import tensor_parts
 from models.families.config import Config
-from models.families.recipe import LayerNorm, Linear, Recipe, RMSNorm
+from models.families.recipe import FeedForward, LayerNorm, Linear, Recipe, RMSNorm
 from models.positions.learned import Kind
 
 Part = tensor_parts.Part
@@ -111,6 +111,7 @@ class Family:
         after_blocks: the steps behind the last block.
         stored: stem of a tensor of the blocks, its number written as {block} -> where else files hold it, tried first.
         absent: stems of norms of single blocks that are not there.
+        feed_forward: what the config changes in the feed-forward step besides; None: nothing.
         bias_if: config key that must be true -> what the names of the Linear steps contain that have a bias only then.
         score_scale: the factor of attention scores; None: 1 / sqrt(width of a head).
         factor: config key of the factor of what attention and feed-forward add (Granite); None: 1.
@@ -142,7 +143,8 @@ class Family:
         rotates: whether the attention rotates queries and keys, as positions/rope/conventions.py says; or the
             condition.
         causal: whether a token attends only to those before it: True, False, or the config key that says so.
-        window: config key of the width of sliding layers; of both sides together where they are not causal.
+        window: config key of the width of sliding layers.
+        window_of: where they are not causal: whether that is the width of both sides together, or of each.
         builds_own_mask: the class builds its mask itself, so that the config's is_causal has no effect.
         bidirectional_if: of a causal family: the condition on which it attends both ways, and what is then added to
             half the window (EmbeddingGemma).
@@ -165,6 +167,7 @@ class Family:
     after_blocks: Recipe = ()
     stored: Mapping[str, tuple["str | Part", ...]] = field(default_factory=dict)
     absent: tuple[str, ...] = ()
+    feed_forward: Callable[[FeedForward, Config], FeedForward] | None = None
     bias_if: Mapping[str, str] = field(default_factory=dict)
     score_scale: Callable[[Config], float] | None = None
     factor: str | None = None
@@ -193,6 +196,7 @@ class Family:
     rotates: bool | str = False
     causal: bool | str = False
     window: str | None = None
+    window_of: Literal["both", "each"] = "both"
     builds_own_mask: bool = False
     bidirectional_if: tuple[str, int] | None = None
     handed_over: HandedOver = "token_embeddings"

@@ -31,7 +31,8 @@ def encoder(**more: Any) -> Callable[[Draw], Config]:
 
     def config(draw: Draw) -> Config:
         usual = _sizes(draw) | {"type_vocab_size": draw.choice((1, 2)), "hidden_act": draw.choice(ACTIVATIONS)}
-        return usual | drawn(draw, more)
+        usual |= drawn(draw, more)
+        return {key: value for key, value in usual.items() if value is not None}
 
     return config
 
@@ -102,6 +103,39 @@ def tower(**more: Any) -> Callable[[Draw], Config]:
     return encoder(**own, layer_norm_eps=lambda draw: draw.choice((1e-6, 1e-5, 1e-3)), **more)
 
 
+_ENDS: Config = {"bos_token_id": 0, "eos_token_id": 2, "cls_token_id": 0, "sep_token_id": 2}
+
+
+def distilbert(draw: Draw) -> Config:
+    sizes = _sizes(draw)
+    return {
+        "vocab_size": sizes["vocab_size"],
+        "dim": sizes["hidden_size"],
+        "n_heads": sizes["num_attention_heads"],
+        "n_layers": sizes["num_hidden_layers"],
+        "hidden_dim": sizes["intermediate_size"],
+        "max_position_embeddings": sizes["max_position_embeddings"],
+    }
+
+
+def t5(draw: Draw) -> Config:
+    sizes = _sizes(draw)
+    return {
+        "vocab_size": sizes["vocab_size"],
+        "d_model": sizes["hidden_size"],
+        "d_kv": draw.choice((4, 8)),
+        "d_ff": sizes["intermediate_size"],
+        "num_layers": sizes["num_hidden_layers"],
+        "num_heads": sizes["num_attention_heads"],
+        "relative_attention_num_buckets": draw.choice((8, 32)),
+        "relative_attention_max_distance": draw.choice((20, 128)),
+        "feed_forward_proj": draw.choice(("relu", "gated-gelu", "gated-silu")),
+        "pad_token_id": 0,
+        "eos_token_id": 1,
+        "decoder_start_token_id": 0,
+    }
+
+
 _LN: Config = {"rms_norm_eps": None, "layer_norm_eps": lambda draw: draw.choice((1e-5, 1e-3))}
 CONFIGS: dict[str, Callable[[Draw], Config]] = {
     "bert": encoder(),
@@ -109,6 +143,63 @@ CONFIGS: dict[str, Callable[[Draw], Config]] = {
     "clip_text_model": tower(),
     "siglip_text_model": tower(),
     "siglip2_text_model": tower(),
+    "roberta": encoder(),
+    "camembert": encoder(),
+    "xlm-roberta": encoder(),
+    "electra": encoder(embedding_size=lambda draw: draw.choice((8, 16))),
+    "albert": encoder(embedding_size=8),
+    "ernie": encoder(),
+    "data2vec-text": encoder(),
+    "rembert": encoder(input_embedding_size=8),
+    "layoutlm": encoder(max_2d_position_embeddings=20),
+    "megatron-bert": encoder(),
+    "roberta-prelayernorm": encoder(),
+    "xlm-roberta-xl": encoder(),
+    "distilbert": distilbert,
+    "roformer": encoder(),
+    "nomic_bert": encoder(hidden_act="silu", rope_parameters=theta),
+    "gte": encoder(rope_parameters=theta, type_vocab_size=lambda draw: draw.choice((0, 1, 2))),
+    "jina_embeddings_v3": encoder(rope_parameters=theta),
+    "modernbert": encoder(
+        type_vocab_size=None,
+        hidden_act=None,
+        hidden_activation=lambda draw: draw.choice(ACTIVATIONS),
+        local_attention=even_window,
+        global_attn_every_n_layers=lambda draw: draw.choice((1, 2, 3)),
+        num_hidden_layers=lambda draw: draw.randint(1, 5),
+        attention_bias=flag,
+        mlp_bias=flag,
+        norm_bias=flag,
+        rope_parameters=two_thetas,
+        **_ENDS,
+    ),
+    "eurobert": decoder(head_dim="derived", attention_bias=flag, mlp_bias=flag, rope_parameters=theta),
+    "ultrabert": decoder(
+        head_dim="derived",
+        num_hidden_layers=lambda draw: draw.randint(1, 5),
+        sliding_window=window,
+        rope_parameters=two_thetas,
+    ),
+    "deberta-v2": encoder(
+        type_vocab_size=lambda draw: draw.choice((0, 2)),
+        position_biased_input=flag,
+        relative_attention=lambda draw: draw.random() < 0.8,
+        position_buckets=lambda draw: draw.choice((-1, 16, 64)),
+        max_relative_positions=lambda draw: draw.choice((-1, 128)),
+        pos_att_type=lambda draw: draw.choice((["c2p"], ["p2c"], ["p2c", "c2p"], "p2c|c2p")),
+        share_att_key=flag,
+        norm_rel_ebd=lambda draw: draw.choice(("none", "layer_norm")),
+    ),
+    "deberta": encoder(
+        type_vocab_size=lambda draw: draw.choice((0, 2)),
+        position_biased_input=flag,
+        relative_attention=lambda draw: draw.random() < 0.8,
+        max_relative_positions=lambda draw: draw.choice((-1, 128)),
+        pos_att_type=lambda draw: draw.choice((["c2p"], ["p2c"], ["p2c", "c2p"])),
+    ),
+    "t5": t5,
+    "mt5": t5,
+    "umt5": t5,
     "llama": decoder(attention_bias=flag, mlp_bias=flag, rope_parameters=theta),
     "mistral": decoder(sliding_window=lambda draw: draw.choice((None, 3, 64)), rope_parameters=theta),
     "qwen2": decoder(

@@ -74,9 +74,7 @@ class EmbeddingsBody(BaseModel):
     request_id: Annotated[str | None, Field(description="a text: becomes part of the response's id")] = None
     modality: Annotated[
         Literal["text", "image"] | None,
-        Field(
-            description="text, or image: data URLs as input. Where it is sent, 0 dimensions are all"
-        ),
+        Field(description="text, or image: data URLs as input. Where it is sent, 0 dimensions are all"),
     ] = None
 
 
