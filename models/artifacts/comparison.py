@@ -250,7 +250,7 @@ def _expected(folder: Path, card: Card, graph: str, inputs: CheckInputs) -> Arra
     if graph == "per_layer":
         return {"per_layer_embeddings": interpreter.per_layer(card.per_layer, weights, inputs.ids)}
     rows = interpreter.run(card.recipe, weights, inputs.ids, inputs.positions, types, mask, inputs.extras)
-    if graph != "encoder":
+    if not card.graphs[graph].attends:
         return dict(rows)
     hidden = interpreter.encode(
         card.encoder,

@@ -239,11 +239,8 @@ def write_graphs(folder: Path, planned: Plan, placed: dict[str, Tensor]) -> dict
         read = input_layer.inputs_of(input_layer.components_of(recipe))
         add("components" + suffix, input_layer.components(GraphBuilder(placed), recipe), read)
 
-    if planned.types == "optional":
-        add_input_layer(input_layer.without_types(planned.recipe), "")
-        add_input_layer(planned.recipe, "_typed")
-    else:
-        add_input_layer(planned.recipe, "")
+    for suffix, recipe in _recipes(planned).items():
+        add_input_layer(recipe, suffix)
     if planned.per_layer:
         add("per_layer", input_layer.per_layer(GraphBuilder(placed), planned.per_layer), ("ids",))
     for table in planned.encodings.ropes.values():
@@ -251,13 +248,21 @@ def write_graphs(folder: Path, planned: Plan, placed: dict[str, Tensor]) -> dict
         add(table.graph, rope(frequencies(table.rope, "parity"), suffix), ("positions",))
     if planned.encoder:
         projections = Int8() if int8_matrices.holds_codes(placed, planned.encoder) else Float32()
-        model = encoder_graph(
-            GraphBuilder(placed), planned.recipe, planned.encoder, width, projections, planned.encodings.ropes
-        )
-        add("encoder", model, encoder_inputs(planned.recipe, planned.encoder))
+        for suffix, recipe in _recipes(planned).items():
+            model = encoder_graph(
+                GraphBuilder(placed), recipe, planned.encoder, width, projections, planned.encodings.ropes
+            )
+            add("encoder" + suffix, model, encoder_inputs(recipe, planned.encoder))
     if planned.head:
         save(head_graph.head(GraphBuilder(placed), planned.head), folder / f"{HEAD}.onnx")
     return graphs
+
+
+def _recipes(planned: Plan) -> dict[str, Recipe]:
+    """Return the input layer by the suffix of its graphs' names: where types are optional, without and with them."""
+    if planned.types != "optional":
+        return {"": planned.recipe}
+    return {"": input_layer.without_types(planned.recipe), "_typed": planned.recipe}
 
 
 def _card(

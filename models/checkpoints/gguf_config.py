@@ -20,7 +20,7 @@ from models.checkpoints.gguf import Gguf
 from models.checkpoints.gguf_rope import is_size, rope_config
 from models.checkpoints.safetensors import Tensor
 from models.errors import BadCheckpoint
-from models.families import FAMILIES
+from models.families import FAMILIES, Family
 from models.families.recipe import (
     AddPosition,
     AddType,
@@ -29,6 +29,7 @@ from models.families.recipe import (
     FeedForward,
     LayerNorm,
     Linear,
+    Norm,
     RMSNorm,
     Step,
 )
@@ -49,6 +50,7 @@ _SIZES = {  # after the architecture's name -> the usual key of config.json
     "final_logit_softcapping": "final_logit_softcapping",
 }
 _EPS = ("attention.layer_norm_epsilon", "attention.layer_norm_rms_epsilon")
+_BLOCKS_ALIKE = ("bert", "distilbert", "qwen2", "qwen3")
 _TOKENS = {"padding_token_id": "pad_token_id", "bos_token_id": "bos_token_id", "eos_token_id": "eos_token_id"}
 
 
@@ -215,15 +217,26 @@ def tensor_names(model_type: str, head: str = "lm_head", blocks: Any = 0) -> dic
     for step in family.input_layer:
         for name, family_name in _input_names(step).items():
             names.setdefault(name, family_name)
-    count = blocks if family.block and is_size(blocks) and blocks <= 1 << 10 else 0
-    for block in range(count):
+    if not _holds_blocks_alike(model_type, family):
+        return names
+    for block in range(blocks if is_size(blocks) and blocks <= 1 << 10 else 0):
         norms = iter(("attn_output_norm", "layer_output_norm"))
         for step in family.block:
             own = _norm_names(step, next(norms)) if isinstance(step, LayerNorm) else _block_names(step)
             names |= {
                 f"blk.{block}.{name}": family_name.replace("{block}", str(block)) for name, family_name in own.items()
             }
+    for last in family.after_blocks:
+        names |= _norm_names(last, "output_norm")
     return names
+
+
+def _holds_blocks_alike(model_type: str, family: Family) -> bool:
+    """Return whether llama.cpp stores the blocks as transformers does.
+
+    Of others it stores rows in another order (Llama), norms with 1 added (Gemma) or fused matrices (ModernBERT, Phi-3).
+    """
+    return model_type in _BLOCKS_ALIKE and bool(family.block)
 
 
 def _input_names(step: Step) -> dict[str, str]:
@@ -245,9 +258,11 @@ def _norm_names(step: Any, stem: str) -> dict[str, str]:
 
 
 def _block_names(step: Step) -> dict[str, str]:
-    linears: dict[str, Linear] = {}
+    linears: dict[str, Linear | Norm | None] = {}
     if isinstance(step, Attention):
         linears = {"attn_q": step.query, "attn_k": step.key, "attn_v": step.value, "attn_output": step.output}
+        linears |= {"attn_norm": step.norm, "attn_q_norm": step.query_norm, "attn_k_norm": step.key_norm}
     elif isinstance(step, FeedForward):
-        linears = {"ffn_up": step.up, "ffn_down": step.down}
-    return {name: own for stem, linear in linears.items() for name, own in _norm_names(linear, stem).items()}
+        linears = {"ffn_up": step.up, "ffn_down": step.down, "ffn_gate": step.gate, "ffn_norm": step.norm}
+    present = {stem: part for stem, part in linears.items() if part}
+    return {name: own for stem, part in present.items() for name, own in _norm_names(part, stem).items()}

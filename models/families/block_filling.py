@@ -38,6 +38,8 @@ def uncomputed(family: Family, config: Config, encodings: Encodings) -> str | No
     for key, value in family.block_if.items():
         if config.get(key) != value:
             return f"its blocks are computed where {key} is {value!r}; config.json says {config.get(key)!r}"
+    if not family.narrow_blocks and config.table_width() != config.count("hidden_size"):
+        return "its tables are narrower than its blocks"
     if "rope" in encodings.refused:
         return encodings.refused["rope"]
     for table in encodings.ropes.values():

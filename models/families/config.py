@@ -88,6 +88,12 @@ class Config:
             )
         return value
 
+    def inner_width(self) -> int:
+        """Return intermediate_size; null, or no such key, is four times hidden_size."""
+        if self.get("intermediate_size") is None:
+            return 4 * self.count("hidden_size")
+        return self.count("intermediate_size")
+
     def heads(self) -> int:
         """Return num_attention_heads, which must divide hidden_size."""
         heads, hidden = self.count("num_attention_heads"), self.count("hidden_size")

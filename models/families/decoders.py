@@ -71,6 +71,21 @@ def _like_gpt2(prefix: str, word_table: str, positions: str | None, sizes: dict[
     return Family(prefix, sizes, (Embed(word_table), *position_steps, AddType(word_table)), **common | rest)
 
 
+def _whole_gpt2(family: Family, block: Recipe, defaults: dict[str, Any] | None = None, **rest: Any) -> Family:
+    """Return the family with its blocks; rest: more of Family."""
+    own = {"layer_norm_epsilon": 1e-5, "activation_function": "gelu_new", "n_inner": None} | (defaults or {})
+    names = {**family.names, "hidden_act": "activation_function", "intermediate_size": "n_inner"}
+    return replace(
+        family,
+        defaults={**family.defaults, **own},
+        names=names,
+        block=block,
+        after_blocks=(norm("ln_f"),),
+        eps="layer_norm_epsilon",
+        **rest,
+    )
+
+
 def _gpt2_sizes(vocab_size: int, hidden: int, layers: int, heads: int, longest: int) -> dict[str, Any]:
     return {
         "vocab_size": vocab_size,
@@ -155,7 +170,13 @@ _WINDOWED: dict[str, Any] = {"window": "sliding_window", "layer_types": decoder_
 _QWEN2_VL = _plain(152064, 8192, 80, 64, 32768, **_NO_MASKS)
 
 DECODERS: dict[str, Family] = {
-    "gpt2": _like_gpt2("transformer.", "wte.weight", "wpe.weight", _gpt2_sizes(50257, 768, 12, 12, 1024)),
+    "gpt2": _whole_gpt2(
+        _like_gpt2("transformer.", "wte.weight", "wpe.weight", _gpt2_sizes(50257, 768, 12, 12, 1024)),
+        decoder_blocks.GPT2,
+        defaults={"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False},
+        block_if={"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False},
+        stored=decoder_blocks.GPT2_STORED,
+    ),
     "gpt_bigcode": _like_gpt2("transformer.", "wte.weight", "wpe.weight", _gpt2_sizes(50257, 768, 12, 12, 1024)),
     "openai-gpt": _like_gpt2(
         "transformer.",
@@ -179,7 +200,10 @@ DECODERS: dict[str, Family] = {
         names={"num_hidden_layers": "num_layers", "num_attention_heads": "num_heads"},
         **_NO_MASKS,
     ),
-    "gptj": _like_gpt2("transformer.", "wte.weight", None, _gpt2_sizes(50400, 4096, 28, 16, 2048), rotates=True),
+    "gptj": _whole_gpt2(
+        _like_gpt2("transformer.", "wte.weight", None, _gpt2_sizes(50400, 4096, 28, 16, 2048), rotates=True),
+        decoder_blocks.GPTJ,
+    ),
     "codegen": _like_gpt2(
         "transformer.",
         "wte.weight",
@@ -225,9 +249,14 @@ DECODERS: dict[str, Family] = {
             "n_head": 8,
             "layer_norm_epsilon": 1e-5,
             "pad_token_id": None,
+            "apply_residual_connection_post_layernorm": False,
         },
         names={"hidden_size": "n_embed", "num_hidden_layers": "n_layer", "num_attention_heads": "n_head"},
         input_layer=(Embed("word_embeddings.weight"), norm("word_embeddings_layernorm")),
+        block=decoder_blocks.BLOOM,
+        after_blocks=(norm("ln_f"),),
+        block_if={"apply_residual_connection_post_layernorm": False},
+        stored=decoder_blocks.BLOOM_STORED,
         eps="layer_norm_epsilon",
         causal=True,
         alibi=AlibiSpec("bloom"),
@@ -264,8 +293,30 @@ DECODERS: dict[str, Family] = {
     ),
     "opt": Family(
         prefix="model.",
-        defaults=_sizes(50272, 768, 12, 12, 2048, 1),
-        names={"table_width": "word_embed_proj_dim"},
+        defaults=_sizes(50272, 768, 12, 12, 2048, 1)
+        | {
+            "ffn_dim": 3072,
+            "activation_function": "relu",
+            "enable_bias": True,
+            "do_layer_norm_before": True,
+            "layer_norm_elementwise_affine": True,
+            "_remove_final_layer_norm": False,
+        },
+        names={
+            "table_width": "word_embed_proj_dim",
+            "intermediate_size": "ffn_dim",
+            "hidden_act": "activation_function",
+        },
+        block=decoder_blocks.OPT,
+        after_blocks=(norm("decoder.final_layer_norm"),),
+        bias_if={"enable_bias": "decoder.layers."},
+        block_if={
+            "do_layer_norm_before": True,
+            "layer_norm_elementwise_affine": True,
+            "_remove_final_layer_norm": False,
+        },
+        narrow_blocks=False,
+        eps=1e-5,  # of the class
         input_layer=(
             Embed("decoder.embed_tokens.weight"),
             Linear("decoder.project_in.weight", None),

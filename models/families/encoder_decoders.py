@@ -159,9 +159,8 @@ def _t5_side(
             "relative_attention_max_distance": 128,
             "pad_token_id": 0,
             "d_kv": 64,
-            "d_ff": inner,
-            "feed_forward_proj": projection,
             "layer_norm_epsilon": 1e-6,
+            **({"d_ff": inner, "feed_forward_proj": projection} if block else {}),
         },
         names={
             "hidden_size": "d_model",

@@ -119,6 +119,7 @@ class Family:
         layer_types: the type of each layer where the config does not list them and they share one RoPE table: those
             with "sliding" in it have a window.
         uncovered: why whole models of this family are not exported, where it has no block.
+        narrow_blocks: whether the blocks of models with narrower tables are as `block` says.
         block_if: config key -> the one value with which the blocks are as `block` says; with others only the input
             layer is exported.
         numbering: how positions are counted.
@@ -174,6 +175,7 @@ class Family:
     cap: str | None = None
     layer_types: Callable[[Config, int], Sequence[str]] | None = None
     uncovered: str | None = None
+    narrow_blocks: bool = True
     block_if: Mapping[str, Any] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
     numbering: Kind = "arange"

@@ -234,7 +234,8 @@ def _encoder_blocks(
         return (), "config.json says is_decoder true"
     stem = tensors(family.block)[0].partition("{block}")[0]
     stems = {stem, *(place.partition("{block}")[0] for place in _places(family))}
-    if not any(name.startswith(prefix + first) for name in checkpoint.tensors for first in stems):
+    held = set(checkpoint.tensors) - {prefix + table for table in encodings.tables}
+    if not any(name.startswith(prefix + first) for name in held for first in stems):
         return (), f"the checkpoint holds no tensor {prefix + stem}..."
     naming = checkpoint_naming(family, prefix, checkpoint, (config, parts))
     return tuple(renamed(step, naming) for step in block_steps(family, config, encodings)), None

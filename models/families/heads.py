@@ -267,7 +267,8 @@ HEADS: dict[str, HeadSpec] = {
     ),
     **dict.fromkeys(("roberta", "camembert", "xlm-roberta", "longformer", "mpnet", "esm", "xmod"), _ROBERTA),
     **dict.fromkeys(("data2vec-text", "roberta-prelayernorm"), _ROBERTA),
-    "xlm-roberta-xl": _XLM_R,
+    "gte": replace(_ROBERTA, norm="lm_head.norm"),
+    **dict.fromkeys(("xlm-roberta-xl", "jina_embeddings_v3"), _XLM_R),
     "electra": _ELECTRA,
     "convbert": _ELECTRA,
     "distilbert": HeadSpec(

@@ -68,9 +68,9 @@ def _shapes(step: Step, config: Config, family: Family | None, width: int, known
         case Attention():
             return _attention(step, width)
         case FeedForward():
-            return _feed_forward(step, config.count("intermediate_size"), width)
+            return _feed_forward(step, config.inner_width(), width)
         case Parallel(attention, feed_forward):
-            return _attention(attention, width) | _feed_forward(feed_forward, config.count("intermediate_size"), width)
+            return _attention(attention, width) | _feed_forward(feed_forward, config.inner_width(), width)
     return {}
 
 

@@ -60,6 +60,7 @@ def decoder(**more: Any) -> Callable[[Draw], Config]:
         if config.get("head_dim") in (None, "derived"):
             width = draw.choice((4, 8, 16))
             config |= {"hidden_size": heads * width} | ({"head_dim": width} if "head_dim" in config else {})
+        config |= {key: config["hidden_size"] for key, value in config.items() if value == "hidden_size"}
         return config
 
     return config
@@ -116,6 +117,26 @@ def distilbert(draw: Draw) -> Config:
         "hidden_dim": sizes["intermediate_size"],
         "max_position_embeddings": sizes["max_position_embeddings"],
     }
+
+
+def gpt2(**more: Any) -> Callable[[Draw], Config]:
+    """GPT-2's keys and more; None removes a key."""
+
+    def config(draw: Draw) -> Config:
+        sizes = _sizes(draw)
+        usual = {
+            "vocab_size": sizes["vocab_size"],
+            "n_embd": sizes["num_attention_heads"] * draw.choice((4, 8)),
+            "n_head": sizes["num_attention_heads"],
+            "n_layer": sizes["num_hidden_layers"],
+            "n_inner": draw.choice((None, 48)),
+            "activation_function": draw.choice(ACTIVATIONS),
+            "bos_token_id": 0,
+            "eos_token_id": 2,
+        }
+        return {key: value for key, value in (usual | drawn(draw, more)).items() if value is not None}
+
+    return config
 
 
 def t5(draw: Draw) -> Config:
@@ -196,6 +217,19 @@ CONFIGS: dict[str, Callable[[Draw], Config]] = {
         relative_attention=lambda draw: draw.random() < 0.8,
         max_relative_positions=lambda draw: draw.choice((-1, 128)),
         pos_att_type=lambda draw: draw.choice((["c2p"], ["p2c"], ["p2c", "c2p"])),
+    ),
+    "gpt2": gpt2(n_positions=LONGEST + 10),
+    "gptj": gpt2(n_positions=LONGEST + 10, rotary_dim=4),
+    "bloom": gpt2(n_positions=None, n_inner=None, activation_function=None),
+    "opt": decoder(
+        head_dim=None,
+        rms_norm_eps=None,
+        num_key_value_heads=None,
+        intermediate_size=None,
+        ffn_dim=48,
+        enable_bias=flag,
+        activation_function=lambda draw: draw.choice(ACTIVATIONS),
+        word_embed_proj_dim="hidden_size",
     ),
     "t5": t5,
     "mt5": t5,

@@ -155,6 +155,10 @@ ENCODERS: dict[str, TinyRow] = {
         bert(embedding_size=width, hidden_size=20, num_attention_heads=2), "encoder.layer", "type_vocab_size", False
     ),
     "nomic_bert": TinyRow(bert(hidden_size=16, num_attention_heads=2, head_dim=8), "layers", "type_vocab_size"),
+    "gte": TinyRow(bert(), "layers", "type_vocab_size"),
+    "jina_embeddings_v3": TinyRow(bert((1,)), "layers", "type_vocab_size"),
+    "eurobert": TinyRow(plain(**_PAD)),
+    "ultrabert": TinyRow(plain(**_PAD)),
     "big_bird": TinyRow(
         bert(rescale_embeddings=flag, attention_type="original_full"), "encoder.layer", "type_vocab_size"
     ),

@@ -424,6 +424,7 @@ CONVENTIONS: dict[str, Convention] = {
     "t5_gemma_module": Convention((2304, 8, 26, 8192), head_dim=256),
     "t5gemma2_decoder": Convention((2304, 8, 26, 131072), head_dim=256, **_GEMMA3),
     "t5gemma2_text": Convention((2304, 8, 26, 131072), head_dim=256, **_GEMMA3),
+    "ultrabert": Convention((4096, 32, 32, 2048), **_two_tables(2560000.0, 10000.0, pattern=Pattern(3))),
     "unlimited_ocr_text": Convention((1280, 10, 12, 32768), head="derived"),
     "vaultgemma": Convention((2304, 8, 26, 8192), head_dim=256),
     "voxtral_realtime_text": Convention((4096, 32, 32, 131072)),
