@@ -2,6 +2,7 @@
 
 import base64
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,14 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
+from models.artifacts import export as exporting
+from models.artifacts.card import TextFilling
+from models.artifacts.description import describe
 from models.artifacts.export import export
+from models.artifacts.int8_encoder import Int8Options
+from models.checkpoints import opening
 from models.errors import BadCheckpoint
+from tests import hub_server
 from tests.golden_cases import Case, case, cases, write_folder, write_json
 from tests.served import Served, serving
 from tests.vision_cases import encoded
@@ -208,3 +215,46 @@ def test_a_tower_of_unknown_blocks_says_which_are_missing(tmp_path: Path) -> Non
     with pytest.raises(BadCheckpoint, match=r"of a dinov2 its layers scale what they add.*--encoder none"):
         export(folder, tmp_path / "out", encoder=True)
     assert export(folder, tmp_path / "out").default_output == "input_embeddings"
+
+
+@each_case
+def test_a_hub_repository_gives_the_projection_too(
+    golden: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint = write(golden, tmp_path / "x")
+    with hub_server.serving(checkpoint) as hub:
+        monkeypatch.setattr(exporting, "located", partial(opening.located, endpoint=hub.endpoint))
+        fetched = export("org/name", tmp_path / "fetched", side="text")
+    own = export(checkpoint, tmp_path / "own", side="text")
+    assert fetched.modules == own.modules
+    assert fetched.files["weights.safetensors"] == own.files["weights.safetensors"]
+
+
+def test_texts_are_filled_with_the_tokenizers_pad_token(tmp_path: Path) -> None:
+    """SigLIP2's configs leave pad_token_id out, whose default is another token of its vocabulary."""
+    golden = case("dual_siglip")
+    checkpoint = write(golden, tmp_path / "x")
+    write_json(checkpoint / "tokenizer_config.json", {"pad_token": "<unk>", "model_max_length": 9})
+    card = export(checkpoint, tmp_path / "out", side="text")
+    assert card.filling == TextFilling(9, golden.params["tokenizer"]["model"]["vocab"]["<unk>"])
+
+
+@each_case
+def test_pooling_none_leaves_the_familys_vector_out(golden: Case, tmp_path: Path) -> None:
+    card = export(write(golden, tmp_path / "x"), tmp_path / "out", side="text", pooling="none", encoder=True)
+    assert (card.default_output, card.pooling, card.modules) == ("last_hidden_state", None, None)
+
+
+def test_an_int8_encoder_of_filled_texts_has_the_vectors_of_the_other(tmp_path: Path) -> None:
+    checkpoint = write(case("dual_siglip"), tmp_path / "x")
+    card = export(checkpoint, tmp_path / "out", side="text", int8=Int8Options(min_cosine=0.9))
+    assert card.quantized is not None
+    assert card.quantized.mean_cosine > 0.99
+
+
+def test_description_states_what_a_tower_gives(tmp_path: Path) -> None:
+    checkpoint = write(case("dual_clip"), tmp_path / "x")
+    export(checkpoint, tmp_path / "out", side="vision")
+    assert "20 wide, of unit length" in describe(str(tmp_path / "out"))
+    assert "AttentionPool" in describe("siglip_vision_model")
+    assert "no, its layers scale what they add" in describe("dinov2")

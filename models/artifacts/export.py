@@ -73,7 +73,7 @@ def export(
         side: which half of a checkpoint that holds two: text, vision, encoder or decoder.
         assume: treat an unknown model_type as a plain decoder, where it fits one.
         encoder: whether the blocks are written; None: unless the model is a decoder whose files and `pooling` do not
-            say that it pools.
+            say that it pools; of an image tower where its blocks are covered.
         int8: how the blocks are written in int8; None: in float32.
         progress: called with what is being done, bytes done and bytes in all.
 
@@ -99,9 +99,9 @@ def export(
                 raise ModelError(f"{checkpoint}: no table of it is looked up, so leave out --dtype and --link")
             return vision_export.export(source, image_tower, out, name or out.name, tool_version(), progress, encoder)
         planned = plan(source, side, assume)
-        sentence = sentence_transformers.read(place.folder, pooling)
+        sentence = files = sentence_transformers.read(place.folder, pooling)
         if pooling is None and encoder is not False:
-            sentence = text_vectors.with_own_vector(sentence, planned, source)
+            sentence = text_vectors.with_own_vector(files, planned, source)
         planned = _with_blocks(planned, encoder, sentence, int8, checkpoint)
         if sentence.pooling and not planned.encoder:
             raise BadCheckpoint(
@@ -112,7 +112,9 @@ def export(
             _check_encoder(
                 int8, checkpoint, f"is of model_type {planned.model_type!r}: its input layer alone is exported"
             )
-        found = FoundModules() if pooling else _modules(place, source, planned, sentence)
+        found = FoundModules() if pooling else _modules(place, planned, files)
+        if sentence is not files:
+            found = text_vectors.projection(planned, source)
         vector = sentence_vectors.to_vector(sentence.pooling, found)
         with atomic_folder(out) as folder:
             calibration = _calibration(source, planned, sentence, vector, folder, int8, progress) if int8 else None
@@ -147,12 +149,10 @@ def _with_blocks(
     return replace(planned, encoder=(), parts={}, blockless="it was exported without its blocks")
 
 
-def _modules(place: LocatedCheckpoint, source: Checkpoint, planned: Plan, sentence: SentenceFiles) -> FoundModules:
-    """Return the modules behind the pooling that the files describe, or the family's projection."""
+def _modules(place: LocatedCheckpoint, planned: Plan, sentence: SentenceFiles) -> FoundModules:
+    """Return the modules behind the pooling that the files describe."""
     if sentence.pooling is None:
         return FoundModules()
-    if not sentence_transformers.modules(place.folder):
-        return text_vectors.projection(planned, source)
     inner = planned.config.count("hidden_size") * len(sentence.pooling.modes)
     return sentence_modules.read_modules(place.folder, inner, place.fetch_module)
 
