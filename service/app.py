@@ -11,6 +11,8 @@ from typing import Any
 
 from models import VERSION
 from service.context import Lifecycle, ServiceContext
+from service.embedding.images import Images
+from service.embedding.model import Models
 from service.embedding.pipeline import EmbeddingPipeline
 from service.embedding.position_tables import Tables
 from service.embedding.row_lookup import RowLookup
@@ -25,6 +27,7 @@ from service.http.openapi import build_document
 from service.http.pipeline import Limits, Pipeline
 from service.http.router import Router
 from service.http.routes import Head, RouteGroup
+from service.machine import available_cpus
 from service.observability.metrics import Metrics
 from service.observability.stage_times import Stages
 from service.observability.tracing import open_tracing
@@ -125,6 +128,7 @@ def _open_context(settings: Settings, metrics: Metrics) -> ServiceContext:
         settings,
         registry,
         EmbeddingPipeline(registry, settings, stages.observe, budget, metrics.truncated, metrics.joined, cache),
+        _images(registry, settings, budget),
         RowLookup(registry, settings, stages.observe, budget),
         AdmissionController(settings.max_concurrent_requests),
         metrics,
@@ -140,6 +144,18 @@ def _open_context(settings: Settings, metrics: Metrics) -> ServiceContext:
     metrics.watch("inlay_vector_cache_bytes", {}, lambda: cache.held_bytes)
     metrics.watch("inlay_workers_ready", {}, lambda: context.lifecycle.ready and context.readiness.fault is None)
     return context
+
+
+def _images(registry: Models, settings: Settings, budget: MemoryBudget) -> Images:
+    return Images(
+        registry,
+        max_inputs=settings.max_inputs,
+        max_pixels=settings.max_image_pixels,
+        max_rows=settings.max_request_tokens,
+        max_bytes=settings.max_answer_bytes,
+        budget=budget,
+        threads=max(1, available_cpus() // settings.workers),
+    )
 
 
 def _route_groups(context: ServiceContext, plane: DataPlane) -> list[RouteGroup]:

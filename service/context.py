@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from service.embedding.images import Images
 from service.embedding.pipeline import EmbeddingPipeline
 from service.embedding.position_tables import Tables
 from service.embedding.row_lookup import RowLookup
@@ -36,6 +37,7 @@ class ServiceContext:
 
     Args:
         embedder: embeds texts and token ids.
+        images: embeds images.
         lookup: answers requests for rows of token ids that arrive together.
         tables: streams positional tables and keeps finished ones.
         admission: counts the requests being served.
@@ -45,6 +47,7 @@ class ServiceContext:
     settings: Settings
     registry: ModelRegistry
     embedder: EmbeddingPipeline
+    images: Images
     lookup: RowLookup
     admission: AdmissionController
     metrics: Metrics

@@ -29,6 +29,7 @@ FORMAT = 2
 FILE_NAME = "card.json"
 HEAD = "head"
 MODULES = "modules"
+IMAGE_VECTOR = "image_embedding"
 
 
 ONE_TYPE = "types"
@@ -126,6 +127,19 @@ class AdoptedFile:
 
 
 @dataclass(frozen=True, slots=True)
+class TextFilling:
+    """How texts, though not token ids, are filled up behind their end; all tokens are attended to (SigLIP).
+
+    Attributes:
+        tokens: that each text has then.
+        token_id: what it is filled with.
+    """
+
+    tokens: int
+    token_id: int
+
+
+@dataclass(frozen=True, slots=True)
 class Card:
     """An exported model. Sizes are in elements unless named bytes.
 
@@ -177,6 +191,7 @@ class Card:
         graph_width: of the sentence vectors that an adopted graph gives itself; None: hidden_size.
         similarity_function: that sentence-transformers compares the model's vectors by: cosine, dot, euclidean or
             manhattan; None: its files do not say.
+        filling: how texts are filled up; None: they are not.
     """
 
     name: str
@@ -228,10 +243,13 @@ class Card:
     modules: SentenceModules | None = None
     graph_width: int | None = None
     similarity_function: str | None = None
+    filling: TextFilling | None = None
 
     @property
     def sentence_width(self) -> int:
-        """The width of whole sentence vectors; `hidden_size` of a model that gives none."""
+        """The width of whole sentence vectors, or of images' vectors; `hidden_size` of a model that gives none."""
+        if self.image:
+            return self.image.vector_width or self.hidden_size
         if self.modules:
             return self.modules.width
         if self.pooling and not self.pooling.in_graph:
@@ -247,7 +265,8 @@ class Card:
     @property
     def answer_width(self) -> int:
         """The width of the vectors that answer a request without options."""
-        return self.default_width if self.default_output == "sentence_embedding" else self.hidden_size
+        gives_vectors = self.default_output in ("sentence_embedding", IMAGE_VECTOR)
+        return self.default_width if gives_vectors else self.hidden_size
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -277,6 +296,7 @@ def write(card: Card, folder: Path) -> None:
     data["per_layer"] = to_json(card.per_layer)
     if card.image:
         data["image"]["steps"] = image_steps.to_json(card.image.steps)
+        data["image"]["vector"] = image_steps.vector_to_json(card.image.vector)
     if card.modules:
         data["modules"] = sentence_modules.to_json(card.modules)
     (folder / FILE_NAME).write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -337,6 +357,7 @@ def _from_json(data: dict[str, Any]) -> Card:
             "quantized": (quantized := data.get("quantized")) and QuantizedEncoder(**quantized),
             "adopted": (adopted := data.get("adopted")) and _adopted(adopted),
             "modules": sentence_modules.from_json(data.get("modules")),
+            "filling": (filling := data.get("filling")) and TextFilling(**filling),
         }
     )
 

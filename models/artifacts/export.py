@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from models import VERSION
-from models.artifacts import sentence_vectors, static_export, tokenizer, vision_export, weights
+from models.artifacts import sentence_vectors, static_export, text_vectors, tokenizer, vision_export, weights
 from models.artifacts.card import HEAD, Card, Graph
 from models.artifacts.comparison import TOLERANCE, largest_differences
 from models.artifacts.folder import atomic_folder, finish_folder
@@ -77,7 +77,7 @@ def export(
         side: which half of a checkpoint that holds two: text, vision, encoder or decoder.
         assume: treat an unknown model_type as a plain decoder, where it fits one.
         encoder: whether the blocks are written; None: unless the model is a decoder whose files and `pooling` do not
-            say that it pools.
+            say that it pools; of an image tower where its blocks are covered.
         attention: of a decoder exported whole: how it attends, instead of what its config says.
         int8: how the blocks are written in int8; None: in float32.
         progress: called with what is being done, bytes done and bytes in all.
@@ -100,14 +100,15 @@ def export(
             )
         source = place.checkpoint()
         if image_tower := tower(source.config, side):
-            _check_no_blocks(
-                of_blocks, checkpoint, "is an image tower, of which what comes before the first block is exported"
-            )
+            of_text = {option: value for option, value in of_blocks.items() if option != "--encoder float32"}
+            _check_no_blocks(of_text, checkpoint, "is an image tower, whose blocks are exported in float32")
             if dtype != weights.KEEP or link:
                 raise ModelError(f"{checkpoint}: no table of it is looked up, so leave out --dtype and --link")
-            return vision_export.export(source, image_tower, out, name or out.name, tool_version(), progress)
+            return vision_export.export(source, image_tower, out, name or out.name, tool_version(), progress, encoder)
         planned = plan(source, side, assume, attention)
-        sentence = sentence_transformers.read(place.folder, pooling)
+        sentence = files = sentence_transformers.read(place.folder, pooling)
+        if pooling is None and encoder is not False:
+            sentence = text_vectors.with_own_vector(files, planned, source)
         planned = _with_blocks(planned, encoder, sentence, int8, checkpoint)
         _check_attention(planned, attention, source)
         if sentence.pooling and not planned.encoder:
@@ -115,7 +116,9 @@ def export(
                 f"{checkpoint} (model_type {planned.model_type!r}) pools token vectors, but its input layer alone is "
                 f"exported: {planned.blockless}; export that with --pooling none"
             )
-        found = FoundModules() if pooling else _modules(place, planned, sentence)
+        found = FoundModules() if pooling else _modules(place, planned, files)
+        if sentence is not files:
+            found = text_vectors.projection(planned, source)
         vector = sentence_vectors.to_vector(sentence.pooling, found)
         with atomic_folder(out) as folder:
             calibration = _calibration(source, planned, sentence, vector, folder, int8, progress) if int8 else None
@@ -196,7 +199,8 @@ def _calibration(
         tokenizer.copy(source.folder, full, sentence.lowercase)
         progress("calibrating", 0, 0)
         longest = max_input_tokens(planned.position.longest(), sentence, source.folder)
-        return calibrate(full, stored.placed, planned, vector, longest, int8.calibration or CALIBRATION)
+        filling = text_vectors.filling(planned, source.folder, longest)
+        return calibrate(full, stored.placed, planned, vector, longest, int8.calibration or CALIBRATION, filling)
 
 
 def _write_parts(
@@ -290,6 +294,7 @@ def _card(
     has_tokenizer: bool,
 ) -> Card:
     width = planned.config.count("hidden_size")
+    max_tokens = max_input_tokens(planned.position.longest(), sentence, source.folder)
     flops = {"embedding": cost.flops_per_token(planned.recipe, planned.shapes, width)}
     if planned.encoder:
         flops["encoder"] = flops["embedding"] + cost.flops_per_token(planned.encoder, planned.shapes, width)
@@ -300,7 +305,7 @@ def _card(
         family=planned.model_type,
         hidden_size=width,
         vocab_size=planned.config.count("vocab_size"),
-        max_tokens=max_input_tokens(planned.position.longest(), sentence, source.folder),
+        max_tokens=max_tokens,
         pad_id=planned.pad_id,
         type_rows=planned.type_rows,
         types=planned.types,
@@ -338,6 +343,7 @@ def _card(
         handed_over=_handed_over(planned),
         similarity=similarity.read_similarity(source),
         similarity_function=sentence.similarity_function,
+        filling=text_vectors.filling(planned, source.folder, max_tokens),
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.artifacts.card import QuantizedEncoder
+from models.artifacts.card import QuantizedEncoder, TextFilling
 from models.artifacts.comparison import Session
 from models.artifacts.sentence_vectors import ToVector
 from models.artifacts.tokenizer import FILE_NAME as TOKENIZER
@@ -91,7 +91,13 @@ def read_texts(path: Path) -> list[str]:
 
 
 def calibrate(
-    folder: Path, placed: Mapping[str, Tensor], planned: Plan, vector: ToVector, max_tokens: int | None, texts: Path
+    folder: Path,
+    placed: Mapping[str, Tensor],
+    planned: Plan,
+    vector: ToVector,
+    max_tokens: int | None,
+    texts: Path,
+    filling: TextFilling | None = None,
 ) -> Calibration:
     """Run the float32 encoder over the calibration and the evaluation texts.
 
@@ -102,16 +108,17 @@ def calibrate(
         vector: makes the vector of a text, which is compared.
         max_tokens: what texts are cut to; None: not.
         texts: the file of calibration texts.
+        filling: how texts are filled up; None: they are not.
     """
     recorded, width = Recorded(), planned.config.count("hidden_size")
     ropes = planned.encodings.ropes
     save(encoder(GraphBuilder(placed), planned.recipe, planned.encoder, width, recorded, ropes), folder / _GRAPH)
     session = Session(folder / _GRAPH)
     largest: dict[str, Float32s] = {}
-    for ids in tokenized(folder / TOKENIZER, read_texts(texts), max_tokens):
+    for ids in tokenized(folder / TOKENIZER, read_texts(texts), max_tokens, filling):
         seen = session.run(_feeds(session, planned, ids), list(recorded.largest))
         largest = {name: np.maximum(values, largest.get(name, values)) for name, values in seen.items()}
-    evaluated = tokenized(folder / TOKENIZER, read_texts(EVALUATION), max_tokens)
+    evaluated = tokenized(folder / TOKENIZER, read_texts(EVALUATION), max_tokens, filling)
     return Calibration(largest, evaluated, encoder_vectors(session, planned, vector, evaluated))
 
 
@@ -134,8 +141,10 @@ def measure(
     return QuantizedEncoder("int8", least, mean, len(vectors))
 
 
-def tokenized(path: Path, texts: Sequence[str], max_tokens: int | None) -> list[Ids]:
-    """Return the token ids of texts, cut to `max_tokens`; those without a token are left out.
+def tokenized(
+    path: Path, texts: Sequence[str], max_tokens: int | None, filling: TextFilling | None = None
+) -> list[Ids]:
+    """Return the token ids of texts, cut to `max_tokens` and filled up; those without a token are left out.
 
     Raises:
         BadCheckpoint: there is no such tokenizer.
@@ -152,6 +161,8 @@ def tokenized(path: Path, texts: Sequence[str], max_tokens: int | None) -> list[
     tokenizer.no_truncation()
     if max_tokens is not None:
         tokenizer.enable_truncation(max_tokens)
+    if filling:
+        tokenizer.enable_padding(length=filling.tokens, pad_id=filling.token_id)
     return [np.array(encoding.ids, np.int64) for encoding in tokenizer.encode_batch_fast(texts) if encoding.ids]
 
 

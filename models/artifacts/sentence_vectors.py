@@ -28,6 +28,7 @@ _POOLINGS: dict[str, ToVector] = {
     "max": lambda rows: rows.max(axis=0),
     "lasttoken": lambda rows: rows[-1],
     "mean_sqrt_len_tokens": lambda rows: rows.sum(axis=0) / np.sqrt(len(rows)),
+    "eos": lambda rows: rows[-1],  # of a text, whose tokenizer puts that token at its end
     "weightedmean": lambda rows: np.arange(1, len(rows) + 1) @ rows / np.arange(1, len(rows) + 1).sum(),
 }
 

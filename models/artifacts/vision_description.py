@@ -5,7 +5,7 @@ from typing import Any
 
 from models.checkpoints.checkpoint import Checkpoint
 from models.families.config import Config
-from models.vision.families import FAMILIES, TOWERS
+from models.vision.families import FAMILIES, TOWERS, Family
 from models.vision.fitting import plan
 from models.vision.image_spec import Image
 from models.vision.preprocessor_config import FILTERS, Preprocessor
@@ -33,7 +33,15 @@ def family(name: str) -> list[str]:
         f"reads      {FEEDS[row.feed]}",
         "input layer",
         *steps(row.steps),
+        f"blocks: {'no, ' + row.uncovered if row.blocks is None else ' '.join(_names(row))}",
     ]
+
+
+def _names(row: Family) -> list[str]:
+    """Return the kinds of the steps of a block, and of those to an image's vector."""
+    assert row.blocks is not None
+    block = [type(step).__name__ for step in (*row.blocks.block, *row.blocks.after_blocks)]
+    return [*block, *(f"-> {type(step).__name__}" for step in row.vector)]
 
 
 def checkpoint(source: Checkpoint, tower: tuple[str, Config]) -> list[str]:
@@ -45,6 +53,8 @@ def checkpoint(source: Checkpoint, tower: tuple[str, Config]) -> list[str]:
         f"an export reads {len(planned.shapes)} of its {len(source.tensors)} tensors, {size:,} bytes",
         "input layer",
         *steps(planned.steps),
+        f"whole tower: {'no, ' + planned.blockless if planned.blockless else 'yes'}; "
+        f"image_embedding: {f'{planned.vector_width} wide' if planned.vector else 'none'}",
     ]
 
 
@@ -56,7 +66,9 @@ def image(spec: Image) -> dict[str, Any]:
         "patches": f"pixel_values [patches, {spec.width}]{' and grid' if spec.takes_grid else ''}",
         "features": f"input_features [{spec.width}, {spec.frames}]",
     }
-    return {"reads": reads[spec.feed], "pictures": _pictures(spec.preprocessor)}
+    unit = ", of unit length" if spec.normalize else ""
+    vectors = {"image vectors": f"{spec.vector_width} wide{unit}"} if spec.vector else {}
+    return {"reads": reads[spec.feed], "pictures": _pictures(spec.preprocessor), **vectors}
 
 
 def _pictures(preprocessor: Preprocessor | None) -> str:

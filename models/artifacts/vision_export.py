@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from models.artifacts import weights
-from models.artifacts.card import Card, Graph
+from models.artifacts.card import IMAGE_VECTOR, Card, Graph
 from models.artifacts.comparison import TOLERANCE
 from models.artifacts.folder import atomic_folder, finish_folder
 from models.artifacts.vision_comparison import largest_differences
 from models.checkpoints.checkpoint import Checkpoint, read_object, read_tensors
 from models.checkpoints.safetensors import Tensor
 from models.errors import BadCheckpoint
+from models.families import cost
 from models.families.config import Config
 from models.families.encoding_fitting import unless_refused
 from models.families.positional_encodings import Encodings
@@ -46,6 +47,7 @@ def export(
     name: str,
     tool: str,
     progress: Progress = no_progress,
+    encoder: bool | None = None,
 ) -> Card:
     """Write the image side of a checkpoint to `out` and return its card.
 
@@ -56,16 +58,18 @@ def export(
         name: of the model.
         tool: the exporter, as the card records it.
         progress: receives the bytes written.
+        encoder: whether the blocks are written; None: where they are covered and the checkpoint holds them.
 
     Raises:
         BadCheckpoint: the checkpoint cannot be exported.
         ReferenceMismatch: a graph differs from the reference.
         OSError: a file cannot be written.
     """
-    planned, dual_encoder = plan(source, *image_tower), similarity.read_similarity(source)
+    planned = _with_blocks(plan(source, *image_tower), encoder, source)
+    dual_encoder = similarity.read_similarity(source)
     refused: dict[str, str] = {}
     axial = unless_refused(refused, "axial", lambda: planned.axial, None)
-    image = replace(_image(planned, source.folder), axial=axial)
+    image = replace(_image(planned, source.folder), axial=axial, normalize=dual_encoder is not None)
     with atomic_folder(out) as folder:
         views = read_tensors(source, planned.shapes)
         arrays = {tensor: views[tensor].reshape(shape) for tensor, shape in planned.shapes.items()}
@@ -77,12 +81,30 @@ def export(
         return finish_folder(folder, replace(card, largest_difference=largest_differences(folder, card)), progress)
 
 
+def _with_blocks(planned: VisionPlan, encoder: bool | None, source: Checkpoint) -> VisionPlan:
+    """Return the plan, without its blocks where they are not to be written."""
+    if encoder and not planned.encoder:
+        raise BadCheckpoint(
+            f"{source.name} cannot be exported whole: of a {planned.model_type} {planned.blockless}; its input layer "
+            "can, with --encoder none"
+        )
+    return planned.without_blocks() if encoder is False else planned
+
+
 def write_graphs(folder: Path, planned: VisionPlan, placed: Mapping[str, Tensor]) -> dict[str, Graph]:
     """Emit the graphs and return the card's entries for them."""
     inputs = vision_graph.inputs_of(planned.steps, planned.width)
+    models = {
+        "image": vision_graph.image(GraphBuilder(placed), planned.steps, inputs, planned.hidden_size),
+        "image_components": vision_graph.components(GraphBuilder(placed), planned.steps, inputs, planned.hidden_size),
+    }
+    if planned.encoder:
+        sizes = vision_graph.TowerSizes(inputs, planned.hidden_size, planned.vector_width)
+        models["image_encoder"] = vision_graph.encoder(
+            GraphBuilder(placed), planned.steps, planned.encoder, planned.vector, sizes
+        )
     graphs = {}
-    for name, emit in (("image", vision_graph.image), ("image_components", vision_graph.components)):
-        model = emit(GraphBuilder(placed), planned.steps, inputs, planned.hidden_size)
+    for name, model in models.items():
         if model is not None:
             save(model, folder / f"{name}.onnx")
             fed = tuple(value.name for value in model.graph.input)
@@ -100,7 +122,17 @@ def _image(planned: VisionPlan, folder: Path) -> Image:
     frames = FIRST_STRIDES * config.count("max_source_positions") if isinstance(first, Convolve) else None
     preprocessing = None if feed == "features" else _preprocessor(planned, folder)
     size = 1 if feed == "features" else patch(config)
-    return Image(planned.steps, feed, planned.width, size, frames, fixed, preprocessing)
+    return Image(
+        planned.steps,
+        feed,
+        planned.width,
+        size,
+        frames,
+        fixed,
+        preprocessing,
+        vector=planned.vector,
+        vector_width=planned.vector_width,
+    )
 
 
 def _is_oblong(step: Any) -> bool:
@@ -137,6 +169,10 @@ def _preprocessor(planned: VisionPlan, folder: Path) -> Preprocessor | None:
 def _card(planned: VisionPlan, image: Image, placed: Mapping[str, Tensor], graphs: dict[str, Graph]) -> Card:
     """Return the card, its name and origin still empty."""
     multiplied = [step for step in planned.steps if isinstance(step, Patchify | Project | Convolve)]
+    flops = {"image": sum(2 * math.prod(planned.shapes[step.weight]) for step in multiplied)}
+    if planned.encoder:
+        own = cost.flops_per_token(planned.encoder, planned.shapes, planned.hidden_size)
+        flops["image_encoder"] = flops["image"] + own
     return Card(
         name="",
         family=planned.model_type,
@@ -148,9 +184,9 @@ def _card(planned: VisionPlan, image: Image, placed: Mapping[str, Tensor], graph
         types="none",
         position=PositionRule("arange", 0, None),
         graphs=graphs,
-        default_output="input_embeddings",
+        default_output=_default_output(planned),
         recipe=(),
-        encoder=(),
+        encoder=planned.encoder,
         weights=weights.FILE_NAME,
         tokenizer=None,
         pooling=None,
@@ -160,12 +196,18 @@ def _card(planned: VisionPlan, image: Image, placed: Mapping[str, Tensor], graph
         dtype="float32",
         parameters=sum(math.prod(tensor.shape) for tensor in placed.values()),
         bytes=sum(tensor.bytes for tensor in placed.values()),
-        flops_per_token={"image": sum(2 * math.prod(planned.shapes[step.weight]) for step in multiplied)},
-        flops_per_token_and_key=0,
+        flops_per_token=flops,
+        flops_per_token_and_key=cost.flops_per_token_and_key(planned.encoder, planned.hidden_size),
         largest_difference={},
-        tolerance=TOLERANCE["input"],
+        tolerance=TOLERANCE["encoder" if planned.encoder else "input"],
         files={},
         source="",
         tool="",
         image=image,
     )
+
+
+def _default_output(planned: VisionPlan) -> str:
+    if planned.vector:
+        return IMAGE_VECTOR
+    return "last_hidden_state" if planned.encoder else "input_embeddings"

@@ -30,6 +30,7 @@ BEHIND_POOLING = ("Dense", "LayerNorm", "Normalize", "Dropout")
 SIMILARITY_FUNCTIONS = ("cosine", "dot", "euclidean", "manhattan")
 GRAPH = "graph"
 _MODEL_CONFIG = "config_sentence_transformers.json"
+EOS = "eos"  # the row of the token that ends a text
 JOIN = "+"  # between the modes of a Pooling that has several
 REMEDY = "; export the token vectors alone with --pooling none, or choose one mode with --pooling MODE"
 
@@ -39,11 +40,13 @@ class Pooling:
     """How token rows become one vector.
 
     Attributes:
-        mode: one of MODES, or several whose vectors are joined in this order, as in "mean+max".
+        mode: one of MODES, or several whose vectors are joined in this order, as in "mean+max"; or EOS, which is CLIP's
+            and which no file names.
         normalize: scale to unit length unless the caller says otherwise.
         include_prompt: False: the prompt's tokens are not pooled.
         in_graph: an adopted graph gives the sentence vector itself; `mode` is what its files say of it.
         dimensions: leading values that are kept unless the caller says otherwise, after `normalize`; None: all.
+        end_id: of the mode EOS: the token whose first row is the vector; None: that with the largest id.
     """
 
     mode: str
@@ -51,6 +54,7 @@ class Pooling:
     include_prompt: bool = True
     in_graph: bool = False
     dimensions: int | None = None
+    end_id: int | None = None
 
     @property
     def modes(self) -> tuple[str, ...]:

@@ -81,11 +81,11 @@ def _filled(step: Step, family: Family, config: Config, encodings: Encodings, ma
         case Attention():
             return _attention(step, family, config, encodings, mask, block)
         case FeedForward():
-            return _feed_forward(step, family, config)
+            return filled_feed_forward(step, family, config)
         case Parallel(attention, feed_forward):
             return Parallel(
                 _attention(attention, family, config, encodings, mask, block),
-                _feed_forward(feed_forward, family, config),
+                filled_feed_forward(feed_forward, family, config),
             )
     return fill_step(step, family, config)
 
@@ -127,7 +127,8 @@ def _attention(
     )
 
 
-def _feed_forward(step: FeedForward, family: Family, config: Config) -> FeedForward:
+def filled_feed_forward(step: FeedForward, family: Family, config: Config) -> FeedForward:
+    """Return a feed-forward step with its activation, biases and norms."""
     if family.feed_forward:
         step = family.feed_forward(step, config)
     elif config.get("hidden_act") is not None:

@@ -63,6 +63,15 @@ MPNET = _post_norm(
     f"{_LAYER}.output.LayerNorm",
 )
 
+_CLIP_LAYER = "encoder.layers.{block}"
+CLIP: Recipe = (  # of both towers, and of SigLIP's
+    replace(
+        _attention(f"{_CLIP_LAYER}.self_attn", "q_proj", "k_proj", "v_proj", "out_proj"),
+        norm=norm(f"{_CLIP_LAYER}.layer_norm1"),
+    ),
+    replace(_feed_forward(f"{_CLIP_LAYER}.mlp", "fc1", "fc2"), norm=norm(f"{_CLIP_LAYER}.layer_norm2")),
+)
+
 
 def pre_norm(attention_norm: str, feed_forward_norm: str) -> Recipe:
     """Return BERT's block with the norms, by the names of their modules in a layer, before what they belong to."""

@@ -13,6 +13,7 @@ from models.families.family import (
     BucketSpec,
     Family,
     ScaleSpec,
+    TextVector,
     linear,
     norm,
     rms_norm,
@@ -207,22 +208,48 @@ _EUROBERT = Family(
 )
 
 
-def _text_tower(vocab_size: int, longest: int, eps: float, hidden: int, heads: int) -> Family:
-    """Return the family of CLIP's and SigLIP's text towers."""
+def _text_tower(longest: int, **defaults: Any) -> Family:
+    """Return the family of CLIP's and SigLIP's text towers; `defaults` extend those that both have."""
     return Family(
         prefix="text_model.",
         defaults={
-            "vocab_size": vocab_size,
-            "hidden_size": hidden,
             "num_hidden_layers": 12,
-            "num_attention_heads": heads,
             "max_position_embeddings": longest,
-            "layer_norm_eps": eps,
             "pad_token_id": 1,
+            "eos_token_id": 49407,
+            **defaults,
         },
         input_layer=(Embed("embeddings.token_embedding.weight"), AddPosition("embeddings.position_embedding.weight")),
+        block=encoder_blocks.CLIP,
+        after_blocks=(norm("final_layer_norm"),),
     )
 
+
+_CLIP_TEXT = replace(
+    _text_tower(
+        77,
+        vocab_size=49408,
+        hidden_size=512,
+        num_attention_heads=8,
+        intermediate_size=2048,
+        hidden_act="quick_gelu",
+        layer_norm_eps=1e-5,
+    ),
+    causal=True,
+    text_vector=TextVector("eos", linear("text_projection", biased=False)),
+)
+_SIGLIP_TEXT = replace(
+    _text_tower(
+        64,
+        vocab_size=32000,
+        hidden_size=768,
+        num_attention_heads=12,
+        intermediate_size=3072,
+        hidden_act="gelu_pytorch_tanh",
+        layer_norm_eps=1e-6,
+    ),
+    text_vector=TextVector("lasttoken", linear("head"), filled=True),
+)
 
 ENCODERS: dict[str, Family] = {
     "bert": _BERT,
@@ -527,7 +554,9 @@ ENCODERS: dict[str, Family] = {
     "deberta-v2": _DEBERTA,
     "modernbert": _MODERNBERT,
     "modernbert-decoder": replace(_MODERNBERT, block=(), window=None, omits_masks=True, causal=True),
-    "clip_text_model": replace(_text_tower(49408, 77, 1e-5, 512, 8), causal=True),
-    "siglip_text_model": _text_tower(32000, 64, 1e-6, 768, 12),
-    "siglip2_text_model": _text_tower(32000, 64, 1e-6, 768, 12),
+    "clip_text_model": _CLIP_TEXT,
+    "siglip_text_model": _SIGLIP_TEXT,
+    "siglip2_text_model": replace(
+        _SIGLIP_TEXT, text_vector=TextVector("lasttoken", linear("head"), filled=True, lowercase=True)
+    ),
 }

@@ -81,6 +81,23 @@ class ConfigKey:
 
 
 @dataclass(frozen=True, slots=True)
+class TextVector:
+    """How a family makes the vector of a text itself.
+
+    Attributes:
+        mode: eos: the row of the token that ends the text; lasttoken: the last row.
+        projection: behind it, in the tower or beside it; a file may hold none.
+        filled: texts are filled with pad tokens up to the longest input, and these are attended to.
+        lowercase: texts are lowercased, whatever the tokenizer's file says.
+    """
+
+    mode: Literal["eos", "lasttoken"]
+    projection: Linear
+    filled: bool = False
+    lowercase: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Family:
     """One model_type: its recipe, and the config keys that complete it.
 
@@ -138,6 +155,7 @@ class Family:
             else transformers.
         omits_masks: no mask is exported: sliding and full layers share one RoPE table, layers are recurrent, or
             attention is by blocks (BigBird, Longformer).
+        text_vector: how it makes the vector of a text; None: only files of sentence-transformers say so.
         alibi: its ALiBi; None: none.
         buckets: its relative buckets; None: none.
     """
@@ -183,6 +201,7 @@ class Family:
     bidirectional_if: tuple[str, int] | None = None
     handed_over: HandedOver = "token_embeddings"
     omits_masks: bool = False
+    text_vector: TextVector | None = None
     alibi: AlibiSpec | None = None
     buckets: BucketSpec | None = None
 

@@ -50,6 +50,9 @@ class Layout:
         keys: int32 [B, S], 1 where a slot may be attended to; likewise.
         hidden: float32 [B, S], 0 where a slot may be attended to, MASKED where it is masked, -inf past the end.
         back: int64 [N], the slot of each packed row in [B*S]; likewise.
+        lengths: int64 [B], rows of each sequence.
+        images: the rows are those of images of one size: the form is "one length" in every batch, and all values but
+            `long` and `lengths` are unused.
     """
 
     uniform: str
@@ -62,6 +65,8 @@ class Layout:
     keys: str
     hidden: str
     back: str
+    lengths: str = "lengths"
+    images: bool = False
 
 
 def layout(builder: GraphBuilder) -> Layout:
@@ -76,7 +81,20 @@ def layout(builder: GraphBuilder) -> Layout:
     ends = builder.op("CumSum", "lengths", builder.scalar(0, np.int64))
     starts = builder.op("Sub", ends, "lengths")
     unused = builder.op("Or", uniform, builder.op("And", looped, builder.op("Not", padded)))
-    return Layout(uniform, looped, long, padded, starts, ends, *_rectangle(builder, unused, starts, longest))
+    take, keys, hidden, back = _rectangle(builder, unused, starts, longest)
+    return Layout(uniform, looped, long, padded, starts, ends, take, keys, hidden, back)
+
+
+def layout_of_images(builder: GraphBuilder, lengths: str, rows: str) -> Layout:
+    """Emit the layout of a batch of images.
+
+    Args:
+        builder: of the graph.
+        lengths: int64 [B].
+        rows: of an image, int64 without dimensions.
+    """
+    long = builder.op("Greater", rows, builder.scalar(LONG, np.int64))
+    return Layout("", "", long, "", "", "", "", "", "", "", lengths, images=True)
 
 
 def _rectangle(builder: GraphBuilder, unused: str, starts: str, longest: str) -> list[str]:
@@ -140,6 +158,8 @@ def attend(
         float32 [N, heads * width].
     """
     scope = _Attention(projected, rows, step, width, terms, relative)
+    if rows.images:
+        return scope.choose(builder, rows.long, scope.flash_of_each, scope.of_each)
     if terms.relative:
         return scope.one_by_one_of_terms(builder)
     if terms.added or step.cap:
@@ -205,7 +225,8 @@ class _Attention:
 
     def of_each(self, builder: GraphBuilder) -> str:
         """Emit sequences of one length."""
-        shape = builder.op("Concat", builder.op("Shape", "lengths"), builder.constant(np.array(self.by_head)), axis=0)
+        count = builder.op("Shape", self.rows.lengths)
+        shape = builder.op("Concat", count, builder.constant(np.array(self.by_head)), axis=0)
         query, key, value = (builder.op("Reshape", rows, shape) for rows in self.projected)  # (B, S, heads, head_dim)
         query, value = (builder.op("Transpose", rows, perm=[0, 2, 1, 3]) for rows in (query, value))
         key = builder.op("Transpose", key, perm=[0, 2, 3, 1])
@@ -219,7 +240,7 @@ class _Attention:
     def flash_of_each(self, builder: GraphBuilder) -> str:
         """Emit long sequences of one length."""
         width = builder.constant(np.array([-1, self.width]))
-        shape = builder.op("Concat", builder.op("Shape", "lengths"), width, axis=0)  # B, -1, width
+        shape = builder.op("Concat", builder.op("Shape", self.rows.lengths), width, axis=0)  # B, -1, width
         return self._multi_head(builder, [builder.op("Reshape", rows, shape) for rows in self.projected])
 
     def one_by_one(self, builder: GraphBuilder) -> str:
@@ -261,7 +282,7 @@ class _Attention:
         number = body.op("Unsqueeze", "number", body.constant(np.array([0])))
         bounds = [body.op("Gather", value, number) for value in (self.rows.starts, self.rows.ends)]
         own = [body.op("Slice", value, *bounds, body.constant(np.array([0]))) for value in self.projected]
-        return self._collected(builder, body, "number", builder.op("Size", "lengths"), emit(body, own, bounds))
+        return self._collected(builder, body, "number", builder.op("Size", self.rows.lengths), emit(body, own, bounds))
 
     def _collected(self, builder: GraphBuilder, body: GraphBuilder, number: str, count: str, value: str) -> str:
         """Emit a loop whose body gives rows in each of `count` iterations; return all rows."""

@@ -72,18 +72,7 @@ def encoder(
     """
     projections = projections or Float32()
     x = emit_input_layer(builder, recipe)
-    scope = _Blocks(builder, projections, layout(builder), width, ropes or {})
-    for step in blocks:
-        match step:
-            case Attention():
-                x = builder.op("Add", scope.attention(step, x), x)
-            case FeedForward():
-                x = builder.op("Add", scope.feed_forward(step, x), x)
-            case Parallel(mixing, feed_forward):
-                added = builder.op("Add", scope.attention(mixing, x), scope.feed_forward(feed_forward, x))
-                x = builder.op("Add", added, x)
-            case _:
-                x = emit_row_step(builder, step, x)
+    x = Blocks(builder, projections, layout(builder), width, ropes or {}).emit(blocks, x)
     outputs: dict[str, tuple[str, str, Sequence[str | int]]] = {"last_hidden_state": packed_output(x, width)}
     if isinstance(projections, Recorded):
         outputs |= {name: (value, "FLOAT", ("columns",)) for name, value in projections.largest.items()}
@@ -91,8 +80,16 @@ def encoder(
 
 
 @dataclass(slots=True)
-class _Blocks:
-    """Emits the steps of blocks; what several of them read is emitted once."""
+class Blocks:
+    """Emits the steps of blocks; what several of them read is emitted once.
+
+    Attributes:
+        builder: of the graph.
+        projections: how products are computed.
+        rows: where the sequences lie.
+        width: of a row.
+        ropes: the tables of the rotations, by name.
+    """
 
     builder: GraphBuilder
     projections: Projections
@@ -101,6 +98,21 @@ class _Blocks:
     ropes: Ropes
     terms: dict[Any, Terms] = field(default_factory=dict)
     turns: dict[str, tuple[str, str]] = field(default_factory=dict)
+
+    def emit(self, steps: Recipe, x: str) -> str:
+        """Emit the steps over rows x [N, d] and return the name of the rows behind the last."""
+        for step in steps:
+            match step:
+                case Attention():
+                    x = self.builder.op("Add", self.attention(step, x), x)
+                case FeedForward():
+                    x = self.builder.op("Add", self.feed_forward(step, x), x)
+                case Parallel(mixing, feed_forward):
+                    added = self.builder.op("Add", self.attention(mixing, x), self.feed_forward(feed_forward, x))
+                    x = self.builder.op("Add", added, x)
+                case _:
+                    x = emit_row_step(self.builder, step, x)
+        return x
 
     def attention(self, step: Attention, x: str) -> str:
         """Emit what an attention step adds to x."""

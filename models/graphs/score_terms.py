@@ -23,7 +23,7 @@ class Terms:
     """The terms of the scores of one or several attention steps.
 
     Attributes:
-        longest: int64 scalar, the length of the batch's longest sequence.
+        longest: int64 scalar, the length of the batch's longest sequence; empty where there are no terms.
         added: float32 [1 or heads, rows, 2 * longest], what is added to scores, -inf where a row is not seen; None:
             nothing.
         relative: int64 [rows, 2 * longest], rows of a Disentangled's table; None: there is none.
@@ -44,9 +44,9 @@ class Terms:
 
 def terms_of(builder: GraphBuilder, step: Attention) -> Terms:
     """Emit the terms of an attention step."""
-    longest = builder.op("ReduceMax", "lengths", keepdims=0)
     if step.bias is None and step.left is None and step.right is None:
-        return Terms(longest, None, None)
+        return Terms("", None, None)
+    longest = builder.op("ReduceMax", "lengths", keepdims=0)
     one, zero = builder.scalar(1, np.int64), builder.scalar(0, np.int64)
     rows = builder.op("Range", zero, builder.op("Min", longest, builder.scalar(LONG, np.int64)), one)
     columns = builder.op("Range", builder.op("Neg", longest), longest, one)

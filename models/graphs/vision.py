@@ -3,20 +3,39 @@
 image             pixel_values [batch, channels, height, width]  ->  input_embeddings [batch, rows, d]
                   pixel_values [rows, f], and grid [2] where positions are resized  ->  input_embeddings [rows, d]
                   input_features [batch, bins, frames]  ->  input_embeddings [batch, rows, d]
+image_encoder     the same  ->  last_hidden_state [batch, rows, d], and image_embedding [batch, width] where the tower
+                  makes a vector of an image; of flattened patches [rows, d] and [1, width]
 image_components  the same  ->  patch_embeddings, and position_embeddings where there are any
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from models.families.recipe import LayerNorm, RMSNorm
+from models.families.recipe import LayerNorm, Recipe, RMSNorm
+from models.graphs import tower_blocks
 from models.graphs.builder import GraphBuilder
 from models.vision.resample import RESIZES
-from models.vision.steps import AddGrid, AddRows, Convolve, Insert, Patchify, Project, Steps
+from models.vision.steps import AddGrid, AddRows, Convolve, Insert, Patchify, Project, Steps, VectorSteps
 
 Inputs = dict[str, tuple[str, tuple[str | int, ...]]]
 LAST = 2**31  # beyond the end of any axis
+
+
+@dataclass(frozen=True, slots=True)
+class TowerSizes:
+    """What a graph of a tower takes, and the widths of what it gives.
+
+    Attributes:
+        inputs: of `inputs_of`.
+        hidden: width of a row.
+        vector: width of an image's vector; 0: there is none.
+    """
+
+    inputs: Inputs
+    hidden: int
+    vector: int
 
 
 def inputs_of(steps: Steps, width: int) -> Inputs:
@@ -33,6 +52,27 @@ def inputs_of(steps: Steps, width: int) -> Inputs:
 def image(builder: GraphBuilder, steps: Steps, inputs: Inputs, hidden: int) -> Any:
     """Return the ModelProto of the whole input layer."""
     return _model(builder, "image", steps, inputs, ("input_embeddings",), hidden)
+
+
+def encoder(builder: GraphBuilder, steps: Steps, blocks: Recipe, vector: VectorSteps, sizes: TowerSizes) -> Any:
+    """Return the ModelProto of a whole tower.
+
+    Args:
+        builder: of the graph.
+        steps: of the input layer.
+        blocks: the steps of all blocks.
+        vector: from their rows to an image's vector; empty: it is no output.
+        sizes: of inputs and outputs.
+    """
+    x = _Emitter(builder, steps, only_parts=False).run()["input_embeddings"]
+    flat = isinstance(steps[0], Project)
+    values = tower_blocks.emit(builder, x, blocks, vector, sizes.hidden, flat)
+    shapes: dict[str, tuple[str | int, ...]] = {
+        "last_hidden_state": ("rows", sizes.hidden) if flat else ("batch", "rows", sizes.hidden),
+        "image_embedding": (1 if flat else "batch", sizes.vector),
+    }
+    outputs = {name: (value, "FLOAT", shapes[name]) for name, value in values.items()}
+    return builder.model("image_encoder", sizes.inputs, outputs)
 
 
 def components(builder: GraphBuilder, steps: Steps, inputs: Inputs, hidden: int) -> Any:

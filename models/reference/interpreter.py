@@ -102,10 +102,10 @@ def run(
             case Scale() | Round():
                 if isinstance(step, Scale) and step.outside:
                     unscaled["unscaled_embeddings"] = outputs["token_embeddings"]
-                x = _rowwise(step, weights, x)
-                outputs = {name: _rowwise(step, weights, rows) for name, rows in outputs.items()}
+                x = rowwise(step, weights, x)
+                outputs = {name: rowwise(step, weights, rows) for name, rows in outputs.items()}
             case _:
-                x = _rowwise(step, weights, x)
+                x = rowwise(step, weights, x)
     return outputs | unscaled | {"input_embeddings": x}
 
 
@@ -145,18 +145,18 @@ def encode(
         float64 [N, d].
     """
 
-    def rowwise(step: Any, x: Rows) -> Rows:
-        return _rowwise(step, weights, x)
+    def each(step: Any, x: Rows) -> Rows:
+        return rowwise(step, weights, x)
 
     def attend(step: Attention, x: Rows) -> Rows:
-        read = rowwise(step.norm, x) if step.norm else x
+        read = each(step.norm, x) if step.norm else x
         query, key, value = (_project(linear, weights, read) for linear in (step.query, step.key, step.value))
         turns = attention.turns_of((ropes or {})[step.rotation], _known(positions)) if step.rotation else None
         heads = attention.mixed(
-            step, (query, key, value), mask, lengths, rowwise, lambda name: _whole(weights, name), turns
+            step, (query, key, value), mask, lengths, each, lambda name: _whole(weights, name), turns
         )
         result = _project(step.output, weights, heads)
-        return step.factor * (rowwise(step.closing, result) if step.closing else result)
+        return step.factor * (each(step.closing, result) if step.closing else result)
 
     for step in encoder:
         match step:
@@ -165,7 +165,7 @@ def encode(
             case Parallel(mixing, feed_forward):
                 rows = rows + attend(mixing, rows) + _feed_forward(feed_forward, weights, rows)
             case _:
-                rows = rowwise(step, rows)
+                rows = each(step, rows)
     return rows
 
 
@@ -199,7 +199,8 @@ def _vector(weights: Weights, name: str | None, missing: float) -> Rows | float:
     return missing if name is None else weights[name].astype(np.float64)
 
 
-def _rowwise(step: Step, weights: Weights, x: Rows) -> Rows:
+def rowwise(step: Step, weights: Weights, x: Rows) -> Rows:
+    """Return what a step that maps each row by itself makes of rows [..., d]; TypeError for any other step."""
     match step:
         case Scale(factor):
             return x * factor
@@ -226,9 +227,9 @@ def _project(linear: Linear, weights: Weights, x: Rows) -> Rows:
 
 
 def _feed_forward(step: FeedForward, weights: Weights, x: Rows) -> Rows:
-    read = _rowwise(step.norm, weights, x) if step.norm else x
+    read = rowwise(step.norm, weights, x) if step.norm else x
     inner = _project(step.up, weights, read)
     activate = ACTIVATIONS[step.activation]
     inner = activate(_project(step.gate, weights, read)) * inner if step.gate else activate(inner)
     result = _project(step.down, weights, inner)
-    return step.factor * (_rowwise(step.closing, weights, result) if step.closing else result)
+    return step.factor * (rowwise(step.closing, weights, result) if step.closing else result)

@@ -6,10 +6,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.families.recipe import LayerNorm, RMSNorm
-from models.reference.interpreter import ACTIVATIONS
+from models.families.recipe import LayerNorm, Recipe, RMSNorm
+from models.reference.interpreter import ACTIVATIONS, encode, rowwise
+from models.vision.image_spec import Image
 from models.vision.resample import resized
-from models.vision.steps import AddGrid, AddRows, Convolve, Insert, Patchify, Project, Steps
+from models.vision.steps import (
+    AddGrid,
+    AddRows,
+    AttentionPool,
+    Convolve,
+    Insert,
+    Patchify,
+    Project,
+    Steps,
+    TakeRow,
+    VectorSteps,
+)
 
 Rows = NDArray[np.float64]
 Weights = Mapping[str, NDArray[Any]]
@@ -20,6 +32,61 @@ def outputs(steps: Steps, weights: Weights, feeds: Mapping[str, NDArray[Any]]) -
     values = feeds["input_features" if isinstance(steps[0], Convolve) else "pixel_values"]
     rows, columns = feeds["grid"].tolist() if "grid" in feeds else (0, 0)
     return run(steps, weights, values, (rows, columns))
+
+
+def encoded(image: Image, blocks: Recipe, weights: Weights, feeds: Mapping[str, NDArray[Any]]) -> dict[str, Rows]:
+    """Return what a whole tower computes from its graphs' inputs, given by name.
+
+    Args:
+        image: the tower's input layer, and the steps to an image's vector.
+        blocks: the steps of all blocks; empty: only the input layer is computed.
+        weights: tensors by name, of any float dtype.
+        feeds: by name, as the graphs take them.
+
+    Returns:
+        The outputs of `run`, last_hidden_state of the same shape and, where there is a vector, image_embedding
+        [batch, width], of flattened patches [1, width].
+
+    Source: transformers 5.23: CLIPVisionModel, SiglipVisionModel, torch 2.13: nn.MultiheadAttention.
+    """
+    named = outputs(image.steps, weights, feeds)
+    if not blocks:
+        return named
+    x = named["input_embeddings"]
+    images = x[None] if x.ndim == 2 else x  # (B, R, d)
+    count, rows = images.shape[:2]
+    packed = images.reshape(count * rows, -1)
+    hidden = encode(blocks, weights, packed, np.ones(len(packed), np.bool_), np.full(count, rows)).reshape(images.shape)
+    named["last_hidden_state"] = hidden.reshape(x.shape)
+    if image.vector:
+        named["image_embedding"] = _vectors(image.vector, weights, hidden)
+    return named
+
+
+def _vectors(steps: VectorSteps, weights: Weights, x: Rows) -> Rows:
+    for step in steps:
+        match step:
+            case TakeRow(row):
+                x = x[:, row]
+            case AttentionPool():
+                x = _attention_pooled(step, weights, x)
+            case _:
+                x = rowwise(step, weights, x)
+    return x
+
+
+def _attention_pooled(step: AttentionPool, weights: Weights, x: Rows) -> Rows:
+    probe, weight, bias = (np.asarray(weights[name], np.float64) for name in (step.probe, step.weight, step.bias))
+    parts = zip((probe.reshape(1, -1), x, x), np.split(weight, 3), np.split(bias, 3), strict=True)
+    query, key, value = (rows @ matrix.T + added for rows, matrix, added in parts)
+    heads = (step.heads, -1)
+    query = query.reshape(*heads)  # (heads, w)
+    key, value = (rows.reshape(*rows.shape[:2], *heads) for rows in (key, value))  # (B, R, heads, w)
+    scores = np.einsum("hw,brhw->bhr", query, key) / np.sqrt(query.shape[1])
+    shares = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    shares /= shares.sum(axis=-1, keepdims=True)
+    mixed = np.einsum("bhr,brhw->bhw", shares, value).reshape(len(x), -1)
+    return rowwise(step.output, weights, mixed)
 
 
 def run(steps: Steps, weights: Weights, values: NDArray[Any], grid: tuple[int, int] | None = None) -> dict[str, Rows]:

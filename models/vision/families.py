@@ -1,4 +1,6 @@
-"""FAMILIES: from pixels to the first block, one row per model_type of a vision or audio model.
+"""FAMILIES: from pixels to an image's vector, one row per model_type of a vision or audio model.
+
+Where a row has no blocks, what comes before the first is exported.
 
 A row names tensors as its base class does; the prefix that a file puts before them is found by the patch weight.
 """
@@ -7,8 +9,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from models.families.recipe import LayerNorm, RMSNorm
-from models.vision.steps import AddGrid, AddRows, Convolve, Insert, Patchify, Project, Step
+from models.families import encoder_blocks
+from models.families.family import Family as BlockFamily
+from models.families.family import linear, norm
+from models.families.recipe import FeedForward, LayerNorm, RMSNorm
+from models.vision.steps import (
+    AddGrid,
+    AddRows,
+    AttentionPool,
+    Convolve,
+    Insert,
+    Patchify,
+    Project,
+    Step,
+    TakeRow,
+    VectorSteps,
+)
 
 Feed = Literal["pixels", "patches", "features"]
 FROM_CONFIG = 0  # placeholder for a size in the config
@@ -28,6 +44,11 @@ class Family:
         names: usual key of config.json -> the family's own key.
         only_if: step type -> the key of the config that must be true for the step to exist.
         axial: the row of positions/rope/axial.AXIAL of its attention; None: none.
+        blocks: its blocks, and the steps behind the last, as the row of a text model says them; None: they are not
+            exported, for the reason in `uncovered`.
+        vector: from the rows behind the last block to the image's vector; a Linear is left out where the file has none.
+            Empty: the family makes none.
+        uncovered: what of its blocks is not computed.
     """
 
     steps: tuple[Step, ...]
@@ -38,8 +59,13 @@ class Family:
     names: Mapping[str, str] = field(default_factory=dict)
     only_if: Mapping[type[Any], str] = field(default_factory=dict)
     axial: str | None = None
+    blocks: BlockFamily | None = None
+    vector: VectorSteps = ()
+    uncovered: str = "its blocks are not known to Inlay"
 
 
+_SCALED = "its layers scale what they add, channel by channel (layer_scale)"
+_AXIAL = "its attention rotates by rows and columns (axial RoPE)"
 PATCHES = "embeddings.patch_embeddings.projection"
 CLS = Insert("embeddings.cls_token")
 POSITIONS = "embeddings.position_embeddings"
@@ -64,9 +90,35 @@ def _qwen(biased: bool, positions: tuple[Step, ...], **changes: Any) -> Family:
     steps = (Project(f"{stem}.weight", f"{stem}.bias" if biased else None), *positions)
     defaults = {"patch_size": 14, "temporal_patch_size": 2, "in_channels": 3, "spatial_merge_size": 2, "num_heads": 16}
     names = {"num_attention_heads": "num_heads"} | changes.pop("names", {})
-    return Family(steps, "Qwen2VL", "visual.", "patches", defaults | changes.pop("defaults", {}), names, **changes)
+    defaults |= changes.pop("defaults", {})
+    return Family(steps, "Qwen2VL", "visual.", "patches", defaults, names, uncovered=_AXIAL, **changes)
 
 
+def _blocks(*after_blocks: LayerNorm) -> BlockFamily:
+    """Return the blocks of CLIP and SigLIP, with the steps behind the last."""
+    return BlockFamily("", {}, (), encoder_blocks.CLIP, after_blocks)
+
+
+_CLIP_SIZES = {
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "intermediate_size": 3072,
+    "hidden_act": "quick_gelu",
+    "layer_norm_eps": 1e-5,
+}
+_SIGLIP_SIZES = _CLIP_SIZES | {"hidden_act": "gelu_pytorch_tanh", "layer_norm_eps": 1e-6}
+_SIGLIP: dict[str, Any] = {
+    "blocks": _blocks(norm("post_layernorm")),
+    "vector": (
+        AttentionPool(
+            "head.probe",
+            "head.attention.in_proj_weight",
+            "head.attention.in_proj_bias",
+            linear("head.attention.out_proj"),
+        ),
+        FeedForward(linear("head.mlp.fc1"), linear("head.mlp.fc2"), "gelu_tanh", norm("head.layernorm")),
+    ),
+}
 _EMBEDDING = "embeddings.patch_embedding"
 _TABLE = "embeddings.position_embedding.weight"
 _TWO_SIDED = "vision_model."
@@ -84,8 +136,9 @@ FAMILIES: dict[str, Family] = {
         "beit.",
         "Beit",
         only_if={AddGrid: "use_absolute_position_embeddings"},
+        uncovered="its attention adds a bias by rows and columns",
     ),
-    "dinov2": _vit("dinov2.", "Bit", defaults=SQUARE | {"patch_size": 14}),
+    "dinov2": _vit("dinov2.", "Bit", defaults=SQUARE | {"patch_size": 14}, uncovered=_SCALED),
     "dinov2_with_registers": Family(
         (
             _patchify(PATCHES),
@@ -96,12 +149,14 @@ FAMILIES: dict[str, Family] = {
         "Bit",
         "dinov2_with_registers.",
         defaults=SQUARE | {"num_register_tokens": 4},
+        uncovered=_SCALED,
     ),
     "dinov3_vit": Family(
         (_patchify("embeddings.patch_embeddings"), Insert("embeddings.register_tokens"), CLS),
         "DINOv3ViT",
         defaults=SQUARE | {"hidden_size": 384, "num_register_tokens": 0, "num_attention_heads": 6, "rope_theta": 100.0},
         axial="dinov3",
+        uncovered=_AXIAL,
     ),
     "swin": Family(
         (
@@ -114,6 +169,7 @@ FAMILIES: dict[str, Family] = {
         defaults=SQUARE | {"patch_size": 4, "embed_dim": 96},
         names={"hidden_size": "embed_dim"},
         only_if={AddGrid: "use_absolute_embeddings"},
+        uncovered="its attention works in shifted windows",
     ),
     "clip_vision_model": Family(
         (
@@ -124,15 +180,20 @@ FAMILIES: dict[str, Family] = {
         ),
         "CLIP",
         _TWO_SIDED,
-        defaults=SQUARE | {"patch_size": 32, "layer_norm_eps": 1e-5},
+        defaults=SQUARE | _CLIP_SIZES | {"patch_size": 32},
+        blocks=_blocks(),
+        vector=(TakeRow(0), norm("post_layernorm"), linear("visual_projection", biased=False)),
     ),
-    "siglip_vision_model": Family((_patchify(_EMBEDDING), _grid(_TABLE, 0)), "Siglip", _TWO_SIDED, defaults=SQUARE),
+    "siglip_vision_model": Family(
+        (_patchify(_EMBEDDING), _grid(_TABLE, 0)), "Siglip", _TWO_SIDED, defaults=SQUARE | _SIGLIP_SIZES, **_SIGLIP
+    ),
     "siglip2_vision_model": Family(
         (Project(f"{_EMBEDDING}.weight", f"{_EMBEDDING}.bias"), _grid(_TABLE, 0, "bilinear_antialias")),
         "Siglip2",
         _TWO_SIDED,
         "patches",
-        {"patch_size": 16, "num_channels": 3, "hidden_size": 768, "num_patches": 256},
+        {"patch_size": 16, "num_channels": 3, "hidden_size": 768, "num_patches": 256, **_SIGLIP_SIZES},
+        **_SIGLIP,
     ),
     "blip_vision_model": Family(
         (_patchify(_EMBEDDING), Insert("embeddings.class_embedding"), _grid("embeddings.position_embedding", 1)),
@@ -146,6 +207,7 @@ FAMILIES: dict[str, Family] = {
         "vision_tower.",
         defaults=SQUARE | {"hidden_size": 1024, "image_size": 1024, "num_attention_heads": 16},
         axial="pixtral",
+        uncovered=_AXIAL,
     ),
     # rows in the image processor's order; Qwen2.5-VL's attention itself reorders them by window
     "qwen2_vl": _qwen(False, (), names={"hidden_size": "embed_dim"}, defaults={"embed_dim": 1280}, axial="qwen2_vl"),

@@ -8,12 +8,24 @@ from typing import Any
 from models.checkpoints.checkpoint import Checkpoint
 from models.errors import BadCheckpoint
 from models.families.config import Config
-from models.families.recipe import LayerNorm, RMSNorm
+from models.families.recipe import LayerNorm, Recipe, RMSNorm
 from models.positions.rope.axial import AXIAL, axial_parts
 from models.positions.rope.frequencies import positive
+from models.vision.block_fitting import fit_blocks
 from models.vision.families import EPS, FAMILIES, TOWERS, Family
 from models.vision.image_spec import AxialRope
-from models.vision.steps import AddGrid, AddRows, Convolve, Insert, Patchify, Project, Step, Steps, tensors
+from models.vision.steps import (
+    AddGrid,
+    AddRows,
+    Convolve,
+    Insert,
+    Patchify,
+    Project,
+    Step,
+    Steps,
+    VectorSteps,
+    tensors,
+)
 
 Shape = tuple[int, ...]
 
@@ -29,6 +41,10 @@ class VisionPlan:
         steps: with the file's tensor names.
         shapes: of every tensor in the exported folder: without dimensions of one, patches flattened or as convolved.
         width: of the input: channels of a pixel, values of a flattened patch, bins of a frame.
+        encoder: the steps of all blocks, and of what is behind the last; empty: they are not exported.
+        vector: from the rows behind the blocks to an image's vector; empty: there is none.
+        vector_width: of this vector.
+        blockless: why there is no `encoder`; None: there is one.
     """
 
     model_type: str
@@ -37,6 +53,16 @@ class VisionPlan:
     steps: Steps
     shapes: dict[str, Shape]
     width: int
+    encoder: Recipe = ()
+    vector: VectorSteps = ()
+    vector_width: int = 0
+    blockless: str | None = None
+
+    def without_blocks(self) -> "VisionPlan":
+        """Return the plan of the input layer alone."""
+        own = {name: self.shapes[name] for name in tensors(self.steps)}
+        reason = "it was exported without its blocks"
+        return replace(self, shapes=own, encoder=(), vector=(), vector_width=0, blockless=reason)
 
     @property
     def axial(self) -> AxialRope | None:
@@ -121,7 +147,20 @@ def plan(checkpoint: Checkpoint, name: str, config: Config) -> VisionPlan:
         for tensor, shape in _shapes(step, config).items():
             shapes[prefix + tensor] = _checked(checkpoint, prefix + tensor, shape)
     renamed = tuple(_renamed(step, prefix) for step in filled)
-    return VisionPlan(name, family, config, renamed, shapes, input_width(filled[0], config))
+    behind = fit_blocks(family, config, prefix, checkpoint)
+    shapes |= {tensor: _checked(checkpoint, tensor, shape) for tensor, shape in behind.shapes.items()}
+    return VisionPlan(
+        name,
+        family,
+        config,
+        renamed,
+        shapes,
+        input_width(filled[0], config),
+        behind.encoder,
+        behind.vector,
+        behind.width,
+        behind.blockless,
+    )
 
 
 def _head_dim(config: Config) -> int:

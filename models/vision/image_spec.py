@@ -7,7 +7,7 @@ from typing import Any
 from models.vision import preprocessor_config, steps
 from models.vision.families import Feed
 from models.vision.preprocessor_config import Preprocessor
-from models.vision.steps import AddGrid, Patchify, Steps
+from models.vision.steps import AddGrid, Patchify, Steps, VectorSteps
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,9 @@ class Image:
         fixed: the only (height, width) it takes; None: any, the positions are resized.
         preprocessor: how an image becomes pixels; None: the checkpoint does not say, so only tensors are accepted.
         axial: the axial RoPE of the attention; None: none.
+        vector: from the rows behind the last block to the image's vector; empty: there is none.
+        vector_width: of this vector; 0: there is none.
+        normalize: whether the vector is scaled to unit length unless the caller says otherwise.
     """
 
     steps: Steps
@@ -50,6 +53,9 @@ class Image:
     fixed: tuple[int, int] | None
     preprocessor: Preprocessor | None
     axial: AxialRope | None = None
+    vector: VectorSteps = ()
+    vector_width: int = 0
+    normalize: bool = False
 
     @property
     def takes_grid(self) -> bool:
@@ -84,5 +90,5 @@ def from_json(data: Mapping[str, Any]) -> Image:
     preprocessor = data["preprocessor"] and preprocessor_config.from_json(data["preprocessor"])
     fixed = data["fixed"] and tuple(data["fixed"])
     axial = data["axial"] and AxialRope(**data["axial"])
-    parts = {"steps": steps.from_json(data["steps"]), "preprocessor": preprocessor, "fixed": fixed, "axial": axial}
-    return Image(**dict(data) | parts)
+    parts = {"steps": steps.from_json(data["steps"]), "vector": steps.vector_from_json(data.get("vector", []))}
+    return Image(**dict(data) | parts | {"preprocessor": preprocessor, "fixed": fixed, "axial": axial})

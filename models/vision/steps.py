@@ -1,14 +1,15 @@
-"""The steps from pixels to the rows before the first block, as data that names the tensors they use.
+"""The steps from pixels to the rows before the first block, and from those behind the last to an image's vector.
 
-Rows x are [batch, rows, d]. Two interpreters read the steps: models/reference/vision.py (numpy float64) and
-models/graphs/vision.py (ONNX).
+They are data that name the tensors they use; the blocks between are those of models/families/recipe.py. Rows x are
+[batch, rows, d]. models/reference/vision.py (numpy float64) and models/graphs/vision.py (ONNX) read them.
 """
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from models.families.recipe import LayerNorm, RMSNorm
+from models.families import recipe
+from models.families.recipe import FeedForward, LayerNorm, Linear, RMSNorm
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +88,42 @@ class Convolve:
     stride: int
 
 
+@dataclass(frozen=True, slots=True)
+class TakeRow:
+    """x [batch, d] = the row `row` of every image."""
+
+    row: int
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionPool:
+    """x [batch, d] = output(attention of one learned query over the rows of the image), with biased projections.
+
+    Attributes:
+        probe: [d], the query before its projection.
+        weight: [3 d, d], the projections of query, keys and values, one under the other.
+        bias: [3 d].
+        output: the projection behind the heads.
+        heads: their number.
+    """
+
+    probe: str
+    weight: str
+    bias: str
+    output: Linear
+    heads: int = 0
+
+
 Step = Patchify | Project | Insert | AddGrid | AddRows | Convolve | LayerNorm | RMSNorm
 Steps = tuple[Step, ...]
 
 KINDS: dict[str, type[Any]] = {
     kind.__name__: kind for kind in (Patchify, Project, Insert, AddGrid, AddRows, Convolve, LayerNorm, RMSNorm)
 }
+
+VectorStep = TakeRow | AttentionPool | LayerNorm | FeedForward | Linear
+VectorSteps = tuple[VectorStep, ...]
+_VECTOR_KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in (TakeRow, AttentionPool)}
 
 
 def tensors(steps: Steps) -> tuple[str, ...]:
@@ -114,3 +145,37 @@ def from_json(data: list[Mapping[str, Any]]) -> Steps:
         TypeError: an unknown key.
     """
     return tuple(KINDS[entry["step"]](**{key: entry[key] for key in entry if key != "step"}) for entry in data)
+
+
+def vector_tensors(steps: VectorSteps) -> tuple[str, ...]:
+    """Return the names of the tensors that the steps to an image's vector read, in order of first use, each once."""
+    names: list[str] = []
+    for step in steps:
+        if isinstance(step, AttentionPool):
+            names += [step.probe, step.weight, step.bias, *recipe.tensors((step.output,))]
+        elif not isinstance(step, TakeRow):
+            names += recipe.tensors((step,))
+    return tuple(dict.fromkeys(names))
+
+
+def vector_to_json(steps: VectorSteps) -> list[dict[str, Any]]:
+    """Return the steps to an image's vector as JSON objects, each with its `step` name."""
+    return [
+        {"step": type(step).__name__, **asdict(step)}
+        if isinstance(step, TakeRow | AttentionPool)
+        else recipe.to_json((step,))[0]
+        for step in steps
+    ]
+
+
+def vector_from_json(data: list[Mapping[str, Any]]) -> VectorSteps:
+    """Return the steps of `vector_to_json`; KeyError or TypeError as `from_json`."""
+    return tuple(_vector_step(dict(entry)) for entry in data)
+
+
+def _vector_step(entry: dict[str, Any]) -> Any:
+    kind = _VECTOR_KINDS.get(entry["step"])
+    if kind is None:
+        return recipe.from_json([entry])[0]
+    output = {"output": Linear(**entry["output"])} if "output" in entry else {}
+    return kind(**{key: value for key, value in entry.items() if key != "step"} | output)

@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from models.artifacts.card import Card
+from models.artifacts.card import IMAGE_VECTOR, Card
 from models.vision.image_spec import Image
 from models.vision.preprocess import Prepared, prepare, target_size
 from models.vision.preprocessor_config import Preprocessor
@@ -18,12 +18,15 @@ from service.embedding.image_decoding import open_picture
 from service.embedding.model import Model, Models
 from service.embedding.output_plan import Graphs
 from service.embedding.pipeline import check_finite
+from service.embedding.pooling import normalize
 from service.embedding.requests import EmbedResult, Output
 from service.errors import (
     BadInput,
     BadRequest,
+    ConflictingFields,
     EmptyRequest,
     MissingField,
+    OutOfRange,
     Overloaded,
     TooLarge,
     TooManyInputs,
@@ -59,12 +62,19 @@ class Values(NamedTuple):
 
 
 class ImagesRequest(NamedTuple):
-    """Images to embed; without `outputs` the response holds the model's default output."""
+    """Images to embed; without `outputs` the response holds the model's default output.
+
+    Args:
+        normalize: scale images' vectors to unit length; None: as the model does.
+        dimensions: leading values of images' vectors to keep before they are scaled; None: all.
+    """
 
     inputs: Sequence[Picture | Values]
     model: str | None = None
     outputs: tuple[str, ...] = ()
     dtype: str = "float32"
+    normalize: bool | None = None
+    dimensions: int | None = None
 
 
 class Work(NamedTuple):
@@ -148,22 +158,25 @@ class Images:
         model = self._models.get(request.model)
         image = reads_images(model.card)
         plan = model.plan(request.outputs, None, None, None, request.dtype)
+        _check_vector_fields(model.card, plan.outputs, request)
         self._check_count(request.inputs)
         feeds = await self._prepared(image, request.inputs, context)
         costs = [_rows_of(image, feed) for feed in feeds]
-        size = self._checked_size(sum(costs) + len(feeds), model, plan.outputs)
+        size = self._checked_size(sum(costs), len(feeds), model, plan.outputs)
         self._budget.reserve(COPIES * size, context)
         rows = await _run_graphs(model, plan.plain, feeds, costs, context)
         check_finite(model.card.name, rows)
-        outputs = tuple(_output(name, rows, request.dtype) for name in plan.outputs)
+        unit = image.normalize if request.normalize is None else request.normalize
+        outputs = tuple(_output(name, rows, request, unit) for name in plan.outputs)
         return EmbedResult(model.card.name, outputs, sum(costs), bool(request.outputs))
 
-    def _checked_size(self, rows: int, model: Model, outputs: Sequence[str]) -> int:
+    def _checked_size(self, patches: int, images: int, model: Model, outputs: Sequence[str]) -> int:
         """Return the bytes of a request's vectors at most, one row for each patch and one more; raise TooLarge."""
-        size = 4 * rows * sum(model.width(name) for name in outputs)
+        rows = {name: images if name == IMAGE_VECTOR else patches + images for name in outputs}
+        size = 4 * sum(count * model.width(name) for name, count in rows.items())
         if size > self._max_bytes:
             raise TooLarge(
-                f"have {rows} rows of {', '.join(outputs)}, {size} bytes",
+                f"have {max(rows.values())} rows of {', '.join(outputs)}, {size} bytes",
                 field=("inputs",),
                 allowed=f"this server answers with {self._max_bytes} at most",
                 remedy="send fewer images, or have INLAY_MAX_ANSWER_BYTES raised",
@@ -311,12 +324,29 @@ def _rows_of(image: Image, feeds: Mapping[str, NDArray[Any]]) -> int:
     return shape[0] if image.feed == "patches" else shape[1]
 
 
-def _output(name: str, rows: Sequence[Rows], dtype: str) -> Output:
-    arrays = [image_rows[name] for image_rows in rows]
+def _check_vector_fields(card: Card, outputs: Sequence[str], request: ImagesRequest) -> None:
+    """Raise an InlayError for a field that applies to images' vectors where none is asked for, or out of its range."""
+    for field, value in (("normalize", request.normalize), ("dimensions", request.dimensions)):
+        if value and IMAGE_VECTOR not in outputs:
+            raise ConflictingFields(
+                f"applies to {IMAGE_VECTOR} alone, and {card.name} was asked for {', '.join(outputs)}",
+                field=(field,),
+                remedy="leave it out",
+            )
+    if request.dimensions is not None and not 1 <= request.dimensions <= card.sentence_width:
+        raise OutOfRange(f"is {request.dimensions}", field=("dimensions",), allowed=f"send 1 to {card.sentence_width}")
+
+
+def _output(name: str, rows: Sequence[Rows], request: ImagesRequest, unit: bool) -> Output:
+    dtype, pooled = request.dtype, name == IMAGE_VECTOR
+    arrays = [np.atleast_2d(image_rows[name]) for image_rows in rows]
     joined = np.concatenate(arrays)
+    if pooled:
+        joined = joined[:, : request.dimensions]
+        joined = normalize(joined) if unit else joined
     if dtype != "float32":
         with np.errstate(over="ignore"):
             joined = joined.astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else np.float16)
         if dtype == "float16" and not np.isfinite(joined).all():
             raise BadRequest("a value is too large for float16", remedy="ask for bfloat16 or float32")
-    return Output(name, np.ascontiguousarray(joined), tuple(len(array) for array in arrays), False)
+    return Output(name, np.ascontiguousarray(joined), tuple(len(array) for array in arrays), pooled)

@@ -29,6 +29,7 @@ class Plan:
         modules: whether the card's modules make the sentence vector of the pooled one.
         kept: leading values of the sentence vector to keep after it is scaled; None: all.
         vector_width: of the sentence vector before it is cut.
+        end_id: of the mode EOS: the card's.
     """
 
     outputs: tuple[str, ...]
@@ -43,6 +44,7 @@ class Plan:
     modules: bool = False
     kept: int | None = None
     vector_width: int = 0
+    end_id: int | None = None
 
 
 def make(
@@ -61,7 +63,7 @@ def make(
     own = card.pooling.mode if card.pooling and not card.pooling.in_graph else None
     as_trained = pooling is None or pooling == own
     width = card.sentence_width if as_trained else card.hidden_size
-    _check_fields(pooling, dimensions, dtype, width)
+    _check_fields(None if as_trained else pooling, dimensions, dtype, width)
     mode = pooling or own
     default = POOLED if pooling else card.default_output
     outputs = tuple(dict.fromkeys(outputs)) or (default,)
@@ -90,7 +92,8 @@ def make(
     whole = all(not card.graphs[graph].attends for graph in plain)
     lookup = _lookup(card, typed) if whole and dtype == "float32" and POOLED not in outputs else None
     modules = card.modules is not None and as_trained and POOLED in outputs
-    return Plan(outputs, plain, typed, whole, mode, normalize, dimensions, dtype, lookup, modules, kept, width)
+    end_id = card.pooling.end_id if card.pooling else None
+    return Plan(outputs, plain, typed, whole, mode, normalize, dimensions, dtype, lookup, modules, kept, width, end_id)
 
 
 def _lookup(card: Card, graphs: Graphs) -> str | None:

@@ -10,12 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.artifacts.card import Card
+from models.checkpoints.sentence_transformers import EOS
 from service.embedding import limits, validation
 from service.embedding.in_flight import works_of
 from service.embedding.model import Model, Models, Rows, Work
 from service.embedding.output_plan import HIDDEN, POOLED, Graphs, Plan
 from service.embedding.packing import Packed
-from service.embedding.pooling import normalize, pool
+from service.embedding.pooling import end_row, normalize, pool
 from service.embedding.requests import EmbedRequest, EmbedResult, Ids, Output, Text
 from service.embedding.sentence_modules import apply_modules
 from service.embedding.tokenization import Cut
@@ -384,7 +385,8 @@ def _select(name: str, plan: Plan, rows: list[Rows], lengths: tuple[int, ...]) -
 
 def _pooled_row(plan: Plan, hidden: NDArray[Any], sequence: Ids, prompt_tokens: int) -> NDArray[np.float32]:
     assert plan.mode is not None
-    return pool(plan.mode, hidden, validation.attended(sequence), prompt_tokens)[None]
+    end = end_row(sequence.ids, plan.end_id) if plan.mode == EOS else 0
+    return pool(plan.mode, hidden, validation.attended(sequence), prompt_tokens, end)[None]
 
 
 def _pooled(plan: Plan, rows: list[Rows]) -> NDArray[np.float32]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.checkpoints.sentence_transformers import JOIN
+from models.checkpoints.sentence_transformers import EOS, JOIN
 
 NORMALIZED_ROWS = 2048  # at a time: the quotients are float64
 Rows = NDArray[np.float32]
@@ -43,15 +43,30 @@ POOLINGS: dict[str, Callable[[Rows, Flags, int], NDArray[Any]]] = {
 }
 
 
-def pool(mode: str, rows: Rows, attended: Flags, prompt_tokens: int = 0) -> Rows:
+def end_row(ids: NDArray[np.int64], end_id: int | None) -> int:
+    """Return the row of the token that ends a text; row 0 where no token is `end_id`.
+
+    Args:
+        ids: of the text, [n].
+        end_id: of that token, whose first occurrence counts; None: the largest of `ids`.
+
+    Source: transformers 5.23, CLIPTextModel, which reads no mask here.
+    """
+    return int((ids if end_id is None else ids == end_id).argmax())
+
+
+def pool(mode: str, rows: Rows, attended: Flags, prompt_tokens: int = 0, end: int = 0) -> Rows:
     """Return the pooled vector of a sequence, float32 [d]; of several modes, their vectors one after the other.
 
     Args:
-        mode: one of POOLINGS, or several joined as in Pooling.mode.
+        mode: one of POOLINGS, or EOS, or several joined as in Pooling.mode.
         rows: of its tokens, float32 [n, d].
         attended: which tokens are attended to, bool [n].
         prompt_tokens: how many of the first attended tokens are left out; at least one is left.
+        end: of the mode EOS: the row of `end_row`.
     """
+    if mode == EOS:
+        return np.asarray(rows[end], np.float32)
     first = int(attended.argmax())
     counted = attended & (np.arange(len(rows)) >= first + prompt_tokens) if prompt_tokens else attended
     vectors = [POOLINGS[each](rows, counted, first).astype(np.float32) for each in mode.split(JOIN)]

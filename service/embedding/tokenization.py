@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from service.embedding.limits import too_many_tokens
-from service.embedding.requests import Direction, Ids, Text
+from service.embedding.requests import Direction, Ids, Int64s, Text
 from service.errors import SHORTEN_OR_TRUNCATE, EmptyInput, OutOfRange, StartError, TooLong
 
 INLINE_CHARACTERS = 2000  # about half a millisecond of tokenising; longer work goes to a thread
@@ -59,6 +59,7 @@ class Tokenizer:
         max_characters: longest text, or part of a pair; None: no limit.
         may_be_empty: a text may give no token.
         segments: return segment ids too.
+        filling: tokens that each text is filled up to for the model, and the id of those added; None: none are.
 
     Raises:
         StartError: the file is not a tokenizer.
@@ -71,6 +72,7 @@ class Tokenizer:
         max_characters: int | None = None,
         may_be_empty: bool = False,
         segments: bool = True,
+        filling: tuple[int, int] | None = None,
     ) -> None:
         import tokenizers
 
@@ -84,6 +86,7 @@ class Tokenizer:
         self._max_characters = max_characters
         self._may_be_empty = may_be_empty
         self._segments = segments
+        self._filling = filling
         self.prompt_length = lru_cache(maxsize=64)(partial(_prompt_length, self._tokenizer))  # no self: no cycle
 
     async def encode(self, texts: Mapping[int, Text], cut: Cut) -> dict[int, Ids]:
@@ -190,7 +193,14 @@ class Tokenizer:
                 )
             encoding, shortened = self._cut(text, most, cut), True
         types = np.array(encoding.type_ids, np.int64) if self._segments else None
-        return Ids(np.array(encoding.ids, np.int64), None, types, cut=shortened)
+        return Ids(self._filled(np.array(encoding.ids, np.int64)), None, types, cut=shortened)
+
+    def _filled(self, ids: Int64s) -> Int64s:
+        if self._filling is None or len(ids) >= self._filling[0]:
+            return ids
+        filled = np.full(self._filling[0], self._filling[1], np.int64)
+        filled[: len(ids)] = ids
+        return filled
 
     def _short(self, index: int, text: Text, cut: Cut) -> Text:
         """Return the text within the limit of characters, which holds for each part of a pair."""

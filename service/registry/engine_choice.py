@@ -16,7 +16,7 @@ from models.artifacts.card import MODULES, Card
 from service import machine
 from service.embedding import validation
 from service.embedding.packing import feeds
-from service.embedding.pooling import normalize, pool
+from service.embedding.pooling import end_row, normalize, pool
 from service.embedding.requests import Ids, Text
 from service.embedding.tokenization import Cut, Tokenizer
 from service.errors import StartError
@@ -123,7 +123,8 @@ def _sequences(card: Card, tokenizer: Tokenizer | None) -> list[Ids]:
 def _vector(card: Card, engine: Engine, ids: Ids) -> NDArray[np.float32]:
     name, graph = next((name, graph) for name, graph in card.graphs.items() if graph.attends)
     (rows,) = engine.run(name, feeds(validation.pack(card, [ids]), graph.inputs), graph.outputs)
-    vector = pool(card.pooling.mode if card.pooling else "mean", rows, validation.attended(ids))
+    end = end_row(ids.ids, card.pooling.end_id if card.pooling else None)
+    vector = pool(card.pooling.mode if card.pooling else "mean", rows, validation.attended(ids), end=end)
     if card.modules is None:
         return vector
     (vectors,) = engine.run(MODULES, {"pooled": vector[None]}, ("vectors",))

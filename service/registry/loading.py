@@ -107,7 +107,15 @@ def _map_ahead(path: Path) -> tuple[str, int]:
 
 def _tokenizer(path: Path, card: Card) -> Tokenizer:
     characters = card.static.max_characters if card.static else None
-    return Tokenizer(path, card.max_tokens, characters, card.static is not None, segments=card.types == "zeros")
+    filling = (card.filling.tokens, card.filling.token_id) if card.filling else None
+    return Tokenizer(
+        path,
+        card.max_tokens,
+        characters,
+        card.static is not None,
+        segments=card.types == "zeros",
+        filling=filling,
+    )
 
 
 def _onnx(folder: Path, settings: Settings, threads: int, card: Card) -> Engine:

@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from models.artifacts.card import HEAD, MODULES, Card
+from models.artifacts.card import HEAD, IMAGE_VECTOR, MODULES, Card
 from models.vision.image_spec import Image
 from service.embedding import images, validation
 from service.embedding.model import Model, Work
@@ -107,6 +107,8 @@ def _check(card: Card, graph: str, rows: Mapping[str, Any]) -> None:
             raise EngineFailure(f"{file} gives {name} that is not finite")
         if name == POOLED:
             _check_width(card, graph, name, values, card.graph_width or card.hidden_size)
+        elif name == IMAGE_VECTOR:
+            _check_width(card, graph, name, values, card.sentence_width)
         elif name in (card.default_output, HIDDEN):
             _check_width(card, graph, name, values, card.hidden_size)
 

@@ -41,7 +41,7 @@ class ReferenceEngine:
         if self._card.static:
             named = static.outputs(self._card.static, self._weights, feeds)
         elif self._card.image:
-            named = vision.outputs(self._card.image.steps, self._weights, feeds)
+            named = vision.encoded(self._card.image, self._card.encoder, self._weights, feeds)
         else:
             named = self._rope(graph, ropes[graph], feeds) if graph in ropes else self._rows(graph, feeds)
         return [named[name].astype(np.float32) for name in outputs]

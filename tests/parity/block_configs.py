@@ -98,6 +98,12 @@ def factor(draw: Draw) -> float:
     return draw.choice((0.22, 1.0, 1.5))
 
 
+def tower(**more: Any) -> Callable[[Draw], Config]:
+    """The text towers' keys, those of CLIP and SigLIP."""
+    own = {"hidden_act": lambda draw: draw.choice((*ACTIVATIONS, "quick_gelu"))}
+    return encoder(**own, layer_norm_eps=lambda draw: draw.choice((1e-6, 1e-5, 1e-3)), **more)
+
+
 _ENDS: Config = {"bos_token_id": 0, "eos_token_id": 2, "cls_token_id": 0, "sep_token_id": 2}
 
 
@@ -155,6 +161,9 @@ _LN: Config = {"rms_norm_eps": None, "layer_norm_eps": lambda draw: draw.choice(
 CONFIGS: dict[str, Callable[[Draw], Config]] = {
     "bert": encoder(),
     "mpnet": encoder(type_vocab_size=None),
+    "clip_text_model": tower(),
+    "siglip_text_model": tower(),
+    "siglip2_text_model": tower(),
     "roberta": encoder(),
     "camembert": encoder(),
     "xlm-roberta": encoder(),

@@ -22,7 +22,13 @@ pytestmark = pytest.mark.parity
 SEEDS = range(12)
 LENGTHS = (1, 2, 3, 12, 13, 63, 64, 65, 130, 256, 257, 300, 512)
 TOLERANCE = 1e-5
-CLASSES = {"t5": "T5EncoderModel", "mt5": "MT5EncoderModel", "umt5": "UMT5EncoderModel"}
+CLASSES = {
+    "t5": "T5EncoderModel",
+    "mt5": "MT5EncoderModel",
+    "umt5": "UMT5EncoderModel",
+    "siglip_text_model": "SiglipTextModel",
+    "siglip2_text_model": "Siglip2TextModel",
+}
 
 
 def made(family: str, seed: int, folder: Path) -> Any:

@@ -13,7 +13,7 @@ import pybase64
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from service.context import ServiceContext
-from service.embedding.images import Images, ImagesRequest, Picture, Values
+from service.embedding.images import ImagesRequest, Picture, Values
 from service.errors import (
     BadInput,
     ConflictingFields,
@@ -32,7 +32,6 @@ from service.http.routes import Request, RequestBody, Route, binary
 from service.http.tensors import from_safetensors, tensor
 from service.http.validation_errors import quoted, unknown_field, validated
 from service.http.worker_threads import in_thread, inline_or_in_thread
-from service.machine import available_cpus
 from service.protocols.inlay.embed_answers import VECTOR_ANSWERS
 from service.protocols.inlay.parameter_types import TENSOR
 from service.protocols.inlay.parsing import parse_json_fields, query_values
@@ -57,12 +56,16 @@ FORM = {
         "outputs": {"type": "string", "description": "names with commas between"},
         "dtype": {"enum": ["float32", "float16", "bfloat16"]},
         "encoding_format": {"enum": ["float", "base64"]},
+        "normalize": {"enum": ["true", "false"]},
+        "dimensions": {"type": "string", "pattern": "^[0-9]+$"},
     },
 }
 EXAMPLES: dict[str, dict[str, Any]] = {
     "data_url": {"inputs": [{"image": "data:image/png;base64,iVBORw0KGgo..."}]},
     "tensor": {"inputs": {"pixel_values": {"dtype": "float32", "shape": [3, 224, 224], "data": "AAAA..."}}},
 }
+BOOLEANS = {"true": True, "false": False}
+DIGITS = 9  # of dimensions that are sent as text; as many are beyond any model's
 ImageInputs = list[Picture | Values]
 
 
@@ -82,20 +85,17 @@ class ImagesBody(BaseModel):
     encoding_format: Annotated[
         Literal["float", "base64"], Field(description="in JSON responses: float or base64 (little-endian, in `dtype`)")
     ] = "float"
+    normalize: Annotated[
+        bool | None,
+        Field(description="scale image_embedding to unit length; left out: if the model compares unit vectors"),
+    ] = None
+    dimensions: Annotated[
+        int | None, Field(ge=1, description="leading values of image_embedding to keep, before it is scaled")
+    ] = None
 
 
 def routes(context: ServiceContext) -> list[Route]:
     """Return POST /models/{name}/images."""
-    settings = context.settings
-    images = Images(
-        context.registry,
-        max_inputs=settings.max_inputs,
-        max_pixels=settings.max_image_pixels,
-        max_rows=settings.max_request_tokens,
-        max_bytes=settings.max_answer_bytes,
-        budget=context.budget,
-        threads=max(1, available_cpus() // settings.workers),
-    )
 
     async def handler(request: Request) -> Response:
         name = request.parameters["name"]
@@ -104,7 +104,8 @@ def routes(context: ServiceContext) -> list[Route]:
         _check_type(request.media_type)
         inputs, body = await in_thread(_read, request)
         outputs = () if body.outputs is None else (body.outputs,) if isinstance(body.outputs, str) else body.outputs
-        result = await images.embed(ImagesRequest(inputs, name, tuple(outputs), body.dtype), request.context)
+        images = ImagesRequest(inputs, name, tuple(outputs), body.dtype, body.normalize, body.dimensions)
+        result = await context.images.embed(images, request.context)
         base64, values = body.encoding_format == "base64", json_arrays.count(result)
         headers, parts = await inline_or_in_thread(values, encode, result, base64)
         return formats.response(headers, parts)
@@ -152,6 +153,10 @@ def _options(texts: dict[str, str]) -> ImagesBody:
     options: dict[str, Any] = {"inputs": None} | texts
     if "outputs" in texts:
         options["outputs"] = texts["outputs"].split(",")
+    if texts.get("normalize") in BOOLEANS:
+        options["normalize"] = BOOLEANS[texts["normalize"]]
+    if texts.get("dimensions", "").isdecimal():
+        options["dimensions"] = int(texts["dimensions"][:DIGITS])
     return validated(ImagesBody, options, strict=True)
 
 
@@ -162,7 +167,7 @@ def read_input(value: Any, index: int) -> Sequence[Picture | Values]:
     """Return the image of one entry; several of a tensor that holds a stack of one size."""
     path: FieldPath = ("inputs", index)
     if isinstance(value, str):
-        return [Picture(_decode(value, path))]
+        return [Picture(decode_picture(value, path))]
     if not isinstance(value, dict):
         raise WrongType(f"is {quoted(value)}", field=path, allowed=f"an image is {FORMS}")
     for name in value:
@@ -177,7 +182,7 @@ def read_input(value: Any, index: int) -> Sequence[Picture | Values]:
     if name == "image":
         if not isinstance(value["image"], str):
             raise WrongType(f"is {quoted(value['image'])}", field=path, allowed="send a data URL or base64")
-        return [Picture(_decode(value["image"], path))]
+        return [Picture(decode_picture(value["image"], path))]
     try:
         array = tensor(value[name])
     except ValueError as error:
@@ -185,8 +190,8 @@ def read_input(value: Any, index: int) -> Sequence[Picture | Values]:
     return _split_stack(name, array, _grid(value.get("grid"), ("inputs", index, "grid")))
 
 
-def _decode(text: str, path: FieldPath) -> bytes:
-    """Return the bytes of a data URL or of bare base64."""
+def decode_picture(text: str, path: FieldPath) -> bytes:
+    """Return the bytes of a data URL or of bare base64; raise BadInput for any other text."""
     if text[:5].lower() == "data:":
         head, comma, text = text.partition(",")
         if not comma or not head.lower().endswith(";base64"):

@@ -122,6 +122,8 @@ class ImageSummary(BaseModel):
     fixed: Annotated[list[int] | None, Field(description="the one height and width it takes; null: any")]
     takes_grid: Annotated[bool, Field(description="flattened patches come with their rows and columns")]
     reads_pictures: Annotated[bool, Field(description="JPEG, PNG and WebP; false: tensors alone")]
+    vector_width: Annotated[int, Field(description="width of image_embedding; 0: it gives none")]
+    normalize: Annotated[bool, Field(description="image_embedding has unit length unless the caller says otherwise")]
 
 
 class QuantizedSummary(BaseModel):

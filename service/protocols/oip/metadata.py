@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from models.artifacts.card import Card
+from models.artifacts.card import IMAGE_VECTOR, Card
 from service.embedding.model import Model
 from service.protocols.oip.data_plane import VERSION
 from service.protocols.oip.infer import IDS, MASK, POSITIONS, TEXT, TYPES
@@ -51,11 +51,12 @@ def inputs(card: Card) -> list[dict[str, Any]]:
 
 def outputs(card: Card) -> list[dict[str, Any]]:
     """Return name, datatype and shape of each tensor that a model gives, in FP32 unless the request says otherwise."""
-    widths = {"last_hidden_state": card.hidden_size, "sentence_embedding": card.default_width}  # of others unknown
+    vectors = dict.fromkeys(("sentence_embedding", IMAGE_VECTOR), card.default_width)
+    widths = {"last_hidden_state": card.hidden_size, **vectors}  # of others unknown
     tensors = []
     for name in card.outputs:
         width = widths.get(name, -1)
-        tensors.append(_tensor(name, "FP32", [-1, width] if name == "sentence_embedding" else [-1, -1, width]))
+        tensors.append(_tensor(name, "FP32", [-1, width] if name in vectors else [-1, -1, width]))
     return [*tensors, _tensor(LENGTHS, "INT64", [-1])]
 
 

@@ -1,6 +1,6 @@
 """OpenAI's routes: /v1/embeddings, /embeddings, vLLM's /pooling, and /v1/models."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from time import perf_counter, time
 from typing import Any, NamedTuple
@@ -8,8 +8,10 @@ from typing import Any, NamedTuple
 from numpy.typing import NDArray
 from pydantic import BaseModel
 
+from models.artifacts.card import IMAGE_VECTOR
 from service.context import ServiceContext
 from service.embedding import truncation
+from service.embedding.images import ImagesRequest, Picture, reads_images
 from service.embedding.model import Model
 from service.embedding.output_plan import HIDDEN, POOLED
 from service.embedding.packing import split
@@ -131,12 +133,15 @@ def _embedding_handler(context: ServiceContext, decode: Decoder, shape: Shape) -
         began = perf_counter()
         check_json(request.headers.get(b"content-type"))
         body = request.body
-        decoded, options, caller_id = await inline_or_in_thread(len(body), decode, body)
-        embed_request = _for_model(decoded, options, registry.get(decoded.model), shape)
+        decoded, options, caller_id, pictures = await inline_or_in_thread(len(body), decode, body)
+        model = registry.get(decoded.model)
         if options.task == TOKEN_EMBED or options.embed_dtype != "float32":
             request.context.copies = 2  # they are scaled, or cast
-        result = await embedder.embed(embed_request, request.context)
-        if options.task == TOKEN_EMBED and embed_request.normalize is not False:
+        if pictures:
+            result = await context.images.embed(_of_images(decoded, options, model, pictures, shape), request.context)
+        else:
+            result = await embedder.embed(_for_model(decoded, options, model, shape), request.context)
+        if options.task == TOKEN_EMBED and decoded.normalize is not False:
             result = _normalized_tokens(result)
         response_id = shape.id_prefix + (caller_id or request.id.decode())
         values = json_arrays.count(result)
@@ -169,6 +174,25 @@ def _for_model(request: EmbedRequest, options: ResponseOptions, model: Model, sh
             remedy="POST to /pooling or /embed, or export it with --pooling",
         )
     return request
+
+
+def _of_images(
+    request: EmbedRequest, options: ResponseOptions, model: Model, pictures: Sequence[Picture], shape: Shape
+) -> ImagesRequest:
+    """Return the request for images, with the output that the path answers with; errors as `_for_model`."""
+    card = model.card
+    reads_images(card)
+    _check_options(request, options, model)
+    outputs = request.outputs or ((HIDDEN,) if options.task == TOKEN_EMBED else (card.default_output,))
+    if outputs[0] not in card.outputs:
+        raise WrongModelKind(f"{card.name} has no {outputs[0]}", remedy="leave out task")
+    if (not shape.any_rows or options.task == "embed") and outputs[0] != IMAGE_VECTOR:
+        raise WrongModelKind(
+            f"{card.name} gives a vector a patch, {outputs[0]}, and no vector of an image",
+            remedy=f"POST to /pooling or /models/{card.name}/images",
+        )
+    unit = None if options.task == TOKEN_EMBED else request.normalize
+    return ImagesRequest(pictures, request.model, outputs, "float32", unit, request.dimensions)
 
 
 def _check_options(request: EmbedRequest, options: ResponseOptions, model: Model) -> None:

@@ -12,10 +12,12 @@ import numpy as np
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
+from service.embedding.images import Picture
 from service.embedding.requests import EmbedRequest, Ids, Input, Text
-from service.errors import EmptyInput, FieldPath, OutOfRange, WrongType
+from service.errors import ConflictingFields, EmptyInput, EmptyRequest, FieldPath, OutOfRange, WrongType
 from service.http.validation_errors import CACHED_BYTES, json_bytes, parse_json, quoted, validated
 from service.protocols.inlay.embed_body import IDS, TEXT
+from service.protocols.inlay.images import decode_picture
 
 FORMS = "a text, a list of token ids, or a list of either"
 INPUT = {"anyOf": [TEXT, IDS, {"type": "array", "items": {"anyOf": [TEXT, IDS]}}], "description": FORMS}
@@ -29,6 +31,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "text": {"input": "hello world", "model": "all-MiniLM-L6-v2"},
     "texts": {"input": ["hello world", "how are you"], "encoding_format": "base64"},
     "token_ids": {"input": [[101, 7592, 102], [101, 2088, 102]], "dimensions": 128},
+    "image": {"input": ["data:image/png;base64,iVBORw0KGgo..."], "modality": "image"},
     "bytes": {"input": ["hello world"], "encoding_format": "bytes", "embed_dtype": "float16"},
 }
 
@@ -70,8 +73,8 @@ class EmbeddingsBody(BaseModel):
     cache_salt: Annotated[str | None, Field(description="a text; not used: no prompt is cached")] = None
     request_id: Annotated[str | None, Field(description="a text: becomes part of the response's id")] = None
     modality: Annotated[
-        Literal["text"] | None,
-        Field(description="text; images go to /models/{name}/images. Where it is sent, 0 dimensions are all"),
+        Literal["text", "image"] | None,
+        Field(description="text, or image: data URLs as input. Where it is sent, 0 dimensions are all"),
     ] = None
 
 
@@ -157,6 +160,7 @@ class ResponseOptions(NamedTuple):
 
     Args:
         max_tokens: `truncate_prompt_tokens`, where it is a number of tokens.
+        images: whether `modality` is image.
     """
 
     encoding: str
@@ -164,6 +168,23 @@ class ResponseOptions(NamedTuple):
     endianness: str
     task: str | None
     max_tokens: int | None
+    images: bool = False
+
+
+class Decoded(NamedTuple):
+    """A body.
+
+    Args:
+        request: what to compute; of images without its inputs.
+        options: of the response.
+        caller_id: the caller's own id of the request.
+        pictures: the images to embed; empty: `request` has texts or token ids.
+    """
+
+    request: EmbedRequest
+    options: ResponseOptions
+    caller_id: str | None
+    pictures: list[Picture]
 
 
 class Decoder:
@@ -173,8 +194,8 @@ class Decoder:
         self._model = model
         self._cached_options = lru_cache(maxsize=256)(self._options)
 
-    def __call__(self, body: bytes) -> tuple[EmbedRequest, ResponseOptions, str | None]:
-        """Return the request, the options of its response and the caller's own id of the request.
+    def __call__(self, body: bytes) -> Decoded:
+        """Return what a body holds.
 
         Raises:
             BadRequest: the body is not JSON, or a field cannot be read.
@@ -188,7 +209,9 @@ class Decoder:
             validated(self._model, {"input": inputs, "user": user, "request_id": request_id})
         rest = json_bytes(data)
         options, response = self._cached_options(rest) if len(rest) <= CACHED_BYTES else self._options(rest)
-        return options._replace(inputs=decode_inputs(inputs)), response, request_id
+        if response.images:
+            return Decoded(options, response, request_id, decode_pictures(inputs))
+        return Decoded(options._replace(inputs=decode_inputs(inputs)), response, request_id, [])
 
     def _options(self, rest: bytes) -> tuple[EmbedRequest, ResponseOptions]:
         fields = validated(self._model, {"input": None} | orjson.loads(rest))
@@ -199,6 +222,8 @@ class Decoder:
             if refused:
                 allowed = f"allowed: {self._model.model_fields[name].description}"
                 raise OutOfRange("is 0", field=(name,), allowed=allowed)
+        if fields.modality == "image":
+            _check_image_fields(fields)
         cut = fields.truncate_prompt_tokens
         task, output = (fields.task, fields.output) if isinstance(fields, PoolingBody) else (None, None)
         request = EmbedRequest(
@@ -213,9 +238,36 @@ class Decoder:
             special_tokens=fields.add_special_tokens,
         )
         response = ResponseOptions(
-            fields.encoding_format, fields.embed_dtype, fields.endianness, task, request.max_tokens
+            fields.encoding_format,
+            fields.embed_dtype,
+            fields.endianness,
+            task,
+            request.max_tokens,
+            fields.modality == "image",
         )
         return request, response
+
+
+def _check_image_fields(fields: EmbeddingsBody) -> None:
+    """Raise ConflictingFields for a field that says how texts are tokenized."""
+    for name in ("truncate_prompt_tokens", "truncation_side", "add_special_tokens"):
+        if name in fields.model_fields_set and getattr(fields, name) is not None:
+            raise ConflictingFields("is of texts, and modality is image", field=(name,), remedy="leave it out")
+
+
+def decode_pictures(value: Any) -> list[Picture]:
+    """Return every image of a body, in order, as infinity's clients send them.
+
+    Raises:
+        BadInput, BadRequest: an image, or the whole value, is no data URL or base64.
+    """
+    if type(value) is str:
+        return [Picture(decode_picture(value, ("inputs",)))]
+    if type(value) is not list or not all(type(item) is str for item in value):
+        raise WrongType(f"is {quoted(value)}", field=("inputs",), allowed="send a data URL or a list of them")
+    if not value:
+        raise EmptyRequest("is empty", field=("inputs",), remedy="send one image at least")
+    return [Picture(decode_picture(item, ("inputs", index))) for index, item in enumerate(value)]
 
 
 def decode_inputs(value: Any) -> list[Input]:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from service.embedding.pooling import normalize, pool
+from service.embedding.pooling import end_row, normalize, pool
 
 ROWS = np.array([[9, 9], [1, 2], [3, -4], [5, 6], [9, 9]], np.float32)
 COUNTED = np.array([False, True, True, True, False])  # masked on both sides
@@ -43,3 +43,17 @@ def test_excluded_prompt_keeps_the_weights_of_positions(mode: str, expected: lis
     rows = np.array([[9.0]] * pads + [[1.0], [2.0], [3.0], [7.0]], np.float32)
     attended = np.arange(len(rows)) >= pads
     np.testing.assert_allclose(pool(mode, rows, attended, prompt_tokens=2), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("ids", "end_id", "row"),
+    [
+        ([7, 3, 9, 9, 3], 9, 2),  # the first of several
+        ([7, 3, 9, 12, 3], None, 3),  # the largest: files whose eos_token_id is 2
+        ([7, 3], 9, 0),  # as argmax of no match
+    ],
+)
+def test_end_row_is_that_of_clip_text_model(ids: list[int], end_id: int | None, row: int) -> None:
+    assert end_row(np.array(ids), end_id) == row
+    rows = np.arange(2.0 * len(ids), dtype=np.float32).reshape(-1, 2)
+    assert np.array_equal(pool("eos", rows, np.ones(len(ids), bool), end=row), rows[row])

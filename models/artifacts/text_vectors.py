@@ -1,0 +1,101 @@
+"""The vectors that families make of texts where no files of sentence-transformers describe any: CLIP, SigLIP."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from models.artifacts.card import TextFilling
+from models.artifacts.tokenizer import FILE_NAME
+from models.checkpoints.checkpoint import Checkpoint, read_object
+from models.checkpoints.sentence_modules import FoundModules
+from models.checkpoints.sentence_transformers import EOS, Pooling, SentenceFiles
+from models.errors import BadCheckpoint
+from models.families.config import Config
+from models.families.family import TextVector
+from models.families.fitting import Plan
+from models.families.recipe import Linear
+from models.families.sentence_modules import Dense
+from models.vision import similarity
+
+_OLD_END = 2  # eos_token_id of CLIP's files before 2023, which is no token of theirs
+
+
+def with_own_vector(sentence: SentenceFiles, planned: Plan, source: Checkpoint) -> SentenceFiles:
+    """Return the settings with the family's own pooling and case of letters; the same where files describe a pooling.
+
+    Vectors of a dual encoder are scaled to unit length, which is how it compares them itself.
+
+    Raises:
+        BadCheckpoint: the config names no single end token.
+    """
+    own = planned.family.text_vector
+    if own is None or not planned.encoder or sentence.pooling:
+        return sentence
+    unit = similarity.read_similarity(source) is not None
+    pooling = Pooling(own.mode, unit, end_id=_end_id(planned.config) if own.mode == EOS else None)
+    return replace(sentence, pooling=pooling, lowercase=sentence.lowercase or own.lowercase)
+
+
+def _end_id(config: Config) -> int | None:
+    """Return the id whose first occurrence ends a text; None: it is the largest id of the text.
+
+    Source: transformers 5.23, CLIPTextModel.
+    """
+    end = config.count("eos_token_id", least=0)
+    return None if end == _OLD_END else end
+
+
+def projection(planned: Plan, source: Checkpoint) -> FoundModules:
+    """Return the projection behind the family's own pooling as modules; none where the file holds none."""
+    own = planned.family.text_vector
+    name = own and _in_file(own, planned, source)
+    if not own or not name:
+        return FoundModules()
+    hidden, tensor = planned.config.count("hidden_size"), source.tensors[name]
+    if len(tensor.shape) != 2 or tensor.shape[1] != hidden:
+        raise BadCheckpoint(f"{name!r} has shape {list(tensor.shape)}; it must be [width of a vector, {hidden}]")
+    bias = name.removesuffix("weight") + "bias"
+    linear = Linear(name, bias if own.projection.bias and bias in source.tensors else None)
+    tensors = {each: source.tensors[each] for each in (linear.weight, linear.bias) if each}
+    if source.fetch:
+        source.fetch(list(tensors.values()))
+    return FoundModules((Dense(linear, "identity"),), tensors, hidden, tensor.shape[0])
+
+
+def _in_file(own: TextVector, planned: Plan, source: Checkpoint) -> str | None:
+    """Return the file's name of the projection: in the tower, or beside it."""
+    prefixes = (planned.prefix, planned.prefix.removesuffix(planned.family.prefix))
+    return next(
+        (each + own.projection.weight for each in prefixes if each + own.projection.weight in source.tensors), None
+    )
+
+
+def filling(planned: Plan, folder: Path, max_tokens: int | None) -> TextFilling | None:
+    """Return how texts are filled up to the length with which the family was trained; None: they are not."""
+    own = planned.family.text_vector
+    if own is None or not own.filled or not planned.encoder or max_tokens is None:
+        return None
+    token_id = _tokenizer_pad_id(folder)
+    return TextFilling(max_tokens, planned.pad_id or 0 if token_id is None else token_id)
+
+
+def _tokenizer_pad_id(folder: Path) -> int | None:
+    """Return the id with which the checkpoint's tokenizer pads; None: its files do not say.
+
+    It is not always the config's pad_token_id: SigLIP2's files leave that out, and its default is another token there.
+    """
+    if not (folder / FILE_NAME).is_file():
+        return None
+    data = read_object(folder / FILE_NAME)
+    settings = folder / "tokenizer_config.json"
+    named: Any = read_object(settings).get("pad_token") if settings.is_file() else None
+    if isinstance(named, dict):
+        named = named.get("content")
+    added = {entry.get("content"): entry.get("id") for entry in data.get("added_tokens") or ()}
+    vocabulary = (data.get("model") or {}).get("vocab")
+    known = added if not isinstance(vocabulary, dict) else vocabulary | added
+    padding = data.get("padding") or {}
+    for found in (known.get(named), padding.get("pad_id")):
+        if type(found) is int:
+            return found
+    return None

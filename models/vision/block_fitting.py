@@ -1,0 +1,120 @@
+"""The blocks of a vision tower, and the steps to an image's vector, fitted to one checkpoint."""
+
+from dataclasses import dataclass, field, replace
+
+from models.checkpoints.checkpoint import Checkpoint
+from models.errors import BadCheckpoint
+from models.families.block_filling import block_steps, filled_feed_forward
+from models.families.config import Config
+from models.families.family import Family as BlockFamily
+from models.families.filling import fill_step, renamed
+from models.families.positional_encodings import Encodings
+from models.families.recipe import FeedForward, LayerNorm, Linear, Recipe
+from models.families.tensor_shapes import expected_shapes
+from models.vision.families import Family
+from models.vision.steps import AttentionPool, VectorStep, VectorSteps, vector_tensors
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FittedBlocks:
+    """What is behind the input layer of one checkpoint, with the file's tensor names.
+
+    Attributes:
+        encoder: the steps of all blocks, and of what is behind the last; empty: they are not exported.
+        vector: from their rows to an image's vector; empty: the checkpoint makes none.
+        width: of this vector.
+        shapes: of the tensors of both.
+        blockless: why there is no `encoder`; None: there is one.
+    """
+
+    encoder: Recipe = ()
+    vector: VectorSteps = ()
+    width: int = 0
+    shapes: dict[str, Shape] = field(default_factory=dict)
+    blockless: str | None = None
+
+
+def fit_blocks(family: Family, config: Config, prefix: str, checkpoint: Checkpoint) -> FittedBlocks:
+    """Return the blocks of a checkpoint's tower.
+
+    Args:
+        family: the tower's.
+        config: the tower's.
+        prefix: what the file puts before the tensor names of the tower.
+        checkpoint: the opened checkpoint.
+
+    Raises:
+        BadCheckpoint: the config makes no such blocks.
+    """
+    if family.blocks is None:
+        return FittedBlocks(blockless=family.uncovered)
+    filled = block_steps(family.blocks, config, Encodings())
+    named = expected_shapes(filled, config)
+    if not any(prefix + name in checkpoint.tensors for name in named):
+        return FittedBlocks(blockless="the checkpoint holds no tensor of a block")
+    _check_heads(config)
+    encoder = tuple(renamed(step, lambda name: prefix + name) for step in filled)
+    shapes = {prefix + name: shape for name, shape in named.items()}
+    steps = _vector_steps(family, family.blocks, config, prefix, checkpoint)
+    width = config.count("hidden_size")
+    for step in steps:
+        shapes |= _vector_shapes(step, config, checkpoint)
+        if isinstance(step, Linear):
+            width = shapes[step.weight][0]
+    return FittedBlocks(encoder, steps, width if steps else 0, shapes)
+
+
+def _check_heads(config: Config) -> None:
+    heads, hidden = config.count("num_attention_heads"), config.count("hidden_size")
+    if hidden % heads:
+        raise BadCheckpoint(f"config.json says {heads} attention heads, which do not divide hidden_size {hidden}")
+
+
+def _vector_steps(
+    family: Family, blocks: BlockFamily, config: Config, prefix: str, checkpoint: Checkpoint
+) -> VectorSteps:
+    """Return the steps with the file's names; a projection lies beside the tower, not in it."""
+    outside = prefix.removesuffix(family.prefix)
+    steps: list[VectorStep] = []
+    for step in family.vector:
+        if isinstance(step, Linear):
+            if outside + step.weight in checkpoint.tensors:
+                steps.append(renamed(step, lambda name: outside + name))
+            continue
+        names = vector_tensors((step,))
+        if names and prefix + names[0] not in checkpoint.tensors:  # a file without the tower's head
+            return ()
+        steps.append(_filled(step, blocks, config, prefix))
+    return tuple(steps)
+
+
+def _filled(step: VectorStep, blocks: BlockFamily, config: Config, prefix: str) -> VectorStep:
+    match step:
+        case AttentionPool(probe, weight, bias, output):
+            names = {"probe": prefix + probe, "weight": prefix + weight, "bias": prefix + bias}
+            output = renamed(output, lambda name: prefix + name)
+            return replace(step, **names, output=output, heads=config.count("num_attention_heads"))
+        case FeedForward():
+            return renamed(filled_feed_forward(step, blocks, config), lambda name: prefix + name)
+        case LayerNorm():
+            filled = fill_step(step, blocks, config)
+            assert isinstance(filled, LayerNorm)
+            return renamed(filled, lambda name: prefix + name)
+    return step
+
+
+def _vector_shapes(step: VectorStep, config: Config, checkpoint: Checkpoint) -> dict[str, Shape]:
+    hidden = config.count("hidden_size")
+    match step:
+        case AttentionPool(probe, weight, bias, output):
+            return {probe: (hidden,), weight: (3 * hidden, hidden), bias: (3 * hidden,)} | {
+                output.weight: (hidden, hidden),
+                str(output.bias): (hidden,),
+            }
+        case Linear(weight):
+            return {weight: (checkpoint.tensors[weight].shape[0], hidden)}
+        case FeedForward() | LayerNorm():
+            return expected_shapes((step,), config)
+    return {}
