@@ -53,6 +53,8 @@ _TEXT_TYPES = {
     **TEXT_TYPES,
 }
 
+_PUBLISHED_TYPES = {"new": "gte"}  # of the published code -> what transformers calls it since
+
 ACTIVATIONS: dict[str, Activation] = {
     "gelu": "gelu",
     "gelu_python": "gelu",
@@ -108,6 +110,7 @@ def text_tower(model_type: str, data: Mapping[str, Any]) -> tuple[str, Mapping[s
 
     Source: transformers 5.23 (which model_type a nested config has where it does not say).
     """
+    model_type = _PUBLISHED_TYPES.get(model_type, model_type)
     while model_type not in FAMILIES:
         nest = next((name for name in TEXT_CONFIG_KEYS if isinstance(data.get(name), Mapping)), None)
         inner = _TEXT_TYPES.get(model_type)

@@ -29,7 +29,11 @@ from models.families.uncovered import uncovered
 from models.positions.alibi import slopes
 
 _LAYOUTS = ("half", "interleaved")
-_BY_LENGTH = ("dynamic", "longrope")  # rope types whose frequencies depend on the length of the sequence
+_UNCERTAIN = {  # rope types that are not computed in blocks
+    "dynamic": "depends on the length of the input",
+    "longrope": "depends on the length of the input",
+    "ntk": "is computed in several ways under one name",
+}
 
 
 def uncomputed(model_type: str, family: Family, config: Config, encodings: Encodings) -> str | None:
@@ -37,7 +41,7 @@ def uncomputed(model_type: str, family: Family, config: Config, encodings: Encod
     if reason := uncovered(model_type, family):
         return reason
     for key, value in family.block_if.items():
-        if config.get(key) != value:
+        if config.get(key) not in (None, value):
             return f"its blocks are computed where {key} is {value!r}; config.json says {config.get(key)!r}"
     if not family.narrow_blocks and config.table_width() != config.count("hidden_size"):
         return "its tables are narrower than its blocks"
@@ -46,8 +50,8 @@ def uncomputed(model_type: str, family: Family, config: Config, encodings: Encod
     for table in encodings.ropes.values():
         if table.layout not in _LAYOUTS or table.sections or table.axes or table.softmax_scale != 1.0:
             return f"its attention rotates in a way that is not computed: layout {table.layout}"
-        if table.rope.rope_type in _BY_LENGTH:
-            return f"its RoPE ({table.rope.rope_type}) depends on the length of the input"
+        if reason := _UNCERTAIN.get(table.rope.rope_type):
+            return f"its RoPE ({table.rope.rope_type}) {reason}"
     return None
 
 

@@ -8,7 +8,16 @@ from dataclasses import replace
 
 from models.families.config import Config
 from models.families.family import linear, norm, rms_norm
-from models.families.recipe import Attention, Disentangled, DistanceBias, FeedForward, Linear, Recipe, ScoreBias
+from models.families.recipe import (
+    Activation,
+    Attention,
+    Disentangled,
+    DistanceBias,
+    FeedForward,
+    Linear,
+    Recipe,
+    ScoreBias,
+)
 from models.families.tensor_parts import Part, equal
 
 _LAYER = "encoder.layer.{block}"
@@ -258,3 +267,13 @@ def t5_feed_forward(step: FeedForward, config: Config) -> FeedForward:
 
 def _t5_plain(step: FeedForward) -> Linear:
     return replace(step.up, weight=step.up.weight.replace("wi_1", "wi"))
+
+
+def published_gate(key: str) -> Callable[[FeedForward, Config], FeedForward]:
+    """Return what reads a gate's activation from a key of published code: swiglu, geglu, reglu."""
+
+    def filled(step: FeedForward, config: Config) -> FeedForward:
+        kinds: dict[str, Activation] = {"swiglu": "silu", "geglu": "gelu", "reglu": "relu"}
+        return replace(step, activation=config.choice(key, kinds))
+
+    return filled

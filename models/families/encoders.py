@@ -10,6 +10,7 @@ from typing import Any
 
 from models.families import decoder_blocks, encoder_blocks
 from models.families.family import (
+    AlibiSpec,
     BucketSpec,
     Family,
     ScaleSpec,
@@ -184,6 +185,71 @@ _MODERNBERT = Family(
     window="local_attention",
 )
 _EMB_LN = {f"emb_ln.{part}": (f"embeddings.LayerNorm.{part}",) for part in ("weight", "bias")}
+_NOMIC = _like_bert(
+    "",
+    defaults={"vocab_size": 30528, "max_position_embeddings": 2048, "hidden_act": "silu"},
+    input_layer=(_WORD_TABLE, _TYPE_TABLE, norm("emb_ln")),
+    preferred_names=_EMB_LN,
+    block=encoder_blocks.NOMIC,
+    stored=encoder_blocks.NOMIC_STORED,
+    rotates=True,
+    causal=False,
+)
+_PUBLISHED_NOMIC = replace(
+    _NOMIC,
+    defaults={**_NOMIC.defaults, "hidden_act": None},
+    names={
+        "hidden_size": "n_embd",
+        "num_hidden_layers": "n_layer",
+        "num_attention_heads": "n_head",
+        "intermediate_size": "n_inner",
+        "max_position_embeddings": "n_positions",
+        "layer_norm_eps": "layer_norm_epsilon",
+    },
+    feed_forward=encoder_blocks.published_gate("activation_function"),
+    block_if={
+        "prenorm": False,
+        "use_rms_norm": False,
+        "rotary_emb_fraction": 1.0,
+        "rotary_emb_interleaved": False,
+        "qkv_proj_bias": False,
+        "mlp_fc1_bias": False,
+        "mlp_fc2_bias": False,
+        "moe_every_n_layers": 0,
+    },
+)
+_JINA_V3 = _like_bert(
+    "",
+    defaults={
+        "vocab_size": 250002,
+        "hidden_size": 1024,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 16,
+        "intermediate_size": 4096,
+        "max_position_embeddings": 8194,
+        "type_vocab_size": 1,
+        "layer_norm_eps": 1e-5,
+        "pad_token_id": 1,
+    },
+    input_layer=(_WORD_TABLE, _TYPE_TABLE, norm("emb_ln")),
+    preferred_names=_EMB_LN,
+    required_values={"position_embedding_type": "rotary"},
+    block=encoder_blocks.JINA_V3,
+    stored=encoder_blocks.JINA_V3_STORED,
+    rotates=True,
+    causal=False,
+)
+_JINA_V2 = _like_bert(
+    "bert.",
+    defaults={"feed_forward_type": "original"},
+    input_layer=(_WORD_TABLE, _TYPE_TABLE, _NORM),
+    required_values={"position_embedding_type": "alibi"},
+    block=encoder_blocks.JINA_V2,
+    stored=encoder_blocks.JINA_V2_STORED,
+    feed_forward=encoder_blocks.published_gate("feed_forward_type"),
+    alibi=AlibiSpec("symmetric"),
+    causal=False,
+)
 _EUROBERT = Family(
     prefix="model.",
     defaults={
@@ -252,10 +318,14 @@ _SIGLIP_TEXT = replace(
 )
 
 ENCODERS: dict[str, Family] = {
-    "bert": _BERT,
+    "bert": replace(_BERT, variants={"position_embedding_type=alibi": ("jina_bert", _JINA_V2)}),
     "roberta": _ROBERTA,
     "camembert": replace(_ROBERTA, defaults={**_ROBERTA.defaults, "vocab_size": 30522}),
-    "xlm-roberta": replace(_ROBERTA, defaults={**_ROBERTA.defaults, "vocab_size": 30522}),
+    "xlm-roberta": replace(
+        _ROBERTA,
+        defaults={**_ROBERTA.defaults, "vocab_size": 30522},
+        variants={"position_embedding_type=rotary": ("jina_embeddings_v3", _JINA_V3)},
+    ),
     "distilbert": Family(
         prefix="distilbert.",
         defaults={
@@ -368,16 +438,7 @@ ENCODERS: dict[str, Family] = {
         block_if={"rotary_value": False},
         rotates=True,
     ),
-    "nomic_bert": _like_bert(
-        "",
-        defaults={"vocab_size": 30528, "max_position_embeddings": 2048, "hidden_act": "silu"},
-        input_layer=(_WORD_TABLE, _TYPE_TABLE, norm("emb_ln")),
-        preferred_names=_EMB_LN,
-        block=encoder_blocks.NOMIC,
-        stored=encoder_blocks.NOMIC_STORED,
-        rotates=True,
-        causal=False,
-    ),
+    "nomic_bert": replace(_NOMIC, variants={"n_embd": ("nomic_bert", _PUBLISHED_NOMIC)}),
     "gte": _like_bert(
         "",
         defaults={
@@ -394,27 +455,7 @@ ENCODERS: dict[str, Family] = {
         rotates=True,
         causal=False,
     ),
-    "jina_embeddings_v3": _like_bert(
-        "",
-        defaults={
-            "vocab_size": 250002,
-            "hidden_size": 1024,
-            "num_hidden_layers": 24,
-            "num_attention_heads": 16,
-            "intermediate_size": 4096,
-            "max_position_embeddings": 8194,
-            "type_vocab_size": 1,
-            "layer_norm_eps": 1e-5,
-            "pad_token_id": 1,
-        },
-        input_layer=(_WORD_TABLE, _TYPE_TABLE, norm("emb_ln")),
-        preferred_names=_EMB_LN,
-        required_values={"position_embedding_type": "rotary"},
-        block=encoder_blocks.JINA_V3,
-        stored=encoder_blocks.JINA_V3_STORED,
-        rotates=True,
-        causal=False,
-    ),
+    "jina_embeddings_v3": _JINA_V3,
     "eurobert": _EUROBERT,
     "ultrabert": replace(
         _EUROBERT,

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from models.checkpoints.checkpoint import Checkpoint, read_tensors
 from models.errors import BadCheckpoint
@@ -111,6 +112,7 @@ def plan(
         family = family_for_side(model_type, FAMILIES[model_type], side)
     else:
         family, assumed = assume_decoder(model_type, data, checkpoint, assume)
+    model_type, family, data = _variant(model_type, family, data)
     config = Config(data, family.defaults, family.names)
     _check_required_values(family, config)
     note = None
@@ -118,6 +120,15 @@ def plan(
         config, note = with_attention(family, config, attention)
     fitted = _fitted(model_type, family, config, checkpoint, assumed)
     return replace(fitted, assumed=(*fitted.assumed, note)) if note else fitted
+
+
+def _variant(model_type: str, family: Family, data: Mapping[str, Any]) -> tuple[str, Family, Mapping[str, Any]]:
+    """Return the arguments, or what the config says that the model is instead."""
+    config = Config(data, family.defaults, family.names)
+    for condition, (own_type, own) in family.variants.items():
+        if config.holds(condition):
+            return own_type, own, {**data, "model_type": own_type}
+    return model_type, family, data
 
 
 def _fitted(model_type: str, family: Family, config: Config, checkpoint: Checkpoint, assumed: tuple[str, ...]) -> Plan:
