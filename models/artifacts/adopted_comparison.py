@@ -167,6 +167,6 @@ def _checkpoint_vectors(
         raise BadCheckpoint(f"of model_type {planned.model_type!r} only the input layer is exported")
     stored = write_weights(source, planned, folder, weights.KEEP, False, progress)
     width, ropes = planned.config.count("hidden_size"), planned.encodings.ropes
-    graph = encoder(GraphBuilder(stored.placed), planned.recipe, planned.encoder, width, ropes=ropes)
+    graph = encoder(GraphBuilder(stored.placed), planned.usual_recipe, planned.encoder, width, ropes=ropes)
     save(graph, folder / _GRAPH)
     return encoder_vectors(Session(folder / _GRAPH), planned, vector, texts)

@@ -150,9 +150,10 @@ def largest_differences(folder: Path, card: Card) -> dict[str, float]:
                 _check_moved(graph.file, max(moved.values()), card.tolerance)
             differences |= moved
             continue
-        kind = "input" if name != "encoder" else "int8" if card.quantized else "encoder"
+        attends = graph.attends
+        kind = "input" if not attends else "int8" if card.quantized else "encoder"
         session = Session(folder / graph.file)
-        for own in _every_form(inputs) if name == "encoder" else [inputs]:
+        for own in _every_form(inputs) if attends else [inputs]:
             expected = _expected(folder, card, name, own)
             feeds = {key: value for key, value in own.feeds().items() if key in graph.inputs}
             for output, value in session.run(feeds, graph.outputs).items():

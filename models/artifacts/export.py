@@ -280,9 +280,8 @@ def write_graphs(folder: Path, planned: Plan, placed: dict[str, Tensor]) -> dict
 
 def _recipes(planned: Plan) -> dict[str, Recipe]:
     """Return the input layer by the suffix of its graphs' names: where types are optional, without and with them."""
-    if planned.types != "optional":
-        return {"": planned.recipe}
-    return {"": input_layer.without_types(planned.recipe), "_typed": planned.recipe}
+    typed = {"_typed": planned.recipe} if planned.types == "optional" else {}
+    return {"": planned.usual_recipe, **typed}
 
 
 def _card(

@@ -79,6 +79,13 @@ class Plan:
         return self.family.types if self.type_rows else "none"
 
     @property
+    def usual_recipe(self) -> Recipe:
+        """The input layer for rows whose caller sent no types."""
+        if self.types != "optional":
+            return self.recipe
+        return tuple(step for step in self.recipe if not isinstance(step, AddType))
+
+    @property
     def tensors(self) -> tuple[str, ...]:
         """Every tensor the model needs, each once."""
         own = tensors(self.recipe + self.per_layer + self.encoder) + self.encodings.tables

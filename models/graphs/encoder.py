@@ -136,7 +136,12 @@ class Blocks:
             key, value = (self._repeated(rows, heads, width, step.heads // heads) for rows in (key, value))
         relative: tuple[str | None, str | None] = (None, None)
         if isinstance(step.bias, Disentangled):
-            relative = relative_matrices(self.builder, step.bias, step.heads)
+            relative = relative_matrices(
+                self.builder,
+                step.bias,
+                step.heads,
+                lambda linear, rows: self.projections.constant(self.builder, first, linear, rows),
+            )
         mixed = attend(self.builder, (query, key, value), self.rows, step, width, self._terms(step), relative)
         return self._closed(step, self.projections.emit(self.builder, last, mixed)[0])
 

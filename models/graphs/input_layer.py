@@ -59,11 +59,6 @@ _COMPONENTS = {
 }
 
 
-def without_types(recipe: Recipe) -> Recipe:
-    """Return the recipe without its type step, for rows whose caller sent no types."""
-    return tuple(step for step in recipe if not isinstance(step, AddType))
-
-
 def inputs_of(recipe: Recipe) -> tuple[str, ...]:
     """Return the graph inputs that the steps of an input layer read."""
     used = {_READS[type(step)] for step in recipe if type(step) in _READS}

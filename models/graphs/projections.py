@@ -30,6 +30,9 @@ class Projections(Protocol):
     def emit(self, builder: GraphBuilder, product: Product, x: str) -> list[str]:
         """Return the results [N, outputs] of Linear steps that read the same rows x [N, K]."""
 
+    def constant(self, builder: GraphBuilder, product: Product, linear: Linear, x: str) -> str:
+        """Return what a Linear step, of the product or another, gives for rows that do not depend on the input."""
+
 
 class Float32:
     """Products of float32 matrices."""
@@ -37,6 +40,10 @@ class Float32:
     def emit(self, builder: GraphBuilder, product: Product, x: str) -> list[str]:
         """Return the results of the product's Linear steps."""
         return [builder.op("Gemm", x, *_parameters(builder, linear), transB=1) for linear in product.linears]
+
+    def constant(self, builder: GraphBuilder, product: Product, linear: Linear, x: str) -> str:
+        """Return the result of one Linear step."""
+        return builder.op("Gemm", x, *_parameters(builder, linear), transB=1)
 
 
 class Recorded(Float32):
@@ -59,8 +66,18 @@ class Recorded(Float32):
         return super().emit(builder, product, x)
 
 
-class Int8:
+class Int8(Float32):
     """Products of int8 matrices, of which the weights file holds codes, scales and smoothing factors."""
+
+    def constant(self, builder: GraphBuilder, product: Product, linear: Linear, x: str) -> str:
+        """Return the result of one Linear step by its matrix in float32, computed once when the session opens."""
+        if codes_name(linear.weight) not in builder.placed:
+            return super().constant(builder, product, linear, x)
+        codes, scales = (builder.weight(name(linear.weight)) for name in (codes_name, scales_name))
+        matrix = builder.op("Mul", builder.cast(codes, "FLOAT"), scales)  # [K, N]
+        smoothed = builder.op("Mul", x, builder.weight(product.smoothing))
+        y = builder.op("MatMul", smoothed, matrix)
+        return builder.op("Add", y, builder.weight(linear.bias)) if linear.bias else y
 
     def emit(self, builder: GraphBuilder, product: Product, x: str) -> list[str]:
         """Return the results of the product's Linear steps, for which the rows are quantized once."""

@@ -5,12 +5,13 @@ tokens: [i, longest + j] belongs to query i and key j, for j from -longest on. S
 sequence or of a block of a long one, has its terms in a rectangle of the matrix.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from models.families.recipe import Attention, Disentangled, DistanceBias, ScoreBias
+from models.families.recipe import Attention, Disentangled, DistanceBias, Linear, ScoreBias
 from models.graphs.builder import GraphBuilder
 from models.graphs.input_layer import emit_row_step
 from models.reference.attention import relative_rows, score_bias_buckets
@@ -94,16 +95,18 @@ def _strip(builder: GraphBuilder, values: NDArray[np.int64], reach: int, distanc
     return builder.op("Gather", builder.constant(values), builder.op("Add", near, bound))
 
 
-def relative_matrices(builder: GraphBuilder, bias: Disentangled, heads: int) -> tuple[str | None, str | None]:
+def relative_matrices(
+    builder: GraphBuilder, bias: Disentangled, heads: int, project: Callable[[Linear, str], str]
+) -> tuple[str | None, str | None]:
     """Emit what queries and keys are multiplied with, float32 [2 span, heads, w] each; None: that is left out.
 
-    They do not depend on the input: ONNX Runtime computes them when the session opens.
+    They do not depend on the input: ONNX Runtime computes them when the session opens. `project` emits what a Linear
+    step gives.
     """
     relative = builder.weight(bias.relative)
     relative = emit_row_step(builder, bias.norm, relative) if bias.norm else relative
     shape = builder.constant(np.array([2 * bias.span, heads, -1]))
     by_query, by_key = (
-        builder.op("Reshape", emit_row_step(builder, linear, relative), shape) if linear else None
-        for linear in (bias.key, bias.query)
+        builder.op("Reshape", project(linear, relative), shape) if linear else None for linear in (bias.key, bias.query)
     )
     return by_query, by_key

@@ -83,6 +83,53 @@ CASES |= {
         | {"rope_parameters": rope(10000.0)},
     ),
 }
+ROTATED = SIZES | {"max_position_embeddings": 32, "rope_parameters": rope(1000.0)}
+CASES |= {
+    "encoder_modernbert": (  # a fused Wqkv and Wi, no first norm, and windows of one to either side
+        "modernbert",
+        SIZES
+        | {
+            "num_hidden_layers": 3,
+            "max_position_embeddings": 32,
+            "pad_token_id": 0,
+            "bos_token_id": 1,
+            "eos_token_id": 2,
+            "cls_token_id": 1,
+            "sep_token_id": 2,
+            "local_attention": 2,
+            "rope_parameters": {"full_attention": rope(160000.0), "sliding_attention": rope(10000.0)},
+        },
+    ),
+    "encoder_nomic_bert": ("nomic_bert", ROTATED),
+    "encoder_gte": ("gte", ROTATED),
+    "encoder_roformer": ("roformer", SIZES | {"max_position_embeddings": 32}),
+    "encoder_deberta_v2": (
+        "deberta-v2",
+        SIZES
+        | {
+            "max_position_embeddings": 16,
+            "relative_attention": True,
+            "position_buckets": 4,
+            "max_relative_positions": 8,
+            "pos_att_type": ["p2c", "c2p"],
+            "share_att_key": True,
+            "norm_rel_ebd": "layer_norm",
+        },
+    ),
+    "encoder_gpt2": (  # matrices that lie transposed
+        "gpt2",
+        {
+            "vocab_size": 29,
+            "n_embd": 16,
+            "n_head": 4,
+            "n_layer": 2,
+            "n_positions": 16,
+            "pad_token_id": 0,
+            "bos_token_id": 1,
+            "eos_token_id": 2,
+        },
+    ),
+}
 TYPED = ("bert", "electra", "ernie", "rembert", "layoutlm", "albert", "megatron-bert")
 
 
@@ -93,8 +140,9 @@ def case(name: str, model_type: str, sizes: dict[str, object]) -> dict[str, obje
     config._attn_implementation = "eager"
     config.use_cache = False
     model = transformers.AutoModel.from_config(config, attn_implementation="eager").eval()
-    for parameter in model.parameters():  # larger than the initialiser's, so that every term shows
-        parameter.data = torch.randn_like(parameter) * 0.4
+    for parameter_name, parameter in model.named_parameters():  # larger than the initialiser's: every term shows
+        if "embed_positions" not in parameter_name:  # RoFormer's sinusoids are computed
+            parameter.data = torch.randn_like(parameter) * 0.4
     random = np.random.default_rng(len(name))
     ids = torch.from_numpy(random.integers(3, 29, (3, 11)))
     mask = torch.ones_like(ids)
