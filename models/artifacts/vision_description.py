@@ -33,7 +33,7 @@ def family(name: str) -> list[str]:
         f"reads      {FEEDS[row.feed]}",
         "input layer",
         *steps(row.steps),
-        f"blocks: {'no, ' + row.uncovered if row.blocks is None else ' '.join(_names(row))}",
+        f"blocks: {'no: ' + row.uncovered if row.blocks is None else ' '.join(_names(row))}",
     ]
 
 
@@ -53,7 +53,7 @@ def checkpoint(source: Checkpoint, tower: tuple[str, Config]) -> list[str]:
         f"an export reads {len(planned.shapes)} of its {len(source.tensors)} tensors, {size:,} bytes",
         "input layer",
         *steps(planned.steps),
-        f"whole tower: {'no, ' + planned.blockless if planned.blockless else 'yes'}; "
+        f"whole tower: {'no: ' + planned.blockless if planned.blockless else 'yes'}; "
         f"image_embedding: {f'{planned.vector_width} wide' if planned.vector else 'none'}",
     ]
 

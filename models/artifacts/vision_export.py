@@ -85,8 +85,8 @@ def _with_blocks(planned: VisionPlan, encoder: bool | None, source: Checkpoint) 
     """Return the plan, without its blocks where they are not to be written."""
     if encoder and not planned.encoder:
         raise BadCheckpoint(
-            f"{source.name} cannot be exported whole: of a {planned.model_type} {planned.blockless}; its input layer "
-            "can, with --encoder none"
+            f"{source.name} (model_type {planned.model_type!r}) cannot be exported whole: {planned.blockless}; its "
+            "input layer can, with --encoder none"
         )
     return planned.without_blocks() if encoder is False else planned
 
@@ -187,6 +187,7 @@ def _card(planned: VisionPlan, image: Image, placed: Mapping[str, Tensor], graph
         default_output=_default_output(planned),
         recipe=(),
         encoder=planned.encoder,
+        blockless=planned.blockless,
         weights=weights.FILE_NAME,
         tokenizer=None,
         pooling=None,

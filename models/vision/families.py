@@ -13,6 +13,7 @@ from models.families import encoder_blocks
 from models.families.family import Family as BlockFamily
 from models.families.family import linear, norm
 from models.families.recipe import FeedForward, LayerNorm, RMSNorm
+from models.families.uncovered import UNWRITTEN
 from models.vision.steps import (
     AddGrid,
     AddRows,
@@ -48,7 +49,7 @@ class Family:
             exported, for the reason in `uncovered`.
         vector: from the rows behind the last block to the image's vector; a Linear is left out where the file has none.
             Empty: the family makes none.
-        uncovered: what of its blocks is not computed.
+        uncovered: what its blocks do that is not computed, in a phrase.
     """
 
     steps: tuple[Step, ...]
@@ -61,11 +62,11 @@ class Family:
     axial: str | None = None
     blocks: BlockFamily | None = None
     vector: VectorSteps = ()
-    uncovered: str = "its blocks are not known to Inlay"
+    uncovered: str = UNWRITTEN
 
 
-_SCALED = "its layers scale what they add, channel by channel (layer_scale)"
-_AXIAL = "its attention rotates by rows and columns (axial RoPE)"
+_SCALED = "layers that scale what they add, channel by channel (layer_scale)"
+_AXIAL = "attention that rotates by rows and columns (axial RoPE)"
 PATCHES = "embeddings.patch_embeddings.projection"
 CLS = Insert("embeddings.cls_token")
 POSITIONS = "embeddings.position_embeddings"
@@ -136,7 +137,7 @@ FAMILIES: dict[str, Family] = {
         "beit.",
         "Beit",
         only_if={AddGrid: "use_absolute_position_embeddings"},
-        uncovered="its attention adds a bias by rows and columns",
+        uncovered="attention with a bias by rows and columns",
     ),
     "dinov2": _vit("dinov2.", "Bit", defaults=SQUARE | {"patch_size": 14}, uncovered=_SCALED),
     "dinov2_with_registers": Family(
@@ -169,7 +170,7 @@ FAMILIES: dict[str, Family] = {
         defaults=SQUARE | {"patch_size": 4, "embed_dim": 96},
         names={"hidden_size": "embed_dim"},
         only_if={AddGrid: "use_absolute_embeddings"},
-        uncovered="its attention works in shifted windows",
+        uncovered="attention in shifted windows",
     ),
     "clip_vision_model": Family(
         (

@@ -61,7 +61,7 @@ class VisionPlan:
     def without_blocks(self) -> "VisionPlan":
         """Return the plan of the input layer alone."""
         own = {name: self.shapes[name] for name in tensors(self.steps)}
-        reason = "it was exported without its blocks"
+        reason = "--encoder none leaves its blocks out"
         return replace(self, shapes=own, encoder=(), vector=(), vector_width=0, blockless=reason)
 
     @property

@@ -103,7 +103,7 @@ def test_default_answer_is_the_list_of_tei(served: Served) -> None:
 def test_models_list_describes_every_model(served: Served) -> None:
     models = {model["name"]: model for model in served.http.get("/models").json()["models"]}
     assert models["bert"]["default"]
-    assert models["bert"]["pooling"] == {"mode": "mean", "normalize": True, "include_prompt": True}
+    assert models["bert"]["pooling"] == {"mode": "mean", "normalize": True, "include_prompt": True, "dimensions": None}
     assert models["llama"]["encodings"]["ropes"]["all"]["max_position_embeddings"] > 0
     assert not models["llama"]["reads_text"]
     for name, model in models.items():
