@@ -1,6 +1,7 @@
-"""Writes a checkpoint of random weights: config.json and a family's input layer, initialised as for training.
+"""Writes a checkpoint of random weights: config.json and a family's input layer, or a whole model.
 
-config.json records the initialisation, its parameter and its seed under `initialised`.
+Weights are initialised as for training. config.json records the initialisation, its parameter and its seed under
+`initialised`.
 """
 
 import json
@@ -13,21 +14,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from models.artifacts import random_config
 from models.artifacts.folder import atomic_folder
+from models.artifacts.random_layout import DrawnTensor, layout
 from models.checkpoints import safetensors
-from models.checkpoints.safetensors import CHUNK_BYTES, DTYPES, TensorSource
+from models.checkpoints.checkpoint import WEIGHTS, Checkpoint
+from models.checkpoints.safetensors import CHUNK_BYTES, DTYPES, Tensor, TensorSource
 from models.errors import ModelError
-from models.families import Family, config_of, family_of
-from models.families.encoding_fitting import fit_encodings
-from models.families.filling import input_layer, position_rule
-from models.families.recipe import LayerNorm, Recipe, RMSNorm
-from models.families.tensor_shapes import encoding_shapes, expected_shapes, per_layer_shapes
-from models.positions.rope.conventions import CONVENTIONS
+from models.families import config_of, family_of
+from models.families.filling import position_rule
+from models.families.fitting import plan
 from models.progress import Progress, no_progress
 from models.tables.padding import padding_rows
 
 _ELEMENTS = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
-_HEAD_DIMS = (128, 64, 32, 16, 8, 4, 2)
 STD = 0.02
 Float32s = NDArray[np.float32]
 
@@ -76,10 +76,12 @@ INITS: dict[str, Init] = {
 def create(
     folder: Path,
     *,
-    model_type: str,
+    model_type: str | None = None,
+    config: Path | None = None,
+    whole: bool = False,
     vocab_size: int | None = None,
     hidden_size: int | None = None,
-    dtype: str = "float32",
+    dtype: str | None = None,
     init: str = "normal",
     std: float | None = None,
     seed: int = 0,
@@ -89,37 +91,39 @@ def create(
 
     Args:
         folder: absent or empty.
-        model_type: of the family.
-        vocab_size, hidden_size: None: the family's default.
-        dtype: float32, float16 or bfloat16.
-        init: a name of INITS, for every matrix; a padding row is zero; norms have weight 1, every bias is 0.
+        model_type: of the family; None: what `config` says.
+        config: a config.json or a part of one, whose keys replace the family's defaults; None: there is none.
+        whole: write the blocks too, and what is behind the last.
+        vocab_size, hidden_size: None: what `config` says, else the family's default.
+        dtype: float32, float16 or bfloat16; None: what `config` says, else float32.
+        init: a name of INITS, for every matrix; a padding row is zero; norms multiply by 1, every bias is 0.
         std: of `normal` alone; None: 0.02.
-        seed: the same numbers for the same seed, sizes and version of numpy.
+        seed: the same numbers for the same seed, config and version of numpy.
         progress: receives the bytes written.
 
     Raises:
-        ModelError: unknown family or initialisation, impossible size, or a folder that is not empty.
+        ModelError: unknown family or initialisation, a file that is no config, blocks that are not computed, sizes that
+            do not fit, or a folder that is not empty.
     """
-    family = family_of(model_type)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ModelError(f"{folder} is there and not empty; choose a new folder")
     spread = _checked_std(init, std)
-    config = _config(family, model_type, vocab_size, hidden_size)
-    config_view = config_of(model_type, config)
-    recipe = input_layer(family, config_view)
-    shapes = expected_shapes(recipe, config_view, family) | encoding_shapes(
-        fit_encodings(family, config_view, model_type), config_view
-    )
-    shapes |= per_layer_shapes(family.per_layer, config_view)
-    constants = _constants(recipe, shapes)
-    padding = padding_rows(model_type, recipe, position_rule(family, config_view), config_view.pad_id())
+    data = random_config.completed(model_type, config, vocab_size, hidden_size)
+    dtype = random_config.dtype_of(data, dtype, _ELEMENTS)
+    model_type = str(data["model_type"])
+    family, sizes = family_of(model_type), config_of(model_type, data)
+    planned = layout(family, sizes, model_type, whole)
+    padding = padding_rows(model_type, planned.input_layer, position_rule(family, sizes), sizes.pad_id())
     record = {"name": init, "seed": seed, "std": spread if init == "normal" else None, "padding_rows": padding}
-    config |= {"dtype": dtype, "initialised": record}
+    data |= {"dtype": dtype, "initialised": record}
+    data.pop("torch_dtype", None)  # its older name
+    tensors = {family.prefix + name: tensor for name, tensor in planned.tensors.items()}
+    _check(folder, data, tensors, _ELEMENTS[dtype], whole)
     with atomic_folder(folder.absolute()) as place:
-        (place / "config.json").write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
-        drawn = _Drawn(INITS[init], spread, np.random.Generator(np.random.SFC64(seed)), constants, padding)
-        sources = _sources(family.prefix, shapes, _ELEMENTS[dtype], drawn, progress)
-        safetensors.write(place / "model.safetensors", sources)
+        (place / "config.json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+        by_name = {family.prefix + name: row for name, row in padding.items()}
+        drawn = _Drawn(INITS[init], spread, np.random.Generator(np.random.SFC64(seed)), by_name)
+        safetensors.write(place / WEIGHTS, _sources(tensors, _ELEMENTS[dtype], drawn, progress))
 
 
 def _checked_std(init: str, std: float | None) -> float:
@@ -133,50 +137,17 @@ def _checked_std(init: str, std: float | None) -> float:
     return STD if std is None else std
 
 
-def _constants(recipe: Recipe, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, float]:
-    """Return the values of tensors that are not drawn: 1 for weights of norms, 0 for every other vector."""
-    ones = {step.weight for step in recipe if isinstance(step, LayerNorm | RMSNorm)}
-    return {name: float(name in ones) for name, shape in shapes.items() if len(shape) == 1}
-
-
-def _config(family: Family, model_type: str, vocab_size: int | None, hidden_size: int | None) -> dict[str, Any]:
-    """Return the family's defaults with the requested sizes, and heads chosen to fit."""
-    requested = {"vocab_size": vocab_size, "hidden_size": hidden_size}
-    config = {"model_type": model_type, **family.defaults}
-    config |= {_own_name(family, key): value for key, value in requested.items() if value is not None}
-    config_view = config_of(model_type, config)
-    hidden, pad = config_view.count("hidden_size"), config.get("pad_token_id")
-    config["pad_token_id"] = None if pad and pad >= config_view.count("vocab_size") else pad
-    if pad is None and family.numbering == "cumsum_non_pad":  # ESM's class has none
-        config["pad_token_id"] = 1
-    if hidden_size is not None:
-        head_dim = next((size for size in _HEAD_DIMS if hidden % size == 0), hidden)
-        config[_own_name(family, "num_attention_heads")] = hidden // head_dim
-        config |= _rotating(model_type, head_dim)
-    if family.per_layer:
-        config["vocab_size_per_layer_input"] = min(
-            config["vocab_size_per_layer_input"], config_view.count("vocab_size")
+def _check(folder: Path, config: dict[str, Any], tensors: Mapping[str, DrawnTensor], element: str, whole: bool) -> None:
+    """Raise ModelError if `export` would not take these tensors with this config."""
+    places = {
+        name: Tensor(
+            name, element, tensor.shape, folder / WEIGHTS, 0, math.prod(tensor.shape) * DTYPES[element].itemsize
         )
-        config["hidden_size_per_layer_input"] = min(config["hidden_size_per_layer_input"], hidden)
-    return config
-
-
-def _rotating(model_type: str, head_dim: int) -> dict[str, Any]:
-    """Return the class's sizes of rotated channels, cut to heads of another size."""
-    row = CONVENTIONS.get(model_type)
-    if row is None or row.head != "given" or row.head_dim is not None:
-        return {}
-    sizes: dict[str, Any] = {"rotary_dim": min(row.rotary_dim, head_dim)} if row.rotary_dim else {}
-    if row.sections:
-        part = head_dim // 6
-        sections = [head_dim // 2 - 2 * part, part, part]
-        sizes["rope_parameters"] = {"rope_type": "default", "rope_theta": row.theta, "mrope_section": sections}
-    return sizes
-
-
-def _own_name(family: Family, key: str) -> str:
-    """Return what the family's config class calls a key; `names` may hold what older files call it."""
-    return key if key in family.defaults else family.names.get(key, key)
+        for name, tensor in tensors.items()
+    }
+    fitted = plan(Checkpoint(folder, config, places))
+    if whole and fitted.blockless:
+        raise ModelError(f"{fitted.model_type!r} cannot be created whole: {fitted.blockless}; leave out --whole")
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,34 +157,30 @@ class _Drawn:
     init: Init
     std: float
     random: np.random.Generator
-    constants: Mapping[str, float]
     padding: Mapping[str, int]
 
-    def rows(self, name: str, shape: tuple[int, ...], first: int, last: int) -> Float32s:
+    def rows(self, name: str, tensor: DrawnTensor, first: int, last: int) -> Float32s:
         """Return rows [first, last) of one tensor; a vector is one row."""
-        count = last - first
-        if name in self.constants:
-            return np.full(count * math.prod(shape[1:]), self.constants[name], np.float32)
-        columns = math.prod(shape[1:])
+        count, columns = last - first, math.prod(tensor.shape[1:])
+        if tensor.constant is not None:
+            return np.full(count * columns, tensor.constant, np.float32)
         values = self.init.draw(self.random, count * columns)
-        values *= np.float32(self.init.spread(shape[0], columns, self.std))
+        values *= np.float32(self.init.spread(tensor.outputs, tensor.inputs, self.std))
         if first <= (pad := self.padding.get(name, -1)) < last:
             values.reshape(count, columns)[pad - first] = 0
         return values
 
 
-def _sources(
-    prefix: str, shapes: dict[str, tuple[int, ...]], element: str, drawn: _Drawn, progress: Progress
-) -> list[TensorSource]:
-    total, done = sum(math.prod(shape) for shape in shapes.values()) * DTYPES[element].itemsize, 0
+def _sources(tensors: Mapping[str, DrawnTensor], element: str, drawn: _Drawn, progress: Progress) -> list[TensorSource]:
+    total, done = sum(math.prod(tensor.shape) for tensor in tensors.values()) * DTYPES[element].itemsize, 0
 
-    def chunks(name: str, shape: tuple[int, ...]) -> Iterator[NDArray[Any]]:
+    def chunks(name: str, tensor: DrawnTensor) -> Iterator[NDArray[Any]]:
         nonlocal done
-        most = max(1, CHUNK_BYTES // 4 // max(1, math.prod(shape[1:])))
-        for first in range(0, shape[0], most):
-            values = drawn.rows(name, shape, first, min(first + most, shape[0])).astype(DTYPES[element])
+        most = max(1, CHUNK_BYTES // 4 // max(1, math.prod(tensor.shape[1:])))
+        for first in range(0, tensor.shape[0], most):
+            values = drawn.rows(name, tensor, first, min(first + most, tensor.shape[0])).astype(DTYPES[element])
             yield values
             done += values.nbytes
             progress("writing random weights", done, total)
 
-    return [TensorSource(prefix + name, element, shape, chunks(name, shape)) for name, shape in shapes.items()]
+    return [TensorSource(name, element, tensor.shape, chunks(name, tensor)) for name, tensor in tensors.items()]

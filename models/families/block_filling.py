@@ -12,7 +12,7 @@ from models.families import ACTIVATIONS, Family
 from models.families.config import Config
 from models.families.encoding_fitting import causality_and_window
 from models.families.filling import fill_step, filled_norm, renamed
-from models.families.positional_encodings import Encodings, Mask
+from models.families.positional_encodings import EVERY_LAYER, Encodings, Mask
 from models.families.recipe import (
     Attention,
     Disentangled,
@@ -71,7 +71,7 @@ def _masks(family: Family, config: Config, encodings: Encodings, count: int) -> 
     listed = config.get("layer_types")
     if not listed and family.layer_types:
         listed = family.layer_types(config, count)
-    if not listed and len(encodings.ropes) > 1:
+    if not listed and encodings.ropes and EVERY_LAYER not in encodings.ropes:  # a table by type of layer
         listed = encodings.layers
     types = list(listed or ["sliding"] * count)
     if len(types) != count:

@@ -191,10 +191,32 @@ def describe(
 @reporting
 def create(
     checkpoint: Annotated[Path, Argument(metavar="CHECKPOINT", help="folder to write; a new or an empty one")],
-    model_type: Annotated[str, Option(metavar="NAME", help="one that `inlay list` names, such as bert")],
-    vocab_size: Annotated[int | None, Option(metavar="N", help="rows of the word table; unset: the family's")] = None,
-    hidden_size: Annotated[int | None, Option(metavar="N", help="its columns; unset: the family's")] = None,
-    dtype: Annotated[Literal["float32", "float16", "bfloat16"], Option(help="of the weights")] = "float32",
+    model_type: Annotated[
+        str | None, Option(metavar="NAME", help="one that `inlay list` names, such as bert; unset: that of --config")
+    ] = None,
+    config: Annotated[
+        Path | None,
+        Option(
+            metavar="FILE",
+            help="a config.json, or a part of one: its keys replace the family's defaults, others are kept",
+        ),
+    ] = None,
+    whole: Annotated[
+        bool,
+        Option(
+            "--whole", help="the blocks too, as published files hold them; poolers and output heads are not written"
+        ),
+    ] = False,
+    vocab_size: Annotated[
+        int | None, Option(metavar="N", help="rows of the word table; unset: as --config says, else the family's")
+    ] = None,
+    hidden_size: Annotated[
+        int | None, Option(metavar="N", help="its columns; unset: as --config says, else the family's")
+    ] = None,
+    dtype: Annotated[
+        Literal["float32", "float16", "bfloat16"] | None,
+        Option(help="of the weights; unset: as --config says, else float32", show_default=False),
+    ] = None,
     init: Annotated[
         str,
         Option(metavar="NAME", help="normal, scaled (1/sqrt(d)) or xavier_uniform; a padding row is zero"),
@@ -204,13 +226,15 @@ def create(
     ] = None,
     seed: Annotated[int, Option(metavar="N", help="the same numbers for the same seed")] = 0,
 ) -> None:
-    """Write a checkpoint of random weights, for measuring."""
+    """Write a checkpoint of random weights, for measuring: a family's input layer, or a whole model."""
     from models.artifacts.random_checkpoint import create
 
     with progress_bars() as progress:
         create(
             checkpoint,
             model_type=model_type,
+            config=config,
+            whole=whole,
             vocab_size=vocab_size,
             hidden_size=hidden_size,
             dtype=dtype,

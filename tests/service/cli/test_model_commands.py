@@ -151,6 +151,12 @@ FAULTS = {
     "create an unknown family": ["create", "{tmp}/new", "--model-type", "t6"],
     "create over something": ["create", "{tmp}/checkpoint", "--model-type", "bert"],
     "create a size of nothing": ["create", "{tmp}/new", "--model-type", "bert", "--vocab-size", "0"],
+    "create no family": ["create", "{tmp}/new"],
+    "create from a config that is not there": ["create", "{tmp}/new", "--config", "{tmp}/nowhere.json"],
+    "create another family than the config's": [
+        *("create", "{tmp}/new", "--model-type", "llama", "--config", "{tmp}/checkpoint/config.json")
+    ],
+    "create an input layer whole": ["create", "{tmp}/new", "--model-type", "funnel", "--whole"],
     "create with an impossible spread": ["create", "{tmp}/new", "--model-type", "bert", "--std", "nan"],
 }
 
@@ -244,6 +250,15 @@ def test_a_created_checkpoint_exports(family: str, dtype: str, tmp_path: Path) -
     assert main(["export", str(tmp_path / "x"), str(tmp_path / "out")]) == 0
     card = json.loads((tmp_path / "out/card.json").read_text())
     assert (card["family"], card["dtype"], card["vocab_size"], card["hidden_size"]) == (family, dtype, 300, 48)
+
+
+def test_a_model_created_whole_exports_whole(tmp_path: Path) -> None:
+    (tmp_path / "sizes.json").write_text('{"model_type": "qwen3", "num_hidden_layers": 2, "intermediate_size": 24}')
+    words = ["--vocab-size", "61", "--hidden-size", "32", "--whole"]
+    assert main(["create", str(tmp_path / "x"), "--config", str(tmp_path / "sizes.json"), *words]) == 0
+    assert main(["export", str(tmp_path / "x"), str(tmp_path / "out"), "--pooling", "lasttoken"]) == 0
+    card = json.loads((tmp_path / "out/card.json").read_text())
+    assert (card["family"], card["hidden_size"], card["default_output"]) == ("qwen3", 32, "sentence_embedding")
 
 
 def test_created_weights_have_the_given_std_and_seed(tmp_path: Path) -> None:

@@ -1,0 +1,102 @@
+"""The tensors of a created checkpoint: their names and shapes as published files hold them, and which are not drawn."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any
+
+from models.errors import ModelError
+from models.families import Family
+from models.families.block_filling import block_steps, uncomputed
+from models.families.config import Config
+from models.families.encoding_fitting import fit_encodings
+from models.families.filling import input_layer
+from models.families.positional_encodings import Encodings
+from models.families.recipe import LayerNorm, Norm, Recipe, RMSNorm
+from models.families.tensor_names import parts
+from models.families.tensor_shapes import Shape, encoding_shapes, expected_shapes, per_layer_shapes
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnTensor:
+    """A tensor to write.
+
+    Attributes:
+        shape: in the file.
+        outputs, inputs: rows and columns of the matrix that it is applied as.
+        constant: the value of all its elements; None: they are drawn.
+    """
+
+    shape: Shape
+    outputs: int
+    inputs: int
+    constant: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What a created checkpoint holds.
+
+    Attributes:
+        input_layer: the steps before the first block.
+        tensors: by name, without the family's prefix.
+    """
+
+    input_layer: Recipe
+    tensors: dict[str, DrawnTensor]
+
+
+def layout(family: Family, config: Config, model_type: str, whole: bool) -> Layout:
+    """Return the tensors of a family's input layer, and of all its blocks where `whole`.
+
+    Raises:
+        ModelError: the blocks are not computed, or the sizes do not fit one another.
+    """
+    recipe, encodings = input_layer(family, config), fit_encodings(family, config, model_type)
+    blocks: Recipe = ()
+    if whole:
+        if reason := uncomputed(family, config, encodings):
+            raise ModelError(f"model_type {model_type!r} cannot be created whole: {reason}; leave out --whole")
+        blocks = block_steps(family, config, encodings)
+    shapes = expected_shapes(recipe + blocks, config, family) | encoding_shapes(encodings, config)
+    shapes |= per_layer_shapes(family.per_layer, config)
+    return Layout(recipe, _stored(family, shapes, _norm_weights(recipe + blocks, encodings)))
+
+
+def _stored(family: Family, shapes: dict[str, Shape], norm_weights: dict[str, float]) -> dict[str, DrawnTensor]:
+    """Return the tensors as published files of the family hold them: some fused, some transposed."""
+    stored: dict[str, DrawnTensor] = {}
+    transposed: set[str] = set()
+    for name, shape in shapes.items():
+        place = next(iter(parts(family, name)), name)
+        held = place if isinstance(place, str) else place.stem
+        if not isinstance(place, str) and place.transposed and len(shape) == 2:
+            transposed.add(held)
+        rows = shape[0] + (stored[held].outputs if held in stored else 0)
+        columns = shape[1] if len(shape) == 2 else 1
+        constant = norm_weights.get(name, 0.0) if len(shape) == 1 else None
+        stored[held] = DrawnTensor((rows, *shape[1:]), rows, columns, constant)
+    return {
+        name: replace(tensor, shape=tensor.shape[::-1]) if name in transposed else tensor
+        for name, tensor in stored.items()
+    }
+
+
+def _norm_weights(recipe: Recipe, encodings: Encodings) -> dict[str, float]:
+    """Return the value of each norm's weight that multiplies by 1: 0 where the file holds what is added to 1."""
+    weights = {
+        norm.weight: 1.0 - (norm.offset if isinstance(norm, RMSNorm) else 0.0)
+        for step in recipe
+        for norm in _norms(step)
+        if norm.weight
+    }
+    if encodings.buckets and encodings.buckets.norm:
+        weights[encodings.buckets.norm[0]] = 1.0
+    return weights
+
+
+def _norms(node: Any) -> Iterator[Norm]:
+    if isinstance(node, LayerNorm | RMSNorm):
+        yield node
+    for field in fields(node):
+        if is_dataclass(value := getattr(node, field.name)):
+            yield from _norms(value)

@@ -1,0 +1,37 @@
+"""Created whole models: transformers loads every tensor that it has, and gives the rows that Inlay gives."""
+
+import json
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+from models.artifacts.export import export
+from models.artifacts.random_checkpoint import create
+from tests.parity.block_configs import CONFIGS
+from tests.parity.conftest import Ledger
+from tests.parity.test_blocks_live import CLASSES, TOLERANCE, Encoder, expected, relative
+
+pytestmark = pytest.mark.parity
+UNREAD = ("pooler.", "encoder.embed_positions.")  # what Inlay computes no output from, and RoFormer's sinusoids
+
+
+@pytest.mark.parametrize("family", CONFIGS)
+def test_transformers_loads_a_created_model(family: str, tmp_path: Path, ledger: Ledger) -> None:
+    draw = random.Random(f"created {family}")
+    (tmp_path / "config.json").write_text(json.dumps(CONFIGS[family](draw)))
+    create(tmp_path / "x", model_type=family, config=tmp_path / "config.json", whole=True, init="scaled")
+    loader = getattr(transformers, CLASSES.get(family, "AutoModel"))
+    model, found = loader.from_pretrained(
+        tmp_path / "x", dtype=torch.float32, attn_implementation="eager", output_loading_info=True
+    )
+    assert not found["unexpected_keys"]
+    assert not found["mismatched_keys"]
+    assert [name for name in found["missing_keys"] if not name.startswith(UNREAD)] == []
+    ids = np.random.default_rng(0).integers(3, model.config.vocab_size, 40)
+    card = export(tmp_path / "x", tmp_path / "out", encoder=True)
+    (rows,) = Encoder(tmp_path / "out", card).rows([ids])
+    ledger.check(family, "created", relative(rows, expected(model.double().eval(), ids)), TOLERANCE)
