@@ -54,7 +54,7 @@ def layout(family: Family, config: Config, model_type: str, whole: bool) -> Layo
     recipe, encodings = input_layer(family, config), fit_encodings(family, config, model_type)
     blocks: Recipe = ()
     if whole:
-        if reason := uncomputed(family, config, encodings):
+        if reason := uncomputed(model_type, family, config, encodings):
             raise ModelError(f"model_type {model_type!r} cannot be created whole: {reason}; leave out --whole")
         blocks = block_steps(family, config, encodings)
     shapes = expected_shapes(recipe + blocks, config, family) | encoding_shapes(encodings, config)
