@@ -30,11 +30,12 @@ def write_embedder(folder: Path, **changes: Any) -> Path:
         folder / "tokenizer_config.json",
         {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": END, "pad_token": END, "padding_side": "left"},
     )
-    _write_tokenizer(folder / "tokenizer.json")
+    write_tokenizer(folder / "tokenizer.json")
     return folder
 
 
-def _write_tokenizer(path: Path) -> None:
+def write_tokenizer(path: Path) -> None:
+    """The tokenizer of WORDS, which closes every text."""
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
     tokenizer = Tokenizer(models.WordLevel({word: number for number, word in enumerate(WORDS)}, unk_token="<unk>"))
