@@ -58,6 +58,7 @@ _FIRST, _SECOND = _rms("input_layernorm"), _rms("post_attention_layernorm")
 _BY_HEAD: dict[str, Any] = {"query_norm": _rms("self_attn.q_norm"), "key_norm": _rms("self_attn.k_norm")}
 
 LLAMA: Recipe = (attention(_FIRST, biased="qkvo"), gated(_SECOND, biased=True))
+ARCEE: Recipe = (attention(_FIRST, biased="qkvo"), plain("mlp.up_proj", "mlp.down_proj", _SECOND))
 MISTRAL: Recipe = (attention(_FIRST), gated(_SECOND))
 QWEN2: Recipe = (attention(_FIRST, biased="qkv"), gated(_SECOND))
 QWEN3: Recipe = (attention(_FIRST, biased="qkvo", **_BY_HEAD), gated(_SECOND))

@@ -360,6 +360,16 @@ DECODERS: dict[str, Family] = {
         defaults=_NO_BIASES,
         bias_if=decoder_blocks.BIASES,
     ),
+    "arcee": _whole(
+        _plain(32000, 2560, 32, 32, 4096),
+        decoder_blocks.ARCEE,
+        _RMS,
+        18432,
+        eps=1e-5,
+        act="relu2",
+        defaults=_NO_BIASES,
+        bias_if=decoder_blocks.BIASES,
+    ),
     "mistral": _whole(_MISTRAL, decoder_blocks.MISTRAL, _RMS, 14336, 8),
     "mixtral": replace(_MISTRAL, defaults={**_MISTRAL.defaults, "sliding_window": None}),
     "qwen2": _whole(

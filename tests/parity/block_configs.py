@@ -235,6 +235,7 @@ CONFIGS: dict[str, Callable[[Draw], Config]] = {
     "mt5": t5,
     "umt5": t5,
     "llama": decoder(attention_bias=flag, mlp_bias=flag, rope_parameters=theta),
+    "arcee": decoder(head_dim="derived", attention_bias=flag, mlp_bias=flag, rope_parameters=theta),
     "mistral": decoder(sliding_window=lambda draw: draw.choice((None, 3, 64)), rope_parameters=theta),
     "qwen2": decoder(
         head_dim=None,

@@ -253,7 +253,10 @@ DECODERS: dict[str, TinyRow] = {
             "max_position_embeddings": 30,
         }
     ),
-    **{name: TinyRow(plain()) for name in ("mistral", "qwen2", "olmo", "olmo2", "olmo3", "smollm3", "starcoder2")},
+    **{
+        name: TinyRow(plain())
+        for name in ("arcee", "mistral", "qwen2", "olmo", "olmo2", "olmo3", "smollm3", "starcoder2")
+    },
     **{name: TinyRow(plain()) for name in ("apertus", "cohere", "phi", "phi3", "persimmon", "nemotron")},
     "stablelm": TinyRow(plain(hidden_size=32, num_attention_heads=2)),
     **{
