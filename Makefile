@@ -29,7 +29,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help serve demo test test-all check format proto lock load bench tables exporting footprint overload soak swap parity openvino clients faults proxies observe fuzz audit sbom images container-test clean
+.PHONY: help serve demo test test-all check format proto lock load bench architectures tables exporting footprint overload soak swap parity openvino clients faults proxies observe fuzz audit sbom images container-test clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -127,6 +127,9 @@ BENCH_PEERS = $(if $(findstring --own,$(ARGS)),,$(if $(findstring --encoders,$(A
 bench: $(INLAY) .venv/.locked-dev .venv/.locked-load .venv/.locked-demo $(if $(findstring --encoders,$(ARGS)),.venv/.locked-openvino) $(BENCH_PEERS) $(DEMO)/card.json ## throughput as shares of empty servers (on Debian: apt-get install wrk nghttp2-client); ARGS=--peers beside mosec and FastAPI, ARGS=--encoders encoders beside other libraries
 	@$(BIN)/python -m loadtest.$(BENCH) $(filter-out --encoders,$(ARGS))
 
+architectures: $(INLAY) .venv/.locked-dev $(if $(findstring --own,$(ARGS)),,$(ENCODERS)/.locked) ## whole models of five architectures at real sizes beside torch: loading, memory, tokens/s; needs 5 GB of disk and 10 GB of memory
+	@$(BIN)/python -m loadtest.architectures $(ARGS)
+
 tables: $(INLAY) .venv/.locked-dev .venv/.locked-load ## positional tables: computing, serving and streaming them, as ratios and memory
 	@$(BIN)/python -m loadtest.table_generation $(ARGS)
 	@$(BIN)/python -m loadtest.tables $(ARGS)
@@ -219,7 +222,7 @@ $(PEERS)/.locked: requirements/peers.txt | $(UV)
 	@VIRTUAL_ENV=$(PEERS) $(UV) pip install --no-deps --require-hashes -r $<
 	@touch $@
 
-# The libraries that `make bench ARGS=--encoders` measures beside Inlay's encoders. torch as for parity.
+# The libraries that `make bench ARGS=--encoders` and `make architectures` measure beside Inlay's encoders. torch as for parity.
 $(ENCODERS)/.locked: requirements/encoders.txt | $(UV)
 	@echo '==> making $(ENCODERS) of $(TORCH) and $<'
 	@rm -rf $(ENCODERS)

@@ -77,6 +77,32 @@ def _high_water(pid: int) -> float:
 
 
 @dataclass(frozen=True)
+class Footprint:
+    """Megabytes (10^6 bytes) of one process.
+
+    Attributes:
+        anonymous: RssAnon: heap, stacks and arenas.
+        files: RssFile: resident pages of mapped files.
+        proportional: Pss: pages that several processes map count in parts.
+        peak: VmHWM: the most that was resident since the start or `reset_peak`.
+    """
+
+    anonymous: float
+    files: float
+    proportional: float
+    peak: float
+
+
+def footprint(pid: int) -> Footprint:
+    """Return the memory of one living process."""
+    proc = Path("/proc", str(pid))
+    lines = [*(proc / "status").read_text().splitlines(), *(proc / "smaps_rollup").read_text().splitlines()[1:]]
+    sizes = {name: value for name, _, value in (line.partition(":") for line in lines)}
+    read = [int(sizes[name].split()[0]) * 1024 / MB for name in ("RssAnon", "RssFile", "Pss", "VmHWM")]
+    return Footprint(*(round(value, 1) for value in read))
+
+
+@dataclass(frozen=True)
 class Trend:
     """A least-squares line through samples.
 

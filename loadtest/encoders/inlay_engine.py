@@ -44,3 +44,11 @@ class Inlay:
         result = self._loop.run_until_complete(self._pipeline.embed(EmbedRequest(prepared)))
         rows: NDArray[np.float32] = result.outputs[0].rows
         return rows
+
+
+class InlayOnIds(Inlay):
+    """Inlay given token ids, for models without a tokenizer; a text is its ids in decimal."""
+
+    def prepare(self, texts: list[str]) -> list[Ids]:
+        """Return the token ids."""
+        return [Ids(np.array(text.split(), np.int64)) for text in texts]

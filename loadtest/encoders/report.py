@@ -143,13 +143,14 @@ def bar_table(bars: Sequence[Bar]) -> Table:
 def show(part: Part) -> None:
     """Print the tables of a part."""
     print(f"\n{part.title}")
-    _print(part.table)
+    print_table(part.table)
     print(part.note)
     if part.bars:
-        _print(bar_table(part.bars))
+        print_table(bar_table(part.bars))
 
 
-def _print(table: Table) -> None:
+def print_table(table: Table) -> None:
+    """Print a table in columns; its first line holds the heads."""
     widths = [max(len(line[column]) for line in table) for column in range(len(table[0]))]
     for line in table:
         print("  ".join(map(str.ljust, line, widths)).rstrip())
@@ -174,11 +175,12 @@ def save(part: Part, facts: Mapping[str, str], target: Path) -> None:
     text = ["# make bench ARGS=--encoders"]
     for one in ordered.values():
         text += ["", f"## {one['title']}", "", *(f"- {key}: {value}" for key, value in one["facts"].items())]
-        text += ["", one["note"], "", *_ruled(one["table"])]
-        text += ["", *_ruled(one["bars"])] if one["bars"] else []
+        text += ["", one["note"], "", *ruled(one["table"])]
+        text += ["", *ruled(one["bars"])] if one["bars"] else []
     target.with_suffix(".md").write_text("\n".join(text) + "\n", encoding="utf-8")
 
 
-def _ruled(table: Sequence[Sequence[str]]) -> list[str]:
+def ruled(table: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines of a table in markdown."""
     lines = [table[0], ["---"] * len(table[0]), *table[1:]]
     return ["| " + " | ".join(line) + " |" for line in lines]

@@ -5,8 +5,8 @@
 CLASS of MODULE is constructed with OPTIONS, a JSON object of keyword arguments. Then every line of standard input is a
 JSON object {"texts": [...], "seconds": s}: the texts are embedded again and again for `seconds`, at least once, and one
 line answers with the seconds of each call; {"texts": [...], "batches": [[...], ...]} is answered with the vectors of
-each batch. The first line that is printed tells the versions of the libraries. What a library prints goes to standard
-error.
+each batch. The first line that is printed tells the versions of the libraries and how long the construction took, or
+what CLASS has noted as `load_seconds`. What a library prints goes to standard error.
 """
 
 import base64
@@ -74,9 +74,9 @@ def answer(encoder: Encoder, order: dict[str, Any]) -> dict[str, Any]:
     return {"vectors": [[*array.shape, base64.b64encode(array.tobytes()).decode()] for array in vectors]}
 
 
-def serve(encoder: Encoder, output: TextIO) -> None:
+def serve(encoder: Encoder, load_seconds: float, output: TextIO) -> None:
     """Answer the lines of standard input until it ends."""
-    print(json.dumps({"versions": versions()}), file=output, flush=True)
+    print(json.dumps({"versions": versions(), "load_seconds": load_seconds}), file=output, flush=True)
     for line in sys.stdin:
         print(json.dumps(answer(encoder, json.loads(line))), file=output, flush=True)
 
@@ -87,10 +87,13 @@ def main() -> None:
     os.dup2(2, 1)
     module, name, options = sys.argv[1:]
     try:
-        encoder = getattr(importlib.import_module(module), name)(**json.loads(options))
+        kind = getattr(importlib.import_module(module), name)
+        begun = time.perf_counter()
+        encoder = kind(**json.loads(options))
     except Exception as error:  # whatever a library raises is why it takes no part, in one line
         sys.exit(f"{type(error).__name__}: {' '.join(str(error).split())}")
-    serve(encoder, output)
+    taken = time.perf_counter() - begun
+    serve(encoder, getattr(encoder, "load_seconds", taken), output)
 
 
 if __name__ == "__main__":

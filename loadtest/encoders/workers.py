@@ -48,11 +48,20 @@ class Contestant:
 
 
 class RunningWorker:
-    """A worker that has loaded its library."""
+    """A worker that has loaded its library.
+
+    Attributes:
+        pid: of its process.
+        versions: of the libraries in it.
+        load_seconds: what the library needed for the model, its own import left out.
+    """
 
     def __init__(self, process: subprocess.Popen[str], log: Path) -> None:
         self._process, self._log = process, log
-        self.versions: dict[str, str] = self._read()["versions"]
+        self.pid = process.pid
+        first = self._read()
+        self.versions: dict[str, str] = first["versions"]
+        self.load_seconds: float = first["load_seconds"]
 
     def seconds(self, texts: Sequence[str], seconds: float) -> list[float]:
         """Return the wall time of each of several calls with the same texts.
