@@ -127,7 +127,7 @@ BENCH_PEERS = $(if $(findstring --own,$(ARGS)),,$(if $(findstring --encoders,$(A
 bench: $(INLAY) .venv/.locked-dev .venv/.locked-load .venv/.locked-demo $(if $(findstring --encoders,$(ARGS)),.venv/.locked-openvino) $(BENCH_PEERS) $(DEMO)/card.json ## throughput as shares of empty servers (on Debian: apt-get install wrk nghttp2-client); ARGS=--peers beside mosec and FastAPI, ARGS=--encoders encoders beside other libraries
 	@$(BIN)/python -m loadtest.$(BENCH) $(filter-out --encoders,$(ARGS))
 
-architectures: $(INLAY) .venv/.locked-dev $(if $(findstring --own,$(ARGS)),,$(ENCODERS)/.locked) ## whole models of five architectures at real sizes beside torch: loading, memory, tokens/s; needs 5 GB of disk and 10 GB of memory
+architectures: $(INLAY) .venv/.locked-dev $(if $(findstring --own,$(ARGS)),,$(ENCODERS)/.locked) ## whole models of five architectures at real sizes beside torch: loading, memory, tokens/s; half an hour, 5 GB of disk, 10 GB of memory
 	@$(BIN)/python -m loadtest.architectures $(ARGS)
 
 tables: $(INLAY) .venv/.locked-dev .venv/.locked-load ## positional tables: computing, serving and streaming them, as ratios and memory

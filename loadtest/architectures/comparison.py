@@ -16,6 +16,7 @@ from loadtest.encoders.workers import Contestant, Missing, RunningWorker, starte
 from loadtest.process_memory import Footprint, footprint, reset_peak
 from loadtest.processes import Cores
 
+COMPARED = ("R16", "S512")  # cases whose vectors are compared
 MOST_SECONDS = 60  # of one call; a longer one is left out
 GROWTH = 1.5  # how much more than in proportion a text of eight times the tokens may take: attention
 
@@ -41,7 +42,7 @@ class Result:
         load_seconds: opening the model, imports left out, its files in the page cache.
         loaded: its memory then; the peak is that of loading.
         used: its memory after every case; the peak is that of the cases.
-        cosine: the least to the first library's vectors, over the texts of all cases.
+        cosine: the least to the first library's vectors, over the texts of COMPARED.
         timings: by case; a case that would have taken too long is left out.
     """
 
@@ -149,7 +150,7 @@ def _measure(model: Model, entries: Sequence[_Entry], rounds: int, seconds: floa
                     entry.run(case, seconds)
     for entry in entries:
         entry.used = footprint(entry.worker.pid)
-    _compare_vectors(entries, [case.texts for case in chosen if len(case.texts) > 1])
+    _compare_vectors(entries, [case.texts for case in chosen if case.name in COMPARED])
 
 
 def _compare_vectors(entries: Sequence[_Entry], batches: Sequence[Sequence[str]]) -> None:

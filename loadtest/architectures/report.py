@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from loadtest.architectures.cases import Model, cases, tokens
-from loadtest.architectures.comparison import Result
+from loadtest.architectures.comparison import COMPARED, Result
 from loadtest.architectures.prepare import LIKE_LENGTHS, Prepared
 from loadtest.encoders.report import Table, print_table, ruled
 from loadtest.process_memory import Footprint
@@ -18,7 +18,8 @@ NOTE = (
     f"padded batch with its mask; like lengths: batches of at most {LIKE_LENGTHS} padded tokens, of texts of like "
     "length, where there are several texts. load: seconds, imports left out, files in the page cache. MB (10^6 bytes): "
     "anonymous + mapped files / proportional set size / peak; loaded: after the model was opened; used: after every "
-    "case, the longest text last, with the peak since loading. cosine: the least to Inlay's vectors, means of all rows."
+    "case, the longest text last, with the peak since loading. cosine: the least to Inlay's vectors, means "
+    f"of all rows, over {' and '.join(COMPARED)}; torch in float32 does not round Gemma's scaled rows to bfloat16."
 )
 
 
