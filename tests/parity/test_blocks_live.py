@@ -111,7 +111,7 @@ def test_a_whole_model_gives_the_rows_of_transformers(family: str, seed: int, tm
         wanted = expected(model, ids)
         tolerance = TOLERANCE
         if relative(alone, wanted) > TOLERANCE:  # then transformers' own float32 has to be as far
-            tolerance = max(TOLERANCE, 2 * relative(expected(single, ids), wanted))
+            tolerance = max(TOLERANCE, 3 * relative(expected(single, ids), wanted))
         ledger.check(family, "last_hidden_state", relative(alone, wanted), tolerance)
         ledger.check(family, "mean", relative(alone.mean(axis=0), wanted.mean(axis=0)), TOLERANCE)
         assert np.array_equal(alone, mixed[place]), f"{len(ids)} tokens get other bits in a batch"
