@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from typer import Argument, Option
+from typer import Argument, BadParameter, Option
 
 from service.cli.console import progress_bars, reporting
 
@@ -229,6 +229,8 @@ def create(
     """Write a checkpoint of random weights, for measuring: a family's input layer, or a whole model."""
     from models.artifacts.random_checkpoint import create
 
+    if model_type is None and config is None:
+        raise BadParameter("give --model-type NAME, or --config FILE whose config names one")
     with progress_bars() as progress:
         create(
             checkpoint,

@@ -151,7 +151,6 @@ FAULTS = {
     "create an unknown family": ["create", "{tmp}/new", "--model-type", "t6"],
     "create over something": ["create", "{tmp}/checkpoint", "--model-type", "bert"],
     "create a size of nothing": ["create", "{tmp}/new", "--model-type", "bert", "--vocab-size", "0"],
-    "create no family": ["create", "{tmp}/new"],
     "create from a config that is not there": ["create", "{tmp}/new", "--config", "{tmp}/nowhere.json"],
     "create another family than the config's": [
         *("create", "{tmp}/new", "--model-type", "llama", "--config", "{tmp}/checkpoint/config.json")
