@@ -53,6 +53,7 @@ _REMEDY = (
     "load it with torch where you trust it, and write its tensors with torch.save(module.state_dict(), path) of torch "
     "1.6 or later, or as safetensors"
 )
+# what zipfile and struct raise for broken files; zipfile raises NotImplementedError for versions that it does not read
 _MALFORMED = (ValueError, IndexError, OverflowError, EOFError, OSError, struct.error, NotImplementedError)
 
 

@@ -5,7 +5,7 @@ Source: transformers 5.23 (the modeling module of each family).
 
 from models.families.family import Family
 
-UNWRITTEN = "nobody has written its blocks down; see CONTRIBUTING"
+UNWRITTEN = "its blocks are not described yet; CONTRIBUTING says how"
 CROSS_ATTENTION = "an encoder's output is attended to"
 _EXPERTS = "mixture of experts"
 _SPARSE = "sparse attention"
