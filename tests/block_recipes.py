@@ -189,6 +189,7 @@ CASES: dict[str, Made] = {
     "disentangled, window": attending(lambda draw: {"bias": draw.disentangled(), "left": 9, "right": 9}),
     "parallel": parallel,
     "sandwich": sandwich,
+    "norm of the sum": attending(lambda draw: {"sum_norm": draw.layer_norm(), "norm": None}),
     "factor": lambda draw: (draw.attention(factor=0.22, right=0), draw.feed_forward(factor=1.5, gate=True)),
     "Gemma 3": attending(like_gemma3),
     **{f"{own}, gate": gate(own, True) for own in get_args(Activation)},

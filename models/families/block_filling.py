@@ -118,6 +118,7 @@ def _attention(
         output=linear(step.output),
         norm=fill(step.norm),
         closing=fill(step.closing),
+        sum_norm=fill(step.sum_norm),
         query_norm=fill(step.query_norm),
         key_norm=fill(step.key_norm),
         value_norm=fill(step.value_norm),

@@ -68,7 +68,7 @@ def _layer(step: Attention | FeedForward, shapes: Shapes, width: int) -> int:
     total = width + sum(_norm(norm, width) for norm in (step.norm, step.closing))
     if isinstance(step, Attention):
         norms = ((step.query_norm, step.query), (step.key_norm, step.key), (step.value_norm, step.value))
-        total += sum(_norm(norm, shapes[linear.weight][0]) for norm, linear in norms)
+        total += sum(_norm(norm, shapes[linear.weight][0]) for norm, linear in norms) + _norm(step.sum_norm, width)
         return total + sum(_linear(linear, shapes) for linear in (step.query, step.key, step.value, step.output))
     inner = shapes[step.up.weight][0]
     total += _linear(step.gate, shapes) + inner if step.gate else 0

@@ -240,6 +240,29 @@ JINA_V2_STORED: Stored = {
     f"{_LAYER}.mlp.up": (Part(f"{_LAYER}.mlp.gated_layers", 1, equal(2)),),
 }
 
+JINA_CODE = _post_norm(
+    replace(
+        _BERT_ATTENTION,
+        bias=DistanceBias(()),
+        query_norm=norm(f"{_LAYER}.attention.self.layer_norm_q"),
+        key_norm=norm(f"{_LAYER}.attention.self.layer_norm_k"),
+        norm_of="heads",
+        sum_norm=norm(f"{_LAYER}.attention.output.LayerNorm"),
+    ),
+    f"{_LAYER}.layer_norm_1",
+    FeedForward(
+        Linear(f"{_LAYER}.mlp.up.weight", None),
+        linear(f"{_LAYER}.mlp.down_layer"),
+        "gelu",
+        gate=Linear(f"{_LAYER}.mlp.gate.weight", None),
+    ),
+    f"{_LAYER}.layer_norm_2",
+)
+JINA_CODE_STORED: Stored = {
+    f"{_LAYER}.mlp.up": (Part(f"{_LAYER}.mlp.up_gated_layer", 0, equal(2)),),
+    f"{_LAYER}.mlp.gate": (Part(f"{_LAYER}.mlp.up_gated_layer", 1, equal(2)),),
+}
+
 _T5_LAYER = "encoder.block.{block}.layer"
 
 

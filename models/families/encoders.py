@@ -250,6 +250,8 @@ _JINA_V2 = _like_bert(
     alibi=AlibiSpec("symmetric"),
     causal=False,
 )
+_JINA_CODE = replace(_JINA_V2, block=encoder_blocks.JINA_CODE, stored=encoder_blocks.JINA_CODE_STORED)
+_JINA_V2 = replace(_JINA_V2, variants={".mlp.up_gated_layer.": ("jina_bert_code", _JINA_CODE)})
 _EUROBERT = Family(
     prefix="model.",
     defaults={

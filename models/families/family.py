@@ -118,7 +118,8 @@ class Family:
         cap: config key of the cap of scores; None: there is none.
         layer_types: the type of each layer where the config does not list them and they share one RoPE table: those
             with "sliding" in it have a window.
-        variants: condition on the config -> what it is instead: published code that uses another family's model_type.
+        variants: condition on the config, or ".part." of the name of a tensor in the file -> what it is instead:
+            published code that uses another family's model_type.
         narrow_blocks: whether the blocks of models with narrower tables are as `block` says.
         block_if: config key -> the one value with which the blocks are as `block` says; with others only the input
             layer is exported.

@@ -119,7 +119,7 @@ def plan(
         family = family_for_side(model_type, FAMILIES[model_type], side)
     else:
         family, assumed = assume_decoder(model_type, data, checkpoint, assume)
-    model_type, family, data = _variant(model_type, family, data)
+    model_type, family, data = _variant(model_type, family, data, checkpoint)
     config = Config(data, family.defaults, family.names)
     _check_required_values(family, config)
     note = None
@@ -129,12 +129,15 @@ def plan(
     return replace(fitted, assumed=(*fitted.assumed, note)) if note else fitted
 
 
-def _variant(model_type: str, family: Family, data: Mapping[str, Any]) -> tuple[str, Family, Mapping[str, Any]]:
-    """Return the arguments, or what the config says that the model is instead."""
+def _variant(
+    model_type: str, family: Family, data: Mapping[str, Any], checkpoint: Checkpoint
+) -> tuple[str, Family, Mapping[str, Any]]:
+    """Return the arguments, or what the config and the tensors say that the model is instead."""
     config = Config(data, family.defaults, family.names)
     for condition, (own_type, own) in family.variants.items():
-        if config.holds(condition):
-            return own_type, own, {**data, "model_type": own_type}
+        inside = condition.startswith(".") and any(condition in name for name in checkpoint.tensors)
+        if inside or config.holds(condition):
+            return _variant(own_type, own, {**data, "model_type": own_type}, checkpoint)
     return model_type, family, data
 
 

@@ -194,6 +194,7 @@ class Attention:
         cap: scores = cap * tanh(scores / cap); None: as they are.
         closing: None: none.
         factor: of what is added to x.
+        sum_norm: x += sum_norm(x + what is added), so that x counts twice (jina-embeddings-v2-base-code); None: none.
     """
 
     heads: int
@@ -216,6 +217,7 @@ class Attention:
     cap: float | None = None
     closing: Norm | None = None
     factor: float = 1.0
+    sum_norm: Norm | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,7 +79,7 @@ def _attention(step: Attention, width: int) -> dict[str, Shape]:
     queries, keys = step.heads * own, (step.key_heads or step.heads) * own
     shapes = _linear(step.query, queries, width) | _linear(step.output, width, queries)
     shapes |= _linear(step.key, keys, width) | _linear(step.value, keys, width)
-    shapes |= _norm(step.norm, width) | _norm(step.closing, width)
+    shapes |= _norm(step.norm, width) | _norm(step.closing, width) | _norm(step.sum_norm, width)
     for norm, of_heads in ((step.query_norm, queries), (step.key_norm, keys), (step.value_norm, keys)):
         shapes |= _norm(norm, own if step.norm_of == "head" else of_heads)
     match step.bias:

@@ -143,7 +143,8 @@ class Blocks:
                 lambda linear, rows: self.projections.constant(self.builder, first, linear, rows),
             )
         mixed = attend(self.builder, (query, key, value), self.rows, step, width, self._terms(step), relative)
-        return self._closed(step, self.projections.emit(self.builder, last, mixed)[0])
+        added = self._closed(step, self.projections.emit(self.builder, last, mixed)[0])
+        return self._normed(step.sum_norm, self.builder.op("Add", added, x)) if step.sum_norm else added
 
     def feed_forward(self, step: FeedForward, x: str) -> str:
         """Emit what a feed-forward step adds to x."""

@@ -156,7 +156,8 @@ def encode(
             step, (query, key, value), mask, lengths, each, lambda name: _whole(weights, name), turns
         )
         result = _project(step.output, weights, heads)
-        return step.factor * (each(step.closing, result) if step.closing else result)
+        added = step.factor * (each(step.closing, result) if step.closing else result)
+        return each(step.sum_norm, x + added) if step.sum_norm else added
 
     for step in encoder:
         match step:

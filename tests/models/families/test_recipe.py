@@ -58,6 +58,7 @@ FULL = Attention(
     50.0,
     RMS,
     0.22,
+    NORM,
 )
 GATED = FeedForward(LINEAR, LINEAR, "silu", RMS, LINEAR, RMS, 0.5)
 EVERY: tuple[Step, ...] = (
