@@ -192,6 +192,8 @@ class Card:
         similarity_function: that sentence-transformers compares the model's vectors by: cosine, dot, euclidean or
             manhattan; None: its files do not say.
         filling: how texts are filled up; None: they are not.
+        tasks, default_task: names of the tasks that it has adapters of, in the order of their numbers, and the one of
+            requests that name none; None: no adapter.
     """
 
     name: str
@@ -244,6 +246,8 @@ class Card:
     graph_width: int | None = None
     similarity_function: str | None = None
     filling: TextFilling | None = None
+    tasks: tuple[str, ...] = ()
+    default_task: str | None = None
 
     @property
     def sentence_width(self) -> int:
@@ -358,6 +362,7 @@ def _from_json(data: dict[str, Any]) -> Card:
             "adopted": (adopted := data.get("adopted")) and _adopted(adopted),
             "modules": sentence_modules.from_json(data.get("modules")),
             "filling": (filling := data.get("filling")) and TextFilling(**filling),
+            "tasks": tuple(data.get("tasks", ())),
         }
     )
 

@@ -15,7 +15,7 @@ from models.artifacts.card import HEAD, MODULES, Card, Graph
 from models.artifacts.weights import tensors
 from models.checkpoints import safetensors
 from models.errors import BadCard, ReferenceMismatch
-from models.families.extra_inputs import Extra, extra_values
+from models.families.extra_inputs import TASKS, Extra, extra_values
 from models.families.head_fitting import Head
 from models.families.sentence_modules import SentenceModules
 from models.positions.learned import positions
@@ -120,7 +120,7 @@ def make_check_inputs(card: Card) -> CheckInputs:
 
 def _random_extra(extra: Extra, sequences: list[NDArray[np.int64]], random: np.random.Generator) -> NDArray[np.int64]:
     """Return values for every token, a fifth of them the default for an input not sent; box corners are ordered."""
-    if not extra.sent:
+    if extra.counted:
         return np.concatenate([extra_values(extra, ids, None, None) for ids in sequences])
     shape = (sum(map(len, sequences)), extra.columns)
     values = random.integers(extra.missing, extra.rows, shape)
@@ -261,6 +261,7 @@ def _expected(folder: Path, card: Card, graph: str, inputs: CheckInputs) -> Arra
         inputs.lengths,
         inputs.positions,
         card.encodings.ropes,
+        inputs.extras.get(TASKS),
     )
     return {"last_hidden_state": hidden}
 

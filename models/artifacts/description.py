@@ -219,6 +219,7 @@ def _masks(encodings: Encodings) -> list[str]:
 def _optional_facts(model: Card | Plan, side: str | None) -> dict[str, str]:
     """Return lines on the optional parts of a model: a side, extra inputs, per-layer embeddings, an output head."""
     facts = {"side": side, "extras": ", ".join(extra.name for extra in model.extras)}
+    facts["tasks"] = ", ".join(model.tasks)
     facts["per layer"] = ", ".join(tensors(model.per_layer))
     if blocks := blocks_summary(model):
         facts["blocks"] = blocks
@@ -293,7 +294,7 @@ def _checkpoint(name: str, source: Checkpoint) -> str:
         return "\n".join(vision.checkpoint(source, image_tower))
     planned = plan(source)
     named = planned.tensors
-    size = sum(source.tensors[name].bytes for name in named)
+    size = sum((planned.parts[name].tensor if name in planned.parts else source.tensors[name]).bytes for name in named)
     return "\n".join(
         [
             f"{name}: a checkpoint of model_type {planned.model_type!r}",

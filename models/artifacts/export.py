@@ -152,7 +152,7 @@ def _with_blocks(
     if requested or (encoder is None and (planned.family.causal is not True or sentence.pooling is not None)):
         return planned
     reason = "--encoder none leaves its blocks out" if encoder is False else MAY_BE_WHOLE
-    return replace(planned, encoder=(), parts={}, blockless=reason)
+    return replace(planned, encoder=(), blockless=reason)
 
 
 def _check_attention(planned: Plan, attention: Attention | None, source: Checkpoint) -> None:
@@ -316,7 +316,7 @@ def _card(
         weights=weights.FILE_NAME,
         tokenizer=TOKENIZER if has_tokenizer else None,
         pooling=sentence.pooling,
-        prompts=sentence.prompts,
+        prompts=_task_prompts(planned) | sentence.prompts,
         default_prompt=sentence.default_prompt,
         encodings=planned.encodings,
         dtype=stored.tables[tables(planned.recipe)[0]].dtype,
@@ -343,7 +343,29 @@ def _card(
         similarity=similarity.read_similarity(source),
         similarity_function=sentence.similarity_function,
         filling=text_vectors.filling(planned, source.folder, max_tokens),
+        tasks=planned.tasks,
+        default_task=_default_task(planned, sentence.default_prompt),
     )
+
+
+def _default_task(planned: Plan, default_prompt: str | None) -> str | None:
+    """Return the task of requests that name none: config.json's, else that of the default prompt; None: no adapter."""
+    named = planned.config.get("default_task")
+    if planned.tasks and named is not None and named not in planned.tasks:
+        raise BadCheckpoint(
+            f"config.json says default_task {named!r}; its lora_adaptations are {', '.join(planned.tasks)}"
+        )
+    return next((task for task in planned.tasks if task == (named or default_prompt)), None)
+
+
+def _task_prompts(planned: Plan) -> dict[str, str]:
+    """Return the prompt that config.json has for each task, which its code puts before texts of the task."""
+    texts = planned.config.get("task_instructions") or {}
+    if not planned.tasks:
+        return {}
+    if not isinstance(texts, dict) or not all(isinstance(text, str) for text in texts.values()):
+        raise BadCheckpoint("config.json: task_instructions must be an object of texts")
+    return {task: texts[task] for task in planned.tasks if task in texts}
 
 
 def _default_output(sentence: SentenceFiles, planned: Plan) -> str:

@@ -1,6 +1,7 @@
 """Extra inputs: what some families read of each token besides id, position and segment.
 
-Most are sent by the caller, under their names in transformers; ESM's two are counts over the token's sequence.
+Most are sent by the caller, under their names in transformers; ESM's two are counts over the token's sequence, and
+`task_ids` is the number of the task that a request names.
 """
 
 from collections.abc import Mapping
@@ -10,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 MASKED, ATTENDED = "masked_tokens", "attended_tokens"
+TASKS = "task_ids"
 SENT = ("task_type_ids", "langs", "bbox")
 WIDTHS = {"bbox": 4}  # x0, y0, x1, y1
 
@@ -21,7 +23,7 @@ class Extra:
     """One extra input of one model: an int64 input of its graphs.
 
     Attributes:
-        name: one of SENT, masked_tokens or attended_tokens.
+        name: one of SENT, task_ids, masked_tokens or attended_tokens.
         rows: values are 0 to rows - 1.
         missing: value of every token where the caller sends none; -1: nothing is added.
         token: of masked_tokens: the id that is counted.
@@ -39,8 +41,13 @@ class Extra:
 
     @property
     def sent(self) -> bool:
-        """Whether callers may send it; otherwise it is counted."""
+        """Whether callers may send it for each token."""
         return self.name in SENT
+
+    @property
+    def counted(self) -> bool:
+        """Whether it follows from the sequence."""
+        return self.name in (MASKED, ATTENDED)
 
 
 def extra_values(extra: Extra, ids: Int64s, mask: Int64s | None, sent: Mapping[str, Int64s] | None) -> Int64s:
@@ -49,7 +56,7 @@ def extra_values(extra: Extra, ids: Int64s, mask: Int64s | None, sent: Mapping[s
     Args:
         extra: the input.
         ids, mask: int64 [n]; mask None: all ones.
-        sent: what the caller sent, by name.
+        sent: what the caller sent, by name; the task of its request, too.
 
     Returns:
         int64 [n], or [n, columns].

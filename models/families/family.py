@@ -160,6 +160,7 @@ class Family:
         text_vector: how it makes the vector of a text; None: only files of sentence-transformers say so.
         alibi: its ALiBi; None: none.
         buckets: its relative buckets; None: none.
+        adapters: whether files may hold LoRA adapters of several tasks beside the weights (adapters.py).
     """
 
     prefix: str
@@ -207,6 +208,7 @@ class Family:
     text_vector: TextVector | None = None
     alibi: AlibiSpec | None = None
     buckets: BucketSpec | None = None
+    adapters: bool = False
 
 
 def norm(stem: str) -> LayerNorm:

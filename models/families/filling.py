@@ -13,7 +13,7 @@ import numpy as np
 from models.errors import BadCheckpoint
 from models.families import Family
 from models.families.config import Config
-from models.families.extra_inputs import ATTENDED, MASKED, Extra
+from models.families.extra_inputs import ATTENDED, MASKED, TASKS, Extra
 from models.families.recipe import (
     TENSORS,
     AddIndexed,
@@ -109,9 +109,9 @@ def _is_present(step: Step, family: Family, config: Config) -> bool:
     return all(config.holds(condition) for condition in family.present_if.get(type(step), ()))
 
 
-def extra_inputs(family: Family, config: Config, recipe: Recipe) -> tuple[Extra, ...]:
-    """Return the extra inputs that the steps read."""
-    extras: dict[str, Extra] = {}
+def extra_inputs(family: Family, config: Config, recipe: Recipe, tasks: int) -> tuple[Extra, ...]:
+    """Return the extra inputs that the steps read, and the one by which `tasks` adapters add."""
+    extras: dict[str, Extra] = {TASKS: Extra(TASKS, tasks, missing=-1)} if tasks else {}
     for step in recipe:
         if isinstance(step, AddIndexed):
             key = family.extras[step.index]

@@ -7,6 +7,7 @@ from typing import Any
 from models.checkpoints.checkpoint import Checkpoint, read_tensors
 from models.errors import BadCheckpoint
 from models.families import FAMILIES, ConfigKey, Family, Types, family_for_side, text_tower
+from models.families.adapters import Adapters, adapters_of
 from models.families.assumptions import assume_decoder
 from models.families.block_filling import block_steps, uncomputed
 from models.families.config import Config
@@ -52,6 +53,7 @@ class Plan:
         head: how hidden states become logits; None: it is not exported, for the reason in `headless`.
         parts: tensors that the file holds as parts of others, by name.
         blockless: why there is no `encoder`; None: there is one.
+        tasks: names of the tasks that the file holds adapters of; empty: it holds none.
     """
 
     model_type: str
@@ -72,6 +74,7 @@ class Plan:
     headless: str | None = None
     parts: Mapping[str, StoredPart] = field(default_factory=dict)
     blockless: str | None = None
+    tasks: tuple[str, ...] = ()
 
     @property
     def types(self) -> Types:
@@ -146,12 +149,13 @@ def _fitted(model_type: str, family: Family, config: Config, checkpoint: Checkpo
     naming = checkpoint_naming(family, prefix, checkpoint)
     dtype = checkpoint.tensors[naming(tensors(family.input_layer)[0])].dtype
     base = _with_stored_sinusoids(input_layer(family, config, dtype), family, prefix, checkpoint)
-    recipe = tuple(renamed(step, naming) for step in base)
+    parts: dict[str, StoredPart] = {}
+    adapters = adapters_of(family, config, prefix, checkpoint, parts)
+    recipe = tuple(renamed(adapters.added(step) if adapters else step, naming) for step in base)
     per_layer = tuple(renamed(step, naming) for step in per_layer_steps(family, config, dtype))
     fitted = fit_encodings(family, config, model_type)
     encodings = _encodings_in_file(fitted, config, prefix, checkpoint, naming)
-    parts: dict[str, StoredPart] = {}
-    encoder, blockless = _checked_blocks(model_type, family, config, fitted, prefix, checkpoint, parts)
+    encoder, blockless = _checked_blocks(model_type, family, config, fitted, prefix, checkpoint, parts, adapters)
     shapes = expected_shapes(recipe + encoder, config, family) | encoding_shapes(encodings, config)
     shapes |= per_layer_shapes(per_layer, config) | _stored_sinusoid_shape(family, config, prefix, checkpoint)
     _check_shapes(shapes, checkpoint, parts)
@@ -171,13 +175,14 @@ def _fitted(model_type: str, family: Family, config: Config, checkpoint: Checkpo
         encodings=encodings,
         shapes=shapes,
         prefix=prefix,
-        extras=extra_inputs(family, config, recipe),
+        extras=extra_inputs(family, config, recipe, len(adapters.tasks) if adapters else 0),
         per_layer=per_layer,
         assumed=assumed,
         head=head,
         headless=headless,
         parts=parts,
         blockless=blockless,
+        tasks=adapters.tasks if adapters else (),
     )
 
 
@@ -255,10 +260,11 @@ def _checked_blocks(
     prefix: str,
     checkpoint: Checkpoint,
     parts: dict[str, StoredPart],
+    adapters: Adapters | None,
 ) -> tuple[Recipe, str | None]:
     """Return what `_encoder_blocks` does; where a decoder's blocks are faulty, the fault: its input layer is not."""
     try:
-        blocks, blockless = _encoder_blocks(model_type, family, config, encodings, prefix, checkpoint, parts)
+        blocks, blockless = _encoder_blocks(model_type, family, config, encodings, prefix, checkpoint, parts, adapters)
         _check_shapes(expected_shapes(blocks, config, family), checkpoint, parts)
     except BadCheckpoint as error:
         if family.causal is not True:
@@ -276,6 +282,7 @@ def _encoder_blocks(
     prefix: str,
     checkpoint: Checkpoint,
     parts: dict[str, StoredPart],
+    adapters: Adapters | None,
 ) -> tuple[Recipe, str | None]:
     """Return the steps of all blocks, or why there are none; tensors that are parts of others are added to `parts`."""
     if reason := uncomputed(model_type, family, config, encodings):
@@ -288,7 +295,8 @@ def _encoder_blocks(
     if not any(name.startswith(prefix + first) for name in held for first in stems):
         return (), f"the checkpoint holds no tensor {prefix + stem}..."
     naming = checkpoint_naming(family, prefix, checkpoint, (config, parts))
-    return tuple(renamed(step, naming) for step in block_steps(family, config, encodings)), None
+    steps = block_steps(family, config, encodings)
+    return tuple(renamed(adapters.added(step) if adapters else step, naming) for step in steps), None
 
 
 def _places(family: Family) -> list[str]:

@@ -13,17 +13,41 @@ KEPT_IN_TRAINING = 1 - 0.15 * 0.8  # share of embeddings that ESM's masked langu
 
 
 @dataclass(frozen=True, slots=True)
+class Adapter:
+    """The LoRA adapters of one tensor, one for each task: what a token's task adds to the tensor's result.
+
+    To a matrix' result they add scale * B_t (A_t x), to a table's row scale * B_t A_t[index], t the extra input
+    `task_ids`; -1 adds nothing.
+
+    Attributes:
+        lora_a: the tensor of all tasks' A, one below the other: [tasks * rank, inputs]; a table's [tasks * rows, rank].
+        lora_b: of all tasks' B, side by side: [outputs, tasks * rank].
+    """
+
+    lora_a: str
+    lora_b: str
+    tasks: int
+    rank: int
+    scale: float
+
+
+@dataclass(frozen=True, slots=True)
 class Embed:
-    """x = table[ids]; named output `token_embeddings`."""
+    """x = table[ids], and what the adapter adds; named output `token_embeddings`."""
 
     table: str
+    adapter: Adapter | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class AddType:
-    """x += table[types]; named output `token_type_embeddings`. GPT-2's table is its word table."""
+    """x += table[types], and what the adapter adds; named output `token_type_embeddings`.
+
+    GPT-2's table is its word table.
+    """
 
     table: str
+    adapter: Adapter | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,10 +145,11 @@ Norm = LayerNorm | RMSNorm
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """x @ weight.T + bias, weight [out, in] as PyTorch stores it."""
+    """x @ weight.T + bias, weight [out, in] as PyTorch stores it; in blocks also what the adapter adds."""
 
     weight: str
     bias: str | None
+    adapter: Adapter | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,9 +293,10 @@ Recipe = tuple[Step, ...]
 
 STEPS: dict[str, type[Any]] = {step.__name__: step for step in get_args(Step)}
 PARTS: dict[str, type[Any]] = {
-    part.__name__: part for part in (LayerNorm, RMSNorm, Linear, ScoreBias, DistanceBias, Disentangled)
+    part.__name__: part for part in (LayerNorm, RMSNorm, Linear, Adapter, ScoreBias, DistanceBias, Disentangled)
 }
-TENSORS = ("table", "weight", "bias", "relative")  # fields that name a tensor
+TENSORS = ("table", "weight", "bias", "relative")  # fields that name a tensor of the base class
+LORA = ("lora_a", "lora_b")  # of the file
 
 
 def tensors(recipe: Recipe) -> tuple[str, ...]:
@@ -279,14 +305,29 @@ def tensors(recipe: Recipe) -> tuple[str, ...]:
 
 
 def _names(node: Any) -> list[str]:
-    names: list[str] = []
-    for field in fields(node):
-        value = getattr(node, field.name)
+    return [
+        value
+        for part in _parts(node)
+        for name, value in _values(part)
+        if name in (*TENSORS, *LORA) and isinstance(value, str)
+    ]
+
+
+def _parts(node: Any) -> Iterator[Any]:
+    """Yield a step and all that is inside it."""
+    yield node
+    for _, value in _values(node):
         if is_dataclass(value):
-            names += _names(value)
-        elif field.name in TENSORS and isinstance(value, str):
-            names.append(value)
-    return names
+            yield from _parts(value)
+
+
+def _values(node: Any) -> list[tuple[str, Any]]:
+    return [(field.name, getattr(node, field.name)) for field in fields(node)]
+
+
+def has_adapters(recipe: Recipe) -> bool:
+    """Return whether a step reads `task_ids`."""
+    return any(isinstance(part, Adapter) for step in recipe for part in _parts(step))
 
 
 def tables(recipe: Recipe) -> tuple[str, ...]:

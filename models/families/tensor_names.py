@@ -11,6 +11,7 @@ from models.families.config import Config
 from models.families.recipe import tensors
 from models.families.tensor_parts import StoredPart, stored_part
 
+ORIGINAL, LORA_A, LORA_B = (f".parametrizations.weight.{part}" for part in ("original", "0.lora_A", "0.lora_B"))
 _BLOCK = re.compile(r"(?<=\.)\d+(?=\.)")
 TensorNaming = Callable[[str], str]  # a name of the base class -> that of the file
 
@@ -18,12 +19,15 @@ TensorNaming = Callable[[str], str]  # a name of the base class -> that of the f
 def candidates(family: Family, name: str) -> tuple[str, ...]:
     """Return every name, without prefix, under which a file may hold a tensor of the base class, the preferred first.
 
-    The last is how files converted from TensorFlow long ago spell a norm.
+    The last are how files converted from TensorFlow long ago spell a norm, and how torch calls a weight with adapters.
     """
     old = name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
-    return tuple(
-        dict.fromkeys((*family.preferred_names.get(name, ()), name, *family.fallback_names.get(name, ()), old))
-    )
+    names = (*family.preferred_names.get(name, ()), name, *family.fallback_names.get(name, ()), old)
+    return tuple(dict.fromkeys((*names, *_with_adapters(family, name))))
+
+
+def _with_adapters(family: Family, name: str) -> tuple[str, ...]:
+    return (name.removesuffix(".weight") + ORIGINAL,) if family.adapters and name.endswith(".weight") else ()
 
 
 def parts(family: Family, name: str) -> tuple[str | Part, ...]:
@@ -100,22 +104,30 @@ def checkpoint_naming(
     """
 
     def name_in_file(name: str) -> str:
-        for place in parts(family, name) if fused else ():
-            inside = place if isinstance(place, str) else place.stem
-            if prefix + inside not in checkpoint.tensors:
-                continue
-            if isinstance(place, str):
-                return prefix + place
-            if fused:
-                config, found = fused
-                found[prefix + name] = stored_part(prefix + name, place, checkpoint.tensors[prefix + inside], config)
-            return prefix + name
-        for candidate in candidates(family, name):
-            if prefix + candidate in checkpoint.tensors:
-                return prefix + candidate
-        raise BadCheckpoint(
-            f"{checkpoint.folder} holds no tensor {prefix + name!r}, which its model_type "
-            f"{checkpoint.model_type!r} needs"
-        )
+        held, part = place_of(family, prefix, checkpoint, name, fused is not None)
+        if part is None or fused is None:
+            return held
+        config, found = fused
+        found[prefix + name] = stored_part(prefix + name, part, checkpoint.tensors[held], config)
+        return prefix + name
 
     return name_in_file
+
+
+def place_of(family: Family, prefix: str, checkpoint: Checkpoint, name: str, fused: bool) -> tuple[str, Part | None]:
+    """Return the file's tensor that is or, if `fused`, holds a tensor of the base class, and which part of it that is.
+
+    Raises:
+        BadCheckpoint: the file holds none.
+    """
+    for place in parts(family, name) if fused else ():
+        inside, part = (place, None) if isinstance(place, str) else (place.stem, place)
+        for held in (inside, *_with_adapters(family, inside)):
+            if prefix + held in checkpoint.tensors:
+                return prefix + held, part
+    for candidate in candidates(family, name):
+        if prefix + candidate in checkpoint.tensors:
+            return prefix + candidate, None
+    raise BadCheckpoint(
+        f"{checkpoint.folder} holds no tensor {prefix + name!r}, which its model_type {checkpoint.model_type!r} needs"
+    )

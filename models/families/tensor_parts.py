@@ -56,16 +56,20 @@ class StoredPart:
         shape: of the part.
         rows: [groups, rows of a group], the part's first and last row of each; None: all that is read.
         transposed: before rows are taken.
+        side_by_side: before these: what is read are matrices [count, outputs, inputs], of which the whole is
+            [outputs, count * inputs].
     """
 
     tensor: Tensor
     shape: tuple[int, ...]
     rows: tuple[int, int, int, int] | None = None
     transposed: bool = False
+    side_by_side: bool = False
 
     def view(self, array: RowSource) -> RowSource:
         """Return the part of what was read."""
-        return array if self.rows is None and not self.transposed else _Reordered(self, array)
+        as_read = self.rows is None and not self.transposed and not self.side_by_side
+        return array if as_read else _Reordered(self, array)
 
 
 def stored_part(name: str, part: Part, tensor: Tensor, config: Config) -> StoredPart:
@@ -82,14 +86,9 @@ def stored_part(name: str, part: Part, tensor: Tensor, config: Config) -> Stored
     """
     transposed = part.transposed and len(tensor.shape) == 2
     shape = tensor.shape[::-1] if transposed else tensor.shape
-    shares, groups = part.shares(config), part.groups(config)
-    unit, rest = divmod(shape[0], groups * sum(shares))
-    if rest:
-        raise BadCheckpoint(
-            f"{tensor.name!r} has {shape[0]} rows; {groups} groups of {' + '.join(map(str, shares))} do not divide them"
-        )
-    first = unit * sum(shares[: part.index])
-    count = unit * shares[part.index]
+    groups = part.groups(config)
+    first, last = part_rows(tensor.name, part, shape[0], config)
+    count = last - first
     own = (groups * count, *shape[1:])
     if groups == 1 and not transposed:
         row = tensor.bytes // shape[0]
@@ -99,8 +98,24 @@ def stored_part(name: str, part: Part, tensor: Tensor, config: Config) -> Stored
     return StoredPart(replace(tensor, name=name), own, whole, transposed)
 
 
+def part_rows(whole: str, part: Part, count: int, config: Config) -> tuple[int, int]:
+    """Return the first row of a part, and the one behind its last, in each group of a tensor of `count` rows.
+
+    Raises:
+        BadCheckpoint: the rows of the tensor named `whole` cannot be divided so.
+    """
+    shares, groups = part.shares(config), part.groups(config)
+    unit, rest = divmod(count, groups * sum(shares))
+    if rest:
+        raise BadCheckpoint(
+            f"{whole!r} has {count} rows; {groups} groups of {' + '.join(map(str, shares))} do not divide them"
+        )
+    first = unit * sum(shares[: part.index])
+    return first, first + unit * shares[part.index]
+
+
 class _Reordered:
-    """A matrix whose rows lie apart in the file, or as columns: read whole when its rows are."""
+    """A matrix that lies otherwise in the file (rows apart, columns, several): read whole when its rows are."""
 
     def __init__(self, part: StoredPart, array: RowSource) -> None:
         self.shape, self._part, self._array = part.shape, part, array
@@ -120,6 +135,8 @@ class _Reordered:
     @cached_property
     def _whole(self) -> NDArray[Any]:
         whole = np.asarray(self._array[:])
+        if self._part.side_by_side:
+            whole = np.concatenate(list(whole), axis=1)
         whole = whole.T if self._part.transposed else whole
         if self._part.rows is not None:
             groups, size, first, last = self._part.rows

@@ -4,6 +4,7 @@ from models.families import Family
 from models.families.config import Config
 from models.families.positional_encodings import Encodings
 from models.families.recipe import (
+    Adapter,
     AddIndexed,
     AddPosition,
     AddType,
@@ -55,10 +56,10 @@ def per_layer_shapes(recipe: Recipe, config: Config) -> dict[str, Shape]:
 
 def _shapes(step: Step, config: Config, family: Family | None, width: int, known: dict[str, Shape]) -> dict[str, Shape]:
     match step:
-        case Embed(table):
-            return {table: (config.count("vocab_size"), width)}
-        case AddType(table):
-            return {table: known.get(table) or (config.count("type_vocab_size"), width)}
+        case Embed(table, adapter):
+            return _table(table, adapter, (config.count("vocab_size"), width))
+        case AddType(table, adapter):
+            return _table(table, adapter, known.get(table) or (config.count("type_vocab_size"), width))
         case AddPosition(table):
             return {table: (config.count("max_position_embeddings") + (family.offset if family else 0), width)}
         case AddIndexed(table, index) if family:
@@ -116,5 +117,17 @@ def encoding_shapes(encodings: Encodings, config: Config) -> dict[str, Shape]:
     return {buckets.table: (2 * span, hidden)} | {name: (hidden,) for name in (buckets.norm or ())[:2]}
 
 
+def _table(name: str, adapter: Adapter | None, shape: Shape) -> dict[str, Shape]:
+    rows, width = shape
+    if adapter is None:
+        return {name: shape}
+    columns = adapter.tasks * adapter.rank
+    return {name: shape, adapter.lora_a: (adapter.tasks * rows, adapter.rank), adapter.lora_b: (width, columns)}
+
+
 def _linear(linear: Linear, outputs: int, inputs: int) -> dict[str, Shape]:
-    return {linear.weight: (outputs, inputs)} | ({linear.bias: (outputs,)} if linear.bias else {})
+    shapes: dict[str, Shape] = {linear.weight: (outputs, inputs)} | ({linear.bias: (outputs,)} if linear.bias else {})
+    if adapter := linear.adapter:
+        columns = adapter.tasks * adapter.rank
+        shapes |= {adapter.lora_a: (columns, inputs), adapter.lora_b: (outputs, columns)}
+    return shapes

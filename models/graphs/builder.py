@@ -1,6 +1,6 @@
 """`GraphBuilder`: one ONNX graph under construction, whose weights stay in their safetensors files."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ class GraphBuilder:
         self._prefix = ""
         self._nodes: list[Any] = []
         self._initializers: dict[str, Any] = {}
+        self._shared: dict[Hashable, str] = {}
         self._opset = OPSET
 
     def op(self, kind: str, *inputs: str, outputs: int = 1, domain: str = "", **attributes: Any) -> str:
@@ -46,6 +47,12 @@ class GraphBuilder:
         names = [name] + [f"{name}.{number}" for number in range(1, outputs)]
         self._nodes.append(helper.make_node(kind, list(inputs), names, name=name, domain=domain, **attributes))
         return name
+
+    def shared(self, key: Hashable, make: Callable[[], str]) -> str:
+        """Return what `make` adds, which is added once for each key."""
+        if key not in self._shared:
+            self._shared[key] = make()
+        return self._shared[key]
 
     def constant(self, array: NDArray[Any]) -> str:
         """Add a small array, stored in the graph itself."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from models.families.extra_inputs import TASKS
 from models.families.positional_encodings import RopeTable
 from models.families.recipe import (
     Activation,
@@ -19,6 +20,7 @@ from models.families.recipe import (
     Norm,
     Parallel,
     Recipe,
+    has_adapters,
     layers,
 )
 from models.graphs.attention import Layout, attend, layout
@@ -45,6 +47,8 @@ def encoder_inputs(recipe: Recipe, blocks: Recipe) -> tuple[str, ...]:
     own = {*inputs_of(recipe), "mask", "lengths"}
     if any(step.rotation for step in layers(blocks) if isinstance(step, Attention)):
         own.add("positions")
+    if has_adapters(blocks):
+        own.add(TASKS)
     return tuple(name for name in INPUTS if name in own)
 
 

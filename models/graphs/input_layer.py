@@ -18,6 +18,7 @@ from models.families.extra_inputs import (
     ATTENDED,
     MASKED,
     SENT,
+    TASKS,
     WIDTHS,
 )
 from models.families.recipe import (
@@ -36,7 +37,9 @@ from models.families.recipe import (
     Scale,
     Step,
     TokenDropout,
+    has_adapters,
 )
+from models.graphs.adapters import adapted_rows
 from models.graphs.builder import GraphBuilder
 from models.graphs.positions import sinusoidal
 
@@ -49,7 +52,7 @@ INPUTS: dict[str, tuple[str, tuple[str | int, ...]]] = {
     "lengths": ("INT64", ("sequences",)),
 }
 INPUTS |= {name: ("INT64", ("tokens", WIDTHS[name]) if name in WIDTHS else ("tokens",)) for name in SENT}
-INPUTS |= {name: ("INT64", ("tokens",)) for name in (MASKED, ATTENDED)}
+INPUTS |= {name: ("INT64", ("tokens",)) for name in (MASKED, ATTENDED, TASKS)}
 _READS = {Embed: "ids", AddPosition: "positions", AddSinusoid: "positions", AddType: "types", MaskRows: "mask"}
 _COMPONENTS = {
     Embed: "token_embeddings",
@@ -65,6 +68,8 @@ def inputs_of(recipe: Recipe) -> tuple[str, ...]:
     used |= {step.index for step in recipe if isinstance(step, AddIndexed)}
     if any(isinstance(step, TokenDropout) for step in recipe):
         used |= {MASKED, ATTENDED}
+    if has_adapters(recipe):
+        used.add(TASKS)
     return tuple(name for name in INPUTS if name in used)
 
 
@@ -92,9 +97,9 @@ def components(builder: GraphBuilder, recipe: Recipe) -> Any:
     unscaled: dict[str, str] = {}
     for step in components_of(recipe):
         match step:
-            case Embed(table) | AddType(table) | AddPosition(table):
+            case Embed() | AddType() | AddPosition():
                 name = _COMPONENTS[type(step)]
-                values[name], widths[name] = builder.rows(table, _READS[type(step)]), builder.shape_of(table)[1]
+                values[name], widths[name] = _looked_up(builder, step), builder.shape_of(step.table)[1]
             case AddSinusoid(kind, dim, zero_row):
                 name = _COMPONENTS[type(step)]
                 values[name] = sinusoidal.rows(builder, kind, dim, "positions", zero_row)
@@ -130,10 +135,10 @@ def emit_input_layer(builder: GraphBuilder, recipe: Recipe) -> str:
     x = ""
     for step in recipe:
         match step:
-            case Embed(table):
-                x = builder.rows(table, "ids")
-            case AddType(table) | AddPosition(table):
-                x = builder.op("Add", x, builder.rows(table, _READS[type(step)]))
+            case Embed():
+                x = _looked_up(builder, step)
+            case AddType() | AddPosition():
+                x = builder.op("Add", x, _looked_up(builder, step))
             case AddSinusoid(kind, dim, zero_row):
                 x = builder.op("Add", x, sinusoidal.rows(builder, kind, dim, "positions", zero_row))
             case AddIndexed():
@@ -145,6 +150,14 @@ def emit_input_layer(builder: GraphBuilder, recipe: Recipe) -> str:
             case _:
                 x = emit_row_step(builder, step, x)
     return x
+
+
+def _looked_up(builder: GraphBuilder, step: Embed | AddType | AddPosition) -> str:
+    index = _READS[type(step)]
+    rows = builder.rows(step.table, index)
+    if isinstance(step, AddPosition) or step.adapter is None:
+        return rows
+    return adapted_rows(builder, step.adapter, rows, index, builder.shape_of(step.table)[0])
 
 
 def _column(builder: GraphBuilder, value: str) -> str:

@@ -15,6 +15,7 @@ from typing import Protocol
 import numpy as np
 
 from models.families.recipe import Linear
+from models.graphs.adapters import adapted
 from models.graphs.builder import CONTRIB, GraphBuilder
 from models.tables.int8_matrices import LARGEST, Product, codes_name, scales_name
 
@@ -39,7 +40,8 @@ class Float32:
 
     def emit(self, builder: GraphBuilder, product: Product, x: str) -> list[str]:
         """Return the results of the product's Linear steps."""
-        return [builder.op("Gemm", x, *_parameters(builder, linear), transB=1) for linear in product.linears]
+        values = [builder.op("Gemm", x, *_parameters(builder, linear), transB=1) for linear in product.linears]
+        return _adapted(builder, product, x, values)
 
     def constant(self, builder: GraphBuilder, product: Product, linear: Linear, x: str) -> str:
         """Return the result of one Linear step."""
@@ -81,16 +83,24 @@ class Int8(Float32):
 
     def emit(self, builder: GraphBuilder, product: Product, x: str) -> list[str]:
         """Return the results of the product's Linear steps, for which the rows are quantized once."""
-        if product.smoothed:
-            x = builder.op("Mul", x, builder.weight(product.smoothing))
-        largest = builder.op("ReduceMax", builder.op("Abs", x), builder.constant(COLUMNS), keepdims=1)  # (N, 1)
+        rows = builder.op("Mul", x, builder.weight(product.smoothing)) if product.smoothed else x
+        largest = builder.op("ReduceMax", builder.op("Abs", rows), builder.constant(COLUMNS), keepdims=1)  # (N, 1)
         largest = builder.op("Max", largest, builder.scalar(_SMALLEST))
         scale = builder.op("Mul", largest, builder.scalar(1 / LARGEST))
         flat = builder.op("Squeeze", scale, builder.constant(COLUMNS))  # (N,)
         zero_point = builder.scalar(_ZERO_POINT, np.uint8)
         zero_points = builder.op("Expand", zero_point, builder.op("Shape", flat))
-        codes = builder.op("QuantizeLinear", x, flat, zero_points, axis=0)
-        return [_int8(builder, linear, codes, scale, zero_point) for linear in product.linears]
+        codes = builder.op("QuantizeLinear", rows, flat, zero_points, axis=0)
+        values = [_int8(builder, linear, codes, scale, zero_point) for linear in product.linears]
+        return _adapted(builder, product, x, values)
+
+
+def _adapted(builder: GraphBuilder, product: Product, x: str, values: list[str]) -> list[str]:
+    """Emit what the adapters of a product add, in float32 whatever its matrices are in."""
+    return [
+        adapted(builder, linear.adapter, x, value) if linear.adapter else value
+        for linear, value in zip(product.linears, values, strict=True)
+    ]
 
 
 def _int8(builder: GraphBuilder, linear: Linear, codes: str, scale: str, zero_point: str) -> str:

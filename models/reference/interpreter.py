@@ -8,11 +8,12 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from models.families.extra_inputs import ATTENDED, MASKED
+from models.families.extra_inputs import ATTENDED, MASKED, TASKS
 from models.families.positional_encodings import RopeTable
 from models.families.recipe import (
     KEPT_IN_TRAINING,
     Activation,
+    Adapter,
     AddIndexed,
     AddPosition,
     AddSinusoid,
@@ -79,10 +80,10 @@ def run(
     x = np.zeros((len(ids), 0))
     for step in recipe:
         match step:
-            case Embed(table):
-                x = outputs["token_embeddings"] = _rows(weights, table, ids)
-            case AddType(table) if types is not None:
-                outputs["token_type_embeddings"] = _rows(weights, table, types)
+            case Embed(table, adapter):
+                x = outputs["token_embeddings"] = _rows(weights, table, ids, adapter, extras)
+            case AddType(table, adapter) if types is not None:
+                outputs["token_type_embeddings"] = _rows(weights, table, types, adapter, extras)
                 x = x + outputs["token_type_embeddings"]
             case AddType():
                 pass
@@ -129,6 +130,7 @@ def encode(
     lengths: Ids,
     positions: Ids | None = None,
     ropes: Mapping[str, RopeTable] | None = None,
+    tasks: Ids | None = None,
 ) -> Rows:
     """Return the output of the blocks for packed sequences.
 
@@ -140,22 +142,23 @@ def encode(
         lengths: int64 [B], summing to N.
         positions: int64 [N], by which attention rotates; None: none does.
         ropes: the tables of these rotations, by name.
+        tasks: int64 [N], by which adapters add; -1 and None: they do not.
 
     Returns:
         float64 [N, d].
     """
 
     def each(step: Any, x: Rows) -> Rows:
-        return rowwise(step, weights, x)
+        return rowwise(step, weights, x, tasks)
 
     def attend(step: Attention, x: Rows) -> Rows:
         read = each(step.norm, x) if step.norm else x
-        query, key, value = (_project(linear, weights, read) for linear in (step.query, step.key, step.value))
+        query, key, value = (_project(linear, weights, read, tasks) for linear in (step.query, step.key, step.value))
         turns = attention.turns_of((ropes or {})[step.rotation], _known(positions)) if step.rotation else None
         heads = attention.mixed(
             step, (query, key, value), mask, lengths, each, lambda name: _whole(weights, name), turns
         )
-        result = _project(step.output, weights, heads)
+        result = _project(step.output, weights, heads, tasks)
         added = step.factor * (each(step.closing, result) if step.closing else result)
         return each(step.sum_norm, x + added) if step.sum_norm else added
 
@@ -164,7 +167,7 @@ def encode(
             case Attention():
                 rows = rows + attend(step, rows)
             case Parallel(mixing, feed_forward):
-                rows = rows + attend(mixing, rows) + _feed_forward(feed_forward, weights, rows)
+                rows = rows + attend(mixing, rows) + _feed_forward(feed_forward, weights, rows, tasks)
             case _:
                 rows = each(step, rows)
     return rows
@@ -180,8 +183,30 @@ def _whole(weights: Weights, name: str) -> Rows:
     return np.asarray(weights[name][:], np.float64)
 
 
-def _rows(weights: Weights, table: str, index: Ids) -> Rows:
-    return weights[table][index].astype(np.float64)
+def _rows(
+    weights: Weights,
+    table: str,
+    index: Ids,
+    adapter: Adapter | None = None,
+    extras: Mapping[str, Ids] | None = None,
+) -> Rows:
+    rows: Rows = weights[table][index].astype(np.float64)
+    if adapter is None:
+        return rows
+    tasks = (extras or {})[TASKS]
+    low = weights[adapter.lora_a][np.maximum(tasks, 0) * len(weights[table]) + index].astype(np.float64)
+    return rows + _of_tasks(adapter, weights, tasks, lambda task, own: low[own])
+
+
+def _of_tasks(adapter: Adapter, weights: Weights, tasks: Ids, low: Callable[[int, NDArray[np.bool_]], Rows]) -> Rows:
+    """Return what an adapter adds to each row; `low` gives what is multiplied with a task's B for its rows."""
+    lora_b = _whole(weights, adapter.lora_b)
+    added = np.zeros((len(tasks), len(lora_b)))
+    for task in range(adapter.tasks):
+        own = tasks == task
+        of_task = lora_b[:, task * adapter.rank : (task + 1) * adapter.rank]
+        added[own] = adapter.scale * (low(task, own) @ of_task.T)
+    return added
 
 
 def _indexed(weights: Weights, table: str, extra: Ids, columns: tuple[int, ...]) -> Rows:
@@ -200,7 +225,7 @@ def _vector(weights: Weights, name: str | None, missing: float) -> Rows | float:
     return missing if name is None else weights[name].astype(np.float64)
 
 
-def rowwise(step: Step, weights: Weights, x: Rows) -> Rows:
+def rowwise(step: Step, weights: Weights, x: Rows, tasks: Ids | None = None) -> Rows:
     """Return what a step that maps each row by itself makes of rows [..., d]; TypeError for any other step."""
     match step:
         case Scale(factor):
@@ -209,7 +234,7 @@ def rowwise(step: Step, weights: Weights, x: Rows) -> Rows:
             narrow: Any = ml_dtypes.bfloat16 if dtype == "bfloat16" else np.float16
             return x.astype(np.float32).astype(narrow).astype(np.float64)
         case Linear():
-            return _project(step, weights, x)
+            return _project(step, weights, x, tasks)
         case LayerNorm(weight, bias, eps):
             centred = x - x.mean(axis=-1, keepdims=True)
             normed: Rows = centred / np.sqrt((centred**2).mean(axis=-1, keepdims=True) + eps)
@@ -218,19 +243,24 @@ def rowwise(step: Step, weights: Weights, x: Rows) -> Rows:
             root: Rows = np.sqrt((x**2).mean(axis=-1, keepdims=True) + eps)
             return x / root * (_vector(weights, weight, 1.0 - offset) + offset)
         case FeedForward():
-            return x + _feed_forward(step, weights, x)
+            return x + _feed_forward(step, weights, x, tasks)
     raise TypeError(f"{type(step).__name__} does not map a row to a row")
 
 
-def _project(linear: Linear, weights: Weights, x: Rows) -> Rows:
+def _project(linear: Linear, weights: Weights, x: Rows, tasks: Ids | None) -> Rows:
     product: Rows = x @ weights[linear.weight].astype(np.float64).T
-    return product + _vector(weights, linear.bias, 0.0)
+    product = product + _vector(weights, linear.bias, 0.0)
+    if linear.adapter is None or tasks is None:
+        return product
+    adapter = linear.adapter
+    by_task = _whole(weights, adapter.lora_a).reshape(adapter.tasks, adapter.rank, -1)
+    return product + _of_tasks(adapter, weights, tasks, lambda task, own: x[own] @ by_task[task].T)
 
 
-def _feed_forward(step: FeedForward, weights: Weights, x: Rows) -> Rows:
+def _feed_forward(step: FeedForward, weights: Weights, x: Rows, tasks: Ids | None = None) -> Rows:
     read = rowwise(step.norm, weights, x) if step.norm else x
-    inner = _project(step.up, weights, read)
+    inner = _project(step.up, weights, read, tasks)
     activate = ACTIVATIONS[step.activation]
-    inner = activate(_project(step.gate, weights, read)) * inner if step.gate else activate(inner)
-    result = _project(step.down, weights, inner)
+    inner = activate(_project(step.gate, weights, read, tasks)) * inner if step.gate else activate(inner)
+    result = _project(step.down, weights, inner, tasks)
     return step.factor * (rowwise(step.closing, weights, result) if step.closing else result)

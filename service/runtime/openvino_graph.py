@@ -12,7 +12,17 @@ import openvino
 from numpy.typing import NDArray
 from openvino import opset13 as ops
 
-from models.families.recipe import Activation, Attention, FeedForward, LayerNorm, Linear, Norm, Recipe, Step
+from models.families.recipe import (
+    Activation,
+    Attention,
+    FeedForward,
+    LayerNorm,
+    Linear,
+    Norm,
+    Recipe,
+    Step,
+    has_adapters,
+)
 
 ACTIVATIONS: Mapping[Activation, Callable[[Any], Any]] = {
     "gelu": lambda x: ops.gelu(x, "erf"),
@@ -29,9 +39,9 @@ def is_known(step: Step) -> bool:
     match step:
         case Attention():
             known = step == Attention(step.heads, step.query, step.key, step.value, step.output, step.norm)
-            return known and _is_known_norm(step.norm)
+            return known and _is_known_norm(step.norm) and not has_adapters((step,))
         case FeedForward():
-            known = step == FeedForward(step.up, step.down, step.activation, step.norm)
+            known = step == FeedForward(step.up, step.down, step.activation, step.norm) and not has_adapters((step,))
             return known and step.activation in ACTIVATIONS and _is_known_norm(step.norm)
     return isinstance(step, LayerNorm)
 

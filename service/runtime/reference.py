@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from models.artifacts import weights
 from models.artifacts.card import HEAD, MODULES, Card
+from models.families.extra_inputs import TASKS
 from models.graphs import input_layer as graphs
 from models.positions.rope.angles import cos_sin
 from models.positions.rope.frequencies import Rope, frequencies
@@ -71,6 +72,7 @@ class ReferenceEngine:
                 feeds["lengths"],
                 positions,
                 self._card.encodings.ropes,
+                feeds.get(TASKS),
             )
         return named
 

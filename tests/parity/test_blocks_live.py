@@ -71,7 +71,9 @@ class Encoder:
     def __init__(self, folder: Path, card: Any) -> None:
         self.card, self.session = card, Session(folder / "encoder.onnx")
 
-    def rows(self, sequences: list[Any], masks: list[Any] | None = None) -> list[Any]:
+    def rows(
+        self, sequences: list[Any], masks: list[Any] | None = None, extras: dict[str, Any] | None = None
+    ) -> list[Any]:
         """Return the rows of each sequence of one batch."""
         lengths = np.array([len(ids) for ids in sequences])
         ids = np.concatenate(sequences)
@@ -85,7 +87,7 @@ class Encoder:
         feeds |= {
             extra.name: np.zeros((len(ids), extra.columns) if extra.columns > 1 else len(ids), np.int64)
             for extra in self.card.extras
-        }
+        } | (extras or {})
         needed = {name: feeds[name] for name in self.card.graphs["encoder"].inputs}
         hidden = self.session.run(needed, ["last_hidden_state"])["last_hidden_state"]
         return np.split(hidden, np.cumsum(lengths)[:-1])

@@ -9,6 +9,7 @@ import pytest
 from models.families.recipe import (
     PARTS,
     STEPS,
+    Adapter,
     AddIndexed,
     AddPosition,
     AddSinusoid,
@@ -63,6 +64,7 @@ FULL = Attention(
 GATED = FeedForward(LINEAR, LINEAR, "silu", RMS, LINEAR, RMS, 0.5)
 EVERY: tuple[Step, ...] = (
     Embed("t"),
+    Embed("t", Adapter("a", "b", 5, 4, 0.25)),
     AddType("t"),
     AddPosition("p"),
     AddSinusoid("marian", 16, 1),

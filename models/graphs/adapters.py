@@ -1,0 +1,57 @@
+"""Emits LoRA adapters: what the task of each token adds to a matrix product or to a table's row.
+
+The adapters of all tasks are in one product: x @ A.T of all tasks, times `scale` where the column is of the token's
+task and times 0 elsewhere, @ B.T of all tasks. So tokens of different tasks, and of none, share a run, and a row has
+the same bits in each. A token without a task gets 0 added.
+"""
+
+import numpy as np
+
+from models.families.extra_inputs import TASKS
+from models.families.recipe import Adapter
+from models.graphs.builder import GraphBuilder
+
+
+def adapted(builder: GraphBuilder, adapter: Adapter, x: str, y: str) -> str:
+    """Emit y and what the adapter of a matrix adds for rows x [N, inputs], [N, outputs].
+
+    The product with A is emitted once for matrices that share it (the query, key and value of a fused matrix).
+    """
+
+    def low() -> str:
+        every = builder.op("Gemm", x, builder.weight(adapter.lora_a), transB=1)
+        return builder.op("Mul", every, _factors(builder, adapter))
+
+    return _raised(builder, adapter, builder.shared((adapter.lora_a, x), low), y)
+
+
+def adapted_rows(builder: GraphBuilder, adapter: Adapter, rows: str, index: str, count: int) -> str:
+    """Emit the rows of a table and what its adapter adds to them.
+
+    Args:
+        builder: of the graph.
+        adapter: of the table.
+        rows: [N, d] or [1, d].
+        index: their numbers.
+        count: rows of the table.
+    """
+    task = builder.op("Max", TASKS, builder.scalar(0, np.int64))
+    place = builder.op("Add", builder.op("Mul", task, builder.scalar(count, np.int64)), index)
+    low = builder.op("Gather", builder.weight(adapter.lora_a), place)  # (N, rank)
+    every = builder.op("Tile", low, builder.constant(np.array([1, adapter.tasks])))  # (N, tasks * rank)
+    return _raised(builder, adapter, builder.op("Mul", every, _factors(builder, adapter)), rows)
+
+
+def _raised(builder: GraphBuilder, adapter: Adapter, low: str, y: str) -> str:
+    return builder.op("Gemm", low, builder.weight(adapter.lora_b), y, transB=1)
+
+
+def _factors(builder: GraphBuilder, adapter: Adapter) -> str:
+    """Emit `scale` in the columns of each token's task and 0 in others, [N, tasks * rank]."""
+
+    def factors() -> str:
+        own = np.repeat(np.eye(adapter.tasks + 1, adapter.tasks, -1, np.float32), adapter.rank, axis=1)
+        table = builder.constant(own * np.float32(adapter.scale))  # its first row is of no task
+        return builder.op("Gather", table, builder.op("Add", TASKS, builder.scalar(1, np.int64)))
+
+    return builder.shared((adapter.tasks, adapter.rank, adapter.scale), factors)
