@@ -105,7 +105,7 @@ class Input(_message.Message):
     def __init__(self, text: _Optional[str] = ..., pair: _Optional[_Union[TextPair, _Mapping]] = ..., ids: _Optional[_Union[TokenIds, _Mapping]] = ...) -> None: ...
 
 class EmbedRequest(_message.Message):
-    __slots__ = ("inputs", "model", "outputs", "truncate", "truncation_direction", "normalize", "dimensions", "pooling", "dtype", "prompt_name", "encoding")
+    __slots__ = ("inputs", "model", "outputs", "truncate", "truncation_direction", "normalize", "dimensions", "pooling", "dtype", "prompt_name", "encoding", "task")
     INPUTS_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     OUTPUTS_FIELD_NUMBER: _ClassVar[int]
@@ -117,6 +117,7 @@ class EmbedRequest(_message.Message):
     DTYPE_FIELD_NUMBER: _ClassVar[int]
     PROMPT_NAME_FIELD_NUMBER: _ClassVar[int]
     ENCODING_FIELD_NUMBER: _ClassVar[int]
+    TASK_FIELD_NUMBER: _ClassVar[int]
     inputs: _containers.RepeatedCompositeFieldContainer[Input]
     model: str
     outputs: _containers.RepeatedScalarFieldContainer[str]
@@ -128,7 +129,8 @@ class EmbedRequest(_message.Message):
     dtype: DType
     prompt_name: str
     encoding: Encoding
-    def __init__(self, inputs: _Optional[_Iterable[_Union[Input, _Mapping]]] = ..., model: _Optional[str] = ..., outputs: _Optional[_Iterable[str]] = ..., truncate: _Optional[bool] = ..., truncation_direction: _Optional[_Union[TruncationDirection, str]] = ..., normalize: _Optional[bool] = ..., dimensions: _Optional[int] = ..., pooling: _Optional[_Union[Pooling, str]] = ..., dtype: _Optional[_Union[DType, str]] = ..., prompt_name: _Optional[str] = ..., encoding: _Optional[_Union[Encoding, str]] = ...) -> None: ...
+    task: str
+    def __init__(self, inputs: _Optional[_Iterable[_Union[Input, _Mapping]]] = ..., model: _Optional[str] = ..., outputs: _Optional[_Iterable[str]] = ..., truncate: _Optional[bool] = ..., truncation_direction: _Optional[_Union[TruncationDirection, str]] = ..., normalize: _Optional[bool] = ..., dimensions: _Optional[int] = ..., pooling: _Optional[_Union[Pooling, str]] = ..., dtype: _Optional[_Union[DType, str]] = ..., prompt_name: _Optional[str] = ..., encoding: _Optional[_Union[Encoding, str]] = ..., task: _Optional[str] = ...) -> None: ...
 
 class Output(_message.Message):
     __slots__ = ("name", "tensor", "lengths")

@@ -1,7 +1,7 @@
 """Recipes of two blocks that show what the steps of blocks can say, with random tensors."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -12,6 +12,7 @@ from models.checkpoints import safetensors
 from models.families.positional_encodings import RopeTable
 from models.families.recipe import (
     Activation,
+    Adapter,
     Attention,
     Disentangled,
     DistanceBias,
@@ -28,7 +29,7 @@ from models.graphs.builder import GraphBuilder, save
 from models.graphs.encoder import encoder
 from models.positions.rope.frequencies import Rope, frequencies
 
-WIDTH, HEADS, INNER, VOCABULARY = 16, 4, 32, 50
+WIDTH, HEADS, INNER, VOCABULARY, TASK_COUNT = 16, 4, 32, 50, 5
 TABLE = Embed("table")
 
 
@@ -124,6 +125,26 @@ def attending(more: Callable[[Drawn], Mapping[str, Any]]) -> Made:
     return lambda draw: (*two(more(draw), more(draw))(draw),)
 
 
+def adapted(draw: Drawn) -> Recipe:
+    """A block whose query, key and value share their A, as parts of a fused matrix do."""
+
+    def adapter(inputs: int, outputs: int, lora_a: str | None = None) -> Adapter:
+        lora_a = lora_a or draw.tensor(TASK_COUNT * 3, inputs, spread=0.5)
+        return Adapter(lora_a, draw.tensor(outputs, TASK_COUNT * 3, spread=0.3), TASK_COUNT, 3, 0.75)
+
+    mixing, feed_forward = draw.attention(), draw.feed_forward(gate=True)
+    query = replace(mixing.query, adapter=adapter(WIDTH, WIDTH))
+    assert query.adapter
+    shared = query.adapter.lora_a
+    key, value = (replace(own, adapter=adapter(WIDTH, WIDTH, shared)) for own in (mixing.key, mixing.value))
+    output = replace(mixing.output, adapter=adapter(WIDTH, WIDTH))
+    up, down = (
+        replace(feed_forward.up, adapter=adapter(WIDTH, INNER)),
+        replace(feed_forward.down, adapter=adapter(INNER, WIDTH)),
+    )
+    return (replace(mixing, query=query, key=key, value=value, output=output), replace(feed_forward, up=up, down=down))
+
+
 def gate(activation: Activation, gated: bool) -> Made:
     return lambda draw: (draw.attention(), draw.feed_forward(activation, gated), draw.rms())
 
@@ -190,6 +211,7 @@ CASES: dict[str, Made] = {
     "parallel": parallel,
     "sandwich": sandwich,
     "norm of the sum": attending(lambda draw: {"sum_norm": draw.layer_norm(), "norm": None}),
+    "adapters": adapted,
     "factor": lambda draw: (draw.attention(factor=0.22, right=0), draw.feed_forward(factor=1.5, gate=True)),
     "Gemma 3": attending(like_gemma3),
     **{f"{own}, gate": gate(own, True) for own in get_args(Activation)},

@@ -17,11 +17,12 @@ from service.embedding.model import Model, Models, Rows, Work
 from service.embedding.output_plan import HIDDEN, POOLED, Graphs, Plan
 from service.embedding.packing import Packed
 from service.embedding.pooling import end_row, normalize, pool
+from service.embedding.prompts import prompt_of, task_of
 from service.embedding.requests import EmbedRequest, EmbedResult, Ids, Output, Text
 from service.embedding.sentence_modules import apply_modules
 from service.embedding.tokenization import Cut
 from service.embedding.vector_cache import Kept, VectorCache, keys_of
-from service.errors import BadInput, BadRequest, EngineFailure, UnknownValue, WrongModelKind
+from service.errors import BadInput, BadRequest, EngineFailure, WrongModelKind
 from service.request_context import RequestContext, StageTimes
 from service.scheduling.admission import TokenEstimator, reserved
 from service.scheduling.batcher import Batcher
@@ -98,7 +99,8 @@ class EmbeddingPipeline:
             copies = context.copies + (not plan.whole or plan.dtype != "float32")  # to join sequences, and to cast them
             self._budget.reserve(copies * size, context)
         times = ItemTimes(context.caller)
-        rows = await _run(model, plan, ids, prompts, times, context, admitted)
+        parts = _parts(model.card, plan, ids, task_of(model.card, request.task, request.prompt_name))
+        rows = await _run(model, plan, ids, parts, prompts, times, context, admitted)
         for key, sequence, own in zip(keys, ids, rows, strict=False):
             if type(sequence) is Ids:
                 self._cache.keep(model, key, Kept(own[POOLED], sequence.tokens, sequence.cut))
@@ -131,8 +133,9 @@ class EmbeddingPipeline:
         """Return the keys of the inputs in the cache; none where it does not keep the vectors of the plan."""
         if not self._cache.max_bytes or plan.whole or plan.outputs != (POOLED,):
             return ()
-        prompt = prompt_of(model.card, request.prompt_name) if None in ids else ""
-        return keys_of(request.inputs, ids, plan.mode, prompt, self._cut(request))
+        prompt = prompt_of(model.card, request.prompt_name, request.task) if None in ids else ""
+        task = task_of(model.card, request.task, request.prompt_name)
+        return keys_of(request.inputs, ids, plan.mode, prompt, self._cut(request), task)
 
     def _validated(self, request: EmbedRequest) -> tuple[Model, Plan, list[Any], int]:
         """Return the model and plan of a request, its inputs as `_validate` does, and the characters of its texts."""
@@ -143,6 +146,7 @@ class EmbeddingPipeline:
                 f"{card.name} reads no text", allowed="images", remedy=f"POST to /models/{card.name}/images"
             )
         plan = model.plan(request.outputs, request.pooling, request.normalize, request.dimensions, request.dtype)
+        task_of(card, request.task, request.prompt_name)
         ids = self._validate(card, request)
         texts = [item for item in request.inputs if isinstance(item, Text)] if None in ids else ()
         return model, plan, ids, limits.check_characters(texts, self._settings)
@@ -200,7 +204,7 @@ class EmbeddingPipeline:
         card, tokenizer = model.card, model.tokenizer
         if tokenizer is None:
             raise BadRequest(f"{card.name} was exported without a tokenizer", remedy="send token ids instead of text")
-        prompt = prompt_of(card, request.prompt_name)
+        prompt = prompt_of(card, request.prompt_name, request.task)
         texts = {
             index: Text(prompt + item.text, item.pair) if prompt else item
             for index, item in enumerate(request.inputs)
@@ -222,20 +226,6 @@ class EmbeddingPipeline:
 
 def _least(one: int | None, other: int | None) -> int | None:
     return one if other is None else other if one is None else min(one, other)
-
-
-def prompt_of(card: Card, name: str | None) -> str:
-    """Return the prompt to put before a text: the one of that name, or the model's default.
-
-    Raises:
-        BadRequest: the model has no such prompt.
-    """
-    if name is None:
-        return card.prompts[card.default_prompt] if card.default_prompt else ""
-    if name not in card.prompts:
-        known = ", ".join(repr(prompt) for prompt in card.prompts) or "none"
-        raise UnknownValue(f"is {name[:80]!r}", field=("prompt_name",), allowed=f"{card.name} has the prompts {known}")
-    return card.prompts[name]
 
 
 def check_finite(model: str, rows: Sequence[Mapping[str, NDArray[Any]]]) -> None:
@@ -270,13 +260,13 @@ async def _run(
     model: Model,
     plan: Plan,
     ids: list[Any],
+    parts: dict[int, Packed],
     prompts: PromptTokens,
     times: ItemTimes,
     context: RequestContext,
     admitted: bool,
 ) -> list[Rows]:
     """Return the rows of every part of a request; what was kept of an input is not computed."""
-    parts = _parts(model.card, plan, ids)
     kept = {index: each.vector for index, each in enumerate(ids) if type(each) is Kept}
     rows: list[Rows] = [{POOLED: kept[index]} if index in kept else {} for index in range(len(parts) + len(kept))]
     if parts:
@@ -287,17 +277,17 @@ async def _run(
     return rows
 
 
-def _parts(card: Card, plan: Plan, ids: list[Any]) -> dict[int, Packed]:
+def _parts(card: Card, plan: Plan, ids: list[Any], task: int) -> dict[int, Packed]:
     """Return one part for the whole request where rows are independent; else one for each sequence, by its number."""
     if plan.whole and (card.types != "optional" or len({sequence.types is None for sequence in ids}) == 1):
-        return {0: validation.pack(card, ids)}
+        return {0: validation.pack(card, ids, task)}
     sequences = {index: sequence for index, sequence in enumerate(ids) if type(sequence) is Ids}
     for index, sequence in sequences.items():
         if not plan.whole and sequence.mask is not None and not sequence.mask.any():
             raise BadInput(
                 "is all 0", field=("inputs", index, "attention_mask"), allowed="an encoder needs one token to attend to"
             )
-    return {index: validation.pack(card, [sequence]) for index, sequence in sequences.items()}
+    return {index: validation.pack(card, [sequence], task) for index, sequence in sequences.items()}
 
 
 Queued = list[tuple[int, "asyncio.Future[Rows]"]]  # the number of a part, and its rows of one graph

@@ -63,7 +63,8 @@ class EmbedRequest(NamedTuple):
         pooling: one of pooling.POOLINGS; another than the model's own gives the plain pooled vector, without the
             model's modules.
         dtype: of the result, one of DTYPES.
-        prompt_name: one of the model's prompts; None: its default prompt.
+        prompt_name: one of the model's prompts; None: that of `task`, or its default prompt.
+        task: one of the model's tasks, whose adapters are used; None: that `prompt_name` names, or its default task.
         max_tokens: cut every input to so many tokens, special ones included, whatever `truncate` says.
         special_tokens: add the model's own to texts.
     """
@@ -78,6 +79,7 @@ class EmbedRequest(NamedTuple):
     pooling: str | None = None
     dtype: str = "float32"
     prompt_name: str | None = None
+    task: str | None = None
     max_tokens: int | None = None
     special_tokens: bool = True
 

@@ -111,7 +111,7 @@ class RowLookup:
             plan = model.plan(request.outputs, request.pooling, request.normalize, request.dimensions, request.dtype)
         except InlayError:
             return None
-        if plan.lookup is None or request.max_tokens is not None:
+        if plan.lookup is None or request.max_tokens is not None or request.task is not None:
             return None
         longest = min(model.card.position.longest() or self._max_tokens, self._max_tokens)
         named = bool(request.outputs)

@@ -5,9 +5,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from models.artifacts.card import Card
-from models.families.extra_inputs import extra_values
+from models.families.extra_inputs import TASKS, extra_values
 from models.positions import learned
 from service.embedding.packing import Packed, join
+from service.embedding.prompts import NO_TASK
 from service.embedding.requests import Direction, Ids, Int64s
 from service.errors import SHORTEN_OR_TRUNCATE, BadInput, EmptyInput, OutOfRange, TooLong, WrongShape
 
@@ -52,12 +53,12 @@ def check(
     return _typed(card, index, sequence)
 
 
-def pack(card: Card, sequences: Sequence[Ids]) -> Packed:
+def pack(card: Card, sequences: Sequence[Ids], task: int = NO_TASK) -> Packed:
     """Return checked sequences joined; the family's rule fills in positions and segments that were not sent."""
-    return join([_packed(card, sequence) for sequence in sequences])
+    return join([_packed(card, sequence, task) for sequence in sequences])
 
 
-def _packed(card: Card, sequence: Ids) -> Packed:
+def _packed(card: Card, sequence: Ids, task: int) -> Packed:
     ids, mask, types, positions, sent_extras, _ = sequence
     if positions is None:
         positions = learned.positions(card.position, ids, mask)
@@ -69,6 +70,8 @@ def _packed(card: Card, sequence: Ids) -> Packed:
         types = _ZEROS[: len(ids)] if len(ids) <= len(_ZEROS) else np.zeros(len(ids), np.int64)
     extras = None
     if card.extras:
+        if task != NO_TASK:
+            sent_extras = {**(sent_extras or {}), TASKS: np.full(len(ids), task)}
         extras = {extra.name: extra_values(extra, ids, mask, sent_extras) for extra in card.extras}
     return Packed(ids, positions, types, mask, (len(ids),), extras)
 

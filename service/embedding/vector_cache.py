@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.embedding.model import Model
+from service.embedding.prompts import NO_TASK
 from service.embedding.requests import Ids, Input, Text
 from service.embedding.tokenization import Cut
 from service.request_context import KEY_NAME
@@ -112,7 +113,9 @@ def _oldest(entries: _Entries) -> _Entry:
     return next(iter(entries.values()))
 
 
-def keys_of(inputs: Sequence[Input], ids: Sequence[Ids | None], mode: str | None, prompt: str, cut: Cut) -> list[bytes]:
+def keys_of(
+    inputs: Sequence[Input], ids: Sequence[Ids | None], mode: str | None, prompt: str, cut: Cut, task: int = NO_TASK
+) -> list[bytes]:
     """Return a key for each input of a request: the SHA-256 of all that its pooled vector follows from in its model.
 
     With API keys each has entries of its own, so that no time tells a caller what another one sent.
@@ -122,8 +125,9 @@ def keys_of(inputs: Sequence[Input], ids: Sequence[Ids | None], mode: str | None
         mode: how it is pooled.
         prompt: before each text.
         cut: how texts are cut.
+        task: the number of the task whose adapters are used.
     """
-    options = sha256(ascii((KEY_NAME.get(), mode, prompt, cut)).encode()).digest()
+    options = sha256(ascii((KEY_NAME.get(), mode, prompt, cut, task)).encode()).digest()
     return [
         sha256(options + (_text_bytes(item) if isinstance(item, Text) else _ids_bytes(sequence or item))).digest()
         for item, sequence in zip(inputs, ids, strict=True)

@@ -79,6 +79,9 @@ class EmbedBody(BaseModel):
         "float32"
     )
     prompt_name: Annotated[str | None, Field(description="the name of one of the model's prompts")] = None
+    task: Annotated[str | None, Field(description="one of the model's tasks, whose adapters and prompt are used")] = (
+        None
+    )
     encoding_format: Annotated[
         Literal["float", "base64", "prompt_embeds", "input_embeds", "bytes", "bytes_only"],
         Field(
@@ -137,6 +140,7 @@ def _options(rest: bytes) -> tuple[tuple[Any, ...], AnswerForm, AnswerForm]:
         SPELLINGS.get(pooling, pooling) if pooling else None,
         fields.dtype,
         fields.prompt_name,
+        fields.task,
     )
     one = AnswerForm(fields.encoding_format, "dtype" in fields.model_fields_set, True)
     return options, one, one._replace(bare=False)

@@ -211,6 +211,8 @@ class ModelSummary(BaseModel):
     ]
     prompts: list[str]
     default_prompt: str | None
+    tasks: Annotated[list[str], Field(description="what `task` may name: the model has adapters of each")]
+    default_task: Annotated[str | None, Field(description="of requests that name none; null: no adapter is used")]
     encodings: EncodingsSummary
     dtype: Annotated[str, Field(description="of the weights")]
     parameters: int
@@ -284,6 +286,7 @@ def summary(model: Model, registry: ModelRegistry, mappings: Mappings | None = N
         "flops_per_text": card.modules.flops_per_text if card.modules else 0,
         "modules": [type(step).__name__ for step in card.modules.steps] if card.modules else [],
         "prompts": list(card.prompts),
+        "tasks": list(card.tasks),
         "head": card.head and HeadSummary.model_validate(card.head),
         "adopted": card.adopted and AdoptedSummary.model_validate(card.adopted),
         "image": card.image and ImageSummary.model_validate(card.image),

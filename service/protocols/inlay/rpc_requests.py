@@ -84,6 +84,7 @@ def _options(message_without_inputs: bytes) -> tuple[tuple[Any, ...], str | None
         POOLINGS[message.pooling],
         DTYPE_OF[message.dtype],
         message.prompt_name if message.HasField("prompt_name") else None,
+        message.task if message.HasField("task") else None,
     )
     return options, ENCODINGS[message.encoding], message.dtype != pb.DTYPE_UNSPECIFIED
 

@@ -73,6 +73,9 @@ class Parameters(BaseModel):
         "float32"
     )
     prompt_name: Annotated[str | None, Field(description="the name of one of the model's prompts")] = None
+    task: Annotated[str | None, Field(description="one of the model's tasks, whose adapters and prompt are used")] = (
+        None
+    )
     timeout: Annotated[int, Field(ge=0, description="microseconds, a whole number from 0, which is no limit")] = 0
 
 
@@ -127,6 +130,7 @@ def request_of(
         parameters.pooling,
         parameters.dtype,
         parameters.prompt_name,
+        parameters.task,
     )
     return Prepared(request, names, spans, settings.max_answer_bytes)
 

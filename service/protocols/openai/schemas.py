@@ -76,6 +76,9 @@ class EmbeddingsBody(BaseModel):
         Literal["text", "image"] | None,
         Field(description="text, or image: data URLs as input. Where it is sent, 0 dimensions are all"),
     ] = None
+    task: Annotated[
+        str | None, Field(description="one of the model's tasks, whose adapters and prompt are used (Jina's field)")
+    ] = None
 
 
 class PoolingBody(EmbeddingsBody):
@@ -225,7 +228,9 @@ class Decoder:
         if fields.modality == "image":
             _check_image_fields(fields)
         cut = fields.truncate_prompt_tokens
-        task, output = (fields.task, fields.output) if isinstance(fields, PoolingBody) else (None, None)
+        task, output, adapted = None, None, fields.task
+        if isinstance(fields, PoolingBody):
+            task, output, adapted = fields.task, fields.output, None
         request = EmbedRequest(
             (),
             model=None if fields.model == UNNAMED else fields.model,
@@ -234,6 +239,7 @@ class Decoder:
             truncation_direction=fields.truncation_side or "right",
             normalize=fields.use_activation if fields.normalize is None else fields.normalize,
             dimensions=fields.dimensions or None,
+            task=adapted,
             max_tokens=cut if cut and cut > 0 else None,
             special_tokens=fields.add_special_tokens,
         )
@@ -249,8 +255,8 @@ class Decoder:
 
 
 def _check_image_fields(fields: EmbeddingsBody) -> None:
-    """Raise ConflictingFields for a field that says how texts are tokenized."""
-    for name in ("truncate_prompt_tokens", "truncation_side", "add_special_tokens"):
+    """Raise ConflictingFields for a field that says how texts are read."""
+    for name in ("truncate_prompt_tokens", "truncation_side", "add_special_tokens", "task"):
         if name in fields.model_fields_set and getattr(fields, name) is not None:
             raise ConflictingFields("is of texts, and modality is image", field=(name,), remedy="leave it out")
 

@@ -7,8 +7,9 @@ from service.context import ServiceContext
 from service.embedding.limits import check_characters
 from service.embedding.model import Model
 from service.embedding.output_plan import HIDDEN, POOLED
-from service.embedding.pipeline import COUNTED_CHARACTERS, prompt_of
+from service.embedding.pipeline import COUNTED_CHARACTERS
 from service.embedding.pooling import POOLINGS
+from service.embedding.prompts import prompt_of
 from service.embedding.requests import Text
 from service.embedding.tokenization import Token, Tokenizer
 from service.errors import EmptyRequest, TooManyInputs, WrongModelKind

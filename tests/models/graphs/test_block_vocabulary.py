@@ -20,13 +20,18 @@ from models.families.recipe import (
 )
 from models.graphs.attention import MOST_ONE_BY_ONE
 from models.reference import interpreter as reference
-from tests.block_recipes import CASES, ROPES, TABLE, VOCABULARY, made, write_graph
+from tests.block_recipes import CASES, ROPES, TABLE, TASK_COUNT, VOCABULARY, made, write_graph
 from tests.sweeps import sampled
 
 LENGTHS = (1, 2, 12, 13, 64, 65, 256, 257, 300, 600)
 TOLERANCE = 2e-5  # of float32 sums; the reference is float64
 Ids, Mask = NDArray[np.int64], NDArray[np.bool_]
 Sequences = list[tuple[Ids, Mask]]
+
+
+def tasks(length: int) -> Ids:
+    """The task of a sequence, at each of its tokens: -1 is none."""
+    return np.full(length, length % (TASK_COUNT + 1) - 1)
 
 
 class Blocks:
@@ -56,6 +61,7 @@ class Blocks:
             "mask": np.concatenate([mask for _, mask in texts]),
             "positions": np.concatenate([np.arange(length) for length in lengths]),
             "lengths": np.array(lengths),
+            "task_ids": np.concatenate([tasks(length) for length in lengths]),
         }
         hidden = self.session.run({name: feeds[name] for name in self.session.inputs}, ["last_hidden_state"])
         return np.split(hidden["last_hidden_state"], np.cumsum(lengths)[:-1])
@@ -63,7 +69,8 @@ class Blocks:
     def expected(self, ids: Ids, mask: Mask) -> NDArray[np.float64]:
         places = np.arange(len(ids))
         rows = reference.run((TABLE,), self.weights, ids, places, None)["input_embeddings"]
-        return reference.encode(self.blocks, self.weights, rows, mask, np.array([len(ids)]), places, ROPES)
+        lengths = np.array([len(ids)])
+        return reference.encode(self.blocks, self.weights, rows, mask, lengths, places, ROPES, tasks(len(ids)))
 
 
 @pytest.fixture(scope="module", params=sampled(CASES, 3))

@@ -98,6 +98,7 @@ OPTIONS: list[dict[str, Any]] = [
     {"outputs": ("input_embeddings",), "truncate": True, "truncation_direction": "left"},
     {"outputs": ("input_embeddings",), "normalize": True},
     {"outputs": ("input_embeddings",), "prompt_name": "none such"},
+    {"outputs": ("input_embeddings",), "task": "none such"},
     {"outputs": ("rope_cos",)},
     {"outputs": ("no such output",)},
     {"model": "nobody"},

@@ -168,7 +168,9 @@ def test_inputs_that_differ_have_different_keys() -> None:
     sequences.append(Ids(IDS.ids, extras={"langs": IDS.ids}))
     inputs, ids = [*texts, *sequences], [*[None] * len(texts), *sequences]
     cuts = [Cut(), Cut(False), Cut(direction="left"), Cut(max_tokens=3), Cut(special_tokens=False)]
-    ways = [(mode, prompt, cut) for mode in ("cls", None) for prompt in ("", "a") for cut in cuts]
+    ways = [
+        (mode, prompt, cut, task) for mode in ("cls", None) for prompt in ("", "a") for cut in cuts for task in (-1, 0)
+    ]
     keys = [key for way in ways for key in keys_of(inputs, ids, *way)]
     assert len(set(keys)) == len(ways) * len(inputs)
     assert keys_of(inputs, ids, *ways[0]) == keys_of(inputs, ids, *ways[0])
