@@ -132,7 +132,7 @@ def adapted(draw: Drawn) -> Recipe:
         lora_a = lora_a or draw.tensor(TASK_COUNT * 3, inputs, spread=0.5)
         return Adapter(lora_a, draw.tensor(outputs, TASK_COUNT * 3, spread=0.3), TASK_COUNT, 3, 0.75)
 
-    mixing, feed_forward = draw.attention(), draw.feed_forward(gate=True)
+    mixing, feed_forward = draw.attention(), draw.feed_forward()
     query = replace(mixing.query, adapter=adapter(WIDTH, WIDTH))
     assert query.adapter
     shared = query.adapter.lora_a

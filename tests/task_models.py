@@ -1,5 +1,6 @@
 """A tiny Jina v3 with adapters of three tasks, as its published files hold it, and the plain model of each task."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,9 @@ def write(folder: Path, task: str | None = None, *, changes: dict[str, Any] | No
     write_folder(folder, config, merged(task) if task else adapted())
     write_sentence_files(folder, "mean", max_tokens=LONGEST)
     write_json(folder / "1_Pooling/config.json", {"word_embedding_dimension": HIDDEN, "pooling_mode_mean_tokens": True})
+    modules = json.loads((folder / "modules.json").read_text())
+    modules[0] |= {"type": "custom_st.Transformer", "kwargs": ["task"]}
+    write_json(folder / "modules.json", modules)
     write_tokenizer(folder / "tokenizer.json")
     return folder
 

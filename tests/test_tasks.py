@@ -106,16 +106,34 @@ def test_a_named_prompt_goes_before_that_of_the_task(roads: Roads) -> None:
     assert np.abs(vector - plain(roads, "query", [TEXT])).max() <= TOLERANCE
 
 
-@pytest.mark.parametrize("options", [{}, {"outputs": "last_hidden_state"}, {"outputs": "token_embeddings"}])
-@pytest.mark.parametrize("ids", [[5], [5, 6, 7, 8, 9, 30]])
-def test_token_ids_get_the_adapters_of_a_task(ids: list[int], options: dict[str, str], roads: Roads) -> None:
+@pytest.mark.parametrize("output", [None, "last_hidden_state", "token_embeddings", "input_embeddings"])
+@pytest.mark.parametrize("ids", [[5], [5, 6, 7, 8, 9, 30], [*range(2, 40)], [*range(40)] * 15], ids=len)
+def test_token_ids_get_the_adapters_of_a_task(ids: list[int], output: str | None, roads: Roads) -> None:
+    options = {} if output is None else {"outputs": output}
+
     def rows(**members: Any) -> NDArray[np.float32]:
         answer = embed(roads, [ids], **options, **members).json()
-        return exactly(answer["outputs"][options["outputs"]][0] if options else answer[0])
+        return exactly(answer["outputs"][output][0] if output else answer[0])
 
     for task in TASKS:
         got, expected = rows(task=task), rows(model=task)
         assert np.abs(got - expected).max() <= TOLERANCE * max(1.0, np.abs(expected).max())
+
+
+@pytest.mark.parametrize("task", [None, *TASKS])
+def test_a_row_of_the_input_layer_keeps_its_bits(task: str | None, roads: Roads) -> None:
+    """It depends on its id and task alone, since the model has no positions."""
+    fields: dict[str, Any] = {"outputs": ["input_embeddings"], "task": task}
+    sequences = [[5], [*range(40)] * 15, [5, 6]]
+    rows = embed(roads, sequences, **fields).json()["outputs"]["input_embeddings"]
+    for number in (3, 5, 6):
+        ((alone,),) = embed(roads, [[number]], **fields).json()["outputs"]["input_embeddings"]
+        assert all(
+            row == alone
+            for ids, own in zip(sequences, rows, strict=True)
+            for id_, row in zip(ids, own, strict=True)
+            if id_ == number
+        )
 
 
 def test_the_input_layer_alone_has_adapters(store: Path, tmp_path: Path) -> None:

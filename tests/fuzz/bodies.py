@@ -48,7 +48,7 @@ TEI: tuple[type[BaseModel], ...] = (
     tei.RerankBody,
 )
 TEI_SEEDS: tuple[dict[str, Any], ...] = (
-    {"inputs": ["a", [1, 2]], "truncate": True, "truncation_direction": "Left", "prompt_name": "q"},
+    {"inputs": ["a", [1, 2]], "truncate": True, "truncation_direction": "Left", "prompt_name": "q", "task": "t"},
     {"inputs": {"source_sentence": "a", "sentences": ["b"]}, "parameters": {"truncate": False}, "model": "m"},
     {"inputs": ["a", "b"], "add_special_tokens": False},
     {"ids": [[1, 2], [3]], "skip_special_tokens": False},

@@ -26,7 +26,7 @@ def _embed_seeds() -> list[bytes]:
         model="m", inputs=inputs, outputs=["a", "b"], truncate=True, truncation_direction=pb.LEFT, pooling=pb.MEAN
     )
     options = pb.EmbedRequest(
-        normalize=False, dimensions=3, dtype=pb.BFLOAT16, prompt_name="q", encoding=pb.INPUT_EMBEDS
+        normalize=False, dimensions=3, dtype=pb.BFLOAT16, prompt_name="q", task="t", encoding=pb.INPUT_EMBEDS
     )
     return [bytes(each.SerializeToString()) for each in (full, options, pb.EmbedRequest(inputs=inputs[:1]))]
 
