@@ -28,7 +28,7 @@ class Adapters:
     """The adapters of one checkpoint.
 
     Attributes:
-        family, config, checkpoint: whose.
+        family, config, checkpoint: the model that has them.
         prefix: of the file's tensor names.
         parts: where tensors that lie otherwise in the file are noted, by name.
         tasks: their names, in the order of the file's tensors.
@@ -65,7 +65,9 @@ class Adapters:
         if not held.endswith(ORIGINAL):
             return None
         count, rank = len(self.tasks), self.rank
-        outputs, inputs = self.checkpoint.tensors[held].shape
+        if len(shape := self.checkpoint.tensors[held].shape) != 2:
+            raise BadCheckpoint(f"{held!r} has shape {list(shape)}, but a weight with adapters has rows and columns")
+        outputs, inputs = shape
         stem = held.removesuffix(ORIGINAL)
         if of_table:
             lora_a = self._tensor(stem + LORA_A, (count, outputs, rank))

@@ -85,6 +85,10 @@ FILES: dict[str, tuple[Callable[[Tensors], Tensors], str]] = {
         lambda held: held | {f"{PLACE}.lora_A": held[f"{PLACE}.lora_A"][0]},
         r"has shape \[2, 16\], but 3 lora_adaptations and lora_rank 2",
     ),
+    "weight of one dimension": (
+        lambda held: held | {f"{PLACE[:-1]}original": held[f"{PLACE[:-1]}original"][0]},
+        r"original' has shape \[16\], but a weight with adapters has rows and columns",
+    ),
     "not finite": (
         lambda held: held | {f"{PLACE}.lora_B": np.full_like(held[f"{PLACE}.lora_B"], np.nan)},
         "lora_B",
