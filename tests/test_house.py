@@ -34,7 +34,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("embedding",),
     ("grpc", "http", "registry"),
     ("context",),
-    ("process", "protocols"),
+    ("bulk", "process", "protocols"),
     ("app",),
     ("cli",),
 )
@@ -70,6 +70,8 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "onnxruntime": ("service.runtime.onnx", "models" + IN_FUNCTIONS),
     "onnx": ("models" + IN_FUNCTIONS,),
     "openvino": ("service.runtime.openvino", "service.runtime.openvino_graph"),
+    "pyarrow": ("service.bulk",),
+    "ray": ("service.bulk.ray_data" + IN_FUNCTIONS,),
     "rich": ("service.cli",),
     "typer": ("service.cli",),
     "huggingface_hub": ("models.checkpoints.hub" + IN_FUNCTIONS,),
@@ -412,6 +414,8 @@ LOCKED: dict[str, tuple[str | None, ...]] = {
     "clients": ("clients",),
     "peers": ("peers",),
     "encoders": ("encoders",),
+    "bulk": ("bulk",),
+    "ray": ("ray",),
     "openvino": ("openvino",),
     "tools": ("tools",),
 }
