@@ -29,7 +29,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help serve demo test test-all check format proto lock load bench architectures tables exporting footprint overload soak swap parity openvino clients faults proxies observe fuzz audit sbom images container-test clean
+.PHONY: help serve demo test test-all check format proto lock load bench architectures tables exporting footprint overload soak swap bulk parity openvino clients faults proxies observe fuzz audit sbom images container-test clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -145,6 +145,9 @@ overload: $(INLAY) .venv/.locked-dev .venv/.locked-load $(DEMO)/card.json ## goo
 
 soak: $(INLAY) .venv/.locked-dev .venv/.locked-load $(DEMO)/card.json ## an hour of mixed load, then bursts: is memory flat, does it come back; ARGS="--minutes 10"
 	@$(BIN)/python -m loadtest.soak $(ARGS)
+
+bulk: $(INLAY) .venv/.locked-dev $(if $(findstring --ray,$(ARGS)),.venv/.locked-ray) $(DEMO)/card.json ## inlay embed over a million texts: speed beside the engine alone, memory, kills; ARGS=--ray on Ray too; ten minutes, 8 GB of disk
+	@$(BIN)/python -m loadtest.bulk $(ARGS)
 
 swap: $(INLAY) .venv/.locked-dev .venv/.locked-load .venv/.locked-demo ## exchange a model again and again under load: requests sent, failed, versions seen
 	@$(BIN)/python -m loadtest.swap $(ARGS)

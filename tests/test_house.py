@@ -47,6 +47,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "models.positions": ("models.positions", "models.errors"),
     "proto": ("proto",),
     "loadtest": ("loadtest", "proto"),
+    "loadtest.bulk": ("loadtest", "service"),  # times the command's engine alone
     "loadtest.encoders.growth": ("loadtest", "service"),  # fills the pipeline's queues
     "loadtest.encoders.inlay_engine": ("loadtest", "service"),  # times the pipeline beside other libraries
     "loadtest.encoders.input_layer": ("loadtest", "models", "service"),  # times graphs and the engine
@@ -70,7 +71,7 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "onnxruntime": ("service.runtime.onnx", "models" + IN_FUNCTIONS),
     "onnx": ("models" + IN_FUNCTIONS,),
     "openvino": ("service.runtime.openvino", "service.runtime.openvino_graph"),
-    "pyarrow": ("service.bulk",),
+    "pyarrow": ("service.bulk", "loadtest.bulk"),
     "ray": ("service.bulk.ray_data" + IN_FUNCTIONS,),
     "rich": ("service.cli",),
     "typer": ("service.cli",),

@@ -3,6 +3,7 @@
 Every machine of the cluster needs Inlay, and the model, the input and the output under the same paths.
 """
 
+import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,9 @@ def run(
     import ray
 
     threads = settings.threads or 1
-    ray.init(address=address, log_to_driver=False, configure_logging=False)
+    ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+    ray.data.DataContext.get_current().enable_progress_bars = False
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
     try:
         count = actors or max(1, int(ray.cluster_resources().get("CPU", 1)) // threads)
         rows = [{"part": part.number} for part in parts]
