@@ -186,7 +186,7 @@ def _batches(path: Path, chosen: Columns, start: int) -> Iterator[pa.RecordBatch
                 raise StartError(f"{path} has no column {missing[0]!r}; it has {_listed(batch.schema.names)}")
             batch = batch.select(chosen.names)
             texts = batch.column(chosen.text)
-            if not _is_text(texts.type) and not pa.types.is_null(texts.type):
+            if not _is_text(texts.type):
                 raise StartError(f"{path}: column {chosen.text!r} holds {texts.type}, not texts")
             yield batch.set_column(0, chosen.text, texts.cast(pa.large_string()))
 
@@ -286,7 +286,8 @@ def _schema(path: Path) -> pa.Schema:
 def _is_text(type_: pa.DataType) -> bool:
     if pa.types.is_dictionary(type_):
         type_ = type_.value_type
-    return bool(pa.types.is_string(type_) or pa.types.is_large_string(type_) or pa.types.is_string_view(type_))
+    texts = pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view, pa.types.is_null
+    return any(is_kind(type_) for is_kind in texts)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from typer import Argument, Option
 
-from service.cli.console import fail, reporting, stoppable
+from service.cli.console import STOPPED, fail, reporting, stoppable
 
 if TYPE_CHECKING:
     from service.bulk.run import Progress
@@ -100,10 +100,12 @@ def embed(
         part_rows=part_rows,
     )
     started = time.monotonic()
-    with _progress() as progress:
-        rows, found = run(
-            source, output, options, folder, settings, progress, None if ray is None else (ray, ray_actors)
-        )
+    try:
+        with _progress() as progress:
+            cluster = None if ray is None else (ray, ray_actors)
+            rows, found = run(source, output, options, folder, settings, progress, cluster)
+    except KeyboardInterrupt:
+        fail("stopped; the same command goes on with what is missing", STOPPED)
     seconds = time.monotonic() - started
     speed = f", {(rows - found) / seconds:,.0f} rows/s" if rows > found else ""
     print(f"{output}: {rows:,} vectors, {found:,} of them there already; {seconds:.0f} s{speed}")

@@ -234,6 +234,26 @@ def test_which_model_is_asked(inlay: Run, tmp_path: Path) -> None:
     assert "which model? name one with --model" in err
 
 
+@pytest.mark.parametrize("output", ["out", "out.parquet", "out.npy"])
+def test_no_rows_are_no_vectors(output: str, inlay: Run, tmp_path: Path) -> None:
+    source = corpus(tmp_path / "in.parquet", 0)
+    code, out, _ = inlay("embed", source, tmp_path / output, "--model", "tiny")
+    assert code == 0
+    assert "0 vectors" in out
+    if output != "out":
+        assert len(vectors(tmp_path / output)) == 0
+
+
+def test_a_stopped_run_says_how_it_goes_on(inlay: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(*_: Any) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(job.Worker, "run", stopped)
+    code, _, err = inlay("embed", corpus(tmp_path / "in.parquet"), tmp_path / "out", "--model", "tiny")
+    assert code == 130
+    assert err == "inlay: stopped; the same command goes on with what is missing\n"
+
+
 def test_two_runs_do_not_write_to_one_folder(inlay: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source, codes = corpus(tmp_path / "in.parquet"), []
     monkeypatch.setattr(
