@@ -29,7 +29,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help serve demo test test-all check format proto lock load bench architectures tables exporting footprint overload soak swap parity openvino clients faults proxies observe fuzz audit sbom images container-test clean
+.PHONY: help serve demo test test-all check format proto lock load bench architectures tables exporting footprint overload soak swap bulk parity openvino clients faults proxies observe fuzz audit sbom images container-test clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -146,6 +146,9 @@ overload: $(INLAY) .venv/.locked-dev .venv/.locked-load $(DEMO)/card.json ## goo
 soak: $(INLAY) .venv/.locked-dev .venv/.locked-load $(DEMO)/card.json ## an hour of mixed load, then bursts: is memory flat, does it come back; ARGS="--minutes 10"
 	@$(BIN)/python -m loadtest.soak $(ARGS)
 
+bulk: $(INLAY) .venv/.locked-dev $(if $(findstring --ray,$(ARGS)),.venv/.locked-ray) $(DEMO)/card.json ## inlay embed over a million texts: speed beside the engine alone, memory, kills; ARGS=--ray on Ray too; ten minutes, 8 GB of disk
+	@$(BIN)/python -m loadtest.bulk $(ARGS)
+
 swap: $(INLAY) .venv/.locked-dev .venv/.locked-load .venv/.locked-demo ## exchange a model again and again under load: requests sent, failed, versions seen
 	@$(BIN)/python -m loadtest.swap $(ARGS)
 
@@ -254,7 +257,8 @@ lock: $(UV) ## write requirements/*.txt anew from pyproject.toml; UPGRADE=--upgr
 	$(COMPILE) $(EVERYWHERE) pyproject.toml --extra cpu --extra export --extra otel -o requirements/cpu.txt
 	$(COMPILE) --python-platform x86_64-manylinux_2_28 pyproject.toml --extra gpu --extra export --extra otel -c requirements/cpu.txt -o requirements/gpu.txt
 	$(EXTRA_ALONE) demo | $(COMPILE) $(EVERYWHERE) - -o requirements/demo.txt
-	$(EXTRA_ALONE) dev | $(COMPILE) $(EVERYWHERE) - -c requirements/cpu.txt -c requirements/build.txt -o requirements/dev.txt
+	$(EXTRA_ALONE) bulk | $(COMPILE) $(EVERYWHERE) - -c requirements/cpu.txt -o requirements/bulk.txt
+	$(EXTRA_ALONE) dev | $(COMPILE) $(EVERYWHERE) - -c requirements/cpu.txt -c requirements/build.txt -c requirements/bulk.txt -o requirements/dev.txt
 	$(EXTRA_ALONE) load | $(COMPILE) $(EVERYWHERE) - -c requirements/cpu.txt -o requirements/load.txt
 	$(EXTRA_ALONE) parity | $(COMPILE) $(EVERYWHERE) - -c requirements/cpu.txt -c requirements/dev.txt --no-emit-package torch -o requirements/parity.txt
 	$(EXTRA_ALONE) fuzz | $(COMPILE) $(EVERYWHERE) - -c requirements/cpu.txt -c requirements/dev.txt -o requirements/fuzz.txt
@@ -262,6 +266,7 @@ lock: $(UV) ## write requirements/*.txt anew from pyproject.toml; UPGRADE=--upgr
 	$(EXTRA_ALONE) peers | $(COMPILE) $(EVERYWHERE) - -c requirements/cpu.txt -o requirements/peers.txt
 	$(EXTRA_ALONE) openvino | $(COMPILE) $(EVERYWHERE) - -c requirements/cpu.txt -o requirements/openvino.txt
 	$(EXTRA_ALONE) encoders | $(COMPILE) $(EVERYWHERE) - -c requirements/cpu.txt -c requirements/dev.txt -c requirements/parity.txt -c requirements/peers.txt -c requirements/openvino.txt --no-emit-package torch -o requirements/encoders.txt
+	$(EXTRA_ALONE) ray | $(COMPILE) $(EVERYWHERE) - -c requirements/cpu.txt -c requirements/bulk.txt -c requirements/dev.txt -c requirements/encoders.txt -c requirements/fuzz.txt -c requirements/load.txt -c requirements/parity.txt -o requirements/ray.txt
 	$(EXTRA_ALONE) tools | $(COMPILE) $(EVERYWHERE) - -o requirements/tools.txt
 
 clean: ## remove .venv, caches and the demo model; other models in models/store stay

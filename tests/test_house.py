@@ -34,7 +34,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("embedding",),
     ("grpc", "http", "registry"),
     ("context",),
-    ("process", "protocols"),
+    ("bulk", "process", "protocols"),
     ("app",),
     ("cli",),
 )
@@ -47,6 +47,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "models.positions": ("models.positions", "models.errors"),
     "proto": ("proto",),
     "loadtest": ("loadtest", "proto"),
+    "loadtest.bulk": ("loadtest", "service"),  # times the command's engine alone
     "loadtest.encoders.growth": ("loadtest", "service"),  # fills the pipeline's queues
     "loadtest.encoders.inlay_engine": ("loadtest", "service"),  # times the pipeline beside other libraries
     "loadtest.encoders.input_layer": ("loadtest", "models", "service"),  # times graphs and the engine
@@ -70,6 +71,8 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "onnxruntime": ("service.runtime.onnx", "models" + IN_FUNCTIONS),
     "onnx": ("models" + IN_FUNCTIONS,),
     "openvino": ("service.runtime.openvino", "service.runtime.openvino_graph"),
+    "pyarrow": ("service.bulk", "loadtest.bulk"),
+    "ray": ("service.bulk.ray_data" + IN_FUNCTIONS,),
     "rich": ("service.cli",),
     "typer": ("service.cli",),
     "huggingface_hub": ("models.checkpoints.hub" + IN_FUNCTIONS,),
@@ -412,6 +415,8 @@ LOCKED: dict[str, tuple[str | None, ...]] = {
     "clients": ("clients",),
     "peers": ("peers",),
     "encoders": ("encoders",),
+    "bulk": ("bulk",),
+    "ray": ("ray",),
     "openvino": ("openvino",),
     "tools": ("tools",),
 }

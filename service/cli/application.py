@@ -11,7 +11,7 @@ from typing import Any
 
 import typer
 
-from service.cli import models, rope, serving
+from service.cli import bulk, models, rope, serving
 from service.cli.console import MISUSED, nearest
 
 COMMANDS: dict[str, Callable[..., None]] = {
@@ -21,6 +21,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "verify": models.verify,
     "list": models.list_models,
     "describe": models.describe,
+    "embed": bulk.embed,
     "create": models.create,
     "rope": rope.rope,
     "settings": serving.settings,

@@ -1,28 +1,32 @@
 """The embedding pipeline: validate, admit, tokenize, schedule, pool, select. Serves the requests of every protocol."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any
 
-import ml_dtypes
 import numpy as np
-from numpy.typing import NDArray
 
 from models.artifacts.card import Card
-from models.checkpoints.sentence_transformers import EOS
 from service.embedding import limits, validation
 from service.embedding.in_flight import works_of
 from service.embedding.model import Model, Models, Rows, Work
 from service.embedding.output_plan import HIDDEN, POOLED, Graphs, Plan
 from service.embedding.packing import Packed
-from service.embedding.pooling import end_row, normalize, pool
 from service.embedding.prompts import prompt_of, task_of
+from service.embedding.reduction import (
+    PromptTokens,
+    cast,
+    check_finite_input,
+    check_prompts,
+    pooled_row,
+    sentence_vectors,
+)
 from service.embedding.requests import EmbedRequest, EmbedResult, Ids, Output, Text
 from service.embedding.sentence_modules import apply_modules
 from service.embedding.tokenization import Cut
 from service.embedding.vector_cache import Kept, VectorCache, keys_of
-from service.errors import BadInput, BadRequest, EngineFailure, WrongModelKind
+from service.errors import BadInput, BadRequest, WrongModelKind
 from service.request_context import RequestContext, StageTimes
 from service.scheduling.admission import TokenEstimator, reserved
 from service.scheduling.batcher import Batcher
@@ -30,13 +34,11 @@ from service.scheduling.caller_queue import ItemTimes
 from service.scheduling.memory_budget import MemoryBudget
 from service.settings import Settings
 
-PromptTokens = Mapping[int, int]  # input → leading tokens that pooling leaves out
 Observer = Callable[[Sequence[RequestContext], str, int, StageTimes], None]
 _NO_PROMPTS: PromptTokens = {}
 CHARACTER_BYTES = 100  # of memory that a tokenizer needs for each character, cut off or not
 COUNTED_CHARACTERS = 16384  # fewer are not counted
 HASHED_INLINE = 1 << 17  # characters that are hashed on the event loop: half a millisecond
-NUMPY_DTYPES: dict[str, Any] = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 
 
 class EmbeddingPipeline:
@@ -214,7 +216,7 @@ class EmbeddingPipeline:
         prompts = _NO_PROMPTS
         if prompt and card.pooling and not card.pooling.include_prompt:
             prompts = dict.fromkeys(encoded, tokenizer.prompt_length(prompt))
-            _check_prompts(encoded, prompts)
+            check_prompts(encoded, prompts)
         return [encoded.get(index, sequence) for index, sequence in enumerate(ids)], prompts
 
     def _cut(self, request: EmbedRequest) -> Cut:
@@ -226,34 +228,6 @@ class EmbeddingPipeline:
 
 def _least(one: int | None, other: int | None) -> int | None:
     return one if other is None else other if one is None else min(one, other)
-
-
-def check_finite(model: str, rows: Sequence[Mapping[str, NDArray[Any]]]) -> None:
-    """Raise EngineFailure for the first input with an output value that is NaN or infinite.
-
-    Args:
-        rows: the arrays of each input, by output name.
-    """
-    for index, outputs in enumerate(rows):
-        _check_finite_input(model, index, outputs)
-
-
-def _check_finite_input(model: str, index: int, outputs: Mapping[str, NDArray[Any]]) -> None:
-    for name, array in outputs.items():
-        if not np.isfinite(array).all():
-            raise EngineFailure(
-                f"{model} gave {name} of inputs[{index}] that is not finite", index, remedy="leave this input out"
-            )
-
-
-def _check_prompts(encoded: Mapping[int, Ids], prompts: PromptTokens) -> None:
-    for index, sequence in encoded.items():
-        if len(sequence.ids) <= prompts[index]:
-            raise BadInput(
-                f"is cut to {len(sequence.ids)} tokens, all of them its prompt's, which pooling does not count",
-                field=("inputs", index),
-                remedy="use a shorter prompt",
-            )
 
 
 async def _run(
@@ -337,10 +311,10 @@ def _reducer(card: Card, plan: Plan, ids: list[Ids], prompts: PromptTokens) -> R
         return None
 
     def reduce(index: int, rows: Rows) -> Rows:
-        _check_finite_input(card.name, index, rows)
+        check_finite_input(card.name, index, rows)
         if plan.mode is None or HIDDEN not in rows:
             return rows
-        pooled = _pooled_row(plan, rows[HIDDEN], ids[index], prompts.get(index, 0))
+        pooled = pooled_row(plan, rows[HIDDEN], ids[index], prompts.get(index, 0))
         return {name: own for name, own in rows.items() if name in plan.outputs} | {POOLED: pooled}
 
     return reduce
@@ -367,31 +341,8 @@ def _drop(queued: Queued) -> None:
 def _select(name: str, plan: Plan, rows: list[Rows], lengths: tuple[int, ...]) -> Output:
     """Return one output of the plan, pooled or token by token."""
     if name == POOLED:
-        return Output(name, _cast(_pooled(plan, rows), plan.dtype), (1,) * len(lengths), True)
+        vectors = sentence_vectors(plan, np.concatenate([part[POOLED] for part in rows]))
+        return Output(name, cast(vectors, plan.dtype), (1,) * len(lengths), True)
     arrays = [part[name] for part in rows]
     joined = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
-    return Output(name, _cast(joined, plan.dtype), lengths, False)
-
-
-def _pooled_row(plan: Plan, hidden: NDArray[Any], sequence: Ids, prompt_tokens: int) -> NDArray[np.float32]:
-    assert plan.mode is not None
-    end = end_row(sequence.ids, plan.end_id) if plan.mode == EOS else 0
-    return pool(plan.mode, hidden, validation.attended(sequence), prompt_tokens, end)[None]
-
-
-def _pooled(plan: Plan, rows: list[Rows]) -> NDArray[np.float32]:
-    vectors = np.concatenate([part[POOLED] for part in rows])
-    if plan.dimensions is not None:
-        vectors = np.ascontiguousarray(vectors[:, : plan.dimensions])
-    vectors = normalize(vectors) if plan.normalize else vectors
-    return vectors if plan.kept is None else np.ascontiguousarray(vectors[:, : plan.kept])
-
-
-def _cast(rows: NDArray[Any], dtype: str) -> NDArray[Any]:
-    if dtype == "float32":
-        return rows
-    with np.errstate(over="ignore"):
-        cast: NDArray[Any] = rows.astype(NUMPY_DTYPES[dtype])
-    if dtype == "float16" and not np.isfinite(cast).all():
-        raise BadRequest("a value is too large for float16", remedy="ask for bfloat16 or float32")
-    return cast
+    return Output(name, cast(joined, plan.dtype), lengths, False)

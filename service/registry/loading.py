@@ -143,9 +143,9 @@ def _batcher(
         budget = max(1, BATCH_VALUES // card.hidden_size)
         inline = INLINE_VALUES // card.hidden_size if engine.device == "cpu" else 0
     return Batcher(
-        _run(engine, card, name, budget),
+        run_of(engine, card, name, budget),
         runs=runs,
-        run_alone=_run(engine.alone, card, name, budget) if graph.attends and engine.alone else None,
+        run_alone=run_of(engine.alone, card, name, budget) if graph.attends and engine.alone else None,
         max_batch_cost=budget,
         max_inline_cost=inline,
         max_queue_cost=settings.max_queue_tokens,
@@ -160,8 +160,8 @@ def _batcher(
     )
 
 
-def _run(engine: Engine, card: Card, name: str, max_tokens: int) -> Run:
-    """Return the function that a batcher runs."""
+def run_of(engine: Engine, card: Card, name: str, max_tokens: int) -> Run:
+    """Return what runs the works of a batch on one graph."""
     graph = card.graphs[name]
     if graph.layout == "image":
         return images.runner(engine, name)

@@ -1,0 +1,1 @@
+"""Embedding whole corpora: files of texts in, files of vectors out."""

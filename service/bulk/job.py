@@ -1,0 +1,170 @@
+"""A bulk run: reads windows of texts, computes their vectors on all cores, writes them part by part."""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from service import machine
+from service.bulk import inputs, outputs, quantization
+from service.bulk.embedder import Embedder, Tasks, TextError
+from service.bulk.outputs import ArrayFile, ParquetParts
+from service.bulk.plan import Options, Part, Plan
+from service.bulk.quantization import Vectors
+from service.embedding.prompts import prompt_of, task_of
+from service.errors import InlayError, StartError
+from service.observability.metrics import Metrics
+from service.registry.loading import encoder_tokens, load_model
+from service.settings import Settings
+
+WINDOW_ROWS = 4096
+WINDOW_CHARACTERS = 1 << 22
+TOKEN_BYTES = 1 << 27  # of one window's vectors, where each token has one
+WINDOWS_AHEAD = 2  # that are computed while one is written
+CALIBRATION_ROWS = 4096  # whose vectors say the ranges of int8
+Progress = Callable[[int], None]
+
+
+class Window(NamedTuple):
+    """Rows that are being computed.
+
+    Args:
+        first: the number of its first row in the file.
+        present: which rows have texts.
+    """
+
+    part: Part
+    first: int
+    table: pa.Table
+    present: NDArray[np.bool_]
+    tasks: Tasks
+
+
+class Worker:
+    """Computes parts of a run in one process.
+
+    Args:
+        plan: of the run.
+        output: path that the run writes.
+        embedder: of its options.
+    """
+
+    def __init__(self, plan: Plan, output: Path, embedder: Embedder) -> None:
+        self._options = plan.options
+        self._limits = np.array(plan.ranges, np.float32) if plan.ranges else None
+        self._embedder = embedder
+        most = WINDOW_CHARACTERS
+        if not self._embedder.pooled:  # of which a character may be a token
+            most = min(most, TOKEN_BYTES // (4 * self._embedder.width))
+        self._reader = inputs.Reader(plan.options.columns, min(WINDOW_ROWS, most), most)
+        self.target = _target(plan, output, self._embedder, self._limits)
+
+    def run(self, parts: Sequence[Part], progress: Progress) -> None:
+        """Compute parts one after the other.
+
+        Args:
+            progress: called with the number of rows that were written.
+
+        Raises:
+            StartError: a row cannot be read, or has no vector.
+        """
+        ahead: deque[Window] = deque()
+        last: Part | None = None
+
+        def finish(keep: int) -> None:
+            nonlocal last
+            while len(ahead) > keep:
+                window = ahead.popleft()
+                if last is not None and last != window.part:
+                    self.target.close(last)
+                self._finish(window)
+                last = window.part
+                progress(len(window.present))
+
+        try:
+            for part in parts:
+                first = part.start
+                for table in self._reader.windows(part.path, part.start, part.rows):
+                    ahead.append(self._begin(part, first, table))
+                    first += table.num_rows
+                    finish(WINDOWS_AHEAD)
+            finish(0)
+        finally:
+            for window in ahead:
+                self._embedder.cancel(window.tasks)
+        if last is not None:
+            self.target.close(last)
+
+    def _begin(self, part: Part, first: int, table: pa.Table) -> Window:
+        texts = table.column(self._options.column)
+        present = texts.is_valid().to_numpy().astype(bool)
+        return Window(part, first, table, present, self._embedder.submit(texts.drop_null().to_pylist()))
+
+    def _finish(self, window: Window) -> None:
+        try:
+            vectors = self._embedder.collect(window.tasks, int(window.present.sum()))
+            stored = quantization.stored(vectors.rows, self._options.dtype, self._limits)
+        except TextError as error:
+            row = window.first + int(np.flatnonzero(window.present)[error.number])
+            raise StartError(f"{window.part.path}: the text of row {row} {error.reason}") from error
+        self.target.write(window.part, window.table, window.present, Vectors(stored, vectors.lengths))
+
+
+def open_embedder(options: Options, folder: Path, settings: Settings) -> Embedder:
+    """Load a model and return what computes its output.
+
+    Raises:
+        StartError, ModelError: it cannot be loaded, or has no such output.
+    """
+    threads = settings.threads or machine.available_cpus()
+    model = load_model(folder, settings, threads, Metrics())
+    wanted = (options.output,) if options.output else ()
+    try:
+        chosen = model.plan(wanted, options.pooling, options.normalize, options.dimensions, "float32")
+        prompt = prompt_of(model.card, options.prompt_name, options.task)
+        task = task_of(model.card, options.task, options.prompt_name)
+    except InlayError as error:
+        raise StartError(error.message) from error
+    runs = threads if chosen.whole else model.engine.runs
+    batch = settings.max_batch_tokens or encoder_tokens(model.engine, model.choice)
+    return Embedder(model, chosen, prompt, task, options.truncate, runs, batch)
+
+
+def calibrated(options: Options, files: Sequence[Path], embedder: Embedder) -> NDArray[np.float32]:
+    """Return the ranges of int8: of the vectors of the first rows that have texts."""
+    reader = inputs.Reader(options.columns, WINDOW_ROWS, WINDOW_CHARACTERS)
+    texts: list[str] = []
+    for file in files:
+        rows = min(inputs.count_rows(file, options.columns), CALIBRATION_ROWS)
+        for table in reader.windows(file, 0, rows):
+            texts += table.column(options.column).drop_null().to_pylist()
+        if len(texts) >= CALIBRATION_ROWS:
+            break
+    if not texts:
+        raise StartError("no row has a text, so that there is nothing to find the ranges of int8 in")
+    texts = texts[:CALIBRATION_ROWS]
+    return quantization.ranges(embedder.collect(embedder.submit(texts), len(texts)).rows)
+
+
+def _target(
+    plan: Plan, output: Path, embedder: Embedder, limits: NDArray[np.float32] | None
+) -> ParquetParts | ArrayFile:
+    options = plan.options
+    stored = quantization.STORED[options.dtype], quantization.columns(options.dtype, embedder.width)
+    where = outputs.folder(output)
+    if output.suffix in outputs.ARRAYS:
+        return ArrayFile(output, where, plan.rows, stored, limits)
+    metadata = {
+        "model": options.model,
+        "version": options.version,
+        "output": embedder.output,
+        "dtype": options.dtype,
+        "width": embedder.width,
+        **({} if limits is None else {"ranges": limits.tolist()}),
+    }
+    kept = inputs.kept_schema(Path(plan.files[0].path), options.columns)
+    return ParquetParts(where, kept, stored, embedder.pooled, metadata)

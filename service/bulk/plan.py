@@ -1,0 +1,154 @@
+"""What a bulk run does: its options, its files and how they are divided into parts. All of it is kept as JSON."""
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, get_args
+
+from service.bulk.inputs import Columns, count_rows
+from service.errors import StartError
+
+Dtype = Literal["float32", "float16", "int8", "binary", "ubinary"]
+DTYPES: tuple[Dtype, ...] = get_args(Dtype)
+PART_ROWS = 32768
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the vectors depend on.
+
+    Attributes:
+        model: its name.
+        version: of its export.
+        column: of the texts.
+        keep: columns copied to the output.
+        output: of the model; None: its default.
+        dtype: of the vectors; binary and ubinary: their signs, eight to a byte.
+        prompt_name, task, pooling, normalize, dimensions, truncate: as in a request; None: what the model's files say.
+        part_rows: rows of one part.
+    """
+
+    model: str
+    version: str
+    column: str
+    keep: tuple[str, ...] = ()
+    output: str | None = None
+    dtype: Dtype = "float32"
+    prompt_name: str | None = None
+    task: str | None = None
+    pooling: str | None = None
+    normalize: bool | None = None
+    dimensions: int | None = None
+    truncate: bool = True
+    part_rows: int = PART_ROWS
+
+    @property
+    def columns(self) -> Columns:
+        """What is read."""
+        return Columns(self.column, self.keep)
+
+
+class File(NamedTuple):
+    """An input file as it was when the run began."""
+
+    path: str
+    bytes: int
+    modified: int
+    rows: int
+
+
+class Part(NamedTuple):
+    """Consecutive rows of one file.
+
+    Args:
+        number: of the part, from 0.
+        start: its first row in the file.
+        offset: its first row in the output.
+    """
+
+    number: int
+    path: Path
+    start: int
+    rows: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A run.
+
+    Attributes:
+        files: that are read, in order.
+        ranges: the least and the largest value of each dimension, of int8 vectors; empty: of others.
+    """
+
+    options: Options
+    files: tuple[File, ...]
+    ranges: tuple[tuple[float, ...], ...] = ()
+
+    @property
+    def rows(self) -> int:
+        """Rows in all."""
+        return sum(file.rows for file in self.files)
+
+    def parts(self) -> list[Part]:
+        """Return the parts, in the order of the output."""
+        parts: list[Part] = []
+        offset = 0
+        for file in self.files:
+            for start in range(0, file.rows, self.options.part_rows):
+                rows = min(self.options.part_rows, file.rows - start)
+                parts.append(Part(len(parts), Path(file.path), start, rows, offset))
+                offset += rows
+        return parts
+
+    def write(self, path: Path) -> None:
+        """Write the plan aside and rename it."""
+        aside = path.with_name(f"{path.name}.tmp")
+        aside.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
+        aside.rename(path)
+
+
+def resumed(path: Path, options: Options, files: Sequence[Path]) -> Plan | None:
+    """Return the plan of an interrupted run, which this one continues; None: there is no such run.
+
+    Raises:
+        StartError: its options or files were others.
+    """
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        plan = Plan(
+            Options(**_tuples(data["options"])),
+            tuple(File(*entry) for entry in data["files"]),
+            tuple(tuple(row) for row in data["ranges"]),
+        )
+    except FileNotFoundError:
+        return None
+    except (ValueError, TypeError, KeyError) as error:
+        raise StartError(f"{path} is not the plan of a run: remove {path.parent}, or name another output") from error
+    old, new = asdict(plan.options), asdict(options)
+    changed = [field.name for field in fields(Options) if old[field.name] != new[field.name]]
+    if [file[:3] for file in plan.files] != [_stamp(file) for file in files]:
+        changed.append("the input files")
+    if changed:
+        raise StartError(
+            f"{path.parent} holds parts of a run that differs in {', '.join(changed)}: repeat that run's command to "
+            "continue it, remove the folder, or name another output"
+        )
+    return plan
+
+
+def planned(options: Options, files: Sequence[Path]) -> Plan:
+    """Return the plan of a new run, for which the rows of the files are counted."""
+    return Plan(options, tuple(File(*_stamp(file), count_rows(file, options.columns)) for file in files))
+
+
+def _stamp(path: Path) -> tuple[str, int, int]:
+    status = path.stat()
+    return os.fspath(path.resolve()), status.st_size, status.st_mtime_ns
+
+
+def _tuples(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}

@@ -1,0 +1,69 @@
+"""Parts of a run computed on a Ray cluster by Ray Data: a pool of actors, each with a model of its own.
+
+Every machine of the cluster needs Inlay, and the model, the input and the output under the same paths.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from service.bulk import job
+from service.bulk.plan import Part, Plan
+from service.settings import Settings
+
+
+def run(
+    plan: Plan,
+    parts: Sequence[Part],
+    output: Path,
+    folder: Path,
+    settings: Settings,
+    address: str,
+    actors: int,
+    progress: Callable[[int], None],
+) -> None:
+    """Compute parts of a run, each by the next actor that is free.
+
+    Args:
+        settings: `threads` of each actor; 0: one.
+        address: of the cluster, as ray.init takes it; local: one on this machine, for this run.
+        actors: how many; 0: as many as the cluster has cores for.
+    """
+    import ray
+
+    threads = settings.threads or 1
+    ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+    ray.data.DataContext.get_current().enable_progress_bars = False
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    try:
+        count = actors or max(1, int(ray.cluster_resources().get("CPU", 1)) // threads)
+        rows = [{"part": part.number} for part in parts]
+        arguments = (plan, output.resolve(), folder.resolve(), settings.model_copy(update={"threads": threads}))
+        done = ray.data.from_items(rows, override_num_blocks=max(1, len(rows))).map_batches(
+            Actor,
+            batch_size=1,
+            compute=ray.data.ActorPoolStrategy(size=min(count, max(1, len(rows)))),
+            num_cpus=threads,
+            fn_constructor_args=arguments,
+        )
+        for row in done.iter_rows():
+            progress(int(row["rows"]))
+    finally:
+        ray.shutdown()
+
+
+class Actor:
+    """Computes parts by their numbers."""
+
+    def __init__(self, plan: Plan, output: Path, folder: Path, settings: Settings) -> None:
+        self._worker = job.Worker(plan, output, job.open_embedder(plan.options, folder, settings))
+        self._parts = plan.parts()
+
+    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
+        """Compute a batch of parts; return the rows of each."""
+        parts = [self._parts[int(number)] for number in batch["part"]]
+        self._worker.run(parts, lambda rows: None)
+        return {"rows": np.array([part.rows for part in parts], np.int64)}

@@ -1,0 +1,119 @@
+"""A whole run: finds the files, goes on where an earlier run was interrupted, in this process or on a Ray cluster."""
+
+import fcntl
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from service.bulk import inputs, job, outputs, plan
+from service.bulk.plan import Options, Plan
+from service.errors import StartError
+from service.settings import Settings
+
+Progress = Callable[[int, int], None]
+"""Called with the rows that are written, and the rows in all."""
+
+
+def run(
+    source: str,
+    output: Path,
+    options: Options,
+    folder: Path,
+    settings: Settings,
+    progress: Progress,
+    ray: "tuple[str, int] | None" = None,
+) -> tuple[int, int]:
+    """Embed the texts of some files; return the rows of the output, and how many of them were there already.
+
+    Args:
+        source: a file, folder or glob.
+        output: a folder, or a file whose name says the format.
+        options: an empty `column` stands for the column of texts that the first file has.
+        folder: of the exported model.
+        ray: the address of a cluster, and the number of actors; None: this process does it.
+
+    Raises:
+        StartError, ModelError: in one line, it cannot be done.
+    """
+    files = inputs.find(source)
+    columns = inputs.columns(files[0], options.column or None, options.keep)
+    options = replace(options, column=columns.text, keep=columns.kept)
+    _check(output, options)
+    where = outputs.folder(output)
+    if output.is_file() and not where.is_dir():
+        raise StartError(f"{output} is there already: remove it, or name another output")
+    if output.is_dir() and where != output:
+        raise StartError(f"{output} is a folder: remove it, or name another output")
+    where.mkdir(parents=True, exist_ok=True)
+    with _alone(where):
+        whole = plan.resumed(where / outputs.PLAN_FILE, options, files)
+        if whole is None and any(not name.name.startswith("_") for name in where.iterdir()):
+            raise StartError(f"{where} holds other files: name a new folder, or an empty one")
+        if whole is not None and output.is_file():  # stopped between its last two steps
+            outputs.remove(where)
+            return whole.rows, whole.rows
+        return _run(whole, output, options, files, folder, settings, progress, ray)
+
+
+def _run(
+    whole: Plan | None,
+    output: Path,
+    options: Options,
+    files: Sequence[Path],
+    folder: Path,
+    settings: Settings,
+    progress: Progress,
+    ray: "tuple[str, int] | None",
+) -> tuple[int, int]:
+    embedder = job.open_embedder(options, folder, settings)
+    if not embedder.pooled and output.suffix in outputs.ARRAYS:
+        raise StartError(
+            f"{embedder.output} has a vector for each token, which {output.suffix} does not hold: use parquet"
+        )
+    if whole is None:
+        whole = plan.planned(options, files)
+        if options.dtype == "int8":
+            whole = replace(whole, ranges=tuple(map(tuple, job.calibrated(options, files, embedder).tolist())))
+        whole.write(outputs.folder(output) / outputs.PLAN_FILE)
+    worker = job.Worker(whole, output, embedder)
+    parts = whole.parts()
+    missing = [part for part in parts if not worker.target.finished(part)]
+    found = done = whole.rows - sum(part.rows for part in missing)
+
+    def count(rows: int) -> None:
+        nonlocal done
+        done += rows
+        progress(done, whole.rows)
+
+    progress(done, whole.rows)
+    if ray is None:
+        worker.run(missing, count)
+    else:
+        from service.bulk import ray_data
+
+        ray_data.run(whole, missing, output, folder, settings, *ray, count)
+    if outputs.is_file(output):
+        worker.target.merge(parts, output)
+    return whole.rows, found
+
+
+def _check(output: Path, options: Options) -> None:
+    """Raise StartError for what cannot be written."""
+    if output.suffix in outputs.ARRAYS and options.keep:
+        raise StartError(f"{output.suffix} holds vectors alone: leave out --keep, or write parquet")
+    if outputs.EMBEDDING in options.keep:
+        raise StartError(f"the column of vectors is called {outputs.EMBEDDING!r}: rename that of the input")
+    if output.suffix in inputs.FORMATS and not outputs.is_file(output):
+        raise StartError(f"{output}: vectors are written to a folder, .parquet, .npy or .safetensors")
+
+
+@contextmanager
+def _alone(where: Path) -> Iterator[None]:
+    """Keep other runs away from a folder; the system lets go of it when the process ends, however that is."""
+    with (where / "_lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise StartError(f"another run writes to {where}: wait for it, or name another output") from None
+        yield

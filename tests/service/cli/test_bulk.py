@@ -1,0 +1,264 @@
+"""`inlay embed`: vectors as the judges give them, in every format; killed and started again; what it refuses."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from numpy.typing import NDArray
+from safetensors.numpy import load_file
+
+from models.artifacts.export import export
+from service.bulk import job, outputs
+from tests.golden_cases import write_tiny_bert
+from tests.minilm_golden import cases
+from tests.service.cli.conftest import Run
+from tests.static_golden import static_case, texts
+
+WORDS = ["a", "b", "c", "d e", "f a b", "c c c d e f"]
+
+
+@pytest.fixture(scope="session")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("bulk")
+    export(write_tiny_bert(folder / "tiny", pooling="mean"), folder / "store/tiny")
+    export(str(static_case("model2vec").folder), folder / "store/static")
+    return folder / "store"
+
+
+@pytest.fixture(autouse=True)
+def variables(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("INLAY_STORE", str(store))
+    monkeypatch.setenv("INLAY_THREADS", "2")
+
+
+def corpus(path: Path, rows: int = 100) -> Path:
+    pq.write_table(pa.table({"id": range(rows), "text": [WORDS[row % 6] * (1 + row % 5) for row in range(rows)]}), path)
+    return path
+
+
+def vectors(path: Path) -> NDArray[Any]:
+    if path.suffix == ".npy":
+        return np.load(path)
+    if path.suffix == ".safetensors":
+        return load_file(path)["embeddings"]
+    column = pq.read_table(path).column("embedding").combine_chunks()
+    return column.flatten().to_numpy().reshape(len(column), column.type.list_size)
+
+
+@pytest.mark.parametrize("output", ["folder", "one.parquet", "one.npy", "one.safetensors"])
+def test_vectors_are_those_of_model2vec_in_every_format(output: str, inlay: Run, tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts()))
+    code, out, err = inlay("embed", tmp_path / "in.jsonl", tmp_path / output, "--model", "static")
+    assert (code, err) == (0, "")
+    assert f"{len(texts())} vectors, 0 of them there already" in out
+    assert np.abs(vectors(tmp_path / output) - static_case("model2vec").vectors).max() <= 1e-5
+    assert not list(tmp_path.glob("*.parts"))
+
+
+def test_vectors_are_those_of_sentence_transformers(minilm_store: Path, inlay: Run, tmp_path: Path) -> None:
+    chosen = [case for case in cases() if isinstance(case.input, str) and case.direction == "right"]
+    assert len(chosen) > 5
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps({"text": case.input}) + "\n" for case in chosen))
+    code, _, err = inlay("embed", tmp_path / "in.jsonl", tmp_path / "out.npy", "--model", minilm_store / "minilm")
+    assert code == 1  # a folder of another store
+    assert "already" in err
+    os.environ["INLAY_STORE"] = str(minilm_store)
+    assert inlay("embed", tmp_path / "in.jsonl", tmp_path / "out.npy")[0] == 0
+    assert np.abs(vectors(tmp_path / "out.npy") - np.stack([case.unit for case in chosen])).max() <= 1e-5
+
+
+def test_kept_columns_and_texts_that_are_missing(inlay: Run, tmp_path: Path) -> None:
+    rows = {"id": [7, 8, 9], "text": ["a", None, "b"], "tags": [["x"], [], None]}
+    pq.write_table(pa.table(rows), tmp_path / "in.parquet")
+    assert inlay("embed", tmp_path / "in.parquet", tmp_path / "out", "--model", "tiny", "--keep", "id,tags")[0] == 0
+    table = pq.read_table(tmp_path / "out")
+    assert table.column_names == ["id", "tags", "embedding"]
+    assert table.column("tags").to_pylist() == rows["tags"]
+    assert [row is None for row in table.column("embedding").to_pylist()] == [False, True, False]
+    assert json.loads(table.schema.metadata[b"inlay"])["model"] == "tiny"
+    code, _, err = inlay("embed", tmp_path / "in.parquet", tmp_path / "out.npy", "--model", "tiny")
+    assert code == 1
+    assert "row 1 has no text, and .npy cannot leave its vector out: write parquet" in err
+
+
+def test_vectors_of_tokens_are_a_list_for_each_text(inlay: Run, tmp_path: Path) -> None:
+    words = ["--model", "tiny", "--output", "last_hidden_state"]
+    assert inlay("embed", corpus(tmp_path / "in.parquet"), tmp_path / "out", *words)[0] == 0
+    table = pq.read_table(tmp_path / "out")
+    rows = table.column("embedding").to_pylist()
+    lengths = [len(tokens) for tokens in rows]
+    assert lengths[0] == 3  # [CLS] a [SEP]
+    assert lengths[:60] == lengths[30:90]
+    assert rows[0] == rows[30]
+    code, _, err = inlay("embed", tmp_path / "in.parquet", tmp_path / "out.npy", *words)
+    assert code == 1
+    assert "last_hidden_state has a vector for each token, which .npy does not hold: use parquet" in err
+
+
+@pytest.mark.parametrize("dtype", ["float16", "int8", "binary", "ubinary"])
+def test_narrow_vectors(dtype: str, inlay: Run, tmp_path: Path) -> None:
+    source = corpus(tmp_path / "in.parquet")
+    for output, words in (("wide.npy", []), ("narrow.npy", ["--dtype", dtype]), ("narrow", ["--dtype", dtype])):
+        assert inlay("embed", source, tmp_path / output, "--model", "tiny", *words)[0] == 0
+    wide, narrow = vectors(tmp_path / "wide.npy"), vectors(tmp_path / "narrow.npy")
+    assert (narrow == vectors(tmp_path / "narrow")).all()
+    if dtype == "float16":
+        assert (narrow == wide.astype(np.float16)).all()
+    elif dtype == "int8":
+        limits = np.load(tmp_path / "narrow.ranges.npy")
+        assert (limits == np.stack([wide.min(axis=0), wide.max(axis=0)])).all()
+        assert np.abs((narrow.astype(float) + 128) / 255 * (limits[1] - limits[0]) + limits[0] - wide).max() < 0.02
+    else:
+        bits = narrow.view(np.uint8) + (np.uint8(128) if dtype == "binary" else np.uint8(0))
+        assert (np.unpackbits(bits, axis=1)[:, : wide.shape[1]] == (wide > 0)).all()
+
+
+KILLED = """
+import os, signal, sys
+from service.bulk import job
+from service.cli.main import main
+
+finish, left = job.Worker._finish, [int(sys.argv.pop(1))]
+job.WINDOW_ROWS = 3
+
+def counted(*values):
+    left[0] -= 1
+    if not left[0]:
+        os.kill(os.getpid(), signal.SIGKILL)
+    finish(*values)
+
+job.Worker._finish = counted
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def run_until(window: int, *words: str | Path) -> int:
+    """Runs `inlay embed` in a process that is killed before it writes a window; 0: it is not."""
+    call = [sys.executable, "-c", KILLED, str(window), "embed", *map(str, words)]
+    return subprocess.run(call, check=False, capture_output=True).returncode
+
+
+def contents(output: Path) -> dict[str, bytes]:
+    paths = [output] if output.is_file() else sorted(output.glob("[!_]*"))
+    return {path.name: path.read_bytes() for path in paths}
+
+
+@pytest.mark.parametrize("output", ["out.parquet", "out.npy"])
+def test_a_killed_run_goes_on_and_gives_the_same_bytes(output: str, tmp_path: Path) -> None:
+    words = ["--model", "tiny", "--part-rows", "10"]  # 9 parts of 4 windows
+    source = corpus(tmp_path / "in.parquet", 90)
+    (tmp_path / "whole").mkdir()
+    assert run_until(0, source, tmp_path / "whole" / output, *words) == 0
+    for window in (1, 14, 10):
+        assert run_until(window, source, tmp_path / output, *words) == -signal.SIGKILL
+        assert not outputs.is_file(tmp_path / output) or not (tmp_path / output).exists()
+    assert run_until(0, source, tmp_path / output, *words) == 0
+    assert contents(tmp_path / output) == contents(tmp_path / "whole" / output)
+    assert len(vectors(tmp_path / output)) == 90
+
+
+def test_a_run_that_is_whole_is_not_repeated(inlay: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, words = corpus(tmp_path / "in.parquet"), ["--model", "tiny", "--part-rows", "30"]
+    assert inlay("embed", source, tmp_path / "out", *words)[0] == 0
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("part-*")}
+    assert len(before) == 4
+    (tmp_path / "out/part-00002.parquet").unlink()
+    code, out, _ = inlay("embed", source, tmp_path / "out", *words)
+    assert code == 0
+    assert "100 vectors, 70 of them there already" in out
+    again = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("part-*")}
+    assert [path.name for path in before if again[path] != before[path]] == ["part-00002.parquet"]
+
+
+def test_another_run_does_not_mix_with_the_parts_of_one(inlay: Run, tmp_path: Path) -> None:
+    source, words = corpus(tmp_path / "in.parquet"), ["--model", "tiny"]
+    assert inlay("embed", source, tmp_path / "out", *words)[0] == 0
+    code, _, err = inlay("embed", source, tmp_path / "out", *words, "--dtype", "float16", "--no-truncate")
+    assert code == 1
+    assert "parts of a run that differs in dtype, truncate: repeat that run's command" in err
+    corpus(source, 50)
+    code, _, err = inlay("embed", source, tmp_path / "out", *words)
+    assert code == 1
+    assert "differs in the input files" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["in.parquet", "out.npy", "--keep", "id"], ".npy holds vectors alone: leave out --keep, or write parquet"),
+        (["in.parquet", "out.csv"], "vectors are written to a folder, .parquet, .npy or .safetensors"),
+        (["in.parquet", "out", "--keep", "nope"], "has no column 'nope'; it has 'id', 'text'"),
+        (["in.parquet", "out", "--model", "nope/nope"], "--model nope/nope cannot be exported"),
+        (["in.parquet", "out", "--output", "nope"], "tiny has no output 'nope'; it has"),
+        (["in.parquet", "out", "--prompt-name", "nope"], "prompt_name is 'nope'; tiny has the prompts none"),
+        (["in.parquet", "out", "--dimensions", "0"], "dimensions is 0; send 1 to 32"),
+        (["nothing.csv", "out"], "nothing.csv: no file to read"),
+        (["in.parquet", "."], "holds other files: name a new folder, or an empty one"),
+        (["in.parquet", "in.parquet"], "in.parquet is there already: remove it, or name another output"),
+    ],
+)
+def test_what_cannot_be_done_is_told_in_one_line(
+    words: list[str], message: str, inlay: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    corpus(tmp_path / "in.parquet")
+    before = set(tmp_path.rglob("*"))
+    model = [] if "--model" in words else ["--model", "tiny"]
+    code, _, err = inlay("embed", *words, *model)
+    assert code == 1
+    assert message in err
+    assert err.count("\n") == 1
+    assert {path for path in tmp_path.rglob("*") if path.is_file() and not path.name.startswith("_")} <= before
+
+
+def test_a_text_that_is_too_long_is_named(inlay: Run, tmp_path: Path) -> None:
+    table = pa.table({"text": ["a", None, "a " * 600, "b"]})
+    pq.write_table(table, tmp_path / "in.parquet")
+    code, _, err = inlay("embed", tmp_path / "in.parquet", tmp_path / "out", "--model", "tiny", "--no-truncate")
+    assert code == 1
+    assert "in.parquet: the text of row 2 has 602 tokens" in err
+
+
+def test_which_model_is_asked(inlay: Run, tmp_path: Path) -> None:
+    code, _, err = inlay("embed", corpus(tmp_path / "in.parquet"), tmp_path / "out")
+    assert code == 1
+    assert "which model? name one with --model" in err
+
+
+@pytest.mark.parametrize("output", ["out", "out.parquet", "out.npy"])
+def test_no_rows_are_no_vectors(output: str, inlay: Run, tmp_path: Path) -> None:
+    source = corpus(tmp_path / "in.parquet", 0)
+    code, out, _ = inlay("embed", source, tmp_path / output, "--model", "tiny")
+    assert code == 0
+    assert "0 vectors" in out
+    if output != "out":
+        assert len(vectors(tmp_path / output)) == 0
+
+
+def test_a_stopped_run_says_how_it_goes_on(inlay: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(*_: Any) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(job.Worker, "run", stopped)
+    code, _, err = inlay("embed", corpus(tmp_path / "in.parquet"), tmp_path / "out", "--model", "tiny")
+    assert code == 130
+    assert err == "inlay: stopped; the same command goes on with what is missing\n"
+
+
+def test_two_runs_do_not_write_to_one_folder(inlay: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, codes = corpus(tmp_path / "in.parquet"), []
+    monkeypatch.setattr(
+        job.Worker, "run", lambda *_: codes.append(inlay("embed", source, tmp_path / "out", "--model", "tiny"))
+    )
+    inlay("embed", source, tmp_path / "out", "--model", "tiny")
+    assert codes[0][0] == 1
+    assert "another run writes to" in codes[0][2]
