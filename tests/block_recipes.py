@@ -35,7 +35,7 @@ TABLE = Embed("table")
 
 def rope(theta: float, rotary: int, layout: str, scale: str = "default", **parameters: Any) -> RopeTable:
     """A table of rotations."""
-    own = Rope.of(theta, rotary, scale, parameters)
+    own = Rope.of(theta, rotary, scale, parameters, max_position_embeddings=64)
     found = frequencies(own, "parity")
     numbers = tuple(found.inverse_frequency.tolist())
     return RopeTable(own, layout, None, None, 1.0, found.attention_factor, numbers, (), "rope")
@@ -49,6 +49,11 @@ ROPES = {
     "part of pairs": rope(1000.0, 2, "interleaved"),
     "wide": rope(500000.0, 8, "half", "llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
                  original_max_position_embeddings=64),
+    "grown": rope(1000.0, 4, "half", "dynamic", factor=4.0),
+    "long": rope(1000.0, 4, "interleaved", "longrope", short_factor=[1.0, 2.0], long_factor=[3.0, 40.0], factor=8.0,
+                 original_max_position_embeddings=64),
+    "two factors": rope(1000.0, 4, "half", "longrope", short_factor=[1.0, 2.0], long_factor=[1.0, 2.0],
+                        short_mscale=1.2, long_mscale=1.6, original_max_position_embeddings=64),
 }  # fmt: skip
 
 
@@ -195,6 +200,8 @@ CASES: dict[str, Made] = {
     "rotation of pairs": two({"rotation": "pairs", "right": 0}, {}),
     "rotation in part": two({"rotation": "part", "key_heads": 2}, {"rotation": "part of pairs"}),
     "rotation, scaled table": two({"rotation": "wide", "head_width": 8, "key_heads": 2}),
+    "rotation by length": two({"rotation": "grown"}, {"rotation": "long"}),
+    "rotation by length, a factor": two({"rotation": "two factors", "right": 0}, {"rotation": "near"}),
     "cap": two({"cap": 1.5}),
     "cap, causal": two({"cap": 1.5, "right": 0, "scale": 0.9}),
     "scale": two({"scale": 0.1}, {"scale": 1.0}),

@@ -29,11 +29,7 @@ from models.families.uncovered import uncovered
 from models.positions.alibi import slopes
 
 _LAYOUTS = ("half", "interleaved")
-_UNCERTAIN = {  # rope types that are not computed in blocks
-    "dynamic": "depends on the length of the input",
-    "longrope": "depends on the length of the input",
-    "ntk": "is computed in several ways under one name",
-}
+_UNCERTAIN = {"ntk": "is computed in several ways under one name"}  # rope types that are not computed in blocks
 
 
 def uncomputed(model_type: str, family: Family, config: Config, encodings: Encodings) -> str | None:

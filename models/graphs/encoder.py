@@ -5,7 +5,7 @@ query, key and value, transposing weights beforehand, and other Gelu forms are w
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -32,10 +32,11 @@ from models.graphs.input_layer import (
     inputs_of,
     packed_output,
 )
-from models.graphs.positions.rope import cos_sin
+from models.graphs.positions.rope import cos_sin, filled
+from models.graphs.positions.rope_by_length import cos_sin_by_length
 from models.graphs.projections import Float32, Projections, Recorded
 from models.graphs.score_terms import Terms, relative_matrices, terms_of
-from models.positions.rope.frequencies import frequencies
+from models.positions.rope.frequencies import BY_LENGTH, frequencies
 from models.tables.int8_matrices import products
 
 LANES = 16  # float32 values of the widest register
@@ -215,12 +216,14 @@ class Blocks:
         there are, since ONNX Runtime computes what does not fill a register by another formula.
         """
         if table not in self.turns:
-            builder, freqs = self.builder, frequencies(self.ropes[table].rope, "parity")
-            width = len(freqs.inverse_frequency)
-            filled = np.pad(freqs.inverse_frequency, (0, -width % LANES))
+            builder, rope = self.builder, self.ropes[table].rope
+            width = rope.rotary_dim // 2
             column = builder.op("Unsqueeze", "positions", builder.constant(np.array([-1])))
-            values = cos_sin(builder, replace(freqs, inverse_frequency=filled), column)
-            if len(filled) > width:
+            if rope.rope_type in BY_LENGTH:
+                values = cos_sin_by_length(builder, rope, column, LANES)
+            else:
+                values = cos_sin(builder, filled(frequencies(rope, "parity"), LANES), column)
+            if width % LANES:
                 bounds = [builder.constant(np.array([bound])) for bound in (0, width, 1)]
                 values = (builder.op("Slice", values[0], *bounds), builder.op("Slice", values[1], *bounds))
             self.turns[table] = values

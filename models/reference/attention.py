@@ -64,10 +64,12 @@ def mixed(
     return result.reshape(len(query), -1)
 
 
-def turns_of(table: RopeTable, positions: Ids) -> tuple[str, Rows, Rows]:
-    """Return the layout, and cos and sin of each position, of a RoPE table."""
-    cos, sin = cos_sin(frequencies(table.rope, "parity"), positions)
-    return table.layout, cos.astype(np.float64), sin.astype(np.float64)
+def turns_of(table: RopeTable, positions: Ids, lengths: Ids) -> tuple[str, Rows, Rows]:
+    """Return the layout of a RoPE table, and cos and sin of each position, by the length of its own sequence."""
+    parts = np.split(positions, np.cumsum(lengths)[:-1])
+    values = [cos_sin(frequencies(table.rope, "parity", len(own)), own) for own in parts]
+    cos, sin = (np.concatenate(rows).astype(np.float64) for rows in zip(*values, strict=True))
+    return table.layout, cos, sin
 
 
 def _by_head(rows: Rows, heads: int, norm: Norm | None, step: Attention, rowwise: Rowwise) -> Rows:

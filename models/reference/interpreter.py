@@ -154,7 +154,7 @@ def encode(
     def attend(step: Attention, x: Rows) -> Rows:
         read = each(step.norm, x) if step.norm else x
         query, key, value = (_project(linear, weights, read, tasks) for linear in (step.query, step.key, step.value))
-        turns = attention.turns_of((ropes or {})[step.rotation], _known(positions)) if step.rotation else None
+        turns = attention.turns_of((ropes or {})[step.rotation], _known(positions), lengths) if step.rotation else None
         heads = attention.mixed(
             step, (query, key, value), mask, lengths, each, lambda name: _whole(weights, name), turns
         )

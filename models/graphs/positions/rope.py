@@ -3,6 +3,7 @@
 positions int64 [tokens] -> rope_cos, rope_sin float32 [tokens, rotary_dim/2]
 """
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,12 @@ def cos_sin(builder: GraphBuilder, freqs: Frequencies, positions: str) -> tuple[
     angle = angles(builder, freqs, positions)
     cos, sin = (_scaled(builder, freqs, builder.op(function, angle)) for function in ("Cos", "Sin"))
     return cos, sin
+
+
+def filled(freqs: Frequencies, columns: int) -> Frequencies:
+    """Return the frequencies (parity) with zeros behind the last, up to a multiple of `columns`."""
+    missing = -len(freqs.inverse_frequency) % columns
+    return replace(freqs, inverse_frequency=np.pad(freqs.inverse_frequency, (0, missing)))
 
 
 def angles(builder: GraphBuilder, freqs: Frequencies, positions: str) -> str:

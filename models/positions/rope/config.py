@@ -100,6 +100,8 @@ def _layer_rope(source: Source, name: str, parameters: Parameters) -> LayerRope:
     needs_length = rope_type in ("dynamic", "longrope") or (rope_type == "yarn" and not parameters.get("factor"))
     if max_positions is None and needs_length:
         max_positions = source.size("max_position_embeddings")
+    if (stretched := source.convention.stretched) and source.data.get(stretched[0]):
+        max_positions = source.count(stretched[1]) or stretched[2]
     scaling = _scaling_parameters(source, parameters, rope_type, notes)
     theta = positive("rope_theta", parameters["rope_theta"])
     rope = Rope.of(theta, rotary, rope_type, scaling, head_dim=width, max_position_embeddings=max_positions)

@@ -56,6 +56,8 @@ def _nested(parameters: Parameters) -> bool:
 def _flat(source: Source, parameters: Parameters) -> Parameters:
     theta = parameters.get("rope_theta")
     parameters["rope_theta"] = _top_theta(source) if theta is None else theta
+    if (stretched := source.convention.stretched) and (factor := source.data.get(stretched[0])):
+        parameters |= {"rope_type": "dynamic", "factor": factor}
     if rope_type_of(source, parameters) in READING_TRAINED:
         top_level = source.count(TRAINED) or source.convention.trained
         if top_level is not None and parameters.get(TRAINED) not in (None, top_level):

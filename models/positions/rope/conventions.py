@@ -67,6 +67,8 @@ class Convention:
         interval: every interval-th layer does not rotate: default of no_rope_layer_interval.
         condition: (key, value, default): rotates only where key has that value.
         types: rope_type in the file -> the row of SCALINGS it means.
+        stretched: keys of published code for dynamic RoPE: its factor, and the length from which theta grows, with the
+            default of the latter.
         trained: original_max_position_embeddings of its config class, which overrides one among the parameters.
         sections: mrope_section where config.json gives none.
         axes: a row of multi_axis.AXES.
@@ -94,6 +96,7 @@ class Convention:
     interval: int | None = None
     condition: tuple[str, Any, Any] | None = None
     types: Mapping[str, str] = field(default_factory=dict)
+    stretched: tuple[str, str, int] | None = None
     trained: int | None = None
     sections: tuple[int, ...] | None = None
     axes: Literal["chunked", "interleaved", "ernie"] | None = None
@@ -293,7 +296,7 @@ CONVENTIONS: dict[str, Convention] = {
         pattern=Pattern(1, one="linear_attention"),
     ),
     "granitemoeshared": Convention((4096, 32, 32, 2048)),
-    "gte": Convention((768, 12, 12, 8192), theta=160000.0),
+    "gte": Convention((768, 12, 12, 8192), theta=160000.0, types={"ntk": "ntk_fixed"}),  # of its published code
     "helium": Convention((2560, 20, 24, 4096), head_dim=128, theta=1e5, layout="interleaved"),
     "higgs_audio_v2": Convention(
         (3072, 24, 28, 2048), head_dim=128, theta=1e4, assumed=_llama3(5e5, 32.0, 0.125, 0.5, 1024)
@@ -369,7 +372,9 @@ CONVENTIONS: dict[str, Convention] = {
     "moshi": Convention((4096, 32, 32, 3000)),
     "nanochat": Convention((768, 6, 12, 2048), layout="half_negative"),
     "nemotron": Convention((6144, 48, 32, 4096), partial=0.5),
-    "nomic_bert": Convention((768, 12, 12, 2048), theta=1000.0),
+    "nomic_bert": Convention(
+        (768, 12, 12, 2048), theta=1000.0, stretched=("rotary_scaling_factor", "max_trained_positions", 2048)
+    ),
     "olmo": Convention((4096, 32, 32, 2048)),
     "olmo2": Convention((4096, 32, 32, 2048)),
     "olmo3": Convention(
@@ -450,6 +455,7 @@ _TEXT_TYPES = {
         "audioflamingo3 fast_vlm got_ocr2 internvl llava_onevision ovis2 qwen2_audio vibevoice vibevoice_asr "
         "video_llama_3"
     ),
+    "gte": "new",  # of published code
     "qwen3": "fun_asr_nano lighton_ocr qwen3_asr",
     "mistral": "idefics2 mistral3",
     "granite": "granite_speech",

@@ -16,11 +16,13 @@ from numpy.typing import NDArray
 
 from models.errors import BadScaling
 from models.positions.arithmetic import DIGITS, NUMBERS
+from models.positions.rope.scaling_parameters import TRAINED
 from models.positions.rope.scalings import SCALINGS, Scaling, Unscaled
 from models.positions.table import MAX_POSITION, Arithmetic
 
 Float64s = NDArray[np.float64]
 MAX_ROTARY_DIM = 8192
+BY_LENGTH = ("dynamic", "longrope")  # rope types whose frequencies depend on the sequence's length
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +120,11 @@ def frequencies(rope: Rope, arithmetic: Arithmetic = "exact", seq_len: int | Non
             shown = _shorten({"theta": rope.theta, **dict(rope.parameters)})
             raise BadScaling(f"{rope.rope_type} RoPE has no {arithmetic} frequencies for {shown}") from None
         return _split(inverse_frequency, float(factor), arithmetic)
+
+
+def threshold(rope: Rope) -> int:
+    """Return the longest sequence whose frequencies are those of short ones, of a rope_type of BY_LENGTH."""
+    return int(dict(rope.parameters).get(TRAINED) or rope.max_position_embeddings or 0)
 
 
 def remarks(rope: Rope) -> tuple[str, ...]:

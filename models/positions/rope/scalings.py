@@ -157,6 +157,16 @@ def ntk(rope: Unscaled, factor: Any) -> Scaled:
     return rope.stretched(factor), 1
 
 
+def ntk_fixed(rope: Unscaled, factor: Any) -> Scaled:
+    """Return NTK frequencies with theta' = theta * factor, all of them divided by factor^(2/r); parameters as in `ntk`.
+
+    The slowest slows by `factor`, as in `ntk`, the fastest by factor^(2/r).
+
+    Source: the code published with gte-base-en-v1.5 (`ntk` without mixed_b); vLLM 0.33 NTKScalingRotaryEmbedding.
+    """
+    return rope.plain(rope.theta * factor) / factor ** (2 / rope.numbers.scalar(rope.rotary_dim)), 1
+
+
 def ntk_alpha(rope: Unscaled, alpha: Any) -> Scaled:
     """Return NTK-aware frequencies with theta' = theta * alpha^(r/(r-2)); parameters as in `ntk`.
 
@@ -401,6 +411,7 @@ SCALINGS: dict[str, Scaling] = {
         remarks=_dynamic_remarks,
     ),
     "ntk": Scaling(ntk, "(theta s^(r/(r-2)))^(-2i/r)", ("factor",)),
+    "ntk_fixed": Scaling(ntk_fixed, "(theta s)^(-2i/r) s^(-2/r)", ("factor",)),
     "ntk_alpha": Scaling(ntk_alpha, "(theta alpha^(r/(r-2)))^(-2i/r)", ("alpha",)),
     "yarn": Scaling(
         yarn,

@@ -147,6 +147,9 @@ FAMILIES: dict[str, tuple[dict[str, Any], tuple[str, float, int]]] = {
     "gptj by default": ({"model_type": "gptj", "hidden_size": 2048}, ("default", 10000.0, 64)),
     "minimax_m2": ({"model_type": "minimax_m2", "head_dim": 128, "rotary_dim": 48}, ("default", 5e6, 48)),
     "nomic": ({"model_type": "nomic_bert", "rotary_emb_base": 1000, "rotary_emb_fraction": 1.0}, ("default", 1e3, 32)),
+    "nomic stretched": ({"model_type": "nomic_bert", "rotary_emb_base": 1000, "rotary_scaling_factor": 2},
+                        ("dynamic", 1e3, 32)),
+    "gte's ntk": ({"model_type": "new", "rope_scaling": {"type": "ntk", "factor": 2.0}}, ("ntk_fixed", 160000.0, 32)),
     "chatglm": ({"model_type": "chatglm", "kv_channels": 128, "rope_ratio": 500}, ("default", 5e6, 64)),
     "deepseek": ({"model_type": "deepseek_v3", "qk_rope_head_dim": 64}, ("default", 10000.0, 64)),
     "minicpm3": ({"model_type": "minicpm3"}, ("default", 10000.0, 32)),
@@ -178,6 +181,12 @@ def test_reads_a_familys_own_keys(name: str) -> None:
     data, (rope_type, theta, rotary_dim) = FAMILIES[name]
     rope = only(read(SIZES | data)).rope
     assert (rope.rope_type, rope.theta, rope.rotary_dim) == (rope_type, theta, rotary_dim)
+
+
+@pytest.mark.parametrize(("keys", "trained"), [({}, 2048), ({"max_trained_positions": 512}, 512)])
+def test_nomic_stretches_beyond_its_trained_positions(keys: dict[str, int], trained: int) -> None:
+    rope = only(read(SIZES | {"model_type": "nomic_bert", "n_positions": 8192, "rotary_scaling_factor": 2} | keys)).rope
+    assert (rope.max_position_embeddings, dict(rope.parameters)) == (trained, {"factor": 2})
 
 
 def test_missing_trained_length_is_max_position_embeddings() -> None:
