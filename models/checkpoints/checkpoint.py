@@ -37,6 +37,8 @@ class Checkpoint:
         source: what cards call it: the file's name or org/name@commit; "": the folder's name.
         fetch: downloads the bytes of tensors before they are read; None: they are on disk. Where it is set, the files
             are partial and temporary: no export may link to them.
+        blockless: why its blocks cannot be read; None: they can.
+        separate: every tensor lies by itself, under the base class's name (GGUF).
     """
 
     folder: Path
@@ -44,6 +46,8 @@ class Checkpoint:
     tensors: dict[str, Tensor]
     source: str = ""
     fetch: Callable[[list[Tensor]], None] | None = None
+    blockless: str | None = None
+    separate: bool = False
 
     @property
     def name(self) -> str:
@@ -173,7 +177,30 @@ def read_tensors(checkpoint: Checkpoint, names: Iterable[str]) -> dict[str, NDAr
     if checkpoint.fetch:
         checkpoint.fetch(selected)
     plain = safetensors.read([tensor for tensor in selected if not tensor.stored])
-    return {tensor.name: plain[tensor.name] if tensor.name in plain else _quantized(tensor) for tensor in selected}
+    arrays: dict[str, Any] = {
+        tensor.name: plain[tensor.name] if tensor.name in plain else _quantized(tensor) for tensor in selected
+    }
+    changed = {
+        tensor.name: _Changed(tensor, arrays[tensor.name]) for tensor in selected if tensor.paired or tensor.shift
+    }
+    return arrays | changed
+
+
+class _Changed:
+    """A tensor whose rows lie in another order, or whose values are higher, in the file; changed as they are sliced."""
+
+    def __init__(self, tensor: Tensor, array: Any) -> None:
+        self.shape, self.dtype, self.nbytes, self.ndim = array.shape, array.dtype, array.nbytes, array.ndim
+        self._array, self._shift = array, array.dtype.type(tensor.shift)
+        rows = np.arange(len(array))
+        self._order = rows.reshape(tensor.paired, -1, 2).swapaxes(1, 2).reshape(-1) if tensor.paired else rows
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def __getitem__(self, rows: Any) -> NDArray[Any]:
+        values: NDArray[Any] = self._array[self._order[rows]]
+        return values - self._shift if self._shift else values
 
 
 def _quantized(tensor: Tensor) -> Any:

@@ -1,12 +1,10 @@
-"""Translates a GGUF header to Hugging Face's terms: config.json's keys, and the names of tensors.
+"""Translates a GGUF header to Hugging Face's terms: config.json's keys; gguf_tensors.py has the tensors.
 
-What the header does not say (an activation, the lowest T5 bucket) is left to the family's defaults. llama.cpp stores
-queries and keys of the `llama` architectures permuted for interleaved rotation: cos and sin are the same, but that
-file's own q and k pair channels (2i, 2i+1). Norms of Gemma's blocks are stored plus one. The conversion to GGUF changes
-nothing before the first block, except that it cuts off RoBERTa's first rows of positions, so that its positions count
-from 0 as BERT's do.
+What the header does not say (an activation, the lowest T5 bucket, the window of a Mistral) is left to the family's
+defaults, or is what llama.cpp computes. The conversion to GGUF changes nothing before the first block, except that it
+cuts off RoBERTa's first rows of positions, so that its positions count from 0 as BERT's do.
 
-Source: llama.cpp's convert_hf_to_gguf.py and gguf-py/gguf/constants.py (0.19).
+Source: llama.cpp's convert_hf_to_gguf.py, its loading of each architecture and gguf-py/gguf/constants.py (0.19).
 """
 
 import math
@@ -18,21 +16,11 @@ import numpy as np
 
 from models.checkpoints.gguf import Gguf
 from models.checkpoints.gguf_rope import is_size, rope_config
+from models.checkpoints.gguf_tensors import arranged, block_names, input_names, unread
 from models.checkpoints.safetensors import Tensor
 from models.errors import BadCheckpoint
 from models.families import FAMILIES, Family
-from models.families.recipe import (
-    AddPosition,
-    AddType,
-    Attention,
-    Embed,
-    FeedForward,
-    LayerNorm,
-    Linear,
-    Norm,
-    RMSNorm,
-    Step,
-)
+from models.families.config import Config as FamilyConfig
 
 Config = dict[str, Any]
 _SIZES = {  # after the architecture's name -> the usual key of config.json
@@ -48,9 +36,12 @@ _SIZES = {  # after the architecture's name -> the usual key of config.json
     "rope.freq_base": "rope_theta",
     "rope.freq_base_swa": "rope_local_base_freq",
     "final_logit_softcapping": "final_logit_softcapping",
+    "use_parallel_residual": "use_parallel_residual",
 }
 _EPS = ("attention.layer_norm_epsilon", "attention.layer_norm_rms_epsilon")
-_BLOCKS_ALIKE = ("bert", "distilbert", "qwen2", "qwen3")
+_MOST_BLOCKS = 1 << 10
+_T5 = ("t5", "mt5", "umt5")
+_SCALAR = {"gemma2": 46, "gemma3_text": 62}  # layers of the model of 27 B, whose scores have another factor
 _TOKENS = {"padding_token_id": "pad_token_id", "bos_token_id": "bos_token_id", "eos_token_id": "eos_token_id"}
 
 
@@ -63,37 +54,61 @@ class Architecture:
         keys: further keys of the header -> the config's, as _SIZES.
         fixed: config values that hold for all of it.
         head: what the family calls the output matrix.
+        whole: how llama.cpp stores its blocks is known.
+        paired, shifted: as in gguf_tensors.py.
+        prefix: of the names of its blocks.
     """
 
     model_type: str
     keys: Mapping[str, str] = field(default_factory=dict)
     fixed: Mapping[str, Any] = field(default_factory=dict)
     head: str = "lm_head"
+    whole: bool = False
+    paired: bool = False
+    shifted: bool = False
+    prefix: str = ""
 
 
+_GRANITE = {
+    "embedding_scale": "embedding_multiplier",
+    "logit_scale": "logits_scaling",
+    "attention.scale": "attention_multiplier",
+    "residual_scale": "residual_multiplier",
+}
+_LOGITS = {"logit_scale": "logit_scale"}
+_CAP = {"attn_logit_softcapping": "attn_logit_softcapping"}
 ARCHITECTURES: dict[str, Architecture] = {
     **{
         name: Architecture(name)
+        for name in ("apertus", "falcon", "gptj", "jamba", "mamba", "mamba2", "nemotron", "olmo", "olmoe", "phimoe")
+    },
+    **{
+        name: Architecture(name, whole=True)
         for name in (
-            *("apertus", "bert", "bloom", "exaone4", "falcon", "gemma", "gemma2", "glm4", "gpt2", "gptj"),
-            *("jamba", "llama", "mamba", "mamba2", "nemotron", "olmo", "olmo2", "olmoe", "phi3", "phimoe", "qwen2"),
-            *("qwen3", "smollm3", "stablelm", "starcoder2", "t5", "ernie4_5"),
+            *("bert", "bloom", "ernie4_5", "eurobert", "exaone4", "glm4", "gpt2", "olmo2", "phi3", "qwen2", "qwen3"),
+            *("stablelm", "starcoder2"),
         )
     },
-    "cohere2": Architecture("cohere2", {"logit_scale": "logit_scale"}),
-    "command-r": Architecture("cohere", {"logit_scale": "logit_scale"}),
+    **{name: Architecture(name, whole=True, paired=True) for name in ("arcee", "llama", "smollm3")},
+    "cohere2": Architecture("cohere2", _LOGITS, whole=True),
+    "command-r": Architecture("cohere", _LOGITS, whole=True),
     "deepseek2": Architecture("deepseek_v2", {"rope.dimension_count": "qk_rope_head_dim"}),
-    "gemma3": Architecture("gemma3_text"),
-    "gemma-embedding": Architecture("gemma3_text", fixed={"use_bidirectional_attention": True}),
+    "gemma": Architecture("gemma", whole=True, shifted=True),
+    "gemma2": Architecture("gemma2", _CAP, whole=True, shifted=True),
+    "gemma3": Architecture("gemma3_text", whole=True, shifted=True),
+    "gemma-embedding": Architecture(
+        "gemma3_text", fixed={"use_bidirectional_attention": True}, whole=True, shifted=True
+    ),
     "glm4moe": Architecture("glm4_moe"),
     "gpt-oss": Architecture("gpt_oss"),
-    "gptneox": Architecture("gpt_neox", head="embed_out"),
-    "granite": Architecture("granite", {"embedding_scale": "embedding_multiplier", "logit_scale": "logits_scaling"}),
-    "granitemoe": Architecture(
-        "granitemoe", {"embedding_scale": "embedding_multiplier", "logit_scale": "logits_scaling"}
-    ),
+    "gptneox": Architecture("gpt_neox", head="embed_out", whole=True),
+    "granite": Architecture("granite", _GRANITE, whole=True, paired=True),
+    "granitemoe": Architecture("granitemoe", _GRANITE),
     "hunyuan-dense": Architecture("hunyuan_v1_dense"),
     "hunyuan-moe": Architecture("hunyuan_v1_moe"),
+    "jina-bert-v2": Architecture(
+        "bert", fixed={"position_embedding_type": "alibi", "feed_forward_type": "geglu"}, whole=True
+    ),
     "llama4": Architecture("llama4_text"),
     "modern-bert": Architecture(
         "modernbert",
@@ -102,22 +117,25 @@ ARCHITECTURES: dict[str, Architecture] = {
             "rope.freq_base_swa": "local_rope_theta",
             "attention.sliding_window": "local_attention",
         },
+        whole=True,
     ),
     "mpt": Architecture("mpt"),
-    "nomic-bert": Architecture("nomic_bert"),
-    "phi2": Architecture("phi"),
+    "nomic-bert": Architecture("nomic_bert", whole=True),
+    "phi2": Architecture("phi", whole=True),
     "qwen2moe": Architecture("qwen2_moe"),
     "qwen2vl": Architecture("qwen2_vl_text"),
     "qwen3moe": Architecture("qwen3_moe"),
     "qwen3vl": Architecture("qwen3_vl_text"),
     "qwen3vlmoe": Architecture("qwen3_vl_moe_text"),
     "starcoder": Architecture("gpt_bigcode"),
-    "t5encoder": Architecture("t5"),
+    "t5": Architecture("t5", whole=True, prefix="enc."),
+    "t5encoder": Architecture("t5", whole=True, prefix="enc."),
 }
 
 
-def config_and_tensors(file: Gguf, what: str) -> tuple[Config, dict[str, Tensor]]:
-    """Return the config.json of a file, and its tensors under the names of the family's base class.
+def read(file: Gguf, what: str) -> tuple[Config, dict[str, Tensor], str | None]:
+    """Return the config.json of a file, its tensors under the names of the family's base class, and why its blocks
+    cannot be read; None: they can.
 
     Args:
         file: its header.
@@ -132,7 +150,6 @@ def config_and_tensors(file: Gguf, what: str) -> tuple[Config, dict[str, Tensor]
             f"{what} has general.architecture {str(architecture)[:60]!r}; known are {', '.join(sorted(ARCHITECTURES))}"
         )
     entry = ARCHITECTURES[architecture]
-    model_type = _model_type(entry, architecture, file)
     values = {
         key.removeprefix(architecture + "."): _plain(value)
         for key, value in file.metadata.items()
@@ -142,21 +159,104 @@ def config_and_tensors(file: Gguf, what: str) -> tuple[Config, dict[str, Tensor]
         raise BadCheckpoint(
             f"{what} has no {architecture}.embedding_length, the width of the model; the file is damaged"
         )
-    config: Config = {"model_type": model_type, **entry.fixed}
+    config = _config(entry, architecture, values, file)
+    config |= rope_config(config, values, file.tensors, what)
+    if (family := _family(config)) is None:
+        return config, file.tensors, None
+    names, reason = input_names(family, entry.head), None
+    if FAMILIES[config["model_type"]].block:
+        blocks = config.get("num_hidden_layers")
+        own = block_names(family, blocks if is_size(blocks) and blocks <= _MOST_BLOCKS else 0, entry.prefix)
+        own = _plain_t5(own) if config["model_type"] in _T5 and "enc.blk.0.ffn_gate.weight" not in file.tensors else own
+        reason = _unreadable(architecture, entry, values, file.tensors, names | own)
+        if reason is None:
+            names |= own
+            config |= _of_blocks(family, config, values, file.tensors)
+    heads, keys = (config.get(key) for key in ("num_attention_heads", "num_key_value_heads"))
+    heads = heads if is_size(heads) else 1
+    counts = heads, keys if is_size(keys) else heads
+    return config, arranged(file.tensors, names, counts, entry.paired, entry.shifted and reason is None), reason
+
+
+def _config(entry: Architecture, architecture: str, values: Config, file: Gguf) -> Config:
+    """Return the keys of config.json, without RoPE's scaling and what only blocks read."""
+    config: Config = {"model_type": _model_type(entry, architecture, file), **entry.fixed}
     config |= {name: values[key] for key, name in (_SIZES | dict(entry.keys)).items() if values.get(key) is not None}
     config |= _sizes_of_tensors(file.tensors)
     config |= _tokens(file.metadata)
-    config |= _norm_eps(model_type, values)
-    config |= _alibi(model_type, values)
-    config |= rope_config(config, values, file.tensors, what)
-    names = tensor_names(model_type, entry.head, config.get("num_hidden_layers"))
-    return config, {
-        names.get(name, name): _renamed(names.get(name, name), tensor) for name, tensor in file.tensors.items()
-    }
+    config |= _alibi(config["model_type"], values)
+    return config | _norm_eps(config, values)
 
 
-def _renamed(name: str, tensor: Tensor) -> Tensor:
-    return Tensor(name, tensor.dtype, tensor.shape, tensor.path, tensor.offset, tensor.bytes, tensor.stored)
+def _family(config: Config) -> Family | None:
+    """Return the family of a config, or the variant that it asks for; None: it is unknown."""
+    family = FAMILIES.get(config["model_type"])
+    variants = family.variants.items() if family else ()
+    held = (own for key, (_, own) in variants if FamilyConfig(config, {}, {}).holds(key))
+    return next(held, family)
+
+
+def _unreadable(
+    architecture: str, entry: Architecture, values: Config, tensors: Mapping[str, Tensor], names: Mapping[str, str]
+) -> str | None:
+    """Return why the blocks of a file cannot be read; None: they can, or there are none."""
+    if not entry.whole:
+        return f"how llama.cpp stores the blocks of {architecture!r} is not known here"
+    if values.get("expert_count"):
+        return f"{architecture}.expert_count is {values['expert_count']}: mixture of experts"
+    for key in ("nextn_predict_layers", "rope.dimension_sections"):
+        if values.get(key):
+            return f"the file has {architecture}.{key}, which is not computed"
+    if architecture == "olmo2" and "attention.sliding_window" in values:
+        return "the file does not say how the layers of an OLMo 3 with and without a window rotate"
+    behind = "dense_2.weight" if "dense_2.weight" in tensors and architecture != "gemma-embedding" else None
+    if name := behind or unread(tensors, names):
+        return f"the file's {name!r} is not read"
+    return None
+
+
+def _plain_t5(names: Mapping[str, str]) -> dict[str, str]:
+    """Return the names of T5's first version, which has no gate."""
+    return {name: base.replace("wi_1", "wi") for name, base in names.items() if ".ffn_gate." not in name}
+
+
+def _of_blocks(family: Family, config: Config, values: Config, tensors: Mapping[str, Tensor]) -> Config:
+    """Return the keys of config.json that only blocks read: what a file leaves out is what llama.cpp then takes."""
+    heads, width = config.get("num_attention_heads"), config.get("hidden_size")
+    derived = width // heads if is_size(heads) and is_size(width) else None
+    own: Config = {"num_key_value_heads": config.get("num_key_value_heads", heads)}
+    if "head_dim" not in config and family.names.get("head_dim", "head_dim") in family.defaults:
+        own["head_dim"] = derived
+    if family.window:
+        own[family.window] = config.get(family.window) or None  # Phi-3 writes 0
+    biased = {name for name in tensors if name.endswith(".bias") and "norm" not in name}
+    for key, stem in family.bias_if.items():
+        parts = (
+            ("attn_",) if "attn" in stem or "attention" in stem else ("ffn_",) if "mlp" in stem else ("attn_", "ffn_")
+        )
+        own[key] = any(f".{part}" in name for name in biased for part in parts)
+    if family.biased_if:
+        own[family.biased_if] = "output_norm.bias" in tensors
+    if family.causal is True and values.get("attention.causal") is False:
+        own["is_causal"] = False
+    if config["model_type"] in _T5:
+        own["feed_forward_proj"] = "gated-gelu" if "enc.blk.0.ffn_gate.weight" in tensors else "relu"
+    if config["model_type"] in _SCALAR:
+        largest = config.get("num_hidden_layers") == _SCALAR[config["model_type"]]
+        own["query_pre_attn_scalar"] = derived if largest else config.get("head_dim", derived)
+    return own | _windows(config, values)
+
+
+def _windows(config: Config, values: Config) -> Config:
+    """Return which layers have a window, where the file says so."""
+    pattern, blocks = values.get("attention.sliding_window_pattern"), config.get("num_hidden_layers")
+    if isinstance(pattern, bool) and is_size(blocks) and blocks <= _MOST_BLOCKS:  # of a list of equal values
+        pattern = [pattern] * blocks
+    if isinstance(pattern, list):
+        return {"layer_types": ["sliding_attention" if slides else "full_attention" for slides in pattern]}
+    if pattern is None:
+        return {}
+    return {"global_attn_every_n_layers" if config["model_type"] == "modernbert" else "sliding_window_pattern": pattern}
 
 
 def _plain(value: Any) -> Any:
@@ -172,6 +272,8 @@ def _model_type(entry: Architecture, architecture: str, file: Gguf) -> str:
         return "distilbert"
     if architecture == "deepseek2" and file.metadata.get("deepseek2.expert_gating_func") == 2:  # sigmoid
         return "deepseek_v3"
+    if entry.model_type == "t5" and "enc.blk.1.attn_rel_b.weight" in file.tensors:  # a table in every layer
+        return "umt5"
     return entry.model_type
 
 
@@ -194,8 +296,8 @@ def _tokens(metadata: Mapping[str, Any]) -> Config:
     return {name: metadata.get(f"tokenizer.ggml.{key}") for key, name in _TOKENS.items()}
 
 
-def _norm_eps(model_type: str, values: Config) -> Config:
-    family = FAMILIES.get(model_type)
+def _norm_eps(config: Config, values: Config) -> Config:
+    family = _family(config)
     eps = next((values[key] for key in _EPS if key in values), None)
     if eps is None or family is None or not isinstance(family.eps, str):
         return {}
@@ -207,62 +309,3 @@ def _alibi(model_type: str, values: Config) -> Config:
         return {}
     most = values.get("attention.max_alibi_bias") or 0
     return {"attn_config": {"alibi": bool(most), "alibi_bias_max": most}}
-
-
-def tensor_names(model_type: str, head: str = "lm_head", blocks: Any = 0) -> dict[str, str]:
-    """Return GGUF's tensor names -> those of the family's base class; {} for an unknown family."""
-    if (family := FAMILIES.get(model_type)) is None:
-        return {}
-    names = {"output.weight": f"{head}.weight", "output.bias": f"{head}.bias"}
-    for step in family.input_layer:
-        for name, family_name in _input_names(step).items():
-            names.setdefault(name, family_name)
-    if not _holds_blocks_alike(model_type, family):
-        return names
-    for block in range(blocks if is_size(blocks) and blocks <= 1 << 10 else 0):
-        norms = iter(("attn_output_norm", "layer_output_norm"))
-        for step in family.block:
-            own = _norm_names(step, next(norms)) if isinstance(step, LayerNorm) else _block_names(step)
-            names |= {
-                f"blk.{block}.{name}": family_name.replace("{block}", str(block)) for name, family_name in own.items()
-            }
-    for last in family.after_blocks:
-        names |= _norm_names(last, "output_norm")
-    return names
-
-
-def _holds_blocks_alike(model_type: str, family: Family) -> bool:
-    """Return whether llama.cpp stores the blocks as transformers does.
-
-    Of others it stores rows in another order (Llama), norms with 1 added (Gemma) or fused matrices (ModernBERT, Phi-3).
-    """
-    return model_type in _BLOCKS_ALIKE and bool(family.block)
-
-
-def _input_names(step: Step) -> dict[str, str]:
-    match step:
-        case Embed():
-            return {"token_embd.weight": step.table}
-        case AddPosition():
-            return {"position_embd.weight": step.table}
-        case AddType():
-            return {"token_types.weight": step.table}
-        case LayerNorm() | RMSNorm():
-            return _norm_names(step, "token_embd_norm")
-    return {}
-
-
-def _norm_names(step: Any, stem: str) -> dict[str, str]:
-    bias = getattr(step, "bias", None)
-    return ({f"{stem}.weight": step.weight} if step.weight else {}) | ({f"{stem}.bias": bias} if bias else {})
-
-
-def _block_names(step: Step) -> dict[str, str]:
-    linears: dict[str, Linear | Norm | None] = {}
-    if isinstance(step, Attention):
-        linears = {"attn_q": step.query, "attn_k": step.key, "attn_v": step.value, "attn_output": step.output}
-        linears |= {"attn_norm": step.norm, "attn_q_norm": step.query_norm, "attn_k_norm": step.key_norm}
-    elif isinstance(step, FeedForward):
-        linears = {"ffn_up": step.up, "ffn_down": step.down, "ffn_gate": step.gate, "ffn_norm": step.norm}
-    present = {stem: part for stem, part in linears.items() if part}
-    return {name: own for stem, part in present.items() for name, own in _norm_names(part, stem).items()}

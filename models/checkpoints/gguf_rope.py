@@ -17,6 +17,7 @@ from models.checkpoints import safetensors
 from models.checkpoints.safetensors import Tensor
 from models.errors import BadCheckpoint
 from models.positions.rope.frequencies import Rope, frequencies
+from models.positions.rope.scaling_parameters import TRAINED
 
 Config = dict[str, Any]
 _FACTORS = {"rope_factors_short.weight": "short_factor", "rope_factors_long.weight": "long_factor"}
@@ -49,6 +50,8 @@ def rope_config(config: Config, values: Config, tensors: Mapping[str, Tensor], w
     sections = values.get("rope.dimension_sections")  # of M-RoPE; a fourth is always 0
     if isinstance(sections, list):
         scaling = {"rope_type": "default"} | scaling | {"mrope_section": sections[:3]}
+    if scaling.get("rope_type") == "longrope":  # the top level overrides it, by a default too (Phi-3)
+        rope[TRAINED] = scaling[TRAINED]
     return rope | ({"rope_scaling": scaling} if scaling else {})
 
 

@@ -12,6 +12,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from models.checkpoints import safetensors
+from models.checkpoints.checkpoint import WEIGHTS, Checkpoint, read_tensors
+from models.checkpoints.gguf import Gguf
+from models.checkpoints.safetensors import Tensor, TensorSource
 from models.families import FAMILIES
 
 _POOLING = {1: "mean", 2: "cls", 3: "lasttoken"}
@@ -20,23 +26,39 @@ _CONTROL = 3  # a token type
 _SPECIAL = ("cls", "seperator", "unknown", "padding", "mask")  # spelled as the format spells it
 
 
-def write(folder: Path, metadata: Mapping[str, Any], model_type: str) -> None:
-    """Write tokenizer.json, modules.json and 1_Pooling/config.json into `folder`, as far as the header gives them."""
+def write(folder: Path, file: Gguf, model_type: str) -> None:
+    """Write tokenizer.json, and modules.json with what it names, into `folder`, as far as the file gives them."""
+    metadata = file.metadata
     complete = metadata.get("tokenizer.huggingface.json")
     text = complete if isinstance(complete, str) else _word_piece(metadata)
     if text:
         (folder / "tokenizer.json").write_text(text, encoding="utf-8")
     pooling = metadata.get(f"{metadata.get('general.architecture')}.pooling_type")
     if isinstance(pooling, int) and pooling in _POOLING and model_type in FAMILIES and FAMILIES[model_type].block:
-        _write_modules(folder, _POOLING[pooling])
+        _write_modules(folder, _POOLING[pooling], file.tensors)
 
 
-def _write_modules(folder: Path, mode: str) -> None:
-    kinds = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}
-    modules = [{"type": f"sentence_transformers.models.{kind}", "path": path} for kind, path in kinds.items()]
+def _write_modules(folder: Path, mode: str, tensors: Mapping[str, Tensor]) -> None:
+    dense = [number for number in (2, 3) if f"dense_{number}.weight" in tensors]
+    chain = [("Transformer", ""), ("Pooling", "1_Pooling"), *(("Dense", f"{number}_Dense") for number in dense)]
+    chain.append(("Normalize", "4_Normalize"))
+    modules = [{"type": f"sentence_transformers.models.{kind}", "path": path} for kind, path in chain]
     (folder / "modules.json").write_text(json.dumps(modules), encoding="utf-8")
     (folder / "1_Pooling").mkdir()
     (folder / "1_Pooling/config.json").write_text(json.dumps({"pooling_mode": mode}), encoding="utf-8")
+    for number in dense:
+        _write_dense(folder / f"{number}_Dense", tensors, f"dense_{number}.weight")
+
+
+def _write_dense(folder: Path, tensors: Mapping[str, Tensor], name: str) -> None:
+    """Write the projection behind the pooling of an EmbeddingGemma, which has no bias and no activation."""
+    folder.mkdir()
+    held = read_tensors(Checkpoint(folder, {}, dict(tensors)), [name])[name]
+    weight = np.asarray(held[:], np.float32)
+    sizes = {"out_features": weight.shape[0], "in_features": weight.shape[-1]}
+    config = {**sizes, "bias": False, "activation_function": "torch.nn.modules.linear.Identity"}
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    safetensors.write(folder / WEIGHTS, [TensorSource("linear.weight", "F32", weight.shape, [weight])])
 
 
 def _word_piece(metadata: Mapping[str, Any]) -> str | None:

@@ -99,10 +99,11 @@ def _folder(path: Path) -> Checkpoint:
 
 def _gguf(path: Path, folder: Path) -> LocatedCheckpoint:
     file = read_gguf(path)
-    config, tensors = gguf_config.config_and_tensors(file, str(path))
+    config, tensors, blockless = gguf_config.read(file, str(path))
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    gguf_tokenizer.write(folder, file.metadata, config["model_type"])
-    return LocatedCheckpoint(folder, path.name, True, partial(Checkpoint, folder, config, tensors, path.name))
+    gguf_tokenizer.write(folder, file, config["model_type"])
+    checkpoint = Checkpoint(folder, config, tensors, path.name, blockless=blockless, separate=True)
+    return LocatedCheckpoint(folder, path.name, True, lambda: checkpoint)
 
 
 def _hub(repository: Repository, folder: Path, weights: bool) -> LocatedCheckpoint:

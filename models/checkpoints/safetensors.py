@@ -60,6 +60,8 @@ class Tensor:
         offset: in bytes from the beginning of the file.
         bytes: size in the file.
         stored: a key of gguf_blocks.QUANTIZED where the file holds blocks of that format; "": the dtype itself.
+        paired: heads within which row i + half a head lies behind row i, in a GGUF of the Llama kind; 0: none do.
+        shift: what the file's values are above the tensor's (norms of Gemma in GGUF).
     """
 
     name: str
@@ -69,6 +71,8 @@ class Tensor:
     offset: int
     bytes: int
     stored: str = ""
+    paired: int = 0
+    shift: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

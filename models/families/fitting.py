@@ -285,7 +285,7 @@ def _encoder_blocks(
     adapters: Adapters | None,
 ) -> tuple[Recipe, str | None]:
     """Return the steps of all blocks, or why there are none; tensors that are parts of others are added to `parts`."""
-    if reason := uncomputed(model_type, family, config, encodings):
+    if reason := checkpoint.blockless or uncomputed(model_type, family, config, encodings):
         return (), reason
     if family.causal is not True and config.get("is_decoder"):
         return (), "config.json says is_decoder true"
@@ -294,7 +294,7 @@ def _encoder_blocks(
     held = set(checkpoint.tensors) - {prefix + table for table in encodings.tables}
     if not any(name.startswith(prefix + first) for name in held for first in stems):
         return (), f"the checkpoint holds no tensor {prefix + stem}..."
-    naming = checkpoint_naming(family, prefix, checkpoint, (config, parts))
+    naming = checkpoint_naming(family, prefix, checkpoint, None if checkpoint.separate else (config, parts))
     steps = block_steps(family, config, encodings)
     return tuple(renamed(adapters.added(step) if adapters else step, naming) for step in steps), None
 

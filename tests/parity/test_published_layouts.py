@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import gguf
 import numpy as np
 import pytest
 import torch
@@ -15,6 +16,7 @@ from safetensors.torch import load_file, save_file
 
 from models.artifacts.export import export
 from models.positions.alibi import slopes
+from tests.gguf_files import write_gguf
 from tests.parity.block_configs import CONFIGS
 from tests.parity.conftest import Ledger
 from tests.parity.test_blocks_live import TOLERANCE, Encoder, expected, made, relative
@@ -129,6 +131,10 @@ def test_jina_v2(seed: int, tmp_path: Path, ledger: Ledger) -> None:
     (folder / "config.json").write_text(json.dumps(sizes | changes))
     card = export(folder, tmp_path / "out")
     encoder, random_ids = Encoder(tmp_path / "out", card), np.random.default_rng(seed)
+    as_gguf = None
+    if kind == "geglu":  # llama.cpp knows no other
+        place = tmp_path / "gguf"
+        as_gguf = Encoder(place, export(_jina_gguf(tmp_path / "x.gguf", state, sizes), place, encoder=True))
     model = model.double()
     for length in LENGTHS:
         ids = random_ids.integers(3, sizes["vocab_size"], length)
@@ -139,6 +145,9 @@ def test_jina_v2(seed: int, tmp_path: Path, ledger: Ledger) -> None:
         assert math.isfinite(float(wanted.sum()))
         difference = relative(encoder.rows([ids])[0], wanted.numpy())
         ledger.check("jina v2, published", "last_hidden_state", difference, TOLERANCE)
+        if as_gguf:
+            difference = relative(as_gguf.rows([ids])[0], wanted.numpy())
+            ledger.check("jina v2, GGUF", "last_hidden_state", difference, TOLERANCE)
 
 
 class JinaCodeLayer(torch.nn.Module):
@@ -220,3 +229,19 @@ def test_jina_code(seed: int, tmp_path: Path, ledger: Ledger) -> None:
         (alone,) = ours.rows([ids])
         ledger.check("jina code, published", "last_hidden_state", relative(alone, rows.numpy()), TOLERANCE)
         assert np.array_equal(alone, batched)
+
+
+def _jina_gguf(path: Path, state: dict[str, Any], sizes: dict[str, Any]) -> Path:
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.JINA_BERT_V2, 8)
+    tensors = {
+        names.get_name(name, try_suffixes=(".weight", ".bias")): tensor.numpy() for name, tensor in state.items()
+    }
+    metadata = {
+        "embedding_length": sizes["hidden_size"],
+        "block_count": sizes["num_hidden_layers"],
+        "feed_forward_length": sizes["intermediate_size"],
+        "attention.head_count": sizes["num_attention_heads"],
+        "context_length": sizes["max_position_embeddings"],
+        "attention.layer_norm_epsilon": 1e-12,
+    }
+    return write_gguf(path, "jina-bert-v2", metadata, tensors)

@@ -3,6 +3,7 @@
 Names of tensors are made by that package's own map, metadata as llama.cpp's converter writes it, numbers are golden.
 """
 
+import re
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,13 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from models.artifacts.export import export
-from models.checkpoints import gguf_blocks, gguf_config, opening, safetensors
+from models.checkpoints import gguf_blocks, gguf_tensors, opening, safetensors, sentence_modules, sentence_transformers
 from models.checkpoints.checkpoint import read_tensors
 from models.checkpoints.gguf import read_gguf
 from models.checkpoints.gguf_config import ARCHITECTURES
 from models.errors import BadCheckpoint
 from models.families import FAMILIES
+from models.families.recipe import Attention, layers
 from tests.gguf_files import HALVES, random_blocks, write_gguf
 from tests.golden_cases import Case, case, tiny_bert, write_tokenizer
 from tests.minilm_golden import checkpoint
@@ -195,17 +197,79 @@ def test_gguf_encoder_is_exported_with_its_blocks(tmp_path: Path) -> None:
         np.testing.assert_array_equal(written[name], array)
 
 
-def test_gguf_decoder_gives_its_input_layer_alone(tmp_path: Path) -> None:
-    """llama.cpp's converter reorders the rows of queries and keys, so its blocks are not read."""
+def llama_blocks() -> Weights:
     random = np.random.default_rng(2)
     sizes = {"attn_q": 512, "attn_k": 512, "attn_v": 512, "attn_output": 512, "ffn_up": 64, "ffn_gate": 64}
     blocks = {f"blk.0.{name}.weight": random.normal(size=(rows, 512)) for name, rows in sizes.items()}
-    blocks |= {"blk.0.ffn_down.weight": random.normal(size=(512, 64)), "blk.0.attn_norm.weight": np.ones(512)}
-    held = {TABLE: random.normal(size=(20, 512)), **blocks}
-    path = write_gguf(tmp_path / "x.gguf", "llama", LLAMA, {name: own.astype(np.float32) for name, own in held.items()})
-    assert export(path, tmp_path / "out").encoder == ()
-    with pytest.raises(BadCheckpoint, match=r"cannot be exported whole: the checkpoint holds no tensor layers\."):
+    blocks |= {f"blk.0.{name}.weight": np.ones(512) for name in ("attn_norm", "ffn_norm")}
+    blocks |= {"blk.0.ffn_down.weight": random.normal(size=(512, 64)), "output_norm.weight": np.ones(512)}
+    return {name: own.astype(np.float32) for name, own in ({TABLE: random.normal(size=(20, 512))} | blocks).items()}
+
+
+def test_rows_of_queries_and_keys_lie_in_order_again(tmp_path: Path) -> None:
+    """llama.cpp lays row i + 64 of a head of 128 behind row i: LlamaModel.permute of its converter."""
+    held = llama_blocks()
+    path = write_gguf(tmp_path / "x.gguf", "llama", LLAMA | {"feed_forward_length": 64}, held)
+    export(path, tmp_path / "out", encoder=True)
+    written = safetensors.tensors_of(tmp_path / "out/weights.safetensors")
+    for name in "qk":
+        file = held[f"blk.0.attn_{name}.weight"].reshape(4, 128, 512)
+        own = written[f"layers.0.self_attn.{name}_proj.weight"].reshape(4, 128, 512)
+        np.testing.assert_array_equal(own[:, :64], file[:, ::2])
+        np.testing.assert_array_equal(own[:, 64:], file[:, 1::2])
+    np.testing.assert_array_equal(written["layers.0.self_attn.v_proj.weight"], held["blk.0.attn_v.weight"])
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_a_gguf_says_whether_its_decoder_is_causal(causal: bool, tmp_path: Path) -> None:
+    metadata = LLAMA | {"feed_forward_length": 64, "attention.causal": causal}
+    card = export(write_gguf(tmp_path / "x.gguf", "llama", metadata, llama_blocks()), tmp_path / "out", encoder=True)
+    assert [step.right for step in layers(card.encoder) if isinstance(step, Attention)] == [0 if causal else None]
+
+
+def test_norms_of_gemma_lose_the_one_that_files_add(tmp_path: Path) -> None:
+    held = {"blk.0.attn_norm.weight": np.linspace(0.5, 3, 512, dtype=np.float32), TABLE: np.ones((20, 512), np.float32)}
+    with opening.opened(write_gguf(tmp_path / "x.gguf", "gemma", LLAMA, held)) as opened:
+        norm = read_tensors(opened, ["layers.0.input_layernorm.weight"])["layers.0.input_layernorm.weight"]
+    np.testing.assert_array_equal(norm[:] + np.float32(1), held["blk.0.attn_norm.weight"])
+
+
+UNREADABLE: dict[str, tuple[str, dict[str, Any], Weights, str]] = {
+    "experts": ("llama", {"expert_count": 8}, {}, "llama.expert_count is 8: mixture of experts"),
+    "another tensor": (
+        "llama",
+        {},
+        {"blk.0.attn_q_norm.weight": np.ones(128, np.float32)},
+        "the file's 'blk.0.attn_q_norm.weight' is not read",
+    ),
+    "a projection of tokens": (
+        "llama",
+        {},
+        {"dense_2.weight": np.ones((8, 512), np.float32)},
+        "the file's 'dense_2.weight' is not read",
+    ),
+    "prediction layers": ("glm4", {"nextn_predict_layers": 1}, {}, "the file has glm4.nextn_predict_layers"),
+    "three axes": ("glm4", {"rope.dimension_sections": [8, 12, 12, 0]}, {}, "glm4.rope.dimension_sections"),
+    "OLMo 3": ("olmo2", {"attention.sliding_window": 64}, {}, "does not say how the layers of an OLMo 3"),
+    "an architecture": ("gptj", {}, {}, "how llama.cpp stores the blocks of 'gptj' is not known here"),
+    "no pairs": (
+        "llama",
+        {"attention.head_count": 512},
+        {},
+        "'blk.0.attn_q.weight' has 512 rows, which are no pairs of 512 heads",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNREADABLE)
+def test_blocks_that_cannot_be_read_are_refused(name: str, tmp_path: Path) -> None:
+    architecture, metadata, more, fault = UNREADABLE[name]
+    tensors = llama_blocks() | more
+    path = write_gguf(tmp_path / "x.gguf", architecture, LLAMA | {"feed_forward_length": 64} | metadata, tensors)
+    with pytest.raises(BadCheckpoint, match=re.escape(fault)):
         export(path, tmp_path / "out", encoder=True)
+    if name != "no pairs":
+        assert fault in (export(path, tmp_path / "alone").blockless or "")
 
 
 LLAMA = {"embedding_length": 512, "block_count": 1, "attention.head_count": 4, "context_length": 4096}
@@ -351,7 +415,9 @@ def test_tensor_names_equal_gguf_package(architecture: str) -> None:
     number = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
     held = {gguf.TENSOR_NAMES[tensor].split(".")[0] for tensor in gguf.MODEL_TENSORS[number]}
     names = gguf.get_tensor_name_map(number, 2)
-    tensor_names = gguf_config.tensor_names(row.model_type, row.head, 2)
+    tensor_names = gguf_tensors.input_names(family, row.head)
+    if row.whole and not family.stored:  # else the names of joined tensors are the file's alone
+        tensor_names |= gguf_tensors.block_names(family, 2, row.prefix)
     assert TABLE in tensor_names
     for theirs, ours in tensor_names.items():
         if theirs.split(".")[0] in held and (theirs != "token_types.weight" or family.types == "zeros"):
@@ -407,6 +473,21 @@ def test_pooling_is_read_and_vectors_are_normalized(tmp_path: Path) -> None:
     assert (card.pooling.mode, card.pooling.normalize, card.tokenizer) == ("mean", True, None)
 
 
+def test_projections_behind_the_pooling_become_modules(tmp_path: Path) -> None:
+    """As the converter writes EmbeddingGemma's with --sentence-transformers-dense-modules."""
+    weights = [np.random.default_rng(3).normal(size=size).astype(np.float32) for size in ((64, 32), (32, 64))]
+    tensors = {TABLE: np.ones((8, 32), np.float32), "dense_2.weight": weights[0], "dense_3.weight": weights[1]}
+    metadata = {"embedding_length": 32, "attention.head_count": 2, "pooling_type": 1}
+    with opening.located(write_gguf(tmp_path / "x.gguf", "gemma-embedding", metadata, tensors)) as place:
+        kinds = [kind for kind, _ in sentence_transformers.modules(place.folder)]
+        found = sentence_modules.read_modules(place.folder, 32)
+        assert kinds == ["Transformer", "Pooling", "Dense", "Dense", "Normalize"]
+        assert (found.inner, found.width) == (32, 32)
+        read = safetensors.read(found.tensors.values())
+        np.testing.assert_array_equal(read["modules.2_Dense.linear.weight"], weights[0])
+        np.testing.assert_array_equal(read["modules.3_Dense.linear.weight"], weights[1])
+
+
 def test_embedded_tokenizer_json_is_kept(tmp_path: Path) -> None:
     write_tokenizer(tmp_path / "tokenizer.json")
     whole = (tmp_path / "tokenizer.json").read_text()
@@ -430,8 +511,8 @@ def test_reads_split_model_from_first_part(tmp_path: Path) -> None:
         split = {"split.count": 2, "split.no": number}
         write_gguf(tmp_path / f"x-{number + 1:05}-of-00002.gguf", "llama", LLAMA | split, tensors)
     with opening.opened(tmp_path / "x-00001-of-00002.gguf") as opened:
-        read = read_tensors(opened, ["embed_tokens.weight", "output_norm.weight"])
-    np.testing.assert_array_equal(read["output_norm.weight"], norm)
+        read = read_tensors(opened, ["embed_tokens.weight", "norm.weight"])
+    np.testing.assert_array_equal(read["norm.weight"], norm)
     with pytest.raises(BadCheckpoint, match="give the first of them"):
         read_gguf(tmp_path / "x-00002-of-00002.gguf")
     (tmp_path / "x-00002-of-00002.gguf").unlink()

@@ -156,7 +156,7 @@ def test_rows_of_a_quantized_tensor_are_its_part(kind: str, tmp_path: Path) -> N
     blocks = random_blocks(kind, 24, 512)
     path = write_gguf(
         tmp_path / "x.gguf",
-        "phi3",
+        "olmoe",  # whose tensors keep the file's names
         {"embedding_length": 512, "block_count": 1, "attention.head_count": 4, "context_length": 64},
         {"token_embd.weight": np.ones((8, 512), np.float32), "blk.0.attn_qkv.weight": (kind, blocks)},
     )
