@@ -14,6 +14,7 @@ from models.families.recipe import (
     Activation,
     Adapter,
     Attention,
+    Collect,
     Disentangled,
     DistanceBias,
     Embed,
@@ -221,6 +222,7 @@ CASES: dict[str, Made] = {
     "adapters": adapted,
     "factor": lambda draw: (draw.attention(factor=0.22, right=0), draw.feed_forward(factor=1.5, gate=True)),
     "Gemma 3": attending(like_gemma3),
+    "mean of layers": lambda draw: (Collect(0.5), draw.attention(), Collect(0.2), draw.attention(), Collect(0.3, True)),
     **{f"{own}, gate": gate(own, True) for own in get_args(Activation)},
     **{f"{own}, no gate": gate(own, False) for own in get_args(Activation)},
 }  # fmt: skip

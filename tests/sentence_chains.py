@@ -1,5 +1,6 @@
 """Tiny encoders with modules behind their pooling, as sentence-transformers' files, and their vectors in numpy."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -68,6 +69,21 @@ def write_chain(folder: Path, modes: str | Sequence[str], *behind: Behind, **cha
         write_json(folder / place / "config.json", module.config)
         if module.tensors:
             save_file(module.tensors, folder / place / "model.safetensors")
+    return folder
+
+
+def add_layer_mean(folder: Path, first: int, weights: Sequence[float]) -> Path:
+    """Put a WeightedLayerPooling before the Pooling of a checkpoint."""
+    entries = json.loads((folder / "modules.json").read_text())
+    own = {"idx": 9, "name": "9", "path": "9_WeightedLayerPooling"}
+    own["type"] = "sentence_transformers.models.WeightedLayerPooling"
+    write_json(folder / "modules.json", [entries[0], own, *entries[1:]])
+    layers = len(weights) - 1 + first
+    config = {"word_embedding_dimension": HIDDEN, "layer_start": first, "num_hidden_layers": layers}
+    write_json(folder / own["path"] / "config.json", config)
+    save_file({"layer_weights": np.array(weights, np.float32)}, folder / own["path"] / "model.safetensors")
+    config = json.loads((folder / "config.json").read_text())
+    write_json(folder / "config.json", config | {"output_hidden_states": True})
     return folder
 
 

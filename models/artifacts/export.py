@@ -28,6 +28,7 @@ from models.checkpoints.sentence_transformers import SentenceFiles
 from models.checkpoints.static import find_static_folder, open_static
 from models.errors import BadCheckpoint, ModelError
 from models.families import cost
+from models.families.block_filling import with_layer_mean
 from models.families.encoding_fitting import Attention, stated_attention
 from models.families.fitting import Plan, plan
 from models.families.recipe import Recipe, Scale, tables
@@ -116,6 +117,9 @@ def export(
                 f"{checkpoint} (model_type {planned.model_type!r}) pools token vectors, but its input layer alone is "
                 f"exported: {planned.blockless}; export that with --pooling none"
             )
+        if sentence.pooling and not pooling:
+            mean = sentence_modules.layer_mean(place.folder, source.config, place.fetch_module)
+            planned = _with_layer_mean(planned, mean)
         found = FoundModules() if pooling else _modules(place, planned, files)
         if sentence is not files:
             found = text_vectors.projection(planned, source)
@@ -153,6 +157,14 @@ def _with_blocks(
         return planned
     reason = "--encoder none leaves its blocks out" if encoder is False else MAY_BE_WHOLE
     return replace(planned, encoder=(), blockless=reason)
+
+
+def _with_layer_mean(planned: Plan, mean: tuple[int, tuple[float, ...]] | None) -> Plan:
+    """Return the plan, whose blocks give the mean of several layers where there is one."""
+    if mean is None:
+        return planned
+    blocks = with_layer_mean(planned.family, planned.encoder, *mean)
+    return replace(planned, encoder=blocks, head=None, headless="its token vectors are means of several layers")
 
 
 def _check_attention(planned: Plan, attention: Attention | None, source: Checkpoint) -> None:

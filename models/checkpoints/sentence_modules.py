@@ -1,7 +1,7 @@
-"""Reads the modules behind Pooling: Dense, LayerNorm, Normalize and Dropout, their configs and their tensors.
+"""Reads the modules around Pooling: WeightedLayerPooling, Dense, LayerNorm, Normalize and Dropout.
 
-Source: sentence-transformers 6.2: base.modules.dense, base.modules.normalize, sentence_transformer.modules.layer_norm
-    and dropout. Dropout changes nothing when vectors are computed.
+Source: sentence-transformers 6.2: base.modules.dense, base.modules.normalize, sentence_transformer.modules.layer_norm,
+    weighted_layer_pooling and dropout. Dropout changes nothing when vectors are computed.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -10,10 +10,12 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from models.checkpoints import safetensors, sentence_transformers
 from models.checkpoints.checkpoint import PICKLE_SUFFIXES, WEIGHTS, read_object
 from models.checkpoints.safetensors import Tensor
-from models.checkpoints.sentence_transformers import path_inside
+from models.checkpoints.sentence_transformers import LAYER_MEAN, path_inside
 from models.errors import BadCheckpoint
 from models.families.recipe import LayerNorm, Linear
 from models.families.sentence_modules import Activation, Dense, Module, Normalize
@@ -118,6 +120,34 @@ def read_modules(folder: Path, inner: int, fetch: Fetch = on_disk) -> FoundModul
     return FoundModules(tuple(steps), tensors, inner, width)
 
 
+def layer_mean(folder: Path, config: Mapping[str, Any], fetch: Fetch = on_disk) -> tuple[int, tuple[float, ...]] | None:
+    """Return the first layer and the shares of the mean that a WeightedLayerPooling gives Pooling to read.
+
+    None: there is none, or config.json does not say output_hidden_states true, without which it changes nothing.
+
+    Args:
+        folder: the checkpoint's.
+        config: its config.json.
+        fetch: called with the place of the module before its weights are read.
+
+    Raises:
+        BadCheckpoint: the weights are missing, or no mean can be made of them.
+    """
+    place = next((place for kind, place in sentence_transformers.modules(folder) if kind == LAYER_MEAN), None)
+    if place is None or config.get("output_hidden_states") is not True:
+        return None
+    own = path_inside(folder, place)
+    fetch(place)
+    source = _Source(own, "")
+    first, layers = source.count("layer_start", 0), source.count("num_hidden_layers")
+    name = source.tensor("layer_weights", (max(0, layers + 1 - first),))
+    source.check_all_read()
+    weights = np.asarray(safetensors.read([source.read[name]])[name], np.float64)
+    if not (np.isfinite(weights).all() and weights.sum() != 0):
+        raise BadCheckpoint(f"{own} holds layer_weights whose sum is {weights.sum()}; no mean can be made of them")
+    return first, tuple((weights / weights.sum()).tolist())
+
+
 class _Source:
     """The folder of one module; `read` holds the tensors that were asked for, by their names in the export."""
 
@@ -144,11 +174,11 @@ class _Source:
         """Return the product with the tensors of a torch.nn.Linear."""
         return Linear(self.tensor(f"{name}.weight", shape), self.tensor(f"{name}.bias", shape[:1]) if bias else None)
 
-    def count(self, key: str) -> int:
-        """Return a whole number from 1 on of the config."""
+    def count(self, key: str, least: int = 1) -> int:
+        """Return a whole number of at least `least` of the config."""
         value = self.config.get(key)
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise BadCheckpoint(f"{self.path}: {key} is {value!r}; it must be a whole number from 1 on")
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise BadCheckpoint(f"{self.path}: {key} is {value!r}; it must be a whole number from {least} on")
         return value
 
     def flag(self, key: str, default: bool) -> bool:

@@ -26,6 +26,7 @@ TRANSFORMER_CONFIGS = tuple(
     f"sentence_{kind}_config.json"
     for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
+LAYER_MEAN = "WeightedLayerPooling"
 BEHIND_POOLING = ("Dense", "LayerNorm", "Normalize", "Dropout")
 SIMILARITY_FUNCTIONS = ("cosine", "dot", "euclidean", "manhattan")
 GRAPH = "graph"
@@ -96,7 +97,7 @@ def read(folder: Path, pooling: str | None = None) -> SentenceFiles:
     transformer = _transformer_config(weights_folder(folder))
     prompt_texts, default_prompt = prompts(folder)
     return SentenceFiles(
-        pooling=read_pooling(folder, pooling),
+        pooling=read_pooling(folder, pooling, layer_mean=True),
         prompts=prompt_texts,
         default_prompt=default_prompt,
         max_tokens=_max_tokens(transformer.get("max_seq_length")),
@@ -105,11 +106,13 @@ def read(folder: Path, pooling: str | None = None) -> SentenceFiles:
     )
 
 
-def read_pooling(folder: Path, mode: str | None) -> Pooling | None:
+def read_pooling(folder: Path, mode: str | None, layer_mean: bool = False) -> Pooling | None:
     """Return the pooling of a checkpoint folder; None: token vectors alone.
 
     Args:
+        folder: the checkpoint's.
         mode: what the operator chose: a mode, "none", or None for what the files say.
+        layer_mean: a WeightedLayerPooling before it is computed by the caller.
 
     Raises:
         BadCheckpoint: no such mode, or the files describe something that is not computed.
@@ -120,20 +123,23 @@ def read_pooling(folder: Path, mode: str | None) -> Pooling | None:
         raise BadCheckpoint(f"--pooling {mode!r} is not one of {', '.join(MODES)}, none")
     if mode is not None:
         return Pooling(mode, normalizes(folder), _includes_prompt(folder))
-    _check_chain(folder)
+    _check_chain(folder, layer_mean)
     return described_pooling(folder)
 
 
-def _check_chain(folder: Path) -> None:
-    """Raise BadCheckpoint unless the modules are a Transformer, alone or with Pooling and what may be behind it."""
+def _check_chain(folder: Path, layer_mean: bool) -> None:
+    """Raise BadCheckpoint unless the modules are a Transformer, alone or with Pooling and what may be around it."""
     kinds = [kind for kind, _ in modules(folder)]
+    before = f"{LAYER_MEAN} or not, " if layer_mean else ""
+    if before and kinds[1:3] == [LAYER_MEAN, "Pooling"]:
+        del kinds[1]
     expected = (("Transformer",), ("Pooling",))
     for place, kind in enumerate(kinds):
         allowed = expected[place] if place < len(expected) else BEHIND_POOLING
         if kind not in allowed:
             raise BadCheckpoint(
                 f"{folder / 'modules.json'} chains {', '.join(kinds)}, and {kind} is not computed in place {place}; "
-                f"what is: Transformer, Pooling, then any of {', '.join(BEHIND_POOLING)}{REMEDY}"
+                f"what is: Transformer, {before}Pooling, then any of {', '.join(BEHIND_POOLING)}{REMEDY}"
             )
 
 

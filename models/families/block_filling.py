@@ -15,6 +15,7 @@ from models.families.filling import fill_step, filled_norm, renamed
 from models.families.positional_encodings import EVERY_LAYER, Encodings, Mask
 from models.families.recipe import (
     Attention,
+    Collect,
     Disentangled,
     DistanceBias,
     FeedForward,
@@ -59,6 +60,34 @@ def block_steps(family: Family, config: Config, encodings: Encodings) -> Recipe:
         _filled(step, family, config, encodings, masks[block], block) for block in range(count) for step in family.block
     ]
     return (*blocks, *(fill_step(step, family, config) for step in family.after_blocks))
+
+
+def with_layer_mean(family: Family, blocks: Recipe, first: int, shares: tuple[float, ...]) -> Recipe:
+    """Return the steps of all blocks such that they give the weighted mean of several layers' rows.
+
+    Args:
+        family: whose blocks they are.
+        blocks: the steps of all blocks, and of what is behind the last.
+        first: the first layer; 0 is what the first block reads.
+        shares: of the layers from `first` to the last, whose rows are those behind all steps.
+
+    Raises:
+        BadCheckpoint: there are not as many layers, or transformers leaves the norm out of the last one's rows.
+    """
+    if family.text_vector:
+        raise BadCheckpoint("WeightedLayerPooling is not computed of a text tower: its last layer is without its norm")
+    ends = [*range(0, len(blocks) - len(family.after_blocks), len(family.block)), len(blocks)]
+    if len(ends[first:]) != len(shares):
+        raise BadCheckpoint(
+            f"the files weigh {len(shares)} layers from layer {first} on (layer_weights of WeightedLayerPooling); the "
+            f"model has {len(ends) - 1}, and layer 0 is its input"
+        )
+    share_at = dict(zip(ends[first:], shares, strict=True))
+    steps: list[Step] = []
+    for place in range(len(blocks) + 1):
+        steps += [Collect(share_at[place], place == len(blocks))] if place in share_at else []
+        steps += blocks[place : place + 1]
+    return tuple(steps)
 
 
 def _masks(family: Family, config: Config, encodings: Encodings, count: int) -> list[Mask]:

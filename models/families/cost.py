@@ -12,6 +12,7 @@ from models.families.recipe import (
     AddSinusoid,
     AddType,
     Attention,
+    Collect,
     Embed,
     FeedForward,
     LayerNorm,
@@ -48,6 +49,8 @@ def flops_per_token(recipe: Recipe, shapes: Shapes, width: int) -> int:
                 width = shapes[table][1]
             case AddType() | AddPosition() | AddSinusoid() | AddIndexed() | MaskRows() | Scale() | Round():
                 total += width
+            case Collect():
+                total += 2 * width
             case TokenDropout():
                 total += width
             case Linear():

@@ -272,6 +272,14 @@ class Parallel:
     feed_forward: FeedForward
 
 
+@dataclass(frozen=True, slots=True)
+class Collect:
+    """mean += share * x, of several layers; the last one gives x = mean (WeightedLayerPooling)."""
+
+    share: float
+    last: bool = False
+
+
 Step = (
     Embed
     | AddType
@@ -288,6 +296,7 @@ Step = (
     | Attention
     | FeedForward
     | Parallel
+    | Collect
 )
 Recipe = tuple[Step, ...]
 

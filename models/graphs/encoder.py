@@ -15,6 +15,7 @@ from models.families.positional_encodings import RopeTable
 from models.families.recipe import (
     Activation,
     Attention,
+    Collect,
     Disentangled,
     FeedForward,
     Norm,
@@ -106,8 +107,13 @@ class Blocks:
 
     def emit(self, steps: Recipe, x: str) -> str:
         """Emit the steps over rows x [N, d] and return the name of the rows behind the last."""
+        mean = ""
         for step in steps:
             match step:
+                case Collect(share, last):
+                    part = self.builder.op("Mul", x, self.builder.scalar(share))
+                    mean = self.builder.op("Add", mean, part) if mean else part
+                    x = mean if last else x
                 case Attention():
                     x = self.builder.op("Add", self.attention(step, x), x)
                 case FeedForward():

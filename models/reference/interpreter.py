@@ -19,6 +19,7 @@ from models.families.recipe import (
     AddSinusoid,
     AddType,
     Attention,
+    Collect,
     Embed,
     FeedForward,
     LayerNorm,
@@ -162,8 +163,12 @@ def encode(
         added = step.factor * (each(step.closing, result) if step.closing else result)
         return each(step.sum_norm, x + added) if step.sum_norm else added
 
+    mean: Any = 0.0
     for step in encoder:
         match step:
+            case Collect(share, last):
+                mean = mean + share * rows
+                rows = mean if last else rows
             case Attention():
                 rows = rows + attend(step, rows)
             case Parallel(mixing, feed_forward):

@@ -1,6 +1,7 @@
 """Chains of modules against sentence-transformers: files loaded by both, texts embedded by both."""
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from models.artifacts.export import export
 from models.checkpoints.sentence_transformers import MODES
 from service.embedding.requests import EmbedRequest, Text
 from tests.parity.conftest import Ledger
-from tests.sentence_chains import DROPOUT, HIDDEN, NORMALIZE, TORCH, dense, layer_norm, write_chain
+from tests.sentence_chains import DROPOUT, HIDDEN, NORMALIZE, TORCH, add_layer_mean, dense, layer_norm, write_chain
 from tests.service.registry.registry_service import Service
 
 pytestmark = pytest.mark.parity
@@ -89,6 +90,24 @@ def test_cut_vectors_are_scaled_where_the_caller_says_so(chain: str, tmp_path: P
     ledger.check("modules", "cut, scaled", difference(place, TEXTS, normalize=True), TOLERANCE)
     further = difference(place, TEXTS, normalize=True, dimensions=8)
     ledger.check("modules", "cut by the caller, scaled", further, TOLERANCE)
+
+
+LAYER_MEANS = {"all layers": (0, (0.5, 2.0, 1.0)), "two": (1, (1.0, 3.0)), "the last": (2, (7.0,))}
+
+
+@pytest.mark.parametrize("chain", ["mean", "LaBSE"])
+@pytest.mark.parametrize("name", LAYER_MEANS)
+def test_means_of_layers_are_pooled(name: str, chain: str, tmp_path: Path, ledger: Ledger) -> None:
+    place = add_layer_mean(write_chain(tmp_path / "x", *CHAINS[chain]), *LAYER_MEANS[name])
+    ledger.check("modules", f"mean of layers, {name}", difference(place, TEXTS), TOLERANCE)
+
+
+def test_a_mean_of_layers_needs_the_layers(tmp_path: Path, ledger: Ledger) -> None:
+    """Without output_hidden_states sentence-transformers leaves the token vectors as they are."""
+    place = add_layer_mean(write_chain(tmp_path / "x", "mean"), 0, (0.5, 2.0, 1.0))
+    config = json.loads((place / "config.json").read_text())
+    (place / "config.json").write_text(json.dumps(config | {"output_hidden_states": False}))
+    ledger.check("modules", "mean of no layers", difference(place, TEXTS), TOLERANCE)
 
 
 def test_files_that_sentence_transformers_saved_are_read(tmp_path: Path, ledger: Ledger) -> None:

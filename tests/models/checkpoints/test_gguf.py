@@ -200,9 +200,9 @@ def test_gguf_encoder_is_exported_with_its_blocks(tmp_path: Path) -> None:
 def llama_blocks() -> Weights:
     random = np.random.default_rng(2)
     sizes = {"attn_q": 512, "attn_k": 512, "attn_v": 512, "attn_output": 512, "ffn_up": 64, "ffn_gate": 64}
-    blocks = {f"blk.0.{name}.weight": random.normal(size=(rows, 512)) for name, rows in sizes.items()}
+    blocks = {f"blk.0.{name}.weight": random.normal(0, 0.05, (rows, 512)) for name, rows in sizes.items()}
     blocks |= {f"blk.0.{name}.weight": np.ones(512) for name in ("attn_norm", "ffn_norm")}
-    blocks |= {"blk.0.ffn_down.weight": random.normal(size=(512, 64)), "output_norm.weight": np.ones(512)}
+    blocks |= {"blk.0.ffn_down.weight": random.normal(0, 0.1, (512, 64)), "output_norm.weight": np.ones(512)}
     return {name: own.astype(np.float32) for name, own in ({TABLE: random.normal(size=(20, 512))} | blocks).items()}
 
 

@@ -11,10 +11,10 @@ from safetensors.numpy import save_file
 from models.artifacts import card as cards
 from models.artifacts.description import describe, store
 from models.artifacts.export import export
-from models.checkpoints.sentence_modules import ACTIVATIONS, read_modules
-from models.checkpoints.sentence_transformers import read
+from models.checkpoints.sentence_modules import ACTIVATIONS, layer_mean, read_modules
+from models.checkpoints.sentence_transformers import read, read_pooling
 from models.errors import BadCheckpoint
-from models.families.recipe import LayerNorm, Linear
+from models.families.recipe import Collect, LayerNorm, Linear
 from models.families.sentence_modules import Dense, Normalize
 from tests.golden_cases import write_json
 from tests.sentence_chains import (
@@ -23,6 +23,7 @@ from tests.sentence_chains import (
     NORMALIZE,
     TORCH,
     Behind,
+    add_layer_mean,
     dense,
     layer_norm,
     tensors_of,
@@ -181,3 +182,44 @@ def test_description_names_modules_and_widths(tmp_path: Path) -> None:
     assert "pooling        cls+max, its first 7 values" in lines
     assert "compared by    manhattan" in lines
     assert store(tmp_path / "store").splitlines()[2].split()[2] == "7"
+
+
+def test_a_mean_of_layers_is_read_as_shares(tmp_path: Path) -> None:
+    place = add_layer_mean(write_chain(tmp_path / "x", "mean"), 1, (1.0, 3.0))
+    assert layer_mean(place, {"output_hidden_states": True}) == (1, (0.25, 0.75))
+    assert layer_mean(place, {}) is None  # sentence-transformers 6.2 then has no layers to mix
+    assert layer_mean(write_chain(tmp_path / "y", "mean"), {"output_hidden_states": True}) is None
+
+
+def test_a_mean_of_layers_changes_what_is_pooled(tmp_path: Path) -> None:
+    place = add_layer_mean(write_chain(tmp_path / "x", "mean"), 0, (0.5, 2.0, 1.0))
+    card = export(place, tmp_path / "out")
+    assert [step.last for step in card.encoder if isinstance(step, Collect)] == [False, False, True]
+    assert card.head is None
+    plain = export(place, tmp_path / "plain", pooling="mean")
+    assert not any(isinstance(step, Collect) for step in plain.encoder)
+
+
+FAULTY_MEANS: dict[str, tuple[dict[str, Any], list[float], str]] = {
+    "more weights than layers": ({}, [1.0] * 4, r"'layer_weights' has shape \[4\], and config.json makes it \[3\]"),
+    "other layers": ({"num_hidden_layers": 3}, [1.0] * 4, "the model has 2, and layer 0 is its input"),
+    "no sum": ({}, [1.0, -2.0, 1.0], "layer_weights whose sum is 0.0; no mean"),
+    "a layer below 0": ({"layer_start": -1}, [1.0] * 3, "layer_start is -1; it must be a whole number from 0 on"),
+}
+
+
+@pytest.mark.parametrize("name", FAULTY_MEANS)
+def test_a_faulty_mean_of_layers_is_rejected(name: str, tmp_path: Path) -> None:
+    changes, weights, fault = FAULTY_MEANS[name]
+    place = add_layer_mean(write_chain(tmp_path / "x", "mean"), 0, (1.0, 1.0, 1.0))
+    own = place / "9_WeightedLayerPooling"
+    write_json(own / "config.json", json.loads((own / "config.json").read_text()) | changes)
+    save_file({"layer_weights": np.array(weights, np.float32)}, own / "model.safetensors")
+    with pytest.raises(BadCheckpoint, match=fault):
+        export(place, tmp_path / "out")
+
+
+def test_an_adopted_graph_has_no_layers_to_mix(tmp_path: Path) -> None:
+    place = add_layer_mean(write_chain(tmp_path / "x", "mean"), 0, (1.0, 1.0, 1.0))
+    with pytest.raises(BadCheckpoint, match="WeightedLayerPooling is not computed in place 1"):
+        read_pooling(place, None)

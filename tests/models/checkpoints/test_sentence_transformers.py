@@ -112,7 +112,8 @@ def test_several_modes_are_joined_in_their_order(folder: Path) -> None:
 
 
 UNSUPPORTED = [
-    ["Transformer", "WeightedLayerPooling", "Pooling"],
+    ["Transformer", "WeightedLayerPooling"],
+    ["Transformer", "Pooling", "WeightedLayerPooling"],
     ["Transformer", "Dense", "Pooling"],
     ["Transformer", "Pooling", "LSTM"],
     ["Transformer", "Pooling", "Normalize", "Pooling"],
