@@ -37,11 +37,18 @@ _SIZES = {  # after the architecture's name -> the usual key of config.json
     "rope.freq_base_swa": "rope_local_base_freq",
     "final_logit_softcapping": "final_logit_softcapping",
     "use_parallel_residual": "use_parallel_residual",
+    "hidden_activation": "hidden_act",
 }
 _EPS = ("attention.layer_norm_epsilon", "attention.layer_norm_rms_epsilon")
 _MOST_BLOCKS = 1 << 10
 _T5 = ("t5", "mt5", "umt5")
 _SCALAR = {"gemma2": 46, "gemma3_text": 62}  # layers of the model of 27 B, whose scores have another factor
+_UNREAD = (  # keys that change blocks in a way that is not known, or not computed
+    *("nextn_predict_layers", "rope.dimension_sections", "rope.dimension_count_swa"),
+    *("rope.scaling.yarn_attn_factor", "rope.scaling.yarn_ext_factor", "attention.scale", "attention.output_scale"),
+    *("attention.clamp_kqv", "attention.temperature_scale", "attention.key_length_swa", "attention.shared_kv_layers"),
+    *("residual_scale", "embedding_scale"),
+)
 _TOKENS = {"padding_token_id": "pad_token_id", "bos_token_id": "bos_token_id", "eos_token_id": "eos_token_id"}
 
 
@@ -109,6 +116,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "jina-bert-v2": Architecture(
         "bert", fixed={"position_embedding_type": "alibi", "feed_forward_type": "geglu"}, whole=True
     ),
+    "jina-bert-v3": Architecture("jina_embeddings_v3", whole=True),
     "llama4": Architecture("llama4_text"),
     "modern-bert": Architecture(
         "modernbert",
@@ -204,8 +212,8 @@ def _unreadable(
         return f"how llama.cpp stores the blocks of {architecture!r} is not known here"
     if values.get("expert_count"):
         return f"{architecture}.expert_count is {values['expert_count']}: mixture of experts"
-    for key in ("nextn_predict_layers", "rope.dimension_sections"):
-        if values.get(key):
+    for key in _UNREAD:
+        if values.get(key) and key not in entry.keys:
             return f"the file has {architecture}.{key}, which is not computed"
     if architecture == "olmo2" and "attention.sliding_window" in values:
         return "the file does not say how the layers of an OLMo 3 with and without a window rotate"
@@ -254,6 +262,8 @@ def _windows(config: Config, values: Config) -> Config:
         pattern = [pattern] * blocks
     if isinstance(pattern, list):
         return {"layer_types": ["sliding_attention" if slides else "full_attention" for slides in pattern]}
+    if config["model_type"] == "gemma3_text" and not config.get("sliding_window") and is_size(blocks):
+        return {"layer_types": ["full_attention"] * min(blocks, _MOST_BLOCKS)}  # all rotate as full layers do
     if pattern is None:
         return {}
     return {"global_attn_every_n_layers" if config["model_type"] == "modernbert" else "sliding_window_pattern": pattern}

@@ -37,15 +37,17 @@ ARCHITECTURES = {
     "cohere": "command-r",
     "phi": "phi2",
     "nomic_bert": "nomic-bert",
+    "jina_embeddings_v3": "jina-bert-v3",
     "modernbert": "modern-bert",
     "t5": "t5encoder",
     "umt5": "t5",
 }
 FIXED: dict[str, dict[str, Any]] = {  # what a GGUF of the family does not say
     "bert": {"hidden_act": "gelu"},
+    "jina_embeddings_v3": {"hidden_act": "gelu"},
     "gpt_neox": {"hidden_act": "gelu"},
     "gpt2": {"activation_function": "gelu_new"},
-    "modernbert": {"hidden_activation": "gelu", "global_attn_every_n_layers": 3},
+    "modernbert": {"global_attn_every_n_layers": 3},
     "starcoder2": {"sliding_window": None, "hidden_act": "gelu_pytorch_tanh"},
     "qwen2": {"use_sliding_window": False},
     "stablelm": {"use_parallel_residual": False},
@@ -111,8 +113,9 @@ def converted(family: str, name: str, array: Array, config: Any) -> Array:
     return array
 
 
-NOMIC = {  # transformers' own names -> those of the published files
+PUBLISHED = {  # transformers' own names of nomic_bert and jina_embeddings_v3 -> those of the published files
     r"layers\.(\d+)\.self_attn\.o_proj": r"encoder.layers.\1.attn.out_proj",
+    r"layers\.(\d+)\.mlp\.fc(\d)": r"encoder.layers.\1.mlp.fc\2",
     r"layers\.(\d+)\.mlp\.up_proj": r"encoder.layers.\1.mlp.fc11",
     r"layers\.(\d+)\.mlp\.gate_proj": r"encoder.layers.\1.mlp.fc12",
     r"layers\.(\d+)\.mlp\.down_proj": r"encoder.layers.\1.mlp.fc2",
@@ -124,16 +127,18 @@ NOMIC = {  # transformers' own names -> those of the published files
 
 def published(family: str, state: dict[str, Array]) -> dict[str, Array]:
     """The tensors as the files hold them that the converter reads."""
-    if family != "nomic_bert":
+    if family not in ("nomic_bert", "jina_embeddings_v3"):
         return state
     named: dict[str, Array] = {}
     for name, array in state.items():
-        for pattern, new in NOMIC.items():
+        for pattern, new in PUBLISHED.items():
             name = re.sub(f"^{pattern}", new, name)
         named[name] = array
     for layer in {match[1] for name in state if (match := re.match(r"layers\.(\d+)\.", name))}:
-        own = [named.pop(f"layers.{layer}.self_attn.{letter}_proj.weight") for letter in "qkv"]
-        named[f"encoder.layers.{layer}.attn.Wqkv.weight"] = np.concatenate(own)
+        for kind in ("weight", "bias"):
+            own = [named.pop(f"layers.{layer}.self_attn.{letter}_proj.{kind}", None) for letter in "qkv"]
+            if own[0] is not None:
+                named[f"encoder.layers.{layer}.attn.Wqkv.{kind}"] = np.concatenate(own)
     return named
 
 
@@ -186,6 +191,7 @@ def metadata(family: str, config: Any) -> dict[str, Any]:
         own |= {"feed_forward_length": config.d_ff, "attention.key_length": config.d_kv, "context_length": 512}
     if family == "modernbert":
         own |= {"attention.sliding_window": config.local_attention, "attention.sliding_window_pattern": 3}
+        own["hidden_activation"] = config.hidden_activation
     if family == "exaone4":
         own["attention.sliding_window_pattern"] = [kind == "sliding_attention" for kind in config.layer_types]
     if family == "granite":
@@ -259,6 +265,14 @@ def test_embedding_gemma_attends_to_both_sides(tmp_path: Path, ledger: Ledger) -
     tensors = held(write("gemma3_text", model, tmp_path / "x.gguf"))
     own = metadata("gemma3_text", model.config) | {"attention.sliding_window": 32}  # transformers halves its own
     check("gemma-embedding", model, write_gguf(tmp_path / "y.gguf", "gemma-embedding", own, tensors), ledger)
+
+
+def test_a_gemma_3_without_a_window_rotates_alike_in_all_layers(tmp_path: Path, ledger: Ledger) -> None:
+    sizes = {"num_hidden_layers": 3, "head_dim": 16, "query_pre_attn_scalar": 16, "sliding_window": 1024}
+    model = custom("gemma3_text", layer_types=["full_attention"] * 3, **sizes)
+    tensors = held(write("gemma3_text", model, tmp_path / "x.gguf"))
+    own = {key: value for key, value in metadata("gemma3_text", model.config).items() if "sliding" not in key}
+    check("gemma3, no window", model, write_gguf(tmp_path / "y.gguf", "gemma3", own, tensors), ledger)
 
 
 def test_phi3_switches_to_its_long_factors(tmp_path: Path, ledger: Ledger) -> None:

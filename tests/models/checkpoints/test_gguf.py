@@ -248,6 +248,7 @@ UNREADABLE: dict[str, tuple[str, dict[str, Any], Weights, str]] = {
         {"dense_2.weight": np.ones((8, 512), np.float32)},
         "the file's 'dense_2.weight' is not read",
     ),
+    "a factor of the scores": ("llama", {"attention.scale": 0.5}, {}, "the file has llama.attention.scale, which"),
     "prediction layers": ("glm4", {"nextn_predict_layers": 1}, {}, "the file has glm4.nextn_predict_layers"),
     "three axes": ("glm4", {"rope.dimension_sections": [8, 12, 12, 0]}, {}, "glm4.rope.dimension_sections"),
     "OLMo 3": ("olmo2", {"attention.sliding_window": 64}, {}, "does not say how the layers of an OLMo 3"),
