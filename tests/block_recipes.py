@@ -18,6 +18,7 @@ from models.families.recipe import (
     Disentangled,
     DistanceBias,
     Embed,
+    Experts,
     FeedForward,
     LayerNorm,
     Linear,
@@ -101,6 +102,14 @@ class Drawn:
         gated = self.linear(INNER, WIDTH) if gate else None
         return FeedForward(up, down, activation, **{"norm": self.layer_norm(), "gate": gated} | more)
 
+    def expert(self, inner: int, gate: bool = False, activation: Activation = "gelu") -> FeedForward:
+        up, down = self.linear(inner, WIDTH, bias=False), self.linear(WIDTH, inner, bias=gate)
+        return FeedForward(up, down, activation, gate=self.linear(inner, WIDTH) if gate else None)
+
+    def experts(self, count: int = 8, chosen: int = 2, gate: bool = True, **more: Any) -> Experts:
+        experts = tuple(self.expert(INNER, gate) for _ in range(count))
+        return Experts(self.linear(count, WIDTH, bias=False), experts, chosen, INNER, **{"norm": self.rms()} | more)
+
     def disentangled(self, key: bool = True, query: bool = True, norm: bool = True, buckets: int = 8) -> Disentangled:
         reach = 24
         span = buckets if buckets > 0 else reach
@@ -180,6 +189,25 @@ def like_gemma3(draw: Drawn) -> dict[str, Any]:
     return own | {"key_heads": 2, "head_width": 8, "left": 20, "right": 0, "cap": 4.0}
 
 
+def mixed(more: Callable[[Drawn], Mapping[str, Any]]) -> Made:
+    """Two blocks with a mixture of experts."""
+
+    def made(draw: Drawn) -> Recipe:
+        steps = [step for _ in range(2) for step in (draw.attention(right=0), draw.experts(**more(draw)))]
+        return (*steps, draw.rms())
+
+    return made
+
+
+def shared_expert(draw: Drawn) -> dict[str, Any]:
+    return {"weights": "all", "shared": draw.expert(48, gate=True, activation="silu"), "shared_inner": 48,
+            "shared_gate": draw.linear(1, WIDTH), "count": 5, "chosen": 3, "factor": 0.5}  # fmt: skip
+
+
+def with_bias(draw: Drawn) -> dict[str, Any]:
+    return {"bias": draw.tensor(WIDTH), "weights": "all", "gate": False, "norm": None, "closing": draw.rms()}
+
+
 SLOPES = (0.5, 0.25, 0.03, 0.001)
 CASES: dict[str, Made] = {
     "both ways": two({}),
@@ -223,6 +251,12 @@ CASES: dict[str, Made] = {
     "factor": lambda draw: (draw.attention(factor=0.22, right=0), draw.feed_forward(factor=1.5, gate=True)),
     "Gemma 3": attending(like_gemma3),
     "mean of layers": lambda draw: (Collect(0.5), draw.attention(), Collect(0.2), draw.attention(), Collect(0.3, True)),
+    "experts": mixed(lambda draw: {}),
+    "one expert of three": mixed(lambda draw: {"count": 3, "chosen": 1, "gate": False}),
+    "all of four experts": mixed(lambda draw: {"count": 4, "chosen": 4}),
+    "experts, softmax over all": mixed(with_bias),
+    "experts, a shared one": mixed(shared_expert),
+    "experts, sparsemixer": mixed(lambda draw: {"weights": "sparsemixer", "jitter": 0.2, "count": 6}),
     **{f"{own}, gate": gate(own, True) for own in get_args(Activation)},
     **{f"{own}, no gate": gate(own, False) for own in get_args(Activation)},
 }  # fmt: skip

@@ -14,6 +14,7 @@ from models.families.recipe import (
     Attention,
     Collect,
     Embed,
+    Experts,
     FeedForward,
     LayerNorm,
     Linear,
@@ -60,19 +61,27 @@ def flops_per_token(recipe: Recipe, shapes: Shapes, width: int) -> int:
                 total += _LAYER_NORM * width
             case RMSNorm():
                 total += _RMS_NORM * width
-            case Attention() | FeedForward():
+            case Attention() | FeedForward() | Experts():
                 total += _layer(step, shapes, width)
             case Parallel(attention, feed_forward):
                 total += _layer(attention, shapes, width) + _layer(feed_forward, shapes, width)
     return total
 
 
-def _layer(step: Attention | FeedForward, shapes: Shapes, width: int) -> int:
+def _layer(step: Attention | FeedForward | Experts, shapes: Shapes, width: int) -> int:
     total = width + sum(_norm(norm, width) for norm in (step.norm, step.closing))
     if isinstance(step, Attention):
         norms = ((step.query_norm, step.query), (step.key_norm, step.key), (step.value_norm, step.value))
         total += sum(_norm(norm, shapes[linear.weight][0]) for norm, linear in norms) + _norm(step.sum_norm, width)
         return total + sum(_linear(linear, shapes) for linear in (step.query, step.key, step.value, step.output))
+    if isinstance(step, Experts):
+        chosen = [*step.experts[: step.chosen], *([step.shared] if step.shared else [])]
+        linears = [step.router, *([step.shared_gate] if step.shared_gate else [])]
+        return (
+            total
+            + sum(_layer(expert, shapes, width) + width for expert in chosen)
+            + sum(_linear(linear, shapes) for linear in linears)
+        )
     inner = shapes[step.up.weight][0]
     total += _linear(step.gate, shapes) + inner if step.gate else 0
     return total + _linear(step.up, shapes) + _linear(step.down, shapes) + _ACTIVATION * inner

@@ -265,6 +265,50 @@ class FeedForward:
 
 
 @dataclass(frozen=True, slots=True)
+class Experts:
+    """x += closing(the sum of weight * expert(y) over a row's experts + shared(y)), a mixture of experts.
+
+    A row's experts are the `chosen` ones of the highest scores router(y).
+
+    Attributes:
+        router: to one score for each expert.
+        experts: feed-forward steps without norm, closing and factor, all of the same shape.
+        chosen: how many experts compute a row.
+        inner: width between up and down of an expert.
+        weights: softmax over the scores of all experts; over those of a row's own; or sparsemixer: for two experts
+            each, softmax over the scores that are at most 2 * `jitter` relatively below the best, which for the second
+            is the best but the first.
+        jitter: of sparsemixer.
+        bias: added to the sum; None: none.
+        shared: an expert that computes every row; None: none.
+        shared_inner: its width between up and down.
+        shared_gate: shared(y) is multiplied by sigmoid(shared_gate(y)), one number a row; None: by 1.
+        norm: y = norm(x); None: y = x.
+        closing: None: none.
+        factor: of what is added to x.
+    """
+
+    router: Linear
+    experts: tuple[FeedForward, ...]
+    chosen: int
+    inner: int
+    weights: Literal["all", "own", "sparsemixer"] = "own"
+    jitter: float = 0.0
+    bias: str | None = None
+    shared: FeedForward | None = None
+    shared_inner: int = 0
+    shared_gate: Linear | None = None
+    norm: Norm | None = None
+    closing: Norm | None = None
+    factor: float = 1.0
+
+    @property
+    def own(self) -> tuple[FeedForward, ...]:
+        """All feed-forward steps: the experts, and the shared one where there is one."""
+        return (*self.experts, self.shared) if self.shared else self.experts
+
+
+@dataclass(frozen=True, slots=True)
 class Parallel:
     """x += attention's addition to x + feed_forward's addition to the same x."""
 
@@ -295,6 +339,7 @@ Step = (
     | Linear
     | Attention
     | FeedForward
+    | Experts
     | Parallel
     | Collect
 )
@@ -328,6 +373,10 @@ def _parts(node: Any) -> Iterator[Any]:
     for _, value in _values(node):
         if is_dataclass(value):
             yield from _parts(value)
+        elif isinstance(value, tuple):
+            for own in value:
+                if is_dataclass(own):
+                    yield from _parts(own)
 
 
 def _values(node: Any) -> list[tuple[str, Any]]:
@@ -344,10 +393,10 @@ def tables(recipe: Recipe) -> tuple[str, ...]:
     return tuple(dict.fromkeys(step.table for step in recipe if hasattr(step, "table")))
 
 
-def layers(recipe: Recipe) -> Iterator[Attention | FeedForward]:
-    """Yield the attention and feed-forward steps, those of a Parallel too, in order."""
+def layers(recipe: Recipe) -> Iterator[Attention | FeedForward | Experts]:
+    """Yield the attention and feed-forward steps and the mixtures of experts, those of a Parallel too, in order."""
     for step in recipe:
-        if isinstance(step, Attention | FeedForward):
+        if isinstance(step, Attention | FeedForward | Experts):
             yield step
         elif isinstance(step, Parallel):
             yield from (step.attention, step.feed_forward)
@@ -359,9 +408,13 @@ def to_json(recipe: Recipe) -> list[dict[str, Any]]:
 
 
 def _to_json(node: Any) -> dict[str, Any]:
-    values = {field.name: getattr(node, field.name) for field in fields(node)}
-    data = {name: _to_json(value) if is_dataclass(value) else value for name, value in values.items()}
-    return {"step": type(node).__name__, **data}
+    return {"step": type(node).__name__} | {field.name: _json(getattr(node, field.name)) for field in fields(node)}
+
+
+def _json(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_json(own) for own in value]
+    return _to_json(value) if is_dataclass(value) else value
 
 
 def from_json(data: list[dict[str, Any]]) -> Recipe:
@@ -382,4 +435,4 @@ def _kind(entry: dict[str, Any]) -> str:
 def _value(value: Any) -> Any:
     if isinstance(value, dict):
         return _step(value)
-    return tuple(value) if isinstance(value, list) else value
+    return tuple(_value(own) for own in value) if isinstance(value, list) else value

@@ -11,6 +11,7 @@ from models.families.recipe import (
     Attention,
     Disentangled,
     Embed,
+    Experts,
     FeedForward,
     LayerNorm,
     Linear,
@@ -70,6 +71,8 @@ def _shapes(step: Step, config: Config, family: Family | None, width: int, known
             return _attention(step, width)
         case FeedForward():
             return _feed_forward(step, config.inner_width(), width)
+        case Experts():
+            return _experts(step, width)
         case Parallel(attention, feed_forward):
             return _attention(attention, width) | _feed_forward(feed_forward, config.inner_width(), width)
     return {}
@@ -97,6 +100,15 @@ def _feed_forward(step: FeedForward, inner: int, width: int) -> dict[str, Shape]
     shapes = _linear(step.up, inner, width) | _linear(step.down, width, inner)
     shapes |= _linear(step.gate, inner, width) if step.gate else {}
     return shapes | _norm(step.norm, width) | _norm(step.closing, width)
+
+
+def _experts(step: Experts, width: int) -> dict[str, Shape]:
+    shapes = _linear(step.router, len(step.experts), width) | _norm(step.norm, width) | _norm(step.closing, width)
+    for expert in step.experts:
+        shapes |= _feed_forward(expert, step.inner, width)
+    shapes |= {step.bias: (width,)} if step.bias else {}
+    shapes |= _feed_forward(step.shared, step.shared_inner, width) if step.shared else {}
+    return shapes | (_linear(step.shared_gate, 1, width) if step.shared_gate else {})
 
 
 def _norm(norm: Norm | None, width: int) -> dict[str, Shape]:

@@ -17,6 +17,7 @@ from models.families.recipe import (
     Attention,
     Collect,
     Disentangled,
+    Experts,
     FeedForward,
     Norm,
     Parallel,
@@ -26,6 +27,7 @@ from models.families.recipe import (
 )
 from models.graphs.attention import Layout, attend, layout
 from models.graphs.builder import CONTRIB, GraphBuilder
+from models.graphs.experts import gated, mixture
 from models.graphs.input_layer import (
     INPUTS,
     emit_input_layer,
@@ -38,7 +40,7 @@ from models.graphs.positions.rope_by_length import cos_sin_by_length
 from models.graphs.projections import Float32, Projections, Recorded
 from models.graphs.score_terms import Terms, relative_matrices, terms_of
 from models.positions.rope.frequencies import BY_LENGTH, frequencies
-from models.tables.int8_matrices import products
+from models.tables.int8_matrices import products, products_of
 
 LANES = 16  # float32 values of the widest register
 Ropes = Mapping[str, RopeTable]
@@ -118,6 +120,8 @@ class Blocks:
                     x = self.builder.op("Add", self.attention(step, x), x)
                 case FeedForward():
                     x = self.builder.op("Add", self.feed_forward(step, x), x)
+                case Experts():
+                    x = self.builder.op("Add", self.experts(step, x), x)
                 case Parallel(mixing, feed_forward):
                     added = self.builder.op("Add", self.attention(mixing, x), self.feed_forward(feed_forward, x))
                     x = self.builder.op("Add", added, x)
@@ -159,17 +163,33 @@ class Blocks:
 
     def feed_forward(self, step: FeedForward, x: str) -> str:
         """Emit what a feed-forward step adds to x."""
-        first, last = products((step,))
-        values = self.projections.emit(self.builder, first, self._normed(step.norm, x))
+        return self._closed(step, self._inner(step, self._normed(step.norm, x)))
+
+    def experts(self, step: Experts, x: str) -> str:
+        """Emit what a mixture of experts adds to x."""
+        rows = self._normed(step.norm, x)
+
+        def compute(expert: FeedForward, own: str) -> str:
+            return self._inner(expert, own, smoothed=False)
+
+        total = mixture(self.builder, step, rows, compute)
+        if step.shared:
+            total = self.builder.op("Add", total, gated(self.builder, step, rows, compute(step.shared, rows)))
+        return self._closed(step, total)
+
+    def _inner(self, step: FeedForward, rows: str, smoothed: bool = True) -> str:
+        """Emit a feed-forward step without its norms."""
+        first, last = products_of(step, smoothed)
+        values = self.projections.emit(self.builder, first, rows)
         inner = activate(self.builder, values[-1], step.activation)  # of the gate where there is one
         if step.gate:
             inner = self.builder.op("Mul", inner, values[0])
-        return self._closed(step, self.projections.emit(self.builder, last, inner)[0])
+        return self.projections.emit(self.builder, last, inner)[0]
 
     def _normed(self, norm: Norm | None, x: str) -> str:
         return emit_row_step(self.builder, norm, x) if norm else x
 
-    def _closed(self, step: Attention | FeedForward, value: str) -> str:
+    def _closed(self, step: Attention | FeedForward | Experts, value: str) -> str:
         value = self._normed(step.closing, value)
         return value if step.factor == 1.0 else self.builder.op("Mul", value, self.builder.scalar(step.factor))
 

@@ -21,6 +21,7 @@ from models.families.recipe import (
     Attention,
     Collect,
     Embed,
+    Experts,
     FeedForward,
     LayerNorm,
     Linear,
@@ -249,10 +250,12 @@ def rowwise(step: Step, weights: Weights, x: Rows, tasks: Ids | None = None) -> 
             return x / root * (_vector(weights, weight, 1.0 - offset) + offset)
         case FeedForward():
             return x + _feed_forward(step, weights, x, tasks)
+        case Experts():
+            return x + _experts(step, weights, x)
     raise TypeError(f"{type(step).__name__} does not map a row to a row")
 
 
-def _project(linear: Linear, weights: Weights, x: Rows, tasks: Ids | None) -> Rows:
+def _project(linear: Linear, weights: Weights, x: Rows, tasks: Ids | None = None) -> Rows:
     product: Rows = x @ weights[linear.weight].astype(np.float64).T
     product = product + _vector(weights, linear.bias, 0.0)
     if linear.adapter is None or tasks is None:
@@ -269,3 +272,37 @@ def _feed_forward(step: FeedForward, weights: Weights, x: Rows, tasks: Ids | Non
     inner = activate(_project(step.gate, weights, read, tasks)) * inner if step.gate else activate(inner)
     result = _project(step.down, weights, inner, tasks)
     return step.factor * (rowwise(step.closing, weights, result) if step.closing else result)
+
+
+def _experts(step: Experts, weights: Weights, x: Rows) -> Rows:
+    read = rowwise(step.norm, weights, x) if step.norm else x
+    scores = _project(step.router, weights, read)
+    best = np.argsort(-scores, axis=1, kind="stable")[:, : step.chosen]
+    shares = _shares(step, scores, best)
+    result = np.zeros_like(x)
+    for number, expert in enumerate(step.experts):
+        rows, places = np.nonzero(best == number)
+        result[rows] += shares[rows, places, None] * _feed_forward(expert, weights, read[rows])
+    result = result + _vector(weights, step.bias, 0.0)
+    if step.shared:
+        shared = _feed_forward(step.shared, weights, read)
+        gate = 1 / (1 + np.exp(-_project(step.shared_gate, weights, read))) if step.shared_gate else 1.0
+        result = result + gate * shared
+    return step.factor * (rowwise(step.closing, weights, result) if step.closing else result)
+
+
+def _shares(step: Experts, scores: Rows, best: Ids) -> Rows:
+    """Return the weight of each of a row's experts [N, chosen]."""
+    if step.weights != "sparsemixer":
+        own = np.exp(np.take_along_axis(scores, best, axis=1) - scores.max(axis=1, keepdims=True))
+        among = np.exp(scores - scores.max(axis=1, keepdims=True)) if step.weights == "all" else own
+        result: Rows = own / among.sum(axis=1, keepdims=True)
+        return result
+    shares = []
+    for place in range(step.chosen):
+        highest = np.take_along_axis(scores, best[:, place : place + 1], axis=1)
+        near = highest - scores <= 2 * step.jitter * np.maximum(np.abs(scores), highest)
+        for before in range(place):
+            near[np.arange(len(scores)), best[:, before]] = False
+        shares.append(1 / np.where(near, np.exp(np.minimum(scores - highest, 0.0)), 0.0).sum(axis=1))
+    return np.stack(shares, axis=1)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from models.families.recipe import Attention, Linear, Recipe, layers
+from models.families.recipe import Attention, Experts, FeedForward, Linear, Recipe, layers
 from models.tables.quantization import RowSource
 
 LARGEST = 127
@@ -50,9 +50,20 @@ def products(encoder: Recipe) -> Iterator[Product]:
         if isinstance(step, Attention):
             yield Product((step.query, step.key, step.value), smoothed=True)
             yield Product((step.output,), smoothed=False)
+        elif isinstance(step, Experts):
+            for expert in step.own:
+                yield from products_of(expert, smoothed=False)
         else:
-            yield Product((step.up, step.gate) if step.gate else (step.up,), smoothed=True)
-            yield Product((step.down,), smoothed=False)
+            yield from products_of(step)
+
+
+def products_of(step: FeedForward, smoothed: bool = True) -> tuple[Product, Product]:
+    """Return both products of a feed-forward step.
+
+    An expert's are not smoothed: calibration may send it no row. A router's product stays float32.
+    """
+    first = Product((step.up, step.gate) if step.gate else (step.up,), smoothed)
+    return first, Product((step.down,), smoothed=False)
 
 
 def session_entries(machine: str | None = None, cpuinfo: Path = CPUINFO) -> dict[str, str]:

@@ -13,6 +13,7 @@ from models.families.recipe import (
     Attention,
     Disentangled,
     DistanceBias,
+    Experts,
     FeedForward,
     Recipe,
     ScoreBias,
@@ -123,9 +124,11 @@ def test_rows_depend_on_what_the_bounds_let_them_see(blocks: Blocks) -> None:
 
 def test_cases_use_all_that_steps_of_blocks_can_say() -> None:
     steps = [step for name in CASES for step in layers(made(name)[0])]
-    for kind in (Attention, FeedForward):
+    for kind in (Attention, FeedForward, Experts):
         own = [step for step in steps if isinstance(step, kind)]
         for field in fields(kind):
-            assert len({str(getattr(step, field.name)) for step in own}) > 1 or field.name == "heads", field.name
+            assert len({str(getattr(step, field.name)) for step in own}) > 1 or field.name in ("heads", "inner"), (
+                field.name
+            )
     biases = {type(step.bias) for step in steps if isinstance(step, Attention)}
     assert biases == {type(None), ScoreBias, DistanceBias, Disentangled}

@@ -1,0 +1,120 @@
+"""Emits a mixture of experts, each over the rows that chose it, so that the time of a row grows with its experts alone.
+
+Rows are sorted by expert, split, computed and joined; then each row takes its results and adds them, the expert of the
+highest score first. An expert that any row chose gets one row more: a product of a single row by a matrix that is not
+packed has a kernel of its own, with other bits (ONNX Runtime 1.31).
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from models.families.recipe import Experts, FeedForward
+from models.graphs.builder import GraphBuilder
+from models.graphs.input_layer import emit_row_step
+
+_HIDDEN = -1e30  # in place of a score that does not count
+Compute = Callable[[FeedForward, str], str]
+
+
+def mixture(builder: GraphBuilder, step: Experts, rows: str, compute: Compute) -> str:
+    """Return what the chosen experts give for rows [N, d], weighted and added.
+
+    Args:
+        builder: of the graph.
+        step: the mixture.
+        rows: what the router and the experts read.
+        compute: emits what an expert gives for rows.
+    """
+    scores = emit_row_step(builder, step.router, rows)  # [N, experts]
+    count = builder.constant(np.array([step.chosen]))
+    highest = builder.op("TopK", scores, count, outputs=2)  # [N, chosen], the highest first
+    best = f"{highest}.1"
+    shares = _shares(builder, step, scores, highest, best)
+    order, sizes = _order(builder, step, best)
+    pair_rows = builder.op("Div", order, builder.scalar(step.chosen, np.int64))
+    last = builder.op("Sub", builder.op("Shape", rows, start=0, end=1), builder.constant(np.array([1])))
+    sorted_rows = builder.op("Gather", rows, builder.op("Min", pair_rows, last))
+    pieces = builder.op("Split", sorted_rows, sizes, outputs=len(step.experts) + 1, axis=0)
+    results = [
+        compute(expert, f"{pieces}.{number}" if number else pieces) for number, expert in enumerate(step.experts)
+    ]
+    joined = builder.op("Concat", *results, axis=0)
+    total = ""
+    for place, index in enumerate(_places(builder, step, order, best)):
+        share = builder.op("Gather", shares, builder.constant(np.array([place])), axis=1)  # [N, 1]
+        part = builder.op("Mul", builder.op("Gather", joined, index), share)
+        total = builder.op("Add", total, part) if total else part
+    return builder.op("Add", total, builder.weight(step.bias)) if step.bias else total
+
+
+def gated(builder: GraphBuilder, step: Experts, rows: str, shared: str) -> str:
+    """Return what the shared expert gave, times the sigmoid of its gate.
+
+    The sigmoid is the softmax over the gate and 0, which depends on the row alone: ONNX Runtime computes the last
+    values of an elementwise Sigmoid, which fill no register, by another formula (1.31).
+    """
+    if step.shared_gate is None:
+        return shared
+    gate = emit_row_step(builder, step.shared_gate, rows)  # [N, 1]
+    both = builder.op("Concat", gate, builder.op("Sub", gate, gate), axis=1)
+    factor = builder.op("Gather", builder.op("Softmax", both, axis=1), builder.constant(np.array([0])), axis=1)
+    return builder.op("Mul", shared, factor)
+
+
+def _shares(builder: GraphBuilder, step: Experts, scores: str, highest: str, best: str) -> str:
+    """Emit the weights of each row's experts [N, chosen]."""
+    if step.weights == "own":
+        return builder.op("Softmax", highest, axis=1)
+    if step.weights == "all":
+        return builder.op("GatherElements", builder.op("Softmax", scores, axis=1), best, axis=1)
+    columns = []
+    for place in range(step.chosen):
+        top, chosen = (
+            builder.op("Gather", own, builder.constant(np.array([place])), axis=1) for own in (highest, best)
+        )
+        scale = builder.op("Max", builder.op("Abs", scores), top)
+        reach = builder.op("Mul", scale, builder.scalar(2 * step.jitter))
+        near = builder.op("LessOrEqual", builder.op("Sub", top, scores), reach)
+        counted = builder.op("Where", near, scores, builder.scalar(_HIDDEN))
+        columns.append(builder.op("ReduceMax", builder.op("Softmax", counted, axis=1), builder.constant(np.array([1]))))
+        numbers = builder.constant(np.arange(len(step.experts)))
+        scores = builder.op("Where", builder.op("Equal", chosen, numbers), builder.scalar(_HIDDEN), scores)
+    return builder.op("Concat", *columns, axis=1)
+
+
+def _order(builder: GraphBuilder, step: Experts, best: str) -> tuple[str, str]:
+    """Emit the pairs of a row and an expert, sorted by expert, and how many there are of each expert.
+
+    Pair p is of row p // chosen. Behind them lie as many more pairs as there are experts: one for each expert that any
+    row chose, the others sorted behind all, as if of an expert of their own.
+    """
+    experts = len(step.experts)
+    pairs = builder.op("Reshape", best, builder.constant(np.array([-1, 1])))
+    numbers = builder.constant(np.arange(experts))
+    is_own = builder.cast(builder.op("Equal", pairs, numbers), "INT64")  # [pairs, experts]
+    counts = builder.op("ReduceSum", is_own, builder.constant(np.array([0])), keepdims=0)
+    chosen = builder.op("Min", counts, builder.constant(np.array([1])))
+    unused = builder.constant(np.array([experts]))
+    more = builder.op("Where", builder.cast(chosen, "BOOL"), numbers, unused)
+    keys = builder.op("Concat", builder.op("Squeeze", pairs, builder.constant(np.array([1]))), more, axis=0)
+    left = builder.op("Sub", unused, builder.op("ReduceSum", chosen))
+    sizes = builder.op("Concat", builder.op("Add", counts, chosen), left, axis=0)
+    return _argsort(builder, keys), sizes
+
+
+def _places(builder: GraphBuilder, step: Experts, order: str, best: str) -> list[str]:
+    """Emit for the first, second, ... expert of each row where its result lies, [N] each."""
+    shape, columns = builder.op("Shape", best), builder.constant(np.array([1]))
+    pairs = builder.op(
+        "Slice", _argsort(builder, order), builder.constant(np.array([0])), builder.op("ReduceProd", shape)
+    )
+    by_row = builder.op("Reshape", pairs, shape)
+    places = (builder.op("Gather", by_row, builder.constant(np.array([place])), axis=1) for place in range(step.chosen))
+    return [builder.op("Squeeze", place, columns) for place in places]
+
+
+def _argsort(builder: GraphBuilder, keys: str) -> str:
+    """Emit the places of keys in ascending order; of equal ones the first comes first."""
+    ordered = builder.op("TopK", keys, builder.op("Shape", keys), outputs=2, largest=0)
+    return f"{ordered}.1"
