@@ -59,26 +59,31 @@ def layout(family: Family, config: Config, model_type: str, whole: bool) -> Layo
         blocks = block_steps(family, config, encodings)
     shapes = expected_shapes(recipe + blocks, config, family) | encoding_shapes(encodings, config)
     shapes |= per_layer_shapes(family.per_layer, config)
-    return Layout(recipe, _stored(family, shapes, _norm_weights(recipe + blocks, encodings)))
+    return Layout(recipe, _stored(family, config, shapes, _norm_weights(recipe + blocks, encodings)))
 
 
-def _stored(family: Family, shapes: dict[str, Shape], norm_weights: dict[str, float]) -> dict[str, DrawnTensor]:
+def _stored(
+    family: Family, config: Config, shapes: dict[str, Shape], norm_weights: dict[str, float]
+) -> dict[str, DrawnTensor]:
     """Return the tensors as published files of the family hold them: some fused, some transposed."""
     stored: dict[str, DrawnTensor] = {}
     transposed: set[str] = set()
+    stacked: dict[str, int] = {}
     for name, shape in shapes.items():
         place = next(iter(parts(family, name)), name)
         held = place if isinstance(place, str) else place.stem
-        if not isinstance(place, str) and place.transposed and len(shape) == 2:
+        if not isinstance(place, str) and place.experts:  # each expert's matrix is transposed by itself
+            shape = shape[::-1] if place.transposed else shape
+            stacked |= {held: place.experts(config)} if place.stacked else {}
+        elif not isinstance(place, str) and place.transposed and len(shape) == 2:
             transposed.add(held)
         rows = shape[0] + (stored[held].outputs if held in stored else 0)
         columns = shape[1] if len(shape) == 2 else 1
         constant = norm_weights.get(name, 0.0) if len(shape) == 1 else None
         stored[held] = DrawnTensor((rows, *shape[1:]), rows, columns, constant)
-    return {
-        name: replace(tensor, shape=tensor.shape[::-1]) if name in transposed else tensor
-        for name, tensor in stored.items()
-    }
+    shapes = {name: tensor.shape[::-1] if name in transposed else tensor.shape for name, tensor in stored.items()}
+    shapes |= {name: (count, shapes[name][0] // count, shapes[name][1]) for name, count in stacked.items()}
+    return {name: replace(tensor, shape=shapes[name]) for name, tensor in stored.items()}
 
 
 def _norm_weights(recipe: Recipe, encodings: Encodings) -> dict[str, float]:

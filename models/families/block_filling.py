@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 
 from models.errors import BadCheckpoint
-from models.families import ACTIVATIONS, Family
+from models.families import ACTIVATIONS, ExpertSpec, Family
 from models.families.config import Config
 from models.families.encoding_fitting import causality_and_window
 from models.families.filling import fill_step, filled_norm, renamed
@@ -18,6 +18,7 @@ from models.families.recipe import (
     Collect,
     Disentangled,
     DistanceBias,
+    Experts,
     FeedForward,
     Linear,
     Norm,
@@ -111,6 +112,8 @@ def _filled(step: Step, family: Family, config: Config, encodings: Encodings, ma
             return _attention(step, family, config, encodings, mask, block)
         case FeedForward():
             return filled_feed_forward(step, family, config)
+        case Experts() if family.experts:
+            return _experts(step, family, family.experts, config, block)
         case Parallel(attention, feed_forward):
             return Parallel(
                 _attention(attention, family, config, encodings, mask, block),
@@ -168,6 +171,35 @@ def filled_feed_forward(step: FeedForward, family: Family, config: Config) -> Fe
         up=_linear(family, config, step.up),
         down=_linear(family, config, step.down),
         gate=step.gate and _linear(family, config, step.gate),
+        norm=_norm(family, config, step.norm),
+        closing=_norm(family, config, step.closing),
+        factor=config.number(family.factor) if family.factor else 1.0,
+    )
+
+
+def _experts(step: Experts, family: Family, spec: ExpertSpec, config: Config, block: int) -> Experts | FeedForward:
+    if spec.instead and spec.dense and spec.dense(config, block):
+        dense = renamed(spec.instead, lambda name: name.replace("{block}", str(block)))
+        return filled_feed_forward(dense, family, config)
+    count, chosen = config.count("num_experts"), config.count(spec.chosen)
+    if chosen > count:
+        raise BadCheckpoint(f"config.json says {spec.chosen} {chosen}; of {count} experts it must be 1 to {count}")
+
+    def expert(own: FeedForward, number: int = 0) -> FeedForward:
+        named = renamed(own, lambda name: name.replace("{expert}", str(number)))
+        return replace(filled_feed_forward(named, family, config), factor=1.0)
+
+    (first,) = step.experts
+    weights = step.weights if spec.normalized is None else "own" if config.get(spec.normalized) else "all"
+    return replace(
+        step,
+        experts=tuple(expert(first, number) for number in range(count)),
+        chosen=chosen,
+        inner=config.count(spec.inner),
+        weights=weights,
+        jitter=config.number(spec.jitter) if spec.jitter else 0.0,
+        shared=step.shared and expert(step.shared),
+        shared_inner=config.count(spec.shared_inner) if spec.shared_inner else 0,
         norm=_norm(family, config, step.norm),
         closing=_norm(family, config, step.closing),
         factor=config.number(family.factor) if family.factor else 1.0,

@@ -7,9 +7,20 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from models.errors import BadCheckpoint
 from models.families.config import Config
 from models.families.family import linear, norm, rms_norm
-from models.families.recipe import Attention, DistanceBias, FeedForward, LayerNorm, Norm, Parallel, Recipe, RMSNorm
+from models.families.recipe import (
+    Attention,
+    DistanceBias,
+    Experts,
+    FeedForward,
+    LayerNorm,
+    Norm,
+    Parallel,
+    Recipe,
+    RMSNorm,
+)
 from models.families.tensor_parts import Part, by_heads, equal
 
 _LAYER = "layers.{block}"
@@ -35,10 +46,25 @@ def attention(
     return Attention(0, query, key, value, last, norm=before, **rest)
 
 
-def gated(before: Norm | None = None, biased: bool = False, closing: Norm | None = None) -> FeedForward:
+def gated(
+    before: Norm | None = None, biased: bool = False, closing: Norm | None = None, stem: str = "mlp"
+) -> FeedForward:
     """Return a gated feed-forward step with Llama's names; fitting fills in the activation."""
-    up, down, gate = (linear(f"{_LAYER}.mlp.{name}_proj", biased) for name in ("up", "down", "gate"))
+    up, down, gate = (linear(f"{_LAYER}.{stem}.{name}_proj", biased) for name in ("up", "down", "gate"))
     return FeedForward(up, down, "silu", before, gate, closing)
+
+
+def routed(before: Norm, *, stem: str = "mlp", router: str = "gate", **rest: Any) -> Experts:
+    """Return a mixture of gated experts by the usual names; fitting fills in their number and widths.
+
+    Args:
+        before: the norm before it.
+        stem: of its modules in a layer.
+        router: the router's module.
+        rest: more of Experts.
+    """
+    expert = gated(stem=f"{stem}.experts.{{expert}}")
+    return Experts(linear(f"{_LAYER}.{stem}.{router}", False), (expert,), 0, 0, norm=before, **rest)
 
 
 def plain(up: str, down: str, before: Norm | None = None, biased: bool = True) -> FeedForward:
@@ -60,7 +86,8 @@ _BY_HEAD: dict[str, Any] = {"query_norm": _rms("self_attn.q_norm"), "key_norm": 
 LLAMA: Recipe = (attention(_FIRST, biased="qkvo"), gated(_SECOND, biased=True))
 ARCEE: Recipe = (attention(_FIRST, biased="qkvo"), plain("mlp.up_proj", "mlp.down_proj", _SECOND))
 MISTRAL: Recipe = (attention(_FIRST), gated(_SECOND))
-QWEN2: Recipe = (attention(_FIRST, biased="qkv"), gated(_SECOND))
+GATED = gated(_SECOND)
+QWEN2: Recipe = (attention(_FIRST, biased="qkv"), GATED)
 QWEN3: Recipe = (attention(_FIRST, biased="qkvo", **_BY_HEAD), gated(_SECOND))
 GEMMA: Recipe = (
     attention(_rms("input_layernorm", 1.0), biased="qkvo"),
@@ -122,6 +149,84 @@ QKV = ("q_proj", "k_proj", "v_proj")
 FUSED_GATE = fused("mlp", ("gate_proj", "up_proj"), "mlp.gate_up_proj")
 PHI3_STORED = FUSED_GATE | fused("self_attn", QKV, "self_attn.qkv_proj", shares=by_heads)
 GPT_NEOX_STORED = fused("attention", QKV, "attention.query_key_value", groups=_heads)
+
+
+def expert_count(config: Config) -> int:
+    """Return the number of experts."""
+    return config.count("num_experts")
+
+
+def stored_experts(
+    names: Sequence[str] = ("gate_proj", "up_proj", "down_proj"), file: str = "mlp", stem: str = "mlp"
+) -> Stored:
+    """Return where files hold the experts' matrices: each by itself, or those of all in two tensors, gate before up.
+
+    Args:
+        names: of the modules of gate, up and down of an expert; with two names, those of the two tensors.
+        file, stem: of the modules in a layer, in published files and in the class.
+    """
+    shares = ((0, equal(2)), (1, equal(2)), (0, equal(1)))
+    fused = [f"{stem}.experts.{name}" for name in ("gate_up_proj", "gate_up_proj", "down_proj")]
+    if len(names) == 2:
+        whole = [f"{file}.{name}.weight" for name in (names[0], *names)]
+    places: Stored = {}
+    for number, (own, (index, share)) in enumerate(zip(("gate", "up", "down"), shares, strict=True)):
+        in_class = Part(f"{_LAYER}.{fused[number]}", index, share, experts=expert_count)
+        published = (
+            f"{_LAYER}.{file}.experts.{{expert}}.{names[number]}"
+            if len(names) == 3
+            else replace(in_class, stem=f"{_LAYER}.{whole[number]}")
+        )
+        places[f"{_LAYER}.{stem}.experts.{{expert}}.{own}_proj"] = (published, in_class)
+    return places
+
+
+def _module(name: str, in_file: str) -> Stored:
+    return {f"{_LAYER}.{name}": (f"{_LAYER}.{in_file}",)}
+
+
+MIXTRAL: Recipe = (attention(_FIRST), routed(_SECOND))
+MIXTRAL_STORED = stored_experts(("w1", "w3", "w2"), "block_sparse_moe") | _module("mlp.gate", "block_sparse_moe.gate")
+PHIMOE: Recipe = (
+    attention(_layer_norm("input_layernorm"), biased="qkvo"),
+    routed(_layer_norm("post_attention_layernorm"), router="router", weights="sparsemixer"),
+)
+PHIMOE_STORED = stored_experts(("w1", "w3", "w2"), "block_sparse_moe") | _module("mlp.router", "block_sparse_moe.gate")
+QWEN2_MOE: Recipe = (
+    attention(_FIRST, biased="qkv"),
+    routed(
+        _SECOND,
+        shared=gated(stem="mlp.shared_expert"),
+        shared_gate=linear(f"{_LAYER}.mlp.shared_expert_gate", biased=False),
+    ),
+)
+QWEN3_MOE: Recipe = (attention(_FIRST, biased="qkvo", **_BY_HEAD), routed(_SECOND))
+OLMOE: Recipe = (attention(_FIRST, biased="qkvo", norm_of="heads", **_BY_HEAD), routed(_SECOND))
+GRANITEMOE: Recipe = (attention(_FIRST, biased="qkvo"), routed(_SECOND, stem="block_sparse_moe", router="router"))
+GRANITEMOE_STORED = stored_experts(("input_linear", "output_linear"), "block_sparse_moe", "block_sparse_moe") | _module(
+    "block_sparse_moe.router", "block_sparse_moe.router.layer"
+)
+
+
+def without_experts(config: Config, layer: int) -> bool:
+    """Return whether a layer of Qwen's mixtures has one feed-forward step instead."""
+    listed = config.get("mlp_only_layers") or []
+    if not isinstance(listed, list):
+        raise BadCheckpoint(f"config.json says mlp_only_layers {listed!r}; it must be a list of layers")
+    return (
+        layer in listed or config.count("num_experts", 0) == 0 or (layer + 1) % config.count("decoder_sparse_step") != 0
+    )
+
+
+def every_layer(config: Config, count: int) -> list[str]:
+    """Return the layer types of Qwen 3's mixtures: all layers slide where use_sliding_window is true, or none."""
+    return ["sliding_attention" if config.get("use_sliding_window") else "full_attention"] * count
+
+
+def even_before(config: Config, count: int) -> list[str]:
+    """Return the layer types of Qwen 2's mixtures: of those before max_window_layers every other, from the first."""
+    first = config.count("max_window_layers", 0) if config.get("use_sliding_window") else 0
+    return ["full_attention" if layer % 2 or layer >= first else "sliding_attention" for layer in range(count)]
 
 
 def alternating(config: Config, count: int) -> list[str]:

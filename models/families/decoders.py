@@ -11,6 +11,7 @@ from models.families import decoder_blocks
 from models.families.config import Config
 from models.families.family import (
     AlibiSpec,
+    ExpertSpec,
     Family,
     ScaleSpec,
     norm,
@@ -135,7 +136,7 @@ def _whole(
     """
     own = {"intermediate_size": inner, eps_key: eps, act_key: act}
     own |= {} if key_heads is None else {"num_key_value_heads": key_heads}
-    names = {**family.names} | ({"hidden_act": act_key} if act_key != "hidden_act" else {})
+    names = {**family.names, **rest.pop("names", {})} | ({"hidden_act": act_key} if act_key != "hidden_act" else {})
     defaults = {**family.defaults, **own, **(defaults or {})}
     return replace(family, defaults=defaults, names=names, block=block, after_blocks=(last,), eps=eps_key, **rest)
 
@@ -167,6 +168,15 @@ _QWEN_WINDOW: dict[str, Any] = {
 }
 _GEMMA2_DEFAULTS = _NO_BIAS | {"head_dim": 256, "query_pre_attn_scalar": 256, "sliding_window": 4096}
 _WINDOWED: dict[str, Any] = {"window": "sliding_window", "layer_types": decoder_blocks.every_fourth}
+_EXPERTS: dict[str, Any] = {"names": {"num_experts": "num_local_experts"}, "experts": ExpertSpec()}
+_OF_QWEN = ExpertSpec(
+    inner="moe_intermediate_size",
+    normalized="norm_topk_prob",
+    dense=decoder_blocks.without_experts,
+    instead=decoder_blocks.GATED,
+)
+_QWEN_EXPERTS: dict[str, Any] = {"norm_topk_prob": False, "decoder_sparse_step": 1, "mlp_only_layers": None}
+_QWEN_EXPERTS |= {"use_sliding_window": False, "sliding_window": None}
 _QWEN2_VL = _plain(152064, 8192, 80, 64, 32768, **_NO_MASKS)
 
 DECODERS: dict[str, Family] = {
@@ -371,11 +381,35 @@ DECODERS: dict[str, Family] = {
         bias_if=decoder_blocks.BIASES,
     ),
     "mistral": _whole(_MISTRAL, decoder_blocks.MISTRAL, _RMS, 14336, 8),
-    "mixtral": replace(_MISTRAL, defaults={**_MISTRAL.defaults, "sliding_window": None}),
+    "mixtral": _whole(
+        replace(_MISTRAL, defaults={**_MISTRAL.defaults, "sliding_window": None}),
+        decoder_blocks.MIXTRAL,
+        _RMS,
+        14336,
+        8,
+        1e-5,
+        defaults={"num_local_experts": 8, "num_experts_per_tok": 2},
+        stored=decoder_blocks.MIXTRAL_STORED,
+        **_EXPERTS,
+    ),
     "qwen2": _whole(
         _plain(151936, 4096, 32, 32, 32768, **_NO_MASKS), decoder_blocks.QWEN2, _RMS, 22016, 32, **_QWEN_WINDOW
     ),
-    "qwen2_moe": _plain(151936, 2048, 24, 16, 32768, **_NO_MASKS),
+    "qwen2_moe": _whole(
+        _plain(151936, 2048, 24, 16, 32768, **_NO_MASKS),
+        decoder_blocks.QWEN2_MOE,
+        _RMS,
+        5632,
+        16,
+        defaults=_QWEN_EXPERTS
+        | {"moe_intermediate_size": 1408, "shared_expert_intermediate_size": 5632, "max_window_layers": 28}
+        | {"num_experts": 60, "num_experts_per_tok": 4, "qkv_bias": True, "sliding_window": 0},
+        bias_if={"qkv_bias": ".self_attn."},
+        stored=decoder_blocks.stored_experts(),
+        window="sliding_window",
+        layer_types=decoder_blocks.even_before,
+        experts=replace(_OF_QWEN, shared_inner="shared_expert_intermediate_size"),
+    ),
     "qwen3": _whole(
         _plain(151936, 4096, 32, 32, 32768, **_NO_MASKS),
         decoder_blocks.QWEN3,
@@ -385,7 +419,21 @@ DECODERS: dict[str, Family] = {
         bias_if=decoder_blocks.ATTENTION_BIAS,
         **_QWEN_WINDOW | {"defaults": _QWEN_WINDOW["defaults"] | _NO_BIAS | {"head_dim": 128}},
     ),
-    "qwen3_moe": _plain(151936, 2048, 24, 32, 32768, **_NO_MASKS),
+    "qwen3_moe": _whole(
+        _plain(151936, 2048, 24, 32, 32768, **_NO_MASKS),
+        decoder_blocks.QWEN3_MOE,
+        _RMS,
+        6144,
+        4,
+        defaults=_QWEN_EXPERTS
+        | _NO_BIAS
+        | {"moe_intermediate_size": 768, "num_local_experts": 128, "num_experts_per_tok": 8},
+        bias_if=decoder_blocks.ATTENTION_BIAS,
+        stored=decoder_blocks.stored_experts(),
+        window="sliding_window",
+        layer_types=decoder_blocks.every_layer,
+        **_EXPERTS | {"experts": _OF_QWEN},
+    ),
     "qwen2_vl_text": _QWEN2_VL,
     "qwen2_5_vl_text": _QWEN2_VL,
     "qwen3_vl_text": _plain(151936, 4096, 32, 32, 128000),
@@ -411,7 +459,19 @@ DECODERS: dict[str, Family] = {
         defaults=_NO_BIAS,
         bias_if=decoder_blocks.ATTENTION_BIAS,
     ),
-    "olmoe": _plain(50304, 2048, 16, 16, 4096, 1),
+    "olmoe": _whole(
+        _plain(50304, 2048, 16, 16, 4096, 1),
+        decoder_blocks.OLMOE,
+        _RMS,
+        2048,
+        None,
+        1e-5,
+        defaults=_NO_BIAS | {"clip_qkv": None, "norm_topk_prob": False, "num_experts": 64, "num_experts_per_tok": 8},
+        bias_if=decoder_blocks.ATTENTION_BIAS,
+        block_if={"clip_qkv": None},
+        stored=decoder_blocks.stored_experts(),
+        experts=ExpertSpec(normalized="norm_topk_prob"),
+    ),
     "granite": _whole(
         _GRANITE,
         decoder_blocks.LLAMA,
@@ -423,7 +483,20 @@ DECODERS: dict[str, Family] = {
         factor="residual_multiplier",
         score_scale=_multiplier,
     ),
-    "granitemoe": _GRANITE,
+    "granitemoe": _whole(
+        _GRANITE,
+        decoder_blocks.GRANITEMOE,
+        _RMS,
+        11008,
+        None,
+        defaults=_NO_BIAS
+        | {"attention_multiplier": 1.0, "residual_multiplier": 1.0, "num_local_experts": 8, "num_experts_per_tok": 2},
+        bias_if=decoder_blocks.ATTENTION_BIAS,
+        factor="residual_multiplier",
+        score_scale=_multiplier,
+        stored=decoder_blocks.GRANITEMOE_STORED,
+        **_EXPERTS,
+    ),
     "hyperclovax": _GRANITE,
     "smollm3": _whole(
         _plain(128256, 2048, 36, 16, 32768, 128004, **_NO_MASKS),
@@ -587,7 +660,19 @@ DECODERS: dict[str, Family] = {
         1e-5,
         stored=decoder_blocks.PHI3_STORED,
     ),
-    "phimoe": _plain(32064, 4096, 32, 32, 131072, defaults={"sliding_window": None}, window="sliding_window"),
+    "phimoe": _whole(
+        _plain(32064, 4096, 32, 32, 131072, defaults={"sliding_window": None}, window="sliding_window"),
+        decoder_blocks.PHIMOE,
+        norm("norm"),
+        6400,
+        8,
+        1e-5,
+        defaults=_NO_BIAS | {"num_local_experts": 16, "num_experts_per_tok": 2, "router_jitter_noise": 0.01},
+        bias_if=decoder_blocks.ATTENTION_BIAS,
+        block_if={"num_experts_per_tok": 2},
+        stored=decoder_blocks.PHIMOE_STORED,
+        **_EXPERTS | {"experts": ExpertSpec(jitter="router_jitter_noise")},
+    ),
     "stablelm": _whole(
         _plain(50304, 2560, 32, 32, 4096),
         decoder_blocks.STABLELM,

@@ -178,7 +178,8 @@ def causality_and_window(family: Family, config: Config) -> tuple[bool, int | No
     is_causal = family.builds_own_mask or bool(config.data.get("is_causal", True))
     halved = family.bidirectional_if is not None and config.holds(family.bidirectional_if[0])
     window = None
-    if family.window is not None and config.get(family.window) is not None:
+    in_use = config.get("use_sliding_window") is not False  # Qwen 2's mixtures then write a window of 0
+    if family.window is not None and config.get(family.window) is not None and in_use:
         least = 1 if (causal and not halved) or family.window_of == "each" else 2
         window = config.count(family.window, least)
         if halved and family.bidirectional_if:

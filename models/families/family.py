@@ -74,6 +74,30 @@ class ScaleSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class ExpertSpec:
+    """Which config keys, besides num_experts, complete a family's mixtures of experts.
+
+    Attributes:
+        chosen: of a row's experts.
+        inner: of the width of an expert between up and down.
+        shared_inner: of that of the shared expert; None: there is none.
+        normalized: true: the weights of a row's experts are softmax over their own scores; false: over all; None: as
+            the recipe says.
+        jitter: of sparsemixer; None: none.
+        dense: whether a layer has the step `instead` in place of experts; None: none has.
+        instead: a feed-forward step.
+    """
+
+    chosen: str = "num_experts_per_tok"
+    inner: str = "intermediate_size"
+    shared_inner: str | None = None
+    normalized: str | None = None
+    jitter: str | None = None
+    dense: Callable[[Config, int], bool] | None = None
+    instead: FeedForward | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ConfigKey:
     """A required value that is the value of another config key."""
 
@@ -111,6 +135,7 @@ class Family:
         after_blocks: the steps behind the last block.
         stored: stem of a tensor of the blocks, its number written as {block} -> where else files hold it, tried first.
         absent: stems of norms of single blocks that are not there.
+        experts: what completes the Experts of `block`, which name one expert for all, {expert} its number.
         feed_forward: what the config changes in the feed-forward step besides; None: nothing.
         bias_if: config key that must be true -> what the names of the Linear steps contain that have a bias only then.
         score_scale: the factor of attention scores; None: 1 / sqrt(width of a head).
@@ -170,6 +195,7 @@ class Family:
     after_blocks: Recipe = ()
     stored: Mapping[str, tuple["str | Part", ...]] = field(default_factory=dict)
     absent: tuple[str, ...] = ()
+    experts: ExpertSpec | None = None
     feed_forward: Callable[[FeedForward, Config], FeedForward] | None = None
     bias_if: Mapping[str, str] = field(default_factory=dict)
     score_scale: Callable[[Config], float] | None = None

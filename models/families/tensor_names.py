@@ -13,6 +13,7 @@ from models.families.tensor_parts import StoredPart, stored_part
 
 ORIGINAL, LORA_A, LORA_B = (f".parametrizations.weight.{part}" for part in ("original", "0.lora_A", "0.lora_B"))
 _BLOCK = re.compile(r"(?<=\.)\d+(?=\.)")
+_EXPERT = re.compile(r"(?<=\.experts\.)\d+(?=\.)")
 TensorNaming = Callable[[str], str]  # a name of the base class -> that of the file
 
 
@@ -33,15 +34,16 @@ def _with_adapters(family: Family, name: str) -> tuple[str, ...]:
 def parts(family: Family, name: str) -> tuple[str | Part, ...]:
     """Return where else than under its own name files may hold a tensor of the blocks, full names without prefix."""
     number = match.group() if (match := _BLOCK.search(name)) else ""
-    stem, _, kind = _BLOCK.sub("{block}", name, count=1).rpartition(".")
+    expert = match.group() if (match := _EXPERT.search(name)) else "0"
+    stem, _, kind = _EXPERT.sub("{expert}", _BLOCK.sub("{block}", name, count=1)).rpartition(".")
 
-    def named(place: str) -> str:
-        return f"{place.replace('{block}', number)}.{kind}"
+    def named(place: str | Part) -> str | Part:
+        if isinstance(place, str):
+            return f"{place.replace('{block}', number).replace('{expert}', expert)}.{kind}"
+        whole = place.stem.replace("{block}", number)
+        return replace(place, stem=whole if place.experts else f"{whole}.{kind}", expert=int(expert))
 
-    return tuple(
-        named(place) if isinstance(place, str) else replace(place, stem=named(place.stem))
-        for place in family.stored.get(stem, ())
-    )
+    return tuple(named(place) for place in family.stored.get(stem, ()))
 
 
 def find_prefix(family: Family, checkpoint: Checkpoint, config: Config | None = None) -> str:

@@ -38,6 +38,9 @@ class Part:
         shares: how its rows are divided.
         groups: into how many groups the rows are divided first, each of which holds all parts (GPT-NeoX: one a head).
         transposed: the file holds [in, out] (GPT-2's Conv1D).
+        experts: of a tensor with the matrices of all experts: how many; `stem` is then its whole name.
+        stacked: whether that tensor has a dimension of experts, or their rows lie behind one another.
+        expert: whose matrix is read.
     """
 
     stem: str
@@ -45,6 +48,9 @@ class Part:
     shares: Shares = field(default=equal(1))
     groups: Callable[[Config], int] = field(default=lambda config: 1)
     transposed: bool = False
+    experts: Callable[[Config], int] | None = None
+    stacked: bool = True
+    expert: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +90,8 @@ def stored_part(name: str, part: Part, tensor: Tensor, config: Config) -> Stored
     Raises:
         BadCheckpoint: the whole cannot be divided so.
     """
+    if part.experts:
+        tensor = _of_expert(tensor, part, part.experts(config))
     transposed = part.transposed and len(tensor.shape) == 2
     shape = tensor.shape[::-1] if transposed else tensor.shape
     groups = part.groups(config)
@@ -112,6 +120,15 @@ def part_rows(whole: str, part: Part, count: int, config: Config) -> tuple[int, 
         )
     first = unit * sum(shares[: part.index])
     return first, first + unit * shares[part.index]
+
+
+def _of_expert(tensor: Tensor, part: Part, experts: int) -> Tensor:
+    """Return the matrix of one expert, in a tensor of those of all."""
+    shape = tensor.shape[1:] if part.stacked else (tensor.shape[0] // experts, *tensor.shape[1:])
+    if len(shape) != 2 or tensor.shape[0] != (experts if part.stacked else experts * shape[0]):
+        raise BadCheckpoint(f"{tensor.name!r} has shape {list(tensor.shape)}, which is not of {experts} experts")
+    size = tensor.bytes // experts
+    return replace(tensor, shape=shape, offset=tensor.offset + part.expert * size, bytes=size)
 
 
 class _Reordered:

@@ -157,6 +157,21 @@ def t5(draw: Draw) -> Config:
     }
 
 
+def _mixture(count: str) -> Config:
+    """The keys of a mixture of experts, by the name of their number."""
+    return {
+        count: lambda draw: draw.choice((3, 4, 8)),
+        "num_experts_per_tok": lambda draw: draw.randint(1, 3),
+        "rope_parameters": theta,
+    }
+
+
+_QWEN_MIXTURE = _mixture("num_experts") | {
+    "moe_intermediate_size": lambda draw: 16 * draw.randint(1, 3),
+    "norm_topk_prob": flag,
+    "decoder_sparse_step": lambda draw: draw.choice((1, 1, 2)),
+    "mlp_only_layers": lambda draw: draw.choice(([], [0], [1])),
+}
 _LN: Config = {"rms_norm_eps": None, "layer_norm_eps": lambda draw: draw.choice((1e-5, 1e-3))}
 CONFIGS: dict[str, Callable[[Draw], Config]] = {
     "bert": encoder(),
@@ -258,6 +273,33 @@ CONFIGS: dict[str, Callable[[Draw], Config]] = {
         use_bidirectional_attention=flag,
         num_hidden_layers=lambda draw: draw.randint(1, 7),
         rope_parameters=two_thetas,
+    ),
+    "mixtral": decoder(sliding_window=lambda draw: draw.choice((None, 3, 64)), **_mixture("num_local_experts")),
+    "qwen2_moe": decoder(
+        head_dim=None,
+        use_sliding_window=flag,
+        sliding_window=window,
+        max_window_layers=lambda draw: draw.randint(0, 3),
+        shared_expert_intermediate_size=lambda draw: 16 * draw.randint(1, 3),
+        qkv_bias=flag,
+        **_QWEN_MIXTURE,
+    ),
+    "qwen3_moe": decoder(use_sliding_window=flag, sliding_window=window, attention_bias=flag, **_QWEN_MIXTURE),
+    "olmoe": decoder(head_dim=None, attention_bias=flag, norm_topk_prob=flag, **_mixture("num_experts")),
+    "granitemoe": decoder(
+        head_dim=None,
+        attention_bias=flag,
+        attention_multiplier=lambda draw: draw.choice((0.1, 0.25)),
+        residual_multiplier=factor,
+        embedding_multiplier=factor,
+        **_mixture("num_local_experts"),
+    ),
+    "phimoe": decoder(
+        head_dim=None,
+        attention_bias=flag,
+        sliding_window=lambda draw: draw.choice((None, 64)),
+        router_jitter_noise=lambda draw: draw.choice((0.01, 0.2)),
+        **_mixture("num_local_experts") | {"num_experts_per_tok": 2},
     ),
     "phi3": decoder(head_dim=None, sliding_window=lambda draw: draw.choice((None, 64)), rope_parameters=partial(1.0)),
     "phi": decoder(**_LN, head_dim=None, hidden_act="gelu_new", rope_parameters=partial(0.5)),

@@ -42,7 +42,8 @@ def made(family: str, seed: int, folder: Path) -> Any:
         config._attn_implementation = "eager"
         model = kind(config).eval()
     else:
-        model = transformers.AutoModel.from_config(config, attn_implementation="eager").eval()
+        eager = {"attn_implementation": "eager", "experts_implementation": "eager"}
+        model = transformers.AutoModel.from_config(config, **eager).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "embed_positions" in name:  # RoFormer's sinusoids are computed, not learned
