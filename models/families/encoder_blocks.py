@@ -6,6 +6,7 @@ Source: transformers 5.23 (the modeling module of each family).
 from collections.abc import Callable
 from dataclasses import replace
 
+from models.families import decoder_blocks
 from models.families.config import Config
 from models.families.family import linear, norm, rms_norm
 from models.families.recipe import (
@@ -13,6 +14,7 @@ from models.families.recipe import (
     Attention,
     Disentangled,
     DistanceBias,
+    Experts,
     FeedForward,
     Linear,
     Recipe,
@@ -155,6 +157,47 @@ NOMIC_STORED = _thirds(f"{_LLAMA_LAYER}.self_attn", _QKV, f"{_PUBLISHED_LAYER}.a
         **_NORMS,
     },
 )
+NOMIC_DENSE = _feed_forward(f"{_LLAMA_LAYER}.mlp", "fc1", "fc2")
+NOMIC_MOE: Recipe = (
+    _SELF,
+    norm(f"{_LLAMA_LAYER}.post_attention_layernorm"),
+    Experts(
+        linear(f"{_LLAMA_LAYER}.mlp.router", biased=False),
+        (
+            FeedForward(
+                linear(f"{_LLAMA_LAYER}.mlp.experts.{{expert}}.up", biased=False),
+                linear(f"{_LLAMA_LAYER}.mlp.experts.{{expert}}.down", biased=False),
+                "gelu",
+            ),
+        ),
+        chosen=0,
+        inner=0,
+        weights="all",
+        bias=f"{_LLAMA_LAYER}.mlp.experts.bias",
+    ),
+    norm(f"{_LLAMA_LAYER}.post_mlp_layernorm"),
+)
+_ROWS_OF_EXPERTS = Part("mlp.experts.mlp.w1", experts=decoder_blocks.expert_count, stacked=False)
+NOMIC_MOE_STORED = _thirds(f"{_LLAMA_LAYER}.self_attn", _QKV, f"{_PUBLISHED_LAYER}.attn.Wqkv") | _published(
+    _PUBLISHED_LAYER,
+    {
+        "self_attn.o_proj": "attn.out_proj",
+        "mlp.fc1": "mlp.fc1",
+        "mlp.fc2": "mlp.fc2",
+        "mlp.router": "mlp.router.layer",
+        "mlp.experts": "mlp.experts",  # the bias
+        "mlp.experts.{expert}.up": _ROWS_OF_EXPERTS,
+        "mlp.experts.{expert}.down": replace(_ROWS_OF_EXPERTS, stem="mlp.experts.mlp.w2", transposed=True),
+        **_NORMS,
+    },
+)
+
+
+def has_no_experts(config: Config, layer: int) -> bool:
+    """Return whether a layer of Nomic has a feed-forward step: only every n-th has experts, from the second."""
+    return layer % config.count("moe_every_n_layers") != 1
+
+
 GTE = _native(_SELF, _gated(down_biased=True))
 GTE_STORED = _thirds(f"{_LLAMA_LAYER}.self_attn", _QKV, f"{_LAYER}.attention.qkv_proj") | _published(
     _LAYER,

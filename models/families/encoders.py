@@ -12,6 +12,7 @@ from models.families import decoder_blocks, encoder_blocks
 from models.families.family import (
     AlibiSpec,
     BucketSpec,
+    ExpertSpec,
     Family,
     ScaleSpec,
     TextVector,
@@ -217,6 +218,30 @@ _PUBLISHED_NOMIC = replace(
         "mlp_fc2_bias": False,
         "moe_every_n_layers": 0,
     },
+)
+_NOMIC_MOE = replace(
+    _PUBLISHED_NOMIC,
+    defaults={**_NOMIC.defaults, "hidden_act": None, "mlp_fc1_bias": True, "mlp_fc2_bias": True, "qkv_proj_bias": True},
+    names={**_PUBLISHED_NOMIC.names, "hidden_act": "activation_function"},
+    block=encoder_blocks.NOMIC_MOE,
+    stored=encoder_blocks.NOMIC_MOE_STORED,
+    feed_forward=None,
+    bias_if={"qkv_proj_bias": ".self_attn.", "mlp_fc1_bias": ".fc1.", "mlp_fc2_bias": ".fc2."},
+    block_if={
+        **{key: value for key, value in _PUBLISHED_NOMIC.block_if.items() if not key.endswith(("_bias", "_layers"))},
+        "activation_function": "gelu",
+        "num_shared_experts": 0,
+        "expert_choice_router": False,
+        "moe_normalize_expert_weights": False,
+        "ffn_div": 1,
+        "parallel_block": False,
+        "rotary_scaling_factor": None,
+    },
+    experts=ExpertSpec(
+        chosen="moe_top_k",
+        dense=encoder_blocks.has_no_experts,
+        instead=encoder_blocks.NOMIC_DENSE,
+    ),
 )
 _JINA_V3 = _like_bert(
     "",
@@ -443,7 +468,10 @@ ENCODERS: dict[str, Family] = {
         block_if={"rotary_value": False},
         rotates=True,
     ),
-    "nomic_bert": replace(_NOMIC, variants={"n_embd": ("nomic_bert", _PUBLISHED_NOMIC)}),
+    "nomic_bert": replace(
+        _NOMIC,
+        variants={"moe_every_n_layers": ("nomic_bert", _NOMIC_MOE), "n_embd": ("nomic_bert", _PUBLISHED_NOMIC)},
+    ),
     "gte": _like_bert(
         "",
         defaults={
