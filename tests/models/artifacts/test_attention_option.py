@@ -92,6 +92,6 @@ def test_rejects_attention_of_what_is_no_whole_decoder(tmp_path: Path) -> None:
     with pytest.raises(BadCheckpoint, match="'bert' is none: leave it out"):
         export(write_tiny_bert(tmp_path / "bert"), tmp_path / "out", attention="causal")
     with pytest.raises(BadCheckpoint, match=r"decoders exported whole, and .* is not: mixture of experts"):
-        export(write_checkpoint(case("input_mixtral"), tmp_path / "mixtral"), tmp_path / "out", attention="causal")
+        export(write_checkpoint(case("input_afmoe"), tmp_path / "afmoe"), tmp_path / "out", attention="causal")
     with pytest.raises(ModelError, match="leave out --attention"):
         export(write_seen(case("vision_vit"), tmp_path / "vit"), tmp_path / "out", attention="causal")

@@ -49,6 +49,11 @@ STORED = {
     },
     "phi3": {"model.layers.1.self_attn.qkv_proj.weight": (64, 32), "model.layers.1.mlp.gate_up_proj.weight": (48, 32)},
     "nomic_bert": {"encoder.layers.1.attn.Wqkv.weight": (96, 32)},  # of the published code, which transformers reads
+    "mixtral": {
+        "model.layers.1.block_sparse_moe.gate.weight": (8, 32),
+        "model.layers.1.block_sparse_moe.experts.7.w2.weight": (32, 24),
+    },
+    "granitemoe": {"model.layers.1.block_sparse_moe.input_linear.weight": (8, 48, 32)},
     "gpt_neox": {"gpt_neox.layers.1.attention.query_key_value.weight": (96, 32)},
     "qwen3": {"model.layers.1.self_attn.q_proj.weight": (512, 32), "model.layers.1.self_attn.k_norm.weight": (128,)},
 }
@@ -56,7 +61,9 @@ STORED = {
 
 @pytest.mark.parametrize("model_type", STORED)
 def test_tensors_are_stored_as_transformers_stores_them(model_type: str, tmp_path: Path) -> None:
-    tensors = created(tmp_path, model_type, **({"num_key_value_heads": 2} if model_type in ("phi3", "qwen3") else {}))
+    tensors = created(
+        tmp_path, model_type, **({"num_key_value_heads": 2} if model_type in ("phi3", "qwen3", "mixtral") else {})
+    )
     shapes = {name: tensors[name].shape for name in STORED[model_type]}
     assert shapes == STORED[model_type]
 

@@ -45,11 +45,11 @@ def test_blocks_are_left_out_on_request(llama: Path, tmp_path: Path) -> None:
 
 
 def test_blocks_that_are_not_computed_are_refused(tmp_path: Path) -> None:
-    checkpoint = write_checkpoint(case("input_mixtral"), tmp_path / "x")
-    with pytest.raises(BadCheckpoint, match=r"'mixtral'\) cannot be exported whole: mixture of experts; its input"):
+    checkpoint = write_checkpoint(case("input_afmoe"), tmp_path / "x")
+    with pytest.raises(BadCheckpoint, match=r"'afmoe'\) cannot be exported whole: mixture of experts, gated attention"):
         export(checkpoint, tmp_path / "out", encoder=True)
-    assert export(checkpoint, tmp_path / "out").blockless == "mixture of experts"
-    assert "mixture of experts" in describe("mixtral")
+    assert export(checkpoint, tmp_path / "out").blockless == "mixture of experts, gated attention"
+    assert "mixture of experts" in describe("afmoe")
 
 
 @pytest.mark.parametrize(

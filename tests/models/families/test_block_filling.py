@@ -1,4 +1,4 @@
-"""What the blocks of a config attend to."""
+"""What the blocks of a config attend to, and which of them have experts."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from models.errors import BadCheckpoint
 from models.families import config_of, family_of
 from models.families.block_filling import block_steps, with_layer_mean
 from models.families.encoding_fitting import fit_encodings
-from models.families.recipe import Attention, Collect, layers
+from models.families.recipe import Attention, Collect, Experts, Recipe, layers
 
 # The types that ModernBERT's config class gives the layers where config.json lists none (transformers 5.23).
 WINDOWS = {
@@ -39,3 +39,48 @@ def test_a_mean_of_layers_needs_a_weight_for_each() -> None:
         with_layer_mean(family, steps, 2, (0.25, 0.75))
     with pytest.raises(BadCheckpoint, match="not computed of a text tower"):
         with_layer_mean(family_of("clip_text_model"), steps, 1, (0.25, 0.75))
+
+
+def filled(data: dict[str, Any]) -> Recipe:
+    kind = data["model_type"]
+    family, config = family_of(kind), config_of(kind, data)
+    return block_steps(family, config, fit_encodings(family, config, kind))
+
+
+QWEN = {"model_type": "qwen3_moe", "num_hidden_layers": 4, "num_experts": 3, "num_experts_per_tok": 2}
+# Layers with experts, by transformers 5.23's Qwen3MoeDecoderLayer.
+MIXED_LAYERS: dict[str, tuple[dict[str, Any], list[int]]] = {
+    "all": ({}, [0, 1, 2, 3]),
+    "every other": ({"decoder_sparse_step": 2}, [1, 3]),
+    "not those that are listed": ({"mlp_only_layers": [0, 2]}, [1, 3]),
+    "none": ({"num_experts": 0}, []),
+}
+
+
+@pytest.mark.parametrize("name", MIXED_LAYERS)
+def test_the_config_says_which_layers_have_experts(name: str) -> None:
+    changes, mixed = MIXED_LAYERS[name]
+    steps = filled(QWEN | changes)[1::2]
+    assert [layer for layer, step in enumerate(steps) if isinstance(step, Experts)] == mixed
+
+
+@pytest.mark.parametrize(("normalized", "weights"), [(True, "own"), (False, "all"), (None, "all")])
+def test_the_config_says_what_the_weights_of_experts_are(normalized: bool | None, weights: str) -> None:
+    first = filled(QWEN | ({} if normalized is None else {"norm_topk_prob": normalized}))[1]
+    assert isinstance(first, Experts)
+    assert (first.weights, len(first.experts), first.chosen, first.inner) == (weights, 3, 2, 768)
+    assert first.experts[2].up.weight == "layers.0.mlp.experts.2.up_proj.weight"
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        ({"num_experts_per_tok": 4}, "says num_experts_per_tok 4; of 3 experts it must be 1 to 3"),
+        ({"num_experts": -1}, "num_local_experts -1; it must be a whole number from 0"),
+        ({"mlp_only_layers": 3}, "mlp_only_layers 3; it must be a list of layers"),
+        ({"decoder_sparse_step": 0}, "decoder_sparse_step 0"),
+    ],
+)
+def test_rejects_experts_that_do_not_fit_one_another(changes: dict[str, Any], fault: str) -> None:
+    with pytest.raises(BadCheckpoint, match=fault):
+        filled(QWEN | changes)

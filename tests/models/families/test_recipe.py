@@ -19,6 +19,7 @@ from models.families.recipe import (
     Disentangled,
     DistanceBias,
     Embed,
+    Experts,
     FeedForward,
     LayerNorm,
     Linear,
@@ -63,6 +64,8 @@ FULL = Attention(
     NORM,
 )
 GATED = FeedForward(LINEAR, LINEAR, "silu", RMS, LINEAR, RMS, 0.5)
+EXPERT = FeedForward(LINEAR, LINEAR, "silu", gate=Linear("g", None))
+MIXED = Experts(LINEAR, (EXPERT, EXPERT), 1, 8, "all", 0.1, "eb", EXPERT, 16, Linear("s", None), RMS, RMS, 0.5)
 EVERY: tuple[Step, ...] = (
     Embed("t"),
     Embed("t", Adapter("a", "b", 5, 4, 0.25)),
@@ -82,6 +85,7 @@ EVERY: tuple[Step, ...] = (
     replace(FULL, bias=DistanceBias((0.5, 0.25))),
     replace(FULL, bias=Disentangled("rel", NORM, LINEAR, None, 256, 512)),
     GATED,
+    MIXED,
     Parallel(FULL, GATED),
 )
 
@@ -154,4 +158,5 @@ def test_what_is_no_recipe_is_refused(data: list[dict[str, Any]]) -> None:
 
 def test_tensors_of_parts_are_named_once() -> None:
     assert tensors((Parallel(FULL, GATED),)) == ("q", "qb", "l.weight", "n.weight", "n.bias", "b", "r")
-    assert list(layers((Embed("t"), Parallel(FULL, GATED), GATED))) == [FULL, GATED, GATED]
+    assert tensors((MIXED,)) == ("l.weight", "g", "eb", "s", "r")
+    assert list(layers((Embed("t"), Parallel(FULL, GATED), GATED, MIXED))) == [FULL, GATED, GATED, MIXED]

@@ -23,6 +23,7 @@ from tests.whole_models import SIZES, write_whole
 
 Arrays = dict[str, NDArray[Any]]
 WHOLE = np.arange(24 * 6, dtype=np.float32).reshape(24, 6)
+STACK = WHOLE.reshape(3, 8, 6)
 CONFIG = Config({"num_attention_heads": 4, "num_key_value_heads": 1}, {}, {})
 QUERIES, KEYS, VALUES = WHOLE[:16], WHOLE[16:20], WHOLE[20:]  # of 4 heads and 1, each 4 wide
 BY_HEAD = WHOLE.reshape(4, 3, 2, 6)  # GPT-NeoX: heads, (query, key, value), width of a head
@@ -51,6 +52,14 @@ PARTS: dict[str, tuple[Part, NDArray[Any]]] = {
     "values of groups": (Part("whole", 2, equal(3), lambda config: 4), BY_HEAD[:, 2].reshape(8, 6)),
     "transposed": (Part("whole", transposed=True), WHOLE.T),
     "transposed third": (Part("whole", 1, equal(3), transposed=True), WHOLE.T[2:4]),
+    "of an expert of a stack": (Part("stack", experts=lambda config: 3, expert=1), STACK[1]),
+    "second half of an expert": (Part("stack", 1, equal(2), experts=lambda config: 3, expert=2), STACK[2, 4:]),
+    "transposed, of an expert": (Part("stack", transposed=True, experts=lambda config: 3, expert=1), STACK[1].T),
+    "rows of an expert": (Part("whole", experts=lambda config: 6, stacked=False, expert=4), WHOLE[16:20]),
+    "rows of an expert, transposed": (
+        Part("whole", transposed=True, experts=lambda config: 6, stacked=False, expert=5),
+        WHOLE[20:].T,
+    ),
     "transposed groups": (
         Part("whole", 1, equal(3), lambda config: 2, transposed=True),
         WHOLE.T.reshape(2, 3, 24)[:, 1],
@@ -62,7 +71,8 @@ PARTS: dict[str, tuple[Part, NDArray[Any]]] = {
 @pytest.mark.parametrize("name", PARTS)
 def test_a_part_is_cut_as_numpy_cuts(name: str, dtype: Any, tmp_path: Path) -> None:
     part, expected = PARTS[name]
-    np.testing.assert_array_equal(one(tmp_path, part, WHOLE.astype(dtype)), expected.astype(dtype))
+    whole = STACK if part.stem == "stack" else WHOLE
+    np.testing.assert_array_equal(one(tmp_path, part, whole.astype(dtype)), expected.astype(dtype))
 
 
 def test_a_vector_is_cut_alike_and_never_transposed(tmp_path: Path) -> None:
@@ -77,6 +87,8 @@ def test_a_vector_is_cut_alike_and_never_transposed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("part", "message"),
     [
+        (Part("whole", experts=lambda config: 3), r"'whole' has shape \[24, 6\], which is not of 3 experts"),
+        (Part("whole", experts=lambda config: 5, stacked=False), r"has shape \[24, 6\], which is not of 5 experts"),
         (Part("whole", 0, equal(5)), r"has 24 rows; 1 groups of 1 \+ 1 \+ 1 \+ 1 \+ 1 do not divide them"),
         (Part("whole", 0, equal(3), lambda config: 7), "7 groups of"),
         (Part("whole", 0, equal(4), transposed=True), "has 6 rows"),
