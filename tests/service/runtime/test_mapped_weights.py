@@ -10,7 +10,6 @@ from models.artifacts.export import export
 from service.runtime import onnx
 from tests.whole_models import write_whole
 
-
 SIZES = {"hidden_size": 256, "intermediate_size": 512, "head_dim": 64}
 EXPERTS = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 512}
 
