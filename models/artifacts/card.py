@@ -146,7 +146,7 @@ class Card:
     Attributes:
         name: of the model.
         family: its model_type.
-        hidden_size: width of its token vectors.
+        hidden_size: width of its token vectors, but for `encoder_width`.
         vocab_size: token ids are 0 to vocab_size - 1.
         max_tokens: what a text is cut to, special tokens included; None: no limit. Token ids are bound by `position`.
         pad_id: None: it has none.
@@ -194,6 +194,7 @@ class Card:
         filling: how texts are filled up; None: they are not.
         tasks, default_task: names of the tasks that it has adapters of, in the order of their numbers, and the one of
             requests that name none; None: no adapter.
+        encoder_width: of last_hidden_state, where the blocks end in a projection; None: hidden_size.
     """
 
     name: str
@@ -248,6 +249,12 @@ class Card:
     filling: TextFilling | None = None
     tasks: tuple[str, ...] = ()
     default_task: str | None = None
+    encoder_width: int | None = None
+
+    @property
+    def token_width(self) -> int:
+        """The width of last_hidden_state."""
+        return self.encoder_width or self.hidden_size
 
     @property
     def sentence_width(self) -> int:
@@ -257,7 +264,7 @@ class Card:
         if self.modules:
             return self.modules.width
         if self.pooling and not self.pooling.in_graph:
-            return self.hidden_size * len(self.pooling.modes)
+            return self.token_width * len(self.pooling.modes)
         return self.graph_width or self.hidden_size
 
     @property
@@ -269,8 +276,9 @@ class Card:
     @property
     def answer_width(self) -> int:
         """The width of the vectors that answer a request without options."""
-        gives_vectors = self.default_output in ("sentence_embedding", IMAGE_VECTOR)
-        return self.default_width if gives_vectors else self.hidden_size
+        if self.default_output in ("sentence_embedding", IMAGE_VECTOR):
+            return self.default_width
+        return self.token_width if self.default_output == "last_hidden_state" else self.hidden_size
 
     @property
     def outputs(self) -> tuple[str, ...]:

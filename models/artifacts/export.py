@@ -191,7 +191,7 @@ def _modules(place: LocatedCheckpoint, planned: Plan, sentence: SentenceFiles) -
     """Return the modules behind the pooling that the files describe."""
     if sentence.pooling is None:
         return FoundModules()
-    inner = planned.config.count("hidden_size") * len(sentence.pooling.modes)
+    inner = planned.token_width * len(sentence.pooling.modes)
     return sentence_modules.read_modules(place.folder, inner, place.fetch_module)
 
 
@@ -282,7 +282,13 @@ def write_graphs(folder: Path, planned: Plan, placed: dict[str, Tensor]) -> dict
         projections = Int8() if int8_matrices.holds_codes(placed, planned.encoder) else Float32()
         for suffix, recipe in _recipes(planned).items():
             model = encoder_graph(
-                GraphBuilder(placed), recipe, planned.encoder, width, projections, planned.encodings.ropes
+                GraphBuilder(placed),
+                recipe,
+                planned.encoder,
+                width,
+                projections,
+                planned.encodings.ropes,
+                planned.token_width,
             )
             add("encoder" + suffix, model, encoder_inputs(recipe, planned.encoder))
     if planned.head:
@@ -357,6 +363,7 @@ def _card(
         filling=text_vectors.filling(planned, source.folder, max_tokens),
         tasks=planned.tasks,
         default_task=_default_task(planned, sentence.default_prompt),
+        encoder_width=planned.token_width if planned.token_width != width else None,
     )
 
 

@@ -112,7 +112,10 @@ def calibrate(
     """
     recorded, width = Recorded(), planned.config.count("hidden_size")
     ropes = planned.encodings.ropes
-    save(encoder(GraphBuilder(placed), planned.usual_recipe, planned.encoder, width, recorded, ropes), folder / _GRAPH)
+    graph = encoder(
+        GraphBuilder(placed), planned.usual_recipe, planned.encoder, width, recorded, ropes, planned.token_width
+    )
+    save(graph, folder / _GRAPH)
     session = Session(folder / _GRAPH)
     largest: dict[str, Float32s] = {}
     for ids in tokenized(folder / TOKENIZER, read_texts(texts), max_tokens, filling):

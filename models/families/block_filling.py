@@ -23,6 +23,7 @@ from models.families.recipe import (
     Linear,
     Norm,
     Parallel,
+    PerLayerInput,
     Recipe,
     ScoreBias,
     Step,
@@ -57,8 +58,11 @@ def block_steps(family: Family, config: Config, encodings: Encodings) -> Recipe:
     """Return the steps of all blocks, and of what is behind the last."""
     count = config.count("num_hidden_layers", least=0)
     masks = _masks(family, config, encodings, count)
+    configs = [_of_layer(family, config, encodings, block) for block in range(count)]
     blocks = [
-        _filled(step, family, config, encodings, masks[block], block) for block in range(count) for step in family.block
+        _filled(step, family, own, encodings, masks[block], block)
+        for block, own in enumerate(configs)
+        for step in family.block
     ]
     return (*blocks, *(fill_step(step, family, config) for step in family.after_blocks))
 
@@ -73,10 +77,12 @@ def with_layer_mean(family: Family, blocks: Recipe, first: int, shares: tuple[fl
         shares: of the layers from `first` to the last, whose rows are those behind all steps.
 
     Raises:
-        BadCheckpoint: there are not as many layers, or transformers leaves the norm out of the last one's rows.
+        BadCheckpoint: there are not as many layers, or the last one's rows are others in transformers, or of another width.
     """
     if family.text_vector:
         raise BadCheckpoint("WeightedLayerPooling is not computed of a text tower: its last layer is without its norm")
+    if family.output_width:
+        raise BadCheckpoint("WeightedLayerPooling is not computed of a model that projects its last layer's rows")
     ends = [*range(0, len(blocks) - len(family.after_blocks), len(family.block)), len(blocks)]
     if len(ends[first:]) != len(shares):
         raise BadCheckpoint(
@@ -89,6 +95,14 @@ def with_layer_mean(family: Family, blocks: Recipe, first: int, shares: tuple[fl
         steps += [Collect(share_at[place], place == len(blocks))] if place in share_at else []
         steps += blocks[place : place + 1]
     return tuple(steps)
+
+
+def _of_layer(family: Family, config: Config, encodings: Encodings, block: int) -> Config:
+    """Return the config as a layer reads it."""
+    if family.layer_keys is None:
+        return config
+    own = family.layer_keys(config, block, encodings.layers[block] if encodings.layers else None)
+    return replace(config, data={**config.data, **own})
 
 
 def _masks(family: Family, config: Config, encodings: Encodings, count: int) -> list[Mask]:
@@ -114,6 +128,15 @@ def _filled(step: Step, family: Family, config: Config, encodings: Encodings, ma
             return filled_feed_forward(step, family, config)
         case Experts() if family.experts:
             return _experts(step, family, family.experts, config, block)
+        case PerLayerInput():
+            return replace(
+                step,
+                activation=config.choice("hidden_act", ACTIVATIONS),
+                norm=filled_norm(step.norm, family, config),
+                closing=filled_norm(step.closing, family, config),
+                width=config.count("hidden_size_per_layer_input"),
+                scale=config.count("hidden_size") ** -0.5,
+            )
         case Parallel(attention, feed_forward):
             return Parallel(
                 _attention(attention, family, config, encodings, mask, block),

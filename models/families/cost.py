@@ -19,8 +19,10 @@ from models.families.recipe import (
     LayerNorm,
     Linear,
     MaskRows,
+    Multiply,
     Norm,
     Parallel,
+    PerLayerInput,
     Recipe,
     RMSNorm,
     Round,
@@ -48,7 +50,7 @@ def flops_per_token(recipe: Recipe, shapes: Shapes, width: int) -> int:
         match step:
             case Embed(table):
                 width = shapes[table][1]
-            case AddType() | AddPosition() | AddSinusoid() | AddIndexed() | MaskRows() | Scale() | Round():
+            case AddType() | AddPosition() | AddSinusoid() | AddIndexed() | MaskRows() | Scale() | Round() | Multiply():
                 total += width
             case Collect():
                 total += 2 * width
@@ -63,6 +65,9 @@ def flops_per_token(recipe: Recipe, shapes: Shapes, width: int) -> int:
                 total += _RMS_NORM * width
             case Attention() | FeedForward() | Experts():
                 total += _layer(step, shapes, width)
+            case PerLayerInput():
+                total += sum(_linear(linear, shapes) for linear in (step.gate, step.source, step.output)) + width
+                total += _norm(step.norm, step.width) + _norm(step.closing, width) + (_ACTIVATION + 2) * step.width
             case Parallel(attention, feed_forward):
                 total += _layer(attention, shapes, width) + _layer(feed_forward, shapes, width)
     return total

@@ -3,7 +3,7 @@
 Source: transformers 5.23 (the modeling module of each family).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,8 +16,10 @@ from models.families.recipe import (
     Experts,
     FeedForward,
     LayerNorm,
+    Multiply,
     Norm,
     Parallel,
+    PerLayerInput,
     Recipe,
     RMSNorm,
 )
@@ -101,6 +103,22 @@ GEMMA2: Recipe = (
 GEMMA3: Recipe = (
     replace(_SANDWICHED, query_norm=_rms("self_attn.q_norm", 1.0), key_norm=_rms("self_attn.k_norm", 1.0)),
     GEMMA2[1],
+)
+_PER_LAYER = PerLayerInput(
+    gate=linear(f"{_LAYER}.ple_block.per_layer_input_gate", biased=False),
+    source=linear(f"{_LAYER}.ple", biased=False),
+    output=linear(f"{_LAYER}.ple_block.per_layer_projection", biased=False),
+    activation="gelu_tanh",
+    norm=rms_norm("ple.per_layer_projection_norm"),
+    closing=_rms("ple_block.post_per_layer_input_norm"),
+    width=0,
+    scale=1.0,
+)
+EMBEDDING_GEMMA2: Recipe = (
+    attention(_FIRST, biased="qkvo", closing=_SECOND, value_norm=RMSNorm(None, 0.0), **_BY_HEAD),
+    gated(_rms("pre_feedforward_layernorm"), closing=_rms("post_feedforward_layernorm")),
+    _PER_LAYER,
+    Multiply(f"{_LAYER}.layer_scalar"),
 )
 OLMO2: Recipe = (
     attention(biased="qkvo", closing=_SECOND, norm_of="heads", **_BY_HEAD),
@@ -216,6 +234,33 @@ def without_experts(config: Config, layer: int) -> bool:
     return (
         layer in listed or config.count("num_experts", 0) == 0 or (layer + 1) % config.count("decoder_sparse_step") != 0
     )
+
+
+def _by_layers(config: Config) -> tuple[int, ...]:
+    return (1,) * config.count("num_hidden_layers")
+
+
+EMBEDDING_GEMMA2_STORED: Stored = {
+    f"{_LAYER}.ple": (Part("ple.per_layer_model_projection", shares=_by_layers, by_block=True),)
+}
+
+
+def wider_if_full(config: Config, layer: int, kind: str | None) -> Mapping[str, Any]:
+    """Return the width and number of key heads of a layer of EmbeddingGemma 2, whose full layers have their own.
+
+    Source: transformers 5.23, which writes the layers that differ as per_layer_config.
+    """
+    listed = config.get("per_layer_config")
+    if listed is None:
+        own = {
+            "head_dim": config.get("global_head_dim"),
+            "num_key_value_heads": config.get("num_global_key_value_heads"),
+        }
+        return own if kind == "full_attention" else {}
+    keys = listed.get(str(layer), {}) if isinstance(listed, Mapping) else None
+    if not isinstance(keys, Mapping):
+        raise BadCheckpoint(f"config.json says per_layer_config {str(listed)[:60]}; it must be an object of objects")
+    return keys
 
 
 def every_layer(config: Config, count: int) -> list[str]:

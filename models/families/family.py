@@ -139,6 +139,8 @@ class Family:
         feed_forward: what the config changes in the feed-forward step besides; None: nothing.
         bias_if: config key that must be true -> what the names of the Linear steps contain that have a bias only then.
         score_scale: the factor of attention scores; None: 1 / sqrt(width of a head).
+        layer_keys: the config keys that a layer has of its own, by its number and type; None: none.
+        output_width: config key of the width behind `after_blocks`, which end in a Linear; None: they do not.
         factor: config key of the factor of what attention and feed-forward add (Granite); None: 1.
         cap: config key of the cap of scores; None: there is none.
         layer_types: the type of each layer where the config does not list them and they share one RoPE table: those
@@ -199,6 +201,8 @@ class Family:
     feed_forward: Callable[[FeedForward, Config], FeedForward] | None = None
     bias_if: Mapping[str, str] = field(default_factory=dict)
     score_scale: Callable[[Config], float] | None = None
+    layer_keys: Callable[[Config, int, str | None], Mapping[str, Any]] | None = None
+    output_width: str | None = None
     factor: str | None = None
     cap: str | None = None
     layer_types: Callable[[Config, int], Sequence[str]] | None = None

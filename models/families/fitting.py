@@ -77,6 +77,12 @@ class Plan:
     tasks: tuple[str, ...] = ()
 
     @property
+    def token_width(self) -> int:
+        """The width of the rows behind the blocks, or of the input layer alone."""
+        ends = self.family.output_width if self.encoder else None
+        return self.config.count(ends or "hidden_size")
+
+    @property
     def types(self) -> Types:
         """What the model does with segments: the family's rule, unless this checkpoint has no segment table."""
         return self.family.types if self.type_rows else "none"

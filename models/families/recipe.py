@@ -144,6 +144,13 @@ Norm = LayerNorm | RMSNorm
 
 
 @dataclass(frozen=True, slots=True)
+class Multiply:
+    """x *= weight, a tensor of one number (layer_scalar of Gemma)."""
+
+    weight: str
+
+
+@dataclass(frozen=True, slots=True)
 class Linear:
     """x @ weight.T + bias, weight [out, in] as PyTorch stores it; in blocks also what the adapter adds."""
 
@@ -309,6 +316,24 @@ class Experts:
 
 
 @dataclass(frozen=True, slots=True)
+class PerLayerInput:
+    """x += closing(output(activation(gate(x)) * norm(scale * source(rows before the first block)))).
+
+    Attributes:
+        width: of what gate and source give.
+    """
+
+    gate: Linear
+    source: Linear
+    output: Linear
+    activation: Activation
+    norm: Norm
+    closing: Norm
+    width: int
+    scale: float
+
+
+@dataclass(frozen=True, slots=True)
 class Parallel:
     """x += attention's addition to x + feed_forward's addition to the same x."""
 
@@ -337,9 +362,11 @@ Step = (
     | LayerNorm
     | RMSNorm
     | Linear
+    | Multiply
     | Attention
     | FeedForward
     | Experts
+    | PerLayerInput
     | Parallel
     | Collect
 )

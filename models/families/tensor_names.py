@@ -41,6 +41,7 @@ def parts(family: Family, name: str) -> tuple[str | Part, ...]:
         if isinstance(place, str):
             return f"{place.replace('{block}', number).replace('{expert}', expert)}.{kind}"
         whole = place.stem.replace("{block}", number)
+        place = replace(place, index=int(number)) if place.by_block else place
         return replace(place, stem=whole if place.experts else f"{whole}.{kind}", expert=int(expert))
 
     return tuple(named(place) for place in family.stored.get(stem, ()))

@@ -38,6 +38,7 @@ class Part:
         shares: how its rows are divided.
         groups: into how many groups the rows are divided first, each of which holds all parts (GPT-NeoX: one a head).
         transposed: the file holds [in, out] (GPT-2's Conv1D).
+        by_block: whether the number of the block is the index.
         experts: of a tensor with the matrices of all experts: how many; `stem` is then its whole name.
         stacked: whether that tensor has a dimension of experts, or their rows lie behind one another.
         expert: whose matrix is read.
@@ -48,6 +49,7 @@ class Part:
     shares: Shares = field(default=equal(1))
     groups: Callable[[Config], int] = field(default=lambda config: 1)
     transposed: bool = False
+    by_block: bool = False
     experts: Callable[[Config], int] | None = None
     stacked: bool = True
     expert: int = 0

@@ -15,8 +15,10 @@ from models.families.recipe import (
     FeedForward,
     LayerNorm,
     Linear,
+    Multiply,
     Norm,
     Parallel,
+    PerLayerInput,
     Recipe,
     RMSNorm,
     ScoreBias,
@@ -38,8 +40,9 @@ def expected_shapes(recipe: Recipe, config: Config, family: Family | None = None
     width = config.table_width() if any(isinstance(step, Embed) for step in recipe) else config.count("hidden_size")
     for step in recipe:
         if isinstance(step, Linear):
-            shapes |= _linear(step, config.count("hidden_size"), width)
-            width = config.count("hidden_size")
+            outputs = config.count(family.output_width if family and family.output_width else "hidden_size")
+            shapes |= _linear(step, outputs, width)
+            width = outputs
         else:
             shapes |= _shapes(step, config, family, width, shapes)
     return shapes
@@ -73,6 +76,12 @@ def _shapes(step: Step, config: Config, family: Family | None, width: int, known
             return _feed_forward(step, config.inner_width(), width)
         case Experts():
             return _experts(step, width)
+        case Multiply(weight):
+            return {weight: (1,)}
+        case PerLayerInput():
+            shapes = _linear(step.gate, step.width, width) | _linear(step.source, step.width, width)
+            shapes |= _linear(step.output, width, step.width)
+            return shapes | _norm(step.norm, step.width) | _norm(step.closing, width)
         case Parallel(attention, feed_forward):
             return _attention(attention, width) | _feed_forward(feed_forward, config.inner_width(), width)
     return {}

@@ -21,7 +21,9 @@ from models.families.recipe import (
     FeedForward,
     Norm,
     Parallel,
+    PerLayerInput,
     Recipe,
+    Scale,
     has_adapters,
     layers,
 )
@@ -63,6 +65,7 @@ def encoder(
     width: int,
     projections: Projections | None = None,
     ropes: Ropes | None = None,
+    ends: int | None = None,
 ) -> Any:
     """Return the ModelProto of the input layer and all blocks.
 
@@ -77,11 +80,12 @@ def encoder(
         width: d.
         projections: how products are computed; None: in float32. What `Recorded` notes becomes outputs.
         ropes: the tables of the rotations, by name.
+        ends: the width of the rows behind the last step; None: d.
     """
     projections = projections or Float32()
     x = emit_input_layer(builder, recipe)
     x = Blocks(builder, projections, layout(builder), width, ropes or {}).emit(blocks, x)
-    outputs: dict[str, tuple[str, str, Sequence[str | int]]] = {"last_hidden_state": packed_output(x, width)}
+    outputs: dict[str, tuple[str, str, Sequence[str | int]]] = {"last_hidden_state": packed_output(x, ends or width)}
     if isinstance(projections, Recorded):
         outputs |= {name: (value, "FLOAT", ("columns",)) for name, value in projections.largest.items()}
     return builder.model("encoder", {name: INPUTS[name] for name in encoder_inputs(recipe, blocks)}, outputs)
@@ -109,13 +113,15 @@ class Blocks:
 
     def emit(self, steps: Recipe, x: str) -> str:
         """Emit the steps over rows x [N, d] and return the name of the rows behind the last."""
-        mean = ""
+        first, mean = x, ""
         for step in steps:
             match step:
                 case Collect(share, last):
                     part = self.builder.op("Mul", x, self.builder.scalar(share))
                     mean = self.builder.op("Add", mean, part) if mean else part
                     x = mean if last else x
+                case PerLayerInput():
+                    x = self.builder.op("Add", self.per_layer_input(step, x, first), x)
                 case Attention():
                     x = self.builder.op("Add", self.attention(step, x), x)
                 case FeedForward():
@@ -176,6 +182,15 @@ class Blocks:
         if step.shared:
             total = self.builder.op("Add", total, gated(self.builder, step, rows, compute(step.shared, rows)))
         return self._closed(step, total)
+
+    def per_layer_input(self, step: PerLayerInput, x: str, first: str) -> str:
+        """Emit what a layer adds to x of the rows `first` before the first block."""
+        source, gate = (
+            emit_row_step(self.builder, linear, rows) for linear, rows in ((step.source, first), (step.gate, x))
+        )
+        own = emit_row_step(self.builder, step.norm, emit_row_step(self.builder, Scale(step.scale), source))
+        inner = self.builder.op("Mul", activate(self.builder, gate, step.activation), own)
+        return emit_row_step(self.builder, step.closing, emit_row_step(self.builder, step.output, inner))
 
     def _inner(self, step: FeedForward, rows: str, smoothed: bool = True) -> str:
         """Emit a feed-forward step without its norms."""

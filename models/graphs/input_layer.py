@@ -31,6 +31,7 @@ from models.families.recipe import (
     LayerNorm,
     Linear,
     MaskRows,
+    Multiply,
     Recipe,
     RMSNorm,
     Round,
@@ -198,6 +199,8 @@ def emit_row_step(builder: GraphBuilder, step: Step, x: str) -> str:
             return builder.cast(builder.cast(x, dtype.upper()), "FLOAT")
         case Linear(weight, bias):
             return builder.op("Gemm", x, *[builder.weight(name) for name in (weight, bias) if name], transB=1)
+        case Multiply(weight):
+            return builder.op("Mul", x, builder.weight(weight))
         case RMSNorm(None, eps, _):
             squares = builder.op("ReduceMean", builder.op("Mul", x, x), builder.constant(np.array([-1])), keepdims=1)
             return builder.op("Div", x, builder.op("Sqrt", builder.op("Add", squares, builder.scalar(eps))))

@@ -26,7 +26,9 @@ from models.families.recipe import (
     LayerNorm,
     Linear,
     MaskRows,
+    Multiply,
     Parallel,
+    PerLayerInput,
     Recipe,
     RMSNorm,
     Round,
@@ -165,6 +167,7 @@ def encode(
         return each(step.sum_norm, x + added) if step.sum_norm else added
 
     mean: Any = 0.0
+    first = rows
     for step in encoder:
         match step:
             case Collect(share, last):
@@ -172,6 +175,8 @@ def encode(
                 rows = mean if last else rows
             case Attention():
                 rows = rows + attend(step, rows)
+            case PerLayerInput():
+                rows = rows + _per_layer_input(step, weights, rows, first)
             case Parallel(mixing, feed_forward):
                 rows = rows + attend(mixing, rows) + _feed_forward(feed_forward, weights, rows, tasks)
             case _:
@@ -241,6 +246,8 @@ def rowwise(step: Step, weights: Weights, x: Rows, tasks: Ids | None = None) -> 
             return x.astype(np.float32).astype(narrow).astype(np.float64)
         case Linear():
             return _project(step, weights, x, tasks)
+        case Multiply(weight):
+            return x * weights[weight].astype(np.float64)
         case LayerNorm(weight, bias, eps):
             centred = x - x.mean(axis=-1, keepdims=True)
             normed: Rows = centred / np.sqrt((centred**2).mean(axis=-1, keepdims=True) + eps)
@@ -272,6 +279,12 @@ def _feed_forward(step: FeedForward, weights: Weights, x: Rows, tasks: Ids | Non
     inner = activate(_project(step.gate, weights, read, tasks)) * inner if step.gate else activate(inner)
     result = _project(step.down, weights, inner, tasks)
     return step.factor * (rowwise(step.closing, weights, result) if step.closing else result)
+
+
+def _per_layer_input(step: PerLayerInput, weights: Weights, x: Rows, first: Rows) -> Rows:
+    own = rowwise(step.norm, weights, step.scale * _project(step.source, weights, first))
+    inner = ACTIVATIONS[step.activation](_project(step.gate, weights, x)) * own
+    return rowwise(step.closing, weights, _project(step.output, weights, inner))
 
 
 def _experts(step: Experts, weights: Weights, x: Rows) -> Rows:

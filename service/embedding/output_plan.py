@@ -62,7 +62,7 @@ def make(
     """
     own = card.pooling.mode if card.pooling and not card.pooling.in_graph else None
     as_trained = pooling is None or pooling == own
-    width = card.sentence_width if as_trained else card.hidden_size
+    width = card.sentence_width if as_trained else card.token_width
     _check_fields(None if as_trained else pooling, dimensions, dtype, width)
     mode = pooling or own
     default = POOLED if pooling else card.default_output

@@ -109,7 +109,9 @@ def _check(card: Card, graph: str, rows: Mapping[str, Any]) -> None:
             _check_width(card, graph, name, values, card.graph_width or card.hidden_size)
         elif name == IMAGE_VECTOR:
             _check_width(card, graph, name, values, card.sentence_width)
-        elif name in (card.default_output, HIDDEN):
+        elif name == HIDDEN:
+            _check_width(card, graph, name, values, card.token_width)
+        elif name == card.default_output:
             _check_width(card, graph, name, values, card.hidden_size)
 
 

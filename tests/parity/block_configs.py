@@ -301,6 +301,18 @@ CONFIGS: dict[str, Callable[[Draw], Config]] = {
         router_jitter_noise=lambda draw: draw.choice((0.01, 0.2)),
         **_mixture("num_local_experts") | {"num_experts_per_tok": 2},
     ),
+    "embedding_gemma2_text": decoder(
+        sliding_window=window,
+        global_head_dim=lambda draw: draw.choice((8, 16)),
+        num_global_key_value_heads=1,
+        sliding_window_pattern=lambda draw: draw.choice((2, 3)),
+        num_hidden_layers=lambda draw: draw.randint(1, 5),
+        hidden_size_per_layer_input=lambda draw: 16 * draw.randint(1, 3),
+        embedding_dim=lambda draw: 16 * draw.randint(1, 3),
+        hidden_activation="gelu_pytorch_tanh",
+        attention_bias=flag,
+        rope_parameters=two_thetas,
+    ),
     "phi3": decoder(head_dim=None, sliding_window=lambda draw: draw.choice((None, 64)), rope_parameters=partial(1.0)),
     "phi": decoder(**_LN, head_dim=None, hidden_act="gelu_new", rope_parameters=partial(0.5)),
     "gpt_neox": decoder(

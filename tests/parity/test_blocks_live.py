@@ -44,13 +44,17 @@ def made(family: str, seed: int, folder: Path) -> Any:
     else:
         eager = {"attn_implementation": "eager", "experts_implementation": "eager"}
         model = transformers.AutoModel.from_config(config, **eager).eval()
+    added_to_one = "gemma" in family and family != "embedding_gemma2_text"
     with torch.no_grad():
+        for name, buffer in model.named_buffers():
+            if name.endswith("layer_scalar"):
+                buffer.copy_(0.5 + torch.rand_like(buffer))
         for name, parameter in model.named_parameters():
             if "embed_positions" in name:  # RoFormer's sinusoids are computed, not learned
                 continue
             noise = torch.randn_like(parameter)
             if parameter.ndim == 1:
-                near = 1.0 if "norm" in name.lower() and name.endswith("weight") and "gemma" not in family else 0.0
+                near = 1.0 if "norm" in name.lower() and name.endswith("weight") and not added_to_one else 0.0
                 parameter.copy_(near + 0.3 * noise)
             else:
                 narrow = 0.25 if name.endswith("SelfAttention.q.weight") else 0.7  # T5 does not scale its scores

@@ -52,7 +52,7 @@ def inputs(card: Card) -> list[dict[str, Any]]:
 def outputs(card: Card) -> list[dict[str, Any]]:
     """Return name, datatype and shape of each tensor that a model gives, in FP32 unless the request says otherwise."""
     vectors = dict.fromkeys(("sentence_embedding", IMAGE_VECTOR), card.default_width)
-    widths = {"last_hidden_state": card.hidden_size, **vectors}  # of others unknown
+    widths = {"last_hidden_state": card.token_width, **vectors}  # of others unknown
     tensors = []
     for name in card.outputs:
         width = widths.get(name, -1)
