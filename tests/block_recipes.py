@@ -22,7 +22,9 @@ from models.families.recipe import (
     FeedForward,
     LayerNorm,
     Linear,
+    Multiply,
     Parallel,
+    PerLayerInput,
     Recipe,
     RMSNorm,
     ScoreBias,
@@ -208,6 +210,19 @@ def with_bias(draw: Drawn) -> dict[str, Any]:
     return {"bias": draw.tensor(WIDTH), "weights": "all", "gate": False, "norm": None, "closing": draw.rms()}
 
 
+def per_layer_inputs(draw: Drawn) -> Recipe:
+    def added() -> PerLayerInput:
+        linears = draw.linear(32, WIDTH), draw.linear(32, WIDTH, bias=False), draw.linear(WIDTH, 32)
+        return PerLayerInput(*linears, "gelu_tanh", draw.rms(32), draw.rms(), 32, 0.25)
+
+    def block(heads: int, width: int) -> Recipe:
+        norms = {"query_norm": draw.rms(width), "key_norm": draw.rms(width), "value_norm": RMSNorm(None, 1e-6)}
+        mixing = draw.attention(heads, width, norm=draw.rms(), closing=draw.rms(), scale=1.0, **norms)
+        return mixing, added(), Multiply(draw.tensor(1, around=1.0))
+
+    return (*block(2, 8), *block(1, 4), draw.linear(WIDTH, WIDTH, bias=False))
+
+
 SLOPES = (0.5, 0.25, 0.03, 0.001)
 CASES: dict[str, Made] = {
     "both ways": two({}),
@@ -251,6 +266,7 @@ CASES: dict[str, Made] = {
     "factor": lambda draw: (draw.attention(factor=0.22, right=0), draw.feed_forward(factor=1.5, gate=True)),
     "Gemma 3": attending(like_gemma3),
     "mean of layers": lambda draw: (Collect(0.5), draw.attention(), Collect(0.2), draw.attention(), Collect(0.3, True)),
+    "inputs for each layer": per_layer_inputs,
     "experts": mixed(lambda draw: {}),
     "one expert of three": mixed(lambda draw: {"count": 3, "chosen": 1, "gate": False}),
     "all of four experts": mixed(lambda draw: {"count": 4, "chosen": 4}),

@@ -43,6 +43,7 @@ NOT_SHOWN = {
     "speech_to_text": "reads spectrograms; its head is whisper's without its own name",
     "clip_text_model": "no head",
     "siglip_text_model": "no head",
+    "embedding_gemma2_text": "no head",
     "ultrabert": "its head has two hidden layers, which no other has",
     "siglip2_text_model": "no head",
 }

@@ -24,7 +24,9 @@ from models.families.recipe import (
     LayerNorm,
     Linear,
     MaskRows,
+    Multiply,
     Parallel,
+    PerLayerInput,
     Recipe,
     RMSNorm,
     Round,
@@ -86,6 +88,8 @@ EVERY: tuple[Step, ...] = (
     replace(FULL, bias=Disentangled("rel", NORM, LINEAR, None, 256, 512)),
     GATED,
     MIXED,
+    Multiply("m"),
+    PerLayerInput(LINEAR, Linear("s", None), LINEAR, "gelu_tanh", RMS, RMS, 8, 0.25),
     Parallel(FULL, GATED),
 )
 
