@@ -175,7 +175,7 @@ _OF_QWEN = ExpertSpec(
     dense=decoder_blocks.without_experts,
     instead=decoder_blocks.GATED,
 )
-_QWEN_EXPERTS: dict[str, Any] = {"norm_topk_prob": False, "decoder_sparse_step": 1, "mlp_only_layers": None}
+_QWEN_EXPERTS: dict[str, Any] = {"norm_topk_prob": False, "decoder_sparse_step": 1, "mlp_only_layers": []}
 _QWEN_EXPERTS |= {"use_sliding_window": False, "sliding_window": None}
 _QWEN2_VL = _plain(152064, 8192, 80, 64, 32768, **_NO_MASKS)
 

@@ -473,7 +473,7 @@ ENCODERS: dict[str, Family] = {
         variants={"moe_every_n_layers": ("nomic_bert", _NOMIC_MOE), "n_embd": ("nomic_bert", _PUBLISHED_NOMIC)},
     ),
     "embedding_gemma2_text": Family(
-        prefix="language_model.",
+        prefix="",
         defaults={
             "vocab_size": 262144,
             "hidden_size": 512,

@@ -26,7 +26,11 @@ def test_transformers_loads_a_created_model(family: str, tmp_path: Path, ledger:
     create(tmp_path / "x", model_type=family, config=tmp_path / "config.json", whole=True, init="scaled")
     loader = getattr(transformers, CLASSES.get(family, "AutoModel"))
     model, found = loader.from_pretrained(
-        tmp_path / "x", dtype=torch.float32, attn_implementation="eager", output_loading_info=True
+        tmp_path / "x",
+        dtype=torch.float32,
+        attn_implementation="eager",
+        experts_implementation="eager",
+        output_loading_info=True,
     )
     assert not found["unexpected_keys"]
     assert not found["mismatched_keys"]

@@ -311,7 +311,16 @@ DECODERS: dict[str, TinyRow] = {
         model="Gemma4TextModel",
     ),
     "embedding_gemma2_text": TinyRow(
-        plain(head_dim=8, global_head_dim=8, hidden_size_per_layer_input=4, **_PAD), rounds=True
+        plain(
+            hidden_size=32,
+            num_attention_heads=2,
+            head_dim=16,
+            global_head_dim=16,
+            intermediate_size=32,
+            hidden_size_per_layer_input=32,
+            **_PAD,
+        ),
+        rounds=True,
     ),
     "recurrent_gemma": TinyRow(
         plain(lru_width=16, hidden_size=16, num_attention_heads=2, head_dim=8, **_PAD), rounds=True
