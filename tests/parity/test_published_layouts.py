@@ -34,12 +34,12 @@ NOMIC_KEYS = {
 }
 
 
-def _check(family: str, folder: Path, model: Any, seed: int, ledger: Ledger) -> None:
-    card = export(folder / "checkpoint", folder / "out")
-    encoder, draw = Encoder(folder / "out", card), np.random.default_rng(seed)
+def _check(family: str, folder: Path, model: Any, seed: int, ledger: Ledger, encoder: bool | None = None) -> None:
+    card = export(folder / "checkpoint", folder / "out", encoder=encoder)
+    graph, draw = Encoder(folder / "out", card), np.random.default_rng(seed)
     for length in LENGTHS:
         ids = draw.integers(3, model.config.vocab_size, length)
-        difference = relative(encoder.rows([ids])[0], expected(model, ids))
+        difference = relative(graph.rows([ids])[0], expected(model, ids))
         ledger.check(f"{family}, published", "last_hidden_state", difference, TOLERANCE)
 
 
@@ -86,6 +86,46 @@ def test_jina_v3(seed: int, tmp_path: Path, ledger: Ledger) -> None:
     tensors = load_file(tmp_path / "checkpoint/model.safetensors")
     assert any(name.endswith("mixer.Wqkv.weight") for name in tensors)
     _check("jina_embeddings_v3", tmp_path, model, seed, ledger)
+
+
+EXPERTS = {  # a tensor of published files, and one of those with the matrices of all experts
+    "mixtral": ("block_sparse_moe.experts.0.w1.weight", "mlp.experts.gate_up_proj"),
+    "phimoe": ("block_sparse_moe.experts.0.w1.weight", "mlp.experts.gate_up_proj"),
+    "qwen2_moe": ("mlp.experts.0.gate_proj.weight", "mlp.experts.gate_up_proj"),
+    "qwen3_moe": ("mlp.experts.0.gate_proj.weight", "mlp.experts.gate_up_proj"),
+    "olmoe": ("mlp.experts.0.gate_proj.weight", "mlp.experts.gate_up_proj"),
+    "granitemoe": ("block_sparse_moe.input_linear.weight", "block_sparse_moe.experts.gate_up_proj"),
+}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("family", EXPERTS)
+def test_experts_as_published_and_as_the_class_holds_them(
+    family: str, seed: int, tmp_path: Path, ledger: Ledger
+) -> None:
+    model, file = made(family, seed, tmp_path / "checkpoint"), tmp_path / "checkpoint/model.safetensors"
+    published, own = EXPERTS[family]
+    mixed = any("experts.gate_up_proj" in name for name in model.state_dict())
+    assert mixed == any(name.endswith(published) for name in load_file(file))
+    _check(family, tmp_path, model, seed, ledger, encoder=True)
+    save_file({name: tensor.float().contiguous() for name, tensor in model.state_dict().items()}, file)
+    assert mixed == any(name.endswith(own) for name in load_file(file))
+    _check(family, tmp_path, model, seed, ledger, encoder=True)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_embedding_gemma_2_of_several_towers(seed: int, tmp_path: Path, ledger: Ledger) -> None:
+    made("embedding_gemma2_text", seed, tmp_path / "text")
+    text = transformers.AutoConfig.from_pretrained(tmp_path / "text")
+    tokens = dict.fromkeys(("image_token_id", "video_token_id", "audio_token_id"), text.vocab_size + 1)
+    whole = transformers.EmbeddingGemma2Config(text_config=text, vision_config=None, audio_config=None, **tokens)
+    model = transformers.AutoModel.from_config(whole, attn_implementation="eager").eval()
+    text_model = transformers.AutoModel.from_pretrained(tmp_path / "text", attn_implementation="eager")
+    model.language_model.load_state_dict(text_model.state_dict())
+    model.save_pretrained(tmp_path / "checkpoint")
+    assert all("language_model." in name for name in load_file(tmp_path / "checkpoint/model.safetensors"))
+    model.config.vocab_size = text.vocab_size
+    _check("embedding_gemma2", tmp_path, model.double(), seed, ledger)
 
 
 class Gated(torch.nn.Module):
