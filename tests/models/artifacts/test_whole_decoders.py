@@ -2,12 +2,14 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from models.artifacts.description import blocks_summary, describe
 from models.artifacts.export import MAY_BE_WHOLE, export
-from models.errors import BadCheckpoint
+from models.errors import BadCheckpoint, ReferenceMismatch
+from models.reference import interpreter
 from tests.golden_cases import case, write_checkpoint, write_json, write_sentence_files
 from tests.whole_models import write_whole
 
@@ -69,6 +71,25 @@ def test_faulty_blocks_of_a_decoder_cost_the_blocks_alone(
     assert fault in (export(llama, tmp_path / "out").blockless or "")
     with pytest.raises(BadCheckpoint, match=fault):
         export(llama, tmp_path / "whole", encoder=True)
+
+
+@pytest.mark.parametrize(("faults", "family"), [(1, "mixtral"), (1, "llama"), (9, "mixtral")])
+def test_a_row_with_another_expert_than_in_float64_is_allowed(
+    faults: int, family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With other check inputs no two experts' scores are equal but for rounding; a wrong graph differs in all."""
+    checkpoint = write_whole(tmp_path / "x", family, num_local_experts=4)
+    encode, left = interpreter.encode, [1.0] * faults
+
+    def other(*given: Any) -> Any:
+        return encode(*given) + (left.pop() if left else 0.0)
+
+    monkeypatch.setattr(interpreter, "encode", other)
+    if family == "llama" or faults > 1:
+        with pytest.raises(ReferenceMismatch):
+            export(checkpoint, tmp_path / "out", encoder=True)
+    else:
+        assert export(checkpoint, tmp_path / "out", encoder=True).encoder
 
 
 def test_key_heads_are_as_many_as_heads_by_default(tmp_path: Path) -> None:
