@@ -282,9 +282,8 @@ class Experts:
         experts: feed-forward steps without norm, closing and factor, all of the same shape.
         chosen: how many experts compute a row.
         inner: width between up and down of an expert.
-        weights: softmax over the scores of all experts; over those of a row's own; or sparsemixer: for two experts
-            each, softmax over the scores that are at most 2 * `jitter` relatively below the best, which for the second
-            is the best but the first.
+        weights: softmax over the scores of all experts, or of a row's own; sparsemixer: of each, softmax over the scores
+            at most 2 * `jitter` relatively below its own, those of better experts left out.
         jitter: of sparsemixer.
         bias: added to the sum; None: none.
         shared: an expert that computes every row; None: none.
@@ -308,11 +307,6 @@ class Experts:
     norm: Norm | None = None
     closing: Norm | None = None
     factor: float = 1.0
-
-    @property
-    def own(self) -> tuple[FeedForward, ...]:
-        """All feed-forward steps: the experts, and the shared one where there is one."""
-        return (*self.experts, self.shared) if self.shared else self.experts
 
 
 @dataclass(frozen=True, slots=True)

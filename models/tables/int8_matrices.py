@@ -51,7 +51,7 @@ def products(encoder: Recipe) -> Iterator[Product]:
             yield Product((step.query, step.key, step.value), smoothed=True)
             yield Product((step.output,), smoothed=False)
         elif isinstance(step, Experts):
-            for expert in step.own:
+            for expert in (*step.experts, *([step.shared] if step.shared else [])):
                 yield from products_of(expert, smoothed=False)
         else:
             yield from products_of(step)

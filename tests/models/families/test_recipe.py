@@ -162,5 +162,5 @@ def test_what_is_no_recipe_is_refused(data: list[dict[str, Any]]) -> None:
 
 def test_tensors_of_parts_are_named_once() -> None:
     assert tensors((Parallel(FULL, GATED),)) == ("q", "qb", "l.weight", "n.weight", "n.bias", "b", "r")
-    assert tensors((MIXED,)) == ("l.weight", "g", "eb", "s", "r")
+    assert tensors((MIXED,)) == ("eb", "l.weight", "g", "s", "r")
     assert list(layers((Embed("t"), Parallel(FULL, GATED), GATED, MIXED))) == [FULL, GATED, GATED, MIXED]
