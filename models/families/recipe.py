@@ -275,15 +275,13 @@ class FeedForward:
 class Experts:
     """x += closing(the sum of weight * expert(y) over a row's experts + shared(y)), a mixture of experts.
 
-    A row's experts are the `chosen` ones of the highest scores router(y).
-
     Attributes:
         router: to one score for each expert.
         experts: feed-forward steps without norm, closing and factor, all of the same shape.
-        chosen: how many experts compute a row.
+        chosen: how many experts a row has: those of its highest scores router(y).
         inner: width between up and down of an expert.
-        weights: softmax over the scores of all experts, or of a row's own; sparsemixer: of each, softmax over the scores
-            at most 2 * `jitter` relatively below its own, those of better experts left out.
+        weights: softmax over the scores of all experts, or of a row's own; sparsemixer: of each, softmax over the
+            scores at most 2 * `jitter` relatively below its own, those of better experts left out.
         jitter: of sparsemixer.
         bias: added to the sum; None: none.
         shared: an expert that computes every row; None: none.
