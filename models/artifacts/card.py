@@ -14,7 +14,8 @@ from models.families.extra_inputs import Extra
 from models.families.head_fitting import Head
 from models.families.head_fitting import from_json as head_from_json
 from models.families.positional_encodings import Encodings
-from models.families.recipe import Recipe, from_json, to_json
+from models.families.recipe import Recipe
+from models.families.recipe_json import from_json, to_json
 from models.families.sentence_modules import SentenceModules
 from models.families.static import StaticTable
 from models.positions.learned import PositionRule

@@ -49,6 +49,8 @@ def uncomputed(model_type: str, family: Family, config: Config, encodings: Encod
     for table in encodings.ropes.values():
         if table.layout not in _LAYOUTS or table.sections or table.axes or table.softmax_scale != 1.0:
             return f"its attention rotates in a way that is not computed: layout {table.layout}"
+        if "short_mscale" in dict(table.rope.parameters):  # of phimoe alone
+            return "its RoPE has a factor for short texts and one for long ones (short_mscale, long_mscale)"
         if reason := _UNCERTAIN.get(table.rope.rope_type):
             return f"its RoPE ({table.rope.rope_type}) {reason}"
     return None
@@ -77,7 +79,7 @@ def with_layer_mean(family: Family, blocks: Recipe, first: int, shares: tuple[fl
         shares: of the layers from `first` to the last, whose rows are those behind all steps.
 
     Raises:
-        BadCheckpoint: there are not as many layers, or the last one's rows are others in transformers, or of another width.
+        BadCheckpoint: there are not as many layers, or the last one's rows are others in transformers or wider.
     """
     if family.text_vector:
         raise BadCheckpoint("WeightedLayerPooling is not computed of a text tower: its last layer is without its norm")

@@ -235,7 +235,6 @@ _NOMIC_MOE = replace(
         "moe_normalize_expert_weights": False,
         "ffn_div": 1,
         "parallel_block": False,
-        "rotary_scaling_factor": None,
     },
     experts=ExpertSpec(
         chosen="moe_top_k",

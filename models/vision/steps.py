@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from models.families import recipe
+from models.families import recipe, recipe_json
 from models.families.recipe import FeedForward, LayerNorm, Linear, RMSNorm
 
 
@@ -163,7 +163,7 @@ def vector_to_json(steps: VectorSteps) -> list[dict[str, Any]]:
     return [
         {"step": type(step).__name__, **asdict(step)}
         if isinstance(step, TakeRow | AttentionPool)
-        else recipe.to_json((step,))[0]
+        else recipe_json.to_json((step,))[0]
         for step in steps
     ]
 
@@ -176,6 +176,6 @@ def vector_from_json(data: list[Mapping[str, Any]]) -> VectorSteps:
 def _vector_step(entry: dict[str, Any]) -> Any:
     kind = _VECTOR_KINDS.get(entry["step"])
     if kind is None:
-        return recipe.from_json([entry])[0]
+        return recipe_json.from_json([entry])[0]
     output = {"output": Linear(**entry["output"])} if "output" in entry else {}
     return kind(**{key: value for key, value in entry.items() if key != "step"} | output)

@@ -6,7 +6,7 @@ import pytest
 
 from models.errors import BadCheckpoint
 from models.families import config_of, family_of
-from models.families.block_filling import block_steps, with_layer_mean
+from models.families.block_filling import block_steps, uncomputed, with_layer_mean
 from models.families.encoding_fitting import fit_encodings
 from models.families.recipe import Attention, Collect, Experts, Recipe, layers
 
@@ -39,6 +39,8 @@ def test_a_mean_of_layers_needs_a_weight_for_each() -> None:
         with_layer_mean(family, steps, 2, (0.25, 0.75))
     with pytest.raises(BadCheckpoint, match="not computed of a text tower"):
         with_layer_mean(family_of("clip_text_model"), steps, 1, (0.25, 0.75))
+    with pytest.raises(BadCheckpoint, match="projects its last layer's rows"):
+        with_layer_mean(family_of("embedding_gemma2_text"), steps, 1, (0.25, 0.75))
 
 
 def filled(data: dict[str, Any]) -> Recipe:
@@ -84,3 +86,16 @@ def test_the_config_says_what_the_weights_of_experts_are(normalized: bool | None
 def test_rejects_experts_that_do_not_fit_one_another(changes: dict[str, Any], fault: str) -> None:
     with pytest.raises(BadCheckpoint, match=fault):
         filled(QWEN | changes)
+
+
+def test_phimoe_with_factors_by_length_is_not_computed() -> None:
+    """Its LongRoPE multiplies cos and sin by short_mscale or long_mscale."""
+    factors = {"short_factor": [1.0] * 4, "long_factor": [2.0] * 4, "short_mscale": 1.1, "long_mscale": 1.3}
+    ropes = {"rope_type": "longrope", "rope_theta": 10000.0, "original_max_position_embeddings": 64, **factors}
+    data = {"model_type": "phimoe", "hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 1}
+    family, reasons = family_of("phimoe"), []
+    for more in ({}, {"rope_parameters": ropes}):
+        config = config_of("phimoe", data | more)
+        reasons.append(uncomputed("phimoe", family, config, fit_encodings(family, config, "phimoe")))
+    assert reasons[0] is None
+    assert "short_mscale" in str(reasons[1])

@@ -34,11 +34,10 @@ from models.families.recipe import (
     ScoreBias,
     Step,
     TokenDropout,
-    from_json,
     layers,
     tensors,
-    to_json,
 )
+from models.families.recipe_json import from_json, to_json
 from tests.block_recipes import CASES, made
 
 NORM, RMS, LINEAR = LayerNorm("n.weight", "n.bias", 1e-5), RMSNorm("r", 1e-6, 1.0), Linear("l.weight", None)
