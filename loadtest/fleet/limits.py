@@ -1,4 +1,4 @@
-"""What saturates first as a fleet grows, and what a million tokens cost. Figures are measured, or named as assumptions."""
+"""What saturates first as a fleet grows, and what a million tokens cost; figures are measured or stated assumptions."""
 
 from collections.abc import Mapping
 from typing import Any

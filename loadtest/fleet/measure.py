@@ -55,10 +55,11 @@ def points() -> list[tuple[int, ...]]:
     return [*((tokens,) * texts for texts, tokens in equal), *MIXED]
 
 
-def processor_seconds(pid: int) -> float:
-    """Return the processor time of a process and its descendants, exact to microseconds."""
+def core_seconds(pid: int) -> tuple[float, float]:
+    """Return how long the threads of a process and its descendants have run, and waited for a core to run on."""
     tasks = [task for member in process_tree(pid) for task in Path("/proc", str(member), "task").iterdir()]
-    return sum([int((task / "schedstat").read_text().split()[0]) for task in tasks]) / 1e9
+    times = [(task / "schedstat").read_text().split() for task in tasks]
+    return sum([int(ran) for ran, _, _ in times]) / 1e9, sum([int(waited) for _, waited, _ in times]) / 1e9
 
 
 def scrape(port: int) -> dict[str, float]:
@@ -87,13 +88,13 @@ def measure_point(running: RunningServer, model: str, lengths: Sequence[int], se
     """Send requests of texts of these lengths for some seconds; return the mean times of one."""
     rng, port = random.Random(len(lengths)), running.ports["http"]
     run_name = f'inlay_engine_run_seconds_sum{{model="{model}",graph="encoder"}}'
-    sent, begun_run, begun_cpu, begun = 0, scrape(port)[run_name], processor_seconds(running.pid), time.perf_counter()
+    sent, begun_run, begun_cpu, begun = 0, scrape(port)[run_name], core_seconds(running.pid)[0], time.perf_counter()
     with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=30)) as connection:
         while time.perf_counter() - begun < seconds or sent < 3:
             texts = [user_mix.text(rng, count - user_mix.SPECIAL_TOKENS) for count in lengths]
             post(connection, "/v1/embeddings", {"input": texts, "model": model, "encoding_format": "base64"})
             sent += 1
-    wall, cpu = time.perf_counter() - begun, processor_seconds(running.pid) - begun_cpu
+    wall, cpu = time.perf_counter() - begun, core_seconds(running.pid)[0] - begun_cpu
     return Point(tuple(lengths), wall / sent, cpu / sent, (scrape(port)[run_name] - begun_run) / sent)
 
 
@@ -173,10 +174,10 @@ def balancer(answer_bytes: int, core: Cores) -> float | None:
             haproxy(FRONT.format(port=front, back=back), front, folder, core) as pid,
             contextlib.closing(http.client.HTTPConnection("127.0.0.1", front, timeout=10)) as connection,
         ):
-            begun = processor_seconds(pid)
+            begun = core_seconds(pid)[0]
             for _ in range(PROXY_REQUESTS):
                 post(connection, "/v1/embeddings", {"input": "a query of some eight words or so"})
-            return (processor_seconds(pid) - begun) / PROXY_REQUESTS
+            return (core_seconds(pid)[0] - begun) / PROXY_REQUESTS
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
