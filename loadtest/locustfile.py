@@ -1,49 +1,43 @@
-"""Mixed load over HTTP and gRPC: texts and ids of mixed lengths, alone and in batches.
+"""What users send, over REST and gRPC: texts of real lengths, some token ids and tables, in every protocol served.
 
     python -m locust -f loadtest/locustfile.py --headless -u 20 -r 20 -t 30s      (from the root of the checkout)
 
-Every answer is checked; a wrong one counts as a failure, and failures make the exit code 1. --host
-(http://127.0.0.1:8080) and --grpc-host or LOCUST_GRPC_HOST (127.0.0.1:50051) name the server. --tags ids grpc picks
-tasks that carry any of these: http grpc, ids text, bytes json, single batch stream, known. It checks that a mixed load
-gets right answers; loadtest.bench measures throughput.
+loadtest/user_mix.py has the shares and lengths. Users think for --think seconds between requests (exponential). --shape
+ramp, spike or soak changes the number of users over --run-time, up to --users. RestUser or GrpcUser as a last argument
+runs users of one kind alone. Without --headless locust's web UI opens on port 8089; --class-picker chooses shape and
+users there. --host (http://127.0.0.1:8080) and --grpc-host (127.0.0.1:50051) name the server.
+
+Results are by route and protocol. Every answer is checked, and a wrong one is a failure, which makes the exit code 1. A
+refusal that says when to come back is no failure: it is counted as type `refused`, waited for, and sent again twice.
 """
 
 # mypy: disallow-subclassing-any=False, disallow-untyped-decorators=False
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable
 from typing import Any
 
 import grpc.experimental.gevent
+import numpy as np
 import orjson
-from locust import FastHttpUser, User, between, events, tag, task
+from locust import FastHttpUser, LoadTestShape, User, events, task
+from locust.util.timespan import parse_timespan
 
-from loadtest import workload
-from loadtest.response_checks import (
-    ENCODER_TOLERANCE,
-    FirstAnswers,
-    Floats,
-    WrongAnswer,
-    expect_rows,
-    expect_units,
-    from_bytes,
-    from_json,
-    from_message,
-)
-from proto import embed_pb2, embed_pb2_grpc
+from loadtest import user_mix, user_requests
+from loadtest.mixed_load_grpc import TIMEOUT_S, Stubs, texts_request
+from loadtest.response_checks import ENCODER_TOLERANCE, FirstAnswers, Floats, WrongAnswer, expect_units, from_message
+from loadtest.user_requests import ROUTES, Inputs
+from proto import open_inference_pb2, tei_pb2
 
 grpc.experimental.gevent.init_gevent()
 
-LAYER = "input_embeddings"
-RAW, JSON = "application/octet-stream", "application/json"
-LARGEST_BATCH = 8
-KNOWN_IDS = [101, 7592, 2088, 102]
-KNOWN_TEXT = "The same text must always give the same vector."
-FIRST_ANSWERS = FirstAnswers()
 RNG = random.Random(23)
-Check = Callable[[Floats], object]
-PAUSE = between(0, 0.05)  # seconds between a user's requests
+RETRIES = 2  # of a refused request, as OpenAI's clients
+REFUSED = "refused"
+SOAK_SECONDS = 3600  # of a shape without --run-time
+KNOWN_TEXT = "the same text must always give the same vector"
+FIRST_ANSWERS = FirstAnswers()
+GRPC_SHARES = {"inlay": 0.5, "oip": 0.3, "tei": 0.2}
 
 
 @events.init_command_line_parser.add_listener
@@ -51,198 +45,231 @@ def add_options(parser: Any) -> None:
     """Add the options of this file to locust's own."""
     parser.add_argument("--grpc-host", env_var="LOCUST_GRPC_HOST", default="127.0.0.1:50051", help="gRPC host:port")
     parser.add_argument("--model", env_var="LOCUST_MODEL", default="", help="a model; empty: the server's default")
+    parser.add_argument(
+        "--think", env_var="LOCUST_THINK", type=float, default=1.0, help="mean seconds between requests"
+    )
+    parser.add_argument(
+        "--shape",
+        env_var="LOCUST_SHAPE",
+        choices=["", *user_mix.CURVES],
+        default="",
+        include_in_web_ui=False,
+        help="how the number of users changes; empty: --users all the time",
+    )
+
+
+class Shape(LoadTestShape):
+    """The users of a curve of loadtest/user_mix.py, up to --users, over --run-time."""
+
+    abstract = True
+    use_common_options = True
+    curve = ""
+
+    def tick(self) -> tuple[int, float] | None:
+        """Return the users to have now and how many to start in a second; None: the run is over."""
+        options = self.runner.environment.parsed_options
+        seconds = parse_timespan(str(options.run_time)) if options.run_time else SOAK_SECONDS
+        part = self.get_run_time() / seconds
+        if part >= 1:
+            return None
+        users = round((options.num_users or 1) * user_mix.CURVES[self.curve](part))
+        return max(1, users), float(options.spawn_rate or 1)
+
+
+class Ramp(Shape):
+    """Ten equal steps."""
+
+    curve = "ramp"
+
+
+class Spike(Shape):
+    """A fifth of the users, and all of them in the middle."""
+
+    curve = "spike"
+
+
+class Soak(Shape):
+    """Half of the users all the time."""
+
+    curve = "soak"
 
 
 @events.init.add_listener
-def drop_idle_users(environment: Any, **_: Any) -> None:
-    """Remove user classes that --tags or --exclude-tags leave without a task; locust would fail to start them."""
-    options = environment.parsed_options
-    included, excluded = set(options.tags or ()), set(options.exclude_tags or ())
-
-    def has_tasks(one: Any) -> bool:
-        own: set[str] = one.locust_tag_set
-        return (not included or bool(own & included)) and not own & excluded
-
-    environment.user_classes[:] = [user for user in environment.user_classes if any(map(has_tasks, user.tasks))]
+def choose_shape(environment: Any, **_: Any) -> None:
+    """Take the shape that --shape names; locust would take the first of this file."""
+    name = environment.parsed_options.shape
+    environment.shape_class = next((one() for one in (Ramp, Spike, Soak) if one.curve == name), None)
+    if environment.shape_class:
+        environment.shape_class.runner = environment.runner
 
 
-def batch_of(draw: Callable[[random.Random], Any]) -> list[Any]:
-    """Return a batch of 2 to LARGEST_BATCH inputs."""
-    return [draw(RNG) for _ in range(RNG.randint(2, LARGEST_BATCH))]
+def think(user: Any) -> float:
+    """Return the seconds until a user's next request."""
+    mean: float = user.environment.parsed_options.think
+    return RNG.expovariate(1 / mean) if mean else 0.0
 
 
-class HttpCaller(FastHttpUser):
-    """A user who posts to /embed."""
+def check(kind: str, vectors: Floats, count: int) -> None:
+    """Raise WrongAnswer unless the vectors are as many as the inputs and of length one, and known ones as before."""
+    expect_units(vectors, count)
+    if kind == KNOWN_TEXT:
+        FIRST_ANSWERS.expect_same(KNOWN_TEXT, vectors, tolerance=ENCODER_TOLERANCE)
+
+
+def draw() -> tuple[str, Inputs]:
+    """Return the kind and the inputs of a request; one in fifty is of the known text."""
+    if RNG.random() < 0.02:
+        return KNOWN_TEXT, [KNOWN_TEXT]
+    drawn = user_mix.draw(RNG)
+    return drawn.kind, user_requests.inputs(RNG, drawn)
+
+
+class RestUser(FastHttpUser):
+    """A user of the REST routes."""
 
     host = "http://127.0.0.1:8080"
-    wait_time = PAUSE
+    weight = 4
+    wait_time = think
 
-    def embed(self, name: str, accept: str, inputs: Any, output: str | None, check: Check) -> None:
-        """Send one request, decode and check the response."""
-        document = {"inputs": inputs, "outputs": output and [output], "model": self.environment.parsed_options.model}
-        body = orjson.dumps({key: value for key, value in document.items() if value}).decode()
-        headers = {"content-type": JSON, "accept": accept}
-        with self.client.post("/embed", data=body, headers=headers, name=name, catch_response=True) as response:
-            content = response.content or b""
-            if response.status_code != 200:
-                response.failure(f"status {response.status_code}: {content[:200]!r}")
-                return
-            try:
-                check(from_bytes(content, response.headers) if accept == RAW else from_json(content, output))
-            except (WrongAnswer, ValueError, KeyError, TypeError) as wrong:
-                response.failure(f"wrong answer: {wrong!r}")
-
-    @tag("http", "ids", "bytes", "single")
-    @task(4)
-    def ids_bytes(self) -> None:
-        """Send one list of ids for raw floats."""
-        ids = workload.mixed_ids(RNG)
-        self.embed("http ids, bytes", RAW, [ids], LAYER, partial(expect_rows, count=len(ids)))
-
-    @tag("http", "ids", "json", "batch")
-    @task(1)
-    def ids_json(self) -> None:
-        """Send several lists of ids for JSON."""
-        batch = batch_of(workload.mixed_ids)
-        self.embed("http ids batch, json", JSON, batch, LAYER, partial(expect_rows, count=sum(map(len, batch))))
-
-    @tag("http", "text", "bytes", "batch")
-    @task(1)
-    def texts_bytes(self) -> None:
-        """Send several texts for raw pooled vectors."""
-        batch = batch_of(workload.mixed_text)
-        self.embed("http text batch, bytes", RAW, batch, None, partial(expect_units, count=len(batch)))
-
-    @tag("http", "text", "json", "single")
-    @task(3)
-    def text_json(self) -> None:
-        """Send one text for TEI's bare list."""
-        self.embed("http text, json", JSON, workload.mixed_text(RNG), None, partial(expect_units, count=1))
-
-    @tag("http", "ids", "bytes", "single", "known")
-    @task(1)
-    def known_ids(self) -> None:
-        """Check that the same ids give the same bits in any batch."""
-        self.embed("http known ids", RAW, [KNOWN_IDS], LAYER, partial(FIRST_ANSWERS.expect_same, "ids"))
-
-    @tag("http", "text", "json", "single", "known")
-    @task(1)
-    def known_text(self) -> None:
-        """Check that the same text gives the same vector, within ENCODER_TOLERANCE."""
-        self.embed(
-            "http known text",
-            JSON,
-            KNOWN_TEXT,
-            None,
-            partial(FIRST_ANSWERS.expect_same, "text", tolerance=ENCODER_TOLERANCE),
+    def on_start(self) -> None:
+        """Ask for the default model's name unless --model names one."""
+        self.model: str = (
+            self.environment.parsed_options.model or self.client.get("/info", name="/info tei").json()["model_id"]
         )
 
+    @task
+    def send(self) -> None:
+        """Send one request of the mix."""
+        kind, inputs = draw()
+        if kind == user_mix.TABLE:
+            path = RNG.choice(user_requests.TABLES)
+            self.request("GET", path, f"{path.partition('?')[0]} inlay", {}, None, lambda body, _: bool(body))
+            return
+        name = user_requests.draw_route(RNG, kind)
+        route = ROUTES[name]
+        body = orjson.dumps(route.document(self.model, inputs))
+        headers = {"content-type": user_requests.JSON, "accept": route.accept}
 
-def ids_request(batch: Sequence[Sequence[int]], model: str) -> embed_pb2.EmbedRequest:
-    """Return a request for the input embeddings of several lists of ids."""
-    inputs = [embed_pb2.Input(ids=embed_pb2.TokenIds(input_ids=ids)) for ids in batch]
-    return embed_pb2.EmbedRequest(inputs=inputs, outputs=[LAYER], model=model)
+        def read(content: bytes, headers: Any) -> None:
+            check(kind, route.vectors(content, headers), len(inputs))
+
+        self.request("POST", route.path.format(model=self.model), f"{route.path} {name}", headers, body, read)
+
+    def request(
+        self, method: str, path: str, name: str, headers: dict[str, str], body: bytes | None, read: Callable[..., Any]
+    ) -> None:
+        """Send one request; while it is refused, wait as the refusal says and send it again."""
+        for _ in range(RETRIES + 1):
+            with self.client.request(
+                method, path, name=name, headers=headers, data=body, catch_response=True
+            ) as response:
+                wait = self.refusal(response)
+                if wait is None:
+                    self.judge(response, read)
+                    return
+                response.request_meta["request_type"] = REFUSED
+                response.success()
+            time.sleep(wait)
+
+    @staticmethod
+    def refusal(response: Any) -> float | None:
+        """Return the seconds that a refusal says to wait; None: it is none, or does not say."""
+        if response.status_code not in (429, 503) or "retry-after" not in response.headers:
+            return None
+        return float(response.headers["retry-after"])
+
+    @staticmethod
+    def judge(response: Any, read: Callable[..., Any]) -> None:
+        """Count a response as a success or a failure."""
+        content = response.content or b""
+        if response.status_code != 200:
+            response.failure(f"status {response.status_code}: {content[:200]!r}")
+            return
+        try:
+            read(content, response.headers)
+        except (WrongAnswer, ValueError, KeyError, TypeError, IndexError) as wrong:
+            response.failure(f"wrong answer: {wrong!r}")
+        else:
+            response.success()
 
 
-def text_request(batch: Sequence[str], model: str) -> embed_pb2.EmbedRequest:
-    """Return a request for the pooled vectors of several texts."""
-    return embed_pb2.EmbedRequest(inputs=[embed_pb2.Input(text=text) for text in batch], model=model)
+class GrpcUser(User):
+    """A user of the gRPC services, on a channel of their own."""
 
-
-class GrpcCaller(User):
-    """A user who calls inlay.v1.Embedder on a channel of their own."""
-
-    wait_time = PAUSE
+    weight = 1
+    wait_time = think
 
     def on_start(self) -> None:
         """Open a channel that is not shared with other users."""
         self.model: str = self.environment.parsed_options.model
-        options = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", -1)]
-        self.channel = grpc.insecure_channel(self.environment.parsed_options.grpc_host, options)
-        self.stub = embed_pb2_grpc.EmbedderStub(self.channel)
+        self.stubs = Stubs(self.environment.parsed_options.grpc_host)
+        self.calls = {
+            "inlay": ("inlay.v1.Embedder/Embed", self.call_inlay),
+            "oip": ("inference.GRPCInferenceService/ModelInfer", self.call_oip),
+            "tei": ("tei.v1.Embed/EmbedStream", self.call_tei),
+        }
 
     def on_stop(self) -> None:
         """Close the channel."""
-        self.channel.close()
+        self.stubs.close()
 
-    def timed(self, name: str, call: Callable[[], int]) -> None:
-        """Report one call to locust; `call` returns the bytes of its responses."""
-        begun, size, failure = time.perf_counter(), 0, None
+    @task
+    def send(self) -> None:
+        """Send one request of the mix; tables and ids go over REST alone."""
+        kind, inputs = draw()
+        while kind in (user_mix.TABLE, user_mix.IDS):
+            kind, inputs = draw()
+        protocol = RNG.choices(list(GRPC_SHARES), list(GRPC_SHARES.values()))[0]
+        name, call = self.calls[protocol]
+        for _ in range(RETRIES + 1):
+            wait = self.timed(f"{name} {protocol}", kind, call, [str(text) for text in inputs])
+            if wait is None:
+                return
+            time.sleep(wait)
+
+    def timed(self, name: str, kind: str, call: Callable[[list[str]], Floats], texts: list[str]) -> float | None:
+        """Make one call and report it; return the seconds that a refusal says to wait, or None."""
+        begun, size = time.perf_counter(), 0
+        failure: str | None = None
+        wait: float | None = None
         try:
-            size = call()
+            vectors = call(texts)
+            check(kind, vectors, len(texts))
+            size = vectors.nbytes
         except grpc.RpcError as error:
-            failure = f"{error.code().name}: {error.details()}"  # its own text differs from call to call
+            trailing: Any = error.trailing_metadata() or ()
+            pushback = dict(trailing).get("grpc-retry-pushback-ms")
+            if error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED and pushback:
+                wait = float(pushback) / 1000
+            else:
+                failure = f"{error.code().name}: {error.details()}"  # its own text differs from call to call
         except (WrongAnswer, ValueError, IndexError) as error:
             failure = f"wrong answer: {error!r}"
-        taken_ms = (time.perf_counter() - begun) * 1000
         self.environment.events.request.fire(
-            request_type="GRPC", name=name, response_time=taken_ms, response_length=size, exception=failure, context={}
+            request_type="GRPC" if wait is None else REFUSED,
+            name=name,
+            response_time=(time.perf_counter() - begun) * 1000,
+            response_length=size,
+            exception=failure,
+            context={},
         )
+        return wait
 
-    def embed(self, name: str, request: embed_pb2.EmbedRequest, check: Check) -> None:
-        """Make one unary call and check the response."""
+    def call_inlay(self, texts: list[str]) -> Floats:
+        """Return the vectors of texts from inlay.v1."""
+        return from_message(self.stubs.embed(texts_request(texts, model=self.model), timeout=TIMEOUT_S))
 
-        def call() -> int:
-            answer: embed_pb2.EmbedResponse = self.stub.Embed(request, timeout=60)
-            check(from_message(answer))
-            return answer.ByteSize()
+    def call_oip(self, texts: list[str]) -> Floats:
+        """Return the vectors of texts from the Open Inference Protocol."""
+        contents = open_inference_pb2.InferTensorContents(bytes_contents=[text.encode() for text in texts])
+        tensor = open_inference_pb2.ModelInferRequest.InferInputTensor
+        tensors = [tensor(name="text", datatype="BYTES", shape=[len(texts)], contents=contents)]
+        request = open_inference_pb2.ModelInferRequest(model_name=self.model, inputs=tensors)
+        answer = self.stubs.infer(request, timeout=TIMEOUT_S)
+        return np.frombuffer(answer.raw_output_contents[0], np.float32).reshape(tuple(answer.outputs[0].shape))
 
-        self.timed(name, call)
-
-    @tag("grpc", "ids", "single")
-    @task(4)
-    def ids(self) -> None:
-        """Send one list of ids."""
-        ids = workload.mixed_ids(RNG)
-        self.embed("grpc ids", ids_request([ids], self.model), partial(expect_rows, count=len(ids)))
-
-    @tag("grpc", "ids", "batch")
-    @task(1)
-    def ids_batch(self) -> None:
-        """Send several lists of ids."""
-        batch = batch_of(workload.mixed_ids)
-        check = partial(expect_rows, count=sum(map(len, batch)))
-        self.embed("grpc ids batch", ids_request(batch, self.model), check)
-
-    @tag("grpc", "text", "single")
-    @task(3)
-    def text(self) -> None:
-        """Send one text."""
-        self.embed("grpc text", text_request([workload.mixed_text(RNG)], self.model), partial(expect_units, count=1))
-
-    @tag("grpc", "text", "batch")
-    @task(1)
-    def texts(self) -> None:
-        """Send several texts."""
-        batch = batch_of(workload.mixed_text)
-        self.embed("grpc text batch", text_request(batch, self.model), partial(expect_units, count=len(batch)))
-
-    @tag("grpc", "ids", "stream")
-    @task(1)
-    def stream(self) -> None:
-        """Send several requests on one stream; their different lengths show whether answers come in order."""
-        batch = batch_of(workload.mixed_ids)
-
-        def call() -> int:
-            size = 0
-            answers: Iterator[embed_pb2.EmbedStreamResponse]
-            answers = self.stub.EmbedStream(iter([ids_request([ids], self.model) for ids in batch]), timeout=60)
-            for ids, answer in zip(batch, answers, strict=True):
-                expect_rows(from_message(answer.response), len(ids))
-                size += answer.ByteSize()
-            return size
-
-        self.timed("grpc stream of ids", call)
-
-    @tag("grpc", "ids", "single", "known")
-    @task(1)
-    def known_ids(self) -> None:
-        """Check that the same ids give the same bits as over HTTP."""
-        self.embed("grpc known ids", ids_request([KNOWN_IDS], self.model), partial(FIRST_ANSWERS.expect_same, "ids"))
-
-    @tag("grpc", "text", "single", "known")
-    @task(1)
-    def known_text(self) -> None:
-        """Check that the same text gives the same vector as over HTTP."""
-        same = partial(FIRST_ANSWERS.expect_same, "text", tolerance=ENCODER_TOLERANCE)
-        self.embed("grpc known text", text_request([KNOWN_TEXT], self.model), same)
+    def call_tei(self, texts: list[str]) -> Floats:
+        """Return the vectors of texts from tei.v1, one message a text."""
+        requests = iter([tei_pb2.EmbedRequest(inputs=text, truncate=True) for text in texts])
+        answers = self.stubs.tei_stream(requests, timeout=TIMEOUT_S)
+        return np.array([list(answer.embeddings) for answer in answers], np.float32)

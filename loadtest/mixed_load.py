@@ -44,7 +44,7 @@ class Caller:
         self.target = target
         self.rng = random.Random(seed)
         self.connection = http.client.HTTPConnection("127.0.0.1", target.http, timeout=TIMEOUT_S)
-        self.stubs = Stubs(target.grpc)
+        self.stubs = Stubs(f"127.0.0.1:{target.grpc}")
 
     def request(self, verb: str, path: str, document: Any = None, accept: str = JSON) -> str:
         """Send one HTTP request and return the status of its response."""

@@ -16,9 +16,9 @@ LAYER = "input_embeddings"
 class Stubs:
     """The called methods on one channel of their own."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, address: str) -> None:
         options = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", -1)]
-        self.channel = channel = grpc.insecure_channel(f"127.0.0.1:{port}", options)
+        self.channel = channel = grpc.insecure_channel(address, options)
         infer, tei = open_inference_pb2.ModelInferResponse, tei_pb2.EmbedResponse
         embed, streamed = embed_pb2.EmbedResponse.FromString, embed_pb2.EmbedStreamResponse.FromString
         service = "/inlay.v1.Embedder/"
@@ -27,6 +27,7 @@ class Stubs:
         inference = "/inference.GRPCInferenceService/ModelInfer"
         self.infer: Any = channel.unary_unary(inference, _serialize, infer.FromString)
         self.tei: Any = channel.unary_unary("/tei.v1.Embed/Embed", _serialize, tei.FromString)
+        self.tei_stream: Any = channel.stream_stream("/tei.v1.Embed/EmbedStream", _serialize, tei.FromString)
 
     def close(self) -> None:
         """Close the channel."""

@@ -124,7 +124,7 @@ class Client:
         self.model = model
         self.rng = random.Random(seed)
         self.connection = http.client.HTTPConnection("127.0.0.1", ports.http, timeout=TIMEOUT_S)
-        self.stubs = Stubs(ports.grpc)
+        self.stubs = Stubs(f"127.0.0.1:{ports.grpc}")
 
     def draw(self) -> list[int]:
         """Return the indices of one to six random probes."""

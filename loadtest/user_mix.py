@@ -80,3 +80,20 @@ def text(rng: random.Random, tokens: int) -> str:
 def ids(rng: random.Random, tokens: int) -> list[int]:
     """Return this many ids of the demo model's vocabulary between its two special ones."""
     return workload.ids(rng, tokens + SPECIAL_TOKENS)
+
+
+def _ramp(part: float) -> float:
+    return min(1.0, 0.1 * (int(part * 10) + 1))
+
+
+def _spike(part: float) -> float:
+    return 1.0 if 0.4 <= part < 0.6 else 0.2
+
+
+def _soak(part: float) -> float:
+    return 0.25 if part < 0.05 else 0.5
+
+
+CURVES = {"ramp": _ramp, "spike": _spike, "soak": _soak}
+"""The users present, as a share of the most, by the part of the run that has passed: ten equal steps up to the most; a
+fifth of them, with all for a fifth of the run; half of them, after a twentieth of the run with a quarter."""
