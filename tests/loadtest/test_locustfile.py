@@ -1,0 +1,121 @@
+"""The locustfile as users run it: names of results, refusals that are waited for, failures, shapes."""
+
+import importlib.util
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.served import serving
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("locust") is None, reason="`make load` installs locust")
+
+ROOT = Path(__file__).parents[2]
+ENOUGH = 40  # requests after which a run is ended
+
+
+class Stub(BaseHTTPRequestHandler):
+    """Refuses every second request with Retry-After, or answers all with `status`."""
+
+    protocol_version = "HTTP/1.1"
+    status = 429
+    seen = 0
+    enough = threading.Event()
+
+    def do_GET(self) -> None:
+        self.answer(200, b'{"model_id": "stub"}')
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        type(self).seen += 1
+        if self.seen >= ENOUGH:
+            self.enough.set()
+        self.answer(self.status, b"{}", **({"Retry-After": "0"} if self.status == 429 else {}))
+
+    def answer(self, status: int, body: bytes, **headers: str) -> None:
+        self.send_response(status)
+        for name, value in {"Content-Length": str(len(body)), **headers}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+@contextmanager
+def stub(status: int) -> Iterator[tuple[str, threading.Event]]:
+    handler = type("Answering", (Stub,), {"status": status, "seen": 0, "enough": threading.Event()})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", handler.enough
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def locust(*arguments: str) -> list[str]:
+    command = [sys.executable, "-m", "locust", "-f", "loadtest/locustfile.py", "--headless", "--json", "--think", "0"]
+    return [*command, "-u", "4", "-r", "4", *arguments]
+
+
+def results(process: "subprocess.Popen[str]") -> list[dict[str, Any]]:
+    output, errors = process.communicate(timeout=100)
+    assert "[" in output, errors
+    rows: list[dict[str, Any]] = json.loads(output[output.index("[") :])
+    return rows
+
+
+def rows_against(status: int) -> tuple[list[dict[str, Any]], int]:
+    """Run RestUser against a stub until it has seen enough."""
+    with stub(status) as (host, enough):
+        process = subprocess.Popen(
+            locust("--host", host, "RestUser"), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        assert enough.wait(100)
+        process.terminate()
+        return results(process), process.returncode
+
+
+def test_refusals_are_counted_apart_and_are_no_failures() -> None:
+    rows, status = rows_against(429)
+    posts = [row for row in rows if row["method"] != "GET"]
+    assert {row["method"] for row in posts} == {"refused"}
+    assert sum(row["num_requests"] for row in posts) >= ENOUGH - 4
+    assert sum(row["num_failures"] for row in rows) == 0
+    assert status == 0
+
+
+def test_other_errors_are_failures() -> None:
+    rows, status = rows_against(500)
+    posts = [row for row in rows if row["method"] == "POST"]
+    assert all(row["num_failures"] == row["num_requests"] > 0 for row in posts)
+    assert posts
+    assert status != 0
+
+
+def test_results_are_by_route_and_protocol(minilm_store: Path) -> None:
+    with serving(minilm_store) as served:
+        host = "http://{}:{}".format(*served.address)
+        process = subprocess.Popen(
+            locust("--host", host, "--grpc-host", served.rpc_address, "--shape", "ramp", "-t", "6s"),
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        rows = results(process)
+    assert sum(row["num_failures"] for row in rows) == 0
+    assert process.returncode == 0
+    protocols = {row["name"].partition(" ")[2].partition(",")[0] for row in rows}
+    assert {"openai"} <= protocols <= {"openai", "tei", "inlay", "oip"}
