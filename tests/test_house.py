@@ -51,6 +51,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "loadtest.encoders.growth": ("loadtest", "service"),  # fills the pipeline's queues
     "loadtest.encoders.inlay_engine": ("loadtest", "service"),  # times the pipeline beside other libraries
     "loadtest.encoders.input_layer": ("loadtest", "models", "service"),  # times graphs and the engine
+    "loadtest.fleet.replica": ("loadtest", "service"),  # simulates with the service's own queue
     "loadtest.table_generation": ("loadtest", "models"),  # times functions, not the service
     "service": ("service", "models"),
     "service.app": ("service", "models", "proto"),

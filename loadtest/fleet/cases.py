@@ -14,11 +14,12 @@ from loadtest.fleet.balancing import LEAST_CONNECTIONS, POLICIES
 from loadtest.fleet.service_times import ServiceTimes
 from loadtest.fleet.simulation import Scenario, capacity, simulate
 
-SIZES = {1: 300.0, 10: 120.0, 100: 30.0, 1000: 10.0}  # replicas, and the seconds simulated
+SIZES = {1: 300.0, 10: 100.0, 100: 20.0, 1000: 4.0}  # replicas, and the seconds simulated
+HARD_SECONDS = {1: 300.0, 10: 100.0, 100: 30.0, 1000: 16.0}  # slow replicas fill their queues for ten seconds
 EVEN_LOAD, HARD_LOAD = 0.8, 0.6
 SLOW = 0.1  # of the replicas, at a third of the speed, in hard cases
 DEAD = {1: 0, 10: 1, 100: 2, 1000: 20}  # replicas that die in hard cases
-LOADS, LOADS_REPLICAS, LOADS_SECONDS = (0.3, 0.5, 0.7, 0.8, 0.9, 1.0, 1.2), 100, 10.0
+LOADS, LOADS_REPLICAS, LOADS_SECONDS = (0.3, 0.5, 0.7, 0.8, 0.9, 1.1), 20, 40.0
 SHAPES = ((8, 1), (4, 2), (2, 4), (1, 8))  # replicas, and cores of each
 BEHAVIOUR_LOADS = (0.1, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0)
 HOUR, DAY = 3600, 86400
@@ -61,9 +62,14 @@ LOAD_CURVES: dict[str, tuple[Callable[[int], float], int, int]] = {
 
 
 def size_scenarios(policies: Sequence[str], sizes: Sequence[int]) -> list[Scenario]:
-    """Return the cases by number of replicas, even ones and hard ones."""
-    even = [Scenario(policy, size, EVEN_LOAD, SIZES[size]) for size in sizes for policy in policies]
-    hard = [replace(one, load=HARD_LOAD, is_bursty=True, slow=SLOW, dead=DEAD[one.replicas]) for one in even]
+    """Return the cases by number of replicas, even ones and hard ones; one replica has one policy."""
+    pairs = [(size, policy) for size in sizes for policy in (policies if size > 1 else policies[:1])]
+    even = [Scenario(policy, size, EVEN_LOAD, SIZES[size]) for size, policy in pairs]
+    hard = [
+        replace(one, load=HARD_LOAD, seconds=seconds, is_bursty=True, slow=SLOW, dead=DEAD[one.replicas])
+        for one in even
+        for seconds in [HARD_SECONDS[one.replicas]]
+    ]
     return [*even, *hard]
 
 
@@ -83,7 +89,7 @@ def shape_scenarios() -> list[Scenario]:
 
 def behaviour_scenarios() -> list[Scenario]:
     """Return the cases whose metrics the autoscaler's simulation takes."""
-    return [Scenario(LEAST_CONNECTIONS, 20, load, 60.0) for load in BEHAVIOUR_LOADS]
+    return [Scenario(LEAST_CONNECTIONS, 20, load, 40.0) for load in BEHAVIOUR_LOADS]
 
 
 def simulate_all(times: ServiceTimes, processes: int, sizes: Sequence[int]) -> dict[str, Any]:

@@ -56,7 +56,7 @@ def limits(measured: Mapping[str, Any], simulated: Mapping[str, Any]) -> list[di
 
 
 def _row(part: str, replicas: float, why: str) -> dict[str, Any]:
-    return {"part": part, "replicas": round(replicas, 1 if replicas < 10 else 0), "why": why}
+    return {"part": part, "replicas": round(replicas, 1) if replicas < 10 else round(replicas), "why": why}
 
 
 def ids_a_second() -> float:

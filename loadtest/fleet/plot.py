@@ -54,7 +54,7 @@ def draw(document: dict[str, Any], target: Path) -> None:
 
 def _by_size(axes: Axes, rows: list[dict[str, Any]]) -> None:
     for policy in POLICIES:
-        own = [row for row in rows if row["policy"] == policy]
+        own = [row for row in rows if row["policy"] == policy or row["replicas"] == 1]
         axes.plot(
             [row["replicas"] for row in own], [row["p99_ms"] for row in own], "o-", color=COLOURS[policy], label=policy
         )

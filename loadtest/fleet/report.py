@@ -78,7 +78,8 @@ def _sizes(document: dict[str, Any]) -> list[str]:
         rows = [row for row in document["sizes"] if row["is_bursty"] == bursty]
         lines += ["", f"## {title}"]
         lines += table(
-            ("policy", "replicas", *OUTCOME), [[row["policy"], row["replicas"], *_outcome(row)] for row in rows]
+            ("policy", "replicas", *OUTCOME),
+            [[row["policy"] if row["replicas"] > 1 else "any", row["replicas"], *_outcome(row)] for row in rows],
         )
     return lines
 

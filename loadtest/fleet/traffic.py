@@ -25,13 +25,17 @@ def poisson(rng: np.random.Generator, rate: float, seconds: float) -> NDArray[np
 
 
 def bursty(rng: np.random.Generator, rate: float, seconds: float) -> NDArray[np.float64]:
-    """Return the times of a Markov-modulated Poisson process of two states, whose mean rate is `rate`."""
-    share = BURST_SECONDS / (QUIET_SECONDS + BURST_SECONDS)
-    quiet = rate / (1 - share + BURST * share)
-    times, begun, in_burst = [], 0.0, bool(rng.random() < share)
-    while begun < seconds:
+    """Return the times of a Markov-modulated Poisson process of two states, in order.
+
+    The rates of the states are such that the run has `rate` a second on average, whatever share of it bursts took.
+    """
+    ends, in_burst = [0.0], bool(rng.random() < BURST_SECONDS / (QUIET_SECONDS + BURST_SECONDS))
+    factors = []
+    while ends[-1] < seconds:
         length = rng.exponential(BURST_SECONDS if in_burst else QUIET_SECONDS)
-        times.append(begun + poisson(rng, quiet * BURST if in_burst else quiet, length))
-        begun, in_burst = begun + length, not in_burst
-    joined = np.concatenate(times)
-    return joined[joined < seconds]
+        ends.append(min(seconds, ends[-1] + length))
+        factors.append(BURST if in_burst else 1.0)
+        in_burst = not in_burst
+    quiet = rate * seconds / float(np.dot(np.diff(ends), factors))
+    states = zip(ends, ends[1:], factors, strict=False)
+    return np.concatenate([begun + poisson(rng, quiet * factor, end - begun) for begun, end, factor in states])

@@ -86,8 +86,8 @@ def kinds_by_route() -> list[tuple[str, str]]:
 @pytest.mark.parametrize(("name", "kind"), kinds_by_route())
 def test_route_answers_with_a_unit_vector_for_each_input(name: str, kind: str, minilm: Served) -> None:
     rng, route = random.Random(8), ROUTES[name]
-    least = KINDS[kind]
-    sent = user_requests.inputs(rng, Drawn(kind, (least.tokens[0],) * least.texts[1]))
+    bounds = KINDS[kind]
+    sent = user_requests.inputs(rng, Drawn(kind, (bounds.tokens[0],) * bounds.texts[1]))
     response = minilm.http.post(
         route.path.format(model="minilm"),
         content=orjson.dumps(route.document("minilm", sent)),
