@@ -29,7 +29,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help serve demo test test-all check format proto lock load bench architectures tables exporting footprint overload soak swap bulk parity openvino clients faults proxies observe fuzz audit sbom images container-test clean
+.PHONY: help serve demo test test-all check format proto lock load fleet bench architectures tables exporting footprint overload soak swap bulk parity openvino clients faults proxies observe fuzz audit sbom images container-test clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -55,7 +55,7 @@ $(DEMO)/card.json: models/artifacts/card.py models/families/positional_encodings
 
 # ---- check
 
-TESTS = $(INLAY) .venv/.locked-dev $(DEMO)/card.json
+TESTS = $(INLAY) .venv/.locked-dev .venv/.locked-load $(DEMO)/card.json
 OWN_TARGETS = not parity and not bench and not clients and not faults and not observe and not proxies
 
 test: $(TESTS) ## set up, run the tests in parallel; of long sweeps an even part
@@ -117,9 +117,13 @@ sbom: $(TOOLS)/.locked ## write sbom.json (CycloneDX) of what an installation ho
 
 # ---- measure
 
-load: .venv/.locked-load ## 30 s of mixed load on the service running here; ARGS="--users 50 --run-time 2m"
+load: .venv/.locked-load ## 30 s of what users send, on the service running here; ARGS="--users 50 --run-time 2m --shape ramp|spike|soak"
 	@$(BIN)/python -m locust -f loadtest/locustfile.py --headless --users 20 --spawn-rate 20 --run-time 30s \
 	  --host http://127.0.0.1:$(or $(INLAY_PORT),8080) --grpc-host 127.0.0.1:$(or $(INLAY_GRPC_PORT),50051) $(ARGS)
+
+# The results are simulated from service times that `python -m loadtest.fleet.measure --save` measured.
+fleet: $(INLAY) .venv/.locked-dev ## simulate 1 to 1 000 replicas: balancing, autoscaling, limits, costs; ARGS=--save; three minutes
+	@$(BIN)/python -m loadtest.fleet $(ARGS)
 
 # Of --encoders the other libraries are left out by --own.
 BENCH = $(if $(findstring --encoders,$(ARGS)),encoders,bench)

@@ -34,6 +34,10 @@ grpc.experimental.gevent.init_gevent()
 RNG = random.Random(23)
 RETRIES = 2  # of a refused request, as OpenAI's clients
 REFUSED = "refused"
+REFUSALS = (
+    grpc.StatusCode.RESOURCE_EXHAUSTED,
+    grpc.StatusCode.UNAVAILABLE,
+)  # the latter in the Open Inference Protocol
 SOAK_SECONDS = 3600  # of a shape without --run-time
 KNOWN_TEXT = "the same text must always give the same vector"
 FIRST_ANSWERS = FirstAnswers()
@@ -239,7 +243,7 @@ class GrpcUser(User):
         except grpc.RpcError as error:
             trailing: Any = error.trailing_metadata() or ()
             pushback = dict(trailing).get("grpc-retry-pushback-ms")
-            if error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED and pushback:
+            if error.code() in REFUSALS and pushback:
                 wait = float(pushback) / 1000
             else:
                 failure = f"{error.code().name}: {error.details()}"  # its own text differs from call to call

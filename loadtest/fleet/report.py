@@ -55,7 +55,9 @@ def _head(document: dict[str, Any]) -> list[str]:
             f"Clients give up after {TIMEOUT:g} s, and send a refused request again after its Retry-After,",
             f"{RETRIES} times. A replica that dies answers nothing: requests in flight there are lost,",
             f"new ones are sent again after {CONNECT_SECONDS:g} s, until {CHECKS} health checks,",
-            f"{CHECK_SECONDS:g} s apart, have failed. Goodput: the share of requests that were answered in time.",
+            f"{CHECK_SECONDS:g} s apart, have failed. Goodput: answers a second over",
+            "requests a second, without the first quarter. Answered: the share of requests that were answered in time,",
+            "also after the last arrival.",
             "Seeds are fixed. Plots: `fleet.png`.",
         ),
     ]
@@ -63,10 +65,15 @@ def _head(document: dict[str, Any]) -> list[str]:
 
 def _outcome(row: dict[str, Any]) -> list[str]:
     times = [milliseconds(row[key]) for key in ("p50_ms", "p99_ms")]
-    return [percent(row["goodput"]), *times, *(percent(row[key]) for key in ("refusals", "timed_out", "lost"))]
+    return [
+        f"{row['goodput']:.2f}",
+        percent(row["answered"]),
+        *times,
+        *(percent(row[key]) for key in ("refusals", "timed_out", "lost")),
+    ]
 
 
-OUTCOME = ("goodput", "p50", "p99", "429s", "timed out", "lost")
+OUTCOME = ("goodput", "answered", "p50", "p99", "429s", "timed out", "lost")
 
 
 def _sizes(document: dict[str, Any]) -> list[str]:
@@ -160,14 +167,17 @@ def _one_server(document: dict[str, Any]) -> list[str]:
             own = row[name]
             kept = percent(own["kept_from_core"]) if "kept_from_core" in own else ""
             times = [milliseconds(own[key]) for key in ("p50_ms", "p99_ms")]
-            rows.append([name, row["load"], row["rate"], *times, f"{own['busy']:.2f}", kept, percent(own["goodput"])])
+            if short := own.get("p99_ms_of_short_runs"):
+                times[1] += f" ({' to '.join(map(milliseconds, short))})"
+            rows.append([name, row["load"], row["rate"], *times, f"{own['busy']:.2f}", kept, percent(own["answered"])])
     facts, settings = server["facts"], server["settings"]
     return [
         "## One real server beside the simulation",
         *prose(
             f"`{server['command']}`, {facts['date']}; load average before: {facts['load average before']};",
             f"of {settings['rounds']} rounds of {settings['seconds']:g} s the one in which the server's threads waited",
-            "least for their core, beside other work of the machine or one another.",
+            "least for their core, beside other work of the machine or one another. In brackets: the p99 of nine in ten",
+            f"simulated runs as short as that. Priority of the measuring session: {settings['scheduling'] or 'usual'}.",
         ),
-        *table(("", "load", "requests/s", "p50", "p99", "core busy", "kept from its core", "goodput"), rows),
+        *table(("", "load", "requests/s", "p50", "p99", "core busy", "kept from its core", "answered"), rows),
     ]

@@ -65,6 +65,7 @@ class Outcome:
     Attributes:
         due: requests.
         latencies: seconds, of answered requests from when they were first sent.
+        completed: requests answered between the first quarter and the last arrival.
         refusals: 429 responses.
         given_up: requests refused RETRIES + 1 times, or told to wait past TIMEOUT.
         timed_out: requests not answered in time.
@@ -75,6 +76,7 @@ class Outcome:
 
     due: int = 0
     latencies: list[float] = field(default_factory=list)
+    completed: int = 0
     refusals: int = 0
     given_up: int = 0
     timed_out: int = 0
@@ -88,7 +90,8 @@ class Outcome:
         latency = {f"p{name}_ms": percentile(ordered, share) * 1000 if ordered else None for name, share in PERCENTILES}
         return {
             "due": self.due,
-            "goodput": round(len(ordered) / due, 4),
+            "goodput": round(self.completed / due, 3),
+            "answered": round(len(ordered) / due, 4),
             **{name: value and round(value, 1) for name, value in latency.items()},
             "refusals": round(self.refusals / due, 4),
             "given_up": round(self.given_up / due, 4),
@@ -207,6 +210,7 @@ class Simulation:
 
     def _answered(self, call: Call) -> None:
         self._leave(call)
+        self.outcome.completed += self._warm <= self.clock.now < self.scenario.seconds
         if self._is_counted(call):
             self.outcome.latencies.append(self.clock.now - call.begun)
 

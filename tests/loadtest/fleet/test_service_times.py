@@ -109,6 +109,4 @@ def test_costs_follow_from_tokens_a_second() -> None:
     mix = limits.costs(TIMES, simulated)[-1]
     million_tokens_an_hour = 5000 * limits.ASSUMED["share of capacity used"] * 3600 / 1e6
     price = limits.ASSUMED["EUR per core and hour"]
-    assert mix["eur_a_million_tokens"] == pytest.approx(
-        limits.ASSUMED["EUR per core and hour"] / an_hour * 1e6, abs=1e-5
-    )
+    assert mix["eur_a_million_tokens"] == pytest.approx(price / million_tokens_an_hour, abs=1e-5)
