@@ -21,6 +21,7 @@ import grpc.experimental.gevent
 import numpy as np
 import orjson
 from locust import FastHttpUser, LoadTestShape, User, events, task
+from locust.exception import StopUser
 from locust.util.timespan import parse_timespan
 
 from loadtest import user_mix, user_requests
@@ -137,9 +138,15 @@ class RestUser(FastHttpUser):
 
     def on_start(self) -> None:
         """Ask for the default model's name unless --model names one."""
-        self.model: str = (
-            self.environment.parsed_options.model or self.client.get("/info", name="/info tei").json()["model_id"]
-        )
+        self.model: str = self.environment.parsed_options.model or self.default_model()
+
+    def default_model(self) -> str:
+        """Return the model of requests that name none; end this user if the server does not say."""
+        with self.client.get("/info", name="/info tei", catch_response=True) as response:
+            if response.status_code == 200 and (name := response.json().get("served_model_name")):
+                return str(name)
+            response.failure(f"status {response.status_code}: the server names no default model; name one by --model")
+        raise StopUser
 
     @task
     def send(self) -> None:

@@ -151,6 +151,48 @@ def noise(rng: np.random.Generator, seconds: int) -> list[float]:
     return factors
 
 
+class Fleet:
+    """Replicas as a fluid: what they compute, what waits, and which are starting.
+
+    Args:
+        replicas: that serve at the beginning.
+        tokens_a_second: of one replica.
+        start_seconds: from being asked for to serving.
+    """
+
+    def __init__(self, replicas: int, tokens_a_second: float, start_seconds: int) -> None:
+        self.replicas = self.ready = replicas  # asked for; serving
+        self.backlog = 0.0  # tokens
+        self._tokens_a_second, self._start_seconds = tokens_a_second, start_seconds
+        self._starting: deque[int] = deque()  # the second at which each serves
+
+    @property
+    def capacity(self) -> float:
+        """Tokens a second of the replicas that serve."""
+        return self.ready * self._tokens_a_second
+
+    def work(self, second: int, offered: float) -> tuple[float, float]:
+        """Let a second pass in which tokens come; return those computed and those refused."""
+        while self._starting and self._starting[0] <= second:
+            self._starting.popleft()
+            self.ready += 1
+        done = min(self.backlog + offered, self.capacity)
+        waiting = self.backlog + offered - done
+        refused = max(0.0, waiting - MOST_WAITING_SECONDS * self.capacity)
+        self.backlog = waiting - refused
+        return done, refused
+
+    def scale(self, second: int, wanted: int) -> None:
+        """Start replicas, or end those that start and then those that serve."""
+        self._starting.extend([second + self._start_seconds] * (wanted - self.replicas))
+        while wanted < self.ready + len(self._starting):
+            if self._starting:
+                self._starting.pop()
+            else:
+                self.ready -= 1
+        self.replicas = wanted
+
+
 def follow(
     rule: Rule,
     load: Callable[[int], float],
@@ -170,39 +212,24 @@ def follow(
         tokens_a_second: of one replica.
         start_seconds: from being asked for to being ready.
     """
-    rng = np.random.default_rng(seed)
-    factors, scaler, trace = noise(rng, seconds), Autoscaler(rule, least, most), Trace()
-    replicas = ready = max(least, ceil(load(0) / 0.7))
-    starting: deque[int] = deque()  # when each becomes ready
-    backlog, seen, busy_seen = 0.0, 0.0, 0.6
-    for second in range(seconds):
-        while starting and starting[0] <= second:
-            starting.popleft()
-            ready += 1
-        offered = load(second) * factors[second] * tokens_a_second
-        backlog += offered
-        done = min(backlog, ready * tokens_a_second)
-        backlog -= done
-        refused = max(0.0, backlog - MOST_WAITING_SECONDS * ready * tokens_a_second)
-        backlog -= refused
+    factors = noise(np.random.default_rng(seed), seconds)
+    scaler, trace = Autoscaler(rule, least, most), Trace()
+    fleet = Fleet(max(least, ceil(load(0) / 0.7)), tokens_a_second, start_seconds)
+    seen = (0.0, 0.0)  # the metrics when they were last read
+    for second, factor in enumerate(factors):
+        offered = load(second) * factor * tokens_a_second
+        done, refused = fleet.work(second, offered)
         if second % SCRAPE_SECONDS == 0:
-            waiting, busy = behaviour.at(done / (ready * tokens_a_second))
-            seen, busy_seen = backlog + waiting * ready, busy
+            waiting, busy = behaviour.at(done / fleet.capacity)
+            seen = (fleet.backlog + waiting * fleet.ready, busy)
         if second % SYNC_SECONDS == SYNC_SECONDS // 2:
-            wanted = scaler.desired(second, replicas, ready, seen, busy_seen)
-            starting.extend([second + start_seconds] * max(0, wanted - replicas))
-            while wanted < ready + len(starting):
-                if starting:
-                    starting.pop()
-                else:
-                    ready -= 1
-            replicas = wanted
+            fleet.scale(second, scaler.desired(second, fleet.replicas, fleet.ready, *seen))
         trace.offered += offered
         trace.refused += refused
-        trace.needed.append(load(second) * factors[second])
-        trace.replicas.append(replicas)
-        trace.ready.append(ready)
-        trace.waited.append(backlog / (ready * tokens_a_second))
+        trace.needed.append(load(second) * factor)
+        trace.replicas.append(fleet.replicas)
+        trace.ready.append(fleet.ready)
+        trace.waited.append(fleet.backlog / fleet.capacity)
     return trace
 
 

@@ -47,6 +47,8 @@ MIXED = ((16, 160), (8, 8, 8, 200), (12, 20, 64, 250), (10, 10, 10, 10, 10, 10, 
 STARTS = 3
 JSON = {"content-type": "application/json"}
 PROXY_REQUESTS = 4000
+RUN_SECONDS = 'inlay_engine_run_seconds_sum{{model="{model}",graph="encoder"}}'
+PRIVATE_BYTES = 'inlay_worker_private_bytes{worker="0"}'
 
 
 def points() -> list[tuple[int, ...]]:
@@ -87,7 +89,7 @@ def post(connection: http.client.HTTPConnection, path: str, document: Any, accep
 def measure_point(running: RunningServer, model: str, lengths: Sequence[int], seconds: float) -> Point:
     """Send requests of texts of these lengths for some seconds; return the mean times of one."""
     rng, port = random.Random(len(lengths)), running.ports["http"]
-    run_name = f'inlay_engine_run_seconds_sum{{model="{model}",graph="encoder"}}'
+    run_name = RUN_SECONDS.format(model=model)
     sent, begun_run, begun_cpu, begun = 0, scrape(port)[run_name], core_seconds(running.pid)[0], time.perf_counter()
     with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=30)) as connection:
         while time.perf_counter() - begun < seconds or sent < 3:
@@ -189,6 +191,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         kind: min(start_up(spec, folder, core, kind == "cold") for _ in range(STARTS)) for kind in ("warm", "cold")
     }
     with tempfile.TemporaryDirectory() as logs, servers.started(spec, Path(logs), core) as running:
+        if RUN_SECONDS.format(model=options.model) not in scrape(running.ports["http"]):
+            raise NotReady(f"{options.model} has no encoder, only an input layer: name another model by --model")
         measured = measure_points(running, options)
         transfers = sizes(running, options.model)
         metrics = scrape(running.ports["http"])
@@ -205,7 +209,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         "start_seconds": {kind: round(seconds, 2) for kind, seconds in starts.items()},
         "memory_bytes": {
             "model files": sum(files),
-            "private of a worker": int(metrics['inlay_worker_private_bytes{worker="0"}']),
+            "private of a worker": int(metrics[PRIVATE_BYTES]),
         },
         "transfer_bytes": transfers,
         "balancer_seconds": balancer(transfers["one query of 10 tokens"]["answer, JSON"], core),

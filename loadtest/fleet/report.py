@@ -177,7 +177,8 @@ def _one_server(document: dict[str, Any]) -> list[str]:
             f"`{server['command']}`, {facts['date']}; load average before: {facts['load average before']};",
             f"of {settings['rounds']} rounds of {settings['seconds']:g} s the one in which the server's threads waited",
             "least for their core, beside other work of the machine or one another. In brackets: the p99 of nine in",
-            f"ten simulated runs as short as that. Priority of the measuring session: {settings['scheduling'] or 'usual'}.",
+            "ten simulated runs as short as that. Priority of the measuring session:",
+            f"{settings['scheduling'] or 'usual'}.",
         ),
         *table(("", "load", "requests/s", "p50", "p99", "core busy", "kept from its core", "answered"), rows),
     ]

@@ -30,7 +30,7 @@ class Stub(BaseHTTPRequestHandler):
     enough = threading.Event()
 
     def do_GET(self) -> None:
-        self.answer(200, b'{"model_id": "stub"}')
+        self.answer(200, b'{"served_model_name": "stub"}')
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["content-length"]))
