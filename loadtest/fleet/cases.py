@@ -14,7 +14,7 @@ from loadtest.fleet.balancing import LEAST_CONNECTIONS, POLICIES
 from loadtest.fleet.service_times import ServiceTimes
 from loadtest.fleet.simulation import Scenario, capacity, simulate
 
-SIZES = {1: 300.0, 10: 100.0, 100: 20.0, 1000: 4.0}  # replicas, and the seconds simulated
+SIZES = {1: 300.0, 10: 100.0, 100: 20.0, 1000: 8.0}  # replicas, and the seconds simulated
 HARD_SECONDS = {1: 300.0, 10: 100.0, 100: 30.0, 1000: 16.0}  # slow replicas fill their queues for ten seconds
 EVEN_LOAD, HARD_LOAD = 0.8, 0.6
 SLOW = 0.1  # of the replicas, at a third of the speed, in hard cases
