@@ -145,7 +145,9 @@ class RestUser(FastHttpUser):
         with self.client.get("/info", name="/info tei", catch_response=True) as response:
             if response.status_code == 200 and (name := response.json().get("served_model_name")):
                 return str(name)
-            response.failure(f"status {response.status_code}: the server names no default model; name one by --model")
+            response.failure(
+                f"status {response.status_code}: no default model was learned: check --host, or name a model by --model"
+            )
         raise StopUser
 
     @task
