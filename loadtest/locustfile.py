@@ -145,9 +145,8 @@ class RestUser(FastHttpUser):
         with self.client.get("/info", name="/info tei", catch_response=True) as response:
             if response.status_code == 200 and (name := response.json().get("served_model_name")):
                 return str(name)
-            response.failure(
-                f"status {response.status_code}: no default model was learned: check --host, or name a model by --model"
-            )
+            hint = "check --host, or name a model by --model"
+            response.failure(f"status {response.status_code}, so no default model is known: {hint}")
         raise StopUser
 
     @task

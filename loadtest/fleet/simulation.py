@@ -27,6 +27,7 @@ WARM = 0.25  # of a run, not counted
 DIES_AT = 0.5  # of a run
 SAMPLE_SECONDS = 0.1
 CAPACITY_REQUESTS = 4000
+PERCENTILES = (("50", 0.5), ("90", 0.9), ("99", 0.99), ("99.9", 0.999))
 
 
 @dataclass(frozen=True)
@@ -100,9 +101,6 @@ class Outcome:
             "waiting_tokens": round(fmean(self.waiting), 1),
             "busy": round(fmean(self.busy), 3),
         }
-
-
-PERCENTILES = (("50", 0.5), ("90", 0.9), ("99", 0.99), ("99.9", 0.999))
 
 
 class Simulation:
@@ -199,7 +197,10 @@ class Simulation:
     def _not_connected(self, sent: tuple[Call, int]) -> None:
         call, index = sent
         self.balancer.loads[index] -= self._weight(call)
-        self._send(call)
+        if call.done():
+            self.outcome.timed_out += self._is_counted(call)
+        else:
+            self._send(call)
 
     def _leave(self, call: Call) -> int | None:
         """Take a request from those in flight; return its replica, or None if it is not among them."""
