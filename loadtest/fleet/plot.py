@@ -11,6 +11,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from loadtest.fleet.balancing import LEAST_CONNECTIONS, LEAST_TOKENS, POLICIES, RANDOM, ROUND_ROBIN, STALE, TWO_CHOICES
 from loadtest.fleet.cases import EVEN_LOAD, HARD_LOAD, LOADS_REPLICAS, NEW_NODE, QUEUE_ALONE, RECOMMENDED, WARM_START
@@ -39,7 +40,9 @@ def draw(document: dict[str, Any], target: Path) -> None:
     _by_size(even, [row for row in document["sizes"] if not row["is_bursty"]])
     even.set_title(f"Equal replicas, load {EVEN_LOAD:g}")
     _by_size(hard, [row for row in document["sizes"] if row["is_bursty"]])
+    even.legend(fontsize=8, loc="center right", bbox_to_anchor=(1, 0.76))  # the only place without a curve
     hard.set_title(f"Bursts, a tenth at 1/3 speed, some die, load {HARD_LOAD:g}")
+    hard.legend(fontsize=8, loc="lower left")
     _by_load(load, document["loads"])
     shown = {steps: f"step, {WARM_START} s", new_node: f"step, {NEW_NODE} s", day: f"day, {WARM_START} s"}
     for axes, name in shown.items():
@@ -72,14 +75,16 @@ def _by_load(axes: Axes, rows: list[dict[str, Any]]) -> None:
     axes.set_title(f"{LOADS_REPLICAS} replicas, bursts, a tenth at 1/3 speed")
     axes.set_xlabel("load / nominal capacity")
     _latency(axes)
+    axes.legend(fontsize=8)
 
 
 def _latency(axes: Axes) -> None:
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_minor_formatter(NullFormatter())
     axes.set_ylabel("p99 of answered requests, ms (log)")
     axes.grid(alpha=0.3)
-    axes.legend(fontsize=8)
 
 
 def _trace(axes: Axes, name: str, traces: dict[str, Any]) -> None:
