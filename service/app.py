@@ -2,11 +2,11 @@
 
 import asyncio
 import logging
-import os
-import signal
-import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from models import VERSION
@@ -23,6 +23,7 @@ from service.http.client_pace import ConnectionSettings
 from service.http.cors import Cors
 from service.http.docs_pages import docs_application, docs_routes
 from service.http.intake import Intake
+from service.http.listener import serving_beside
 from service.http.openapi import build_document
 from service.http.pipeline import Limits, Pipeline
 from service.http.router import Router
@@ -32,6 +33,7 @@ from service.observability.metrics import Metrics
 from service.observability.stage_times import Stages
 from service.observability.tracing import open_tracing
 from service.process.background_tasks import background_tasks
+from service.process.stop_signals import StopSignals
 from service.process.watchdog import Watchdog
 from service.protocols.inlay import routes as inlay_routes
 from service.protocols.inlay import rpc as inlay_rpc
@@ -48,8 +50,6 @@ from service.scheduling.memory_budget import MemoryBudget
 from service.security.api_keys import Keys, open_keys
 from service.settings import Settings
 
-INTERRUPTED = 130  # the exit code of a program that Ctrl-C ended
-LAME_DUCK_SECONDS = 0.2  # from the stop signal to the closing of idle connections: clients see `connection: close`
 Ready = Callable[[ServiceContext, int], None]
 ASGIApplication = Callable[[Any, Any, Any], Awaitable[None]]
 log = logging.getLogger(__name__)
@@ -85,12 +85,18 @@ class Application:
         await self.api(scope, receive, send)
 
 
-def create_app(settings: Settings, ready: Ready | None = None, metrics: Metrics | None = None) -> Application:
+def create_app(
+    settings: Settings,
+    ready: Ready | None = None,
+    metrics: Metrics | None = None,
+    management: socket.socket | None = None,
+) -> Application:
     """Return the whole service.
 
     Args:
         ready: called with its context and the gRPC port once both protocols answer.
         metrics: shared with other workers; None: this process serves alone.
+        management: the bound socket of the management port; None: the application has its routes.
 
     Raises:
         StartError, ModelError: it cannot serve; the message is one line.
@@ -100,12 +106,36 @@ def create_app(settings: Settings, ready: Ready | None = None, metrics: Metrics 
     plane = DataPlane(context)
     groups = _route_groups(context, plane)
     api = docs_application(VERSION, lambda: build_document(router, VERSION, guarded=keys is not None))
-    router = Router([groups[0]._replace(routes=[*groups[0].routes, *docs_routes(api)]), *groups[1:]])
+    public = groups if management is None else _with(groups, management=False)
+    router = Router([public[0]._replace(routes=[*public[0].routes, *docs_routes(api)]), *public[1:]])
+    connections = ConnectionSettings(settings.client_seconds, settings.idle_seconds)
+    intake = Intake(settings.max_body_bytes, settings.max_receiving_bytes)
+
+    def application(router: Router) -> Application:
+        return Application(api, _pipeline(router, context, keys), connections, intake, context)
+
+    beside: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
+    if management is not None:
+        managed = application(Router(_with(groups, management=True)))
+        beside = partial(serving_beside, managed, management, settings)
+    api.router.lifespan_context = _lifespan(context, plane, ready, keys, beside)
+    return application(router)
+
+
+def _with(groups: Sequence[RouteGroup], *, management: bool) -> list[RouteGroup]:
+    """Return the routes of the management port, or all others."""
+    return [
+        group._replace(routes=[route for route in group.routes if route.management == management]) for group in groups
+    ]
+
+
+def _pipeline(router: Router, context: ServiceContext, keys: Keys | None) -> Pipeline:
+    settings = context.settings
     followed = context.tracing is not None or settings.access_log
-    pipeline = Pipeline(
+    return Pipeline(
         router,
         context.admission,
-        metrics,
+        context.metrics,
         context.lifecycle,
         Limits(settings.max_body_bytes, settings.compression),
         keys=keys,
@@ -113,11 +143,6 @@ def create_app(settings: Settings, ready: Ready | None = None, metrics: Metrics 
         cors=Cors(settings.cors_origins) if settings.cors_origins else None,
         budget=context.budget,
     )
-    connections = ConnectionSettings(settings.client_seconds, settings.idle_seconds)
-    intake = Intake(settings.max_body_bytes, settings.max_receiving_bytes)
-    app = Application(api, pipeline, connections, intake, context)
-    api.router.lifespan_context = _lifespan(context, plane, ready, keys)
-    return app
 
 
 def _open_context(settings: Settings, metrics: Metrics) -> ServiceContext:
@@ -163,11 +188,19 @@ def _route_groups(context: ServiceContext, plane: DataPlane) -> list[RouteGroup]
 
 
 def _lifespan(
-    context: ServiceContext, plane: DataPlane, ready: Ready | None, keys: Keys | None
+    context: ServiceContext,
+    plane: DataPlane,
+    ready: Ready | None,
+    keys: Keys | None,
+    beside: Callable[[], AbstractAsyncContextManager[None]],
 ) -> Callable[[Any], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
     async def lifespan(app: Any) -> AsyncIterator[None]:
-        services = [inlay_rpc.service(context), oip_rpc.service(plane), *tei_rpc.services(context)]
+        oip_service = oip_rpc.service(plane)
+        if context.settings.management_port is not None:
+            methods = [method for method in oip_service.methods if not method.management]
+            oip_service = replace(oip_service, methods=methods)
+        services = [inlay_rpc.service(context), oip_service, *tei_rpc.services(context)]
         server = RpcServer(
             context.settings,
             services,
@@ -180,7 +213,8 @@ def _lifespan(
         port = await server.start()
         stop = asyncio.Event()
         stopping = asyncio.create_task(_stop_after(stop, context, server))
-        restore = _on_signals(stop.set)
+        signals = StopSignals(context.settings.drain_delay, partial(_drain, context, server), stop.set)
+        signals.install()
         watchdog = Watchdog(context.settings.stuck_seconds)
         watchdog.start()
         context.lifecycle.started = True
@@ -188,18 +222,24 @@ def _lifespan(
             ready(context, port)
         try:
             health = server.follow(context.check_ready)
-            async with background_tasks(context, health):
+            async with beside(), background_tasks(context, health):
                 yield
         finally:
             stop.set()
             await stopping
-            restore()
+            signals.restore()
             watchdog.stop()
             if context.tracing:
                 await asyncio.to_thread(context.tracing.close)
             log.info("stopped")
 
     return lifespan
+
+
+def _drain(context: ServiceContext, server: RpcServer) -> None:
+    """Fail the probes and serve on, until the balancers in front have heard of it."""
+    context.lifecycle.draining = True
+    server.drain()
 
 
 async def _stop_after(stop: asyncio.Event, context: ServiceContext, server: RpcServer) -> None:
@@ -211,36 +251,3 @@ async def _stop_after(stop: asyncio.Event, context: ServiceContext, server: RpcS
     log.info("stopping: finishing requests in flight, for %g s at most", context.settings.shutdown_seconds)
     server.refuse()
     await server.stop()
-
-
-def _on_signals(stop: Callable[[], None]) -> Callable[[], None]:
-    """Call `stop` at SIGTERM or SIGINT, the HTTP server's handler a little later; return what restores the handlers.
-
-    A second SIGINT, as of a person who does not want to wait for requests in flight, ends the process at once.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        return lambda: None
-    loop = asyncio.get_running_loop()
-    previous: dict[int, Any] = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-
-    interrupted = False
-
-    def first(number: int, frame: Any) -> None:
-        nonlocal interrupted
-        if interrupted and number == signal.SIGINT:
-            log.warning("interrupted twice: requests in flight are cut off")
-            os._exit(INTERRUPTED)
-        interrupted = interrupted or number == signal.SIGINT
-        loop.call_soon_threadsafe(stop)
-        handler = previous[number]
-        if callable(handler):
-            loop.call_soon_threadsafe(loop.call_later, LAME_DUCK_SECONDS, handler, number, None)
-
-    for number in previous:
-        signal.signal(number, first)
-
-    def restore() -> None:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
-
-    return restore

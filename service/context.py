@@ -22,13 +22,14 @@ class Lifecycle:
 
     def __init__(self) -> None:
         self.started = False
+        self.draining = False
         self.stopping = False
         self.on_stop: list[Callable[[], None]] = []
 
     @property
     def ready(self) -> bool:
-        """Whether new requests are served."""
-        return self.started and not self.stopping
+        """Whether new requests should come; while it drains they are served all the same."""
+        return self.started and not (self.draining or self.stopping)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,5 +62,5 @@ class ServiceContext:
     async def check_ready(self) -> None:
         """Raise Unavailable while the service starts or stops, or a model does not answer."""
         if not self.lifecycle.ready:
-            raise Unavailable("the service is stopping" if self.lifecycle.stopping else "the service is starting")
+            raise Unavailable("the service is stopping" if self.lifecycle.started else "the service is starting")
         await self.readiness.check()

@@ -6,6 +6,7 @@ A field's docstring is what `inlay settings` and `inlay serve --help` print abou
 import os
 import re
 from collections.abc import Iterator
+from itertools import combinations
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -99,6 +100,8 @@ class Settings(BaseSettings):
     """REST port; 0 takes a free one."""
     grpc_port: Port = 50051
     """gRPC port; 0 takes a free one."""
+    management_port: Port | None = None
+    """Port of its own for probes, /metrics and loading models, 0: a free one; unset: the REST port has them."""
     workers: Count = 1
     """Worker processes; they share both ports and the mapped tables."""
     threads: Annotated[int, Field(ge=0)] = 0
@@ -113,6 +116,8 @@ class Settings(BaseSettings):
     """Seconds that a client may send or read at less than 4 KiB a second before it is disconnected."""
     idle_seconds: Annotated[float, Field(gt=0)] = 75.0
     """Seconds that an idle HTTP connection is kept open; choose more than a proxy in front keeps it."""
+    drain_delay: Annotated[float, Field(ge=0)] = 0.0
+    """Seconds after SIGTERM in which probes fail and requests are still served, until balancers have noticed."""
     shutdown_seconds: Annotated[float, Field(gt=0)] = 30.0
     """Seconds that a stop waits for requests in flight."""
 
@@ -212,8 +217,20 @@ class Settings(BaseSettings):
     @model_validator(mode="after")
     def _check_combinations(self) -> Self:
         """Reject settings that contradict each other."""
-        if self.port and self.port == self.grpc_port:
-            raise ValueError(f"INLAY_PORT and INLAY_GRPC_PORT are both {self.port}: give each its own")
+        ports = {
+            "INLAY_PORT": self.port,
+            "INLAY_GRPC_PORT": self.grpc_port,
+            "INLAY_MANAGEMENT_PORT": self.management_port,
+        }
+        for (name, port), (other, same) in combinations(ports.items(), 2):
+            if port and port == same:
+                raise ValueError(f"{name} and {other} are both {port}: give each its own")
+        keys = self.api_keys or self.api_keys_file
+        if self.management_port is not None and self.model_control == "explicit" and self.tls_client_ca and not keys:
+            raise ValueError(
+                "INLAY_MANAGEMENT_PORT asks for no client certificate, since probes have none, so with "
+                "INLAY_MODEL_CONTROL=explicit anyone who reaches it could load models: set INLAY_API_KEYS"
+            )
         if self.workers > 1 and self.shared_memory:
             raise ValueError(
                 "INLAY_SHARED_MEMORY=true registers regions with one process and does not work with "

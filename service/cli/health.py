@@ -22,7 +22,7 @@ SECONDS = 3
 
 
 PROCESSES = Path("/proc")
-OPTIONS = ("host", "port", "tls_cert", "tls_key", "tls_client_ca")
+OPTIONS = ("host", "port", "management_port", "tls_cert", "tls_key", "tls_client_ca")
 
 
 class Service(NamedTuple):
@@ -41,6 +41,12 @@ class Service(NamedTuple):
         """The REST port; Kubernetes sets the variable to a URL for a Service named inlay."""
         text = self.values.get("port", "")
         return int(text) if text.isdecimal() else 8080
+
+    @property
+    def probe_port(self) -> int:
+        """The port that has the probes; not known where the management port is a free one."""
+        text = self.values.get("management_port", "")
+        return int(text) if text.isdecimal() else self.port
 
     def url(self, port: int) -> str:
         """Return the URL of this service at a port."""
@@ -68,7 +74,7 @@ def check(url: str | None = None, port: int | None = None, cert: str | None = No
     service = Service(_of_variables(os.environ))
     if url is None:
         service, others = _choose(service, port)
-        url = service.url(port or service.port)
+        url = service.url(service.probe_port if port in (None, service.port) else port)
     if not cert and service.path("tls_client_ca"):
         cert, key = service.path("tls_cert"), service.path("tls_key")
     try:

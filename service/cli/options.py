@@ -149,6 +149,12 @@ def _unknown_variable() -> str | None:
     return None
 
 
+def ignored_variables() -> list[str]:
+    """Return the INLAY_ variables that hold the address of a Service of Kubernetes, which are not read."""
+    variables = EnvSettingsSource(Settings).env_vars.items()
+    return [name.upper() for name, value in variables if value and _of_kubernetes(name.upper(), value)]
+
+
 def _of_kubernetes(name: str, value: str) -> bool:
     return bool(LINK_VARIABLE.fullmatch(name) or (name.endswith("_PORT") and LINK_ADDRESS.fullmatch(value)))
 

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from service.settings import Settings
 
 
+log = logging.getLogger(__name__)
+
+
 def _tell(message: str, options: Mapping[str, Any]) -> None:
     """Tell why `serve` failed; as a line of its log where that is JSON."""
     chosen = options.get("values", {}).get("log_format") or os.environ.get("INLAY_LOG_FORMAT")
@@ -71,12 +74,14 @@ def _stop(number: int, frame: FrameType | None) -> NoReturn:
 
 def _prepared(values: Mapping[str, str], checkpoints: list[str]) -> "Settings":
     """Return the settings, after logging was started and the checkpoints were exported."""
-    from service.cli.options import read_settings
+    from service.cli.options import ignored_variables, read_settings
 
     settings = read_settings(values)
     from service.observability.logs import start_logging
 
     start_logging(settings.log_format, settings.log_level, settings.log_inputs)
+    if ignored := ignored_variables():
+        log.info("ignored, since they hold the address of a Service of Kubernetes: %s", ", ".join(ignored))
     if not checkpoints:
         return settings
     from service.cli.checkpoints import exported

@@ -17,16 +17,17 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from threading import Timer
-from typing import TYPE_CHECKING, Any, NoReturn
+from threading import Event, Timer
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from models.artifacts import card as cards
 from models.errors import ModelError
 from service import machine
 from service.cli.console import say
 from service.errors import StartError
+from service.http.startup_probes import answer_until
 from service.observability import logs
-from service.process.supervisor import START_FAILURE, Supervisor
+from service.process.supervisor import DRAIN, START_FAILURE, Supervisor
 from service.registry.registry import DEFAULT_VARIABLE, ModelRegistry, check_default
 from service.registry.store import configured_folders
 from service.security import tls
@@ -47,8 +48,19 @@ LAST_SECONDS = 2.0  # for what is left to do once requests in flight are finishe
 log = logging.getLogger(__name__)
 
 
+class Listeners(NamedTuple):
+    """The bound sockets of HTTP.
+
+    Args:
+        management: None: the routes of the management port are on that of REST.
+    """
+
+    rest: socket.socket
+    management: socket.socket | None
+
+
 def listen(settings: Settings) -> int:
-    """Serve on both ports until a stop signal; return the exit code.
+    """Serve on all ports until a stop signal; return the exit code.
 
     Raises:
         StartError, ModelError: it cannot serve; the message is one line.
@@ -59,16 +71,21 @@ def listen(settings: Settings) -> int:
     if files := tls.files(settings):
         tls.context(files)
     listener = _bound(settings.host, settings.port, "REST", "port")
+    management = None
+    if settings.management_port is not None:
+        management = _bound(settings.host, settings.management_port, "management", "management_port")
     with _bound(settings.host, settings.grpc_port, "gRPC", "grpc_port") as probe:
         ports = {"port": listener.getsockname()[1], "grpc_port": probe.getsockname()[1]}
-    settings = settings.model_copy(update=ports)
+    if management is not None:
+        ports["management_port"] = management.getsockname()[1]
+    settings, listeners = settings.model_copy(update=ports), Listeners(listener, management)
     with _reserved(settings.host, settings.grpc_port):
         if settings.workers == 1:
-            return 0 if _serve(settings, listener) else 1
-        return _supervise(settings, listener)
+            return 0 if _serve(settings, listeners) else 1
+        return _supervise(settings, listeners)
 
 
-def _supervise(settings: Settings, listener: socket.socket) -> int:
+def _supervise(settings: Settings, listeners: Listeners) -> int:
     """Serve with several workers."""
     models = configured_folders(settings)
     for name, folder in models.items():
@@ -77,11 +94,15 @@ def _supervise(settings: Settings, listener: socket.socket) -> int:
     check_default(settings, models)
     open_keys(settings)
     with shared_directory() as name:
-        run = partial(_run_worker, settings, listener, Path(name))
+        worker_settings = settings.model_copy(update={"drain_delay": 0.0})  # the supervisor says when
+        run = partial(_run_worker, worker_settings, listeners, Path(name))
         served = (Path(name) / ANNOUNCED).exists
+        if listeners.management is not None:
+            answer_until(served, listeners.management, tls.files(settings))
         say(settings, f"starting {settings.workers} workers")
-        close = partial(_refuse_connections, listener)
-        code = Supervisor(run, settings.workers, served, settings.shutdown_seconds, close).run()
+        close = partial(_refuse_connections, listeners.rest)
+        seconds = settings.shutdown_seconds, settings.drain_delay
+        code = Supervisor(run, settings.workers, served, *seconds, close).run()
         _ignore_stops()
     return code
 
@@ -97,12 +118,12 @@ def _refuse_connections(listener: socket.socket) -> None:
     listener.close()
 
 
-def _run_worker(settings: Settings, listener: socket.socket, directory: Path, place: int) -> None:
+def _run_worker(settings: Settings, listeners: Listeners, directory: Path, place: int) -> None:
     logs.start_logging(settings.log_format, settings.log_level, settings.log_inputs)
     _handle_stops()
     supervisor = os.getppid()
     try:
-        served = _serve(settings, listener, directory, place)
+        served = _serve(settings, listeners, directory, place)
     except (StartError, ModelError) as error:
         log.error("%s", error)
         served = False
@@ -118,7 +139,7 @@ def _run_worker(settings: Settings, listener: socket.socket, directory: Path, pl
         sys.exit(START_FAILURE)
 
 
-def _serve(settings: Settings, listener: socket.socket, directory: Path | None = None, place: int = 0) -> bool:
+def _serve(settings: Settings, listeners: Listeners, directory: Path | None = None, place: int = 0) -> bool:
     """Serve in this process until a stop signal; return whether it ever served.
 
     Args:
@@ -126,17 +147,24 @@ def _serve(settings: Settings, listener: socket.socket, directory: Path | None =
         place: the worker's number.
     """
     machine.limit_heaps()
+    served = Event()
+    if listeners.management is not None and directory is None:
+        answer_until(served.is_set, listeners.management, tls.files(settings))
     from service.app import create_app
     from service.http.listener import run_http_server
     from service.observability.metric_store import MetricStore
     from service.observability.metrics import Metrics
 
     metrics = Metrics(MetricStore(directory, place))
-    return run_http_server(create_app(settings, partial(_ready, settings, directory), metrics), listener, settings)
+    ready = partial(_ready, settings, directory, served)
+    return run_http_server(create_app(settings, ready, metrics, listeners.management), listeners.rest, settings)
 
 
-def _ready(settings: Settings, directory: Path | None, context: "ServiceContext", grpc_port: int) -> None:
+def _ready(
+    settings: Settings, directory: Path | None, served: Event, context: "ServiceContext", grpc_port: int
+) -> None:
     """Finish the start: exempt loaded objects from garbage collection, since they stay, and announce the service."""
+    served.set()
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)  # requests leave few cycles behind; the default looks for them every few requests
@@ -150,7 +178,7 @@ def _ready(settings: Settings, directory: Path | None, context: "ServiceContext"
 
 def _handle_stops() -> None:
     """Handle stop signals until the server has its own handlers, after which it raises its signals again for these."""
-    for number in STOPS:
+    for number in (*STOPS, DRAIN):
         signal.signal(number, _leave)
     if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:  # the terminal is gone; nohup has it ignored
         signal.signal(signal.SIGHUP, lambda number, frame: os.kill(os.getpid(), signal.SIGTERM))
@@ -168,7 +196,7 @@ def _leave(number: int, frame: Any) -> NoReturn:
 
 def _ignore_stops() -> None:
     """Ignore further signals: Python drops handlers before it has ended, and one more would make the exit code -15."""
-    for number in STOPS:
+    for number in (*STOPS, DRAIN):
         signal.signal(number, signal.SIG_IGN)
 
 
@@ -304,7 +332,8 @@ def announce(settings: Settings, context: "ServiceContext", grpc_port: int) -> N
         log.warning("%s", warning)
     host = "localhost" if settings.host in ANYWHERE else f"[{settings.host}]" if ":" in settings.host else settings.host
     url = f"http{'s' if settings.tls_cert else ''}://{host}:{settings.port}"
-    say(settings, f"REST {url} · docs {url}/docs · gRPC {host}:{grpc_port}")
+    management = "" if settings.management_port is None else f" · management {host}:{settings.management_port}"
+    say(settings, f"REST {url} · docs {url}/docs · gRPC {host}:{grpc_port}{management}")
     needs_key = settings.api_keys or settings.api_keys_file
     if settings.host in ANYWHERE and not (needs_key or settings.tls_client_ca):
         log.warning("all who reach this machine may call: INLAY_API_KEYS or INLAY_TLS_CLIENT_CA says who may")

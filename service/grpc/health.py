@@ -50,15 +50,21 @@ class Health:
         self._streams = streams
         self._states: dict[str, Any] = {"": State.SERVING}
         self._changed = asyncio.Event()
+        self._draining = False
 
     def set(self, name: str, serving: bool) -> None:
-        """Set a service's state; once the server stops it stays NOT_SERVING."""
-        self._put({name: State.SERVING if serving and not self._streams.stopping.is_set() else State.NOT_SERVING})
+        """Set a service's state; once the server drains it stays NOT_SERVING."""
+        self._put({name: State.SERVING if serving and not self._draining else State.NOT_SERVING})
+
+    def drain(self) -> None:
+        """Tell watchers that nothing serves any more."""
+        self._draining = True
+        self._put(dict.fromkeys(self._states, State.NOT_SERVING))
 
     def stop(self) -> None:
         """Tell watchers that nothing serves any more, and end their streams."""
         self._streams.stopping.set()
-        self._put(dict.fromkeys(self._states, State.NOT_SERVING))
+        self.drain()
 
     def _put(self, states: dict[str, Any]) -> None:
         self._states |= states

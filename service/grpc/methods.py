@@ -44,6 +44,7 @@ class Method:
         serialize: from an answer to wire bytes.
         admitted: whether a request counts against `max_concurrent_requests` until it is answered.
         probe: whether it only reports the server's state; full limits of other methods do not refuse it.
+        management: whether it is left out where there is a management port, whose REST routes do the same.
         error_answer: for "bidirectional", what stands in the stream for a request that failed, from the request (None:
             it could not be read) and its error; None: the error ends the call.
         initial_metadata: for "unary", metadata sent before the answer.
@@ -56,6 +57,7 @@ class Method:
     kind: Literal["unary", "server_stream", "client_stream", "bidirectional"] = "unary"
     admitted: bool = False
     probe: bool = False
+    management: bool = False
     error_answer: Callable[[Any, InlayError], Any] | None = None
     initial_metadata: Callable[[Any], Metadata] | None = None
 

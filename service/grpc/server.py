@@ -110,6 +110,10 @@ class RpcServer:
             except Exception:  # nothing must end this loop
                 log.exception("reporting to health checks met a fault")
 
+    def drain(self) -> None:
+        """Report NOT_SERVING to health checks, and serve on."""
+        self.health.drain()
+
     def refuse(self) -> None:
         """Report NOT_SERVING to health checks, and end the streams of watchers."""
         self.health.stop()

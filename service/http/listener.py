@@ -1,11 +1,16 @@
 """The HTTP server of one process: uvicorn with our protocol class."""
 
+import asyncio
 import math
 import socket
 import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from functools import partial
+from types import SimpleNamespace
 
 import uvicorn
+from uvicorn.server import ServerState
 
 from service.http.application import HttpApplication
 from service.http.server import HttpProtocol
@@ -44,6 +49,29 @@ def run_http_server(app: HttpApplication, listener: socket.socket, settings: Set
     server = uvicorn.Server(config)
     server.run([listener])
     return server.started
+
+
+@asynccontextmanager
+async def serving_beside(app: HttpApplication, listener: socket.socket, settings: Settings) -> AsyncIterator[None]:
+    """Serve another application in the running event loop; its callers show no certificate, with mutual TLS either.
+
+    Args:
+        listener: a bound TCP socket.
+        settings: of TLS.
+    """
+    files, state, config = tls.files(settings), ServerState(), SimpleNamespace(loaded_app=app)
+    server = await asyncio.get_running_loop().create_server(
+        lambda: HttpProtocol(config, state, {}),
+        sock=listener,
+        ssl=tls.renewing(files._replace(client_ca=None)) if files else None,
+        backlog=BACKLOG,
+    )
+    try:
+        yield
+    finally:
+        server.close()
+        for connection in [*state.connections]:
+            connection.shutdown()
 
 
 def _tls_context(files: tls.Files, config: uvicorn.Config, default: object) -> ssl.SSLContext:

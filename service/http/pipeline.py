@@ -44,8 +44,9 @@ log = logging.getLogger(__name__)
 
 
 class Lifecycle(Protocol):
-    """Whether the process is stopping."""
+    """Whether the process drains, or is stopping."""
 
+    draining: bool
     stopping: bool
 
 
@@ -111,7 +112,7 @@ class Pipeline:
     @property
     def stopping(self) -> bool:
         """Whether connections are to be closed after their response."""
-        return self._lifecycle.stopping
+        return self._lifecycle.stopping or self._lifecycle.draining
 
     def prepare(self, head: Head) -> None:
         """Find the route of a head."""
@@ -222,7 +223,8 @@ class Pipeline:
             path = head.path[:SHOWN_PATH]
             if verbs := self.router.verbs(head.path):
                 raise MethodNotAllowed(f"{path} answers {', '.join(verbs)}, not {head.verb}", verbs)
-            raise NoSuchPath(f"there is no {path} here; /docs lists what there is")
+            hint = "; /docs lists what there is" if self.router.find("GET", "/docs") else ""
+            raise NoSuchPath(f"there is no {path} here{hint}")
         if (seconds := allowed_seconds(head.headers)) is not None:
             request.context.deadline = request.arrived + seconds
         if head.body_bytes is not None and head.body_bytes > self._limits.max_body_bytes:

@@ -191,6 +191,7 @@ class Route:
         needs_key: whether callers must show a key, where the server has any.
         admitted: whether a request counts against `max_concurrent_requests` until its response is sent.
         probe: whether it is for probes and scrapers: never refused, counted or timed out.
+        management: whether it moves to the management port where there is one.
         vectors: whether responses are numbers, which are compressed only on an explicit wish.
         documented: whether the OpenAPI document lists it.
         render_error: how errors of this route look; None: as its group's.
@@ -210,6 +211,7 @@ class Route:
     needs_key: bool = True
     admitted: bool = True
     probe: bool = False
+    management: bool = False
     vectors: bool = False
     documented: bool = True
     render_error: ErrorRenderer | None = None

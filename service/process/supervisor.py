@@ -21,7 +21,9 @@ HEARTBEAT_SECONDS = 1.0
 SILENT_SECONDS = 15.0  # without a heartbeat: a worker is stopped (SIGSTOP) or hangs with the GIL held, and is killed
 SHORT_LIFE_SECONDS = 10.0
 MAX_PAUSE_SECONDS = 16.0
-CLOSING_SECONDS = 0.2  # from SIGTERM until a worker takes no more connections: LAME_DUCK_SECONDS of service/app.py
+CLOSING_SECONDS = 0.2  # from SIGTERM until a worker takes no more connections: LAME_DUCK_SECONDS of stop_signals.py
+DRAIN = signal.SIGUSR1
+"""Tells a worker to fail its probes and to serve on; one that still loads ends."""
 STOP_SECONDS = 5.0  # beyond what a worker has for its requests in flight
 _PR_SET_PDEATHSIG = 1  # of sys/prctl.h
 log = logging.getLogger(__name__)
@@ -45,6 +47,11 @@ class Worker:
         sender.close()
         self.started = self.last_seen = monotonic()
 
+    def drain(self) -> None:
+        """Let it fail its probes and serve on."""
+        if self.process.is_alive() and self.process.pid:
+            os.kill(self.process.pid, DRAIN)
+
     def silent_seconds(self) -> float:
         """Return how long the process has sent no heartbeat."""
         with suppress(EOFError, OSError):
@@ -62,6 +69,7 @@ class Supervisor:
         workers: how many there are.
         served: returns whether any worker was ever ready; if none was, every worker would meet the same fault.
         stop_seconds: a worker's time for its requests in flight once it has to stop.
+        drain_seconds: how long workers fail their probes and serve on, before they have to stop.
         on_stop: called once the workers were told to stop and had the time to take no more connections.
     """
 
@@ -71,12 +79,15 @@ class Supervisor:
         workers: int,
         served: Callable[[], bool],
         stop_seconds: float,
+        drain_seconds: float = 0.0,
         on_stop: Callable[[], None] = lambda: None,
     ) -> None:
         self._run = run
         self._served = served
         self._stop_seconds = stop_seconds
+        self._drain_seconds = drain_seconds
         self._on_stop = on_stop
+        self._signals = 0
         self.workers: list[Worker | None] = [None] * workers
         self.stopping = False
         self._failed = False
@@ -97,11 +108,13 @@ class Supervisor:
             while not self.stopping:
                 wait([worker.process.sentinel for worker in self.workers if worker], POLL_SECONDS)
                 self.check()
+            self.drain()
         finally:
             self.stop()
         return int(self._failed)
 
     def _on_signal(self, number: int, frame: Any) -> None:
+        self._signals += 1
         self.stopping = True
 
     def start(self) -> None:
@@ -164,6 +177,20 @@ class Supervisor:
         except OSError as error:  # no memory, process number or file left: just after an OOM kill, for example
             pause = self._put_off(place)
             log.error("worker %s cannot be started now (%s); tried again in %g s", place, error, pause)
+
+    def drain(self) -> None:
+        """Let all workers fail their probes and serve on, until the time or a second signal ends it."""
+        if not self._drain_seconds or self._failed:
+            return
+        log.info("draining: probes fail, requests are served for %g s more", self._drain_seconds)
+        workers, deadline = [worker for worker in self.workers if worker], monotonic() + self._drain_seconds
+        for worker in workers:
+            worker.drain()
+        while self._signals < 2 and (left := deadline - monotonic()) > 0:
+            alive = [worker.process.sentinel for worker in workers if worker.process.is_alive()]
+            if not alive:
+                return
+            wait(alive, min(POLL_SECONDS, left))
 
     def stop(self) -> None:
         """Tell all workers to stop, wait for them, and kill those that do not or that send no heartbeat."""

@@ -82,6 +82,6 @@ def routes(context: ServiceContext) -> list[Route]:
     )
     shared: dict[str, Any] = {"verb": "GET", "tag": TAG, "needs_key": False, "admitted": False, "probe": True}
     return [
-        Route(path=path, handler=handler, name=name, summary=summary, answers=answers, **shared)
+        Route(path=path, handler=handler, name=name, summary=summary, answers=answers, management=path != "/", **shared)
         for path, handler, name, summary, answers in rows
     ]

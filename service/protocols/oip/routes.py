@@ -148,6 +148,7 @@ def _rows(
     probe: bool = False,
     admitted: bool = False,
     vectors: bool = False,
+    management: bool = False,
 ) -> list[Route]:
     """Return a row for each path; `answer` None: the response has no body."""
     content: dict[str, Any] = {} if answer is None else {JSON: answer}
@@ -167,6 +168,7 @@ def _rows(
             admitted=admitted,
             probe=probe,
             vectors=vectors,
+            management=management,
         )
         for number, path in enumerate(paths)
     ]
@@ -317,9 +319,18 @@ def _repository_routes(plane: DataPlane) -> list[Route]:
     about_index = "Every model of the store, and whether it is loaded"
     about_load = "Serve the store's present version of a model"
     return [
-        *_rows("POST", "oip_index", index, about_index, _list_of(IndexEntry), f"{REPOSITORY}/index"),
-        *_rows("POST", "oip_load", load, about_load, Loaded, f"{model}/load", admitted=True),
-        *_rows("POST", "oip_unload", unload, "Stop serving a model", Unloaded, f"{model}/unload", admitted=True),
+        *_rows("POST", "oip_index", index, about_index, _list_of(IndexEntry), f"{REPOSITORY}/index", management=True),
+        *_rows("POST", "oip_load", load, about_load, Loaded, f"{model}/load", admitted=True, management=True),
+        *_rows(
+            "POST",
+            "oip_unload",
+            unload,
+            "Stop serving a model",
+            Unloaded,
+            f"{model}/unload",
+            admitted=True,
+            management=True,
+        ),
     ]
 
 

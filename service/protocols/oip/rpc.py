@@ -32,7 +32,6 @@ def service(plane: DataPlane) -> Service:
         ("ModelMetadata", pb.ModelMetadataRequest, own.model_metadata),
         ("ModelConfig", pb.ModelConfigRequest, own.model_config),
         ("ModelStatistics", pb.ModelStatisticsRequest, own.model_statistics),
-        ("RepositoryIndex", pb.RepositoryIndexRequest, own.index),
         ("SystemSharedMemoryStatus", pb.SystemSharedMemoryStatusRequest, own.regions),
         ("SystemSharedMemoryRegister", pb.SystemSharedMemoryRegisterRequest, own.register),
         ("SystemSharedMemoryUnregister", pb.SystemSharedMemoryUnregisterRequest, own.unregister),
@@ -48,14 +47,16 @@ def service(plane: DataPlane) -> Service:
         ("ModelReady", pb.ModelReadyRequest, own.model_ready),
     )
     infer: dict[str, Any] = {"request": pb.ModelInferRequest, "handler": own.infer, "admitted": True}
+    managed: dict[str, Any] = {"admitted": True, "management": True}
     return Service(
         name="inference.GRPCInferenceService",
         methods=(
             *[Method(name=name, request=request, handler=handler) for name, request, handler in rows],
             *[Method(name=name, request=request, handler=handler, probe=True) for name, request, handler in probes],
-            Method(name="RepositoryModelLoad", request=pb.RepositoryModelLoadRequest, handler=own.load, admitted=True),
+            Method(name="RepositoryIndex", request=pb.RepositoryIndexRequest, handler=own.index, management=True),
+            Method(name="RepositoryModelLoad", request=pb.RepositoryModelLoadRequest, handler=own.load, **managed),
             Method(
-                name="RepositoryModelUnload", request=pb.RepositoryModelUnloadRequest, handler=own.unload, admitted=True
+                name="RepositoryModelUnload", request=pb.RepositoryModelUnloadRequest, handler=own.unload, **managed
             ),
             Method(name="ModelInfer", serialize=response, **infer),
             Method(

@@ -150,7 +150,7 @@ class Ours:
             Router([RouteGroup(self._repeater.routes(), render_problem)]),
             AdmissionController(1000),
             Metrics(),
-            SimpleNamespace(stopping=False),
+            SimpleNamespace(draining=False, stopping=False),
             Limits(MIB, "asked"),
         )
         self._config = SimpleNamespace(

@@ -80,7 +80,7 @@ async def running(
 ) -> AsyncIterator[Toy]:
     """Serve routes in the running event loop until the block ends."""
     metrics, admission = Metrics(), AdmissionController(max_requests)
-    lifecycle, intake = SimpleNamespace(stopping=False), Intake(max_body_bytes, receiving_bytes)
+    lifecycle, intake = SimpleNamespace(draining=False, stopping=False), Intake(max_body_bytes, receiving_bytes)
     router = Router([RouteGroup(routes, render_problem)])
     pipeline = Pipeline(
         router, admission, metrics, lifecycle, Limits(max_body_bytes, compression), keys, access_log, cors
