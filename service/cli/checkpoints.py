@@ -34,24 +34,59 @@ class Origin:
     version: str
 
 
-def exported(settings: Settings, checkpoints: list[str]) -> Settings:
+def exported(settings: Settings, checkpoints: list[str], model_name: str | None = None) -> Settings:
     """Return the settings that serve these checkpoints, after exporting those that the store does not hold yet.
+
+    Args:
+        model_name: of the only checkpoint, in place of its own name; it may then be an exported model of any folder.
 
     Raises:
         StartError: a name cannot be used, or a checkpoint cannot be exported.
     """
     named: dict[str, str] = {}
+    if model_name is not None:
+        _check_only(model_name, checkpoints)
     for checkpoint in checkpoints:
-        name = name_of(checkpoint)
+        name = model_name or name_of(checkpoint)
         if named.setdefault(name, checkpoint) != checkpoint:
             raise StartError(
                 f"--model {named[name]} and --model {checkpoint} would both be called {name}: export one of them "
                 f"under another name with `inlay export CHECKPOINT {settings.store}/NAME`"
             )
+        if model_name and (Path(checkpoint) / cards.FILE_NAME).is_file():
+            _link(settings.store / model_name, Path(checkpoint).resolve())
+            continue
         if _lies_in(settings.store, checkpoint):
             continue
         _export(settings, checkpoint, settings.store / name)
     return settings.model_copy(update={"models": tuple(dict.fromkeys((*named, *settings.models)))})
+
+
+def _check_only(model_name: str, checkpoints: list[str]) -> None:
+    """Raise StartError unless the name is that of a folder, and of one model."""
+    if len(set(checkpoints)) != 1:
+        raise StartError(
+            f"--model-name {model_name} names one model, and {len(set(checkpoints))} are given: one --model"
+        )
+    if not model_name or model_name.startswith(".") or "/" in model_name:
+        raise StartError(f"--model-name {model_name!r} names no model: it is a folder's name, without / or a dot first")
+
+
+def _link(place: Path, folder: Path) -> None:
+    """Have the store hold an exported model that lies elsewhere, by a symbolic link; StartError where it cannot."""
+    if place.resolve() == folder:
+        return
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if place.is_symlink():
+            place.unlink()
+        place.symlink_to(folder)
+    except OSError as error:
+        why = "another model is there" if isinstance(error, FileExistsError) else error.strerror
+        raise StartError(
+            f"--model-name cannot make {place} a link to {folder}: {why}; choose another store with INLAY_STORE or "
+            "--store, such as an empty folder under /tmp"
+        ) from error
 
 
 def name_of(checkpoint: str) -> str:
@@ -72,7 +107,7 @@ def _lies_in(store: Path, checkpoint: str) -> bool:
     if folder.parent != store.resolve():
         raise StartError(
             f"--model {checkpoint} is an exported model already: "
-            f"`inlay serve --store {folder.parent} --models {folder.name}` serves it"
+            f"`inlay serve --store {folder.parent} --models {folder.name}` serves it; so does --model-name NAME"
         )
     return True
 

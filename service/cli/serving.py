@@ -44,6 +44,10 @@ def serve(
             "into the store once, and again when it has changed. Repeat it for several.",
         ),
     ] = None,
+    model_name: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Serve the only --model under this name, also where it is exported already."),
+    ] = None,
 ) -> None:
     """Serve models over REST and gRPC.
 
@@ -52,7 +56,7 @@ def serve(
     _refuse_unknown(context)
     before = signal.signal(signal.SIGTERM, _stop)  # process 1 of a container does not notice one without a handler
     try:
-        settings = _prepared(values, model or [])
+        settings = _prepared(values, model or [], model_name)
         from service.cli.startup import listen
 
         code = listen(settings)  # which has its own handlers
@@ -72,7 +76,7 @@ def _stop(number: int, frame: FrameType | None) -> NoReturn:
     interrupt(number, frame)
 
 
-def _prepared(values: Mapping[str, str], checkpoints: list[str]) -> "Settings":
+def _prepared(values: Mapping[str, str], checkpoints: list[str], model_name: str | None) -> "Settings":
     """Return the settings, after logging was started and the checkpoints were exported."""
     from service.cli.options import ignored_variables, read_settings
 
@@ -82,11 +86,11 @@ def _prepared(values: Mapping[str, str], checkpoints: list[str]) -> "Settings":
     start_logging(settings.log_format, settings.log_level, settings.log_inputs)
     if ignored := ignored_variables():
         log.info("ignored, since they hold the address of a Service of Kubernetes: %s", ", ".join(ignored))
-    if not checkpoints:
+    if not checkpoints and model_name is None:
         return settings
     from service.cli.checkpoints import exported
 
-    return exported(settings, checkpoints)
+    return exported(settings, checkpoints, model_name)
 
 
 @reporting
@@ -150,7 +154,9 @@ def misused(command: str, words: Sequence[str]) -> str:
     name = next((name for name in names if re.fullmatch("--[a-z-]+", name)), None)
     if name is None:
         return f"{len(words)} of the words belong to no option: one value follows each, lists have commas and no spaces"
-    options = [flag(field) for field in Settings.model_fields] + (["--model"] if command == "serve" else [])
+    options = [flag(field) for field in Settings.model_fields] + (
+        ["--model", "--model-name"] if command == "serve" else []
+    )
     return f"{name} is not an option of {command}{nearest(name, options)}"
 
 

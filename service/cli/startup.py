@@ -147,24 +147,27 @@ def _serve(settings: Settings, listeners: Listeners, directory: Path | None = No
         place: the worker's number.
     """
     machine.limit_heaps()
-    served = Event()
+    loaded, probes = Event(), None
     if listeners.management is not None and directory is None:
-        answer_until(served.is_set, listeners.management, tls.files(settings))
+        probes = answer_until(loaded.is_set, listeners.management, tls.files(settings))
     from service.app import create_app
     from service.http.listener import run_http_server
     from service.observability.metric_store import MetricStore
     from service.observability.metrics import Metrics
 
     metrics = Metrics(MetricStore(directory, place))
-    ready = partial(_ready, settings, directory, served)
+
+    def ready(context: "ServiceContext", grpc_port: int) -> None:
+        loaded.set()
+        if probes is not None:
+            probes.join()
+        _ready(settings, directory, context, grpc_port)
+
     return run_http_server(create_app(settings, ready, metrics, listeners.management), listeners.rest, settings)
 
 
-def _ready(
-    settings: Settings, directory: Path | None, served: Event, context: "ServiceContext", grpc_port: int
-) -> None:
+def _ready(settings: Settings, directory: Path | None, context: "ServiceContext", grpc_port: int) -> None:
     """Finish the start: exempt loaded objects from garbage collection, since they stay, and announce the service."""
-    served.set()
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)  # requests leave few cycles behind; the default looks for them every few requests

@@ -12,7 +12,7 @@ from typing import Any
 
 from service.security import tls
 
-LOOK_SECONDS = 0.2  # between looks whether the application answers by now
+LOOK_SECONDS = 0.05  # between looks whether the application answers by now
 CLIENT_SECONDS = 5.0
 LIVE = b'{"status":"live"}'
 STARTING = b'{"type":"urn:inlay:problem:unavailable","title":"Not available now","status":503,"code":"unavailable",'
@@ -62,8 +62,8 @@ class _Server(ThreadingHTTPServer):
         """Let a client that leaves or speaks no HTTP go."""
 
 
-def answer_until(served: Callable[[], bool], listener: socket.socket, files: tls.Files | None) -> None:
-    """Answer in a thread until the application does.
+def answer_until(served: Callable[[], bool], listener: socket.socket, files: tls.Files | None) -> threading.Thread:
+    """Answer until the application does; return the thread, which ends then.
 
     Args:
         served: whether the application answers by now.
@@ -78,4 +78,6 @@ def answer_until(served: Callable[[], bool], listener: socket.socket, files: tls
             while not served():
                 server.handle_request()
 
-    threading.Thread(target=answer, name="startup-probes", daemon=True).start()
+    thread = threading.Thread(target=answer, name="startup-probes", daemon=True)
+    thread.start()
+    return thread

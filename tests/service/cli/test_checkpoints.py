@@ -10,6 +10,7 @@ from models.artifacts import card as cards
 from models.artifacts.export import export
 from service.cli import checkpoints
 from service.errors import StartError
+from service.registry.store import exports
 from service.settings import Settings
 from tests.golden_cases import case, write_checkpoint, write_tiny_bert
 from tests.hub_server import COMMIT, Hub
@@ -175,3 +176,33 @@ def test_exported_commit_is_not_looked_up_again(hub: Hub, store: Path, monkeypat
     exported(store, f"org/name@{COMMIT}")
     monkeypatch.setattr("models.checkpoints.hub.Repository.has", None)  # fails where it is called
     assert exported(store, f"org/name@{COMMIT}").models == ("name",)
+
+
+def named(store: Path, name: str, *checkpoints_: Path) -> Settings:
+    return checkpoints.exported(Settings(store=store), list(map(str, checkpoints_)), name)
+
+
+def test_a_checkpoint_is_served_under_another_name(checkpoint: Path, store: Path) -> None:
+    assert named(store, "mine", checkpoint).models == ("mine",)
+    assert cards.read(store / "mine").name == "mine"
+
+
+def test_an_export_elsewhere_is_served_under_a_name(checkpoint: Path, store: Path, tmp_path: Path) -> None:
+    export(checkpoint, tmp_path / "mnt/models")
+    for _ in range(2):  # the second start finds the link
+        assert named(store, "mine", tmp_path / "mnt/models").models == ("mine",)
+        assert exports(store) == {"mine": store / "mine"}
+        assert (store / "mine").resolve() == tmp_path / "mnt/models"
+
+
+def test_a_name_does_not_replace_another_model(checkpoint: Path, store: Path, tmp_path: Path) -> None:
+    export(checkpoint, tmp_path / "mnt/models")
+    export(checkpoint, store / "mine")
+    with pytest.raises(StartError, match="another model is there; choose another store with INLAY_STORE or --store"):
+        named(store, "mine", tmp_path / "mnt/models")
+
+
+@pytest.mark.parametrize(("name", "count"), [("mine", 0), ("mine", 2), ("", 1), (".mine", 1), ("a/b", 1)])
+def test_a_name_is_of_one_model_and_one_folder(tmp_path: Path, store: Path, name: str, count: int) -> None:
+    with pytest.raises(StartError, match=r"names one model, and \d are given|names no model"):
+        named(store, name, *(tmp_path / f"{number}" for number in range(count)))

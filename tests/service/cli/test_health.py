@@ -108,6 +108,14 @@ def test_ignores_the_address_that_kubernetes_sets(inlay: Run, monkeypatch: pytes
     assert "127.0.0.1:8080" in "".join(inlay("health")[1:]) or inlay("health")[0] == 0
 
 
+def test_asks_the_management_port(inlay: Run, port: int, processes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("INLAY_MANAGEMENT_PORT", str(port))
+    assert inlay("health")[0] == 0
+    monkeypatch.delenv("INLAY_MANAGEMENT_PORT")
+    run_here(processes, 1, "--port", "1", "--management-port", str(port))
+    assert [inlay("health", *words)[0] for words in ((), ("--port", "1"), ("--port", str(port)))] == [0, 0, 0]
+
+
 def test_a_service_that_is_not_ready_is_exit_code_1(inlay: Run, port: int) -> None:
     code, out, error = inlay("health", "--url", f"http://127.0.0.1:{port}/late")
     assert (code, out) == (1, "")

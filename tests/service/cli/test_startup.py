@@ -439,3 +439,10 @@ def test_second_interrupt_ends_at_once_without_a_traceback(tiny_store: Path) -> 
     assert process.returncode == 130
     assert "requests in flight are cut off" in log
     assert "Traceback" not in log
+
+
+def test_names_the_variables_of_kubernetes_that_it_ignores(tmp_path: Path) -> None:
+    variables = {"INLAY_PORT": "tcp://10.0.0.1:80", "INLAY_SERVICE_HOST": "10.0.0.1", "INLAY_PORT_80_TCP": "tcp://"}
+    ended = command("serve", "--store", tmp_path / "none", "--grpc-port", "0", "--port", "0", **variables)
+    assert "ignored, since they hold the address of a Service of Kubernetes: " in ended.stderr
+    assert all(name in ended.stderr for name in variables)

@@ -56,6 +56,18 @@ async def test_watchers_are_notified_of_a_stop_and_do_not_delay_it(tmp_path: Pat
         assert {code for _, code in last} == {grpc.StatusCode.OK}
 
 
+async def test_watchers_stay_while_it_drains(tmp_path: Path) -> None:
+    async with listening(tmp_path) as (server, channel):
+        watch = health_pb2_grpc.HealthStub(channel).Watch(ASKED)
+        assert (await watch.read()).status == STATES.SERVING
+        server.drain()
+        assert (await watch.read()).status == STATES.NOT_SERVING
+        server.health.set(NAME, True)  # as the next look at the models does
+        assert (await health_pb2_grpc.HealthStub(channel).Check(ASKED)).status == STATES.NOT_SERVING
+        await asyncio.wait_for(server.stop(), SECONDS)
+        assert await ended(watch) == ([], grpc.StatusCode.OK)
+
+
 @pytest.mark.parametrize("asks", [0, 1])
 async def test_open_reflection_stream_does_not_delay_a_stop(tmp_path: Path, asks: int) -> None:
     async with listening(tmp_path) as (server, channel):
