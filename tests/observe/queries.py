@@ -1,4 +1,4 @@
-"""The PromQL queries of observe/: those of the dashboard and those of the rules."""
+"""The PromQL queries of deploy/observe/: those of the dashboard and those of the rules."""
 
 import json
 import re
@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-OBSERVE = Path(__file__).parents[2] / "observe"
+OBSERVE = Path(__file__).parents[2] / "deploy/observe"
 DASHBOARD = OBSERVE / "grafana/dashboards/inlay.json"
 METRIC = re.compile(r"\b(?:inlay|process)_\w+")
 RECORDED = re.compile(r"\binlay:[\w:]+")

@@ -1,4 +1,4 @@
-"""The queries of observe/ name existing metrics and labels. test_prometheus.py runs them (make observe)."""
+"""The queries of deploy/observe/ name existing metrics and labels. test_prometheus.py runs them (make observe)."""
 
 import re
 from pathlib import Path
@@ -11,7 +11,7 @@ from service.observability.metric_families import BY_NAME, FAMILIES
 from service.observability.metrics import Metrics
 from tests.observe.queries import METRIC, OBSERVE, RECORDED, dashboard, drawn, read, rules
 
-ROOT = OBSERVE.parent
+ROOT = OBSERVE.parents[1]
 SUFFIXES = ("_bucket", "_count", "_sum")
 
 
@@ -129,9 +129,9 @@ def test_compose_mounts_existing_files_where_they_are_read() -> None:
     assert all((ROOT / source).exists() for source in bound)
     assert all(mount[2:] == ["ro"] for mount in mounts if mount[0] in bound)
     (provider,) = read("grafana/provisioning/dashboards/inlay.yml")["providers"]
-    assert bound["./observe/grafana/dashboards"] == provider["options"]["path"]
+    assert bound["./deploy/observe/grafana/dashboards"] == provider["options"]["path"]
     (source,) = read("grafana/provisioning/datasources/prometheus.yml")["datasources"]
     assert source["url"] == "http://prometheus:9090"
     ((target,),) = [each["targets"] for each in read("prometheus.yml")["scrape_configs"][0]["static_configs"]]
     assert target.split(":")[0] in services
-    assert Path(bound["./observe/alerts.yml"]).name in read("prometheus.yml")["rule_files"]
+    assert Path(bound["./deploy/observe/alerts.yml"]).name in read("prometheus.yml")["rule_files"]

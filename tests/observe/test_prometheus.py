@@ -73,7 +73,7 @@ class Prometheus:
 
 @contextmanager
 def scraping(program: str, folder: Path, target: str) -> Iterator[Prometheus]:
-    """Run Prometheus with observe/prometheus.yml, scraping this target every second."""
+    """Run Prometheus with deploy/observe/prometheus.yml, scraping this target every second."""
     config = read("prometheus.yml")
     config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
     config["scrape_configs"][0]["static_configs"] = [{"targets": [target]}]
