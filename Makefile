@@ -29,7 +29,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help serve demo test test-all check format proto lock load fleet bench architectures tables exporting footprint overload soak swap bulk parity openvino clients faults proxies observe fuzz audit sbom images container-test clean
+.PHONY: help serve demo test test-all check format proto lock load fleet bench architectures tables exporting footprint overload soak swap bulk parity openvino clients faults proxies observe fuzz audit sbom images container-test deploy-test deploy-test-manifests clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -110,6 +110,11 @@ audit: $(TOOLS)/.locked ## look for known vulnerabilities in everything that is 
 	      echo 'nothing was audited: no advisories can be had from here, the service for them does not answer'; exit 1 ;; \
 	    *) echo "$$found" ;; esac; fi; \
 	done; exit $${failed:-0}
+
+deploy-test: deploy-test-manifests ## all checks of deploy/
+
+deploy-test-manifests: $(TOOLS)/.locked ## build the Kubernetes and KServe manifests, validate them against official schemas (needs kubectl 1.24 or newer)
+	@$(TOOLS)/bin/python -m tests.deploy.manifests $(ARGS)
 
 sbom: $(TOOLS)/.locked ## write sbom.json (CycloneDX) of what an installation holds; EXTRA=gpu for CUDA's
 	@PYTHONWARNINGS=ignore $(TOOLS)/bin/cyclonedx-py requirements requirements/$(EXTRA).txt --pyproject pyproject.toml --output-reproducible --of JSON -o sbom.json
