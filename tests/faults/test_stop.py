@@ -41,6 +41,23 @@ def test_two_stop_signals(store: Path, log: Path, notes: Notes, workers: str) ->
         )
 
 
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_stop_with_a_drain_delay(store: Path, log: Path, notes: Notes, workers: str) -> None:
+    """SIGTERM under traffic that ends a second later, as where an endpoint is removed: every call is answered, those of
+    new connections too, and the process ends with exit code 0."""
+    with running(store, log, "--workers", workers, "--drain-delay", "4", meddling={"slow": "0.05"}) as service:
+        with traffic(service) as seen:
+            until(lambda: len(seen.answered) > 30, "traffic")
+            stopped_at = time.monotonic()
+            service.signal(signal.SIGTERM)
+            threading.Event().wait(1)
+        later = [each for each in seen.outcomes if each.began > stopped_at]
+        assert service.ended(20) == 0
+        assert later
+        assert not seen.wrong
+        notes(f"all {len(seen.outcomes)} calls were answered, of which {len(later)} began after SIGTERM")
+
+
 def test_a_stop_with_clients_that_hang(store: Path, log: Path, notes: Notes) -> None:
     """Clients that have sent half a request, read nothing of a large answer, or hold an idle connection: the process
     ends within shutdown_seconds and a little, exit code 0."""
