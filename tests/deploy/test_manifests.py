@@ -3,8 +3,6 @@
 `make deploy-test-manifests` builds them with kubectl and validates them; this reads their YAML alone.
 """
 
-import ast
-import importlib
 import re
 import textwrap
 from collections.abc import Iterator
@@ -199,16 +197,22 @@ def test_files_of_kustomizations_exist() -> None:
                 assert (path.parent / name).exists()
 
 
-def test_ray_serves_services_that_exist() -> None:
+def test_ray_runs_the_application_of_deploy_ray() -> None:
+    """Ports, services and the names of the application and its settings are those of deploy/ray/serve.yaml."""
     (service,) = of_kind("RayService")
     config = yaml.safe_load(service["spec"]["serveConfigV2"])
-    for name in config["grpc_options"]["grpc_servicer_functions"]:
-        module, _, function = name.rpartition(".")
-        assert callable(getattr(importlib.import_module(module), function))
     (application,) = config["applications"]
-    module, _, name = application["import_path"].partition(":")
-    file = ROOT / (module.replace(".", "/") + ".py")
-    if not file.parent.is_dir():
+    (deployment,) = application["deployments"]
+    for container in (each for each in CONTAINERS if each["image"] == RAY):
+        ports = {each["name"]: each["containerPort"] for each in container["ports"]}
+        assert ports == {"serve": config["http_options"]["port"], "grpc": config["grpc_options"]["port"]}
+    if not (DEPLOY / "ray/serve.yaml").exists():
         pytest.skip("deploy/ray is not here")
-    names = {each.id for each in ast.walk(ast.parse(file.read_text(encoding="utf-8"))) if isinstance(each, ast.Name)}
-    assert name in names
+    own = yaml.safe_load((DEPLOY / "ray/serve.yaml").read_text(encoding="utf-8"))
+    (served,) = own["applications"]
+    assert config["http_options"] == own["http_options"]
+    assert config["grpc_options"] == own["grpc_options"]
+    assert application["import_path"] == served["import_path"]
+    assert set(deployment) <= set(served["deployments"][0])
+    policies = [each["autoscaling_config"]["policy"] for each in (deployment, served["deployments"][0])]
+    assert policies[0] == policies[1]
