@@ -127,7 +127,7 @@ def test_probes_and_scrapes_ask_routes_of_the_management_port() -> None:
 
 def test_every_metric_that_scales_exists() -> None:
     (scaled,) = of_kind("ScaledObject")
-    (trigger,) = scaled["spec"]["triggers"]
+    (trigger,) = [each for each in scaled["spec"]["triggers"] if each["type"] == "prometheus"]
     metrics = set(re.findall(r"\binlay_\w+", trigger["metadata"]["query"]))
     pods = {
         metric["pods"]["metric"]["name"]
