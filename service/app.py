@@ -18,6 +18,7 @@ from service.embedding.position_tables import Tables
 from service.embedding.row_lookup import RowLookup
 from service.embedding.vector_cache import VectorCache
 from service.grpc.server import RpcServer
+from service.http import asgi
 from service.http.access_log import AccessLog
 from service.http.client_pace import ConnectionSettings
 from service.http.cors import Cors
@@ -56,10 +57,11 @@ log = logging.getLogger(__name__)
 
 
 class Application:
-    """The application that uvicorn runs: ASGI for the lifespan alone; HttpProtocol hands HTTP requests to `pipeline`.
+    """The application that uvicorn runs: HttpProtocol hands HTTP requests to `pipeline`, the rest is ASGI.
 
     Attributes:
         pipeline: serves HTTP requests.
+        rpc: serves gRPC calls.
         connections: the timeouts of client connections.
         intake: bounds the bodies of all connections together.
         heads: parsed request heads, cached by their bytes.
@@ -71,18 +73,22 @@ class Application:
         self,
         api: ASGIApplication,
         pipeline: Pipeline,
+        rpc: RpcServer,
         connections: ConnectionSettings,
         intake: Intake,
         context: ServiceContext,
     ) -> None:
-        self.api = api
+        self.api, self.rpc = api, rpc
         self.pipeline, self.connections, self.intake = pipeline, connections, intake
         self.heads: dict[bytes, Head] = {}
         self.context = context
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Serve an ASGI scope, of which uvicorn sends the lifespan alone."""
-        await self.api(scope, receive, send)
+        """Serve an ASGI scope; uvicorn with HttpProtocol sends the lifespan alone, other ASGI servers requests too."""
+        if scope["type"] == "http":
+            await asgi.serve(self, scope, receive, send)
+        else:
+            await self.api(scope, receive, send)
 
 
 def create_app(
@@ -90,6 +96,7 @@ def create_app(
     ready: Ready | None = None,
     metrics: Metrics | None = None,
     management: socket.socket | None = None,
+    listens: bool = True,
 ) -> Application:
     """Return the whole service.
 
@@ -97,6 +104,8 @@ def create_app(
         ready: called with its context and the gRPC port once both protocols answer.
         metrics: shared with other workers; None: this process serves alone.
         management: the bound socket of the management port; None: the application has its routes.
+        listens: whether this process has ports and stop signals of its own; False: other servers call the
+            application, as ASGI, and `rpc.pipeline`, and end its lifespan.
 
     Raises:
         StartError, ModelError: it cannot serve; the message is one line.
@@ -110,15 +119,16 @@ def create_app(
     router = Router([public[0]._replace(routes=[*public[0].routes, *docs_routes(api)]), *public[1:]])
     connections = ConnectionSettings(settings.client_seconds, settings.idle_seconds)
     intake = Intake(settings.max_body_bytes, settings.max_receiving_bytes)
+    rpc = _rpc_server(context, plane, keys)
 
     def application(router: Router) -> Application:
-        return Application(api, _pipeline(router, context, keys), connections, intake, context)
+        return Application(api, _pipeline(router, context, keys), rpc, connections, intake, context)
 
     beside: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
     if management is not None:
         managed = application(Router(_with(groups, management=True)))
         beside = partial(serving_beside, managed, management, settings)
-    api.router.lifespan_context = _lifespan(context, plane, ready, keys, beside)
+    api.router.lifespan_context = _lifespan(context, rpc, ready, beside, listens)
     return application(router)
 
 
@@ -141,6 +151,21 @@ def _pipeline(router: Router, context: ServiceContext, keys: Keys | None) -> Pip
         keys=keys,
         access_log=AccessLog(context.tracing, settings.access_log) if followed else None,
         cors=Cors(settings.cors_origins) if settings.cors_origins else None,
+        budget=context.budget,
+    )
+
+
+def _rpc_server(context: ServiceContext, plane: DataPlane, keys: Keys | None) -> RpcServer:
+    oip_service = oip_rpc.service(plane)
+    if context.settings.management_port is not None:
+        oip_service = replace(oip_service, methods=[each for each in oip_service.methods if not each.management])
+    return RpcServer(
+        context.settings,
+        [inlay_rpc.service(context), oip_service, *tei_rpc.services(context)],
+        metrics=context.metrics,
+        admission=context.admission,
+        keys=keys,
+        tracing=context.tracing,
         budget=context.budget,
     )
 
@@ -189,32 +214,19 @@ def _route_groups(context: ServiceContext, plane: DataPlane) -> list[RouteGroup]
 
 def _lifespan(
     context: ServiceContext,
-    plane: DataPlane,
+    server: RpcServer,
     ready: Ready | None,
-    keys: Keys | None,
     beside: Callable[[], AbstractAsyncContextManager[None]],
+    listens: bool,
 ) -> Callable[[Any], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
     async def lifespan(app: Any) -> AsyncIterator[None]:
-        oip_service = oip_rpc.service(plane)
-        if context.settings.management_port is not None:
-            methods = [method for method in oip_service.methods if not method.management]
-            oip_service = replace(oip_service, methods=methods)
-        services = [inlay_rpc.service(context), oip_service, *tei_rpc.services(context)]
-        server = RpcServer(
-            context.settings,
-            services,
-            metrics=context.metrics,
-            admission=context.admission,
-            keys=keys,
-            tracing=context.tracing,
-            budget=context.budget,
-        )
-        port = await server.start()
+        port = await server.start() if listens else server.open()
         stop = asyncio.Event()
         stopping = asyncio.create_task(_stop_after(stop, context, server))
         signals = StopSignals(context.settings.drain_delay, partial(_drain, context, server), stop.set)
-        signals.install()
+        if listens:
+            signals.install()
         watchdog = Watchdog(context.settings.stuck_seconds)
         watchdog.start()
         context.lifecycle.started = True

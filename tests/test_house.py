@@ -24,7 +24,7 @@ from packaging.requirements import Requirement
 from service.settings import Settings
 
 ROOT = Path(__file__).parent.parent
-ROOMS = ("models", "service", "proto", "loadtest")
+ROOMS = ("models", "service", "proto", "loadtest", "deploy")
 LOCKS = sorted((ROOT / "requirements").glob("*.txt"))
 
 # The floors of service/, from the ground up: a package imports itself and what lies on lower floors.
@@ -46,6 +46,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "models": ("models",),
     "models.positions": ("models.positions", "models.errors"),
     "proto": ("proto",),
+    "deploy": ("deploy", "service", "proto"),
     "loadtest": ("loadtest", "proto"),
     "loadtest.bulk": ("loadtest", "service"),  # times the command's engine alone
     "loadtest.encoders.growth": ("loadtest", "service"),  # fills the pipeline's queues

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_settings import EnvSettingsSource, SettingsError
 
 from service.cli.console import MISUSED, fail, nearest
-from service.errors import BadRequest
+from service.errors import BadRequest, StartError
 from service.settings import LINK_ADDRESS, SECRET, SECTIONS, Settings
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -99,18 +99,33 @@ def _metavar(schema: dict[str, Any], words: Sequence[str]) -> str:
 
 
 def read_settings(values: Mapping[str, str]) -> Settings:
-    """Return the settings of the options given and of the environment; end the command where one is wrong.
+    """Return the settings of the options given and of the environment; end the command where one is wrong."""
+    try:
+        return checked_settings(values, flag)
+    except StartError as error:
+        fail(str(error))
+
+
+def checked_settings(values: Mapping[str, Any], named: Callable[[str], str]) -> Settings:
+    """Return the settings of the values given and of the environment.
 
     An unknown INLAY_ variable is an error: it could be a misspelt one that was meant to protect the service.
+
+    Args:
+        values: by setting.
+        named: what errors call a setting that has a value.
+
+    Raises:
+        StartError: one is wrong.
     """
     if unknown := _unknown_variable():
-        fail(unknown)
+        raise StartError(unknown)
     try:
         return Settings(**dict[str, Any](values))
     except ValidationError as error:
-        fail(_explained(error, lambda name: flag(name) if name in values else variable(name)))
+        raise StartError(_explained(error, lambda name: named(name) if name in values else variable(name))) from None
     except SettingsError as error:
-        fail(str(error))
+        raise StartError(str(error)) from None
 
 
 def read_options(model: type[Model], values: Mapping[str, object]) -> Model:

@@ -36,6 +36,9 @@ class RpcServer:
         admission: shared with HTTP; None: gRPC's own.
         keys: callers must show one of them; None: everyone may call.
         budget: of the memory of all requests, shared with HTTP; None: gRPC's own.
+
+    Attributes:
+        pipeline: serves calls, from `open` or `start` on.
     """
 
     def __init__(
@@ -61,7 +64,21 @@ class RpcServer:
         self._streams = OpenStreams()
         self.health = Health(self._streams)
         self._server: Any = None
-        self._pipeline: Pipeline
+        self.pipeline: Pipeline
+
+    def open(self) -> int:
+        """Serve the calls that another gRPC server hands to `pipeline`; return 0, since there is no port."""
+        settings = self._settings
+        self.pipeline = Pipeline(
+            self._shared,
+            self._services,
+            settings.max_concurrent_requests,
+            settings.client_seconds,
+            max(1, settings.max_receiving_bytes // settings.max_body_bytes // 2),
+            open_handlers(self.health, self._streams, [service.name for service in self._services]),
+        )
+        self._set_health(True)
+        return 0
 
     async def start(self) -> int:
         """Listen and serve; return the port.
@@ -85,19 +102,10 @@ class RpcServer:
             ("grpc.server_handshake_timeout_ms", client_milliseconds),
             ("grpc.http2.min_ping_interval_without_data_ms", 5000),
         ]
-        names = [service.name for service in self._services]
+        self.open()
         self._server = grpc.aio.server(options=options)
-        self._pipeline = Pipeline(
-            self._shared,
-            self._services,
-            settings.max_concurrent_requests,
-            settings.client_seconds,
-            max(1, settings.max_receiving_bytes // settings.max_body_bytes // 2),
-            open_handlers(self.health, self._streams, names),
-        )
-        self._server.add_generic_rpc_handlers((self._pipeline,))
+        self._server.add_generic_rpc_handlers((self.pipeline,))
         port = self._bind()
-        self._set_health(True)
         await self._server.start()
         return port
 
@@ -122,10 +130,11 @@ class RpcServer:
         """Take no new calls and finish those in flight, for at most `shutdown_seconds`."""
         self.refuse()
         deadline, taken = monotonic() + MAX_ARRIVED_SECONDS, -1
-        while taken != self._pipeline.calls_taken and monotonic() < deadline:
-            taken = self._pipeline.calls_taken
+        while taken != self.pipeline.calls_taken and monotonic() < deadline:
+            taken = self.pipeline.calls_taken
             await asyncio.sleep(ARRIVED_SECONDS)
-        await self._server.stop(self._settings.shutdown_seconds)
+        if self._server is not None:
+            await self._server.stop(self._settings.shutdown_seconds)
 
     def _set_health(self, ready: bool) -> None:
         for service in self._services:

@@ -11,6 +11,7 @@ from typing import Any
 import uvicorn
 from prometheus_client.parser import text_string_to_metric_families
 
+from service.http import asgi
 from service.http.access_log import AccessLog
 from service.http.client_pace import ConnectionSettings
 from service.http.cors import Cors
@@ -55,12 +56,17 @@ class Toy:
 
     def counted(self) -> dict[tuple[str, str], float]:
         """The requests that were counted, by method and status."""
-        return {
-            (sample.labels["method"], sample.labels["status"]): sample.value
-            for family in text_string_to_metric_families(self.metrics.text().decode())
-            for sample in family.samples
-            if sample.name == "inlay_requests_total" and sample.value
-        }
+        return counted_in(self.metrics)
+
+
+def counted_in(metrics: Metrics) -> dict[tuple[str, str], float]:
+    """The requests that metrics counted, by method and status."""
+    return {
+        (sample.labels["method"], sample.labels["status"]): sample.value
+        for family in text_string_to_metric_families(metrics.text().decode())
+        for sample in family.samples
+        if sample.name == "inlay_requests_total" and sample.value
+    }
 
 
 @asynccontextmanager
@@ -93,7 +99,8 @@ async def running(
             self.connections = ConnectionSettings(client_seconds, idle_seconds)
 
         async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-            raise AssertionError("HttpProtocol asks no ASGI application")
+            assert "http" in config, "HttpProtocol asks no ASGI application"
+            await asgi.serve(self, scope, receive, send)
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         chosen = {"http": HttpProtocol, "ws": "none", "lifespan": "off", "proxy_headers": False}
