@@ -5,7 +5,6 @@ Source: transformers 5.23 (the modeling module of each family).
 
 from models.families.family import Family
 
-UNWRITTEN = "its blocks are not described yet; CONTRIBUTING says how"
 CROSS_ATTENTION = "an encoder's output is attended to"
 _EXPERTS = "mixture of experts"
 _SPARSE = "sparse attention"
@@ -49,36 +48,7 @@ UNCOVERED: dict[str, str] = {
     "nemotron": "layer norms with 1 added to their weights",
     "nanochat": _NORM_BEHIND_ROTATION,
     "hunyuan_v1_dense": _NORM_BEHIND_ROTATION,
-} | dict.fromkeys(
-    (
-        "esm",
-        "xlm",
-        "flaubert",
-        "modernbert-decoder",
-        "gpt_bigcode",
-        "openai-gpt",
-        "gpt_neo",
-        "codegen",
-        "ctrl",
-        "mpt",
-        "falcon",
-        "biogpt",
-        "xglm",
-        "hyperclovax",
-        "vaultgemma",
-        "persimmon",
-        "bart",
-        "mbart",
-        "mvp",
-        "blenderbot",
-        "blenderbot-small",
-        "pegasus",
-        "marian",
-        "m2m_100",
-        "fsmt",
-    ),
-    UNWRITTEN,
-)
+}
 
 
 def uncovered(model_type: str, family: Family) -> str | None:
