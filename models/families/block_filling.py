@@ -31,7 +31,7 @@ from models.families.recipe import (
 from models.families.uncovered import uncovered
 from models.positions.alibi import slopes
 
-_LAYOUTS = ("half", "interleaved")
+_LAYOUTS = ("half", "interleaved", "half_negative")
 _UNCERTAIN = {"ntk": "is computed in several ways under one name"}  # rope types that are not computed in blocks
 
 

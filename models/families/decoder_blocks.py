@@ -128,6 +128,27 @@ GLM4: Recipe = (
     attention(_FIRST, biased="qkv", closing=_rms("post_self_attn_layernorm")),
     gated(_SECOND, closing=_rms("post_mlp_layernorm")),
 )
+_PLAIN_NORM = LayerNorm(None, None, 0.0)
+OLMO: Recipe = (attention(_PLAIN_NORM, biased="qkvo"), gated(_PLAIN_NORM))
+NEMOTRON: Recipe = (
+    attention(replace(_layer_norm("input_layernorm"), offset=1.0), biased="qkvo"),
+    plain("mlp.up_proj", "mlp.down_proj", replace(_layer_norm("post_attention_layernorm"), offset=1.0)),
+)
+HUNYUAN: Recipe = (
+    attention(
+        _FIRST,
+        biased="qkvo",
+        query_norm=_rms("self_attn.query_layernorm"),
+        key_norm=_rms("self_attn.key_layernorm"),
+        norms_behind=True,
+    ),
+    GATED,
+)
+_NO_WEIGHT = RMSNorm(None, 0.0)
+NANOCHAT: Recipe = (
+    attention(_NO_WEIGHT, biased="qkvo", query_norm=_NO_WEIGHT, key_norm=_NO_WEIGHT, norms_behind=True),
+    plain("mlp.fc1", "mlp.fc2", _NO_WEIGHT, biased=False),
+)
 VAULTGEMMA: Recipe = (GEMMA[0], gated(_rms("pre_feedforward_layernorm", 1.0)))
 HYPERCLOVAX: Recipe = (
     attention(_FIRST, biased="qkvo", closing=_rms("post_norm1")),

@@ -11,7 +11,6 @@ _SPARSE = "sparse attention"
 _LATENT = "keys and values of a latent vector"
 _STATE_SPACE = "state-space layers"
 _THREE_AXES = "rotation by three axes"
-_NORM_BEHIND_ROTATION = "norms of queries and keys behind the rotation"
 
 UNCOVERED: dict[str, str] = {
     "longformer": _SPARSE,
@@ -44,10 +43,6 @@ UNCOVERED: dict[str, str] = {
     "gemma3n_text": "several streams of hidden states (AltUp)",
     "gemma4_text": "embeddings of its own in every layer",
     "apertus": "an activation with learned parameters (xIELU)",
-    "olmo": "layer norms without weights",
-    "nemotron": "layer norms with 1 added to their weights",
-    "nanochat": _NORM_BEHIND_ROTATION,
-    "hunyuan_v1_dense": _NORM_BEHIND_ROTATION,
 }
 
 

@@ -204,8 +204,14 @@ def emit_row_step(builder: GraphBuilder, step: Step, x: str) -> str:
         case RMSNorm(None, eps, _):
             squares = builder.op("ReduceMean", builder.op("Mul", x, x), builder.constant(np.array([-1])), keepdims=1)
             return builder.op("Div", x, builder.op("Sqrt", builder.op("Add", squares, builder.scalar(eps))))
-        case LayerNorm(weight, bias, eps):
-            parameters = [builder.weight(name) for name in (weight, bias) if name]
+        case LayerNorm(None, None, eps):
+            mean = builder.op("ReduceMean", x, builder.constant(np.array([-1])), keepdims=1)
+            return emit_row_step(builder, RMSNorm(None, eps), builder.op("Sub", x, mean))
+        case LayerNorm(str(weight), bias, eps, offset):
+            factors = builder.weight(weight)
+            if offset:
+                factors = builder.op("Add", factors, builder.scalar(offset))
+            parameters = [factors, builder.weight(bias)] if bias else [factors]
             return builder.op("LayerNormalization", x, *parameters, axis=-1, epsilon=eps)
         case RMSNorm(str(weight), eps, offset):
             factors = builder.weight(weight)

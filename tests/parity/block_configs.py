@@ -500,6 +500,22 @@ CONFIGS: dict[str, Callable[[Draw], Config]] = {
     "gpt_neox": decoder(
         **_LN, head_dim=None, num_key_value_heads=None, attention_bias=flag, rope_parameters=partial(0.5)
     ),
+    "olmo": decoder(head_dim=None, rms_norm_eps=None, attention_bias=flag, rope_parameters=theta),
+    "nemotron": decoder(
+        rms_norm_eps=None,
+        norm_eps=lambda draw: draw.choice((1e-5, 1e-3)),
+        attention_bias=flag,
+        mlp_bias=flag,
+        hidden_act=lambda draw: draw.choice((*ACTIVATIONS, "relu2")),
+        rope_parameters=partial(0.5),
+    ),
+    "hunyuan_v1_dense": decoder(attention_bias=flag, rope_parameters=theta),
+    "nanochat": decoder(
+        head_dim=None,
+        attention_bias=flag,
+        hidden_act=lambda draw: draw.choice((*ACTIVATIONS, "relu2")),
+        rope_parameters=theta,
+    ),
     "olmo2": decoder(head_dim=None, rope_parameters=theta),
     "olmo3": decoder(head_dim=None, sliding_window=window, rope_parameters=two_thetas),
     "granite": decoder(

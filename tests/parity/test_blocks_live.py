@@ -47,7 +47,7 @@ def made(family: str, seed: int, folder: Path) -> Any:
     else:
         eager = {"attn_implementation": "eager", "experts_implementation": "eager"}
         model = transformers.AutoModel.from_config(config, **eager).eval()
-    added_to_one = "gemma" in family and family != "embedding_gemma2_text"
+    added_to_one = family == "nemotron" or ("gemma" in family and family != "embedding_gemma2_text")
     with torch.no_grad():
         for name, buffer in model.named_buffers():
             if name.endswith("layer_scalar"):
