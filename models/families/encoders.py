@@ -641,6 +641,7 @@ ENCODERS: dict[str, Family] = {
             LayerNorm: ("emb_layer_norm_before",),
         },
         rotates="position_embedding_type=rotary",
+        stored_frequencies="rotary_embeddings.inv_freq",  # one for all layers, or the same in each
         handed_over="input_embeddings",
         causal="is_decoder",
     ),

@@ -172,6 +172,8 @@ class Family:
         side: which side this is, where the model has two.
         rotates: whether the attention rotates queries and keys, as positions/rope/conventions.py says; or the
             condition.
+        stored_frequencies: how names of tensors end that hold the frequencies of its rotation, used instead of the
+            formula's (ESM-2 was trained with frequencies rounded to float16); None: files hold none.
         causal: whether a token attends only to those before it: True, False, or the config key that says so.
         window: config key of the width of sliding layers.
         window_of: where they are not causal: whether that is the width of both sides together, or of each. half: that
@@ -231,6 +233,7 @@ class Family:
     decoder: "Family | None" = None
     side: Side | None = None
     rotates: bool | str = False
+    stored_frequencies: str | None = None
     causal: bool | str = False
     window: str | None = None
     window_of: Literal["both", "each", "half"] = "both"

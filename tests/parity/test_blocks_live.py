@@ -50,6 +50,8 @@ def made(family: str, seed: int, folder: Path) -> Any:
     added_to_one = family == "nemotron" or ("gemma" in family and family != "embedding_gemma2_text")
     with torch.no_grad():
         for name, buffer in model.named_buffers():
+            if family == "esm" and name.endswith("inv_freq"):
+                buffer.copy_(buffer.half())  # as published files have it
             if name.endswith("layer_scalar"):
                 buffer.copy_(0.5 + torch.rand_like(buffer))
         for name, parameter in model.named_parameters():
