@@ -270,7 +270,6 @@ DECODERS: dict[str, Family] = {
             "intermediate_size": None,
             "activation_function": "gelu_new",
             "layer_norm_epsilon": 1e-5,
-            "attention_types": [[["global", "local"], 12]],
             "window_size": 256,
         },
         names={

@@ -74,11 +74,12 @@ MPNET = _post_norm(
     f"{_LAYER}.output.LayerNorm",
 )
 
-XLM = _post_norm(
-    _attention("attentions.{block}", "q_lin", "k_lin", "v_lin", "out_lin"),
-    "layer_norm1.{block}",
-    _feed_forward("ffns.{block}", "lin1", "lin2"),
-    "layer_norm2.{block}",
+_XLM_ATTENTION = _attention("attentions.{block}", "q_lin", "k_lin", "v_lin", "out_lin")
+_XLM_FEED_FORWARD = _feed_forward("ffns.{block}", "lin1", "lin2")
+XLM = _post_norm(_XLM_ATTENTION, "layer_norm1.{block}", _XLM_FEED_FORWARD, "layer_norm2.{block}")
+FLAUBERT: Recipe = (  # with pre_norm
+    replace(_XLM_ATTENTION, norm=norm("layer_norm1.{block}")),
+    replace(_XLM_FEED_FORWARD, norm=norm("layer_norm2.{block}")),
 )
 
 

@@ -646,7 +646,7 @@ ENCODERS: dict[str, Family] = {
         causal="is_decoder",
     ),
     "xlm": _XLM,
-    "flaubert": replace(_XLM, block_if={"is_encoder": True, "pre_norm": False}),
+    "flaubert": replace(_XLM, variants={"pre_norm": ("flaubert", replace(_XLM, block=encoder_blocks.FLAUBERT))}),
     "xlnet": Family(
         prefix="transformer.",
         defaults={"vocab_size": 32000, "d_model": 1024, "n_layer": 24, "n_head": 16, "pad_token_id": 5},

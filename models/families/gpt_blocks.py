@@ -169,8 +169,13 @@ def openai_activation(step: FeedForward, config: Config) -> FeedForward:
 
 
 def local_layers(config: Config, count: int) -> list[str]:
-    """Return the layer types of GPT-Neo, whose attention_types repeat patterns: [[["global", "local"], 12]]."""
+    """Return the layer types of GPT-Neo, whose attention_types repeat patterns: [[["global", "local"], 12]].
+
+    Where none are given every other layer is local.
+    """
     listed = config.get("attention_types")
+    if listed is None:
+        listed = [[["global", "local"], count // 2], [["global"], count % 2]]
     try:
         names = [name for pattern, times in listed for _ in range(times) for name in pattern]
     except (TypeError, ValueError):

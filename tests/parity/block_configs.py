@@ -419,7 +419,7 @@ CONFIGS: dict[str, Callable[[Draw], Config]] = {
         vocab_size=None,
     ),
     "xlm": xlm,
-    "flaubert": xlm,
+    "flaubert": lambda draw: xlm(draw) | {"pre_norm": flag(draw)},
     "esm": encoder(
         type_vocab_size=None,
         hidden_act=None,

@@ -107,7 +107,7 @@ def test_gpt_neo_repeats_patterns_of_layers() -> None:
     assert [step.left for step in steps] == [None, 6, 6, 6]
 
 
-@pytest.mark.parametrize("listed", [None, 3, [["global", 2]], [[["near"], 2]]])
+@pytest.mark.parametrize("listed", [3, [["global", 2]], [[["near"], 2]]])
 def test_rejects_other_patterns_of_layers(listed: Any) -> None:
     with pytest.raises(BadCheckpoint, match="it must be a list of pairs"):
         filled({"model_type": "gpt_neo", "num_layers": 2, "attention_types": listed})
