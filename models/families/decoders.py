@@ -190,7 +190,6 @@ _FALCON = Family(
         "multi_query": True,
         "parallel_attn": True,
         "bias": False,
-        "ffn_hidden_size": None,
         "activation": "gelu",
         "layer_norm_epsilon": 1e-5,
     },
@@ -623,8 +622,7 @@ DECODERS: dict[str, Family] = {
         _RMS,
         11008,
         None,
-        defaults=_NO_BIASES
-        | {"attention_multiplier": None, "residual_multiplier": 1.0, "use_post_norm": True, "head_dim": None},
+        defaults=_NO_BIASES | {"residual_multiplier": 1.0, "use_post_norm": True, "head_dim": None},
         bias_if=decoder_blocks.BIASES,
         norm_if={"use_post_norm": ".post_norm"},
         factor="residual_multiplier",

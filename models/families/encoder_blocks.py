@@ -17,6 +17,7 @@ from models.families.recipe import (
     Experts,
     FeedForward,
     Linear,
+    MaskRows,
     Recipe,
     ScoreBias,
 )
@@ -76,10 +77,14 @@ MPNET = _post_norm(
 
 _XLM_ATTENTION = _attention("attentions.{block}", "q_lin", "k_lin", "v_lin", "out_lin")
 _XLM_FEED_FORWARD = _feed_forward("ffns.{block}", "lin1", "lin2")
-XLM = _post_norm(_XLM_ATTENTION, "layer_norm1.{block}", _XLM_FEED_FORWARD, "layer_norm2.{block}")
+XLM: Recipe = (
+    *_post_norm(_XLM_ATTENTION, "layer_norm1.{block}", _XLM_FEED_FORWARD, "layer_norm2.{block}"),
+    MaskRows(),
+)
 FLAUBERT: Recipe = (  # with pre_norm
     replace(_XLM_ATTENTION, norm=norm("layer_norm1.{block}")),
     replace(_XLM_FEED_FORWARD, norm=norm("layer_norm2.{block}")),
+    MaskRows(),
 )
 
 

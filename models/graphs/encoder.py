@@ -19,6 +19,7 @@ from models.families.recipe import (
     Disentangled,
     Experts,
     FeedForward,
+    MaskRows,
     Norm,
     Parallel,
     PerLayerInput,
@@ -35,6 +36,7 @@ from models.graphs.input_layer import (
     emit_input_layer,
     emit_row_step,
     inputs_of,
+    mask_rows,
     packed_output,
 )
 from models.graphs.positions.rope import cos_sin, filled
@@ -121,6 +123,8 @@ class Blocks:
                     part = self.builder.op("Mul", x, self.builder.scalar(share))
                     mean = self.builder.op("Add", mean, part) if mean else part
                     x = mean if last else x
+                case MaskRows():
+                    x = mask_rows(self.builder, x)
                 case PerLayerInput():
                     x = self.builder.op("Add", self.per_layer_input(step, x, first), x)
                 case Attention():

@@ -147,10 +147,15 @@ def emit_input_layer(builder: GraphBuilder, recipe: Recipe) -> str:
             case TokenDropout(mask_id):
                 x = builder.op("Mul", x, _token_dropout_factor(builder, mask_id))
             case MaskRows():
-                x = builder.op("Mul", x, _column(builder, builder.cast("mask", "FLOAT")))
+                x = mask_rows(builder, x)
             case _:
                 x = emit_row_step(builder, step, x)
     return x
+
+
+def mask_rows(builder: GraphBuilder, x: str) -> str:
+    """Emit rows that are 0 where the input mask is False."""
+    return builder.op("Mul", x, _column(builder, builder.cast("mask", "FLOAT")))
 
 
 def _looked_up(builder: GraphBuilder, step: Embed | AddType | AddPosition) -> str:

@@ -173,6 +173,8 @@ def encode(
             case Collect(share, last):
                 mean = mean + share * rows
                 rows = mean if last else rows
+            case MaskRows():
+                rows = rows * mask[:, None]
             case Attention():
                 rows = rows + attend(step, rows)
             case PerLayerInput():
