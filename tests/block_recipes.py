@@ -22,6 +22,7 @@ from models.families.recipe import (
     FeedForward,
     LayerNorm,
     Linear,
+    MaskRows,
     Multiply,
     Parallel,
     PerLayerInput,
@@ -49,6 +50,7 @@ ROPES = {
     "near": rope(100.0, 4, "half"),
     "far": rope(160000.0, 4, "half"),
     "pairs": rope(1000.0, 4, "interleaved"),
+    "turned back": rope(100.0, 4, "half_negative"),
     "part": rope(1000.0, 2, "half"),
     "part of pairs": rope(1000.0, 2, "interleaved"),
     "wide": rope(500000.0, 8, "half", "llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
@@ -182,6 +184,11 @@ def by_head(draw: Drawn) -> dict[str, Any]:
     return {"query_norm": draw.rms(4), "key_norm": draw.rms(4, offset=1.0), "value_norm": draw.layer_norm(4)}
 
 
+def behind_rotation(draw: Drawn) -> dict[str, Any]:
+    own = {"query_norm": draw.rms(4), "key_norm": RMSNorm(None, 1e-6), "norms_behind": True, "rotation": "turned back"}
+    return own | {"norm": LayerNorm(None, None, 1e-5), "closing": replace(draw.layer_norm(), offset=1.0)}
+
+
 def over_heads(draw: Drawn) -> dict[str, Any]:
     return {"query_norm": draw.rms(16), "key_norm": draw.rms(8), "norm_of": "heads", "key_heads": 2}
 
@@ -240,6 +247,8 @@ CASES: dict[str, Made] = {
     "narrow heads": two({"head_width": 2, "biased": False}),
     "norms of a head": attending(by_head),
     "norms of all heads": attending(over_heads),
+    "norms behind the rotation": attending(behind_rotation),
+    "masked rows are 0": lambda draw: (*two({})(draw), MaskRows(), draw.feed_forward(norm=None)),
     "rotation, two tables": two({"rotation": "near"}, {"rotation": "far"}),
     "rotation of pairs": two({"rotation": "pairs", "right": 0}, {}),
     "rotation in part": two({"rotation": "part", "key_heads": 2}, {"rotation": "part of pairs"}),

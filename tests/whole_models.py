@@ -1,5 +1,6 @@
 """Tiny random checkpoints of whole models of any family, without torch."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,10 @@ SIZES = {
 }
 
 
-def write_whole(folder: Path, model_type: str, *, seed: int = 3, **changes: Any) -> Path:
-    """A checkpoint of a family that runs whole, with tensors of the names that its rows give them."""
+def write_whole(
+    folder: Path, model_type: str, *, seed: int = 3, extra: Mapping[str, Any] | None = None, **changes: Any
+) -> Path:
+    """A checkpoint of a family that runs whole, with tensors of the names that its rows give them, and `extra` ones."""
     config = {"model_type": model_type, "dtype": "float32"} | SIZES | changes
     family = family_of(model_type)
     seen = Config(config, family.defaults, family.names)
@@ -41,4 +44,4 @@ def write_whole(folder: Path, model_type: str, *, seed: int = 3, **changes: Any)
         )
         for name, shape in shapes.items()
     }
-    return write_folder(folder, config, weights)
+    return write_folder(folder, config, weights | dict(extra or {}))

@@ -88,12 +88,7 @@ def _stored(
 
 def _norm_weights(recipe: Recipe, encodings: Encodings) -> dict[str, float]:
     """Return the value of each norm's weight that multiplies by 1: 0 where the file holds what is added to 1."""
-    weights = {
-        norm.weight: 1.0 - (norm.offset if isinstance(norm, RMSNorm) else 0.0)
-        for step in recipe
-        for norm in _norms(step)
-        if norm.weight
-    }
+    weights = {norm.weight: 1.0 - norm.offset for step in recipe for norm in _norms(step) if norm.weight}
     if encodings.buckets and encodings.buckets.norm:
         weights[encodings.buckets.norm[0]] = 1.0
     return weights

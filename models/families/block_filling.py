@@ -31,7 +31,7 @@ from models.families.recipe import (
 from models.families.uncovered import uncovered
 from models.positions.alibi import slopes
 
-_LAYOUTS = ("half", "interleaved")
+_LAYOUTS = ("half", "interleaved", "half_negative")
 _UNCERTAIN = {"ntk": "is computed in several ways under one name"}  # rope types that are not computed in blocks
 
 
@@ -40,8 +40,8 @@ def uncomputed(model_type: str, family: Family, config: Config, encodings: Encod
     if reason := uncovered(model_type, family):
         return reason
     for key, value in family.block_if.items():
-        if config.get(key) not in (None, value):
-            return f"its blocks are computed where {key} is {value!r}; config.json says {config.get(key)!r}"
+        if (given := config.inside(key)) not in (None, value):
+            return f"its blocks are computed where {key} is {value!r}; config.json says {given!r}"
     if not family.narrow_blocks and config.table_width() != config.count("hidden_size"):
         return "its tables are narrower than its blocks"
     if "rope" in encodings.refused:
@@ -234,6 +234,8 @@ def _experts(step: Experts, family: Family, spec: ExpertSpec, config: Config, bl
 def _norm(family: Family, config: Config, norm: Norm | None) -> Norm | None:
     if norm is None or (norm.weight or "").removesuffix(".weight") in family.absent:
         return None
+    if any(stem in (norm.weight or "") and not config.get(key) for key, stem in family.norm_if.items()):
+        return None
     return filled_norm(norm, family, config)
 
 
@@ -257,7 +259,10 @@ def _score_bias(
                 raise BadCheckpoint(encodings.refused.get("t5", "the config gives no relative buckets"))
             return replace(step.bias, buckets=buckets.buckets, reach=buckets.reach)
         case DistanceBias():
-            return DistanceBias(tuple(float(slope) for slope in slopes(config.count("num_attention_heads"))))
+            alibi = encodings.alibi
+            if alibi is None:
+                raise BadCheckpoint(encodings.refused.get("alibi", "the config gives no ALiBi"))
+            return DistanceBias(tuple(float(slope) for slope in slopes(alibi.heads, alibi.max_bias)))
         case Disentangled():
             if buckets is None:
                 return None

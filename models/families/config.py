@@ -65,8 +65,8 @@ class Config:
         return value
 
     def number(self, key: str) -> float:
-        """Return a finite number of at least 0."""
-        value = self.get(key)
+        """Return a finite number of at least 0; the key may be dotted, as for `inside`."""
+        value = self.inside(key)
         if not isinstance(value, int | float) or isinstance(value, bool) or not (math.isfinite(value) and value >= 0):
             raise self._error(key, value, "a number from 0")
         return float(value)

@@ -1,4 +1,4 @@
-"""The blocks of Llama and its descendants, and of GPT-2's and GPT-NeoX's.
+"""The blocks of Llama and its descendants, and of GPT-NeoX; those of GPT-2 and the like are in gpt_blocks.py.
 
 Source: transformers 5.23 (the modeling module of each family).
 """
@@ -12,7 +12,6 @@ from models.families.config import Config
 from models.families.family import linear, norm, rms_norm
 from models.families.recipe import (
     Attention,
-    DistanceBias,
     Experts,
     FeedForward,
     LayerNorm,
@@ -129,6 +128,32 @@ GLM4: Recipe = (
     attention(_FIRST, biased="qkv", closing=_rms("post_self_attn_layernorm")),
     gated(_SECOND, closing=_rms("post_mlp_layernorm")),
 )
+_PLAIN_NORM = LayerNorm(None, None, 0.0)
+OLMO: Recipe = (attention(_PLAIN_NORM, biased="qkvo"), gated(_PLAIN_NORM))
+NEMOTRON: Recipe = (
+    attention(replace(_layer_norm("input_layernorm"), offset=1.0), biased="qkvo"),
+    plain("mlp.up_proj", "mlp.down_proj", replace(_layer_norm("post_attention_layernorm"), offset=1.0)),
+)
+HUNYUAN: Recipe = (
+    attention(
+        _FIRST,
+        biased="qkvo",
+        query_norm=_rms("self_attn.query_layernorm"),
+        key_norm=_rms("self_attn.key_layernorm"),
+        norms_behind=True,
+    ),
+    GATED,
+)
+_NO_WEIGHT = RMSNorm(None, 0.0)
+NANOCHAT: Recipe = (
+    attention(_NO_WEIGHT, biased="qkvo", query_norm=_NO_WEIGHT, key_norm=_NO_WEIGHT, norms_behind=True),
+    plain("mlp.fc1", "mlp.fc2", _NO_WEIGHT, biased=False),
+)
+VAULTGEMMA: Recipe = (GEMMA[0], gated(_rms("pre_feedforward_layernorm", 1.0)))
+HYPERCLOVAX: Recipe = (
+    attention(_FIRST, biased="qkvo", closing=_rms("post_norm1")),
+    gated(_SECOND, biased=True, closing=_rms("post_norm2")),
+)
 STARCODER2: Recipe = (
     attention(_layer_norm("input_layernorm"), biased="qkvo"),
     plain("mlp.c_fc", "mlp.c_proj", _layer_norm("post_attention_layernorm")),
@@ -151,6 +176,16 @@ GPT_NEOX: Recipe = (
         plain("mlp.dense_h_to_4h", "mlp.dense_4h_to_h", _layer_norm("post_attention_layernorm")),
     ),
 )
+PERSIMMON: Recipe = (
+    attention(
+        _layer_norm("input_layernorm"),
+        biased="qkvo",
+        output="dense",
+        query_norm=_layer_norm("self_attn.q_layernorm"),
+        key_norm=_layer_norm("self_attn.k_layernorm"),
+    ),
+    plain("mlp.dense_h_to_4h", "mlp.dense_4h_to_h", _layer_norm("post_attention_layernorm")),
+)
 
 
 def _heads(config: Config) -> int:
@@ -166,6 +201,7 @@ def fused(stem: str, names: Sequence[str], whole: str, **how: Any) -> Stored:
 QKV = ("q_proj", "k_proj", "v_proj")
 FUSED_GATE = fused("mlp", ("gate_proj", "up_proj"), "mlp.gate_up_proj")
 PHI3_STORED = FUSED_GATE | fused("self_attn", QKV, "self_attn.qkv_proj", shares=by_heads)
+PERSIMMON_STORED = fused("self_attn", QKV, "self_attn.query_key_value", groups=_heads)
 GPT_NEOX_STORED = fused("attention", QKV, "attention.query_key_value", groups=_heads)
 
 
@@ -288,68 +324,3 @@ def behind(config: Config, count: int) -> list[str]:
 def every_fourth(config: Config, count: int) -> list[str]:
     """Return the layer types of Cohere 2, OLMo 3 and EXAONE 4: every fourth layer is full."""
     return ["sliding_attention" if (layer + 1) % 4 else "full_attention" for layer in range(count)]
-
-
-def _conv(stem: str) -> tuple[str | Part, ...]:
-    return (Part(stem, transposed=True),)
-
-
-_H = "h.{block}"
-
-
-def _of(stems: tuple[str, ...], biased: bool = True) -> Attention:
-    """Return attention by the names of its four modules."""
-    query, key, value, output = (linear(stem, biased) for stem in stems)
-    return Attention(0, query, key, value, output)
-
-
-def _projections(stem: str, biased: bool = True) -> Attention:
-    return _of(tuple(f"{stem}.{name}_proj" for name in ("q", "k", "v", "out")), biased)
-
-
-def _gpt2(attention: Attention, up: str, down: str) -> Recipe:
-    feed_forward = FeedForward(linear(f"{_H}.mlp.{up}"), linear(f"{_H}.mlp.{down}"), "gelu_tanh", norm(f"{_H}.ln_2"))
-    return (replace(attention, norm=norm(f"{_H}.ln_1")), feed_forward)
-
-
-GPT2 = _gpt2(_of((f"{_H}.attn.q", f"{_H}.attn.k", f"{_H}.attn.v", f"{_H}.attn.c_proj")), "c_fc", "c_proj")
-GPT2_STORED: Stored = {
-    **{
-        f"{_H}.attn.{name}": (Part(f"{_H}.attn.c_attn", index, equal(3), transposed=True),)
-        for index, name in enumerate("qkv")
-    },
-    f"{_H}.attn.c_proj": _conv(f"{_H}.attn.c_proj"),
-    f"{_H}.mlp.c_fc": _conv(f"{_H}.mlp.c_fc"),
-    f"{_H}.mlp.c_proj": _conv(f"{_H}.mlp.c_proj"),
-}
-_SELF_ATTENTION = f"{_H}.self_attention"
-BLOOM: Recipe = (
-    replace(
-        _of(tuple(f"{_SELF_ATTENTION}.{name}" for name in ("query", "key", "value", "dense"))),
-        norm=norm(f"{_H}.input_layernorm"),
-        bias=DistanceBias(()),
-    ),
-    FeedForward(
-        linear(f"{_H}.mlp.dense_h_to_4h"),
-        linear(f"{_H}.mlp.dense_4h_to_h"),
-        "gelu_tanh",
-        norm(f"{_H}.post_attention_layernorm"),
-    ),
-)
-BLOOM_STORED: Stored = {
-    f"{_SELF_ATTENTION}.{name}": (Part(f"{_SELF_ATTENTION}.query_key_value", index, equal(3), _heads),)
-    for index, name in enumerate(("query", "key", "value"))
-}
-GPTJ: Recipe = (
-    Parallel(
-        replace(_projections(f"{_H}.attn", biased=False), norm=norm(f"{_H}.ln_1")),
-        FeedForward(linear(f"{_H}.mlp.fc_in"), linear(f"{_H}.mlp.fc_out"), "gelu_tanh", norm(f"{_H}.ln_1")),
-    ),
-)
-_OPT_LAYER = "decoder.layers.{block}"
-OPT: Recipe = (
-    replace(_projections(f"{_OPT_LAYER}.self_attn"), norm=norm(f"{_OPT_LAYER}.self_attn_layer_norm")),
-    FeedForward(
-        linear(f"{_OPT_LAYER}.fc1"), linear(f"{_OPT_LAYER}.fc2"), "relu", norm(f"{_OPT_LAYER}.final_layer_norm")
-    ),
-)

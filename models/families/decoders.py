@@ -7,7 +7,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from models.families import decoder_blocks
+from models.families import decoder_blocks, gpt_blocks
 from models.families.config import Config
 from models.families.family import (
     AlibiSpec,
@@ -22,6 +22,7 @@ from models.families.recipe import (
     AddSinusoid,
     AddType,
     Embed,
+    LayerNorm,
     Linear,
     Norm,
     Recipe,
@@ -152,7 +153,8 @@ def _root_of_scalar(config: Config) -> float:
 
 
 def _multiplier(config: Config) -> float:
-    return config.number("attention_multiplier")
+    given = config.get("attention_multiplier") is not None
+    return config.number("attention_multiplier") if given else config.head_dim() ** -0.5
 
 
 _GLM: dict[str, Any] = {
@@ -179,20 +181,78 @@ _QWEN_EXPERTS: dict[str, Any] = {"norm_topk_prob": False, "decoder_sparse_step":
 _QWEN_EXPERTS |= {"use_sliding_window": False, "sliding_window": None}
 _QWEN2_VL = _plain(152064, 8192, 80, 64, 32768, **_NO_MASKS)
 
+_FALCON = Family(
+    prefix="transformer.",
+    defaults=_sizes(65024, 4544, 32, 71, 2048, None)
+    | {
+        "alibi": False,
+        "new_decoder_architecture": False,
+        "multi_query": True,
+        "parallel_attn": True,
+        "bias": False,
+        "activation": "gelu",
+        "layer_norm_epsilon": 1e-5,
+    },
+    names={"hidden_size": "n_embed", "intermediate_size": "ffn_hidden_size", "hidden_act": "activation"},
+    input_layer=(Embed("word_embeddings.weight"),),
+    block=gpt_blocks.falcon("input_layernorm", "post_attention_layernorm", parallel=False),
+    after_blocks=(norm("ln_f"),),
+    stored=gpt_blocks.FALCON_STORED,
+    layer_keys=gpt_blocks.with_key_heads(gpt_blocks.falcon_key_heads),
+    bias_if={"bias": "h."},
+    block_if={"alibi": False},  # that bias is rounded to bfloat16 by the key's number, so distances do not tell it
+    eps="layer_norm_epsilon",
+    rotates=True,
+    causal=True,
+    alibi=AlibiSpec("falcon", switch="alibi"),
+)
+_PARALLEL_FALCON = replace(_FALCON, block=gpt_blocks.falcon("input_layernorm", "input_layernorm"))
+_NEW_FALCON = replace(
+    _FALCON, block=gpt_blocks.falcon("ln_attn", "ln_mlp"), block_if={"alibi": False, "parallel_attn": True}
+)
+_ONE_NORM = replace(
+    _PARALLEL_FALCON, block_if=_NEW_FALCON.block_if, variants={"num_ln_in_parallel_attn>1": ("falcon", _NEW_FALCON)}
+)
+_NEW_FALCON = replace(_NEW_FALCON, variants={"num_ln_in_parallel_attn": ("falcon", _ONE_NORM)})
+_FALCON = replace(
+    _FALCON,
+    variants={
+        "new_decoder_architecture": ("falcon", _NEW_FALCON),
+        "parallel_attn": ("falcon", _PARALLEL_FALCON),
+    },
+)
+
 DECODERS: dict[str, Family] = {
     "gpt2": _whole_gpt2(
         _like_gpt2("transformer.", "wte.weight", "wpe.weight", _gpt2_sizes(50257, 768, 12, 12, 1024)),
-        decoder_blocks.GPT2,
+        gpt_blocks.GPT2,
         defaults={"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False},
         block_if={"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False},
-        stored=decoder_blocks.GPT2_STORED,
+        stored=gpt_blocks.GPT2_STORED,
     ),
-    "gpt_bigcode": _like_gpt2("transformer.", "wte.weight", "wpe.weight", _gpt2_sizes(50257, 768, 12, 12, 1024)),
+    "gpt_bigcode": _whole_gpt2(
+        _like_gpt2("transformer.", "wte.weight", "wpe.weight", _gpt2_sizes(50257, 768, 12, 12, 1024)),
+        gpt_blocks.GPT2,
+        defaults={
+            "activation_function": "gelu_pytorch_tanh",
+            "scale_attn_weights": True,
+            "multi_query": True,
+            "num_key_value_heads": 1,
+        },
+        block_if={"scale_attn_weights": True, "add_cross_attention": False},
+        stored=gpt_blocks.GPT_BIGCODE_STORED,
+        layer_keys=gpt_blocks.with_key_heads(gpt_blocks.one_if_shared),
+    ),
     "openai-gpt": _like_gpt2(
         "transformer.",
         "tokens_embed.weight",
         "positions_embed.weight",
-        _gpt2_sizes(40478, 768, 12, 12, 512),
+        _gpt2_sizes(40478, 768, 12, 12, 512) | {"afn": "gelu", "layer_norm_epsilon": 1e-5},
+        names=_GPT2_NAMES | {"hidden_act": "afn"},
+        block=gpt_blocks.OPENAI_GPT,
+        stored=gpt_blocks.GPT2_STORED,
+        feed_forward=gpt_blocks.openai_activation,
+        eps="layer_norm_epsilon",
         builds_own_mask=True,
     ),
     "gpt_neo": _like_gpt2(
@@ -206,26 +266,49 @@ DECODERS: dict[str, Family] = {
             "num_heads": 16,
             "max_position_embeddings": 2048,
             "pad_token_id": None,
+            "intermediate_size": None,
+            "activation_function": "gelu_new",
+            "layer_norm_epsilon": 1e-5,
+            "window_size": 256,
         },
-        names={"num_hidden_layers": "num_layers", "num_attention_heads": "num_heads"},
+        names={
+            "num_hidden_layers": "num_layers",
+            "num_attention_heads": "num_heads",
+            "hidden_act": "activation_function",
+        },
+        block=gpt_blocks.GPT_NEO,
+        after_blocks=(norm("ln_f"),),
+        score_scale=lambda config: 1.0,
+        eps="layer_norm_epsilon",
+        window="window_size",
+        layer_types=gpt_blocks.local_layers,
         **_NO_MASKS,
     ),
     "gptj": _whole_gpt2(
         _like_gpt2("transformer.", "wte.weight", None, _gpt2_sizes(50400, 4096, 28, 16, 2048), rotates=True),
-        decoder_blocks.GPTJ,
+        gpt_blocks.GPTJ,
     ),
-    "codegen": _like_gpt2(
-        "transformer.",
-        "wte.weight",
-        None,
-        {key: value for key, value in _gpt2_sizes(50400, 4096, 28, 16, 2048).items() if key != "pad_token_id"},
-        rotates=True,
+    "codegen": _whole_gpt2(
+        _like_gpt2(
+            "transformer.",
+            "wte.weight",
+            None,
+            {key: value for key, value in _gpt2_sizes(50400, 4096, 28, 16, 2048).items() if key != "pad_token_id"},
+            rotates=True,
+        ),
+        gpt_blocks.GPTJ,
+        stored=gpt_blocks.CODEGEN_STORED,
     ),
     "ctrl": Family(
         prefix="transformer.",
-        defaults=_gpt2_sizes(246534, 1280, 48, 16, 256),
-        names=_GPT2_NAMES,
+        defaults=_gpt2_sizes(246534, 1280, 48, 16, 256) | {"dff": 8192, "layer_norm_epsilon": 1e-6},
+        names=_GPT2_NAMES | {"intermediate_size": "dff"},
         input_layer=(Embed("w.weight"), AddType("w.weight"), Scale(0.0), AddSinusoid("ctrl", 0)),
+        block=gpt_blocks.CTRL,
+        after_blocks=(norm("layernorm"),),
+        feed_forward=lambda step, config: step,
+        block_if={"layer_norm_epsilon": 1e-6},  # of the blocks' norms in any case
+        eps="layer_norm_epsilon",
         types="optional",
         scale=ScaleSpec(),
         handed_over="unscaled_embeddings",
@@ -263,10 +346,10 @@ DECODERS: dict[str, Family] = {
         },
         names={"hidden_size": "n_embed", "num_hidden_layers": "n_layer", "num_attention_heads": "n_head"},
         input_layer=(Embed("word_embeddings.weight"), norm("word_embeddings_layernorm")),
-        block=decoder_blocks.BLOOM,
+        block=gpt_blocks.BLOOM,
         after_blocks=(norm("ln_f"),),
         block_if={"apply_residual_connection_post_layernorm": False},
-        stored=decoder_blocks.BLOOM_STORED,
+        stored=gpt_blocks.BLOOM_STORED,
         eps="layer_norm_epsilon",
         causal=True,
         alibi=AlibiSpec("bloom"),
@@ -280,6 +363,7 @@ DECODERS: dict[str, Family] = {
             "n_heads": 16,
             "max_seq_len": 2048,
             "pad_token_id": None,
+            "layer_norm_epsilon": 1e-5,
         },
         names={
             "hidden_size": "d_model",
@@ -289,18 +373,24 @@ DECODERS: dict[str, Family] = {
         },
         input_layer=(Embed("wte.weight"),),
         required_values={"attn_config.alibi": True, "attn_config.prefix_lm": False},
+        block=gpt_blocks.MPT,
+        after_blocks=(replace(norm("norm_f"), bias=None),),
+        stored=gpt_blocks.MPT_STORED,
+        feed_forward=lambda step, config: step,
+        score_scale=gpt_blocks.scale_of_mpt,
+        block_if={
+            "attn_config.clip_qkv": None,
+            "attn_config.qk_ln": False,
+            "attn_config.attn_type": "multihead_attention",
+            "attn_config.alibi_bias_max": 8,  # transformers' class does not read it
+            "expansion_ratio": 4,
+            "no_bias": True,
+        },
+        eps="layer_norm_epsilon",
         causal=True,
         alibi=AlibiSpec("mpt", max_bias="attn_config.alibi_bias_max"),
     ),
-    "falcon": Family(
-        prefix="transformer.",
-        defaults=_sizes(65024, 4544, 32, 71, 2048, None) | {"alibi": False},
-        names={"hidden_size": "n_embed"},
-        input_layer=(Embed("word_embeddings.weight"),),
-        rotates=True,
-        causal=True,
-        alibi=AlibiSpec("falcon", switch="alibi"),
-    ),
+    "falcon": _FALCON,
     "opt": Family(
         prefix="model.",
         defaults=_sizes(50272, 768, 12, 12, 2048, 1)
@@ -317,7 +407,7 @@ DECODERS: dict[str, Family] = {
             "intermediate_size": "ffn_dim",
             "hidden_act": "activation_function",
         },
-        block=decoder_blocks.OPT,
+        block=gpt_blocks.fairseq("decoder.layers.{block}"),
         after_blocks=(norm("decoder.final_layer_norm"),),
         bias_if={"enable_bias": "decoder.layers."},
         block_if={
@@ -338,8 +428,12 @@ DECODERS: dict[str, Family] = {
     ),
     "biogpt": Family(
         prefix="biogpt.",
-        defaults=_sizes(42384, 1024, 24, 16, 1024, 1) | {"scale_embedding": True},
+        defaults=_sizes(42384, 1024, 24, 16, 1024, 1)
+        | {"scale_embedding": True, "intermediate_size": 4096, "hidden_act": "gelu", "layer_norm_eps": 1e-12},
         input_layer=(_WORD_TABLE, Scale(0.0), AddPosition("embed_positions.weight")),
+        block=gpt_blocks.fairseq("layers.{block}"),
+        after_blocks=(norm("layer_norm"),),
+        eps=1e-5,  # of the class; it has no use for layer_norm_eps
         offset=2,
         scale=ScaleSpec(switch="scale_embedding"),
         causal=True,
@@ -354,9 +448,21 @@ DECODERS: dict[str, Family] = {
             "max_position_embeddings": 2048,
             "scale_embedding": True,
             "pad_token_id": 1,
+            "ffn_dim": 4096,
+            "activation_function": "gelu",
         },
-        names={"hidden_size": "d_model", "num_hidden_layers": "num_layers", "num_attention_heads": "attention_heads"},
+        names={
+            "hidden_size": "d_model",
+            "num_hidden_layers": "num_layers",
+            "num_attention_heads": "attention_heads",
+            "intermediate_size": "ffn_dim",
+            "hidden_act": "activation_function",
+        },
         input_layer=(_WORD_TABLE, Scale(0.0), AddSinusoid("tensor2tensor", 0)),
+        block=gpt_blocks.fairseq("layers.{block}"),
+        after_blocks=(norm("layer_norm"),),
+        block_if={"add_cross_attention": False},
+        eps=1e-5,  # of the class
         offset=2,
         scale=ScaleSpec(switch="scale_embedding"),
         causal=True,
@@ -438,7 +544,20 @@ DECODERS: dict[str, Family] = {
     "qwen2_5_vl_text": _QWEN2_VL,
     "qwen3_vl_text": _plain(151936, 4096, 32, 32, 128000),
     "qwen3_vl_moe_text": _plain(151936, 2048, 24, 16, 128000),
-    "olmo": _plain(50304, 4096, 32, 32, 2048, 1),
+    "olmo": _plain(
+        50304,
+        4096,
+        32,
+        32,
+        2048,
+        1,
+        defaults=_NO_BIAS | {"intermediate_size": 11008, "hidden_act": "silu", "clip_qkv": None},
+        block=decoder_blocks.OLMO,
+        after_blocks=(LayerNorm(None, None, 0.0),),
+        bias_if=decoder_blocks.ATTENTION_BIAS,
+        block_if={"clip_qkv": None},
+        eps=1e-5,  # of the class
+    ),
     "olmo2": _whole(
         _plain(50304, 4096, 32, 32, 2048, 1),
         decoder_blocks.OLMO2,
@@ -497,7 +616,18 @@ DECODERS: dict[str, Family] = {
         stored=decoder_blocks.GRANITEMOE_STORED,
         **_EXPERTS,
     ),
-    "hyperclovax": _GRANITE,
+    "hyperclovax": _whole(
+        _GRANITE,
+        decoder_blocks.HYPERCLOVAX,
+        _RMS,
+        11008,
+        None,
+        defaults=_NO_BIASES | {"residual_multiplier": 1.0, "use_post_norm": True, "head_dim": None},
+        bias_if=decoder_blocks.BIASES,
+        norm_if={"use_post_norm": ".post_norm"},
+        factor="residual_multiplier",
+        score_scale=_multiplier,
+    ),
     "smollm3": _whole(
         _plain(128256, 2048, 36, 16, 32768, 128004, **_NO_MASKS),
         decoder_blocks.LLAMA,
@@ -558,7 +688,21 @@ DECODERS: dict[str, Family] = {
         window="sliding_window",
         layer_types=decoder_blocks.alternating,
     ),
-    "vaultgemma": _scaled(_plain(256000, 2304, 26, 8, 8192, 0, **_NO_MASKS), _SQRT_ROUNDED),
+    "vaultgemma": _whole(
+        _scaled(_plain(256000, 2304, 26, 8, 8192, 0, **_NO_MASKS), _SQRT_ROUNDED),
+        decoder_blocks.VAULTGEMMA,
+        _GEMMA_RMS,
+        9216,
+        4,
+        act="gelu_pytorch_tanh",
+        act_key="hidden_activation",
+        defaults=_GEMMA2_DEFAULTS | {"attn_logit_softcapping": 50.0},
+        bias_if=decoder_blocks.ATTENTION_BIAS,
+        score_scale=_root_of_scalar,
+        cap="attn_logit_softcapping",
+        window="sliding_window",
+        layer_types=decoder_blocks.alternating,
+    ),
     "gemma3_text": _whole(
         _scaled(
             _plain(
@@ -685,8 +829,31 @@ DECODERS: dict[str, Family] = {
         bias_if={"use_qkv_bias": ".self_attn."},
         block_if={"qk_layernorm": False, "use_parallel_residual": False},
     ),
-    "persimmon": _plain(262144, 4096, 36, 64, 16384),
-    "nemotron": _plain(256000, 6144, 32, 48, 4096),
+    "persimmon": _whole(
+        _plain(262144, 4096, 36, 64, 16384),
+        decoder_blocks.PERSIMMON,
+        norm("final_layernorm"),
+        16384,
+        None,
+        1e-5,
+        "relu2",
+        eps_key="layer_norm_eps",
+        defaults={"qk_layernorm": True},
+        norm_if={"qk_layernorm": ".self_attn."},
+        stored=decoder_blocks.PERSIMMON_STORED,
+    ),
+    "nemotron": _whole(
+        _plain(256000, 6144, 32, 48, 4096),
+        decoder_blocks.NEMOTRON,
+        replace(norm("norm"), offset=1.0),
+        24576,
+        None,
+        1e-5,
+        "relu2",
+        eps_key="norm_eps",
+        defaults=_NO_BIASES,
+        bias_if=decoder_blocks.BIASES,
+    ),
     "deepseek_v2": _plain(102400, 4096, 32, 32, 2048),
     "deepseek_v3": _plain(129280, 7168, 61, 128, 4096),
     "glm": _whole(
@@ -718,16 +885,15 @@ DECODERS: dict[str, Family] = {
         defaults=_NO_BIASES | {"head_dim": 128},
         bias_if=decoder_blocks.BIASES,
     ),
-    "nanochat": _plain(
-        50304,
-        768,
-        12,
-        6,
-        2048,
-        1,
-        defaults={"rms_norm_eps": 1e-6},
-        input_layer=(_WORD_TABLE, RMSNorm(None, 0.0)),
-        eps="rms_norm_eps",
+    "nanochat": _whole(
+        _plain(50304, 768, 12, 6, 2048, 1, input_layer=(_WORD_TABLE, RMSNorm(None, 0.0))),
+        decoder_blocks.NANOCHAT,
+        RMSNorm(None, 0.0),
+        8192,
+        None,
+        act="relu2",
+        defaults=_NO_BIAS,
+        bias_if=decoder_blocks.ATTENTION_BIAS,
     ),
     "afmoe": _scaled(
         _plain(200192, 2048, 32, 16, 16384, **_NO_MASKS, **_TAKES_UNSCALED),
@@ -738,7 +904,16 @@ DECODERS: dict[str, Family] = {
     "falcon_h1": _scaled(
         _plain(128000, 4096, 32, 32, 8192, 0, **_TAKES_UNSCALED), _MULTIPLIED, embedding_multiplier=1.0
     ),
-    "hunyuan_v1_dense": _plain(290943, 4096, 32, 32, 2048, 0),
+    "hunyuan_v1_dense": _whole(
+        _plain(290943, 4096, 32, 32, 2048, 0),
+        decoder_blocks.HUNYUAN,
+        _RMS,
+        11008,
+        None,
+        1e-5,
+        defaults=_NO_BIAS,
+        bias_if=decoder_blocks.ATTENTION_BIAS,
+    ),
     "hunyuan_v1_moe": _plain(290943, 4096, 32, 32, 2048, 0),
     "mamba": Family(
         prefix="backbone.",

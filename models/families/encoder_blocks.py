@@ -17,6 +17,7 @@ from models.families.recipe import (
     Experts,
     FeedForward,
     Linear,
+    MaskRows,
     Recipe,
     ScoreBias,
 )
@@ -73,6 +74,24 @@ MPNET = _post_norm(
     _BERT_FEED_FORWARD,
     f"{_LAYER}.output.LayerNorm",
 )
+
+_XLM_ATTENTION = _attention("attentions.{block}", "q_lin", "k_lin", "v_lin", "out_lin")
+_XLM_FEED_FORWARD = _feed_forward("ffns.{block}", "lin1", "lin2")
+XLM: Recipe = (
+    *_post_norm(_XLM_ATTENTION, "layer_norm1.{block}", _XLM_FEED_FORWARD, "layer_norm2.{block}"),
+    MaskRows(),
+)
+FLAUBERT: Recipe = (  # with pre_norm
+    replace(_XLM_ATTENTION, norm=norm("layer_norm1.{block}")),
+    replace(_XLM_FEED_FORWARD, norm=norm("layer_norm2.{block}")),
+    MaskRows(),
+)
+
+
+def xlm_activation(step: FeedForward, config: Config) -> FeedForward:
+    """Return XLM's feed-forward step with its activation."""
+    return replace(step, activation="gelu" if config.get("gelu_activation") else "relu")
+
 
 _CLIP_LAYER = "encoder.layers.{block}"
 CLIP: Recipe = (  # of both towers, and of SigLIP's
@@ -229,6 +248,10 @@ MODERNBERT_STORED: Stored = _thirds(_MODERN, ("q", "k", "v"), f"{_MODERN}.Wqkv")
     f"{_MODERN_MLP}.gate": (Part(f"{_MODERN_MLP}.Wi", 0, equal(2)),),
     f"{_MODERN_MLP}.up": (Part(f"{_MODERN_MLP}.Wi", 1, equal(2)),),
 }
+MODERNBERT_DECODER: Recipe = (
+    replace(_attention(_MODERN, "q_proj", "k_proj", "v_proj", "Wo"), norm=norm(f"{_LLAMA_LAYER}.attn_norm")),
+    MODERNBERT[1],
+)
 
 _DEBERTA_SELF = f"{_LAYER}.attention.self"
 _DEBERTA_OUT = (f"{_LAYER}.attention.output.LayerNorm", _BERT_FEED_FORWARD, f"{_LAYER}.output.LayerNorm")

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from models.families import encoder_blocks
+from models.families import encoder_blocks, gpt_blocks
 from models.families.family import (
     BucketSpec,
     Family,
@@ -128,6 +128,26 @@ def _with_unscaled_decoder_inputs(family: Family) -> Family:
     return replace(family, decoder=replace(family.decoder, handed_over="unscaled_embeddings"))
 
 
+def _whole(family: Family, *, inner: int, pre_norm: bool, act: str = "gelu", **rest: Any) -> Family:
+    """Return the family with its encoder's blocks.
+
+    Args:
+        family: both sides.
+        inner, act: the config class's defaults.
+        pre_norm: whether norms are before what they belong to, and one behind the last block (mBART), or behind sums.
+        rest: more of Family.
+    """
+    return replace(
+        family,
+        defaults={**family.defaults, "encoder_ffn_dim": inner, "activation_function": act},
+        names={**family.names, "intermediate_size": "encoder_ffn_dim", "hidden_act": "activation_function"},
+        block=gpt_blocks.fairseq("encoder.layers.{block}", pre_norm),
+        after_blocks=(norm("encoder.layer_norm"),) if pre_norm else (),
+        eps=1e-5,  # of the classes
+        **rest,
+    )
+
+
 def _t5(vocab_size: int, hidden: int, layers: int, heads: int, **fields: Any) -> Family:
     """Return T5's family, whose bucket table is that of the first layer; umT5 has one in every layer."""
     side_rows = {side: _t5_side(side, vocab_size, hidden, layers, heads, **fields) for side in _OTHER}
@@ -190,13 +210,18 @@ def _t5_side(
 
 
 ENCODER_DECODERS: dict[str, Family] = {
-    "bart": _BART,
-    "mbart": _BART,
-    "mvp": _pair(
-        _sizes(50267, 1024, 12, 16, 1024, 1),
-        (Embed(_WORD_TABLE), Scale(0.0), _POSITION_TABLE, _NORM),
-        offset=2,
-        eps=1e-5,
+    "bart": _whole(_BART, inner=4096, pre_norm=False),
+    "mbart": _whole(_BART, inner=4096, pre_norm=True),
+    "mvp": _whole(
+        _pair(
+            _sizes(50267, 1024, 12, 16, 1024, 1),
+            (Embed(_WORD_TABLE), Scale(0.0), _POSITION_TABLE, _NORM),
+            offset=2,
+            eps=1e-5,
+        ),
+        inner=4096,
+        pre_norm=False,
+        block_if={"use_prompt": False},
     ),
     "led": replace(
         _pair(
@@ -209,40 +234,62 @@ ENCODER_DECODERS: dict[str, Family] = {
         ),
         omits_masks=True,
     ),
-    "blenderbot": _pair(
-        _sizes(8008, 2560, 2, 32, 128, 0) | {"decoder_layers": 24}, (Embed(_WORD_TABLE), Scale(0.0), _POSITION_TABLE)
+    "blenderbot": _whole(
+        _pair(
+            _sizes(8008, 2560, 2, 32, 128, 0) | {"decoder_layers": 24},
+            (Embed(_WORD_TABLE), Scale(0.0), _POSITION_TABLE),
+        ),
+        inner=10240,
+        pre_norm=True,
     ),
     # its decoder does not scale
-    "blenderbot-small": _with_decoder_layer(_BLENDERBOT_SMALL, (Embed(_WORD_TABLE), _NORM, _POSITION_TABLE)),
-    "pegasus": _with_unscaled_decoder_inputs(
-        _pair(
-            _sizes(50265, 1024, 12, 16, 1024, 0),
-            (Embed(_WORD_TABLE), Scale(0.0), AddSinusoid("marian", 0)),
-            sinusoid_table=_SINUSOID_TABLE,
-        )
+    "blenderbot-small": _whole(
+        _with_decoder_layer(_BLENDERBOT_SMALL, (Embed(_WORD_TABLE), _NORM, _POSITION_TABLE)),
+        inner=2048,
+        pre_norm=False,
     ),
-    "marian": _with_unscaled_decoder_inputs(
-        _pair(
-            _sizes(58101, 1024, 12, 16, 1024, 58100),
-            (Embed(_WORD_TABLE), Scale(0.0), AddSinusoid("marian", 0)),
-            {"encoder": {}, "decoder": {"vocab_size": "decoder_vocab_size"}},
-        )
+    "pegasus": _whole(
+        _with_unscaled_decoder_inputs(
+            _pair(
+                _sizes(50265, 1024, 12, 16, 1024, 0),
+                (Embed(_WORD_TABLE), Scale(0.0), AddSinusoid("marian", 0)),
+                sinusoid_table=_SINUSOID_TABLE,
+            )
+        ),
+        inner=4096,
+        pre_norm=True,
     ),
-    "m2m_100": _M2M,
+    "marian": _whole(
+        _with_unscaled_decoder_inputs(
+            _pair(
+                _sizes(58101, 1024, 12, 16, 1024, 58100),
+                (Embed(_WORD_TABLE), Scale(0.0), AddSinusoid("marian", 0)),
+                {"encoder": {}, "decoder": {"vocab_size": "decoder_vocab_size"}},
+            )
+        ),
+        inner=4096,
+        pre_norm=False,
+    ),
+    "m2m_100": _whole(_M2M, inner=4096, pre_norm=True, act="relu"),
     "nllb-moe": _M2M,
-    "fsmt": _pair(
-        {key: value for key, value in _sizes(0, 1024, 12, 16, 1024, 1).items() if key != "vocab_size"}
-        | {"scale_embedding": True, "src_vocab_size": 42024, "tgt_vocab_size": 42024},
-        (Embed("{side}.embed_tokens.weight"), Scale(0.0), AddSinusoid("tensor2tensor", 0)),
-        {"encoder": {"vocab_size": "src_vocab_size"}, "decoder": {"vocab_size": "tgt_vocab_size"}},
-        numbering="cumsum_non_pad",
-        handed_over="unscaled_embeddings",
-        preferred_names={},
-        fallback_names={
-            "decoder.embed_tokens.weight": ("decoder.output_projection.weight", "encoder.embed_tokens.weight")
-        },
-        sinusoid_table=_SINUSOID_TABLE,
-        builds_own_mask=True,
+    "fsmt": _whole(
+        _pair(
+            {key: value for key, value in _sizes(0, 1024, 12, 16, 1024, 1).items() if key != "vocab_size"}
+            | {"scale_embedding": True, "src_vocab_size": 42024, "tgt_vocab_size": 42024},
+            (Embed("{side}.embed_tokens.weight"), Scale(0.0), AddSinusoid("tensor2tensor", 0)),
+            {"encoder": {"vocab_size": "src_vocab_size"}, "decoder": {"vocab_size": "tgt_vocab_size"}},
+            numbering="cumsum_non_pad",
+            handed_over="unscaled_embeddings",
+            preferred_names={},
+            fallback_names={
+                "decoder.embed_tokens.weight": ("decoder.output_projection.weight", "encoder.embed_tokens.weight")
+            },
+            sinusoid_table=_SINUSOID_TABLE,
+            builds_own_mask=True,
+        ),
+        inner=4096,
+        pre_norm=False,
+        act="relu",
     ),
     "t5": _t5(32128, 512, 6, 8, block=encoder_blocks.t5("0")),
     "mt5": _t5(250112, 512, 8, 6, block=encoder_blocks.t5("0"), inner=1024, projection="gated-gelu"),

@@ -180,10 +180,10 @@ def causality_and_window(family: Family, config: Config) -> tuple[bool, int | No
     window = None
     in_use = config.get("use_sliding_window") is not False  # Qwen 2's mixtures then write a window of 0
     if family.window is not None and config.get(family.window) is not None and in_use:
-        least = 1 if (causal and not halved) or family.window_of == "each" else 2
+        least = 1 if (causal and not halved and family.window_of != "half") or family.window_of == "each" else 2
         window = config.count(family.window, least)
         if halved and family.bidirectional_if:
             window = window // 2 + max(family.bidirectional_if[1], not is_causal)
-        elif not causal and family.window_of == "both":
+        elif family.window_of == "half" or (not causal and family.window_of == "both"):
             window //= 2
     return causal and is_causal and not halved, window

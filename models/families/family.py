@@ -138,6 +138,7 @@ class Family:
         experts: what completes the Experts of `block`, which name one expert for all, {expert} its number.
         feed_forward: what the config changes in the feed-forward step besides; None: nothing.
         bias_if: config key that must be true -> what the names of the Linear steps contain that have a bias only then.
+        norm_if: config key that must be true -> what the names of the blocks' norms contain that are there only then.
         score_scale: the factor of attention scores; None: 1 / sqrt(width of a head).
         layer_keys: the config keys that a layer has of its own, by its number and type; None: none.
         output_width: config key of the width behind `after_blocks`, which end in a Linear; None: they do not.
@@ -148,8 +149,8 @@ class Family:
         variants: condition on the config, or ".part." of the name of a tensor in the file -> what it is instead:
             published code that uses another family's model_type.
         narrow_blocks: whether the blocks of models with narrower tables are as `block` says.
-        block_if: config key -> the one value with which the blocks are as `block` says; with others only the input
-            layer is exported.
+        block_if: config key, dotted where nested -> the one value with which the blocks are as `block` says; with
+            others only the input layer is exported.
         numbering: how positions are counted.
         offset: added to the first position; the position table has as many rows more (BART).
         eps: a config key or a number.
@@ -171,9 +172,12 @@ class Family:
         side: which side this is, where the model has two.
         rotates: whether the attention rotates queries and keys, as positions/rope/conventions.py says; or the
             condition.
+        stored_frequencies: how names of tensors end that hold the frequencies of its rotation, used instead of the
+            formula's (ESM-2 was trained with frequencies rounded to float16); None: files hold none.
         causal: whether a token attends only to those before it: True, False, or the config key that says so.
         window: config key of the width of sliding layers.
-        window_of: where they are not causal: whether that is the width of both sides together, or of each.
+        window_of: where they are not causal: whether that is the width of both sides together, or of each. half: that
+            a token, causal or not, sees half of it (ModernBERT's decoder).
         builds_own_mask: the class builds its mask itself, so that the config's is_causal has no effect.
         bidirectional_if: of a causal family: the condition on which it attends both ways, and what is then added to
             half the window (EmbeddingGemma).
@@ -200,6 +204,7 @@ class Family:
     experts: ExpertSpec | None = None
     feed_forward: Callable[[FeedForward, Config], FeedForward] | None = None
     bias_if: Mapping[str, str] = field(default_factory=dict)
+    norm_if: Mapping[str, str] = field(default_factory=dict)
     score_scale: Callable[[Config], float] | None = None
     layer_keys: Callable[[Config, int, str | None], Mapping[str, Any]] | None = None
     output_width: str | None = None
@@ -228,9 +233,10 @@ class Family:
     decoder: "Family | None" = None
     side: Side | None = None
     rotates: bool | str = False
+    stored_frequencies: str | None = None
     causal: bool | str = False
     window: str | None = None
-    window_of: Literal["both", "each"] = "both"
+    window_of: Literal["both", "each", "half"] = "both"
     builds_own_mask: bool = False
     bidirectional_if: tuple[str, int] | None = None
     handed_over: HandedOver = "token_embeddings"

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from models.checkpoints.checkpoint import Checkpoint, read_tensors
 from models.errors import BadCheckpoint
 from models.families import FAMILIES, ConfigKey, Family, Types, family_for_side, text_tower
@@ -159,7 +161,7 @@ def _fitted(model_type: str, family: Family, config: Config, checkpoint: Checkpo
     adapters = adapters_of(family, config, prefix, checkpoint, parts)
     recipe = tuple(renamed(adapters.added(step) if adapters else step, naming) for step in base)
     per_layer = tuple(renamed(step, naming) for step in per_layer_steps(family, config, dtype))
-    fitted = fit_encodings(family, config, model_type)
+    fitted = _with_stored_frequencies(fit_encodings(family, config, model_type), family, prefix, checkpoint)
     encodings = _encodings_in_file(fitted, config, prefix, checkpoint, naming)
     encoder, blockless = _checked_blocks(model_type, family, config, fitted, prefix, checkpoint, parts, adapters)
     shapes = expected_shapes(recipe + encoder, config, family) | encoding_shapes(encodings, config)
@@ -222,6 +224,23 @@ def _with_stored_sinusoids(recipe: Recipe, family: Family, prefix: str, checkpoi
     if family.sinusoid_table is None or prefix + family.sinusoid_table not in checkpoint.tensors:
         return recipe
     return tuple(AddPosition(family.sinusoid_table) if isinstance(step, AddSinusoid) else step for step in recipe)
+
+
+def _with_stored_frequencies(encodings: Encodings, family: Family, prefix: str, checkpoint: Checkpoint) -> Encodings:
+    """Return the encodings with the frequencies that the file holds, where it holds some."""
+    end = family.stored_frequencies
+    name = next((own for own in checkpoint.tensors if end and own.startswith(prefix) and own.endswith(end)), None)
+    if name is None or not encodings.ropes:
+        return encodings
+    values = tuple(read_tensors(checkpoint, [name])[name].astype(np.float64).tolist())
+    ropes = {}
+    for key, table in encodings.ropes.items():
+        if len(values) != len(table.inverse_frequency):
+            raise BadCheckpoint(
+                f"{name!r} has {len(values)} frequencies, but config.json makes it {len(table.inverse_frequency)}"
+            )
+        ropes[key] = replace(table, rope=replace(table.rope, stored=values), inverse_frequency=values)
+    return replace(encodings, ropes=ropes)
 
 
 def _encodings_in_file(

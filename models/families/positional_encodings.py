@@ -126,7 +126,8 @@ def from_json(data: dict[str, Any]) -> Encodings:
 
 def _rope_table(entry: dict[str, Any]) -> RopeTable:
     own = entry["rope"]
-    rope = Rope.of(**own | {"parameters": dict(own["parameters"])})
+    stored = own.get("stored") and tuple(own["stored"])  # cards of earlier versions have none
+    rope = Rope.of(**own | {"parameters": dict(own["parameters"]), "stored": stored})
     sections = entry["sections"] and tuple(entry["sections"])
     lists = {name: tuple(entry[name]) for name in ("inverse_frequency", "notes")}
     return RopeTable(**entry | lists | {"rope": rope, "sections": sections})

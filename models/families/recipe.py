@@ -120,11 +120,17 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class LayerNorm:
-    """x = (x - mean) / sqrt(variance + eps) * weight + bias."""
+    """x = (x - mean) / sqrt(variance + eps) * (offset + weight) + bias; without a weight it is 1.
 
-    weight: str
+    Attributes:
+        bias: None: none, as is the case without a weight.
+        offset: 1 in Nemotron, whose files hold what is added to 1.
+    """
+
+    weight: str | None
     bias: str | None
     eps: float
+    offset: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +226,8 @@ class Attention:
         head_width: channels of a head; 0: the model's width / heads.
         scale: the factor of the scores; None: 1 / sqrt(head_width).
         rotation: name of the RoPE table by which queries and keys are rotated; None: they are not.
-        query_norm, key_norm, value_norm: before the rotation; None: none.
+        query_norm, key_norm, value_norm: None: none.
+        norms_behind: whether the norms of queries and keys are behind the rotation, or before it.
         norm_of: whether these see the channels of a head, or of all heads.
         left, right: None: all rows on that side.
         cap: scores = cap * tanh(scores / cap); None: as they are.
@@ -250,6 +257,7 @@ class Attention:
     closing: Norm | None = None
     factor: float = 1.0
     sum_norm: Norm | None = None
+    norms_behind: bool = False
 
 
 @dataclass(frozen=True, slots=True)

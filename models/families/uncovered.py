@@ -5,14 +5,12 @@ Source: transformers 5.23 (the modeling module of each family).
 
 from models.families.family import Family
 
-UNWRITTEN = "its blocks are not described yet; CONTRIBUTING says how"
 CROSS_ATTENTION = "an encoder's output is attended to"
 _EXPERTS = "mixture of experts"
 _SPARSE = "sparse attention"
 _LATENT = "keys and values of a latent vector"
 _STATE_SPACE = "state-space layers"
 _THREE_AXES = "rotation by three axes"
-_NORM_BEHIND_ROTATION = "norms of queries and keys behind the rotation"
 
 UNCOVERED: dict[str, str] = {
     "longformer": _SPARSE,
@@ -45,40 +43,7 @@ UNCOVERED: dict[str, str] = {
     "gemma3n_text": "several streams of hidden states (AltUp)",
     "gemma4_text": "embeddings of its own in every layer",
     "apertus": "an activation with learned parameters (xIELU)",
-    "olmo": "layer norms without weights",
-    "nemotron": "layer norms with 1 added to their weights",
-    "nanochat": _NORM_BEHIND_ROTATION,
-    "hunyuan_v1_dense": _NORM_BEHIND_ROTATION,
-} | dict.fromkeys(
-    (
-        "esm",
-        "xlm",
-        "flaubert",
-        "modernbert-decoder",
-        "gpt_bigcode",
-        "openai-gpt",
-        "gpt_neo",
-        "codegen",
-        "ctrl",
-        "mpt",
-        "falcon",
-        "biogpt",
-        "xglm",
-        "hyperclovax",
-        "vaultgemma",
-        "persimmon",
-        "bart",
-        "mbart",
-        "mvp",
-        "blenderbot",
-        "blenderbot-small",
-        "pegasus",
-        "marian",
-        "m2m_100",
-        "fsmt",
-    ),
-    UNWRITTEN,
-)
+}
 
 
 def uncovered(model_type: str, family: Family) -> str | None:

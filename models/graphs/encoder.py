@@ -19,6 +19,7 @@ from models.families.recipe import (
     Disentangled,
     Experts,
     FeedForward,
+    MaskRows,
     Norm,
     Parallel,
     PerLayerInput,
@@ -35,6 +36,7 @@ from models.graphs.input_layer import (
     emit_input_layer,
     emit_row_step,
     inputs_of,
+    mask_rows,
     packed_output,
 )
 from models.graphs.positions.rope import cos_sin, filled
@@ -42,6 +44,7 @@ from models.graphs.positions.rope_by_length import cos_sin_by_length
 from models.graphs.projections import Float32, Projections, Recorded
 from models.graphs.score_terms import Terms, relative_matrices, terms_of
 from models.positions.rope.frequencies import BY_LENGTH, frequencies
+from models.positions.rope.rotation import layout_named
 from models.tables.int8_matrices import products, products_of
 
 LANES = 16  # float32 values of the widest register
@@ -120,6 +123,8 @@ class Blocks:
                     part = self.builder.op("Mul", x, self.builder.scalar(share))
                     mean = self.builder.op("Add", mean, part) if mean else part
                     x = mean if last else x
+                case MaskRows():
+                    x = mask_rows(self.builder, x)
                 case PerLayerInput():
                     x = self.builder.op("Add", self.per_layer_input(step, x, first), x)
                 case Attention():
@@ -140,19 +145,11 @@ class Blocks:
         first, last = products((step,))
         values = self.projections.emit(self.builder, first, self._normed(step.norm, x))
         heads, width = step.key_heads or step.heads, step.head_width or self.width // step.heads
-        query, key, value = (
-            self._by_head(rows, count, width, norm, step)
-            for rows, count, norm in zip(
-                values,
-                (step.heads, heads, heads),
-                (step.query_norm, step.key_norm, step.value_norm),
-                strict=True,
-            )
+        query, key = (
+            self._placed(rows, count, width, norm, step)
+            for rows, count, norm in zip(values, (step.heads, heads), (step.query_norm, step.key_norm), strict=False)
         )
-        if step.rotation:
-            query, key = (
-                self._rotated(rows, count, width, step.rotation) for rows, count in ((query, step.heads), (key, heads))
-            )
+        value = self._by_head(values[2], heads, width, step.value_norm, step)
         if heads < step.heads:
             key, value = (self._repeated(rows, heads, width, step.heads // heads) for rows in (key, value))
         relative: tuple[str | None, str | None] = (None, None)
@@ -218,6 +215,13 @@ class Blocks:
             self.terms[key] = terms_of(self.builder, step)
         return self.terms[key]
 
+    def _placed(self, rows: str, heads: int, width: int, norm: Norm | None, step: Attention) -> str:
+        """Emit queries or keys with their norm and rotated, in the step's order."""
+        if not step.norms_behind:
+            rows = self._by_head(rows, heads, width, norm, step)
+        rows = self._rotated(rows, heads, width, step.rotation) if step.rotation else rows
+        return self._by_head(rows, heads, width, norm, step) if step.norms_behind else rows
+
     def _by_head(self, rows: str, heads: int, width: int, norm: Norm | None, step: Attention) -> str:
         """Emit the norm of a head's channels, or of all heads' together."""
         if norm is None:
@@ -264,6 +268,8 @@ class Blocks:
                 values = cos_sin_by_length(builder, rope, column, LANES)
             else:
                 values = cos_sin(builder, filled(frequencies(rope, "parity"), LANES), column)
+            if layout_named(self.ropes[table].layout).sign < 0:
+                values = (values[0], builder.op("Neg", values[1]))
             if width % LANES:
                 bounds = [builder.constant(np.array([bound])) for bound in (0, width, 1)]
                 values = (builder.op("Slice", values[0], *bounds), builder.op("Slice", values[1], *bounds))

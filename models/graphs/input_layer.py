@@ -147,10 +147,15 @@ def emit_input_layer(builder: GraphBuilder, recipe: Recipe) -> str:
             case TokenDropout(mask_id):
                 x = builder.op("Mul", x, _token_dropout_factor(builder, mask_id))
             case MaskRows():
-                x = builder.op("Mul", x, _column(builder, builder.cast("mask", "FLOAT")))
+                x = mask_rows(builder, x)
             case _:
                 x = emit_row_step(builder, step, x)
     return x
+
+
+def mask_rows(builder: GraphBuilder, x: str) -> str:
+    """Emit rows that are 0 where the input mask is False."""
+    return builder.op("Mul", x, _column(builder, builder.cast("mask", "FLOAT")))
 
 
 def _looked_up(builder: GraphBuilder, step: Embed | AddType | AddPosition) -> str:
@@ -204,8 +209,14 @@ def emit_row_step(builder: GraphBuilder, step: Step, x: str) -> str:
         case RMSNorm(None, eps, _):
             squares = builder.op("ReduceMean", builder.op("Mul", x, x), builder.constant(np.array([-1])), keepdims=1)
             return builder.op("Div", x, builder.op("Sqrt", builder.op("Add", squares, builder.scalar(eps))))
-        case LayerNorm(weight, bias, eps):
-            parameters = [builder.weight(name) for name in (weight, bias) if name]
+        case LayerNorm(None, None, eps):
+            mean = builder.op("ReduceMean", x, builder.constant(np.array([-1])), keepdims=1)
+            return emit_row_step(builder, RMSNorm(None, eps), builder.op("Sub", x, mean))
+        case LayerNorm(str(weight), bias, eps, offset):
+            factors = builder.weight(weight)
+            if offset:
+                factors = builder.op("Add", factors, builder.scalar(offset))
+            parameters = [factors, builder.weight(bias)] if bias else [factors]
             return builder.op("LayerNormalization", x, *parameters, axis=-1, epsilon=eps)
         case RMSNorm(str(weight), eps, offset):
             factors = builder.weight(weight)

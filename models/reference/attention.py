@@ -46,11 +46,15 @@ def mixed(
     query, key, value = values
     width = query.shape[-1] // step.heads
     key_heads = step.key_heads or step.heads
-    query = _by_head(query, step.heads, step.query_norm, step, rowwise)  # (N, heads, w)
-    key = _by_head(key, key_heads, step.key_norm, step, rowwise)
+    query_norm, key_norm = (None, None) if step.norms_behind else (step.query_norm, step.key_norm)
+    query = _by_head(query, step.heads, query_norm, step, rowwise)  # (N, heads, w)
+    key = _by_head(key, key_heads, key_norm, step, rowwise)
     value = _by_head(value, key_heads, step.value_norm, step, rowwise)
     if turns:
         query, key = (_rotated(rows, *turns) for rows in (query, key))
+    if step.norms_behind:
+        query = _by_head(query.reshape(len(query), -1), step.heads, step.query_norm, step, rowwise)
+        key = _by_head(key.reshape(len(key), -1), key_heads, step.key_norm, step, rowwise)
     key, value = (np.repeat(rows, step.heads // key_heads, axis=1) for rows in (key, value))
     result = np.empty_like(query)
     for start, end in pairwise(np.concatenate([[0], np.cumsum(lengths)])):

@@ -173,6 +173,8 @@ def encode(
             case Collect(share, last):
                 mean = mean + share * rows
                 rows = mean if last else rows
+            case MaskRows():
+                rows = rows * mask[:, None]
             case Attention():
                 rows = rows + attend(step, rows)
             case PerLayerInput():
@@ -248,10 +250,10 @@ def rowwise(step: Step, weights: Weights, x: Rows, tasks: Ids | None = None) -> 
             return _project(step, weights, x, tasks)
         case Multiply(weight):
             return x * weights[weight].astype(np.float64)
-        case LayerNorm(weight, bias, eps):
+        case LayerNorm(weight, bias, eps, offset):
             centred = x - x.mean(axis=-1, keepdims=True)
             normed: Rows = centred / np.sqrt((centred**2).mean(axis=-1, keepdims=True) + eps)
-            return normed * _vector(weights, weight, 1.0) + _vector(weights, bias, 0.0)
+            return normed * (_vector(weights, weight, 1.0 - offset) + offset) + _vector(weights, bias, 0.0)
         case RMSNorm(weight, eps, offset):
             root: Rows = np.sqrt((x**2).mean(axis=-1, keepdims=True) + eps)
             return x / root * (_vector(weights, weight, 1.0 - offset) + offset)

@@ -51,7 +51,7 @@ def _apply(step: Module, weights: Weights, x: Rows) -> Rows:
             if residual is None:
                 return y
             return y + (x if residual == "input" else _linear(residual, weights, x))
-        case LayerNorm(weight, bias, eps):
+        case LayerNorm(str(weight), bias, eps):
             x = x - x.mean(axis=-1, keepdims=True)
             x = x / np.sqrt((x**2).mean(axis=-1, keepdims=True) + eps) * _array(weights, weight)
             return x + _array(weights, bias) if bias else x

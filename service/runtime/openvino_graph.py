@@ -43,11 +43,11 @@ def is_known(step: Step) -> bool:
         case FeedForward():
             known = step == FeedForward(step.up, step.down, step.activation, step.norm) and not has_adapters((step,))
             return known and step.activation in ACTIVATIONS and _is_known_norm(step.norm)
-    return isinstance(step, LayerNorm)
+    return isinstance(step, LayerNorm) and _is_known_norm(step)
 
 
 def _is_known_norm(norm: Norm | None) -> bool:
-    return norm is None or isinstance(norm, LayerNorm)
+    return norm is None or (isinstance(norm, LayerNorm) and norm.weight is not None and not norm.offset)
 
 
 def blocks(encoder: Recipe, weights: Weights, width: int) -> openvino.Model:
@@ -79,7 +79,7 @@ def _step(step: Step, weights: Weights, x: Any, hidden: Any) -> Any:
         case FeedForward(up, down, activation, norm):
             inner = _project(up, weights, _step(norm, weights, x, hidden) if norm else x)
             return ops.add(x, _project(down, weights, ACTIVATIONS[activation](inner)))
-        case LayerNorm(weight, bias, eps):
+        case LayerNorm(str(weight), bias, eps):
             normed = ops.mvn(x, _constant(np.array([-1])), True, eps, "inside_sqrt")
             scaled = ops.multiply(normed, _constant(weights[weight]))
             return ops.add(scaled, _constant(weights[bias])) if bias else scaled

@@ -139,6 +139,110 @@ def gpt2(**more: Any) -> Callable[[Draw], Config]:
     return config
 
 
+def gpt_neo(draw: Draw) -> Config:
+    sizes, repeats = _sizes(draw), draw.randint(1, 2)
+    return {
+        "vocab_size": sizes["vocab_size"],
+        "hidden_size": sizes["hidden_size"],
+        "num_layers": 2 * repeats,
+        "num_heads": sizes["num_attention_heads"],
+        "attention_types": [[["global", "local"], repeats]],
+        "window_size": window(draw),
+        "intermediate_size": draw.choice((None, 48)),
+        "activation_function": draw.choice(ACTIVATIONS),
+        "max_position_embeddings": sizes["max_position_embeddings"],
+        "bos_token_id": 0,
+        "eos_token_id": 2,
+    }
+
+
+def mpt(draw: Draw) -> Config:
+    sizes = _sizes(draw)
+    return {
+        "vocab_size": sizes["vocab_size"],
+        "d_model": sizes["hidden_size"] * 3,
+        "n_heads": draw.choice((1, 2, 3, 4, 6)),
+        "n_layers": sizes["num_hidden_layers"],
+        "max_seq_len": sizes["max_position_embeddings"],
+        "attn_config": draw.choice(({}, {"softmax_scale": 0.1})),
+    }
+
+
+def falcon(draw: Draw) -> Config:
+    sizes, new = _sizes(draw), flag(draw)
+    heads = sizes["num_attention_heads"]
+    kinds = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")
+    return {key: sizes[key] for key in kinds} | {
+        "new_decoder_architecture": new,
+        "num_kv_heads": draw.choice([count for count in (1, 2, 4) if heads % count == 0]) if new else None,
+        "num_ln_in_parallel_attn": draw.choice((None, 1, 2)) if new else None,
+        "multi_query": flag(draw),
+        "parallel_attn": new or flag(draw),
+        "bias": flag(draw),
+        "ffn_hidden_size": draw.choice((None, 48)),
+        "activation": draw.choice(ACTIVATIONS),
+        "layer_norm_epsilon": draw.choice((1e-5, 1e-3)),
+        "rope_parameters": theta(draw),
+        "bos_token_id": 0,
+        "eos_token_id": 2,
+    }
+
+
+def xglm(draw: Draw) -> Config:
+    sizes = _sizes(draw)
+    return {
+        "vocab_size": sizes["vocab_size"],
+        "d_model": sizes["hidden_size"],
+        "num_layers": sizes["num_hidden_layers"],
+        "attention_heads": sizes["num_attention_heads"],
+        "ffn_dim": sizes["intermediate_size"],
+        "scale_embedding": flag(draw),
+        "activation_function": draw.choice(ACTIVATIONS),
+        "max_position_embeddings": sizes["max_position_embeddings"],
+        "pad_token_id": 1,
+    }
+
+
+def bart(**more: Any) -> Callable[[Draw], Config]:
+    """The keys of BART's encoder and more."""
+
+    def config(draw: Draw) -> Config:
+        sizes = _sizes(draw)
+        usual = {
+            "vocab_size": sizes["vocab_size"],
+            "d_model": sizes["hidden_size"],
+            "encoder_layers": sizes["num_hidden_layers"],
+            "encoder_attention_heads": sizes["num_attention_heads"],
+            "encoder_ffn_dim": sizes["intermediate_size"],
+            "decoder_layers": 1,
+            "decoder_attention_heads": 1,
+            "decoder_ffn_dim": 16,
+            "max_position_embeddings": sizes["max_position_embeddings"],
+            "activation_function": draw.choice(ACTIVATIONS),
+            "scale_embedding": flag(draw),
+            "pad_token_id": 1,
+            "decoder_start_token_id": 2,
+        }
+        return {key: value for key, value in (usual | drawn(draw, more)).items() if value is not None}
+
+    return config
+
+
+def xlm(draw: Draw) -> Config:
+    sizes = _sizes(draw)
+    return {
+        "vocab_size": sizes["vocab_size"],
+        "emb_dim": sizes["hidden_size"],
+        "n_layers": sizes["num_hidden_layers"],
+        "n_heads": sizes["num_attention_heads"],
+        "max_position_embeddings": sizes["max_position_embeddings"],
+        "gelu_activation": flag(draw),
+        "causal": flag(draw),
+        "n_langs": draw.choice((1, 3)),
+        "pad_token_id": 1,
+    }
+
+
 def t5(draw: Draw) -> Config:
     sizes = _sizes(draw)
     return {
@@ -209,6 +313,19 @@ CONFIGS: dict[str, Callable[[Draw], Config]] = {
         rope_parameters=two_thetas,
         **_ENDS,
     ),
+    "modernbert-decoder": encoder(
+        type_vocab_size=None,
+        hidden_act=None,
+        hidden_activation=lambda draw: draw.choice(ACTIVATIONS),
+        local_attention=even_window,
+        global_attn_every_n_layers=lambda draw: draw.choice((1, 2, 3)),
+        num_hidden_layers=lambda draw: draw.randint(1, 5),
+        attention_bias=flag,
+        mlp_bias=flag,
+        norm_bias=flag,
+        rope_parameters=two_thetas,
+        **_ENDS,
+    ),
     "eurobert": decoder(head_dim="derived", attention_bias=flag, mlp_bias=flag, rope_parameters=theta),
     "ultrabert": decoder(
         head_dim="derived",
@@ -236,6 +353,51 @@ CONFIGS: dict[str, Callable[[Draw], Config]] = {
     "gpt2": gpt2(n_positions=LONGEST + 10),
     "gptj": gpt2(n_positions=LONGEST + 10, rotary_dim=4),
     "bloom": gpt2(n_positions=None, n_inner=None, activation_function=None),
+    "gpt_bigcode": gpt2(n_positions=LONGEST + 10, multi_query=flag),
+    "openai-gpt": gpt2(
+        n_positions=LONGEST + 10,
+        n_inner=None,
+        activation_function=None,
+        afn=lambda draw: draw.choice(("gelu", "relu", "silu")),
+    ),
+    "gpt_neo": gpt_neo,
+    "codegen": gpt2(n_positions=LONGEST + 10, n_head=lambda draw: 4 * draw.choice((1, 2)), n_embd=32, rotary_dim=4),
+    "ctrl": gpt2(n_positions=LONGEST + 10, dff=48, n_inner=None, activation_function=None),
+    "mpt": mpt,
+    "falcon": falcon,
+    "biogpt": decoder(
+        head_dim=None,
+        rms_norm_eps=None,
+        num_key_value_heads=None,
+        scale_embedding=flag,
+        hidden_act=lambda draw: draw.choice(ACTIVATIONS),
+    ),
+    "xglm": xglm,
+    "hyperclovax": decoder(
+        head_dim=lambda draw: draw.choice((None, 8)),
+        attention_multiplier=lambda draw: draw.choice((None, 0.1, 0.25)),
+        residual_multiplier=factor,
+        embedding_multiplier=factor,
+        use_post_norm=flag,
+        attention_bias=flag,
+        mlp_bias=flag,
+        rope_parameters=theta,
+    ),
+    "vaultgemma": decoder(
+        sliding_window=window,
+        query_pre_attn_scalar=scalar,
+        attn_logit_softcapping=lambda draw: draw.choice((5.0, 50.0)),
+        attention_bias=flag,
+        rope_parameters=theta,
+    ),
+    "persimmon": decoder(
+        **_LN,
+        head_dim=None,
+        num_key_value_heads=None,
+        qk_layernorm=flag,
+        hidden_act=lambda draw: draw.choice((*ACTIVATIONS, "relu2")),
+        rope_parameters=partial(0.5),
+    ),
     "opt": decoder(
         head_dim=None,
         rms_norm_eps=None,
@@ -245,6 +407,26 @@ CONFIGS: dict[str, Callable[[Draw], Config]] = {
         enable_bias=flag,
         activation_function=lambda draw: draw.choice(ACTIVATIONS),
         word_embed_proj_dim="hidden_size",
+    ),
+    **{
+        name: bart()
+        for name in ("bart", "mbart", "mvp", "blenderbot", "blenderbot-small", "pegasus", "marian", "m2m_100")
+    },
+    "fsmt": bart(
+        langs=["en", "de"],
+        src_vocab_size=lambda draw: draw.randint(40, 90),
+        tgt_vocab_size=lambda draw: draw.randint(40, 90),
+        vocab_size=None,
+    ),
+    "xlm": xlm,
+    "flaubert": lambda draw: xlm(draw) | {"pre_norm": flag(draw)},
+    "esm": encoder(
+        type_vocab_size=None,
+        hidden_act=None,
+        position_embedding_type=lambda draw: draw.choice(("absolute", "rotary")),
+        emb_layer_norm_before=flag,
+        token_dropout=flag,
+        mask_token_id=5,
     ),
     "t5": t5,
     "mt5": t5,
@@ -317,6 +499,22 @@ CONFIGS: dict[str, Callable[[Draw], Config]] = {
     "phi": decoder(**_LN, head_dim=None, hidden_act="gelu_new", rope_parameters=partial(0.5)),
     "gpt_neox": decoder(
         **_LN, head_dim=None, num_key_value_heads=None, attention_bias=flag, rope_parameters=partial(0.5)
+    ),
+    "olmo": decoder(head_dim=None, rms_norm_eps=None, attention_bias=flag, rope_parameters=theta),
+    "nemotron": decoder(
+        rms_norm_eps=None,
+        norm_eps=lambda draw: draw.choice((1e-5, 1e-3)),
+        attention_bias=flag,
+        mlp_bias=flag,
+        hidden_act=lambda draw: draw.choice((*ACTIVATIONS, "relu2")),
+        rope_parameters=partial(0.5),
+    ),
+    "hunyuan_v1_dense": decoder(attention_bias=flag, rope_parameters=theta),
+    "nanochat": decoder(
+        head_dim=None,
+        attention_bias=flag,
+        hidden_act=lambda draw: draw.choice((*ACTIVATIONS, "relu2")),
+        rope_parameters=theta,
     ),
     "olmo2": decoder(head_dim=None, rope_parameters=theta),
     "olmo3": decoder(head_dim=None, sliding_window=window, rope_parameters=two_thetas),

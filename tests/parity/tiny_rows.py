@@ -353,6 +353,7 @@ _FSMT = pair(
     langs=["en", "de"],
     src_vocab_size=lambda draw: draw.randint(40, 90),
     tgt_vocab_size=lambda draw: draw.randint(40, 90),
+    d_model=16,  # of 4 channels, norms make rounding errors large
     tie_word_embeddings=False,
     pad_token_id=1,
 )

@@ -36,6 +36,7 @@ class Rope:
         parameters: (name, value) by the names of config.json; lists as tuples.
         head_dim: channels of a head; None: rotary_dim. `proportional` spreads its exponents over it.
         max_position_embeddings: dynamic needs it, yarn and longrope where no factor is given.
+        stored: the frequencies of a weights file that holds its own (ESM-2), used instead of the formula's.
     """
 
     theta: float
@@ -44,6 +45,7 @@ class Rope:
     parameters: tuple[tuple[str, Any], ...] = ()
     head_dim: int | None = None
     max_position_embeddings: int | None = None
+    stored: tuple[float, ...] | None = None
 
     @classmethod
     def of(
@@ -106,6 +108,8 @@ def frequencies(rope: Rope, arithmetic: Arithmetic = "exact", seq_len: int | Non
     _check_sizes(rope)
     if seq_len is not None and not 1 <= seq_len <= MAX_POSITION:
         raise BadScaling(f"seq_len is {seq_len}; it must be 1 to {MAX_POSITION}")
+    if rope.stored is not None:
+        return _split(np.array([Decimal(value) for value in rope.stored]), 1.0, arithmetic)
     numbers = NUMBERS[arithmetic]
     head_dim = rope.head_dim or rope.rotary_dim
     with localcontext(DIGITS), np.errstate(over="raise", invalid="raise", divide="raise"):

@@ -8,7 +8,7 @@ from models.errors import BadCheckpoint
 from models.families import config_of, family_of
 from models.families.block_filling import block_steps, uncomputed, with_layer_mean
 from models.families.encoding_fitting import fit_encodings
-from models.families.recipe import Attention, Collect, Experts, Recipe, layers
+from models.families.recipe import Attention, Collect, DistanceBias, Experts, Recipe, layers
 
 # The types that ModernBERT's config class gives the layers where config.json lists none (transformers 5.23).
 WINDOWS = {
@@ -99,3 +99,48 @@ def test_phimoe_with_factors_by_length_is_not_computed() -> None:
         reasons.append(uncomputed("phimoe", family, config, fit_encodings(family, config, "phimoe")))
     assert reasons[0] is None
     assert "short_mscale" in str(reasons[1])
+
+
+def test_gpt_neo_repeats_patterns_of_layers() -> None:
+    data = {"model_type": "gpt_neo", "num_layers": 4, "attention_types": [[["global", "local"], 1], [["local"], 2]]}
+    steps = [step for step in filled(data | {"window_size": 7}) if isinstance(step, Attention)]
+    assert [step.left for step in steps] == [None, 6, 6, 6]
+
+
+@pytest.mark.parametrize("listed", [3, [["global", 2]], [[["near"], 2]]])
+def test_rejects_other_patterns_of_layers(listed: Any) -> None:
+    with pytest.raises(BadCheckpoint, match="it must be a list of pairs"):
+        filled({"model_type": "gpt_neo", "num_layers": 2, "attention_types": listed})
+
+
+def test_a_token_of_modernberts_decoder_sees_half_the_window() -> None:
+    steps = filled({"model_type": "modernbert-decoder", "num_hidden_layers": 2, "local_attention": 10})
+    assert [(step.left, step.right) for step in steps if isinstance(step, Attention)] == [(None, 0), (4, 0)]
+
+
+def test_hyperclovax_has_norms_behind_where_the_config_says_so() -> None:
+    data = {"model_type": "hyperclovax", "num_hidden_layers": 1}
+    for switch in (True, False):
+        steps = filled(data | {"use_post_norm": switch})[:2]
+        assert [getattr(step, "closing", None) is not None for step in steps] == [switch, switch]
+
+
+@pytest.mark.parametrize(
+    ("own", "scale", "reason"),
+    [
+        ({}, 16**-0.5, None),
+        ({"softmax_scale": 0.5}, 0.5, None),
+        ({"clip_qkv": 6.0}, None, "computed where attn_config.clip_qkv is None; config.json says 6.0"),
+        ({"alibi_bias_max": 16}, None, "computed where attn_config.alibi_bias_max is 8; config.json says 16"),
+    ],
+)
+def test_mpt_reads_its_nested_keys(own: dict[str, float], scale: float | None, reason: str | None) -> None:
+    data = {"model_type": "mpt", "d_model": 32, "n_heads": 2, "n_layers": 1, "attn_config": own}
+    family, config = family_of("mpt"), config_of("mpt", data)
+    said = uncomputed("mpt", family, config, fit_encodings(family, config, "mpt"))
+    assert said is None if reason is None else reason in str(said)
+    if scale is not None:
+        attention = filled(data)[0]
+        assert isinstance(attention, Attention)
+        assert attention.scale == scale
+        assert attention.bias == DistanceBias((2**-4, 2**-8))

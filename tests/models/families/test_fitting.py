@@ -7,8 +7,11 @@ import numpy as np
 import pytest
 
 from models.artifacts.export import export
+from models.errors import BadCheckpoint
 from models.families.recipe import Attention
+from models.positions.rope.frequencies import frequencies
 from tests.golden_cases import case, write_checkpoint, write_folder
+from tests.whole_models import write_whole
 
 
 @pytest.mark.parametrize("key", ["num_hidden_groups", "inner_group_num"])
@@ -52,3 +55,48 @@ def test_tensors_tell_jina_code_from_jina_v2(tmp_path: Path) -> None:
     assert isinstance(attention, Attention)
     assert attention.sum_norm
     assert attention.sum_norm.weight == "encoder.layer.0.attention.output.LayerNorm.weight"
+
+
+ESM = {"position_embedding_type": "rotary", "num_key_value_heads": None, "head_dim": None, "mask_token_id": 4}
+
+
+@pytest.mark.parametrize(
+    "name", ["rotary_embeddings.inv_freq", "encoder.layer.0.attention.self.rotary_embeddings.inv_freq"]
+)
+def test_esm_rotates_by_the_frequencies_of_its_file(name: str, tmp_path: Path) -> None:
+    held = np.array([1.0, 0.0100021], np.float32)
+    folder = write_whole(tmp_path / "x", "esm", extra={f"esm.{name}": held}, **ESM)
+    table = export(folder, tmp_path / "out").encodings.ropes["all"]
+    assert table.inverse_frequency == tuple(held.tolist())
+    assert np.array_equal(frequencies(table.rope, "parity").inverse_frequency, held)
+
+
+def test_rejects_frequencies_of_another_number(tmp_path: Path) -> None:
+    held = {"esm.rotary_embeddings.inv_freq": np.ones(3, np.float32)}
+    with pytest.raises(BadCheckpoint, match=r"has 3 frequencies, but config.json makes it 2"):
+        export(write_whole(tmp_path / "x", "esm", extra=held, **ESM), tmp_path / "out")
+
+
+def test_falcon_has_five_forms(tmp_path: Path) -> None:
+    forms: list[tuple[dict[str, bool | int], str, int]] = [
+        ({}, "Parallel", 1),
+        ({"parallel_attn": False}, "Attention", 1),
+        ({"multi_query": False}, "Parallel", 4),
+        ({"new_decoder_architecture": True, "num_kv_heads": 2}, "Parallel", 2),
+        ({"new_decoder_architecture": True, "num_kv_heads": 2, "num_ln_in_parallel_attn": 1}, "Parallel", 2),
+    ]
+    for number, (changes, kind, keys) in enumerate(forms):
+        heads = (4 + 2 * keys) * 4
+        two = changes.get("new_decoder_architecture") and "num_ln_in_parallel_attn" not in changes
+        norms = ("ln_attn", "ln_mlp") if two else ("input_layernorm", "post_attention_layernorm")
+        shapes = {"self_attention.query_key_value": (heads, 16), "self_attention.dense": (16, 16)}
+        shapes |= {"mlp.dense_h_to_4h": (64, 16), "mlp.dense_4h_to_h": (16, 64)}
+        own = {f"h.0.{name}.weight": np.ones(shape, np.float32) for name, shape in shapes.items()}
+        own |= {f"{name}.{part}": np.ones(16, np.float32)
+                for name in (*(f"h.0.{norm}" for norm in norms), "ln_f") for part in ("weight", "bias")}  # fmt: skip
+        own |= {"word_embeddings.weight": np.ones((20, 16), np.float32)}
+        config = {"model_type": "falcon", "vocab_size": 20, "hidden_size": 16, "num_attention_heads": 4}
+        folder = write_folder(tmp_path / f"x{number}", config | {"num_hidden_layers": 1} | changes, own)
+        first = export(folder, tmp_path / f"out{number}", encoder=True).encoder[0]
+        attention = first if isinstance(first, Attention) else first.attention  # type: ignore[union-attr]
+        assert (type(first).__name__, attention.key_heads or 4) == (kind, keys)

@@ -21,9 +21,8 @@ from models.families.recipe import (
     Recipe,
     RMSNorm,
     Scale,
-    from_json,
-    to_json,
 )
+from models.families.recipe_json import from_json, to_json
 from models.families.tensor_shapes import expected_shapes, per_layer_shapes
 from models.positions.learned import positions
 from models.positions.rope.angles import cos_sin
