@@ -78,7 +78,7 @@ proto: .venv/.locked-dev ## write the stubs of proto/ anew
 	@$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. proto/*.proto
 
 parity: $(INLAY) .venv/.locked-dev .venv/.locked-parity .venv/.torch $(DEMO)/card.json ## compare with transformers and sentence-transformers (installs torch)
-	@$(BIN)/python -m pytest -m parity $(ARGS)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal -m parity $(ARGS)
 
 openvino: $(TESTS) .venv/.locked-openvino ## install OpenVINO beside ONNX Runtime and run its tests
 	@$(BIN)/python -m pytest -n auto $(ARGS) tests/service/runtime/test_openvino.py tests/service/registry/test_engine_choice.py

@@ -3,6 +3,7 @@
 import importlib.metadata
 import importlib.util
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,6 +34,20 @@ class Ledger:
 @pytest.fixture
 def ledger(pytestconfig: pytest.Config) -> Ledger:
     return Ledger(pytestconfig.stash.setdefault(LARGEST, {}))
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Hand what a worker of a parallel run noted to the process that prints the table."""
+    if (output := getattr(session.config, "workeroutput", None)) is not None:
+        output["largest"] = [[*key, difference] for key, difference in session.config.stash.get(LARGEST, {}).items()]
+
+
+@pytest.hookimpl(optionalhook=True)  # of xdist
+def pytest_testnodedown(node: Any, error: object) -> None:
+    """Take what a worker noted."""
+    largest = node.config.stash.setdefault(LARGEST, {})
+    for family, what, difference in getattr(node, "workeroutput", {}).get("largest", []):
+        largest[family, what] = max(difference, largest.get((family, what), 0.0))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
