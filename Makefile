@@ -29,7 +29,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help serve demo test test-all check format proto lock load fleet bench architectures tables exporting footprint overload soak swap bulk parity openvino clients faults proxies observe fuzz audit sbom images container-test deploy-test deploy-test-manifests deploy-test-ray ray-serve clean
+.PHONY: help serve demo test test-all check format proto lock load fleet bench architectures tables exporting footprint overload soak swap bulk parity openvino clients faults proxies observe fuzz audit sbom images container-test deploy-test deploy-test-manifests deploy-test-ray deploy-test-haproxy ray-serve clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -111,10 +111,13 @@ audit: $(TOOLS)/.locked ## look for known vulnerabilities in everything that is 
 	    *) echo "$$found" ;; esac; fi; \
 	done; exit $${failed:-0}
 
-deploy-test: deploy-test-manifests deploy-test-ray ## all checks of deploy/
+deploy-test: deploy-test-manifests deploy-test-ray deploy-test-haproxy ## all checks of deploy/
 
 deploy-test-manifests: $(TOOLS)/.locked ## build the Kubernetes and KServe manifests, validate them against official schemas (needs kubectl 1.24 or newer)
 	@$(TOOLS)/bin/python -m tests.deploy.manifests $(ARGS)
+
+deploy-test-haproxy: $(INLAY) .venv/.locked-dev $(DEMO)/card.json ## HAProxy before three servers under load: restarts, kills, every request counted (on Debian: apt-get install haproxy); two minutes
+	@$(BIN)/python -m tests.deploy.balancer $(ARGS)
 
 sbom: $(TOOLS)/.locked ## write sbom.json (CycloneDX) of what an installation holds; EXTRA=gpu for CUDA's
 	@PYTHONWARNINGS=ignore $(TOOLS)/bin/cyclonedx-py requirements requirements/$(EXTRA).txt --pyproject pyproject.toml --output-reproducible --of JSON -o sbom.json
@@ -163,9 +166,11 @@ swap: $(INLAY) .venv/.locked-dev .venv/.locked-load .venv/.locked-demo ## exchan
 
 # ---- deploy
 
+# ARGS=--build-arg=BASE=... names another base image, or this one by its digest.
+VERSIONED = --build-arg VERSION=$(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml) --build-arg REVISION=$(shell git rev-parse HEAD 2>/dev/null)
 images: ## build the container images inlay:cpu and inlay:cuda
-	DOCKER_BUILDKIT=1 $(DOCKER) build --target cpu --tag inlay:cpu .
-	DOCKER_BUILDKIT=1 $(DOCKER) build --target cuda --tag inlay:cuda .
+	DOCKER_BUILDKIT=1 $(DOCKER) build $(VERSIONED) $(ARGS) --target cpu --tag inlay:cpu .
+	DOCKER_BUILDKIT=1 $(DOCKER) build $(VERSIONED) $(ARGS) --target cuda --tag inlay:cuda .
 
 container-test: $(RUNTIME) ## build inlay:cpu; show it healthy, read-only, losing nothing on SIGTERM or under the worst load
 	@DOCKER=$(DOCKER) $(BIN)/python -m tests.deploy.container
