@@ -1,4 +1,5 @@
-# Inlay's images: `cpu` (the default), `cuda` (the same on an NVIDIA card) and `load` (locust, a stranger to the code).
+# Inlay's images: `cpu` (the default), `cuda` (the same on an NVIDIA card), `bulk` (`cpu` with pyarrow, for `inlay embed`) and `load`
+# (locust, a stranger to the code).
 # The CUDA libraries come as wheels with onnxruntime-gpu[cuda,cudnn], so every target stands on one small Python image.
 # Layers change in the order of the lines of `server`: packages, the demo model, the code, then version and revision.
 
@@ -24,6 +25,10 @@ RUN sh /image/trim.sh /opt/venv
 FROM tools AS cuda-packages
 COPY requirements/gpu.txt /requirements/
 RUN uv pip install --no-deps --require-hashes --compile-bytecode -r /requirements/gpu.txt
+
+FROM tools AS bulk-packages
+COPY requirements/bulk.txt /requirements/
+RUN uv pip install --no-deps --require-hashes --compile-bytecode --target /opt/bulk -r /requirements/bulk.txt
 
 FROM tools AS load-packages
 COPY requirements/load.txt /requirements/
@@ -111,7 +116,7 @@ ARG VERSION=unknown
 ARG REVISION=unknown
 LABEL org.opencontainers.image.version="${VERSION}" org.opencontainers.image.revision="${REVISION}"
 
-FROM server AS cpu
+FROM server AS served
 COPY --from=cpu-packages /opt/venv /opt/venv
 COPY --from=cpu-sbom /sbom.cdx.json /opt/inlay/
 COPY --from=demo /opt/inlay/models /opt/inlay/models
@@ -120,6 +125,14 @@ COPY --from=code /opt/venv /opt/venv
 COPY --from=code /app /app
 VOLUME /models
 USER 10001:10001
+
+FROM served AS bulk
+COPY --from=bulk-packages /opt/bulk /opt/bulk
+ENV PYTHONPATH=/opt/bulk
+HEALTHCHECK NONE
+CMD ["embed", "--help"]
+
+FROM served AS cpu
 ARG VERSION=unknown
 ARG REVISION=unknown
 LABEL org.opencontainers.image.version="${VERSION}" org.opencontainers.image.revision="${REVISION}"

@@ -330,7 +330,8 @@ def read(folder: Path) -> Card:
         card = _from_json(data)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadCard(
-            f"{path} is not a card this version reads ({type(error).__name__}: {error}); export the model again"
+            f"{path} is not a card this version reads ({type(error).__name__}: {error}); export the model again, or "
+            "take its folder out of the store"
         ) from error
     for name, promised in card.files.items():
         _check_size(folder / name, promised)
