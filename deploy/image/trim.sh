@@ -14,6 +14,6 @@ find . -regex '.*\.\(c\|cc\|h\|pxd\|pyi\|pyx\)' -delete
 # Modules whose wheels hold symbols: 24 MB of them.
 strip --strip-unneeded PIL/_imaging.*.so httptools/parser/*.so kiwisolver/*.so tokenizers/*.so uvloop/*.so
 
-# Except what the command line alone imports. It cannot be made later where the file system is read-only.
+# Except what an export from the hub alone imports. It cannot be made later where the file system is read-only.
 "$python" -m compileall -q --invalidation-mode unchecked-hash \
-  -x '/(filelock|fontTools|fsspec|httpcore2|httpx2|huggingface_hub|markdown_it|pygments|rich|tqdm|yaml)/' .
+  -x '/(filelock|fontTools|fsspec|httpcore2|httpx2|huggingface_hub|tqdm|yaml)/' .
