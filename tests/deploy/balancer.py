@@ -1,6 +1,7 @@
 """HAProxy before three real servers under load: `make deploy-test-haproxy`. Needs haproxy; pytest does not collect it.
 
-Restarts every server in turn, then kills one after the other with SIGKILL, and counts what each request came to.
+Restarts every server in turn, kills one after the other with SIGKILL, restarts them with a drain delay, and counts what
+each request came to.
 `python -m tests.deploy.balancer [--save FILE] [flags of inlay serve ...]` ends with exit code 1 if a request failed.
 """
 
@@ -285,10 +286,12 @@ def answers_of_one(server: Server) -> dict[str, list[object]]:
     return expected
 
 
-PHASES: dict[str, Callable[[Server, Balancer], None]] = {
-    "each server stopped and started again, one after the other": restart,
-    "each server killed with SIGKILL and started again, one after the other": kill,
+PHASES: dict[str, tuple[tuple[str, ...], Callable[[Server, Balancer], None]]] = {
+    "each stopped and started again": ((), restart),
+    "each killed with SIGKILL and started again": (("--drain-delay", "3"), kill),
+    "each stopped and started again, with a drain delay of 3 s": ((), restart),
 }
+"""What is done to one server after the other, and more flags of those that are started meanwhile."""
 
 
 def measure(folder: Path, flags: tuple[str, ...]) -> tuple[str, bool]:
@@ -304,11 +307,12 @@ def measure(folder: Path, flags: tuple[str, ...]) -> tuple[str, bool]:
         for thread in threads:
             thread.start()
         try:
-            for phase, act in PHASES.items():
+            for phase, (more_flags, act) in PHASES.items():
                 print(f"==> {phase}", flush=True)
                 load.phase, before = phase, balancer.repeated()
                 time.sleep(PHASE_SECONDS)
                 for server in servers:
+                    server.flags += more_flags
                     act(server, balancer)
                     time.sleep(PHASE_SECONDS)
                 lines += [f"| **{phase}**: {balancer.repeated() - before} tries repeated by HAProxy | | | | |"]
