@@ -167,7 +167,7 @@ swap: $(INLAY) .venv/.locked-dev .venv/.locked-load .venv/.locked-demo ## exchan
 # ---- deploy
 
 # ARGS=--build-arg=BASE=... names another base image, or this one by its digest.
-VERSIONED = --build-arg VERSION=$(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml) --build-arg REVISION=$(shell git rev-parse HEAD 2>/dev/null)
+VERSIONED = --build-arg VERSION=$(shell sed -n '/^version/{s/.*"\(.*\)"/\1/p;q}' pyproject.toml) --build-arg REVISION=$(shell git rev-parse HEAD 2>/dev/null)
 images: ## build the container images inlay:cpu and inlay:cuda
 	DOCKER_BUILDKIT=1 $(DOCKER) build $(VERSIONED) $(ARGS) --target cpu --tag inlay:cpu .
 	DOCKER_BUILDKIT=1 $(DOCKER) build $(VERSIONED) $(ARGS) --target cuda --tag inlay:cuda .
