@@ -21,9 +21,10 @@ from models.checkpoints import safetensors
 from models.checkpoints.checkpoint import WEIGHTS, Checkpoint
 from models.checkpoints.safetensors import CHUNK_BYTES, DTYPES, Tensor, TensorSource
 from models.errors import ModelError
-from models.families import config_of, family_of
+from models.families import family_of
+from models.families.config import Config
 from models.families.filling import position_rule
-from models.families.fitting import plan
+from models.families.fitting import plan, variant_of
 from models.progress import Progress, no_progress
 from models.tables.padding import padding_rows
 
@@ -111,7 +112,8 @@ def create(
     data = random_config.completed(model_type, config, vocab_size, hidden_size)
     dtype = random_config.dtype_of(data, dtype, _ELEMENTS)
     model_type = str(data["model_type"])
-    family, sizes = family_of(model_type), config_of(model_type, data)
+    model_type, family, own = variant_of(model_type, family_of(model_type), data)
+    sizes = Config(own, family.defaults, family.names)
     planned = layout(family, sizes, model_type, whole)
     padding = padding_rows(model_type, planned.input_layer, position_rule(family, sizes), sizes.pad_id())
     record = {"name": init, "seed": seed, "std": spread if init == "normal" else None, "padding_rows": padding}

@@ -1,6 +1,6 @@
 """Fits a family to one checkpoint: the file's tensor names, the config's values, every shape checked."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -130,7 +130,7 @@ def plan(
         family = family_for_side(model_type, FAMILIES[model_type], side)
     else:
         family, assumed = assume_decoder(model_type, data, checkpoint, assume)
-    model_type, family, data = _variant(model_type, family, data, checkpoint)
+    model_type, family, data = variant_of(model_type, family, data, checkpoint.tensors)
     config = Config(data, family.defaults, family.names)
     _check_required_values(family, config)
     note = None
@@ -140,15 +140,15 @@ def plan(
     return replace(fitted, assumed=(*fitted.assumed, note)) if note else fitted
 
 
-def _variant(
-    model_type: str, family: Family, data: Mapping[str, Any], checkpoint: Checkpoint
+def variant_of(
+    model_type: str, family: Family, data: Mapping[str, Any], tensor_names: Iterable[str] = ()
 ) -> tuple[str, Family, Mapping[str, Any]]:
-    """Return the arguments, or what the config and the tensors say that the model is instead."""
+    """Return the arguments, or what the config and the names of tensors say that the model is instead."""
     config = Config(data, family.defaults, family.names)
     for condition, (own_type, own) in family.variants.items():
-        inside = condition.startswith(".") and any(condition in name for name in checkpoint.tensors)
+        inside = condition.startswith(".") and any(condition in name for name in tensor_names)
         if inside or config.holds(condition):
-            return _variant(own_type, own, {**data, "model_type": own_type}, checkpoint)
+            return variant_of(own_type, own, {**data, "model_type": own_type}, tensor_names)
     return model_type, family, data
 
 

@@ -16,7 +16,11 @@ from tests.sentence_chains import add_layer_mean, write_json
 pytestmark = pytest.mark.parity
 
 
-@pytest.mark.parametrize("family", [name for name in CONFIGS if FAMILIES[name].text_vector is None])
+POOLED = [name for name in CONFIGS if FAMILIES[name].text_vector is None and FAMILIES[name].output_width is None]
+CRASHES = ("flaubert",)  # its class, with pre_norm
+
+
+@pytest.mark.parametrize("family", [name for name in POOLED if name not in CRASHES])
 def test_the_mean_is_that_of_hidden_states(family: str, tmp_path: Path, ledger: Ledger) -> None:
     folder = tmp_path / "checkpoint"
     model = made(family, 1, folder)

@@ -175,8 +175,9 @@ def read_back(family: str, folder: Path, base: Any) -> Sample:
     """The checkpoint as transformers reads it, in float32."""
     dtype = "auto" if TINY[family].rounds else torch.float32
     model = base.from_pretrained(folder, dtype=dtype, attn_implementation="eager").eval()
-    if family.startswith("marian"):  # in half precision it keeps its sinusoids rounded; the formula is what is meant
-        table = model.get_submodule(TINY[family].runs).embed_positions
+    if family.startswith(("marian", "roformer")):  # in half precision they keep their sinusoids rounded; not meant
+        part = model.encoder if family == "roformer" else model.get_submodule(TINY[family].runs)
+        table = part.embed_positions
         table.weight.data = table.create_weight()
     model.config.use_cache = False
     return Sample(family, folder, model)

@@ -259,10 +259,8 @@ DECODERS: dict[str, TinyRow] = {
     },
     **{name: TinyRow(plain()) for name in ("apertus", "cohere", "phi", "phi3", "persimmon", "nemotron")},
     "stablelm": TinyRow(plain(hidden_size=32, num_attention_heads=2)),
-    **{
-        name: TinyRow(plain(head_dim=8))
-        for name in ("qwen3", "exaone4", "cohere2", "glm", "glm4", "ernie4_5", "helium")
-    },
+    **{name: TinyRow(plain(head_dim=8)) for name in ("qwen3", "exaone4", "cohere2", "glm", "glm4", "ernie4_5")},
+    "helium": TinyRow(plain(hidden_size=16, num_attention_heads=2, head_dim=8)),  # its class has no other width
     **{
         name: TinyRow(plain(head_dim=8, **_EXPERTS))
         for name in ("mixtral", "qwen3_moe", "minimax", "gpt_oss", "phimoe")
