@@ -32,7 +32,7 @@ def created(folder: Path, model_type: str, **keys: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("model_type", sampled(WHOLE, 5))
 def test_every_whole_family_exports_as_created(model_type: str, tmp_path: Path) -> None:
     more = {"num_key_value_heads": 2} if "num_key_value_heads" in FAMILIES[model_type].defaults else {}
-    more |= {"rotary_dim": 4} if model_type == "gptj" else {}
+    more |= {"rotary_dim": 4} if model_type in ("gptj", "codegen") else {}
     created(tmp_path, model_type, **more)
     card = export(tmp_path / "x", tmp_path / "out", encoder=True)
     assert card.encoder
