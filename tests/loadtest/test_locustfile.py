@@ -104,6 +104,7 @@ def test_other_errors_are_failures() -> None:
     assert status != 0
 
 
+@pytest.mark.sweep  # eight seconds
 def test_results_are_by_route_and_protocol(minilm_store: Path) -> None:
     with serving(minilm_store) as served:
         host = "http://{}:{}".format(*served.address)

@@ -9,6 +9,7 @@ import pytest
 
 from loadtest.fleet.balancing import LEAST_CONNECTIONS, RANDOM, ROUND_ROBIN, TWO_CHOICES
 from loadtest.fleet.simulation import Outcome, Scenario, Simulation
+from tests.sweeps import sampled
 
 SERVICE = 0.001  # seconds of a run on average
 REQUESTS: list[tuple[int, ...]] = [(1,)]
@@ -36,19 +37,19 @@ def mean_time(outcome: Outcome) -> float:
     return fmean(outcome.latencies) / SERVICE
 
 
-@pytest.mark.parametrize("load", [0.3, 0.6, 0.8])
+@pytest.mark.parametrize("load", sampled((0.6, 0.3, 0.8), 3))
 def test_mm1_waits_as_theory_says(load: float) -> None:
     outcome = simulation(Scenario(RANDOM, 1, load, 80.0, seed=SEED), exponential()).run()
     assert mean_time(outcome) == pytest.approx(1 / (1 - load), rel=0.06)
 
 
-@pytest.mark.parametrize("load", [0.3, 0.6, 0.8])
+@pytest.mark.parametrize("load", sampled((0.6, 0.3, 0.8), 3))
 def test_md1_waits_as_pollaczek_and_khinchine_say(load: float) -> None:
     outcome = simulation(Scenario(RANDOM, 1, load, 80.0, seed=SEED)).run()
     assert mean_time(outcome) == pytest.approx(1 + load / (2 * (1 - load)), rel=0.03)
 
 
-@pytest.mark.parametrize("cores", [2, 8])
+@pytest.mark.parametrize("cores", sampled((8, 2), 2))
 def test_mmc_waits_as_erlang_says(cores: int) -> None:
     load = 0.8
     offered = load * cores
@@ -58,11 +59,13 @@ def test_mmc_waits_as_erlang_says(cores: int) -> None:
     assert mean_time(outcome) == pytest.approx(1 + waiting_share / (cores * (1 - load)), rel=0.05)
 
 
+@pytest.mark.sweep
 def test_random_balancing_gives_many_mm1_queues() -> None:
     outcome = simulation(Scenario(RANDOM, 50, 0.7, 2.0, seed=SEED), exponential()).run()
     assert mean_time(outcome) == pytest.approx(1 / 0.3, rel=0.07)
 
 
+@pytest.mark.sweep
 def test_two_choices_have_the_tail_of_mitzenmacher() -> None:
     # of infinitely many queues the part that holds k requests or more is load^(2^k - 1)
     load, lengths = 0.8, list[int]()
@@ -80,6 +83,7 @@ def test_two_choices_have_the_tail_of_mitzenmacher() -> None:
         assert share == pytest.approx(load ** (2**k - 1), abs=0.02)
 
 
+@pytest.mark.sweep
 def test_two_choices_are_near_the_least_and_far_from_random() -> None:
     times = {
         policy: mean_time(simulation(Scenario(policy, 50, 0.9, 1.0, seed=SEED), exponential()).run())
@@ -93,6 +97,7 @@ def test_same_seed_gives_the_same_outcome() -> None:
     assert one == other
 
 
+@pytest.mark.sweep
 def test_slow_replicas_hurt_random_more_than_least_connections() -> None:
     scenario = {"replicas": 20, "load": 0.6, "seconds": 3.0, "slow": 0.1}
     times = {

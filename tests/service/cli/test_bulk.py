@@ -21,6 +21,7 @@ from tests.golden_cases import write_tiny_bert
 from tests.minilm_golden import cases
 from tests.service.cli.conftest import Run
 from tests.static_golden import static_case, texts
+from tests.sweeps import sampled
 
 WORDS = ["a", "b", "c", "d e", "f a b", "c c c d e f"]
 
@@ -153,7 +154,7 @@ def contents(output: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in paths}
 
 
-@pytest.mark.parametrize("output", ["out.parquet", "out.npy"])
+@pytest.mark.parametrize("output", sampled(("out.parquet", "out.npy"), 2))
 def test_a_killed_run_goes_on_and_gives_the_same_bytes(output: str, tmp_path: Path) -> None:
     words = ["--model", "tiny", "--part-rows", "10"]  # 9 parts of 4 windows
     source = corpus(tmp_path / "in.parquet", 90)
