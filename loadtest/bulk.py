@@ -222,6 +222,7 @@ def measure(folder: Path, rows: int, rounds: int, ray: bool) -> dict[str, Any]:
     """Return every figure."""
     os.environ["INLAY_STORE"] = str(create_model(folder))
     os.environ["PYTHONPATH"] = str(ROOT)
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # in all of them
     path = create_texts(folder / "texts.parquet", rows)
     figures: dict[str, Any] = {"rows": rows, "width": WIDTH, "speed": speed(path, rows, folder, rounds)}
     peaks = {}

@@ -72,6 +72,9 @@ class Embedder:
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="embed")
         own = bool(prompt) and model.card.pooling is not None and not model.card.pooling.include_prompt
         self._prompt_tokens = tokenizer.prompt_length(prompt) if own else 0
+        reads = {name for graph, _ in self._graphs for name in graph.inputs}
+        simple = reads <= {"ids", "mask", "segments", "lengths"} and not (plan.modules or self._prompt_tokens)
+        self._joined = self.pooled and plan.whole and simple
 
     def submit(self, texts: Sequence[str]) -> Tasks:
         """Start on some texts, the longest first."""
@@ -108,6 +111,13 @@ class Embedder:
             future.cancel()
 
     def _vectors(self, texts: list[str]) -> Vectors:
+        if self._joined:
+            ids, lengths = self._tokenizer.joined_now([self._prompt + text for text in texts], self._cut)
+            (rows,) = self._run([Packed(ids, ids, None, None, lengths)])  # positions are not read
+            return Vectors(reduction.sentence_vectors(self._plan, rows[POOLED]), None)
+        return self._vectors_one_by_one(texts)
+
+    def _vectors_one_by_one(self, texts: list[str]) -> Vectors:
         encoded = self._tokenizer.encode_now({i: Text(self._prompt + text) for i, text in enumerate(texts)}, self._cut)
         ids = list(encoded.values())
         if self._prompt_tokens:

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -110,6 +111,23 @@ class Tokenizer:
             index: self._ids(index, text, encoding, cut, text is not sent[index])
             for (index, text), encoding in zip(texts.items(), encodings, strict=True)
         }
+
+    def joined_now(self, texts: Sequence[str], cut: Cut) -> tuple[Int64s, tuple[int, ...]]:
+        """Return the ids of all texts one after the other, and how many each has; what is raised is as of `encode`.
+
+        Without arrays for each text, which take a third of the time of short ones.
+        """
+        most, longest = cut.most(self._max_tokens), self._max_characters
+        if self._filling is None and (longest is None or max(map(len, texts), default=0) <= longest):
+            encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=cut.special_tokens)
+            ids = [encoding.ids for encoding in encodings]
+            lengths = tuple(map(len, ids))
+            if (self._may_be_empty or all(lengths)) and (most is None or max(lengths, default=0) <= most):
+                return np.fromiter(chain.from_iterable(ids), np.int64, sum(lengths)), lengths
+        each = list(self.encode_now({index: Text(text) for index, text in enumerate(texts)}, cut).values())
+        return np.concatenate([np.empty(0, np.int64), *(sequence.ids for sequence in each)]), tuple(
+            sequence.tokens for sequence in each
+        )
 
     async def tokens(self, texts: Sequence[str], special_tokens: bool, most: int) -> list[list[Token]]:
         """Return every token of each text; nothing is cut.

@@ -1,0 +1,40 @@
+"""Texts tokenized to one array have the ids that they have one by one: long, empty and cut ones too."""
+
+import numpy as np
+import pytest
+
+from service.embedding.requests import Text
+from service.embedding.tokenization import Cut, Tokenizer
+from service.errors import EmptyInput, TooLong
+from tests.static_golden import static_case
+
+TEXTS = ["a text", "", "another, longer text " * 40, "x", "end"]
+FILE = static_case("model2vec").folder / "tokenizer.json"
+
+
+@pytest.mark.parametrize(
+    "tokenizer",
+    [
+        Tokenizer(FILE, None, may_be_empty=True),
+        Tokenizer(FILE, 12, may_be_empty=True),
+        Tokenizer(FILE, None, max_characters=30, may_be_empty=True),
+        Tokenizer(FILE, None, may_be_empty=True, filling=(8, 0)),
+    ],
+    ids=["plain", "cut", "characters", "filled"],
+)
+def test_ids_are_those_of_each_text(tokenizer: Tokenizer) -> None:
+    for texts in (TEXTS, TEXTS[:2], []):
+        each = tokenizer.encode_now({number: Text(text) for number, text in enumerate(texts)}, Cut()).values()
+        ids, lengths = tokenizer.joined_now(texts, Cut())
+        assert lengths == tuple(len(sequence.ids) for sequence in each)
+        assert ids.dtype == np.int64
+        assert ids.tolist() == [number for sequence in each for number in sequence.ids.tolist()]
+
+
+def test_a_text_without_tokens_or_too_long_is_named() -> None:
+    with pytest.raises(EmptyInput) as empty:
+        Tokenizer(FILE, None).joined_now(["a", "", "b"], Cut(special_tokens=False))
+    assert empty.value.index == 1
+    with pytest.raises(TooLong) as long:
+        Tokenizer(FILE, 12).joined_now(TEXTS, Cut(truncate=False))
+    assert long.value.index == 2
