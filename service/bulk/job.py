@@ -1,6 +1,5 @@
 """A bulk run: reads windows of texts, computes their vectors on all cores, writes them part by part."""
 
-import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -121,7 +120,6 @@ def open_embedder(options: Options, folder: Path, settings: Settings) -> Embedde
     Raises:
         StartError, ModelError: it cannot be loaded, or has no such output.
     """
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # the threads tokenize: a quarter more texts a second
     threads = settings.threads or machine.available_cpus()
     model = load_model(folder, settings, threads, Metrics())
     wanted = (options.output,) if options.output else ()

@@ -35,7 +35,8 @@ def run(
     import ray
 
     threads = settings.threads or 1
-    ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+    variables = {"TOKENIZERS_PARALLELISM": "false"}  # an actor's tokenizer stays within its own cores
+    ray.init(address=address, runtime_env={"env_vars": variables}, log_to_driver=False, logging_level="ERROR")
     ray.data.DataContext.get_current().enable_progress_bars = False
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     try:
