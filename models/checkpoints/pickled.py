@@ -53,8 +53,8 @@ _REMEDY = (
     "load it with torch where you trust it, and write its tensors with torch.save(module.state_dict(), path) of torch "
     "1.6 or later, or as safetensors"
 )
-# what zipfile and struct raise for broken files; zipfile raises NotImplementedError for versions that it does not read
-_MALFORMED = (ValueError, IndexError, OverflowError, EOFError, OSError, struct.error, NotImplementedError)
+# what zipfile and struct raise for broken files; zipfile raises RuntimeError for files of a newer format version
+_MALFORMED = (ValueError, IndexError, OverflowError, EOFError, OSError, struct.error, RuntimeError)
 
 
 class _Refused(Exception):

@@ -222,6 +222,22 @@ _FALCON = replace(
     },
 )
 
+_GEMMA2 = _whole(
+    _scaled(_plain(256000, 2304, 26, 8, 8192, 0, **_NO_MASKS), _SQRT_ROUNDED),
+    decoder_blocks.GEMMA2,
+    _GEMMA_RMS,
+    9216,
+    4,
+    act="gelu_pytorch_tanh",
+    act_key="hidden_activation",
+    defaults=_GEMMA2_DEFAULTS | {"attn_logit_softcapping": 50.0},
+    bias_if=decoder_blocks.ATTENTION_BIAS,
+    score_scale=_root_of_scalar,
+    cap="attn_logit_softcapping",
+    window="sliding_window",
+    layer_types=decoder_blocks.alternating,
+)
+
 DECODERS: dict[str, Family] = {
     "gpt2": _whole_gpt2(
         _like_gpt2("transformer.", "wte.weight", "wpe.weight", _gpt2_sizes(50257, 768, 12, 12, 1024)),
@@ -673,36 +689,8 @@ DECODERS: dict[str, Family] = {
         defaults=_NO_BIAS | {"head_dim": 256},
         bias_if=decoder_blocks.ATTENTION_BIAS,
     ),
-    "gemma2": _whole(
-        _scaled(_plain(256000, 2304, 26, 8, 8192, 0, **_NO_MASKS), _SQRT_ROUNDED),
-        decoder_blocks.GEMMA2,
-        _GEMMA_RMS,
-        9216,
-        4,
-        act="gelu_pytorch_tanh",
-        act_key="hidden_activation",
-        defaults=_GEMMA2_DEFAULTS | {"attn_logit_softcapping": 50.0},
-        bias_if=decoder_blocks.ATTENTION_BIAS,
-        score_scale=_root_of_scalar,
-        cap="attn_logit_softcapping",
-        window="sliding_window",
-        layer_types=decoder_blocks.alternating,
-    ),
-    "vaultgemma": _whole(
-        _scaled(_plain(256000, 2304, 26, 8, 8192, 0, **_NO_MASKS), _SQRT_ROUNDED),
-        decoder_blocks.VAULTGEMMA,
-        _GEMMA_RMS,
-        9216,
-        4,
-        act="gelu_pytorch_tanh",
-        act_key="hidden_activation",
-        defaults=_GEMMA2_DEFAULTS | {"attn_logit_softcapping": 50.0},
-        bias_if=decoder_blocks.ATTENTION_BIAS,
-        score_scale=_root_of_scalar,
-        cap="attn_logit_softcapping",
-        window="sliding_window",
-        layer_types=decoder_blocks.alternating,
-    ),
+    "gemma2": _GEMMA2,
+    "vaultgemma": replace(_GEMMA2, block=decoder_blocks.VAULTGEMMA),
     "gemma3_text": _whole(
         _scaled(
             _plain(
