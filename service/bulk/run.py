@@ -2,7 +2,7 @@
 
 import fcntl
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +11,7 @@ from service.bulk.plan import Options, Plan
 from service.errors import StartError
 from service.settings import Settings
 
+LOCK = "_lock"
 Progress = Callable[[int, int], None]
 """Called with the rows that are written, and the rows in all."""
 
@@ -111,9 +112,15 @@ def _check(output: Path, options: Options) -> None:
 @contextmanager
 def _alone(where: Path) -> Iterator[None]:
     """Keep other runs away from a folder; the system lets go of it when the process ends, however that is."""
-    with (where / "_lock").open("w") as lock:
+    with (where / LOCK).open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise StartError(f"another run writes to {where}: wait for it, or name another output") from None
-        yield
+        try:
+            yield
+        finally:
+            if not (where / outputs.PLAN_FILE).exists():  # refused before anything was written, or done
+                (where / LOCK).unlink(missing_ok=True)
+                with suppress(OSError):  # it is gone, or holds other files
+                    where.rmdir()
