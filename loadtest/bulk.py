@@ -1,6 +1,6 @@
 """`inlay embed` over a million short texts: speed, memory, kills, Ray.
 
-    python -m loadtest.bulk [--rows N] [--rounds N] [--ray] [--save]
+    python -m loadtest.bulk [--rows N] [--encoder-rows N] [--rounds N] [--ray] [--save]
 
 It makes a static model (random rows of 256 columns for the demo model's tokenizer) and texts of random words, then
 measures:
@@ -8,12 +8,14 @@ measures:
     speed    rows/s of the whole command, from its start to its end, beside the engine alone: the same threads over the
              same texts in memory, with the model loaded and nothing read or written; round by round, the other order in
              every second one. Beside both a plain loop: as many threads with tokenizers and onnxruntime alone.
-    memory   the largest resident size of the command at 1 %, 10 % and all of the rows
+    memory   the largest resident size of the command at 1 %, 10 % and all of the rows, and at three times as many
     kills    three SIGKILLs at random moments, then to the end: are all bytes those of an undisturbed run
-    ray      --ray: rows/s of one and of two actors on a cluster of this machine, between the first part that was
-             written and the last, and are the bytes equal
+    encoder  the same speed with the demo model, an encoder, over the first --encoder-rows texts
 
---save writes loadtest/results/bulk.json.
+--ray measures instead, of both models, rows/s of one and of two actors on a cluster of this machine, between the first
+part that was written and the last, and whether the bytes are those of a run without Ray.
+
+--save writes loadtest/results/bulk.json, or bulk_ray.json.
 """
 
 import argparse
@@ -41,18 +43,21 @@ from safetensors.numpy import save_file
 from loadtest.facts import facts
 from loadtest.processes import RESULTS, ROOT, inlay
 from service.bulk import job
-from service.bulk.plan import Options
+from service.bulk.embedder import Chosen, open_embedder
 from service.settings import Settings
 
 WIDTH = 256
 WORDS = (8, 3)  # mean and spread of a text's
 DEMO = ROOT / "models/store/all-MiniLM-L6-v2"
+STATIC = "static"
+ENCODER = DEMO.name
+ENCODER_PART = 4096  # rows; a cluster's actors share whole parts
 LOOP_TEXTS = 512  # of one run of the plain loop
 KILLS = 3
 
 
 def create_model(folder: Path) -> Path:
-    """Export a static model of random rows; return its store."""
+    """Export a static model of random rows; return a store that has the demo model too."""
     checkpoint = folder / "checkpoint"
     checkpoint.mkdir()
     tokenizer = (DEMO / "tokenizer.json").read_text(encoding="utf-8")
@@ -61,7 +66,8 @@ def create_model(folder: Path) -> Path:
     table = np.random.default_rng(0).normal(size=(rows, WIDTH)).astype(np.float32)
     save_file({"embeddings": table}, checkpoint / "model.safetensors")
     (checkpoint / "config.json").write_text(json.dumps({"model_type": "model2vec", "normalize": True}))
-    subprocess.run(inlay("export", str(checkpoint), str(folder / "store/static")), check=True, capture_output=True)
+    subprocess.run(inlay("export", str(checkpoint), str(folder / "store" / STATIC)), check=True, capture_output=True)
+    (folder / "store" / ENCODER).symlink_to(DEMO)
     return folder / "store"
 
 
@@ -80,9 +86,10 @@ def create_texts(path: Path, rows: int) -> Path:
     return path
 
 
-def command(source: Path, output: Path, *words: str) -> list[str]:
+def command(source: Path, output: Path, *words: str, model: str = STATIC) -> list[str]:
     """Return the command that embeds a file."""
-    return inlay("embed", str(source), str(output), "--keep", "id", *words)
+    part = ("--part-rows", str(ENCODER_PART)) if model == ENCODER else ()
+    return inlay("embed", str(source), str(output), "--model", model, "--keep", "id", *part, *words)
 
 
 def run(call: Sequence[str]) -> tuple[float, int]:
@@ -105,10 +112,10 @@ def batches(path: Path) -> Iterator[list[str]]:
         yield batch.column("text").to_pylist()
 
 
-def engine_alone(path: Path) -> float:
+def engine_alone(path: Path, model: str) -> float:
     """Return the seconds that the engine takes for all texts, which are in memory."""
     store = Path(os.environ["INLAY_STORE"])
-    embedder = job.open_embedder(Options("static", "", "text"), store / "static", Settings.model_validate({}))
+    embedder = open_embedder(Chosen(), store / model, Settings.model_validate({}))
     windows = list(batches(path))
     started, ahead = time.perf_counter(), deque[Any]()
     for texts in windows:
@@ -120,12 +127,12 @@ def engine_alone(path: Path) -> float:
     return time.perf_counter() - started
 
 
-def plain_loop(path: Path) -> float:
+def plain_loop(path: Path, model: str) -> float:
     """Return the seconds of a loop over tokenizers and onnxruntime, with as many threads as cores."""
     import onnxruntime as ort
     import tokenizers
 
-    folder = Path(os.environ["INLAY_STORE"]) / "static"
+    folder = Path(os.environ["INLAY_STORE"]) / model
     words = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
     words.no_padding()
     words.no_truncation()
@@ -151,26 +158,30 @@ def plain_loop(path: Path) -> float:
     return time.perf_counter() - started
 
 
-def apart(function: str, path: Path) -> float:
+def apart(function: str, path: Path, model: str) -> float:
     """Return what one of the functions above returns in a process of its own."""
-    code = f"import sys; from pathlib import Path; from loadtest import bulk; print(bulk.{function}(Path(sys.argv[1])))"
+    code = (
+        f"import sys, pathlib; from loadtest import bulk; print(bulk.{function}(pathlib.Path(sys.argv[1]), {model!r}))"
+    )
     done = subprocess.run([sys.executable, "-c", code, str(path)], cwd=ROOT, check=True, stdout=subprocess.PIPE)
     return float(done.stdout)
 
 
-def speed(path: Path, rows: int, folder: Path, rounds: int) -> dict[str, Any]:
-    """Compare the command with the engine alone and with the plain loop."""
-    seconds: dict[str, list[float]] = {"inlay embed": [], "engine alone": [], "plain loop": []}
+def speed(path: Path, rows: int, folder: Path, rounds: int, model: str) -> dict[str, Any]:
+    """Compare the command with the engine alone, and with a plain loop where the model is static."""
+    names = ["inlay embed", "engine alone"] + ["plain loop"] * (model == STATIC)
+    seconds: dict[str, list[float]] = {name: [] for name in names}
     for number in range(rounds):
         measures = {
-            "inlay embed": lambda: run(command(path, folder / f"speed{number}"))[0],  # noqa: B023
-            "engine alone": lambda: apart("engine_alone", path),
-            "plain loop": lambda: apart("plain_loop", path),
+            "inlay embed": lambda: run(command(path, folder / f"{model}{number}", model=model))[0],  # noqa: B023
+            "engine alone": lambda: apart("engine_alone", path, model),
+            "plain loop": lambda: apart("plain_loop", path, model),
         }
-        for name in sorted(measures, reverse=number % 2 == 1):
+        for name in sorted(seconds, reverse=number % 2 == 1):
             seconds[name].append(measures[name]())
     shares = [alone / whole for alone, whole in zip(seconds["engine alone"], seconds["inlay embed"], strict=True)]
     return {
+        "rows": rows,
         "rows_per_s": {name: round(rows / statistics.median(own)) for name, own in seconds.items()},
         "of_engine_alone": round(statistics.median(shares), 3),
         "of_engine_alone_by_round": [round(share, 3) for share in shares],
@@ -200,13 +211,13 @@ def killed(path: Path, output: Path, seconds: float, expected: str) -> dict[str,
     return {"killed_after_s": moments, "parts_kept": kept, "equal_bytes": digest(output) == expected}
 
 
-def on_ray(path: Path, folder: Path, expected: str) -> dict[str, Any]:
+def on_ray(path: Path, folder: Path, expected: str, model: str) -> dict[str, Any]:
     """Compare one actor with two, each of one thread."""
     rates: dict[int, float] = {}
     equal = True
     for actors in (1, 2):
-        output = folder / f"ray{actors}"
-        run(command(path, output, "--ray", "local", "--ray-actors", str(actors)))
+        output = folder / f"ray-{model}{actors}"
+        run(command(path, output, "--ray", "local", "--ray-actors", str(actors), model=model))
         parts = sorted(output.glob("part-*.parquet"), key=lambda part: part.stat().st_mtime)
         rows = [pq.read_metadata(part).num_rows for part in parts]
         rates[actors] = sum(rows[1:]) / (parts[-1].stat().st_mtime - parts[0].stat().st_mtime)
@@ -218,22 +229,35 @@ def on_ray(path: Path, folder: Path, expected: str) -> dict[str, Any]:
     }
 
 
-def measure(folder: Path, rows: int, rounds: int, ray: bool) -> dict[str, Any]:
-    """Return every figure."""
-    os.environ["INLAY_STORE"] = str(create_model(folder))
-    os.environ["PYTHONPATH"] = str(ROOT)
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # in all of them
+def measure(folder: Path, rows: int, encoder_rows: int, rounds: int) -> dict[str, Any]:
+    """Return speed, memory and what kills change."""
     path = create_texts(folder / "texts.parquet", rows)
-    figures: dict[str, Any] = {"rows": rows, "width": WIDTH, "speed": speed(path, rows, folder, rounds)}
+    some = create_texts(folder / "some.parquet", encoder_rows)
+    figures: dict[str, Any] = {
+        "width": WIDTH,
+        "speed": speed(path, rows, folder, rounds, STATIC),
+        "encoder": speed(some, encoder_rows, folder, rounds, ENCODER),
+    }
     peaks = {}
     for count in (rows // 100, rows // 10):
         peaks[count] = run(command(create_texts(folder / f"{count}.parquet", count), folder / f"peak{count}"))[1]
     seconds, peaks[rows] = run(command(path, folder / "peak"))
+    (folder / "thrice").mkdir()
+    for number in range(3):
+        (folder / "thrice" / f"{number}.parquet").hardlink_to(path)
+    peaks[3 * rows] = run(command(folder / "thrice", folder / "peak_thrice"))[1]
     figures["peak_mib"] = {str(count): round(size / 2**20) for count, size in peaks.items()}
-    expected = digest(folder / "peak")
-    figures["kills"] = killed(path, folder / "killed", seconds, expected)
-    if ray:
-        figures["ray"] = on_ray(path, folder, expected)
+    figures["kills"] = killed(path, folder / "killed", seconds, digest(folder / "peak"))
+    return figures
+
+
+def measure_ray(folder: Path, rows: int, encoder_rows: int) -> dict[str, Any]:
+    """Return the rates of one and of two actors with both models."""
+    figures = {}
+    for model, count in ((STATIC, rows), (ENCODER, encoder_rows)):
+        path = create_texts(folder / f"{model}.parquet", count)
+        run(command(path, folder / model, model=model))
+        figures[model] = {"rows": count} | on_ray(path, folder, digest(folder / model), model)
     return figures
 
 
@@ -241,16 +265,24 @@ def main() -> None:
     """Measure, print and perhaps save."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--encoder-rows", type=int, default=50_000)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--ray", action="store_true")
-    parser.add_argument("--save", action="store_true", help="write loadtest/results/bulk.json")
+    parser.add_argument("--ray", action="store_true", help="measure Ray instead")
+    parser.add_argument("--save", action="store_true", help="write loadtest/results/bulk.json, or bulk_ray.json")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        figures = measure(Path(folder), options.rows, options.rounds, options.ray)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        os.environ["INLAY_STORE"] = str(create_model(folder))
+        os.environ["PYTHONPATH"] = str(ROOT)
+        os.environ["TOKENIZERS_PARALLELISM"] = "false"  # in all of them
+        if options.ray:
+            figures = measure_ray(folder, options.rows, options.encoder_rows)
+        else:
+            figures = measure(folder, options.rows, options.encoder_rows, options.rounds)
     print(json.dumps(figures, indent=1))
     if options.save:
         document = json.dumps(figures | {"facts": facts()}, indent=1)
-        (RESULTS / "bulk.json").write_text(document + "\n", encoding="utf-8")
+        (RESULTS / ("bulk_ray.json" if options.ray else "bulk.json")).write_text(document + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

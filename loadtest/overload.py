@@ -1,6 +1,7 @@
 """Goodput and latency at 1, 2, 4 and 8 times a server's capacity, for Inlay and for a plain FastAPI app.
 
     python -m loadtest.overload [--seconds 20] [--multiples 1,2,4,8] [--only inlay] [--save]
+    python -m loadtest.overload --model random-reranker --documents 8     requests of /rerank, Inlay alone
 
 Every level has a freshly started server. Its capacity is measured first, in a closed loop of one-text requests through
 the whole encoder, so that a machine whose speed drifts does not blur the ratio; then requests arrive as a Poisson
@@ -62,7 +63,8 @@ def compared(options: argparse.Namespace) -> list[ServerSpec]:
     # Its backlog outlives its clients by minutes, so its shutdown does not wait for it.
     fastapi = replace(fastapi, command=(*fastapi.command, "--timeout-graceful-shutdown", "1"))
     specs = [servers.inlay_server(options.store, options.model, flags), fastapi]
-    return [spec for spec in specs if not options.only or spec.name == options.only]
+    only = servers.INLAY if options.documents else options.only
+    return [spec for spec in specs if not only or spec.name == only]
 
 
 def texts(words: int) -> list[str]:
@@ -71,9 +73,20 @@ def texts(words: int) -> list[str]:
     return [workload.text(rng, words + 2) for _ in range(TEXTS)]
 
 
-def body(text: str) -> bytes:
-    """Return the request body for one text."""
-    return json.dumps({"inputs": text}).encode()
+def bodies(options: argparse.Namespace) -> list[bytes]:
+    """Return the request bodies that are sent in turn: a text each, or a query and its documents."""
+    chosen = texts(options.words)
+    if not options.documents:
+        return [json.dumps({"inputs": text}).encode() for text in chosen]
+    ranked = [chosen[number : number + options.documents] for number in range(len(chosen) - options.documents)]
+    return [json.dumps({"query": texts[0], "texts": texts}).encode() for texts in ranked]
+
+
+def form(spec: ServerSpec, options: argparse.Namespace) -> tuple[str, dict[str, str], int]:
+    """Return path and headers of the requests, and the least bytes of their answers."""
+    if options.documents:
+        return "/rerank", {"content-type": "application/json"}, options.documents * len('{"index":0,"score":0.5}')
+    return spec.text_path or "", HEADERS, VECTOR_BYTES
 
 
 @contextlib.contextmanager
@@ -88,9 +101,9 @@ def measured(
 
 def closed_loop(running: RunningServer, options: argparse.Namespace, cores: Cores, seconds: float) -> float:
     """Return requests a second while `--calls` requests are always in flight."""
-    path = running.spec.text_path or ""
-    first, *others = map(body, texts(options.words))
-    request = LoadRequest(running.ports["http"], path, HEADERS, first, VECTOR_BYTES, tuple(others))
+    path, headers, least = form(running.spec, options)
+    first, *others = bodies(options)
+    request = LoadRequest(running.ports["http"], path, headers, first, least, tuple(others))
     return generators.run(generators.PYTHON_HTTP, request, options.calls, seconds, cores).per_second
 
 
@@ -114,13 +127,14 @@ def measure_level(
             "warm_seconds": options.warm_seconds,
             "timeout_s": options.timeout,
         }
+        path, headers, least = form(spec, options)
         order = Order(
             running.ports["http"],
-            spec.text_path or "",
-            HEADERS,
-            [base64.b64encode(body(text)).decode() for text in texts(options.words)],
+            path,
+            headers,
+            [base64.b64encode(body).decode() for body in bodies(options)],
             rate=capacity * multiple,
-            response_bytes=VECTOR_BYTES,
+            response_bytes=least,
             connections=options.connections,
             **{**fields, **changes},
         )
@@ -137,7 +151,8 @@ def measure_level(
 def measure_server(spec: ServerSpec, options: argparse.Namespace, cores: tuple[Cores, Cores]) -> ServerResult:
     """Measure one server at every multiple of its capacity."""
     levels = [measure_level(spec, multiple, options, cores) for multiple in options.multiples]
-    return ServerResult(spec.name, levels, measure_others(spec, options, cores) if spec.name == servers.INLAY else [])
+    own = spec.name == servers.INLAY and not options.documents
+    return ServerResult(spec.name, levels, measure_others(spec, options, cores) if own else [])
 
 
 def measure_others(spec: ServerSpec, options: argparse.Namespace, cores: tuple[Cores, Cores]) -> list[Level]:
@@ -180,6 +195,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--store", type=Path, default=ROOT / "models/store", help="folder of exported models")
     parser.add_argument("--model", default="all-MiniLM-L6-v2", help="an encoder of width 384 in that store")
     parser.add_argument("--words", type=int, default=20, help="of each text")
+    parser.add_argument("--documents", type=int, default=0, help="ranked by each request, with a --model that ranks")
     parser.add_argument("--multiples", default="1,2,4,8", help="of capacity")
     parser.add_argument("--seconds", type=float, default=20, help="counted at each multiple")
     parser.add_argument("--warm-seconds", type=float, default=5, help="before these, at the same rate, not counted")

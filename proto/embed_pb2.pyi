@@ -17,6 +17,11 @@ class DType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     FLOAT64: _ClassVar[DType]
     INT64: _ClassVar[DType]
     BOOL: _ClassVar[DType]
+    INT32: _ClassVar[DType]
+    INT8: _ClassVar[DType]
+    UINT8: _ClassVar[DType]
+    BINARY: _ClassVar[DType]
+    UBINARY: _ClassVar[DType]
 
 class TruncationDirection(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -38,6 +43,11 @@ class Encoding(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ENCODING_UNSPECIFIED: _ClassVar[Encoding]
     PROMPT_EMBEDS: _ClassVar[Encoding]
     INPUT_EMBEDS: _ClassVar[Encoding]
+
+class SpanUnit(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    CHARACTERS: _ClassVar[SpanUnit]
+    TOKENS: _ClassVar[SpanUnit]
 DTYPE_UNSPECIFIED: DType
 FLOAT32: DType
 FLOAT16: DType
@@ -45,6 +55,11 @@ BFLOAT16: DType
 FLOAT64: DType
 INT64: DType
 BOOL: DType
+INT32: DType
+INT8: DType
+UINT8: DType
+BINARY: DType
+UBINARY: DType
 RIGHT: TruncationDirection
 LEFT: TruncationDirection
 POOLING_UNSPECIFIED: Pooling
@@ -57,6 +72,8 @@ WEIGHTED_MEAN: Pooling
 ENCODING_UNSPECIFIED: Encoding
 PROMPT_EMBEDS: Encoding
 INPUT_EMBEDS: Encoding
+CHARACTERS: SpanUnit
+TOKENS: SpanUnit
 
 class Tensor(_message.Message):
     __slots__ = ("dtype", "shape", "data")
@@ -104,8 +121,30 @@ class Input(_message.Message):
     ids: TokenIds
     def __init__(self, text: _Optional[str] = ..., pair: _Optional[_Union[TextPair, _Mapping]] = ..., ids: _Optional[_Union[TokenIds, _Mapping]] = ...) -> None: ...
 
+class Span(_message.Message):
+    __slots__ = ("start", "stop")
+    START_FIELD_NUMBER: _ClassVar[int]
+    STOP_FIELD_NUMBER: _ClassVar[int]
+    start: int
+    stop: int
+    def __init__(self, start: _Optional[int] = ..., stop: _Optional[int] = ...) -> None: ...
+
+class InputSpans(_message.Message):
+    __slots__ = ("spans",)
+    SPANS_FIELD_NUMBER: _ClassVar[int]
+    spans: _containers.RepeatedCompositeFieldContainer[Span]
+    def __init__(self, spans: _Optional[_Iterable[_Union[Span, _Mapping]]] = ...) -> None: ...
+
+class Chunking(_message.Message):
+    __slots__ = ("size", "overlap")
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    OVERLAP_FIELD_NUMBER: _ClassVar[int]
+    size: int
+    overlap: int
+    def __init__(self, size: _Optional[int] = ..., overlap: _Optional[int] = ...) -> None: ...
+
 class EmbedRequest(_message.Message):
-    __slots__ = ("inputs", "model", "outputs", "truncate", "truncation_direction", "normalize", "dimensions", "pooling", "dtype", "prompt_name", "encoding", "task")
+    __slots__ = ("inputs", "model", "outputs", "truncate", "truncation_direction", "normalize", "dimensions", "pooling", "dtype", "prompt_name", "encoding", "task", "input_type", "max_active_dims", "spans", "span_unit", "chunking")
     INPUTS_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     OUTPUTS_FIELD_NUMBER: _ClassVar[int]
@@ -118,6 +157,11 @@ class EmbedRequest(_message.Message):
     PROMPT_NAME_FIELD_NUMBER: _ClassVar[int]
     ENCODING_FIELD_NUMBER: _ClassVar[int]
     TASK_FIELD_NUMBER: _ClassVar[int]
+    INPUT_TYPE_FIELD_NUMBER: _ClassVar[int]
+    MAX_ACTIVE_DIMS_FIELD_NUMBER: _ClassVar[int]
+    SPANS_FIELD_NUMBER: _ClassVar[int]
+    SPAN_UNIT_FIELD_NUMBER: _ClassVar[int]
+    CHUNKING_FIELD_NUMBER: _ClassVar[int]
     inputs: _containers.RepeatedCompositeFieldContainer[Input]
     model: str
     outputs: _containers.RepeatedScalarFieldContainer[str]
@@ -130,31 +174,58 @@ class EmbedRequest(_message.Message):
     prompt_name: str
     encoding: Encoding
     task: str
-    def __init__(self, inputs: _Optional[_Iterable[_Union[Input, _Mapping]]] = ..., model: _Optional[str] = ..., outputs: _Optional[_Iterable[str]] = ..., truncate: _Optional[bool] = ..., truncation_direction: _Optional[_Union[TruncationDirection, str]] = ..., normalize: _Optional[bool] = ..., dimensions: _Optional[int] = ..., pooling: _Optional[_Union[Pooling, str]] = ..., dtype: _Optional[_Union[DType, str]] = ..., prompt_name: _Optional[str] = ..., encoding: _Optional[_Union[Encoding, str]] = ..., task: _Optional[str] = ...) -> None: ...
+    input_type: str
+    max_active_dims: int
+    spans: _containers.RepeatedCompositeFieldContainer[InputSpans]
+    span_unit: SpanUnit
+    chunking: Chunking
+    def __init__(self, inputs: _Optional[_Iterable[_Union[Input, _Mapping]]] = ..., model: _Optional[str] = ..., outputs: _Optional[_Iterable[str]] = ..., truncate: _Optional[bool] = ..., truncation_direction: _Optional[_Union[TruncationDirection, str]] = ..., normalize: _Optional[bool] = ..., dimensions: _Optional[int] = ..., pooling: _Optional[_Union[Pooling, str]] = ..., dtype: _Optional[_Union[DType, str]] = ..., prompt_name: _Optional[str] = ..., encoding: _Optional[_Union[Encoding, str]] = ..., task: _Optional[str] = ..., input_type: _Optional[str] = ..., max_active_dims: _Optional[int] = ..., spans: _Optional[_Iterable[_Union[InputSpans, _Mapping]]] = ..., span_unit: _Optional[_Union[SpanUnit, str]] = ..., chunking: _Optional[_Union[Chunking, _Mapping]] = ...) -> None: ...
 
 class Output(_message.Message):
-    __slots__ = ("name", "tensor", "lengths")
+    __slots__ = ("name", "tensor", "lengths", "indices")
     NAME_FIELD_NUMBER: _ClassVar[int]
     TENSOR_FIELD_NUMBER: _ClassVar[int]
     LENGTHS_FIELD_NUMBER: _ClassVar[int]
+    INDICES_FIELD_NUMBER: _ClassVar[int]
     name: str
     tensor: Tensor
     lengths: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, name: _Optional[str] = ..., tensor: _Optional[_Union[Tensor, _Mapping]] = ..., lengths: _Optional[_Iterable[int]] = ...) -> None: ...
+    indices: Tensor
+    def __init__(self, name: _Optional[str] = ..., tensor: _Optional[_Union[Tensor, _Mapping]] = ..., lengths: _Optional[_Iterable[int]] = ..., indices: _Optional[_Union[Tensor, _Mapping]] = ...) -> None: ...
+
+class Chunk(_message.Message):
+    __slots__ = ("start", "stop", "first_token", "end_token")
+    START_FIELD_NUMBER: _ClassVar[int]
+    STOP_FIELD_NUMBER: _ClassVar[int]
+    FIRST_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    END_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    start: int
+    stop: int
+    first_token: int
+    end_token: int
+    def __init__(self, start: _Optional[int] = ..., stop: _Optional[int] = ..., first_token: _Optional[int] = ..., end_token: _Optional[int] = ...) -> None: ...
+
+class InputChunks(_message.Message):
+    __slots__ = ("chunks",)
+    CHUNKS_FIELD_NUMBER: _ClassVar[int]
+    chunks: _containers.RepeatedCompositeFieldContainer[Chunk]
+    def __init__(self, chunks: _Optional[_Iterable[_Union[Chunk, _Mapping]]] = ...) -> None: ...
 
 class EmbedResponse(_message.Message):
-    __slots__ = ("model", "outputs", "tokens", "prompt_embeds", "truncated")
+    __slots__ = ("model", "outputs", "tokens", "prompt_embeds", "truncated", "chunks")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     OUTPUTS_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     PROMPT_EMBEDS_FIELD_NUMBER: _ClassVar[int]
     TRUNCATED_FIELD_NUMBER: _ClassVar[int]
+    CHUNKS_FIELD_NUMBER: _ClassVar[int]
     model: str
     outputs: _containers.RepeatedCompositeFieldContainer[Output]
     tokens: int
     prompt_embeds: _containers.RepeatedScalarFieldContainer[bytes]
     truncated: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, model: _Optional[str] = ..., outputs: _Optional[_Iterable[_Union[Output, _Mapping]]] = ..., tokens: _Optional[int] = ..., prompt_embeds: _Optional[_Iterable[bytes]] = ..., truncated: _Optional[_Iterable[int]] = ...) -> None: ...
+    chunks: _containers.RepeatedCompositeFieldContainer[InputChunks]
+    def __init__(self, model: _Optional[str] = ..., outputs: _Optional[_Iterable[_Union[Output, _Mapping]]] = ..., tokens: _Optional[int] = ..., prompt_embeds: _Optional[_Iterable[bytes]] = ..., truncated: _Optional[_Iterable[int]] = ..., chunks: _Optional[_Iterable[_Union[InputChunks, _Mapping]]] = ...) -> None: ...
 
 class Error(_message.Message):
     __slots__ = ("code", "message", "index", "retry_after_ms")
@@ -350,3 +421,127 @@ class Model(_message.Message):
     sentence_width: int
     default_width: int
     def __init__(self, name: _Optional[str] = ..., family: _Optional[str] = ..., hidden_size: _Optional[int] = ..., vocab_size: _Optional[int] = ..., max_tokens: _Optional[int] = ..., outputs: _Optional[_Iterable[str]] = ..., default_output: _Optional[str] = ..., parameters: _Optional[int] = ..., bytes: _Optional[int] = ..., flops_per_token: _Optional[int] = ..., device: _Optional[str] = ..., default: _Optional[bool] = ..., card_json: _Optional[str] = ..., sentence_width: _Optional[int] = ..., default_width: _Optional[int] = ...) -> None: ...
+
+class Image(_message.Message):
+    __slots__ = ("picture", "pixel_values", "input_features", "grid")
+    PICTURE_FIELD_NUMBER: _ClassVar[int]
+    PIXEL_VALUES_FIELD_NUMBER: _ClassVar[int]
+    INPUT_FEATURES_FIELD_NUMBER: _ClassVar[int]
+    GRID_FIELD_NUMBER: _ClassVar[int]
+    picture: bytes
+    pixel_values: Tensor
+    input_features: Tensor
+    grid: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, picture: _Optional[bytes] = ..., pixel_values: _Optional[_Union[Tensor, _Mapping]] = ..., input_features: _Optional[_Union[Tensor, _Mapping]] = ..., grid: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class ImagesRequest(_message.Message):
+    __slots__ = ("model", "inputs", "outputs", "dtype", "normalize", "dimensions")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    INPUTS_FIELD_NUMBER: _ClassVar[int]
+    OUTPUTS_FIELD_NUMBER: _ClassVar[int]
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
+    NORMALIZE_FIELD_NUMBER: _ClassVar[int]
+    DIMENSIONS_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    inputs: _containers.RepeatedCompositeFieldContainer[Image]
+    outputs: _containers.RepeatedScalarFieldContainer[str]
+    dtype: DType
+    normalize: bool
+    dimensions: int
+    def __init__(self, model: _Optional[str] = ..., inputs: _Optional[_Iterable[_Union[Image, _Mapping]]] = ..., outputs: _Optional[_Iterable[str]] = ..., dtype: _Optional[_Union[DType, str]] = ..., normalize: _Optional[bool] = ..., dimensions: _Optional[int] = ...) -> None: ...
+
+class LogitsRequest(_message.Message):
+    __slots__ = ("model", "hidden", "top_k", "temperature", "output", "dtype")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    HIDDEN_FIELD_NUMBER: _ClassVar[int]
+    TOP_K_FIELD_NUMBER: _ClassVar[int]
+    TEMPERATURE_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_FIELD_NUMBER: _ClassVar[int]
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    hidden: Tensor
+    top_k: int
+    temperature: float
+    output: str
+    dtype: DType
+    def __init__(self, model: _Optional[str] = ..., hidden: _Optional[_Union[Tensor, _Mapping]] = ..., top_k: _Optional[int] = ..., temperature: _Optional[float] = ..., output: _Optional[str] = ..., dtype: _Optional[_Union[DType, str]] = ...) -> None: ...
+
+class SimilarItem(_message.Message):
+    __slots__ = ("id", "text", "vector")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    VECTOR_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    text: str
+    vector: Tensor
+    def __init__(self, id: _Optional[int] = ..., text: _Optional[str] = ..., vector: _Optional[_Union[Tensor, _Mapping]] = ...) -> None: ...
+
+class SimilarRequest(_message.Message):
+    __slots__ = ("model", "token_id", "token", "text", "vector", "positive", "negative", "normalize", "measure", "top_k", "exclude_inputs")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    VECTOR_FIELD_NUMBER: _ClassVar[int]
+    POSITIVE_FIELD_NUMBER: _ClassVar[int]
+    NEGATIVE_FIELD_NUMBER: _ClassVar[int]
+    NORMALIZE_FIELD_NUMBER: _ClassVar[int]
+    MEASURE_FIELD_NUMBER: _ClassVar[int]
+    TOP_K_FIELD_NUMBER: _ClassVar[int]
+    EXCLUDE_INPUTS_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    token_id: int
+    token: str
+    text: str
+    vector: Tensor
+    positive: _containers.RepeatedCompositeFieldContainer[SimilarItem]
+    negative: _containers.RepeatedCompositeFieldContainer[SimilarItem]
+    normalize: bool
+    measure: str
+    top_k: int
+    exclude_inputs: bool
+    def __init__(self, model: _Optional[str] = ..., token_id: _Optional[int] = ..., token: _Optional[str] = ..., text: _Optional[str] = ..., vector: _Optional[_Union[Tensor, _Mapping]] = ..., positive: _Optional[_Iterable[_Union[SimilarItem, _Mapping]]] = ..., negative: _Optional[_Iterable[_Union[SimilarItem, _Mapping]]] = ..., normalize: _Optional[bool] = ..., measure: _Optional[str] = ..., top_k: _Optional[int] = ..., exclude_inputs: _Optional[bool] = ...) -> None: ...
+
+class SimilarToken(_message.Message):
+    __slots__ = ("id", "token", "score")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    SCORE_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    token: str
+    score: float
+    def __init__(self, id: _Optional[int] = ..., token: _Optional[str] = ..., score: _Optional[float] = ...) -> None: ...
+
+class SimilarResponse(_message.Message):
+    __slots__ = ("model", "table", "table_shape", "table_dtype", "measure", "inputs", "results")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    TABLE_SHAPE_FIELD_NUMBER: _ClassVar[int]
+    TABLE_DTYPE_FIELD_NUMBER: _ClassVar[int]
+    MEASURE_FIELD_NUMBER: _ClassVar[int]
+    INPUTS_FIELD_NUMBER: _ClassVar[int]
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    table: str
+    table_shape: _containers.RepeatedScalarFieldContainer[int]
+    table_dtype: str
+    measure: str
+    inputs: _containers.RepeatedCompositeFieldContainer[SimilarToken]
+    results: _containers.RepeatedCompositeFieldContainer[SimilarToken]
+    def __init__(self, model: _Optional[str] = ..., table: _Optional[str] = ..., table_shape: _Optional[_Iterable[int]] = ..., table_dtype: _Optional[str] = ..., measure: _Optional[str] = ..., inputs: _Optional[_Iterable[_Union[SimilarToken, _Mapping]]] = ..., results: _Optional[_Iterable[_Union[SimilarToken, _Mapping]]] = ...) -> None: ...
+
+class AnalysisRequest(_message.Message):
+    __slots__ = ("model", "spectrum")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    SPECTRUM_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    spectrum: bool
+    def __init__(self, model: _Optional[str] = ..., spectrum: _Optional[bool] = ...) -> None: ...
+
+class AnalysisResponse(_message.Message):
+    __slots__ = ("analysis_json", "singular_values")
+    ANALYSIS_JSON_FIELD_NUMBER: _ClassVar[int]
+    SINGULAR_VALUES_FIELD_NUMBER: _ClassVar[int]
+    analysis_json: str
+    singular_values: Tensor
+    def __init__(self, analysis_json: _Optional[str] = ..., singular_values: _Optional[_Union[Tensor, _Mapping]] = ...) -> None: ...

@@ -74,6 +74,26 @@ class EmbedderStub:
                 request_serializer=proto_dot_embed__pb2.GetModelRequest.SerializeToString,
                 response_deserializer=proto_dot_embed__pb2.Model.FromString,
                 _registered_method=True)
+        self.Images = channel.unary_unary(
+                '/inlay.v1.Embedder/Images',
+                request_serializer=proto_dot_embed__pb2.ImagesRequest.SerializeToString,
+                response_deserializer=proto_dot_embed__pb2.EmbedResponse.FromString,
+                _registered_method=True)
+        self.Logits = channel.unary_stream(
+                '/inlay.v1.Embedder/Logits',
+                request_serializer=proto_dot_embed__pb2.LogitsRequest.SerializeToString,
+                response_deserializer=proto_dot_embed__pb2.PositionsChunk.FromString,
+                _registered_method=True)
+        self.Similar = channel.unary_unary(
+                '/inlay.v1.Embedder/Similar',
+                request_serializer=proto_dot_embed__pb2.SimilarRequest.SerializeToString,
+                response_deserializer=proto_dot_embed__pb2.SimilarResponse.FromString,
+                _registered_method=True)
+        self.Analysis = channel.unary_unary(
+                '/inlay.v1.Embedder/Analysis',
+                request_serializer=proto_dot_embed__pb2.AnalysisRequest.SerializeToString,
+                response_deserializer=proto_dot_embed__pb2.AnalysisResponse.FromString,
+                _registered_method=True)
 
 
 class EmbedderServicer:
@@ -134,6 +154,35 @@ class EmbedderServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Images(self, request, context):
+        """Images and pixel tensors: POST /models/{name}/images over gRPC.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Logits(self, request, context):
+        """Logits of hidden states, or the tokens of the largest ones: POST /models/{name}/logits over gRPC, in chunks as of
+        Positions.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Similar(self, request, context):
+        """The tokens nearest to a token, a text, a vector or an analogy: POST /models/{name}/similar over gRPC.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Analysis(self, request, context):
+        """Facts about the word table: GET /models/{name}/analysis over gRPC.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_EmbedderServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -176,6 +225,26 @@ def add_EmbedderServicer_to_server(servicer, server):
                     servicer.GetModel,
                     request_deserializer=proto_dot_embed__pb2.GetModelRequest.FromString,
                     response_serializer=proto_dot_embed__pb2.Model.SerializeToString,
+            ),
+            'Images': grpc.unary_unary_rpc_method_handler(
+                    servicer.Images,
+                    request_deserializer=proto_dot_embed__pb2.ImagesRequest.FromString,
+                    response_serializer=proto_dot_embed__pb2.EmbedResponse.SerializeToString,
+            ),
+            'Logits': grpc.unary_stream_rpc_method_handler(
+                    servicer.Logits,
+                    request_deserializer=proto_dot_embed__pb2.LogitsRequest.FromString,
+                    response_serializer=proto_dot_embed__pb2.PositionsChunk.SerializeToString,
+            ),
+            'Similar': grpc.unary_unary_rpc_method_handler(
+                    servicer.Similar,
+                    request_deserializer=proto_dot_embed__pb2.SimilarRequest.FromString,
+                    response_serializer=proto_dot_embed__pb2.SimilarResponse.SerializeToString,
+            ),
+            'Analysis': grpc.unary_unary_rpc_method_handler(
+                    servicer.Analysis,
+                    request_deserializer=proto_dot_embed__pb2.AnalysisRequest.FromString,
+                    response_serializer=proto_dot_embed__pb2.AnalysisResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -394,6 +463,114 @@ class Embedder:
             '/inlay.v1.Embedder/GetModel',
             proto_dot_embed__pb2.GetModelRequest.SerializeToString,
             proto_dot_embed__pb2.Model.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Images(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/inlay.v1.Embedder/Images',
+            proto_dot_embed__pb2.ImagesRequest.SerializeToString,
+            proto_dot_embed__pb2.EmbedResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Logits(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/inlay.v1.Embedder/Logits',
+            proto_dot_embed__pb2.LogitsRequest.SerializeToString,
+            proto_dot_embed__pb2.PositionsChunk.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Similar(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/inlay.v1.Embedder/Similar',
+            proto_dot_embed__pb2.SimilarRequest.SerializeToString,
+            proto_dot_embed__pb2.SimilarResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Analysis(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/inlay.v1.Embedder/Analysis',
+            proto_dot_embed__pb2.AnalysisRequest.SerializeToString,
+            proto_dot_embed__pb2.AnalysisResponse.FromString,
             options,
             channel_credentials,
             insecure,

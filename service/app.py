@@ -36,6 +36,8 @@ from service.observability.tracing import open_tracing
 from service.process.background_tasks import background_tasks
 from service.process.stop_signals import StopSignals
 from service.process.watchdog import Watchdog
+from service.protocols.cohere import embed as cohere_embed
+from service.protocols.cohere import rerank as cohere_rerank
 from service.protocols.inlay import routes as inlay_routes
 from service.protocols.inlay import rpc as inlay_rpc
 from service.protocols.oip import routes as oip
@@ -209,7 +211,14 @@ def _images(registry: Models, settings: Settings, budget: MemoryBudget) -> Image
 
 
 def _route_groups(context: ServiceContext, plane: DataPlane) -> list[RouteGroup]:
-    return [inlay_routes.routes(context), openai.routes(context), tei.routes(context), oip.routes(plane)]
+    return [
+        inlay_routes.routes(context),
+        cohere_embed.routes(context),
+        cohere_rerank.routes(context),
+        openai.routes(context),
+        tei.routes(context, cohere_rerank.RerankHandler(context, with_documents=True).answer),
+        oip.routes(plane),
+    ]
 
 
 def _lifespan(

@@ -7,6 +7,7 @@ from service.embedding.images import Images
 from service.embedding.pipeline import EmbeddingPipeline
 from service.embedding.position_tables import Tables
 from service.embedding.row_lookup import RowLookup
+from service.embedding.table_computations import TableComputations
 from service.errors import Unavailable
 from service.observability.metrics import Metrics
 from service.observability.tracing import Tracing
@@ -43,6 +44,7 @@ class ServiceContext:
         tables: streams positional tables and keeps finished ones.
         admission: counts the requests being served.
         budget: bounds the memory of the requests being computed and answered.
+        computations: on word tables and output heads.
     """
 
     settings: Settings
@@ -58,6 +60,7 @@ class ServiceContext:
     budget: MemoryBudget
     lifecycle: Lifecycle = field(default_factory=Lifecycle)
     tracing: Tracing | None = None
+    computations: TableComputations = field(default_factory=TableComputations)
 
     async def check_ready(self) -> None:
         """Raise Unavailable while the service starts or stops, or a model does not answer."""

@@ -60,6 +60,10 @@ STATUSES = {
     "unavailable": Status(503, "UNAVAILABLE", "The service is not ready"),
     "engine_failure": Status(424, "INTERNAL", "The engine failed on this request"),
 }
+INVALID_REQUESTS = frozenset(
+    {code for code, status in STATUSES.items() if status.http in (406, 408, 416, 422, 431)} | {"wrong_model_kind"}
+)
+"""Codes that OpenAI and Cohere answer with 400, whatever their HTTP status is elsewhere."""
 RETRY_AFTER_SECONDS = {"overloaded": 1.0, "key_limited": 1.0, "unavailable": 1.0}
 """When to try again where nothing was measured, by code; the same request fails again with any other code."""
 LEAST_RETRY_SECONDS = 0.05

@@ -148,7 +148,7 @@ class Settings(BaseSettings):
     """Bytes of all bodies held at a time, above it large ones get 429; unset: 1/16 of the memory, up to 256 MiB."""
     max_input_tokens: Annotated[int, Field(ge=0)] = 0
     """Tokens in one input, where that is less than the model's own limit; 0: the model's limit."""
-    max_request_tokens: Count = 131072
+    max_request_tokens: Count = 524288
     """Tokens in one request, all inputs together."""
     max_request_characters: Count = _memory_share(384, 2 * MIB)
     """Characters of text in one request, all inputs together; unset: 1/384 of the memory's bytes, up to 2 Mi."""

@@ -11,6 +11,8 @@ import pytest
 
 from models.artifacts.export import export
 from tests.minilm_golden import checkpoint
+from tests.score_models import write_store
+from tests.sweeps import thin
 
 APART = ("faults", "proxies")  # folders whose tests all carry the marker of that name
 END = "-----END CERTIFICATE-----\n"
@@ -47,6 +49,12 @@ def pytest_collection() -> Iterator[None]:
     gc.enable()
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave a part of the longest modules to `make test-all`."""
+    thin(items, config.rootpath)
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--save-table", type=Path, help="write what parity or the clients showed to this Markdown file")
 
@@ -68,3 +76,9 @@ def minilm_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     store = tmp_path_factory.mktemp("minilm")
     export(checkpoint(), store / "minilm")
     return store
+
+
+@pytest.fixture(scope="session")
+def score_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of a tiny cross-encoder, `ranker`, a `classifier` of three labels and an `embedder`."""
+    return write_store(tmp_path_factory.mktemp("scores"))

@@ -87,6 +87,13 @@ def first(answer: httpx.Response) -> Any:
     return item.get("embedding", item.get("data"))
 
 
+# ---- Cohere's
+
+
+def cohere(roads: Roads, path: str, text: str, **members: Any) -> Any:
+    return roads.post(path, {"model": roads.model, "texts": [text], "input_type": "clustering"} | members).json()
+
+
 # ---- the Open Inference Protocol's
 
 POOLED = "sentence_embedding"
@@ -162,6 +169,11 @@ EITHER: dict[str, Road] = {
 }
 """Road → the vector it gives for a text or for token ids."""
 TEXT_ALONE: dict[str, Road] = {
+    "/v1/embed": lambda roads, text: exactly(cohere(roads, "/v1/embed", text)["embeddings"][0]),
+    "/v2/embed, float": lambda roads, text: exactly(cohere(roads, "/v2/embed", text)["embeddings"]["float"][0]),
+    "/v2/embed, base64": lambda roads, text: decoded(
+        cohere(roads, "/v2/embed", text, embedding_types=["base64"])["embeddings"]["base64"][0]
+    ),
     "tei.v1 Embed": lambda roads, text: exactly(
         roads.tei.Embed(tei.EmbedRequest(inputs=text, truncate=True)).embeddings
     ),
@@ -169,3 +181,9 @@ TEXT_ALONE: dict[str, Road] = {
         next(roads.tei.EmbedStream(iter([tei.EmbedRequest(inputs=text, truncate=True)]))).embeddings
     ),
 }
+MEAN_ALONE: dict[str, Road] = {
+    "/v1/embeddings, late_chunking": lambda roads, text: exactly(
+        first(roads.post("/v1/embeddings", {"model": roads.model, "input": text, "late_chunking": True}))
+    ),
+}
+"""Roads for texts of models that pool all tokens."""

@@ -1,9 +1,39 @@
 """Sweeps: long lists of like cases, of which `make test` runs an even part and `make test-all` every one."""
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+THINNED = {  # modules and folders of long tests, of which `make test` runs the first and each so many-th
+    "tests/loadtest": 4,
+    "tests/models/artifacts/test_int8_decoders.py": 3,
+    "tests/models/artifacts/test_int8_encoder.py": 2,
+    "tests/models/artifacts/test_rerankers.py": 2,
+    "tests/models/artifacts/test_task_heads.py": 3,
+    "tests/models/checkpoints/test_hub.py": 2,
+    "tests/models/graphs/test_block_vocabulary.py": 3,
+    "tests/models/graphs/test_recipes.py": 3,
+    "tests/models/plots": 3,
+    "tests/service/cli/test_bulk.py": 2,
+    "tests/service/cli/test_model_commands.py": 2,
+    "tests/service/cli/test_startup.py": 3,
+    "tests/service/grpc/test_call_limits.py": 2,
+    "tests/service/http/test_admitted_requests.py": 2,
+    "tests/service/http/test_batched_embed.py": 3,
+    "tests/service/http/test_batches.py": 2,
+    "tests/service/http/test_connection_ends.py": 2,
+    "tests/service/http/test_server.py": 3,
+    "tests/service/http/test_timeouts.py": 3,
+    "tests/service/observability/test_observed_routes.py": 3,
+    "tests/service/process": 2,
+    "tests/service/registry/test_registry.py": 2,
+    "tests/service/security/test_tls.py": 2,
+    "tests/test_crowd.py": 2,
+    "tests/test_minilm.py": 2,
+    "tests/test_tasks.py": 3,
+}
 
 
 def sampled(cases: Iterable[Any], every: int, *, unpack: bool = False) -> list[Any]:
@@ -17,3 +47,12 @@ def sampled(cases: Iterable[Any], every: int, *, unpack: bool = False) -> list[A
         pytest.param(*(case if unpack else (case,)), marks=[pytest.mark.sweep] if number % every else [])
         for number, case in enumerate(cases)
     ]
+
+
+def thin(items: Iterable[pytest.Item], root: Path) -> None:
+    """Mark as sweeps the tests of THINNED modules that `make test` leaves to `make test-all`."""
+    for name, every in THINNED.items():
+        own = [item for item in items if item.path.is_relative_to(root / name)]
+        for number, item in enumerate(own):
+            if number % every:
+                item.add_marker(pytest.mark.sweep)

@@ -11,7 +11,7 @@ import pytest
 
 from proto import tei_pb2 as tei
 from tests.minilm_golden import cases
-from tests.roads import EITHER, TEXT_ALONE, Road, Roads, Vector, embed, exactly, raw, roads_to
+from tests.roads import EITHER, MEAN_ALONE, TEXT_ALONE, Road, Roads, Vector, embed, exactly, raw, roads_to
 from tests.served import Served, serving
 
 CASE = next(case for case in cases() if case.name == "fox")
@@ -33,7 +33,7 @@ def roads(served: Served) -> Iterator[Roads]:
 
 
 ALL = [(name, road, kind) for name, road in EITHER.items() for kind in ("text", "ids")]
-ALL += [(name, road, "text") for name, road in TEXT_ALONE.items()]
+ALL += [(name, road, "text") for name, road in (TEXT_ALONE | MEAN_ALONE).items()]
 
 
 @pytest.fixture(scope="module")

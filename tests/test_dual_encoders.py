@@ -153,6 +153,23 @@ def test_infinitys_image_request_gives_the_same_bits(served: Served, golden: Cas
 
 
 @each_case
+def test_coheres_image_requests_give_the_same_bits(served: Served, golden: Case) -> None:
+    expected = vectors(images(served, golden, urls(golden)), 2)
+    body = {"model": f"{golden.name}_vision", "input_type": "image", "embedding_types": ["float", "ubinary"]}
+    inputs = [{"content": [{"type": "image_url", "image_url": {"url": url}}]} for url in urls(golden)]
+    for fields in ({"images": urls(golden)}, {"inputs": inputs}):
+        answer = served.http.post("/v2/embed", json=body | fields).raise_for_status().json()
+        assert np.array_equal(np.float32(answer["embeddings"]["float"]), expected)
+        assert answer["embeddings"]["ubinary"] == np.packbits(expected > 0, axis=1).tolist()
+        assert (answer["texts"], answer["meta"]["billed_units"]) == ([], {"images": 2})
+    refused = served.http.post("/v2/embed", json=body | {"images": urls(golden), "embedding_types": ["int8"]})
+    assert (refused.status_code, "embedding_types holds int8" in refused.json()["message"]) == (400, True)
+    mixed = [*inputs, {"content": [{"type": "text", "text": "a"}]}]
+    refused = served.http.post("/v2/embed", json=body | {"inputs": mixed})
+    assert (refused.status_code, "texts and images" in refused.json()["message"]) == (400, True)
+
+
+@each_case
 def test_zero_shot_logits_are_those_of_transformers(served: Served, golden: Case) -> None:
     """Texts by /embed and pictures by infinity's request, compared by the scale and bias of the checkpoint."""
     texts = vectors(served.post(text(golden, golden.params["texts"]), OCTETS), 4)

@@ -78,6 +78,7 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "rich": ("service.cli",),
     "typer": ("service.cli",),
     "huggingface_hub": ("models.checkpoints.hub" + IN_FUNCTIONS,),
+    "jinja2": ("models.artifacts.chat_template_process" + IN_FUNCTIONS,),
     "httpx2": ("models.checkpoints.hub" + IN_FUNCTIONS,),
     "tokenizers": ("service.embedding.tokenization", "models" + IN_FUNCTIONS),
     "fastapi": ("service.http.docs_pages",),

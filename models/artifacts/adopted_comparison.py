@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.artifacts import weights
+from models.artifacts.adopted_file import VectorComparison
 from models.artifacts.adopted_pooling import HIDDEN, NO_MODULES, POOLED, can_compute, described_modules
-from models.artifacts.card import Card, Graph, VectorComparison
+from models.artifacts.card import Card, Graph
 from models.artifacts.comparison import Session, widened
 from models.artifacts.export import write_weights
 from models.artifacts.int8_encoder import (
@@ -77,6 +78,8 @@ def compare(
     Raises:
         ModelError: there are no float32 weights, or they cannot be compared.
     """
+    if card.classifier:
+        raise BadCheckpoint("it gives logits of labels, and vectors are compared")
     if card.tokenizer is None:
         raise BadCheckpoint("it has no tokenizer.json, and vectors are compared by texts")
     texts = tokenized(folder / card.tokenizer, read_texts(EVALUATION), card.max_tokens)

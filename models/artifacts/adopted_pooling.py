@@ -162,9 +162,9 @@ def _cosine(described: ToVector, graph: AdoptedGraph) -> float:
     return least
 
 
-def vector_width(graph: AdoptedGraph) -> int:
-    """Return how wide the graph's sentence vectors are."""
-    name = graph.entry.rename.get(POOLED, POOLED)
+def output_width(graph: AdoptedGraph, output: str = POOLED) -> int:
+    """Return how wide the graph's sentence vectors are, or another output."""
+    name = graph.entry.rename.get(output, output)
     return int(graph.session.run(next(_alone(graph.entry, graph.inputs)), [name])[name].shape[-1])
 
 

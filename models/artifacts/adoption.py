@@ -12,9 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from models.artifacts import adopted_comparison, sentence_vectors, tokenizer, weights
-from models.artifacts.adopted_pooling import POOLED, AdoptedGraph, decide, vector_width
-from models.artifacts.card import FILE_NAME, MODULES, AdoptedFile, Card, Graph
+from models.artifacts import adopted_classifier, adopted_comparison, sentence_vectors, tokenizer, weights
+from models.artifacts.adopted_file import AdoptedFile
+from models.artifacts.adopted_pooling import POOLED, AdoptedGraph, decide, output_width
+from models.artifacts.card import FILE_NAME, MODULES, Card, Graph
 from models.artifacts.comparison import TOLERANCE, Session, make_check_inputs, modules_difference, padded_differences
 from models.artifacts.export import max_input_tokens, tool_version
 from models.artifacts.folder import atomic_folder, finish_folder
@@ -80,21 +81,29 @@ def adopt(
         with atomic_folder(out) as folder, renamed_in_errors((folder / FILE,), lambda: onnx.label):
             contents = fetch_onnx(onnx.files, onnx.path, folder / FILE, RESERVED)
             session = Session(folder / FILE)
-            card = replace(_card(onnx, data, graph_of(session), contents, folder), name=name or out.name)
-            card, found = _checked(onnx, card, session, contents.dynamic, pooling, progress)
+            card = _card(onnx, data, graph_of(session, adopted_classifier.output(data)), contents, folder)
+            card = replace(card, name=name or out.name)
+            card, found = _checked(onnx, card, data, session, contents.dynamic, pooling, progress)
             card = _with_modules(folder, card, found)
             adopted = _adopted(onnx, card, contents, session, compare, folder, progress)
             return finish_folder(folder, replace(card, adopted=adopted), progress)
 
 
 def _checked(
-    onnx: OnnxSource, card: Card, session: Session, dynamic: bool, pooling: str | None, progress: Progress
+    onnx: OnnxSource,
+    card: Card,
+    config: dict[str, Any],
+    session: Session,
+    dynamic: bool,
+    pooling: str | None,
+    progress: Progress,
 ) -> tuple[Card, FoundModules]:
     """Return the card with its pooling and with how far a batch moves a sequence of it, and the modules to run.
 
     Args:
         onnx: what is adopted.
         card: its card so far.
+        config: its config.json.
         session: of its graph.
         dynamic: the graph quantizes a batch by its largest value.
         pooling: as for `adopt`.
@@ -103,9 +112,15 @@ def _checked(
     progress("comparing alone and batched", 0, 0)
     inputs, graph = make_check_inputs(card), card.graphs["encoder"]
     own = AdoptedGraph(graph, session, inputs, card.hidden_size)
-    card = replace(card, graph_width=vector_width(own) if POOLED in graph.outputs else None)
+    card = replace(card, graph_width=output_width(own) if POOLED in graph.outputs else None)
+    card = replace(card, classifier=adopted_classifier.classifier(config, own, onnx.place.folder))
     differences = padded_differences(card, graph, session, inputs)
     graph = replace(graph, one_by_one=dynamic or max(differences.values()) > card.tolerance)
+    if card.classifier:
+        if pooling:
+            raise BadCheckpoint(f"{onnx.label} gives logits of labels, not vectors: leave out --pooling {pooling}")
+        card = replace(card, graphs={"encoder": graph}, default_output=card.classifier_output)
+        return replace(card, largest_difference=differences), FoundModules()
     place = onnx.place
     sentence = sentence_transformers.read(place.folder, "none")
     decided, found = decide(place.folder, sentence, own, pooling, place.fetch_module)
@@ -202,6 +217,7 @@ def _card(onnx: OnnxSource, data: dict[str, Any], graph: Graph, contents: OnnxCo
         source=onnx.place.name,
         tool=tool_version(),
         similarity_function=sentence.similarity_function,
+        reads_segments=sentence_transformers.reads_segments(beside),
     )
 
 

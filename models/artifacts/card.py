@@ -5,18 +5,22 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from models.artifacts import links
+from models.artifacts import adopted_file, links
+from models.artifacts.adopted_file import AdoptedFile
 from models.artifacts.links import LinkedFile
 from models.checkpoints.sentence_transformers import Pooling
 from models.errors import BadCard
-from models.families import positional_encodings, sentence_modules
+from models.families import classifiers, multi_vector, positional_encodings, sentence_modules, sparse
+from models.families.classifiers import Classifier
 from models.families.extra_inputs import Extra
 from models.families.head_fitting import Head
 from models.families.head_fitting import from_json as head_from_json
+from models.families.multi_vector import MultiVector
 from models.families.positional_encodings import Encodings
 from models.families.recipe import Recipe
 from models.families.recipe_json import from_json, to_json
 from models.families.sentence_modules import SentenceModules
+from models.families.sparse import Sparse
 from models.families.static import StaticTable
 from models.positions.learned import PositionRule
 from models.tables import quantization
@@ -30,7 +34,15 @@ FORMAT = 2
 FILE_NAME = "card.json"
 HEAD = "head"
 MODULES = "modules"
+CLASSIFIER = "classifier"
+CLASS_LOGITS = "class_logits"
+MULTI_VECTORS = "multi_vector"
+MULTI_VECTOR = "multi_vector_embedding"
+TOKEN_CLASS_LOGITS = "token_class_logits"
+SPARSE = "sparse_embedding"
+SPARSE_LINEAR = "sparse_linear"
 IMAGE_VECTOR = "image_embedding"
+ONE_ROW = "pooled_hidden_state"  # output of `row_graphs`
 
 
 ONE_TYPE = "types"
@@ -73,6 +85,19 @@ class Graph:
 
 
 @dataclass(frozen=True, slots=True)
+class RowGraphs:
+    """The graphs of an encoder that compute one row of each sequence behind the last attention: what some models pool.
+
+    Attributes:
+        row: which token that is attended to: the first or the last.
+        files: by the graph's name.
+    """
+
+    row: Literal["first", "last"]
+    files: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
 class File:
     """Size and hash of one file of the folder."""
 
@@ -97,34 +122,18 @@ class QuantizedEncoder:
 
 
 @dataclass(frozen=True, slots=True)
-class VectorComparison:
-    """How close an adopted model's vectors are to those of its float32 weights.
+class Calibration:
+    """The ranges that int8 and uint8 sentence vectors are made with, which `inlay calibrate` finds.
 
     Attributes:
-        reference: the file of these weights, in the folder or repository that was adopted.
-        min_cosine, mean_cosine: between the vectors of both.
-        texts: how many texts were compared, those of texts/evaluation.txt.
+        least, largest: value of each dimension of the sentence vectors of some texts, as the model gives them to a
+            request without options; float32.
+        texts: how many.
     """
 
-    reference: str
-    min_cosine: float
-    mean_cosine: float
+    least: tuple[float, ...]
+    largest: tuple[float, ...]
     texts: int
-
-
-@dataclass(frozen=True, slots=True)
-class AdoptedFile:
-    """The ONNX file that a model was adopted from.
-
-    Attributes:
-        path: in the folder or repository.
-        comparison: with the float32 weights beside it; None: there was none.
-        uncompared: why there was none; None: there was one, or the file is the float32 model itself.
-    """
-
-    path: str
-    comparison: VectorComparison | None = None
-    uncompared: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +204,13 @@ class Card:
         filling: how texts are filled up; None: they are not.
         tasks, default_task: names of the tasks that it has adapters of, in the order of their numbers, and the one of
             requests that name none; None: no adapter.
+        classifier: how hidden states become logits of labels, by classifier.onnx; None: it does not classify.
+        row_graphs: of an encoder whose one row is pooled; None: there are none.
+        calibration: ranges of its sentence vectors; None: none were found.
+        multi_vector: how hidden states become several vectors of a text, by multi_vector.onnx; None: they do not.
+        reads_segments: whether the segment ids that its tokenizer gives the texts of a pair are read.
+        unclassified: why it has no classifier though its config names a class that has one; None: it does not.
+        sparse: how sparse vectors are made; None: it gives none.
         encoder_width: of last_hidden_state, where the blocks end in a projection; None: hidden_size.
     """
 
@@ -251,6 +267,13 @@ class Card:
     tasks: tuple[str, ...] = ()
     default_task: str | None = None
     encoder_width: int | None = None
+    classifier: Classifier | None = None
+    row_graphs: RowGraphs | None = None
+    calibration: Calibration | None = None
+    multi_vector: MultiVector | None = None
+    unclassified: str | None = None
+    reads_segments: bool = True
+    sparse: Sparse | None = None
 
     @property
     def token_width(self) -> int:
@@ -279,6 +302,12 @@ class Card:
         """The width of the vectors that answer a request without options."""
         if self.default_output in ("sentence_embedding", IMAGE_VECTOR):
             return self.default_width
+        if self.classifier and self.default_output == self.classifier_output:
+            return len(self.classifier.labels)
+        if self.multi_vector and self.default_output == MULTI_VECTOR:
+            return self.multi_vector.modules.width
+        if self.sparse and self.default_output == SPARSE:
+            return self.sparse.width
         return self.token_width if self.default_output == "last_hidden_state" else self.hidden_size
 
     @property
@@ -287,17 +316,42 @@ class Card:
         names = dict.fromkeys(name for graph in self.graphs.values() for name in graph.outputs)
         if self.pooling and "last_hidden_state" in names:
             names["sentence_embedding"] = None
+        if self.classifier:
+            names[self.classifier_output] = None
+        if self.multi_vector:
+            names[MULTI_VECTOR] = None
+        if self.sparse:
+            names[SPARSE] = None
         return tuple(names)
 
     @property
+    def classifier_output(self) -> str:
+        """The output of the classifier: logits of texts, or of tokens."""
+        return CLASS_LOGITS if self.classifier and self.classifier.pooling else TOKEN_CLASS_LOGITS
+
+    @property
     def every_graph(self) -> dict[str, Graph]:
-        """The graphs, and those whose rows are not tokens: `head` of hidden states, `modules` of pooled vectors."""
+        """The graphs, and those whose rows are not tokens: heads of hidden states, `modules` of pooled vectors."""
         head = {HEAD: Graph(f"{HEAD}.onnx", ("hidden",), ("logits",))}
         modules = {MODULES: Graph(f"{MODULES}.onnx", ("pooled",), ("vectors",))}
-        return self.graphs | (head if self.head else {}) | (modules if self.modules else {})
+        classifier = {CLASSIFIER: Graph(f"{CLASSIFIER}.onnx", ("pooled",), (self.classifier_output,))}
+        several = {MULTI_VECTORS: Graph(f"{MULTI_VECTORS}.onnx", ("pooled",), (MULTI_VECTOR,))}
+        lexical = {SPARSE_LINEAR: Graph(f"{SPARSE_LINEAR}.onnx", ("pooled",), (SPARSE,))}
+        own = (
+            (head, self.head),
+            (modules, self.modules),
+            (classifier, self.classifier and self.classifier.modules),
+            (several, self.multi_vector),
+            (lexical, self.sparse and self.sparse.lexical),
+        )
+        return self.graphs | {name: graph for graphs, found in own if found for name, graph in graphs.items()}
 
     def graph_for(self, output: str, typed: bool) -> str | None:
-        """Return the name of the graph that gives `output`; where two do, the one that reads types if `typed`."""
+        """Return the name of the graph that gives `output`; where two do, the one that reads types if `typed`.
+
+        A sparse vector is made of hidden states where they come: behind the graph that gives them.
+        """
+        output = "last_hidden_state" if output == SPARSE else output
         names = [name for name, graph in self.graphs.items() if output in graph.outputs]
         matching = [name for name in names if ("types" in self.graphs[name].inputs) == typed]
         return next(iter(matching or names), None)
@@ -312,6 +366,12 @@ def write(card: Card, folder: Path) -> None:
         data["image"]["vector"] = image_steps.vector_to_json(card.image.vector)
     if card.modules:
         data["modules"] = sentence_modules.to_json(card.modules)
+    if card.classifier:
+        data["classifier"] = classifiers.to_json(card.classifier)
+    if card.multi_vector:
+        data["multi_vector"] = multi_vector.to_json(card.multi_vector)
+    if card.sparse:
+        data["sparse"] = sparse.to_json(card.sparse)
     (folder / FILE_NAME).write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
@@ -369,25 +429,22 @@ def _from_json(data: dict[str, Any]) -> Card:
             "image": (image := data.get("image")) and image_spec.from_json(image),
             "similarity": (similarity := data.get("similarity")) and Similarity(**similarity),
             "quantized": (quantized := data.get("quantized")) and QuantizedEncoder(**quantized),
-            "adopted": (adopted := data.get("adopted")) and _adopted(adopted),
+            "adopted": (adopted := data.get("adopted")) and adopted_file.from_json(adopted),
             "modules": sentence_modules.from_json(data.get("modules")),
+            "classifier": classifiers.from_json(data.get("classifier")),
+            "row_graphs": (rows := data.get("row_graphs")) and RowGraphs(**rows),
+            "multi_vector": multi_vector.from_json(data.get("multi_vector")),
+            "sparse": sparse.from_json(data.get("sparse")),
             "filling": (filling := data.get("filling")) and TextFilling(**filling),
+            "calibration": (calibration := data.get("calibration")) and _calibration(calibration),
             "tasks": tuple(data.get("tasks", ())),
         }
     )
 
 
 def _graph(data: dict[str, Any]) -> Graph:
-    return Graph(
-        data["file"],
-        tuple(data["inputs"]),
-        tuple(data["outputs"]),
-        data["layout"],
-        data.get("rename", {}),
-        data.get("one_by_one", False),
-    )
+    return Graph(**data | {"inputs": tuple(data["inputs"]), "outputs": tuple(data["outputs"])})
 
 
-def _adopted(data: dict[str, Any]) -> AdoptedFile:
-    comparison = data["comparison"]
-    return AdoptedFile(data["path"], comparison and VectorComparison(**comparison), data["uncompared"])
+def _calibration(data: dict[str, Any]) -> Calibration:
+    return Calibration(tuple(data["least"]), tuple(data["largest"]), data["texts"])

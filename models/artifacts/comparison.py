@@ -12,7 +12,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.artifacts.card import HEAD, MODULES, Card, Graph
+from models.artifacts.card import (
+    CLASS_LOGITS,
+    CLASSIFIER,
+    HEAD,
+    MODULES,
+    MULTI_VECTOR,
+    MULTI_VECTORS,
+    ONE_ROW,
+    SPARSE,
+    SPARSE_LINEAR,
+    Card,
+    Graph,
+)
 from models.artifacts.weights import tensors
 from models.checkpoints import safetensors
 from models.errors import BadCard, ReferenceMismatch
@@ -175,12 +187,44 @@ def _differences(folder: Path, card: Card, inputs: CheckInputs) -> dict[str, flo
                 difference = measured(value, expected[output], f"{graph.file}: {output}")
                 differences[output] = max(differences.get(output, 0.0), difference)
                 check_tolerance(difference, TOLERANCE[kind], f"{graph.file}: {output} differs")
+    for name, file in card.row_graphs.files.items() if card.row_graphs else ():
+        difference = max([_row_difference(folder, card, name, file, own) for own in _every_form(inputs)])
+        differences["last_hidden_state"] = max(differences["last_hidden_state"], difference)
     if card.head:
         differences["logits"] = _logits_difference(folder, card, card.head)
     if card.modules:
         difference = modules_difference(folder, card.modules)
         differences["sentence_embedding"] = max(differences.get("sentence_embedding", 0.0), difference)
+    if card.classifier and (layers := card.classifier.modules):
+        output = card.classifier_output
+        differences[output] = modules_difference(folder, layers, CLASSIFIER, output)
+    if card.multi_vector:
+        modules = card.multi_vector.modules
+        differences[MULTI_VECTOR] = modules_difference(folder, modules, MULTI_VECTORS, MULTI_VECTOR)
+    if card.sparse and card.sparse.lexical:
+        differences[SPARSE] = modules_difference(folder, card.sparse.lexical.modules, SPARSE_LINEAR, SPARSE)
     return differences
+
+
+def _row_difference(folder: Path, card: Card, name: str, file: str, inputs: CheckInputs) -> float:
+    """Return the largest difference of the graph of one row from that of all, as `relative_difference`."""
+    session, whole = Session(folder / file), Session(folder / card.graphs[name].file)
+    feeds = {key: value for key, value in inputs.feeds().items() if key in card.graphs[name].inputs}
+    rows = whole.run(feeds, ("last_hidden_state",))["last_hidden_state"]
+    value = session.run(feeds, (ONE_ROW,))[ONE_ROW]
+    assert card.row_graphs
+    measured, kind = (row_distance, "int8") if card.quantized else (relative_difference, "encoder")
+    difference = measured(value, rows[_one_row(card.row_graphs.row, inputs)], f"{file}: {ONE_ROW}")
+    check_tolerance(difference, TOLERANCE[kind], f"{file}: {ONE_ROW} differs")
+    return difference
+
+
+def _one_row(row: str, inputs: CheckInputs) -> NDArray[np.int64]:
+    """Return the row of each sequence's first or last token that is attended to."""
+    ends = np.cumsum(inputs.lengths)
+    spans = [np.arange(end - length, end) for end, length in zip(ends, inputs.lengths, strict=True)]
+    kept = [span[inputs.mask[span]] if inputs.mask[span].any() else span for span in spans]
+    return np.array([own[0 if row == "first" else -1] for own in kept])
 
 
 def _every_form(inputs: CheckInputs) -> list[CheckInputs]:
@@ -214,8 +258,9 @@ def padded_differences(card: Card, graph: Graph, session: Session, inputs: Check
         alone = widened(session.run(feeds, list(graph_names.values())))
         for name, graph_name in graph_names.items():
             value = batched[graph_name][row : row + 1]
-            unpadded = value if name == "sentence_embedding" else value[:, : span.stop - span.start]
+            unpadded = value if name in ("sentence_embedding", CLASS_LOGITS) else value[:, : span.stop - span.start]
             width = card.graph_width if name == "sentence_embedding" and card.graph_width else card.hidden_size
+            width = len(card.classifier.labels) if card.classifier and name == card.classifier_output else width
             _check_width(alone[graph_name], width, f"{graph.file}: {graph_name}")
             if not (np.isfinite(unpadded).all() and np.isfinite(alone[graph_name]).all()):
                 raise BadCard(f"{graph.file}: {graph_name} holds values that are not finite; adopt one in float32")
@@ -298,17 +343,17 @@ def row_distance(value: NDArray[Any], expected: NDArray[Any], what: str) -> floa
     return float(np.max(np.linalg.norm(value - expected, axis=1) / lengths, initial=0.0))
 
 
-def modules_difference(folder: Path, modules: SentenceModules) -> float:
-    """Return the largest difference of modules.onnx, as `relative_difference`; same errors as `largest_differences`."""
+def modules_difference(folder: Path, modules: SentenceModules, name: str = MODULES, output: str = "vectors") -> float:
+    """Return the largest difference of a graph of modules, as `relative_difference`; same errors."""
     scales = np.array(_HEAD_SCALES)[:, None]
     pooled = np.random.default_rng(_HEAD_SEED).normal(size=(len(scales), modules.inner)) * scales
     rows = np.asarray(np.concatenate([pooled, np.zeros((1, modules.inner))]), np.float32)
-    graph = f"{MODULES}.onnx"
-    vectors = Session(folder / graph).run({"pooled": rows}, ["vectors"])["vectors"]
+    graph = f"{name}.onnx"
+    vectors = Session(folder / graph).run({"pooled": rows}, [output])[output]
     own = safetensors.tensors_of(folder / modules.file)
     expected = modules_reference.vectors(modules, own, rows)
-    difference = relative_difference(vectors, expected, f"{graph}: vectors")
-    check_tolerance(difference, TOLERANCE["head"], f"{graph}: vectors differ")
+    difference = relative_difference(vectors, expected, f"{graph}: {output}")
+    check_tolerance(difference, TOLERANCE["head"], f"{graph}: {output} differ")
     return difference
 
 

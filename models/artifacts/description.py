@@ -5,14 +5,17 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from models.artifacts import card as cards
+from models.artifacts import task_heads
 from models.artifacts import vision_description as vision
 from models.artifacts.card import Card
+from models.checkpoints import sentence_transformers
 from models.checkpoints.checkpoint import Checkpoint
 from models.checkpoints.opening import is_file_or_hub_id, located
 from models.checkpoints.sentence_transformers import Pooling
 from models.checkpoints.static import find_static_folder, open_static
 from models.errors import BadCard, ModelError
 from models.families import FAMILIES, LIST_HINT, Family, family_of
+from models.families.classifiers import Classifier
 from models.families.fitting import Plan, plan
 from models.families.positional_encodings import EVERY_LAYER, Encodings
 from models.families.recipe import Recipe, Step, tensors
@@ -71,7 +74,7 @@ def describe(what: str) -> str:
         with located(what) as place:
             if static_folder := find_static_folder(place.folder):
                 return open_static(place.folder, static_folder).described()
-            return _checkpoint(place.name, place.checkpoint())
+            return _checkpoint(place.name, place.checkpoint(), place.folder)
     raise ModelError(_not_found(what, path))
 
 
@@ -227,7 +230,22 @@ def _optional_facts(model: Card | Plan, side: str | None) -> dict[str, str]:
         facts["output head"] = f"{'tied to' if head.tied else 'its own,'} {head.matrix}, {head.vocab_size:,} logits"
     elif model.headless:
         facts["output head"] = f"none: {model.headless}"
+    if isinstance(model, Card):
+        facts["classifier"] = _classifier(model.classifier, model.unclassified)
     return {key: value for key, value in facts.items() if value}
+
+
+def _classifier(own: Classifier | None, unclassified: str | None) -> str:
+    """Return what the classifier of a model gives, or why it has none; "" for a model that needs none."""
+    if own is None:
+        return f"none: {unclassified}" if unclassified else ""
+    labels = f"{len(own.labels)} label{'s' * (len(own.labels) > 1)} ({', '.join(own.labels[:8])}"
+    labels += ", ...)" if len(own.labels) > 8 else ")"
+    of = "each token" if own.pooling is None else f"a text, {'late ' * own.late}{own.pooling} pooling"
+    scores = f"scores {'rank texts' if own.ranks else 'are'} by {own.activation}"
+    return "; ".join(
+        filter(None, (f"{labels} of {of}", scores, own.problem_type, "pair template" * bool(own.template)))
+    )
 
 
 def _card(card: Card) -> str:
@@ -271,10 +289,20 @@ def _pooling(pooling: Pooling | None) -> str:
 def _sentence_facts(card: Card) -> dict[str, str]:
     """Return lines on what makes sentence vectors of pooled ones, and on how these are meant to be compared."""
     facts = {}
+    if several := card.multi_vector:
+        filled = f", queries filled up to {several.expansion.tokens} tokens" if several.expansion else ""
+        facts["multi-vector"] = f"{several.modules.width} columns a token{filled}"
     if modules := card.modules:
         facts["modules"] = f"{', '.join(type(step).__name__ for step in modules.steps)}: vectors of {modules.width}"
+    if sparse := card.sparse:
+        encoded = f"SPLADE, {sparse.splade.pooling} of {sparse.splade.activation}" if sparse.splade else ""
+        encoded = "a weight for each token" if sparse.lexical else encoded
+        looked_up = ("queries looked up" if encoded else "looked up") if sparse.table else ""
+        facts["sparse"] = ", ".join(filter(None, (encoded, looked_up)))
     if card.similarity_function:
         facts["compared by"] = card.similarity_function
+    if card.calibration:
+        facts["int8 ranges"] = f"of {card.calibration.texts:,} texts"
     return facts
 
 
@@ -289,11 +317,13 @@ def _tables(card: Card) -> list[str]:
     return ["tables", *lines] if lines else []
 
 
-def _checkpoint(name: str, source: Checkpoint) -> str:
+def _checkpoint(name: str, source: Checkpoint, folder: Path) -> str:
     if source.model_type in VISION and (image_tower := tower(source.config, None)):
         return "\n".join(vision.checkpoint(source, image_tower))
     planned = plan(source)
     named = planned.tensors
+    heads = task_heads.find(source, planned, folder, sentence_transformers.read(folder, "none"))
+    classifier = _classifier(heads.classifier, heads.unclassified)
     size = sum((planned.parts[name].tensor if name in planned.parts else source.tensors[name]).bytes for name in named)
     return "\n".join(
         [
@@ -303,6 +333,7 @@ def _checkpoint(name: str, source: Checkpoint) -> str:
             *([f"blocks: exported{_IF_POOLED * (planned.family.causal is True)}"] if planned.encoder else []),
             f"attention: {_encodings(planned.encodings)}",
             *(f"{key}: {value}" for key, value in _optional_facts(planned, planned.family.side).items()),
+            *([f"classifier: {classifier}"] if classifier else []),
             "input layer",
             *_steps(planned.recipe),
         ]

@@ -11,18 +11,31 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from models import VERSION
-from models.artifacts import sentence_vectors, static_export, text_vectors, tokenizer, vision_export, weights
-from models.artifacts.card import HEAD, Card, Graph
+from models.artifacts import (
+    multi_vectors,
+    sentence_vectors,
+    sparse_export,
+    sparse_vectors,
+    static_export,
+    task_heads,
+    text_vectors,
+    tokenizer,
+    vision_export,
+    weights,
+)
+from models.artifacts.card import Card, Graph
 from models.artifacts.comparison import TOLERANCE, largest_differences
 from models.artifacts.folder import atomic_folder, finish_folder
+from models.artifacts.graph_files import write_graphs, write_row_graphs
 from models.artifacts.int8_encoder import CALIBRATION, Calibration, Int8Options, calibrate, measure
+from models.artifacts.multi_vectors import FoundMultiVector
 from models.artifacts.overwrite_checks import check_name, check_target
 from models.artifacts.sentence_vectors import ToVector
+from models.artifacts.task_heads import FoundHeads
 from models.artifacts.weights import WrittenWeights
-from models.checkpoints import sentence_modules, sentence_transformers
+from models.checkpoints import sentence_modules, sentence_transformers, sparse_modules
 from models.checkpoints.checkpoint import Checkpoint
 from models.checkpoints.opening import LocatedCheckpoint, located
-from models.checkpoints.safetensors import Tensor
 from models.checkpoints.sentence_modules import FoundModules
 from models.checkpoints.sentence_transformers import SentenceFiles
 from models.checkpoints.static import find_static_folder, open_static
@@ -31,15 +44,7 @@ from models.families import cost
 from models.families.block_filling import with_layer_mean
 from models.families.encoding_fitting import Attention, stated_attention
 from models.families.fitting import Plan, plan
-from models.families.recipe import Recipe, Scale, tables
-from models.graphs import head as head_graph
-from models.graphs import input_layer
-from models.graphs.builder import GraphBuilder, save
-from models.graphs.encoder import encoder as encoder_graph
-from models.graphs.encoder import encoder_inputs
-from models.graphs.positions.rope import rope
-from models.graphs.projections import Float32, Int8
-from models.positions.rope.frequencies import frequencies
+from models.families.recipe import Scale, tables
 from models.progress import Progress, no_progress
 from models.tables import int8_matrices
 from models.vision import similarity
@@ -63,6 +68,7 @@ def export(
     encoder: bool | None = None,
     attention: Attention | None = None,
     int8: Int8Options | None = None,
+    reranker: str | None = None,
     progress: Progress = no_progress,
 ) -> Card:
     """Write a checkpoint's model to `out` and return its card.
@@ -71,7 +77,7 @@ def export(
         checkpoint: a folder, a .gguf file, or a hub id: org/name, org/name@revision.
         out: the folder to write.
         name: of the model; None: the folder's name.
-        pooling: a sentence-transformers mode, "none", or None for what the checkpoint's files say.
+        pooling: a sentence-transformers mode, "splade", "none", or None for what the checkpoint's files say.
         dtype: what the tables are stored as: one of weights.TABLE_DTYPES.
         link: serve the tables in place, from the checkpoint's own file.
         force: replace an exported model even where other files lie in its folder; they are deleted.
@@ -81,6 +87,8 @@ def export(
             say that it pools; of an image tower where its blocks are covered.
         attention: of a decoder exported whole: how it attends, instead of what its config says.
         int8: how the blocks are written in int8; None: in float32.
+        reranker: of a causal model: the entries of its vocabulary, joined by a comma, whose logits make the score of a
+            pair: the first's less the second's; None: what its files say.
         progress: called with what is being done, bytes done and bytes in all.
 
     Raises:
@@ -99,6 +107,12 @@ def export(
             return static_export.export(
                 static, out, name or out.name, place.name, tool_version(), dtype=dtype, link=link, progress=progress
             )
+        sparse_files = sparse_modules.find(place.folder, pooling)
+        if sparse_files and sparse_files.table is not None and not sparse_files.splade:
+            _check_no_blocks(of_blocks, checkpoint, "has no encoder: it looks weights up")
+            return sparse_export.export(place, sparse_files.table, out, name or out.name, tool_version(), progress)
+        if sparse_files:
+            pooling = "none"
         source = place.checkpoint()
         if image_tower := tower(source.config, side):
             of_text = {option: value for option, value in of_blocks.items() if option != "--encoder float32"}
@@ -110,7 +124,10 @@ def export(
         sentence = files = sentence_transformers.read(place.folder, pooling)
         if pooling is None and encoder is not False:
             sentence = text_vectors.with_own_vector(files, planned, source)
-        planned = _with_blocks(planned, encoder, sentence, int8, checkpoint)
+        if encoder is None and sentence_transformers.is_late_interaction(place.folder):
+            encoder = True
+        heads = task_heads.find(source, planned, place.folder, files, reranker)
+        planned = _with_blocks(planned, encoder, sentence, int8, checkpoint, bool(heads))
         _check_attention(planned, attention, source)
         if sentence.pooling and not planned.encoder:
             raise BadCheckpoint(
@@ -120,20 +137,37 @@ def export(
         if sentence.pooling and not pooling:
             mean = sentence_modules.layer_mean(place.folder, source.config, place.fetch_module)
             planned = _with_layer_mean(planned, mean)
+            heads = FoundHeads(unclassified=planned.headless) if heads and mean else heads
         found = FoundModules() if pooling else _modules(place, planned, files)
         if sentence is not files:
             found = text_vectors.projection(planned, source)
+        if heads and not planned.encoder:
+            heads = FoundHeads(unclassified=planned.blockless)
+        several = multi_vectors.find(place, source, planned)
+        found_sparse = sparse_vectors.find(place, source, planned, sparse_files)
+        heads = replace(heads, multi_vector=several, sparse=found_sparse)
         vector = sentence_vectors.to_vector(sentence.pooling, found)
         with atomic_folder(out) as folder:
             calibration = _calibration(source, planned, sentence, vector, folder, int8, progress) if int8 else None
-            stored = write_weights(source, planned, folder, dtype, link, progress, calibration, found)
+            stored = write_weights(source, planned, folder, dtype, link, progress, calibration, found, heads)
             card = replace(
                 _write_parts(source, planned, sentence, stored, folder),
                 name=name or out.name,
                 source=place.name,
                 modules=sentence_vectors.described(found),
+                classifier=heads.classifier,
+                row_graphs=write_row_graphs(folder, planned, stored.placed, sentence.pooling, heads),
+                unclassified=heads.unclassified,
+                sparse=found_sparse.sparse if found_sparse else None,
             )
+            if heads and not sentence.pooling:
+                card = replace(card, default_output=heads.default_output)
+            if heads.classifier and heads.classifier.template:  # which holds the prompt
+                card = replace(card, prompts={}, default_prompt=None)
+            if several:
+                card = _with_multi_vectors(card, several, folder)
             sentence_vectors.write_graph(folder, card.modules, stored.placed)
+            task_heads.write_graphs(folder, card, stored.placed)
             progress("comparing with the reference", 0, 0)
             if int8 and calibration:
                 quantized = measure(folder, planned, vector, calibration, int8.min_cosine)
@@ -141,8 +175,22 @@ def export(
             return finish_folder(folder, replace(card, largest_difference=largest_differences(folder, card)), progress)
 
 
+def _with_multi_vectors(card: Card, several: FoundMultiVector, folder: Path) -> Card:
+    """Return the card of a late-interaction model, whose tokenizer is to read its markers as one token each."""
+    if several.markers:
+        tokenizer.add_markers(folder, several.markers)
+    most = multi_vectors.longest(several.multi_vector, card.max_tokens, card.position.longest())
+    prompts = card.prompts | several.prompts
+    return replace(card, multi_vector=several.multi_vector, prompts=prompts, max_tokens=most)
+
+
 def _with_blocks(
-    planned: Plan, encoder: bool | None, sentence: SentenceFiles, int8: Int8Options | None, checkpoint: Path | str
+    planned: Plan,
+    encoder: bool | None,
+    sentence: SentenceFiles,
+    int8: Int8Options | None,
+    checkpoint: Path | str,
+    classifies: bool,
 ) -> Plan:
     """Return the plan, without its blocks where they are not to be written."""
     requested = encoder or int8 is not None
@@ -153,7 +201,8 @@ def _with_blocks(
                 "input layer can, with --encoder none"
             )
         return planned
-    if requested or (encoder is None and (planned.family.causal is not True or sentence.pooling is not None)):
+    reads_blocks = planned.family.causal is not True or sentence.pooling is not None or classifies
+    if requested or (encoder is None and reads_blocks):
         return planned
     reason = "--encoder none leaves its blocks out" if encoder is False else MAY_BE_WHOLE
     return replace(planned, encoder=(), blockless=reason)
@@ -233,8 +282,9 @@ def write_weights(
     progress: Progress = no_progress,
     calibration: Calibration | None = None,
     modules: FoundModules | None = None,
+    heads: FoundHeads | None = None,
 ) -> WrittenWeights:
-    """Write the tensors of the plan and of the modules, and no others, the blocks in int8 if calibrated.
+    """Write the tensors of the plan, of the modules and of the heads, the blocks in int8 if calibrated.
 
     Raises:
         BadCheckpoint, ModelError: as weights.write does.
@@ -250,56 +300,9 @@ def write_weights(
         arrays = int8_matrices.quantized(arrays, planned.encoder, calibration.largest)
     if modules:
         arrays = {**arrays, **sentence_vectors.arrays(modules)}
+    if heads:
+        arrays = {**arrays, **task_heads.arrays(heads)}
     return weights.write(folder, arrays, table_names, dtype=dtype, originals=originals, progress=progress)
-
-
-def write_graphs(folder: Path, planned: Plan, placed: dict[str, Tensor]) -> dict[str, Graph]:
-    """Emit every graph the model has and return the card's entries for them."""
-    width = planned.config.count("hidden_size")
-    graphs: dict[str, Graph] = {}
-
-    def add(name: str, model: Any, inputs: tuple[str, ...]) -> None:
-        save(model, folder / f"{name}.onnx")
-        graphs[name] = Graph(f"{name}.onnx", inputs, tuple(output.name for output in model.graph.output))
-
-    def add_input_layer(recipe: Recipe, suffix: str) -> None:
-        add(
-            "embedding" + suffix,
-            input_layer.embedding(GraphBuilder(placed), recipe, width),
-            input_layer.inputs_of(recipe),
-        )
-        read = input_layer.inputs_of(input_layer.components_of(recipe))
-        add("components" + suffix, input_layer.components(GraphBuilder(placed), recipe), read)
-
-    for suffix, recipe in _recipes(planned).items():
-        add_input_layer(recipe, suffix)
-    if planned.per_layer:
-        add("per_layer", input_layer.per_layer(GraphBuilder(placed), planned.per_layer), ("ids",))
-    for table in planned.encodings.ropes.values():
-        suffix = table.graph.removeprefix("rope")
-        add(table.graph, rope(frequencies(table.rope, "parity"), suffix), ("positions",))
-    if planned.encoder:
-        projections = Int8() if int8_matrices.holds_codes(placed, planned.encoder) else Float32()
-        for suffix, recipe in _recipes(planned).items():
-            model = encoder_graph(
-                GraphBuilder(placed),
-                recipe,
-                planned.encoder,
-                width,
-                projections,
-                planned.encodings.ropes,
-                planned.token_width,
-            )
-            add("encoder" + suffix, model, encoder_inputs(recipe, planned.encoder))
-    if planned.head:
-        save(head_graph.head(GraphBuilder(placed), planned.head), folder / f"{HEAD}.onnx")
-    return graphs
-
-
-def _recipes(planned: Plan) -> dict[str, Recipe]:
-    """Return the input layer by the suffix of its graphs' names: where types are optional, without and with them."""
-    typed = {"_typed": planned.recipe} if planned.types == "optional" else {}
-    return {"": planned.usual_recipe, **typed}
 
 
 def _card(
@@ -364,6 +367,7 @@ def _card(
         tasks=planned.tasks,
         default_task=_default_task(planned, sentence.default_prompt),
         encoder_width=planned.token_width if planned.token_width != width else None,
+        reads_segments=sentence_transformers.reads_segments(source.folder),
     )
 
 

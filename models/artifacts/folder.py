@@ -90,6 +90,28 @@ def finish_folder(folder: Path, card: Card, progress: Progress = no_progress) ->
     return card
 
 
+def replace_card(folder: Path, card: Card) -> None:
+    """Write another card of the same files in the place of a folder's, whole or not at all.
+
+    Raises:
+        BadCard: the folder was exported again since its card was read.
+    """
+    folder = folder.resolve()
+    before = cards.read(folder)
+    if before.files != card.files:
+        raise BadCard(f"{folder} was exported again meanwhile: repeat the command")
+    aside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.partial-", dir=folder.parent))
+    try:
+        cards.write(card, aside)
+        written = aside / cards.FILE_NAME
+        written.chmod(0o644)
+        _sync(written)
+        written.replace(folder / cards.FILE_NAME)
+        _sync(folder)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
 def hashes(folder: Path, names: list[str], progress: Progress = no_progress) -> dict[str, File]:
     """Return size and sha256 of each named file."""
     total, done = sum((folder / name).stat().st_size for name in names), 0

@@ -1,18 +1,27 @@
 """Reads the inputs and outputs of an adopted graph: what Inlay feeds it, and what it is served for."""
 
 from models.artifacts.adopted_pooling import POOLED
-from models.artifacts.card import Graph
+from models.artifacts.card import CLASS_LOGITS, Graph
 from models.artifacts.comparison import Session
 from models.errors import BadCheckpoint
 
 FILE = "model.onnx"
 INPUTS = ("input_ids", "attention_mask", "token_type_ids", "position_ids")
+LOGITS = "logits"  # of labels, as optimum exports classifiers
 HIDDEN = ("last_hidden_state", "token_embeddings")  # the second: what optimum's sentence-transformers exports call it
 TYPES = ("tensor(float)", "tensor(float16)")  # of outputs; vectors are answered in float32
 
 
-def graph_of(session: Session) -> Graph:
-    """Return the card's entry for a graph; BadCheckpoint if Inlay does not know its inputs and outputs."""
+def graph_of(session: Session, logits: str | None = None) -> Graph:
+    """Return the card's entry for a graph.
+
+    Args:
+        session: of the graph.
+        logits: what its logits are served as, where it gives no hidden states; None: not at all.
+
+    Raises:
+        BadCheckpoint: Inlay does not know its inputs and outputs.
+    """
     for name, value in session.inputs.items():
         if name not in INPUTS:
             raise BadCheckpoint(f"{session.path} wants the input {name!r}; Inlay feeds {', '.join(INPUTS)}")
@@ -31,12 +40,20 @@ def graph_of(session: Session) -> Graph:
         )
     hidden = next((name for name in HIDDEN if name in session.outputs), None)
     outputs = [*(["last_hidden_state"] if hidden else []), *([POOLED] if POOLED in session.outputs else [])]
+    own = {"last_hidden_state": hidden, POOLED: POOLED}
+    if not outputs and logits and LOGITS in session.outputs:
+        outputs, own = [logits], {logits: LOGITS}
+        rank = 2 if logits == CLASS_LOGITS else 3
+        if len(shape := session.outputs[LOGITS].shape) != rank:
+            raise BadCheckpoint(
+                f"{session.path} gives {LOGITS} of shape {shape}; config.json makes them of {rank} axes"
+            )
     if not outputs:
-        known = ", ".join((*HIDDEN, POOLED))
+        known = ", ".join((*HIDDEN, POOLED, *([LOGITS] if logits else [])))
         raise BadCheckpoint(f"{session.path} gives {', '.join(session.outputs)}; one of {known} is needed")
-    for name in ([hidden] if hidden else []) + ([POOLED] if POOLED in outputs else []):
+    for name in [str(own[output]) for output in outputs]:
         if (kind := session.outputs[name].type) not in TYPES:
             raise BadCheckpoint(f"{session.path} gives {name} as {kind}; {' or '.join(TYPES)} is served")
-    rename = {"last_hidden_state": hidden} if hidden not in (None, "last_hidden_state") else {}
+    rename = {output: str(own[output]) for output in outputs if own[output] != output}
     inputs = tuple(name for name in INPUTS if name in session.inputs)
     return Graph(FILE, inputs, tuple(outputs), "padded", rename)

@@ -1,4 +1,4 @@
-"""Writes a checkpoint of random weights: config.json and a family's input layer, or a whole model.
+"""Writes a checkpoint of random weights: config.json and a family's input layer, a whole model, or a head alone.
 
 Weights are initialised as for training. config.json records the initialisation, its parameter and its seed under
 `initialised`.
@@ -6,6 +6,7 @@ Weights are initialised as for training. config.json records the initialisation,
 
 import json
 import math
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,11 +15,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.artifacts import random_config
+from models.artifacts import random_config, random_head
 from models.artifacts.folder import atomic_folder
 from models.artifacts.random_layout import DrawnTensor, layout
+from models.artifacts.tokenizer import FILE_NAME as TOKENIZER
 from models.checkpoints import safetensors
-from models.checkpoints.checkpoint import WEIGHTS, Checkpoint
+from models.checkpoints.checkpoint import WEIGHTS, Checkpoint, open_checkpoint
 from models.checkpoints.safetensors import CHUNK_BYTES, DTYPES, Tensor, TensorSource
 from models.errors import ModelError
 from models.families import family_of
@@ -86,6 +88,7 @@ def create(
     init: str = "normal",
     std: float | None = None,
     seed: int = 0,
+    labels: int | None = None,
     progress: Progress = no_progress,
 ) -> None:
     """Write config.json and model.safetensors to a new folder, which `export` takes like any other checkpoint.
@@ -99,6 +102,8 @@ def create(
         dtype: float32, float16 or bfloat16; None: what `config` says, else float32.
         init: a name of INITS, for every matrix; a padding row is zero; norms multiply by 1, every bias is 0.
         std: of `normal` alone; None: 0.02.
+        labels: of a head for sequence classification, which is written behind the blocks; None: as `config` names a
+            class for sequence or token classification, or none.
         seed: the same numbers for the same seed, config and version of numpy.
         progress: receives the bytes written.
 
@@ -106,26 +111,76 @@ def create(
         ModelError: unknown family or initialisation, a file that is no config, blocks that are not computed, sizes that
             do not fit, or a folder that is not empty.
     """
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ModelError(f"{folder} is there and not empty; choose a new folder")
+    _check_empty(folder)
     spread = _checked_std(init, std)
     data = random_config.completed(model_type, config, vocab_size, hidden_size)
     dtype = random_config.dtype_of(data, dtype, _ELEMENTS)
     model_type = str(data["model_type"])
     model_type, family, own = variant_of(model_type, family_of(model_type), data)
     sizes = Config(own, family.defaults, family.names)
+    whole = whole or labels is not None
+    data = random_head.with_labels(data, model_type, labels)
     planned = layout(family, sizes, model_type, whole)
     padding = padding_rows(model_type, planned.input_layer, position_rule(family, sizes), sizes.pad_id())
     record = {"name": init, "seed": seed, "std": spread if init == "normal" else None, "padding_rows": padding}
     data |= {"dtype": dtype, "initialised": record}
     data.pop("torch_dtype", None)  # its older name
     tensors = {family.prefix + name: tensor for name, tensor in planned.tensors.items()}
+    if whole:
+        tensors |= random_head.tensors(data, model_type, family.prefix, sizes.count("hidden_size"))
     _check(folder, data, tensors, _ELEMENTS[dtype], whole)
     with atomic_folder(folder.absolute()) as place:
         (place / "config.json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
         by_name = {family.prefix + name: row for name, row in padding.items()}
         drawn = _Drawn(INITS[init], spread, np.random.Generator(np.random.SFC64(seed)), by_name)
         safetensors.write(place / WEIGHTS, _sources(tensors, _ELEMENTS[dtype], drawn, progress))
+
+
+def add_head(
+    folder: Path, base: Path, labels: int, *, init: str = "normal", std: float | None = None, seed: int = 0
+) -> None:
+    """Write a copy of a checkpoint folder with a head for sequence classification of random weights.
+
+    Its files of sentence-transformers are left out: they describe a model that embeds.
+
+    Args:
+        folder: absent or empty.
+        base: a checkpoint folder; what it holds of the head is kept.
+        labels: of the head.
+        init, std, seed: as for `create`.
+
+    Raises:
+        ModelError: as of `create`, or `base` is no checkpoint whose model_type classifies.
+    """
+    _check_empty(folder)
+    spread = _checked_std(init, std)
+    source = open_checkpoint(base)
+    planned = plan(source)
+    if not planned.encoder:
+        raise ModelError(f"{base} has no blocks to classify by: {planned.blockless}")
+    data = random_head.with_labels(source.config, planned.model_type, labels)
+    drawn = random_head.tensors(
+        data, planned.model_type, planned.family.prefix, planned.token_width, tuple(source.tensors)
+    )
+    data |= {"initialised": {"name": init, "seed": seed, "tensors": list(drawn)}}
+    random = _Drawn(INITS[init], spread, np.random.Generator(np.random.SFC64(seed)), {})
+    prefix = "" if planned.prefix else planned.family.prefix  # classes with a head hold the base class by that name
+    held = safetensors.read(list(source.tensors.values()))
+    own = [
+        TensorSource(prefix + name, tensor.dtype, tensor.shape, [held[name][...]])
+        for name, tensor in source.tensors.items()
+    ]
+    with atomic_folder(folder.absolute()) as place:
+        (place / "config.json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+        safetensors.write(place / WEIGHTS, own + _sources(drawn, "F32", random, no_progress))
+        for name in (TOKENIZER, "tokenizer_config.json"):
+            if (source.folder / name).is_file():
+                shutil.copyfile(source.folder / name, place / name)
+
+
+def _check_empty(folder: Path) -> None:
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ModelError(f"{folder} is there and not empty; choose a new folder")
 
 
 def _checked_std(init: str, std: float | None) -> float:

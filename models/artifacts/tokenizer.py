@@ -1,6 +1,7 @@
 """Copies a checkpoint's tokenizer.json into the exported folder."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from models.checkpoints.checkpoint import read_object
@@ -34,6 +35,15 @@ def copy(checkpoint: Path, folder: Path, lowercase: bool) -> bool:
     (folder / FILE_NAME).write_bytes(content)
     (folder / FILE_NAME).chmod(0o644)
     return True
+
+
+def add_markers(folder: Path, markers: Sequence[str]) -> None:
+    """Let an exported tokenizer read entries of its vocabulary as one token wherever a text names them."""
+    from tokenizers import AddedToken, Tokenizer
+
+    own = Tokenizer.from_file(str(folder / FILE_NAME))
+    own.add_special_tokens([AddedToken(marker, normalized=False, special=True) for marker in markers])
+    own.save(str(folder / FILE_NAME))
 
 
 def _check(content: bytes, path: Path) -> None:

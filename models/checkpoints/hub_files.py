@@ -7,7 +7,7 @@ disk is sparse and of the right size, so that the same reader serves both. Nothi
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from models.checkpoints import checkpoint, safetensors, sentence_transformers
+from models.checkpoints import checkpoint, router, safetensors, sentence_transformers
 from models.checkpoints.checkpoint import (
     FLOAT32_ONNX,
     INDEX,
@@ -20,7 +20,7 @@ from models.checkpoints.safetensors import Tensor
 from models.errors import BadCheckpoint
 
 PARTIAL = "partial"  # kept apart from the whole files, so that no other reader reads the holes
-_BESIDE = ("tokenizer.json", "tokenizer_config.json", "preprocessor_config.json")
+_BESIDE = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "preprocessor_config.json")
 _OLD_WEIGHTS = ("pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5")
 
 
@@ -35,6 +35,8 @@ def fetch_small_files(repository: Repository, folder: Path) -> Path:
     """
     for name in ("config.json", "modules.json"):
         _fetch_if_present(repository, name, folder)
+    if any(kind == router.ROUTER for kind, _ in sentence_transformers.entry_modules(folder)):
+        _fetch_if_present(repository, router.CONFIG, folder)
     chain = sentence_transformers.modules(folder)
     inner = chain[0][1] if chain else ""
     names = [f"{path}/config.json" for _, path in chain if path]
@@ -69,7 +71,7 @@ def _fetch_if_present(repository: Repository, name: str, folder: Path) -> None:
 def is_static_embedding(folder: Path) -> bool:
     """Return whether the small files describe a static embedding, whose one table is fetched whole."""
     chain, config = sentence_transformers.modules(folder), folder / "config.json"
-    if chain and chain[0][0] != "Transformer":
+    if chain and chain[0][0] not in sentence_transformers.TRANSFORMERS:
         return True
     return config.is_file() and read_object(config).get("model_type") == "model2vec"
 

@@ -33,6 +33,8 @@ ACTIVATIONS: dict[str, Activation] = {  # classes of torch.nn
 }
 _EPS = 1e-5  # torch.nn.LayerNorm's, which the files do not state
 _POOLED = "sentence_embedding"
+TOKENS = "token_embeddings"
+_TOKEN_MODULES = ("Dense", "MultiVectorMask", "Normalize", "HierarchicalTokenPooling", "Dropout")
 
 Fetch = Callable[[str], None]
 
@@ -117,6 +119,47 @@ def read_modules(folder: Path, inner: int, fetch: Fetch = on_disk) -> FoundModul
         source.check_all_read()
         steps.append(step)
         tensors |= source.read
+    return FoundModules(tuple(steps), tensors, inner, width)
+
+
+def read_token_modules(folder: Path, chain: list[tuple[str, str]], width: int, fetch: Fetch = on_disk) -> FoundModules:
+    """Return the modules of a late-interaction model, which make vectors of the rows of hidden states.
+
+    A module that reads sentence vectors changes nothing there, but for a Dense, which has nothing to read.
+
+    Args:
+        folder: the checkpoint's.
+        chain: class name and folder of all modules, in order.
+        width: columns of the hidden states.
+        fetch: called with the place of each module in the checkpoint before its weights are read.
+
+    Raises:
+        BadCheckpoint: a module is not computed, or its weights are missing or of another shape.
+    """
+    steps: list[Module] = []
+    tensors: dict[str, Tensor] = {}
+    inner = width
+    for number, (kind, place) in enumerate(chain):
+        if kind not in (_TOKEN_MODULES if number else ("Transformer",)):
+            raise BadCheckpoint(
+                f"{folder / 'modules.json'}: {kind} is not computed in place {number} of a late-interaction model; "
+                f"what is: Transformer, then any of {', '.join(_TOKEN_MODULES)}"
+            )
+        if kind == "Dense":
+            fetch(place)
+            source = _Source(path_inside(folder, place), f"{PREFIX}{place}.")
+            step, width = _dense(source, width, TOKENS)
+            source.check_all_read()
+            steps.append(step)
+            tensors |= source.read
+        elif kind in ("Normalize", "HierarchicalTokenPooling"):
+            path = path_inside(folder, place) / "config.json"
+            config = read_object(path) if path.is_file() else {}
+            if kind == "HierarchicalTokenPooling" and config.get("pool_factor", 1) != 1:
+                raise BadCheckpoint(f"{path}: vectors of documents are clustered (pool_factor), which is not computed")
+            normalizes = config.get("normalize_embeddings") is True
+            if normalizes if kind != "Normalize" else config.get("module_input_name") == TOKENS:
+                steps.append(Normalize())
     return FoundModules(tuple(steps), tensors, inner, width)
 
 
@@ -211,11 +254,11 @@ def _headers(folder: Path) -> dict[str, Tensor]:
     raise BadCheckpoint(f"{folder} holds no {WEIGHTS}{sentence_transformers.REMEDY}")
 
 
-def _dense(source: _Source, width: int) -> tuple[Module, int]:
-    for key, value in _names(source.config):
-        if value != _POOLED:
+def _dense(source: _Source, width: int, read: str = _POOLED) -> tuple[Module, int]:
+    for key, value in _names(source.config, read):
+        if value != read:
             raise BadCheckpoint(
-                f"{source.path} says {key} {value!r}; a Dense of {_POOLED!r} alone is computed"
+                f"{source.path} says {key} {value!r}; a Dense of {read!r} alone is computed"
                 f"{sentence_transformers.REMEDY}"
             )
     source.check_width("in_features", width)
@@ -227,9 +270,9 @@ def _dense(source: _Source, width: int) -> tuple[Module, int]:
     return Dense(linear, _activation(source), residual), shape[0]
 
 
-def _names(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _names(config: Mapping[str, Any], read: str) -> Iterator[tuple[str, Any]]:
     """Yield what a module reads and gives, by the key that says so."""
-    given = config.get("module_input_name", _POOLED)
+    given = config.get("module_input_name", read)
     yield "module_input_name", given
     yield "module_output_name", given if (made := config.get("module_output_name")) is None else made
 

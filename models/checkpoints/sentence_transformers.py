@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from models.checkpoints import router
 from models.checkpoints.checkpoint import read_json, read_object
 from models.errors import BadCheckpoint
 
@@ -27,10 +28,13 @@ TRANSFORMER_CONFIGS = tuple(
     for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
 LAYER_MEAN = "WeightedLayerPooling"
+TRANSFORMERS = ("Transformer", "MLMTransformer")
 BEHIND_POOLING = ("Dense", "LayerNorm", "Normalize", "Dropout")
 SIMILARITY_FUNCTIONS = ("cosine", "dot", "euclidean", "manhattan")
 GRAPH = "graph"
-_MODEL_CONFIG = "config_sentence_transformers.json"
+PYLATE = "ColBERT"  # the model_type that PyLate writes
+LATE_INTERACTION = ("MultiVectorEncoder", PYLATE)
+MODEL_CONFIG = "config_sentence_transformers.json"
 EOS = "eos"  # the row of the token that ends a text
 JOIN = "+"  # between the modes of a Pooling that has several
 REMEDY = "; export the token vectors alone with --pooling none, or choose one mode with --pooling MODE"
@@ -94,10 +98,11 @@ def read(folder: Path, pooling: str | None = None) -> SentenceFiles:
     Raises:
         BadCheckpoint: the files describe something that is not computed.
     """
-    transformer = _transformer_config(weights_folder(folder))
+    transformer = transformer_config(folder)
     prompt_texts, default_prompt = prompts(folder)
+    late = is_late_interaction(folder)  # its modules are read by late_interaction.py
     return SentenceFiles(
-        pooling=read_pooling(folder, pooling, layer_mean=True),
+        pooling=None if late and pooling is None else read_pooling(folder, pooling, layer_mean=True),
         prompts=prompt_texts,
         default_prompt=default_prompt,
         max_tokens=_max_tokens(transformer.get("max_seq_length")),
@@ -120,7 +125,7 @@ def read_pooling(folder: Path, mode: str | None, layer_mean: bool = False) -> Po
     if mode == "none":
         return None
     if mode is not None and mode not in MODES:
-        raise BadCheckpoint(f"--pooling {mode!r} is not one of {', '.join(MODES)}, none")
+        raise BadCheckpoint(f"--pooling {mode!r} is not one of {', '.join(MODES)}, splade, none")
     if mode is not None:
         return Pooling(mode, normalizes(folder), _includes_prompt(folder))
     _check_chain(folder, layer_mean)
@@ -130,6 +135,8 @@ def read_pooling(folder: Path, mode: str | None, layer_mean: bool = False) -> Po
 def _check_chain(folder: Path, layer_mean: bool) -> None:
     """Raise BadCheckpoint unless the modules are a Transformer, alone or with Pooling and what may be around it."""
     kinds = [kind for kind, _ in modules(folder)]
+    if kinds == ["Transformer", "LogitScore"]:  # a causal reranker, which pools nothing
+        return
     before = f"{LAYER_MEAN} or not, " if layer_mean else ""
     if before and kinds[1:3] == [LAYER_MEAN, "Pooling"]:
         del kinds[1]
@@ -162,7 +169,7 @@ def described_pooling(folder: Path) -> Pooling | None:
 
 def default_dimensions(folder: Path) -> int | None:
     """Return the truncate_dim of the files; None: vectors are not cut."""
-    path = folder / _MODEL_CONFIG
+    path = folder / MODEL_CONFIG
     size = read_object(path).get("truncate_dim") if path.is_file() else None
     if size is not None and (not isinstance(size, int) or isinstance(size, bool) or size < 1):
         raise BadCheckpoint(f"{path}: truncate_dim is {str(size)[:20]!r}; it must be a whole number from 1 on")
@@ -171,9 +178,22 @@ def default_dimensions(folder: Path) -> int | None:
 
 def similarity_function(folder: Path) -> str | None:
     """Return the similarity_fn_name of the files; None: they state none of SIMILARITY_FUNCTIONS."""
-    path = folder / _MODEL_CONFIG
+    path = folder / MODEL_CONFIG
     name = read_object(path).get("similarity_fn_name") if path.is_file() else None
     return name if isinstance(name, str) and name in SIMILARITY_FUNCTIONS else None
+
+
+def is_late_interaction(folder: Path) -> bool:
+    """Return whether the files are of a model that gives several vectors a text (ColBERT)."""
+    path = folder / MODEL_CONFIG
+    return path.is_file() and read_object(path).get("model_type") in LATE_INTERACTION
+
+
+def activation(folder: Path) -> str | None:
+    """Return the path of the class that a CrossEncoder applies to its logits; None: the files do not say."""
+    path = folder / MODEL_CONFIG
+    name = read_object(path).get("activation_fn") if path.is_file() else None
+    return name if isinstance(name, str) else None
 
 
 def _includes_prompt(folder: Path) -> bool:
@@ -189,7 +209,7 @@ def weights_folder(folder: Path) -> Path:
     0_Transformer, later versions write them beside modules.json.
     """
     chain = modules(folder)
-    return path_inside(folder, chain[0][1]) if chain and chain[0][0] == "Transformer" else folder
+    return path_inside(folder, chain[0][1]) if chain and chain[0][0] in TRANSFORMERS else folder
 
 
 def normalizes(folder: Path) -> bool:
@@ -206,7 +226,19 @@ def normalizes(folder: Path) -> bool:
 
 
 def modules(folder: Path) -> list[tuple[str, str]]:
-    """Return (class name, folder) of each module, in order; empty where there is no modules.json."""
+    """Return (class name, folder) of each module, in order; empty where there is no modules.json.
+
+    Of a Router of sparse vectors they are those of its documents: its queries are looked up.
+    """
+    chain = entry_modules(folder)
+    if chain and chain[0][0] == router.ROUTER:
+        documents = router.read(folder, chain[0][1]).chains.get("document", [])
+        return documents if "SpladePooling" in [kind for kind, _ in documents] else chain
+    return chain
+
+
+def entry_modules(folder: Path) -> list[tuple[str, str]]:
+    """Return (class name, folder) of the modules that modules.json names."""
     path = folder / "modules.json"
     if not path.is_file():
         return []
@@ -235,7 +267,9 @@ def _pooling_config(path: Path, normalize: bool, dimensions: int | None) -> Pool
     return Pooling(JOIN.join(modes), normalize, include_prompt, dimensions=dimensions)
 
 
-def _transformer_config(folder: Path) -> dict[str, Any]:
+def transformer_config(folder: Path) -> dict[str, Any]:
+    """Return what the files say of the Transformer; empty where they do not."""
+    folder = weights_folder(folder)
     for name in TRANSFORMER_CONFIGS:
         if (folder / name).is_file():
             return read_object(folder / name)
@@ -255,13 +289,22 @@ def tokenizer_max_tokens(folder: Path) -> int | None:
     return _max_tokens(read_object(path).get("model_max_length")) if path.is_file() else None
 
 
+def reads_segments(folder: Path) -> bool:
+    """Return whether transformers hands a model the segment ids of its tokenizer: unless the files leave them out."""
+    path = folder / "tokenizer_config.json"
+    names = read_object(path).get("model_input_names") if path.is_file() else None
+    return not isinstance(names, list) or "token_type_ids" in names
+
+
 def prompts(folder: Path) -> tuple[dict[str, str], str | None]:
     """Return the prompts by name, and the name of the one that every text gets; BadCheckpoint if they are not texts."""
-    path = folder / _MODEL_CONFIG
+    path = folder / MODEL_CONFIG
     if not path.is_file():
         return {}, None
     config = read_object(path)
     texts, default = config.get("prompts") or {}, config.get("default_prompt_name")
+    if isinstance(texts, dict):
+        texts = {name: text for name, text in texts.items() if text is not None}
     if not isinstance(texts, dict) or not all(isinstance(text, str) for text in texts.values()):
         raise BadCheckpoint(f"{path}: prompts must be an object of texts")
     if default is not None and default not in texts:

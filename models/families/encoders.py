@@ -270,6 +270,14 @@ _JINA_V3 = _like_bert(
     rotates=True,
     causal=False,
 )
+_XLM_ROBERTA_FLASH = replace(  # jina-reranker-v2
+    _ROBERTA,
+    input_layer=(_WORD_TABLE, _TYPE_TABLE, _POSITION_TABLE, norm("emb_ln")),
+    preferred_names=_EMB_LN,
+    block=encoder_blocks.JINA_V3,
+    stored=encoder_blocks.JINA_V3_STORED,
+    causal=False,
+)
 _JINA_V2 = _like_bert(
     "bert.",
     defaults={"feed_forward_type": "original"},
@@ -357,7 +365,10 @@ ENCODERS: dict[str, Family] = {
     "xlm-roberta": replace(
         _ROBERTA,
         defaults={**_ROBERTA.defaults, "vocab_size": 30522},
-        variants={"position_embedding_type=rotary": ("jina_embeddings_v3", _JINA_V3)},
+        variants={
+            "position_embedding_type=rotary": ("jina_embeddings_v3", _JINA_V3),
+            ".mixer.Wqkv.": ("xlm_roberta_flash", _XLM_ROBERTA_FLASH),
+        },
     ),
     "distilbert": Family(
         prefix="distilbert.",

@@ -21,6 +21,7 @@ from models.families.heads import (
 from models.families.recipe import Activation, LayerNorm, Linear
 
 TIE = "tie_word_embeddings"
+TransformNames = dict[tuple[str, str], str | None]  # by dense or norm, and weight or bias
 _NORM_COST, _ACTIVATION_COST = 8, 8  # operations a value, as in cost.py
 
 
@@ -137,9 +138,10 @@ def _fit(spec: HeadSpec, values: HeadConfig, checkpoint: Checkpoint, table: str 
             raise MissingHead(f"its config says {key} {value!r}, and only {only!r} is computed")
     matrix, tied = _matrix(spec, values, checkpoint, table)
     vocab_size, inner = _shape(checkpoint, matrix, 2)
-    transform = _transform(spec, values, checkpoint, inner)
+    names = _transform_names(spec, checkpoint)
+    bias = _bias(spec, values, checkpoint, vocab_size)  # ModernBERT's classifiers have the transform without it
+    transform = _transform(spec, values, checkpoint, inner, names) if names else None
     width = _shape(checkpoint, transform.dense.weight, 2)[1] if transform else inner
-    bias = _bias(spec, values, checkpoint, vocab_size)
     cap = spec.cap if spec.cap and values.get(spec.cap) is not None else None
     return Head(
         width=width,
@@ -183,10 +185,11 @@ def _bias(spec: HeadSpec, values: HeadConfig, checkpoint: Checkpoint, vocab_size
     return bias
 
 
-def _transform(spec: HeadSpec, values: HeadConfig, checkpoint: Checkpoint, inner: int) -> Transform | None:
+def _transform_names(spec: HeadSpec, checkpoint: Checkpoint) -> TransformNames:
+    """Return what the file calls the tensors of a transform; none of a head that has none."""
+    names: TransformNames = {}
     if not spec.dense:
-        return None
-    names = {}
+        return names
     for stem, kind in ((spec.dense, "dense"), (spec.norm, "norm")):
         for part in ("weight", "bias"):
             name = _find(_spellings(f"{stem}.{part}"), checkpoint)
@@ -195,6 +198,12 @@ def _transform(spec: HeadSpec, values: HeadConfig, checkpoint: Checkpoint, inner
                     f"the checkpoint holds no {stem}.{part}: it was saved without its language model's head"
                 )
             names[kind, part] = name
+    return names
+
+
+def _transform(
+    spec: HeadSpec, values: HeadConfig, checkpoint: Checkpoint, inner: int, names: TransformNames
+) -> Transform:
     _check(checkpoint, names, inner)
     weight, norm = str(names["dense", "weight"]), str(names["norm", "weight"])
     eps = values.number(spec.eps) if isinstance(spec.eps, str) else spec.eps

@@ -24,114 +24,14 @@ import numpy as np
 
 from models.families.recipe import Attention
 from models.graphs.builder import CONTRIB, SEQUENCE, GraphBuilder
+from models.graphs.row_layout import Layout
 from models.graphs.score_terms import LONG, Terms
 from models.reference.attention import MASKED
 
-MOST_ONE_BY_ONE = 32  # sequences; on CUDA, where batches hold more, an iteration costs more than its share of padding
-SHORT = 12  # tokens: sequences up to this are padded faster than looped over
 BLOCK = 128  # queries of a long sequence: of 12 heads and 8192 keys, 50 MB of scores
 
 Emit = Callable[[GraphBuilder], str]
 EmitOne = Callable[[GraphBuilder, list[str], list[str]], str]  # of one sequence: its rows, and its bounds
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """Values that say how the sequences lie in the packed rows of a batch.
-
-    Attributes:
-        uniform: bool, whether the form is "one length".
-        looped: bool, whether it is "one by one" if it is not `uniform`.
-        long: bool, whether a sequence is longer than LONG.
-        padded: bool, whether the form of scores with terms is "padded" if it is not `uniform`.
-        starts, ends: int64 [B], the first row of each sequence and the row after its last.
-        take: int64 [B, S], the packed row of each slot of the rectangle (slots past a sequence's end repeat a row;
-            `keys` hides them); empty unless the form is "padded".
-        keys: int32 [B, S], 1 where a slot may be attended to; likewise.
-        hidden: float32 [B, S], 0 where a slot may be attended to, MASKED where it is masked, -inf past the end.
-        back: int64 [N], the slot of each packed row in [B*S]; likewise.
-        lengths: int64 [B], rows of each sequence.
-        images: the rows are those of images of one size: the form is "one length" in every batch, and all values but
-            `long` and `lengths` are unused.
-    """
-
-    uniform: str
-    looped: str
-    long: str
-    padded: str
-    starts: str
-    ends: str
-    take: str
-    keys: str
-    hidden: str
-    back: str
-    lengths: str = "lengths"
-    images: bool = False
-
-
-def layout(builder: GraphBuilder) -> Layout:
-    """Emit the layout of a batch from the inputs mask bool [N] and lengths int64 [B]."""
-    longest, shortest = (builder.op(kind, "lengths", keepdims=0) for kind in ("ReduceMax", "ReduceMin"))
-    unmasked = builder.cast(builder.op("ReduceMin", builder.cast("mask", "INT32"), keepdims=0), "BOOL")
-    uniform = builder.op("And", unmasked, builder.op("Equal", longest, shortest))
-    few = builder.op("LessOrEqual", builder.op("Size", "lengths"), builder.scalar(MOST_ONE_BY_ONE, np.int64))
-    short, long = (builder.op("Greater", longest, builder.scalar(bound, np.int64)) for bound in (SHORT, LONG))
-    looped = builder.op("And", few, builder.op("Or", long, builder.op("And", unmasked, short)))
-    padded = builder.op("Not", builder.op("Or", long, builder.op("And", few, short)))
-    ends = builder.op("CumSum", "lengths", builder.scalar(0, np.int64))
-    starts = builder.op("Sub", ends, "lengths")
-    unused = builder.op("Or", uniform, builder.op("And", looped, builder.op("Not", padded)))
-    take, keys, hidden, back = _rectangle(builder, unused, starts, longest)
-    return Layout(uniform, looped, long, padded, starts, ends, take, keys, hidden, back)
-
-
-def layout_of_images(builder: GraphBuilder, lengths: str, rows: str) -> Layout:
-    """Emit the layout of a batch of images.
-
-    Args:
-        builder: of the graph.
-        lengths: int64 [B].
-        rows: of an image, int64 without dimensions.
-    """
-    long = builder.op("Greater", rows, builder.scalar(LONG, np.int64))
-    return Layout("", "", long, "", "", "", "", "", "", "", lengths, images=True)
-
-
-def _rectangle(builder: GraphBuilder, unused: str, starts: str, longest: str) -> list[str]:
-    """Return take, keys, hidden and back of Layout."""
-    empty, padded = builder.inner(), builder.inner()
-    values = _padded_rectangle(padded, starts, longest)
-    slots = ("sequences", "slots")
-    kinds: list[tuple[str, Any, tuple[str, ...]]] = [
-        ("INT64", np.int64, slots),
-        ("INT32", np.int32, slots),
-        ("FLOAT", np.float32, slots),
-        ("INT64", np.int64, ("tokens",)),
-    ]
-    nothing = [empty.op("Identity", empty.constant(np.empty((0,) * len(dims), dtype))) for _, dtype, dims in kinds]
-    branches = [
-        inner.graph(name, {}, {value: (value, kind, dims) for value, (kind, _, dims) in zip(named, kinds, strict=True)})
-        for name, inner, named in (("empty", empty, nothing), ("padded", padded, values))
-    ]
-    first = builder.op("If", unused, outputs=len(kinds), then_branch=branches[0], else_branch=branches[1])
-    return [first, *(f"{first}.{number}" for number in range(1, len(kinds)))]
-
-
-def _padded_rectangle(builder: GraphBuilder, starts: str, longest: str) -> list[str]:
-    columns = builder.op("Range", builder.scalar(0, np.int64), longest, builder.scalar(1, np.int64))  # (S,)
-    column = builder.constant(np.array([1]))
-    lengths, starts = (builder.op("Unsqueeze", value, column) for value in ("lengths", starts))  # (B, 1)
-    inside = builder.op("Less", columns, lengths)  # (B, S)
-    take = builder.op("Where", inside, builder.op("Add", columns, starts), starts)
-    attended = builder.op("And", inside, builder.op("Gather", "mask", take))
-    counts = builder.op("ReduceSum", builder.cast(attended, "INT32"), column, keepdims=1)  # (B, 1)
-    all_masked = builder.op("Not", builder.cast(counts, "BOOL"))  # (B, 1)
-    keys = builder.op("Or", attended, builder.op("And", inside, all_masked))
-    masked = builder.op("Where", keys, builder.scalar(0.0), builder.scalar(MASKED))
-    hidden = builder.op("Where", inside, masked, builder.scalar(-np.inf))
-    flat = builder.op("Reshape", inside, builder.constant(np.array([-1])))
-    back = builder.op("Squeeze", builder.op("NonZero", flat), builder.constant(np.array([0])))
-    return [take, builder.cast(keys, "INT32"), hidden, back]
 
 
 def attend(
@@ -181,6 +81,24 @@ def attend(
             scope.padded,
         ),
     )
+
+
+def attend_of_one(
+    builder: GraphBuilder,
+    projected: tuple[str, str, str],
+    rows: Layout,
+    step: Attention,
+    width: int,
+    terms: Terms,
+    relative: tuple[str | None, str | None],
+    index: str,
+) -> str:
+    """Emit the same for one query of each sequence alone, [B, heads * width].
+
+    Args:
+        index: int64 [B], the packed row of each sequence's query.
+    """
+    return _Attention(projected, rows, step, width, terms, relative).of_one(builder, index)
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,6 +190,20 @@ class _Attention:
         mixed = builder.op("MatMul", builder.op("Softmax", scores, axis=-1), value)  # (B, heads, S, w)
         mixed = self._joined(builder, builder.op("Transpose", mixed, perm=[0, 2, 1, 3]))
         return builder.op("Gather", mixed, self.rows.back)
+
+    def of_one(self, builder: GraphBuilder, index: str) -> str:
+        """Emit one query of each sequence: a loop over sequences of any kind."""
+        body, axis = builder.inner(), builder.constant(np.array([0]))
+        number = body.op("Unsqueeze", "number", axis)
+        start, end = bounds = [body.op("Gather", value, number) for value in (self.rows.starts, self.rows.ends)]
+        row = body.op("Gather", index, number)
+        key, value = (body.op("Slice", rows, start, end, axis) for rows in self.projected[1:])
+        own = [body.op("Gather", self.projected[0], row), key, value]
+        place = body.op("Sub", row, start)
+        query = place, body.op("Add", place, body.constant(np.array([1])))
+        keys = body.constant(np.array([0])), body.op("Sub", end, start)
+        value = self._one(body, own, *self._terms(body, own, self._hidden(body, bounds), query, keys))
+        return self._collected(builder, body, "number", builder.op("Size", self.rows.lengths), value)
 
     def one_by_one_of_terms(self, builder: GraphBuilder) -> str:
         """Emit a loop over sequences of any kind, for scores with terms."""

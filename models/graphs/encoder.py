@@ -19,16 +19,20 @@ from models.families.recipe import (
     Disentangled,
     Experts,
     FeedForward,
+    LayerNorm,
+    Linear,
     MaskRows,
     Norm,
     Parallel,
     PerLayerInput,
     Recipe,
+    RMSNorm,
     Scale,
+    Step,
     has_adapters,
     layers,
 )
-from models.graphs.attention import Layout, attend, layout
+from models.graphs.attention import attend, attend_of_one
 from models.graphs.builder import CONTRIB, GraphBuilder
 from models.graphs.experts import gated, mixture
 from models.graphs.input_layer import (
@@ -42,11 +46,13 @@ from models.graphs.input_layer import (
 from models.graphs.positions.rope import cos_sin, filled
 from models.graphs.positions.rope_by_length import cos_sin_by_length
 from models.graphs.projections import Float32, Projections, Recorded
+from models.graphs.row_layout import Layout, Row, layout, rows_of_one
 from models.graphs.score_terms import Terms, relative_matrices, terms_of
 from models.positions.rope.frequencies import BY_LENGTH, frequencies
 from models.positions.rope.rotation import layout_named
 from models.tables.int8_matrices import products, products_of
 
+ONE_ROW = "pooled_hidden_state"  # output of graphs of one row of each sequence; artifacts/card.py says the same
 LANES = 16  # float32 values of the widest register
 Ropes = Mapping[str, RopeTable]
 
@@ -61,6 +67,21 @@ def encoder_inputs(recipe: Recipe, blocks: Recipe) -> tuple[str, ...]:
     return tuple(name for name in INPUTS if name in own)
 
 
+def ends_row_by_row(blocks: Recipe) -> bool:
+    """Return whether all steps behind the last attention are feed-forward steps, norms and products of single rows."""
+    return bool(blocks) and not has_adapters(blocks) and _is_plain(blocks[_last_attention(blocks)])
+
+
+def _is_plain(step: Step) -> bool:
+    return isinstance(step, Attention) and step.sum_norm is None
+
+
+def _last_attention(blocks: Recipe) -> int:
+    """Return the place of the last step of blocks that may read several rows, or is no step of plain rows."""
+    rowwise = (FeedForward, LayerNorm, RMSNorm, Linear, Scale)
+    return next(place for place in reversed(range(len(blocks))) if not isinstance(blocks[place], rowwise))
+
+
 def encoder(
     builder: GraphBuilder,
     recipe: Recipe,
@@ -69,6 +90,7 @@ def encoder(
     projections: Projections | None = None,
     ropes: Ropes | None = None,
     ends: int | None = None,
+    row: Row | None = None,
 ) -> Any:
     """Return the ModelProto of the input layer and all blocks.
 
@@ -84,11 +106,17 @@ def encoder(
         projections: how products are computed; None: in float32. What `Recorded` notes becomes outputs.
         ropes: the tables of the rotations, by name.
         ends: the width of the rows behind the last step; None: d.
+        row: the output is ONE_ROW float32 [B, d] instead, the row of this token of each sequence: what is
+            behind the last attention is computed of these rows alone. `blocks` must end row by row.
     """
     projections = projections or Float32()
     x = emit_input_layer(builder, recipe)
-    x = Blocks(builder, projections, layout(builder), width, ropes or {}).emit(blocks, x)
-    outputs: dict[str, tuple[str, str, Sequence[str | int]]] = {"last_hidden_state": packed_output(x, ends or width)}
+    emitter = Blocks(builder, projections, layout(builder), width, ropes or {})
+    outputs: dict[str, tuple[str, str, Sequence[str | int]]]
+    if row:
+        outputs = {ONE_ROW: (emitter.emit_one(blocks, x, row), "FLOAT", ("sequences", ends or width))}
+    else:
+        outputs = {"last_hidden_state": packed_output(emitter.emit(blocks, x), ends or width)}
     if isinstance(projections, Recorded):
         outputs |= {name: (value, "FLOAT", ("columns",)) for name, value in projections.largest.items()}
     return builder.model("encoder", {name: INPUTS[name] for name in encoder_inputs(recipe, blocks)}, outputs)
@@ -140,8 +168,26 @@ class Blocks:
                     x = emit_row_step(self.builder, step, x)
         return x
 
-    def attention(self, step: Attention, x: str) -> str:
-        """Emit what an attention step adds to x."""
+    def emit_one(self, steps: Recipe, x: str, row: Row) -> str:
+        """Emit the steps over rows x [N, d], the last attention and what follows for one row of each sequence.
+
+        These rows are computed twice over: products that are not packed take another kernel, of other bits, for a
+        single row, which a text alone would have here.
+        """
+        place = _last_attention(steps)
+        x = self.emit(steps[:place], x)
+        last = steps[place]
+        assert isinstance(last, Attention)
+        index = rows_of_one(self.builder, self.rows, row)
+        added = self.attention(last, x, index)
+        twice = self.builder.op("Concat", index, index, axis=0)
+        x = self.builder.op("Add", added, self.builder.op("Gather", x, twice))
+        x = self.emit(steps[place + 1 :], x)
+        bounds = self.builder.constant(np.array([0])), self.builder.op("Shape", self.rows.lengths)
+        return self.builder.op("Slice", x, *bounds)
+
+    def attention(self, step: Attention, x: str, index: str | None = None) -> str:
+        """Emit what an attention step adds to x; where there is an `index`, to its rows [B], twice over."""
         first, last = products((step,))
         values = self.projections.emit(self.builder, first, self._normed(step.norm, x))
         heads, width = step.key_heads or step.heads, step.head_width or self.width // step.heads
@@ -160,7 +206,12 @@ class Blocks:
                 step.heads,
                 lambda linear, rows: self.projections.constant(self.builder, first, linear, rows),
             )
-        mixed = attend(self.builder, (query, key, value), self.rows, step, width, self._terms(step), relative)
+        projected = (query, key, value)
+        if index is None:
+            mixed = attend(self.builder, projected, self.rows, step, width, self._terms(step), relative)
+        else:
+            own = attend_of_one(self.builder, projected, self.rows, step, width, self._terms(step), relative, index)
+            mixed = self.builder.op("Concat", own, own, axis=0)
         added = self._closed(step, self.projections.emit(self.builder, last, mixed)[0])
         return self._normed(step.sum_norm, self.builder.op("Add", added, x)) if step.sum_norm else added
 

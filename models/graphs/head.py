@@ -14,11 +14,11 @@ from models.graphs.encoder import activate
 INPUT, OUTPUT = "hidden", "logits"
 
 
-def head(builder: GraphBuilder, spec: Head) -> Any:
-    """Return the ModelProto of a head."""
+def head(builder: GraphBuilder, spec: Head, packed: bool = False) -> Any:
+    """Return the ModelProto of a head, its matrix `packed` as for GraphBuilder.product."""
     x = _transformed(builder, spec.transform, INPUT) if spec.transform else INPUT
     x = _times(builder, x, spec.before)
-    x = builder.product(x, spec.matrix)  # (N, V)
+    x = builder.product(x, spec.matrix, packed)  # (N, V)
     if spec.bias:
         flat = builder.op("Reshape", builder.weight(spec.bias), builder.constant(np.array([-1])))
         x = builder.op("Add", x, flat)

@@ -19,12 +19,15 @@ _OPERATORS: dict[Activation, tuple[str, dict[str, Any]]] = {
     "leaky_relu": ("LeakyRelu", {"alpha": LEAKY_SLOPE}),
     "elu": ("Elu", {}),
     "gelu": ("Gelu", {"approximate": "none"}),
+    "gelu_tanh": ("Gelu", {"approximate": "tanh"}),
     "sigmoid": ("Sigmoid", {}),
 }
 
 
-def sentence_modules(builder: GraphBuilder, modules: SentenceModules) -> Any:
-    """Return the ModelProto of the modules of a model."""
+def sentence_modules(
+    builder: GraphBuilder, modules: SentenceModules, name: str = "modules", output: str = OUTPUT
+) -> Any:
+    """Return the ModelProto of the modules of a model, or of its classification head."""
     x = INPUT
     for step in modules.steps:
         match step:
@@ -37,7 +40,7 @@ def sentence_modules(builder: GraphBuilder, modules: SentenceModules) -> Any:
                 length = builder.op("ReduceL2", x, builder.constant(np.array([-1])), keepdims=1)
                 x = builder.op("Div", x, builder.op("Max", length, builder.scalar(LEAST_LENGTH)))
     rows = {INPUT: ("FLOAT", ("texts", modules.inner))}
-    return builder.model("modules", rows, {OUTPUT: (x, "FLOAT", ("texts", modules.width))})
+    return builder.model(name, rows, {output: (x, "FLOAT", ("texts", modules.width))})
 
 
 def _dense(builder: GraphBuilder, dense: Dense, x: str) -> str:
@@ -57,5 +60,10 @@ def _activated(builder: GraphBuilder, x: str, activation: Activation) -> str:
         return x
     if activation == "silu":
         return builder.op("Mul", x, builder.op("Sigmoid", x))
+    if activation == "quick_gelu":
+        return builder.op("Mul", x, builder.op("Sigmoid", builder.op("Mul", x, builder.scalar(1.702))))
+    if activation == "squared_relu":
+        positive = builder.op("Relu", x)
+        return builder.op("Mul", positive, positive)
     kind, attributes = _OPERATORS[activation]
     return builder.op(kind, x, **attributes)

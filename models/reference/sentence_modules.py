@@ -22,6 +22,9 @@ ACTIVATIONS: dict[Activation, Callable[[Rows], Rows]] = {
     "gelu": COMMON["gelu"],
     "sigmoid": lambda x: 1.0 / (1.0 + np.exp(-x)),
     "silu": COMMON["silu"],
+    "gelu_tanh": COMMON["gelu_tanh"],
+    "quick_gelu": COMMON["quick_gelu"],
+    "squared_relu": COMMON["squared_relu"],
 }
 
 

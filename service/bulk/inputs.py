@@ -39,15 +39,21 @@ BATCH_ROWS = 1024
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """What is read: the column of texts, and those that are copied to the output."""
+    """What is read: the column of texts, those that are copied to the output, and the second texts of pairs."""
 
     text: str
     kept: tuple[str, ...] = ()
+    pair: str | None = None
 
     @property
     def names(self) -> list[str]:
         """Every column, each once."""
-        return list(dict.fromkeys((self.text, *self.kept)))
+        return list(dict.fromkeys((*self.texts, *self.kept)))
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The columns whose texts are read."""
+        return (self.text, self.pair) if self.pair else (self.text,)
 
 
 def find(source: str) -> list[Path]:
@@ -79,12 +85,13 @@ def kind(path: Path) -> str | None:
     return inner if inner in ("csv", "json", "text") else None
 
 
-def columns(path: Path, text: str | None, kept: Sequence[str]) -> Columns:
+def columns(path: Path, text: str | None, kept: Sequence[str], pair: str | None = None) -> Columns:
     """Return the columns to read, of which the first file decides.
 
     Args:
         text: the column of texts; None: `text`, or the only one that holds texts.
         kept: those copied to the output; `*`: all.
+        pair: the column of the second texts; None: texts are read alone.
 
     Raises:
         StartError: a column is missing, or which holds the texts is not clear.
@@ -96,12 +103,14 @@ def columns(path: Path, text: str | None, kept: Sequence[str]) -> Columns:
         if text is None:
             raise StartError(f"{path} has texts in {_listed(texts)}: name the column with --column")
     chosen = tuple(fields) if "*" in kept else tuple(dict.fromkeys(kept))
-    for name in (text, *chosen):
+    found = Columns(text, chosen, pair)
+    for name in found.names:
         if name not in fields:
             raise StartError(f"{path} has no column {name!r}; it has {_listed(fields)}")
-    if text not in texts:
-        raise StartError(f"{path}: column {text!r} holds {fields[text]}, not texts; those in {_listed(texts)} do")
-    return Columns(text, chosen)
+    for name in found.texts:
+        if name not in texts:
+            raise StartError(f"{path}: column {name!r} holds {fields[name]}, not texts; those in {_listed(texts)} do")
+    return found
 
 
 def kept_schema(path: Path, chosen: Columns) -> pa.Schema:
@@ -164,18 +173,18 @@ class Reader:
             if fitting < min(most, self._left.num_rows):
                 self._left, most = self._left.slice(fitting), 0
                 break
-            room -= _characters(pieces[-1].column(self._chosen.text)).sum()
+            room -= self._characters(pieces[-1]).sum()
             self._left, most = self._left.slice(fitting), most - fitting
         return pa.concat_tables(pieces).combine_chunks()
 
     def _fitting(self, table: pa.Table, room: int, first: bool) -> int:
         """Return how many rows fit; at least one of the first piece."""
-        total = np.cumsum(_characters(table.column(self._chosen.text)))
+        total = np.cumsum(self._characters(table))
         return max(int(first), int(np.searchsorted(total, room, side="right")))
 
-
-def _characters(texts: pa.ChunkedArray) -> Any:
-    return pc.fill_null(pc.binary_length(texts), 0).to_numpy().astype(np.int64)
+    def _characters(self, table: pa.Table) -> Any:
+        lengths = [pc.fill_null(pc.binary_length(table.column(name)), 0).to_numpy() for name in self._chosen.texts]
+        return np.sum(lengths, axis=0, dtype=np.int64)
 
 
 def _batches(path: Path, chosen: Columns, start: int) -> Iterator[pa.RecordBatch]:
@@ -185,10 +194,12 @@ def _batches(path: Path, chosen: Columns, start: int) -> Iterator[pa.RecordBatch
             if missing := [name for name in chosen.names if name not in batch.schema.names]:
                 raise StartError(f"{path} has no column {missing[0]!r}; it has {_listed(batch.schema.names)}")
             batch = batch.select(chosen.names)
-            texts = batch.column(chosen.text)
-            if not _is_text(texts.type):
-                raise StartError(f"{path}: column {chosen.text!r} holds {texts.type}, not texts")
-            yield batch.set_column(0, chosen.text, texts.cast(pa.large_string()))
+            for place, name in enumerate(chosen.texts):
+                texts = batch.column(name)
+                if not _is_text(texts.type):
+                    raise StartError(f"{path}: column {name!r} holds {texts.type}, not texts")
+                batch = batch.set_column(place, name, texts.cast(pa.large_string()))
+            yield batch
 
 
 def _skipped(path: Path, chosen: Columns, start: int) -> Iterator[pa.RecordBatch]:

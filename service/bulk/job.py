@@ -3,29 +3,26 @@
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from service import machine
-from service.bulk import inputs, outputs, quantization
+from service.bulk import inputs, outputs
 from service.bulk.embedder import Embedder, Tasks, TextError
 from service.bulk.outputs import ArrayFile, ParquetParts
-from service.bulk.plan import Options, Part, Plan
-from service.bulk.quantization import Vectors
-from service.embedding.prompts import prompt_of, task_of
+from service.bulk.plan import Dtype, Options, Part, Plan
+from service.embedding import quantization
+from service.embedding.limits import SPARSE_VALUE_BYTES
 from service.errors import InlayError, StartError
-from service.observability.metrics import Metrics
-from service.registry.loading import encoder_tokens, load_model
-from service.settings import Settings
 
 WINDOW_ROWS = 4096
 WINDOW_CHARACTERS = 1 << 22
 TOKEN_BYTES = 1 << 27  # of one window's vectors, where each token has one
 WINDOWS_AHEAD = 2  # that are computed while one is written
-CALIBRATION_ROWS = 4096  # whose vectors say the ranges of int8
+CALIBRATION_ROWS = 4096  # whose vectors say the ranges of int8 and uint8, where the model's card has none
+FLOATS = {"float32": np.float32, "float16": np.float16}
 Progress = Callable[[int], None]
 
 
@@ -60,7 +57,10 @@ class Worker:
         most = WINDOW_CHARACTERS
         if not self._embedder.pooled:  # of which a character may be a token
             most = min(most, TOKEN_BYTES // (4 * self._embedder.width))
-        self._reader = inputs.Reader(plan.options.columns, min(WINDOW_ROWS, most), most)
+        rows = min(WINDOW_ROWS, most)
+        if embedder.most_values:
+            rows = max(1, min(rows, TOKEN_BYTES // (SPARSE_VALUE_BYTES * embedder.most_values)))
+        self._reader = inputs.Reader(plan.options.columns, rows, most)
         self.target = _target(plan, output, self._embedder, self._limits)
 
     def run(self, parts: Sequence[Part], progress: Progress) -> None:
@@ -100,42 +100,36 @@ class Worker:
             self.target.close(last)
 
     def _begin(self, part: Part, first: int, table: pa.Table) -> Window:
-        texts = table.column(self._options.column)
-        present = texts.is_valid().to_numpy().astype(bool)
-        return Window(part, first, table, present, self._embedder.submit(texts.drop_null().to_pylist()))
+        columns = [table.column(name) for name in self._options.columns.texts]
+        present = np.all([texts.is_valid().to_numpy() for texts in columns], axis=0)
+        if not present.all():
+            columns = [texts.filter(pa.array(present)) for texts in columns]
+        return Window(part, first, table, present, self._embedder.submit(*[texts.to_pylist() for texts in columns]))
 
     def _finish(self, window: Window) -> None:
         try:
             vectors = self._embedder.collect(window.tasks, int(window.present.sum()))
-            stored = quantization.stored(vectors.rows, self._options.dtype, self._limits)
+            stored = _stored(vectors.rows, self._options.dtype, self._limits)
         except TextError as error:
             row = window.first + int(np.flatnonzero(window.present)[error.number])
             raise StartError(f"{window.part.path}: the text of row {row} {error.reason}") from error
-        self.target.write(window.part, window.table, window.present, Vectors(stored, vectors.lengths))
+        self.target.write(window.part, window.table, window.present, vectors._replace(rows=stored))
 
 
-def open_embedder(options: Options, folder: Path, settings: Settings) -> Embedder:
-    """Load a model and return what computes its output.
-
-    Raises:
-        StartError, ModelError: it cannot be loaded, or has no such output.
-    """
-    threads = settings.threads or machine.available_cpus()
-    model = load_model(folder, settings, threads, Metrics())
-    wanted = (options.output,) if options.output else ()
+def ranges_of(options: Options, files: Sequence[Path], embedder: Embedder) -> NDArray[np.float32]:
+    """Return the ranges of int8 and uint8: the model's own where they are of such vectors, else `calibrated`."""
+    chosen = options.chosen
+    named = (chosen.output,) if chosen.output else ()
+    fields = named, chosen.pooling, chosen.normalize, chosen.dimensions, options.dtype
     try:
-        chosen = model.plan(wanted, options.pooling, options.normalize, options.dimensions, "float32")
-        prompt = prompt_of(model.card, options.prompt_name, options.task)
-        task = task_of(model.card, options.task, options.prompt_name)
-    except InlayError as error:
-        raise StartError(error.message) from error
-    runs = threads if chosen.whole else model.engine.runs
-    batch = settings.max_batch_tokens or encoder_tokens(model.engine, model.choice)
-    return Embedder(model, chosen, prompt, task, options.truncate, runs, batch)
+        own = embedder.model.plan(*fields).ranges
+    except InlayError:
+        own = None
+    return calibrated(options, files, embedder) if own is None else own
 
 
 def calibrated(options: Options, files: Sequence[Path], embedder: Embedder) -> NDArray[np.float32]:
-    """Return the ranges of int8: of the vectors of the first rows that have texts."""
+    """Return the ranges of the vectors of the first rows that have texts."""
     reader = inputs.Reader(options.columns, WINDOW_ROWS, WINDOW_CHARACTERS)
     texts: list[str] = []
     for file in files:
@@ -145,7 +139,7 @@ def calibrated(options: Options, files: Sequence[Path], embedder: Embedder) -> N
         if len(texts) >= CALIBRATION_ROWS:
             break
     if not texts:
-        raise StartError("no row has a text, so that there is nothing to find the ranges of int8 in")
+        raise StartError(f"no row has a text, so that there is nothing to find the ranges of {options.dtype} in")
     texts = texts[:CALIBRATION_ROWS]
     return quantization.ranges(embedder.collect(embedder.submit(texts), len(texts)).rows)
 
@@ -154,7 +148,8 @@ def _target(
     plan: Plan, output: Path, embedder: Embedder, limits: NDArray[np.float32] | None
 ) -> ParquetParts | ArrayFile:
     options = plan.options
-    stored = quantization.STORED[options.dtype], quantization.columns(options.dtype, embedder.width)
+    kind = (FLOATS | quantization.NUMPY_DTYPES)[options.dtype]
+    stored = kind, quantization.columns(options.dtype, embedder.width)
     where = outputs.folder(output)
     if output.suffix in outputs.ARRAYS:
         return ArrayFile(output, where, plan.rows, stored, limits)
@@ -167,4 +162,16 @@ def _target(
         **({} if limits is None else {"ranges": limits.tolist()}),
     }
     kept = inputs.kept_schema(Path(plan.files[0].path), options.columns)
-    return ParquetParts(where, kept, stored, embedder.pooled, metadata)
+    named = embedder.output if embedder.classifies else outputs.EMBEDDING
+    return ParquetParts(where, kept, stored, embedder.pooled, metadata, embedder.sparse, named)
+
+
+def _stored(vectors: NDArray[np.float32], dtype: Dtype, limits: NDArray[np.float32] | None) -> NDArray[Any]:
+    """Return vectors as they are written; StartError for a value that is too large for float16."""
+    if dtype in quantization.PRECISIONS:
+        return quantization.quantized(vectors, dtype, limits)
+    with np.errstate(over="ignore"):
+        narrow = vectors.astype(FLOATS[dtype], copy=False)
+    if not np.isfinite(narrow).all():
+        raise StartError("a value is too large for float16: use --dtype float32")
+    return narrow

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from service.bulk.embedder import Vectors
 from service.bulk.plan import Part
-from service.bulk.quantization import Vectors
 from service.errors import StartError
 from service.http.formats import npy_header, safetensors_header
 
@@ -45,16 +45,29 @@ class ParquetParts:
         stored: dtype and columns of a vector.
         pooled: one vector a text; False: one a token.
         metadata: kept in each file.
+        sparse: a struct of indices and values a text.
+        name: of the column of vectors.
     """
 
     def __init__(
-        self, where: Path, kept: pa.Schema, stored: tuple[Any, int], pooled: bool, metadata: Mapping[str, Any]
+        self,
+        where: Path,
+        kept: pa.Schema,
+        stored: tuple[Any, int],
+        pooled: bool,
+        metadata: Mapping[str, Any],
+        sparse: bool = False,
+        name: str = EMBEDDING,
     ) -> None:
         self._folder = where
         dtype, columns = stored
         self._vector = pa.list_(pa.from_numpy_dtype(dtype), columns)
         self._pooled = pooled
-        column = pa.field(EMBEDDING, self._vector if pooled else pa.large_list(self._vector))
+        vectors = self._vector if pooled else pa.large_list(self._vector)
+        if sparse:
+            values = pa.list_(pa.from_numpy_dtype(dtype))
+            vectors = pa.struct({"indices": pa.list_(pa.int32()), "values": values})
+        column = pa.field(name, vectors)
         self._schema = pa.schema([*kept, column], {"inlay": json.dumps(metadata, sort_keys=True)})
         self._kept = [field.name for field in kept]
         self._writer: pq.ParquetWriter | None = None
@@ -96,13 +109,19 @@ class ParquetParts:
         remove(self._folder)
 
     def _open(self, path: Path) -> pq.ParquetWriter:
-        texts = [field.name for field in self._schema if field.name != EMBEDDING]
+        texts = self._kept
         return pq.ParquetWriter(
-            path, self._schema, compression={name: "zstd" for name in texts} or "none", use_dictionary=texts or False
+            path,
+            self._schema,
+            compression={name: "zstd" for name in texts} or "none",
+            use_dictionary=texts or False,
+            write_statistics=texts or False,  # the least and largest value of vectors help no reader
         )
 
     def _column(self, present: NDArray[np.bool_], vectors: Vectors) -> pa.Array:
         flat = pa.array(vectors.rows.reshape(-1), self._vector.value_type)
+        if vectors.indices is not None:
+            return self._structs(present, vectors.indices, flat, vectors.lengths)
         rows = pa.FixedSizeListArray.from_arrays(flat, type=self._vector)
         if vectors.lengths is None:
             if present.all():
@@ -113,6 +132,13 @@ class ParquetParts:
         lengths[present] = vectors.lengths
         offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]), mask=np.append(~present, False))
         return pa.LargeListArray.from_arrays(offsets, rows)
+
+    def _structs(self, present: NDArray[np.bool_], indices: NDArray[np.int32], values: pa.Array, counts: Any) -> Any:
+        lengths = np.zeros(len(present), np.int64)
+        lengths[present] = counts
+        offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32))
+        lists = [pa.ListArray.from_arrays(offsets, part) for part in (pa.array(indices), values)]
+        return pa.StructArray.from_arrays(lists, names=["indices", "values"], mask=pa.array(~present))
 
     def _path(self, part: Part) -> Path:
         return self._folder / f"part-{part.number:05}.parquet"
@@ -129,7 +155,7 @@ class ArrayFile:
         where: a folder.
         rows: of all parts.
         stored: dtype and columns of a vector.
-        limits: of int8: the ranges, which are stored too.
+        limits: of int8 and uint8: the ranges, which are stored too.
     """
 
     def __init__(

@@ -7,10 +7,12 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
+from service.bulk.embedder import Chosen
 from service.bulk.inputs import Columns, count_rows
+from service.embedding.requests import InputType
 from service.errors import StartError
 
-Dtype = Literal["float32", "float16", "int8", "binary", "ubinary"]
+Dtype = Literal["float32", "float16", "int8", "uint8", "binary", "ubinary"]
 DTYPES: tuple[Dtype, ...] = get_args(Dtype)
 PART_ROWS = 32768
 
@@ -24,10 +26,12 @@ class Options:
         version: of its export.
         column: of the texts.
         keep: columns copied to the output.
-        output: of the model; None: its default.
+        output: of the model, or SCORES; None: its default.
         dtype: of the vectors; binary and ubinary: their signs, eight to a byte.
-        prompt_name, task, pooling, normalize, dimensions, truncate: as in a request; None: what the model's files say.
+        prompt_name, task, input_type, pooling, normalize, dimensions, truncate: as in a request; None: what the model's
+            files say.
         part_rows: rows of one part.
+        pair: column of the second texts of pairs; empty: texts are read alone.
     """
 
     model: str
@@ -38,16 +42,23 @@ class Options:
     dtype: Dtype = "float32"
     prompt_name: str | None = None
     task: str | None = None
+    input_type: InputType | None = None
     pooling: str | None = None
     normalize: bool | None = None
     dimensions: int | None = None
     truncate: bool = True
     part_rows: int = PART_ROWS
+    pair: str = ""
 
     @property
     def columns(self) -> Columns:
         """What is read."""
-        return Columns(self.column, self.keep)
+        return Columns(self.column, self.keep, self.pair or None)
+
+    @property
+    def chosen(self) -> Chosen:
+        """What is computed."""
+        return Chosen(*[getattr(self, name) for name in Chosen._fields])
 
 
 class File(NamedTuple):
@@ -81,7 +92,7 @@ class Plan:
 
     Attributes:
         files: that are read, in order.
-        ranges: the least and the largest value of each dimension, of int8 vectors; empty: of others.
+        ranges: the least and the largest value of each dimension, of int8 and uint8 vectors; empty: of others.
     """
 
     options: Options

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from service.bulk import job
+from service.bulk.embedder import open_embedder
 from service.bulk.plan import Part, Plan
 from service.settings import Settings
 
@@ -60,7 +61,7 @@ class Actor:
     """Computes parts by their numbers."""
 
     def __init__(self, plan: Plan, output: Path, folder: Path, settings: Settings) -> None:
-        self._worker = job.Worker(plan, output, job.open_embedder(plan.options, folder, settings))
+        self._worker = job.Worker(plan, output, open_embedder(plan.options.chosen, folder, settings))
         self._parts = plan.parts()
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:

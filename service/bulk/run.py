@@ -7,11 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from service.bulk import inputs, job, outputs, plan
+from service.bulk.embedder import open_embedder
 from service.bulk.plan import Options, Plan
+from service.embedding.quantization import PRECISIONS, RANGED
 from service.errors import StartError
 from service.settings import Settings
 
 LOCK = "_lock"
+SPARSE_DTYPES = ("float32", "float16")
 Progress = Callable[[int, int], None]
 """Called with the rows that are written, and the rows in all."""
 
@@ -38,7 +41,7 @@ def run(
         StartError, ModelError: in one line, it cannot be done.
     """
     files = inputs.find(source)
-    columns = inputs.columns(files[0], options.column or None, options.keep)
+    columns = inputs.columns(files[0], options.column or None, options.keep, options.pair or None)
     options = replace(options, column=columns.text, keep=columns.kept)
     _check(output, options)
     where = outputs.folder(output)
@@ -67,15 +70,21 @@ def _run(
     progress: Progress,
     ray: "tuple[str, int] | None",
 ) -> tuple[int, int]:
-    embedder = job.open_embedder(options, folder, settings)
+    embedder = open_embedder(options.chosen, folder, settings)
     if not embedder.pooled and output.suffix in outputs.ARRAYS:
+        what = "is sparse" if embedder.sparse else "has a vector for each token"
+        raise StartError(f"{embedder.output} {what}, which {output.suffix} does not hold: use parquet")
+    if embedder.sparse and options.dtype not in SPARSE_DTYPES:
         raise StartError(
-            f"{embedder.output} has a vector for each token, which {output.suffix} does not hold: use parquet"
+            f"--dtype {options.dtype} is of dense vectors, and {embedder.output} is sparse: "
+            f"use {' or '.join(SPARSE_DTYPES)}"
         )
+    if embedder.classifies and options.dtype in PRECISIONS:
+        raise StartError(f"{embedder.output} are written as float32 or float16, not {options.dtype}")
     if whole is None:
         whole = plan.planned(options, files)
-        if options.dtype == "int8":
-            whole = replace(whole, ranges=tuple(map(tuple, job.calibrated(options, files, embedder).tolist())))
+        if options.dtype in RANGED:
+            whole = replace(whole, ranges=tuple(map(tuple, job.ranges_of(options, files, embedder).tolist())))
         whole.write(outputs.folder(output) / outputs.PLAN_FILE)
     worker = job.Worker(whole, output, embedder)
     parts = whole.parts()

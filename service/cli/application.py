@@ -22,6 +22,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "list": models.list_models,
     "describe": models.describe,
     "embed": bulk.embed,
+    "calibrate": bulk.calibrate,
     "create": models.create,
     "rope": rope.rope,
     "settings": serving.settings,

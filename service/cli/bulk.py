@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from service.settings import Settings
 
 REPORT_SECONDS = 10.0  # between lines where stderr is no terminal
+FEW_TEXTS = 100  # below which a note says that ranges may be too narrow, as sentence-transformers warns
+InputUse = Annotated[
+    Literal["query", "document", "classification", "clustering"] | None,
+    Option(help="what the texts are for: the model's prompt for it, if it has one; unset: its default prompt"),
+]
 
 
 @reporting
@@ -45,19 +50,28 @@ def embed(
     column: Annotated[
         str | None, Option(metavar="NAME", help="of the texts; unset: text, or the only one that holds texts")
     ] = None,
+    pair_column: Annotated[
+        str | None,
+        Option(metavar="NAME", help="of the second texts of pairs, for rerankers; unset: none"),
+    ] = None,
     keep: Annotated[
         str, Option(metavar="NAMES", help="columns to copy to the output, separated by commas, or * for all")
     ] = "",
     output_name: Annotated[
-        str | None, Option("--output", metavar="NAME", help="of the model's outputs; unset: its default")
+        str | None,
+        Option("--output", metavar="NAME", help="of the model's outputs, or scores of its logits; unset: its default"),
     ] = None,
     dtype: Annotated[
-        Literal["float32", "float16", "int8", "binary", "ubinary"],
-        Option(help="of the vectors; int8: by the range of each dimension; binary: signs, eight to a byte"),
+        Literal["float32", "float16", "int8", "uint8", "binary", "ubinary"],
+        Option(
+            help="of the vectors; int8, uint8: by the ranges of `inlay calibrate`, else of the first 4096 rows; "
+            "binary, ubinary: signs, eight to a byte"
+        ),
     ] = "float32",
     prompt_name: Annotated[
         str | None, Option(metavar="NAME", help="prompt put before each text; unset: the model's default")
     ] = None,
+    input_type: InputUse = None,
     task: Annotated[
         str | None,
         Option(metavar="NAME", help="one of the model's tasks (Jina v3); unset: that of the prompt, or its default"),
@@ -95,11 +109,13 @@ def embed(
         model=folder.name,
         version=export_version(folder),
         column=column or "",
+        pair=pair_column or "",
         keep=tuple(filter(None, keep.split(","))),
         output=output_name,
         dtype=dtype,
         prompt_name=prompt_name,
         task=task,
+        input_type=input_type,
         pooling=pooling,
         normalize=normalize,
         dimensions=dimensions,
@@ -116,6 +132,47 @@ def embed(
     seconds = time.monotonic() - started
     speed = f", {(rows - found) / seconds:,.0f} rows/s" if rows > found else ""
     print(f"{output}: {rows:,} vectors, {found:,} of them there already; {seconds:.0f} s{speed}")
+
+
+@reporting
+def calibrate(
+    model: Annotated[
+        Path, Argument(metavar="MODEL", help="name of a model of the store, or its folder", show_default=False)
+    ],
+    texts: Annotated[
+        str,
+        Argument(
+            metavar="TEXTS",
+            help="texts like those it will get: a file of lines, or what `inlay embed` reads",
+            show_default=False,
+        ),
+    ],
+    column: Annotated[
+        str | None, Option(metavar="NAME", help="of the texts, in a table; unset: as `inlay embed`")
+    ] = None,
+    prompt_name: Annotated[
+        str | None, Option(metavar="NAME", help="prompt put before each text; unset: the model's default")
+    ] = None,
+    input_type: InputUse = None,
+) -> None:
+    """Find the ranges of a model's sentence vectors, which int8 and uint8 vectors need, and keep them in its card.
+
+    A running server with INLAY_WATCH_STORE takes them up without a break; any other, when it loads the model again.
+    """
+    from service.bulk.calibration import calibrated
+    from service.bulk.embedder import Chosen
+    from service.cli.checkpoints import keeping_origin
+    from service.cli.models import model_of_store
+    from service.cli.options import read_settings
+
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    folder = model_of_store(model)
+    chosen = Chosen(prompt_name=prompt_name, input_type=input_type)
+    with keeping_origin(folder):
+        calibration = calibrated(folder, texts, column, chosen, read_settings({}))
+    print(f"{folder}: ranges of {len(calibration.least)} dimensions, of {calibration.texts:,} texts")
+    if calibration.texts < FEW_TEXTS:
+        print(f"note: ranges of fewer than {FEW_TEXTS} texts may be narrower than those of others", file=sys.stderr)
 
 
 def _model(name: str | None) -> "tuple[Path, Settings]":

@@ -4,7 +4,9 @@ The origin of a model is stored beside it in `.NAME.checkpoint.json`; the store 
 """
 
 import json
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from models.artifacts import card as cards
@@ -211,6 +213,16 @@ def _origin(out: Path) -> Origin | None:
     except (OSError, ValueError, TypeError):
         return None
     return origin if origin.version == export_version(out) else None
+
+
+@contextmanager
+def keeping_origin(out: Path) -> Iterator[None]:
+    """Have a model whose card the block replaces stay the export of its checkpoint."""
+    origin = _origin(out)
+    yield
+    if origin is not None:
+        origin = replace(origin, version=export_version(out))
+        _origin_path(out).write_text(json.dumps(asdict(origin)) + "\n", encoding="utf-8")
 
 
 def _adoptable(checkpoint: str, out: Path) -> str:

@@ -21,7 +21,12 @@ Out = Annotated[
 ]
 Name = Annotated[str | None, Option(metavar="NAME", help="what the model is called; unset: the name of its folder")]
 Pooling = Annotated[
-    str | None, Option(metavar="MODE", help="a sentence-transformers mode or none, instead of what the files say")
+    str | None,
+    Option(
+        metavar="MODE",
+        help="a sentence-transformers mode, splade (sparse vectors of a masked language model) or none, instead of "
+        "what the files say",
+    ),
 ]
 Force = Annotated[bool, Option("--force", help="replace an older export even where other files lie beside its own")]
 
@@ -69,6 +74,14 @@ def export(
             metavar="NUMBER", help="of --encoder int8 to float32, over built-in texts; below it: refused. unset: 0.99"
         ),
     ] = None,
+    reranker: Annotated[
+        str | None,
+        Option(
+            metavar="YES,NO",
+            help="of a causal reranker whose files do not say so (Qwen3-Reranker): the two tokens whose logits make a "
+            "score, here: yes,no",
+        ),
+    ] = None,
     force: Force = False,
 ) -> None:
     """Export a Hugging Face checkpoint or a GGUF file, so that it can be served."""
@@ -88,6 +101,7 @@ def export(
             encoder={"none": False, "float32": True}.get(encoder or ""),
             attention=attention,
             int8=_int8(encoder, calibration, min_cosine),
+            reranker=reranker,
             force=force,
             progress=progress,
         )
@@ -152,7 +166,7 @@ def verify(
     """Hash an exported model's files and compare its graphs with the reference again."""
     from models.artifacts.verification import verify
 
-    folder = _model_of_store(folder)
+    folder = model_of_store(folder)
     with progress_bars() as progress:
         differences = verify(folder, progress)
     print(f"{folder}: every file is the one its card names; largest difference by output:")
@@ -185,7 +199,7 @@ def describe(
     """Describe what a model_type, an exported model or a checkpoint is made of."""
     from models.artifacts.description import describe, is_model_type
 
-    print(describe(what if is_model_type(what) or "/" in what else str(_model_of_store(Path(what)))))
+    print(describe(what if is_model_type(what) or "/" in what else str(model_of_store(Path(what)))))
 
 
 @reporting
@@ -225,10 +239,29 @@ def create(
         float | None, Option(metavar="NUMBER", help="standard deviation of --init normal; unset: 0.02")
     ] = None,
     seed: Annotated[int, Option(metavar="N", help="the same numbers for the same seed")] = 0,
+    labels: Annotated[
+        int | None,
+        Option(
+            metavar="N",
+            help="of a classification head behind the blocks; 1: a reranker. unset: the head that --config names",
+        ),
+    ] = None,
+    base: Annotated[
+        Path | None,
+        Option(
+            metavar="FOLDER", help="a checkpoint that is copied, its weights too: the head of --labels alone is random"
+        ),
+    ] = None,
 ) -> None:
-    """Write a checkpoint of random weights, for measuring: a family's input layer, or a whole model."""
-    from models.artifacts.random_checkpoint import create
+    """Write a checkpoint of random weights, for measuring: a family's input layer, a whole model, or a head."""
+    from models.artifacts.random_checkpoint import add_head, create
 
+    if base is not None:
+        if labels is None or model_type or config or whole or vocab_size or hidden_size or dtype:
+            raise BadParameter("--base goes with --labels, --init, --std and --seed alone")
+        add_head(checkpoint, base, labels, init=init, std=std, seed=seed)
+        print(f"{checkpoint}: {base} with a head of random weights; next: inlay serve --model {checkpoint}")
+        return
     if model_type is None and config is None:
         raise BadParameter("give --model-type NAME, or --config FILE whose config names one")
     with progress_bars() as progress:
@@ -243,6 +276,7 @@ def create(
             init=init,
             std=std,
             seed=seed,
+            labels=labels,
             progress=progress,
         )
     print(f"{checkpoint}: random weights; next: inlay serve --model {checkpoint}")
@@ -271,7 +305,7 @@ def _in_store(checkpoint: str, name: str | None) -> Path:
     return _store() / (name or name_of(checkpoint))
 
 
-def _model_of_store(folder: Path) -> Path:
+def model_of_store(folder: Path) -> Path:
     """Return the folder of the store's model if this is the name of one and no folder here; else the folder itself."""
     named = _store() / folder
     return named if len(folder.parts) == 1 and not folder.exists() and named.is_dir() else folder

@@ -1,8 +1,10 @@
 """Limits of one request: inputs, characters, tokens and bytes of its response, checked before anything is queued."""
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
-from service.embedding.output_plan import POOLED, Plan
+from models.artifacts.card import SPARSE
+from service.embedding.output_plan import HIDDEN, POOLED, ROW_OF_EACH, Plan
 from service.embedding.requests import Ids, Input, Text
 from service.errors import (
     SHORTEN_OR_TRUNCATE,
@@ -17,6 +19,7 @@ from service.settings import Settings
 
 Width = Callable[[str], int]  # the values in a row of an output
 INPUTS = ("inputs",)
+SPARSE_VALUE_BYTES = 8  # int32 and float32
 
 
 def check_count(inputs: Sequence[object], settings: Settings) -> None:
@@ -36,9 +39,17 @@ def check_characters(texts: Sequence[Text], settings: Settings) -> int:
     """Return the number of characters of all texts; a tokenizer needs about 100 bytes for each, cut off or not.
 
     Raises:
-        TooLarge: there are more than `max_request_characters`.
+        TooLarge: there are more than `max_request_characters`, a query that all pairs have counted once.
     """
     characters = sum([len(text.text) + len(text.pair or "") for text in texts])
+    if characters > settings.max_request_characters:
+        characters -= sum([len(text.text) for last, text in pairwise(texts) if text.text is last.text and text.pair])
+    check_character_count(characters, settings)
+    return characters
+
+
+def check_character_count(characters: int, settings: Settings) -> None:
+    """Raise TooLarge for more characters than `max_request_characters`."""
     if characters > settings.max_request_characters:
         raise TooManyCharacters(
             f"has {characters} characters",
@@ -46,7 +57,6 @@ def check_characters(texts: Sequence[Text], settings: Settings) -> int:
             allowed=f"this server takes {settings.max_request_characters} a request",
             remedy="send fewer or shorter texts",
         )
-    return characters
 
 
 def check_longest(inputs: Sequence[Input], max_tokens: int) -> None:
@@ -91,12 +101,16 @@ def max_tokens(width: Width, plan: Plan, settings: Settings) -> int:
 
 
 def bytes_per_token(width: Width, plan: Plan) -> int:
-    """Return the bytes of a token's rows in all outputs of a plan, in float32."""
-    return 4 * sum([width(name) for name in plan.outputs if name != POOLED])
+    """Return the bytes of a token's rows in all outputs of a plan, in float32, of its value in a sparse vector, and of
+    what heads read of it.
+    """
+    kept = width(HIDDEN) if plan.reads_rows else 0
+    dense = 4 * (kept + sum([width(name) for name in plan.outputs if name not in (*ROW_OF_EACH, SPARSE)]))
+    return dense + SPARSE_VALUE_BYTES * (SPARSE in plan.outputs and not plan.sparse_width)
 
 
 def _bytes_per_input(plan: Plan) -> int:
-    return 4 * plan.vector_width if POOLED in plan.outputs else 0
+    return SPARSE_VALUE_BYTES * plan.sparse_width + (4 * plan.vector_width if POOLED in plan.outputs else 0)
 
 
 def too_many_tokens(tokens: int, max_tokens: int) -> TooLarge:
@@ -107,3 +121,8 @@ def too_many_tokens(tokens: int, max_tokens: int) -> TooLarge:
         allowed=f"this server takes {max_tokens} a request",
         remedy="send fewer inputs",
     )
+
+
+def least(one: int | None, other: int | None) -> int | None:
+    """Return the lower of two limits, of which either may be none."""
+    return one if other is None else other if one is None else min(one, other)

@@ -1,14 +1,23 @@
 """Plans: which graphs and steps answer the options of a request on one model, worked out once and kept."""
 
+import dataclasses
 from dataclasses import dataclass
 
-from models.artifacts.card import Card
+import numpy as np
+from numpy.typing import NDArray
+
+from models.artifacts.card import CLASS_LOGITS, MULTI_VECTOR, ONE_ROW, SPARSE, TOKEN_CLASS_LOGITS, Card
+from service.embedding.output_types import Making, check_outputs, ranges_of
 from service.embedding.pooling import POOLINGS
+from service.embedding.quantization import PRECISIONS, RANGED
 from service.embedding.requests import DTYPES
 from service.errors import ConflictingFields, OutOfRange, UnknownValue
 
 POOLED = "sentence_embedding"
 HIDDEN = "last_hidden_state"
+ROW_POOLINGS = {"first": "cls", "last": "lasttoken"}  # that take one row
+HEAD_OUTPUTS = (CLASS_LOGITS, TOKEN_CLASS_LOGITS, MULTI_VECTOR)  # made of hidden states by task_heads.py
+ROW_OF_EACH = (POOLED, CLASS_LOGITS)  # outputs with a row for each input
 Graphs = dict[str, tuple[str, ...]]
 
 
@@ -24,12 +33,16 @@ class Plan:
         mode: how to pool, one or several of POOLINGS; None: the graph gives the pooled vector, or nothing is pooled.
         normalize: scale the sentence vector to unit length.
         dimensions: leading values of the sentence vector to keep before it is scaled; None: all.
-        dtype: of the returned arrays, one of DTYPES.
+        dtype: of the returned arrays, one of DTYPES or PRECISIONS.
         lookup: the graph whose rows for plain token ids are the answer as they are; None: there is no such graph.
         modules: whether the card's modules make the sentence vector of the pooled one.
         kept: leading values of the sentence vector to keep after it is scaled; None: all.
         vector_width: of the sentence vector before it is cut.
         end_id: of the mode EOS: the card's.
+        heads: those of the outputs that task heads make of hidden states.
+        reads_rows: whether one of these reads the hidden states of all tokens, which are then kept until it has run.
+        ranges: of int8 and uint8 sentence vectors, float32 [2, width].
+        sparse_width: the most values of a sparse vector; 0: it has as many as its text has tokens at most.
     """
 
     outputs: tuple[str, ...]
@@ -45,6 +58,21 @@ class Plan:
     kept: int | None = None
     vector_width: int = 0
     end_id: int | None = None
+    heads: tuple[str, ...] = ()
+    reads_rows: bool = False
+    ranges: NDArray[np.float32] | None = dataclasses.field(default=None, compare=False)
+
+    sparse_width: int = 0
+
+    @property
+    def making(self) -> Making:
+        """How its sentence vectors are made."""
+        scaled = self.dimensions or self.vector_width
+        return Making(self.mode, self.modules, self.normalize, scaled, self.dimensions or self.kept or scaled)
+
+    def without_graphs(self) -> "Plan":
+        """Return the plan of outputs that no graph is run for."""
+        return dataclasses.replace(self, plain={}, typed={}, whole=True, sparse_width=0)
 
 
 def make(
@@ -87,13 +115,35 @@ def make(
         dimensions, kept = dimensions or kept, None
     else:
         normalize = card.pooling.normalize if card.pooling else True  # TEI normalises unless told otherwise
-    computed = tuple(dict.fromkeys(HIDDEN if name == POOLED and mode else name for name in outputs))
+    heads = tuple(name for name in outputs if name in HEAD_OUTPUTS and card.graph_for(name, False) is None)
+    rows = ONE_ROW if _pools_one_row(card, outputs, mode) else HIDDEN
+    computed = tuple(dict.fromkeys(rows if name in heads or (name == POOLED and mode) else name for name in outputs))
     plain, typed = _by_graph(card, computed, False), _by_graph(card, computed, True)
     whole = all(not card.graphs[graph].attends for graph in plain)
     lookup = _lookup(card, typed) if whole and dtype == "float32" and POOLED not in outputs else None
     modules = card.modules is not None and as_trained and POOLED in outputs
     end_id = card.pooling.end_id if card.pooling else None
-    return Plan(outputs, plain, typed, whole, mode, normalize, dimensions, dtype, lookup, modules, kept, width, end_id)
+    late = card.classifier is not None and card.classifier.late and CLASS_LOGITS in heads
+    reads_rows = late or TOKEN_CLASS_LOGITS in heads  # several vectors are made as the rows come
+    sparse_width = card.sparse.width if card.sparse and card.sparse.splade and SPARSE in outputs else 0
+    options = mode, normalize, dimensions, dtype, lookup, modules, kept, width, end_id, heads, reads_rows
+    plan = Plan(outputs, plain, typed, whole, *options, sparse_width=sparse_width)
+    if dtype in PRECISIONS:
+        check_outputs(card, outputs, dtype, POOLED)
+    if dtype in RANGED:
+        as_given = make(card, (POOLED,), None, None, None, "float32").making
+        plan = dataclasses.replace(plan, ranges=ranges_of(card, plan.making, as_given, dtype))
+    return plan
+
+
+def _pools_one_row(card: Card, outputs: tuple[str, ...], mode: str | None) -> bool:
+    """Return whether all that is made of hidden states is made of the row that the card's row_graphs give."""
+    if card.row_graphs is None or not set(outputs) <= set(ROW_OF_EACH):
+        return False
+    poolings = {mode} if mode else set()
+    if CLASS_LOGITS in outputs and card.classifier:
+        poolings.add(card.classifier.pooling or "")
+    return poolings == {ROW_POOLINGS[card.row_graphs.row]}
 
 
 def _lookup(card: Card, graphs: Graphs) -> str | None:
@@ -106,8 +156,9 @@ def _lookup(card: Card, graphs: Graphs) -> str | None:
 
 
 def _check_fields(pooling: str | None, dimensions: int | None, dtype: str, width: int) -> None:
-    if dtype not in DTYPES:
-        raise UnknownValue(f"is {dtype[:40]!r}", field=("dtype",), allowed=f"send one of {', '.join(DTYPES)}")
+    if dtype not in DTYPES and dtype not in PRECISIONS:
+        known = ", ".join((*DTYPES, *PRECISIONS))
+        raise UnknownValue(f"is {dtype[:40]!r}", field=("dtype",), allowed=f"send one of {known}")
     if pooling is not None and pooling not in POOLINGS:
         raise UnknownValue(f"is {pooling[:40]!r}", field=("pooling",), allowed=f"send one of {', '.join(POOLINGS)}")
     if dimensions is not None and not 1 <= dimensions <= width:
@@ -127,7 +178,7 @@ def _check_pooled_fields(card: Card, outputs: tuple[str, ...], fields: dict[str,
 def _by_graph(card: Card, names: tuple[str, ...], typed: bool) -> Graphs:
     graphs: Graphs = {}
     for name in names:
-        graph = card.graph_for(name, typed)
+        graph = card.graph_for(HIDDEN if name == ONE_ROW else name, typed)
         if graph is not None:  # token_type_embeddings of a family whose segments are optional: typed sequences alone
             graphs[graph] = (*graphs.get(graph, ()), name)
     return graphs

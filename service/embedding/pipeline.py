@@ -1,19 +1,22 @@
 """The embedding pipeline: validate, admit, tokenize, schedule, pool, select. Serves the requests of every protocol."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 
-from models.artifacts.card import Card
-from service.embedding import limits, validation
+from models.artifacts.card import MULTI_VECTOR, ONE_ROW, SPARSE, Card
+from service.embedding import late_chunking, limits, multi_vectors, sparse_vectors, validation
 from service.embedding.in_flight import works_of
 from service.embedding.model import Model, Models, Rows, Work
-from service.embedding.output_plan import HIDDEN, POOLED, Graphs, Plan
+from service.embedding.multi_vectors import Projection
+from service.embedding.output_plan import HIDDEN, POOLED, ROW_OF_EACH, Graphs, Plan
+from service.embedding.output_types import Ranges, in_precisions
 from service.embedding.packing import Packed
 from service.embedding.prompts import prompt_of, task_of
+from service.embedding.quantization import PRECISIONS
 from service.embedding.reduction import (
     PromptTokens,
     cast,
@@ -22,8 +25,10 @@ from service.embedding.reduction import (
     pooled_row,
     sentence_vectors,
 )
-from service.embedding.requests import EmbedRequest, EmbedResult, Ids, Output, Text
+from service.embedding.requests import Chunks, EmbedRequest, EmbedResult, Ids, Output, Text
 from service.embedding.sentence_modules import apply_modules
+from service.embedding.task_heads import apply_heads, reduced
+from service.embedding.token_offsets import OwnTokens
 from service.embedding.tokenization import Cut
 from service.embedding.vector_cache import Kept, VectorCache, keys_of
 from service.errors import BadInput, BadRequest, WrongModelKind
@@ -35,7 +40,9 @@ from service.scheduling.memory_budget import MemoryBudget
 from service.settings import Settings
 
 Observer = Callable[[Sequence[RequestContext], str, int, StageTimes], None]
+Located = dict[int, OwnTokens]
 _NO_PROMPTS: PromptTokens = {}
+_NOT_LOCATED: Located = {}
 CHARACTER_BYTES = 100  # of memory that a tokenizer needs for each character, cut off or not
 COUNTED_CHARACTERS = 16384  # fewer are not counted
 HASHED_INLINE = 1 << 17  # characters that are hashed on the event loop: half a millisecond
@@ -83,34 +90,56 @@ class EmbeddingPipeline:
         if context is None:
             context = RequestContext()
             context.copies = 0
-        model, plan, ids, characters = self._validated(request)
+        request, model, plan, ids, characters = self._validated(request)
+        precisions = _precisions(model, request)
+        several = MULTI_VECTOR in plan.heads
+        if several:
+            request = multi_vectors.as_read(model.card, request)
         hashing = model, plan, request, ids
         keys = self._keys(*hashing) if characters <= HASHED_INLINE else await asyncio.to_thread(self._keys, *hashing)
         if keys:
             ids = [kept or own for kept, own in zip(self._cache.find(model, keys), ids, strict=True)]
-        prompts, tokenizing, admitted = _NO_PROMPTS, 0.0, False
+        prompts, located, tokenizing, admitted = _NO_PROMPTS, _NOT_LOCATED, 0.0, False
         if None in ids:
             started = perf_counter()
-            ids, prompts = await self._tokenize(model, plan, request, ids, context)
+            ids, prompts, located = await self._tokenize(model, plan, request, ids, context)
             tokenizing, admitted = perf_counter() - started, True
+        if several:
+            ids = await multi_vectors.marked(model.card, request, ids)
         context.truncated = truncated = tuple([index for index, sequence in enumerate(ids) if sequence.cut])
         lengths = tuple([sequence.tokens for sequence in ids])
         tokens = sum(lengths)
-        size = limits.check_tokens(tokens, len(ids), model.width, plan, self._settings)
+        chunks: tuple[Chunks, ...] = ()
+        if request.spans is not None:
+            chunks = await late_chunking.placed(request, ids, located, prompts, self._settings)
+        vectors = sum([len(each.rows) for each in chunks]) if chunks else len(ids)
+        size = limits.check_tokens(tokens, vectors, model.width, plan, self._settings)
         if context.copies:
             copies = context.copies + (not plan.whole or plan.dtype != "float32")  # to join sequences, and to cast them
             self._budget.reserve(copies * size, context)
         times = ItemTimes(context.caller)
-        parts = _parts(model.card, plan, ids, task_of(model.card, request.task, request.prompt_name))
-        rows = await _run(model, plan, ids, parts, prompts, times, context, admitted)
+        if plan.typed:
+            task = task_of(model.card, request.task, request.prompt_name, request.input_type)
+            parts = _parts(model.card, plan, ids, task)
+            rows = await _run(model, plan, ids, parts, prompts, chunks, times, context, admitted)
+        else:
+            rows = await asyncio.to_thread(sparse_vectors.looked_up, model, ids)
         for key, sequence, own in zip(keys, ids, rows, strict=False):
             if type(sequence) is Ids:
                 self._cache.keep(model, key, Kept(own[POOLED], sequence.tokens, sequence.cut))
-        outputs = tuple([_select(name, plan, rows, lengths) for name in plan.outputs])
+        outputs = tuple([_select(name, plan, rows, lengths, chunks) for name in plan.outputs if name != SPARSE])
+        if SPARSE in plan.outputs:
+            sparse = await asyncio.to_thread(sparse_vectors.output, rows, plan.dtype, request.max_active_dims)
+            place = plan.outputs.index(SPARSE)
+            outputs = (*outputs[:place], sparse, *outputs[place:])
+        quantized = await in_precisions(outputs[0].rows, precisions) if precisions else {}
+        if plan.dtype in quantized:
+            outputs = (outputs[0]._replace(rows=quantized[plan.dtype]),)
         spent = StageTimes(tokenizing, times.queued / (times.items or 1), times.ran / (times.items or 1))
         self._count(model.card.name, tokens, spent, len(truncated), times.joined, context)
+        picked = bool(request.outputs)
         return EmbedResult(
-            model.card.name, outputs, tokens, bool(request.outputs), lengths, characters, spent, truncated
+            model.card.name, outputs, tokens, picked, lengths, characters, spent, truncated, chunks, quantized
         )
 
     def _count(
@@ -124,7 +153,7 @@ class EmbeddingPipeline:
 
     def check(self, request: EmbedRequest, context: RequestContext) -> None:
         """Raise what `embed` would raise now before it tokenized the texts of a request."""
-        model, plan, ids, _ = self._validated(request)
+        request, model, plan, ids, _ = self._validated(request)
         if keys := self._keys(model, plan, request, ids):
             kept = self._cache.find(model, keys, counted=False)
             ids = [found or own for found, own in zip(kept, ids, strict=True)]
@@ -133,14 +162,17 @@ class EmbeddingPipeline:
 
     def _keys(self, model: Model, plan: Plan, request: EmbedRequest, ids: list[Any]) -> Sequence[bytes]:
         """Return the keys of the inputs in the cache; none where it does not keep the vectors of the plan."""
-        if not self._cache.max_bytes or plan.whole or plan.outputs != (POOLED,):
+        if not self._cache.max_bytes or plan.whole or plan.outputs != (POOLED,) or request.spans is not None:
             return ()
-        prompt = prompt_of(model.card, request.prompt_name, request.task) if None in ids else ""
-        task = task_of(model.card, request.task, request.prompt_name)
+        named = request.prompt_name, request.task, request.input_type
+        prompt = prompt_of(model.card, *named) if None in ids else ""
+        task = task_of(model.card, request.task, request.prompt_name, request.input_type)
         return keys_of(request.inputs, ids, plan.mode, prompt, self._cut(request), task)
 
-    def _validated(self, request: EmbedRequest) -> tuple[Model, Plan, list[Any], int]:
-        """Return the model and plan of a request, its inputs as `_validate` does, and the characters of its texts."""
+    def _validated(self, request: EmbedRequest) -> tuple[EmbedRequest, Model, Plan, list[Any], int]:
+        """Return a request with the model's own choices, its model and plan, its inputs as `_validate` does, and the
+        characters of its texts.
+        """
         model = self._models.get(request.model)
         card = model.card
         if card.image:
@@ -148,10 +180,13 @@ class EmbeddingPipeline:
                 f"{card.name} reads no text", allowed="images", remedy=f"POST to /models/{card.name}/images"
             )
         plan = model.plan(request.outputs, request.pooling, request.normalize, request.dimensions, request.dtype)
-        task_of(card, request.task, request.prompt_name)
+        request, plan = sparse_vectors.route(card, request, plan)
+        task_of(card, request.task, request.prompt_name, request.input_type)
+        if request.spans is not None:
+            late_chunking.check(card, plan, request, self._settings)
         ids = self._validate(card, request)
         texts = [item for item in request.inputs if isinstance(item, Text)] if None in ids else ()
-        return model, plan, ids, limits.check_characters(texts, self._settings)
+        return request, model, plan, ids, limits.check_characters(texts, self._settings)
 
     def _validate(self, card: Card, request: EmbedRequest) -> list[Any]:
         """Return the caller's token ids, checked; None in the place of a text."""
@@ -159,7 +194,7 @@ class EmbeddingPipeline:
         limits.check_count(inputs, self._settings)
         truncate, direction, most = self._truncates(request), request.truncation_direction, request.max_tokens
         if self._settings.max_input_tokens:
-            most = _least(self._settings.max_input_tokens, most)
+            most = limits.least(self._settings.max_input_tokens, most)
             if not truncate:
                 limits.check_longest(inputs, self._settings.max_input_tokens)
         return [
@@ -169,19 +204,20 @@ class EmbeddingPipeline:
 
     async def _tokenize(
         self, model: Model, plan: Plan, request: EmbedRequest, ids: list[Any], context: RequestContext
-    ) -> tuple[list[Any], PromptTokens]:
+    ) -> tuple[list[Any], PromptTokens, Located]:
         """Admit the texts of a request to its queues and tokenize them.
 
         Returns:
-            Ids in the place of each None, and the number of leading tokens of each input that pooling leaves out.
+            Ids in the place of each None, the number of leading tokens of each input that pooling leaves out, and for
+            spans the own tokens of each text.
         """
         queues, cost, characters = self._check_room(model, plan, request, ids, context)
         needed = CHARACTER_BYTES * characters if characters > COUNTED_CHARACTERS else 0
         with reserved(queues, cost, context.caller), self._budget.held_for(needed):
-            complete, prompts = await self._encode(model, request, ids)
+            complete, prompts, located = await self._encode(model, plan, request, ids)
         tokens = sum([complete[index].tokens for index, sequence in enumerate(ids) if sequence is None])
         self._estimator.learn(model.card.name, characters, tokens)
-        return complete, prompts
+        return complete, prompts, located
 
     def _check_room(
         self, model: Model, plan: Plan, request: EmbedRequest, ids: list[Any], context: RequestContext
@@ -192,7 +228,7 @@ class EmbeddingPipeline:
             The queues, the tokens that these are estimated to have, and the characters of the texts.
         """
         texts = [item for item, sequence in zip(request.inputs, ids, strict=True) if sequence is None]
-        longest = _least(model.card.max_tokens, request.max_tokens)
+        longest = limits.least(model.card.max_tokens, request.max_tokens)
         sizes = [len(text.text) + len(text.pair or "") for text in texts if isinstance(text, Text)]
         cost = self._estimator.estimate(model.card.name, sizes, longest)
         cost += sum([sequence.tokens for sequence in ids if type(sequence) is Ids])
@@ -201,33 +237,51 @@ class EmbeddingPipeline:
             queue.check(cost, context.deadline, context.caller)
         return queues, cost, sum(sizes)
 
-    async def _encode(self, model: Model, request: EmbedRequest, ids: list[Any]) -> tuple[list[Any], PromptTokens]:
+    async def _encode(
+        self, model: Model, plan: Plan, request: EmbedRequest, ids: list[Any]
+    ) -> tuple[list[Any], PromptTokens, Located]:
         """Tokenize the texts of a request that have no ids behind its prompt."""
         card, tokenizer = model.card, model.tokenizer
         if tokenizer is None:
             raise BadRequest(f"{card.name} was exported without a tokenizer", remedy="send token ids instead of text")
-        prompt = prompt_of(card, request.prompt_name, request.task)
+        prompt = prompt_of(card, request.prompt_name, request.task, request.input_type)
         texts = {
             index: Text(prompt + item.text, item.pair) if prompt else item
             for index, item in enumerate(request.inputs)
             if isinstance(item, Text) and ids[index] is None
         }
-        encoded = await tokenizer.encode(texts, self._cut(request))
-        prompts = _NO_PROMPTS
+        prompts, located, cut = _NO_PROMPTS, _NOT_LOCATED, self._cut(request, self._longest(model, plan, request))
+        if request.spans is None:
+            encoded = await tokenizer.encode(texts, cut)
+        else:
+            encoded, located = await tokenizer.encode_located(texts, cut, prompt)
         if prompt and card.pooling and not card.pooling.include_prompt:
             prompts = dict.fromkeys(encoded, tokenizer.prompt_length(prompt))
             check_prompts(encoded, prompts)
-        return [encoded.get(index, sequence) for index, sequence in enumerate(ids)], prompts
+        return [encoded.get(index, sequence) for index, sequence in enumerate(ids)], prompts, located
 
-    def _cut(self, request: EmbedRequest) -> Cut:
-        return Cut(self._truncates(request), request.truncation_direction, request.max_tokens, request.special_tokens)
+    def _cut(self, request: EmbedRequest, longest: int | None = None) -> Cut:
+        truncates = self._truncates(request)
+        return Cut(truncates, request.truncation_direction, request.max_tokens, request.special_tokens, longest)
+
+    @staticmethod
+    def _longest(model: Model, plan: Plan, request: EmbedRequest) -> int | None:
+        """Return the longest text of its kind in tokens, of a request for several vectors a text."""
+        return multi_vectors.longest(model.card, request) if MULTI_VECTOR in plan.heads else None
 
     def _truncates(self, request: EmbedRequest) -> bool:
         return self._settings.auto_truncate if request.truncate is None else request.truncate
 
 
-def _least(one: int | None, other: int | None) -> int | None:
-    return one if other is None else other if one is None else min(one, other)
+def _precisions(model: Model, request: EmbedRequest) -> Ranges:
+    """Return the precisions that a request wants its sentence vectors in, and the ranges of each.
+
+    Raises:
+        BadRequest: the model cannot give one.
+    """
+    names = (request.dtype, *request.precisions) if request.dtype in PRECISIONS else request.precisions
+    options = request.outputs, request.pooling, request.normalize, request.dimensions
+    return {name: model.plan(*options, name).ranges for name in names}
 
 
 async def _run(
@@ -236,6 +290,7 @@ async def _run(
     ids: list[Any],
     parts: dict[int, Packed],
     prompts: PromptTokens,
+    chunks: Sequence[Chunks],
     times: ItemTimes,
     context: RequestContext,
     admitted: bool,
@@ -245,9 +300,13 @@ async def _run(
     rows: list[Rows] = [{POOLED: kept[index]} if index in kept else {} for index in range(len(parts) + len(kept))]
     if parts:
         queued = _schedule(model, plan, parts, times, context, admitted)
-        await _gather(queued, rows, _reducer(model.card, plan, ids, prompts))
+        projection = Projection(model, rows, ids) if MULTI_VECTOR in plan.heads else None
+        reduce, pool_chunks = _reducer(model, plan, ids, prompts, chunks), _chunk_pooling(plan, ids, chunks)
+        await _gather(queued, rows, reduce, pool_chunks, projection)
         if plan.modules:
             await apply_modules(model, rows, list(parts))
+        if plan.heads:
+            await apply_heads(model, plan, rows, list(parts))
     return rows
 
 
@@ -301,33 +360,68 @@ def _by_graphs(card: Card, plan: Plan, parts: dict[int, Packed]) -> list[tuple[G
 
 
 Reduce = Callable[[int, Rows], Rows]
+PoolChunks = Callable[[int, Rows], Awaitable[Rows]]
 
 
-def _reducer(card: Card, plan: Plan, ids: list[Ids], prompts: PromptTokens) -> Reduce | None:
-    """Return what checks the rows of a part as they come, and pools them, so that hidden states that nothing else needs
-    are not kept until all have come; None: rows of a table, which were checked when it was exported.
+def _reducer(
+    model: Model, plan: Plan, ids: list[Ids], prompts: PromptTokens, chunks: Sequence[Chunks]
+) -> Reduce | None:
+    """Return what checks the rows of a part as they come, and reduces them to what is read of them, so that hidden
+    states that nothing else needs are not kept until all have come; None: rows of a table, which were checked when it
+    was exported.
     """
     if plan.whole:
         return None
 
     def reduce(index: int, rows: Rows) -> Rows:
-        check_finite_input(card.name, index, rows)
-        if plan.mode is None or HIDDEN not in rows:
+        check_finite_input(model.card.name, index, rows)
+        if ONE_ROW in rows:  # pooled by the graph
+            return dict.fromkeys(plan.outputs, rows[ONE_ROW])
+        if (plan.mode is None and not plan.heads) or HIDDEN not in rows:
             return rows
-        pooled = pooled_row(plan, rows[HIDDEN], ids[index], prompts.get(index, 0))
-        return {name: own for name, own in rows.items() if name in plan.outputs} | {POOLED: pooled}
+        kept = {name: own for name, own in rows.items() if name in plan.outputs or name == sparse_vectors.INDICES}
+        if plan.heads:
+            kept |= reduced(model, plan, rows[HIDDEN], ids[index])
+        if chunks:
+            kept[HIDDEN] = rows[HIDDEN]
+        elif plan.mode is not None:
+            kept[POOLED] = pooled_row(plan, rows[HIDDEN], ids[index], prompts.get(index, 0))
+        return kept
 
     return reduce
 
 
-async def _gather(queued: Queued, rows: list[Rows], reduce: Reduce | None) -> None:
+def _chunk_pooling(plan: Plan, ids: list[Ids], chunks: Sequence[Chunks]) -> PoolChunks | None:
+    """Return what makes the vectors of an input's chunks of its hidden states as they come; None: there are none."""
+
+    async def pool_chunks(index: int, rows: Rows) -> Rows:
+        return await late_chunking.pooled(plan, rows, ids[index], chunks[index]) if HIDDEN in rows else rows
+
+    return pool_chunks if chunks else None
+
+
+async def _gather(
+    queued: Queued,
+    rows: list[Rows],
+    reduce: Reduce | None,
+    pool_chunks: PoolChunks | None = None,
+    projection: Projection | None = None,
+) -> None:
     """Add the rows of every part to `rows`; if one fails or the caller leaves, the queued ones are cancelled."""
     queued.reverse()
     try:
         while queued:
             index, future = queued.pop()  # the future holds the rows of its whole batch
             own = await future
-            rows[index] |= own if reduce is None else reduce(index, own)
+            if reduce is not None:
+                own = reduce(index, own)
+            if pool_chunks is not None:
+                own = await pool_chunks(index, own)
+            rows[index] |= own
+            if projection and MULTI_VECTOR in own:
+                await projection.add(index)
+        if projection:
+            await projection.finish()
     except BaseException:
         _drop(queued)
         raise
@@ -338,11 +432,17 @@ def _drop(queued: Queued) -> None:
         future.cancel()
 
 
-def _select(name: str, plan: Plan, rows: list[Rows], lengths: tuple[int, ...]) -> Output:
+def _select(name: str, plan: Plan, rows: list[Rows], lengths: tuple[int, ...], chunks: Sequence[Chunks] = ()) -> Output:
     """Return one output of the plan, pooled or token by token."""
     if name == POOLED:
         vectors = sentence_vectors(plan, np.concatenate([part[POOLED] for part in rows]))
-        return Output(name, cast(vectors, plan.dtype), (1,) * len(lengths), True)
+        rows_of_texts = vectors if plan.dtype in PRECISIONS else cast(vectors, plan.dtype)
+        counts = tuple([len(each.rows) for each in chunks]) if chunks else (1,) * len(lengths)
+        return Output(name, rows_of_texts, counts, not chunks)
     arrays = [part[name] for part in rows]
     joined = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+    if name in ROW_OF_EACH:
+        return Output(name, cast(joined, plan.dtype), (1,) * len(lengths), True)
+    if name == MULTI_VECTOR:
+        lengths = tuple([len(array) for array in arrays])
     return Output(name, cast(joined, plan.dtype), lengths, False)

@@ -42,6 +42,9 @@ POOLINGS: dict[str, Callable[[Rows, Flags, int], NDArray[Any]]] = {
     "weightedmean": _weighted_mean,
 }
 
+SPAN_POOLINGS = ("mean", "max", "mean_sqrt_len_tokens", "weightedmean")
+"""Modes that read all rows of a span; the others take one row, which in a whole text alone is trained for that."""
+
 
 def end_row(ids: NDArray[np.int64], end_id: int | None) -> int:
     """Return the row of the token that ends a text; row 0 where no token is `end_id`.

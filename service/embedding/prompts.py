@@ -1,29 +1,56 @@
 """The prompt before the texts of a request, and the task whose adapters its tokens get.
 
 A request names a task itself or by a prompt of the task's name, as clients of sentence-transformers do. A task named
-itself brings its prompt, unless the request names another.
+itself brings its prompt, unless the request names another. A request that says what its texts are for (`input_type`)
+gets the prompt of that use, and the task of the same name; of a model without one, nothing is put before its texts.
 
-Source: sentence-transformers 6.2 (prompts); the encode of jina-embeddings-v3's own code (task and its instruction).
+Source: sentence-transformers 6.2 (prompts, encode_query, encode_document); the encode of jina-embeddings-v3's own code
+(task and its instruction).
 """
 
 from models.artifacts.card import Card
+from service.embedding.requests import InputType
 from service.errors import UnknownValue
 
 NO_TASK = -1
+USES: dict[InputType, tuple[str, ...]] = {
+    "query": ("query", "search_query", "retrieval.query", "s2p_query"),
+    "document": ("document", "passage", "corpus", "search_document", "retrieval.passage"),
+    "classification": ("classification", "Classification"),
+    "clustering": ("clustering", "separation", "Clustering"),
+}
+"""Names that models give to the prompt of a use, the first that a model has counting.
+
+sentence-transformers knows the first of query and the first three of document; the others are those of nomic, Jina v3,
+Stella and EmbeddingGemma.
+"""
+SPELLINGS: dict[str, InputType] = {
+    "query": "query",
+    "search_query": "query",
+    "document": "document",
+    "passage": "document",
+    "search_document": "document",
+    "classification": "classification",
+    "clustering": "clustering",
+}
+"""Uses by the names that clients send: Voyage's and NVIDIA's query, document and passage, and Cohere's."""
 
 
-def prompt_of(card: Card, name: str | None, task: str | None = None) -> str:
+def prompt_of(card: Card, name: str | None, task: str | None = None, input_type: InputType | None = None) -> str:
     """Return the prompt to put before a text: the one of that name, else the task's, else the model's default.
 
     Args:
         card: of the model.
         name: that the request has for a prompt; None: none.
         task: that the request names; None: none.
+        input_type: what the text is for, where neither is named: brings the prompt of this use, or none at all.
 
     Raises:
         UnknownValue: the model has no such prompt.
     """
     if name is None:
+        if task is None and input_type is not None:
+            return card.prompts.get(_name_of(card, input_type) or "", "")
         return card.prompts.get(task or card.default_prompt or card.default_task or "", "")
     if name not in card.prompts:
         known = ", ".join(repr(prompt) for prompt in card.prompts) or "none"
@@ -31,8 +58,11 @@ def prompt_of(card: Card, name: str | None, task: str | None = None) -> str:
     return card.prompts[name]
 
 
-def task_of(card: Card, task: str | None, prompt_name: str | None) -> int:
+def task_of(card: Card, task: str | None, prompt_name: str | None, input_type: InputType | None = None) -> int:
     """Return the number of the task that a request names, itself or by its prompt, else of the model's default task.
+
+    Args:
+        input_type: what the texts are for, where neither is named: brings the task of this use, if there is one.
 
     Returns:
         the place among the card's tasks; NO_TASK: no adapter adds anything.
@@ -44,5 +74,16 @@ def task_of(card: Card, task: str | None, prompt_name: str | None) -> int:
         known = f"the tasks {', '.join(map(repr, card.tasks))}" if card.tasks else "no tasks"
         remedy = "" if card.tasks else "leave it out"
         raise UnknownValue(f"is {task[:80]!r}", field=("task",), allowed=f"{card.name} has {known}", remedy=remedy)
+    if prompt_name is None and task is None and input_type is not None:
+        prompt_name = _name_of(card, input_type)
     named = task or (prompt_name if prompt_name in card.tasks else card.default_task)
     return NO_TASK if named is None else card.tasks.index(named)
+
+
+def _name_of(card: Card, input_type: InputType) -> str | None:
+    """Return the name of the prompt, or of the task without a prompt, that a model has for a use; None: it has none.
+
+    Empty prompts count last: sentence-transformers saves them as placeholders beside a prompt of another name.
+    """
+    names = [name for name in USES[input_type] if name in card.prompts or name in card.tasks]
+    return next((name for name in names if card.prompts.get(name) or name in card.tasks), None)

@@ -4,6 +4,7 @@ They are named tuples, because some are made for every request: a frozen datacla
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -13,14 +14,21 @@ from service.request_context import StageTimes
 
 Int64s = NDArray[np.int64]
 Direction = Literal["right", "left"]
+InputType = Literal["query", "document", "classification", "clustering"]
+SpanUnit = Literal["characters", "tokens"]
 DTYPES = ("float32", "float16", "bfloat16")
 
 
 class Text(NamedTuple):
-    """A text, or a pair of texts, still to be tokenised."""
+    """A text, or a pair of texts, still to be tokenised.
+
+    Args:
+        ending: ids of its last tokens that are kept where it is cut at its end.
+    """
 
     text: str
     pair: str | None = None
+    ending: tuple[int, ...] = ()
 
 
 class Ids(NamedTuple):
@@ -31,6 +39,7 @@ class Ids(NamedTuple):
         types: segment ids.
         extras: further inputs of a few families, by their names in transformers: [n], bbox [n, 4].
         cut: the input was longer.
+        vectors: flags of the tokens that get a vector of their own, bool [n]; None: no output has such vectors.
     """
 
     ids: Int64s
@@ -39,6 +48,7 @@ class Ids(NamedTuple):
     positions: Int64s | None = None
     extras: Mapping[str, Int64s] | None = None
     cut: bool = False
+    vectors: NDArray[np.bool_] | None = None
 
     @property
     def tokens(self) -> int:
@@ -47,6 +57,47 @@ class Ids(NamedTuple):
 
 
 Input = Text | Ids
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Spans:
+    """The spans of each input that get a vector each, pooled of hidden states of the whole input (late chunking).
+
+    Args:
+        bounds: of all inputs in their order, int64 [spans, 2]: where a span starts, and where it stops, which is not
+            part of it.
+        counts: the spans of each input.
+        unit: what they count: code points of the text as the caller sent it, or tokens of it, without the prompt's and
+            special ones; in token ids every id counts.
+        joined: the spans are texts that were joined to one input: the first begins with the input's first token and
+            the last ends with its last, special tokens and the prompt included; errors call them inputs.
+    """
+
+    bounds: Int64s
+    counts: tuple[int, ...]
+    unit: SpanUnit = "characters"
+    joined: bool = False
+
+
+class Chunking(NamedTuple):
+    """Spans of `size` tokens of each input; each begins with the last `overlap` tokens of the one before."""
+
+    size: int
+    overlap: int = 0
+
+
+class Chunks(NamedTuple):
+    """The spans of one input that vectors were made of, int64 [spans, 2] each.
+
+    Args:
+        rows: places among the hidden states.
+        tokens: places among the input's own tokens.
+        characters: code points of the text that the tokens cover; None: it came as token ids.
+    """
+
+    rows: Int64s
+    tokens: Int64s
+    characters: Int64s | None
 
 
 class EmbedRequest(NamedTuple):
@@ -62,11 +113,16 @@ class EmbedRequest(NamedTuple):
             files say, after its own scaling.
         pooling: one of pooling.POOLINGS; another than the model's own gives the plain pooled vector, without the
             model's modules.
-        dtype: of the result, one of DTYPES.
-        prompt_name: one of the model's prompts; None: that of `task`, or its default prompt.
+        dtype: of the result, one of DTYPES; of sentence vectors also one of quantization.PRECISIONS.
+        prompt_name: one of the model's prompts; None: that of `task` or `input_type`, or its default prompt.
         task: one of the model's tasks, whose adapters are used; None: that `prompt_name` names, or its default task.
         max_tokens: cut every input to so many tokens, special ones included, whatever `truncate` says.
         special_tokens: add the model's own to texts.
+        max_active_dims: keep so many of the largest values of a sparse vector; None: all.
+        input_type: what the texts are for, where the model reads queries and documents in different ways; None: it is
+            not said. It brings the prompt and the task of that use, unless the request names one.
+        spans: make the sentence vector of each of these spans instead of one of the whole input.
+        precisions: of quantization.PRECISIONS, in which the sentence vectors are given too.
     """
 
     inputs: Sequence[Input]
@@ -82,21 +138,29 @@ class EmbedRequest(NamedTuple):
     task: str | None = None
     max_tokens: int | None = None
     special_tokens: bool = True
+    input_type: InputType | None = None
+    spans: Spans | Chunking | None = None
+    precisions: tuple[str, ...] = ()
+    max_active_dims: int | None = None
 
 
 class Output(NamedTuple):
     """One named output of all inputs.
 
     Args:
-        rows: [sum(lengths), width], C-contiguous, in the request's dtype (bfloat16 is ml_dtypes.bfloat16).
+        rows: [sum(lengths), width], C-contiguous, in the request's dtype (bfloat16 is ml_dtypes.bfloat16;
+            binary is int8 and ubinary uint8, an eighth as wide).
         lengths: rows of each input; all 1 where pooled.
         pooled: one vector per input instead of one per token.
+        indices: of sparse vectors: int32 [sum(lengths)], the columns of the values in `rows`, which are 1 wide,
+            ascending within an input; None: the vectors are dense.
     """
 
     name: str
     rows: NDArray[Any]
     lengths: tuple[int, ...]
     pooled: bool
+    indices: NDArray[np.int32] | None = None
 
 
 class EmbedResult(NamedTuple):
@@ -110,6 +174,8 @@ class EmbedResult(NamedTuple):
         characters: of the texts, prompts not counted.
         times: what each stage took.
         truncated: numbers of the inputs that were cut, in their order.
+        chunks: of each input, where the request has spans; empty: it has none.
+        quantized: the sentence vectors in each of the request's `precisions`.
     """
 
     model: str
@@ -120,3 +186,5 @@ class EmbedResult(NamedTuple):
     characters: int = 0
     times: StageTimes = StageTimes(0.0, 0.0, 0.0)
     truncated: tuple[int, ...] = ()
+    chunks: tuple[Chunks, ...] = ()
+    quantized: Mapping[str, NDArray[Any]] = {}

@@ -111,7 +111,10 @@ class RowLookup:
             plan = model.plan(request.outputs, request.pooling, request.normalize, request.dimensions, request.dtype)
         except InlayError:
             return None
-        if plan.lookup is None or request.max_tokens is not None or request.task is not None:
+        asks_more = request.max_tokens is not None or request.task is not None or request.spans is not None
+        if plan.lookup is None or asks_more:
+            return None
+        if request.max_active_dims is not None:
             return None
         longest = min(model.card.position.longest() or self._max_tokens, self._max_tokens)
         named = bool(request.outputs)
@@ -125,7 +128,7 @@ class RowLookup:
         for sequence in inputs:
             if type(sequence) is not Ids:
                 return ()
-            ids, mask, types, positions, extras, _ = sequence
+            ids, mask, types, positions, extras = sequence[:5]
             length = len(ids)
             if mask is not None or types is not None or positions is not None or extras:
                 return ()

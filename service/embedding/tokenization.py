@@ -1,10 +1,10 @@
 """Tokenizers: text to token ids and back, with the model's own special tokens and limits."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from itertools import chain
+from itertools import chain, takewhile
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -12,11 +12,14 @@ import numpy as np
 
 from service.embedding.limits import too_many_tokens
 from service.embedding.requests import Direction, Ids, Int64s, Text
+from service.embedding.token_offsets import OwnTokens, own_tokens
 from service.errors import SHORTEN_OR_TRUNCATE, EmptyInput, OutOfRange, StartError, TooLong
 
 INLINE_CHARACTERS = 2000  # about half a millisecond of tokenising; longer work goes to a thread
 MOST_ID = 2**32 - 1  # what the library's ids hold
 Result = TypeVar("Result")
+EncodeBatch = Callable[..., list[Any]]  # of the library: encode_batch_fast, or encode_batch, which keeps offsets
+Span = tuple[int, int]  # the first character of a token and the one after its last
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,15 +41,22 @@ class Token:
 
 
 class Cut(NamedTuple):
-    """How the texts of a request are cut; the fields are those of EmbedRequest."""
+    """How the texts of a request are cut; the fields are those of EmbedRequest.
+
+    Args:
+        longest: that texts of their kind have in this model; None: the model's own limit.
+    """
 
     truncate: bool = True
     direction: Direction = "right"
     max_tokens: int | None = None
     special_tokens: bool = True
+    longest: int | None = None
 
     def most(self, model: int | None) -> int | None:
         """Return the longest result in tokens, where the model itself reads `model` tokens."""
+        if self.longest is not None:
+            model = self.longest if model is None else min(model, self.longest)
         if model is None or self.max_tokens is None:
             return self.max_tokens if model is None else model
         return min(model, self.max_tokens)
@@ -89,6 +99,7 @@ class Tokenizer:
         self._segments = segments
         self._filling = filling
         self.prompt_length = lru_cache(maxsize=64)(partial(_prompt_length, self._tokenizer))  # no self: no cycle
+        self.ending = lru_cache(maxsize=4)(partial(_ending, self._tokenizer))
 
     async def encode(self, texts: Mapping[int, Text], cut: Cut) -> dict[int, Ids]:
         """Return the ids and segment ids of each text or pair, by its number in the request.
@@ -101,16 +112,50 @@ class Tokenizer:
 
     def encode_now(self, texts: Mapping[int, Text], cut: Cut) -> dict[int, Ids]:
         """Run `encode` on the calling thread."""
+        # encode_batch_fast releases the GIL, encode holds it (tokenizers 0.23)
+        encoded = self._encode(texts, cut, self._tokenizer.encode_batch_fast)
+        at_end = cut.direction == "right"
+        return {
+            index: self._ids(kept, shortened, text.ending if at_end else ())
+            for index, text, _, kept, shortened in encoded
+        }
+
+    async def encode_located(
+        self, texts: Mapping[int, Text], cut: Cut, prompt: str
+    ) -> tuple[dict[int, Ids], dict[int, OwnTokens]]:
+        """Return what `encode` does of texts behind a prompt, and where the tokens of each text lie.
+
+        `encode` keeps no offsets, with which it takes twice as long.
+        """
+        characters = sum(len(text.text) for text in texts.values())
+        return await _run(2 * characters, self.encode_located_now, texts, cut, prompt)
+
+    def encode_located_now(
+        self, texts: Mapping[int, Text], cut: Cut, prompt: str
+    ) -> tuple[dict[int, Ids], dict[int, OwnTokens]]:
+        """Run `encode_located` on the calling thread."""
+        ids, located = {}, {}
+        for index, text, whole, kept, shortened in self._encode(texts, cut, self._tokenizer.encode_batch):
+            ids[index] = self._ids(kept, shortened)
+            left = cut.direction == "left"
+            removed = len(texts[index].text) - len(text.text) if left else 0
+            located[index] = own_tokens(whole, kept, len(prompt) - removed, left)
+        return ids, located
+
+    def _encode(
+        self, texts: Mapping[int, Text], cut: Cut, encode: EncodeBatch
+    ) -> Iterator[tuple[int, Text, Any, Any, bool]]:
+        """Yield of each text its number, the text within the limit of characters, its whole encoding, the one within
+        the limit of tokens, and whether anything was cut.
+        """
         sent = texts
         if self._max_characters is not None:
             texts = {index: self._short(index, text, cut) for index, text in texts.items()}
         raw = [text.text if text.pair is None else (text.text, text.pair) for text in texts.values()]
-        # encode_batch_fast releases the GIL, encode holds it (tokenizers 0.23)
-        encodings = self._tokenizer.encode_batch_fast(raw, add_special_tokens=cut.special_tokens)
-        return {
-            index: self._ids(index, text, encoding, cut, text is not sent[index])
-            for (index, text), encoding in zip(texts.items(), encodings, strict=True)
-        }
+        encodings = encode(raw, add_special_tokens=cut.special_tokens)
+        for (index, text), whole in zip(texts.items(), encodings, strict=True):
+            kept, was_cut = self._fitted(index, text, whole, cut, encode)
+            yield index, text, whole, kept, was_cut or text is not sent[index]
 
     def joined_now(self, texts: Sequence[str], cut: Cut) -> tuple[Int64s, tuple[int, ...]]:
         """Return the ids of all texts one after the other, and how many each has; what is raised is as of `encode`.
@@ -143,6 +188,20 @@ class Tokenizer:
         if (count := sum(map(len, encodings))) > most:
             raise too_many_tokens(count, most)
         return [_tokens(text, encoding) for text, encoding in zip(texts, encodings, strict=True)]
+
+    async def spans(self, texts: Sequence[str]) -> list[list[Span]]:
+        """Return where the tokens of each text lie in it; special ones are not added and nothing is cut."""
+        return await _run(sum(map(len, texts)), self.spans_now, texts)
+
+    def spans_now(self, texts: Sequence[str]) -> list[list[Span]]:
+        """Run `spans` on the calling thread."""
+        return [encoding.offsets for encoding in self._tokenizer.encode_batch(list(texts), add_special_tokens=False)]
+
+    @property
+    def added_to_pairs(self) -> int:
+        """The number of special tokens that a pair of texts gets."""
+        added: int = self._tokenizer.num_special_tokens_to_add(True)
+        return added
 
     async def decode(self, sequences: Sequence[Sequence[int]], skip_special_tokens: bool) -> list[str]:
         """Return the text of each sequence of ids.
@@ -191,9 +250,10 @@ class Tokenizer:
         text: str = self._tokenizer.decode([id_], skip_special_tokens=False)
         return text
 
-    def _ids(self, index: int, text: Text, encoding: Any, cut: Cut, shortened: bool) -> Ids:
-        ids = encoding.ids
-        if not ids and not self._may_be_empty:
+    def _fitted(self, index: int, text: Text, whole: Any, cut: Cut, encode: EncodeBatch) -> tuple[Any, bool]:
+        """Return the encoding of a text within the limit of tokens, and whether it was cut."""
+        count = len(whole)
+        if not count and not self._may_be_empty:
             raise EmptyInput(
                 "gives no token",
                 field=("inputs", index),
@@ -201,17 +261,25 @@ class Tokenizer:
                 remedy="send some text",
             )
         most = cut.most(self._max_tokens)
-        if most is not None and len(ids) > most:
-            if not cut.truncate and cut.max_tokens is None:
-                raise TooLong(
-                    f"has {len(ids)} tokens",
-                    field=("inputs", index),
-                    allowed=f"this model reads {most}",
-                    remedy=SHORTEN_OR_TRUNCATE,
-                )
-            encoding, shortened = self._cut(text, most, cut), True
+        if most is None or count <= most:
+            return whole, False
+        if not cut.truncate and cut.max_tokens is None:
+            raise TooLong(
+                f"has {count} tokens",
+                field=("inputs", index),
+                allowed=f"this model reads {most}",
+                remedy=SHORTEN_OR_TRUNCATE,
+            )
+        return self._cut(text, most, cut, encode), True
+
+    def _ids(self, encoding: Any, cut: bool, ending: tuple[int, ...] = ()) -> Ids:
+        """Return the ids of an encoding; `ending` takes the place of the last where the text was cut."""
         types = np.array(encoding.type_ids, np.int64) if self._segments else None
-        return Ids(self._filled(np.array(encoding.ids, np.int64)), None, types, cut=shortened)
+        own = np.array(encoding.ids, np.int64)
+        if cut and ending:
+            kept = min(len(ending), len(own))
+            own[len(own) - kept :] = ending[len(ending) - kept :]
+        return Ids(self._filled(own), None, types, cut=cut)
 
     def _filled(self, ids: Int64s) -> Int64s:
         if self._filling is None or len(ids) >= self._filling[0]:
@@ -234,14 +302,14 @@ class Tokenizer:
                 remedy=SHORTEN_OR_TRUNCATE,
             )
         kept = slice(most) if cut.direction == "right" else slice(-most, None)
-        return Text(text.text[kept], text.pair and text.pair[kept])
+        return Text(text.text[kept], text.pair and text.pair[kept], text.ending)
 
-    def _cut(self, text: Text, max_tokens: int, cut: Cut) -> Any:
+    def _cut(self, text: Text, max_tokens: int, cut: Cut, encode: EncodeBatch) -> Any:
         """Return the tokens of a text cut to `max_tokens`; special ones are cut last, and count (vLLM 0.33)."""
         parts = [text.text] if text.pair is None else [text.text, text.pair]
         added = self._tokenizer.num_special_tokens_to_add(len(parts) == 2) if cut.special_tokens else 0
         room = max(0, max_tokens - added)
-        encodings = self._tokenizer.encode_batch_fast(parts, add_special_tokens=False)
+        encodings = encode(parts, add_special_tokens=False)
         for encoding, keep in zip(encodings, _longest_first([len(part.ids) for part in encodings], room), strict=True):
             encoding.truncate(keep, direction=cut.direction)
         whole = self._tokenizer.post_process(*encodings, *[None] * (2 - len(parts)), cut.special_tokens)
@@ -282,6 +350,13 @@ def _prompt_length(tokenizer: Any, prompt: str) -> int:
     encoding = tokenizer.encode(prompt)
     closing = bool(encoding.special_tokens_mask) and encoding.special_tokens_mask[-1] == 1
     return len(encoding.ids) - int(closing)
+
+
+def _ending(tokenizer: Any, one: str, other: str) -> tuple[int, ...]:
+    """Return the ids that two texts both end in, without special tokens."""
+    ids = [tokenizer.encode(text, add_special_tokens=False).ids[::-1] for text in (one, other)]
+    same = takewhile(lambda pair: pair[0] == pair[1], zip(*ids, strict=False))
+    return tuple(each for each, _ in same)[::-1]
 
 
 def _longest_first(lengths: list[int], room: int) -> list[int]:

@@ -59,7 +59,7 @@ def pack(card: Card, sequences: Sequence[Ids], task: int = NO_TASK) -> Packed:
 
 
 def _packed(card: Card, sequence: Ids, task: int) -> Packed:
-    ids, mask, types, positions, sent_extras, _ = sequence
+    ids, mask, types, positions, sent_extras = sequence[:5]
     if positions is None:
         positions = learned.positions(card.position, ids, mask)
     elif card.position.shift:

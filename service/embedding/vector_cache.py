@@ -145,7 +145,7 @@ def _text_bytes(item: Text) -> bytes:
 
 def _ids_bytes(sequence: Ids) -> bytes:
     """Return the bytes of all arrays behind a description of them, so that no two sequences give the same ones."""
-    ids, mask, types, positions, extras, cut = sequence
+    ids, mask, types, positions, extras, cut = sequence[:6]
     arrays = {"ids": ids, "mask": mask, "types": types, "positions": positions, **(extras or {})}
     sent = {name: values for name, values in arrays.items() if values is not None}
     form = repr((cut, [(name, values.shape) for name, values in sent.items()]))

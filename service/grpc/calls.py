@@ -302,10 +302,11 @@ class ClientStreamCall(Call):
         """Serve the call."""
         self.begin(grpc_context)
         method = self._served.method
-        answer = await self.perform(method.handler, _decoded(requests, method), self.context())
+        context = self.context()
+        answer = await self.perform(method.handler, _decoded(requests, method), context)
         if isinstance(answer, InlayError):
             await self.abort(answer)
-        self.succeed()
+        self.succeed(truncation.metadata(context.truncated))
         return method.serialize(answer)
 
 

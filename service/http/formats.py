@@ -12,8 +12,8 @@ import orjson
 from numpy.typing import NDArray
 
 from service.embedding.packing import split
-from service.embedding.requests import EmbedResult, Output
-from service.errors import NotAcceptable, UnsupportedMedia
+from service.embedding.requests import Chunks, EmbedResult, Output
+from service.errors import BadRequest, NotAcceptable, UnsupportedMedia
 from service.http import json_arrays
 from service.http.response import Response
 
@@ -28,16 +28,22 @@ NAMES: dict[type, str] = {
     np.float32: "float32",
     np.float16: "float16",
     ml_dtypes.bfloat16: "bfloat16",
+    np.int8: "int8",
+    np.uint8: "uint8",
     np.float64: "float64",
     np.int64: "int64",
+    np.int32: "int32",
     np.bool_: "bool",
 }
 SAFETENSORS_DTYPES = {
     "float32": "F32",
     "float16": "F16",
     "bfloat16": "BF16",
+    "int8": "I8",
+    "uint8": "U8",
     "float64": "F64",
     "int64": "I64",
+    "int32": "I32",
     "bool": "BOOL",
 }
 LONGEST_KEPT, KEPT_LENGTHS = 256, 64  # bytes of an Accept header, and lengths of a tensor, that caches keep
@@ -54,7 +60,17 @@ def _json(result: EmbedResult, base64: bool) -> tuple[Headers, Body]:
         document = {"model": result.model, "outputs": outputs, "usage": {"tokens": result.tokens}}
         if result.truncated:
             document["truncated"] = result.truncated
+        if result.chunks:
+            document["chunks"] = list(map(_chunks, result.chunks))
     return json_body(document, json_arrays.count(result))
+
+
+def _chunks(chunks: Chunks) -> list[dict[str, list[int]]]:
+    """Return where each chunk of an input lies: its tokens, and where it came as a text its characters."""
+    tokens: list[list[int]] = chunks.tokens.tolist()
+    if chunks.characters is None:
+        return [{"tokens": own} for own in tokens]
+    return [{"characters": own, "tokens": at} for own, at in zip(chunks.characters.tolist(), tokens, strict=True)]
 
 
 def _octets(result: EmbedResult, base64: bool) -> tuple[Headers, Body]:
@@ -70,17 +86,26 @@ def _npy(result: EmbedResult, base64: bool) -> tuple[Headers, Body]:
 
 
 def _safetensors(result: EmbedResult, base64: bool) -> tuple[Headers, Body]:
-    shapes = {
-        f"{index}/{output.name}": (output.rows.dtype, (width,) if output.pooled else (length, width))
-        for output in result.outputs
-        for width in output.rows.shape[1:]
-        for index, length in enumerate(output.lengths)
-    }
+    shapes: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {}
+    buffers: list[memoryview] = []
+    for output in result.outputs:
+        if output.indices is None:
+            width = output.rows.shape[1]
+            for index, length in enumerate(output.lengths):
+                shapes[f"{index}/{output.name}"] = output.rows.dtype, (width,) if output.pooled else (length, width)
+            buffers.append(buffer(output.rows))
+            continue
+        for part, array in (("indices", output.indices), ("values", output.rows)):
+            for index, length in enumerate(output.lengths):
+                shapes[f"{index}/{output.name}/{part}"] = array.dtype, (length,)
+            buffers.append(buffer(array))
     metadata = {"model": result.model}
     if result.truncated:
         metadata["truncated"] = ",".join(map(str, result.truncated))
+    if result.chunks:
+        metadata["chunks"] = orjson.dumps(list(map(_chunks, result.chunks))).decode()
     header = safetensors_header(shapes, metadata)
-    return sized(SAFETENSORS, [header, *(buffer(output.rows) for output in result.outputs)])
+    return sized(SAFETENSORS, [header, *buffers])
 
 
 Encode = Callable[[EmbedResult, bool], tuple[Headers, Body]]
@@ -185,6 +210,9 @@ def _tensor(result: EmbedResult, media_type: str) -> tuple[NDArray[Any], tuple[i
         received = f"{media_type} carries one output and {names} were asked for"
         raise NotAcceptable(received, remedy=f"ask for one, or accept {SAFETENSORS}")
     output = result.outputs[0]
+    if output.indices is not None:
+        remedy = f"accept {JSON} or {SAFETENSORS}, which hold indices and values"
+        raise NotAcceptable(f"{media_type} carries dense rows, and {output.name} is sparse", remedy=remedy)
     return output.rows, output.lengths
 
 
@@ -232,16 +260,31 @@ def sized(media_type: str, body: Sequence[bytes | memoryview]) -> tuple[Headers,
 
 def _nested(output: Output) -> Any:
     rows = output.rows.astype(np.float32) if output.rows.dtype.type is ml_dtypes.bfloat16 else output.rows
+    if output.indices is not None:
+        vectors = zip(split(output.indices, output.lengths), split(rows[:, 0], output.lengths), strict=True)
+        return [{"indices": indices, "values": values} for indices, values in vectors]
     return rows if output.pooled else split(rows, output.lengths)
 
 
 def _bare_base64(output: Output) -> Any:
+    check_dense(output, "base64")
     if output.pooled:
         return [_base64(row) for row in output.rows]
     return _tensors_base64(output)
 
 
+def check_dense(output: Output, encoding: str) -> None:
+    """Raise BadRequest for a sparse output in an `encoding_format` of dense vectors."""
+    if output.indices is not None:
+        raise BadRequest(
+            f"{encoding} carries dense vectors, and {output.name} is sparse",
+            field=("encoding_format",),
+            remedy="leave it out, or accept safetensors",
+        )
+
+
 def _tensors_base64(output: Output) -> Any:
+    check_dense(output, "base64")
     parts = list(output.rows) if output.pooled else split(output.rows, output.lengths)
     return [{"dtype": NAMES[part.dtype.type], "shape": part.shape, "data": _base64(part)} for part in parts]
 

@@ -4,7 +4,7 @@ orjson keeps the GIL for as long as it encodes: a second for a hundred thousand 
 JSON is three times as long as its float32 numbers: in pieces, an answer never exists whole.
 """
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,19 @@ class Base64:
 
     def __init__(self, data: memoryview) -> None:
         self.data = data
+
+
+class Encoded:
+    """JSON that is made piece by piece when it is written.
+
+    Args:
+        pieces: yields the JSON of one value.
+    """
+
+    __slots__ = ("pieces",)
+
+    def __init__(self, pieces: Callable[[], Iterator[bytes]]) -> None:
+        self.pieces = pieces
 
 
 class JsonPieces:
@@ -69,16 +82,18 @@ def dumps(document: Any, values: int) -> bytes | JsonPieces:
 
 
 def count(result: EmbedResult) -> int:
-    """Return the number of values in the rows of a result."""
+    """Return the number of values in the rows of a result; of a sparse vector indices count too."""
     values = 0
     for output in result.outputs:
-        values += output.rows.size
+        values += output.rows.size if output.indices is None else 2 * output.rows.size
     return values
 
 
-def _text(node: Any) -> str:
+def _text(node: Any) -> Any:
     if isinstance(node, Base64):
         return pybase64.b64encode_as_string(node.data)
+    if isinstance(node, Encoded):
+        return orjson.Fragment(b"".join(node.pieces()))
     raise TypeError(f"{type(node).__name__} is not written as JSON")
 
 
@@ -91,6 +106,8 @@ def _tokens(node: Any) -> Iterator[bytes]:
         for start in range(0, len(node.data), BASE64_BYTES):
             yield pybase64.b64encode(node.data[start : start + BASE64_BYTES])
         yield b'"'
+    elif isinstance(node, Encoded):
+        yield from node.pieces()
     else:
         try:
             yield orjson.dumps(node)

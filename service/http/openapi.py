@@ -113,7 +113,9 @@ def _operation(group: RouteGroup, route: Route, references: References, *, guard
         operation["requestBody"] = _request_body(route.body, references)
     operation["responses"] = {str(status): _answer(answer, references) for status, answer in route.answers.items()}
     model, media_type = group.error_model or (Problem, MEDIA_TYPE)
-    error = Answer(description="What came, what is allowed and what to do.", content={media_type: model})
+    error = Answer(
+        description="What came, what is allowed and what to do.", content={media_type: model, **route.other_errors}
+    )
     operation["responses"]["default"] = _answer(error, references)
     if guarded and not route.needs_key:
         operation["security"] = []
@@ -123,13 +125,17 @@ def _operation(group: RouteGroup, route: Route, references: References, *, guard
 def _request_body(body: RequestBody, references: References) -> dict[str, Any]:
     content: dict[str, Any] = {}
     if body.model is not None or body.schema is not None:
-        schema = references[body.model] if body.model else body.schema
+        schema = _either(references[body.model], body.schema) if body.model else body.schema
         content[JSON] = {"schema": schema}
         if body.examples:
             content[JSON]["examples"] = {name: {"value": value} for name, value in body.examples.items()}
     content |= {media_type: {"schema": schema} for media_type, schema in body.other.items()}
     request_body: dict[str, Any] = {"required": True, "content": content}
     return request_body | ({"description": body.description} if body.description else {})
+
+
+def _either(reference: Schema, other: Schema | None) -> Schema:
+    return reference if other is None else {"anyOf": [reference, other]}
 
 
 def _answer(answer: Answer, references: References) -> dict[str, Any]:

@@ -279,7 +279,7 @@ class Pipeline:
         route = request.route
         if not request.refused_at_gate and (route is None or not route.probe):
             self._metrics.refused(error.code)
-        response = self.router.renderer(route, request.path)(error)
+        response = (request.render_error or self.router.renderer(route, request.path))(error)
         headers = response.headers
         if isinstance(error, UnsupportedCoding):
             headers = (*headers, bodies.ACCEPTED)

@@ -72,6 +72,7 @@ class Request:
         span: the span that follows it.
         disconnected: whether the client has left.
         admitted: whether it holds a place of the admission controller.
+        render_error: how its errors look, where its route reads the bodies of several protocols; None: as the route's.
     """
 
     body = b""
@@ -82,6 +83,7 @@ class Request:
     disconnected = False
     refused_at_gate = False
     admitted = False
+    render_error: "ErrorRenderer | None" = None
 
     def __init__(self, head: Head, client: tuple[str, int] | None = None) -> None:
         self.head, self.client = head, client
@@ -147,7 +149,7 @@ class RequestBody:
 
     Args:
         model: the pydantic model that validates a JSON body.
-        schema: the JSON schema, where there is no such model.
+        schema: the JSON schema, where there is no such model; beside one: another form of body that is read.
         examples: JSON bodies by name.
         other: schemas of further media types.
         description: what the body holds.
@@ -195,6 +197,7 @@ class Route:
         vectors: whether responses are numbers, which are compressed only on an explicit wish.
         documented: whether the OpenAPI document lists it.
         render_error: how errors of this route look; None: as its group's.
+        other_errors: further schemas of errors by media type, where the route reads the bodies of several protocols.
     """
 
     verb: Literal["GET", "POST"]
@@ -215,6 +218,7 @@ class Route:
     vectors: bool = False
     documented: bool = True
     render_error: ErrorRenderer | None = None
+    other_errors: Mapping[str, Schema] = field(default_factory=dict)
 
     @property
     def parameters(self) -> tuple[str, ...]:

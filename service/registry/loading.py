@@ -14,12 +14,13 @@ from numpy.typing import NDArray
 
 from models.artifacts import card as cards
 from models.artifacts import weights
-from models.artifacts.card import Card
+from models.artifacts.card import ONE_ROW, Card
 from models.errors import ModelError
 from service.embedding import images, output_plan
 from service.embedding.model import Model, PlanMaker, Rows, Work
-from service.embedding.output_plan import POOLED, Plan
+from service.embedding.output_plan import ROW_OF_EACH, Plan
 from service.embedding.packing import feeds, join, rectangle, rectangles, split, unpad
+from service.embedding.sparse_vectors import with_sparse
 from service.embedding.tokenization import Tokenizer
 from service.errors import StartError
 from service.observability.metrics import Metrics
@@ -83,6 +84,8 @@ def read_model(folder: Path, settings: Settings, threads: int, metrics: Metrics)
     tables = (*([card.weights] if card.weights else []), *(card.linked or {}))
     mapped = frozenset(_map_ahead(folder / name) for name in tables)
     tensors = weights.tensors(folder, card)
+    if choice.engine != "onnx":  # others run the whole encoder
+        card = replace(card, row_graphs=None)
     return Model(card, engine, tokenizer, batchers, _plans(card), tensors, version, mapped, choice=choice)
 
 
@@ -112,8 +115,8 @@ def _tokenizer(path: Path, card: Card) -> Tokenizer:
         path,
         card.max_tokens,
         characters,
-        card.static is not None,
-        segments=card.types == "zeros",
+        may_be_empty=card.static is not None or not card.graphs,
+        segments=card.types == "zeros" and card.reads_segments,
         filling=filling,
     )
 
@@ -145,7 +148,7 @@ def _batcher(
     return Batcher(
         run_of(engine, card, name, budget),
         runs=runs,
-        run_alone=run_of(engine.alone, card, name, budget) if graph.attends and engine.alone else None,
+        run_alone=run_of(engine.alone, card, name, budget, engine) if graph.attends and engine.alone else None,
         max_batch_cost=budget,
         max_inline_cost=inline,
         max_queue_cost=settings.max_queue_tokens,
@@ -160,14 +163,19 @@ def _batcher(
     )
 
 
-def run_of(engine: Engine, card: Card, name: str, max_tokens: int) -> Run:
-    """Return what runs the works of a batch on one graph."""
+def run_of(engine: Engine, card: Card, name: str, max_tokens: int, heads: Engine | None = None) -> Run:
+    """Return what runs the works of a batch on one graph.
+
+    Args:
+        heads: runs the heads of hidden states; None: `engine` does.
+    """
     graph = card.graphs[name]
     if graph.layout == "image":
         return images.runner(engine, name)
     run = _runner(engine, card, name)
     if not graph.attends:
         return run
+    run = with_sparse(run, heads or engine, card)
     if graph.one_by_one:
         return _by_length(run, 0)
     return _by_length(run, min(max_tokens, EXACT_TOKENS) if engine.device == "cpu" else max_tokens)
@@ -186,7 +194,19 @@ def _runner(engine: Engine, card: Card, name: str) -> Run:
             arrays = engine.run(name, feeds(packed, graph.inputs), outputs)
         return _rows_of_each(works, outputs, arrays)
 
-    return run
+    return partial(_by_form, run) if card.row_graphs else run
+
+
+def _by_form(run: Run, works: list[Work]) -> list[Rows]:
+    """Run works for one row and works for all rows by themselves: these are two graphs, each with bits of its own."""
+    if len({ONE_ROW in work.outputs for work in works}) == 1:
+        return run(works)
+    rows: list[Rows] = [{} for _ in works]
+    for one_row in (True, False):
+        own = [index for index, work in enumerate(works) if (ONE_ROW in work.outputs) == one_row]
+        for index, found in zip(own, run([works[index] for index in own]), strict=True):
+            rows[index] = found
+    return rows
 
 
 def _widened(array: NDArray[Any]) -> NDArray[Any]:
@@ -220,5 +240,8 @@ def _outputs(works: list[Work]) -> tuple[str, ...]:
 def _rows_of_each(works: list[Work], outputs: tuple[str, ...], arrays: list[NDArray[Any]]) -> list[Rows]:
     tokens = [work.packed.tokens for work in works]
     texts = [len(work.packed.lengths) for work in works]
-    parts = [split(array, texts if name == POOLED else tokens) for name, array in zip(outputs, arrays, strict=True)]
+    parts = [
+        split(array, texts if name in (*ROW_OF_EACH, ONE_ROW) else tokens)
+        for name, array in zip(outputs, arrays, strict=True)
+    ]
     return [dict(zip(outputs, own, strict=True)) for own in zip(*parts, strict=True)]

@@ -9,13 +9,26 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from models.artifacts.card import HEAD, IMAGE_VECTOR, MODULES, Card
+from models.artifacts.card import (
+    CLASSIFIER,
+    HEAD,
+    IMAGE_VECTOR,
+    MODULES,
+    MULTI_VECTOR,
+    MULTI_VECTORS,
+    ONE_ROW,
+    SPARSE,
+    Card,
+)
 from models.vision.image_spec import Image
 from service.embedding import images, validation
 from service.embedding.model import Model, Work
+from service.embedding.multi_vectors import project
 from service.embedding.output_plan import HIDDEN, POOLED
+from service.embedding.reduction import check_finite_input
 from service.embedding.requests import Ids, Int64s, Text
 from service.embedding.sentence_modules import run_modules
+from service.embedding.task_heads import class_logits
 from service.embedding.tokenization import Cut
 from service.errors import EngineFailure, InlayError, Overloaded, StartError
 
@@ -46,10 +59,20 @@ async def warm_up(model: Model) -> None:
             _check(model.card, graph, await future)
         if model.card.head:
             _check(model.card, HEAD, {"logits": await _logits(model, model.card.head.width)})
+        if model.card.sparse:
+            await _sparse(model, ids)
         if model.card.modules:
             pooled = np.zeros((1, model.card.modules.inner), np.float32)
             vectors = await asyncio.to_thread(run_modules, model, pooled)
             _check_width(model.card, MODULES, "vectors", vectors, model.card.modules.width)
+        if (own := model.card.classifier) and own.modules:
+            pooled, output = np.zeros((1, own.modules.inner), np.float32), model.card.classifier_output
+            logits = await asyncio.to_thread(class_logits, model, pooled, output)
+            _check_width(model.card, CLASSIFIER, output, logits, len(own.labels))
+        if several := model.card.multi_vector:
+            rows = np.ones((1, several.modules.inner), np.float32)
+            (rows,) = await asyncio.to_thread(project, model, [rows], [None])
+            _check_width(model.card, MULTI_VECTORS, MULTI_VECTOR, rows, several.modules.width)
     except Overloaded:
         raise
     except Exception as error:
@@ -71,6 +94,16 @@ async def _logits(model: Model, width: int) -> NDArray[Any]:
     return logits
 
 
+async def _sparse(model: Model, ids: Int64s) -> None:
+    """Make the sparse vector of the ids as requests get it; raise EngineFailure for a value that is not finite."""
+    plan = model.plan((SPARSE,), None, None, None, "float32")
+    for graph in plan.plain:
+        (future,) = model.batchers[graph].submit(
+            [_work(model.card, graph, ids)._replace(outputs=(SPARSE,))], [len(ids)]
+        )
+        check_finite_input(model.card.name, 0, await future)
+
+
 async def _ids(model: Model) -> Int64s:
     """Return the ids of a letter; id 0 of a model without a tokenizer."""
     if model.tokenizer:
@@ -82,6 +115,8 @@ async def _ids(model: Model) -> Int64s:
 
 def _work(card: Card, graph: str, ids: Int64s) -> Any:
     inputs, outputs = card.graphs[graph].inputs, card.graphs[graph].outputs
+    if card.row_graphs and graph in card.row_graphs.files:
+        outputs = (ONE_ROW,)  # the form that requests use
     if card.image:
         return images.Work(_blank(card.image), outputs)
     types = np.zeros(len(ids), np.int64) if "types" in inputs else None
@@ -109,8 +144,10 @@ def _check(card: Card, graph: str, rows: Mapping[str, Any]) -> None:
             _check_width(card, graph, name, values, card.graph_width or card.hidden_size)
         elif name == IMAGE_VECTOR:
             _check_width(card, graph, name, values, card.sentence_width)
-        elif name == HIDDEN:
+        elif name in (HIDDEN, ONE_ROW):
             _check_width(card, graph, name, values, card.token_width)
+        elif card.classifier and name == card.classifier_output:
+            _check_width(card, graph, name, values, len(card.classifier.labels))
         elif name == card.default_output:
             _check_width(card, graph, name, values, card.hidden_size)
 

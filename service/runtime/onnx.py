@@ -1,6 +1,8 @@
 """The ONNX Runtime engine, on CPU or CUDA."""
 
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +10,7 @@ import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-from models.artifacts.card import ONE_TYPE, Card, Graph
+from models.artifacts.card import ONE_ROW, ONE_TYPE, Card, Graph
 from models.tables import int8_matrices
 from service.errors import StartError
 
@@ -27,16 +29,35 @@ MOST_PACKED = 3 << 29
 FEW_ROWS = 32  # for which one segment id for all rows saves less than it takes to find that it is one: 0.5 µs
 
 
+class Sessions(dict[str, ort.InferenceSession]):
+    """Sessions by their graph's name; one that is not there yet is opened when it is first needed.
+
+    Args:
+        open_: opens the session of a graph.
+    """
+
+    def __init__(self, open_: Callable[[str], ort.InferenceSession]) -> None:
+        super().__init__()
+        self._open, self._lock = open_, threading.Lock()
+
+    def __missing__(self, name: str) -> ort.InferenceSession:
+        with self._lock:
+            if name not in self:
+                self[name] = self._open(name)
+        return self[name]
+
+
 class OnnxEngine:
     """The sessions of one exported model; runs may come from several threads at once.
 
     Args:
         device: "cpu" or "cuda".
-        sessions: by the name of their graph.
+        sessions: by the name of their graph, those of row_graphs by their file's.
         graphs: of the card, by name.
         runs: of one graph with attention that go on at a time at best.
         alone: the same graphs with all threads in one run.
         packed: whether sessions of graphs with attention have packed copies of their matrices.
+        rows: the card's row_graphs, by the name of the graph that they are a form of.
     """
 
     def __init__(
@@ -47,21 +68,30 @@ class OnnxEngine:
         runs: int = 1,
         alone: "OnnxEngine | None" = None,
         packed: bool = True,
+        rows: Mapping[str, str] | None = None,
     ) -> None:
         self.device = device
         self.runs, self.alone = runs, alone
         self._doubled = set() if packed else {name for name, graph in graphs.items() if graph.attends}
         self._sessions = sessions
         self._graphs = graphs
+        self._rows = rows = rows or {}
         rowwise = {name for name, graph in graphs.items() if not (graph.attends or graph.pools)}
         self._chunked = rowwise if device == "cpu" else set()
-        self.widths: Mapping[str, int] = _widths(sessions, graphs)
-        self._one_type = {name for name, session in sessions.items() if _takes_one_type(session)}
+        self.widths: Mapping[str, int] = _widths(sessions, graphs, rows)
+        here = [name for name in graphs if rows.get(name, name) in sessions]
+        self._one_type = {name for name in here if _takes_one_type(sessions[rows.get(name, name)])}
         self._to_shrink: set[str] = set()
+
+    @property
+    def opened(self) -> frozenset[str]:
+        """The graphs that have sessions, those of row_graphs by their file's name."""
+        return frozenset(self._sessions)
 
     def run(self, graph: str, feeds: Mapping[str, NDArray[Any]], outputs: Sequence[str]) -> list[NDArray[Any]]:
         """Return the outputs of a graph; many rows of a row-wise graph run in chunks, with the same values."""
-        session, rename = self._sessions[graph], self._graphs[graph].rename
+        key = self._rows[graph] if graph in self._rows and ONE_ROW in outputs else graph
+        session, rename = self._sessions[key], self._graphs[graph].rename
         names = [rename.get(name, name) for name in outputs] if rename else list(outputs)
         if graph in self._one_type and len(feeds["types"]) > FEW_ROWS and not np.count_nonzero(feeds["types"]):
             feeds = {**feeds, "types": feeds["types"][:1]}
@@ -70,7 +100,7 @@ class OnnxEngine:
         if graph in self._chunked and len(next(iter(feeds.values()))) > ONE_RUN_ROWS:
             return _run_in_chunks(session, feeds, names)
         # of 16 rows of 384: 13.8 µs; with arrays that stay bound 12.6 µs, of 32 rows as much; bound anew 20 µs (1.31)
-        arrays: list[NDArray[Any]] = session.run(names, feeds, self._run_options(graph) if self._to_shrink else None)
+        arrays: list[NDArray[Any]] = session.run(names, feeds, self._run_options(key) if self._to_shrink else None)
         return arrays
 
     @staticmethod
@@ -95,10 +125,10 @@ class OnnxEngine:
         if self.alone is not None:
             self.alone.shrink()
 
-    def _run_options(self, graph: str) -> ort.RunOptions | None:
-        if graph not in self._to_shrink:
+    def _run_options(self, key: str) -> ort.RunOptions | None:
+        if key not in self._to_shrink:
             return None
-        self._to_shrink = self._to_shrink - {graph}
+        self._to_shrink = self._to_shrink - {key}
         options = ort.RunOptions()
         options.add_run_config_entry(SHRINK_ARENA, "cpu:0")
         return options
@@ -124,11 +154,22 @@ def load(
     """
     ort.set_default_logger_severity(SILENT)  # what matters is raised, in one line
     providers = _providers(device, gpu_memory_bytes)
-    graphs = card.every_graph
+    graphs, rows = card.every_graph, card.row_graphs.files if card.row_graphs else {}
     packed = not card.encoder or _matrix_bytes(card) <= MOST_PACKED
-    sessions = {
-        name: _session(folder / graph.file, graph, providers, threads, packed) for name, graph in graphs.items()
-    }
+    names = {file: name for name, file in rows.items()}
+
+    def open_(threads: int, name: str) -> ort.InferenceSession:
+        graph = graphs[names.get(name, name)]
+        return _session(folder / (name if name in names else graph.file), graph, providers, threads, packed)
+
+    def opened(threads: int, chosen: Mapping[str, Graph]) -> Sessions:
+        """Open a session of each graph, of one that has a form for one row only that; few requests need the other."""
+        sessions = Sessions(partial(open_, threads))
+        for name in chosen:
+            sessions[rows.get(name, name)]
+        return sessions
+
+    sessions = opened(threads, graphs)
     devices = {"cuda" if session.get_providers()[0] == CUDA else "cpu" for session in sessions.values()}
     if device == "cuda" and devices != {"cuda"}:
         raise StartError(
@@ -136,13 +177,14 @@ def load(
             "with an NVIDIA driver, or use --device auto"
         )
     if devices == {"cuda"}:
-        return OnnxEngine("cuda", sessions, graphs)
+        return OnnxEngine("cuda", sessions, graphs, rows=rows)
     attending = {name: graph for name, graph in graphs.items() if graph.attends}
     if threads == 1 or not (twice or not packed) or not attending:
-        return OnnxEngine("cpu", sessions, graphs, packed=packed)
-    alone = OnnxEngine("cpu", {name: sessions[name] for name in attending}, attending, packed=packed)
-    single = {name: _session(folder / graph.file, graph, providers, 1, packed) for name, graph in attending.items()}
-    return OnnxEngine("cpu", sessions | single, graphs, threads, alone, packed)
+        return OnnxEngine("cpu", sessions, graphs, packed=packed, rows=rows)
+    single = opened(1, attending)
+    single.update({name: sessions.pop(name) for name in list(sessions) if name not in single})
+    alone = OnnxEngine("cpu", sessions, attending, packed=packed, rows=rows)
+    return OnnxEngine("cpu", single, graphs, threads, alone, packed, rows)
 
 
 def _matrix_bytes(card: Card) -> int:
@@ -187,12 +229,17 @@ def _session(path: Path, graph: Graph, providers: list[Any], threads: int, packe
         raise StartError(f"{path} cannot be loaded: {reason}; export the model again") from error
 
 
-def _widths(sessions: Mapping[str, ort.InferenceSession], graphs: Mapping[str, Graph]) -> dict[str, int]:
+def _widths(
+    sessions: Mapping[str, ort.InferenceSession], graphs: Mapping[str, Graph], rows: Mapping[str, str]
+) -> dict[str, int]:
     """Return the width of every output that has one by its name in the card."""
     widths: dict[str, int] = {}
-    for name, session in sessions.items():
-        names = {theirs: ours for ours, theirs in graphs[name].rename.items()}
-        for output in session.get_outputs():
+    for name, graph in graphs.items():
+        names = {theirs: ours for ours, theirs in graph.rename.items()}
+        if name in rows:
+            names[ONE_ROW] = graph.outputs[0]  # as wide as that of all rows
+        key = rows.get(name, name)
+        for output in sessions[key].get_outputs() if key in sessions else ():
             if output.shape and isinstance(output.shape[-1], int):
                 widths[names.get(output.name, output.name)] = output.shape[-1]
     return widths

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.artifacts import weights
-from models.artifacts.card import HEAD, MODULES, Card
+from models.artifacts.card import CLASSIFIER, HEAD, MODULES, MULTI_VECTORS, SPARSE_LINEAR, Card
 from models.families.extra_inputs import TASKS
 from models.graphs import input_layer as graphs
 from models.positions.rope.angles import cos_sin
@@ -38,6 +38,13 @@ class ReferenceEngine:
             return [head_reference.logits(self._card.head, self._weights, feeds["hidden"]).astype(np.float32)]
         if graph == MODULES and self._card.modules:
             return [modules_reference.vectors(self._card.modules, self._weights, feeds["pooled"]).astype(np.float32)]
+        if graph == CLASSIFIER and self._card.classifier and (layers := self._card.classifier.modules):
+            return [modules_reference.vectors(layers, self._weights, feeds["pooled"]).astype(np.float32)]
+        if graph == MULTI_VECTORS and self._card.multi_vector:
+            modules = self._card.multi_vector.modules
+            return [modules_reference.vectors(modules, self._weights, feeds["pooled"]).astype(np.float32)]
+        if graph == SPARSE_LINEAR and self._card.sparse and (lexical := self._card.sparse.lexical):
+            return [modules_reference.vectors(lexical.modules, self._weights, feeds["pooled"]).astype(np.float32)]
         ropes = {table.graph: table.rope for table in self._card.encodings.ropes.values()}
         if self._card.static:
             named = static.outputs(self._card.static, self._weights, feeds)

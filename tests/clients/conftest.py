@@ -22,6 +22,7 @@ from typing import Any, Protocol
 import pytest
 
 from tests.golden_cases import case, write_checkpoint
+from tests.score_models import CLASSIFIER, LABELS, RANKER, write_classifier
 
 ROOT = Path(__file__).parents[2]
 DEMO = ROOT / "models/store/all-MiniLM-L6-v2"
@@ -125,6 +126,18 @@ def decoders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         export = [PYTHON.with_name("inlay"), "export", str(source), str(folder / "store" / name)]
         subprocess.run(export, cwd=ROOT, check=True, capture_output=True, timeout=SECONDS)
     with serving(folder / "store", default_model=next(iter(DECODERS))) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def scorers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A tiny cross-encoder, the default, and a tiny classifier of three labels."""
+    folder = tmp_path_factory.mktemp("scorers")
+    for name, labels in ((RANKER, ("relevance",)), (CLASSIFIER, LABELS)):
+        source = write_classifier(folder / "checkpoints" / name, labels)
+        export = [PYTHON.with_name("inlay"), "export", str(source), str(folder / "store" / name)]
+        subprocess.run(export, cwd=ROOT, check=True, capture_output=True, timeout=SECONDS)
+    with serving(folder / "store", default_model=RANKER) as running:
         yield running
 
 

@@ -1,4 +1,4 @@
-"""Hugging Face's InferenceClient, which asks POST / for vectors and for similarities alike."""
+"""Hugging Face's InferenceClient, which asks POST / for vectors, similarities and labels alike."""
 
 import pytest
 from huggingface_hub import AsyncInferenceClient, InferenceClient
@@ -7,6 +7,7 @@ from huggingface_hub.errors import HfHubHTTPError
 from tests.clients.conftest import Server
 from tests.clients.ingestion import assert_nothing_is_refused
 from tests.clients.judged import GOLDEN, INPUTS, TEXTS, UNIT, assert_vectors, furthest, similarities
+from tests.clients.ranked import post
 
 CLIENT = "huggingface-hub"
 
@@ -51,3 +52,12 @@ async def test_the_async_client(server: Server) -> None:
 @pytest.mark.clients  # takes half a minute of two cores
 def test_ingestion_from_many_threads_is_served(client: InferenceClient, server: Server) -> None:
     assert_nothing_is_refused(server, lambda texts: client.feature_extraction(list(texts)))
+
+
+@pytest.mark.clients
+def test_texts_are_classified(scorers: Server) -> None:
+    client = InferenceClient(model=scorers.url)
+    [label] = client.text_classification("a b")
+    assert (label.label, label.score) == ("relevance", post(scorers, "/predict", inputs="a b")[0]["score"])
+    [raw] = client.text_classification("a b", function_to_apply="none", top_k=1)
+    assert raw.score == post(scorers, "/predict", inputs="a b", raw_scores=True)[0]["score"]

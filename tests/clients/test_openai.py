@@ -51,6 +51,15 @@ def test_one_text_one_list_of_ids_and_many_lists(client: OpenAI) -> None:
     assert_vectors(vectors(client.embeddings.create(model=MODEL, input=IDS)))
 
 
+def test_input_type_and_types_of_vectors_in_its_extra_body(client: OpenAI) -> None:
+    extra = {"input_type": "passage", "output_dtype": "ubinary"}
+    answer = client.embeddings.create(model=MODEL, input=INPUTS, encoding_format="float", extra_body=extra)
+    expected = np.packbits(np.stack([case.unit for case in TEXTS]) > 0, axis=1)
+    np.testing.assert_array_equal(vectors(answer), expected)
+    extra = {"input_type": "query"}  # of a model without prompts
+    assert_vectors(vectors(client.embeddings.create(model=MODEL, input=INPUTS, extra_body=extra)))
+
+
 def test_dimensions_cut_then_normalise(client: OpenAI) -> None:
     case = GOLDEN["fox"]
     [vector] = vectors(client.embeddings.create(model=MODEL, input=case.input, dimensions=128, user="somebody"))

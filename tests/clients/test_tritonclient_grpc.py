@@ -150,7 +150,7 @@ def test_grpc_models_are_listed_unloaded_and_loaded_again(start: Start) -> None:
     with start(model_control="explicit") as server, closing(triton.InferenceServerClient(server.rpc)) as client:
         client.load_model(MODEL)
         index = client.get_model_repository_index().models
-        assert [(entry.name, entry.state) for entry in index] == [(MODEL, "READY")]
+        assert (MODEL, "READY") in [(entry.name, entry.state) for entry in index]
         client.unload_model(MODEL)
         assert not client.is_model_ready(MODEL)
         with pytest.raises(InferenceServerException):

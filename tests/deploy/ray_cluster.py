@@ -15,6 +15,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -52,6 +53,7 @@ PROXIES: dict[str, dict[str, str]] = {
     "HAProxy": {"RAY_SERVE_ENABLE_HA_PROXY": "1", "RAY_SERVE_HAPROXY_RETRY_ON": "conn-failure empty-response"},
 }
 START_SECONDS, SCALE_SECONDS = 180.0, 240.0
+AFTER_SECONDS = 45  # of load on the two replicas that are left
 WORKED_SECONDS = 3  # of processor time, before the node with the replica is killed
 RESULTS = ROOT / "tests/deploy/ray_results.md"
 HEADING = """# Ray Serve on three nodes
@@ -211,7 +213,7 @@ def throughput(port: int, seconds: float, calls: int, pids: Callable[[], list[in
 
 
 class Locust:
-    """loadtest/locustfile.py in a process of its own, until `finish`."""
+    """loadtest/locustfile.py in a process of its own, for some seconds or until `finish`."""
 
     def __init__(self, made: Cluster, users: int, seconds: float) -> None:
         command = python("-m", "locust", "-f", "loadtest/locustfile.py", "--headless", "--json", "--only-summary")
@@ -221,8 +223,15 @@ class Locust:
         self._folder = made.folder
         self._process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
 
-    def finish(self) -> tuple[int, int, dict[str, int]]:
-        """Requests sent, requests failed, and failures by their message."""
+    def finish(self, within: float | None = None) -> tuple[int, int, dict[str, int]]:
+        """Requests sent, requests failed, and failures by their message.
+
+        Args:
+            within: end it after so many seconds; None: once its time is over.
+        """
+        if within is not None:
+            time.sleep(within)
+            self._process.terminate()
         output, _ = self._process.communicate()
         rows = [row for row in json.loads(output) if row["method"] != "refused"]  # these are sent again
         file = self._folder / "locust_failures.csv"
@@ -293,14 +302,14 @@ def command_of(pid: int) -> str:
 
 def check_killed_node(made: Cluster, allowed: int, report: Report) -> None:
     """A node with a replica is killed under load."""
-    load = Locust(made, USERS, 90)
+    load = Locust(made, USERS, 3 * SCALE_SECONDS)  # it is ended once it has seen enough
     wait_until("three replicas serve", SCALE_SECONDS, lambda: made.running() == REPLICAS)
     victim = made.nodes[-1]
     [replica] = [pid for pid in process_tree(victim.pid) if "ServeReplica" in command_of(pid)]
     idle = cpu_seconds(replica)
     wait_until("the replica there has worked", SCALE_SECONDS, lambda: cpu_seconds(replica) > idle + WORKED_SECONDS)
     kill(victim)
-    sent, failed, failures = load.finish()
+    sent, failed, failures = load.finish(within=AFTER_SECONDS)
     report("a node killed under load: failed in all, at most one a user", failed <= USERS, f"{failed} of {sent}")
     single = {text: count for text, count in failures.items() if "Stream" not in text}  # no proxy sends a stream again
     claim = f"a node killed under load: failed requests that are no streams, at most {allowed}"

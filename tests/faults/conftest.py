@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from models.artifacts.export import export
+from tests.classifier_models import write_classifier
 from tests.faults import complaints
 from tests.golden_cases import case, write_checkpoint, write_tiny_bert
 
@@ -21,10 +22,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`bert`, which reads text and pools, and `llama`, which reads ids and rotates."""
+    """`bert`, which reads text and pools, `llama`, which reads ids and rotates, and `ranks`, which scores pairs."""
     folder = tmp_path_factory.mktemp("faults")
     export(write_tiny_bert(folder / "checkpoints/bert", pooling="mean"), folder / "store/bert")
     export(write_checkpoint(case("input_llama"), folder / "checkpoints/llama"), folder / "store/llama")
+    export(write_classifier(folder / "checkpoints/ranks", max_position_embeddings=512), folder / "store/ranks")
     return folder / "store"
 
 

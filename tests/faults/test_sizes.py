@@ -54,6 +54,10 @@ def spaces() -> bytes:
     return b" " * (256 * MIB)
 
 
+def ranking(field: str, documents: list[str], query: str = "a b") -> bytes:
+    return json.dumps({"model": "ranks", "query": query, field: documents}).encode()
+
+
 def different_texts(count: int, repeats: int) -> list[str]:
     """Texts of 8 times `repeats` characters, since equal ones are computed once."""
     letters = ["".join("ab"[number >> bit & 1] + " " for bit in range(12)) for number in range(count)]
@@ -103,6 +107,38 @@ BODIES: dict[str, Callable[[], tuple[str, bytes, dict[str, str], set[int]]]] = {
         json.dumps({"inputs": different_texts(1024, 256)}).encode(),
         {},
         {200, 422},
+    ),
+    "/rerank, 1000 documents of 2 KB": lambda: (
+        "/rerank",
+        ranking("texts", different_texts(1000, 256)),
+        {},
+        {200, 413, 422},
+    ),
+    "/rerank, a million documents": lambda: ("/rerank", ranking("texts", ["a"] * 1_000_000), {}, {422}),
+    "/rerank, one document of 15 MB": lambda: ("/rerank", ranking("texts", ["a " * 7_500_000]), {}, {200, 413, 422}),
+    "/v2/rerank, a query of 1 MB beside 1000 documents": lambda: (
+        "/v2/rerank",
+        ranking("documents", different_texts(1000, 5), "b " * MIB),
+        {},
+        {200, 400, 413, 422},
+    ),
+    "/predict, a million texts": lambda: (
+        "/predict",
+        json.dumps({"model": "ranks", "inputs": [["a"]] * 1_000_000}).encode(),
+        {},
+        {422},
+    ),
+    "/similarity, a vector of 15 MB beside 1000": lambda: (
+        "/similarity",
+        json.dumps({"queries": [[1.5] * 2_000_000], "documents": [[1.5]] * 1000}).encode(),
+        {},
+        {400, 413, 422},
+    ),
+    "a million spans": lambda: (
+        "/embed",
+        json.dumps({"inputs": "a b", "spans": [[0, 1]] * 1_000_000}).encode(),
+        {},
+        {413, 422},
     ),
     "one word of 2 MB": lambda: ("/embed", json.dumps({"inputs": "a" * 2 * MIB}).encode(), {}, {200, 422}),
 }

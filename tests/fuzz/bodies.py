@@ -1,6 +1,6 @@
-"""Decoders of JSON bodies: /embed, text-embeddings-inference's, OpenAI's, images', positions' and their safetensors."""
+"""Decoders of JSON bodies: /embed, those of other protocols, images', positions' and their safetensors."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -11,6 +11,8 @@ from safetensors.numpy import save
 
 from service.http.routes import Head, Request
 from service.http.validation_errors import parse_json, validated
+from service.protocols.cohere import embed as cohere
+from service.protocols.cohere import rerank
 from service.protocols.inlay import embed_body as body
 from service.protocols.inlay import images, parsing
 from service.protocols.inlay.gradient import GradientParameters
@@ -18,9 +20,11 @@ from service.protocols.inlay.logits import LogitsParameters
 from service.protocols.inlay.positions.parameters import ConvertParameters, RotateParameters
 from service.protocols.inlay.positions.schemes import SCHEMES
 from service.protocols.inlay.similar import SimilarParameters
+from service.protocols.openai import scoring
 from service.protocols.openai.schemas import EXAMPLES as OPENAI
 from service.protocols.openai.schemas import Decoder, EmbeddingsBody, PoolingBody
 from service.protocols.tei import schemas as tei
+from service.protocols.tei.vector_similarity import VectorsBody, vectors_of
 from tests.fuzz.judging import Target
 
 DEEP = b"[" * 300 + b"]" * 300  # orjson reads it and does not write it
@@ -39,14 +43,24 @@ VALUES = (
     b"[1,true]",
 )
 READERS = (Decoder(EmbeddingsBody), Decoder(PoolingBody))
+TENSOR = {"dtype": "float32", "shape": [1, 2], "data": "AACAPwAAgD8="}
 TEI: tuple[type[BaseModel], ...] = (
-    tei.TokenVectorsBody,
+    tei.AllVectorsBody,
     tei.SimilarityBody,
     tei.TokenizeBody,
     tei.DecodeBody,
     tei.PredictBody,
     tei.RerankBody,
+    VectorsBody,
+    tei.SparseBody,
 )
+SCORES: tuple[Callable[[bytes], Any], ...] = (
+    lambda data: rerank.read(parse_json(data), 64),
+    lambda data: scoring.read_pairs(data, 64),
+    lambda data: scoring.read_inputs(validated(scoring.ClassifyBody, parse_json(data)).input),
+)
+SCORE_SEEDS = (rerank.EXAMPLES, scoring.SCORE_EXAMPLES, scoring.CLASSIFY_EXAMPLES)
+
 TEI_SEEDS: tuple[dict[str, Any], ...] = (
     {"inputs": ["a", [1, 2]], "truncate": True, "truncation_direction": "Left", "prompt_name": "q", "task": "t"},
     {"inputs": {"source_sentence": "a", "sentences": ["b"]}, "parameters": {"truncate": False}, "model": "m"},
@@ -54,8 +68,9 @@ TEI_SEEDS: tuple[dict[str, Any], ...] = (
     {"ids": [[1, 2], [3]], "skip_special_tokens": False},
     {"inputs": [["a", "b"], ["c"]], "raw_scores": True},
     {"query": "a", "texts": ["b"], "return_text": True},
+    {"queries": [[[0.5, 1]], TENSOR], "documents": [[[1, 0]]], "function": "maxsim"},
+    {"inputs": ["a", [1, 2]], "input_type": "query", "max_active_dims": 3},
 )
-TENSOR = {"dtype": "float32", "shape": [1, 2], "data": "AACAPwAAgD8="}
 PARAMETERS: tuple[type[BaseModel], ...] = (
     *[row.parameters for row in SCHEMES.values()],
     RotateParameters,
@@ -110,11 +125,31 @@ def _openai(data: bytes) -> None:
     READERS[(data[:1] or b"\0")[0] % 2](data[1:])
 
 
+def _cohere(data: bytes) -> None:
+    kind = (cohere.CohereEmbedBody, cohere.CohereV2EmbedBody)[(data[:1] or b"\0")[0] % 2]
+    cohere.read(data[1:], kind, 8)
+
+
 def _tei(data: bytes) -> None:
     kind, value = TEI[(data[:1] or b"\0")[0] % len(TEI)], parse_json(data[1:])
     body = tei.similarity_body(value) if kind is tei.SimilarityBody else validated(kind, value)
     if isinstance(body, tei.DecodeBody):
         tei.id_lists(body.ids)
+    if isinstance(body, VectorsBody):
+        vectors_of("queries", body.queries)
+
+
+def _scores(data: bytes) -> None:
+    SCORES[(data[:1] or b"\0")[0] % len(SCORES)](data[1:])
+
+
+def _score_seeds() -> list[bytes]:
+    return [
+        bytes([kind]) + body
+        for kind, examples in enumerate(SCORE_SEEDS)
+        for example in examples.values()
+        for body in altered(example)
+    ]
 
 
 def _parameters(data: bytes, read: Any) -> None:
@@ -164,7 +199,11 @@ TARGETS = {
     "OpenAI bodies": Target(
         _openai, partial(_indexed, list(OPENAI.values()), 2), words=_members(list(OPENAI.values()))
     ),
+    "Cohere bodies": Target(
+        _cohere, partial(_indexed, list(cohere.EXAMPLES.values()), 2), words=_members(list(cohere.EXAMPLES.values()))
+    ),
     "TEI bodies": Target(_tei, partial(_indexed, TEI_SEEDS, len(TEI)), words=_members(TEI_SEEDS)),
+    "score bodies": Target(_scores, _score_seeds, words=_members(*[list(each.values()) for each in SCORE_SEEDS])),
     "image bodies": Target(_images, _image_seeds),
     "parameters in JSON": Target(
         partial(_parameters, read=parsing.parse_json_fields),

@@ -178,7 +178,7 @@ def _fields(model: Any) -> list[str]:
 def _request(verb: str, target: str, ending: Maker | None, header: tuple[bytes, Maker] | None) -> Callable[[], bytes]:
     def make() -> bytes:
         line = target.encode() + (ending(WORD_BYTES) if ending else b"")
-        line = line.replace(b" ", b"+").replace(b'"', b"%22") if ending else line
+        line = line.replace(b" ", b"+").replace(b'"', b"%22")[: len(target) + WORD_BYTES] if ending else line
         lines = [b"%s %s HTTP/1.1" % (verb.encode(), line), b"host: a", b"connection: close"]
         names = {header[0]} if header else set()
         if header:

@@ -11,6 +11,7 @@ from proto import embed_pb2 as pb
 from proto import open_inference_pb2 as oip
 from proto import tei_pb2 as tei
 from service.settings import Settings
+from tests.score_models import CLASSIFIER, RANKER
 
 INPUTS = Settings.model_fields["max_inputs"].default
 TOKENS = Settings.model_fields["max_request_tokens"].default
@@ -56,6 +57,20 @@ def _similarity() -> dict[str, Any]:
     return {"inputs": {"source_sentence": "a", "sentences": _texts()[:-1]}}
 
 
+def _cohere() -> dict[str, Any]:
+    types = ["float", "binary", "ubinary", "base64"]
+    return {"model": "bert", "input_type": "search_query", "texts": _texts(), "embedding_types": types}
+
+
+def _cohere_inputs() -> dict[str, Any]:
+    inputs = [{"content": [{"type": "text", "text": text}]} for text in _texts()]
+    return {"model": "bert", "input_type": "search_query", "inputs": inputs}
+
+
+def _documents(texts: list[str], **fields: int) -> dict[str, Any]:
+    return {"query": WORD, "documents": texts, "model": RANKER} | fields
+
+
 BODIES: dict[str, dict[str, Callable[[], Any]]] = {
     "/embed": {
         "texts": lambda: {"inputs": _texts()},
@@ -64,12 +79,39 @@ BODIES: dict[str, dict[str, Callable[[], Any]]] = {
         "ids to be cut": lambda: {"inputs": [_different(number, 7_500) for number in range(256)], "truncate": True},
         "rows of ids": lambda: {"inputs": _ids(), "outputs": "last_hidden_state", "encoding_format": "base64"},
         "repeated outputs": lambda: {"inputs": "a", "outputs": ["sentence_embedding"] * LISTED},
+        "chunks of texts": lambda: {"inputs": _texts(), "chunking": {"size": 1_000}},
+        "spans of texts": lambda: {"inputs": _texts(), "spans": [[[0, CHARACTERS // INPUTS - len(WORD)]]] * INPUTS},
+        "spans of one text": lambda: {"inputs": WORD * 500, "spans": [[0, 700]] * INPUTS},
     },
     "/embed_all": {"texts": lambda: {"inputs": _texts()}},
-    "/similarity": {"texts": _similarity},
+    "/similarity": {
+        "texts": _similarity,
+        "lists of vectors": lambda: {"queries": [_listed(32, 128)] * 8, "documents": [_listed(64, 128)] * 100},
+        "bytes of vectors": lambda: {"queries": [_tensor(3_000, 128)], "documents": [_tensor(160, 128)] * 100},
+        "vectors": lambda: {"queries": [[0.125] * 64] * 250, "documents": [[0.125] * 64] * 250},
+    },
+    "/rerank": {
+        "texts": lambda: {"query": WORD, "texts": _texts(), "model": RANKER},
+        "a long query": lambda: {"query": WORD * 2_000, "texts": _texts(), "model": RANKER},
+        "documents": lambda: _documents(_texts()),
+    },
+    "/predict": {"pairs": lambda: {"inputs": [[WORD, text] for text in _texts()], "model": RANKER}},
+    "/v1/rerank": {
+        "chunks": lambda: {"query": WORD, "documents": _texts()[:64], "max_chunks_per_doc": 16, "model": RANKER}
+    },
+    "/v2/rerank": {"tokens": lambda: {"query": WORD, "documents": _texts(), "max_tokens_per_doc": 64, "model": RANKER}},
+    "/score": {"pairs": lambda: {"text_1": _texts(), "text_2": _texts(), "model": RANKER}},
+    "/v1/score": {"cosines": lambda: {"text_1": WORD, "text_2": _texts()[1:]}},
+    "/classify": {"texts": lambda: {"input": _texts(), "model": CLASSIFIER}},
     "/tokenize": {"texts": lambda: {"inputs": _texts()}},
     "/decode": {"ids": lambda: {"ids": [[5] * 1_900] * INPUTS}, "one list": lambda: {"ids": [5] * 1_900_000}},
-    "/v1/embeddings": {"texts": lambda: {"input": _texts()}, "ids": lambda: {"input": _ids()}},
+    "/v1/embeddings": {
+        "texts": lambda: {"input": _texts()},
+        "ids": lambda: {"input": _ids()},
+        "late chunking": lambda: {"input": ["a"] * INPUTS, "late_chunking": True, "truncate_prompt_tokens": -1},
+    },
+    "/v1/embed": {"texts": _cohere},
+    "/v2/embed": {"texts": _cohere, "inputs": _cohere_inputs},
     "/pooling": {"texts": lambda: {"input": _texts(), "task": "token_embed"}},
     "/v2/models/{name}/infer": {
         "texts": lambda: _tensors(text=("BYTES", [INPUTS], _texts())),
@@ -119,12 +161,31 @@ def _rotate() -> bytes:
     return request.SerializeToString()
 
 
+def _spans() -> bytes:
+    texts = [pb.Input(text=text) for text in _texts()]
+    spans = [pb.InputSpans(spans=[pb.Span(start=0, stop=100)])] * INPUTS
+    return pb.EmbedRequest(inputs=texts, spans=spans).SerializeToString()
+
+
+def _logits(rows: int, **fields: Any) -> bytes:
+    data = np.full((rows, 32), 0.5, np.float32).tobytes()
+    hidden = pb.Tensor(dtype=pb.FLOAT32, shape=[rows, 32], data=data)
+    return pb.LogitsRequest(hidden=hidden, **fields).SerializeToString()
+
+
+def _similar(count: int) -> bytes:
+    return pb.SimilarRequest(positive=[pb.SimilarItem(id=5)] * count).SerializeToString()
+
+
 MESSAGES: dict[str, dict[str, Callable[[], bytes]]] = {
     "/inlay.v1.Embedder/Embed": {
         "ids": lambda: _embed(INPUTS, outputs=["input_embeddings"]),
         "texts": lambda: pb.EmbedRequest(inputs=[pb.Input(text=text) for text in _texts()]).SerializeToString(),
         "repeated outputs": lambda: _embed(1, outputs=["sentence_embedding"] * LISTED),
+        "spans": _spans,
     },
+    "/inlay.v1.Embedder/Logits": {"whole": lambda: _logits(100_000), "top": lambda: _logits(100_000, top_k=5)},
+    "/inlay.v1.Embedder/Similar": {"ids": lambda: _similar(100_000)},
     "/inlay.v1.Embedder/EmbedStream": {"ids": lambda: _embed(INPUTS)},
     "/inlay.v1.Embedder/Positions": {"positions": _positions},
     "/inlay.v1.Embedder/Rotate": {"tensor": _rotate},

@@ -15,6 +15,7 @@ from typing import Any
 
 from models.artifacts.export import export
 from tests.golden_cases import case, write_checkpoint, write_tiny_bert
+from tests.score_models import CLASSIFIER, LABELS, RANKER, write_classifier
 from tests.served import serving
 from tests.vision_cases import export_seen
 
@@ -30,19 +31,22 @@ CHECKS = (
 DOCUMENTED = (501, 503, 504)  # a part of a protocol that is not there, and what Retry-After goes with
 CASES = {"llama": "input_llama", "t5": "input_t5_encoder", "bloom": "input_bloom", "marian": "input_marian_encoder"}
 SEEN = {"vit": "vision_vit", "dinov3": "vision_dinov3"}
-MODELS = ("bert", *CASES, *SEEN)
+SCORING: dict[str, tuple[str, ...]] = {RANKER: ("relevance",), CLASSIFIER: LABELS}
+MODELS = ("bert", *CASES, *SEEN, *SCORING)
 SPARE_SECONDS = 3600
 MOST_TABLE_BYTES = 2**20  # of a table that is asked for: schemathesis parses and keeps every answer
 MOST_MEMORY_BYTES = 8 * 2**30  # of schemathesis: it fails there, and not the machine
 
 
 def write_store(folder: Path) -> Path:
-    """One tiny model for each positional scheme, one that reads texts, and two that see."""
+    """One tiny model for each positional scheme, one that reads texts, two that see, and two with labels."""
     export(write_tiny_bert(folder / "checkpoints/bert", pooling="mean"), folder / "store/bert")
     for name, golden in CASES.items():
         export(write_checkpoint(case(golden), folder / "checkpoints" / name), folder / "store" / name)
     for name, golden in SEEN.items():
         export_seen(case(golden), folder / "checkpoints" / name, folder / "store" / name)
+    for name, labels in SCORING.items():
+        export(write_classifier(folder / "checkpoints" / name, labels), folder / "store" / name)
     return folder / "store"
 
 

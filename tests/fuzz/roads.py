@@ -34,9 +34,11 @@ from service.settings import Settings
 from tests.fuzz.bodies import DEEP, altered
 from tests.fuzz.judging import Fault, Target
 from tests.golden_cases import case, write_checkpoint, write_tiny_bert
+from tests.score_models import CLASSIFIER, LABELS, RANKER, write_classifier
 
 MOST_SENT = 1 << 20  # bytes; who asks for a long table leaves after so many
-MODELS = ("bert", "llama", "nobody")
+MODELS = ("bert", "llama", RANKER, "nobody")
+SCORED = ("rerank", "score", "predict", "classify")  # ends of paths that are asked of models with labels too
 DOCUMENTED = {424, 501, 503, 504}
 JSON = (b"content-type", b"application/json")
 HEADERS: tuple[tuple[tuple[bytes, bytes], ...], ...] = (
@@ -101,10 +103,12 @@ class Running(NamedTuple):
 
 @cache
 def running() -> Running:
-    """Built once a process; two tiny models."""
+    """Built once a process; four tiny models."""
     folder = Path(tempfile.mkdtemp(prefix="inlay-fuzz-"))
     export(write_tiny_bert(folder / "c/bert", pooling="mean"), folder / "store/bert")
     export(write_checkpoint(case("input_llama"), folder / "c/llama"), folder / "store/llama")
+    for name, labels in ((RANKER, ("relevance",)), (CLASSIFIER, LABELS)):
+        export(write_classifier(folder / "c" / name, labels), folder / "store" / name)
     settings = Settings(
         store=folder / "store", device="cpu", default_model="bert", max_body_bytes=1 << 16, table_cache_bytes=1 << 20
     )
@@ -173,12 +177,15 @@ async def _status_of(app: Application, path: str, headers: tuple[tuple[bytes, by
 def _http_seeds() -> list[bytes]:
     """Every example of the OpenAPI document, asked of its own path for each model."""
     seeds = []
-    for index, operation in enumerate(running().posts.values()):
+    for index, (path, operation) in enumerate(running().posts.items()):
         content = operation.get("requestBody", {}).get("content", {})
         for example in content.get("application/json", {}).get("examples", {}).values():
             body = orjson.dumps(example["value"])
             seeds += [bytes([index, kind]) + body for kind in range(2 * len(MODELS))]
             seeds += [bytes([index, 0]) + body for body in altered(example["value"], (DEEP, b"[]"))]
+            if path.endswith(SCORED):
+                models = [orjson.dumps(example["value"] | {"model": name}) for name in (RANKER, CLASSIFIER)]
+                seeds += [bytes([index, 0]) + body for body in models]
         seeds.append(bytes([index, 0]) + b"{}")
     return seeds
 
@@ -255,13 +262,29 @@ def _rpc_seeds() -> list[bytes]:
     rotate.parameters.update({"rotary_dim": 4})
     infer = oip_pb.ModelInferRequest(model_name="bert", raw_input_contents=[np.arange(3).tobytes()])
     infer.inputs.add(name="input_ids", datatype="INT64", shape=[1, 3])
+    vector = pb.Tensor(dtype=pb.FLOAT32, shape=[32], data=np.ones(32, np.float32).tobytes())
+    spans = [pb.InputSpans(spans=[pb.Span(start=0, stop=3)])]
+    ranked = oip_pb.ModelInferRequest(model_name=RANKER)
+    for name in ("query", "documents"):
+        ranked.inputs.add(name=name, datatype="BYTES", shape=[1]).contents.bytes_contents.append(b"a b")
     messages: dict[str, list[Any]] = {
-        "Embed": [pb.EmbedRequest(inputs=texts, outputs=["sentence_embedding"], normalize=True, dimensions=4)],
+        "Embed": [
+            pb.EmbedRequest(inputs=texts, outputs=["sentence_embedding"], normalize=True, dimensions=4),
+            pb.EmbedRequest(inputs=texts[:1], spans=spans, span_unit=pb.CHARACTERS),
+            pb.EmbedRequest(inputs=[ids], chunking=pb.Chunking(size=2, overlap=1)),
+        ],
+        "Logits": [pb.LogitsRequest(model="llama", hidden=vector, top_k=2, temperature=0.5, dtype=pb.FLOAT16)],
+        "Similar": [
+            pb.SimilarRequest(vector=vector, top_k=3, measure="dot"),
+            pb.SimilarRequest(positive=[pb.SimilarItem(id=5)], negative=[pb.SimilarItem(text="a")], normalize=True),
+        ],
+        "Analysis": [pb.AnalysisRequest(model="bert", spectrum=False)],
+        "Images": [pb.ImagesRequest(inputs=[pb.Image(picture=b"\x89PNG"), pb.Image(pixel_values=vector, grid=[1, 2])])],
         "EmbedStream": [pb.EmbedRequest(inputs=[ids], model="llama", encoding=pb.PROMPT_EMBEDS)],
         "Rope": [pb.RopeRequest(model="llama", length=8)],
         "Positions": [positions],
         "Rotate": [rotate],
-        "ModelInfer": [infer],
+        "ModelInfer": [infer, ranked],
         "ModelStreamInfer": [infer],
         "EmbedAll": [tei_pb.EmbedAllRequest(inputs="hello", truncate=True)],
         "Tokenize": [tei_pb.EncodeRequest(inputs="hello", add_special_tokens=True)],

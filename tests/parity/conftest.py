@@ -39,7 +39,9 @@ def ledger(pytestconfig: pytest.Config) -> Ledger:
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Hand what a worker of a parallel run noted to the process that prints the table."""
     if (output := getattr(session.config, "workeroutput", None)) is not None:
-        output["largest"] = [[*key, difference] for key, difference in session.config.stash.get(LARGEST, {}).items()]
+        output["largest"] = [
+            [*key, float(difference)] for key, difference in session.config.stash.get(LARGEST, {}).items()
+        ]
 
 
 @pytest.hookimpl(optionalhook=True)  # of xdist

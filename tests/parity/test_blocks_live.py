@@ -47,6 +47,16 @@ def made(family: str, seed: int, folder: Path) -> Any:
     else:
         eager = {"attn_implementation": "eager", "experts_implementation": "eager"}
         model = transformers.AutoModel.from_config(config, **eager).eval()
+    randomise(model, family)
+    model.save_pretrained(folder)
+    if family in ENCODER_DECODERS and not kind:
+        config, model = model.config, model.get_encoder()
+        model.config = config  # FSMT's encoder has none
+    return model if family in SINGLE else model.double()  # so that differences are Inlay's own
+
+
+def randomise(model: Any, family: str) -> None:
+    """Give a model weights of usual sizes, none of them the ones that it starts with."""
     added_to_one = family == "nemotron" or ("gemma" in family and family != "embedding_gemma2_text")
     with torch.no_grad():
         for name, buffer in model.named_buffers():
@@ -64,11 +74,6 @@ def made(family: str, seed: int, folder: Path) -> Any:
             else:
                 narrow = 0.25 if name.endswith("SelfAttention.q.weight") else 0.7  # T5 does not scale its scores
                 parameter.copy_(noise if "embed" in name else narrow * noise / parameter.shape[-1] ** 0.5)
-    model.save_pretrained(folder)
-    if family in ENCODER_DECODERS and not kind:
-        config, model = model.config, model.get_encoder()
-        model.config = config  # FSMT's encoder has none
-    return model if family in SINGLE else model.double()  # so that differences are Inlay's own
 
 
 def words(model: Any) -> int:

@@ -9,7 +9,6 @@ from dataclasses import asdict
 from functools import partial
 from math import prod
 from typing import Any, get_args
-from weakref import WeakKeyDictionary
 
 from models.families.head_fitting import Head
 from models.plots.canvas import Format
@@ -27,7 +26,6 @@ from service.http.routes import Answer, Request, Route, binary
 from service.protocols.inlay.parameter_types import Parameters, switch
 from service.protocols.inlay.parsing import from_query
 from service.protocols.inlay.positions.plots import PICTURE_TYPES, PictureSize
-from service.scheduling.serial_executor import SerialExecutor
 
 PATH = "/models/{name}/analysis"
 
@@ -38,48 +36,40 @@ class AnalysisQuery(Parameters):
     spectrum: bool = switch("false: without the singular values, which take the longest", True)
 
 
+async def analysed(context: ServiceContext, table: WordTable, spectrum: bool) -> dict[str, Any]:
+    """Return the analysis of a word table, with or without its singular values."""
+    computations = context.computations
+    document = _document(table, await computations.rows.run(partial(computations.row_facts, table)))
+    if spectrum:
+        document["spectrum"] = _spectrum(await computations.spectra.run(partial(computations.spectrum, table)))
+    return document
+
+
 class TableAnalysis:
-    """Analyses the word table of every model, and keeps the results."""
+    """Analyses the word table of every model."""
 
     def __init__(self, context: ServiceContext) -> None:
         self._context = context
-        self._rows, self._spectra = SerialExecutor("rows", "analyses"), SerialExecutor("spectrum", "analyses")
-        self._row_facts: WeakKeyDictionary[Model, RowFacts] = WeakKeyDictionary()  # a model has one table
-        self._spectrum: WeakKeyDictionary[Model, Spectrum] = WeakKeyDictionary()
 
     async def analyse(self, request: Request) -> Response:
         """Return the analysis as JSON."""
         table = word_table(self._context.registry.get(request.parameters["name"]))
-        query = from_query(AnalysisQuery, request)
-        document = _document(table, await self._rows.run(partial(self._facts_of, table)))
-        if query.spectrum:
-            document["spectrum"] = _spectrum(await self._spectra.run(partial(self._spectrum_of, table)))
-        return json_response(document)
+        return json_response(await analysed(self._context, table, from_query(AnalysisQuery, request).spectrum))
 
     async def draw(self, extension: Format, request: Request) -> Response:
         """Return the picture."""
         table = word_table(self._context.registry.get(request.parameters["name"]))
-        looks = from_query(PictureSize, request)
-        facts = await self._rows.run(partial(self._facts_of, table))
-        spectrum = await self._spectra.run(partial(self._spectrum_of, table))
+        looks, computations = from_query(PictureSize, request), self._context.computations
+        facts = await computations.rows.run(partial(computations.row_facts, table))
+        spectrum = await computations.spectra.run(partial(computations.spectrum, table))
         name, width, height, dark = table.model.card.name, looks.width, looks.height, looks.dark
 
         def drawn(check: Check) -> bytes:
             with as_bad_parameters():
                 return draw_table(name, facts, spectrum, format=extension, width_px=width, height_px=height, dark=dark)
 
-        body = await self._rows.run(drawn)
+        body = await computations.rows.run(drawn)
         return bytes_response(body, PICTURE_TYPES[extension])
-
-    def _facts_of(self, table: WordTable, check: Check) -> RowFacts:
-        if (facts := self._row_facts.get(table.model)) is None:
-            facts = self._row_facts[table.model] = analysis.row_facts(table.rows, check=check)
-        return facts
-
-    def _spectrum_of(self, table: WordTable, check: Check) -> Spectrum:
-        if (spectrum := self._spectrum.get(table.model)) is None:
-            spectrum = self._spectrum[table.model] = analysis.spectrum(table.rows, check)
-        return spectrum
 
 
 def _document(table: WordTable, facts: RowFacts) -> dict[str, Any]:

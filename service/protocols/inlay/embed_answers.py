@@ -15,9 +15,18 @@ BASE64_TENSOR = {
     "type": "object",
     "required": ["dtype", "shape", "data"],
     "properties": {
-        "dtype": {"enum": ["float32", "float16", "bfloat16"]},
+        "dtype": {"enum": ["float32", "float16", "bfloat16", "int8", "uint8"]},
         "shape": {"type": "array", "items": {"type": "integer"}},
         "data": BASE64 | {"description": "little-endian, row-major"},
+    },
+}
+SPARSE_VECTOR = {
+    "type": "object",
+    "title": "A sparse vector",
+    "required": ["indices", "values"],
+    "properties": {
+        "indices": {"type": "array", "items": {"type": "integer"}, "description": "ascending"},
+        "values": VECTOR,
     },
 }
 TRUNCATED = {
@@ -25,11 +34,20 @@ TRUNCATED = {
     "items": {"type": "integer"},
     "description": "numbers of the inputs that were cut, from 0; absent: none was cut",
 }
+_PLACE = {"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 2}
+CHUNKS = {
+    "type": "array",
+    "items": {
+        "type": "array",
+        "items": {"type": "object", "required": ["tokens"], "properties": {"characters": _PLACE, "tokens": _PLACE}},
+    },
+    "description": "with `spans` or `chunking`: the code points [start, stop] of each vector, and its tokens",
+}
 USAGE = {"type": "object", "properties": {"tokens": {"type": "integer"}}, "required": ["tokens"]}
 BARE = {
     "type": "array",
     "title": "With no `outputs`: one entry an input",
-    "items": {"anyOf": [VECTOR, VECTORS, BASE64, BASE64_TENSOR]},
+    "items": {"anyOf": [VECTOR, VECTORS, BASE64, BASE64_TENSOR, SPARSE_VECTOR]},
 }
 NAMED = {
     "type": "object",
@@ -39,11 +57,15 @@ NAMED = {
         "model": {"type": "string"},
         "outputs": {
             "type": "object",
-            "description": "by name, one entry an input: a vector where pooled, else a vector a token",
-            "additionalProperties": {"type": "array", "items": {"anyOf": [VECTOR, VECTORS, BASE64_TENSOR]}},
+            "description": "by name, one entry an input: a vector where pooled, else a vector a token, or a chunk",
+            "additionalProperties": {
+                "type": "array",
+                "items": {"anyOf": [VECTOR, VECTORS, BASE64_TENSOR, SPARSE_VECTOR]},
+            },
         },
         "usage": USAGE,
         "truncated": TRUNCATED,
+        "chunks": CHUNKS,
     },
 }
 PROMPT_EMBEDS = {
@@ -60,9 +82,9 @@ PROMPT_EMBEDS = {
     },
 }
 BINARY = {
-    OCTETS: "The rows of all inputs, one below the other, little-endian.",
+    OCTETS: "The rows of all inputs, one below the other, little-endian; signs as bytes, int8 or uint8.",
     NPY: "The same rows as a NumPy file; not in bfloat16.",
-    SAFETENSORS: "A tensor `{index}/{output}` for each input and output.",
+    SAFETENSORS: "A tensor `{index}/{output}` for each input and output; `/indices` and `/values` of sparse ones.",
 }
 EXAMPLES: dict[str, Any] = {
     "bare": [[0.01, -0.02, 0.03]],

@@ -9,9 +9,11 @@ from typing import Annotated, Any, Literal, NamedTuple
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
-from service.embedding.requests import EmbedRequest
+from service.embedding.prompts import SPELLINGS as SPELLINGS_OF_USES
+from service.embedding.requests import Chunking, EmbedRequest, Spans
 from service.http.validation_errors import CACHED_BYTES, json_bytes, parse_json, validated
 from service.protocols.inlay.inputs import decode
+from service.protocols.inlay.spans import read_spans
 
 IDS = {"type": "array", "items": {"type": "integer", "minimum": 0}, "title": "Token ids"}
 FLAGS = {"type": "array", "items": {"enum": [0, 1]}}
@@ -35,8 +37,21 @@ OBJECT = {
 }
 BATCH = {"type": "array", "items": {"anyOf": [TEXT, IDS, PAIR, OBJECT]}, "title": "List of these"}
 INPUTS = {"anyOf": [TEXT, IDS, OBJECT, BATCH], "description": "A text, one sequence of token ids, or a list of inputs."}
+SPAN = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 2, "maxItems": 2}
+SPANS = {
+    "anyOf": [
+        {"type": "array", "items": SPAN, "title": "Of a bare input"},
+        {"type": "array", "items": {"type": "array", "items": SPAN}, "title": "Of each input of a list"},
+    ]
+}
 POOLING_NAMES = Literal["cls", "mean", "max", "lasttoken", "mean_sqrt_len_tokens", "weightedmean", "last-token"]
+LATE_CHUNKING = ("spans", "span_unit", "chunking")
 SPELLINGS = {"last-token": "lasttoken"}  # text-embeddings-inference's name
+INPUT_TYPES = Literal["query", "document", "passage", "search_query", "search_document", "classification", "clustering"]
+INPUT_TYPE_ABOUT = (
+    "what the texts are for: query or document (or passage, search_query, search_document), classification or "
+    "clustering; brings the model's prompt for it, if it has one, unless prompt_name or task is sent"
+)
 
 EXAMPLES: dict[str, dict[str, Any]] = {
     "text": {"inputs": "hello world"},
@@ -49,8 +64,23 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "several_outputs": {"inputs": "hello world", "outputs": ["token_embeddings", "position_embeddings"]},
     "for_vllm": {"inputs": ["hello world"], "encoding_format": "prompt_embeds"},
     "for_sglang": {"inputs": "hello world", "encoding_format": "input_embeds"},
+    "spans": {"inputs": "Berlin is large. It has lakes.", "spans": [[0, 16], [17, 30]]},
+    "chunking": {"inputs": ["a long text", "another"], "chunking": {"size": 2}, "outputs": "sentence_embedding"},
+    "query": {"inputs": "hello world", "input_type": "query"},
+    "signs": {"inputs": ["hello world"], "dtype": "ubinary", "encoding_format": "base64"},
     "short_vector": {"inputs": "hello world", "dimensions": 128, "pooling": "cls", "encoding_format": "base64"},
 }
+
+
+class ChunkingBody(BaseModel):
+    """Chunks of so many tokens of the text itself."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    size: Annotated[int, Field(ge=1, lt=2**31, description="an integer from 1: tokens of a chunk")]
+    overlap: Annotated[
+        int, Field(ge=0, lt=2**31, description="an integer below size: tokens that a chunk shares with the next")
+    ] = 0
 
 
 class EmbedBody(BaseModel):
@@ -75,13 +105,37 @@ class EmbedBody(BaseModel):
         int | None, Field(gt=0, description="an integer from 1: leading values kept, then normalised")
     ] = None
     pooling: Annotated[POOLING_NAMES | None, Field(description=f"one of {', '.join(POOLING_NAMES.__args__)}")] = None
-    dtype: Annotated[Literal["float32", "float16", "bfloat16"], Field(description="float32, float16 or bfloat16")] = (
-        "float32"
-    )
+    dtype: Annotated[
+        Literal["float32", "float16", "bfloat16", "int8", "uint8", "binary", "ubinary"],
+        Field(
+            description="float32, float16 or bfloat16; of sentence vectors also int8 or uint8 (of a model that was "
+            "calibrated), binary or ubinary (signs, eight to a byte)"
+        ),
+    ] = "float32"
     prompt_name: Annotated[str | None, Field(description="the name of one of the model's prompts")] = None
     task: Annotated[str | None, Field(description="one of the model's tasks, whose adapters and prompt are used")] = (
         None
     )
+    max_active_dims: Annotated[
+        int | None, Field(gt=0, description="an integer from 1: the largest values kept of a sparse vector")
+    ] = None
+    spans: Annotated[
+        Any,
+        WithJsonSchema(SPANS),
+        Field(
+            description="a vector of each span [start, stop] instead of one of the whole text, which is encoded whole"
+        ),
+    ] = None
+    span_unit: Annotated[
+        Literal["characters", "tokens"],
+        Field(description="characters: code points of the text; tokens: of the text itself, or all that were sent"),
+    ] = "characters"
+    chunking: Annotated[
+        Any,
+        WithJsonSchema(ChunkingBody.model_json_schema()),
+        Field(description="an object of size and overlap: spans of so many tokens"),
+    ] = None
+    input_type: Annotated[INPUT_TYPES | None, Field(description=INPUT_TYPE_ABOUT)] = None
     encoding_format: Annotated[
         Literal["float", "base64", "prompt_embeds", "input_embeds", "bytes", "bytes_only"],
         Field(
@@ -116,10 +170,27 @@ def read(body: bytes, max_inputs: int | None = None) -> tuple[EmbedRequest, Answ
     if type(data) is not dict or "inputs" not in data:
         validated(EmbedBody, data)
     inputs = data.pop("inputs")
+    late_chunking = {name: data.pop(name) for name in LATE_CHUNKING if name in data}
     rest = json_bytes(data)
     options, one, several = _options(rest) if len(rest) <= CACHED_BYTES else _options.__wrapped__(rest)
     bare = type(inputs) is not list or (len(inputs) > 0 and type(inputs[0]) is int)
-    return EmbedRequest(decode(inputs, max_inputs), *options), one if bare else several
+    request = EmbedRequest(decode(inputs, max_inputs), *options)
+    if late_chunking:
+        request = request._replace(spans=_spans(late_chunking, bare, max_inputs))
+    return request, one if bare else several
+
+
+def _spans(sent: dict[str, Any], bare: bool, max_inputs: int | None) -> Spans | Chunking | None:
+    """Return the spans of a request; None: the fields are null. Not cached, since few requests have the same."""
+    sent = {name: value for name, value in sent.items() if value is not None}
+    if not sent:
+        return None
+    fields = validated(EmbedBody, {"inputs": None} | sent)
+    chunking = None
+    if fields.chunking is not None:
+        chunked = validated(ChunkingBody, fields.chunking, ("chunking",))
+        chunking = Chunking(chunked.size, chunked.overlap)
+    return read_spans(fields.spans, fields.span_unit, chunking, bare=bare, max_inputs=max_inputs)
 
 
 @lru_cache(maxsize=256)
@@ -141,6 +212,12 @@ def _options(rest: bytes) -> tuple[tuple[Any, ...], AnswerForm, AnswerForm]:
         fields.dtype,
         fields.prompt_name,
         fields.task,
+        None,
+        True,
+        SPELLINGS_OF_USES[fields.input_type] if fields.input_type else None,
+        None,
+        (),
+        fields.max_active_dims,
     )
     one = AnswerForm(fields.encoding_format, "dtype" in fields.model_fields_set, True)
     return options, one, one._replace(bare=False)

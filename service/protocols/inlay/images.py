@@ -187,7 +187,7 @@ def read_input(value: Any, index: int) -> Sequence[Picture | Values]:
         array = tensor(value[name])
     except ValueError as error:
         raise BadInput(f"cannot be read: {error}", field=path) from None
-    return _split_stack(name, array, _grid(value.get("grid"), ("inputs", index, "grid")))
+    return split_stack(name, array, read_grid(value.get("grid"), ("inputs", index, "grid")))
 
 
 def decode_picture(text: str, path: FieldPath) -> bytes:
@@ -207,7 +207,8 @@ def decode_picture(text: str, path: FieldPath) -> bytes:
         raise BadInput("is not base64", field=path, remedy=remedy) from None
 
 
-def _grid(value: Any, path: FieldPath) -> tuple[int, int] | None:
+def read_grid(value: Any, path: FieldPath) -> tuple[int, int] | None:
+    """Return the rows and columns of flattened patches; raise WrongType for another value than two integers."""
     if value is None:
         return None
     if not isinstance(value, list) or len(value) != 2 or not all(type(side) is int and side > 0 for side in value):
@@ -241,17 +242,17 @@ def read_safetensors(body: bytes) -> tuple[ImageInputs, ImagesBody]:
     options = {name: value for name, value in sent.items() if name not in arrays}
     grid = options.pop("grid", None)
     if grid is not None:
-        grid = _grid([int(digits) for digits in re.findall(r"\d{1,9}", str(grid))], ("grid",))
+        grid = read_grid([int(digits) for digits in re.findall(r"\d{1,9}", str(grid))], ("grid",))
     inputs: ImageInputs = []
     for index, (name, array) in enumerate(arrays.items()):
         if name not in (*TENSORS, str(index)):
             remedy = "send pixel_values, input_features, or tensors 0, 1, ..."
             raise UnknownField(f"there is a tensor {quoted(name)}", remedy=remedy)
-        inputs += _split_stack(name, array, grid)
+        inputs += split_stack(name, array, grid)
     return inputs, _options(options)
 
 
-def _split_stack(name: str, array: Any, grid: tuple[int, int] | None) -> list[Values]:
+def split_stack(name: str, array: Any, grid: tuple[int, int] | None) -> list[Values]:
     """Return each image of [images, channels, height, width] or [images, bins, frames], or the one that came."""
     axes = 2 if name == "input_features" else 3
     return [Values(pixels, grid) for pixels in array] if array.ndim == axes + 1 else [Values(array, grid)]

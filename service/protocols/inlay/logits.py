@@ -6,14 +6,16 @@ from typing import Any
 from models.positions.table import MAX_WIDTH, Table
 from service.context import ServiceContext
 from service.embedding import logits
+from service.embedding.model import Model
 from service.embedding.position_tables import TableCall
 from service.errors import ConflictingFields
 from service.http.response import Response
 from service.http.routes import Request, Route
+from service.http.worker_threads import inline_or_in_thread
 from service.protocols.inlay.parameter_types import Tensor, TypedArrayOptions, described, number, one_of, whole
 from service.protocols.inlay.parsing import from_body
 from service.protocols.inlay.positions.responses import table_answer, table_form, table_response, tensor_route
-from service.scheduling.serial_executor import SerialExecutor
+from service.request_context import RequestContext
 
 LOGITS_BYTES = 4 + 3 * 8  # of a logit in the block that is read, float32, and of its transformations
 EXAMPLES: dict[str, dict[str, Any]] = {
@@ -35,22 +37,13 @@ class LogitsParameters(TypedArrayOptions):
 
 def routes(context: ServiceContext) -> list[Route]:
     """Return POST /models/{name}/logits."""
-    turns = SerialExecutor("logits", "requests for the tokens of the largest logits")
 
     async def handler(request: Request) -> Response:
         model = context.registry.get(request.parameters["name"])
         logits.head_of(model)
         parameters = await from_body(LogitsParameters, request)
         form = table_form(request, parameters, parameters.dtype)
-        states = logits.check_states(model, parameters.hidden, parameters.temperature)
-        if parameters.top_k is None:
-            output = _whole_output(parameters.output)
-            call = _call(states, logits.whole(states, output), output=output)
-        else:
-            rows = len(states.hidden)
-            context.budget.reserve(logits.TOP_BYTES * rows * parameters.top_k, request.context)
-            table = await turns.run(partial(logits.top, states, parameters.top_k))
-            call = _call(states, table, top_k=parameters.top_k)
+        call = await logits_call(context, model, parameters, request.context)
         return await table_response(request, context.tables, call, form)
 
     return [
@@ -65,6 +58,24 @@ def routes(context: ServiceContext) -> list[Route]:
             answer=table_answer(_DOCUMENT),
         )
     ]
+
+
+async def logits_call(
+    context: ServiceContext, model: Model, parameters: LogitsParameters, call: RequestContext
+) -> TableCall:
+    """Return the call for the table of a request; the tokens of the largest logits are computed already.
+
+    Raises:
+        NotFound, BadRequest, Overloaded: the model has no head, or cannot serve the parameters.
+    """
+    hidden = parameters.hidden
+    states = await inline_or_in_thread(hidden.size, logits.check_states, model, hidden, parameters.temperature)
+    if parameters.top_k is None:
+        output = _whole_output(parameters.output)
+        return _call(states, logits.whole(states, output), output=output)
+    context.budget.reserve(logits.TOP_BYTES * len(states.hidden) * parameters.top_k, call)
+    table = await context.computations.logits.run(partial(logits.top, states, parameters.top_k))
+    return _call(states, table, top_k=parameters.top_k)
 
 
 def _whole_output(output: str | None) -> str:

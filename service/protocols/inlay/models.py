@@ -7,9 +7,11 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from models.artifacts.card import FILE_NAME, Card
+from models.families.multi_vector import MultiVector
 from models.families.positional_encodings import Encodings, RopeTable
 from service import machine
 from service.context import ServiceContext
+from service.embedding.late_interaction import function_of
 from service.embedding.model import Model
 from service.http.formats import JSON
 from service.http.response import Response, json_response
@@ -29,6 +31,17 @@ class PoolingSummary(BaseModel):
     normalize: bool
     include_prompt: Annotated[bool, Field(description="false: the prompt's tokens do not count")]
     dimensions: Annotated[int | None, Field(description="leading values kept, after scaling; null: all")]
+
+
+class MultiVectorSummary(BaseModel):
+    """How a late-interaction model makes several vectors of a text."""
+
+    model_config = MODEL
+    dimensions: Annotated[int, Field(description="of a vector")]
+    query_tokens: Annotated[int | None, Field(description="of the longest query; null: the model's own limit")]
+    document_tokens: Annotated[int | None, Field(description="of the longest document; null: the model's own limit")]
+    expanded_tokens: Annotated[int | None, Field(description="that short queries are filled up to; null: they are not")]
+    function: Annotated[str, Field(description="that compares a query with a document: maxsim or meanmaxsim")]
 
 
 class RopeSummary(BaseModel):
@@ -96,6 +109,17 @@ class HeadSummary(BaseModel):
     vocab_size: int
     matrix: str
     tied: Annotated[bool, Field(description="the matrix is the input layer's table")]
+
+
+class ClassifierSummary(BaseModel):
+    """The classification head behind the output class_logits, or token_class_logits."""
+
+    model_config = MODEL
+    labels: Annotated[list[str], Field(description="in the order of the logits")]
+    pooling: Annotated[str | None, Field(description="null: each token has logits; graph: an adopted graph pools")]
+    activation: Annotated[str, Field(description="what makes scores of logits: identity, sigmoid or softmax")]
+    problem_type: Annotated[str | None, Field(description="as config.json says; null: it does not")]
+    ranks: Annotated[bool, Field(description="it gives a text, or a pair of a query and a document, one score")]
 
 
 class GraphSummary(BaseModel):
@@ -173,6 +197,13 @@ class MemorySummary(BaseModel):
     resident: Annotated[int, Field(description="bytes of them that it has touched and that are in memory")]
 
 
+class CalibrationSummary(BaseModel):
+    """The ranges that int8 and uint8 sentence vectors are made with."""
+
+    model_config = MODEL
+    texts: Annotated[int, Field(description="whose vectors they are of")]
+
+
 class ClosenessSummary(BaseModel):
     """Cosines of vectors to those of the float32 encoder, over 16 texts, measured when the model was loaded."""
 
@@ -206,6 +237,7 @@ class ModelSummary(BaseModel):
     reads_text: Annotated[bool, Field(description="false: it has no tokenizer, send ids")]
     pooling: PoolingSummary | None
     modules: Annotated[list[str], Field(description="what makes the sentence vector of the pooled one")]
+    multi_vector: Annotated[MultiVectorSummary | None, Field(description="null: a text has no several vectors")]
     similarity_function: Annotated[
         str | None, Field(description="that the model's files name for its vectors; null: none")
     ]
@@ -234,6 +266,9 @@ class ModelSummary(BaseModel):
         AdoptedSummary | None, Field(description="null: it was exported, or adopted by an older version")
     ]
     quantized: Annotated[QuantizedSummary | None, Field(description="null: the encoder is float32, or there is none")]
+    calibration: Annotated[
+        CalibrationSummary | None, Field(description="null: it gives no int8 and uint8, see `inlay calibrate`")
+    ]
     graphs: dict[str, GraphSummary]
     files: dict[str, FileSummary]
     version: Annotated[str, Field(description="sha256 of the card, which holds those of all files")]
@@ -241,6 +276,10 @@ class ModelSummary(BaseModel):
         MemorySummary | None, Field(description="null: the system does not say, or the model maps no file")
     ]
     head: HeadSummary | None
+    classifier: ClassifierSummary | None
+    unclassified: Annotated[
+        str | None, Field(description="why there is no classifier though config.json names one; null: it names none")
+    ]
     handed_over: Annotated[
         str | None, Field(description="the output behind prompt_embeds and input_embeds; null: it has none")
     ]
@@ -274,12 +313,23 @@ class ModelList(BaseModel):
     models: list[ModelSummary]
 
 
+def _several(own: MultiVector) -> MultiVectorSummary:
+    return MultiVectorSummary(
+        dimensions=own.modules.width,
+        query_tokens=own.query.max_tokens,
+        document_tokens=own.document.max_tokens,
+        expanded_tokens=own.expansion.tokens if own.expansion else None,
+        function=function_of(own),
+    )
+
+
 def summary(model: Model, registry: ModelRegistry, mappings: Mappings | None = None) -> ModelSummary:
     """Return the card of a loaded model, its device, and its share of `mappings`."""
     card, held = model.card, machine.mapped_of(model.mapped, mappings or {})
     own = {name: getattr(card, name) for name in ModelSummary.model_fields if hasattr(card, name)}
     nested = {
         "pooling": card.pooling and PoolingSummary.model_validate(card.pooling),
+        "multi_vector": card.multi_vector and _several(card.multi_vector),
         "encodings": _encodings(card.encodings),
         "graphs": {name: GraphSummary.model_validate(graph) for name, graph in card.graphs.items()},
         "files": {name: FileSummary.model_validate(file) for name, file in card.files.items()},
@@ -288,6 +338,8 @@ def summary(model: Model, registry: ModelRegistry, mappings: Mappings | None = N
         "prompts": list(card.prompts),
         "tasks": list(card.tasks),
         "head": card.head and HeadSummary.model_validate(card.head),
+        "calibration": card.calibration and CalibrationSummary.model_validate(card.calibration),
+        "classifier": card.classifier and ClassifierSummary.model_validate(card.classifier),
         "adopted": card.adopted and AdoptedSummary.model_validate(card.adopted),
         "image": card.image and ImageSummary.model_validate(card.image),
     }
@@ -316,7 +368,7 @@ def listed(model: Model, settings: Settings) -> ListedModel:
     """Return a loaded model as infinity lists it, with the length of its queue."""
     queued = sum(batcher.waiting_cost for batcher in model.batchers.values())
     items = sum(batcher.waiting_items for batcher in model.batchers.values())
-    share = queued / (settings.max_queue_tokens * len(model.batchers))
+    share = queued / (settings.max_queue_tokens * max(1, len(model.batchers)))
     return ListedModel(
         id=model.card.name,
         created=created(settings, model),

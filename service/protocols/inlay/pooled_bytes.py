@@ -16,11 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.embedding.requests import EmbedResult, Output
-from service.errors import BadRequest
+from service.errors import BadRequest, ConflictingFields
 from service.http.formats import (
     OCTETS,
     Body,
     Headers,
+    check_dense,
     described,
 )
 
@@ -54,6 +55,7 @@ def answer(
             remedy="ask for one",
         )
     output = result.outputs[0]
+    check_dense(output, encoding)
     rows = narrowed(output.rows, embed_dtype)
     body = raw(rows, endianness)
     headers = described(OCTETS, rows.shape, embed_dtype, output.lengths, rows.nbytes)
@@ -65,6 +67,13 @@ def answer(
 
 def narrowed(rows: NDArray[Any], embed_dtype: str) -> NDArray[Any]:
     """Return the rows in another dtype; raise BadRequest for a value beyond it."""
+    if embed_dtype not in DTYPES:
+        raise ConflictingFields(
+            f"is {embed_dtype}",
+            field=("dtype",),
+            allowed=f"bytes and bytes_only carry {', '.join(DTYPES)}",
+            remedy="ask for base64, or for application/octet-stream in Accept",
+        )
     kind = DTYPES[embed_dtype]
     if rows.dtype.type is kind:
         return rows

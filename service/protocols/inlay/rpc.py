@@ -17,8 +17,10 @@ from service.grpc.methods import Method, Service, serialize
 from service.protocols.inlay import prompt_embeds, rpc_messages
 from service.protocols.inlay.models import default_flops_per_token, summary
 from service.protocols.inlay.prompt_embeds import PROMPT_EMBEDS, PromptEmbeds
+from service.protocols.inlay.rpc_images import Images
 from service.protocols.inlay.rpc_positions import Positions
 from service.protocols.inlay.rpc_requests import decode
+from service.protocols.inlay.rpc_vocabulary import Vocabulary
 from service.request_context import RequestContext
 from service.scheduling.batcher import GATHERING_TURNS
 
@@ -29,6 +31,7 @@ Embedded = EmbedResult | PromptEmbeds
 def service(context: ServiceContext) -> Service:
     """Return inlay.v1.Embedder; tables are sent in chunks under 1 MiB."""
     embed, positions, models = EmbedHandler(context), Positions(context), Models(context)
+    vocabulary = Vocabulary(context, positions)
 
     async def presets(request: Any, call: RequestContext) -> pb.ListPresetsResponse:
         return positions.presets()
@@ -64,6 +67,22 @@ def service(context: ServiceContext) -> Service:
             Method(name="ListPresets", request=pb.ListPresetsRequest, handler=presets),
             Method(name="ListModels", request=pb.ListModelsRequest, handler=models.list_models),
             Method(name="GetModel", request=pb.GetModelRequest, handler=models.get_model),
+            Method(
+                name="Images",
+                request=pb.ImagesRequest,
+                handler=Images(context),
+                serialize=rpc_messages.embed_response,
+                admitted=True,
+            ),
+            Method(
+                name="Logits",
+                request=pb.LogitsRequest,
+                handler=vocabulary.logits,
+                kind="server_stream",
+                admitted=True,
+            ),
+            Method(name="Similar", request=pb.SimilarRequest, handler=vocabulary.similar, admitted=True),
+            Method(name="Analysis", request=pb.AnalysisRequest, handler=vocabulary.analysis, admitted=True),
         ),
     )
 

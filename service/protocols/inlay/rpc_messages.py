@@ -7,14 +7,21 @@ Fields go out in the order of their numbers and defaults are left out (protobuf 
 import math
 from functools import lru_cache
 
-from service.embedding.requests import EmbedResult
+import numpy as np
+
+from proto import embed_pb2 as pb
+from service.embedding.requests import Chunks, EmbedResult
 from service.http.formats import KEPT_LENGTHS, NAMES, buffer
 from service.protocols.inlay.prompt_embeds import PromptEmbeds
 
-DTYPES = {"float32": 1, "float16": 2, "bfloat16": 3}  # enum DType
-DTYPE_OF = {number: name for name, number in DTYPES.items()} | {0: "float32"}
+DTYPES = {"float32": 1, "float16": 2, "bfloat16": 3, "int8": 8, "uint8": 9}  # enum DType, of tensors
+ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1, "uint8": 1}
+DTYPE_OF = {number: name for name, number in DTYPES.items()} | {0: "float32", 10: "binary", 11: "ubinary"}
+"""What a request may name, by its number."""
+INT32 = 7
 
-Shape = tuple[str, str, tuple[int, ...], tuple[int, ...]]  # name, dtype, shape and lengths of an output
+# name, dtype, shape and lengths of an output, and whether it is sparse
+Shape = tuple[str, str, tuple[int, ...], tuple[int, ...], bool]
 
 
 def embed_response(result: EmbedResult | PromptEmbeds) -> bytes:
@@ -32,17 +39,30 @@ def _parts(result: EmbedResult | PromptEmbeds) -> list[bytes | memoryview]:
     if isinstance(result, PromptEmbeds):
         return _files(result)
     shapes = tuple(
-        [(output.name, NAMES[output.rows.dtype.type], output.rows.shape, output.lengths) for output in result.outputs]
+        [
+            (output.name, NAMES[output.rows.dtype.type], output.rows.shape, output.lengths, output.indices is not None)
+            for output in result.outputs
+        ]
     )
-    kept = sum([len(lengths) for *_, lengths in shapes]) <= KEPT_LENGTHS
+    kept = sum([len(lengths) for *_, lengths, _ in shapes]) <= KEPT_LENGTHS
     frames = (_frames if kept else _frames.__wrapped__)(result.model, result.tokens, shapes)
     parts: list[bytes | memoryview] = []
-    for frame, output in zip(frames, result.outputs, strict=False):  # one frame more: what follows the last tensor
-        parts += (frame, buffer(output.rows))
+    arrays = [array for output in result.outputs for array in (output.rows, output.indices) if array is not None]
+    for frame, array in zip(frames, arrays, strict=False):  # one frame more: what follows the last tensor
+        parts += (frame, buffer(array))
     parts.append(frames[-1])
     if result.truncated:
         parts.append(_integers(b"\x2a", result.truncated))  # 5: truncated
+    if result.chunks:
+        parts.append(pb.EmbedResponse(chunks=map(_chunks, result.chunks)).SerializeToString())
     return parts
+
+
+def _chunks(chunks: Chunks) -> pb.InputChunks:
+    characters = np.zeros_like(chunks.tokens) if chunks.characters is None else chunks.characters
+    rows = np.concatenate([characters, chunks.tokens], axis=1).tolist()
+    names = ("start", "stop", "first_token", "end_token")
+    return pb.InputChunks(chunks=[pb.Chunk(**dict(zip(names, row, strict=True))) for row in rows])
 
 
 def _files(prompts: PromptEmbeds) -> list[bytes | memoryview]:
@@ -56,23 +76,33 @@ def _files(prompts: PromptEmbeds) -> list[bytes | memoryview]:
 @lru_cache(maxsize=1024)
 def _frames(model: str, tokens: int, outputs: tuple[Shape, ...]) -> tuple[bytes, ...]:
     """Return the bytes before the first tensor, between two, and after the last; they depend on the shapes alone."""
-    frames, head = [], _text(b"\x0a", model)  # 1: model
-    for name, dtype, shape, lengths in outputs:
-        before, after = _output(name, dtype, shape, lengths)
-        frames.append(head + before)
+    frames: list[bytes] = []
+    head = _text(b"\x0a", model)  # 1: model
+    for name, dtype, shape, lengths, sparse in outputs:
+        first, *others, after = _output(name, dtype, shape, lengths, sparse)
+        frames += (head + first, *others)
         head = after
     return (*frames, head + (b"\x18" + varint(tokens) if tokens else b""))  # 3: tokens
 
 
-def _output(name: str, dtype: str, shape: tuple[int, ...], lengths: tuple[int, ...]) -> tuple[bytes, bytes]:
-    """Return the bytes of an `outputs` entry before and after its tensor's data."""
-    size = math.prod(shape) * (4 if dtype == "float32" else 2)
-    tensor = b"\x08" + varint(DTYPES[dtype]) + _integers(b"\x12", shape)  # 1: dtype, 2: shape
-    tensor += b"\x1a" + varint(size) if size else b""  # 3: data
+def _output(name: str, dtype: str, shape: tuple[int, ...], lengths: tuple[int, ...], sparse: bool) -> tuple[bytes, ...]:
+    """Return the bytes of an `outputs` entry before, between and after the data of its tensors."""
+    size = math.prod(shape) * ITEM_BYTES[dtype]
     label, rest = _text(b"\x0a", name), _integers(b"\x1a", lengths)  # 1: name, 3: lengths
-    tensor = b"\x12" + varint(len(tensor) + size) + tensor  # 2: tensor
-    entry = b"\x12" + varint(len(label) + len(tensor) + size + len(rest))  # 2: outputs
-    return entry + label + tensor, rest
+    tensor = _tensor(b"\x12", DTYPES[dtype], shape, size)  # 2: tensor
+    if not sparse:
+        entry = b"\x12" + varint(len(label) + len(tensor) + size + len(rest))  # 2: outputs
+        return entry + label + tensor, rest
+    indices, indices_size = _tensor(b"\x22", INT32, shape[:1], 4 * shape[0]), 4 * shape[0]  # 4: indices
+    entry = b"\x12" + varint(len(label) + len(tensor) + size + len(rest) + len(indices) + indices_size)
+    return entry + label + tensor, rest + indices, b""
+
+
+def _tensor(tag: bytes, dtype: int, shape: tuple[int, ...], size: int) -> bytes:
+    """Return the bytes of a Tensor before its data of `size` bytes."""
+    tensor = b"\x08" + varint(dtype) + _integers(b"\x12", shape)  # 1: dtype, 2: shape
+    tensor += b"\x1a" + varint(size) if size else b""  # 3: data
+    return tag + varint(len(tensor) + size) + tensor
 
 
 def _text(tag: bytes, text: str) -> bytes:

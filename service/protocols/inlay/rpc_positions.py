@@ -1,31 +1,26 @@
 """The positional methods of inlay.v1.Embedder, with the parameters of the HTTP routes."""
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Any
 
-import numpy as np
 import orjson
 
 from models.positions.rope.presets import PRESETS
 from proto import embed_pb2 as pb
 from service.context import ServiceContext
 from service.embedding.position_tables import TableCall, TableFile, TypedOutput, block_bytes, typed_outputs
-from service.errors import ConflictingFields, UnknownValue, WrongType
-from service.http.tensors import tensor_of_bytes
+from service.errors import ConflictingFields
 from service.http.validation_errors import validated
 from service.protocols.inlay.positions.model_schemes import call_maker, find_model, find_scheme
 from service.protocols.inlay.positions.parameters import ModelRopeParameters, ModelRotateParameters, RotateParameters
 from service.protocols.inlay.positions.responses import TableForm, chosen_outputs, json_facts
 from service.protocols.inlay.positions.rotation import dtype_of, rotate, rotate_by_model
-from service.protocols.inlay.rpc_requests import dtype_name
+from service.protocols.inlay.rpc_fields import array_of, float_dtype, tensor_of
 from service.request_context import RequestContext
 
 CHUNK_BYTES = 896 * 1024  # of data in a message; clients take 4 MiB by default, proxies often 1
+FACTS_CHARACTERS = CHUNK_BYTES // 4  # UTF-8 takes four bytes for one at most
 ROTATE_COPIES = 4  # of the turned tensors: rows, their bytes, the message and grpc's own
-FLOATS: dict[int, str] = {
-    number: pb.DType.Name(number).lower() for number in (pb.FLOAT32, pb.FLOAT16, pb.BFLOAT16, pb.FLOAT64)
-}
-DTYPES = FLOATS | {pb.DTYPE_UNSPECIFIED: "float32"}
 
 
 class Positions:
@@ -42,26 +37,38 @@ class Positions:
         make_call = call_maker(self._context, scheme, request.model)
         parameters = validated(scheme.parameters, parameters_of(request), strict=True)
         call = make_call(parameters)
-        table = await self._context.tables.run(call.table)
-        form = TableForm("", parameters.dtype, parameters.output)
-        outputs = chosen_outputs(self._context.tables, table, form)
+        async for chunk in self.chunks(call, parameters.dtype, parameters.output, call_context):
+            yield chunk
+
+    async def chunks(
+        self, call: TableCall, dtype: str, output: str | None, call_context: RequestContext
+    ) -> AsyncGenerator[pb.PositionsChunk, None]:
+        """Yield the facts and shapes of a table, then its bytes, in chunks of about CHUNK_BYTES.
+
+        Args:
+            dtype: of floats.
+            output: one of the table's; None: all.
+        """
+        tables, form = self._context.tables, TableForm("", dtype, output)
+        table = await tables.run(call.table)
+        outputs = chosen_outputs(tables, table, form)
+        if call.held_bytes:
+            tables.streaming.reserve(call.held_bytes, call_context)
         shapes = [
             pb.OutputShape(name=typed.name, dtype=typed.dtype.upper(), shape=typed.output.shape) for typed in outputs
         ]
-        yield pb.PositionsChunk(facts_json=orjson.dumps(json_facts(table, outputs, form)).decode(), outputs=shapes)
-        for output in outputs:
-            async for offset, data in self._chunks(call, output, call_context):
-                yield pb.PositionsChunk(output=output.name, offset=offset, data=data)
-
-    async def _chunks(
-        self, call: TableCall, output: TypedOutput, call_context: RequestContext
-    ) -> AsyncIterator[tuple[int, bytes]]:
-        offset = 0
-        key = call.etag(output.name, output.dtype)
-        async for block in self._context.tables.stream(key, TableFile(b"", (output,)), call_context):
-            for start in range(0, len(block), CHUNK_BYTES):
-                yield offset + start, bytes(block[start : start + CHUNK_BYTES])
-            offset += len(block)
+        facts = orjson.dumps(json_facts(table, outputs, form)).decode()
+        for start in range(0, len(facts), FACTS_CHARACTERS):
+            part = facts[start : start + FACTS_CHARACTERS]
+            yield pb.PositionsChunk(facts_json=part, outputs=() if start else shapes)
+        keys = await tables.run(lambda: [call.etag(each.name, each.dtype) for each in outputs])
+        for each, key in zip(outputs, keys, strict=True):
+            offset = 0
+            async for block in tables.stream(key, TableFile(b"", (each,)), call_context):
+                for start in range(0, len(block), CHUNK_BYTES):
+                    data = bytes(block[start : start + CHUNK_BYTES])
+                    yield pb.PositionsChunk(output=each.name, offset=offset + start, data=data)
+                offset += len(block)
 
     async def rotate(self, request: pb.RotateRequest, call_context: RequestContext) -> pb.RotateResponse:
         """Return the tensors, turned; raise InlayError where they cannot be."""
@@ -83,7 +90,7 @@ class Positions:
 
     async def rope(self, request: pb.RopeRequest, call_context: RequestContext) -> AsyncGenerator[pb.RopeChunk, None]:
         """Yield cos and sin of one model side by side; raise InlayError where it has none."""
-        values = {"start": request.start, "dtype": _dtype(request.dtype)}
+        values = {"start": request.start, "dtype": float_dtype(request.dtype)}
         values |= {name: getattr(request, name) for name in ("length", "layer_type") if getattr(request, name)}
         make_call = call_maker(self._context, find_scheme("rope", of_model=True), request.model)
         parameters = validated(ModelRopeParameters, values, strict=True)
@@ -95,7 +102,7 @@ class Positions:
             for start in range(0, len(rows), step):
                 part = rows[start : start + step]
                 sines = await self._context.tables.run(sin.rows, first + start, first + start + len(part))
-                tensors = {name: _of_rows(rows, cos.dtype) for name, rows in (("cos", part), ("sin", sines))}
+                tensors = {name: tensor_of(rows, cos.dtype) for name, rows in (("cos", part), ("sin", sines))}
                 yield pb.RopeChunk(start=request.start + first + start, **tensors)
 
     def presets(self) -> pb.ListPresetsResponse:
@@ -111,8 +118,8 @@ class Positions:
 def parameters_of(request: Any) -> dict[str, Any]:
     """Return the struct, the tensors and the dtype as one set of parameters."""
     values = {name: _value(value) for name, value in request.parameters.fields.items()}
-    tensors = {name: _array(name, tensor) for name, tensor in request.tensors.items()}
-    own = {"dtype": _dtype(request.dtype)} if request.dtype else {}
+    tensors = {name: array_of(tensor, (name,)) for name, tensor in request.tensors.items()}
+    own = {"dtype": float_dtype(request.dtype)} if request.dtype else {}
     for name in (tensors | own).keys() & values.keys():
         raise ConflictingFields(
             "came in parameters and beside them", field=(name,), remedy="send it once", verbatim=True
@@ -133,24 +140,6 @@ def _value(value: Any) -> Any:
     return None if kind in (None, "null_value") else getattr(value, kind)
 
 
-def _array(name: str, tensor: pb.Tensor) -> Any:
-    try:
-        return tensor_of_bytes(_dtype(tensor.dtype), list(tensor.shape), tensor.data)
-    except ValueError as error:
-        raise WrongType(f"cannot be read: {error}", field=(name,), verbatim=True) from None
-
-
-def _dtype(number: int) -> str:
-    if number not in DTYPES:
-        allowed = f"allowed: {', '.join(map(pb.DType.Name, DTYPES))}"
-        raise UnknownValue(f"is {dtype_name(number)}", field=("dtype",), allowed=allowed)
-    return DTYPES[number]
-
-
 def _tensor(output: TypedOutput) -> pb.Tensor:
     rows = output.rows(0, output.output.count)
     return pb.Tensor(dtype=output.dtype.upper(), shape=output.output.shape, data=rows.tobytes())
-
-
-def _of_rows(rows: Any, dtype: str) -> pb.Tensor:
-    return pb.Tensor(dtype=dtype.upper(), shape=rows.shape, data=np.ascontiguousarray(rows).tobytes())

@@ -6,15 +6,18 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from proto import embed_pb2 as pb
-from service.embedding.requests import EmbedRequest, Ids, Input, Int64s, Text
+from service.embedding.prompts import SPELLINGS
+from service.embedding.requests import Chunking, EmbedRequest, Ids, Input, Int64s, Spans, SpanUnit, Text
 from service.errors import BadRequest, MissingField, UnknownValue, WrongShape
 from service.http.validation_errors import CACHED_BYTES
 from service.protocols.inlay.inputs import too_many_inputs
 from service.protocols.inlay.prompt_embeds import INPUT_EMBEDS, PROMPT_EMBEDS
 from service.protocols.inlay.rpc_messages import DTYPE_OF
+from service.protocols.inlay.spans import check_count, read_spans
 
 ENCODINGS = {pb.ENCODING_UNSPECIFIED: None, pb.PROMPT_EMBEDS: PROMPT_EMBEDS, pb.INPUT_EMBEDS: INPUT_EMBEDS}
 FEW = 64  # integers are faster one by one; more, through the array that a repeated field makes (protobuf 7, upb)
+UNITS: dict[int, SpanUnit] = {pb.CHARACTERS: "characters", pb.TOKENS: "tokens"}
 SIDES = {pb.RIGHT: "right", pb.LEFT: "left"}
 POOLINGS = {
     pb.POOLING_UNSPECIFIED: None,
@@ -54,9 +57,27 @@ def decode(message: pb.EmbedRequest, max_inputs: int | None = None) -> Decoded:
         raise too_many_inputs(len(message.inputs), max_inputs)
     inputs = [_input(index, item) for index, item in enumerate(message.inputs)]
     message.ClearField("inputs")
+    spans = None
+    if message.spans or message.span_unit or message.HasField("chunking"):
+        spans = _spans(message, max_inputs)
     rest = message.SerializeToString()
     options, encoding, dtype_sent = _options(rest) if len(rest) <= CACHED_BYTES else _options.__wrapped__(rest)
-    return Decoded(EmbedRequest(inputs, *options), encoding, dtype_sent)
+    request = EmbedRequest(inputs, *options)
+    return Decoded(request if spans is None else request._replace(spans=spans), encoding, dtype_sent)
+
+
+def _spans(message: pb.EmbedRequest, max_inputs: int | None) -> Spans | Chunking:
+    """Return the spans that a message asks for, and clear their fields."""
+    if message.span_unit not in UNITS:
+        raise _not_one_of("span_unit", message.span_unit, pb.SpanUnit.keys())
+    check_count([own.spans for own in message.spans], max_inputs)
+    lists = [[[span.start, span.stop] for span in own.spans] for own in message.spans]
+    chunking = message.chunking
+    chunked = Chunking(chunking.size, chunking.overlap) if message.HasField("chunking") else None
+    spans = read_spans(lists or None, UNITS[message.span_unit], chunked, bare=False)
+    for name in ("spans", "span_unit", "chunking"):
+        message.ClearField(name)
+    return spans
 
 
 @lru_cache(maxsize=256)
@@ -74,6 +95,8 @@ def _options(message_without_inputs: bytes) -> tuple[tuple[Any, ...], str | None
         raise _not_one_of("encoding", message.encoding, pb.Encoding.keys())
     if message.dtype not in DTYPE_OF:
         raise _not_one_of("dtype", dtype_name(message.dtype), map(pb.DType.Name, DTYPE_OF))
+    if message.HasField("input_type") and message.input_type not in SPELLINGS:
+        raise _not_one_of("input_type", repr(message.input_type[:40]), SPELLINGS)
     options = (
         message.model or None,
         tuple(message.outputs),
@@ -85,6 +108,12 @@ def _options(message_without_inputs: bytes) -> tuple[tuple[Any, ...], str | None
         DTYPE_OF[message.dtype],
         message.prompt_name if message.HasField("prompt_name") else None,
         message.task if message.HasField("task") else None,
+        None,
+        True,
+        SPELLINGS[message.input_type] if message.HasField("input_type") else None,
+        None,
+        (),
+        message.max_active_dims if message.HasField("max_active_dims") else None,
     )
     return options, ENCODINGS[message.encoding], message.dtype != pb.DTYPE_UNSPECIFIED
 

@@ -5,7 +5,6 @@ It searches the word table as it is stored: before any scaling, projection or no
 
 from functools import partial
 from typing import Annotated, Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,9 +12,9 @@ from pydantic import Field, PlainValidator, WithJsonSchema
 
 from models.errors import BadQuery
 from models.tables.row_blocks import Check, floats
-from models.tables.similar import MEASURES, Vector, combined, nearest, row_norms
+from models.tables.similar import MEASURES, Vector, combined, nearest
 from service.context import ServiceContext
-from service.embedding.model import Model
+from service.embedding.table_computations import TableComputations
 from service.embedding.word_table import WordTable, word_table
 from service.errors import BadRequest, ConflictingFields, MissingField
 from service.http.formats import JSON
@@ -34,7 +33,6 @@ from service.protocols.inlay.parameter_types import (
 )
 from service.protocols.inlay.parsing import from_body
 from service.protocols.inlay.positions.responses import tensor_route
-from service.scheduling.serial_executor import SerialExecutor
 
 MAX_TOP = 1000
 EXAMPLES: dict[str, dict[str, Any]] = {
@@ -78,47 +76,39 @@ class SimilarParameters(Parameters):
     exclude_inputs: bool = switch("leave out the tokens that were sent", True)
 
 
-class NearestTokens:
-    """Searches the word table of every model; keeps the lengths of each table's rows, one float32 a row."""
+async def search(context: ServiceContext, table: WordTable, parameters: SimilarParameters) -> dict[str, Any]:
+    """Return the tokens that are nearest, best first, and what was searched.
 
-    def __init__(self, context: ServiceContext) -> None:
-        self._context = context
-        self._turns = SerialExecutor("similar", "searches")
-        self._norms: WeakKeyDictionary[Model, NDArray[np.float32]] = WeakKeyDictionary()  # a model has one table
+    Raises:
+        BadRequest: the parameters do not go together, or name what the table does not have.
+    """
+    _check(parameters)
+    return await context.computations.searches.run(partial(_search, context.computations, table, parameters))
 
-    async def __call__(self, request: Request) -> Response:
-        """Return the tokens, best first."""
-        table = word_table(self._context.registry.get(request.parameters["name"]))
-        parameters = await from_body(SimilarParameters, request)
-        _check(parameters)
-        return json_response(await self._turns.run(partial(self._search, table, parameters)))
 
-    def _search(self, table: WordTable, parameters: SimilarParameters, check: Check) -> dict[str, Any]:
-        try:
-            query, ids = _query(table, parameters)
-            best = nearest(
-                table.rows,
-                self._row_norms(table, check),
-                query,
-                measure=parameters.measure,
-                top_k=parameters.top_k,
-                exclude=ids if parameters.exclude_inputs else (),
-                check=check,
-            )
-        except BadQuery as error:
-            raise BadRequest(str(error)) from None
-        return {
-            "model": table.model.card.name,
-            "table": {"name": table.name, "shape": table.rows.shape, "dtype": table.dtype},
-            "measure": parameters.measure,
-            "inputs": [{"id": id_, "token": table.token(id_)} for id_ in ids],
-            "results": [{"id": id_, "token": table.token(id_), "score": score} for id_, score in best],
-        }
-
-    def _row_norms(self, table: WordTable, check: Check) -> NDArray[np.float32]:
-        if (norms := self._norms.get(table.model)) is None:
-            norms = self._norms[table.model] = row_norms(table.rows, check)
-        return norms
+def _search(
+    computations: TableComputations, table: WordTable, parameters: SimilarParameters, check: Check
+) -> dict[str, Any]:
+    try:
+        query, ids = _query(table, parameters)
+        best = nearest(
+            table.rows,
+            computations.row_norms(table, check),
+            query,
+            measure=parameters.measure,
+            top_k=parameters.top_k,
+            exclude=ids if parameters.exclude_inputs else (),
+            check=check,
+        )
+    except BadQuery as error:
+        raise BadRequest(str(error)) from None
+    return {
+        "model": table.model.card.name,
+        "table": {"name": table.name, "shape": table.rows.shape, "dtype": table.dtype},
+        "measure": parameters.measure,
+        "inputs": [{"id": id_, "token": table.token(id_)} for id_ in ids],
+        "results": [{"id": id_, "token": table.token(id_), "score": score} for id_, score in best],
+    }
 
 
 def _check(parameters: SimilarParameters) -> None:
@@ -187,10 +177,15 @@ _DOCUMENT = {
 
 def routes(context: ServiceContext) -> list[Route]:
     """Return POST /models/{name}/similar."""
+
+    async def handler(request: Request) -> Response:
+        table = word_table(context.registry.get(request.parameters["name"]))
+        return json_response(await search(context, table, await from_body(SimilarParameters, request)))
+
     return [
         tensor_route(
             "/models/{name}/similar",
-            NearestTokens(context),
+            handler,
             "model_similar",
             "The tokens nearest to a token, a text, a vector or an analogy",
             SimilarParameters,

@@ -4,8 +4,13 @@ A request may hold
     input_ids        [B, T], padded on either side where attention_mask [B, T] says so, or flat [N] with lengths [B]
     attention_mask, token_type_ids, position_ids and a family's extra inputs: shaped as input_ids (bbox: one axis more)
     text             BYTES [B] or [B, 1], UTF-8, instead of all of these
+    text_pair        beside it, the second text of each pair, for models with labels
+    query, documents BYTES [1] and [B] instead: pairs of one query with each document
 Outputs are [B, d] where pooled; else [B, T, d] as padded as the ids came, [N, d] for flat ids, and for texts [B, T, d]
-padded with zeros on the right. `lengths` [B], rows of each, may be requested, and is always sent with rows of texts.
+padded with zeros on the right. `scores` [B, labels] of models with labels are their activated `class_logits`.
+`lengths` [B], rows of each, may be requested, and is always sent with rows of texts.
+Sparse vectors are three tensors: sparse_embedding [N], the values of all inputs; sparse_embedding_indices [N], their
+columns; sparse_embedding_lengths [B], how many of them each input has. Without `outputs` all three come.
 """
 
 import math
@@ -16,10 +21,26 @@ import numpy as np
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
-from models.artifacts.card import Card
+from models.artifacts.card import CLASS_LOGITS, MULTI_VECTOR, SPARSE, Card
+from models.families.classifiers import ScoreActivation
 from models.families.extra_inputs import Extra
+from service.embedding.classifying import classifies, label_activation, reads_pairs
 from service.embedding.pooling import POOLINGS
-from service.embedding.requests import DTYPES, Direction, EmbedRequest, EmbedResult, Ids, Input, Int64s, Output, Text
+from service.embedding.prompts import SPELLINGS, USES
+from service.embedding.quantization import PRECISIONS
+from service.embedding.ranking import ACTIVATIONS
+from service.embedding.requests import (
+    DTYPES,
+    Direction,
+    EmbedRequest,
+    EmbedResult,
+    Ids,
+    Input,
+    InputType,
+    Int64s,
+    Output,
+    Text,
+)
 from service.errors import (
     BadRequest,
     ConflictingFields,
@@ -37,10 +58,13 @@ from service.protocols.oip.tensors import BYTES, DATATYPE_OF, SHOWN_CHARACTERS, 
 from service.settings import Settings
 
 TRUNCATED = "truncated_inputs"
+QUERY, DOCUMENTS, PAIR, SCORES = "query", "documents", "text_pair", "scores"
+SPARSE_INDICES, SPARSE_LENGTHS = f"{SPARSE}_indices", f"{SPARSE}_lengths"
 IDS, TEXT, MASK, TYPES, POSITIONS = "input_ids", "text", "attention_mask", "token_type_ids", "position_ids"
 INTEGERS = ("INT64", "INT32", "UINT64", "UINT32")
 FLAGS = (*INTEGERS, "BOOL", "UINT8", "INT8")
-DTYPE_NAMES = {"FP32": "float32", "FP16": "float16", "BF16": "bfloat16"}
+DTYPE_NAMES = {"FP32": "float32", "FP16": "float16", "BF16": "bfloat16", "INT8": "int8", "UINT8": "uint8"}
+ALL_DTYPES = (*DTYPES, *PRECISIONS)
 POOLING_NAMES = {"last-token": "lasttoken"}  # text-embeddings-inference's name
 
 
@@ -69,13 +93,17 @@ class Parameters(BaseModel):
     normalize: Annotated[bool | None, Field(description="true or false")] = None
     dimensions: Annotated[int | None, Field(ge=1, description="a whole number from 1")] = None
     pooling: Annotated[str | None, _either(POOLING_NAMES, POOLINGS), Field(description=", ".join(POOLINGS))] = None
-    dtype: Annotated[str, _either(DTYPE_NAMES, DTYPES), Field(description=", ".join((*DTYPES, *DTYPE_NAMES)))] = (
-        "float32"
-    )
+    dtype: Annotated[
+        str, _either(DTYPE_NAMES, ALL_DTYPES), Field(description=", ".join((*ALL_DTYPES, *DTYPE_NAMES)))
+    ] = "float32"
     prompt_name: Annotated[str | None, Field(description="the name of one of the model's prompts")] = None
     task: Annotated[str | None, Field(description="one of the model's tasks, whose adapters and prompt are used")] = (
         None
     )
+    input_type: Annotated[
+        InputType | None, _either(SPELLINGS, tuple(USES)), Field(description=", ".join(SPELLINGS))
+    ] = None
+    max_active_dims: Annotated[int | None, Field(ge=1, description="a whole number from 1")] = None
     timeout: Annotated[int, Field(ge=0, description="microseconds, a whole number from 0, which is no limit")] = 0
 
 
@@ -94,12 +122,14 @@ class Prepared(NamedTuple):
         outputs: the requested names, `lengths` among them; empty: the default.
         spans: where the sequences lie in the caller's tensors; None: they are texts.
         max_bytes: of token rows in the answer, padding counted.
+        activation: that makes `scores` of logits; None: the model gives none.
     """
 
     request: EmbedRequest
     outputs: tuple[str, ...]
     spans: Spans | None
     max_bytes: int
+    activation: ScoreActivation | None = None
 
 
 def request_of(
@@ -115,14 +145,18 @@ def request_of(
         shown = ", ".join(names)[:SHOWN_CHARACTERS]
         raise ConflictingFields("names one twice", field=("outputs",), allowed=shown, remedy="ask for each once")
     spans, rows = None, list[Input]()
-    if TEXT in tensors:
-        rows = _texts(tensors[TEXT])
+    if DOCUMENTS in tensors:
+        rows = _pairs(_strings(tensors[QUERY]), tensors[DOCUMENTS])
+    elif TEXT in tensors:
+        rows = _texts(tensors)
     else:
         rows, spans = _sequences(card, tensors, settings)
+    activation = score_activation(card)
+    computed = {SPARSE_INDICES: SPARSE, SPARSE_LENGTHS: SPARSE} | ({SCORES: CLASS_LOGITS} if activation else {})
     request = EmbedRequest(
         rows,
         card.name,
-        tuple([name for name in names if name != LENGTHS]),
+        tuple(dict.fromkeys([computed.get(name, name) for name in names if name != LENGTHS])),
         parameters.truncate,
         parameters.truncation_direction,
         parameters.normalize,
@@ -131,22 +165,43 @@ def request_of(
         parameters.dtype,
         parameters.prompt_name,
         parameters.task,
+        input_type=parameters.input_type,
+        max_active_dims=parameters.max_active_dims,
     )
-    return Prepared(request, names, spans, settings.max_answer_bytes)
+    return Prepared(request, names, spans, settings.max_answer_bytes, activation)
 
 
 def outputs_of(result: EmbedResult, prepared: Prepared) -> list[Tensor]:
     """Return the tensors of a result, in the shape that the request had."""
-    tensors = {output.name: _tensor(output, prepared) for output in result.outputs}
+    tensors = {output.name: _tensor(output, prepared) for output in result.outputs if output.indices is None}
+    sparse = [tensor for output in result.outputs if output.indices is not None for tensor in _sparse(output)]
+    tensors |= {tensor.name: tensor for tensor in sparse}
     names = prepared.outputs
+    if SCORES in names and prepared.activation:
+        logits = next(output.rows for output in result.outputs if output.name == CLASS_LOGITS)
+        scores = ACTIVATIONS[prepared.activation](logits.astype(np.float64)).astype(logits.dtype)
+        tensors[SCORES] = Tensor(SCORES, DATATYPE_OF[scores.dtype.type], scores.shape, scores)
     if not prepared.request.outputs:
         (default,) = result.outputs
         if not names:
-            names = (default.name,) if default.pooled or prepared.spans else (default.name, LENGTHS)
+            names = (default.name,) if default.pooled or _spans(default, prepared) else (default.name, LENGTHS)
+            names = tuple([tensor.name for tensor in sparse]) or names
     if LENGTHS in names:
-        counted = next((output.lengths for output in result.outputs if not output.pooled), result.lengths)
+        rows = (output.lengths for output in result.outputs if not output.pooled and output.indices is None)
+        counted = next(rows, result.lengths)
         tensors[LENGTHS] = Tensor(LENGTHS, "INT64", (len(counted),), np.array(counted, np.int64))
     return [tensors[name] for name in names]
+
+
+def _sparse(output: Output) -> list[Tensor]:
+    indices, values = output.indices, output.rows[:, 0]
+    assert indices is not None
+    lengths = np.array(output.lengths, np.int64)
+    return [
+        Tensor(output.name, DATATYPE_OF[values.dtype.type], values.shape, values),
+        Tensor(SPARSE_INDICES, "INT32", indices.shape, indices),
+        Tensor(SPARSE_LENGTHS, "INT64", lengths.shape, lengths),
+    ]
 
 
 def _tensor(output: Output, prepared: Prepared) -> Tensor:
@@ -154,11 +209,16 @@ def _tensor(output: Output, prepared: Prepared) -> Tensor:
     datatype = DATATYPE_OF[rows.dtype.type]
     if output.pooled:
         return Tensor(output.name, datatype, rows.shape, rows)
-    spans, left = prepared.spans, prepared.request.truncation_direction == "left"
+    spans, left = _spans(output, prepared), prepared.request.truncation_direction == "left"
     if spans is None:
         spans, left = right_padded(output.lengths), False
     array = placed(rows, output.lengths, spans, left)
     return Tensor(output.name, datatype, array.shape, array)
+
+
+def _spans(output: Output, prepared: Prepared) -> Spans | None:
+    """Return where the rows of an output lie in the caller's tensors; None: it has no row for each of their tokens."""
+    return None if output.name == MULTI_VECTOR else prepared.spans
 
 
 def padded_bytes(result: EmbedResult, prepared: Prepared) -> int:
@@ -169,8 +229,9 @@ def padded_bytes(result: EmbedResult, prepared: Prepared) -> int:
     """
     size = 0
     for output in result.outputs:
-        if not output.pooled:
-            shape = prepared.spans.shape if prepared.spans else (len(output.lengths), max(output.lengths))
+        if not output.pooled and output.indices is None:
+            spans = _spans(output, prepared)
+            shape = spans.shape if spans else (len(output.lengths), max(output.lengths))
             size += math.prod(shape) * output.rows.shape[1] * output.rows.itemsize
     if size > prepared.max_bytes:
         raise TooLarge(
@@ -189,10 +250,14 @@ def _by_name(card: Card, inputs: Sequence[Tensor]) -> dict[str, Tensor]:
     allowed = input_names(card)
     if unknown := [name for name in tensors if name not in allowed]:
         raise UnknownField(f"{card.name} has no input {unknown[0][:80]!r}", allowed=f"allowed: {', '.join(allowed)}")
-    if TEXT in tensors and len(tensors) > 1:
-        received = f"came with {', '.join(sorted(tensors.keys() - {TEXT}))}"
-        raise ConflictingFields(received, field=input_field(TEXT), remedy="send texts or token ids, not both")
-    if TEXT not in tensors and IDS not in tensors:
+    for first, second in ((QUERY, DOCUMENTS), (TEXT, PAIR)):
+        if others := tensors.keys() - {first, second} if first in tensors else ():
+            received = f"came with {', '.join(sorted(others))}"
+            raise ConflictingFields(received, field=input_field(first), remedy="send texts or token ids, not both")
+    for name, other in ((QUERY, DOCUMENTS), (DOCUMENTS, QUERY), (PAIR, TEXT)):
+        if name in tensors and other not in tensors:
+            raise MissingField(f'"{other}" is missing', allowed=f'"{name}" came', remedy="send both")
+    if not tensors.keys() & {TEXT, IDS, QUERY}:
         required = f'"{IDS}" or "{TEXT}"' if TEXT in allowed else f'"{IDS}"'
         received = ", ".join(map(repr, tensors)) or "no inputs"
         raise MissingField(f"{required} is missing", allowed=f"{received} came")
@@ -201,25 +266,52 @@ def _by_name(card: Card, inputs: Sequence[Tensor]) -> dict[str, Tensor]:
 
 def input_names(card: Card) -> tuple[str, ...]:
     """Return the names of the tensors a model takes."""
-    texts = (TEXT,) if card.tokenizer else ()
+    texts = text_names(card)
     extras = [extra.name for extra in card.extras if extra.sent]
     return (*texts, IDS, MASK, LENGTHS, TYPES, POSITIONS, *extras)
 
 
-def _texts(tensor: Tensor) -> list[Input]:
+def text_names(card: Card) -> tuple[str, ...]:
+    """Return the names of the tensors of texts a model takes."""
+    pairs = (PAIR, QUERY, DOCUMENTS) if reads_pairs(card) else ()
+    return (TEXT, *pairs) if card.tokenizer else ()
+
+
+def score_activation(card: Card) -> ScoreActivation | None:
+    """Return what makes `scores` of a model's logits; None: it gives a text none."""
+    if card.classifier is None or not classifies(card):
+        return None
+    return card.classifier.activation if card.classifier.ranks else label_activation(card.classifier)
+
+
+def _texts(tensors: Mapping[str, Tensor]) -> list[Input]:
+    texts = _strings(tensors[TEXT])
+    return _pairs(texts, tensors[PAIR]) if PAIR in tensors else [Text(text) for text in texts]
+
+
+def _pairs(texts: list[str], pairs: Tensor) -> list[Input]:
+    """Return each text with its own pair, or one text with each."""
+    others = _strings(pairs)
+    if len(texts) not in (1, len(others)):
+        raise _shape_error(pairs, f"[{len(texts)}], as many as the texts, or one text with any number")
+    texts = texts * len(others) if len(texts) == 1 else texts
+    return [Text(text, other) for text, other in zip(texts, others, strict=True)]
+
+
+def _strings(tensor: Tensor) -> list[str]:
     if tensor.datatype != BYTES or not isinstance(tensor.data, list):
         raise _datatype_error(tensor, (BYTES,))
     if len(tensor.shape) not in (1, 2) or (len(tensor.shape) == 2 and tensor.shape[1] != 1):
         raise _shape_error(tensor, "[B] or [B, 1]")
-    return [_text(index, raw) for index, raw in enumerate(tensor.data)]
+    return [_text(tensor.name, index, raw) for index, raw in enumerate(tensor.data)]
 
 
-def _text(index: int, raw: bytes) -> Text:
+def _text(name: str, index: int, raw: bytes) -> str:
     try:
-        return Text(raw.decode())
+        return raw.decode()
     except UnicodeDecodeError as error:
         received = f"is not UTF-8: {error.reason} at byte {error.start}"
-        raise WrongType(received, field=(*input_field(TEXT), index)) from None
+        raise WrongType(received, field=(*input_field(name), index)) from None
 
 
 def _sequences(card: Card, tensors: dict[str, Tensor], settings: Settings) -> tuple[list[Input], Spans]:

@@ -2,10 +2,21 @@
 
 from typing import Any
 
-from models.artifacts.card import IMAGE_VECTOR, Card
+from models.artifacts.card import CLASS_LOGITS, IMAGE_VECTOR, MULTI_VECTOR, SPARSE, Card
 from service.embedding.model import Model
 from service.protocols.oip.data_plane import VERSION
-from service.protocols.oip.infer import IDS, MASK, POSITIONS, TEXT, TYPES
+from service.protocols.oip.infer import (
+    IDS,
+    MASK,
+    POSITIONS,
+    QUERY,
+    SCORES,
+    SPARSE_INDICES,
+    SPARSE_LENGTHS,
+    TYPES,
+    score_activation,
+    text_names,
+)
 from service.protocols.oip.padding import LENGTHS
 from service.protocols.oip.tensors import BYTES
 from service.settings import Settings
@@ -45,7 +56,7 @@ def inputs(card: Card) -> list[dict[str, Any]]:
         for extra in card.extras
         if extra.sent
     ]
-    texts = [(TEXT, BYTES, [-1])] if card.tokenizer else []
+    texts = [(name, BYTES, [1 if name == QUERY else -1]) for name in text_names(card)]
     return [_tensor(*description) for description in (*texts, *tokens, *extras, (LENGTHS, "INT64", [-1]))]
 
 
@@ -53,10 +64,20 @@ def outputs(card: Card) -> list[dict[str, Any]]:
     """Return name, datatype and shape of each tensor that a model gives, in FP32 unless the request says otherwise."""
     vectors = dict.fromkeys(("sentence_embedding", IMAGE_VECTOR), card.default_width)
     widths = {"last_hidden_state": card.token_width, **vectors}  # of others unknown
+    if card.classifier and CLASS_LOGITS in card.outputs:
+        vectors[CLASS_LOGITS] = widths[CLASS_LOGITS] = len(card.classifier.labels)
+    if card.multi_vector:
+        widths[MULTI_VECTOR] = card.multi_vector.modules.width
     tensors = []
     for name in card.outputs:
+        if name == SPARSE:
+            tensors += [_tensor(name, "FP32", [-1]), _tensor(SPARSE_INDICES, "INT32", [-1])]
+            tensors.append(_tensor(SPARSE_LENGTHS, "INT64", [-1]))
+            continue
         width = widths.get(name, -1)
         tensors.append(_tensor(name, "FP32", [-1, width] if name in vectors else [-1, -1, width]))
+    if score_activation(card):
+        tensors.append(_tensor(SCORES, "FP32", [-1, widths[CLASS_LOGITS]]))
     return [*tensors, _tensor(LENGTHS, "INT64", [-1])]
 
 

@@ -4,12 +4,12 @@ from typing import Annotated
 
 from pydantic import BaseModel, Field
 
-from service.error_status import STATUSES, retry_headers
+from service.error_status import INVALID_REQUESTS, STATUSES, retry_headers
 from service.errors import SHORTEN_OR_TRUNCATE, InlayError, NoSuchPath, Spelling
 from service.http.response import Response, json_response
 
 SPELLING = Spelling(
-    fields={"inputs": "input", "input_ids": "", "outputs": "output", "dtype": "embed_dtype"},
+    fields={"inputs": "input", "input_ids": "", "outputs": "output", "dtype": "output_dtype"},
     remedies={SHORTEN_OR_TRUNCATE: 'shorten it or send "truncate_prompt_tokens": -1'},
 )
 CODES = {
@@ -24,10 +24,6 @@ DEFAULT_PARAMS = {
     "unknown_model": "model",
     "wrong_model_kind": "model",
 }  # of errors that name no field
-INVALID_REQUESTS = frozenset(
-    {code for code, status in STATUSES.items() if status.http in (406, 408, 416, 422, 431)} | {"wrong_model_kind"}
-)
-"""Codes that OpenAI answers with 400, whatever their HTTP status is elsewhere."""
 TYPES = {424: "server_error", 429: "rate_limit_exceeded", 500: "server_error", 503: "server_error", 504: "server_error"}
 INVALID_REQUEST = "invalid_request_error"
 

@@ -1,4 +1,4 @@
-"""OpenAI's routes: /v1/embeddings, /embeddings, vLLM's /pooling, and /v1/models."""
+"""OpenAI's routes: /v1/embeddings, /embeddings, /v1/models, and vLLM's /pooling, /score and /classify."""
 
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from numpy.typing import NDArray
 from pydantic import BaseModel
 
-from models.artifacts.card import IMAGE_VECTOR
+from models.artifacts.card import IMAGE_VECTOR, SPARSE
 from service.context import ServiceContext
 from service.embedding import truncation
 from service.embedding.images import ImagesRequest, Picture, reads_images
@@ -25,11 +25,11 @@ from service.http.routes import Answer, Handler, Request, RequestBody, Route, Ro
 from service.http.worker_threads import inline_or_in_thread
 from service.protocols.inlay import pooled_bytes
 from service.protocols.inlay.models import created
-from service.protocols.openai import schemas
+from service.protocols.openai import schemas, scoring
 from service.protocols.openai.errors import OpenAIError, render_error
 from service.protocols.openai.schemas import Decoder, OpenAIModel, OpenAIModelList, ResponseOptions
 
-PREFIXES = ("/v1", "/embeddings", "/pooling")
+PREFIXES = ("/v1", "/embeddings", "/pooling", "/score", "/classify")
 TOKEN_EMBED = "token_embed"
 EMBEDDINGS_ABOUT = "OpenAI's route, with vLLM's and infinity's fields. One vector an input."
 POOLING_ABOUT = "vLLM's route: as /v1/embeddings, and rows of tokens where the model or `task` gives them."
@@ -67,6 +67,7 @@ def routes(context: ServiceContext) -> RouteGroup:
         _embedding_route("/v1/embeddings", embeddings, "openai_embeddings", "Embed as OpenAI does"),
         _embedding_route("/embeddings", embeddings, "embeddings", "The same without /v1"),
         _embedding_route("/pooling", pooling, "pooling", "Embed as vLLM's pooling does", pooled=True),
+        *scoring.routes(context),
         *_model_routes(context),
     ]
     return RouteGroup(rows, render_error, PREFIXES, (OpenAIError, JSON))
@@ -141,6 +142,8 @@ def _embedding_handler(context: ServiceContext, decode: Decoder, shape: Shape) -
             result = await context.images.embed(_of_images(decoded, options, model, pictures, shape), request.context)
         else:
             result = await embedder.embed(_for_model(decoded, options, model, shape), request.context)
+        if options.late_chunking:
+            result = _vector_a_text(result)
         if options.task == TOKEN_EMBED and decoded.normalize is not False:
             result = _normalized_tokens(result)
         response_id = shape.id_prefix + (caller_id or request.id.decode())
@@ -161,6 +164,9 @@ def _for_model(request: EmbedRequest, options: ResponseOptions, model: Model, sh
     card = model.card
     _check_ids(request, card.name, card.vocab_size)
     _check_options(request, options, model)
+    asked = request.outputs[0] if request.outputs else card.default_output
+    if asked == SPARSE and options.task != TOKEN_EMBED and request.pooling is None:
+        raise WrongModelKind(f"{card.name} gives sparse vectors", remedy="POST to /embed_sparse or /embed")
     if card.image or request.outputs:
         return request  # the core names the route for images
     if options.task == TOKEN_EMBED:
@@ -228,6 +234,12 @@ def _check_ids(request: EmbedRequest, name: str, vocab_size: int) -> None:
             )
 
 
+def _vector_a_text(result: EmbedResult) -> EmbedResult:
+    """Return the result with the vectors of the spans of the joined texts as those of inputs of their own."""
+    output = result.outputs[0]
+    return result._replace(outputs=(output._replace(lengths=(1,) * len(output.rows), pooled=True),))
+
+
 def _normalized_tokens(result: EmbedResult) -> EmbedResult:
     """Return the result with the row of each token scaled to unit length, as vLLM's token_embed has them."""
     output = result.outputs[0]
@@ -241,7 +253,9 @@ def _encode(result: EmbedResult, options: ResponseOptions, shape: Shape, respons
     output = result.outputs[0]
     values: list[Any]
     if options.encoding == "base64":
-        values = _base64(output, pooled_bytes.narrowed(output.rows, options.embed_dtype), options.endianness)
+        whole = output.rows.dtype.kind in "iu"  # int8 and its like, which embed_dtype is not of
+        rows = output.rows if whole else pooled_bytes.narrowed(output.rows, options.embed_dtype)
+        values = _base64(output, rows, options.endianness)
     else:
         values = list(output.rows) if output.pooled else split(output.rows, output.lengths)
     document = {

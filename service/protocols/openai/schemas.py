@@ -1,8 +1,11 @@
 """Bodies and responses of OpenAI's routes as pydantic models, and how a body becomes an EmbedRequest.
 
-The fields are OpenAI's, vLLM's and infinity's; an unknown one is an error, because it is a typing mistake.
+The fields are OpenAI's, vLLM's and infinity's, and those by which Jina, Voyage and NVIDIA NIM name types of vectors and
+uses of texts; an unknown one is an error, because it is a typing mistake.
 
-Source: openai-python 3.52; vLLM 0.33, entrypoints/pooling/base/protocol.py; infinity-client 0.0.78.
+Source: Voyage's openapi (input_type, output_dtype); docs of Jina's API (embedding_type, task) and of NVIDIA NIM
+(input_type query and passage); openai-python 3.52; vLLM 0.33, entrypoints/pooling/base/protocol.py; infinity-client
+0.0.78.
 """
 
 from functools import lru_cache
@@ -13,14 +16,20 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from service.embedding.images import Picture
-from service.embedding.requests import EmbedRequest, Ids, Input, Text
+from service.embedding.prompts import SPELLINGS
+from service.embedding.requests import Direction, EmbedRequest, Ids, Input, Spans, Text
 from service.errors import ConflictingFields, EmptyInput, EmptyRequest, FieldPath, OutOfRange, WrongType
 from service.http.validation_errors import CACHED_BYTES, json_bytes, parse_json, quoted, validated
-from service.protocols.inlay.embed_body import IDS, TEXT
+from service.protocols.inlay.embed_body import IDS, INPUT_TYPE_ABOUT, INPUT_TYPES, TEXT
 from service.protocols.inlay.images import decode_picture
 
 FORMS = "a text, a list of token ids, or a list of either"
 INPUT = {"anyOf": [TEXT, IDS, {"type": "array", "items": {"anyOf": [TEXT, IDS]}}], "description": FORMS}
+JOINED_BY = " "  # texts of late_chunking
+TEXT_FIELDS = (
+    *("truncate_prompt_tokens", "truncation_side", "add_special_tokens", "task"),
+    *("input_type", "output_dtype", "embedding_type", "encoding_type", "truncation", "truncate", "late_chunking"),
+)
 UNNAMED = "default/not-specified"  # what infinity-client sends for a model that was not named
 ONLY_INT = {int}
 Base64 = Annotated[
@@ -31,7 +40,10 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "text": {"input": "hello world", "model": "all-MiniLM-L6-v2"},
     "texts": {"input": ["hello world", "how are you"], "encoding_format": "base64"},
     "token_ids": {"input": [[101, 7592, 102], [101, 2088, 102]], "dimensions": 128},
+    "query": {"input": "hello world", "input_type": "query"},
+    "signs": {"input": ["hello world"], "output_dtype": "binary"},
     "image": {"input": ["data:image/png;base64,iVBORw0KGgo..."], "modality": "image"},
+    "late_chunking": {"input": ["Berlin is large.", "It has lakes."], "late_chunking": True},
     "bytes": {"input": ["hello world"], "encoding_format": "bytes", "embed_dtype": "float16"},
 }
 
@@ -79,6 +91,40 @@ class EmbeddingsBody(BaseModel):
     task: Annotated[
         str | None, Field(description="one of the model's tasks, whose adapters and prompt are used (Jina's field)")
     ] = None
+    late_chunking: Annotated[
+        bool | None,
+        Field(description="true: the texts are read as one, joined by spaces, and each gets its vector (Jina's field)"),
+    ] = None
+    normalized: Annotated[bool | None, Field(description="as normalize: Jina's name for it")] = None
+    input_type: Annotated[INPUT_TYPES | None, Field(description=INPUT_TYPE_ABOUT)] = None
+    output_dtype: Annotated[
+        Literal["float", "int8", "uint8", "binary", "ubinary"] | None,
+        Field(
+            description="float, int8 or uint8 (of a model that was calibrated), binary or ubinary (signs, eight to a "
+            "byte): integers, or their bytes in base64 (Voyage's field)"
+        ),
+    ] = None
+    embedding_type: Annotated[
+        Literal["float", "base64", "int8", "uint8", "binary", "ubinary"] | None,
+        Field(description="as output_dtype; base64 is as encoding_format (Jina's field)"),
+    ] = None
+    encoding_type: Annotated[
+        Literal["float", "base64", "int8", "uint8", "binary", "ubinary"] | None,
+        Field(description="as embedding_type: what llama-index's client of Jina sends"),
+    ] = None
+    output_dimension: Annotated[
+        int | None, Field(ge=1, description="an integer from 1: as dimensions (Voyage's field)")
+    ] = None
+    truncation: Annotated[
+        bool | None, Field(description="true cuts to what the model reads, false refuses (Voyage's field)")
+    ] = None
+    truncate: Annotated[
+        bool | Literal["NONE", "START", "END"] | None,
+        Field(
+            description="what is cut off a text that is too long: START, END, or NONE, which refuses (NIM's field); "
+            "true cuts its end, false refuses (Jina's field)"
+        ),
+    ] = None
 
 
 class PoolingBody(EmbeddingsBody):
@@ -105,7 +151,7 @@ class EmbeddingEntry(BaseModel):
 
     object: Literal["embedding"]
     index: int
-    embedding: list[float] | Base64
+    embedding: list[float] | list[int] | Base64
 
 
 class PoolingEntry(BaseModel):
@@ -113,7 +159,7 @@ class PoolingEntry(BaseModel):
 
     object: Literal["pooling"]
     index: int
-    data: list[float] | list[list[float]] | Base64
+    data: list[float] | list[int] | list[list[float]] | Base64
 
 
 class _List(BaseModel):
@@ -164,6 +210,7 @@ class ResponseOptions(NamedTuple):
     Args:
         max_tokens: `truncate_prompt_tokens`, where it is a number of tokens.
         images: whether `modality` is image.
+        late_chunking: whether all texts are read as one.
     """
 
     encoding: str
@@ -172,6 +219,7 @@ class ResponseOptions(NamedTuple):
     task: str | None
     max_tokens: int | None
     images: bool = False
+    late_chunking: bool = False
 
 
 class Decoded(NamedTuple):
@@ -214,7 +262,8 @@ class Decoder:
         options, response = self._cached_options(rest) if len(rest) <= CACHED_BYTES else self._options(rest)
         if response.images:
             return Decoded(options, response, request_id, decode_pictures(inputs))
-        return Decoded(options._replace(inputs=decode_inputs(inputs)), response, request_id, [])
+        request = options._replace(inputs=decode_inputs(inputs))
+        return Decoded(late_chunked(request) if response.late_chunking else request, response, request_id, [])
 
     def _options(self, rest: bytes) -> tuple[EmbedRequest, ResponseOptions]:
         fields = validated(self._model, {"input": None} | orjson.loads(rest))
@@ -231,32 +280,108 @@ class Decoder:
         task, output, adapted = None, None, fields.task
         if isinstance(fields, PoolingBody):
             task, output, adapted = fields.task, fields.output, None
+        scaled = (fields.normalize, fields.use_activation, fields.normalized)
+        precision = _precision(fields)
+        truncate, side = _truncation(fields)
+        _check_same(fields, "dimensions", "output_dimension")
         request = EmbedRequest(
             (),
             model=None if fields.model == UNNAMED else fields.model,
             outputs=(output,) if output else (),
-            truncate=None if cut is None else True,
-            truncation_direction=fields.truncation_side or "right",
-            normalize=fields.use_activation if fields.normalize is None else fields.normalize,
-            dimensions=fields.dimensions or None,
+            truncate=truncate,
+            truncation_direction=side,
+            normalize=next((each for each in scaled if each is not None), None),
+            dimensions=fields.dimensions or fields.output_dimension or None,
+            dtype=precision or "float32",
             task=adapted,
             max_tokens=cut if cut and cut > 0 else None,
             special_tokens=fields.add_special_tokens,
+            input_type=SPELLINGS[fields.input_type] if fields.input_type else None,
         )
         response = ResponseOptions(
-            fields.encoding_format,
+            "base64" if fields.embedding_type == "base64" else fields.encoding_format,
             fields.embed_dtype,
             fields.endianness,
             task,
             request.max_tokens,
             fields.modality == "image",
+            bool(fields.late_chunking),
         )
+        if response.late_chunking:
+            _check_late_chunking(fields)
+            request = request._replace(truncate=bool(request.truncate))
         return request, response
 
 
+def _check_late_chunking(fields: EmbeddingsBody) -> None:
+    """Raise ConflictingFields for a field that asks for something else than vectors of texts."""
+    for name in ("task", "output") if isinstance(fields, PoolingBody) else ():
+        if getattr(fields, name) not in (None, "embed"):
+            raise ConflictingFields("is sent, and so is late_chunking", field=(name,), remedy="send one of them")
+
+
+def late_chunked(request: EmbedRequest) -> EmbedRequest:
+    """Return the request for the vector of each text when all are read as one.
+
+    The first vector counts the tokens before its text too and the last those behind, as in Jina's own code (tests/
+    test_api.py of jina-ai/late-chunking, which compares it with the API).
+
+    Raises:
+        ConflictingFields: an input is token ids.
+    """
+    texts = [item.text for item in request.inputs if isinstance(item, Text)]
+    if not request.inputs:
+        return request
+    if len(texts) < len(request.inputs):
+        raise ConflictingFields("joins texts, and token ids came", field=("late_chunking",), remedy="send texts")
+    stops = np.cumsum([len(text) + len(JOINED_BY) for text in texts]) - len(JOINED_BY)
+    starts = stops - [len(text) for text in texts]
+    return request._replace(
+        inputs=[Text(JOINED_BY.join(texts))],
+        spans=Spans(np.stack([starts, stops], axis=1), (len(texts),), joined=True),
+    )
+
+
+def _truncation(fields: EmbeddingsBody) -> tuple[bool | None, Direction]:
+    """Return whether texts are cut, and the side that is kept, by vLLM's fields, Voyage's or NIM's."""
+    sent = [name for name in ("truncate_prompt_tokens", "truncation", "truncate") if getattr(fields, name) is not None]
+    if len(sent) > 1:
+        raise ConflictingFields(f"is sent, and so is {sent[0]}", field=(sent[1],), remedy="send one of them")
+    if isinstance(fields.truncate, str):
+        return fields.truncate != "NONE", "left" if fields.truncate == "START" else "right"
+    if fields.truncate is not None:
+        return fields.truncate, fields.truncation_side or "right"
+    truncate = fields.truncation if fields.truncate_prompt_tokens is None else True
+    return truncate, fields.truncation_side or "right"
+
+
+def _check_same(fields: EmbeddingsBody, one: str, other: str) -> None:
+    """Raise ConflictingFields where two fields of one meaning are sent and differ."""
+    values = [value for value in (getattr(fields, one), getattr(fields, other)) if value]
+    if len(set(values)) > 1:
+        raise ConflictingFields(f"is {values[1]}, and {one} {values[0]}", field=(other,), remedy="send one")
+
+
+def _precision(fields: EmbeddingsBody) -> str | None:
+    """Return the type of the vectors where it is none of floats; ConflictingFields for fields that say otherwise."""
+    _check_same(fields, "embedding_type", "encoding_type")
+    jina: str | None = fields.embedding_type or fields.encoding_type
+    own, jina = fields.output_dtype, None if jina == "base64" else jina
+    if own and jina and own != jina:
+        raise ConflictingFields(f"is {own}, and embedding_type {jina}", field=("output_dtype",), remedy="send one")
+    precision = own or jina
+    if precision in (None, "float"):
+        return None
+    for name, allowed in (("encoding_format", ("float", "base64")), ("embed_dtype", ("float32",))):
+        if (value := getattr(fields, name)) not in allowed:
+            remedy = f"leave out {name}, or the type of the vectors"
+            raise ConflictingFields(f"is {value}, which has no {precision}", field=(name,), remedy=remedy)
+    return precision
+
+
 def _check_image_fields(fields: EmbeddingsBody) -> None:
-    """Raise ConflictingFields for a field that says how texts are read."""
-    for name in ("truncate_prompt_tokens", "truncation_side", "add_special_tokens", "task"):
+    """Raise ConflictingFields for a field that says how texts are read, or what only their vectors have."""
+    for name in TEXT_FIELDS:
         if name in fields.model_fields_set and getattr(fields, name) is not None:
             raise ConflictingFields("is of texts, and modality is image", field=(name,), remedy="leave it out")
 

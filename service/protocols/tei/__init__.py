@@ -1,1 +1,1 @@
-"""text-embeddings-inference's API (1.9), REST and gRPC. Its routes for ranking and classifying return errors."""
+"""text-embeddings-inference's API (1.9), REST and gRPC."""

@@ -1,9 +1,11 @@
 """Operations that text-embeddings-inference's REST and gRPC share: info, tokenize, decode, the choice of the output."""
 
 from collections.abc import Sequence
+from typing import Any
 
-from models.artifacts.card import Card
+from models.artifacts.card import SPARSE, Card
 from service.context import ServiceContext
+from service.embedding.classifying import classifies
 from service.embedding.limits import check_characters
 from service.embedding.model import Model
 from service.embedding.output_plan import HIDDEN, POOLED
@@ -22,16 +24,31 @@ INPUT_LAYER = "input_embeddings"
 POOLING_NAMES = {"lasttoken": "last_token"}  # TEI's names, where they differ: it has cls, mean, last_token and splade
 
 
+def kind_of(card: Card) -> str:
+    """Return what text-embeddings-inference calls a model: embedding, classifier or reranker."""
+    if card.classifier is None or not classifies(card):
+        return "embedding"
+    return "reranker" if card.classifier.ranks else "classifier"
+
+
+def _model_type(card: Card) -> dict[str, dict[str, Any]]:
+    kind = kind_of(card)
+    if kind == "embedding" or card.classifier is None:
+        pooling = card.pooling.mode if card.pooling else "splade" if card.sparse else "none"
+        return {kind: {"pooling": POOLING_NAMES.get(pooling, pooling)}}
+    labels = {str(number): label for number, label in enumerate(card.classifier.labels)}
+    return {kind: {"id2label": labels, "label2id": {label: int(number) for number, label in labels.items()}}}
+
+
 def info(context: ServiceContext, model: Model) -> Info:
     """Return the document of /info about this server and a model."""
     card, settings = model.card, context.settings
-    pooling = card.pooling.mode if card.pooling else "none"
     lengths = (settings.max_request_tokens, card.max_tokens, card.position.longest())
     return Info(
         model_id=card.source if "/" in card.source else card.name,
         model_dtype=model.choice.precision if model.choice.engine == "openvino" else card.dtype,
         served_model_name=card.name,
-        model_type={"embedding": {"pooling": POOLING_NAMES.get(pooling, pooling)}},
+        model_type=_model_type(card),
         max_concurrent_requests=settings.max_concurrent_requests,
         max_input_length=min([length for length in lengths if length is not None]),
         max_batch_tokens=_batch_tokens(model, settings.max_batch_tokens),
@@ -121,20 +138,9 @@ def token_output(card: Card) -> str:
     )
 
 
-def not_sparse(card: Card) -> WrongModelKind:
-    """Return the error of routes for sparse vectors."""
-    dense = f"{card.name} gives dense vectors, by /embed"
-    return WrongModelKind("Model is not an embedding model with SPLADE pooling", remedy=dense)
-
-
-def not_a_classifier(card: Card) -> WrongModelKind:
-    """Return the error of routes for labels and scores."""
-    return WrongModelKind("Model is not a classifier model", remedy=f"{card.name} gives embeddings, by /embed")
-
-
-def not_a_ranker(card: Card) -> WrongModelKind:
-    """Return the error of routes for ranks."""
-    return WrongModelKind(
-        "Model is not a re-ranker model",
-        remedy=f"{card.name} gives embeddings; /similarity compares a text with others",
-    )
+def sparse_output(card: Card) -> str:
+    """Return the name of the output that holds a sparse vector per text; raise WrongModelKind if there is none."""
+    if SPARSE in card.outputs:
+        return SPARSE
+    dense = f"{card.name} gives {'dense vectors' if POOLED in card.outputs else ', '.join(card.outputs)}, by /embed"
+    raise WrongModelKind("Model is not an embedding model with SPLADE pooling", remedy=dense)

@@ -3,7 +3,7 @@
 Errors are problem documents, which hold TEI's `error` and `error_type` too.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl
@@ -13,9 +13,11 @@ from numpy.typing import NDArray
 from pydantic import BaseModel
 
 from service.context import ServiceContext
-from service.embedding import truncation
+from service.embedding import classifying, late_interaction, ranking, truncation
+from service.embedding.output_plan import POOLED
+from service.embedding.pooling import normalize
 from service.embedding.requests import EmbedRequest, EmbedResult, Input, Text
-from service.http import formats, json_arrays
+from service.http import formats, ignored_fields, json_arrays
 from service.http.formats import FORMATS, JSON, check_json, negotiate
 from service.http.openapi import REFERENCE
 from service.http.problem_details import MEDIA_TYPE, Problem, render_problem
@@ -27,46 +29,96 @@ from service.protocols.inlay import timing_headers
 from service.protocols.inlay.embed import EmbedHandler
 from service.protocols.inlay.embed_answers import UNAUTHORIZED, VECTOR, VECTORS, VECTORS_ANSWER
 from service.protocols.inlay.inputs import decode
-from service.protocols.tei import operations, schemas
+from service.protocols.tei import operations, schemas, sparse_answers, vector_similarity
+from service.protocols.tei.vector_similarity import QUERIES, VectorSimilarity
 
 Result = TypeVar("Result")
+DocumentsHandler = Callable[[Request, Any], Awaitable[Response]]
 TAG = "tei"
 TAGS = {TAG: "The rest of text-embeddings-inference's contract; /embed is its superset."}
-SENTENCES = b'"source_sentence"'  # a body without these bytes is not one of /similarity
+MARKS = (b'"source_sentence"', b'"query"', b'"model"')  # without any, a body for a default model of vectors is /embed's
 COMPARED = {"inputs": {"source_sentence": "a text", "sentences": ["another", "a third"]}}
-EITHER = {"anyOf": [{"$ref": REFERENCE.format(model=name)} for name in ("EmbedBody", "SimilarityBody")]}
+RANKED = {"query": "a text", "texts": ["another", "a third"]}
+EITHER = {
+    "anyOf": [{"$ref": REFERENCE.format(model=name)} for name in ("EmbedBody", "SimilarityBody", "PredictBody")]
+    + [schemas.RerankBody.model_json_schema()]
+}
+DOCUMENTS = {"query": "a text", "documents": ["another", "a third"]}
+DOCUMENTS_BODY, DOCUMENTS_RANKED, DOCUMENTS_ERROR = (
+    {"$ref": REFERENCE.format(model=name)} for name in ("CohereRerankBody", "CohereRanking", "CohereError")
+)
+EITHER_RANKING = {"anyOf": [schemas.RerankBody.model_json_schema(), DOCUMENTS_BODY]}
+PREDICTION = {"type": "array", "items": schemas.Prediction.model_json_schema()}
+PREDICTIONS = {"anyOf": [PREDICTION, {"type": "array", "items": PREDICTION}]}
+RANKS = {"type": "array", "items": schemas.Rank.model_json_schema()}
 TOKENS = {"type": "array", "items": {"type": "array", "items": schemas.TextToken.model_json_schema()}}
 TEXTS = {"type": "array", "items": {"type": "string"}}
 WRONG_KIND = Answer(description="The model is of another kind.", content={MEDIA_TYPE: Problem})
 
 
-def routes(context: ServiceContext) -> RouteGroup:
-    """Return text-embeddings-inference's routes."""
-    handlers = Handlers(context)
-    rows = [*_vector_routes(handlers), *_token_routes(handlers), *_unserved_routes(handlers), _info_route(handlers)]
+def routes(context: ServiceContext, rerank_documents: DocumentsHandler) -> RouteGroup:
+    """Return text-embeddings-inference's routes.
+
+    Args:
+        rerank_documents: answers a body of /rerank that has `documents`, which is another protocol's.
+    """
+    handlers = Handlers(context, rerank_documents)
+    rows = [*_vector_routes(handlers), *_score_routes(handlers), *_token_routes(handlers)]
+    rows += [_info_route(handlers)]
     return RouteGroup(rows, render_problem, tags=TAGS)
 
 
 def _vector_routes(handlers: "Handlers") -> list[Route]:
-    either = _in_every_format({"anyOf": [VECTOR, VECTORS_ANSWER.content[JSON]]})
-    either_body = RequestBody(schema=EITHER, examples={"texts": {"inputs": ["hello"]}, "similarity": COMPARED})
-    embed_or_similarity = handlers.embed_or_similarity
+    either = _in_every_format({"anyOf": [VECTOR, VECTORS_ANSWER.content[JSON], RANKS, PREDICTIONS]})
+    examples = {"texts": {"inputs": ["hello"]}, "similarity": COMPARED, "ranking": RANKED}
+    either_body = RequestBody(schema=EITHER, examples=examples)
+    by_kind, summary = handlers.by_kind, "/embed, /similarity, /predict or /rerank, as the body and the model say"
     return [
-        _post("/", embed_or_similarity, "tei_root", "/embed or /similarity", either_body, either, vectors=True),
+        _post("/", by_kind, "tei_root", summary, either_body, either, vectors=True),
         _post(
-            "/invocations", embed_or_similarity, "tei_invocations", "/embed or /similarity, as SageMaker calls them",
+            "/invocations", by_kind, "tei_invocations", f"{summary}; SageMaker calls it",
             either_body, either, vectors=True,
         ),
         _post(
             "/embed_all", handlers.embed_all, "tei_embed_all",
-            "A vector a token, special ones included, never normalised",
-            _body(schemas.TokenVectorsBody, {"inputs": ["hello world"]}),
+            "A vector a token, special ones included, not normalised unless `normalize_tokens` says so",
+            _body(schemas.AllVectorsBody, {"inputs": ["hello world"]}),
             _in_every_format({"type": "array", "items": VECTORS}), vectors=True,
         ),
         _post(
-            "/similarity", handlers.similarity, "tei_similarity", "The cosine of a text with others",
-            _body(schemas.SimilarityBody, COMPARED),
-            Answer(content={JSON: VECTOR}, headers=timing_headers.HEADERS | truncation.HEADERS), vectors=True,
+            "/embed_sparse", handlers.embed_sparse, "tei_embed_sparse",
+            "The sparse vector of each text: its values that are not 0",
+            _body(schemas.SparseBody, {"inputs": ["hello world"]}),
+            Answer(content={JSON: sparse_answers.SCHEMA}, headers=timing_headers.HEADERS | truncation.HEADERS),
+            vectors=True,
+        ),
+        _post(
+            "/similarity", handlers.similarity, "tei_similarity",
+            "The cosine of a text with others, or MaxSim; or the scores of vectors in the body",
+            RequestBody(
+                model=schemas.SimilarityBody, schema=vector_similarity.VectorsBody.model_json_schema(),
+                examples={"texts": COMPARED, "vectors": vector_similarity.EXAMPLE},
+            ),
+            Answer(
+                content={JSON: {"anyOf": [VECTOR, vector_similarity.SCORES]}},
+                headers=timing_headers.HEADERS | truncation.HEADERS,
+            ), vectors=True,
+        ),
+    ]  # fmt: skip
+
+
+def _score_routes(handlers: "Handlers") -> list[Route]:
+    headers = timing_headers.HEADERS | truncation.HEADERS
+    return [
+        _post(
+            "/predict", handlers.predict, "tei_predict", "The scores of a text's labels, the best first",
+            _body(schemas.PredictBody, {"inputs": "I like it"}), Answer(content={JSON: PREDICTIONS}, headers=headers),
+        ),
+        _post(
+            "/rerank", handlers.rerank, "tei_rerank", "The scores of texts with a query, the best first",
+            RequestBody(schema=EITHER_RANKING, examples={"texts": RANKED, "documents": DOCUMENTS}),
+            Answer(content={JSON: {"anyOf": [RANKS, DOCUMENTS_RANKED]}}, headers=headers | ignored_fields.HEADERS),
+            other_errors={JSON: DOCUMENTS_ERROR},
         ),
     ]  # fmt: skip
 
@@ -78,18 +130,6 @@ def _token_routes(handlers: "Handlers") -> list[Route]:
     return [
         _post("/tokenize", handlers.tokenize, "tei_tokenize", "The tokens of texts", tokenize_body, tokens),
         _post("/decode", handlers.decode, "tei_decode", "The texts of token ids", decode_body, texts),
-    ]
-
-
-def _unserved_routes(handlers: "Handlers") -> list[Route]:
-    rows: tuple[tuple[str, Handler, str, type[BaseModel], Mapping[str, Any]], ...] = (
-        ("embed_sparse", handlers.embed_sparse, "is sparse", schemas.TokenVectorsBody, {"inputs": "a"}),
-        ("predict", handlers.predict, "classifies", schemas.PredictBody, {"inputs": "a"}),
-        ("rerank", handlers.rerank, "ranks", schemas.RerankBody, {"query": "a", "texts": ["b"]}),
-    )
-    return [
-        _post(f"/{name}", handler, f"tei_{name}", f"Always an error: no model here {kind}", _body(model, example))
-        for name, handler, kind, model, example in rows
     ]
 
 
@@ -113,11 +153,11 @@ def _post(
     name: str,
     summary: str,
     body: RequestBody,
-    answer: Answer | None = None,
+    answer: Answer,
     *,
     vectors: bool = False,
+    other_errors: Mapping[str, Schema] | None = None,
 ) -> Route:
-    answers = {424: WRONG_KIND} if answer is None else {200: answer}
     return Route(
         verb="POST",
         path=path,
@@ -126,8 +166,9 @@ def _post(
         summary=summary,
         tag=TAG,
         body=body,
-        answers=answers | {401: UNAUTHORIZED},
+        answers={200: answer, 401: UNAUTHORIZED, 424: WRONG_KIND},
         vectors=vectors,
+        other_errors=other_errors or {},
     )
 
 
@@ -143,22 +184,43 @@ def _body(model: type[BaseModel], example: Mapping[str, Any]) -> RequestBody:
 class Handlers:
     """Handlers of text-embeddings-inference's REST routes."""
 
-    def __init__(self, context: ServiceContext) -> None:
+    def __init__(self, context: ServiceContext, rerank_documents: DocumentsHandler) -> None:
         self._context = context
         self._registry = context.registry
         self._embed = EmbedHandler(context)
+        self._rerank_documents = rerank_documents
+        self._compare = VectorSimilarity(context)
         self._max_inputs = context.settings.max_inputs
 
-    async def embed_or_similarity(self, request: Request) -> Response:
-        """Answer a body of /embed or of /similarity: huggingface_hub sends both to the same address."""
-        if SENTENCES in request.body:
-            body = await _read(request, _similarity_body_or_none)
-            if body is not None:
-                return await self._similarities(request, body)
+    async def by_kind(self, request: Request) -> Response:
+        """Answer a body of /rerank, /similarity, /predict or /embed.
+
+        text-embeddings-inference has one of these here, by the kind of its model; huggingface_hub sends all of them.
+        """
+        body, default = request.body, self._registry.default
+        classifies = default is not None and default.card.classifier is not None
+        if classifies or await inline_or_in_thread(len(body), _is_marked, body):
+            operation = await _read(request, self._operation)
+            return await {"rerank": self.rerank, "similarity": self.similarity, "predict": self.predict}.get(
+                operation, self._embed
+            )(request)
         return await self._embed(request)
 
-    def _token_vectors_body(self, body: bytes) -> tuple[schemas.TokenVectorsBody, list[Input]]:
-        fields = _body_of(schemas.TokenVectorsBody, body)
+    def _operation(self, body: bytes) -> str:
+        """Return the name of the operation that a body is for."""
+        data = parse_json(body)
+        if type(data) is not dict:
+            return "embed"
+        if "query" in data:
+            return "rerank"
+        inputs, name = data.get("inputs"), data.get("model")
+        if type(inputs) is dict and "source_sentence" in inputs:
+            return "similarity"
+        model = self._registry.models.get(name) if type(name) is str else self._registry.default
+        return "predict" if model is not None and operations.kind_of(model.card) != "embedding" else "embed"
+
+    def _token_vectors_body(self, body: bytes) -> tuple[schemas.AllVectorsBody, list[Input]]:
+        fields = _body_of(schemas.AllVectorsBody, body)
         return fields, decode(fields.inputs, self._max_inputs)
 
     async def embed_all(self, request: Request) -> Response:
@@ -166,33 +228,39 @@ class Handlers:
         encode = FORMATS[negotiate(request.headers.get(b"accept"))]
         body, inputs = await _read(request, self._token_vectors_body)
         output = operations.token_output(self._registry.get(body.model).card)
-        embed_request = EmbedRequest(
-            inputs,
-            body.model,
-            (output,),
-            body.truncate,
-            schemas.direction(body.truncation_direction),
-            prompt_name=body.prompt_name,
-        )
-        result = await self._context.embedder.embed(embed_request, request.context)
+        result = await self._context.embedder.embed(_embed_request(body, inputs, output), request.context)
+        if body.normalize_tokens:
+            result = await inline_or_in_thread(json_arrays.count(result), _normalized, result)
         bare = result._replace(picked=False)
         headers, parts = await inline_or_in_thread(json_arrays.count(result), encode, bare, False)
         return formats.response(headers, parts, self._timing(request, result))
 
     async def similarity(self, request: Request) -> Response:
-        """Return the cosine of a text with each of the others."""
+        """Return the score of a text with each of the others, or those of vectors in the body."""
+        if QUERIES in request.body:
+            data = await _read(request, parse_json)
+            if type(data) is dict and "queries" in data:
+                return await self._compare(data)
         return await self._similarities(request, await _read(request, _similarity_body))
 
     async def _similarities(self, request: Request, body: schemas.SimilarityBody) -> Response:
         texts, parameters = body.inputs, body.parameters or schemas.ComparisonParameters()
-        output = operations.pooled_output(self._registry.get(body.model).card)
+        model = self._registry.get(body.model)
         operations.check_batch(len(texts.sentences), self._max_inputs - 1, "inputs.sentences")
+        side = schemas.direction(parameters.truncation_direction)
+        if model.card.multi_vector and POOLED not in model.card.outputs:
+            scores, result = await late_interaction.rank(
+                self._context.embedder, model, texts.source_sentence, texts.sentences, request.context,
+                parameters.truncate, side, parameters.prompt_name,
+            )  # fmt: skip
+            return json_response(scores.astype(np.float32))._replace(lines=self._timing(request, result))
+        output = operations.pooled_output(model.card)
         embed_request = EmbedRequest(
             [Text(texts.source_sentence), *map(Text, texts.sentences)],
             body.model,
             (output,),
             parameters.truncate,
-            schemas.direction(parameters.truncation_direction),
+            side,
             True,
             prompt_name=parameters.prompt_name,
         )
@@ -216,22 +284,63 @@ class Handlers:
         model = self._registry.get(body.model)
         return json_response(await operations.decode(self._context, model, sequences, body.skip_special_tokens))
 
+    def _sparse_body(self, body: bytes) -> tuple[schemas.SparseBody, list[Input]]:
+        fields = _body_of(schemas.SparseBody, body)
+        return fields, decode(fields.inputs, self._max_inputs)
+
     async def embed_sparse(self, request: Request) -> Response:
-        """Raise WrongModelKind for a valid body."""
-        body, inputs = await _read(request, self._token_vectors_body)
+        """Return the values of each input's sparse vector that are not 0."""
+        body, inputs = await _read(request, self._sparse_body)
         operations.check_batch(len(inputs), self._max_inputs, "inputs")
-        raise operations.not_sparse(self._registry.get(body.model).card)
+        output = operations.sparse_output(self._registry.get(body.model).card)
+        embed_request = _embed_request(body, inputs, output)
+        embed_request = embed_request._replace(input_type=body.input_type, max_active_dims=body.max_active_dims)
+        result = await self._context.embedder.embed(embed_request, request.context)
+        headers, parts = await inline_or_in_thread(json_arrays.count(result), sparse_answers.json, result)
+        return formats.response(headers, parts, self._timing(request, result))
 
     async def predict(self, request: Request) -> Response:
-        """Raise WrongModelKind for a valid body."""
+        """Return the labels of each text or pair and their scores, the best first."""
         body = await _read(request, partial(_body_of, schemas.PredictBody))
-        raise operations.not_a_classifier(self._registry.get(body.model).card)
+        inputs, parameters = body.inputs, body.parameters or schemas.PredictParameters()
+        batch = isinstance(inputs, list) and isinstance(inputs[0], list)
+        rows: Any = inputs if batch else [[inputs] if isinstance(inputs, str) else inputs]
+        operations.check_batch(len(rows), self._max_inputs, "inputs")
+        function = parameters.function_to_apply
+        labelled = await classifying.classify(
+            self._context.embedder,
+            self._registry.get(body.model),
+            [Text(*row) for row in rows],
+            request.context,
+            body.truncate,
+            schemas.direction(body.truncation_direction),
+            "identity" if body.raw_scores or function == "none" else function,
+        )
+        answer = await inline_or_in_thread(labelled.scores.size, schemas.predictions, labelled, parameters.top_k)
+        nested = batch or body.parameters is not None  # the Inference API has a list of lists
+        return json_response(answer if nested else answer[0])._replace(lines=self._timing(request, labelled.result))
 
     async def rerank(self, request: Request) -> Response:
-        """Raise WrongModelKind for a valid body."""
-        body = await _read(request, partial(_body_of, schemas.RerankBody))
+        """Return the texts' numbers and scores, the best first; a body with `documents` is another protocol's."""
+        data = await _read(request, parse_json)
+        if type(data) is dict and "documents" in data and "texts" not in data:
+            return await self._rerank_documents(request, data)
+        body = await inline_or_in_thread(len(request.body), validated, schemas.RerankBody, data)
         operations.check_batch(len(body.texts), self._max_inputs, "texts")
-        raise operations.not_a_ranker(self._registry.get(body.model).card)
+        model = self._registry.get(body.model)
+        ranks = await ranking.rank(
+            self._context.embedder,
+            model,
+            body.query,
+            body.texts,
+            request.context,
+            body.truncate,
+            schemas.direction(body.truncation_direction),
+            "identity" if body.raw_scores else "sigmoid",
+        )
+        texts = body.texts if body.return_text else None
+        answer = [schemas.rank(index, score, texts) for index, score in ranks.best_first()]
+        return json_response(answer)._replace(lines=self._timing(request, ranks.result))
 
     async def info(self, request: Request) -> Response:
         """Return what is served, and its limits."""
@@ -239,10 +348,21 @@ class Handlers:
         return json_response(operations.info(self._context, self._registry.get(query.model)).model_dump())
 
 
+def _embed_request(body: schemas.TokenVectorsBody, inputs: list[Input], output: str) -> EmbedRequest:
+    """Return the request for one output of a model."""
+    direction = schemas.direction(body.truncation_direction)
+    return EmbedRequest(inputs, body.model, (output,), body.truncate, direction, prompt_name=body.prompt_name)
+
+
 async def _read(request: Request, read: Callable[[bytes], Result]) -> Result:
     """Return what `read` makes of a JSON body; a large one is read in a thread."""
     check_json(request.headers.get(b"content-type"))
     return await inline_or_in_thread(len(request.body), read, request.body)
+
+
+def _is_marked(body: bytes) -> bool:
+    """Return whether a body may be of another operation than /embed."""
+    return any([mark in body for mark in MARKS])
 
 
 def _body_of(model: type[Body], body: bytes) -> Body:
@@ -253,17 +373,15 @@ def _similarity_body(body: bytes) -> schemas.SimilarityBody:
     return schemas.similarity_body(parse_json(body))
 
 
-def _similarity_body_or_none(body: bytes) -> schemas.SimilarityBody | None:
-    """Return the body of a comparison; None for one of /embed."""
-    data = parse_json(body)
-    if type(data) is dict and type(data.get("inputs")) is dict and "source_sentence" in data["inputs"]:
-        return schemas.similarity_body(data)
-    return None
-
-
 def _decode_body(body: bytes) -> tuple[schemas.DecodeBody, list[list[int]]]:
     fields = _body_of(schemas.DecodeBody, body)
     return fields, schemas.id_lists(fields.ids)
+
+
+def _normalized(result: EmbedResult) -> EmbedResult:
+    """Return the rows of a result's first output scaled to unit length."""
+    output = result.outputs[0]
+    return result._replace(outputs=(output._replace(rows=normalize(output.rows)),))
 
 
 def _cosines(result: EmbedResult) -> NDArray[np.float32]:

@@ -3,10 +3,12 @@
 Besides TEI's fields a body may name a `model`. An unknown field is an error, because it is a typing mistake.
 """
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema
 
+from service.embedding.classifying import Labelled
 from service.embedding.requests import Direction
 from service.errors import WrongType
 from service.http.validation_errors import quoted, validated, validation_error
@@ -42,6 +44,26 @@ class TokenVectorsBody(StrictBody):
     truncation_direction: Side = "Right"
     prompt_name: PromptName = None
     normalize: Annotated[bool | None, Field(description="true or false; not used: tei-client sends it")] = None
+
+
+class AllVectorsBody(TokenVectorsBody):
+    """What to embed token by token, and whether the vectors are scaled."""
+
+    normalize_tokens: Annotated[
+        bool | None, Field(description="true scales the vector of each token to unit length; left out: false")
+    ] = None
+
+
+class SparseBody(TokenVectorsBody):
+    """What to embed as sparse vectors."""
+
+    input_type: Annotated[
+        Literal["query", "document"] | None,
+        Field(description="query or document, where the model reads them in different ways"),
+    ] = None
+    max_active_dims: Annotated[
+        int | None, Field(gt=0, description="an integer from 1: the largest values kept of each vector")
+    ] = None
 
 
 class ComparedTexts(StrictBody):
@@ -86,6 +108,15 @@ class DecodeBody(StrictBody):
     model: ModelName = None
 
 
+class PredictParameters(StrictBody):
+    """What huggingface_hub sends beside a text, as Hugging Face's Inference API has it."""
+
+    function_to_apply: Annotated[
+        Literal["sigmoid", "softmax", "none"] | None, Field(description="sigmoid, softmax or none")
+    ] = None
+    top_k: Annotated[int | None, Field(ge=1, description="an integer from 1: so many labels, the best")] = None
+
+
 class PredictBody(StrictBody):
     """What a classifier reads."""
 
@@ -96,6 +127,10 @@ class PredictBody(StrictBody):
     truncate: Truncate = None
     truncation_direction: Side = "Right"
     raw_scores: RawScores = False
+    parameters: Annotated[
+        PredictParameters | None,
+        Field(description="an object with function_to_apply and top_k; with it a single text has a list of one"),
+    ] = None
     model: ModelName = None
 
 
@@ -111,6 +146,21 @@ class RerankBody(StrictBody):
     model: ModelName = None
 
 
+class Prediction(BaseModel):
+    """One label and its score."""
+
+    score: float
+    label: str
+
+
+class Rank(BaseModel):
+    """One text of a ranking."""
+
+    index: Annotated[int, Field(description="its number among the texts, from 0")]
+    score: float
+    text: Annotated[str | None, Field(description="with return_text")] = None
+
+
 class InfoQuery(StrictBody):
     """The query of /info."""
 
@@ -124,7 +174,7 @@ class Info(BaseModel):
     model_sha: Annotated[str | None, Field(description="the Hub's revision, which is not kept here")] = None
     model_dtype: str
     served_model_name: str
-    model_type: dict[str, dict[str, str]]
+    model_type: dict[str, dict[str, Any]]
     max_concurrent_requests: Annotated[int, Field(description="of this process")]
     max_input_length: Annotated[int, Field(description="in tokens, special ones included")]
     max_batch_tokens: Annotated[int, Field(description="tokens that run together; a longer single input runs alone")]
@@ -164,6 +214,19 @@ def similarity_body(data: Any) -> SimilarityBody:
             if type(data) is dict and type(data.get(name)) is dict:
                 validated(model, data[name], (name,))
         raise validation_error(error, SimilarityBody) from None
+
+
+def rank(index: int, score: float, texts: Sequence[str] | None) -> dict[str, Any]:
+    """Return one entry of the answer of /rerank, with its text where texts are given."""
+    return {"index": index, "score": score} | ({} if texts is None else {"text": texts[index]})
+
+
+def predictions(labelled: Labelled, top_k: int | None) -> list[list[dict[str, Any]]]:
+    """Return the answer of /predict for several texts, of each the best `top_k` labels; None: all."""
+    return [
+        [{"score": score, "label": label} for label, score in labelled.best_first(index)[:top_k]]
+        for index in range(len(labelled.scores))
+    ]
 
 
 def direction(side: str) -> Direction:

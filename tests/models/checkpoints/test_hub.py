@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ from models.errors import BadCheckpoint
 from tests.golden_cases import case, tiny_bert, tiny_config, write_checkpoint, write_json, write_tiny_bert
 from tests.hub_server import COMMIT, Hub, serving
 from tests.sentence_chains import dense, write_chain
+from tests.sparse_models import write_lexical, write_router, write_splade, write_static
+from tests.whole_models import write_whole
 
 ROOT = Path(__file__).parents[3]
 WORDS = "embeddings.word_embeddings.weight"
@@ -178,6 +181,22 @@ def test_finds_weights_in_first_module_folder(tmp_path: Path) -> None:
     write_json(folder / "modules.json", modules)
     with serving(folder) as hub:
         np.testing.assert_array_equal(words(hub), tiny_bert()[WORDS])
+
+
+@pytest.mark.parametrize("write", [write_splade, write_router, write_static, write_lexical])
+def test_sparse_models_are_fetched_with_their_parts(
+    write: Callable[[Path], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = write(tmp_path / "checkpoint")
+    if write is write_lexical:  # a linear layer is looked for beside this model_type alone
+        write_whole(place, "xlm-roberta", hidden_size=32, type_vocab_size=1, pad_token_id=1)
+    local = exporting.export(place, tmp_path / "local")
+    with serving(place) as hub:
+        monkeypatch.setattr(exporting, "located", partial(opening.located, endpoint=hub.endpoint))
+        fetched = exporting.export("org/name", tmp_path / "fetched")
+    assert fetched.sparse == local.sparse is not None
+    for name in ("weights.safetensors", "tokenizer.json"):
+        assert fetched.files[name] == local.files[name]
 
 
 def test_fetches_modules_behind_pooling_for_an_export_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from models.artifacts.export import export
 from models.artifacts.int8_encoder import Int8Options
-from models.graphs import attention
-from models.graphs.attention import MOST_ONE_BY_ONE, SHORT
+from models.graphs import attention, row_layout
+from models.graphs.row_layout import MOST_ONE_BY_ONE, SHORT
 from tests.golden_cases import WORDS, case, write_folder, write_tiny_bert
 from tests.sweeps import sampled
 
@@ -79,7 +79,8 @@ def encoder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         return Encoder(folder / "out")
     int8 = Int8Options(min_cosine=0.5) if request.param == "int8" else None
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(attention, "LONG", SHORT if request.param == "flash" else LONGEST)
+        for module in (attention, row_layout):
+            patch.setattr(module, "LONG", SHORT if request.param == "flash" else LONGEST)
         export(write_tiny_bert(folder / "x", max_position_embeddings=LONGEST), folder / "out", int8=int8)
     return Encoder(folder / "out")
 

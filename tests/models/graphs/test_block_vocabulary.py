@@ -19,7 +19,7 @@ from models.families.recipe import (
     ScoreBias,
     layers,
 )
-from models.graphs.attention import MOST_ONE_BY_ONE
+from models.graphs.row_layout import MOST_ONE_BY_ONE
 from models.reference import interpreter as reference
 from tests.block_recipes import CASES, ROPES, TABLE, TASK_COUNT, VOCABULARY, made, write_graph
 from tests.sweeps import sampled

@@ -1,5 +1,6 @@
 """`inlay embed`: vectors as the judges give them, in every format; killed and started again; what it refuses."""
 
+import asyncio
 import json
 import os
 import signal
@@ -17,9 +18,12 @@ from safetensors.numpy import load_file
 
 from models.artifacts.export import export
 from service.bulk import job, outputs
+from service.embedding.requests import EmbedRequest, Text
 from tests.golden_cases import write_tiny_bert
 from tests.minilm_golden import cases
 from tests.service.cli.conftest import Run
+from tests.service.registry.registry_service import Service
+from tests.sparse_models import write_splade, write_static
 from tests.static_golden import static_case, texts
 from tests.sweeps import sampled
 
@@ -31,6 +35,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("bulk")
     export(write_tiny_bert(folder / "tiny", pooling="mean"), folder / "store/tiny")
     export(str(static_case("model2vec").folder), folder / "store/static")
+    for name, write in (("splade", write_splade), ("table", write_static)):
+        export(write(folder / name), folder / "store" / name)
     return folder / "store"
 
 
@@ -174,6 +180,48 @@ def test_parts_lie_in_the_order_of_the_rows(output: str, inlay: Run, tmp_path: P
     assert inlay("embed", source, tmp_path / "one.npy", "--model", "tiny")[0] == 0
     assert inlay("embed", source, tmp_path / output, "--model", "tiny", "--part-rows", "10")[0] == 0
     assert (vectors(tmp_path / output) == vectors(tmp_path / "one.npy")).all()
+
+
+def sparse(path: Path) -> list[Any]:
+    return pq.read_table(path).column("embedding").to_pylist()
+
+
+@pytest.mark.parametrize("model", ["splade", "table"])
+def test_sparse_vectors_are_those_of_the_service(model: str, store: Path, inlay: Run, tmp_path: Path) -> None:
+    texts = [WORDS[row % 6] * (1 + row % 5) for row in range(25)]
+    rows = [{"text": None if row == 4 else text} for row, text in enumerate(texts)]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    words = [tmp_path / "in.jsonl", tmp_path / "out.parquet", "--model", model, "--output", "sparse_embedding"]
+    assert inlay("embed", *words)[0] == 0
+    kind = pq.read_schema(tmp_path / "out.parquet").field("embedding").type
+    assert kind == pa.struct({"indices": pa.list_(pa.int32()), "values": pa.list_(pa.float32())})
+    got = sparse(tmp_path / "out.parquet")
+    assert got[4] is None
+    (output,) = asyncio.run(Service(store).pipeline.embed(EmbedRequest(list(map(Text, texts)), model))).outputs
+    assert output.indices is not None
+    ends = np.cumsum(output.lengths)[:-1]
+    for row, indices, values in zip(got, np.split(output.indices, ends), np.split(output.rows, ends), strict=True):
+        assert row is None or row == {"indices": indices.tolist(), "values": values[:, 0].tolist()}
+
+
+def test_a_killed_run_of_sparse_vectors_gives_the_same_bytes(tmp_path: Path) -> None:
+    words = ["--model", "splade", "--part-rows", "10"]
+    source = corpus(tmp_path / "in.parquet", 30)
+    assert run_until(0, source, tmp_path / "whole.parquet", *words) == 0
+    assert run_until(6, source, tmp_path / "out.parquet", *words) == -signal.SIGKILL
+    assert run_until(0, source, tmp_path / "out.parquet", *words) == 0
+    assert (tmp_path / "out.parquet").read_bytes() == (tmp_path / "whole.parquet").read_bytes()
+    assert len(sparse(tmp_path / "out.parquet")) == 30
+
+
+def test_sparse_vectors_have_no_array_and_no_narrow_integers(inlay: Run, tmp_path: Path) -> None:
+    source = corpus(tmp_path / "in.parquet", 3)
+    for output, more, message in (
+        ("out.npy", [], "is sparse"),
+        ("out", ["--dtype", "binary"], "use float32 or float16"),
+    ):
+        code, _, err = inlay("embed", source, tmp_path / output, "--model", "splade", *more)
+        assert (code, message in err) == (1, True)
 
 
 def test_a_run_that_is_whole_is_not_repeated(inlay: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,7 +55,14 @@ def test_no_command_prints_help_with_exit_code_2(inlay: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [["bake"], ["export"], ["create", "x"], ["create", "x", "--model-type", "bert", "--dtype", "int8"]]
+    "words",
+    [
+        ["bake"],
+        ["export"],
+        ["create", "x"],
+        ["create", "x", "--model-type", "bert", "--dtype", "int8"],
+        ["create", "x", "--base", "y"],
+    ],
 )
 def test_wrong_usage_is_exit_code_2(words: list[str], inlay: Run) -> None:
     code, out, error = inlay(*words)
@@ -131,3 +138,14 @@ def test_help_shows_what_an_option_takes(inlay: Run) -> None:
     assert rows["--access-log"] == "{true|false}"
     assert rows["--tls-cert"] == "PATH"
     assert rows["--models"] == "A,B,..."
+
+
+def test_a_foreign_package_called_proto_is_not_ours(tmp_path: Path) -> None:
+    (tmp_path / "proto").mkdir()
+    (tmp_path / "proto/__init__.py").touch()  # as proto-plus installs it beside Ray
+    code = "from service.cli.main import main\nmain(['--version'])\nimport proto.embed_pb2"
+    environment = os.environ | {
+        "PYTHONPATH": f"{tmp_path}{os.pathsep}{Path(__file__).parents[3]}",
+        "PYTHONSAFEPATH": "1",
+    }
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True, capture_output=True, timeout=100)

@@ -17,6 +17,7 @@ from models.families import FAMILIES
 from service.cli.main import main
 from tests.golden_cases import case, write_checkpoint, write_tiny_bert
 from tests.models.artifacts.test_adoption import folder_of, model
+from tests.reranker_models import write_reranker
 from tests.sweeps import sampled
 from tests.whole_models import write_whole
 
@@ -151,6 +152,10 @@ FAULTS = {
     "create an unknown family": ["create", "{tmp}/new", "--model-type", "t6"],
     "create over something": ["create", "{tmp}/checkpoint", "--model-type", "bert"],
     "create a size of nothing": ["create", "{tmp}/new", "--model-type", "bert", "--vocab-size", "0"],
+    "create no labels": ["create", "{tmp}/new", "--model-type", "bert", "--labels", "0"],
+    "create labels of what has none": ["create", "{tmp}/new", "--model-type", "siglip_text_model", "--labels", "2"],
+    "create a head on nothing": ["create", "{tmp}/new", "--base", "{tmp}/nowhere", "--labels", "2"],
+    "rank by tokens without a tokenizer": ["export", "{tmp}/checkpoint", "{tmp}/new", "--reranker", "yes,no"],
     "create from a config that is not there": ["create", "{tmp}/new", "--config", "{tmp}/nowhere.json"],
     "create another family than the config's": [
         *("create", "{tmp}/new", "--model-type", "llama", "--config", "{tmp}/checkpoint/config.json")
@@ -271,6 +276,21 @@ def test_created_weights_have_the_given_std_and_seed(tmp_path: Path) -> None:
     assert abs(first.mean()) < 0.005
     np.testing.assert_array_equal(table("b", "--std", "0.5"), first)
     assert (table("c", "--std", "0.5", "--seed", "1") != first).any()
+
+
+def test_a_head_on_a_checkpoint_is_exported_and_described(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    base = write_tiny_bert(tmp_path / "base")
+    assert main(["create", str(tmp_path / "x"), "--base", str(base), "--labels", "2", "--init", "scaled"]) == 0
+    assert main(["export", str(tmp_path / "x"), str(tmp_path / "out")]) == 0
+    capsys.readouterr()
+    main(["describe", str(tmp_path / "out")])
+    assert "2 labels (LABEL_0, LABEL_1) of a text, cls pooling; scores are by identity" in capsys.readouterr().out
+
+
+def test_a_reranker_is_exported_by_its_tokens(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_reranker(tmp_path / "x")
+    assert main(["export", str(folder), str(tmp_path / "out"), "--reranker", "yes,no"]) == 0
+    assert "class_logits" in capsys.readouterr().out
 
 
 def test_create_writes_a_table_in_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

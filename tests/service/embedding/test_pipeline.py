@@ -177,7 +177,7 @@ async def test_long_inputs_are_truncated_or_rejected_as_requested(make):
         ({"dimensions": 33}, BadRequest, "dimensions is 33; send 1 to 32"),
         ({"dimensions": 0}, BadRequest, "dimensions is 0; send 1 to 32"),
         ({"pooling": "median"}, BadRequest, "pooling is 'median'; send one of cls"),
-        ({"dtype": "int8"}, BadRequest, "dtype is 'int8'; send one of float32"),
+        ({"dtype": "int4"}, BadRequest, "dtype is 'int4'; send one of float32"),
         (
             {"prompt_name": "passage", "inputs": [Text("a")]},
             BadRequest,

@@ -206,6 +206,8 @@ def test_405_names_all_verbs_of_a_path(served: Served) -> None:
 WORDS = [
     ("GET", "/v1/embeddings", ("error", "message"), 405),
     ("POST", "/v1/embedding", ("error", "message"), 404),
+    ("GET", "/v1/embed", ("message",), 405),
+    ("POST", "/v2/embed/x", ("message",), 404),
     ("GET", "/pooling", ("error", "message"), 405),
     ("DELETE", "/embeddings", ("error", "message"), 405),
     ("GET", "/v2/models/bert/infer", ("error",), 405),

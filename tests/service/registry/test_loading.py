@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from models.artifacts.export import export
-from models.graphs.attention import LONG, MOST_ONE_BY_ONE
+from models.graphs.row_layout import LONG, MOST_ONE_BY_ONE
 from service.embedding.pipeline import EmbeddingPipeline
 from service.embedding.requests import EmbedRequest, Ids
 from service.observability.metrics import Metrics

@@ -85,6 +85,8 @@ OPENAI = {"type": "invalid_request_error", "code": "invalid_api_key", "param": N
 PROBLEM = {"status": 401, "code": "unauthorized", "type": "urn:inlay:problem:unauthorized"}
 REFUSALS = [
     *[Refusal("POST", path, 401, PROBLEM) for path in ("/", "/embed", "/embed_all", "/rerank", "/tokenize", "/decode")],
+    Refusal("POST", "/predict", 401, PROBLEM),
+    *[Refusal("POST", path, 401, {"error": OPENAI}) for path in ("/score", "/v1/score", "/classify")],
     Refusal("GET", "/info", 401, PROBLEM),
     *[Refusal("POST", path, 401, {"error": OPENAI}) for path in ("/v1/embeddings", "/embeddings", "/pooling")],
     Refusal("GET", "/v1/models", 401, {"error": OPENAI}),

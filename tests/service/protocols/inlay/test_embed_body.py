@@ -29,7 +29,10 @@ INVALID: list[tuple[bytes, str]] = [
     (b'{"inputs": "a", "truncate": 1}', "truncate is 1; allowed: true cuts"),
     (b'{"inputs": "a", "truncation_direction": "up"}', 'truncation_direction is "up"; allowed: Right keeps'),
     (b'{"inputs": "a", "pooling": "sum"}', 'pooling is "sum"; allowed: one of cls, mean'),
-    (b'{"inputs": "a", "dtype": "int8"}', 'dtype is "int8"; allowed: float32, float16 or bfloat16'),
+    (
+        b'{"inputs": "a", "dtype": "int4"}',
+        'dtype is "int4"; allowed: float32, float16 or bfloat16; of sentence vectors also int8',
+    ),
     (b'{"inputs": "a", "outputs": []}', "outputs is a list of 0; allowed: one name or a list"),
     (b'{"inputs": "a", "outputs": ["x", 1]}', "outputs[1] is 1; allowed: one name or a list"),
     (b'{"inputs": "a", "encoding_format": "hex"}', 'encoding_format is "hex"; allowed: float or base64'),

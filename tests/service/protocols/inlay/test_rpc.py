@@ -32,7 +32,14 @@ REFUSALS: list[tuple[dict[str, Any], str, str, str | None, str]] = [
         "inputs[1].input_ids[0] is 99",
     ),
     ({"inputs": [pb.Input(text="a")], "model": "x"}, "NOT_FOUND", "unknown_model", None, "no model 'x'"),
-    ({"inputs": [pb.Input(text="a")], "dtype": 9}, "INVALID_ARGUMENT", "unknown_value", None, "dtype is 9; allowed"),
+    ({"inputs": [pb.Input(text="a")], "dtype": 99}, "INVALID_ARGUMENT", "unknown_value", None, "dtype is 99; allowed"),
+    (
+        {"inputs": [pb.Input(text="a")], "input_type": "x"},
+        "INVALID_ARGUMENT",
+        "unknown_value",
+        None,
+        "input_type is 'x'",
+    ),
     (
         {"inputs": [pb.Input(text="a")], "pooling": 9},
         "INVALID_ARGUMENT",
@@ -52,7 +59,7 @@ REFUSALS: list[tuple[dict[str, Any], str, str, str | None, str]] = [
         "INVALID_ARGUMENT",
         "unknown_value",
         None,
-        "dtype is INT64; allowed: FLOAT32, FLOAT16, BFLOAT16, DTYPE_UNSPECIFIED",
+        "dtype is INT64; allowed: FLOAT32, FLOAT16, BFLOAT16, INT8, UINT8, DTYPE_UNSPECIFIED, BINARY, UBINARY",
     ),
     ({"inputs": [pb.Input(text="a")], "dimensions": 0}, "INVALID_ARGUMENT", "out_of_range", None, "dimensions is 0"),
 ]
@@ -188,6 +195,10 @@ def test_health_and_reflection_are_the_standard_ones(served: Served) -> None:
             "ListPresets",
             "ListModels",
             "GetModel",
+            "Images",
+            "Logits",
+            "Similar",
+            "Analysis",
         ]
 
 

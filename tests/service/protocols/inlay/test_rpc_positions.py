@@ -42,7 +42,7 @@ REFUSED: list[tuple[dict[str, Any], str, str, str]] = [
     ({"scheme": "rope", "parameters": {"head_dim": 8.5}}, "INVALID_ARGUMENT", "wrong_type", "head_dim is 8.5"),
     ({"scheme": "rope", "parameters": {"head_dim": "8"}}, "INVALID_ARGUMENT", "wrong_type", 'head_dim is "8"'),
     ({"scheme": "rope", "parameters": {"lenght": 8}}, "INVALID_ARGUMENT", "unknown_field", 'did you mean "length"'),
-    ({"scheme": "rope", "dtype": 9}, "INVALID_ARGUMENT", "unknown_value", "dtype is 9; allowed: FLOAT32"),
+    ({"scheme": "rope", "dtype": 99}, "INVALID_ARGUMENT", "unknown_value", "dtype is 99; allowed: FLOAT32"),
     (
         {"scheme": "rope", "dtype": pb.INT64},
         "INVALID_ARGUMENT",

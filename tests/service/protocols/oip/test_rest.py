@@ -170,7 +170,7 @@ REFUSED: list[tuple[list[dict[str, Any]], dict[str, Any], str]] = [
     ([IDS], {"parameters": {"dimensions": True}}, "parameters.dimensions is true"),
     ([IDS], {"parameters": {"dimensions": 33}}, "dimensions is 33; send 1 to 32"),
     ([IDS], {"parameters": {"pooling": "best"}}, 'parameters.pooling is "best"; allowed: cls'),
-    ([IDS], {"parameters": {"dtype": "int8"}}, 'parameters.dtype is "int8"; allowed: float32'),
+    ([IDS], {"parameters": {"dtype": "int4"}}, 'parameters.dtype is "int4"; allowed: float32'),
     ([IDS], {"parameters": {"truncation_direction": []}}, "parameters.truncation_direction is a list of 0"),
     (
         [listed("text", ["a"], "BYTES")],

@@ -1,0 +1,46 @@
+"""The classifier of an adopted graph, which gives the logits itself: their number, and config.json's words on them."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from models.artifacts.adopted_pooling import AdoptedGraph, output_width
+from models.artifacts.card import CLASS_LOGITS, TOKEN_CLASS_LOGITS
+from models.checkpoints import sentence_transformers
+from models.errors import BadCheckpoint
+from models.families import classifier_fitting
+from models.families.classifiers import Classifier
+from models.families.head_fitting import MissingHead
+
+IN_GRAPH = "graph"  # the pooling of logits that a graph gives of texts
+
+
+def output(config: Mapping[str, Any]) -> str | None:
+    """Return what the logits of a graph are served as; None: config.json names no class that classifies."""
+    if not classifier_fitting.is_classifier(config):
+        return None
+    return TOKEN_CLASS_LOGITS if classifier_fitting.of_tokens(config) else CLASS_LOGITS
+
+
+def classifier(config: Mapping[str, Any], graph: AdoptedGraph, folder: Path) -> Classifier | None:
+    """Return the classifier of an adopted graph; None: it gives no logits of labels.
+
+    Args:
+        config: config.json.
+        graph: the graph.
+        folder: of the sentence-transformers files.
+
+    Raises:
+        BadCheckpoint: config.json has another number of labels, or an activation that is not computed.
+    """
+    name = output(config)
+    if name is None or name not in graph.entry.outputs:
+        return None
+    count = output_width(graph, name)
+    stated = sentence_transformers.activation(folder)
+    try:
+        activation = classifier_fitting.activation(config, count, stated)
+    except MissingHead as missing:
+        raise BadCheckpoint(str(missing)) from missing
+    labels, problem = classifier_fitting.labels(config, count), classifier_fitting.problem_type(config)
+    return Classifier(IN_GRAPH if name == CLASS_LOGITS else None, None, labels, activation, problem)

@@ -1,0 +1,171 @@
+"""The part of late interaction in an export: the card's entry, with tokens as the tokenizer numbers them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from models.artifacts import tokenizer, weights
+from models.checkpoints import late_interaction
+from models.checkpoints.checkpoint import Checkpoint, read_object
+from models.checkpoints.hub import Repository
+from models.checkpoints.late_interaction import Arrays, ExpansionFiles, LateInteraction
+from models.checkpoints.opening import LocatedCheckpoint
+from models.errors import BadCheckpoint
+from models.families.fitting import Plan
+from models.families.multi_vector import Expansion, MultiVector, Side
+from models.families.recipe import Attention, Linear, layers
+from models.families.sentence_modules import Dense, SentenceModules
+
+_MOST_TOKENS = 1 << 14  # of a query that is filled up
+_LEAST_TOKENS = 2  # of a text, which open and close it
+_MASKS = ("[MASK]", "<mask>")  # of tokenizers whose config does not name theirs
+
+
+@dataclass(frozen=True, slots=True)
+class FoundMultiVector:
+    """What makes several vectors of a text.
+
+    Attributes:
+        multi_vector: for the card.
+        arrays: its tensors by name.
+        prompts: by name.
+        markers: entries of the vocabulary that texts name, and the tokenizer would divide.
+    """
+
+    multi_vector: MultiVector
+    arrays: Arrays
+    prompts: dict[str, str]
+    markers: tuple[str, ...]
+
+
+def find(place: LocatedCheckpoint, source: Checkpoint, planned: Plan) -> FoundMultiVector | None:
+    """Return what makes several vectors of a text; None: the model does not, or its blocks are not exported.
+
+    Args:
+        place: of the checkpoint, with the files of sentence-transformers.
+        source: its config and tensors.
+        planned: what of it is exported.
+
+    Raises:
+        BadCheckpoint: it is described and not computed, or a file is missing or damaged.
+    """
+    if not planned.encoder:
+        return None
+    if place.repository:
+        _fetch(place.repository, source)
+    files = late_interaction.read(place.folder, source, planned.token_width, place.fetch_module)
+    if files is None:
+        return None
+    vocabulary = _Vocabulary(source)
+    queries, documents = (
+        Side(prompt, length, vocabulary.ids(words))
+        for prompt, length, words in zip(files.prompt_names, files.lengths, files.skipped, strict=True)
+    )
+    expansion = None
+    if stated := files.expansion:
+        expansion = Expansion(stated.tokens, vocabulary.filler(stated), stated.attended)
+        _check_seen(source, expansion, planned)
+    modules = SentenceModules(files.steps, planned.token_width, files.width, _flops(files), weights.FILE_NAME)
+    own = MultiVector(modules, queries, documents, expansion, files.first, files.mean)
+    return FoundMultiVector(own, files.arrays, files.prompts, vocabulary.divided(files.markers))
+
+
+def longest(own: MultiVector, usual: int | None, positions: int | None) -> int | None:
+    """Return the longest input of a model in tokens, where its files state lengths of queries and documents."""
+    stated = [side.max_tokens for side in (own.query, own.document) if side.max_tokens is not None]
+    most = None if usual is None else max([usual, *stated])
+    return most if positions is None or most is None else min(most, positions)
+
+
+def _fetch(repository: Repository, source: Checkpoint) -> None:
+    """Fetch what Stanford's ColBERT and BGE-M3 have beside config.json."""
+    names: tuple[str, ...] = ()
+    if late_interaction.STANFORD in (source.config.get("architectures") or ()):
+        names = (late_interaction.METADATA,)
+    elif source.model_type == late_interaction.BGE_TYPE:
+        names = late_interaction.BGE_FILES
+    for name in names:
+        if repository.copy(name, source.folder / name):
+            return
+
+
+def _check_seen(source: Checkpoint, expansion: Expansion, planned: Plan) -> None:
+    """Raise BadCheckpoint where a token that fills a query up has no position, or may see no token that counts."""
+    most = min(planned.position.longest() or _MOST_TOKENS, _MOST_TOKENS)
+    if expansion.tokens > most:
+        raise BadCheckpoint(f"{source.name} fills queries up to {expansion.tokens} tokens, and at most {most} are read")
+    windows = [step.left for step in layers(planned.encoder) if isinstance(step, Attention) and step.left is not None]
+    if windows and not expansion.attended and min(windows) < expansion.tokens - _LEAST_TOKENS:
+        raise BadCheckpoint(
+            f"{source.name} fills queries up to {expansion.tokens} tokens that are not attended to, and a layer of it "
+            f"sees {min(windows)} tokens back: the last would see none, and transformers' own forms of attention give "
+            "different numbers there"
+        )
+
+
+def _flops(files: LateInteraction) -> int:
+    linears = [
+        linear
+        for step in files.steps
+        if isinstance(step, Dense)
+        for linear in (step.linear, step.residual)
+        if isinstance(linear, Linear)
+    ]
+    return 2 * sum(files.arrays[linear.weight].size for linear in linears)
+
+
+class _Vocabulary:
+    """The vocabulary of a checkpoint's tokenizer, which is read where it is needed."""
+
+    def __init__(self, source: Checkpoint) -> None:
+        self._name, self._folder = source.name, source.folder
+
+    @cached_property
+    def _tokenizer(self) -> Any:
+        from tokenizers import Tokenizer
+
+        path = self._folder / tokenizer.FILE_NAME
+        if not path.is_file():
+            raise BadCheckpoint(f"{self._name} has no {path.name}, which numbers the tokens of its late interaction")
+        try:
+            return Tokenizer.from_file(str(path))
+        except Exception as error:  # the library raises bare Exception
+            raise BadCheckpoint(f"{path} is not a tokenizer: {error}") from error
+
+    def ids(self, words: Sequence[str]) -> tuple[int, ...]:
+        """Return the ids of texts; those that are no token are left out."""
+        ids = [self._tokenizer.token_to_id(word) for word in words]
+        return tuple(sorted({token_id for token_id in ids if token_id is not None}))
+
+    def filler(self, expansion: ExpansionFiles) -> int:
+        """Return the id of the token that fills queries up: the mask token, or the one that ends texts."""
+        config = self._config("special_tokens_map.json") | self._config("tokenizer_config.json")
+        named = [_text(config.get(key)) for key in ("mask_token", "eos_token")]
+        texts = [expansion.token] if expansion.token else [named[0], *_MASKS, named[1]]
+        ids = [self._tokenizer.token_to_id(text) for text in texts if text is not None]
+        found = next((token_id for token_id in ids if token_id is not None), None)
+        if found is None:
+            raise BadCheckpoint(f"{self._folder}: the tokenizer has no {texts[0] or 'mask token'} to expand queries by")
+        return int(found)
+
+    def divided(self, prompts: Sequence[str]) -> tuple[str, ...]:
+        """Return the markers at the beginning of prompts that are in the vocabulary and not read as one token."""
+        markers = []
+        for prompt in prompts:
+            known = [
+                each for each in (prompt, *prompt.split(None, 1)[:1]) if self._tokenizer.token_to_id(each) is not None
+            ]
+            if known and self._tokenizer.encode(known[0], add_special_tokens=False).tokens != [known[0]]:
+                markers.append(known[0])
+        return tuple(markers)
+
+    def _config(self, name: str) -> dict[str, Any]:
+        path = self._folder / name
+        return read_object(path) if path.is_file() else {}
+
+
+def _text(token: Any) -> str | None:
+    """Return the text of a token in a tokenizer's config, where it may be an object."""
+    text = token.get("content") if isinstance(token, dict) else token
+    return text if isinstance(text, str) else None

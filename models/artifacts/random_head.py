@@ -1,0 +1,71 @@
+"""A classification head of random weights: its tensors, and what config.json says of it."""
+
+import re
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from models.artifacts.random_layout import DrawnTensor
+from models.errors import ModelError
+from models.families import classifier_fitting
+from models.families.classifiers import CLASSIFIERS
+
+_DEFAULT_LABELS = 2  # of transformers, where a config names none
+
+
+def with_labels(config: Mapping[str, Any], model_type: str, labels: int | None) -> dict[str, Any]:
+    """Return a config that names a class for sequence classification with so many labels; None: as it is.
+
+    Raises:
+        ModelError: the labels are fewer than 1.
+    """
+    if labels is None:
+        return dict(config)
+    if labels < 1:
+        raise ModelError(f"--labels {labels} must be a number from 1")
+    name = "".join(part.capitalize() for part in re.split("[-_]", model_type)) + classifier_fitting.SEQUENCE_CLASS
+    numbered = {str(number): f"LABEL_{number}" for number in range(labels)}
+    own = {key: value for key, value in config.items() if key not in ("num_labels", "problem_type")}
+    return own | {
+        "architectures": [name],
+        "id2label": numbered,
+        "label2id": {own: int(n) for n, own in numbered.items()},
+    }
+
+
+def tensors(
+    config: Mapping[str, Any], model_type: str, prefix: str, width: int, held: Collection[str] = ()
+) -> dict[str, DrawnTensor]:
+    """Return the tensors of the head that a config names, by the names of transformers; none where it names none.
+
+    Args:
+        config: config.json.
+        model_type: of the family.
+        prefix: of the base class's tensors.
+        width: columns of the hidden states.
+        held: names of tensors that are there, which are left out.
+
+    Raises:
+        ModelError: how the model_type classifies is not known here.
+    """
+    if not classifier_fitting.is_classifier(config):
+        return {}
+    spec = CLASSIFIERS.get(model_type)
+    layers = () if spec is None else classifier_fitting.layers_of(spec, config)
+    if not layers:
+        raise ModelError(f"how model_type {model_type!r} classifies is not known here; leave the labels out")
+    named = config.get("id2label")
+    labels = len(named) if isinstance(named, Mapping) else int(config.get("num_labels") or _DEFAULT_LABELS)
+    made: dict[str, DrawnTensor] = {}
+    for layer in layers:
+        rows, place = labels if layer is layers[-1] else width, prefix * layer.in_base
+        own = {f"{layer.stem}.weight": DrawnTensor((rows, width), rows, width)}
+        if layer.biased:
+            own[f"{layer.stem}.bias"] = DrawnTensor((rows,), rows, 1, 0.0)
+        if layer.norm:
+            own[f"{layer.norm}.weight"] = DrawnTensor((rows,), rows, 1, 1.0)
+        made |= {place + name: tensor for name, tensor in own.items() if not _held(name, held)}
+    return made
+
+
+def _held(name: str, held: Collection[str]) -> bool:
+    return any(own == name or own.endswith(f".{name}") for own in held)

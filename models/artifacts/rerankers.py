@@ -1,0 +1,185 @@
+"""Causal rerankers: a score is the logit of one token, less that of another, behind a text made of query and document.
+
+Source: sentence-transformers 6.2, cross_encoder.modules.LogitScore and base.modules.Transformer; the template of models
+    without one of their own is that of Qwen3-Reranker's published files.
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.artifacts.chat_templates import rendered
+from models.artifacts.tokenizer import FILE_NAME
+from models.checkpoints import sentence_transformers
+from models.checkpoints.checkpoint import Checkpoint, read_object, read_tensors
+from models.checkpoints.safetensors import Tensor
+from models.checkpoints.sentence_modules import FoundModules
+from models.checkpoints.sentence_transformers import SentenceFiles
+from models.errors import BadCheckpoint
+from models.families.classifiers import PairTemplate
+from models.families.fitting import Plan
+from models.families.head_fitting import MissingHead
+from models.families.recipe import Linear
+from models.families.sentence_modules import Dense
+
+Computed = Callable[[], dict[str, NDArray[Any]]]  # tensors by name
+LOGIT_SCORE = "LogitScore"
+WEIGHT = "reranker.weight"
+QWEN3 = PairTemplate(
+    "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct "
+    'provided. Note that the answer can only be "yes" or "no".<|im_end|>\n<|im_start|>user\n<Instruct>: ',
+    "\n<Query>: ",
+    "\n<Document>: ",
+    "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n",
+    "Given a web search query, retrieve relevant passages that answer the query",
+)
+_TEMPLATE_CHARACTERS = 1 << 16
+_MARKS = {"system": "\ue000", "query": "\ue001", "document": "\ue002"}  # private characters, which no template has
+_NOT_RENDERED = {"restore_suffix", "padding", "truncation", "max_length", "return_tensors", "tokenize", "return_dict"}
+
+
+def token_ids(folder: Path, source: Checkpoint, option: str | None) -> tuple[int, ...] | None:
+    """Return the ids whose logits make a score: the first's, less the second's if there are two; None: it has none.
+
+    Args:
+        folder: of the sentence-transformers files.
+        source: the checkpoint.
+        option: entries of the vocabulary, joined by a comma, instead of what the files say.
+
+    Raises:
+        BadCheckpoint: the files or the option name no such tokens.
+    """
+    if option is not None:
+        known = _vocabulary(source.folder)
+        names = option.split(",")
+        if len(names) > 2 or not all(name in known for name in names):
+            raise BadCheckpoint(f"--reranker {option!r} must be one or two entries of the vocabulary, such as yes,no")
+        return tuple(known[name] for name in names)
+    place = next((place for kind, place in sentence_transformers.modules(folder) if kind == LOGIT_SCORE), None)
+    if place is None:
+        return None
+    path = sentence_transformers.path_inside(folder, place) / "config.json"
+    config = read_object(path)
+    if (reads := config.get("module_input_name", "causal_logits")) != "causal_logits":
+        raise BadCheckpoint(f"{path} says module_input_name {reads!r}; only 'causal_logits' is computed")
+    ids = [config.get(key) for key in ("true_token_id", "false_token_id")]
+    if type(ids[0]) is not int or (ids[1] is not None and type(ids[1]) is not int):
+        raise BadCheckpoint(f"{path}: true_token_id and false_token_id must be token ids, and the second may be null")
+    return tuple(int(each) for each in ids if each is not None)
+
+
+def layer(source: Checkpoint, planned: Plan, ids: tuple[int, ...]) -> tuple[FoundModules, Computed]:
+    """Return the layer that gives the score of a hidden state, and what computes its matrix of one row.
+
+    Raises:
+        MissingHead: the model's logits are not its hidden states times a matrix.
+        BadCheckpoint: an id is none of its rows.
+    """
+    head = planned.head
+    if head is None:
+        raise MissingHead(f"it has no output head: {planned.headless}")
+    if head.transform or head.bias or head.cap or (head.before, head.after) != (1.0, 1.0):
+        raise MissingHead("its logits are not hidden states times a matrix alone")
+    if not all(0 <= each < head.vocab_size for each in ids):
+        raise BadCheckpoint(f"the score is of tokens {', '.join(map(str, ids))}; the model has {head.vocab_size}")
+
+    def computed() -> dict[str, NDArray[Any]]:
+        matrix = read_tensors(source, [head.matrix])[head.matrix]  # of a hub repository, it is fetched whole
+        rows = [np.asarray(matrix[each : each + 1], np.float32) for each in ids]
+        return {WEIGHT: rows[0] if len(rows) == 1 else rows[0] - rows[1]}
+
+    place = Tensor(WEIGHT, "F32", (1, head.inner), Path(), 0, 4 * head.inner)
+    steps = (Dense(Linear(WEIGHT, None), "identity"),)
+    return FoundModules(steps, {WEIGHT: place}, head.inner, 1), computed
+
+
+def template(folder: Path, source: Checkpoint, sentence: SentenceFiles, option: str | None) -> PairTemplate:
+    """Return how the model's text is made of a pair: by its chat template; by Qwen3's if only `option` says it ranks.
+
+    Raises:
+        MissingHead: it has no chat template of queries and documents.
+        BadCheckpoint: its tokenizer does not have the tokens of Qwen3's.
+    """
+    text, variables = _chat_template(source.folder)
+    prompt = sentence.prompts.get(sentence.default_prompt or "")
+    own = _rendered(text, variables | _render_options(folder), prompt or None) if text else None
+    if own is not None:
+        return own
+    if option is None:
+        raise MissingHead("its chat template does not carry a query and a document")
+    if not {"<|im_start|>", "<|im_end|>"} <= set(_vocabulary(source.folder)):
+        raise BadCheckpoint(
+            f"{source.name} has no chat template of the roles query and document, and its tokenizer lacks the tokens "
+            "of Qwen3-Reranker's: add a chat_template.jinja"
+        )
+    return QWEN3
+
+
+def _rendered(text: str, variables: Mapping[str, Any], prompt: str | None) -> PairTemplate | None:
+    """Return a chat template as texts around the instruction, the query and the document; None: it carries no pair."""
+    roles = tuple(_MARKS)
+    asked = [(own, structured) for structured in (False, True) for own in (roles[1:], roles)]
+    texts = rendered(text, variables, [[_message(role, structured) for role in own] for own, structured in asked])
+    split = [_split(made, own) if made else None for made, (own, _) in zip(texts, asked, strict=True)]
+    for plain, told in (split[:2], split[2:]):
+        if told and prompt:
+            return PairTemplate(told[0], told[1], told[2], told[3], prompt)
+        if told and plain and told[2:] == plain[1:] and len(plain[0]) >= len(told[0]) + len(told[1]):
+            usual = plain[0].removeprefix(told[0]).removesuffix(told[1])
+            if told[0] + usual + told[1] == plain[0]:
+                return PairTemplate(told[0], told[1], told[2], told[3], usual)
+        if plain and not prompt:
+            return PairTemplate("", plain[0], plain[1], plain[2])
+    return None
+
+
+def _message(role: str, structured: bool) -> dict[str, Any]:
+    return {"role": role, "content": [{"type": "text", "text": _MARKS[role]}] if structured else _MARKS[role]}
+
+
+def _split(made: str, roles: tuple[str, ...]) -> list[str] | None:
+    """Return what a chat template put around the messages of these roles; None: it left one out or repeated it."""
+    parts = [made]
+    for role in roles:
+        before, found, after = parts.pop().partition(_MARKS[role])
+        if not found:
+            return None
+        parts += [before, after]
+    return None if any(mark in part for mark in _MARKS.values() for part in parts) else parts
+
+
+def _chat_template(folder: Path) -> tuple[str | None, dict[str, Any]]:
+    """Return the chat template of a tokenizer, None where it has none or a very long one, and the special tokens."""
+    path = folder / "tokenizer_config.json"
+    config = read_object(path) if path.is_file() else {}
+    text: Any = config.get("chat_template")
+    if isinstance(text, list):
+        text = next((each.get("template") for each in text if each.get("name") == "default"), None)
+    if (file := folder / "chat_template.jinja").is_file():
+        text = file.read_text(encoding="utf-8")
+    named = {key: value for key, value in config.items() if key.endswith("_token")}
+    tokens = {key: value.get("content") if isinstance(value, dict) else value for key, value in named.items()}
+    usable = isinstance(text, str) and 0 < len(text) <= _TEMPLATE_CHARACTERS
+    return (text if usable else None), {key: value for key, value in tokens.items() if isinstance(value, str)}
+
+
+def _render_options(folder: Path) -> dict[str, Any]:
+    """Return what the sentence-transformers files pass to the chat template."""
+    path = sentence_transformers.weights_folder(folder) / sentence_transformers.TRANSFORMER_CONFIGS[0]
+    own = (read_object(path).get("processing_kwargs") or {}) if path.is_file() else {}
+    options = own.get("chat_template") or {}
+    return {"add_generation_prompt": False} | {key: own for key, own in options.items() if key not in _NOT_RENDERED}
+
+
+def _vocabulary(folder: Path) -> dict[str, int]:
+    """Return the ids of a tokenizer's entries by name."""
+    path = folder / FILE_NAME
+    data = read_object(path) if path.is_file() else {}
+    held: Any = (data.get("model") or {}).get("vocab")
+    if isinstance(held, list):  # of a Unigram model: pairs of entry and score
+        held = {entry[0]: number for number, entry in enumerate(held)}
+    added = {entry["content"]: entry["id"] for entry in data.get("added_tokens") or ()}
+    return {**(held or {}), **added}

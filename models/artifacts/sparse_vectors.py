@@ -1,0 +1,105 @@
+"""What an export finds and writes of sparse vectors: a card's `sparse`, a table of weights, a linear layer's graph."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from models.artifacts import weights
+from models.artifacts.card import HEAD, SPARSE, SPARSE_LINEAR, Card
+from models.artifacts.tokenizer import FILE_NAME as TOKENIZER
+from models.checkpoints import sparse_modules
+from models.checkpoints.checkpoint import Checkpoint
+from models.checkpoints.opening import LocatedCheckpoint
+from models.checkpoints.safetensors import Tensor
+from models.checkpoints.sparse_modules import SparseFiles
+from models.errors import BadCheckpoint
+from models.families.fitting import Plan
+from models.families.recipe import Linear
+from models.families.sentence_modules import Dense, SentenceModules
+from models.families.sparse import Lexical, Sparse
+from models.graphs import head as head_graph
+from models.graphs.builder import GraphBuilder, save
+from models.graphs.sentence_modules import sentence_modules
+
+TABLE = "sparse_table"
+_WEIGHT, _BIAS = "sparse_linear.weight", "sparse_linear.bias"
+_HAVE_LINEAR = ("xlm-roberta",)  # model types of which a hub repository may hold a linear layer
+
+
+@dataclass(frozen=True, slots=True)
+class FoundSparse:
+    """How a checkpoint makes sparse vectors, and the tensors that this takes besides the model's.
+
+    Attributes:
+        sparse: the card's entry.
+        arrays: by the names in it.
+    """
+
+    sparse: Sparse
+    arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+
+
+def find(place: LocatedCheckpoint, source: Checkpoint, planned: Plan, files: SparseFiles | None) -> FoundSparse | None:
+    """Return how a checkpoint whose blocks are exported makes sparse vectors; None: it makes none.
+
+    Args:
+        files: what its files or the operator say of SPLADE.
+
+    Raises:
+        BadCheckpoint: a part is missing or not computed.
+    """
+    if files is not None and files.splade:
+        return _splade(place, source, planned, files)
+    if not planned.encoder:
+        return None
+    linear = sparse_modules.find_linear(source.folder)
+    if linear is None and place.repository and source.model_type in _HAVE_LINEAR:
+        for name in sparse_modules.LINEARS:
+            if place.repository.copy(name, source.folder / name):
+                break
+        linear = sparse_modules.find_linear(source.folder)
+    return None if linear is None else _lexical(linear, source, planned)
+
+
+def _splade(place: LocatedCheckpoint, source: Checkpoint, planned: Plan, files: SparseFiles) -> FoundSparse:
+    if not planned.encoder or planned.head is None:
+        why = planned.blockless if not planned.encoder else planned.headless
+        raise BadCheckpoint(
+            f"{source.name} gives no SPLADE vectors, which are made of the logits of a masked language model: {why}; "
+            "its token vectors can be exported with --pooling none"
+        )
+    width = planned.head.vocab_size
+    if files.table is None:
+        return FoundSparse(Sparse(width, files.splade))
+    table = sparse_modules.read_table(place.folder, files.table, place.fetch_module)
+    if len(table) != width:
+        raise BadCheckpoint(f"{source.name} weighs {len(table)} ids of queries, and documents have {width} logits")
+    other = place.folder / files.table / TOKENIZER
+    if place.repository and (content := place.repository.read(f"{files.table}/{TOKENIZER}")):
+        other.write_bytes(content)
+    if other.is_file() and not sparse_modules.same_vocabulary(source.folder / TOKENIZER, other):
+        raise BadCheckpoint(f"{source.name} tokenizes queries ({other}) and documents differently; one tokenizer is")
+    return FoundSparse(
+        Sparse(width, files.splade, table=TABLE, default_input_type=files.default_input_type), {TABLE: table}
+    )
+
+
+def _lexical(path: Path, source: Checkpoint, planned: Plan) -> FoundSparse:
+    width = planned.token_width
+    weight, bias = sparse_modules.read_linear(path, width)
+    step = Dense(Linear(_WEIGHT, _BIAS), "relu")
+    modules = SentenceModules((step,), width, 1, 2 * width, weights.FILE_NAME)
+    lexical = Lexical(modules, sparse_modules.unused_ids(source.folder))
+    return FoundSparse(Sparse(planned.config.count("vocab_size"), lexical=lexical), {_WEIGHT: weight, _BIAS: bias})
+
+
+def write_graph(folder: Path, card: Card, placed: dict[str, Tensor]) -> None:
+    """Write the graph of the linear layer of lexical weights, if there is one; of SPLADE the head's, packed."""
+    if card.sparse and card.sparse.splade and card.head:
+        save(head_graph.head(GraphBuilder(placed), card.head, packed=True), folder / f"{HEAD}.onnx")
+    if card.sparse and card.sparse.lexical:
+        graph = sentence_modules(GraphBuilder(placed), card.sparse.lexical.modules, SPARSE_LINEAR, SPARSE)
+        save(graph, folder / f"{SPARSE_LINEAR}.onnx")

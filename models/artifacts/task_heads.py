@@ -1,0 +1,147 @@
+"""The task heads of an exported model: what a checkpoint makes of its hidden states besides a sentence vector."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from models.artifacts import rerankers, sentence_vectors, sparse_vectors
+from models.artifacts.card import (
+    CLASS_LOGITS,
+    CLASSIFIER,
+    MULTI_VECTOR,
+    MULTI_VECTORS,
+    SPARSE,
+    TOKEN_CLASS_LOGITS,
+    Card,
+)
+from models.artifacts.multi_vectors import FoundMultiVector
+from models.artifacts.sparse_vectors import FoundSparse
+from models.checkpoints import sentence_transformers
+from models.checkpoints.checkpoint import Checkpoint
+from models.checkpoints.safetensors import Tensor
+from models.checkpoints.sentence_modules import FoundModules
+from models.checkpoints.sentence_transformers import SentenceFiles
+from models.errors import BadCheckpoint
+from models.families import classifier_fitting
+from models.families.classifiers import Classifier
+from models.families.fitting import Plan
+from models.families.head_fitting import MissingHead
+from models.graphs.builder import GraphBuilder, save
+from models.graphs.sentence_modules import sentence_modules
+
+
+@dataclass(frozen=True, slots=True)
+class FoundHeads:
+    """The task heads of a checkpoint.
+
+    Attributes:
+        classifier: None: it does not classify.
+        layers: of the classifier, with their tensors.
+        multi_vector: None: it gives no several vectors of a text.
+        computed: what gives those of its tensors that no file holds; None: all are in files.
+        unclassified: why it has no classifier though its config names a class that has one; None: it does not.
+        sparse: None: it gives no sparse vectors.
+    """
+
+    classifier: Classifier | None = None
+    layers: FoundModules = field(default_factory=FoundModules)
+    computed: rerankers.Computed | None = None
+    unclassified: str | None = None
+    multi_vector: FoundMultiVector | None = None
+    sparse: FoundSparse | None = None
+
+    def __bool__(self) -> bool:
+        return any((self.classifier, self.multi_vector, self.sparse))
+
+    @property
+    def default_output(self) -> str:
+        """The output of a model that pools no vectors."""
+        if self.classifier:
+            return CLASS_LOGITS if self.classifier.pooling else TOKEN_CLASS_LOGITS
+        return MULTI_VECTOR if self.multi_vector else SPARSE
+
+
+def find(
+    source: Checkpoint, planned: Plan, folder: Path, sentence: SentenceFiles, reranker: str | None = None
+) -> FoundHeads:
+    """Return the task heads of a checkpoint, or why it has none.
+
+    Args:
+        source: the checkpoint.
+        planned: fitted to it.
+        folder: of its sentence-transformers files.
+        sentence: what they say.
+        reranker: entries of the vocabulary whose logits make a score, instead of what the files say.
+
+    Raises:
+        BadCheckpoint: a head is there in other shapes, or `reranker` is given for a model that does not rank so.
+    """
+    tokens = rerankers.token_ids(folder, source, reranker)
+    if tokens is None and not classifier_fitting.is_classifier(source.config):
+        return FoundHeads()
+    try:
+        if not planned.encoder:
+            raise MissingHead(f"its blocks are not exported: {planned.blockless}")
+        if tokens is not None:
+            return _reranker(source, planned, folder, sentence, tokens, reranker)
+        return _classifier(source, planned, folder)
+    except MissingHead as missing:
+        if reranker is not None:
+            raise BadCheckpoint(f"{source.name} does not rank by --reranker {reranker}: {missing}") from missing
+        return FoundHeads(unclassified=str(missing))
+
+
+def _classifier(source: Checkpoint, planned: Plan, folder: Path) -> FoundHeads:
+    found = classifier_fitting.find(source, planned.model_type, planned.token_width)
+    modules = sentence_vectors.described(found.layers)
+    if modules is None:
+        raise MissingHead("its head has no layers")
+    stated = sentence_transformers.activation(folder)
+    classifier = Classifier(
+        found.pooling,
+        modules,
+        classifier_fitting.labels(source.config, modules.width),
+        classifier_fitting.activation(source.config, modules.width, stated),
+        classifier_fitting.problem_type(source.config),
+        found.late,
+        planned.pad_id if found.pooling == "lasttoken" and planned.family.causal is True else None,
+    )
+    return FoundHeads(classifier, found.layers)
+
+
+def _reranker(
+    source: Checkpoint,
+    planned: Plan,
+    folder: Path,
+    sentence: SentenceFiles,
+    tokens: tuple[int, ...],
+    option: str | None,
+) -> FoundHeads:
+    layers, computed = rerankers.layer(source, planned, tokens)
+    modules = sentence_vectors.described(layers)
+    if modules is None:
+        raise MissingHead("its head has no layers")
+    activation = classifier_fitting.activation(source.config, 1, sentence_transformers.activation(folder))
+    template = rerankers.template(folder, source, sentence, option)
+    classifier = Classifier("lasttoken", modules, ("score",), activation, template=template)
+    return FoundHeads(classifier, layers, computed)
+
+
+def arrays(found: FoundHeads) -> dict[str, NDArray[Any]]:
+    """Return the heads' own tensors by name."""
+    own = found.computed() if found.computed else sentence_vectors.arrays(found.layers)
+    heads = (found.multi_vector, found.sparse)
+    return own | {name: array for head in heads if head for name, array in head.arrays.items()}
+
+
+def write_graphs(folder: Path, card: Card, placed: dict[str, Tensor]) -> None:
+    """Write the graphs of a model's heads beside their tensors."""
+    if card.classifier and (layers := card.classifier.modules):
+        graph = sentence_modules(GraphBuilder(placed), layers, CLASSIFIER, card.classifier_output)
+        save(graph, folder / f"{CLASSIFIER}.onnx")
+    if card.multi_vector:
+        graph = sentence_modules(GraphBuilder(placed), card.multi_vector.modules, MULTI_VECTORS, MULTI_VECTOR)
+        save(graph, folder / f"{MULTI_VECTORS}.onnx")
+    sparse_vectors.write_graph(folder, card, placed)

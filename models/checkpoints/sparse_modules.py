@@ -1,0 +1,185 @@
+"""Reads what makes a checkpoint's sparse vectors: SparseEncoder files of sentence-transformers, BGE-M3's linear layer.
+
+Source: sentence-transformers 6.2: modules.json, router_config.json, SpladePooling and SparseStaticEmbedding;
+    FlagEmbedding: sparse_linear.pt.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.checkpoints import router, safetensors, sentence_transformers
+from models.checkpoints.checkpoint import WEIGHTS, read_json, read_object
+from models.checkpoints.pickled import read_pickled
+from models.checkpoints.sentence_modules import Fetch, on_disk
+from models.checkpoints.sentence_transformers import path_inside
+from models.errors import BadCheckpoint
+from models.families.sparse import InputType, Splade, SpladeActivation, SpladePooling
+
+SPLADE = "splade"  # what --pooling calls it
+TOKENIZER = "tokenizer.json"
+LINEARS = ("sparse_linear.safetensors", "sparse_linear.pt")
+_POOLING, _TABLE, _AUTOENCODER = "SpladePooling", "SparseStaticEmbedding", "SparseAutoEncoder"
+_SPECIAL = ("cls_token", "eos_token", "pad_token", "unk_token")
+Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class SparseFiles:
+    """What the files of a SparseEncoder say.
+
+    Attributes:
+        splade: None: every text is looked up.
+        table: the place of the weights of ids; None: there are none.
+        default_input_type: of texts whose requests do not say what they are.
+    """
+
+    splade: Splade | None = None
+    table: str | None = None
+    default_input_type: InputType = "document"
+
+
+def find(folder: Path, pooling: str | None = None) -> SparseFiles | None:
+    """Return what the modules of a checkpoint, or the operator, say of sparse vectors; None: nothing.
+
+    Args:
+        pooling: what the operator chose: SPLADE, or None for what the files say; others are of dense vectors.
+
+    Raises:
+        BadCheckpoint: they make some that are not computed.
+    """
+    if pooling not in (None, SPLADE):
+        return None
+    entry = sentence_transformers.entry_modules(folder)
+    if entry and entry[0][0] == router.ROUTER:
+        return _routed(folder, entry)
+    kinds = [kind for kind, _ in entry]
+    if _AUTOENCODER in kinds:
+        raise BadCheckpoint(
+            f"{folder / 'modules.json'} chains {', '.join(kinds)}: sparse vectors of a {_AUTOENCODER} (CSR) are not "
+            "computed; export its dense vectors with --pooling MODE"
+        )
+    if kinds == [_TABLE]:
+        return SparseFiles(table=entry[0][1])
+    if _POOLING not in kinds and _TABLE not in kinds:
+        return SparseFiles(Splade()) if pooling == SPLADE else None
+    return SparseFiles(_splade(folder, entry))
+
+
+def _routed(folder: Path, entry: router.Chain) -> SparseFiles | None:
+    """Return what a Router's routes for queries and documents say; None where neither makes sparse vectors."""
+    routes = router.read(folder, entry[0][1])
+    kinds = {route: [kind for kind, _ in chain] for route, chain in routes.chains.items()}
+    if not any({_POOLING, _TABLE} & set(chain) for chain in kinds.values()):
+        return None
+    if set(kinds) != {"query", "document"} or kinds["query"] != [_TABLE] or routes.mapped or len(entry) > 1:
+        raise BadCheckpoint(
+            f"{folder / entry[0][1] / router.CONFIG} has the routes {kinds}; what is computed: query through "
+            f"{_TABLE}, document through Transformer and {_POOLING}, without route_mappings or modules behind"
+        )
+    default: InputType = "query" if routes.default == "query" else "document"
+    return SparseFiles(_splade(folder, routes.chains["document"]), routes.chains["query"][0][1], default)
+
+
+def _splade(folder: Path, chain: router.Chain) -> Splade:
+    kinds = [kind for kind, _ in chain]
+    if len(kinds) != 2 or kinds[0] not in sentence_transformers.TRANSFORMERS or kinds[1] != _POOLING:
+        raise BadCheckpoint(
+            f"{folder / 'modules.json'} chains {', '.join(kinds)}; what is computed: Transformer, {_POOLING}"
+        )
+    path = path_inside(folder, chain[1][1]) / "config.json"
+    config = read_object(path)
+    pooling, activation = config.get("pooling_strategy", "max"), config.get("activation_function", "relu")
+    for key, value, allowed in (
+        ("pooling_strategy", pooling, get_args(SpladePooling)),
+        ("activation_function", activation, get_args(SpladeActivation)),
+    ):
+        if value not in allowed:
+            raise BadCheckpoint(f"{path} says {key} {value!r}; what is computed: {', '.join(allowed)}")
+    return Splade(pooling, activation)
+
+
+def read_table(folder: Path, place: str, fetch: Fetch = on_disk) -> Floats:
+    """Return the weight of each id, float32 [V]; BadCheckpoint where there is none, or it is no finite number."""
+    own = path_inside(folder, place)
+    fetch(place)
+    if (own / "config.json").is_file() and (idf := read_object(own / "config.json").get("path")):
+        raise BadCheckpoint(
+            f"{own / 'config.json'} takes the weights from {idf!r}; save the model once with sentence-transformers: "
+            "SparseEncoder(folder).save_pretrained(new_folder)"
+        )
+    if not (own / WEIGHTS).is_file():
+        raise BadCheckpoint(f"{own} holds no {WEIGHTS}; save the model with sentence-transformers as safetensors")
+    held = safetensors.tensors_of(own / WEIGHTS)
+    if set(held) != {"weight"} or held["weight"].ndim != 1 or not held["weight"].size:
+        shapes = {name: list(array.shape) for name, array in held.items()}
+        raise BadCheckpoint(f"{own / WEIGHTS} holds {shapes}; it holds a 'weight' of one dimension")
+    return _finite(held["weight"], own / WEIGHTS)
+
+
+def find_linear(folder: Path) -> Path | None:
+    """Return the file of BGE-M3's linear layer beside a checkpoint; None: there is none."""
+    return next((folder / name for name in LINEARS if (folder / name).is_file()), None)
+
+
+def read_linear(path: Path, width: int) -> tuple[Floats, Floats]:
+    """Return weight [1, width] and bias [1] of the layer that gives lexical weights.
+
+    Raises:
+        BadCheckpoint: the file is damaged, hostile or holds other tensors.
+    """
+    held: Mapping[str, Any] = safetensors.tensors_of(path) if path.suffix == ".safetensors" else read_pickled(path)
+    shapes = {name: tuple(array.shape) for name, array in held.items()}
+    if shapes != {"weight": (1, width), "bias": (1,)}:
+        raise BadCheckpoint(f"{path} holds {shapes}; it holds a weight (1, {width}) and a bias (1,)")
+    return _finite(held["weight"], path), _finite(held["bias"], path)
+
+
+def unused_ids(folder: Path) -> tuple[int, ...]:
+    """Return the ids without lexical weights: of the tokens that begin, end and fill texts, and the unknown one.
+
+    Raises:
+        BadCheckpoint: there is no tokenizer, or its files do not name these tokens.
+    """
+    from tokenizers import Tokenizer
+
+    file = folder / TOKENIZER
+    if not file.is_file():
+        raise BadCheckpoint(f"{folder} holds no {TOKENIZER}, by which special tokens have no lexical weight")
+    path = folder / "tokenizer_config.json"
+    names = read_object(path) if path.is_file() else {}
+    if (beside := folder / "special_tokens_map.json").is_file():
+        names = read_object(beside) | names
+    try:
+        tokenizer = Tokenizer.from_file(str(file))
+    except Exception as error:  # the library raises bare Exception
+        raise BadCheckpoint(f"{file} is not a tokenizer the tokenizers library reads: {error}") from error
+    ids = set()
+    for key in _SPECIAL:
+        token = names.get(key)
+        text = token.get("content") if isinstance(token, dict) else token
+        if isinstance(text, str) and (id_ := tokenizer.token_to_id(text)) is not None:
+            ids.add(id_)
+    if not ids:
+        raise BadCheckpoint(f"{path} names none of {', '.join(_SPECIAL)}, which have no lexical weights")
+    return tuple(sorted(ids))
+
+
+def same_vocabulary(one: Path, other: Path) -> bool:
+    """Return whether two tokenizer.json give a text the same ids."""
+    if one.is_file() and one.read_bytes() == other.read_bytes():
+        return True
+    first, second = read_json(one), read_json(other)
+    parts = ("model", "normalizer", "pre_tokenizer", "added_tokens")
+    return all(first.get(part) == second.get(part) for part in parts)
+
+
+def _finite(array: NDArray[Any], path: Path) -> Floats:
+    values = np.ascontiguousarray(array, np.float32)
+    if not np.isfinite(values).all():
+        raise BadCheckpoint(f"{path} holds a value that is infinite or not a number; the checkpoint is damaged")
+    return values

@@ -1,0 +1,45 @@
+"""The texts that causal rerankers read: a template of the model around an instruction, a query and a document.
+
+Source: sentence-transformers 6.2, base.modules.Transformer: a text that is too long keeps the template's ending.
+"""
+
+from collections.abc import Sequence
+
+from models.families.classifiers import PairTemplate
+from service.embedding.requests import Text
+from service.embedding.tokenization import Tokenizer
+
+_FILLERS = ("0", "1 2 3 4")  # that tokenize differently: tokens that both texts end in are the template's
+
+
+def texts_of(
+    template: PairTemplate, tokenizer: Tokenizer | None, pairs: Sequence[Text], instruction: str | None
+) -> list[Text]:
+    """Return what a causal reranker reads of pairs of a query and a document.
+
+    Args:
+        template: of the model.
+        tokenizer: of the model; None: it has none, which the pipeline refuses.
+        pairs: of the request.
+        instruction: None: the template's own.
+    """
+    ending = tokenizer.ending(*(_filled(template, filler) for filler in _FILLERS)) if tokenizer else ()
+    before = _before_query(template, instruction)
+    return [
+        Text(f"{before}{query}{template.before_document}{document}{template.ending}", None, ending)
+        for query, document, _ in pairs
+    ]
+
+
+def added_tokens(template: PairTemplate, tokenizer: Tokenizer) -> int:
+    """Return how many tokens a template adds to those of a query and a document."""
+    return len(tokenizer.pieces(_filled(template, "")))
+
+
+def _before_query(template: PairTemplate, instruction: str | None) -> str:
+    told = template.instruction or "" if instruction is None else instruction
+    return f"{template.before_instruction}{told}{template.before_query}"
+
+
+def _filled(template: PairTemplate, filler: str) -> str:
+    return f"{_before_query(template, None)}{filler}{template.before_document}{filler}{template.ending}"

@@ -1,0 +1,206 @@
+"""Sparse vectors of texts: pooled logits (SPLADE), lexical weights (BGE-M3), or a table of weights of ids.
+
+Those that are made of hidden states are made in the run that gives these (`with_sparse`): hidden states are dropped as
+soon as their batch is reduced, the head's matrix is read once for several texts and callers, and a queue counts the
+time. Of a text's tokens a block has logits at a time, whatever its length.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.artifacts.card import HEAD, SPARSE, SPARSE_LINEAR, Card
+from models.families.sparse import Lexical, Sparse, Splade
+from service.embedding.model import Model, Rows, Work
+from service.embedding.output_plan import HIDDEN, Plan
+from service.embedding.reduction import cast
+from service.embedding.requests import EmbedRequest, Ids, Output
+from service.errors import ConflictingFields, OutOfRange
+from service.runtime.engine import Engine
+
+INDICES = "sparse_indices"  # beside the values in Rows
+BLOCK_VALUES = 1 << 21  # logits of tokens computed at a time: 8 MiB
+LEAST_BLOCK = 64  # tokens, however large the vocabulary: its matrix is read for each block
+
+Floats = NDArray[np.float32]
+Vector = tuple[NDArray[np.int32], Floats]  # indices, ascending, and values
+Run = Callable[[list[Work]], list[Rows]]
+
+
+def with_sparse(run: Run, engine: Engine, card: Card) -> Run:
+    """Return a run of a graph, which also makes sparse vectors of the hidden states of the works that ask for them."""
+    sparse = card.sparse
+    if sparse is None or (sparse.splade is None and sparse.lexical is None):
+        return run
+    made = sparse
+
+    def run_sparse(works: list[Work]) -> list[Rows]:
+        if not any(SPARSE in work.outputs for work in works):
+            return run(works)
+        rows = run([work._replace(outputs=_computed(work.outputs)) for work in works])
+        asking = [index for index, work in enumerate(works) if SPARSE in work.outputs]
+        hidden = [_attended(rows[index][HIDDEN], works[index]) for index in asking]
+        ids = [_attended(works[index].packed.ids, works[index]) for index in asking]
+        for index, (indices, values) in zip(asking, _vectors(engine, made, hidden, ids), strict=True):
+            kept = {name: own for name, own in rows[index].items() if name in works[index].outputs}
+            rows[index] = kept | {SPARSE: values, INDICES: indices}
+        return rows
+
+    return run_sparse
+
+
+def _computed(outputs: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(HIDDEN if name == SPARSE else name for name in outputs))
+
+
+def _attended(rows: NDArray[np.generic], work: Work) -> NDArray[np.generic]:
+    mask = work.packed.mask
+    return rows if mask is None else rows[mask.astype(bool)]
+
+
+def _vectors(
+    engine: Engine, sparse: Sparse, hidden: Sequence[NDArray[np.generic]], ids: Sequence[NDArray[np.generic]]
+) -> Iterator[Vector]:
+    """Yield the vector of each text, of its attended tokens' hidden states [n, d] and ids [n]."""
+    joined = hidden[0] if len(hidden) == 1 else np.concatenate(hidden)
+    lengths = [len(own) for own in ids]
+    if sparse.splade:
+        blocks = _logits(engine, joined, sparse.width)
+        for pooled in _pooled(blocks, lengths, sparse.splade):
+            indices = np.flatnonzero(~(pooled <= 0)).astype(np.int32)  # NaN is kept, for the check behind every run
+            yield indices, pooled[indices]
+    elif sparse.lexical:
+        (weights,) = engine.run(SPARSE_LINEAR, {"pooled": joined}, (SPARSE,))
+        ends = np.cumsum(lengths)
+        for own, weight in zip(ids, np.split(weights[:, 0], ends[:-1]), strict=True):
+            yield _largest_of_ids(own, weight, sparse.lexical)
+
+
+def _logits(engine: Engine, hidden: NDArray[np.generic], width: int) -> Iterator[Floats]:
+    """Yield the logits of rows of hidden states, block by block."""
+    step = max(LEAST_BLOCK, BLOCK_VALUES // width)
+    for start in range(0, len(hidden), step):
+        rows = hidden[start : start + step]
+        count = len(rows)
+        if count == 1:  # a product of a single row takes another kernel, whose bits are others
+            rows = np.repeat(rows, 2, axis=0)
+        (logits,) = engine.run(HEAD, {"hidden": rows}, ("logits",))
+        yield logits[:count]
+
+
+def _pooled(blocks: Iterator[Floats], lengths: Sequence[int], splade: Splade) -> Iterator[Floats]:
+    """Yield the pooled activations of each text, float32 [V].
+
+    Its bits do not depend on how its rows are divided among blocks: the activation grows with the logit, so that it is
+    taken of the largest one; sums add a row after the other, in float64.
+
+    Args:
+        blocks: logits of the rows of all texts.
+        lengths: rows of each text.
+    """
+    block: Floats = np.empty((0, 0), np.float32)
+    for length in lengths:
+        total: NDArray[np.floating] | None = None
+        while length:
+            if not len(block):
+                block = next(blocks)
+            own, block = block[:length], block[length:]
+            length -= len(own)
+            if splade.pooling == "max":
+                largest = own.max(axis=0)
+                total = largest if total is None else np.maximum(total, largest)
+                continue
+            total = np.zeros(own.shape[1]) if total is None else total
+            for row in own:
+                total += _activated(row, splade)
+        assert total is not None  # an encoder reads one token at least
+        yield _activated(total, splade) if splade.pooling == "max" else total.astype(np.float32)
+
+
+def _activated(logits: NDArray[np.floating], splade: Splade) -> Floats:
+    values: Floats = np.log1p(np.maximum(logits, 0, dtype=np.float32))
+    return np.log1p(values) if splade.activation == "log1p_relu" else values
+
+
+def _largest_of_ids(ids: NDArray[np.generic], weights: Floats, lexical: Lexical) -> Vector:
+    """Return the largest weight of each id that has one."""
+    order = np.lexsort((weights, ids))
+    last = np.append(np.diff(ids[order]) != 0, True)
+    chosen = order[last]
+    kept = chosen[~np.isin(ids[chosen], lexical.unused) & ~(weights[chosen] <= 0)]
+    return ids[kept].astype(np.int32), weights[kept]
+
+
+# ---- the table of ids
+
+
+def route(card: Card, request: EmbedRequest, plan: Plan) -> tuple[EmbedRequest, Plan]:
+    """Return a request and its plan; of vectors that are looked up: without special tokens, and a plan without graphs.
+
+    Raises:
+        ConflictingFields: it asks for more than what is looked up, or for a part of what is not sparse.
+        OutOfRange: `max_active_dims` is below 1.
+    """
+    if (most := request.max_active_dims) is not None:
+        if SPARSE not in plan.outputs:
+            names = ", ".join(plan.outputs)
+            raise ConflictingFields(
+                f"applies to {SPARSE} alone, and {card.name} was asked for {names}",
+                field=("max_active_dims",),
+                remedy="leave it out",
+            )
+        if most < 1:
+            raise OutOfRange(f"is {most}", field=("max_active_dims",), allowed="send a whole number from 1")
+    if SPARSE not in plan.outputs or card.sparse is None or not card.sparse.looks_up(request.input_type):
+        return request, plan
+    if len(plan.outputs) > 1:
+        raise ConflictingFields(
+            f"is {', '.join(plan.outputs)}",
+            field=("outputs",),
+            allowed=f"of a query {card.name} looks {SPARSE} up and runs no encoder",
+            remedy=f'ask for {SPARSE} alone, or send "input_type": "document"',
+        )
+    return request._replace(special_tokens=False), plan.without_graphs()
+
+
+def looked_up(model: Model, ids: Sequence[Ids]) -> list[Rows]:
+    """Return the vector of each sequence of ids: the weight of each of its ids that are attended to, once."""
+    assert model.card.sparse is not None
+    table = model.weights[model.card.sparse.table or ""]
+    rows: list[Rows] = []
+    for sequence in ids:
+        own = sequence.ids if sequence.mask is None else sequence.ids[sequence.mask.astype(bool)]
+        indices = np.unique(own)
+        values = np.asarray(table[indices])
+        nonzero = values != 0
+        rows.append({SPARSE: values[nonzero], INDICES: indices[nonzero].astype(np.int32)})
+    return rows
+
+
+# ---- answers
+
+
+def output(rows: list[Rows], dtype: str, most: int | None = None) -> Output:
+    """Return the vectors of all texts as one output: values [sum(lengths), 1] and their indices.
+
+    Args:
+        most: values to keep of each vector; None: all.
+    """
+    vectors: list[Vector] = [(own[INDICES], own[SPARSE]) for own in rows]
+    if most is not None:
+        vectors = [largest(*vector, most) for vector in vectors]
+    indices = np.concatenate([own for own, _ in vectors])
+    values = np.concatenate([own for _, own in vectors])[:, None]
+    return Output(SPARSE, cast(values, dtype), tuple([len(own) for own, _ in vectors]), False, indices)
+
+
+def largest(indices: NDArray[np.int32], values: Floats, count: int) -> Vector:
+    """Return the `count` values that are furthest from 0, of equal ones those of the lowest indices.
+
+    Source: sentence-transformers 6.2, select_max_active_dims.
+    """
+    if len(values) <= count:
+        return indices, values
+    kept = np.sort(np.argsort(-np.abs(values), kind="stable")[:count])
+    return indices[kept], values[kept]

@@ -1,0 +1,62 @@
+"""Where the tokens of an input lie: their places among its ids, and the characters of its text that they cover."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from service.embedding.requests import Ids, Int64s
+
+
+class OwnTokens(NamedTuple):
+    """The tokens of an input itself, which are not special ones and none of a prompt.
+
+    Args:
+        rows: their places among the ids, ascending, int64 [n].
+        starts: the first code point of each in the text as the caller sent it; None: the input came as token ids.
+        stops: the code point after its last; neither falls.
+        skipped: own tokens that were cut off before the first.
+        total: own tokens before the input was cut.
+    """
+
+    rows: Int64s
+    starts: Int64s | None
+    stops: Int64s | None
+    skipped: int
+    total: int
+
+
+def own_tokens(whole: Any, kept: Any, prompt: int, left: bool) -> OwnTokens:
+    """Return the own tokens of a text.
+
+    Args:
+        whole: its encoding (tokenizers.Encoding, with offsets) before it was cut.
+        kept: the encoding that is read.
+        prompt: code points of the encoded text before the text itself; below 0 where its beginning was cut off.
+        left: whether its end was kept.
+    """
+    rows, starts, stops = _located(kept, prompt)
+    count = len(rows) if kept is whole else len(_located(whole, prompt)[0])
+    return OwnTokens(rows, starts, stops, count - len(rows) if left else 0, count)
+
+
+def _located(encoding: Any, prompt: int) -> tuple[Int64s, Int64s, Int64s]:
+    offsets = np.array(encoding.offsets, np.int64).reshape(-1, 2) - prompt
+    own = np.array(encoding.special_tokens_mask, np.int64) == 0
+    # a token that begins in the prompt and ends in the text is the text's
+    own &= (offsets[:, 1] > 0) | (offsets[:, 0] >= 0)
+    starts, stops = offsets[own].T
+    # a tokenizer that turns pieces around would have them fall
+    starts = np.minimum.accumulate(starts[::-1])[::-1]
+    return np.flatnonzero(own), np.maximum(starts, 0), np.maximum.accumulate(stops)
+
+
+def own_ids(sent: Ids, read: Ids, left: bool) -> OwnTokens:
+    """Return the own tokens of token ids: every one that is read.
+
+    Args:
+        sent: as the caller sent them.
+        read: what was left when they were cut.
+        left: whether their end was kept.
+    """
+    count = len(sent.ids)
+    return OwnTokens(np.arange(len(read.ids)), None, None, count - len(read.ids) if left else 0, count)

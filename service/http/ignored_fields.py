@@ -1,0 +1,15 @@
+"""The response header that names fields of a body which were not used, as servers of the same protocol ignore them."""
+
+from collections.abc import Iterable
+
+from service.http.response import Headers
+
+NAME = "inlay-ignored-fields"
+HEADERS = {NAME: "names of the body's fields that were not used; absent: all were"}
+MOST_SHOWN, SHOWN_CHARACTERS = 16, 40
+
+
+def headers(names: Iterable[str]) -> Headers:
+    """Return the header for these names; none where there are none. Names that are no identifiers are shown as `?`."""
+    shown = [name if name.isascii() and name.isidentifier() else "?" for name in names]
+    return ((NAME.encode(), ",".join([name[:SHOWN_CHARACTERS] for name in shown[:MOST_SHOWN]]).encode()),) * bool(shown)

@@ -1,0 +1,332 @@
+"""POST /v1/embed and /v2/embed, Cohere's sentence vectors in several types, of texts or of images.
+
+Source: cohere-python 5.21 (v1, v2: embed); Cohere's reference of Embed.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, NamedTuple
+
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field
+
+from models.artifacts.card import IMAGE_VECTOR
+from service.context import ServiceContext
+from service.embedding import truncation
+from service.embedding.images import ImagesRequest, Picture, reads_images
+from service.embedding.model import Model
+from service.embedding.output_plan import POOLED
+from service.embedding.prompts import SPELLINGS
+from service.embedding.quantization import PRECISIONS, RANGED, quantized
+from service.embedding.requests import EmbedRequest, EmbedResult, Text
+from service.errors import (
+    SHORTEN_OR_TRUNCATE,
+    ConflictingFields,
+    EmptyRequest,
+    FieldPath,
+    MissingField,
+    TooLong,
+    TooManyInputs,
+    WrongModelKind,
+    WrongType,
+)
+from service.http import formats, ignored_fields, json_arrays
+from service.http.formats import JSON, Body, Headers, check_json, json_body
+from service.http.response import Response
+from service.http.routes import Answer, Handler, Request, RequestBody, Route, RouteGroup
+from service.http.validation_errors import parse_json, quoted, validated
+from service.http.worker_threads import inline_or_in_thread
+from service.protocols.cohere.embed_errors import render_error
+from service.protocols.cohere.errors import CohereError
+from service.protocols.inlay.images import decode_picture
+
+PREFIXES = ("/v1/embed", "/v2/embed")
+TAG = "embed"
+SOURCES = ("texts", "inputs", "images")
+SIDES = {"NONE": (False, "right"), "END": (True, "right"), "START": (True, "left")}
+TYPES = Literal["float", "int8", "uint8", "binary", "ubinary", "base64"]
+EXAMPLES: dict[str, dict[str, Any]] = {
+    "texts": {"model": "all-MiniLM-L6-v2", "texts": ["hello world"], "input_type": "search_document"},
+    "types": {
+        "model": "all-MiniLM-L6-v2",
+        "texts": ["hello world", "how are you"],
+        "input_type": "search_query",
+        "embedding_types": ["float", "ubinary", "base64"],
+    },
+    "inputs": {
+        "model": "all-MiniLM-L6-v2",
+        "inputs": [{"content": [{"type": "text", "text": "hello world"}]}],
+        "input_type": "classification",
+        "truncate": "START",
+    },
+}
+
+
+class CohereEmbedBody(BaseModel):
+    """What to embed, and the types of the vectors. Other fields are ignored, and named in a header."""
+
+    model_config = ConfigDict(strict=True)
+
+    texts: Annotated[list[str] | None, Field(description="texts", fail_fast=True)] = None
+    inputs: Annotated[
+        list[Any] | None,
+        Field(description='objects {"content": [{"type": "text", "text": …}]}, or with an image_url each'),
+    ] = None
+    images: Annotated[list[str] | None, Field(description="data URLs of images", fail_fast=True)] = None
+    model: Annotated[str | None, Field(description="a model's name; left out of v1: the server's default")] = None
+    input_type: Annotated[
+        Literal["search_query", "search_document", "classification", "clustering", "image"] | None,
+        Field(
+            description="search_query, search_document, classification, clustering or image: brings the model's prompt "
+            "for it, if it has one"
+        ),
+    ] = None
+    embedding_types: Annotated[
+        list[TYPES] | None,
+        Field(
+            max_length=len(TYPES.__args__),
+            description="float, int8 and uint8 (of a model that was calibrated), binary and ubinary (signs, eight to a "
+            "byte), base64 (of float32)",
+            fail_fast=True,
+        ),
+    ] = None
+    output_dimension: Annotated[
+        int | None, Field(ge=1, description="an integer from 1: leading values kept, then normalised")
+    ] = None
+    truncate: Annotated[
+        Literal["NONE", "START", "END"] | None,
+        Field(description="what is cut off a text that is too long: START, END, or NONE, which refuses it"),
+    ] = None
+    max_tokens: Annotated[
+        int | None, Field(ge=1, description="an integer from 1: texts are cut to so many tokens, as truncate says")
+    ] = None
+
+
+class CohereV2EmbedBody(CohereEmbedBody):
+    """The same for v2, where the model and the use of the texts are named."""
+
+    model: Annotated[str, Field(description="a model's name")]
+    input_type: Annotated[
+        Literal["search_query", "search_document", "classification", "clustering", "image"],
+        Field(description=CohereEmbedBody.model_fields["input_type"].description),
+    ]
+
+
+class CohereVectors(BaseModel):
+    """Vectors by their type, in the order of the inputs."""
+
+    float: list[list[float]] | None = None
+    int8: list[list[int]] | None = None
+    uint8: list[list[int]] | None = None
+    binary: list[list[int]] | None = None
+    ubinary: list[list[int]] | None = None
+    base64: list[str] | None = None
+
+
+class CohereEmbeddings(BaseModel):
+    """The vectors."""
+
+    id: str
+    embeddings: Annotated[
+        CohereVectors | list[list[float]], Field(description="by type; of v1 without embedding_types: a list")
+    ]
+    texts: list[str]
+    meta: Annotated[dict[str, Any], Field(description="Cohere's api_version and billed_units")]
+    response_type: Literal["embeddings_by_type", "embeddings_floats"]
+
+
+class Source(NamedTuple):
+    """What is embedded: texts, or images."""
+
+    texts: list[str]
+    pictures: list[Picture]
+
+
+def routes(context: ServiceContext) -> RouteGroup:
+    """Return Cohere's routes for vectors."""
+    rows = [
+        _route(context, "/v1/embed", CohereEmbedBody, "cohere_embed_v1", "1"),
+        _route(context, "/v2/embed", CohereV2EmbedBody, "cohere_embed_v2", "2"),
+    ]
+    return RouteGroup(rows, render_error, PREFIXES, (CohereError, JSON))
+
+
+def _route(context: ServiceContext, path: str, body: type[CohereEmbedBody], name: str, version: str) -> Route:
+    return Route(
+        verb="POST",
+        path=path,
+        handler=_handler(context, body, version),
+        name=name,
+        summary=f"Embed as Cohere's v{version} does",
+        tag=TAG,
+        body=RequestBody(model=body, examples=EXAMPLES),
+        answers={
+            200: Answer(
+                description="The vectors, in the order of the inputs.",
+                content={JSON: CohereEmbeddings},
+                headers=truncation.HEADERS | ignored_fields.HEADERS,
+            )
+        },
+        vectors=True,
+    )
+
+
+def _handler(context: ServiceContext, model_of_body: type[CohereEmbedBody], version: str) -> Handler:
+    registry, max_inputs = context.registry, context.settings.max_inputs
+
+    async def handler(request: Request) -> Response:
+        check_json(request.headers.get(b"content-type"))
+        size = len(request.body)
+        body, source, unused = await inline_or_in_thread(size, read, request.body, model_of_body, max_inputs)
+        model = registry.get(body.model)
+        request.context.copies = 2  # of float32, and of all other types together
+        if source.pictures:
+            result = await _embed_images(context, model, body, source, request)
+        else:
+            result = await _embed_texts(context, model, body, source, request)
+        arguments = result, body, source.texts, request.id.decode(), version
+        headers, parts = await inline_or_in_thread(size + json_arrays.count(result), _document, *arguments)
+        return formats.response((*headers, *ignored_fields.headers(unused)), parts)
+
+    return handler
+
+
+def read(
+    body: bytes, model_of_body: type[CohereEmbedBody], max_inputs: int
+) -> tuple[CohereEmbedBody, Source, list[str]]:
+    """Return a body, what it embeds, and the fields that are not used; raise BadRequest if it is invalid."""
+    data = parse_json(body)
+    sent = [name for name in SOURCES if data.get(name) is not None] if type(data) is dict else []
+    for name in sent:
+        if type(data[name]) is list and len(data[name]) > max_inputs:
+            raise TooManyInputs(
+                f"holds {len(data[name])}",
+                field=(name,),
+                allowed=f"this server takes {max_inputs} a request",
+                remedy="send fewer",
+                verbatim=True,
+            )
+    fields = validated(model_of_body, data)
+    if len(sent) != 1:
+        if not sent:
+            raise MissingField("is missing", field=("texts",), remedy="send texts, inputs or images", verbatim=True)
+        raise ConflictingFields(
+            f"is sent, and so is {sent[0]}", field=(sent[1],), remedy="send one of them", verbatim=True
+        )
+    if not data[sent[0]]:
+        raise EmptyRequest("is empty", field=(sent[0],), remedy="send one at least", verbatim=True)
+    unused = [name for name in data if name not in model_of_body.model_fields]
+    return fields, _source(fields), unused
+
+
+def _source(body: CohereEmbedBody) -> Source:
+    if body.texts is not None:
+        return Source(body.texts, [])
+    if body.images is not None:
+        return Source([], [_picture(image, ("images", index)) for index, image in enumerate(body.images)])
+    source = Source([], [])
+    for index, item in enumerate(body.inputs or ()):
+        _read_input(item, index, source)
+    if source.texts and source.pictures:
+        raise ConflictingFields(
+            "holds texts and images", field=("inputs",), remedy="send them in requests of their own", verbatim=True
+        )
+    return source
+
+
+def _read_input(item: Any, index: int, source: Source) -> None:
+    """Add the one content of an input to the texts or the images."""
+    contents = item.get("content") if type(item) is dict else None
+    place: FieldPath = ("inputs", index)
+    if type(contents) is not list or len(contents) != 1 or type(contents[0]) is not dict:
+        received = f"has {len(contents)} contents" if type(contents) is list else f"is {quoted(item)}"
+        allowed = 'an input is {"content": [{"type": "text", "text": …}]}, with one content'
+        raise WrongType(received, index, field=place, allowed=allowed, verbatim=True)
+    (content,) = contents
+    if type(text := content.get("text")) is str:
+        source.texts.append(text)
+        return
+    image = content.get("image_url")
+    address = image.get("url") if type(image) is dict else None
+    if type(address) is not str:
+        allowed = "a content has a text, or an image_url with a url"
+        raise WrongType("has neither", index, field=(*place, "content", 0), allowed=allowed, verbatim=True)
+    source.pictures.append(_picture(address, place))
+
+
+def _picture(text: str, place: FieldPath) -> Picture:
+    return Picture(decode_picture(text, place))
+
+
+async def _embed_texts(
+    context: ServiceContext, model: Model, body: CohereEmbedBody, source: Source, request: Request
+) -> EmbedResult:
+    if not model.card.image and POOLED not in model.card.outputs:
+        raise WrongModelKind(
+            f"{model.card.name} gives no vector of a text", remedy="name another model, or export it with --pooling"
+        )
+    truncate, side = SIDES[body.truncate or "END"]
+    result = await context.embedder.embed(
+        EmbedRequest(
+            [Text(text) for text in source.texts],
+            body.model,
+            outputs=(POOLED,),
+            truncate=truncate,
+            truncation_direction="left" if side == "left" else "right",
+            dimensions=body.output_dimension,
+            max_tokens=body.max_tokens,
+            input_type=SPELLINGS.get(body.input_type or ""),
+            precisions=_precisions(body),
+        ),
+        request.context,
+    )
+    if result.truncated and not truncate:  # by max_tokens, which alone does not say that texts may be cut
+        index, most = result.truncated[0], body.max_tokens
+        allowed = f"max_tokens is {most}"
+        raise TooLong("has more tokens", field=("inputs", index), allowed=allowed, remedy=SHORTEN_OR_TRUNCATE)
+    return result
+
+
+async def _embed_images(
+    context: ServiceContext, model: Model, body: CohereEmbedBody, source: Source, request: Request
+) -> EmbedResult:
+    reads_images(model.card)
+    if IMAGE_VECTOR not in model.card.outputs:
+        raise WrongModelKind(f"{model.card.name} gives no vector of an image", remedy="name another model")
+    for precision in _precisions(body):
+        if precision in RANGED:
+            allowed = "images have float, binary, ubinary and base64"
+            raise ConflictingFields(f"holds {precision}", field=("dtype",), allowed=allowed)
+    images = ImagesRequest(
+        source.pictures, body.model, (IMAGE_VECTOR,), normalize=None, dimensions=body.output_dimension
+    )
+    result = await context.images.embed(images, request.context)
+    rows = result.outputs[0].rows
+    return result._replace(quantized={name: quantized(rows, name) for name in _precisions(body)})
+
+
+def _precisions(body: CohereEmbedBody) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name for name in body.embedding_types or () if name in PRECISIONS))
+
+
+def _document(
+    result: EmbedResult, body: CohereEmbedBody, texts: Sequence[str], response_id: str, version: str
+) -> tuple[Headers, Body]:
+    """Return the headers and the body of a response."""
+    rows = result.outputs[0].rows
+    by_type = body.embedding_types is not None or version == "2"
+    types = dict.fromkeys(body.embedding_types or ("float",))
+    units = {"input_tokens": result.tokens} if texts else {"images": len(rows)}
+    document = {
+        "id": response_id,
+        "embeddings": {name: _values(name, rows, result.quantized) for name in types} if by_type else rows,
+        "texts": texts,
+        "meta": {"api_version": {"version": version}, "billed_units": units},
+        "response_type": "embeddings_by_type" if by_type else "embeddings_floats",
+    }
+    return json_body(document, rows.size * len(types))
+
+
+def _values(name: str, rows: NDArray[Any], made: Mapping[str, NDArray[Any]]) -> Any:
+    if name == "base64":
+        return [json_arrays.Base64(formats.buffer(row)) for row in rows]
+    return rows if name == "float" else made[name]

@@ -1,0 +1,254 @@
+"""POST /v1/rerank and /v2/rerank: Cohere's ranking, as Jina, vLLM and infinity have it too; and /rerank with documents.
+
+Their fields are read together and the answer holds what each of their clients reads.
+
+Source: cohere-python 7.3.1 (v1, v2); vLLM 0.33, entrypoints/pooling/scoring; Jina's rerank API; infinity-client 0.0.78.
+"""
+
+import math
+from collections.abc import Sequence
+from time import time
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+
+from service.context import ServiceContext
+from service.embedding import truncation
+from service.embedding.ranking import Ranks
+from service.embedding.scoring import Reading, Scorer
+from service.errors import EmptyRequest, FieldPath, MissingField, TooManyInputs, WrongType
+from service.http import ignored_fields
+from service.http.formats import JSON, check_json
+from service.http.response import Response, json_response
+from service.http.routes import Answer, Handler, Request, RequestBody, Route, RouteGroup
+from service.http.validation_errors import parse_json, quoted, validated
+from service.http.worker_threads import inline_or_in_thread
+from service.protocols.cohere.errors import CohereError, render_error
+
+PREFIXES = ("/v1/rerank", "/v2/rerank")
+TAG = "rerank"
+TAGS = {TAG: "The scores of texts with a query, and of pairs of texts."}
+UNNAMED = ("", "default/not-specified")  # infinity-client sends the latter for a model that was not named
+SEARCH_UNIT = 100  # documents that Cohere counts as one search
+DOCUMENTS = {"query": "What is a panda?", "documents": ["A bear that eats bamboo.", "A city."], "top_n": 1}
+EXAMPLES: dict[str, dict[str, Any]] = {
+    "texts": DOCUMENTS,
+    "fields": {
+        "query": "panda",
+        "documents": [{"title": "Giant panda", "text": "A bear."}, {"title": "Paris", "text": "A city."}],
+        "rank_fields": ["title", "text"],
+        "return_documents": True,
+    },
+    "chunks": {"query": "panda", "documents": ["A long text about bears."], "max_chunks_per_doc": 4},
+}
+FORMS = 'texts, or objects with a "text" or the fields that rank_fields names'
+TEXT_OR_OBJECT = {"anyOf": [{"type": "string"}, {"type": "object"}]}
+DOCUMENTS_SCHEMA = {"anyOf": [{"type": "string"}, {"type": "array", "items": TEXT_OR_OBJECT}], "description": FORMS}
+Limit = Annotated[int | None, Field(ge=0, description="an integer from 0, which is no limit")]
+
+
+class CohereRerankBody(BaseModel):
+    """A query and the documents to rank. Other fields are ignored, and named in a header."""
+
+    model_config = ConfigDict(strict=True)
+
+    query: Annotated[str, Field(description="a text")]
+    documents: Annotated[Any, WithJsonSchema(DOCUMENTS_SCHEMA)]
+    model: Annotated[str | None, Field(description="a model's name; left out: the server's default")] = None
+    top_n: Annotated[
+        int | None, Field(ge=0, description="an integer from 0: so many results, the best; 0 and null: all")
+    ] = None
+    return_documents: Annotated[
+        bool | None, Field(description="true repeats each document in its result; left out: /rerank alone does")
+    ] = None
+    rank_fields: Annotated[
+        list[str] | None, Field(description="names of the fields of objects that are read, one after the other")
+    ] = None
+    max_tokens_per_doc: Limit = None
+    max_tokens_per_query: Limit = None
+    max_chunks_per_doc: Annotated[
+        int | None,
+        Field(ge=1, description="an integer from 1: a long document is split into so many chunks; the best one counts"),
+    ] = None
+    instruction: Annotated[str | None, Field(description="a text: what a causal reranker is to judge by")] = None
+    truncation: Annotated[bool | None, Field(description="true cuts what is too long, false refuses it")] = None
+    truncate_prompt_tokens: Annotated[
+        int | None, Field(ge=-1, description="-1 cuts a pair to what the model reads, an integer from 1 to so many")
+    ] = None
+    truncation_side: Annotated[
+        str | None, Field(pattern="^(left|right)$", description="right keeps the beginning, left the end")
+    ] = None
+    use_activation: Annotated[bool | None, Field(description="false leaves scores as the model gives them")] = None
+    raw_scores: Annotated[
+        bool | None,
+        Field(description="true leaves scores as the model gives them; infinity's, whose documents are texts"),
+    ] = None
+
+
+class RankedDocument(BaseModel):
+    """One document of a ranking."""
+
+    index: Annotated[int, Field(description="its number in the request, from 0")]
+    relevance_score: float
+    document: Annotated[Any, Field(description='{"text": …}, the object that was sent, or infinity\'s text')] = None
+
+
+class RankedUsage(BaseModel):
+    """The tokens that were read, special ones included, a query once for each document."""
+
+    prompt_tokens: int
+    total_tokens: int
+
+
+class CohereRanking(BaseModel):
+    """The documents, the best first."""
+
+    id: str
+    object: str = "rerank"
+    created: int
+    model: str
+    results: list[RankedDocument]
+    usage: RankedUsage
+    meta: Annotated[dict[str, Any], Field(description="Cohere's api_version, billed_units and tokens")]
+
+
+ANSWER = Answer(
+    description="The documents, the best first.",
+    content={JSON: CohereRanking},
+    headers=truncation.HEADERS | ignored_fields.HEADERS,
+)
+
+
+def routes(context: ServiceContext) -> RouteGroup:
+    """Return Cohere's routes for ranking."""
+    handler = RerankHandler(context)
+    rows = [_route(f"/v{version}/rerank", handler, f"cohere_rerank_v{version}", version) for version in (1, 2)]
+    return RouteGroup(rows, render_error, PREFIXES, (CohereError, JSON), TAGS)
+
+
+def _route(path: str, handler: Handler, name: str, version: int) -> Route:
+    return Route(
+        verb="POST",
+        path=path,
+        handler=handler,
+        name=name,
+        summary=f"Rank documents as Cohere's v{version} does",
+        tag=TAG,
+        description="With the fields of Jina's, vLLM's and infinity's. A score is what the model's own activation "
+        "makes of its logit; a model of sentence vectors gives cosines, as in vLLM.",
+        body=RequestBody(model=CohereRerankBody, examples=EXAMPLES),
+        answers={200: ANSWER},
+    )
+
+
+class RerankHandler:
+    """Ranks documents.
+
+    Args:
+        with_documents: results hold their documents where `return_documents` is not sent.
+    """
+
+    def __init__(self, context: ServiceContext, *, with_documents: bool = False) -> None:
+        self._registry, self._max_inputs = context.registry, context.settings.max_inputs
+        self._scorer = Scorer(context.embedder, context.budget, context.settings)
+        self._with_documents = with_documents
+
+    async def __call__(self, request: Request) -> Response:
+        """Answer a request."""
+        check_json(request.headers.get(b"content-type"))
+        return await self.answer(request, await inline_or_in_thread(len(request.body), parse_json, request.body))
+
+    async def answer(self, request: Request, data: Any) -> Response:
+        """Answer a request whose body is this JSON value."""
+        request.render_error = render_error
+        body, texts = await inline_or_in_thread(len(request.body), read, data, self._max_inputs)
+        model = self._registry.get(None if body.model in UNNAMED else body.model)
+        ranks = await self._scorer.score(model, [(body.query, text) for text in texts], request.context, _reading(body))
+        shown = self._with_documents if body.return_documents is None else body.return_documents
+        document = await inline_or_in_thread(
+            len(request.body), _document, body, ranks, request.id.decode(), request.path, shown
+        )
+        unused = [name for name in data if name not in CohereRerankBody.model_fields]
+        return await inline_or_in_thread(
+            len(request.body) if shown else 0, json_response, document, 200, ignored_fields.headers(unused)
+        )
+
+
+def read(data: Any, max_inputs: int) -> tuple[CohereRerankBody, list[str]]:
+    """Return a body and the text of each document; raise BadRequest if it is invalid."""
+    body = validated(CohereRerankBody, data)
+    listed = _listed(body)
+    if type(listed) is not list:
+        raise WrongType(f"is {quoted(listed)}", field=("documents",), allowed=f"send a list of {FORMS}")
+    if not listed:
+        raise EmptyRequest("is empty", field=("documents",), remedy="send one document at least")
+    if len(listed) > max_inputs:
+        raise TooManyInputs(
+            f"holds {len(listed)} documents",
+            field=("documents",),
+            allowed=f"this server takes {max_inputs} a request",
+            remedy="send fewer",
+        )
+    return body, [_text(document, index, body.rank_fields or ()) for index, document in enumerate(listed)]
+
+
+def _listed(body: CohereRerankBody) -> Any:
+    return [body.documents] if isinstance(body.documents, str) else body.documents
+
+
+def _text(document: Any, index: int, fields: Sequence[str]) -> str:
+    """Return what is read of a document: its text, or the fields that `rank_fields` names."""
+    if isinstance(document, str):
+        return document
+    place: FieldPath = ("documents", index)
+    if type(document) is not dict:
+        raise WrongType(f"is {quoted(document)}", field=place, allowed=f"send {FORMS}")
+    parts = [document[name] for name in fields or ("text",) if name in document]
+    if not parts:
+        raise MissingField(f"has no {' or '.join(fields or ('text',))[:80]}", field=place, remedy="send it, or a text")
+    for part in parts:
+        if type(part) is not str:
+            raise WrongType(
+                f"has a field that is {quoted(part)}", field=place, allowed="a field that is read is a text"
+            )
+    return "\n".join(parts)
+
+
+def _reading(body: CohereRerankBody) -> Reading:
+    cut = body.truncate_prompt_tokens
+    return Reading(
+        truncate=True if cut else body.truncation,
+        direction="left" if body.truncation_side == "left" else "right",
+        activation="identity" if body.raw_scores or body.use_activation is False else None,
+        max_tokens=cut if cut and cut > 0 else None,
+        max_query_tokens=body.max_tokens_per_query,
+        max_document_tokens=body.max_tokens_per_doc,
+        max_chunks=body.max_chunks_per_doc,
+        instruction=body.instruction,
+        cosine=True,
+    )
+
+
+def _document(body: CohereRerankBody, ranks: Ranks, request_id: str, path: str, shown: bool) -> dict[str, Any]:
+    """Return the answer, a superset of what Cohere, Jina, vLLM and infinity answer."""
+    listed, results = _listed(body), []
+    for index, score in list(ranks.best_first())[: body.top_n or None]:
+        result: dict[str, Any] = {"index": index, "relevance_score": score}
+        if shown:
+            bare = isinstance(listed[index], dict) or body.raw_scores is not None  # infinity-client always sends it
+            result["document"] = listed[index] if bare else {"text": listed[index]}
+        results.append(result)
+    tokens = ranks.result.tokens
+    return {
+        "id": request_id,
+        "object": "rerank",
+        "created": int(time()),
+        "model": ranks.result.model,
+        "results": results,
+        "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+        "meta": {
+            "api_version": {"version": "1" if path.startswith("/v1/") else "2"},
+            "billed_units": {"search_units": math.ceil(len(listed) / SEARCH_UNIT)},
+            "tokens": {"input_tokens": tokens},
+        },
+    }

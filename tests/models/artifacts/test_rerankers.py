@@ -1,0 +1,152 @@
+"""Causal rerankers: which tokens make their score, how their text is made, and what is refused."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from models.artifacts import card as cards
+from models.artifacts import chat_templates
+from models.artifacts.card import Card
+from models.artifacts.export import export
+from models.artifacts.rerankers import QWEN3, WEIGHT
+from models.artifacts.weights import tensors as stored
+from models.errors import BadCheckpoint, ModelError
+from models.families.classifiers import PairTemplate
+from tests.classifier_models import tensors
+from tests.golden_cases import write_json, write_tiny_bert
+from tests.reranker_models import IDS, TEMPLATE, configure_modules, write_reranker
+
+YES_NO = {"true_token_id": IDS["yes"], "false_token_id": IDS["no"], "module_input_name": "causal_logits"}
+OWN = PairTemplate("<|im_start|> judge ", " : ", " : ", " <|im_end|> system", "a b")
+PLAIN = "{% for m in messages %}{{ m.role }} {{ m.content }} {% endfor %}system"
+
+
+def exported(folder: Path, **options: Any) -> Card:
+    return export(folder, folder.parent / "out", **options)
+
+
+def row(card: Card, folder: Path) -> Any:
+    return stored(folder.parent / "out", card)[WEIGHT]
+
+
+def test_files_of_a_logit_score_make_a_reranker(tmp_path: Path) -> None:
+    folder = write_reranker(tmp_path / "x", score=YES_NO)
+    card = exported(folder)
+    assert card.classifier is not None, card.unclassified
+    assert card.classifier.template == OWN
+    assert (card.classifier.pooling, card.classifier.activation, card.classifier.ranks) == (
+        "lasttoken",
+        "sigmoid",
+        True,
+    )
+    assert card.default_output == "class_logits"
+    assert card.row_graphs is not None
+    assert card.row_graphs.row == "last"
+    table = tensors(folder)["model.embed_tokens.weight"]
+    np.testing.assert_array_equal(row(card, folder)[0], table[IDS["yes"]] - table[IDS["no"]])
+    assert cards.read(tmp_path / "out") == card
+
+
+def test_one_token_alone_is_a_score(tmp_path: Path) -> None:
+    folder = write_reranker(tmp_path / "x", score=YES_NO | {"false_token_id": None})
+    table = tensors(folder)["model.embed_tokens.weight"]
+    np.testing.assert_array_equal(row(exported(folder), folder)[0], table[IDS["yes"]])
+
+
+@pytest.mark.parametrize(
+    "score",
+    [{"true_token_id": 99, "false_token_id": None}, {"true_token_id": "yes"}, YES_NO | {"module_input_name": "logits"}],
+)
+def test_rejects_a_score_of_no_tokens(score: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(BadCheckpoint, match=r"token|module_input_name"):
+        exported(write_reranker(tmp_path / "x", score=score))
+
+
+def test_the_default_prompt_is_the_instruction(tmp_path: Path) -> None:
+    folder = write_reranker(tmp_path / "x", score=YES_NO)
+    configure_modules(folder, prompts={"own": "c d"}, default_prompt_name="own")
+    card = exported(folder)
+    assert card.classifier is not None
+    assert card.classifier.template is not None
+    assert card.classifier.template.instruction == "c d"
+    assert (card.prompts, card.default_prompt) == ({}, None)
+
+
+def test_a_template_that_has_no_place_for_an_instruction(tmp_path: Path) -> None:
+    card = exported(write_reranker(tmp_path / "x", PLAIN, score=YES_NO))
+    assert card.classifier is not None
+    assert card.classifier.template == PairTemplate("", "query ", " document ", " system")
+
+
+def test_content_may_be_a_list_of_parts(tmp_path: Path) -> None:
+    template = TEMPLATE.replace(".content", ".content[0].text").replace(
+        "attribute='content'", "attribute='content.0.text'"
+    )
+    card = exported(write_reranker(tmp_path / "x", template, score=YES_NO))
+    assert card.classifier is not None
+    assert card.classifier.template == OWN
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        None,
+        "{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}{% endif %}{% endfor %}",
+        "{{ raise_exception('no') }}",
+        "{% if %}",
+        "{{ ''.__class__.__mro__ }}{{ messages[0].content }}",
+        "x" * 70_000,
+        "{% set x = 'x' * 3000000000 %}{{ x }}",
+        "{% for m in messages %}{{ m.content }}{{ 'x' * 2000000 }}{% endfor %}",
+    ],
+    ids=["none", "other roles", "raises", "no template", "attributes", "long", "memory", "much"],
+)
+def test_a_template_that_carries_no_pair_is_the_reason(template: str | None, tmp_path: Path) -> None:
+    card = exported(write_reranker(tmp_path / "x", template, score=YES_NO), encoder=True)
+    assert card.classifier is None
+    assert "does not carry a query and a document" in (card.unclassified or "")
+
+
+def test_a_bare_checkpoint_ranks_by_the_option_and_qwen3s_template(tmp_path: Path) -> None:
+    folder = write_reranker(tmp_path / "x", None)
+    assert exported(folder).classifier is None
+    card = exported(folder, reranker="yes,no")
+    assert card.classifier is not None
+    assert card.classifier.template == QWEN3
+    write_json(folder / "tokenizer_config.json", {"chat_template": TEMPLATE})
+    card = exported(folder, reranker="yes,no")
+    assert card.classifier is not None
+    assert card.classifier.template == OWN
+
+
+@pytest.mark.parametrize("option", ["yes,no,a", "yes,nay", ""])
+def test_rejects_tokens_that_are_not_there(option: str, tmp_path: Path) -> None:
+    with pytest.raises(BadCheckpoint, match="--reranker"):
+        exported(write_reranker(tmp_path / "x"), reranker=option)
+
+
+def test_rejects_the_option_for_a_model_without_logits(tmp_path: Path) -> None:
+    with pytest.raises(BadCheckpoint, match="no output head"):
+        exported(write_tiny_bert(tmp_path / "x"), reranker="a,b")
+
+
+def test_scaled_logits_are_the_reason(tmp_path: Path) -> None:
+    folder = write_reranker(tmp_path / "x", score=YES_NO, model_type="granite", logits_scaling=2.0)
+    assert "hidden states times a matrix alone" in (exported(folder, encoder=True).unclassified or "")
+    assert exported(folder).blockless  # as any decoder that pools nothing
+
+
+def test_a_template_that_does_not_end_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chat_templates, "SECONDS", 1)
+    endless = "{% for a in range(99999) %}" * 3 + "{% endfor %}" * 3
+    assert chat_templates.rendered(endless, {}, [[], []]) == [None, None]
+
+
+def test_a_template_without_jinja2_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    script = tmp_path / "process.py"
+    script.write_text("import sys; sys.exit(3)")
+    monkeypatch.setattr(chat_templates, "SCRIPT", script)
+    with pytest.raises(ModelError, match="jinja2: install it"):
+        chat_templates.rendered("x", {}, [[]])
