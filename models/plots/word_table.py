@@ -40,8 +40,7 @@ def draw_table(
     Raises:
         BadEncoding: the height leaves no room for panels besides the text.
     """
-    height = height_px or round(HEIGHT * width_px / canvas.DEFAULT_WIDTH)
-    return canvas.render(picture(name, facts, spectrum), format, width_px, height, dark)
+    return canvas.render(picture(name, facts, spectrum), format, width_px, height_px, dark)
 
 
 def picture(name: str, facts: RowFacts, spectrum: Spectrum) -> Picture:
