@@ -105,7 +105,7 @@ def test_labels_of_marks_lie_outside_the_curves(plot: str, others: list[str]) ->
 
 
 def test_trained_lengths_nearby_are_named_one_above_the_other() -> None:
-    root = ET.fromstring(draw("decay", [rope("yarn"), rope("llama3")], format="svg"))
+    root = ET.fromstring(draw("decay", [rope(each, 8192) for each in ("yarn", "llama3")], format="svg"))
     lines = [each for each in root.iter(f"{SVG}text") if re.fullmatch(r"trained on [\d,]+ tokens", each.text or "")]
     assert len({line.get("y") for line in lines}) == len(lines) == 2
 
