@@ -128,7 +128,7 @@ _FACT_FORMATS: dict[str, str] = {
     "axes": "{}",
     "grid": "grid {}",
     "merge": "{0}×{0} patches merged",
-    "cls_rows": "{} rows of zeros first",
+    "cls_rows": "zero rows first: {}",
     "offset": "offset {}",
     "zero_row": "row {} zero",
     "max_bias": "maximum bias {}",
@@ -138,7 +138,7 @@ _FACT_FORMATS: dict[str, str] = {
     "max_relative_positions": "up to {} relative positions",
     "past": "past {}",
 }
-_ABSENT = ((1, "merge"), (-1, "position_buckets"), (-1, "max_relative_positions"))  # values that mean none
+_NONE = {"1×1 patches merged": "", "-1 buckets": "no buckets", "default scaling": "unscaled"}  # other words for these
 _LABELS = {
     TRAINED: "trained on {} tokens",
     "low_freq_factor": "low-frequency factor {}",
@@ -175,12 +175,8 @@ def _words(table: Table) -> list[str]:
     facts = table.facts
     if table.scheme == "mask":
         return [str(facts["description"])]
-    words = [
-        template.format(_format(facts[fact]))
-        for fact, template in _FACT_FORMATS.items()
-        if facts.get(fact) and (facts[fact], fact) not in _ABSENT
-    ]
-    words = ["unscaled" if word == "default scaling" else word for word in words]
+    words = [template.format(_format(facts[fact])) for fact, template in _FACT_FORMATS.items() if facts.get(fact)]
+    words = [word for word in (_NONE.get(word, word) for word in words) if word]
     if "slopes" in facts:
         words.insert(1, f"{len(facts['slopes'])} heads")
     if "bidirectional" in facts:

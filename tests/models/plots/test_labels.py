@@ -12,7 +12,8 @@ from models.plots import FIGURES, Subject, described, draw
 from models.plots.canvas import wrapped
 from models.plots.picture import LinePanel, Picture
 from models.plots.subject import distinct
-from models.positions import alibi, masks
+from models.positions import alibi, buckets, masks
+from models.positions.rope import axial
 from models.positions.rope import table as rope_table
 from models.positions.rope.frequencies import Rope
 
@@ -185,3 +186,7 @@ def test_label_leaves_out_parameters_that_mean_none() -> None:
     assert described(alibi.tabulate(8, query_length=4)) == "ALiBi, symmetric, 8 heads, maximum bias 8"
     assert "factor" not in described(rope().table)
     assert described(rope().table) == "RoPE, unscaled, theta 10,000, 32 channels"
+    unbucketed = buckets.tabulate_deberta(4, position_buckets=-1, max_relative_positions=64)
+    assert described(unbucketed) == "DeBERTa, no buckets, up to 64 relative positions"
+    merged = [described(axial.tabulate_axial(kind, 32, grid=(4, 4))) for kind in ("pixtral", "qwen2_vl")]
+    assert ["merged" in each for each in merged] == [False, True]
