@@ -14,6 +14,8 @@ import shutil
 import sys
 import tempfile
 import threading
+from bisect import bisect_right
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 from xml.sax.saxutils import escape
 
@@ -192,6 +194,7 @@ def _heading(figure: "Figure", picture: Picture, theme: Theme) -> float:
     return float((y + _legend(figure, picture, theme, y) + 0.04) / height)
 
 
+@lru_cache(maxsize=1024)
 def text_inches(text: str, size: float, weight: str = "normal") -> float:
     """Return the width of a line of text of `size` points, in the picture where it is widest.
 
@@ -218,7 +221,8 @@ def wrapped(text: str, size: float, inches: float, weight: str = "normal") -> li
             lines[-1] = line
             continue
         while text_inches(word, size, weight) > inches:
-            cut = next(n for n in range(len(word) - 1, 0, -1) if text_inches(word[:n], size, weight) <= inches)
+            letters = range(2, len(word) + 1)  # a line has one letter at least
+            cut = 1 + bisect_right(letters, inches, key=lambda count: text_inches(word[:count], size, weight))
             lines.append(word[:cut])
             word = word[cut:]
         lines.append(word)
@@ -227,11 +231,14 @@ def wrapped(text: str, size: float, inches: float, weight: str = "normal") -> li
 
 def _shortened(text: str, size: float, inches: float) -> str:
     """Return the text, without its middle where it is wider than `inches`: names often differ at their ends."""
-    start, end = text[: len(text) // 2], text[len(text) // 2 :]
-    while text_inches(text, size) > inches:
-        start, end = start[:-1], end[1:]
-        text = f"{start}…{end}"
-    return text
+    if text_inches(text, size) <= inches:
+        return text
+
+    def cut(count: int) -> str:
+        """Leave `count` letters at either end."""
+        return f"{text[:count]}…{text[len(text) - count :]}"
+
+    return cut(bisect_right(range(1, len(text) // 2), inches, key=lambda count: text_inches(cut(count), size)))
 
 
 def _legend_rows(picture: Picture, theme: Theme) -> list[list[tuple[Any, str]]]:
