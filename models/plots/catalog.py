@@ -15,7 +15,7 @@ from models.plots import (
 from models.plots.canvas import Format
 from models.plots.picture import AxisScale, Picture
 from models.plots.spectrum import spectrum
-from models.plots.subject import Subject
+from models.plots.subject import Subject, distinct
 
 WIDTHS = (600, 4000)  # below 600, letters of 9 points have fewer than 9 pixels
 HEIGHTS = (240, 4000)
@@ -128,9 +128,7 @@ def draw(
     for name, value, (minimum, max_subjects) in (("width", width_px, WIDTHS), ("height", height_px, HEIGHTS)):
         if value is not None and not minimum <= value <= max_subjects:
             raise BadEncoding(f"{name} is {value} pixels; it must be {minimum} to {max_subjects}")
-    picture = figure.compose(subjects, axis)
-    height = height_px or round(picture.height * width_px / canvas.DEFAULT_WIDTH)
-    return canvas.render(picture, format, width_px, height, dark)
+    return canvas.render(figure.compose(distinct(subjects), axis), format, width_px, height_px, dark)
 
 
 def _figure(plot: str, subjects: Sequence[Subject]) -> Figure:
