@@ -91,7 +91,7 @@ def is_drawable(scheme: str) -> bool:
 def source_schema(row: AnyScheme) -> JsonSchemaValue:
     """Return the JSON schema of a scheme's parameters without those of the form of a response."""
     schema: JsonSchemaValue = row.parameters.model_json_schema()
-    usual = _usual_lengths(row)
+    usual = usual_lengths(row)
     properties = {
         name: entry | ({"default": usual[name]} if name in usual else {})
         for name, entry in schema["properties"].items()
@@ -120,12 +120,13 @@ def parse_source(row: AnyScheme, values: Mapping[str, str]) -> TableOptions:
     for name in values:
         if name not in names:
             raise unknown_field(name, tuple(names))
-    usual = {} if "positions" in values else _usual_lengths(row)
+    usual = {} if "positions" in values else usual_lengths(row)
     parameters: TableOptions = validated(row.parameters, usual | dict(values))
     return parameters
 
 
-def _usual_lengths(row: AnyScheme) -> dict[str, int]:
+def usual_lengths(row: AnyScheme) -> dict[str, int]:
+    """Return the lengths that a scheme's pictures and graphs take where none is sent."""
     model: type[BaseModel] = row.parameters
     names = parameter_names(model)
     of_model = not isinstance(row, Scheme)  # where a missing length is that of the model

@@ -9,8 +9,6 @@ import orjson
 from pydantic import BaseModel
 
 from models.graphs.positions.catalog import GRAPHS, graph
-from models.plots import figures_of
-from models.positions.rope.presets import PRESETS
 from service.context import ServiceContext
 from service.embedding.position_tables import TableCall, as_bad_parameters
 from service.http.formats import JSON, OCTETS
@@ -18,6 +16,7 @@ from service.http.response import Response
 from service.http.routes import Answer, Handler, Request, Route, Schema, binary
 from service.protocols.inlay.parsing import from_body, from_query, query_values
 from service.protocols.inlay.positions import rotation
+from service.protocols.inlay.positions.descriptions import preset_list, scheme_list
 from service.protocols.inlay.positions.model_schemes import (
     MODEL_SCHEMES,
     AnyScheme,
@@ -33,7 +32,6 @@ from service.protocols.inlay.positions.parameters import (
 from service.protocols.inlay.positions.plots import (
     PICTURE_TYPES,
     Plots,
-    figure_name,
     is_drawable,
     parse_source,
     plot_schema,
@@ -210,24 +208,9 @@ def _list_route(path: str, body: bytes, summary: str) -> Route:
 
 @cache
 def _scheme_list() -> bytes:
-    return orjson.dumps({"schemes": [_scheme(row) for row in SCHEMES.values()]})
+    return orjson.dumps({"schemes": scheme_list()})
 
 
-def _scheme(row: Scheme[Any]) -> Mapping[str, Any]:
-    schema = row.parameters.model_json_schema()
-    return {
-        "name": row.name,
-        "summary": row.summary,
-        "methods": row.methods,
-        "paths": [_path(row)] + ([_path(MODEL_SCHEMES[row.name])] if row.name in MODEL_SCHEMES else []),
-        "required": schema.get("required", []),
-        "parameters": {name: entry.get("description", "") for name, entry in schema["properties"].items()},
-        "plots": {plot: figure.about for plot, figure in figures_of(figure_name(row.name)).items()},
-    }
-
-
+@cache
 def _preset_list() -> bytes:
-    presets = [
-        {"name": name, "title": row.title, "source": row.source, "config": row.config} for name, row in PRESETS.items()
-    ]
-    return orjson.dumps({"presets": presets})
+    return orjson.dumps({"presets": preset_list()})
