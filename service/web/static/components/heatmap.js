@@ -65,7 +65,7 @@ export function rangeOf(values) {
 }
 
 // Returns value -> [red, green, blue]: from the colour below zero over that of zero to that above.
-function colors([lowest, highest]) {
+export function colors([lowest, highest]) {
   const [low, zero, high] = ["--low", "--zero", "--high"].map((name) => color(name).split(",").map(Number));
   const most = Math.max(Math.abs(lowest), Math.abs(highest)) || 1;
   return (value) => {
@@ -143,13 +143,13 @@ function short(value) {
   return Math.abs(value) < 0.001 || Math.abs(value) >= 10_000 ? value.toExponential(1) : String(Number(value.toPrecision(3)));
 }
 
-function shortened(text, most) {
+export function shortened(text, most) {
   const whole = String(text);
   return whole.length > most ? `${whole.slice(0, most - 1)}…` : whole;
 }
 
 // At most `most` whole numbers below `count`, at round steps; with names every one that has room.
-function ticks(count, most, names) {
+export function ticks(count, most, names) {
   const rough = count / Math.max(1, most);
   const power = 10 ** Math.floor(Math.log10(Math.max(1, rough)));
   const step = names ? Math.max(1, Math.ceil(rough)) : Math.max(1, [1, 2, 5, 10].find((each) => each * power >= rough) * power);
