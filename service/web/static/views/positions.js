@@ -61,7 +61,7 @@ function Comparison({ state, setState, schemes, presets, models }) {
     setChanged(name);
     setView({ ...view, e: view.e.map((each, index) => (index === view.i ? encoding : each)) });
   };
-  const shown = useShown(view.e, answers, figure);
+  const shown = useShown(view.e, answers, drawnFigure({ plot: figure, axis }));
   const errors = answers.map(({ error }) => error);
   const others = errors.filter((error) => error && ![400, 404, 422].includes(error.status));
   const rows = view.e.map((each) => [schemeOf(each), each]);
@@ -116,18 +116,17 @@ function useDraft(state, setState, read) {
 }
 
 // What is drawn: the answers that show the chosen figure, or, until the first of them has come, those of the figure before.
-function useShown(encodings, answers, figure) {
+function useShown(encodings, answers, wantedFigure) {
   const key = JSON.stringify(encodings.map(({ c }, index) => [nameOf(encodings[index]), c]));
-  const before = useRef(null);
   return useMemo(() => {
-    const all = answers.map(({ answer }, at) => answer && { at, name: nameOf(encodings[at]), tone: encodings[at].c, document: answer.body, plot: answer.request.query.plot });
+    const all = answers.map(({ answer }, at) => answer && { at, name: nameOf(encodings[at]), tone: encodings[at].c, document: answer.body, figure: drawnFigure(answer.request.query) });
     const there = all.filter(Boolean);
-    const wanted = there.filter(({ plot }) => plot === figure);
-    before.current = wanted.length ? wanted : there.filter(({ plot }) => plot === there[0].plot);
-    return before.current;
-  }, [key, figure, ...padded(answers.map(({ answer }) => answer))]);
+    const wanted = there.filter(({ figure }) => figure === wantedFigure);
+    return wanted.length ? wanted : there.filter(({ figure }) => figure === there[0].figure);
+  }, [key, wantedFigure, ...padded(answers.map(({ answer }) => answer))]);
 }
 
+const drawnFigure = ({ plot, axis }) => `${plot} ${axis ?? ""}`;
 const padded = (list) => Array.from({ length: MOST }, (_, index) => list[index] ?? null);
 
 function figuresOf(encodings, schemes) {

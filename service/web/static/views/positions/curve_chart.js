@@ -94,7 +94,7 @@ export function short(value) {
   if (value === null || value === undefined) return "–";
   if (value === 0) return "0";
   const size = Math.abs(value);
-  return size < 0.001 || size >= 1e7 ? value.toExponential(3) : Number(value.toPrecision(5)).toLocaleString("en");
+  return size < 0.001 || size >= 1e7 ? value.toExponential(3) : value.toLocaleString("en", { maximumSignificantDigits: 5 });
 }
 
 // The curves over all their x in one ascending list. Where a curve has no point its value is undefined, which is no gap; null is one.
@@ -126,7 +126,7 @@ function options({ UPlot, curves, x, y, marks, reciprocal, width, height, onMove
     width,
     height,
     legend: { show: false },
-    scales: { x: { time: false, ...scaleOf(x) }, y: scaleOf(y) },
+    scales: { x: { time: false, ...scaleOf(x, true) }, y: scaleOf(y) },
     axes: [{ ...axis, size: 34, label: unbroken(x.label), values: ticks, splits: splitsOf(x) }, { ...side, values: ticks }, ...(right ? [right] : [])],
     series: [{}, ...series],
     bands,
@@ -145,9 +145,10 @@ function tick(value) {
   return Number(value.toPrecision(4)).toLocaleString("en");
 }
 
-function scaleOf({ scale, limits, linear_up_to: near }) {
+function scaleOf({ scale, limits, linear_up_to: near }, isX = false) {
   const own = scale === "symlog" ? { ...SCALES.symlog, asinh: near } : SCALES[scale];
-  return limits ? { ...own, range: limits } : own;
+  if (limits) return { ...own, range: limits };
+  return isX ? { ...own, range: (_, low, high) => (low < high ? [low, high] : [low - 0.5, low + 0.5]) } : own;
 }
 
 // The places of ticks: powers of 10, or of 2, and between them where these are few; undefined leaves it to uPlot.
@@ -156,6 +157,7 @@ function splitsOf({ scale }) {
   const base = scale === "log" ? 10 : 2;
   return (_, __, low, high) => {
     const powers = [];
+    if (!(low > 0 && high >= low)) return powers;
     for (let power = Math.ceil(Math.log(low) / Math.log(base) - 1e-9); base ** power <= high * (1 + 1e-9); power++) powers.push(base ** power);
     const every = Math.ceil(powers.length / 10);
     const kept = powers.filter((_value, index) => index % every === 0);

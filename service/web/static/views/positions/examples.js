@@ -1,5 +1,5 @@
 // Encodings to start from, one click each. The first is what the view shows when it is opened.
-const LLAMA = { theta: 500000, head_dim: 128, length: 512 };
+const LLAMA = { theta: 500000, head_dim: 128, length: 256 };
 const BASE = { theta: 10000, head_dim: 128, length: 512 };
 const SCALED = { factor: 4, original_max_position_embeddings: 4096, max_position_embeddings: 4096 };
 const LLAMA3 = { factor: 8, low_freq_factor: 1, high_freq_factor: 4, original_max_position_embeddings: 8192 };
@@ -52,7 +52,7 @@ export const EXAMPLES = [
     ],
   },
   {
-    title: "float32 error",
+    title: "Error of float32",
     f: "error",
     e: [
       rope("θ 10 000", { ...BASE, length: 131072 }),

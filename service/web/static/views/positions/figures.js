@@ -34,18 +34,28 @@ export function mergedPanels(shown, several) {
     const [{ panel }] = parts;
     const marks = parts.flatMap((part) => part.panel.marks);
     return {
-      x: { ...panel.x, limits: commonLimits(parts, "x"), scale: commonScale(parts, "x") },
-      y: { ...panel.y, limits: commonLimits(parts, "y"), scale: commonScale(parts, "y") },
+      x: commonAxis(parts, "x"),
+      y: commonAxis(parts, "y"),
       marks: marks.filter((mark, index) => marks.findIndex((each) => each.axis === mark.axis && each.value === mark.value) === index),
       reciprocal: panel.reciprocal,
-      curves: [...references(parts), ...parts.flatMap((part) => ownCurves(part, several))],
+      curves: [...references(parts), ...parts.flatMap((part) => ownCurves(part, several))].map(commonScale(parts, "x") === "log" ? positive : (curve) => curve),
     };
   });
 }
 
-function commonLimits(parts, axis) {
-  const limits = parts.map(({ panel }) => panel[axis].limits);
-  return limits.every(Boolean) ? [Math.min(...limits.map(([low]) => low)), Math.max(...limits.map(([, high]) => high))] : null;
+// The axis that holds those of all encodings: one may be logarithmic because it is long, another linear from 0.
+function commonAxis(parts, name) {
+  const scale = commonScale(parts, name);
+  const limits = parts.map(({ panel }) => panel[name].limits);
+  if (!limits.every(Boolean)) return { ...parts[0].panel[name], scale, limits: null };
+  const lows = limits.map(([low]) => low).filter((low) => low > 0 || !scale.startsWith("log"));
+  return { ...parts[0].panel[name], scale, limits: [lows.length ? Math.min(...lows) : 1, Math.max(...limits.map(([, high]) => high))] };
+}
+
+// The curve where x is above 0, which is all that a logarithmic axis has.
+function positive(curve) {
+  const kept = (values) => values?.filter((_, index) => curve.x[index] > 0);
+  return { ...curve, x: kept(curve.x), y: kept(curve.y), low: kept(curve.low), high: kept(curve.high) };
 }
 
 function commonScale(parts, axis) {
@@ -107,7 +117,7 @@ function EncodingGrids({ name, tone, document, panels, all, scale, several }) {
   const { colours, notes } = document;
   const height = several ? (panels.length > 1 ? 220 : 300) : panels.length > 2 ? 240 : 380;
   return html`<section class="grid-set" aria-label=${name}>
-    ${several && html`<h3><${Swatch} tone=${tone} dash=${0} /> ${name}</h3>`}
+    ${several && html`<h2><${Swatch} tone=${tone} dash=${0} /> ${name}</h2>`}
     <div class="grid-panels">
       ${panels.map((panel, index) => html`<${Grid} key=${index} ...${{ name, panel, colours, scale, height }} />`)}
     </div>
@@ -121,7 +131,7 @@ function Grid({ name, panel, colours, scale, height }) {
   const at = useMemo(() => ({ row: places(panel.y.limits, panel.rows), column: places(panel.x.limits, panel.columns) }), [panel]);
   const classes = colours.kind === "classes" ? colours.classes : null;
   return html`<div>
-    ${panel.title && html`<h4>${panel.title}</h4>`}
+    ${panel.title && html`<p class="panel-title">${panel.title}</p>`}
     <${Heatmap}
       values=${panel.values}
       rows=${panel.rows}
