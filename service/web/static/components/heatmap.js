@@ -171,7 +171,8 @@ function scaleBar(context, { range, paint, plot }) {
   }
   context.fillStyle = color("--ink");
   context.textAlign = "left";
-  for (const [share, value] of [[0, range[1]], [0.5, (range[0] + range[1]) / 2], [1, range[0]]]) {
+  const middle = (range[0] + range[1]) / 2;
+  for (const [share, value] of [[0, range[1]], [0.5, Math.abs(middle) < 1e-9 * range[1] ? 0 : middle], [1, range[0]]]) {
     context.textBaseline = share === 0 ? "top" : share === 1 ? "bottom" : "middle";
     context.fillText(short(value), x + 17, plot.y + share * plot.height);
   }

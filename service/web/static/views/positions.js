@@ -33,7 +33,7 @@ function useLists() {
         (error) => {
           if (!current) return;
           setLists((before) => (before.schemes ? before : { error }));
-          timer = setTimeout(load, 1000 * (error.retryAfter ?? 3));
+          if ([0, 429, 503].includes(error.status)) timer = setTimeout(load, 1000 * (error.retryAfter ?? 3));
         },
       );
     load();

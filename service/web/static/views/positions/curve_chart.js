@@ -64,7 +64,7 @@ export function CurveChart({ curves, x, y, marks, reciprocal, title, height }) {
 function valueRow(curve, value, reciprocal) {
   const numbers = curve.y.filter((each) => each !== null);
   const [low, high] = [numbers.reduce((a, b) => Math.min(a, b), Infinity), numbers.reduce((a, b) => Math.max(a, b), -Infinity)];
-  const range = numbers.length ? (low === high ? short(low) : `${short(low)} to ${short(high)}`) : "none";
+  const range = numbers.length ? (short(low) === short(high) ? short(low) : `${short(low)} to ${short(high)}`) : "none";
   return html`<tr>
     <th scope="row"><${Swatch} tone=${curve.tone} dash=${curve.dash} /> ${curve.name}</th>
     <td class="number">${value === undefined ? range : short(value)}</td>
@@ -119,6 +119,7 @@ function options({ UPlot, curves, x, y, marks, reciprocal, width, height, onMove
   const axis = { stroke: color("--ink"), grid: { stroke: color("--line"), width: 1 }, ticks: { stroke: color("--line"), width: 1 }, labelSize: 22 };
   const narrow = width < 500;
   const beside = (label) => (narrow ? undefined : unbroken(label).length * 8 < height ? unbroken(label) : label.split("\n")[0]);
+  const below = (label) => (label.length * 7.5 > width - 130 ? unbroken(label).replace(/ \([^)]*\)$/, "") : unbroken(label));
   const side = { ...axis, size: 62, label: beside(y.label), splits: splitsOf(y) };
   const right = reciprocal && { ...axis, side: 1, grid: { show: false }, size: 62, label: beside(reciprocal.axis.label), splits: splitsOf(y), values: (_, splits) => splits.map((value) => tick(value && reciprocal.numerator / value)) };
   const { series, bands } = drawn(UPlot, curves);
@@ -127,7 +128,7 @@ function options({ UPlot, curves, x, y, marks, reciprocal, width, height, onMove
     height,
     legend: { show: false },
     scales: { x: { time: false, ...scaleOf(x, true) }, y: scaleOf(y) },
-    axes: [{ ...axis, size: 34, label: unbroken(x.label), values: ticks, splits: splitsOf(x) }, { ...side, values: ticks }, ...(right ? [right] : [])],
+    axes: [{ ...axis, size: 34, label: below(x.label), values: ticks, splits: splitsOf(x) }, { ...side, values: ticks }, ...(right ? [right] : [])],
     series: [{}, ...series],
     bands,
     cursor: { drag: { x: true, y: false }, points: { size: 7 } },

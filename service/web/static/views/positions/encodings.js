@@ -2,6 +2,7 @@
 //
 // An encoding is {s: scheme, m: model or nothing, n: name, c: colour 1 to 6, t: preset it was filled from, p: parameters}.
 import { EXAMPLES } from "./examples.js";
+import { modelStartValues } from "./fields.js";
 
 export const MOST = 6;
 export const COLORS = ["blue", "orange", "green", "pink", "ochre", "violet"];
@@ -10,7 +11,8 @@ const isObject = (value) => typeof value === "object" && value !== null && !Arra
 
 // The view's state from a link that anybody may have written: what is not understood is left out.
 export function readState(state, schemes) {
-  const list = Array.isArray(state.e) ? state.e.filter((each) => isObject(each) && schemes.some((row) => row.name === each.s)) : [];
+  const known = (each) => isObject(each) && schemes.some((row) => row.name === each.s && (each.m || row.figures.length));
+  const list = Array.isArray(state.e) ? state.e.filter(known) : [];
   if (!list.length) return exampleState(EXAMPLES[0]);
   const encodings = list.slice(0, MOST).map((each, index) => ({
     s: each.s,
@@ -18,10 +20,16 @@ export function readState(state, schemes) {
     ...(typeof each.t === "string" && each.t ? { t: each.t } : {}),
     n: typeof each.n === "string" ? each.n.slice(0, 80) : "",
     c: Number.isInteger(each.c) && each.c >= 1 && each.c <= MOST ? each.c : index + 1,
-    p: isObject(each.p) ? each.p : {},
+    p: startOf(each, schemes),
   }));
   const chosen = Number.isInteger(state.i) && state.i >= 0 && state.i < encodings.length ? state.i : 0;
   return { e: encodings, i: chosen, f: typeof state.f === "string" ? state.f : "", a: ["linear", "log"].includes(state.a) ? state.a : "" };
+}
+
+// The parameters of a link; a link to a model's encoding may leave them out.
+function startOf({ s, m, p }, schemes) {
+  const given = isObject(p) ? p : {};
+  return m && !Object.keys(given).length ? modelStartValues(schemes.find((row) => row.name === s)) : given;
 }
 
 export function exampleState({ e, f }) {

@@ -43,9 +43,10 @@ export function Facts({ rows, answers }) {
 
 // Args: rows: [[scheme, encoding]]; requests: of the figure's numbers; shown: what is drawn; chosen: number of the edited encoding.
 export function Files({ rows, requests, shown, figure, axis, chosen, maxSubjects }) {
-  const drawn = rows.filter((_, index) => requests[index]);
+  const drawn = rows.map((_, index) => index).filter((index) => requests[index]);
   if (!drawn.length) return null;
-  const pictured = drawn.slice(0, maxSubjects);
+  const alike = drawn.filter((index) => quantity(shown, index) === quantity(shown, drawn.includes(chosen) ? chosen : drawn[0]));
+  const pictured = alike.slice(0, maxSubjects).map((index) => rows[index]);
   const [scheme, encoding] = rows[chosen];
   const shapes = shown.find(({ at }) => at === chosen)?.document.tables[0]?.shapes ?? {};
   const output = outputOf(shapes, figure);
@@ -59,11 +60,17 @@ export function Files({ rows, requests, shown, figure, axis, chosen, maxSubjects
   const npy = { npy: async () => new Blob([(await ask(table)).body], { type: "application/octet-stream" }) };
   return html`<div>
     <${Downloads} name=${`positions-${figure}`} files=${files} />
-    ${pictured.length < drawn.length && html`<p class="note">PNG and SVG hold the first ${maxSubjects} encodings: the server's picture of this figure has room for no more.</p>`}
+    ${pictured.length < drawn.length && html`<p class="note">PNG and SVG hold ${pictured.map(([, each]) => nameOf(each)).join(", ")}: one picture of the server shows up to ${maxSubjects} tables of one quantity in this figure.</p>`}
     <${Downloads} name=${fileName(encoding, output)} files=${npy} />
     <${Snippets} label="This picture" request=${pictureRequest(pictured, figure, axis, "svg")} grpc=${{ missing: "Pictures are HTTP's alone. The table itself comes over gRPC too: see below." }} />
     <${Snippets} label=${`The table of ${nameOf(encoding)}`} request=${table} grpc=${grpcOf(scheme, encoding)} openai=${{ missing: "OpenAI's API has no positional encodings." }} />
   </div>`;
+}
+
+// What an encoding's figure shows, such as the bias or the bucket: a picture shows one of them.
+function quantity(shown, index) {
+  const document = shown.find(({ at }) => at === index)?.document;
+  return document?.colours?.label ?? document?.panels[0]?.[0]?.y.label;
 }
 
 // The output that a NumPy file holds where they differ in shape: the one of the figure. "": all of them, stacked.
