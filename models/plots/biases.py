@@ -67,7 +67,7 @@ def bucket(subjects: Sequence[Subject], axis: AxisScale | None = None) -> Pictur
 def bias(subjects: Sequence[Subject], axis: AxisScale | None = None) -> Picture:
     """Return the picture of the bias by distance: one curve per head, or for several subjects one band each."""
     lines: list[Curve] = []
-    notes: tuple[str, ...] = (f"line: mean of up to {MAX_HEADS} heads; band: their extremes",)
+    notes: tuple[str, ...] = (f"line: mean of up to {MAX_HEADS} heads; band: from the smallest to the largest of them",)
     for tone, subject in enumerate(subjects):
         heads, relative, values = _by_head(subject)
         shape: Shape = "line" if subject.scheme == "alibi" else "steps"

@@ -13,15 +13,16 @@ import re
 import shutil
 import sys
 import tempfile
-import textwrap
 import threading
+from bisect import bisect_right
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 from xml.sax.saxutils import escape
 
 from models.errors import BadEncoding, NoWritableFolder
-from models.plots.colors import DARK, LIGHT, Theme
-from models.plots.panels import draw_grid, draw_lines, draw_scale
-from models.plots.picture import HeatPanel, LinePanel, Picture
+from models.plots.colors import DARK, DASHES, LIGHT, MARK_DASHES, MARKERS, Theme
+from models.plots.panels import MARK_WIDTH, draw_grid, draw_lines, draw_scale, legend_marks
+from models.plots.picture import Curve, HeatPanel, LinePanel, Picture
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -31,8 +32,13 @@ DPI = 100
 DEFAULT_WIDTH = 800
 INCHES = DEFAULT_WIDTH / DPI  # width of every picture: wider ones have more dots per inch
 SHARED_MEMORY = "/dev/shm"
+LEGEND_LINE = 0.185  # inches
+LEGEND_SIZE = 9.5  # points
+LEGEND_GAP = 0.27  # inches between its columns
+LEGEND_HANDLE = 0.54  # inches of a line of the legend, with the spaces around it
+MEASURED_DPI = (75, 100, 400)  # of pictures 600, 800 and 3200 pixels wide
+MARGIN = 0.1  # inches left and right of text
 MIN_PANEL_INCHES = 0.25  # height for panels; without it, matplotlib's layout has no solution
-LETTER_EMS = 0.53  # mean width of a letter, with a margin
 _OPENING = re.compile(r'<svg( .*?) width="[0-9.]+pt" height="[0-9.]+pt"')
 _DRAWING_LOCK = threading.Lock()
 _SETTINGS: dict[Any, Any] = {
@@ -41,7 +47,7 @@ _SETTINGS: dict[Any, Any] = {
     "axes.labelsize": 10.0,
     "xtick.labelsize": 9.0,
     "ytick.labelsize": 9.0,
-    "legend.fontsize": 9.5,
+    "legend.fontsize": LEGEND_SIZE,
     "axes.unicode_minus": True,
     "axes.linewidth": 0.8,
     "svg.fonttype": "none",  # text stays text
@@ -52,14 +58,14 @@ _SETTINGS: dict[Any, Any] = {
 }
 
 
-def render(picture: Picture, form: Format, width_px: int, height_px: int, dark: bool = False) -> bytes:
+def render(picture: Picture, form: Format, width_px: int, height_px: int | None, dark: bool = False) -> bytes:
     """Return the file.
 
     Args:
         picture: what to draw.
         form: png or svg.
         width_px: width in pixels. The layout is always that of 800 pixels; a wider file has more dots per inch.
-        height_px: height in pixels at that width.
+        height_px: height in pixels at that width; None: the picture's own, with room for every line of the legend.
         dark: light on dark, not dark on light.
 
     Raises:
@@ -72,8 +78,9 @@ def render(picture: Picture, form: Format, width_px: int, height_px: int, dark: 
 
         theme = DARK if dark else LIGHT
         with matplotlib.rc_context(_SETTINGS | _theme_settings(theme)):
-            figure = _laid_out(picture, width_px, height_px, theme)
-            return _png(figure, picture) if form == "png" else _svg(figure, picture, width_px, height_px)
+            height = height_px or round(_natural_height(picture, theme) * width_px / DEFAULT_WIDTH)
+            figure = _laid_out(picture, width_px, height, theme)
+            return _png(figure, picture) if form == "png" else _svg(figure, picture, width_px, height)
 
 
 def _prepare_import() -> None:
@@ -102,6 +109,12 @@ def _folder_in_memory() -> str:
 def _theme_settings(theme: Theme) -> dict[str, str]:
     ink_settings = ("text.color", "axes.labelcolor", "axes.edgecolor", "axes.titlecolor", "xtick.color", "ytick.color")
     return dict.fromkeys(ink_settings, theme.ink) | dict.fromkeys(("figure.facecolor", "axes.facecolor"), theme.paper)
+
+
+def _natural_height(picture: Picture, theme: Theme) -> float:
+    """Return the height in pixels of a picture 800 pixels wide."""
+    more_lines = max(0, len(_legend_rows(picture, theme)) - 1) if picture.colours is None else 0
+    return picture.height + more_lines * LEGEND_LINE * DPI
 
 
 def _laid_out(picture: Picture, width_px: int, height_px: int, theme: Theme) -> "Figure":
@@ -161,8 +174,9 @@ def _label_outer(grid: Any, picture: Picture) -> None:
             if len(picture.panels) > 2 and down != len(picture.panels) // 2 - 1 + len(picture.panels) % 2:
                 axes.yaxis.set_label_text("")
             if across < len(below) and below[across].x == panel.x:
-                axes.xaxis.set_label_text("")
                 axes.xaxis.set_tick_params(labelbottom=not isinstance(panel, HeatPanel))
+                if isinstance(panel, HeatPanel):
+                    axes.xaxis.set_label_text("")
 
 
 def _heading(figure: "Figure", picture: Picture, theme: Theme) -> float:
@@ -174,76 +188,138 @@ def _heading(figure: "Figure", picture: Picture, theme: Theme) -> float:
         (picture.subtitle, 9.5, "normal", theme.ink),
         *((key, 9.5, "normal", theme.ink) for key in picture.keys),
     ):
-        for line in textwrap.wrap(text, _letters_per_line(width, size)):
-            figure.text(0.1 / width, 1 - y / height, line, fontsize=size, weight=weight, color=colour, va="top")
+        for line in wrapped(text, size, width - 2 * MARGIN, weight):
+            figure.text(MARGIN / width, 1 - y / height, line, fontsize=size, weight=weight, color=colour, va="top")
             y += size * 1.35 / 72
     return float((y + _legend(figure, picture, theme, y) + 0.04) / height)
 
 
-def _letters_per_line(width: float, size: float) -> int:
-    """How many letters of `size` points fit in a line of a picture `width` inches wide."""
-    return int((width - 0.2) * 72 / (LETTER_EMS * size))
+@lru_cache(maxsize=1024)
+def text_inches(text: str, size: float, weight: str = "normal") -> float:
+    """Return the width of a line of text of `size` points, in the picture where it is widest.
+
+    A PNG puts every letter on a whole pixel: the fewer dots per inch, the more that adds.
+    """
+    from matplotlib.backends.backend_agg import RendererAgg
+    from matplotlib.font_manager import FontProperties
+
+    font = FontProperties(family="DejaVu Sans", size=size, weight=weight)
+    widths = []
+    for dpi in MEASURED_DPI:
+        renderer = RendererAgg(1, 1, dpi)  # type: ignore[no-untyped-call]
+        width, _, _ = renderer.get_text_width_height_descent(text, font, ismath=False)  # type: ignore[no-untyped-call]
+        widths.append(float(width) / dpi)
+    return max(widths)
+
+
+def wrapped(text: str, size: float, inches: float, weight: str = "normal") -> list[str]:
+    """Return the text as lines that are at most `inches` wide; a longer word is cut."""
+    lines: list[str] = []
+    for word in text.split(" "):
+        line = f"{lines[-1]} {word}" if lines else word
+        if lines and text_inches(line, size, weight) <= inches:
+            lines[-1] = line
+            continue
+        while text_inches(word, size, weight) > inches:
+            letters = range(2, len(word) + 1)  # a line has one letter at least
+            cut = 1 + bisect_right(letters, inches, key=lambda count: text_inches(word[:count], size, weight))
+            lines.append(word[:cut])
+            word = word[cut:]
+        lines.append(word)
+    return [line.rstrip() for line in lines if line.strip()]
+
+
+def _shortened(text: str, size: float, inches: float) -> str:
+    """Return the text, without its middle where it is wider than `inches`: names often differ at their ends."""
+    if text_inches(text, size) <= inches:
+        return text
+
+    def cut(count: int) -> str:
+        """Leave `count` letters at either end."""
+        return f"{text[:count]}…{text[len(text) - count :]}"
+
+    return cut(bisect_right(range(1, len(text) // 2), inches, key=lambda count: text_inches(cut(count), size)))
+
+
+def _legend_rows(picture: Picture, theme: Theme) -> list[list[tuple[Any, str]]]:
+    """Return the lines of the legend, each with as many keys as fit."""
+    room = INCHES - 2 * MARGIN
+    keys = [(handle, _shortened(label, LEGEND_SIZE, room - LEGEND_HANDLE)) for handle, label in _keys(picture, theme)]
+    if not keys:
+        return []
+    widest = max(text_inches(label, LEGEND_SIZE) for _, label in keys) + LEGEND_HANDLE
+    columns = max(1, min(len(keys), int((room + LEGEND_GAP) / (widest + LEGEND_GAP))))
+    return [keys[start : start + columns] for start in range(0, len(keys), columns)]
 
 
 def _legend(figure: "Figure", picture: Picture, theme: Theme, y: float) -> float:
     """Draw the legend of curves or classes below the title; returns the inches that it takes."""
-    keys = _keys(picture, theme)
-    if not keys:
+    rows = _legend_rows(picture, theme)
+    if not rows:
         return 0.0
     width, height = figure.get_size_inches()
-    letters = _letters_per_line(width, 9.5)
-    longest = max(len(label) for _, label in keys) + 8
-    columns = max(1, min(len(keys), letters // longest))
-    labels = [textwrap.shorten(label, letters - 8, placeholder="…") for _, label in keys]
+    # matplotlib fills columns first: the keys are put so that they read along the rows
+    across = [[row[column] for row in rows if column < len(row)] for column in range(len(rows[0]))]
+    handles, labels = zip(*(key for column in across for key in column), strict=True)
     figure.legend(
-        [handle for handle, _ in keys],
+        handles,
         labels,
         loc="upper left",
         bbox_to_anchor=(0.06 / width, 1 - y / height),
-        ncols=columns,
+        ncols=len(across),
         frameon=False,
         borderaxespad=0.0,
         borderpad=0.2,
         handlelength=3.2,
         labelspacing=0.3,
     )
-    return -(-len(keys) // columns) * 0.185 + 0.06
+    return len(rows) * LEGEND_LINE + 0.06
 
 
 def _keys(picture: Picture, theme: Theme) -> list[tuple[Any, str]]:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    from models.plots.colors import DASHES, MARKERS
-
     if picture.colours is not None:
         named = zip(theme.classes, picture.colours.classes, strict=False)
         return [(Patch(facecolor=colour, edgecolor=theme.faint), label) for colour, label in named]
-    curves = [curve for panel in picture.panels[0] if isinstance(panel, LinePanel) for curve in panel.curves]
-    if len(curves) < 2:
-        return []
-    keys: list[tuple[Any, str]] = []
-    for curve in {curve.label: curve for curve in curves}.values():
-        tone = curve.tone
-        colour = theme.faint if tone is None else theme.lines[tone % len(theme.lines)]
-        if curve.shape == "points":
-            style: dict[str, Any] = {"marker": MARKERS[(tone or 0) % len(MARKERS)], "linestyle": "none"}
-            style |= {"markerfacecolor": "none", "markeredgewidth": 1.4} if tone else {}
-        else:
-            style = {
-                "linestyle": "solid" if tone is None else DASHES[tone % len(DASHES)],
-                "linewidth": 1.0 if tone is None else 1.8,
-            }
-        keys.append((Line2D([], [], color=colour, **style), curve.label))
-    return keys
+    panels = [panel for row in picture.panels for panel in row if isinstance(panel, LinePanel)]
+    marks = [
+        (
+            Line2D([], [], color=theme.ink, linewidth=MARK_WIDTH, linestyle=MARK_DASHES[number % len(MARK_DASHES)]),
+            mark.label,
+        )
+        for panel in panels
+        for number, mark in enumerate(legend_marks(panel))
+    ]
+    if max(len(panel.curves) for panel in panels) < 2:
+        return marks
+    curves = {(curve.label, curve.tone): curve for panel in panels for curve in panel.curves}
+    return [(_key(curve, theme), curve.label) for curve in curves.values()] + marks
+
+
+def _key(curve: Curve, theme: Theme) -> Any:
+    """Return the sample of a curve that stands in the legend."""
+    from matplotlib.lines import Line2D
+
+    tone = curve.tone
+    if curve.shape == "points":
+        style: dict[str, Any] = {"marker": MARKERS[(tone or 0) % len(MARKERS)], "linestyle": "none"}
+        style |= {"markerfacecolor": "none", "markeredgewidth": 1.4} if tone else {}
+    else:
+        style = {
+            "linestyle": "solid" if tone is None else DASHES[tone % len(DASHES)],
+            "linewidth": 1.0 if tone is None else 1.8,
+        }
+    return Line2D([], [], color=theme.faint if tone is None else theme.lines[tone % len(theme.lines)], **style)
 
 
 def _footing(figure: "Figure", picture: Picture, theme: Theme) -> float:
     """Draw the notes at the bottom; returns the fraction of the height that they take."""
     width, height = figure.get_size_inches()
-    lines = textwrap.wrap("; ".join(picture.notes), _letters_per_line(width, 9.0))
+    lines = wrapped("; ".join(picture.notes), 9.0, width - 2 * MARGIN)
     for above, line in enumerate(reversed(lines)):
-        figure.text(0.1 / width, (0.07 + above * 0.165) / height, line, fontsize=9, color=theme.faint, va="bottom")
+        figure.text(MARGIN / width, (0.07 + above * 0.165) / height, line, fontsize=9, color=theme.quiet, va="bottom")
     return float((len(lines) * 0.165 + (0.1 if lines else 0.0)) / height)
 
 
@@ -252,7 +328,7 @@ def _png(figure: "Figure", picture: Picture) -> bytes:
 
     buffer = io.BytesIO()
     metadata = {"Title": picture.title, "Description": picture.description, "Software": None}
-    FigureCanvasAgg(figure).print_png(buffer, metadata=metadata)  # type: ignore[no-untyped-call]
+    FigureCanvasAgg(figure).print_png(buffer, metadata=metadata, pil_kwargs={"optimize": True})  # type: ignore[no-untyped-call]
     return buffer.getvalue()
 
 

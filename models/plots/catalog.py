@@ -15,7 +15,7 @@ from models.plots import (
 from models.plots.canvas import Format
 from models.plots.picture import AxisScale, Picture
 from models.plots.spectrum import spectrum
-from models.plots.subject import Subject
+from models.plots.subject import Subject, distinct
 
 WIDTHS = (600, 4000)  # below 600, letters of 9 points have fewer than 9 pixels
 HEIGHTS = (240, 4000)
@@ -119,9 +119,7 @@ def draw(
     for name, value, (minimum, maximum) in (("width", width_px, WIDTHS), ("height", height_px, HEIGHTS)):
         if value is not None and not minimum <= value <= maximum:
             raise BadEncoding(f"{name} is {value} pixels; it must be {minimum} to {maximum}")
-    picture = compose(plot, subjects, axis=axis)
-    height = height_px or round(picture.height * width_px / canvas.DEFAULT_WIDTH)
-    return canvas.render(picture, format, width_px, height, dark)
+    return canvas.render(compose(plot, subjects, axis=axis), format, width_px, height_px, dark)
 
 
 def compose(plot: str | None, subjects: Sequence[Subject], *, axis: AxisScale | None = None) -> Picture:
@@ -144,7 +142,7 @@ def compose(plot: str | None, subjects: Sequence[Subject], *, axis: AxisScale | 
         raise BadEncoding(f"axis {axis!r} is not one of {', '.join(get_args(AxisScale))}")
     if axis is not None and not figure.scales:
         raise BadEncoding(f"axis {axis!r}: this figure has no axis of distances to scale; leave it out")
-    return figure.compose(subjects, axis)
+    return figure.compose(distinct(subjects), axis)
 
 
 def _figure(plot: str, subjects: Sequence[Subject]) -> Figure:

@@ -19,7 +19,8 @@ class Theme:
     Attributes:
         paper: background.
         ink: text and axes.
-        faint: secondary text, grid and reference curves.
+        faint: grid and reference curves.
+        quiet: secondary text.
         lines: Okabe and Ito 2008, without the yellow that is too pale on white or the blue that is too dark on black.
         diverging: map with equal lightness on both sides of 0, which has the colour of the background.
         sequential: map with monotone lightness.
@@ -29,6 +30,7 @@ class Theme:
     paper: str
     ink: str
     faint: str
+    quiet: str
     lines: tuple[str, ...]
     diverging: str
     sequential: str
@@ -39,6 +41,7 @@ LIGHT = Theme(
     paper="#ffffff",
     ink="#1a1a1a",
     faint="#8a8a8a",
+    quiet="#595959",
     lines=("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#000000"),
     diverging="PuOr_r",
     sequential="cividis",
@@ -48,6 +51,7 @@ DARK = Theme(
     paper="#14171a",
     ink="#e8e8e8",
     faint="#8f969c",
+    quiet="#b4bbc1",
     lines=("#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#F0E442", "#ffffff"),
     diverging="berlin",
     sequential="cividis",
@@ -61,6 +65,7 @@ DASHES: tuple[Any, ...] = (
     (0, (3, 1.5)),
     (0, (8, 2, 1, 2, 1, 2)),
 )
+MARK_DASHES: tuple[Any, ...] = ((0, (1, 2)), (0, (4, 3)), (0, (1, 2, 4, 2)), (0, (8, 3)), (0, (2, 5)), (0, (1, 6)))
 MARKERS = ("o", "s", "^", "D", "v", "P")
 MASK = Colours("", "classes", 0.0, 1.0, classes=("masked", "may attend"))
 

@@ -18,9 +18,9 @@ from models.plots.subject import Subject, description, subtitle, title
 
 LOG_FROM = 4096  # number of positions from which an axis is logarithmic by default
 ROUNDING = (
-    Mark("y", 2.0**-9, "bfloat16 rounding"),
-    Mark("y", 2.0**-12, "float16 rounding"),
-    Mark("y", 2.0**-25, "float32 rounding", at_end=True),
+    Mark("y", 2.0**-9, "bfloat16\nrounding"),
+    Mark("y", 2.0**-12, "float16\nrounding"),
+    Mark("y", 2.0**-25, "float32\nrounding"),
 )
 ZERO = Mark("y", 0.0, "")
 
@@ -35,14 +35,14 @@ def decay(subjects: Sequence[Subject], axis: AxisScale | None = None) -> Picture
         Axis("distance between query and key (tokens)", scale, limits=(1 if scale == "log" else 0, maximum)),
         Axis("mean score of equal unit vectors\n(before softmax)"),
         _curves(subjects, [curves.decay(waves, maximum, scale) for waves in all_waves]),
-        (ZERO, *(Mark("x", length, f"trained context {length:,}", at_end=True) for length in trained)),
+        (ZERO, *(Mark("x", length, f"trained on {length:,} tokens") for length in trained)),
     )
     return _picture(
         title("score over distance", subjects),
         subtitle(subjects),
         description(f"Mean attention score of equal unit vectors at distances up to {maximum:,} tokens.", subjects),
         panel,
-        "line: mean of neighbouring distances; band: their extremes",
+        "line: mean of neighbouring distances; band: from the smallest to the largest of them",
     )
 
 
@@ -63,7 +63,7 @@ def similarity(subjects: Sequence[Subject], axis: AxisScale | None = None) -> Pi
         subtitle(subjects),
         description("Cosine similarity of two rows by their distance: mean and extremes.", subjects),
         panel,
-        f"line: mean over {pairs}; band: their extremes",
+        f"line: mean over {pairs}; band: from the smallest to the largest of them",
     )
 
 
@@ -78,11 +78,12 @@ def error(subjects: Sequence[Subject], axis: AxisScale | None = None) -> Picture
         tuple(mark for mark in ROUNDING if mark.value <= 4 * maximum),
     )
     return _picture(
-        title("error of float32 angles", subjects),
+        title("error of float32 arithmetic by position", subjects),
         subtitle(subjects, arithmetic=False),
         description(f"Largest difference of parity from exact values by position; at most {maximum:.2g}.", subjects),
         panel,
-        f"|parity − exact| at up to {curves.ERROR_ROWS} positions; line: mean of neighbours; band: their extremes",
+        f"float32 (parity) minus exact values, at up to {curves.ERROR_ROWS} positions; line: mean of neighbouring "
+        "positions; band: from the smallest to the largest of them",
     )
 
 

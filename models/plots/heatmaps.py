@@ -23,6 +23,7 @@ from models.plots.subject import Subject, description, legend_keys, panel_letter
 
 # Labels of rows that are not positions in a text.
 ROWS = {"axial_rope": "patch (index)", "sinusoidal_grid": "patch (index)", "mrope": "token (index)"}
+LINE = 18  # pixels of a line of the legend, in a picture 800 wide
 SAMPLED = "positions drawn, one from each interval"
 
 
@@ -45,11 +46,15 @@ def heatmap(subjects: Sequence[Subject], axis: AxisScale | None = None) -> Pictu
         subtitle(subjects),
         description(f"Heat map of {' and '.join(names)}: one row per position, one column per channel.", subjects),
         panels,
-        height=480 if len(panels) == 1 else 600,
-        colours=colour_scale([panel.values for row in panels for panel in row], f"value of {' and '.join(names)}"),
+        height=(480 if len(panels) == 1 else 600) + LINE * max(0, len(subjects) - 2),
+        colours=colour_scale([panel.values for row in panels for panel in row], _value_label(names)),
         keys=legend_keys(subjects),
         notes=tuple(dict.fromkeys(line for row in rows for _, notes in row for line in notes)),
     )
+
+
+def _value_label(names: Sequence[str]) -> str:
+    return "value (no unit)" if list(names) == ["table"] else f"value of {' and '.join(names)} (no unit)"
 
 
 def _values(subject: Subject, name: str, letter: str, grids_in_row: int) -> tuple[HeatPanel, tuple[str, ...]]:
@@ -98,7 +103,7 @@ def similarity_matrix(subjects: Sequence[Subject], axis: AxisScale | None = None
         subtitle(subjects),
         description("Heat map of the cosine similarity of every two rows.", subjects),
         (tuple(panels),),
-        height={1: 640, 2: 480}.get(len(panels), 400),
+        height={1: 640, 2: 480}.get(len(panels), 380) + LINE * max(0, len(panels) - 2),
         colours=colour_scale([panel.values for panel in panels], "cosine similarity (−1 to 1)", whole=True),
         keys=legend_keys(subjects),
         notes=tuple(dict.fromkeys(notes)),

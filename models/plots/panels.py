@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from models.plots.colors import DASHES, MARKERS, Theme
+from models.plots.colors import DASHES, MARK_DASHES, MARKERS, Theme
 from models.plots.picture import (
     Axis,
     Colours,
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _ZERO = 1e-12
 CELLS_WITH_EDGES = 40
+MARK_WIDTH = 1.0
+LABEL_LETTER = 0.0115  # width of a letter of a mark's label, as a share of a panel's width; generous
+MANY_BANDS = 3  # more than these bands are drawn paler, and without edges
 
 
 def format_tick(value: float, _: Any = None) -> str:
@@ -60,8 +63,9 @@ def format_power_of_two(value: float, _: Any = None) -> str:
 
 def draw_lines(axes: "Axes", panel: LinePanel, theme: Theme) -> None:
     """Draw curves, bands, marks and both axes of one panel."""
+    many = sum(curve.low is not None for curve in panel.curves) > MANY_BANDS
     for curve in panel.curves:
-        _draw_curve(axes, curve, theme)
+        _draw_curve(axes, curve, theme, pale=many)
     _set_axis(axes.xaxis, panel.x)
     _set_axis(axes.yaxis, panel.y)
     axes.grid(True, color=theme.faint, alpha=0.25, linewidth=0.6)
@@ -69,24 +73,25 @@ def draw_lines(axes: "Axes", panel: LinePanel, theme: Theme) -> None:
     for name in ("top", "right"):
         axes.spines[name].set_visible(name == "right" and panel.reciprocal is not None)
     _fit_limits(axes, panel)
-    for mark in panel.marks:
-        _draw_mark(axes, mark, theme)
+    _draw_marks(axes, panel, theme)
     if panel.reciprocal is not None:
         _second_axis(axes, *panel.reciprocal)
 
 
-def _draw_curve(axes: "Axes", curve: Curve, theme: Theme) -> None:
+def _draw_curve(axes: "Axes", curve: Curve, theme: Theme, pale: bool) -> None:
     tone = curve.tone
     colour = theme.faint if tone is None else theme.lines[tone % len(theme.lines)]
-    style: dict[str, Any] = {"color": colour, "label": curve.label, "zorder": 2.5 if tone is None else 3 - 0.01 * tone}
+    style: dict[str, Any] = {"color": colour, "label": curve.label, "zorder": 2.5 if tone is None else 3 + 0.01 * tone}
     steps: Literal["steps-mid", "default"] = "steps-mid" if curve.shape == "steps" else "default"
     mid: Literal["mid"] | None = "mid" if curve.shape == "steps" else None
     if curve.low is not None and curve.high is not None:
-        axes.fill_between(curve.x, curve.low, curve.high, color=colour, alpha=0.16, linewidth=0, step=mid)
-        for edge in (curve.low, curve.high):
+        axes.fill_between(
+            curve.x, curve.low, curve.high, color=colour, alpha=0.1 if pale else 0.16, linewidth=0, step=mid
+        )
+        for edge in () if pale else (curve.low, curve.high):
             axes.plot(curve.x, edge, color=colour, alpha=0.45, linewidth=0.6, drawstyle=steps)
     if curve.shape == "points":
-        size = 5.0 + 2.4 * (tone or 0)  # a later one is a ring around an earlier one of the same value
+        size = 5.0 + 1.6 * (tone or 0)  # a later one is a ring around an earlier one of the same value
         face: dict[str, Any] = {} if not tone else {"markerfacecolor": "none", "markeredgewidth": 1.4}
         axes.plot(curve.x, curve.y, MARKERS[(tone or 0) % len(MARKERS)], markersize=size, ls="none", **face, **style)
         return
@@ -145,27 +150,49 @@ def _fit_limits(axes: "Axes", panel: LinePanel) -> None:
         axes.set_ylim(low, high)
 
 
-def _draw_mark(axes: "Axes", mark: Mark, theme: Theme) -> None:
-    line = axes.axhline if mark.axis == "y" else axes.axvline
-    line(mark.value, color=theme.ink, linewidth=0.8, linestyle=(0, (1, 2)) if mark.label else "solid", zorder=1.9)
-    if not mark.label:
-        return
-    horizontal = mark.axis == "y"
-    offset = 0.99 if mark.at_end else 0.01
-    point = (offset, mark.value) if horizontal else (mark.value, offset)
+def legend_marks(panel: LinePanel) -> list[Mark]:
+    """Return the marks whose label stands in the legend: of y, where a second axis is at the right."""
+    return [mark for mark in panel.marks if mark.label and mark.axis == "y" and panel.reciprocal is not None]
+
+
+def _draw_marks(axes: "Axes", panel: LinePanel, theme: Theme) -> None:
+    """Draw the lines of all marks, and their labels outside the panel, where no curve is."""
+    in_legend = legend_marks(panel)
+    ends: list[float] = []  # of the labels above the panel, by level
+    for mark in sorted(panel.marks, key=lambda mark: mark.value):
+        line = axes.axhline if mark.axis == "y" else axes.axvline
+        number = in_legend.index(mark) if mark in in_legend else 0
+        dash = MARK_DASHES[number % len(MARK_DASHES)] if mark.label else "solid"
+        line(mark.value, color=theme.ink, linewidth=MARK_WIDTH, linestyle=dash, zorder=1.9)
+        if mark.label and mark.axis == "y" and mark not in in_legend:
+            place, transform = (1.0, mark.value), axes.get_yaxis_transform()
+            axes.annotate(mark.label, place, (4, 0), transform, "offset points", va="center", fontsize=9)
+        elif mark.label and mark.axis == "x":
+            _label_above(axes, mark, ends)
+
+
+def _label_above(axes: "Axes", mark: Mark, ends: list[float]) -> None:
+    """Write the label of a mark above the panel, on the lowest level where it does not touch another.
+
+    Args:
+        ends: where the label that was last written on each level ends, as a share of the panel's width; changed.
+    """
+    across = float(axes.transLimits.transform(axes.transScale.transform((mark.value, axes.get_ylim()[0])))[0])
+    width = LABEL_LETTER * len(mark.label)
+    start = min(max(across - width / 2, 0.0), max(0.0, 1.0 - width))
+    level = next((n for n, end in enumerate(ends) if end <= start), len(ends))
+    ends[level : level + 1] = [start + width]
+    alignment = "left" if start == 0.0 else "right" if start + width >= 1.0 else "center"
+    place = {"left": 0.0, "right": 1.0, "center": across}[alignment]
     axes.annotate(
         mark.label,
-        point,
-        xycoords=axes.get_yaxis_transform() if horizontal else axes.get_xaxis_transform(),
-        xytext=(2, 3) if horizontal else (-3, 2),
-        textcoords="offset points",
-        rotation=0 if horizontal else 90,
-        ha="left" if horizontal and not mark.at_end else "right",
-        va="top" if mark.at_end and not horizontal else "bottom",
+        (place, 1.0),
+        (0, 3 + 12 * level),
+        "axes fraction",
+        "offset points",
+        ha=alignment,
+        va="bottom",
         fontsize=9,
-        color=theme.ink,
-        zorder=4,
-        bbox={"facecolor": theme.paper, "alpha": 0.75, "edgecolor": "none", "pad": 0.8},
     )
 
 
@@ -196,6 +223,7 @@ def draw_grid(axes: "Axes", panel: HeatPanel, colours: Colours, theme: Theme, co
     for matplotlib_axis, axis in ((axes.xaxis, panel.x), (axes.yaxis, panel.y)):
         most_ticks = (7, 7, 4, 3)[min(columns_in_row, 4) - 1] if matplotlib_axis is axes.xaxis else 6
         _set_axis(matplotlib_axis, Axis(axis.label, ticks=axis.ticks, limits=axis.limits), most_ticks)
+        matplotlib_axis.label.set_fontsize(10 if columns_in_row < 3 else 9)
     axes.set_ylim(bottom, top)
     rows, columns = panel.values.shape
     if colours.kind == "classes" and max(rows, columns) <= CELLS_WITH_EDGES:

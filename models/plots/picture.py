@@ -62,14 +62,13 @@ class Mark:
     Attributes:
         axis: the axis that the value is on.
         value: where the line is.
-        label: text at its start; may be empty.
-        at_end: whether the text is at its end instead.
+        label: text above the panel (of x) or right of it (of y; in the legend where a second axis is there); may be
+            empty.
     """
 
     axis: Literal["x", "y"]
     value: float
     label: str
-    at_end: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -148,7 +147,7 @@ class Picture:
         subtitle: second line.
         description: alternative text for readers who cannot see it.
         panels: by row.
-        height: in pixels, for a picture 800 pixels wide.
+        height: in pixels, for a picture 800 pixels wide whose legend has one line.
         colours: the scale of its grids; None: there is none.
         keys: lines below the subtitle that explain the letters above grids.
         notes: lines at the bottom, for example what was left out.

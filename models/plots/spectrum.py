@@ -22,10 +22,11 @@ def spectrum(subjects: Sequence[Subject], axis: AxisScale | None = None) -> Pict
     all_waves = [subject.waves() for subject in subjects]
     max_pairs = max(len(waves.inverse_frequency) for waves in all_waves)
     x = Axis("channel pair (index)", limits=(-0.5, max_pairs - 0.5))
-    panels = [_frequencies(x, subjects, all_waves)]
-    if slowed := [
-        _slowed(subject, waves, tone) for tone, (subject, waves) in _numbered(subjects, all_waves) if waves.scaled
-    ]:
+    references = _references(all_waves)
+    names = ("scaled",) if references and len(subjects) == 1 else tuple(subject.label for subject in subjects)
+    panels = [_frequencies(x, all_waves, names, references)]
+    if any(waves.scaled for waves in all_waves):
+        slowed = [_slowed(waves, name, tone) for tone, (waves, name) in enumerate(zip(all_waves, names, strict=True))]
         highest = max(2.0, *(float(np.nanmax(curve.y, initial=0.0)) for curve in slowed))
         y = Axis("slowed down by\n(times)", "log2", limits=(0.9, highest * 1.15))
         panels.append(LinePanel(x, y, tuple(slowed)))
@@ -34,49 +35,54 @@ def spectrum(subjects: Sequence[Subject], axis: AxisScale | None = None) -> Pict
         subtitle(subjects),
         description("Inverse frequency and wavelength by channel pair, fastest first.", subjects),
         tuple((panel,) for panel in panels),
-        height=600 if slowed else 440,
+        height=640 if len(panels) > 1 else 460,
         notes=tuple(
             f"{unrotated} pairs never turn and are not drawn" + (f" ({subject.label})" if len(subjects) > 1 else "")
-            for _, (subject, waves) in _numbered(subjects, all_waves)
+            for subject, waves in zip(subjects, all_waves, strict=True)
             if (unrotated := int((waves.inverse_frequency == 0).sum()))
         ),
     )
 
 
-def _numbered(subjects: Sequence[Subject], all_waves: Sequence[Waves]) -> list[tuple[int, tuple[Subject, Waves]]]:
-    return list(enumerate(zip(subjects, all_waves, strict=True)))
+def _references(all_waves: Sequence[Waves]) -> list[Float64s]:
+    """The unscaled frequencies that no subject has itself, each once."""
+    drawn = [waves.inverse_frequency for waves in all_waves]
+    references: list[Float64s] = []
+    for waves in all_waves:
+        if waves.unscaled is not None and not any(_equal(waves.unscaled, other) for other in (*drawn, *references)):
+            references.append(waves.unscaled)
+    return references
 
 
-def _frequencies(x: Axis, subjects: Sequence[Subject], all_waves: Sequence[Waves]) -> LinePanel:
-    drawn = {tuple(waves.inverse_frequency.tolist()) for waves in all_waves}
-    unscaled_curves = {
-        tuple(waves.unscaled.tolist()): waves.unscaled for waves in all_waves if waves.unscaled is not None
-    }
-    unscaled_only = [unscaled for values, unscaled in unscaled_curves.items() if values not in drawn]
+def _equal(first: Float64s, second: Float64s) -> bool:
+    """Whether two spectra differ by no more than the rounding of float32."""
+    return len(first) == len(second) and np.allclose(first, second, rtol=1e-6, atol=0)
+
+
+def _frequencies(
+    x: Axis, all_waves: Sequence[Waves], names: Sequence[str], references: Sequence[Float64s]
+) -> LinePanel:
     trained = sorted({waves.trained_context for waves in all_waves if waves.trained_context})
     return LinePanel(
         x,
         Axis("inverse frequency\n(radians per position)", "log"),
         (
-            *(Curve("unscaled", np.arange(len(values)), values, tone=None) for values in unscaled_only),
+            *(Curve("unscaled", np.arange(len(values)), values, tone=None) for values in references),
             *(
-                Curve(
-                    "scaled" if unscaled_only and len(subjects) == 1 else subject.label,
-                    np.arange(len(waves.inverse_frequency)),
-                    _rotating(waves.inverse_frequency),
-                    tone=tone,
-                )
-                for tone, (subject, waves) in _numbered(subjects, all_waves)
+                Curve(name, np.arange(len(waves.inverse_frequency)), _rotating(waves.inverse_frequency), tone=tone)
+                for tone, (waves, name) in enumerate(zip(all_waves, names, strict=True))
             ),
         ),
-        tuple(Mark("y", FULL_TURN / length, f"one turn in the trained {length:,} tokens") for length in trained),
-        (FULL_TURN, Axis("wavelength (tokens per turn)", "log")),
+        tuple(
+            Mark("y", FULL_TURN / length, f"one turn in {length:,} tokens, the trained length") for length in trained
+        ),
+        (FULL_TURN, Axis("wavelength\n(tokens per turn)", "log")),
     )
 
 
-def _slowed(subject: Subject, waves: Waves, tone: int) -> Curve:
+def _slowed(waves: Waves, name: str, tone: int) -> Curve:
     unscaled = waves.inverse_frequency if waves.unscaled is None else waves.unscaled
-    return Curve(subject.label, np.arange(len(unscaled)), unscaled / _rotating(waves.inverse_frequency), tone=tone)
+    return Curve(name, np.arange(len(unscaled)), _rotating(unscaled) / _rotating(waves.inverse_frequency), tone=tone)
 
 
 def _rotating(frequencies: Float64s) -> Float64s:

@@ -1,7 +1,7 @@
 """Subject, one table to draw with its name and positions, and the titles and legends of subjects."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -46,12 +46,14 @@ class Subject:
         name: in titles and legends; "": scheme and parameters, from the table's facts.
         positions: of the table's rows (encodings) or queries (biases, masks); None: they count from 0, or from `past`.
         twin: the same table in the other arithmetic; the figure `error` draws their difference.
+        shared: parameters that it has in common with all other subjects of its picture, as one line; see `distinct`.
     """
 
     table: Table
     name: str = ""
     positions: Positions | None = None
     twin: Table | None = None
+    shared: str = ""
 
     @property
     def scheme(self) -> str:
@@ -115,24 +117,34 @@ def _unscaled(facts: Mapping[str, Any], count: int) -> Float64s | None:
 
 # Facts that distinguish two tables of a scheme, and their text.
 _FACT_FORMATS: dict[str, str] = {
-    "rope_type": "{}",
+    "rope_type": "{} scaling",
     "kind": "{}",
     "form": "{}",
-    "order": "{}",
+    "order": "{} order",
     "theta": "theta {}",
     "rotary_dim": "{} channels",
     "dim": "{} channels",
     "rows": "{} rows",
     "axes": "{}",
     "grid": "grid {}",
-    "max_bias": "max bias {}",
+    "merge": "{0}×{0} patches merged",
+    "cls_rows": "zero rows first: {}",
+    "offset": "offset {}",
+    "zero_row": "row {} zero",
+    "max_bias": "maximum bias {}",
     "num_buckets": "{} buckets",
-    "max_distance": "max distance {}",
+    "max_distance": "maximum distance {}",
     "position_buckets": "{} buckets",
-    "max_relative_positions": "{} relative positions",
+    "max_relative_positions": "up to {} relative positions",
     "past": "past {}",
 }
-_LABELS = {TRAINED: "trained on"}
+_NONE = {"1×1 patches merged": "", "-1 buckets": "no buckets", "default scaling": "unscaled"}  # other words for these
+_LABELS = {
+    TRAINED: "trained on {} tokens",
+    "low_freq_factor": "low-frequency factor {}",
+    "high_freq_factor": "high-frequency factor {}",
+    "partial_rotary_factor": "{} of the pairs turn",
+}
 SCHEMES: dict[str, str] = {
     "rope": "RoPE",
     "mrope": "M-RoPE",
@@ -143,29 +155,39 @@ SCHEMES: dict[str, str] = {
     "alibi": "ALiBi",
     "t5": "T5",
     "deberta": "DeBERTa",
-    "mask": "Mask",
+    "mask": "Attention mask",
 }
 
 
 def described(table: Table) -> str:
     """Return model, scheme and parameters in one line, from the table's facts."""
-    owner = [table.facts[fact] for fact in ("model", "preset", "layer_type") if table.facts.get(fact)]
-    return f"{' '.join(owner)}: {_parameters(table)}" if owner else _parameters(table)
+    owner = _owner(table)
+    parameters = ", ".join(_words(table))
+    return f"{owner}: {parameters}" if owner else parameters
 
 
-def _parameters(table: Table) -> str:
+def _owner(table: Table) -> str:
+    return " ".join(str(table.facts[fact]) for fact in ("model", "preset", "layer_type") if table.facts.get(fact))
+
+
+def _words(table: Table) -> list[str]:
+    """The scheme and its parameters, each as a few words."""
     facts = table.facts
-    scheme = SCHEMES.get(table.scheme, table.scheme)
-    if table.scheme == "mask":  # the formula holds all its parameters
-        return str(facts["formula"])
+    if table.scheme == "mask":
+        return [str(facts["description"])]
     words = [template.format(_format(facts[fact])) for fact, template in _FACT_FORMATS.items() if facts.get(fact)]
+    words = [word for word in (_NONE.get(word, word) for word in words) if word]
     if "slopes" in facts:
         words.insert(1, f"{len(facts['slopes'])} heads")
     if "bidirectional" in facts:
-        words.append("bidirectional" if facts["bidirectional"] else "one direction")
+        words.append("bidirectional" if facts["bidirectional"] else "keys before the query only")
     scaling = facts.get("parameters") or {}
-    words += [f"{_LABELS.get(name, name)} {_format(value)}" for name, value in scaling.items() if np.isscalar(value)]
-    return f"{scheme} {', '.join(words)}".strip()
+    words += [
+        _LABELS.get(name, f"{name.replace('_', ' ')} {{}}").format(_format(value))
+        for name, value in scaling.items()
+        if np.isscalar(value)
+    ]
+    return [SCHEMES.get(table.scheme, table.scheme), *words]
 
 
 def _format(value: Any) -> str:
@@ -194,12 +216,45 @@ def title(what: str, subjects: Sequence[Subject]) -> str:
 
 
 def subtitle(subjects: Sequence[Subject], arithmetic: bool = True) -> str:
-    """Return the parameters of a single subject; several are named in the legend or above their grids."""
+    """Return the parameters of a single subject, or those that several share: the others stand in their labels."""
     if len(subjects) > 1:
-        return ""
+        return subjects[0].shared
     label = subjects[0].label
     names_arithmetic = arithmetic and subjects[0].scheme in _ROUNDED
     return f"{label} · {_ARITHMETIC[subjects[0].table.arithmetic]}" if names_arithmetic else label
+
+
+def distinct(subjects: Sequence[Subject]) -> list[Subject]:
+    """Return the subjects of one picture with labels that differ and are short.
+
+    Parameters that all have in common move to `shared`. Labels that are still the same get the arithmetic, and a
+    number where that is the same too.
+    """
+    if len(subjects) == 1:
+        return list(subjects)
+    shared, labels = _split(subjects)
+    if len(set(labels)) < len(labels):
+        arithmetic = [_ARITHMETIC[subject.table.arithmetic] for subject in subjects]
+        if len(set(arithmetic)) > 1:
+            labels = [f"{label}, {words}" for label, words in zip(labels, arithmetic, strict=True)]
+    numbered = [
+        f"{label} ({labels[: place + 1].count(label)})" if labels.count(label) > 1 else label
+        for place, label in enumerate(labels)
+    ]
+    return [replace(subject, name=name, shared=shared) for subject, name in zip(subjects, numbered, strict=True)]
+
+
+def _split(subjects: Sequence[Subject]) -> tuple[str, list[str]]:
+    """The parameters that all subjects share, and the label of each without them."""
+    labels = [subject.label for subject in subjects]
+    if any(subject.name or _owner(subject.table) or subject.scheme == "mask" for subject in subjects):
+        return "", labels
+    words = [_words(subject.table) for subject in subjects]
+    shared = [word for word in words[0][1:] if all(word in others for others in words)]
+    own = [[word for word in each if word not in shared] for each in words]
+    if len({each[0] for each in own}) == 1 and all(len(each) > 1 for each in own):
+        own = [each[1:] for each in own]  # the title names the scheme
+    return ", ".join(shared), [", ".join(each) for each in own]
 
 
 def panel_letters(subjects: Sequence[Subject]) -> tuple[str, ...]:

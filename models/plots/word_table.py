@@ -40,8 +40,7 @@ def draw_table(
     Raises:
         BadEncoding: the height leaves no room for panels besides the text.
     """
-    height = height_px or round(HEIGHT * width_px / canvas.DEFAULT_WIDTH)
-    return canvas.render(picture(name, facts, spectrum), format, width_px, height, dark)
+    return canvas.render(picture(name, facts, spectrum), format, width_px, height_px, dark)
 
 
 def picture(name: str, facts: RowFacts, spectrum: Spectrum) -> Picture:
@@ -64,7 +63,7 @@ def _singular_values(spectrum: Spectrum) -> LinePanel:
     shown = np.where(values > spectrum.reliable_above, values, np.nan)  # below it is rounding
     number = np.arange(1, len(values) + 1)
     x = Axis("singular value (number)", limits=(0.5, len(values) + 0.5))
-    y = Axis("singular value", "linear" if np.isnan(shown).all() else "log")
+    y = Axis("singular value (of the table)", "linear" if np.isnan(shown).all() else "log")
     marks = (Mark("x", spectrum.effective_rank, "effective rank"),) if spectrum.effective_rank else ()
     return LinePanel(x, y, (Curve("singular values", number, shown),), marks)
 
@@ -73,5 +72,5 @@ def _lengths(facts: RowFacts) -> LinePanel:
     edges, counts = np.array(facts.edges), np.array(facts.counts, np.float64)
     curve = Curve("rows", (edges[:-1] + edges[1:]) / 2, counts, shape="steps")
     y = Axis("rows (number)", limits=(0.0, float(counts.max()) * 1.08))
-    x = Axis("length of a row", limits=(float(edges[0]), float(edges[-1])))
+    x = Axis("length of a row (Euclidean norm)", limits=(float(edges[0]), float(edges[-1])))
     return LinePanel(x, y, (curve,), (Mark("x", facts.mean, "mean"),))

@@ -268,6 +268,7 @@ def tabulate(
     blind = combined.count_blind()
     facts = {
         "formula": _formula(combined),
+        "description": _description(combined),
         "past": past,
         "form": form,
         "masked": False if form == "boolean" else "-inf" if fill == "inf" else masked_value,
@@ -301,6 +302,20 @@ def _formula(combined: Rules) -> str:
         "attention_mask[b, j]": combined.padding is not None,
     }
     return " and ".join(term for term, holds in terms.items() if holds) or "all"
+
+
+def _description(combined: Rules) -> str:
+    """Which keys a query attends to, in words."""
+    window = combined.window
+    if combined.causal:
+        sees = f"itself and the {window - 1:,} tokens before it" if window else "itself and all tokens before it"
+        sees = "itself alone" if window == 1 else sees.replace(" 1 tokens", " 1 token")
+    else:
+        sees = f"tokens up to {window:,} away on either side" if window else "every token"
+    limits = [f"within its chunk of {combined.chunk:,} tokens"] if combined.chunk else []
+    limits += ["within its packed sequence"] if combined.group else []
+    limits += ["padding excluded"] if combined.padding is not None else []
+    return ", ".join((f"attends to {sees}", *limits))
 
 
 def _notes(combined: Rules, position_ids: NDArray[Any] | None, blind: int, form: str, fill: str) -> tuple[str, ...]:

@@ -182,7 +182,7 @@ def test_a_config_is_read_by_the_server(opened: Open) -> None:
     field(page, "config").fill(
         '{"model_type": "llama", "head_dim": 32, "rope_theta": 100, "max_position_embeddings": 64}'
     )
-    expect(page.get_by_text("one turn in the trained 64 tokens")).to_be_visible()
+    expect(page.get_by_text("one turn in 64 tokens, the trained length")).to_be_visible()
 
 
 # ---- compare
