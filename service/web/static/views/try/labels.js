@@ -26,16 +26,16 @@ export function Labels({ model, texts, state }) {
     name: `${index + 1}. ${answer.request.json.inputs[index][0]}`,
     bars: scores.slice(0, SHOWN).map(({ label, score }) => ({ label, value: score })),
   }));
-  return html`<${Panel} id="labels" title="Labels" result=${result} height=${38}>
-    <div class="scroll groups" tabindex="0" role="group" aria-label="Labels of each text">
-      ${groups.map(({ name, bars }) => html`<div><h3>${name}</h3><${Bars} bars=${bars} most=${1} title=${`Labels of text ${name}`} /></div>`)}
-    </div>
-    <${Cost} answer=${answer} />
+  const foot = html`<${Cost} answer=${answer} />
     ${answer &&
     html`<${Downloads} name="labels" files=${{
       ...pictureFiles(() => barsSvg({ groups, title: `Labels by ${model.name}` })),
       csv: () => csvBlob([["text", "label", "score"], ...answer.body.flatMap((scores, index) => scores.map(({ label, score }) => [answer.request.json.inputs[index][0], label, score]))]),
     }} />`}
-    <${Snippets} label="Labels" request=${request} grpc=${grpcOf(model, texts)} openai=${{ missing: "OpenAI's API has no route for labels." }} />
+    <${Snippets} label="Labels" request=${request} grpc=${grpcOf(model, texts)} openai=${{ missing: "OpenAI's API has no route for labels." }} />`;
+  return html`<${Panel} id="labels" title="Labels" result=${result} height=${36} foot=${foot}>
+    <div class="scroll groups" tabindex="0" role="group" aria-label="Labels of each text">
+      ${groups.map(({ name, bars }) => html`<div><h3>${name}</h3><${Bars} bars=${bars} most=${1} title=${`Labels of text ${name}`} /></div>`)}
+    </div>
   <//>`;
 }

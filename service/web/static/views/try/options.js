@@ -1,6 +1,7 @@
 // How texts become vectors: controls for what the chosen model has, and the same as fields of a request.
 import { html } from "../../lib/dom.js";
 import { python } from "../../components/snippets.js";
+import { useDraft } from "./panel.js";
 
 export const SENTENCE = "sentence_embedding";
 const NO_ROWS = ["class_logits", "sparse_embedding", "multi_vector_embedding", "logits"];
@@ -88,7 +89,8 @@ export function Options({ model, state, change }) {
     html`<${Choice} label="Scale to unit length" value=${typeof state.normalize === "boolean" ? String(state.normalize) : ""}
       onChoose=${(value) => change({ normalize: value === "" ? undefined : value === "true" })}
       values=${[["", `as the model's files say${own ? ` (${own.normalize ? "yes" : "no"})` : ""}`], ["true", "yes"], ["false", "no"]]} />`}
-    ${pooled && html`<${Dimensions} model=${model} state=${state} change=${change} />`}
+    ${pooled && html`<${NumberField} key=${model.name} label="Dimensions kept" value=${state.dimensions} most=${model.sentence_width} placeholder=${`all ${model.default_width}`}
+      onChoose=${(dimensions) => change({ dimensions })} />`}
     ${outputs.length > 0 &&
     html`<${Choice} label="Number format (dtype)" value=${dtypesOf(model, output).includes(state.dtype) ? state.dtype : "float32"} values=${named(dtypesOf(model, output))}
       onChoose=${(value) => change({ dtype: value === "float32" ? undefined : value })}
@@ -109,18 +111,15 @@ export function Options({ model, state, change }) {
   `;
 }
 
-function Dimensions({ model, state, change }) {
-  const most = model.sentence_width;
-  const typed = (event) => {
-    const text = event.target.value;
-    const number = Number(text);
-    event.target.setCustomValidity(text && !(Number.isInteger(number) && number >= 1 && number <= most) ? `a whole number from 1 to ${most}` : "");
-    event.target.reportValidity();
-    if (event.target.validity.valid) change({ dimensions: text ? number : undefined });
-  };
+// A whole number from 1 that may be left out; one that is not allowed is not sent.
+export function NumberField({ label, value, most, placeholder, onChoose }) {
+  const isGood = (text) => text === "" || (/^\d+$/.test(text) && Number(text) >= 1 && Number(text) <= (most ?? Number.MAX_SAFE_INTEGER));
+  const [draft, setDraft] = useDraft(String(value ?? ""), (text) => isGood(text.trim()) && onChoose(text.trim() ? Number(text) : undefined));
+  const good = isGood(draft.trim());
   return html`<label class="field">
-    <span>Dimensions kept</span>
-    <input type="number" min="1" max=${most} step="1" placeholder=${`all ${model.default_width}`} value=${state.dimensions ?? ""} onChange=${typed} />
+    <span>${label}</span>
+    <input type="text" inputmode="numeric" autocomplete="off" placeholder=${placeholder} value=${draft} aria-invalid=${!good} onInput=${(event) => setDraft(event.target.value)} />
+    <span class=${good ? "note" : "error"} role="status">${good ? `1 to ${most ?? "any number"}, or empty for all` : `Not sent: a whole number from 1${most ? ` to ${most}` : ""} is needed.`}</span>
   </label>`;
 }
 

@@ -37,6 +37,7 @@ const base64 = (text) => btoa(String.fromCharCode(...new TextEncoder().encode(te
 function grpcOf(ranker, query, texts) {
   if (!abilitiesOf(ranker).ranks) return { missing: "Over gRPC ask inlay.v1.Embedder/Embed for the vectors, and compare them." };
   if (ranker.default) return { service: "tei.v1.Rerank", method: "Rerank", message: { query, texts, truncate: true } };
+  if (!ranker.classifier?.ranks) return { missing: "Over gRPC a late-interaction model ranks where it is the server's default (tei.v1.Rerank)." };
   const tensor = (name, values) => ({ name, datatype: "BYTES", shape: [values.length], contents: { bytes_contents: values.map(base64) } });
   const message = { model_name: ranker.name, inputs: [tensor("query", [query]), tensor("documents", texts)], outputs: [{ name: "scores" }] };
   return { service: "inference.GRPCInferenceService", method: "ModelInfer", message };
@@ -58,7 +59,14 @@ export function Rank({ model, models, texts, state, change, usual }) {
   const real = models.some((each) => abilitiesOf(each).ranks);
   const cosine = ranker && !abilitiesOf(ranker).ranks;
   const bars = ranks.map(({ index, score }) => ({ label: `${index + 1}. ${shown[index]}`, value: score }));
-  return html`<${Panel} id="rank" title="Rank" result=${request ? result : null} height=${24 + 1.9 * texts.length}>
+  const foot = html`${answer && request && html`<${Cost} answer=${answer} />
+      <${Downloads} name="ranking" files=${{
+        ...pictureFiles(() => barsSvg({ groups: [{ name: `Query: ${given}`, bars }], title: `Ranked by ${ranker.name}` })),
+        csv: () => csvBlob([["rank", "text", "score", "number"], ...ranks.map(({ index, score }, place) => [place + 1, shown[index], score, index + 1])]),
+      }} />`}
+    ${request && html`<${Snippets} label="Ranking" request=${request} grpc=${grpcOf(ranker, given, texts)} openai=${{ missing: "OpenAI's API has no route that ranks." }} />`}
+    ${cosine && html`<p class="note">A model of sentence vectors ranks on the routes of Cohere and vLLM alone.</p>`}`;
+  return html`<${Panel} id="rank" title="Rank" result=${request ? result : null} height=${28 + Math.min(24, 3.4 * texts.length)} foot=${foot}>
     <label class="field"><span>Query</span><input type="text" maxlength="2000" value=${query} onInput=${(event) => setQuery(event.target.value)} /></label>
     ${ranker &&
     html`<label class="field"><span>Ranked by</span>
@@ -72,13 +80,8 @@ export function Rank({ model, models, texts, state, change, usual }) {
       <code>inlay export CHECKPOINT</code> exports a cross-encoder or a ColBERT model of your own. Then restart the server.
     </p>`}
     ${!given && html`<p class="note">Type a query.</p>`}
-    ${answer && request && html`<${Bars} bars=${bars} most=${Math.max(1e-30, ...ranks.map(({ score }) => Math.abs(score)))} ordered title="Texts, the best first" />`}
-    ${answer && request && html`<${Cost} answer=${answer} />
-      <${Downloads} name="ranking" files=${{
-        ...pictureFiles(() => barsSvg({ groups: [{ name: `Query: ${given}`, bars }], title: `Ranked by ${ranker.name}` })),
-        csv: () => csvBlob([["rank", "text", "score", "number"], ...ranks.map(({ index, score }, place) => [place + 1, shown[index], score, index + 1])]),
-      }} />`}
-    ${request && html`<${Snippets} label="Ranking" request=${request} grpc=${grpcOf(ranker, given, texts)} openai=${{ missing: "OpenAI's API has no route that ranks." }} />`}
-    ${cosine && html`<p class="note">A model of sentence vectors ranks on the routes of Cohere and vLLM alone.</p>`}
+    <div class="scroll ranking" tabindex="0" role="group" aria-label="Ranking" style=${{ height: `${Math.min(24, 3.4 * texts.length)}em` }}>
+      ${answer && request && html`<${Bars} bars=${bars} most=${Math.max(1e-30, ...ranks.map(({ score }) => Math.abs(score)))} ordered title="Texts, the best first" />`}
+    </div>
   <//>`;
 }

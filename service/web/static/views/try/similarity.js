@@ -61,14 +61,14 @@ export function Similarity({ model, texts, state, sentence }) {
     // uint8 is int8 moved by 128, so that 128 stands for nothing
     return cosines(rows.dtype === "uint8" ? { ...rows, values: rows.values.map((value) => value - 128) } : rows);
   }, [answer]);
-  const height = texts.length < 2 ? 12 : texts.length > MOST_NUMBERS ? 52 : 21 + 3.3 * texts.length;
-  return html`<${Panel} id="similarity" title="Similarity" result=${sentence} height=${height}>
+  const height = texts.length < 2 ? 8 : texts.length > MOST_NUMBERS ? 58 : 30 + 2.3 * texts.length;
+  const foot = texts.length > 1 &&
+    html`<p class="note">Computed in this page from the texts' vectors. The server compares one text with others: <code>POST /similarity</code>.</p>
+      <${Snippets} label="Similarity with text 1" request=${requestOf(model, texts, state)} openai=${openaiCosines(model, texts, state)}
+        grpc=${{ missing: "Over gRPC ask inlay.v1.Embedder/Embed for the vectors, and compare them." }} />`;
+  return html`<${Panel} id="similarity" title="Similarity" result=${sentence} height=${height} foot=${foot}>
     ${texts.length < 2 && html`<p class="note">Two texts or more can be compared.</p>`}
     ${matrix && shown.length > 1 && html`<${Matrix} matrix=${matrix} texts=${shown} />`}
-    ${texts.length > 1 &&
-    html`<p class="note">Computed here from the vectors above. The server compares one text with others: <code>POST /similarity</code>.</p>
-      <${Snippets} label="Similarity with text 1" request=${requestOf(model, texts, state)} openai=${openaiCosines(model, texts, state)}
-        grpc=${{ missing: "Over gRPC ask inlay.v1.Embedder/Embed for the vectors, and compare them." }} />`}
   <//>`;
 }
 

@@ -6,7 +6,7 @@ import { Downloads, csvBlob } from "../../components/downloads.js";
 import { Snippets } from "../../components/snippets.js";
 import { useAnswer } from "../../components/result.js";
 import { Cost, Panel } from "./panel.js";
-import { fieldsOf, grpcOf } from "./options.js";
+import { NumberField, fieldsOf, grpcOf } from "./options.js";
 
 const SPARSE = "sparse_embedding";
 const SHOWN = 12; // weights of a text; CSV has all
@@ -27,10 +27,15 @@ export function Sparse({ model, texts, state, change }) {
     count: vector.length,
   }));
   const most = Math.max(1e-30, ...vectors.map((vector) => vector[0]?.[1] ?? 0));
-  const chosen = (event) => change({ weights: Number(event.target.value) > 0 ? Math.floor(Number(event.target.value)) : undefined });
-  return html`<${Panel} id="sparse" title="Sparse weights" result=${result} height=${30} wide>
-    <label class="field"><span>Weights kept of each text (max_active_dims)</span>
-      <input type="number" min="1" step="1" placeholder="all" value=${state.weights ?? ""} onChange=${chosen} /></label>
+  const foot = html`<${Cost} answer=${answer} />
+    ${answer &&
+    html`<${Downloads} name="sparse" files=${{
+      ...pictureFiles(() => barsSvg({ groups, title: `Sparse weights by ${model.name}` })),
+      csv: () => csvBlob([["text", "id", "token", "weight"], ...vectors.flatMap((vector, text) => vector.map(([id, value]) => [text + 1, id, words.get(id) ?? "", value]))]),
+    }} />`}
+    <${Snippets} label="Sparse vectors" request=${request} grpc=${grpcOf(model, texts, fields, SPARSE)} openai=${{ missing: "OpenAI's API has no sparse vectors." }} />`;
+  return html`<${Panel} id="sparse" title="Sparse weights" result=${result} height=${30} wide foot=${foot}>
+    <${NumberField} label="Weights kept of each text (max_active_dims)" value=${state.weights} most=${model.vocab_size} placeholder="all" onChoose=${(weights) => change({ weights })} />
     <div class="scroll groups" tabindex="0" role="group" aria-label="Sparse weights of each text">
       ${groups.map(({ name, bars, count }) => html`<div>
         <h3>${name}</h3>
@@ -38,13 +43,6 @@ export function Sparse({ model, texts, state, change }) {
         <${Bars} bars=${bars} most=${most} title=${`Largest weights of text ${name}`} />
       </div>`)}
     </div>
-    <${Cost} answer=${answer} />
-    ${answer &&
-    html`<${Downloads} name="sparse" files=${{
-      ...pictureFiles(() => barsSvg({ groups, title: `Sparse weights by ${model.name}` })),
-      csv: () => csvBlob([["text", "id", "token", "weight"], ...vectors.flatMap((vector, text) => vector.map(([id, value]) => [text + 1, id, words.get(id) ?? "", value]))]),
-    }} />`}
-    <${Snippets} label="Sparse vectors" request=${request} grpc=${grpcOf(model, texts, fields, SPARSE)} openai=${{ missing: "OpenAI's API has no sparse vectors." }} />
   <//>`;
 }
 

@@ -43,7 +43,9 @@ export function Vectors({ model, texts, state, change, output, sentence, sentenc
   const cut = cutInputs(current);
   const fields = fieldsOf(model, state, output);
   const asked = request.json.inputs;
-  return html`<${Panel} id="vectors" title="Vectors" result=${result} height=${32} wide>
+  const foot = html`<${Snippets} label="Vectors" request=${request} grpc=${grpcOf(model, asked, fields, output)}
+      openai=${pooled ? openaiOf(model, asked, fields) : { missing: "OpenAI's route gives sentence vectors alone." }} />`;
+  return html`<${Panel} id="vectors" title="Vectors" result=${result} height=${32} wide foot=${foot}>
     ${!pooled &&
     html`<label class="field"><span>Text</span>
       <select value=${String(chosen)} onChange=${(event) => change({ text: Number(event.target.value) || undefined })}>
@@ -52,15 +54,13 @@ export function Vectors({ model, texts, state, change, output, sentence, sentenc
     </label>`}
     ${table &&
     html`<p class="note">
-        ${table.rows} ${pooled ? "texts" : "tokens"} × ${table.columns} dimensions, ${table.dtype}${table.bits ? `: signs, ${table.columns / 8} bytes a text` : ""}.
+        ${table.rows} ${pooled ? "text" : "token"}${table.rows === 1 ? "" : "s"} × ${table.columns} dimensions, ${table.dtype}${table.bits ? `: signs, ${table.columns / 8} bytes a text` : ""}.
         ${cut.length ? html`<strong> Cut, because too long: ${cut.map((index) => index + 1).join(", ")}.</strong>` : ""}
       </p>
       <${Heatmap} values=${table.values} rows=${table.rows} columns=${table.columns} title=${title} rowLabel=${pooled ? "text" : "token"} columnLabel="dimension" rowNames=${names}
         height=${pooled ? 300 : 360} />
       <${Cost} answer=${current} />
       <${Downloads} name=${pooled ? "vectors" : output} files=${filesOf(table, { title, names, rowLabel: pooled ? "text" : "token" })} />`}
-    <${Snippets} label="Vectors" request=${request} grpc=${grpcOf(model, asked, fields, output)}
-      openai=${pooled ? openaiOf(model, asked, fields) : { missing: "OpenAI's route gives sentence vectors alone." }} />
   <//>`;
 }
 
