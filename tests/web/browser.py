@@ -57,8 +57,8 @@ def settled(page: Page) -> None:
 
 
 def sideways(page: Page) -> int:
-    """The CSS pixels by which the page is wider than its window."""
-    wide: int = page.evaluate("() => document.scrollingElement.scrollWidth - document.documentElement.clientWidth")
+    """The CSS pixels by which the page is wider than its window, less the room that is kept for the scroll bar."""
+    wide: int = page.evaluate("() => document.scrollingElement.scrollWidth - document.body.clientWidth")
     return wide
 
 

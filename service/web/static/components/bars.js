@@ -12,5 +12,5 @@ export function Bars({ bars, most, digits = 4, title, ordered = false }) {
       <span class="bar-value">${bar.value.toFixed(digits)}</span>
     </li>`,
   );
-  return ordered ? html`<ol class="bars" aria-label=${title}>${items}</ol>` : html`<ul class="bars" aria-label=${title}>${items}</ul>`;
+  return ordered ? html`<ol class="bars ranked" aria-label=${title}>${items}</ol>` : html`<ul class="bars" aria-label=${title}>${items}</ul>`;
 }

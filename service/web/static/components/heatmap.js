@@ -17,7 +17,7 @@ export function Heatmap(options) {
   const [chosen, setCell] = useState(null);
   const cell = chosen && chosen[0] < rows && chosen[1] < columns ? chosen : null;
   const range = scale ?? rangeOf(values);
-  const left = rowNames ? Math.min(160, Math.max(MARGIN.left, 7 * Math.max(0, ...rowNames.map((name) => name.length)) + 24)) : MARGIN.left;
+  const left = rowNames ? Math.min(160, Math.max(MARGIN.left, 0.3 * width), Math.max(MARGIN.left, 7 * Math.max(0, ...rowNames.map((name) => name.length)) + 24)) : MARGIN.left;
   const plot = { x: left, y: MARGIN.top, width: Math.max(1, width - left - MARGIN.right), height: height - MARGIN.top - MARGIN.bottom };
   useEffect(() => {
     if (!width || !rows || !columns) return;
@@ -122,7 +122,7 @@ function axes(context, { rows, columns, rowLabel, columnLabel, rowNames, columnN
   context.textBaseline = "middle";
   context.textAlign = "right";
   for (const row of placed(rows, plot.height / 22, rowNames, rowAt))
-    context.fillText(shortened(rowNames?.[row] ?? numberAt(row, rowAt), 20), plot.x - 6, plot.y + ((row + 0.5) / rows) * plot.height);
+    context.fillText(shortened(rowNames?.[row] ?? numberAt(row, rowAt), Math.max(6, Math.floor((plot.x - 12) / 7))), plot.x - 6, plot.y + ((row + 0.5) / rows) * plot.height);
   context.textAlign = "center";
   context.textBaseline = "top";
   const room = columnNames ? Math.max(40, 7 * Math.max(0, ...columnNames.map((name) => name.length))) : 50;
