@@ -60,7 +60,7 @@ class Here:
 class _Start:
     """A listening socket, an application and the gRPC port once it is known."""
 
-    def __init__(self, store: Path, http: Any = HttpProtocol, **settings: Any) -> None:
+    def __init__(self, store: Path, http: Any = HttpProtocol, http_port: int = 0, **settings: Any) -> None:
         self.rpc_port: queue.Queue[int] = queue.Queue()
         # one run at a time, so that a test that holds it up decides what is queued
         chosen = Settings(store=store, grpc_port=0, device="cpu", **{"threads": 1, **settings})
@@ -68,7 +68,7 @@ class _Start:
         self.server = uvicorn.Server(
             uvicorn.Config(self.app, http=http, log_config=None, access_log=False, proxy_headers=False)
         )
-        self.listener = socket.create_server(("127.0.0.1", 0), backlog=1024)  # listens now: no client comes too early
+        self.listener = socket.create_server(("127.0.0.1", http_port), backlog=1024)  # listens now: no client comes too early
 
     @property
     def address(self) -> tuple[str, int]:
@@ -88,7 +88,7 @@ def serving(store: Path, **settings: Any) -> Iterator[Served]:
     """The models of `store` served from a thread of this process.
 
     Args:
-        settings: of the service; `http` is uvicorn's protocol class, if not Inlay's own.
+        settings: of the service; `http` is uvicorn's protocol class, if not Inlay's own; `http_port`: 0 is a free one.
     """
     start = _Start(store, **settings)
     thread = threading.Thread(target=start.server.run, kwargs={"sockets": [start.listener]}, name="served")

@@ -58,6 +58,7 @@ def _scheme(row: Scheme[Any]) -> Description:
         "parameters": {name: entry.get("description", "") for name, entry in schema["properties"].items()},
         "plots": {plot: figure.about for plot, figure in figures.items()},
         "fields": {name: _field(row, name, entry) for name, entry in schema["properties"].items()},
+        "model_fields": _model_fields(row.name),
         "exclusive": _exclusive(row),
         "example": row.example,
         "rope_types": [_rope_type(name) for name in SCALINGS] if scales else [],
@@ -75,6 +76,14 @@ def _scheme(row: Scheme[Any]) -> Description:
         "picture_fields": _picture_fields() if pictured else {},
         "picture_defaults": usual_lengths(row) if pictured else {},
     }
+
+
+def _model_fields(scheme: str) -> dict[str, Any]:
+    """Return the parameters of a model's own encoding with their defaults; those of `fields` that its card leaves."""
+    if scheme not in MODEL_SCHEMES:
+        return {}
+    properties = MODEL_SCHEMES[scheme].parameters.model_json_schema()["properties"]
+    return {name: _plain(entry) for name, entry in properties.items() if name not in TypedArrayOptions.model_fields}
 
 
 # ---- parameters

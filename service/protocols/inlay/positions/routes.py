@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import orjson
@@ -30,6 +30,8 @@ from service.protocols.inlay.positions.parameters import (
     TensorOptions,
 )
 from service.protocols.inlay.positions.plots import (
+    DOCUMENT,
+    FIGURE_DOCUMENT,
     PICTURE_TYPES,
     Plots,
     is_drawable,
@@ -66,12 +68,15 @@ def routes(context: ServiceContext) -> list[Route]:
         _list_route("/presets", _preset_list(), "RoPE configurations by name, with their sources"),
         *_tensor_routes(context),
     ]
-    plots = Plots(context.tables, context.budget)
+    model_calls = partial(call_maker, context)
+    pictures = Plots(context.tables, context.budget, model_calls)
+    documents = Plots(context.tables, context.budget, model_calls)  # they do not wait for pictures
     schemes: list[AnyScheme] = [*SCHEMES.values(), *MODEL_SCHEMES.values()]
     for row in schemes:
         rows += _table_routes(context, row)
         if "GET" in row.methods and is_drawable(row.name):
-            rows += [_plot_route(context, plots, row, extension) for extension in PICTURE_TYPES]
+            rows += [_plot_route(context, pictures, row, extension) for extension in PICTURE_TYPES]
+            rows.append(_plot_route(context, documents, row, DOCUMENT))
         if "GET" in row.methods and row.name in GRAPHS:
             rows.append(_graph_route(context, row))
     return rows
@@ -138,9 +143,11 @@ def _plot_route(context: ServiceContext, plots: Plots, row: AnyScheme, extension
         make_call = _maker(context, row, request)
         return await plots.respond(request, row, make_call, extension, _cache_control(row))
 
-    answers = {200: Answer(description="The picture.", content={PICTURE_TYPES[extension]: binary()}), 304: HELD}
+    content = {JSON: FIGURE_DOCUMENT} if extension == DOCUMENT else {PICTURE_TYPES[extension]: binary()}
+    answers = {200: Answer(description="The figure.", content=content), 304: HELD}
     path, name = _path(row, f".{extension}"), _operation(row, "draw", f"_{extension}")
-    return _get_route(path, handler, name, f"{row.summary}, drawn", plot_schema(row), answers)
+    summary = f"{row.summary}, a figure's numbers" if extension == DOCUMENT else f"{row.summary}, drawn"
+    return _get_route(path, handler, name, summary, plot_schema(row, extension), answers)
 
 
 def _graph_route(context: ServiceContext, row: AnyScheme) -> Route:
