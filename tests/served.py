@@ -68,7 +68,8 @@ class _Start:
         self.server = uvicorn.Server(
             uvicorn.Config(self.app, http=http, log_config=None, access_log=False, proxy_headers=False)
         )
-        self.listener = socket.create_server(("127.0.0.1", http_port), backlog=1024)  # listens now: no client comes too early
+        # listens now: no client comes too early
+        self.listener = socket.create_server(("127.0.0.1", http_port), backlog=1024)
 
     @property
     def address(self) -> tuple[str, int]:

@@ -3,7 +3,7 @@
 import io
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,10 +40,10 @@ def _places(nodes: list[dict[str, Any]]) -> str:
     return "\n".join(f"  {node['target']} {node['html'][:200]}" for node in nodes[:5])
 
 
-def looks(page: Page) -> Iterator[tuple[int, str]]:
+def looks(page: Page, widths: Iterable[int] = SIZES) -> Iterator[tuple[int, str]]:
     """Show the page at each width in each theme in turn, and yield both."""
-    for width, height in SIZES.items():
-        page.set_viewport_size({"width": width, "height": height})
+    for width in widths:
+        page.set_viewport_size({"width": width, "height": SIZES[width]})
         for theme in THEMES:
             page.emulate_media(color_scheme=theme, reduced_motion="reduce")
             settled(page)
@@ -62,10 +62,10 @@ def sideways(page: Page) -> int:
     return wide
 
 
-def screenshots(page: Page, name: str, config: pytest.Config) -> None:
-    """Assert that the page fits and is readable at every width in both themes; save each with --save-screenshots."""
+def screenshots(page: Page, name: str, config: pytest.Config, widths: Iterable[int] = SIZES) -> None:
+    """Assert that the page fits and is readable at these widths in both themes; save each with --save-screenshots."""
     before = page.viewport_size
-    for width, theme in looks(page):
+    for width, theme in looks(page, widths):
         assert sideways(page) <= 0, f"{width} px: the page scrolls sideways"
         axe(page)
         if config.getoption("--save-screenshots"):

@@ -94,8 +94,11 @@ def open_view(page: "Page", server: Served, view: str) -> "Page":
 
 
 @pytest.fixture
-def screenshots(request: pytest.FixtureRequest) -> Callable[["Page", str], None]:
-    """Check a page at each width in both themes; with --save-screenshots, save it."""
+def screenshots(request: pytest.FixtureRequest) -> Callable[..., None]:
+    """`screenshots(page, "name")`: check a page at each width in both themes; with --save-screenshots, save it.
+
+    `screenshots(page, "name", [360])`: at this width alone. On a busy machine a width takes seconds.
+    """
     from tests.web.browser import screenshots
 
-    return lambda page, name: screenshots(page, name, request.config)
+    return lambda page, name, *widths: screenshots(page, name, request.config, *widths)

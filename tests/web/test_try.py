@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from tests.served import Served, serving
-from tests.web.browser import Page, axe, expect, settled, sideways
+from tests.web.browser import SIZES, Page, axe, expect, settled, sideways
 from tests.web.conftest import CLASSIFIER, DEMO, RERANKER, SEVERAL, open_view
 
 Open = Callable[[str], Page]
@@ -66,19 +66,23 @@ def downloaded(page: Page, where: Any, button: str, folder: Path) -> Path:
     return path
 
 
-def test_first_screen_shows_an_example(opened: Open, screenshots: Callable[[Page, str], None]) -> None:
-    page = opened("try")
-    shown = cosines_shown(page)
+def test_first_screen_shows_an_example(opened: Open) -> None:
+    shown = cosines_shown(opened("try"))
     assert shown.shape == (6, 6)
     assert [int(row.argsort()[-2]) for row in shown] == [1, 0, 3, 2, 5, 4]  # each sentence's own topic
-    screenshots(page, "try")
 
 
-def test_every_part_of_a_model_of_several_outputs(opened: Open, screenshots: Callable[[Page, str], None]) -> None:
+@pytest.mark.parametrize("width", SIZES)
+def test_first_screen_fits_and_is_accessible(width: int, opened: Open, screenshots: Callable[..., None]) -> None:
+    screenshots(opened("try"), "try", [width])
+
+
+@pytest.mark.parametrize("width", SIZES)
+def test_every_part_of_a_model_of_several_outputs(width: int, opened: Open, screenshots: Callable[..., None]) -> None:
     page = opened(f"try?model={SEVERAL}")
     for title in ("Similarity", "Rank", "Tokens", "Sparse weights", "Vectors", "Late interaction"):
         expect(panel(page, title)).to_be_visible()
-    screenshots(page, "try-several")
+    screenshots(page, "try-several", [width])
 
 
 def test_typed_texts_are_cut_compared_and_restored(opened: Open, web_server: Served) -> None:

@@ -66,7 +66,7 @@ export function Rank({ model, models, texts, state, change, usual }) {
       }} />`}
     ${request && html`<${Snippets} label="Ranking" request=${request} grpc=${grpcOf(ranker, given, texts)} openai=${{ missing: "OpenAI's API has no route that ranks." }} />`}
     ${cosine && html`<p class="note">A model of sentence vectors ranks on the routes of Cohere and vLLM alone.</p>`}`;
-  return html`<${Panel} id="rank" title="Rank" result=${request ? result : null} height=${28 + Math.min(24, 3.4 * texts.length)} foot=${foot}>
+  return html`<${Panel} id="rank" title="Rank" result=${request ? result : null} height=${23 + Math.min(24, 3.4 * texts.length)} foot=${foot}>
     <label class="field"><span>Query</span><input type="text" maxlength="2000" value=${query} onInput=${(event) => setQuery(event.target.value)} /></label>
     ${ranker &&
     html`<label class="field"><span>Ranked by</span>

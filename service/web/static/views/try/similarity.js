@@ -61,7 +61,7 @@ export function Similarity({ model, texts, state, sentence }) {
     // uint8 is int8 moved by 128, so that 128 stands for nothing
     return cosines(rows.dtype === "uint8" ? { ...rows, values: rows.values.map((value) => value - 128) } : rows);
   }, [answer]);
-  const height = texts.length < 2 ? 8 : texts.length > MOST_NUMBERS ? 58 : 30 + 2.3 * texts.length;
+  const height = texts.length < 2 ? 8 : texts.length > MOST_NUMBERS ? 58 : 27 + 2.3 * texts.length;
   const foot = texts.length > 1 &&
     html`<p class="note">Computed in this page from the texts' vectors. The server compares one text with others: <code>POST /similarity</code>.</p>
       <${Snippets} label="Similarity with text 1" request=${requestOf(model, texts, state)} openai=${openaiCosines(model, texts, state)}

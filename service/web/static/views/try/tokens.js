@@ -29,7 +29,7 @@ export function Tokens({ model, state, change, request, result }) {
       grpc=${model.default
         ? { service: "tei.v1.Tokenize", method: "Tokenize", message: { inputs: first, add_special_tokens: true, ...(request.json.prompt_name ? { prompt_name: request.json.prompt_name } : {}) } }
         : { missing: "Over gRPC tokens come from tei.v1.Tokenize, which asks the server's default model alone." }} />`;
-  return html`<${Panel} id="tokens" title="Tokens" result=${result} height=${27} wide foot=${foot}>
+  return html`<${Panel} id="tokens" title="Tokens" result=${result} height=${30} wide foot=${foot}>
     <p class="note">
       ${answer ? `${rows.length} ${rows.length === 1 ? "text" : "texts"}, ${whole} tokens; ${Math.round(answer.milliseconds)} ms.` : "\u00a0"}
       ${model.max_tokens ? ` The model reads at most ${model.max_tokens} tokens of a text.` : ""}
