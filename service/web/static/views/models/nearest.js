@@ -5,7 +5,7 @@ import { Snippets } from "../../components/snippets.js";
 
 const words = (text) => text.split(/[\s,]+/).filter(Boolean).slice(0, 16);
 
-const items = (tokens) => tokens.map((token) => ({ token }));
+const items = (tokens) => tokens.map((token) => ({ text: token }));
 
 function grpcMessage(model, { positive, negative, top_k }) {
   return { model: model.name, positive: items(positive), negative: items(negative), top_k };
