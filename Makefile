@@ -29,7 +29,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help serve demo reranker test test-all check format proto lock load fleet bench architectures tables exporting footprint overload soak swap bulk rerank bge-m3 parity openvino clients faults proxies observe fuzz audit sbom images container-test deploy-test deploy-test-manifests deploy-test-ray deploy-test-haproxy ray-serve clean
+.PHONY: help serve demo reranker test test-all check format proto lock load fleet bench architectures tables exporting footprint overload soak swap bulk rerank bge-m3 parity openvino clients faults proxies observe web-test fuzz audit sbom images container-test deploy-test deploy-test-manifests deploy-test-ray deploy-test-haproxy ray-serve clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -62,7 +62,7 @@ reranker: $(INLAY) .venv/.locked-demo ## a reranker to try /rerank with: the dem
 # ---- check
 
 TESTS = $(INLAY) .venv/.locked-dev .venv/.locked-load $(DEMO)/card.json
-OWN_TARGETS = not parity and not bench and not clients and not faults and not observe and not proxies
+OWN_TARGETS = not parity and not bench and not clients and not faults and not observe and not proxies and not browser
 
 test: $(TESTS) ## set up, run the tests in parallel; of long sweeps an even part
 	@$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
@@ -101,6 +101,10 @@ proxies: $(INLAY) .venv/.locked-dev ## hostile HTTP framing through nginx and HA
 
 observe: $(INLAY) .venv/.locked-dev ## ask a real Prometheus for every query of deploy/observe/ (on Debian: apt-get install prometheus)
 	@$(BIN)/python -m pytest -m observe $(ARGS) tests/observe
+
+# In the browser that is installed: Playwright's own is not downloaded. CHROMIUM=/path/to/chrome names another one.
+web-test: $(TESTS) .venv/.locked-browser ## use the web page at / in Chromium, as people do (on Debian: apt-get install chromium); ARGS=--save-screenshots
+	@$(BIN)/python -m pytest -m browser $(ARGS) tests/web
 
 # Faults are kept in tests/fuzz/corpus, where `make test` tries them from then on.
 fuzz: $(INLAY) .venv/.locked-dev .venv/.locked-fuzz ## 10 s of strange bytes for each decoder, strange and costly requests for each operation; ARGS="--seconds 60 --examples 100 --part 1"
@@ -297,6 +301,7 @@ lock: $(UV) ## write requirements/*.txt anew from pyproject.toml; UPGRADE=--upgr
 	$(EXTRA_ALONE) load | $(COMPILE) $(EVERYWHERE) - -c requirements/cpu.txt -o requirements/load.txt
 	$(EXTRA_ALONE) parity | $(COMPILE) $(EVERYWHERE) - -c requirements/cpu.txt -c requirements/dev.txt --no-emit-package torch -o requirements/parity.txt
 	$(EXTRA_ALONE) fuzz | $(COMPILE) $(EVERYWHERE) - -c requirements/cpu.txt -c requirements/dev.txt -o requirements/fuzz.txt
+	$(EXTRA_ALONE) browser | $(COMPILE) $(EVERYWHERE) - -c requirements/cpu.txt -c requirements/dev.txt -o requirements/browser.txt
 	$(EXTRA_ALONE) clients | $(COMPILE) $(EVERYWHERE) - -o requirements/clients.txt
 	$(EXTRA_ALONE) peers | $(COMPILE) $(EVERYWHERE) - -c requirements/cpu.txt -o requirements/peers.txt
 	$(EXTRA_ALONE) openvino | $(COMPILE) $(EVERYWHERE) - -c requirements/cpu.txt -o requirements/openvino.txt

@@ -14,7 +14,7 @@ from tests.minilm_golden import checkpoint
 from tests.score_models import write_store
 from tests.sweeps import thin
 
-APART = ("faults", "proxies")  # folders whose tests all carry the marker of that name
+APART = {"faults": "faults", "proxies": "proxies", "web": "browser"}  # folders whose tests all carry one marker
 END = "-----END CERTIFICATE-----\n"
 WORKERS_PER_CORE = 2  # tests of real servers wait half of their time: -n 2 kept two cores busy for 0.8 of one
 
@@ -35,8 +35,8 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leave out the folders of suites that the marker expression leaves out: their imports cost seconds a process."""
-    apart = collection_path.name if collection_path.is_dir() and collection_path.parent == Path(__file__).parent else ""
-    return True if apart in APART and f"not {apart}" in config.option.markexpr else None
+    apart = APART.get(collection_path.name) if collection_path.parent == Path(__file__).parent else None
+    return True if apart and collection_path.is_dir() and f"not {apart}" in config.option.markexpr else None
 
 
 @pytest.hookimpl(wrapper=True)
@@ -57,6 +57,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--save-table", type=Path, help="write what parity or the clients showed to this Markdown file")
+    parser.addoption("--save-screenshots", action="store_true", help="write what tests/web sees to docs/images/page")
 
 
 @pytest.fixture(scope="session", autouse=True)

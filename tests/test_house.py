@@ -415,6 +415,7 @@ LOCKED: dict[str, tuple[str | None, ...]] = {
     "load": ("load",),
     "parity": ("parity",),
     "fuzz": ("fuzz",),
+    "browser": ("browser",),
     "clients": ("clients",),
     "peers": ("peers",),
     "encoders": ("encoders",),

@@ -1,0 +1,79 @@
+"""What tests of the web page do with a page of Chromium: axe-core's audit, widths, pictures for the documentation."""
+
+import io
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+# Importing this skips a test module where Playwright is missing.
+sync_api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed: make web-test installs it")
+Page, expect = sync_api.Page, sync_api.expect
+PICTURES = Path(__file__).parents[2] / "docs/images/page"
+SIZES = {360: 780, 1280: 900, 2560: 1440}  # CSS pixels: a phone, a laptop, a large screen
+THEMES = ("light", "dark")
+COLORS = 255  # of a saved picture: a palette takes a third of the bytes, and the page has fewer colours than that
+
+
+def executable() -> str:
+    """Chromium: CHROMIUM names another one."""
+    found = os.environ.get("CHROMIUM") or shutil.which("chromium")
+    if not found:
+        pytest.skip("no Chromium: on Debian apt-get install chromium, else CHROMIUM=/path/to/chrome")
+    return found
+
+
+def axe(page: Page) -> None:
+    """Assert that axe-core finds nothing in the page as it is shown now."""
+    from axe_playwright_python.sync_playwright import Axe
+
+    found = Axe().run(page).response["violations"]
+    places = [f"{each['id']}: {each['help']}\n{_places(each['nodes'])}" for each in found]
+    assert not places, "\n".join(places)
+
+
+def _places(nodes: list[dict[str, Any]]) -> str:
+    return "\n".join(f"  {node['target']} {node['html'][:200]}" for node in nodes[:5])
+
+
+def looks(page: Page) -> Iterator[tuple[int, str]]:
+    """Show the page at each width in each theme in turn, and yield both."""
+    for width, height in SIZES.items():
+        page.set_viewport_size({"width": width, "height": height})
+        for theme in THEMES:
+            page.emulate_media(color_scheme=theme, reduced_motion="reduce")
+            settled(page)
+            yield width, theme
+
+
+def settled(page: Page) -> None:
+    """Wait until resized drawings are drawn."""
+    page.wait_for_load_state("networkidle")
+    page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done())))")
+
+
+def sideways(page: Page) -> int:
+    """The CSS pixels by which the page is wider than its window."""
+    wide: int = page.evaluate("() => document.scrollingElement.scrollWidth - document.documentElement.clientWidth")
+    return wide
+
+
+def screenshots(page: Page, name: str, config: pytest.Config) -> None:
+    """Assert that the page fits and is readable at every width in both themes; save each with --save-screenshots."""
+    before = page.viewport_size
+    for width, theme in looks(page):
+        assert sideways(page) <= 0, f"{width} px: the page scrolls sideways"
+        axe(page)
+        if config.getoption("--save-screenshots"):
+            _save(page.screenshot(full_page=True), PICTURES / f"{name}-{width}-{theme}.png")
+    if before:
+        page.set_viewport_size(before)
+
+
+def _save(png: bytes, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.open(io.BytesIO(png)).convert("RGB").quantize(COLORS, dither=Image.Dither.NONE).save(path, optimize=True)
