@@ -14,11 +14,12 @@ const MOST_CURVES = 6;
 // The page's own scrapes are counted as any other request; what is sent to these routes is left out here.
 const served = (labels) => labels.method !== "/metrics";
 
-// Each chart: what it shows of two scrapes as {curve: value}, and the query that shows the same in Prometheus.
+// Each chart: what it shows of two scrapes as {curve: value} (`absent`: the value of a curve that is missing there), and the query that shows the same in Prometheus.
 const CHARTS = [
   {
     title: "Requests",
     unit: "requests/s",
+    absent: 0,
     query: "sum by (method) (rate(inlay_requests_total[1m])) > 0",
     curves: (before, after) => largest(rates(before, after, "inlay_requests_total", "method", served)),
   },
@@ -50,6 +51,7 @@ const CHARTS = [
   {
     title: "Refusals and errors",
     unit: "requests/s",
+    absent: 0,
     query: "sum by (reason) (rate(inlay_refusals_total[1m])) > 0",
     curves: (before, after) => largest(rates(before, after, "inlay_refusals_total", "reason")),
   },
@@ -175,6 +177,7 @@ function Live({ chart, scrapes }) {
       xLabel="time"
       yLabel=${chart.unit}
       time=${true}
+      fromZero=${true}
       height=${200}
       onCanvas=${(drawn) => {
         canvas.current = drawn;
@@ -196,7 +199,7 @@ function series(chart, scrapes) {
   if (chart.title.startsWith("Latency")) names.sort();
   return {
     x: pairs.map(([, after]) => after.seconds),
-    curves: (names.length ? names : ["none"]).map((name) => ({ name, values: points.map((point) => point[name] ?? null) })),
+    curves: (names.length ? names : ["none"]).map((name) => ({ name, values: points.map((point) => point[name] ?? chart.absent ?? null) })),
   };
 }
 
@@ -216,7 +219,7 @@ function ByRoute({ last }) {
   return html`<section class="panel" aria-labelledby="by-route">
     <h2 id="by-route">Since the start, by route</h2>
     ${rows.length
-      ? html`<div class="scroll" tabindex="0" role="region" aria-labelledby="by-route">
+      ? html`<div class="scroll" tabindex="0" role="group" aria-labelledby="by-route">
           <table>
             <tr>
               <th>protocol</th>
